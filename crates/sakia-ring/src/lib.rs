@@ -1,1 +1,46 @@
-//! Placeholder.
+//! The io_uring kernel interface of Linux: set up and map a ring, fill entries, enter, reap,
+//! register.
+//!
+//! This crate moves submission entries ([`Sqe`]) to the kernel and completions ([`Cqe`]) back. It
+//! has no idea of an operation: who owns the memory that an entry names is the caller's business,
+//! and the reason why [`Ring::push`] is unsafe. The crate `sakia-driver` takes that over.
+//!
+//! - [`Builder`] finds the best ring that the kernel grants, by trying, and records what it did not
+//!   get ([`SetupReport`]).
+//! - [`Ring`] belongs to one thread; a [`DisabledRing`] can be sent to it.
+//! - [`Host`] stands for the system calls, so that an embedder can make them its own way.
+//!
+//! ```
+//! use sakia_ring::{Cqe, Ring, Sqe};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut ring = Ring::builder().build()?;
+//! // SAFETY: a no-op names no memory and no descriptor.
+//! let pushed = unsafe { ring.push(Sqe::nop().user_data(7)) };
+//! assert!(pushed.is_some());
+//! ring.enter(1, None)?;
+//!
+//! let mut completions = [Cqe::default(); 4];
+//! assert_eq!(ring.reap(&mut completions), 1);
+//! assert_eq!(completions[0].user_data, 7);
+//! assert_eq!(completions[0].result()?, 0);
+//! # Ok(())
+//! # }
+//! ```
+
+mod cqe;
+mod fork;
+mod host;
+mod ring;
+mod setup;
+mod shared;
+mod sqe;
+mod sys;
+mod wait;
+
+pub use cqe::{Cqe, CqeFlags};
+pub use host::{Host, Kernel};
+pub use ring::{DisabledRing, Entered, Position, Ring};
+pub use setup::{Builder, Restriction, SetupError, SetupReport, SetupStep, disabled_sysctl};
+pub use sqe::{AT_FDCWD, CURRENT_POSITION, Opcode, Sqe, sqe_flags};
+pub use sys::Params;

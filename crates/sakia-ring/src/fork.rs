@@ -1,0 +1,105 @@
+//! Telling a forked child apart from its parent, without a system call.
+//!
+//! A child inherits a ring's descriptor and every object that describes the ring, but not its
+//! maps (they are `MADV_DONTFORK`). Touching them would fault, and entering the ring would act on
+//! the parent's. One page per process is marked `MADV_WIPEONFORK`: the kernel zeroes it in every
+//! child. It holds the process's *epoch*, a number no ancestor has used; each ring remembers the
+//! epoch it was made in and compares before it touches anything.
+//!
+//! Any thread may call these. `vfork(2)` and `CLONE_VM` share memory with the parent and are not
+//! told apart; such a child may do nothing but exec anyway. Source: `madvise(2)`.
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// The page that every child finds zeroed; null until the first sentinel of the process is made,
+/// never unmapped afterwards.
+static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
+/// The newest epoch begun by this process or an ancestor. A child inherits it, and so never reuses
+/// an epoch. No lock: a child forked while another thread held one could never take it.
+static NEWEST: AtomicU64 = AtomicU64::new(0);
+
+/// Says whether the process is still the one in which it was made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sentinel {
+    /// The wiped page; always mapped.
+    page: NonNull<AtomicU64>,
+    /// What the page held when this sentinel was made.
+    epoch: u64,
+}
+
+// SAFETY: the page is never unmapped and only ever accessed as an atomic.
+unsafe impl Send for Sentinel {}
+
+impl Sentinel {
+    /// Remembers the current process.
+    ///
+    /// # Errors
+    /// `ENOMEM` from the first call in a process; `EINVAL` on a kernel without
+    /// `MADV_WIPEONFORK` (before 4.14).
+    pub(crate) fn new() -> io::Result<Self> {
+        let page = page()?;
+        // SAFETY: the page is mapped for the life of the process, and zeroed or ours.
+        let cell = unsafe { page.as_ref() };
+        let mut epoch = cell.load(Ordering::Relaxed);
+        if epoch == 0 {
+            // A new process, or a child in which the page was wiped. Of two threads that come here
+            // at once one stores its epoch and the other takes that.
+            let fresh = NEWEST.fetch_add(1, Ordering::Relaxed) + 1;
+            epoch = match cell.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => fresh,
+                Err(other) => other,
+            };
+        }
+        Ok(Self { page, epoch })
+    }
+
+    /// True in the process that made the sentinel, false in every child of it.
+    #[inline(always)]
+    pub(crate) fn is_intact(&self) -> bool {
+        // SAFETY: the page is mapped for the life of the process; children have it zeroed.
+        unsafe { self.page.as_ref() }.load(Ordering::Relaxed) == self.epoch
+    }
+}
+
+/// The process's page, made by whoever comes first.
+fn page() -> io::Result<NonNull<AtomicU64>> {
+    if let Some(page) = NonNull::new(PAGE.load(Ordering::Acquire)) {
+        return Ok(page);
+    }
+    let len = rustix::param::page_size();
+    // SAFETY: a new anonymous map at an address the kernel chooses.
+    let addr = unsafe {
+        rustix::mm::mmap_anonymous(
+            ptr::null_mut(),
+            len,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )?
+    };
+    // SAFETY: the range was mapped just above.
+    let advised = unsafe { rustix::mm::madvise(addr, len, Advice::LinuxWipeOnFork) };
+    let result = advised.map_err(io::Error::from).map(|()| {
+        let ours = addr.cast::<AtomicU64>();
+        match PAGE.compare_exchange(ptr::null_mut(), ours, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => ours,
+            Err(other) => other,
+        }
+    });
+    if !matches!(result, Ok(page) if page.cast() == addr) {
+        // SAFETY: refused or too late: nothing else knows of the range.
+        unsafe { rustix::mm::munmap(addr, len) }?;
+    }
+    Ok(NonNull::new(result?).expect("mmap never returns null without MAP_FIXED"))
+}
+
+/// What every call on a ring answers in a forked child.
+#[cold]
+pub(crate) fn forked_error() -> io::Error {
+    io::Error::other(
+        "the ring belongs to the parent process: a forked child must create a ring of its own",
+    )
+}

@@ -1,0 +1,163 @@
+//! Who performs the ring's system calls: the kernel directly, or an embedder's own way to it.
+//!
+//! A library operating system, a sandbox or an enclave reaches the kernel by other means than a
+//! system call instruction. It implements [`Host`] and gets the whole ring on top of it. Nothing
+//! a host answers is trusted: sizes and offsets are checked against the mapped length, indices
+//! are masked, counts are clamped.
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::sys::{self, Params};
+
+/// The calls a ring needs from below it.
+///
+/// Methods take `&self`: a host is shared by its rings, or is a unit type like [`Kernel`].
+///
+/// # Safety
+///
+/// An implementation promises that
+/// - [`map`](Host::map) returns memory of at least the asked length, readable and writable,
+///   aligned to a page, that nothing else in this process hands out until [`unmap`](Host::unmap);
+/// - the calls touch no memory of this process but what their arguments name.
+///
+/// It need *not* promise that what it answers is sensible.
+pub unsafe trait Host {
+    /// Creates a ring of `entries` submission entries as `params` asks, and fills in what was
+    /// granted, as `io_uring_setup(2)`.
+    ///
+    /// # Errors
+    /// The errno of the call.
+    fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd>;
+
+    /// Submits and waits, as `io_uring_enter(2)`. `ring` is a descriptor, or an index when `flags`
+    /// has `IORING_ENTER_REGISTERED_RING`.
+    ///
+    /// # Safety
+    ///
+    /// - Every entry submitted names memory and descriptors that stay valid until its last
+    ///   completion.
+    /// - `arg` and `arg_size` are what `flags` says they are.
+    ///
+    /// # Errors
+    /// The errno of the call.
+    unsafe fn enter(
+        &self,
+        ring: u32,
+        to_submit: u32,
+        min_complete: u32,
+        flags: u32,
+        arg: *const c_void,
+        arg_size: usize,
+    ) -> io::Result<u32>;
+
+    /// Registers a resource with the ring, as `io_uring_register(2)`.
+    ///
+    /// # Safety
+    ///
+    /// - `arg` and `nr_args` are what `opcode` expects, and memory that the kernel keeps stays
+    ///   valid until it is unregistered or the ring is gone.
+    ///
+    /// # Errors
+    /// The errno of the call.
+    unsafe fn register(
+        &self,
+        ring: i32,
+        opcode: u32,
+        arg: *mut c_void,
+        nr_args: u32,
+    ) -> io::Result<u32>;
+
+    /// Maps `len` bytes of the ring's memory at `offset`, shared with the kernel. A forked child
+    /// must not inherit the map.
+    ///
+    /// # Errors
+    /// The errno of the call.
+    fn map(&self, ring: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<NonNull<u8>>;
+
+    /// Ends a map.
+    ///
+    /// # Safety
+    ///
+    /// - `addr` and `len` are those of one [`map`](Host::map), which nothing uses any more.
+    unsafe fn unmap(&self, addr: NonNull<u8>, len: usize);
+}
+
+/// The kernel of this machine, called directly.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kernel;
+
+// SAFETY: `map` is `mmap(2)` of a fresh range, aligned to a page; the calls are the kernel's, which
+// touches what the arguments name.
+unsafe impl Host for Kernel {
+    fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
+        // SAFETY: rings here never use NO_MMAP, so `params` names no memory.
+        let fd = unsafe { sys::io_uring_setup(entries, params)? };
+        // SAFETY: a descriptor that the kernel has just created for us, owned by nobody else.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    }
+
+    #[inline(always)]
+    unsafe fn enter(
+        &self,
+        ring: u32,
+        to_submit: u32,
+        min_complete: u32,
+        flags: u32,
+        arg: *const c_void,
+        arg_size: usize,
+    ) -> io::Result<u32> {
+        // SAFETY: the caller's duties are the same.
+        unsafe { sys::io_uring_enter(ring, to_submit, min_complete, flags, arg, arg_size) }
+    }
+
+    unsafe fn register(
+        &self,
+        ring: i32,
+        opcode: u32,
+        arg: *mut c_void,
+        nr_args: u32,
+    ) -> io::Result<u32> {
+        // SAFETY: the caller's duties are the same.
+        unsafe { sys::io_uring_register(ring as u32, opcode, arg, nr_args) }
+    }
+
+    fn map(&self, ring: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<NonNull<u8>> {
+        // SAFETY: a new map at an address the kernel chooses; it replaces nothing.
+        let addr = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::POPULATE,
+                ring.as_fd(),
+                offset,
+            )?
+        };
+        // SAFETY: the range was mapped just above. A child that does not have the map cannot
+        // disturb the parent's ring by it.
+        let advised = unsafe { rustix::mm::madvise(addr, len, Advice::LinuxDontFork) };
+        let addr = NonNull::new(addr.cast()).expect("mmap never returns null without MAP_FIXED");
+        if let Err(errno) = advised {
+            // SAFETY: the range was mapped above and nothing else knows of it.
+            unsafe { self.unmap(addr, len) };
+            return Err(errno.into());
+        }
+        Ok(addr)
+    }
+
+    unsafe fn unmap(&self, addr: NonNull<u8>, len: usize) {
+        // SAFETY: the caller gives back a whole map of ours that nothing uses.
+        let result = unsafe { rustix::mm::munmap(addr.as_ptr().cast(), len) };
+        debug_assert!(result.is_ok(), "munmap of a ring's map: {result:?}");
+    }
+}
+
+/// The number of a borrowed descriptor as the ring's calls take it.
+pub(crate) fn raw(fd: &impl AsFd) -> i32 {
+    fd.as_fd().as_raw_fd()
+}

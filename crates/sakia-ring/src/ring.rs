@@ -1,0 +1,481 @@
+//! A ring: fill entries, enter, reap.
+//!
+//! Sits above the shared memory and below operations: a ring moves entries and completions, and
+//! has no idea of what they mean.
+//!
+//! Invariants:
+//! - A ring belongs to one thread (it is not `Send`); only [`DisabledRing`] travels.
+//! - Entries reach the kernel in the order in which they were pushed.
+//! - The kernel consumes entries only during [`submit`](Ring::submit) and [`enter`](Ring::enter),
+//!   and, since the ring defers its work, completes operations only during `enter`.
+//! - A forked child may drop a ring it inherited, and gets an error from all else.
+//!
+//! Source: `io_uring(7)`, `io_uring_enter(2)`.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::cqe::Cqe;
+use crate::fork::{Sentinel, forked_error};
+use crate::host::{Host, Kernel, raw};
+use crate::setup::{Builder, SetupError, SetupReport};
+use crate::shared::Queues;
+use crate::sqe::Sqe;
+use crate::sys;
+use crate::wait::{WaitRegion, timespec};
+
+/// What a ring consists of from set-up to its end.
+pub(crate) struct Parts<H: Host> {
+    pub(crate) queues: Queues,
+    /// Memory for the timeouts of waits, where the kernel accepted it.
+    pub(crate) wait: Option<WaitRegion>,
+    /// Tells whether this is the process that set the ring up.
+    pub(crate) sentinel: Sentinel,
+    pub(crate) fd: OwnedFd,
+    pub(crate) host: H,
+}
+
+impl<H: Host> Parts<H> {
+    /// Refuses to act in a forked child.
+    #[inline(always)]
+    pub(crate) fn check_process(&self) -> io::Result<()> {
+        if self.sentinel.is_intact() {
+            Ok(())
+        } else {
+            Err(forked_error())
+        }
+    }
+}
+
+impl<H: Host> Drop for Parts<H> {
+    fn drop(&mut self) {
+        if self.sentinel.is_intact() {
+            // SAFETY: this process made the maps, and `self` ends here.
+            unsafe { self.queues.unmap(&self.host) };
+        } else if let Some(wait) = self.wait.take() {
+            // The child has none of the maps. Something else may live at their addresses by now.
+            std::mem::forget(wait);
+        }
+    }
+}
+
+/// A ring that is set up but belongs to no thread yet. It may be sent to the thread that will own
+/// it, and enabled there.
+pub struct DisabledRing<H: Host = Kernel> {
+    pub(crate) parts: Parts<H>,
+    pub(crate) registered_fd: bool,
+    pub(crate) report: SetupReport,
+}
+
+impl<H: Host> DisabledRing<H> {
+    /// Enables the ring; the calling thread owns it from now on.
+    ///
+    /// # Errors
+    /// [`SetupError`] with the errno of the call; in a forked child always.
+    pub fn enable(self) -> Result<Ring<H>, SetupError> {
+        let Self {
+            parts,
+            registered_fd,
+            mut report,
+        } = self;
+        let opcode = sys::io_uring_register_op::IORING_REGISTER_ENABLE_RINGS as u32;
+        let enabled = parts.check_process().and_then(|()| {
+            // SAFETY: the call takes no argument.
+            unsafe {
+                parts
+                    .host
+                    .register(raw(&parts.fd), opcode, ptr::null_mut(), 0)
+            }
+        });
+        if let Err(error) = enabled {
+            return Err(SetupError::new(
+                "io_uring_register(ENABLE_RINGS)",
+                error,
+                &report,
+            ));
+        }
+        let iowait = if report.no_iowait() {
+            sys::IORING_ENTER_NO_IOWAIT
+        } else {
+            0
+        };
+        let mut ring = Ring {
+            enter_ring: raw(&parts.fd) as u32,
+            submit_flags: 0,
+            wait_flags: sys::IORING_ENTER_GETEVENTS | iowait,
+            registered_index: None,
+            parts,
+            report: SetupReport::default(),
+            thread: PhantomData,
+        };
+        if registered_fd {
+            match ring.register_ring_fd() {
+                Ok(()) => report.registered_fd = true,
+                Err(error) => report.step("the ring's descriptor is not registered", &error),
+            }
+        }
+        ring.report = report;
+        Ok(ring)
+    }
+}
+
+impl<H: Host> fmt::Debug for DisabledRing<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DisabledRing")
+            .field("fd", &self.parts.fd)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where an entry stands in the submission queue; for [`Ring::make_nop`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position(u32);
+
+impl Position {
+    /// As a plain number, for a compact record.
+    #[inline(always)]
+    pub const fn to_raw(self) -> u32 {
+        self.0
+    }
+
+    /// From [`to_raw`](Position::to_raw).
+    #[inline(always)]
+    pub const fn from_raw(raw: u32) -> Self {
+        Self(raw)
+    }
+}
+
+/// What one enter did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entered {
+    /// Entries that the kernel consumed.
+    pub consumed: u32,
+    /// The timeout passed before enough completions had come.
+    pub timed_out: bool,
+}
+
+/// A ring, owned by one thread.
+///
+/// Dropping it closes the descriptor but does not wait: operations in flight go on for a while in
+/// the kernel. Whoever pushed them keeps their memory until their last completion, or for ever.
+pub struct Ring<H: Host = Kernel> {
+    /// The descriptor, or its index with `REGISTERED_RING`.
+    enter_ring: u32,
+    /// Flags of every enter.
+    submit_flags: u32,
+    /// Further flags of an enter that reaps.
+    wait_flags: u32,
+    /// The place of the descriptor among the thread's registered rings.
+    registered_index: Option<u32>,
+    pub(crate) parts: Parts<H>,
+    report: SetupReport,
+    /// Only the owner thread may enter, and its registered index means something only there.
+    thread: PhantomData<*mut ()>,
+}
+
+impl Ring {
+    /// Begins to set up a ring on this machine's kernel.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+}
+
+impl<H: Host> Ring<H> {
+    /// What the kernel granted.
+    pub fn report(&self) -> &SetupReport {
+        &self.report
+    }
+
+    /// Size of the submission queue in entries.
+    #[inline(always)]
+    pub fn sq_entries(&self) -> u32 {
+        self.parts.queues.sq_entries()
+    }
+
+    /// Size of the completion queue in entries.
+    #[inline(always)]
+    pub fn cq_entries(&self) -> u32 {
+        self.parts.queues.cq_entries()
+    }
+
+    /// Entries pushed and not yet consumed by the kernel.
+    #[inline(always)]
+    pub fn sq_pending(&self) -> u32 {
+        self.parts.queues.pending()
+    }
+
+    /// Entries that can be pushed before the next submit.
+    #[inline(always)]
+    pub fn sq_space(&self) -> u32 {
+        self.parts.queues.sq_entries() - self.parts.queues.pending()
+    }
+
+    /// Writes an entry in place. The kernel sees it at the next [`submit`](Ring::submit) or
+    /// [`enter`](Ring::enter). `None` when the queue is full, and always in a forked child.
+    ///
+    /// # Safety
+    ///
+    /// - All memory that `sqe` names stays valid for what the operation does with it, and is not
+    ///   otherwise accessed where the kernel writes, until the operation's last completion was
+    ///   reaped; for ever if it never is. Dropping the ring does not end that.
+    /// - The descriptor that `sqe` names stays the intended one until then.
+    #[inline(always)]
+    pub unsafe fn push(&mut self, sqe: Sqe) -> Option<Position> {
+        if !self.parts.sentinel.is_intact() {
+            return None;
+        }
+        self.parts.queues.write(sqe).map(Position)
+    }
+
+    /// Makes an entry do nothing that was pushed at `position` with `user_data` and that the kernel
+    /// has not consumed. It still completes, with 0. False when it is too late.
+    pub fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
+        self.parts.sentinel.is_intact() && self.parts.queues.make_nop(position.0, user_data)
+    }
+
+    /// Gives the pushed entries to the kernel and returns how many it consumed. Completes nothing
+    /// but what the kernel can do at once.
+    ///
+    /// # Errors
+    /// As [`enter`](Ring::enter), and in a forked child.
+    pub fn submit(&mut self) -> io::Result<u32> {
+        self.parts.check_process()?;
+        // SAFETY: `push` got the promise that the entries' memory stays valid; no argument.
+        unsafe { self.call(0, 0, ptr::null(), 0) }.map(|entered| entered.consumed)
+    }
+
+    /// Gives the pushed entries to the kernel, lets it finish what has become ready, and waits for
+    /// at least `min_complete` completions, or until `timeout` has passed.
+    ///
+    /// The kernel finishes at most `max(20, min_complete)` operations per call, so a large
+    /// `min_complete` with a zero timeout drains more at once.
+    ///
+    /// # Errors
+    /// - `EINTR`: a signal came, and nothing was submitted.
+    /// - `EAGAIN`, `EBUSY`: the kernel wants completions reaped, or has no memory; try again later.
+    /// - `EBADR`: completions were lost; the ring cannot be trusted any more.
+    /// - `EEXIST`: called on another thread than the owner.
+    ///
+    /// What the kernel consumed is no longer pending, on error too. In a forked child always an
+    /// error.
+    ///
+    /// # Kernel
+    /// 6.1. Source: `io_uring_enter(2)`.
+    pub fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered> {
+        self.parts.check_process()?;
+        let flags = self.wait_flags;
+        let Some(timeout) = timeout else {
+            // SAFETY: `push` got the promise that the entries' memory stays valid; no argument.
+            return unsafe { self.call(min_complete, flags, ptr::null(), 0) };
+        };
+        if let Some(wait) = &mut self.parts.wait {
+            let offset = wait.set(timeout);
+            let flags = flags | sys::IORING_ENTER_EXT_ARG | sys::IORING_ENTER_EXT_ARG_REG;
+            let arg = ptr::without_provenance(offset);
+            // SAFETY: as above; with these flags the argument is an offset in the registered
+            // region, at which `set` has just written an entry of this size.
+            return unsafe {
+                self.call(
+                    min_complete,
+                    flags,
+                    arg,
+                    size_of::<sys::io_uring_reg_wait>(),
+                )
+            };
+        }
+        let ts = timespec(timeout);
+        let arg = sys::io_uring_getevents_arg {
+            sigmask: 0,
+            sigmask_sz: 0,
+            min_wait_usec: 0,
+            ts: (&raw const ts).expose_provenance() as u64,
+        };
+        let flags = flags | sys::IORING_ENTER_EXT_ARG;
+        // SAFETY: as above; the argument and the time it points to outlive the call.
+        unsafe {
+            self.call(
+                min_complete,
+                flags,
+                (&raw const arg).cast(),
+                size_of_val(&arg),
+            )
+        }
+    }
+
+    /// One `io_uring_enter(2)` with everything that is pending.
+    ///
+    /// # Safety
+    ///
+    /// - `arg` and `arg_size` are what `flags` says they are.
+    /// - This is not a forked child.
+    #[inline(always)]
+    unsafe fn call(
+        &mut self,
+        min_complete: u32,
+        flags: u32,
+        arg: *const c_void,
+        arg_size: usize,
+    ) -> io::Result<Entered> {
+        let queues = &mut self.parts.queues;
+        queues.publish();
+        let to_submit = queues.pending();
+        let flags = flags | self.submit_flags;
+        // SAFETY: the entries' memory is promised by `push`, the argument by the caller.
+        let result = unsafe {
+            self.parts.host.enter(
+                self.enter_ring,
+                to_submit,
+                min_complete,
+                flags,
+                arg,
+                arg_size,
+            )
+        };
+        // The returned count is not used: the head says the same, on error too.
+        let consumed = queues.refresh();
+        match result {
+            Ok(_) => Ok(Entered {
+                consumed,
+                timed_out: false,
+            }),
+            Err(error) if error.raw_os_error() == Some(Errno::TIME.raw_os_error()) => Ok(Entered {
+                consumed,
+                timed_out: true,
+            }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Completions that can be reaped now. 0 in a forked child.
+    #[inline(always)]
+    pub fn cq_ready(&self) -> u32 {
+        if self.parts.sentinel.is_intact() {
+            self.parts.queues.ready()
+        } else {
+            0
+        }
+    }
+
+    /// Copies completions out to the front of `out`, oldest first, and gives their places back to
+    /// the kernel. Returns how many; 0 in a forked child.
+    #[inline(always)]
+    pub fn reap(&mut self, out: &mut [Cqe]) -> usize {
+        if self.parts.sentinel.is_intact() {
+            self.parts.queues.copy_out(out)
+        } else {
+            0
+        }
+    }
+
+    /// Operations have become ready, and the next [`enter`](Ring::enter) will finish them.
+    #[doc(alias = "IORING_SQ_TASKRUN")]
+    #[inline(always)]
+    pub fn needs_enter(&self) -> bool {
+        let wants = sys::IORING_SQ_TASKRUN | sys::IORING_SQ_CQ_OVERFLOW;
+        self.parts.sentinel.is_intact() && self.parts.queues.flags() & wants != 0
+    }
+
+    /// Completions wait in the kernel because the completion queue was full. The next
+    /// [`enter`](Ring::enter) after a reap fetches them; none is lost.
+    #[doc(alias = "IORING_SQ_CQ_OVERFLOW")]
+    pub fn is_overflowing(&self) -> bool {
+        self.parts.sentinel.is_intact()
+            && self.parts.queues.flags() & sys::IORING_SQ_CQ_OVERFLOW != 0
+    }
+
+    /// Completions that the kernel lost for want of memory, ever. With any, the ring cannot be
+    /// trusted.
+    pub fn cq_lost(&self) -> u32 {
+        if self.parts.sentinel.is_intact() {
+            self.parts.queues.lost()
+        } else {
+            0
+        }
+    }
+
+    /// Entries that the kernel ignored as malformed, ever; 0 unless the host misbehaves.
+    pub fn sq_dropped(&self) -> u32 {
+        if self.parts.sentinel.is_intact() {
+            self.parts.queues.dropped()
+        } else {
+            0
+        }
+    }
+
+    /// Whether this is the process that set the ring up, and not a forked child.
+    #[inline(always)]
+    pub fn is_owned_by_process(&self) -> bool {
+        self.parts.sentinel.is_intact()
+    }
+
+    /// Takes one of the thread's 16 places for registered rings.
+    fn register_ring_fd(&mut self) -> io::Result<()> {
+        let mut update = sys::io_uring_rsrc_update {
+            offset: u32::MAX, // any free place
+            resv: 0,
+            data: raw(&self.parts.fd) as u64,
+        };
+        let opcode = sys::io_uring_register_op::IORING_REGISTER_RING_FDS as u32;
+        // SAFETY: one update, which the kernel reads and writes during the call.
+        unsafe {
+            self.parts
+                .host
+                .register(raw(&self.parts.fd), opcode, (&raw mut update).cast(), 1)?;
+        }
+        self.registered_index = Some(update.offset);
+        self.enter_ring = update.offset;
+        self.submit_flags = sys::IORING_ENTER_REGISTERED_RING;
+        Ok(())
+    }
+}
+
+impl<H: Host> Drop for Ring<H> {
+    fn drop(&mut self) {
+        let Some(offset) = self.registered_index else {
+            return;
+        };
+        if !self.parts.sentinel.is_intact() {
+            return; // the place is the parent thread's
+        }
+        let mut update = sys::io_uring_rsrc_update {
+            offset,
+            resv: 0,
+            data: 0,
+        };
+        let opcode = sys::io_uring_register_op::IORING_UNREGISTER_RING_FDS as u32;
+        // SAFETY: one update, which the kernel reads during the call. Closing the descriptor alone
+        // would leave the place taken, and the ring alive. A failure leaves just that.
+        unsafe {
+            self.parts
+                .host
+                .register(raw(&self.parts.fd), opcode, (&raw mut update).cast(), 1)
+        }
+        .ok();
+    }
+}
+
+impl<H: Host> AsFd for Ring<H> {
+    /// The ring's descriptor. It polls as readable while completions are ready, but work that the
+    /// ring defers wakes nobody: register an eventfd for that.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.parts.fd.as_fd()
+    }
+}
+
+impl<H: Host> fmt::Debug for Ring<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring")
+            .field("fd", &self.parts.fd)
+            .field("sq_entries", &self.sq_entries())
+            .field("cq_entries", &self.cq_entries())
+            .field("sq_pending", &self.sq_pending())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,299 @@
+//! The memory that is shared with the kernel, and every access to it.
+//!
+//! No other module touches these maps. Each ordering below names what it pairs with. All values
+//! read from here are untrusted: the layout is checked once against the mapped length, indices are
+//! masked with our own copy of the mask, and distances are clamped to the ring's size.
+//!
+//! Only the ring's owner thread calls these. Source: `io_uring(7)`, liburing `src/queue.c`.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::cqe::Cqe;
+use crate::host::Host;
+use crate::sqe::Sqe;
+use crate::sys::{self, Params};
+
+/// The kernel's own limits; an answer beyond them is not the kernel's.
+const SQ_ENTRIES_MAX: u32 = 32_768;
+const CQ_ENTRIES_MAX: u32 = 65_536;
+
+/// One map of the ring's memory.
+#[derive(Clone, Copy, Debug)]
+struct Map {
+    addr: NonNull<u8>,
+    len: usize,
+}
+
+impl Map {
+    /// The field of type `T` at `offset`, after checking that it lies within the map.
+    fn at<T>(&self, offset: u32, count: usize) -> io::Result<NonNull<T>> {
+        let start = offset as usize;
+        let end = start.checked_add(count * size_of::<T>());
+        if end.is_none_or(|end| end > self.len) || !start.is_multiple_of(align_of::<T>()) {
+            return Err(bogus("an offset of the ring lies outside its memory"));
+        }
+        // SAFETY: `start` is at most `len`, checked above, so the result stays within the map.
+        Ok(unsafe { self.addr.add(start) }.cast())
+    }
+}
+
+/// The submission and the completion queue of one ring.
+///
+/// The maps stay valid until [`unmap`](Queues::unmap); every pointer below points into one of
+/// them, was checked to lie inside it, and is aligned for its type.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    /// Entries from here on have not been consumed by the kernel; as of the last enter.
+    sq_head: u32,
+    /// Entries before this one are filled. Published to the kernel at each enter.
+    sq_tail: u32,
+    sq_mask: u32,
+    /// The array of `sq_mask + 1` entries.
+    sqes: NonNull<Sqe>,
+    /// Completions before this one have been copied out.
+    cq_head: u32,
+    cq_mask: u32,
+    /// The array of `cq_mask + 1` completions.
+    cqes: NonNull<Cqe>,
+    kernel_sq_head: NonNull<AtomicU32>,
+    kernel_sq_tail: NonNull<AtomicU32>,
+    kernel_sq_flags: NonNull<AtomicU32>,
+    kernel_sq_dropped: NonNull<AtomicU32>,
+    kernel_cq_head: NonNull<AtomicU32>,
+    kernel_cq_tail: NonNull<AtomicU32>,
+    kernel_cq_overflow: NonNull<AtomicU32>,
+    /// The two queues' indices, and the completions.
+    rings: Map,
+    /// The entries.
+    entries: Map,
+}
+
+// SAFETY: the maps belong to this value alone and are not tied to a thread; what ties a ring to
+// its thread is the kernel's rule on who may enter, which `Ring` upholds.
+unsafe impl Send for Queues {}
+
+/// Reads a field of the shared memory.
+macro_rules! field {
+    ($self:ident.$name:ident) => {
+        // SAFETY: the pointer lies within a map that lives as long as `self`, and the kernel
+        // accesses the field with atomic operations of the same width.
+        unsafe { $self.$name.as_ref() }
+    };
+}
+
+impl Queues {
+    /// Maps the queues of the ring `fd` that was set up as `params` says.
+    pub(crate) fn map<H: Host>(host: &H, fd: BorrowedFd<'_>, params: &Params) -> io::Result<Self> {
+        let (sq_entries, cq_entries) = (params.sq_entries, params.cq_entries);
+        if !sq_entries.is_power_of_two()
+            || !cq_entries.is_power_of_two()
+            || sq_entries > SQ_ENTRIES_MAX
+            || cq_entries > CQ_ENTRIES_MAX
+        {
+            return Err(bogus("the size of a queue is not one the kernel grants"));
+        }
+        let has_array = params.flags & sys::IORING_SETUP_NO_SQARRAY == 0;
+        let cq_end = params.cq_off.cqes as usize + cq_entries as usize * size_of::<Cqe>();
+        let sq_end = params.sq_off.array as usize + sq_entries as usize * size_of::<u32>();
+        let len = if has_array {
+            cq_end.max(sq_end)
+        } else {
+            cq_end
+        };
+        let map = |offset: u32, len: usize| {
+            host.map(fd.as_fd(), u64::from(offset), len)
+                .map(|addr| Map { addr, len })
+        };
+        let rings = map(sys::IORING_OFF_SQ_RING, len)?;
+        let entries_len = sq_entries as usize * size_of::<Sqe>();
+        let entries = match map(sys::IORING_OFF_SQES, entries_len) {
+            Ok(entries) => entries,
+            Err(error) => {
+                // SAFETY: mapped just above, and nothing points into it yet.
+                unsafe { host.unmap(rings.addr, rings.len) };
+                return Err(error);
+            }
+        };
+        let queues = Self::locate(params, rings, entries, has_array);
+        if queues.is_err() {
+            // SAFETY: the pointers that `locate` found are gone with its error.
+            unsafe {
+                host.unmap(rings.addr, rings.len);
+                host.unmap(entries.addr, entries.len);
+            }
+        }
+        queues
+    }
+
+    /// Finds every field, and begins at the indices that the kernel holds.
+    fn locate(params: &Params, rings: Map, entries: Map, has_array: bool) -> io::Result<Self> {
+        let (sq, cq) = (&params.sq_off, &params.cq_off);
+        let mut queues = Self {
+            sq_head: 0,
+            sq_tail: 0,
+            sq_mask: params.sq_entries - 1,
+            sqes: entries.at(0, params.sq_entries as usize)?,
+            cq_head: 0,
+            cq_mask: params.cq_entries - 1,
+            cqes: rings.at(cq.cqes, params.cq_entries as usize)?,
+            kernel_sq_head: rings.at(sq.head, 1)?,
+            kernel_sq_tail: rings.at(sq.tail, 1)?,
+            kernel_sq_flags: rings.at(sq.flags, 1)?,
+            kernel_sq_dropped: rings.at(sq.dropped, 1)?,
+            kernel_cq_head: rings.at(cq.head, 1)?,
+            kernel_cq_tail: rings.at(cq.tail, 1)?,
+            kernel_cq_overflow: rings.at(cq.overflow, 1)?,
+            rings,
+            entries,
+        };
+        if has_array {
+            let array: NonNull<AtomicU32> = rings.at(sq.array, params.sq_entries as usize)?;
+            for index in 0..params.sq_entries {
+                // SAFETY: `at` checked that the array has `sq_entries` fields. Entry i is always
+                // at place i, so the array is written once. The enter that follows makes it seen.
+                unsafe { array.add(index as usize).as_ref() }.store(index, Ordering::Relaxed);
+            }
+        }
+        // A resized ring goes on where it was. No other thread has these yet.
+        queues.sq_head = field!(queues.kernel_sq_head).load(Ordering::Acquire);
+        queues.sq_tail = queues.sq_head;
+        queues.cq_head = field!(queues.kernel_cq_head).load(Ordering::Acquire);
+        Ok(queues)
+    }
+
+    /// Ends both maps. Nothing of `self` may be used afterwards.
+    ///
+    /// # Safety
+    ///
+    /// - `host` made the maps, and they exist in this process (not in a forked child).
+    /// - `self` is not used again.
+    pub(crate) unsafe fn unmap<H: Host>(&mut self, host: &H) {
+        // SAFETY: both are whole maps of `host`; the caller does not use them again.
+        unsafe {
+            host.unmap(self.rings.addr, self.rings.len);
+            host.unmap(self.entries.addr, self.entries.len);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn sq_entries(&self) -> u32 {
+        self.sq_mask + 1
+    }
+
+    #[inline(always)]
+    pub(crate) fn cq_entries(&self) -> u32 {
+        self.cq_mask + 1
+    }
+
+    /// Entries filled and not yet consumed by the kernel.
+    #[inline(always)]
+    pub(crate) fn pending(&self) -> u32 {
+        self.sq_tail.wrapping_sub(self.sq_head)
+    }
+
+    /// Writes an entry in place. Returns its position, or `None` when the queue is full.
+    #[inline(always)]
+    pub(crate) fn write(&mut self, sqe: Sqe) -> Option<u32> {
+        if self.pending() > self.sq_mask {
+            return None;
+        }
+        let position = self.sq_tail;
+        // SAFETY: the masked index lies within the array. The place is free: the kernel has
+        // consumed it, and reads it again only in an enter after the tail was published.
+        unsafe { self.sqes.add((position & self.sq_mask) as usize).write(sqe) };
+        self.sq_tail = position.wrapping_add(1);
+        Some(position)
+    }
+
+    /// Makes the entry at `position` do nothing, if it is the one with this `user_data` and the
+    /// kernel has not consumed it.
+    pub(crate) fn make_nop(&mut self, position: u32, user_data: u64) -> bool {
+        if position.wrapping_sub(self.sq_head) >= self.pending() {
+            return false;
+        }
+        // SAFETY: the masked index lies within the array, and the kernel reads entries only in an
+        // enter, which only this thread calls.
+        let sqe = unsafe { self.sqes.add((position & self.sq_mask) as usize).as_mut() };
+        let found = sqe.user_data == user_data;
+        if found {
+            sqe.make_nop();
+        }
+        found
+    }
+
+    /// Shows the kernel every entry written so far.
+    #[inline(always)]
+    pub(crate) fn publish(&mut self) {
+        // Pairs with the kernel's acquire load of the tail in io_uring_enter: entries are written
+        // before.
+        field!(self.kernel_sq_tail).store(self.sq_tail, Ordering::Release);
+    }
+
+    /// Learns how many entries the kernel has consumed since the last call, and returns it.
+    #[inline(always)]
+    pub(crate) fn refresh(&mut self) -> u32 {
+        // Pairs with the kernel's release store of the head: places are reused only after.
+        let head = field!(self.kernel_sq_head).load(Ordering::Acquire);
+        let consumed = head.wrapping_sub(self.sq_head);
+        if consumed > self.pending() {
+            return 0; // not the kernel's answer: as if it had consumed nothing
+        }
+        self.sq_head = head;
+        consumed
+    }
+
+    /// Completions waiting to be copied out.
+    #[inline(always)]
+    pub(crate) fn ready(&self) -> u32 {
+        // Pairs with the kernel's release store of the tail: completions are written before.
+        let tail = field!(self.kernel_cq_tail).load(Ordering::Acquire);
+        tail.wrapping_sub(self.cq_head).min(self.cq_entries())
+    }
+
+    /// Copies out as many completions as are ready and `out` holds, and gives their places back.
+    #[inline(always)]
+    pub(crate) fn copy_out(&mut self, out: &mut [Cqe]) -> usize {
+        let count = (self.ready() as usize).min(out.len());
+        for (offset, cqe) in out[..count].iter_mut().enumerate() {
+            let index = self.cq_head.wrapping_add(offset as u32) & self.cq_mask;
+            // SAFETY: the masked index lies within the array, and the kernel does not write places
+            // between our head and its tail.
+            *cqe = unsafe { self.cqes.add(index as usize).read() };
+        }
+        self.cq_head = self.cq_head.wrapping_add(count as u32);
+        // Pairs with the kernel's acquire load of the head: places are written again only after
+        // they were copied.
+        field!(self.kernel_cq_head).store(self.cq_head, Ordering::Release);
+        count
+    }
+
+    /// The kernel's `IORING_SQ_*` flags.
+    #[inline(always)]
+    pub(crate) fn flags(&self) -> u32 {
+        // Relaxed: a hint to enter, and the enter orders what follows.
+        field!(self.kernel_sq_flags).load(Ordering::Relaxed)
+    }
+
+    /// Entries that the kernel refused to look at; always 0 with entries in place.
+    pub(crate) fn dropped(&self) -> u32 {
+        field!(self.kernel_sq_dropped).load(Ordering::Relaxed)
+    }
+
+    /// Completions lost for good; always 0 with `NODROP` unless the kernel ran out of memory.
+    pub(crate) fn lost(&self) -> u32 {
+        field!(self.kernel_cq_overflow).load(Ordering::Relaxed)
+    }
+}
+
+/// What a host gets told when its answers make no sense.
+#[cold]
+fn bogus(what: &'static str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("io_uring_setup: {what}"),
+    )
+}

@@ -1,0 +1,422 @@
+//! Submission entries: one request to the kernel, 64 bytes.
+//!
+//! [`Sqe`] has the layout of the kernel's `struct io_uring_sqe`, with each union flattened to the
+//! one width its members share, so that an entry is plain data which the compiler can write
+//! straight into the ring. The constructors are safe: an entry is only a description. Giving it to
+//! the kernel is what carries duties, see [`Ring::push`](crate::Ring::push).
+//!
+//! Source: `include/uapi/linux/io_uring.h`, `io_uring_enter(2)`, `io_uring_prep_*(3)`.
+
+use std::mem::{offset_of, size_of};
+
+use crate::sys;
+
+/// Which operation an entry asks for: the kernel's `IORING_OP_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Opcode(pub u8);
+
+macro_rules! opcodes {
+    ($($(#[$doc:meta])* $name:ident = $kernel:ident;)*) => {
+        impl Opcode {
+            $($(#[$doc])*
+            pub const $name: Self = Self(sys::io_uring_op::$kernel as u8);)*
+
+            /// The kernel's name of the operation without its prefix, such as `READ_FIXED`, or
+            /// `None` for one that is newer than this crate.
+            pub const fn name(self) -> Option<&'static str> {
+                match self {
+                    $(Self::$name => Some(stringify!($name)),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+opcodes! {
+    /// Does nothing, and completes.
+    NOP = IORING_OP_NOP;
+    /// `preadv2(2)`.
+    READV = IORING_OP_READV;
+    /// `pwritev2(2)`.
+    WRITEV = IORING_OP_WRITEV;
+    /// `fsync(2)`, or `fdatasync(2)` with a flag.
+    FSYNC = IORING_OP_FSYNC;
+    /// A read into a registered buffer.
+    READ_FIXED = IORING_OP_READ_FIXED;
+    /// A write from a registered buffer.
+    WRITE_FIXED = IORING_OP_WRITE_FIXED;
+    /// Waits for readiness, as `poll(2)`.
+    POLL_ADD = IORING_OP_POLL_ADD;
+    /// Ends or changes a poll.
+    POLL_REMOVE = IORING_OP_POLL_REMOVE;
+    /// `sync_file_range(2)`.
+    SYNC_FILE_RANGE = IORING_OP_SYNC_FILE_RANGE;
+    /// `sendmsg(2)`.
+    SENDMSG = IORING_OP_SENDMSG;
+    /// `recvmsg(2)`.
+    RECVMSG = IORING_OP_RECVMSG;
+    /// Completes after a time.
+    TIMEOUT = IORING_OP_TIMEOUT;
+    /// Ends or changes a timeout.
+    TIMEOUT_REMOVE = IORING_OP_TIMEOUT_REMOVE;
+    /// `accept4(2)`.
+    ACCEPT = IORING_OP_ACCEPT;
+    /// Asks for another operation to be canceled.
+    ASYNC_CANCEL = IORING_OP_ASYNC_CANCEL;
+    /// A timeout for the linked operation before it.
+    LINK_TIMEOUT = IORING_OP_LINK_TIMEOUT;
+    /// `connect(2)`.
+    CONNECT = IORING_OP_CONNECT;
+    /// `fallocate(2)`.
+    FALLOCATE = IORING_OP_FALLOCATE;
+    /// `openat(2)`.
+    OPENAT = IORING_OP_OPENAT;
+    /// `close(2)`.
+    CLOSE = IORING_OP_CLOSE;
+    /// Changes the registered files.
+    FILES_UPDATE = IORING_OP_FILES_UPDATE;
+    /// `statx(2)`.
+    STATX = IORING_OP_STATX;
+    /// `pread(2)`, or `read(2)` at offset `-1`.
+    READ = IORING_OP_READ;
+    /// `pwrite(2)`, or `write(2)` at offset `-1`.
+    WRITE = IORING_OP_WRITE;
+    /// `posix_fadvise(2)`.
+    FADVISE = IORING_OP_FADVISE;
+    /// `madvise(2)`.
+    MADVISE = IORING_OP_MADVISE;
+    /// `send(2)`.
+    SEND = IORING_OP_SEND;
+    /// `recv(2)`.
+    RECV = IORING_OP_RECV;
+    /// `openat2(2)`.
+    OPENAT2 = IORING_OP_OPENAT2;
+    /// `epoll_ctl(2)`.
+    EPOLL_CTL = IORING_OP_EPOLL_CTL;
+    /// `splice(2)`.
+    SPLICE = IORING_OP_SPLICE;
+    /// The older way to provide buffers.
+    PROVIDE_BUFFERS = IORING_OP_PROVIDE_BUFFERS;
+    /// The older way to take provided buffers back.
+    REMOVE_BUFFERS = IORING_OP_REMOVE_BUFFERS;
+    /// `tee(2)`.
+    TEE = IORING_OP_TEE;
+    /// `shutdown(2)`.
+    SHUTDOWN = IORING_OP_SHUTDOWN;
+    /// `renameat2(2)`.
+    RENAMEAT = IORING_OP_RENAMEAT;
+    /// `unlinkat(2)`.
+    UNLINKAT = IORING_OP_UNLINKAT;
+    /// `mkdirat(2)`.
+    MKDIRAT = IORING_OP_MKDIRAT;
+    /// `symlinkat(2)`.
+    SYMLINKAT = IORING_OP_SYMLINKAT;
+    /// `linkat(2)`.
+    LINKAT = IORING_OP_LINKAT;
+    /// Posts a completion to another ring.
+    MSG_RING = IORING_OP_MSG_RING;
+    /// `fsetxattr(2)`.
+    FSETXATTR = IORING_OP_FSETXATTR;
+    /// `setxattr(2)`.
+    SETXATTR = IORING_OP_SETXATTR;
+    /// `fgetxattr(2)`.
+    FGETXATTR = IORING_OP_FGETXATTR;
+    /// `getxattr(2)`.
+    GETXATTR = IORING_OP_GETXATTR;
+    /// `socket(2)`.
+    SOCKET = IORING_OP_SOCKET;
+    /// A command to a driver or a socket.
+    URING_CMD = IORING_OP_URING_CMD;
+    /// `send(2)` without a copy.
+    SEND_ZC = IORING_OP_SEND_ZC;
+    /// `sendmsg(2)` without a copy.
+    SENDMSG_ZC = IORING_OP_SENDMSG_ZC;
+    /// Reads into provided buffers, again and again.
+    READ_MULTISHOT = IORING_OP_READ_MULTISHOT;
+    /// `waitid(2)`.
+    WAITID = IORING_OP_WAITID;
+    /// Waits on a futex.
+    FUTEX_WAIT = IORING_OP_FUTEX_WAIT;
+    /// Wakes a futex.
+    FUTEX_WAKE = IORING_OP_FUTEX_WAKE;
+    /// Waits on several futexes.
+    FUTEX_WAITV = IORING_OP_FUTEX_WAITV;
+    /// Makes an ordinary descriptor of a registered one.
+    FIXED_FD_INSTALL = IORING_OP_FIXED_FD_INSTALL;
+    /// `ftruncate(2)`.
+    FTRUNCATE = IORING_OP_FTRUNCATE;
+    /// `bind(2)`.
+    BIND = IORING_OP_BIND;
+    /// `listen(2)`.
+    LISTEN = IORING_OP_LISTEN;
+    /// Receives without a copy.
+    RECV_ZC = IORING_OP_RECV_ZC;
+    /// Waits on an epoll descriptor.
+    EPOLL_WAIT = IORING_OP_EPOLL_WAIT;
+    /// A vectored read into a registered buffer.
+    READV_FIXED = IORING_OP_READV_FIXED;
+    /// A vectored write from a registered buffer.
+    WRITEV_FIXED = IORING_OP_WRITEV_FIXED;
+    /// `pipe2(2)`.
+    PIPE = IORING_OP_PIPE;
+}
+
+/// Flags that any entry may carry: the kernel's `IOSQE_*`.
+pub mod sqe_flags {
+    use crate::sys::io_uring_sqe_flags_bit as bit;
+    /// `fd` is an index into the registered files.
+    #[doc(alias = "IOSQE_FIXED_FILE")]
+    pub const FIXED_FILE: u8 = 1 << bit::IOSQE_FIXED_FILE_BIT as u8;
+    /// Begins after every earlier entry has completed. A barrier for the whole ring: slow.
+    #[doc(alias = "IOSQE_IO_DRAIN")]
+    pub const DRAIN: u8 = 1 << bit::IOSQE_IO_DRAIN_BIT as u8;
+    /// The next entry begins when this one has succeeded.
+    #[doc(alias = "IOSQE_IO_LINK")]
+    pub const LINK: u8 = 1 << bit::IOSQE_IO_LINK_BIT as u8;
+    /// The next entry begins when this one has ended, well or not.
+    #[doc(alias = "IOSQE_IO_HARDLINK")]
+    pub const HARDLINK: u8 = 1 << bit::IOSQE_IO_HARDLINK_BIT as u8;
+    /// Goes straight to a kernel worker, with no try at completing it inline.
+    #[doc(alias = "IOSQE_ASYNC")]
+    pub const ASYNC: u8 = 1 << bit::IOSQE_ASYNC_BIT as u8;
+    /// Takes its buffer from the group `buf_index`.
+    #[doc(alias = "IOSQE_BUFFER_SELECT")]
+    pub const BUFFER_SELECT: u8 = 1 << bit::IOSQE_BUFFER_SELECT_BIT as u8;
+    /// Posts a completion only when it fails. Since 5.17.
+    #[doc(alias = "IOSQE_CQE_SKIP_SUCCESS")]
+    pub const CQE_SKIP_SUCCESS: u8 = 1 << bit::IOSQE_CQE_SKIP_SUCCESS_BIT as u8;
+}
+
+/// One submission entry. Field by field the kernel's `struct io_uring_sqe`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Sqe {
+    /// The operation.
+    pub opcode: Opcode,
+    /// [`sqe_flags`].
+    pub flags: u8,
+    /// Priority, or flags of the socket operations.
+    pub ioprio: u16,
+    /// The descriptor acted on; an index with [`sqe_flags::FIXED_FILE`].
+    pub fd: i32,
+    /// Offset in the file, or a second address.
+    pub off: u64,
+    /// Address of the buffer, the path or the vector.
+    pub addr: u64,
+    /// Bytes of the buffer, entries of the vector, or a mode.
+    pub len: u32,
+    /// Flags of the operation (`rw_flags`, `fsync_flags`, `poll32_events`, …).
+    pub op_flags: u32,
+    /// Comes back in the completion, untouched.
+    pub user_data: u64,
+    /// Index of the registered buffer, or the buffer group.
+    pub buf_index: u16,
+    /// Registered credentials, 0 for the task's own.
+    pub personality: u16,
+    /// A second descriptor, or a slot of the registered files plus one.
+    pub file_index: i32,
+    /// A third address.
+    pub addr3: u64,
+    /// Zero.
+    pub pad: u64,
+}
+
+const _: () = {
+    use sys::io_uring_sqe as Kernel;
+    assert!(size_of::<Sqe>() == 64 && size_of::<Kernel>() == 64);
+    assert!(offset_of!(Sqe, ioprio) == offset_of!(Kernel, ioprio));
+    assert!(offset_of!(Sqe, fd) == offset_of!(Kernel, fd));
+    assert!(offset_of!(Sqe, off) == offset_of!(Kernel, __bindgen_anon_1));
+    assert!(offset_of!(Sqe, addr) == offset_of!(Kernel, __bindgen_anon_2));
+    assert!(offset_of!(Sqe, len) == offset_of!(Kernel, len));
+    assert!(offset_of!(Sqe, op_flags) == offset_of!(Kernel, __bindgen_anon_3));
+    assert!(offset_of!(Sqe, user_data) == offset_of!(Kernel, user_data));
+    assert!(offset_of!(Sqe, buf_index) == offset_of!(Kernel, __bindgen_anon_4));
+    assert!(offset_of!(Sqe, personality) == offset_of!(Kernel, personality));
+    assert!(offset_of!(Sqe, file_index) == offset_of!(Kernel, __bindgen_anon_5));
+    assert!(offset_of!(Sqe, addr3) == offset_of!(Kernel, __bindgen_anon_6));
+};
+
+/// The offset that means "at the file's own position", as `read(2)` and `write(2)` use it.
+pub const CURRENT_POSITION: u64 = u64::MAX;
+
+/// `AT_FDCWD`: paths are relative to the working directory.
+pub const AT_FDCWD: i32 = linux_raw_sys::general::AT_FDCWD;
+
+impl Sqe {
+    /// An entry with everything else zero.
+    #[inline(always)]
+    pub const fn new(opcode: Opcode, fd: i32, addr: u64, len: u32, off: u64) -> Self {
+        Self {
+            opcode,
+            flags: 0,
+            ioprio: 0,
+            fd,
+            off,
+            addr,
+            len,
+            op_flags: 0,
+            user_data: 0,
+            buf_index: 0,
+            personality: 0,
+            file_index: 0,
+            addr3: 0,
+            pad: 0,
+        }
+    }
+
+    /// The same entry with this `user_data`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn user_data(mut self, user_data: u64) -> Self {
+        self.user_data = user_data;
+        self
+    }
+
+    /// The same entry with these [`sqe_flags`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn flags(mut self, flags: u8) -> Self {
+        self.flags = flags;
+        self
+    }
+
+    /// The same entry with these flags of the operation.
+    #[inline(always)]
+    #[must_use]
+    pub const fn op_flags(mut self, op_flags: u32) -> Self {
+        self.op_flags = op_flags;
+        self
+    }
+
+    /// Does nothing, and completes with 0. Since 5.1.
+    #[doc(alias = "io_uring_prep_nop")]
+    #[inline(always)]
+    pub const fn nop() -> Self {
+        Self::new(Opcode::NOP, -1, 0, 0, 0)
+    }
+
+    /// Does nothing, and completes with `result`. For fault injection. Since 6.10.
+    #[doc(alias = "IORING_NOP_INJECT_RESULT")]
+    pub const fn nop_with_result(result: i32) -> Self {
+        Self::new(Opcode::NOP, -1, 0, result as u32, 0).op_flags(sys::IORING_NOP_INJECT_RESULT)
+    }
+
+    /// Reads up to `len` bytes to `buf` from `off` in the file. Since 5.6.
+    #[doc(alias = "io_uring_prep_read")]
+    #[inline(always)]
+    pub fn read(fd: i32, buf: *mut u8, len: u32, off: u64) -> Self {
+        Self::new(Opcode::READ, fd, address(buf), len, off)
+    }
+
+    /// Reads to `count` buffers described at `iovecs`. Since 5.1.
+    #[doc(alias = "io_uring_prep_readv")]
+    pub fn readv<T>(fd: i32, iovecs: *const T, count: u32, off: u64) -> Self {
+        Self::new(Opcode::READV, fd, address(iovecs), count, off)
+    }
+
+    /// Reads to `buf`, which lies within registered buffer `buf_index`. Since 5.1.
+    #[doc(alias = "io_uring_prep_read_fixed")]
+    pub fn read_fixed(fd: i32, buf: *mut u8, len: u32, off: u64, buf_index: u16) -> Self {
+        let mut sqe = Self::new(Opcode::READ_FIXED, fd, address(buf), len, off);
+        sqe.buf_index = buf_index;
+        sqe
+    }
+
+    /// Writes `len` bytes at `buf` to `off` in the file. Since 5.6.
+    #[doc(alias = "io_uring_prep_write")]
+    #[inline(always)]
+    pub fn write(fd: i32, buf: *const u8, len: u32, off: u64) -> Self {
+        Self::new(Opcode::WRITE, fd, address(buf), len, off)
+    }
+
+    /// Writes `count` buffers described at `iovecs`. Since 5.1.
+    #[doc(alias = "io_uring_prep_writev")]
+    pub fn writev<T>(fd: i32, iovecs: *const T, count: u32, off: u64) -> Self {
+        Self::new(Opcode::WRITEV, fd, address(iovecs), count, off)
+    }
+
+    /// Writes from `buf`, which lies within registered buffer `buf_index`. Since 5.1.
+    #[doc(alias = "io_uring_prep_write_fixed")]
+    pub fn write_fixed(fd: i32, buf: *const u8, len: u32, off: u64, buf_index: u16) -> Self {
+        let mut sqe = Self::new(Opcode::WRITE_FIXED, fd, address(buf), len, off);
+        sqe.buf_index = buf_index;
+        sqe
+    }
+
+    /// Makes the file durable; only what is needed to read it back with `data_only`. Since 5.1.
+    #[doc(alias = "io_uring_prep_fsync")]
+    pub const fn fsync(fd: i32, data_only: bool) -> Self {
+        let flags = if data_only {
+            sys::IORING_FSYNC_DATASYNC
+        } else {
+            0
+        };
+        Self::new(Opcode::FSYNC, fd, 0, 0, 0).op_flags(flags)
+    }
+
+    /// Opens the NUL-terminated `path` relative to `dir`. Completes with a descriptor. Since 5.6.
+    #[doc(alias = "io_uring_prep_openat")]
+    pub fn openat(dir: i32, path: *const u8, open_flags: u32, mode: u32) -> Self {
+        Self::new(Opcode::OPENAT, dir, address(path), mode, 0).op_flags(open_flags)
+    }
+
+    /// Closes a descriptor. Since 5.6.
+    #[doc(alias = "io_uring_prep_close")]
+    pub const fn close(fd: i32) -> Self {
+        Self::new(Opcode::CLOSE, fd, 0, 0, 0)
+    }
+
+    /// Fills the `struct statx` at `buf` for the NUL-terminated `path` relative to `dir`. Since 5.6.
+    #[doc(alias = "io_uring_prep_statx")]
+    pub fn statx<T>(dir: i32, path: *const u8, at_flags: u32, mask: u32, buf: *mut T) -> Self {
+        Self::new(Opcode::STATX, dir, address(path), mask, address(buf)).op_flags(at_flags)
+    }
+
+    /// Completes with the ready `POLL*` events once any of `events` is ready. Since 5.1.
+    #[doc(alias = "io_uring_prep_poll_add")]
+    pub const fn poll_add(fd: i32, events: u32) -> Self {
+        // The kernel reads two 16-bit halves, the low one first, on either byte order.
+        let events = if cfg!(target_endian = "big") {
+            events.rotate_left(16)
+        } else {
+            events
+        };
+        Self::new(Opcode::POLL_ADD, fd, 0, 0, 0).op_flags(events)
+    }
+
+    /// Asks for the operation with this `user_data` to be canceled. Completes with 0, `ENOENT`
+    /// (it has ended or never was) or `EALREADY` (it runs and cannot be stopped). Since 5.5.
+    #[doc(alias = "io_uring_prep_cancel64")]
+    pub const fn cancel(user_data: u64) -> Self {
+        Self::new(Opcode::ASYNC_CANCEL, -1, user_data, 0, 0)
+    }
+
+    /// Asks for every operation of the ring to be canceled. Completes with their number. Since 5.19.
+    #[doc(alias = "IORING_ASYNC_CANCEL_ANY")]
+    pub const fn cancel_all() -> Self {
+        Self::new(Opcode::ASYNC_CANCEL, -1, 0, 0, 0)
+            .op_flags(sys::IORING_ASYNC_CANCEL_ANY | sys::IORING_ASYNC_CANCEL_ALL)
+    }
+
+    /// Posts a completion with this `user_data` and `result` to the ring with descriptor `ring`.
+    /// Since 5.18.
+    #[doc(alias = "io_uring_prep_msg_ring")]
+    pub const fn msg_ring(ring: i32, user_data: u64, result: i32) -> Self {
+        Self::new(Opcode::MSG_RING, ring, 0, result as u32, user_data)
+    }
+
+    /// Turns the entry into one that does nothing, keeping its `user_data`.
+    pub(crate) fn make_nop(&mut self) {
+        *self = Self::nop().user_data(self.user_data);
+    }
+}
+
+/// The address as the kernel takes it. The operation may access what the pointer may: its
+/// provenance is exposed, for backends that are not the kernel.
+#[inline(always)]
+fn address<T>(pointer: *const T) -> u64 {
+    pointer.expose_provenance() as u64
+}

@@ -1,0 +1,172 @@
+//! The three io_uring system calls and the kernel's own structures.
+//!
+//! Sits at the bottom: everything above names the kernel's constants through here. The system
+//! calls are issued by an instruction of our own and not through libc, whose symbols may be
+//! interposed by a preload library that sits on top of this very crate. `rustix` has the same
+//! three calls, but none that takes the *registered* wait argument (an offset where a pointer is
+//! expected), so all three are here, in one place.
+//!
+//! Any thread may call these. Sources: `io_uring_setup(2)`, `io_uring_enter(2)`,
+//! `io_uring_register(2)`, `include/uapi/linux/io_uring.h`.
+
+use std::arch::asm;
+use std::ffi::c_void;
+use std::io;
+
+pub(crate) use linux_raw_sys::general::{
+    __NR_io_uring_enter, __NR_io_uring_register, __NR_io_uring_setup,
+};
+pub(crate) use linux_raw_sys::io_uring::*;
+
+/// What the kernel is asked for and what it granted, as in `io_uring_setup(2)`.
+pub type Params = io_uring_params;
+
+/// Issues a system call of up to six arguments.
+///
+/// # Safety
+///
+/// - `nr` and the arguments form a call whose effects on memory and descriptors the caller has
+///   the right to cause.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn syscall6(nr: u32, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
+    let ret: isize;
+    // SAFETY: the x86_64 system call convention: number and result in rax, arguments in rdi, rsi,
+    // rdx, r10, r8, r9; the instruction clobbers rcx and r11 and leaves the stack alone. What the
+    // call itself does is the caller's duty.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") nr as isize => ret,
+            in("rdi") a,
+            in("rsi") b,
+            in("rdx") c,
+            in("r10") d,
+            in("r8") e,
+            in("r9") f,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    ret
+}
+
+/// Issues a system call of up to six arguments.
+///
+/// # Safety
+///
+/// - `nr` and the arguments form a call whose effects on memory and descriptors the caller has
+///   the right to cause.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+unsafe fn syscall6(nr: u32, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
+    let ret: isize;
+    // SAFETY: the aarch64 system call convention: number in x8, arguments in x0 to x5, result in
+    // x0, nothing else is clobbered. What the call itself does is the caller's duty.
+    unsafe {
+        asm!(
+            "svc 0",
+            in("x8") nr as usize,
+            inlateout("x0") a as isize => ret,
+            in("x1") b,
+            in("x2") c,
+            in("x3") d,
+            in("x4") e,
+            in("x5") f,
+            options(nostack),
+        );
+    }
+    ret
+}
+
+/// Turns the kernel's return value into a count, or into the error it stands for.
+#[inline(always)]
+fn check(ret: isize) -> io::Result<u32> {
+    match ret {
+        0.. => Ok(ret as u32),
+        _ => Err(error_of(ret)),
+    }
+}
+
+#[cold]
+fn error_of(ret: isize) -> io::Error {
+    io::Error::from_raw_os_error(-(ret as i32))
+}
+
+/// `io_uring_setup(2)`: returns the number of the new ring descriptor.
+///
+/// # Safety
+///
+/// - With `NO_MMAP` in its flags, `params` names memory that the kernel may own.
+pub(crate) unsafe fn io_uring_setup(entries: u32, params: &mut Params) -> io::Result<u32> {
+    let params: *mut Params = params;
+    // SAFETY: `params` is a valid, exclusive `io_uring_params`, and outlives the call.
+    check(unsafe {
+        syscall6(
+            __NR_io_uring_setup,
+            entries as usize,
+            params as usize,
+            0,
+            0,
+            0,
+            0,
+        )
+    })
+}
+
+/// `io_uring_enter(2)`.
+///
+/// # Safety
+///
+/// - Every submitted entry names memory and descriptors that stay valid for the kernel as long
+///   as its operation needs them.
+/// - `arg` and `arg_size` are what `flags` says they are.
+#[inline(always)]
+pub(crate) unsafe fn io_uring_enter(
+    fd: u32,
+    to_submit: u32,
+    min_complete: u32,
+    flags: u32,
+    arg: *const c_void,
+    arg_size: usize,
+) -> io::Result<u32> {
+    // SAFETY: the caller's duties are this call's.
+    check(unsafe {
+        syscall6(
+            __NR_io_uring_enter,
+            fd as usize,
+            to_submit as usize,
+            min_complete as usize,
+            flags as usize,
+            arg as usize,
+            arg_size,
+        )
+    })
+}
+
+/// `io_uring_register(2)`.
+///
+/// # Safety
+///
+/// - `arg` and `nr_args` are what `opcode` expects, and memory that the kernel keeps a reference
+///   to stays valid until it is unregistered.
+pub(crate) unsafe fn io_uring_register(
+    fd: u32,
+    opcode: u32,
+    arg: *mut c_void,
+    nr_args: u32,
+) -> io::Result<u32> {
+    // SAFETY: the caller's duties are this call's.
+    check(unsafe {
+        syscall6(
+            __NR_io_uring_register,
+            fd as usize,
+            opcode as usize,
+            arg as usize,
+            nr_args as usize,
+            0,
+            0,
+        )
+    })
+}

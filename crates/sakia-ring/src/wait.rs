@@ -1,0 +1,96 @@
+//! Memory through which the timeout of a wait is passed without a copy at each call.
+//!
+//! One page, registered with the ring while it is still disabled (the kernel's rule). An enter
+//! then names an offset in it. Kernel 6.13. Source: `io_uring_enter(2)`, `EXT_ARG_REG`.
+
+use std::io;
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::host::Host;
+use crate::sys;
+
+/// The registered page; its first entry is used by every wait of the ring.
+#[derive(Debug)]
+pub(crate) struct WaitRegion {
+    entry: NonNull<sys::io_uring_reg_wait>,
+    len: usize,
+}
+
+// SAFETY: the page belongs to this value alone.
+unsafe impl Send for WaitRegion {}
+
+impl WaitRegion {
+    /// Maps the page and registers it with the disabled ring `ring`.
+    pub(crate) fn register<H: Host>(host: &H, ring: i32) -> io::Result<Self> {
+        let len = rustix::param::page_size();
+        // SAFETY: a new anonymous map at an address the kernel chooses.
+        let addr = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::POPULATE,
+            )?
+        };
+        let entry = NonNull::new(addr.cast()).expect("mmap never returns null without MAP_FIXED");
+        let region = Self { entry, len };
+        // A child must not share the page by copy-on-write, or the kernel and the parent could end
+        // up with different copies.
+        // SAFETY: the range was mapped just above.
+        unsafe { rustix::mm::madvise(addr, len, Advice::LinuxDontFork)? };
+        let mut description = sys::io_uring_region_desc {
+            user_addr: addr.expose_provenance() as u64,
+            size: len as u64,
+            flags: sys::IORING_MEM_REGION_TYPE_USER as u32,
+            id: 0,
+            mmap_offset: 0,
+            __resv: [0; 4],
+        };
+        let mut registration = sys::io_uring_mem_region_reg {
+            region_uptr: (&raw mut description).expose_provenance() as u64,
+            flags: sys::IORING_MEM_REGION_REG_WAIT_ARG as u64,
+            __resv: [0; 2],
+        };
+        let opcode = sys::io_uring_register_op::IORING_REGISTER_MEM_REGION as u32;
+        // SAFETY: the structures are what the call expects and outlive it. The kernel pins the
+        // page, and only reads it.
+        unsafe { host.register(ring, opcode, (&raw mut registration).cast(), 1)? };
+        Ok(region)
+    }
+
+    /// Sets the timeout of the next wait. Returns its offset in the region.
+    #[inline]
+    pub(crate) fn set(&mut self, timeout: Duration) -> usize {
+        let wait = sys::io_uring_reg_wait {
+            ts: timespec(timeout),
+            min_wait_usec: 0,
+            flags: sys::IORING_REG_WAIT_TS as u32,
+            sigmask: 0,
+            sigmask_sz: 0,
+            pad: [0; 3],
+            pad2: [0; 2],
+        };
+        // SAFETY: the page is mapped as long as `self`, and the kernel reads it only in an enter.
+        unsafe { self.entry.write(wait) };
+        0
+    }
+}
+
+impl Drop for WaitRegion {
+    fn drop(&mut self) {
+        // SAFETY: the page is ours, and nothing points to it. The kernel holds the physical page
+        // of a ring that still lives.
+        unsafe { rustix::mm::munmap(self.entry.as_ptr().cast(), self.len) }.ok();
+    }
+}
+
+/// The kernel's form of a duration. Longer than it can hold is as good as for ever.
+pub(crate) fn timespec(duration: Duration) -> sys::__kernel_timespec {
+    sys::__kernel_timespec {
+        tv_sec: duration.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}
