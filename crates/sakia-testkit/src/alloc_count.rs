@@ -1,0 +1,324 @@
+//! An allocator that counts what passes through it.
+//!
+//! Sits between a test program and [`System`]. Counts are kept twice: for the whole process, in
+//! atomics, and per thread, in cells that need neither allocation nor destructor, so that counting
+//! works while a thread starts and while its thread-locals are torn down. Tests run in parallel;
+//! an exact statement is therefore about one thread, with [`measure`].
+//!
+//! Only what succeeds is counted. Any thread may call these.
+//!
+//! ```
+//! use sakia_testkit::alloc_count::{CountingAllocator, measure};
+//!
+//! #[global_allocator]
+//! static GLOBAL: CountingAllocator = CountingAllocator::new();
+//!
+//! let mut numbers: Vec<u32> = Vec::with_capacity(4);
+//! assert_eq!(measure(|| numbers.extend([1, 2, 3, 4])).allocations, 0);
+//! assert_eq!(measure(|| numbers.push(5)).reallocations, 1);
+//! ```
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::hint;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How much passed through the allocator, since the process or thread began or between two
+/// snapshots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Calls that made a new allocation, zeroed or not.
+    pub allocations: u64,
+    /// Calls that freed one.
+    pub deallocations: u64,
+    /// Calls that resized one, in place or not. These are in neither of the counts above.
+    pub reallocations: u64,
+    /// Bytes asked for: the sizes of new allocations, and the new sizes of resized ones.
+    pub bytes_allocated: u64,
+    /// Bytes given back: the sizes of freed allocations, and the old sizes of resized ones.
+    pub bytes_deallocated: u64,
+}
+
+impl Counts {
+    const ZERO: Self = Self {
+        allocations: 0,
+        deallocations: 0,
+        reallocations: 0,
+        bytes_allocated: 0,
+        bytes_deallocated: 0,
+    };
+
+    /// What was counted between `earlier` and `self`, two snapshots of the same counters.
+    ///
+    /// # Panics
+    /// In builds with overflow checks, when `earlier` is the later one.
+    pub const fn since(self, earlier: Self) -> Self {
+        Self {
+            allocations: self.allocations - earlier.allocations,
+            deallocations: self.deallocations - earlier.deallocations,
+            reallocations: self.reallocations - earlier.reallocations,
+            bytes_allocated: self.bytes_allocated - earlier.bytes_allocated,
+            bytes_deallocated: self.bytes_deallocated - earlier.bytes_deallocated,
+        }
+    }
+
+    const fn plus(self, other: Self) -> Self {
+        Self {
+            allocations: self.allocations + other.allocations,
+            deallocations: self.deallocations + other.deallocations,
+            reallocations: self.reallocations + other.reallocations,
+            bytes_allocated: self.bytes_allocated + other.bytes_allocated,
+            bytes_deallocated: self.bytes_deallocated + other.bytes_deallocated,
+        }
+    }
+}
+
+/// What all threads together have allocated through [`CountingAllocator`] so far.
+///
+/// The fields are read one by one: while other threads allocate, they need not belong together.
+pub fn process_counts() -> Counts {
+    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    Counts {
+        allocations: load(&PROCESS.allocations),
+        deallocations: load(&PROCESS.deallocations),
+        reallocations: load(&PROCESS.reallocations),
+        bytes_allocated: load(&PROCESS.bytes_allocated),
+        bytes_deallocated: load(&PROCESS.bytes_deallocated),
+    }
+}
+
+/// What the calling thread has allocated through [`CountingAllocator`] so far.
+pub fn thread_counts() -> Counts {
+    THREAD.try_with(Cell::get).unwrap_or(Counts::ZERO)
+}
+
+/// Runs `f` and tells what the calling thread allocated meanwhile.
+///
+/// What other threads do is not seen, even on behalf of `f`.
+///
+/// # Panics
+/// When [`CountingAllocator`] is not the global allocator: zeros would prove nothing.
+#[track_caller]
+pub fn measure(f: impl FnOnce()) -> Counts {
+    assert!(
+        is_installed(),
+        "the counting allocator is not this program's global allocator"
+    );
+    let before = thread_counts();
+    f();
+    thread_counts().since(before)
+}
+
+/// Whether an ordinary allocation is counted.
+fn is_installed() -> bool {
+    let before = thread_counts();
+    drop(hint::black_box(Box::new(0_u8)));
+    thread_counts() != before
+}
+
+/// The counters behind [`process_counts`]. Statistics only: no other memory hangs on them, hence
+/// `Relaxed` throughout.
+struct Process {
+    allocations: AtomicU64,
+    deallocations: AtomicU64,
+    reallocations: AtomicU64,
+    bytes_allocated: AtomicU64,
+    bytes_deallocated: AtomicU64,
+}
+
+static PROCESS: Process = Process {
+    allocations: AtomicU64::new(0),
+    deallocations: AtomicU64::new(0),
+    reallocations: AtomicU64::new(0),
+    bytes_allocated: AtomicU64::new(0),
+    bytes_deallocated: AtomicU64::new(0),
+};
+
+thread_local! {
+    /// The counters behind [`thread_counts`]. Constant, without destructor: first use allocates
+    /// nothing and registers nothing.
+    static THREAD: Cell<Counts> = const { Cell::new(Counts::ZERO) };
+}
+
+/// Adds `step` to both sets of counters.
+fn count(step: Counts) {
+    let add = |counter: &AtomicU64, by: u64| {
+        if by != 0 {
+            counter.fetch_add(by, Ordering::Relaxed);
+        }
+    };
+    add(&PROCESS.allocations, step.allocations);
+    add(&PROCESS.deallocations, step.deallocations);
+    add(&PROCESS.reallocations, step.reallocations);
+    add(&PROCESS.bytes_allocated, step.bytes_allocated);
+    add(&PROCESS.bytes_deallocated, step.bytes_deallocated);
+    // Where thread-locals are gone already, nobody is left to ask this thread for its counts.
+    let _ = THREAD.try_with(|counts| counts.set(counts.get().plus(step)));
+}
+
+/// [`System`], counted. Declare it `#[global_allocator]` in a test program.
+#[derive(Debug, Default)]
+pub struct CountingAllocator(());
+
+impl CountingAllocator {
+    /// An allocator; all share the same counters.
+    pub const fn new() -> Self {
+        Self(())
+    }
+}
+
+// SAFETY: every call is handed to `System`, which fulfils the contract, with the caller's own
+// arguments, and its answer is returned unchanged. Counting neither allocates nor unwinds: it adds
+// to atomics and to a constant thread-local without destructor, and `u64` counts do not overflow.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's duties are the same.
+        let ptr = unsafe { System.alloc(layout) };
+        count_allocation(ptr, layout);
+        ptr
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's duties are the same.
+        let ptr = unsafe { System.alloc_zeroed(layout) };
+        count_allocation(ptr, layout);
+        ptr
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's duties are the same, and `ptr` came from `System`.
+        unsafe { System.dealloc(ptr, layout) };
+        count(Counts {
+            deallocations: 1,
+            bytes_deallocated: layout.size() as u64,
+            ..Counts::ZERO
+        });
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: the caller's duties are the same, and `ptr` came from `System`.
+        let new = unsafe { System.realloc(ptr, layout, new_size) };
+        if !new.is_null() {
+            count(Counts {
+                reallocations: 1,
+                bytes_allocated: new_size as u64,
+                bytes_deallocated: layout.size() as u64,
+                ..Counts::ZERO
+            });
+        }
+        new
+    }
+}
+
+fn count_allocation(ptr: *mut u8, layout: Layout) {
+    if !ptr.is_null() {
+        count(Counts {
+            allocations: 1,
+            bytes_allocated: layout.size() as u64,
+            ..Counts::ZERO
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn nothing_counts_nothing() {
+        assert_eq!(measure(|| ()), Counts::ZERO);
+    }
+
+    #[test]
+    fn box_counts_once_each_way() {
+        let counts = measure(|| drop(black_box(Box::new([0_u8; 100]))));
+        let expected = Counts {
+            allocations: 1,
+            deallocations: 1,
+            reallocations: 0,
+            bytes_allocated: 100,
+            bytes_deallocated: 100,
+        };
+        assert_eq!(counts, expected);
+    }
+
+    #[test]
+    fn allocation_kept_is_not_counted_as_freed() {
+        let mut kept = None;
+        let counts = measure(|| kept = Some(black_box(vec![0_u8; 4096])));
+        let expected = Counts {
+            allocations: 1,
+            bytes_allocated: 4096,
+            ..Counts::ZERO
+        };
+        assert_eq!(counts, expected);
+
+        let counts = measure(|| kept = None);
+        let expected = Counts {
+            deallocations: 1,
+            bytes_deallocated: 4096,
+            ..Counts::ZERO
+        };
+        assert_eq!(counts, expected);
+    }
+
+    #[test]
+    fn growth_is_a_reallocation_with_both_sizes() {
+        let mut bytes: Vec<u8> = Vec::with_capacity(10);
+        let counts = measure(|| bytes.reserve_exact(black_box(30)));
+        let expected = Counts {
+            reallocations: 1,
+            bytes_allocated: 30,
+            bytes_deallocated: 10,
+            ..Counts::ZERO
+        };
+        assert_eq!(counts, expected);
+    }
+
+    #[test]
+    fn failed_allocation_is_not_counted() {
+        let mut bytes: Vec<u8> = Vec::new();
+        let counts = measure(|| {
+            assert!(
+                bytes
+                    .try_reserve_exact(black_box(isize::MAX as usize))
+                    .is_err()
+            );
+        });
+        assert_eq!(counts, Counts::ZERO);
+    }
+
+    #[test]
+    fn other_threads_count_for_the_process_only() {
+        let process = process_counts();
+        let worker = thread::spawn(|| {
+            let before = thread_counts();
+            drop(black_box(vec![0_u8; 1 << 20]));
+            thread_counts().since(before)
+        });
+        let mut joined = None;
+        let here = measure(|| joined = Some(worker.join().unwrap()));
+        assert_eq!(joined.unwrap().bytes_allocated, 1 << 20);
+        assert!(here.bytes_allocated < 1 << 20);
+        assert!(process_counts().since(process).bytes_allocated >= 1 << 20);
+    }
+
+    #[test]
+    fn allocating_while_thread_locals_are_destroyed() {
+        struct AllocatesOnDrop;
+        impl Drop for AllocatesOnDrop {
+            fn drop(&mut self) {
+                drop(black_box(vec![0_u8; 1 << 21]));
+            }
+        }
+        thread_local! {
+            static LATE: AllocatesOnDrop = const { AllocatesOnDrop };
+        }
+        let before = process_counts();
+        thread::spawn(|| LATE.with(|_| ())).join().unwrap();
+        assert!(process_counts().since(before).bytes_allocated >= 1 << 21);
+    }
+}

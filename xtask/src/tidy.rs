@@ -1,0 +1,309 @@
+//! Properties of the repository that no other tool checks.
+//!
+//! Each check is a function from the repository's [`Tree`] to findings, and is listed in
+//! [`CHECKS`]. A check says what is wrong at which line; it changes nothing. They read what git
+//! tracks, and what it would track: files not added yet are looked at, ignored ones are not.
+
+mod crates;
+mod layers;
+mod libc_free;
+mod links;
+mod manifest;
+mod reasons;
+mod text;
+mod tokens;
+mod unfinished;
+mod words;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, bail};
+
+use self::manifest::Manifest;
+
+/// Adds what it finds in the tree to the list.
+type Check = fn(&Tree, &mut Vec<Finding>);
+
+const CHECKS: &[Check] = &[
+    crates::names_match_folders,
+    crates::lints_are_inherited,
+    crates::unsafe_is_forbidden,
+    layers::point_down,
+    libc_free::sources,
+    libc_free::dependencies,
+    links::have_targets,
+    manifest::parse,
+    reasons::are_given,
+    text::lines_fit,
+    text::files_are_short,
+    text::whitespace_is_clean,
+    tokens::parse,
+    unfinished::code,
+    unfinished::marks,
+    unfinished::ignored_tests,
+    words::belong,
+];
+
+/// Runs all checks on the repository at `root` and prints a line per finding.
+///
+/// # Errors
+/// When the repository cannot be read or the findings cannot be printed.
+pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
+    let tree = Tree::read(root)?;
+    let findings = check(&tree, CHECKS);
+    let report: String = findings
+        .iter()
+        .map(|finding| format!("{finding}\n"))
+        .collect();
+    match io::stdout().write_all(report.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            return Err(error).context("cannot print the findings");
+        }
+        _ => {}
+    }
+    Ok(if findings.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// What `checks` find in `tree`, in the order of paths and lines, each once.
+fn check(tree: &Tree, checks: &[Check]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for check in checks {
+        check(tree, &mut findings);
+    }
+    findings.sort();
+    findings.dedup();
+    findings
+}
+
+/// Something that is not as it should be.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Finding {
+    /// The file, relative to the repository's root.
+    path: String,
+    /// The line, from 1; 1 also for what concerns the whole file.
+    line: usize,
+    /// What is wrong, in lower case, with the remedy where it is not plain.
+    message: String,
+}
+
+impl Finding {
+    fn new(file: &File, line: usize, message: impl Into<String>) -> Self {
+        Self {
+            path: file.path.clone(),
+            line,
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.message)
+    }
+}
+
+/// A text file of the repository.
+#[derive(Debug)]
+struct File {
+    /// Relative to the repository's root, with `/` between the parts.
+    path: String,
+    /// The whole text.
+    text: String,
+}
+
+impl File {
+    /// Whether the path ends in a dot and `extension`.
+    fn is(&self, extension: &str) -> bool {
+        self.path
+            .strip_suffix(extension)
+            .is_some_and(|stem| stem.ends_with('.'))
+    }
+
+    /// The path after its last `/`.
+    fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+
+    /// The lines, without their ends, numbered from 1.
+    fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.text
+            .split('\n')
+            .enumerate()
+            .map(|(index, line)| (index + 1, line))
+    }
+
+    /// The number of the line that the byte at `offset` is in, from 1.
+    fn line_at(&self, offset: usize) -> usize {
+        self.text
+            .bytes()
+            .take(offset)
+            .filter(|&byte| byte == b'\n')
+            .count()
+            + 1
+    }
+}
+
+/// The repository's files.
+#[derive(Debug, Default)]
+struct Tree {
+    /// All files, also those that hold no text.
+    paths: BTreeSet<String>,
+    /// Those that hold text; without `Cargo.lock`, which nobody writes by hand.
+    files: Vec<File>,
+}
+
+impl Tree {
+    fn read(root: &Path) -> anyhow::Result<Self> {
+        let mut tree = Self::default();
+        for path in list(root)? {
+            let bytes = match fs::read(root.join(&path)) {
+                Ok(bytes) => bytes,
+                // Tracked but deleted; a link to a folder, or a repository inside this one.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::NotFound | io::ErrorKind::IsADirectory
+                    ) =>
+                {
+                    continue;
+                }
+                Err(error) => return Err(error).context(format!("cannot read {path}")),
+            };
+            tree.add(path, bytes);
+        }
+        Ok(tree)
+    }
+
+    fn add(&mut self, path: String, bytes: Vec<u8>) {
+        self.paths.insert(path.clone());
+        if path.ends_with("Cargo.lock") || bytes.contains(&0) {
+            return;
+        }
+        if let Ok(text) = String::from_utf8(bytes) {
+            self.files.push(File { path, text });
+        }
+    }
+
+    /// The text files whose path ends in a dot and one of `extensions`.
+    fn files_of(&self, extensions: &'static [&str]) -> impl Iterator<Item = &File> {
+        let wanted = |file: &&File| extensions.iter().any(|extension| file.is(extension));
+        self.files.iter().filter(wanted)
+    }
+
+    /// All `Cargo.toml` that can be parsed; a check of its own reports the others.
+    fn manifests(&self) -> impl Iterator<Item = Manifest<'_>> {
+        let manifests = self.files.iter().filter(|file| file.name() == "Cargo.toml");
+        manifests.filter_map(|file| Manifest::parse(file).ok())
+    }
+
+    /// The manifests of the workspace's own crates, as its root lists them.
+    fn crates(&self) -> impl Iterator<Item = Manifest<'_>> {
+        self.manifests()
+            .filter(|manifest| match manifest.folder().split_once('/') {
+                Some(("crates", name)) => !name.contains('/'),
+                Some(_) => false,
+                None => manifest.folder() == "xtask",
+            })
+    }
+}
+
+/// The paths that git tracks or would track in the repository at `root`.
+fn list(root: &Path) -> anyhow::Result<Vec<String>> {
+    let output = Command::new("git")
+        .arg("-C")
+        .arg(root)
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ])
+        .output()
+        .context("cannot run git")?;
+    if !output.status.success() {
+        bail!(
+            "git ls-files: {}",
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        );
+    }
+    let listed = String::from_utf8(output.stdout).context("a path is not UTF-8")?;
+    let paths: BTreeSet<_> = listed.split_terminator('\0').map(str::to_owned).collect();
+    Ok(paths.into_iter().collect())
+}
+
+/// What `check` finds in a tree of the given paths and texts, as it is printed.
+#[cfg(test)]
+fn findings(check: Check, files: &[(&str, &str)]) -> Vec<String> {
+    let mut tree = Tree::default();
+    for &(path, text) in files {
+        tree.add(path.to_owned(), text.as_bytes().to_vec());
+    }
+    self::check(&tree, &[check])
+        .iter()
+        .map(Finding::to_string)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_repository_can_be_read() {
+        let tree = Tree::read(&crate::repository_root()).unwrap();
+        let has_text = |path| tree.files.iter().any(|file| file.path == path);
+        assert!(has_text("xtask/src/tidy.rs"));
+        assert!(!has_text("Cargo.lock") && tree.paths.contains("Cargo.lock"));
+        assert!(
+            tree.crates()
+                .any(|manifest| manifest.name() == Some("xtask"))
+        );
+        assert!(
+            tree.crates()
+                .any(|manifest| manifest.name() == Some("sakia-testkit"))
+        );
+    }
+
+    #[test]
+    fn findings_are_sorted_and_print_as_path_line_message() {
+        let files = [("b.rs", "\tx\n"), ("a.rs", "x\nx \n\tx\n")];
+        let found = findings(text::whitespace_is_clean, &files);
+        assert_eq!(
+            found,
+            ["a.rs:2: trailing whitespace", "a.rs:3: tab", "b.rs:1: tab"]
+        );
+    }
+
+    #[test]
+    fn binary_files_have_a_path_but_no_text() {
+        let mut tree = Tree::default();
+        tree.add("a.png".into(), b"PNG\0".to_vec());
+        tree.add("b.md".into(), b"text \xff".to_vec());
+        assert_eq!((tree.paths.len(), tree.files.len()), (2, 0));
+    }
+
+    #[test]
+    fn lines_are_counted_from_one() {
+        let file = File {
+            path: "a/b.rs".into(),
+            text: "x\ny\n".into(),
+        };
+        assert_eq!(
+            (file.line_at(0), file.line_at(1), file.line_at(2)),
+            (1, 1, 2)
+        );
+        assert_eq!(file.lines().nth(1), Some((2, "y")));
+        assert_eq!(file.name(), "b.rs");
+        assert!(file.is("rs") && !file.is("s"));
+    }
+}

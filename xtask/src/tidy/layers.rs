@@ -1,0 +1,171 @@
+//! Which of our crates may depend on which: arrows point down only.
+
+use super::manifest::Section;
+use super::{Finding, Tree};
+
+/// The crate that only tests may use.
+const TESTKIT: &str = "sakia-testkit";
+
+/// Every crate with the crates of ours it may depend on, lowest layer first. In its tests, each
+/// may also use the testkit.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("sakia-ring", &[]),
+    ("sakia-driver", &["sakia-ring"]),
+    ("sakia-macros", &[]),
+    ("sakia", &["sakia-driver", "sakia-ring", "sakia-macros"]),
+    ("sakia-tokio", &["sakia"]),
+    ("sakia-copy", &["sakia"]),
+    ("sakia-socket", &["sakia-driver", "sakia-ring"]),
+    (
+        "sakia-preload",
+        &["sakia-socket", "sakia-driver", "sakia-ring"],
+    ),
+    ("sakia-bench", LIBRARIES),
+    ("sakia-cli", PROGRAMS),
+    (TESTKIT, &[]),
+    ("xtask", PROGRAMS),
+];
+
+/// What the experiments may measure.
+const LIBRARIES: &[&str] = &[
+    "sakia-ring",
+    "sakia-driver",
+    "sakia-macros",
+    "sakia",
+    "sakia-tokio",
+    "sakia-copy",
+    "sakia-socket",
+    "sakia-preload",
+];
+
+/// What programs may use.
+const PROGRAMS: &[&str] = &[
+    "sakia-ring",
+    "sakia-driver",
+    "sakia-macros",
+    "sakia",
+    "sakia-tokio",
+    "sakia-copy",
+    "sakia-socket",
+    "sakia-preload",
+    "sakia-bench",
+];
+
+/// Every crate has its layer, and depends on crates of lower layers only.
+pub(super) fn point_down(tree: &Tree, findings: &mut Vec<Finding>) {
+    for manifest in tree.crates() {
+        let name = manifest.name().unwrap_or_default();
+        let Some((_, allowed)) = LAYERS.iter().find(|(layer, _)| *layer == name) else {
+            let message = format!("{name} has no layer; add it to xtask/src/tidy/layers.rs");
+            findings.push(Finding::new(manifest.file, 1, message));
+            continue;
+        };
+        for dependency in manifest.dependencies() {
+            let package = dependency.package.as_str();
+            let message = if !is_ours(package) || allowed.contains(&package) {
+                continue;
+            } else if package == TESTKIT && name != TESTKIT {
+                if dependency.section == Section::Dev {
+                    continue;
+                }
+                format!("{TESTKIT} may be a dev-dependency only")
+            } else {
+                format!("{name} must not depend on {package}: layers point down only")
+            };
+            findings.push(Finding::new(manifest.file, dependency.line, message));
+        }
+    }
+}
+
+fn is_ours(package: &str) -> bool {
+    package == "sakia" || package == "xtask" || package.starts_with("sakia-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::findings;
+
+    fn of(name: &str, dependencies: &str) -> Vec<String> {
+        let text = format!("[package]\nname = \"{name}\"\n{dependencies}");
+        findings(point_down, &[(&format!("crates/{name}/Cargo.toml"), &text)])
+    }
+
+    #[test]
+    fn table_points_down() {
+        for (index, (name, allowed)) in LAYERS.iter().enumerate() {
+            for lower in *allowed {
+                let position = LAYERS.iter().position(|(layer, _)| layer == lower);
+                assert!(
+                    position.is_some_and(|position| position < index),
+                    "{name} on {lower}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn downward_and_foreign_dependencies_pass() {
+        assert_eq!(
+            of("sakia-ring", "[dependencies]\nrustix = \"1\"\n"),
+            [""; 0]
+        );
+        assert_eq!(
+            of(
+                "sakia-driver",
+                "[dependencies]\nsakia-ring.workspace = true\n"
+            ),
+            [""; 0]
+        );
+        let dev = "[dev-dependencies]\nsakia-testkit.workspace = true\n";
+        assert_eq!(of("sakia-ring", dev), [""; 0]);
+    }
+
+    #[test]
+    fn upward_dependencies_are_found() {
+        let found = of(
+            "sakia-ring",
+            "[dependencies]\nsakia-driver.workspace = true\n",
+        );
+        let expected = "crates/sakia-ring/Cargo.toml:4: sakia-ring must not depend on \
+                        sakia-driver: layers point down only";
+        assert_eq!(found, [expected]);
+        assert_eq!(
+            of(
+                "sakia-copy",
+                "[dependencies]\nsakia-driver.workspace = true\n"
+            )
+            .len(),
+            1
+        );
+        assert_eq!(
+            of(
+                "sakia-bench",
+                "[dependencies]\nsakia-cli.workspace = true\n"
+            )
+            .len(),
+            1
+        );
+        let dev = "[dev-dependencies]\nsakia.workspace = true\n";
+        assert_eq!(of("sakia-driver", dev).len(), 1);
+        let renamed = "[dependencies]\nring = { package = \"sakia\", path = \"../sakia\" }\n";
+        assert_eq!(of("sakia-ring", renamed).len(), 1);
+    }
+
+    #[test]
+    fn testkit_outside_tests_is_found() {
+        let found = of(
+            "sakia-cli",
+            "[dependencies]\nsakia-testkit.workspace = true\n",
+        );
+        let expected = "crates/sakia-cli/Cargo.toml:4: sakia-testkit may be a dev-dependency only";
+        assert_eq!(found, [expected]);
+    }
+
+    #[test]
+    fn crate_without_a_layer_is_found() {
+        let found = of("sakia-new", "");
+        assert_eq!(found.len(), 1);
+        assert!(found[0].contains("sakia-new has no layer"));
+    }
+}

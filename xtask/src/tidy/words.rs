@@ -1,0 +1,95 @@
+//! Words that mean something to one machine or one day only.
+
+use super::{Finding, Tree};
+
+/// Folders of a machine. In two parts each, so that this file does not hold them.
+const FOLDERS: [&str; 2] = [concat!("/wo", "rk/"), concat!("/tmp/bash", "_jobs")];
+
+/// Nouns that must not have a number after them: a reader elsewhere cannot look it up.
+const NUMBERED: [&str; 2] = ["issue", "session"];
+
+/// No file holds a path of the machine it was written on, nor a number without an address; the
+/// changelog may number what it lists.
+pub(super) fn belong(tree: &Tree, findings: &mut Vec<Finding>) {
+    for file in &tree.files {
+        let is_changelog = file.name().starts_with("CHANGELOG");
+        for (number, line) in file.lines() {
+            for folder in FOLDERS.iter().filter(|folder| holds_path(line, folder)) {
+                let message = format!("{folder}: a path of one machine");
+                findings.push(Finding::new(file, number, message));
+            }
+            if let Some(noun) = numbered(line).filter(|_| !is_changelog) {
+                let message = format!("{noun} with a number; say what it is about, or link it");
+                findings.push(Finding::new(file, number, message));
+            }
+        }
+    }
+}
+
+/// Whether an absolute path that begins with `folder` is in the line; one that merely contains it
+/// does not count.
+fn holds_path(line: &str, folder: &str) -> bool {
+    line.match_indices(folder).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || "_-.~}/".contains(c))
+    })
+}
+
+/// The first noun of [`NUMBERED`] with a number after it, as in "noun 12" and "Noun #12".
+fn numbered(line: &str) -> Option<&'static str> {
+    let line = line.to_ascii_lowercase();
+    let follows = |noun: &str| {
+        line.match_indices(noun).any(|(at, _)| {
+            let is_part = |c: char| c.is_alphanumeric() || c == '_';
+            let Some(rest) = line[at + noun.len()..].strip_prefix(' ') else {
+                return false;
+            };
+            let rest = rest.strip_prefix('#').unwrap_or(rest);
+            let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+            !line[..at].ends_with(is_part)
+                && after.len() < rest.len()
+                && !after.starts_with(is_part)
+        })
+    };
+    NUMBERED.into_iter().find(|noun| follows(noun))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::findings;
+
+    #[test]
+    fn paths_of_one_machine_are_found() {
+        let [first, second] = FOLDERS;
+        let good =
+            format!("src{first}x https://a.org{first}\n$HOME{first} ${{A}}{first} /works/\n");
+        assert_eq!(findings(belong, &[("a.md", &good)]), [""; 0]);
+        for bad in [
+            format!("{first}x"),
+            format!("cd {first}main"),
+            format!("({second}.0)"),
+        ] {
+            let found = findings(belong, &[("CHANGELOG.md", &bad)]);
+            assert_eq!(found.len(), 1, "{bad}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_without_address_are_found() {
+        let good = "see https://github.com/a/b/issues/12\nan issue\nissues 3\nsession 3rd\n\
+                    subsession 4\nsession #x\n";
+        assert_eq!(findings(belong, &[("a.md", good)]), [""; 0]);
+        for noun in NUMBERED {
+            for bad in [
+                format!("{noun} 12"),
+                format!("(see {noun} #7)"),
+                format!("X {noun} 1, y"),
+            ] {
+                let bad = bad.replace("X i", "X I");
+                assert_eq!(findings(belong, &[("a.rs", &bad)]).len(), 1, "{bad}");
+                assert_eq!(findings(belong, &[("CHANGELOG.md", &bad)]), [""; 0]);
+            }
+        }
+    }
+}
