@@ -1,1 +1,70 @@
-//! Placeholder.
+//! Operations on a ring, and who owns their memory.
+//!
+//! A [`Driver`] performs operations for one thread: reads, writes, opens and so on, each started through
+//! a [`Handle`] and awaited as an [`Op`]. It needs no executor: an [`Op`] is a future for whoever has
+//! one, and can be asked directly by a loop that has none.
+//!
+//! What it guarantees to safe code, whatever is dropped, forgotten or closed at whatever moment:
+//! - Memory that the kernel may access is released only after the operation's last completion. If that
+//!   does not come before the driver ends, the memory is leaked.
+//! - A descriptor stays open, and its number its own, as long as an operation in flight uses it.
+//! - A result that nobody waits for any more is disposed of: a descriptor that was opened is closed.
+//! - A completion that the driver does not know changes nothing.
+//!
+//! The core of it ([`Driver`], slots, admission, cancellation) makes no system call. It stands on a
+//! [`Backend`]: [`Uring`] is the kernel's ring, [`sim`] a kernel in memory for tests.
+//!
+//! ```
+//! use sakia_driver::{CURRENT_POSITION, Driver, Wait};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let driver = Driver::uring()?;
+//! let file = driver.adopt(std::fs::File::open("/proc/self/comm")?.into());
+//! let mut read = driver.read(&file, vec![0; 64], 0);
+//! let (result, buf) = loop {
+//!     driver.turn(Wait::Forever)?;
+//!     if let Some(output) = read.try_take() {
+//!         break output;
+//!     }
+//! };
+//! assert!(buf[..result?].ends_with(b"\n"));
+//! # let _ = CURRENT_POSITION;
+//! # Ok(())
+//! # }
+//! ```
+
+#[macro_use]
+#[doc(hidden)]
+pub mod mutant;
+
+mod arena;
+mod backend;
+mod buf;
+mod core;
+mod counters;
+mod driver;
+mod fd;
+mod handle;
+mod key;
+mod op;
+mod ops;
+pub mod sim;
+mod slab;
+mod uring;
+
+pub use arena::{Arena, FixedBuf};
+pub use backend::{Backend, Descriptors, FileKind};
+pub use buf::{BufResult, IoBuf, IoBufMut, MAX_RW_BYTES, Slice};
+pub use core::Wait;
+pub use counters::Counters;
+pub use driver::{Drained, Driver};
+pub use fd::Fd;
+pub use handle::Handle;
+pub use key::Key;
+pub use op::{Class, Completion, Op, Operation};
+pub use ops::{
+    Close, Fsync, Nop, Open, Poll, PollEvents, Read, ReadFixed, ReadVectored, Statx, StatxResult,
+    StatxTime, Write, WriteFixed, WriteVectored,
+};
+pub use sakia_ring::CURRENT_POSITION;
+pub use uring::Uring;

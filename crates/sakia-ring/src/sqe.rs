@@ -291,6 +291,25 @@ impl Sqe {
         self
     }
 
+    /// The same entry on the file registered at the index that stands in place of its descriptor.
+    #[doc(alias = "IOSQE_FIXED_FILE")]
+    #[inline(always)]
+    #[must_use]
+    pub const fn fixed_file(mut self) -> Self {
+        self.flags |= sqe_flags::FIXED_FILE;
+        self
+    }
+
+    /// The same entry with a buffer that the kernel picks from this group. Since 5.7.
+    #[doc(alias = "IOSQE_BUFFER_SELECT")]
+    #[inline(always)]
+    #[must_use]
+    pub const fn buffer_group(mut self, group: u16) -> Self {
+        self.flags |= sqe_flags::BUFFER_SELECT;
+        self.buf_index = group;
+        self
+    }
+
     /// Does nothing, and completes with 0. Since 5.1.
     #[doc(alias = "io_uring_prep_nop")]
     #[inline(always)]
@@ -392,6 +411,14 @@ impl Sqe {
     #[doc(alias = "io_uring_prep_cancel64")]
     pub const fn cancel(user_data: u64) -> Self {
         Self::new(Opcode::ASYNC_CANCEL, -1, user_data, 0, 0)
+    }
+
+    /// Asks for every operation on the descriptor's file to be canceled. Completes with their
+    /// number. Since 5.19.
+    #[doc(alias = "IORING_ASYNC_CANCEL_FD")]
+    pub const fn cancel_fd(fd: i32) -> Self {
+        Self::new(Opcode::ASYNC_CANCEL, fd, 0, 0, 0)
+            .op_flags(sys::IORING_ASYNC_CANCEL_FD | sys::IORING_ASYNC_CANCEL_ALL)
     }
 
     /// Asks for every operation of the ring to be canceled. Completes with their number. Since 5.19.

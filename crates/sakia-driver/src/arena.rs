@@ -1,0 +1,165 @@
+//! Registered memory: blocks that the kernel has pinned once and for all.
+
+use std::cell::RefCell;
+use std::io;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::backend::Backend;
+use crate::buf::{IoBuf, IoBufMut};
+use crate::handle::Handle;
+
+/// Equal blocks of page-aligned memory, registered with a driver. Clones refer to the same memory.
+///
+/// It counts against the limit on locked memory. It is given back when the driver, the arena and every
+/// block are gone; never, if the driver had to give up on an operation that uses a block.
+#[derive(Clone, Debug)]
+pub struct Arena {
+    memory: Rc<Memory>,
+}
+
+#[derive(Debug)]
+struct Memory {
+    addr: NonNull<u8>,
+    len: usize,
+    block_bytes: usize,
+    /// Indices of the blocks that nobody has.
+    free: RefCell<Vec<u32>>,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Registers `blocks` blocks of `block_bytes` bytes each, rounded up to whole pages. A driver has one
+    /// arena at most.
+    ///
+    /// # Errors
+    /// - `ENOMEM`: no memory, or the limit on locked memory is reached.
+    /// - `EBUSY`: there is an arena already. `EINVAL`: no blocks, or more than 1 GiB in all.
+    /// - `ECANCELED`: the driver has stopped.
+    pub fn register_arena(&self, blocks: u32, block_bytes: usize) -> io::Result<Arena> {
+        const ARENA_BYTES_MAX: usize = 1 << 30; // the kernel's bound for one registered buffer
+        let block_bytes = block_bytes.next_multiple_of(rustix::param::page_size());
+        let len = block_bytes.checked_mul(blocks as usize);
+        let Some(len) = len.filter(|len| (1..=ARENA_BYTES_MAX).contains(len)) else {
+            return Err(rustix::io::Errno::INVAL.into());
+        };
+        let arena = Arena { memory: Rc::new(Memory::map(len, block_bytes, blocks)?) };
+        let addr = arena.memory.addr.as_ptr();
+        let mut core = self.shared.core.borrow_mut();
+        let Some(backend) = &mut core.backend else {
+            return Err(rustix::io::Errno::CANCELED.into());
+        };
+        // SAFETY: the core keeps the arena until the backend is gone, and each operation that uses a
+        // block keeps the memory through it.
+        unsafe { backend.register_buffer(addr, len)? };
+        core.arena = Some(arena.clone());
+        Ok(arena)
+    }
+}
+
+impl Arena {
+    /// A block that nobody else has, or `None` when all are in use. Its bytes are whatever the last
+    /// user left there.
+    pub fn block(&self) -> Option<FixedBuf> {
+        let index = self.memory.free.borrow_mut().pop()?;
+        Some(FixedBuf { memory: Rc::clone(&self.memory), index })
+    }
+
+    /// Bytes of each block.
+    pub fn block_bytes(&self) -> usize {
+        self.memory.block_bytes
+    }
+}
+
+impl Memory {
+    fn map(len: usize, block_bytes: usize, blocks: u32) -> io::Result<Self> {
+        // SAFETY: a new anonymous map at an address the kernel chooses.
+        let addr = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )?
+        };
+        let memory = Self {
+            addr: NonNull::new(addr.cast()).expect("mmap never returns null without MAP_FIXED"),
+            len,
+            block_bytes,
+            free: RefCell::new((0..blocks).rev().collect()),
+        };
+        // Pinned pages and copy-on-write after a fork do not go together.
+        // SAFETY: the range was mapped just above.
+        unsafe { rustix::mm::madvise(addr, len, Advice::LinuxDontFork)? };
+        Ok(memory)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the whole map, to which no block refers any more. In a forked child the range is not
+        // mapped, but nor does anything there drop the last reference: see `Driver`.
+        unsafe { rustix::mm::munmap(self.addr.as_ptr().cast(), self.len) }.ok();
+    }
+}
+
+/// One block of an [`Arena`]. Goes back to it when dropped.
+#[derive(Debug)]
+pub struct FixedBuf {
+    memory: Rc<Memory>,
+    index: u32,
+}
+
+impl FixedBuf {
+    /// The kernel's index of the registered buffer that the block lies in.
+    pub(crate) fn registered_index(&self) -> u16 {
+        0
+    }
+
+    fn pointer(&self) -> *mut u8 {
+        // SAFETY: the index is less than the number of blocks, all of which lie within the map.
+        unsafe { self.memory.addr.add(self.index as usize * self.memory.block_bytes) }.as_ptr()
+    }
+}
+
+impl std::ops::Deref for FixedBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the block is this value's alone, mapped and zeroed or written since.
+        unsafe { std::slice::from_raw_parts(self.pointer(), self.memory.block_bytes) }
+    }
+}
+
+impl std::ops::DerefMut for FixedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer(), self.memory.block_bytes) }
+    }
+}
+
+impl Drop for FixedBuf {
+    fn drop(&mut self) {
+        self.memory.free.borrow_mut().push(self.index);
+    }
+}
+
+// SAFETY: the block does not move with the value, is initialized, and is the value's alone until it is
+// dropped.
+unsafe impl IoBuf for FixedBuf {
+    fn stable_ptr(&self) -> *const u8 {
+        self.pointer()
+    }
+
+    fn bytes_len(&self) -> usize {
+        self.memory.block_bytes
+    }
+}
+
+// SAFETY: as above.
+unsafe impl IoBufMut for FixedBuf {
+    fn stable_mut_ptr(&mut self) -> *mut u8 {
+        self.pointer()
+    }
+}

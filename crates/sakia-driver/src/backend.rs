@@ -1,0 +1,128 @@
+//! What the driver needs from below: queues to and from something that performs operations.
+//!
+//! The driver core (slots, admission, cancellation, disposal) is written once, without a system
+//! call, over this interface. [`Uring`](crate::Uring) is the kernel's ring;
+//! [`sim`](crate::sim) is a kernel in memory, for tests. Operations are described by the ring's own
+//! entry, [`Sqe`], whatever performs them.
+//!
+//! Only the driver's thread calls a backend.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
+
+/// A submission queue, a completion queue, and what performs the operations between them.
+///
+/// Calls that the driver makes are never concurrent. Errors of [`submit`](Backend::submit) and
+/// [`enter`](Backend::enter) are those of `io_uring_enter(2)`: `EINTR`, `EAGAIN` and `EBUSY` are
+/// temporary, all others permanent. Entries that were not consumed stay pending, on error too.
+///
+/// # Safety
+///
+/// An implementation promises that
+/// - memory named by an entry is accessed only between its [`push`](Backend::push) and the moment
+///   at which its last completion (one without `MORE`) is copied out by [`reap`](Backend::reap);
+///   dropping the backend does not end that period;
+/// - after [`make_nop`](Backend::make_nop) answered true, that memory is not accessed at all.
+///
+/// It need not promise that completions make sense: unknown, stale and repeated ones are counted
+/// by the driver and otherwise ignored.
+pub unsafe trait Backend: 'static {
+    /// Size of the submission queue in entries, at least 1.
+    fn sq_entries(&self) -> u32;
+
+    /// Size of the completion queue in entries, at least [`sq_entries`](Backend::sq_entries).
+    fn cq_entries(&self) -> u32;
+
+    /// Entries pushed and not yet consumed.
+    fn sq_pending(&self) -> u32;
+
+    /// Queues an entry. `None` when the queue is full.
+    ///
+    /// # Safety
+    ///
+    /// - The memory and the descriptor that `sqe` names stay valid, and the memory is not otherwise
+    ///   accessed where the operation writes, until the entry's last completion was reaped; for
+    ///   ever if it never is.
+    unsafe fn push(&mut self, sqe: Sqe) -> Option<Position>;
+
+    /// Makes an entry do nothing that was pushed at `position` with `user_data` and is still
+    /// pending. It completes with 0. False when it has been consumed.
+    fn make_nop(&mut self, position: Position, user_data: u64) -> bool;
+
+    /// Lets pending entries be consumed, without waiting and without finishing anything but what
+    /// completes at once.
+    ///
+    /// # Errors
+    /// See the trait.
+    fn submit(&mut self) -> io::Result<()>;
+
+    /// Lets pending entries be consumed, finishes what has become ready, and waits for at least
+    /// `min_complete` completions to be ready to be reaped, or until `timeout` has passed.
+    ///
+    /// # Errors
+    /// See the trait.
+    fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered>;
+
+    /// Completions ready to be reaped.
+    fn cq_ready(&self) -> u32;
+
+    /// Moves completions to the front of `out`, oldest first, and returns their number.
+    fn reap(&mut self, out: &mut [Cqe]) -> usize;
+
+    /// The next [`enter`](Backend::enter) would bring completions although none is ready now.
+    fn needs_enter(&self) -> bool;
+
+    /// Completions overflowed the completion queue and are kept aside until the next enter.
+    fn is_overflowing(&self) -> bool;
+
+    /// Whether the backend can be used at all. False in a forked child, where every other method
+    /// must be inert.
+    fn is_intact(&self) -> bool;
+
+    /// Whether the backend performs this operation.
+    fn supports(&self, opcode: Opcode) -> bool;
+
+    /// Makes `len` bytes at `addr` the registered buffer with index 0, for the `_FIXED` operations.
+    ///
+    /// # Safety
+    ///
+    /// - The memory stays valid until the backend is dropped *and* every operation that uses it has
+    ///   completed.
+    ///
+    /// # Errors
+    /// `ENOMEM`: the limit on locked memory. `EBUSY`: there is one already.
+    unsafe fn register_buffer(&mut self, addr: *mut u8, len: usize) -> io::Result<()>;
+
+    /// Time that never goes back, since some fixed moment.
+    fn now(&self) -> Duration;
+
+    /// Lets time pass, after the kernel said that it has no room now.
+    fn nap(&mut self, duration: Duration);
+
+    /// Descriptor calls made at once, beside the queues; usable after the backend is gone.
+    fn descriptors(&self) -> Rc<dyn Descriptors>;
+}
+
+/// What a descriptor refers to, as far as it decides how operations on it behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A regular file, a directory or a block device: operations end by themselves.
+    Bounded,
+    /// A pipe, socket, terminal, or the like: operations may wait for ever.
+    Waiting,
+}
+
+/// Plain calls on descriptors.
+pub trait Descriptors {
+    /// Closes a descriptor.
+    ///
+    /// # Errors
+    /// As `close(2)`. The number is free afterwards in any case.
+    fn close(&self, raw: i32) -> io::Result<()>;
+
+    /// What the descriptor refers to.
+    fn kind(&self, raw: i32) -> FileKind;
+}

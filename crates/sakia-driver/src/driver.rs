@@ -1,0 +1,186 @@
+//! The driver itself: turns, and the end.
+
+use std::cell::RefCell;
+use std::io;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+use std::time::Duration;
+
+use sakia_ring::Host;
+
+use crate::backend::Backend;
+use crate::core::{Core, Phase, Wait};
+use crate::fd::Fd;
+use crate::handle::{Handle, Shared};
+use crate::uring::Uring;
+
+/// How long a dropped driver waits for the kernel to give memory back.
+const DRAIN_LIMIT: Duration = Duration::from_secs(1);
+/// How often a driver that waits for its end asks again for everything to be canceled.
+const CANCEL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Performs operations for one thread.
+///
+/// A loop starts operations through the [`Handle`] that the driver derefs to, and calls
+/// [`turn`](Driver::turn): that submits what was started, completes what is ready, and sleeps when
+/// there is nothing to do.
+///
+/// Dropping the driver ends everything in an orderly way: see [`shutdown`](Driver::shutdown).
+/// Forgetting it is safe, and leaks it.
+#[derive(Debug)]
+pub struct Driver<B: Backend = Uring> {
+    handle: Handle<B>,
+    /// Turns are taken by the thread that owns the backend.
+    thread: PhantomData<*mut ()>,
+}
+
+/// How a driver ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Drained {
+    /// Operations that would not end. Their memory and descriptors are leaked, since the kernel may
+    /// still use them.
+    pub leaked: u64,
+}
+
+impl Driver {
+    /// A driver on a ring with the default sizes.
+    ///
+    /// # Errors
+    /// See [`sakia_ring::SetupError`].
+    pub fn uring() -> Result<Self, sakia_ring::SetupError> {
+        Uring::new().map(Self::new)
+    }
+}
+
+impl<B: Backend> Driver<B> {
+    /// A driver on this backend, which has nothing in flight.
+    pub fn new(backend: B) -> Self {
+        let descriptors = backend.descriptors();
+        let shared = Rc::new(Shared { core: RefCell::new(Core::new(backend)), descriptors });
+        Self { handle: Handle { shared }, thread: PhantomData }
+    }
+
+    /// The handle through which operations are started.
+    pub fn handle(&self) -> &Handle<B> {
+        &self.handle
+    }
+
+    /// Submits what was started, completes what is ready, and when that is nothing sleeps as `wait`
+    /// says. Then wakes tasks, disposes of results that nobody wants, and returns the number of
+    /// operations that were finished, dropped ones included. It may be 0 before the time is over:
+    /// after a signal, for one.
+    ///
+    /// Wakers are called from here, outside the driver, so that they may start operations and drop
+    /// handles.
+    ///
+    /// # Errors
+    /// A permanent failure of the backend; and always in a forked child. The driver is of no more use
+    /// then.
+    #[inline]
+    pub fn turn(&self, wait: Wait) -> io::Result<u32> {
+        let result = self.handle.shared.core.borrow_mut().turn(wait);
+        self.handle.shared.settle();
+        result
+    }
+
+    /// The token of an operation that is done, oldest first; see [`Op::set_token`](crate::Op::set_token).
+    #[inline]
+    pub fn next_done(&self) -> Option<u64> {
+        self.handle.shared.core.borrow_mut().tokens.pop_front()
+    }
+
+    /// Calls `f` with the backend. `None` once the driver has stopped.
+    ///
+    /// # Panics
+    /// When `f` uses the driver.
+    pub fn with_backend<T>(&self, f: impl FnOnce(&B) -> T) -> Option<T> {
+        self.handle.shared.core.borrow().backend.as_ref().map(f)
+    }
+
+    /// Ends the driver: lets nothing new in, cancels what is in flight, and waits for the kernel to give
+    /// every operation's memory back, at most for `limit`. What is not back by then is leaked: it stays
+    /// valid for ever, and is counted.
+    ///
+    /// Operations that are over by then keep their results for their handles. New ones end with
+    /// `ECANCELED`. In a forked child nothing happens but the leak.
+    pub fn shutdown(self, limit: Duration) -> Drained {
+        self.end(limit) // `drop` finds it done
+    }
+
+    fn end(&self, limit: Duration) -> Drained {
+        let shared = &self.handle.shared;
+        if shared.core.borrow().phase == Phase::Stopped {
+            return Drained { leaked: 0 };
+        }
+        if !shared.core.borrow().is_intact() {
+            // The parent's operations: neither their memory nor their ring is this process's.
+            std::mem::forget(self.handle.clone());
+            return Drained { leaked: u64::from(shared.core.borrow().in_flight) };
+        }
+        let mut panic = None;
+        let mut settle = || {
+            while let Err(payload) = catch_unwind(AssertUnwindSafe(|| shared.settle())) {
+                panic.get_or_insert(payload);
+            }
+        };
+        shared.core.borrow_mut().stop_intake();
+        settle();
+        let deadline = shared.core.borrow().now().saturating_add(limit);
+        loop {
+            let mut core = shared.core.borrow_mut();
+            let left = deadline.saturating_sub(core.now());
+            if !core.is_busy() || left.is_zero() || mutant!("teardown_frees") {
+                break;
+            }
+            let turn = core.turn(Wait::For(left.min(CANCEL_INTERVAL)));
+            if turn.as_ref().is_ok_and(|&finished| finished == 0) {
+                core.cancel_again();
+            }
+            drop(core);
+            settle();
+            if turn.is_err() {
+                break;
+            }
+        }
+        let mut core = shared.core.borrow_mut();
+        let leaked = core.give_up();
+        core.phase = Phase::Stopped;
+        let backend = core.backend.take();
+        let arena = core.arena.take();
+        drop(core);
+        drop(backend);
+        drop(arena);
+        settle();
+        if let Some(payload) = panic
+            && !std::thread::panicking()
+        {
+            resume_unwind(payload);
+        }
+        Drained { leaked }
+    }
+}
+
+impl<H: Host + 'static> Driver<Uring<H>> {
+    /// Gives a descriptor to the driver, which closes it when its last user is gone.
+    pub fn adopt(&self, fd: OwnedFd) -> Fd {
+        self.handle.own(fd.into_raw_fd())
+    }
+}
+
+impl<B: Backend> Deref for Driver<B> {
+    type Target = Handle<B>;
+
+    fn deref(&self) -> &Handle<B> {
+        &self.handle
+    }
+}
+
+impl<B: Backend> Drop for Driver<B> {
+    fn drop(&mut self) {
+        let _ = self.end(DRAIN_LIMIT);
+    }
+}

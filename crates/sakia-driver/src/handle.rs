@@ -1,0 +1,252 @@
+//! A driver as seen by whoever starts operations on it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::task::Waker;
+
+use rustix::io::Errno;
+
+use crate::backend::{Backend, Descriptors, FileKind};
+use crate::core::{Core, Phase};
+use crate::counters::Counters;
+use crate::fd::{Fd, Owner};
+use crate::key::Key;
+use crate::op::{Completion, Op, Operation};
+use crate::ops::close::Close;
+use crate::slab::{Notify, State};
+
+/// What all handles of a driver share.
+pub(crate) struct Shared<B: Backend> {
+    /// Borrowed only while no users' code runs.
+    pub(crate) core: RefCell<Core<B>>,
+    /// Outlives the backend.
+    pub(crate) descriptors: Rc<dyn Descriptors>,
+}
+
+/// Starts operations on a driver. Cheap to clone; stays valid, if useless, when the driver is gone:
+/// operations then end with `ECANCELED`.
+pub struct Handle<B: Backend> {
+    pub(crate) shared: Rc<Shared<B>>,
+}
+
+impl<B: Backend> Clone for Handle<B> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        Self { shared: Rc::clone(&self.shared) }
+    }
+}
+
+impl<B: Backend> std::fmt::Debug for Handle<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle").finish_non_exhaustive()
+    }
+}
+
+impl<B: Backend> Handle<B> {
+    /// Starts an operation. It reaches the kernel with the driver's next turn at the latest.
+    #[inline(always)]
+    pub fn start<O: Operation>(&self, operation: O) -> Op<O, B> {
+        let key = self.shared.core.borrow_mut().start(operation, false);
+        Op::new(self.clone(), key)
+    }
+
+    /// What the driver did so far.
+    pub fn counters(&self) -> Counters {
+        self.shared.core.borrow().counters
+    }
+
+    /// Operations whose handle has not taken the result, or that are in flight for nobody.
+    pub fn live_operations(&self) -> u32 {
+        self.shared.core.borrow().live()
+    }
+
+    /// Entries that the kernel has or will have, and whose last completion has not come.
+    pub fn in_flight(&self) -> u32 {
+        self.shared.core.borrow().in_flight
+    }
+
+    /// Refuses a descriptor of another driver: its number may mean something else there.
+    #[inline(always)]
+    pub(crate) fn check(&self, fd: &Fd) {
+        assert!(fd.belongs_to(&self.shared), "{fd:?} belongs to another driver");
+    }
+
+    /// Makes a descriptor that this driver owns from now on.
+    pub(crate) fn own(&self, raw: i32) -> Fd {
+        Fd::new(raw, Rc::clone(&self.shared) as Rc<dyn Owner>)
+    }
+
+    #[inline(always)]
+    pub(crate) fn take<O: Operation>(&self, key: Key) -> Option<O::Output> {
+        let taken = self.shared.core.borrow_mut().take::<O>(key);
+        taken.map(|(operation, completion)| operation.complete(completion))
+    }
+
+    pub(crate) fn set_token(&self, key: Key, token: u64) {
+        let mut core = self.shared.core.borrow_mut();
+        let header = core.owned(key);
+        if header.state == State::Done {
+            if token != Notify::NONE {
+                core.tokens.push_back(token);
+            }
+            return;
+        }
+        let previous = std::mem::replace(&mut header.notify, Notify::Token(token));
+        drop(core);
+        drop(previous); // a waker: users' code
+    }
+
+    /// Answers true when the operation is done; else has `waker` woken when it is.
+    pub(crate) fn register(&self, key: Key, waker: &Waker) -> bool {
+        let mut fresh = None;
+        loop {
+            let mut core = self.shared.core.borrow_mut();
+            let header = core.owned(key);
+            match (header.state, &header.notify) {
+                (State::Done, _) => return true,
+                (State::Lost, _) => panic!(
+                    "the driver was dropped while the kernel held this operation's memory, and \
+                     could not get it back"
+                ),
+                (_, Notify::Wake(old)) if old.will_wake(waker) => return false,
+                _ => {}
+            }
+            if let Some(fresh) = fresh.take() {
+                let previous = std::mem::replace(&mut header.notify, Notify::Wake(fresh));
+                drop(core);
+                drop(previous); // a waker: users' code
+                return false;
+            }
+            // Cloning a waker runs users' code, in which anything may happen to the operation.
+            drop(core);
+            fresh = Some(waker.clone());
+        }
+    }
+
+    pub(crate) fn cancel(&self, key: Key) {
+        self.shared.core.borrow_mut().cancel(key);
+        self.shared.settle();
+    }
+
+    #[inline(always)]
+    pub(crate) fn abandon(&self, key: Key) {
+        let mut core = self.shared.core.borrow_mut();
+        let previous = std::mem::replace(&mut core.owned(key).notify, Notify::none());
+        let is_over = core.abandon(key);
+        drop(core);
+        drop(previous); // a waker: users' code
+        if is_over {
+            self.shared.dispose(key.index());
+        }
+    }
+
+    /// Starts to close a descriptor: cancels what is under way on it, waits for that, closes.
+    pub(crate) fn start_close(&self, fd: Fd) -> Op<Close, B> {
+        self.check(&fd);
+        let sole = fd.is_sole();
+        let close = Close::new(fd.raw(), Rc::clone(fd.owner()));
+        let mut core = self.shared.core.borrow_mut();
+        let key = core.start(close, true);
+        fd.set_closer(key);
+        if !sole {
+            core.closings.push_back((key, fd.raw()));
+        }
+        drop(core);
+        if mutant!("close_does_not_wait") {
+            self.shared.close_now(fd.raw());
+        }
+        drop(fd); // the last clone, perhaps: goes on in `release`
+        Op::new(self.clone(), key)
+    }
+}
+
+impl<B: Backend> Shared<B> {
+    /// Runs what the core left for users' code: wakes tasks, disposes of results. A panic there
+    /// leaves the rest for the next call.
+    pub(crate) fn settle(&self) {
+        loop {
+            let mut core = self.core.borrow_mut();
+            if let Some(waker) = core.wakes.pop_front() {
+                if mutant!("panic_loses_wakes") {
+                    let rest: Vec<Waker> = core.wakes.drain(..).collect();
+                    drop(core);
+                    waker.wake();
+                    rest.into_iter().for_each(Waker::wake);
+                    continue;
+                }
+                drop(core);
+                waker.wake();
+            } else if let Some(index) = core.disposals.pop_front() {
+                drop(core);
+                self.dispose(index);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Disposes of the operation in a slot of state `Disposing`, and frees the slot.
+    pub(crate) fn dispose(&self, index: u32) {
+        /// Frees the slot even when the disposer panics.
+        struct Free<'a, B: Backend>(&'a Shared<B>, u32);
+        impl<B: Backend> Drop for Free<'_, B> {
+            fn drop(&mut self) {
+                self.0.core.borrow_mut().release(self.1);
+            }
+        }
+        let mut core = self.core.borrow_mut();
+        let header = core.slab.header(index);
+        debug_assert!(mutant!("free_on_drop") || header.state == State::Disposing);
+        let completion = header.completion;
+        let vtable = header.vtable.expect("a slot that is disposed of holds an operation");
+        let cell = core.slab.cell(index);
+        drop(core);
+        let _free = Free(self, index);
+        // SAFETY: in the state `Disposing` the cell holds a live operation of the table's type and
+        // the kernel is done with it. Nobody else touches the slot until `Free` releases it.
+        unsafe { (vtable.dispose)(cell, completion) };
+    }
+}
+
+impl<B: Backend> Owner for Shared<B> {
+    fn release(self: Rc<Self>, raw: i32, closer: Option<Key>) {
+        let mut core = self.core.borrow_mut();
+        let running = core.phase == Phase::Running && core.is_intact();
+        match closer {
+            Some(key) if running => {
+                core.unpark(key);
+            }
+            Some(key) => {
+                core.finish_parked(key);
+                drop(core);
+                self.settle();
+            }
+            None if running => {
+                drop(core);
+                let close = Close::new(raw, Rc::clone(&self) as Rc<dyn Owner>);
+                self.core.borrow_mut().start_detached(close);
+            }
+            None => {
+                drop(core);
+                if self.close_now(raw).res < 0 {
+                    self.note_close_error();
+                }
+            }
+        }
+    }
+
+    fn close_now(&self, raw: i32) -> Completion {
+        match self.descriptors.close(raw) {
+            Ok(()) => Completion::default(),
+            Err(error) => Completion::error(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+        }
+    }
+
+    fn kind(&self, raw: i32) -> FileKind {
+        self.descriptors.kind(raw)
+    }
+
+    fn note_close_error(&self) {
+        self.core.borrow_mut().counters.close_errors += 1;
+    }
+}

@@ -1,0 +1,327 @@
+//! Operations: what a slot holds, and the handle through which its result is awaited.
+//!
+//! The story of an operation:
+//! 1. `Handle::start` moves it into a slot. From here on the driver owns it, and the [`Op`] handle
+//!    holds no more than the driver's address and the slot's key.
+//! 2. Once admitted, its entry is filled with pointers into the slot and into the buffers that the
+//!    operation owns, and pushed. The kernel may use that memory from then on.
+//! 3. Its last completion ends that. If the handle is still there it is told, and takes the
+//!    operation out of the slot, with the result.
+//! 4. If the handle was dropped or the driver stopped meanwhile, the operation stays in its slot
+//!    until that same completion, and is then disposed of: a descriptor that was opened for nobody is
+//!    closed, a buffer is freed.
+//!
+//! A handle that is forgotten (`std::mem::forget`) leaves its slot occupied for the driver's life, and
+//! nothing else: step 3 does not need it.
+
+use std::future::Future;
+use std::io;
+use std::marker::PhantomData;
+use std::mem::{align_of, size_of};
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::task::{Context, Poll};
+
+use sakia_ring::{CqeFlags, Sqe};
+
+use crate::backend::{Backend, FileKind};
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::key::Key;
+use crate::slab::{CELL_BYTES, Cell};
+
+/// How an operation is admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Class {
+    /// Ends by itself: files, metadata. Holds one of the credits that keep the completion queue from
+    /// overflowing. Not canceled when dropped, just awaited.
+    Bounded = 0,
+    /// May wait for ever: pipes, sockets, polls. Holds no credit; canceled when dropped.
+    Waiting = 1,
+}
+
+impl From<FileKind> for Class {
+    #[inline(always)]
+    fn from(kind: FileKind) -> Self {
+        match kind {
+            FileKind::Bounded => Self::Bounded,
+            FileKind::Waiting => Self::Waiting,
+        }
+    }
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Completion {
+    /// As the kernel gave it: a count or a descriptor, or an errno with its sign turned.
+    pub res: i32,
+    /// As the kernel gave them.
+    pub flags: CqeFlags,
+}
+
+impl Completion {
+    /// A completion that the driver makes up itself.
+    pub(crate) const fn error(errno: rustix::io::Errno) -> Self {
+        Self { res: -errno.raw_os_error(), flags: CqeFlags(0) }
+    }
+
+    pub(crate) const CANCELED: Self = Self::error(rustix::io::Errno::CANCELED);
+
+    /// The result as `std` has it.
+    ///
+    /// The kernel's restart codes (512 to 516), which a canceled operation may leak, become
+    /// `EINTR`, which is what they stand for.
+    ///
+    /// # Errors
+    /// The operation's errno.
+    #[inline(always)]
+    pub fn result(self) -> io::Result<u32> {
+        if self.res >= 0 { Ok(self.res as u32) } else { Err(self.failure()) }
+    }
+
+    #[cold]
+    fn failure(self) -> io::Error {
+        let errno = self.res.wrapping_neg();
+        let errno = match errno {
+            512..=516 => rustix::io::Errno::INTR.raw_os_error(),
+            _ => errno,
+        };
+        io::Error::from_raw_os_error(errno)
+    }
+}
+
+/// One request to the kernel together with everything it needs.
+///
+/// # Safety
+///
+/// An implementation promises that
+/// - [`entry`](Operation::entry) names only memory that the value owns, directly or behind pointers that
+///   stay put when the value is moved *after its completion*, and that nothing else accesses that
+///   memory, as long as the value is not moved or dropped;
+/// - the descriptor that the entry names is one that the value keeps open ([`Fd`]), or none;
+/// - [`class`](Operation::class), [`entry`](Operation::entry) and
+///   [`descriptor`](Operation::descriptor) do not call into a driver.
+pub unsafe trait Operation: 'static {
+    /// What the handle resolves to.
+    type Output;
+
+    /// How the operation is admitted. Always the same for one value.
+    fn class(&self) -> Class;
+
+    /// Describes the request. Called once the value has its final address, perhaps more than once,
+    /// before the kernel sees it. `user_data` is overwritten.
+    fn entry(&mut self) -> Sqe;
+
+    /// Turns the last completion into what the handle resolves to.
+    fn complete(self, completion: Completion) -> Self::Output;
+
+    /// Takes the last completion when nobody waits for it any more. A descriptor that came with
+    /// it must be closed, and so on.
+    fn dispose(self, completion: Completion)
+    where
+        Self: Sized,
+    {
+        drop(self.complete(completion));
+    }
+
+    /// The descriptor acted on, if it is one of the driver's.
+    fn descriptor(&self) -> Option<&Fd> {
+        None
+    }
+}
+
+/// Where an operation lies, by its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Storage {
+    /// In the slot's cell.
+    Inline,
+    /// In a block of the driver's pool, to which the cell points.
+    Pooled,
+    /// In an allocation of its own, to which the cell points.
+    Boxed,
+}
+
+/// Memory for operations that hold a large structure, such as `struct statx`.
+#[repr(C, align(16))]
+pub(crate) struct Block([u8; BLOCK_BYTES]);
+
+/// Bytes of an operation that a pooled block holds.
+pub(crate) const BLOCK_BYTES: usize = 512;
+
+impl Block {
+    pub(crate) fn allocate() -> NonNull<Self> {
+        NonNull::from(Box::leak(Box::new(Self([0; BLOCK_BYTES]))))
+    }
+
+    /// # Safety
+    ///
+    /// - `block` came from [`allocate`](Block::allocate), and nothing uses it any more.
+    pub(crate) unsafe fn free(block: NonNull<Self>) {
+        // SAFETY: made by leaking a box; the caller is the last to know of it.
+        drop(unsafe { Box::from_raw(block.as_ptr()) });
+    }
+}
+
+/// What the driver can do with an operation whose type it does not know.
+///
+/// Each function takes the slot's cell, which must hold a live operation of the table's type.
+#[derive(Debug)]
+pub(crate) struct Vtable {
+    pub(crate) storage: Storage,
+    /// [`Operation::entry`].
+    pub(crate) entry: unsafe fn(NonNull<Cell>) -> Sqe,
+    /// [`Operation::dispose`]; the cell holds nothing afterwards, even if that panics.
+    pub(crate) dispose: unsafe fn(NonNull<Cell>, Completion),
+    /// Whether the operation's descriptor is being closed.
+    pub(crate) is_closing: unsafe fn(NonNull<Cell>) -> bool,
+}
+
+/// The table for one type of operation, and where its values lie.
+pub(crate) struct Erased<O>(PhantomData<O>);
+
+impl<O: Operation> Erased<O> {
+    pub(crate) const STORAGE: Storage = {
+        assert!(align_of::<O>() <= 16, "operations are aligned to at most 16 bytes");
+        if size_of::<O>() <= CELL_BYTES {
+            Storage::Inline
+        } else if size_of::<O>() <= BLOCK_BYTES {
+            Storage::Pooled
+        } else {
+            Storage::Boxed
+        }
+    };
+
+    pub(crate) const VTABLE: &'static Vtable = &Vtable {
+        storage: Self::STORAGE,
+        entry: Self::entry,
+        dispose: Self::dispose,
+        is_closing: Self::is_closing,
+    };
+
+    /// Where the operation lies.
+    ///
+    /// # Safety
+    ///
+    /// - With a storage other than inline the cell holds the pointer.
+    #[inline(always)]
+    pub(crate) unsafe fn place(cell: NonNull<Cell>) -> NonNull<O> {
+        match Self::STORAGE {
+            Storage::Inline => cell.cast(),
+            // SAFETY: the caller says that the cell holds the pointer; it is aligned for one.
+            Storage::Pooled | Storage::Boxed => unsafe { cell.cast::<NonNull<O>>().read() },
+        }
+    }
+
+    /// Moves the operation out. A boxed one's allocation is freed; a pooled one's block is not.
+    ///
+    /// # Safety
+    ///
+    /// - The cell holds a live operation of this type. It holds none afterwards.
+    #[inline(always)]
+    pub(crate) unsafe fn take(cell: NonNull<Cell>) -> O {
+        // SAFETY: the cell holds a live operation, which the caller does not use again.
+        unsafe {
+            let place = Self::place(cell);
+            match Self::STORAGE {
+                Storage::Boxed => *Box::from_raw(place.as_ptr()),
+                Storage::Inline | Storage::Pooled => place.read(),
+            }
+        }
+    }
+
+    unsafe fn entry(cell: NonNull<Cell>) -> Sqe {
+        // SAFETY: the cell holds a live operation of this type, to which the driver alone has
+        // access now.
+        unsafe { Self::place(cell).as_mut() }.entry()
+    }
+
+    unsafe fn dispose(cell: NonNull<Cell>, completion: Completion) {
+        // SAFETY: the cell holds a live operation of this type; the driver does not use it again.
+        unsafe { Self::take(cell) }.dispose(completion);
+    }
+
+    unsafe fn is_closing(cell: NonNull<Cell>) -> bool {
+        // SAFETY: the cell holds a live operation of this type.
+        unsafe { Self::place(cell).as_ref() }.descriptor().is_some_and(Fd::is_closing)
+    }
+}
+
+/// An operation under way. Await it, or ask with [`try_take`](Op::try_take) between turns.
+///
+/// Dropping it does not wait: the driver keeps the operation's memory and descriptor until the kernel
+/// is done with them, cancels what might wait for ever, and disposes of a late result.
+/// Forgetting it is safe too, and occupies the slot for the driver's life.
+#[must_use = "a dropped operation is canceled, or its result thrown away"]
+pub struct Op<O: Operation, B: Backend> {
+    handle: Handle<B>,
+    /// The slot; the handle owns its result until taken. `None` afterwards.
+    key: Option<Key>,
+    operation: PhantomData<fn() -> O>,
+}
+
+impl<O: Operation, B: Backend> Op<O, B> {
+    #[inline(always)]
+    pub(crate) fn new(handle: Handle<B>, key: Key) -> Self {
+        Self { handle, key: Some(key), operation: PhantomData }
+    }
+
+    /// The result, if the operation is done. `None` before, and after it was taken.
+    #[inline(always)]
+    pub fn try_take(&mut self) -> Option<O::Output> {
+        let output = self.handle.take::<O>(self.key?)?;
+        self.key = None;
+        Some(output)
+    }
+
+    /// Makes the driver report `token` from `Driver::next_done` when the operation is done, for
+    /// loops without wakers. `u64::MAX` stands for no token.
+    #[inline(always)]
+    pub fn set_token(&mut self, token: u64) {
+        if let Some(key) = self.key {
+            self.handle.set_token(key, token);
+        }
+    }
+
+    /// Asks the kernel to cancel the operation, which then ends with `ECANCELED`; or well, if it
+    /// was quicker. Go on to await it either way.
+    pub fn cancel(&mut self) {
+        if let Some(key) = self.key {
+            self.handle.cancel(key);
+        }
+    }
+}
+
+impl<O: Operation, B: Backend> Future for Op<O, B> {
+    type Output = O::Output;
+
+    /// # Panics
+    /// When polled again after it was ready, and when the driver was dropped and could not get the
+    /// operation's memory back from the kernel.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<O::Output> {
+        let key = self.key.expect("an operation is not polled again after it was ready");
+        if !self.handle.register(key, cx.waker()) {
+            return Poll::Pending;
+        }
+        let output = self.try_take().expect("the operation is done");
+        Poll::Ready(output)
+    }
+}
+
+// The handle holds no part of the operation: there is nothing that pinning would protect.
+impl<O: Operation, B: Backend> Unpin for Op<O, B> {}
+
+impl<O: Operation, B: Backend> Drop for Op<O, B> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.handle.abandon(key);
+        }
+    }
+}
+
+impl<O: Operation, B: Backend> std::fmt::Debug for Op<O, B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Op").field("key", &self.key).finish_non_exhaustive()
+    }
+}

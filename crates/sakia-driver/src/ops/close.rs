@@ -1,0 +1,78 @@
+//! Closing a descriptor, once nothing uses it any more.
+
+use std::io;
+use std::rc::Rc;
+
+use sakia_ring::Sqe;
+
+use crate::backend::Backend;
+use crate::fd::{Fd, Owner};
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+
+/// See [`Handle::close`].
+pub struct Close {
+    /// The number, which is this operation's alone once it is no longer parked.
+    raw: i32,
+    owner: Rc<dyn Owner>,
+}
+
+impl Close {
+    pub(crate) fn new(raw: i32, owner: Rc<dyn Owner>) -> Self {
+        Self { raw, owner }
+    }
+
+    /// Closes the descriptor with a plain call if the kernel was kept from it.
+    fn settle(&self, completion: Completion) -> Completion {
+        if completion == Completion::CANCELED {
+            return self.owner.close_now(self.raw);
+        }
+        completion
+    }
+}
+
+impl<B: Backend> Handle<B> {
+    /// Closes `fd`: cancels the operations under way on it, waits for them, then closes. While other
+    /// clones exist it waits for their end too.
+    ///
+    /// The descriptor is closed even if the handle is dropped; the result is lost then, and a failure
+    /// counted.
+    ///
+    /// # Errors
+    /// As `close(2)`. The descriptor is gone in any case.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_close(3)`.
+    pub fn close(&self, fd: Fd) -> Op<Close, B> {
+        self.start_close(fd)
+    }
+}
+
+// SAFETY: the entry names no memory, and a descriptor that no operation and no `Fd` uses any more.
+unsafe impl Operation for Close {
+    type Output = io::Result<()>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        Sqe::close(self.raw)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        self.settle(completion).result().map(|_| ())
+    }
+
+    fn dispose(self, completion: Completion) {
+        if self.settle(completion).res < 0 {
+            self.owner.note_close_error();
+        }
+    }
+}
+
+impl std::fmt::Debug for Close {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Close({})", self.raw)
+    }
+}

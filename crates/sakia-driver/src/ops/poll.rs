@@ -1,0 +1,84 @@
+//! Waiting for readiness.
+
+use std::io;
+
+use sakia_ring::Sqe;
+
+use crate::backend::Backend;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+
+/// Events to wait for, or that are ready: the kernel's `POLL*` bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PollEvents(pub u32);
+
+impl PollEvents {
+    /// There is something to read.
+    #[doc(alias = "POLLIN")]
+    pub const READABLE: Self = Self(0x1);
+    /// There is room to write.
+    #[doc(alias = "POLLOUT")]
+    pub const WRITABLE: Self = Self(0x4);
+    /// Something went wrong. Always waited for.
+    #[doc(alias = "POLLERR")]
+    pub const ERROR: Self = Self(0x8);
+    /// The other end hung up. Always waited for.
+    #[doc(alias = "POLLHUP")]
+    pub const HANG_UP: Self = Self(0x10);
+
+    /// Whether all of `other` is in `self`.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl std::ops::BitOr for PollEvents {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// See [`Handle::poll`].
+#[derive(Debug)]
+pub struct Poll {
+    fd: Fd,
+    events: PollEvents,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Waits until one of `events` is ready on `fd`, or an error or hang-up. Resolves to what is ready.
+    ///
+    /// # Errors
+    /// - `ECANCELED`: canceled. `EBADF`: the descriptor cannot be polled. Otherwise as `poll(2)`.
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_prep_poll_add(3)`.
+    pub fn poll(&self, fd: &Fd, events: PollEvents) -> Op<Poll, B> {
+        self.check(fd);
+        self.start(Poll { fd: fd.clone(), events })
+    }
+}
+
+// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
+unsafe impl Operation for Poll {
+    type Output = io::Result<PollEvents>;
+
+    fn class(&self) -> Class {
+        Class::Waiting
+    }
+
+    fn entry(&mut self) -> Sqe {
+        Sqe::poll_add(self.fd.raw(), self.events.0)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(PollEvents)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+}

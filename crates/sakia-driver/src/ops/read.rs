@@ -1,0 +1,107 @@
+//! Reading into one buffer.
+
+use sakia_ring::Sqe;
+
+use crate::arena::FixedBuf;
+use crate::backend::Backend;
+use crate::buf::{BufResult, IoBuf, IoBufMut};
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+use crate::ops::transfer_len;
+
+/// See [`Handle::read`].
+#[derive(Debug)]
+pub struct Read<T> {
+    fd: Fd,
+    buf: T,
+    offset: u64,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Reads up to `buf.bytes_len()` bytes from `fd`, starting at byte `offset`; at the file's own
+    /// position, which moves, when `offset` is [`CURRENT_POSITION`](crate::CURRENT_POSITION), and
+    /// whatever it is when `fd` has no positions.
+    ///
+    /// The kernel owns `buf` until the operation is done. Dropping the handle keeps it alive until then.
+    ///
+    /// Resolves to the number of bytes read, `0..=buf.bytes_len()`, and the buffer; 0 means end of file.
+    ///
+    /// # Errors
+    /// - `EINVAL`: direct I/O with an offset, length or address off the block size.
+    /// - `EISDIR`: `fd` is a directory.
+    /// - `ECANCELED`: canceled before it began. Otherwise as `pread(2)`.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_read(3)`.
+    #[doc(alias = "pread")]
+    #[inline(always)]
+    pub fn read<T: IoBufMut>(&self, fd: &Fd, buf: T, offset: u64) -> Op<Read<T>, B> {
+        self.check(fd);
+        self.start(Read { fd: fd.clone(), buf, offset })
+    }
+
+    /// As [`read`](Handle::read), into a block of the registered arena, which saves the kernel from
+    /// looking up and pinning its pages each time. What counts is `O_DIRECT`.
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_prep_read_fixed(3)`.
+    pub fn read_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<ReadFixed, B> {
+        self.check(fd);
+        self.start(ReadFixed(Read { fd: fd.clone(), buf, offset }))
+    }
+}
+
+// SAFETY: the entry names the buffer's bytes, which the value owns and which stay put (the promise of
+// `IoBufMut`), and the descriptor, which the value keeps open.
+unsafe impl<T: IoBufMut> Operation for Read<T> {
+    type Output = BufResult<usize, T>;
+
+    #[inline(always)]
+    fn class(&self) -> Class {
+        self.fd.kind().into()
+    }
+
+    #[inline(always)]
+    fn entry(&mut self) -> Sqe {
+        let len = transfer_len(self.buf.bytes_len());
+        Sqe::read(self.fd.raw(), self.buf.stable_mut_ptr(), len, self.offset)
+    }
+
+    #[inline(always)]
+    fn complete(self, completion: Completion) -> Self::Output {
+        (completion.result().map(|len| len as usize), self.buf)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+}
+
+/// See [`Handle::read_fixed`].
+#[derive(Debug)]
+pub struct ReadFixed(Read<FixedBuf>);
+
+// SAFETY: as for `Read`; the bytes lie within the registered buffer, which the block keeps alive.
+unsafe impl Operation for ReadFixed {
+    type Output = BufResult<usize, FixedBuf>;
+
+    fn class(&self) -> Class {
+        self.0.class()
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let Self(inner) = self;
+        let len = transfer_len(inner.buf.bytes_len());
+        let (pointer, index) = (inner.buf.stable_mut_ptr(), inner.buf.registered_index());
+        Sqe::read_fixed(inner.fd.raw(), pointer, len, inner.offset, index)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        self.0.complete(completion)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        self.0.descriptor()
+    }
+}

@@ -1,0 +1,179 @@
+//! What the kernel knows of a file.
+
+use std::ffi::{CStr, CString};
+use std::io;
+
+use sakia_ring::{AT_FDCWD, Sqe};
+
+use crate::backend::Backend;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+
+/// A point in time, as `struct statx_timestamp`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub struct StatxTime {
+    /// Seconds since 1970.
+    pub seconds: i64,
+    /// Nanoseconds of the second.
+    pub nanoseconds: u32,
+    reserved: i32,
+}
+
+/// What the kernel knows of a file: field by field `struct statx`. Which fields are filled is in
+/// `mask`; see `statx(2)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+#[non_exhaustive]
+pub struct StatxResult {
+    /// `STATX_*` bits of the fields that are filled.
+    pub mask: u32,
+    /// Preferred size of a transfer in bytes.
+    pub block_size: u32,
+    /// `STATX_ATTR_*` bits.
+    pub attributes: u64,
+    /// Hard links.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Type and permissions, as `st_mode`.
+    pub mode: u16,
+    spare0: u16,
+    /// Inode number.
+    pub inode: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Blocks of 512 bytes that are allocated.
+    pub blocks: u64,
+    /// Which bits of `attributes` mean something.
+    pub attributes_mask: u64,
+    /// Last access.
+    pub accessed: StatxTime,
+    /// Creation.
+    pub created: StatxTime,
+    /// Last change of the inode.
+    pub changed: StatxTime,
+    /// Last change of the contents.
+    pub modified: StatxTime,
+    /// Of a device file: its device.
+    pub rdev_major: u32,
+    /// Of a device file: its device.
+    pub rdev_minor: u32,
+    /// Device of the file system.
+    pub dev_major: u32,
+    /// Device of the file system.
+    pub dev_minor: u32,
+    /// Mount.
+    pub mount_id: u64,
+    /// Alignment of buffers in memory for direct I/O, in bytes; 0 where it is not supported.
+    pub direct_memory_align: u32,
+    /// Alignment of offsets and lengths for direct I/O, in bytes; 0 where it is not supported.
+    pub direct_offset_align: u32,
+    spare3: [u64; 12],
+}
+
+const _: () = assert!(size_of::<StatxResult>() == 256);
+
+impl StatxResult {
+    /// The mask that asks for what `stat(2)` gives, and for the alignment of direct I/O.
+    pub const BASIC: u32 = 0x7ff | 0x2000;
+
+    /// The type bits of `mode`.
+    const TYPE_MASK: u16 = 0o170_000;
+
+    /// Whether this is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.mode & Self::TYPE_MASK == 0o100_000
+    }
+
+    /// Whether this is a directory.
+    pub fn is_directory(&self) -> bool {
+        self.mode & Self::TYPE_MASK == 0o040_000
+    }
+}
+
+/// What a path is relative to, or the whole of it.
+#[derive(Debug)]
+enum Target {
+    /// A path, relative to a directory or the working directory.
+    Path(Option<Fd>, CString),
+    /// The descriptor itself.
+    Fd(Fd),
+}
+
+/// See [`Handle::statx`].
+#[derive(Debug)]
+pub struct Statx {
+    target: Target,
+    flags: u32,
+    result: StatxResult,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Asks about `path`, relative to `directory` or, with `None`, to the working directory. `flags` are
+    /// the kernel's `AT_*`.
+    ///
+    /// # Errors
+    /// As `statx(2)`.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_statx(3)`.
+    pub fn statx(&self, directory: Option<&Fd>, path: CString, flags: u32) -> Op<Statx, B> {
+        if let Some(directory) = directory {
+            self.check(directory);
+        }
+        self.start_statx(Target::Path(directory.cloned(), path), flags)
+    }
+
+    /// Asks about an open file.
+    ///
+    /// # Errors
+    /// As `fstat(2)`.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_statx(3)` with `AT_EMPTY_PATH`.
+    #[doc(alias = "fstat")]
+    pub fn statx_fd(&self, fd: &Fd) -> Op<Statx, B> {
+        self.check(fd);
+        self.start_statx(Target::Fd(fd.clone()), rustix::fs::AtFlags::EMPTY_PATH.bits())
+    }
+
+    fn start_statx(&self, target: Target, flags: u32) -> Op<Statx, B> {
+        self.start(Statx { target, flags, result: StatxResult::default() })
+    }
+}
+
+// SAFETY: the entry names the path, whose bytes the value owns on the heap or which is static; the
+// result, which is part of the value and stays where it is until the completion; and a descriptor that
+// the value keeps open.
+unsafe impl Operation for Statx {
+    type Output = io::Result<StatxResult>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let (directory, path): (i32, &CStr) = match &self.target {
+            Target::Path(Some(directory), path) => (directory.raw(), path),
+            Target::Path(None, path) => (AT_FDCWD, path),
+            Target::Fd(fd) => (fd.raw(), c""),
+        };
+        let result = &raw mut self.result;
+        Sqe::statx(directory, path.as_ptr().cast(), self.flags, StatxResult::BASIC, result)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| self.result)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        match &self.target {
+            Target::Path(directory, _) => directory.as_ref(),
+            Target::Fd(fd) => Some(fd),
+        }
+    }
+}

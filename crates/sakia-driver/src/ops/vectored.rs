@@ -1,0 +1,129 @@
+//! Reading into and writing from several buffers at once.
+
+use sakia_ring::{IoVec, Sqe};
+
+use crate::backend::Backend;
+use crate::buf::{BufResult, IoBuf, IoBufMut};
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+
+/// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
+const BUFFERS_MAX: usize = 1024;
+
+/// Several buffers with the vector that describes them.
+#[derive(Debug)]
+struct Vectored<T> {
+    fd: Fd,
+    bufs: Vec<T>,
+    /// Points to the buffers' bytes; filled when the entry is made.
+    vector: Vec<IoVec>,
+    offset: u64,
+}
+
+impl<T> Vectored<T> {
+    fn new(fd: &Fd, bufs: Vec<T>, offset: u64) -> Self {
+        let vector = Vec::with_capacity(bufs.len());
+        Self { fd: fd.clone(), bufs, vector, offset }
+    }
+
+    /// Describes the buffers, and returns where the vector is and how many parts it has.
+    fn describe(&mut self, part: impl Fn(&mut T) -> IoVec) -> (*const IoVec, u32) {
+        self.vector.clear();
+        self.vector.extend(self.bufs.iter_mut().take(BUFFERS_MAX).map(part));
+        (self.vector.as_ptr(), self.vector.len() as u32)
+    }
+
+    fn complete(self, completion: Completion) -> BufResult<usize, Vec<T>> {
+        (completion.result().map(|len| len as usize), self.bufs)
+    }
+}
+
+/// See [`Handle::read_vectored`].
+#[derive(Debug)]
+pub struct ReadVectored<T>(Vectored<T>);
+
+/// See [`Handle::write_vectored`].
+#[derive(Debug)]
+pub struct WriteVectored<T>(Vectored<T>);
+
+impl<B: Backend> Handle<B> {
+    /// As [`read`](Handle::read), filling one buffer after the other. At most the first 1024 are used.
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_prep_readv(3)`.
+    #[doc(alias = "preadv")]
+    pub fn read_vectored<T: IoBufMut>(
+        &self,
+        fd: &Fd,
+        bufs: Vec<T>,
+        offset: u64,
+    ) -> Op<ReadVectored<T>, B> {
+        self.check(fd);
+        self.start(ReadVectored(Vectored::new(fd, bufs, offset)))
+    }
+
+    /// As [`write`](Handle::write), taking one buffer after the other. At most the first 1024 are
+    /// used.
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_prep_writev(3)`.
+    #[doc(alias = "pwritev")]
+    pub fn write_vectored<T: IoBuf>(
+        &self,
+        fd: &Fd,
+        bufs: Vec<T>,
+        offset: u64,
+    ) -> Op<WriteVectored<T>, B> {
+        self.check(fd);
+        self.start(WriteVectored(Vectored::new(fd, bufs, offset)))
+    }
+}
+
+// SAFETY: the entry names the vector, which the value owns on the heap; through it the buffers' bytes,
+// which the value owns and which stay put (the promise of `IoBufMut`); and a descriptor that the value
+// keeps open.
+unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
+    type Output = BufResult<usize, Vec<T>>;
+
+    fn class(&self) -> Class {
+        self.0.fd.kind().into()
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let part = |buf: &mut T| IoVec { base: buf.stable_mut_ptr(), len: buf.bytes_len() };
+        let (vector, count) = self.0.describe(part);
+        Sqe::readv(self.0.fd.raw(), vector, count, self.0.offset)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        self.0.complete(completion)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.0.fd)
+    }
+}
+
+// SAFETY: as for `ReadVectored`; the kernel only reads the bytes.
+unsafe impl<T: IoBuf> Operation for WriteVectored<T> {
+    type Output = BufResult<usize, Vec<T>>;
+
+    fn class(&self) -> Class {
+        self.0.fd.kind().into()
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let part = |buf: &mut T| IoVec { base: buf.stable_ptr().cast_mut(), len: buf.bytes_len() };
+        let (vector, count) = self.0.describe(part);
+        Sqe::writev(self.0.fd.raw(), vector, count, self.0.offset)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        self.0.complete(completion)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.0.fd)
+    }
+}

@@ -1,0 +1,108 @@
+//! Writing from one buffer.
+
+use sakia_ring::Sqe;
+
+use crate::arena::FixedBuf;
+use crate::backend::Backend;
+use crate::buf::{BufResult, IoBuf};
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+use crate::ops::transfer_len;
+
+/// See [`Handle::write`].
+#[derive(Debug)]
+pub struct Write<T> {
+    fd: Fd,
+    buf: T,
+    offset: u64,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Writes up to `buf.bytes_len()` bytes to `fd`, starting at byte `offset`; at the file's own
+    /// position, which moves, when `offset` is [`CURRENT_POSITION`](crate::CURRENT_POSITION), and
+    /// whatever it is when `fd` has no positions. A file opened to append ignores the offset.
+    ///
+    /// The kernel reads `buf` until the operation is done. Dropping the handle keeps it alive until then.
+    ///
+    /// Resolves to the number of bytes written, `0..=buf.bytes_len()`, and the buffer. It may be fewer
+    /// than asked; the rest was not written.
+    ///
+    /// # Errors
+    /// - `EINVAL`: direct I/O with an offset, length or address off the block size.
+    /// - `ENOSPC`, `EDQUOT`, `EFBIG`: no room.
+    /// - `EPIPE`: nobody reads the pipe or socket any more; no signal is sent.
+    /// - `ECANCELED`: canceled before it began. Otherwise as `pwrite(2)`.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_write(3)`.
+    #[doc(alias = "pwrite")]
+    #[inline(always)]
+    pub fn write<T: IoBuf>(&self, fd: &Fd, buf: T, offset: u64) -> Op<Write<T>, B> {
+        self.check(fd);
+        self.start(Write { fd: fd.clone(), buf, offset })
+    }
+
+    /// As [`write`](Handle::write), from a block of the registered arena.
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_prep_write_fixed(3)`.
+    pub fn write_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<WriteFixed, B> {
+        self.check(fd);
+        self.start(WriteFixed(Write { fd: fd.clone(), buf, offset }))
+    }
+}
+
+// SAFETY: the entry names the buffer's bytes, which the value owns and which stay put (the promise of
+// `IoBuf`), and the descriptor, which the value keeps open.
+unsafe impl<T: IoBuf> Operation for Write<T> {
+    type Output = BufResult<usize, T>;
+
+    #[inline(always)]
+    fn class(&self) -> Class {
+        self.fd.kind().into()
+    }
+
+    #[inline(always)]
+    fn entry(&mut self) -> Sqe {
+        let len = transfer_len(self.buf.bytes_len());
+        Sqe::write(self.fd.raw(), self.buf.stable_ptr(), len, self.offset)
+    }
+
+    #[inline(always)]
+    fn complete(self, completion: Completion) -> Self::Output {
+        (completion.result().map(|len| len as usize), self.buf)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+}
+
+/// See [`Handle::write_fixed`].
+#[derive(Debug)]
+pub struct WriteFixed(Write<FixedBuf>);
+
+// SAFETY: as for `Write`; the bytes lie within the registered buffer, which the block keeps alive.
+unsafe impl Operation for WriteFixed {
+    type Output = BufResult<usize, FixedBuf>;
+
+    fn class(&self) -> Class {
+        self.0.class()
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let Self(inner) = self;
+        let len = transfer_len(inner.buf.bytes_len());
+        let (pointer, index) = (inner.buf.stable_ptr(), inner.buf.registered_index());
+        Sqe::write_fixed(inner.fd.raw(), pointer, len, inner.offset, index)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        self.0.complete(completion)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        self.0.descriptor()
+    }
+}
