@@ -39,7 +39,7 @@ impl<B: Backend> Handle<B> {
     /// - `ECANCELED`: the driver has stopped.
     pub fn register_arena(&self, blocks: u32, block_bytes: usize) -> io::Result<Arena> {
         const ARENA_BYTES_MAX: usize = 1 << 30; // the kernel's bound for one registered buffer
-        let block_bytes = block_bytes.next_multiple_of(rustix::param::page_size());
+        let block_bytes = block_bytes.next_multiple_of(sakia_ring::PAGE_BYTES_MAX);
         let len = block_bytes.checked_mul(blocks as usize);
         let Some(len) = len.filter(|len| (1..=ARENA_BYTES_MAX).contains(len)) else {
             return Err(rustix::io::Errno::INVAL.into());

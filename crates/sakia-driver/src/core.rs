@@ -24,9 +24,10 @@ use sakia_ring::{Cqe, Position, Sqe};
 use crate::arena::Arena;
 use crate::backend::Backend;
 use crate::counters::Counters;
+use crate::handle::Kept;
 use crate::key::{Key, Kind};
 use crate::op::{Block, Class, Completion, Erased, Operation, Storage};
-use crate::slab::{Cell, Header, List, Notify, Slab, State, flag};
+use crate::slab::{Cell, List, Notify, Slab, SlotRef, State, flag};
 
 /// Completions copied out of the queue at a time.
 const BATCH: usize = 256;
@@ -58,7 +59,7 @@ pub(crate) enum Phase {
     Stopped,
 }
 
-pub(crate) struct Core<B> {
+pub(crate) struct Core<B: Backend> {
     /// `None` once the driver has stopped.
     pub(crate) backend: Option<B>,
     pub(crate) slab: Slab,
@@ -73,6 +74,8 @@ pub(crate) struct Core<B> {
     credits: u32,
     /// Requests to cancel that may still be pushed.
     cancel_credits: u32,
+    /// How many those are when none is in flight.
+    cancel_reserve: u32,
     /// Close operations that wait for their descriptor's last user; each wants that descriptor's
     /// operations canceled.
     pub(crate) closings: VecDeque<(Key, i32)>,
@@ -88,15 +91,18 @@ pub(crate) struct Core<B> {
     pub(crate) wakes: VecDeque<Waker>,
     pub(crate) tokens: VecDeque<u64>,
     /// Slots in state `Disposing`, oldest first.
-    pub(crate) disposals: VecDeque<u32>,
+    pub(crate) disposals: VecDeque<SlotRef>,
     /// Free blocks for operations larger than a cell.
     pool: Vec<NonNull<Block>>,
     pub(crate) counters: Counters,
-    batch: Box<[Cqe; BATCH]>,
+    /// Room for completions while they are dispatched.
+    batch: Box<[Cqe]>,
     /// The errno of a permanent failure of the backend.
     failure: Option<i32>,
     /// The registered memory, kept as long as the backend.
     pub(crate) arena: Option<Arena>,
+    /// Keeps this memory after the driver's end for the slots that are still in use.
+    pub(crate) kept: Option<Kept<B>>,
 }
 
 impl<B: Backend> Core<B> {
@@ -105,6 +111,7 @@ impl<B: Backend> Core<B> {
         // Cancels must find room whatever else is in flight, on the smallest queue too.
         let reserve = (cq_entries / 8).clamp(1, 16);
         let flush_at = (backend.sq_entries() * 3 / 4).max(1);
+        let flush_at = if mutant!("every_push_enters") { 1 } else { flush_at };
         Self {
             backend: Some(backend),
             slab: Slab::new(),
@@ -114,6 +121,7 @@ impl<B: Backend> Core<B> {
             cancels: List::new(),
             credits: cq_entries.saturating_sub(reserve).max(1),
             cancel_credits: reserve,
+            cancel_reserve: reserve,
             closings: VecDeque::new(),
             cancel_all: false,
             in_flight: 0,
@@ -127,54 +135,63 @@ impl<B: Backend> Core<B> {
             batch: Box::new([Cqe::default(); BATCH]),
             failure: None,
             arena: None,
+            kept: None,
         }
     }
 
     // ---- starting ------------------------------------------------------------------------------
 
-    /// Moves an operation into a slot and pushes its entry if there is room. With `parked` it waits
-    /// for [`unpark`](Core::unpark) instead.
+    /// Moves an operation into a slot and pushes its entry if there is room.
     #[inline(always)]
-    pub(crate) fn start<O: Operation>(&mut self, operation: O, parked: bool) -> Key {
+    pub(crate) fn start<O: Operation>(&mut self, operation: O) -> SlotRef {
         let class = operation.class();
-        let index = self.slab.allocate();
-        let cell = self.slab.cell(index);
-        self.put(cell, operation);
-        let header = self.slab.header(index);
-        let key = Key::new(index, header.generation);
-        header.class = class;
-        header.vtable = Some(Erased::<O>::VTABLE);
-        header.notify = Notify::none();
-        self.counters.started += 1;
+        let slot = self.occupy(operation, class);
         let may_push = self.phase == Phase::Running
-            && !parked
-            && self.backlog[class as usize].is_empty()
+            && (self.backlog[class as usize].is_empty() || mutant!("newcomers_overtake"))
             && (class == Class::Waiting || self.credits > 0);
         if may_push {
-            // SAFETY: `put` has just filled the cell with a live operation of this type, to which
+            // SAFETY: `occupy` has just filled the cell with a live operation of this type, to which
             // nobody else has access yet.
-            let sqe = unsafe { Erased::<O>::place(cell).as_mut() }.entry();
-            if self.push_operation(key, class, sqe) {
-                return key;
+            let sqe = unsafe { Erased::<O>::place(slot.cell()).as_mut() }.entry();
+            if self.push_operation(slot, class, sqe) {
+                return slot;
             }
         }
-        if self.phase != Phase::Running || !self.is_intact() {
-            self.finish(index, Completion::CANCELED);
-        } else {
-            self.postpone(key, parked);
-        }
-        key
+        self.postpone(slot);
+        slot
+    }
+
+    /// As [`start`](Core::start), but waits for [`unpark`](Core::unpark) first.
+    pub(crate) fn start_parked<O: Operation>(&mut self, operation: O) -> SlotRef {
+        let class = operation.class();
+        let slot = self.occupy(operation, class);
+        let header = self.slab.header(slot);
+        header.state = State::Backlog;
+        header.flags = flag::PARKED;
+        slot
     }
 
     /// Starts an operation whose result nobody waits for.
     pub(crate) fn start_detached<O: Operation>(&mut self, operation: O) {
-        let key = self.start(operation, false);
-        let header = self.slab.header(key.index());
+        let slot = self.start(operation);
+        let header = self.slab.header(slot);
+        header.flags |= flag::ORPHAN;
         if header.state == State::Done {
             header.state = State::Disposing;
-            self.disposals.push_back(key.index());
+            self.disposals.push_back(slot);
         }
-        self.slab.header(key.index()).flags |= flag::ORPHAN;
+    }
+
+    /// Moves an operation into a free slot.
+    #[inline(always)]
+    fn occupy<O: Operation>(&mut self, operation: O, class: Class) -> SlotRef {
+        let slot = self.slab.allocate();
+        self.put(slot.cell(), operation);
+        let header = self.slab.header(slot);
+        header.class = class;
+        header.vtable = Some(Erased::<O>::VTABLE);
+        self.counters.started += 1;
+        slot
     }
 
     /// Fills a cell, or the memory it points to.
@@ -203,17 +220,18 @@ impl<B: Backend> Core<B> {
 
     /// Pushes an operation's entry. False when the queue has no room.
     #[inline(always)]
-    fn push_operation(&mut self, key: Key, class: Class, sqe: Sqe) -> bool {
+    fn push_operation(&mut self, slot: SlotRef, class: Class, sqe: Sqe) -> bool {
         let Some(backend) = &mut self.backend else {
             return false;
         };
+        let key = self.slab.key(slot);
         // SAFETY: the entry names memory and a descriptor that the operation owns (its promise),
         // and the operation stays in its slot until its last completion: `dispatch` is the only
         // way out of the state `Pushed`. A driver that ends before leaks the slot.
         let Some(position) = (unsafe { backend.push(sqe.user_data(key.user_data())) }) else {
             return false;
         };
-        let header = self.slab.header(key.index());
+        let header = self.slab.header(slot);
         header.state = State::Pushed;
         header.position = position.to_raw();
         if class == Class::Bounded || mutant!("waiting_holds_credit") {
@@ -230,56 +248,73 @@ impl<B: Backend> Core<B> {
     /// Takes an operation that could not be pushed at once.
     #[cold]
     #[inline(never)]
-    fn postpone(&mut self, key: Key, parked: bool) {
-        let index = key.index();
-        self.counters.backlogged += u64::from(!parked);
-        let header = self.slab.header(index);
+    fn postpone(&mut self, slot: SlotRef) {
+        if self.phase != Phase::Running || !self.is_intact() {
+            return self.finish(slot, Completion::CANCELED);
+        }
+        self.counters.backlogged += 1;
+        self.list(slot);
+    }
+
+    /// Puts an operation at the end of its class's backlog.
+    fn list(&mut self, slot: SlotRef) {
+        let header = self.slab.header(slot);
         header.state = State::Backlog;
         let class = header.class;
-        if parked {
-            header.flags |= flag::PARKED;
-        } else {
-            self.backlog[class as usize].push_back(&mut self.slab, index);
-        }
+        self.backlog[class as usize].push_back(&mut self.slab, slot);
     }
 
     /// Lets a parked operation go on.
     pub(crate) fn unpark(&mut self, key: Key) {
-        if let Some(class) = self.leave_park(key) {
-            self.backlog[class as usize].push_back(&mut self.slab, key.index());
+        let Some(slot) = self.leave_park(key) else {
+            return;
+        };
+        let forgotten = mutant!("dropped_close_forgotten");
+        if !(forgotten && self.slab.header(slot).has(flag::ORPHAN)) {
+            self.list(slot);
         }
     }
 
-    /// Ends a parked operation, since nothing new is let in any more.
-    pub(crate) fn finish_parked(&mut self, key: Key) {
-        if self.leave_park(key).is_some() {
-            self.finish(key.index(), Completion::CANCELED);
+    /// Ends a parked operation without the kernel.
+    pub(crate) fn finish_parked(&mut self, key: Key, completion: Completion) {
+        if let Some(slot) = self.leave_park(key) {
+            self.finish(slot, completion);
         }
     }
 
-    fn leave_park(&mut self, key: Key) -> Option<Class> {
-        let header = self.slab.find(key).filter(|header| header.has(flag::PARKED))?;
+    fn leave_park(&mut self, key: Key) -> Option<SlotRef> {
+        let slot = self.slab.find(key)?;
+        let header = self.slab.header(slot);
+        let was_parked = header.has(flag::PARKED);
         header.flags &= !flag::PARKED;
-        Some(header.class)
+        was_parked.then_some(slot)
     }
 
     // ---- one turn ------------------------------------------------------------------------------
 
     /// Submits what is queued, fetches what is ready, and sleeps if that is nothing. Returns the
     /// number of operations that finished.
+    #[inline]
     pub(crate) fn turn(&mut self, wait: Wait) -> io::Result<u32> {
-        self.check()?;
         let finished_before = self.counters.finished;
-        self.admit();
-        self.reap();
-        let idle = self.counters.finished == finished_before
-            && self.wakes.is_empty()
-            && self.tokens.is_empty()
-            && self.disposals.is_empty();
+        let Some(backend) = &self.backend else {
+            return Ok(0);
+        };
+        if self.failure.is_some() || !backend.is_intact() {
+            return Err(self.refuse());
+        }
+        let is_ready = backend.cq_ready() > 0;
+        if self.is_anything_listed() {
+            self.admit();
+        }
+        if is_ready {
+            self.reap();
+        }
+        let idle = self.counters.finished == finished_before && !self.is_unsettled();
         let result = match wait {
-            Wait::Forever if idle && self.in_flight > 0 => self.drain(Some(None)),
-            Wait::For(timeout) if idle && !timeout.is_zero() => self.drain(Some(Some(timeout))),
-            _ => self.drain(None),
+            Wait::Forever if idle && self.in_flight > 0 => self.drain(true, None),
+            Wait::For(timeout) if idle && !timeout.is_zero() => self.drain(true, Some(timeout)),
+            _ => self.drain(false, None),
         };
         let finished = (self.counters.finished - finished_before) as u32;
         match result {
@@ -288,60 +323,62 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// Enters as often as it takes to submit everything and fetch what is ready. `sleep` says
-    /// whether to wait for a first completion, and how long.
+    /// Whether users' code is to be run for what has happened already.
+    #[inline]
+    pub(crate) fn is_unsettled(&self) -> bool {
+        !(self.wakes.is_empty() && self.tokens.is_empty() && self.disposals.is_empty())
+    }
+
+    /// Enters as often as it takes to submit everything and fetch what is ready. With `sleep` waits
+    /// for a first completion, at most for `timeout`.
     ///
     /// The kernel finishes at most `max(20, min_complete)` operations per enter. Asking for all in
     /// flight with a zero timeout fetches everything at once, but a wait that is not satisfied costs
     /// a timer interrupt (15 us were measured, against 0.2 us for an enter). So it is done only
     /// where the last turns found everything ready: a counter from 0 to 3 tells.
-    fn drain(&mut self, sleep: Option<Option<Duration>>) -> io::Result<()> {
-        let Some(backend) = &mut self.backend else {
-            return Ok(());
-        };
-        let mut sleep = sleep;
-        if backend.sq_pending() == 0 && !backend.needs_enter() && sleep.is_none() {
-            return Ok(());
-        }
+    #[inline]
+    fn drain(&mut self, mut sleep: bool, timeout: Option<Duration>) -> io::Result<()> {
         let in_flight = self.in_flight;
         let mut reaped = 0;
-        loop {
+        while let Some(backend) = &self.backend {
+            let nothing = !sleep && backend.sq_pending() == 0 && !backend.needs_enter();
+            if nothing && (reaped > 0 || !mutant!("idle_enters")) {
+                break;
+            }
             let all = self.in_flight.min(BATCH as u32);
             let speculate = self.burst > 0 && all > KERNEL_BATCH;
-            let (min_complete, timeout) = match sleep {
-                _ if speculate => (all, Some(Duration::ZERO)),
-                Some(timeout) => (1, timeout),
-                None => (0, None),
+            let entered = if speculate {
+                self.enter(all, Some(Duration::ZERO), true)
+            } else {
+                self.enter(u32::from(sleep), timeout.filter(|_| sleep), false)
             };
-            if let Err(error) = self.enter(min_complete, timeout, speculate) {
-                self.reap();
-                return Err(error);
-            }
             let fresh = self.reap();
             reaped += fresh;
-            self.admit();
+            entered?;
+            if self.is_anything_listed() {
+                self.admit();
+            }
             if fresh > 0 {
-                sleep = None;
+                sleep = false;
             } else if !speculate {
                 break; // slept, or there is nothing
+            } else {
+                self.burst = 0; // or a kernel that has no room would be asked for ever
             }
-            let Some(backend) = &self.backend else { break };
-            let more = backend.sq_pending() > 0 || backend.needs_enter() || sleep.is_some();
-            if !more || reaped >= TURN_COMPLETIONS_MAX {
+            if reaped >= TURN_COMPLETIONS_MAX {
                 break;
             }
         }
         if in_flight > KERNEL_BATCH {
-            if reaped >= in_flight {
-                self.burst = (self.burst + 1).min(3);
-            } else {
-                self.burst = self.burst.saturating_sub(1);
-            }
+            let was_all = reaped >= in_flight && !mutant!("drain_never_learns");
+            self.burst =
+                if was_all { (self.burst + 1).min(3) } else { self.burst.saturating_sub(1) };
         }
         Ok(())
     }
 
     /// One enter. A temporary failure is a success that brought nothing.
+    #[inline]
     fn enter(&mut self, min: u32, timeout: Option<Duration>, speculate: bool) -> io::Result<()> {
         let Some(backend) = &mut self.backend else {
             return Ok(());
@@ -390,7 +427,7 @@ impl<B: Backend> Core<B> {
                 Ok(())
             }
             // No memory, or completions must be fetched first: they are, and then it is retried.
-            Some(Errno::AGAIN | Errno::BUSY) => {
+            Some(Errno::AGAIN | Errno::BUSY) if !mutant!("again_is_fatal") => {
                 self.counters.retries += 1;
                 if let Some(backend) = &mut self.backend
                     && backend.cq_ready() == 0
@@ -406,17 +443,17 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// Refuses to go on after a permanent failure, or in a forked child.
-    fn check(&mut self) -> io::Result<()> {
-        if let Some(errno) = self.failure {
-            return Err(io::Error::from_raw_os_error(errno));
-        }
-        match &mut self.backend {
-            Some(backend) if !backend.is_intact() => {
-                // The backend's own error says what is wrong.
-                backend.enter(0, None).map(|_| ())
-            }
-            _ => Ok(()),
+    /// Why there are no more turns: a permanent failure, or this is a forked child.
+    #[cold]
+    fn refuse(&mut self) -> io::Error {
+        match (self.failure, &mut self.backend) {
+            (Some(errno), _) => io::Error::from_raw_os_error(errno),
+            // The backend's own error says what is wrong.
+            (None, Some(backend)) => match backend.enter(0, None) {
+                Err(error) => error,
+                Ok(_) => Errno::OPNOTSUPP.into(),
+            },
+            (None, None) => Errno::CANCELED.into(),
         }
     }
 
@@ -426,46 +463,50 @@ impl<B: Backend> Core<B> {
 
     // ---- admission -----------------------------------------------------------------------------
 
+    /// Whether [`admit`](Core::admit) has something to do.
+    #[inline]
+    fn is_anything_listed(&self) -> bool {
+        !(self.backlog[0].is_empty()
+            && self.backlog[1].is_empty()
+            && self.cancels.is_empty()
+            && self.closings.is_empty())
+            || self.cancel_all
+    }
+
     /// Pushes what waits for room: requests to cancel first, then both classes by turns.
+    #[inline(never)]
     fn admit(&mut self) {
         if !self.cancels.is_empty() || !self.closings.is_empty() || self.cancel_all {
             self.push_cancels();
         }
-        while let Some((index, class)) = self.next_in_backlog() {
-            let cell = self.slab.cell(index);
-            let header = self.slab.header(index);
-            let key = Key::new(index, header.generation);
-            let vtable = header.vtable.expect("a slot in the backlog holds an operation");
+        while let Some((slot, class)) = self.next_in_backlog() {
+            self.backlog[class as usize].remove(&mut self.slab, slot);
+            let vtable = self.slab.header(slot).vtable;
+            let vtable = vtable.expect("a slot in the backlog holds an operation");
             // SAFETY: the cell holds a live operation of the table's type, the driver's alone.
-            if unsafe { (vtable.is_closing)(cell) } {
-                self.unlist(index, class);
-                self.finish(index, Completion::CANCELED);
+            if unsafe { (vtable.is_closing)(slot.cell()) } {
+                self.finish(slot, Completion::CANCELED);
                 continue;
             }
             // SAFETY: as above.
-            let sqe = unsafe { (vtable.entry)(cell) };
-            self.unlist(index, class);
-            if !self.push_operation(key, class, sqe) {
-                // `next_in_backlog` saw room; a backend that refuses all the same gets it back.
-                self.postpone(key, false);
+            let sqe = unsafe { (vtable.entry)(slot.cell()) };
+            if !self.push_operation(slot, class, sqe) {
+                self.list(slot); // `next_in_backlog` saw room, but the backend had none
                 break;
             }
         }
     }
 
-    fn unlist(&mut self, index: u32, class: Class) {
-        self.backlog[class as usize].remove(&mut self.slab, index);
-    }
-
     /// The operation that may be pushed next, if there is one and room for it.
-    fn next_in_backlog(&mut self) -> Option<(u32, Class)> {
+    fn next_in_backlog(&mut self) -> Option<(SlotRef, Class)> {
         let backend = self.backend.as_ref()?;
         if backend.sq_pending() >= backend.sq_entries() {
             return None;
         }
-        let bounded = self.backlog[Class::Bounded as usize].first().filter(|_| self.credits > 0);
-        let waiting = self.backlog[Class::Waiting as usize].first();
-        let waiting = waiting.filter(|_| !mutant!("waiting_holds_credit") || self.credits > 0);
+        let first = |class: Class| self.backlog[class as usize].first();
+        let bounded = first(Class::Bounded).filter(|_| self.credits > 0);
+        let waiting =
+            first(Class::Waiting).filter(|_| !mutant!("waiting_holds_credit") || self.credits > 0);
         let class = match (bounded, waiting) {
             (Some(_), Some(_)) => self.next_class,
             (Some(_), None) => Class::Bounded,
@@ -476,8 +517,8 @@ impl<B: Backend> Core<B> {
             Class::Bounded => Class::Waiting,
             Class::Waiting => Class::Bounded,
         };
-        let index = if class == Class::Bounded { bounded } else { waiting };
-        index.map(|index| (index, class))
+        let slot = if class == Class::Bounded { bounded } else { waiting };
+        slot.map(|slot| (slot, class))
     }
 
     /// Pushes requests to cancel as long as there is room for them and their completions.
@@ -487,24 +528,21 @@ impl<B: Backend> Core<B> {
         }
         while let Some(&(key, raw)) = self.closings.front() {
             // The descriptor's number is still ours as long as its close operation is parked.
-            let parked = self.slab.find(key).is_some_and(|header| header.has(flag::PARKED));
+            let slot = self.slab.find(key);
+            let parked = slot.is_some_and(|slot| self.slab.header(slot).has(flag::PARKED));
             if parked && !self.push_cancel(Sqe::cancel_fd(raw), Kind::Cancel as u64) {
                 break;
             }
             self.closings.pop_front();
         }
-        while let Some(index) = self.cancels.first() {
-            let key = Key::new(index, self.slab.header(index).generation);
-            if !self.push_cancel(Sqe::cancel(key.user_data()), key.cancel_user_data()) {
-                if mutant!("cancel_dropped_when_full") {
-                    self.cancels.remove(&mut self.slab, index);
-                    self.slab.header(index).flags &= !flag::CANCEL_LISTED;
-                    continue;
-                }
+        while let Some(slot) = self.cancels.first() {
+            let key = self.slab.key(slot);
+            let pushed = self.push_cancel(Sqe::cancel(key.user_data()), key.cancel_user_data());
+            if !pushed && !mutant!("cancel_dropped_when_full") {
                 break;
             }
-            self.cancels.remove(&mut self.slab, index);
-            let header = self.slab.header(index);
+            self.cancels.remove(&mut self.slab, slot);
+            let header = self.slab.header(slot);
             header.flags = header.flags & !flag::CANCEL_LISTED | flag::CANCEL_SENT;
         }
     }
@@ -532,10 +570,10 @@ impl<B: Backend> Core<B> {
     /// Copies completions out and dispatches them. Returns how many.
     fn reap(&mut self) -> u32 {
         let mut total = 0;
+        let mut batch = std::mem::take(&mut self.batch);
         while let Some(backend) = &mut self.backend {
-            let count = backend.reap(&mut self.batch[..]);
-            for place in 0..count {
-                let cqe = self.batch[place];
+            let count = backend.reap(&mut batch);
+            for &cqe in &batch[..count] {
                 self.dispatch(cqe);
             }
             total += count as u32;
@@ -543,67 +581,78 @@ impl<B: Backend> Core<B> {
                 break;
             }
         }
+        self.batch = batch;
         self.counters.completions += u64::from(total);
         total
     }
 
     #[inline(always)]
     fn dispatch(&mut self, cqe: Cqe) {
-        let key = Key::from_user_data(cqe.user_data);
-        match Kind::of(cqe.user_data) {
-            Some(Kind::Operation) => {}
-            Some(Kind::Cancel) if self.in_flight > 0 => {
-                self.cancel_credits += 1;
-                self.in_flight -= 1;
-                return;
-            }
-            _ => {
-                self.counters.stale += 1;
-                return;
-            }
+        if Kind::of(cqe.user_data) != Some(Kind::Operation) {
+            return self.dispatch_other(cqe);
         }
+        let key = Key::from_user_data(cqe.user_data);
         let found = if mutant!("no_generation_check") {
-            let known = self.slab.indices().contains(&key.index());
-            known.then(|| self.slab.header(key.index()))
+            self.slab.slot(key.index())
         } else {
             self.slab.find(key)
         };
-        let Some(header) = found.filter(|header| header.state == State::Pushed) else {
+        let Some(slot) = found.filter(|&slot| self.slab.header(slot).state == State::Pushed) else {
             self.counters.stale += 1;
             return;
         };
         if cqe.flags.has_more() && !mutant!("more_is_last") {
             return; // the memory is still the kernel's
         }
+        self.in_flight = self.in_flight.saturating_sub(1);
         let mut completion = Completion { res: cqe.res, flags: cqe.flags };
-        if header.has(flag::REVOKED) && !mutant!("revoked_succeeds") {
-            completion = Completion::CANCELED;
-        }
+        let header = self.slab.header(slot);
         let had_credit = header.class == Class::Bounded || mutant!("waiting_holds_credit");
         if had_credit && !mutant!("credit_not_returned") {
             self.credits += 1;
         }
-        if header.has(flag::CANCEL_LISTED) {
-            self.cancels.remove(&mut self.slab, key.index());
+        if header.has(flag::REVOKED | flag::CANCEL_LISTED) {
+            if header.has(flag::REVOKED) && !mutant!("revoked_succeeds") {
+                completion = Completion::CANCELED;
+            }
+            if header.has(flag::CANCEL_LISTED) {
+                self.cancels.remove(&mut self.slab, slot);
+            }
         }
-        self.in_flight = self.in_flight.saturating_sub(1);
-        self.finish(key.index(), completion);
+        self.finish(slot, completion);
+    }
+
+    /// A completion that belongs to no slot.
+    #[cold]
+    fn dispatch_other(&mut self, cqe: Cqe) {
+        let is_cancel = Kind::of(cqe.user_data) == Some(Kind::Cancel);
+        // More of them than requests are none of ours: `in_flight` would forget an operation.
+        let is_ours = self.cancel_credits < self.cancel_reserve
+            || mutant!("excess_cancels_count") && self.in_flight > 0;
+        if is_cancel && is_ours {
+            self.cancel_credits += 1;
+            self.in_flight -= 1;
+        } else {
+            self.counters.stale += 1;
+        }
     }
 
     /// The operation is over, and its memory the driver's again: tells whoever waits.
     #[inline(always)]
-    fn finish(&mut self, index: u32, completion: Completion) {
+    fn finish(&mut self, slot: SlotRef, completion: Completion) {
         self.counters.finished += 1;
-        let header = self.slab.header(index);
+        let header = self.slab.header(slot);
         header.completion = completion;
         if header.has(flag::ORPHAN) {
             header.state = State::Disposing;
-            self.disposals.push_back(index);
+            self.disposals.push_back(slot);
             return;
         }
         header.state = State::Done;
+        if matches!(header.notify, Notify::Token(Notify::NONE)) {
+            return;
+        }
         match std::mem::replace(&mut header.notify, Notify::none()) {
-            Notify::Token(Notify::NONE) => {}
             Notify::Token(token) => self.tokens.push_back(token),
             Notify::Wake(waker) => self.wakes.push_back(waker),
         }
@@ -611,49 +660,41 @@ impl<B: Backend> Core<B> {
 
     // ---- the handle's side ---------------------------------------------------------------------
 
-    /// Takes the operation and its result out of a slot that is done.
+    /// Takes the operation and its result out of a slot that is done, and frees the slot.
+    ///
+    /// # Safety
+    ///
+    /// - The slot was started with an operation of this type, and its handle has not taken it yet.
     #[inline(always)]
-    pub(crate) fn take<O: Operation>(&mut self, key: Key) -> Option<(O, Completion)> {
-        let header = self.owned(key);
+    pub(crate) unsafe fn take<O: Operation>(&mut self, slot: SlotRef) -> Option<(O, Completion)> {
+        let header = self.slab.header(slot);
         if header.state != State::Done {
             return None;
         }
         let completion = header.completion;
-        let cell = self.slab.cell(key.index());
-        // SAFETY: the handle's type parameter is that of the operation it started; in the state
-        // `Done` the cell holds that operation, and the driver alone has access. `release` marks
-        // the cell as empty.
-        let operation = unsafe { Erased::<O>::take(cell) };
-        self.release(key.index());
+        // SAFETY: in the state `Done` the cell holds the operation that was started there, of the
+        // caller's type, and the driver alone has access. `release` marks the cell as empty.
+        let operation = unsafe { Erased::<O>::take(slot.cell()) };
+        self.release(slot, Erased::<O>::STORAGE);
         Some((operation, completion))
-    }
-
-    /// The slot of a handle that still owns its result.
-    #[inline(always)]
-    pub(crate) fn owned(&mut self, key: Key) -> &mut Header {
-        let header = self.slab.header(key.index());
-        debug_assert_eq!(header.generation, key.generation(), "the handle owns its slot");
-        header
     }
 
     /// Frees a slot whose cell holds no operation any more.
     #[inline(always)]
-    pub(crate) fn release(&mut self, index: u32) {
-        let storage = self.slab.header(index).vtable.take().map(|vtable| vtable.storage);
-        if storage == Some(Storage::Pooled) {
+    pub(crate) fn release(&mut self, slot: SlotRef, storage: Storage) {
+        if storage == Storage::Pooled && !mutant!("blocks_not_reused") {
             // SAFETY: with this storage the cell holds the address of a block that `put` took from
             // the pool, and whose operation was moved out.
-            let block = unsafe { self.slab.cell(index).cast::<NonNull<Block>>().read() };
+            let block = unsafe { slot.cell().cast::<NonNull<Block>>().read() };
             self.pool.push(block);
         }
-        self.slab.release(index);
+        self.slab.release(slot);
     }
 
-    /// The handle was dropped. Answers true when the operation is over already and its slot is to
-    /// be disposed of right away.
-    pub(crate) fn abandon(&mut self, key: Key) -> bool {
-        let index = key.index();
-        let header = self.slab.header(index);
+    /// The slot's handle was dropped. Answers true when the operation is over already, and its slot
+    /// is to be disposed of right away.
+    pub(crate) fn abandon(&mut self, slot: SlotRef) -> bool {
+        let header = self.slab.header(slot);
         header.flags |= flag::ORPHAN;
         let class = header.class;
         match header.state {
@@ -664,27 +705,19 @@ impl<B: Backend> Core<B> {
             // A parked close goes on by itself: its descriptor still has to be closed.
             State::Backlog if header.has(flag::PARKED) => false,
             State::Backlog => {
-                self.counters.orphaned += 1;
-                self.unlist(index, class);
-                self.counters.finished += 1;
-                let header = self.slab.header(index);
                 header.completion = Completion::CANCELED;
                 header.state = State::Disposing;
+                self.backlog[class as usize].remove(&mut self.slab, slot);
+                self.counters.orphaned += 1;
+                self.counters.finished += 1;
                 true
             }
             State::Pushed => {
                 self.counters.orphaned += 1;
-                let position = Position::from_raw(header.position);
-                let revoked = self.is_intact()
-                    && self
-                        .backend
-                        .as_mut()
-                        .is_some_and(|backend| backend.make_nop(position, key.user_data()));
-                if revoked {
+                if self.revoke(slot) {
                     self.counters.revoked += 1;
-                    self.slab.header(index).flags |= flag::REVOKED;
                 } else if class == Class::Waiting {
-                    self.list_cancel(key);
+                    self.list_cancel(slot);
                 }
                 mutant!("free_on_drop")
             }
@@ -695,29 +728,40 @@ impl<B: Backend> Core<B> {
         }
     }
 
+    /// Takes an entry back that the kernel has not seen yet. False when it has.
+    fn revoke(&mut self, slot: SlotRef) -> bool {
+        let key = self.slab.key(slot);
+        let header = self.slab.header(slot);
+        let position = Position::from_raw(header.position);
+        let backend = self.backend.as_mut().filter(|backend| backend.is_intact());
+        let revoked = backend.is_some_and(|backend| backend.make_nop(position, key.user_data()));
+        if revoked {
+            header.flags |= flag::REVOKED;
+        }
+        revoked
+    }
+
     /// Has an operation in flight canceled, once.
-    pub(crate) fn list_cancel(&mut self, key: Key) {
-        let header = self.slab.header(key.index());
-        if header.state != State::Pushed
-            || header.has(flag::REVOKED | flag::CANCEL_LISTED | flag::CANCEL_SENT)
-        {
+    fn list_cancel(&mut self, slot: SlotRef) {
+        let header = self.slab.header(slot);
+        if header.has(flag::REVOKED | flag::CANCEL_LISTED | flag::CANCEL_SENT) {
             return;
         }
         header.flags |= flag::CANCEL_LISTED;
-        self.cancels.push_back(&mut self.slab, key.index());
+        self.cancels.push_back(&mut self.slab, slot);
     }
 
     /// Cancels an operation whose handle goes on waiting for it.
-    pub(crate) fn cancel(&mut self, key: Key) {
-        let header = self.owned(key);
+    pub(crate) fn cancel(&mut self, slot: SlotRef) {
+        let header = self.slab.header(slot);
         let class = header.class;
         match header.state {
             State::Backlog if header.has(flag::PARKED) => {}
             State::Backlog => {
-                self.unlist(key.index(), class);
-                self.finish(key.index(), Completion::CANCELED);
+                self.backlog[class as usize].remove(&mut self.slab, slot);
+                self.finish(slot, Completion::CANCELED);
             }
-            State::Pushed => self.list_cancel(key),
+            State::Pushed => self.list_cancel(slot),
             _ => {}
         }
     }
@@ -728,9 +772,9 @@ impl<B: Backend> Core<B> {
     pub(crate) fn stop_intake(&mut self) {
         self.phase = Phase::Stopping;
         for class in [Class::Bounded, Class::Waiting] {
-            while let Some(index) = self.backlog[class as usize].first() {
-                self.unlist(index, class);
-                self.finish(index, Completion::CANCELED);
+            while let Some(slot) = self.backlog[class as usize].first() {
+                self.backlog[class as usize].remove(&mut self.slab, slot);
+                self.finish(slot, Completion::CANCELED);
             }
         }
         self.cancel_all = self.in_flight > 0;
@@ -757,14 +801,14 @@ impl<B: Backend> Core<B> {
     /// Gives up what is still in flight: its slots are never used or freed again. Returns how many.
     pub(crate) fn give_up(&mut self) -> u64 {
         let mut lost = 0;
-        for index in self.slab.indices() {
-            let header = self.slab.header(index);
+        for slot in self.slab.slots() {
+            let header = self.slab.header(slot);
             if header.state != State::Pushed {
                 continue;
             }
             if mutant!("teardown_frees") {
                 header.state = State::Disposing;
-                self.disposals.push_back(index);
+                self.disposals.push_back(slot);
                 continue;
             }
             header.state = State::Lost;
@@ -777,13 +821,19 @@ impl<B: Backend> Core<B> {
         lost
     }
 
+    /// What keeps this memory, once the driver has ended and the last slot was freed.
+    #[inline(always)]
+    pub(crate) fn last_kept(&mut self) -> Option<Kept<B>> {
+        if self.slab.live() == 0 { self.kept.take() } else { None }
+    }
+
     /// Operations that are still in slots.
     pub(crate) fn live(&self) -> u32 {
         self.slab.live()
     }
 }
 
-impl<B> Drop for Core<B> {
+impl<B: Backend> Drop for Core<B> {
     fn drop(&mut self) {
         if self.in_flight > 0 && !mutant!("teardown_frees") {
             // The kernel may still use the slots and what their operations own.

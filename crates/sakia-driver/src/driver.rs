@@ -14,7 +14,7 @@ use sakia_ring::Host;
 use crate::backend::Backend;
 use crate::core::{Core, Phase, Wait};
 use crate::fd::Fd;
-use crate::handle::{Handle, Shared};
+use crate::handle::{Handle, Kept, Shared};
 use crate::uring::Uring;
 
 /// How long a dropped driver waits for the kernel to give memory back.
@@ -82,8 +82,13 @@ impl<B: Backend> Driver<B> {
     /// then.
     #[inline]
     pub fn turn(&self, wait: Wait) -> io::Result<u32> {
-        let result = self.handle.shared.core.borrow_mut().turn(wait);
-        self.handle.shared.settle();
+        let mut core = self.handle.shared.core.borrow_mut();
+        let result = core.turn(wait);
+        let is_unsettled = core.is_unsettled();
+        drop(core);
+        if is_unsettled {
+            self.handle.shared.settle();
+        }
         result
     }
 
@@ -121,6 +126,8 @@ impl<B: Backend> Driver<B> {
             std::mem::forget(self.handle.clone());
             return Drained { leaked: u64::from(shared.core.borrow().in_flight) };
         }
+        // Slots may stay in use by handles, or for ever. Whatever happens here, they stay valid.
+        shared.core.borrow_mut().kept = Some(Kept::new(shared));
         let mut panic = None;
         let mut settle = || {
             while let Err(payload) = catch_unwind(AssertUnwindSafe(|| shared.settle())) {
@@ -151,9 +158,11 @@ impl<B: Backend> Driver<B> {
         core.phase = Phase::Stopped;
         let backend = core.backend.take();
         let arena = core.arena.take();
+        let kept = core.last_kept();
         drop(core);
         drop(backend);
         drop(arena);
+        drop(kept); // the driver is still there
         settle();
         if let Some(payload) = panic
             && !std::thread::panicking()

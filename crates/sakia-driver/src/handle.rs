@@ -11,9 +11,9 @@ use crate::core::{Core, Phase};
 use crate::counters::Counters;
 use crate::fd::{Fd, Owner};
 use crate::key::Key;
-use crate::op::{Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation, Storage};
 use crate::ops::close::Close;
-use crate::slab::{Notify, State};
+use crate::slab::{Notify, SlotRef, State};
 
 /// What all handles of a driver share.
 pub(crate) struct Shared<B: Backend> {
@@ -46,8 +46,8 @@ impl<B: Backend> Handle<B> {
     /// Starts an operation. It reaches the kernel with the driver's next turn at the latest.
     #[inline(always)]
     pub fn start<O: Operation>(&self, operation: O) -> Op<O, B> {
-        let key = self.shared.core.borrow_mut().start(operation, false);
-        Op::new(self.clone(), key)
+        let slot = self.shared.core.borrow_mut().start(operation);
+        Op::new(&self.shared, slot)
     }
 
     /// What the driver did so far.
@@ -68,7 +68,8 @@ impl<B: Backend> Handle<B> {
     /// Refuses a descriptor of another driver: its number may mean something else there.
     #[inline(always)]
     pub(crate) fn check(&self, fd: &Fd) {
-        assert!(fd.belongs_to(&self.shared), "{fd:?} belongs to another driver");
+        let ours = fd.belongs_to(&self.shared) || mutant!("foreign_fd_accepted");
+        assert!(ours, "{fd:?} belongs to another driver");
     }
 
     /// Makes a descriptor that this driver owns from now on.
@@ -76,15 +77,36 @@ impl<B: Backend> Handle<B> {
         Fd::new(raw, Rc::clone(&self.shared) as Rc<dyn Owner>)
     }
 
-    #[inline(always)]
-    pub(crate) fn take<O: Operation>(&self, key: Key) -> Option<O::Output> {
-        let taken = self.shared.core.borrow_mut().take::<O>(key);
-        taken.map(|(operation, completion)| operation.complete(completion))
-    }
-
-    pub(crate) fn set_token(&self, key: Key, token: u64) {
+    /// Starts to close a descriptor: cancels what is under way on it, waits for that, closes.
+    pub(crate) fn start_close(&self, fd: Fd) -> Op<Close, B> {
+        self.check(&fd);
+        let close = Close::new(fd.raw(), Rc::clone(fd.owner()));
         let mut core = self.shared.core.borrow_mut();
-        let header = core.owned(key);
+        let slot = core.start_parked(close);
+        let key = core.slab.key(slot);
+        if fd.is_closing() {
+            // By way of another clone: the first call is the one that tells how it went.
+            core.finish_parked(key, Completion::error(Errno::BADF));
+        } else {
+            fd.set_closer(key);
+            if !fd.is_sole() {
+                core.closings.push_back((key, fd.raw()));
+            }
+            if mutant!("close_does_not_wait") {
+                self.shared.close_now(fd.raw());
+            }
+        }
+        drop(core);
+        drop(fd); // the last clone, perhaps: goes on in `release`
+        Op::new(&self.shared, slot)
+    }
+}
+
+impl<B: Backend> Shared<B> {
+    /// Makes the driver report `token` when the operation is done.
+    pub(crate) fn set_token(&self, slot: SlotRef, token: u64) {
+        let mut core = self.core.borrow_mut();
+        let header = core.slab.header(slot);
         if header.state == State::Done {
             if token != Notify::NONE {
                 core.tokens.push_back(token);
@@ -97,14 +119,14 @@ impl<B: Backend> Handle<B> {
     }
 
     /// Answers true when the operation is done; else has `waker` woken when it is.
-    pub(crate) fn register(&self, key: Key, waker: &Waker) -> bool {
+    pub(crate) fn register(&self, slot: SlotRef, waker: &Waker) -> bool {
         let mut fresh = None;
         loop {
-            let mut core = self.shared.core.borrow_mut();
-            let header = core.owned(key);
+            let mut core = self.core.borrow_mut();
+            let header = core.slab.header(slot);
             match (header.state, &header.notify) {
                 (State::Done, _) => return true,
-                (State::Lost, _) => panic!(
+                (State::Lost, _) if !mutant!("lost_handle_waits") => panic!(
                     "the driver was dropped while the kernel held this operation's memory, and \
                      could not get it back"
                 ),
@@ -117,50 +139,30 @@ impl<B: Backend> Handle<B> {
                 drop(previous); // a waker: users' code
                 return false;
             }
-            // Cloning a waker runs users' code, in which anything may happen to the operation.
+            // Cloning a waker runs users' code, in which the operation may get done.
             drop(core);
             fresh = Some(waker.clone());
         }
     }
 
-    pub(crate) fn cancel(&self, key: Key) {
-        self.shared.core.borrow_mut().cancel(key);
-        self.shared.settle();
+    pub(crate) fn cancel(&self, slot: SlotRef) {
+        self.core.borrow_mut().cancel(slot);
+        self.settle();
     }
 
-    #[inline(always)]
-    pub(crate) fn abandon(&self, key: Key) {
-        let mut core = self.shared.core.borrow_mut();
-        let previous = std::mem::replace(&mut core.owned(key).notify, Notify::none());
-        let is_over = core.abandon(key);
+    /// The slot's handle was dropped. The answer is to be dropped when nothing of `self` is used
+    /// any more.
+    #[must_use]
+    pub(crate) fn abandon(&self, slot: SlotRef) -> Option<Kept<B>> {
+        let mut core = self.core.borrow_mut();
+        let previous = std::mem::replace(&mut core.slab.header(slot).notify, Notify::none());
+        let is_over = core.abandon(slot);
         drop(core);
-        drop(previous); // a waker: users' code
-        if is_over {
-            self.shared.dispose(key.index());
-        }
+        let kept = if is_over { self.dispose(slot) } else { None };
+        drop(previous); // a waker: users' code, which may panic
+        kept
     }
 
-    /// Starts to close a descriptor: cancels what is under way on it, waits for that, closes.
-    pub(crate) fn start_close(&self, fd: Fd) -> Op<Close, B> {
-        self.check(&fd);
-        let sole = fd.is_sole();
-        let close = Close::new(fd.raw(), Rc::clone(fd.owner()));
-        let mut core = self.shared.core.borrow_mut();
-        let key = core.start(close, true);
-        fd.set_closer(key);
-        if !sole {
-            core.closings.push_back((key, fd.raw()));
-        }
-        drop(core);
-        if mutant!("close_does_not_wait") {
-            self.shared.close_now(fd.raw());
-        }
-        drop(fd); // the last clone, perhaps: goes on in `release`
-        Op::new(self.clone(), key)
-    }
-}
-
-impl<B: Backend> Shared<B> {
     /// Runs what the core left for users' code: wakes tasks, disposes of results. A panic there
     /// leaves the rest for the next call.
     pub(crate) fn settle(&self) {
@@ -174,37 +176,58 @@ impl<B: Backend> Shared<B> {
                     rest.into_iter().for_each(Waker::wake);
                     continue;
                 }
+                if mutant!("wakes_inside_borrow") {
+                    waker.wake();
+                    continue;
+                }
                 drop(core);
                 waker.wake();
-            } else if let Some(index) = core.disposals.pop_front() {
+            } else if let Some(slot) = core.disposals.pop_front() {
                 drop(core);
-                self.dispose(index);
+                drop(self.dispose(slot)); // whoever calls keeps `self` in another way
             } else {
                 return;
             }
         }
     }
 
-    /// Disposes of the operation in a slot of state `Disposing`, and frees the slot.
-    pub(crate) fn dispose(&self, index: u32) {
+    /// Disposes of the operation in a slot of state `Disposing`, and frees the slot. The answer is
+    /// to be dropped when nothing of `self` is used any more.
+    #[must_use]
+    fn dispose(&self, slot: SlotRef) -> Option<Kept<B>> {
         /// Frees the slot even when the disposer panics.
-        struct Free<'a, B: Backend>(&'a Shared<B>, u32);
+        struct Free<'a, B: Backend>(&'a Shared<B>, SlotRef, Storage);
         impl<B: Backend> Drop for Free<'_, B> {
             fn drop(&mut self) {
-                self.0.core.borrow_mut().release(self.1);
+                self.0.core.borrow_mut().release(self.1, self.2);
             }
         }
         let mut core = self.core.borrow_mut();
-        let header = core.slab.header(index);
+        let header = core.slab.header(slot);
         debug_assert!(mutant!("free_on_drop") || header.state == State::Disposing);
         let completion = header.completion;
         let vtable = header.vtable.expect("a slot that is disposed of holds an operation");
-        let cell = core.slab.cell(index);
         drop(core);
-        let _free = Free(self, index);
+        let free = Free(self, slot, vtable.storage);
         // SAFETY: in the state `Disposing` the cell holds a live operation of the table's type and
         // the kernel is done with it. Nobody else touches the slot until `Free` releases it.
-        unsafe { (vtable.dispose)(cell, completion) };
+        unsafe { (vtable.dispose)(slot.cell(), completion) };
+        drop(free);
+        self.core.borrow_mut().last_kept()
+    }
+}
+
+/// A reference that keeps a driver's memory for the slots that are in use after the driver's end.
+///
+/// Handles of operations do not count as references: while the driver lives it keeps the memory, and
+/// afterwards this does, until the last slot is freed.
+pub(crate) struct Kept<B: Backend>(
+    #[expect(dead_code, reason = "held for its drop")] Rc<Shared<B>>,
+);
+
+impl<B: Backend> Kept<B> {
+    pub(crate) fn new(shared: &Rc<Shared<B>>) -> Self {
+        Self(Rc::clone(shared))
     }
 }
 
@@ -217,7 +240,7 @@ impl<B: Backend> Owner for Shared<B> {
                 core.unpark(key);
             }
             Some(key) => {
-                core.finish_parked(key);
+                core.finish_parked(key, Completion::CANCELED);
                 drop(core);
                 self.settle();
             }

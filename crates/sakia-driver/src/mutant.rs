@@ -27,6 +27,21 @@ pub const ALL: &[(&str, &str)] = &[
     ("more_is_last", "a completion that announces more ends the operation"),
     ("late_open_leaks", "a descriptor that was opened for nobody stays open"),
     ("eintr_forgets_in_flight", "a signal makes the driver forget what is in flight"),
+    ("again_is_fatal", "a kernel that has no room for the moment ends the driver"),
+    ("excess_cancels_count", "completions of requests to cancel are believed, however many come"),
+    ("newcomers_overtake", "an operation is pushed although older ones of its class wait for room"),
+    ("dropped_close_forgotten", "dropping the handle of a pending close leaves the descriptor open"),
+    ("foreign_fd_accepted", "a descriptor of another driver is used as if it were the driver's own"),
+    ("lost_handle_waits", "a handle whose operation was given up waits for ever"),
+    ("wakes_inside_borrow", "a waker is called while the driver is borrowed"),
+    ("dispose_panic_keeps_slot", "an operation whose disposal panics keeps its slot"),
+    ("every_push_enters", "each operation is submitted alone"),
+    ("idle_enters", "a turn with nothing to do enters the kernel"),
+    ("drain_never_learns", "what is ready at once is fetched 20 completions at a time"),
+    ("blocks_not_reused", "the memory of large operations is allocated anew each time"),
+    ("vectored_unclamped", "more buffers are passed to the kernel than it takes"),
+    ("read_ignores_offset", "every read begins at the start of the file"),
+    ("restart_code_leaks", "the kernel's restart codes are reported as errors of their own"),
 ];
 
 #[doc(hidden)]

@@ -20,15 +20,15 @@ use std::marker::PhantomData;
 use std::mem::{align_of, size_of};
 use std::pin::Pin;
 use std::ptr::NonNull;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use sakia_ring::{CqeFlags, Sqe};
 
 use crate::backend::{Backend, FileKind};
 use crate::fd::Fd;
-use crate::handle::Handle;
-use crate::key::Key;
-use crate::slab::{CELL_BYTES, Cell};
+use crate::handle::Shared;
+use crate::slab::{CELL_BYTES, Cell, SlotRef};
 
 /// How an operation is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl Completion {
     fn failure(self) -> io::Error {
         let errno = self.res.wrapping_neg();
         let errno = match errno {
-            512..=516 => rustix::io::Errno::INTR.raw_os_error(),
+            512..=516 if !mutant!("restart_code_leaks") => rustix::io::Errno::INTR.raw_os_error(),
             _ => errno,
         };
         io::Error::from_raw_os_error(errno)
@@ -254,40 +254,57 @@ impl<O: Operation> Erased<O> {
 /// Forgetting it is safe too, and occupies the slot for the driver's life.
 #[must_use = "a dropped operation is canceled, or its result thrown away"]
 pub struct Op<O: Operation, B: Backend> {
-    handle: Handle<B>,
-    /// The slot; the handle owns its result until taken. `None` afterwards.
-    key: Option<Key>,
+    /// The driver's memory. Valid while the slot is ours: the driver itself keeps it as long as it
+    /// lives, and [`Kept`](crate::handle::Kept) after that, until the last slot in use is freed.
+    shared: NonNull<Shared<B>>,
+    /// The slot, whose result is ours to take. `None` afterwards.
+    slot: Option<SlotRef>,
     operation: PhantomData<fn() -> O>,
 }
 
 impl<O: Operation, B: Backend> Op<O, B> {
+    /// The handle of the operation of this type that was just started in `slot`.
     #[inline(always)]
-    pub(crate) fn new(handle: Handle<B>, key: Key) -> Self {
-        Self { handle, key: Some(key), operation: PhantomData }
+    pub(crate) fn new(shared: &Rc<Shared<B>>, slot: SlotRef) -> Self {
+        Self { shared: NonNull::from(&**shared), slot: Some(slot), operation: PhantomData }
+    }
+
+    /// The driver's memory and the slot, as long as the result was not taken.
+    #[inline(always)]
+    fn parts(&self) -> Option<(&Shared<B>, SlotRef)> {
+        let slot = self.slot?;
+        // SAFETY: the slot is ours, and so the memory is valid; see the field.
+        Some((unsafe { self.shared.as_ref() }, slot))
     }
 
     /// The result, if the operation is done. `None` before, and after it was taken.
     #[inline(always)]
     pub fn try_take(&mut self) -> Option<O::Output> {
-        let output = self.handle.take::<O>(self.key?)?;
-        self.key = None;
-        Some(output)
+        let (shared, slot) = self.parts()?;
+        let mut core = shared.core.borrow_mut();
+        // SAFETY: the slot was started with this type, and `self.slot` is `None` once it was taken.
+        let (operation, completion) = unsafe { core.take::<O>(slot) }?;
+        let kept = core.last_kept();
+        drop(core);
+        self.slot = None;
+        drop(kept); // the last reference to `shared`, perhaps
+        Some(operation.complete(completion))
     }
 
     /// Makes the driver report `token` from `Driver::next_done` when the operation is done, for
     /// loops without wakers. `u64::MAX` stands for no token.
     #[inline(always)]
     pub fn set_token(&mut self, token: u64) {
-        if let Some(key) = self.key {
-            self.handle.set_token(key, token);
+        if let Some((shared, slot)) = self.parts() {
+            shared.set_token(slot, token);
         }
     }
 
     /// Asks the kernel to cancel the operation, which then ends with `ECANCELED`; or well, if it
     /// was quicker. Go on to await it either way.
     pub fn cancel(&mut self) {
-        if let Some(key) = self.key {
-            self.handle.cancel(key);
+        if let Some((shared, slot)) = self.parts() {
+            shared.cancel(slot);
         }
     }
 }
@@ -299,12 +316,12 @@ impl<O: Operation, B: Backend> Future for Op<O, B> {
     /// When polled again after it was ready, and when the driver was dropped and could not get the
     /// operation's memory back from the kernel.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<O::Output> {
-        let key = self.key.expect("an operation is not polled again after it was ready");
-        if !self.handle.register(key, cx.waker()) {
+        let (shared, slot) =
+            self.parts().expect("an operation is not polled again after it was ready");
+        if !shared.register(slot, cx.waker()) {
             return Poll::Pending;
         }
-        let output = self.try_take().expect("the operation is done");
-        Poll::Ready(output)
+        Poll::Ready(self.try_take().expect("the operation is done"))
     }
 }
 
@@ -314,14 +331,14 @@ impl<O: Operation, B: Backend> Unpin for Op<O, B> {}
 impl<O: Operation, B: Backend> Drop for Op<O, B> {
     #[inline(always)]
     fn drop(&mut self) {
-        if let Some(key) = self.key.take() {
-            self.handle.abandon(key);
+        if let Some((shared, slot)) = self.parts() {
+            drop(shared.abandon(slot)); // the last reference to `shared`, perhaps
         }
     }
 }
 
 impl<O: Operation, B: Backend> std::fmt::Debug for Op<O, B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Op").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("Op").field("is_taken", &self.slot.is_none()).finish_non_exhaustive()
     }
 }

@@ -17,8 +17,6 @@ use crate::op::{Class, Completion, Vtable};
 pub(crate) const CELL_BYTES: usize = 128;
 /// Slots allocated at a time.
 const CHUNK: u32 = 256;
-/// The end of a list.
-pub(crate) const NIL: u32 = u32::MAX;
 
 /// Who owns a slot's cell, and what may happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +72,8 @@ impl Notify {
 /// What the driver knows of a slot.
 #[derive(Debug)]
 pub(crate) struct Header {
+    /// The slot's place in the slab; never changes.
+    pub(crate) index: u32,
     /// Changes each time the slot is freed, so that old keys match nothing.
     pub(crate) generation: u32,
     pub(crate) state: State,
@@ -83,8 +83,8 @@ pub(crate) struct Header {
     /// Place of the entry in the submission queue, while it may still be taken back.
     pub(crate) position: u32,
     /// The neighbors on the list that the slot is on: free, backlog or cancel.
-    pub(crate) next: u32,
-    pub(crate) prev: u32,
+    pub(crate) next: Option<SlotRef>,
+    pub(crate) prev: Option<SlotRef>,
     /// The result, once the state is `Done` or `Disposing`.
     pub(crate) completion: Completion,
     pub(crate) notify: Notify,
@@ -93,6 +93,22 @@ pub(crate) struct Header {
 }
 
 impl Header {
+    fn unused(index: u32) -> Self {
+        Self {
+            index,
+            generation: 0,
+            state: State::Free,
+            flags: 0,
+            class: Class::Bounded,
+            position: 0,
+            next: None,
+            prev: None,
+            completion: Completion::default(),
+            notify: Notify::none(),
+            vtable: None,
+        }
+    }
+
     #[inline(always)]
     pub(crate) fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
@@ -109,68 +125,81 @@ struct Slot {
     header: Header,
 }
 
+/// A slot of a slab. Only a slab makes one, and it stays valid as long as that slab.
+///
+/// Whoever keeps one keeps the slab alive: the slab's own lists do so by being part of it, and a handle
+/// of an operation does because its driver's memory outlives every slot in use (see `Shared`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotRef(NonNull<Slot>);
+
+impl SlotRef {
+    /// Where the slot's operation lies.
+    #[inline(always)]
+    pub(crate) fn cell(self) -> NonNull<Cell> {
+        // The cell is the first field.
+        self.0.cast()
+    }
+}
+
 /// All slots of a driver.
 pub(crate) struct Slab {
     /// Chunks of [`CHUNK`] slots each, owned, never given back before the slab's end.
     chunks: Vec<NonNull<Slot>>,
-    /// Slots in all chunks.
-    len: u32,
-    /// First free slot, or [`NIL`].
-    free: u32,
+    free: Option<SlotRef>,
     /// Slots in use.
     live: u32,
 }
 
 impl Slab {
     pub(crate) fn new() -> Self {
-        Self { chunks: Vec::new(), len: 0, free: NIL, live: 0 }
+        Self { chunks: Vec::new(), free: None, live: 0 }
     }
 
     /// Slots in use.
+    #[inline(always)]
     pub(crate) fn live(&self) -> u32 {
         self.live
     }
 
-    /// The indices of all slots, used or not.
-    pub(crate) fn indices(&self) -> std::ops::Range<u32> {
-        0..self.len
-    }
-
-    #[inline(always)]
-    fn slot(&self, index: u32) -> NonNull<Slot> {
-        assert!(index < self.len, "slot {index} of {}", self.len);
-        let chunk = self.chunks[(index / CHUNK) as usize];
-        // SAFETY: each chunk has CHUNK slots, and the remainder is less.
-        unsafe { chunk.add((index % CHUNK) as usize) }
+    /// Every slot, used or not.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = SlotRef> + use<> {
+        let len = self.chunks.len() * CHUNK as usize;
+        let chunks = self.chunks.clone();
+        (0..len).map(move |index| {
+            // SAFETY: each chunk has CHUNK slots, and the remainder is less.
+            SlotRef(unsafe { chunks[index / CHUNK as usize].add(index % CHUNK as usize) })
+        })
     }
 
     /// The slot's header.
-    ///
-    /// # Panics
-    /// When there is no such slot: keys from outside go through [`find`](Slab::find).
     #[inline(always)]
-    pub(crate) fn header(&mut self, index: u32) -> &mut Header {
-        // SAFETY: the slot lives as long as the slab; `&mut self` makes this the only reference to
-        // a header, and references to cells do not overlap it.
-        unsafe { &mut (*self.slot(index).as_ptr()).header }
+    pub(crate) fn header(&mut self, slot: SlotRef) -> &mut Header {
+        // SAFETY: the slot is one of a slab that still lives (the promise of `SlotRef`), and this is
+        // that slab, the only one of its driver; `&mut self` makes this the only reference to a
+        // header, and references to cells do not overlap it.
+        unsafe { &mut (*slot.0.as_ptr()).header }
     }
 
-    /// The header and the cell of the slot that `key` names, if its operation is still there.
+    /// The slot that an index from outside names, whatever is in it now.
     #[inline(always)]
-    pub(crate) fn find(&mut self, key: Key) -> Option<&mut Header> {
-        if key.index() >= self.len {
-            return None;
-        }
-        let header = self.header(key.index());
-        (header.generation == key.generation()).then_some(header)
+    pub(crate) fn slot(&self, index: u32) -> Option<SlotRef> {
+        let chunk = self.chunks.get((index / CHUNK) as usize)?;
+        // SAFETY: each chunk has CHUNK slots, and the remainder is less.
+        Some(SlotRef(unsafe { chunk.add((index % CHUNK) as usize) }))
     }
 
-    /// Where the slot's operation lies. Valid until the slab's end.
+    /// The slot that `key` names, if its operation is still there.
     #[inline(always)]
-    pub(crate) fn cell(&self, index: u32) -> NonNull<Cell> {
-        let slot = self.slot(index);
-        // SAFETY: the cell is a field of a slot that lives as long as the slab.
-        unsafe { NonNull::new_unchecked(&raw mut (*slot.as_ptr()).cell) }
+    pub(crate) fn find(&mut self, key: Key) -> Option<SlotRef> {
+        let slot = self.slot(key.index())?;
+        (self.header(slot).generation == key.generation()).then_some(slot)
+    }
+
+    /// The name of the operation in a slot.
+    #[inline(always)]
+    pub(crate) fn key(&mut self, slot: SlotRef) -> Key {
+        let header = self.header(slot);
+        Key::new(header.index, header.generation)
     }
 
     /// Takes a free slot. Its header is as [`release`](Slab::release) left it.
@@ -178,54 +207,50 @@ impl Slab {
     /// # Panics
     /// When 16,777,216 operations are under way.
     #[inline(always)]
-    pub(crate) fn allocate(&mut self) -> u32 {
-        if self.free == NIL {
-            self.grow();
-        }
-        let index = self.free;
-        self.free = self.header(index).next;
+    pub(crate) fn allocate(&mut self) -> SlotRef {
+        let slot = match self.free {
+            Some(slot) => slot,
+            None => self.grow(),
+        };
+        self.free = self.header(slot).next;
         self.live += 1;
-        index
+        slot
     }
 
     /// Puts a slot back whose cell holds nothing any more.
     #[inline(always)]
-    pub(crate) fn release(&mut self, index: u32) {
+    pub(crate) fn release(&mut self, slot: SlotRef) {
         let free = self.free;
-        let header = self.header(index);
+        let header = self.header(slot);
         header.generation = header.generation.wrapping_add(1);
         header.state = State::Free;
         header.flags = 0;
         header.next = free;
-        self.free = index;
+        self.free = Some(slot);
         self.live -= 1;
     }
 
+    /// Adds a chunk, and returns its first slot.
     #[cold]
     #[inline(never)]
-    fn grow(&mut self) {
-        assert!(self.len < SLOTS_MAX, "{SLOTS_MAX} operations are under way on one driver");
-        let chunk: Box<[Slot]> = (self.len..self.len + CHUNK)
+    fn grow(&mut self) -> SlotRef {
+        let len = self.chunks.len() as u32 * CHUNK;
+        assert!(len < SLOTS_MAX, "{SLOTS_MAX} operations are under way on one driver");
+        let chunk: Box<[Slot]> = (len..len + CHUNK)
             .map(|index| Slot {
                 cell: Cell([MaybeUninit::uninit(); CELL_BYTES]),
-                header: Header {
-                    generation: 0,
-                    state: State::Free,
-                    flags: 0,
-                    class: Class::Bounded,
-                    position: 0,
-                    next: if index + 1 < self.len + CHUNK { index + 1 } else { NIL },
-                    prev: NIL,
-                    completion: Completion::default(),
-                    notify: Notify::none(),
-                    vtable: None,
-                },
+                header: Header::unused(index),
             })
             .collect();
         let first = NonNull::new(Box::into_raw(chunk).cast()).expect("a box is not null");
         self.chunks.push(first);
-        self.free = self.len;
-        self.len += CHUNK;
+        let mut next = None;
+        for index in (len..len + CHUNK).rev() {
+            let slot = self.slot(index).expect("the chunk was just added");
+            self.header(slot).next = next;
+            next = Some(slot);
+        }
+        SlotRef(first)
     }
 }
 
@@ -243,53 +268,49 @@ impl Drop for Slab {
 /// A list of slots through their headers. A slot is on one list at most.
 #[derive(Debug)]
 pub(crate) struct List {
-    head: u32,
-    tail: u32,
+    head: Option<SlotRef>,
+    tail: Option<SlotRef>,
 }
 
 impl List {
     pub(crate) const fn new() -> Self {
-        Self { head: NIL, tail: NIL }
+        Self { head: None, tail: None }
     }
 
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.head == NIL
+        self.head.is_none()
     }
 
-    pub(crate) fn first(&self) -> Option<u32> {
-        (self.head != NIL).then_some(self.head)
+    pub(crate) fn first(&self) -> Option<SlotRef> {
+        self.head
     }
 
-    pub(crate) fn push_back(&mut self, slab: &mut Slab, index: u32) {
-        let header = slab.header(index);
-        header.next = NIL;
+    pub(crate) fn push_back(&mut self, slab: &mut Slab, slot: SlotRef) {
+        let header = slab.header(slot);
+        header.next = None;
         header.prev = self.tail;
-        if self.tail == NIL {
-            self.head = index;
-        } else {
-            slab.header(self.tail).next = index;
+        match self.tail {
+            None => self.head = Some(slot),
+            Some(tail) => slab.header(tail).next = Some(slot),
         }
-        self.tail = index;
+        self.tail = Some(slot);
     }
 
     /// Takes a slot off the list; it must be on it.
-    pub(crate) fn remove(&mut self, slab: &mut Slab, index: u32) {
-        let header = slab.header(index);
+    pub(crate) fn remove(&mut self, slab: &mut Slab, slot: SlotRef) {
+        let header = slab.header(slot);
         let (prev, next) = (header.prev, header.next);
-        if prev == NIL {
-            self.head = next;
-        } else {
-            slab.header(prev).next = next;
+        match prev {
+            None => self.head = next,
+            Some(prev) => slab.header(prev).next = next,
         }
-        if next == NIL {
-            self.tail = prev;
-        } else {
-            slab.header(next).prev = prev;
+        match next {
+            None => self.tail = prev,
+            Some(next) => slab.header(next).prev = prev,
         }
     }
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -297,43 +318,44 @@ mod tests {
     #[test]
     fn a_freed_slot_answers_to_no_old_key() {
         let mut slab = Slab::new();
-        let index = slab.allocate();
-        let key = Key::new(index, slab.header(index).generation);
-        assert!(slab.find(key).is_some());
-        slab.release(index);
-        assert!(slab.find(key).is_none());
-        assert_eq!(slab.allocate(), index);
-        assert!(slab.find(key).is_none());
-        assert!(slab.find(Key::new(SLOTS_MAX - 1, 0)).is_none());
+        let slot = slab.allocate();
+        let key = slab.key(slot);
+        assert_eq!(slab.find(key), Some(slot));
+        slab.release(slot);
+        assert_eq!(slab.find(key), None);
+        assert_eq!(slab.allocate(), slot);
+        assert_eq!(slab.find(key), None);
+        assert_eq!(slab.find(Key::new(SLOTS_MAX - 1, 0)), None);
     }
 
     #[test]
-    fn cells_stay_where_they_are_while_the_slab_grows() {
+    fn slots_stay_where_they_are_while_the_slab_grows() {
         let mut slab = Slab::new();
-        let first = slab.allocate();
-        let cell = slab.cell(first);
-        for _ in 0..10 * CHUNK {
-            slab.allocate();
+        let slots: Vec<SlotRef> = (0..10 * CHUNK).map(|_| slab.allocate()).collect();
+        assert_eq!(slab.live(), 10 * CHUNK);
+        for (index, &slot) in slots.iter().enumerate() {
+            assert_eq!(slab.slot(index as u32), Some(slot));
+            assert_eq!(slab.header(slot).index, index as u32);
         }
-        assert_eq!(slab.cell(first), cell);
-        assert_eq!(slab.live(), 10 * CHUNK + 1);
+        assert_eq!(slab.slot(10 * CHUNK), None);
+        assert!(slab.slots().eq(slots));
     }
 
     #[test]
     fn a_list_is_first_in_first_out_and_gives_up_any_member() {
         let mut slab = Slab::new();
-        let slots: Vec<u32> = (0..5).map(|_| slab.allocate()).collect();
+        let slots: Vec<SlotRef> = (0..5).map(|_| slab.allocate()).collect();
         let mut list = List::new();
-        for &index in &slots {
-            list.push_back(&mut slab, index);
+        for &slot in &slots {
+            list.push_back(&mut slab, slot);
         }
         list.remove(&mut slab, slots[2]);
         list.remove(&mut slab, slots[0]);
         list.remove(&mut slab, slots[4]);
         let mut left = Vec::new();
-        while let Some(index) = list.first() {
-            list.remove(&mut slab, index);
-            left.push(index);
+        while let Some(slot) = list.first() {
+            list.remove(&mut slab, slot);
+            left.push(slot);
         }
         assert_eq!(left, [slots[1], slots[3]]);
         assert!(list.is_empty());

@@ -3,10 +3,9 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::FileType;
-use rustix::time::ClockId;
 use sakia_ring::{Builder, Cqe, Entered, Host, IoVec, Kernel, Opcode, Position, Probe, Ring, Sqe};
 
 use crate::backend::{Backend, Descriptors, FileKind};
@@ -17,6 +16,8 @@ pub struct Uring<H: Host = Kernel> {
     ring: Ring<H>,
     /// `None` from a kernel that cannot tell what it supports.
     probe: Option<Probe>,
+    /// The zero of the backend's time.
+    since: Instant,
 }
 
 impl Uring {
@@ -41,7 +42,7 @@ impl<H: Host> Uring<H> {
     /// Takes over a ring with nothing in flight.
     pub fn from_ring(ring: Ring<H>) -> Self {
         let probe = ring.probe().ok();
-        Self { ring, probe }
+        Self { ring, probe, since: Instant::now() }
     }
 
     /// The ring, for what the driver does not do itself.
@@ -119,8 +120,7 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
     }
 
     fn now(&self) -> Duration {
-        let now = rustix::time::clock_gettime(ClockId::Monotonic);
-        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+        self.since.elapsed()
     }
 
     fn nap(&mut self, duration: Duration) {

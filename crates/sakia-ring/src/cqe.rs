@@ -82,3 +82,42 @@ impl fmt::Debug for CqeFlags {
         write!(f, "CqeFlags({:#x})", self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cqe(res: i32, flags: u32) -> Cqe {
+        Cqe { user_data: 1, res, flags: CqeFlags(flags) }
+    }
+
+    #[test]
+    fn a_result_is_a_count_or_an_errno() {
+        assert_eq!(cqe(0, 0).result().unwrap(), 0);
+        assert_eq!(cqe(i32::MAX, 0).result().unwrap(), i32::MAX as u32);
+        assert_eq!(cqe(-5, 0).result().unwrap_err().raw_os_error(), Some(5));
+        // No kernel says this; a host may.
+        assert!(cqe(i32::MIN, 0).result().is_err());
+    }
+
+    #[test]
+    fn each_flag_is_told_from_the_others() {
+        let said = |flags: u32| {
+            let flags = CqeFlags(flags);
+            [
+                flags.buffer_id().is_some(),
+                flags.has_more(),
+                flags.is_socket_nonempty(),
+                flags.is_notification(),
+                flags.has_more_buffer(),
+            ]
+        };
+        for bit in 0..5 {
+            let mut expected = [false; 5];
+            expected[bit] = true;
+            assert_eq!(said(1 << bit), expected, "bit {bit}");
+        }
+        assert_eq!(CqeFlags(0xffff << 16 | 1).buffer_id(), Some(0xffff));
+        assert_eq!(CqeFlags(0xffff << 16).buffer_id(), None);
+    }
+}

@@ -22,6 +22,9 @@ static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 /// an epoch. No lock: a child forked while another thread held one could never take it.
 static NEWEST: AtomicU64 = AtomicU64::new(0);
 
+/// An epoch that no process gets to.
+const CLOSED: u64 = u64::MAX;
+
 /// Says whether the process is still the one in which it was made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sentinel {
@@ -57,6 +60,11 @@ impl Sentinel {
         Ok(Self { page, epoch })
     }
 
+    /// Makes [`is_intact`](Sentinel::is_intact) false from now on, in this process too.
+    pub(crate) fn close(&mut self) {
+        self.epoch = CLOSED;
+    }
+
     /// True in the process that made the sentinel, false in every child of it.
     #[inline(always)]
     pub(crate) fn is_intact(&self) -> bool {
@@ -70,7 +78,7 @@ fn page() -> io::Result<NonNull<AtomicU64>> {
     if let Some(page) = NonNull::new(PAGE.load(Ordering::Acquire)) {
         return Ok(page);
     }
-    let len = rustix::param::page_size();
+    let len = crate::sys::PAGE_BYTES_MAX;
     // SAFETY: a new anonymous map at an address the kernel chooses.
     let addr = unsafe {
         rustix::mm::mmap_anonymous(
@@ -102,4 +110,26 @@ pub(crate) fn forked_error() -> io::Error {
     io::Error::other(
         "the ring belongs to the parent process: a forked child must create a ring of its own",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sentinels_of_a_process_agree() {
+        let made: Vec<_> =
+            (0..8).map(|_| std::thread::spawn(|| Sentinel::new().unwrap())).collect();
+        let made: Vec<_> = made.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert!(made.iter().all(Sentinel::is_intact));
+        assert!(made.iter().all(|sentinel| sentinel.epoch == made[0].epoch));
+    }
+
+    #[test]
+    fn a_closed_sentinel_is_not_intact_and_its_copies_are() {
+        let copy = Sentinel::new().unwrap();
+        let mut closed = copy;
+        closed.close();
+        assert!(!closed.is_intact() && copy.is_intact());
+    }
 }

@@ -8,6 +8,7 @@
 //! - [`Builder`] finds the best ring that the kernel grants, by trying, and records what it did not
 //!   get ([`SetupReport`]).
 //! - [`Ring`] belongs to one thread; a [`DisabledRing`] can be sent to it.
+//! - [`BufRing`] is a queue of buffers that the kernel picks from.
 //! - [`Host`] stands for the system calls, so that an embedder can make them its own way.
 //!
 //! ```
@@ -28,9 +29,11 @@
 //! # }
 //! ```
 
+mod buf_ring;
 mod cqe;
 mod fork;
 mod host;
+mod register;
 mod ring;
 mod setup;
 mod shared;
@@ -38,9 +41,11 @@ mod sqe;
 mod sys;
 mod wait;
 
+pub use buf_ring::BufRing;
 pub use cqe::{Cqe, CqeFlags};
 pub use host::{Host, Kernel};
+pub use register::{CancelTarget, IoVec, IowqMaxWorkers, Probe, send_message};
 pub use ring::{DisabledRing, Entered, Position, Ring};
 pub use setup::{Builder, Restriction, SetupError, SetupReport, SetupStep, disabled_sysctl};
 pub use sqe::{AT_FDCWD, CURRENT_POSITION, Opcode, Sqe, sqe_flags};
-pub use sys::Params;
+pub use sys::{PAGE_BYTES_MAX, Params};

@@ -18,6 +18,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -28,7 +29,7 @@ use crate::host::{Host, Kernel, raw};
 use crate::setup::{Builder, SetupError, SetupReport};
 use crate::shared::Queues;
 use crate::sqe::Sqe;
-use crate::sys;
+use crate::sys::{self, io_uring_register_op as register_op};
 use crate::wait::{WaitRegion, timespec};
 
 /// What a ring consists of from set-up to its end.
@@ -36,27 +37,62 @@ pub(crate) struct Parts<H: Host> {
     pub(crate) queues: Queues,
     /// Memory for the timeouts of waits, where the kernel accepted it.
     pub(crate) wait: Option<WaitRegion>,
-    /// Tells whether this is the process that set the ring up.
+    /// Checked before every touch of the queues: intact in the process that set the ring up, unless
+    /// the ring has lost its queues.
     pub(crate) sentinel: Sentinel,
+    /// As it was at set-up: tells who may end the maps.
+    pub(crate) origin: Sentinel,
+    /// Unlike that of any other ring of this process or an ancestor.
+    pub(crate) id: u64,
     pub(crate) fd: OwnedFd,
     pub(crate) host: H,
 }
 
+/// A number that no other ring has.
+pub(crate) fn next_ring_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 impl<H: Host> Parts<H> {
-    /// Refuses to act in a forked child.
+    /// Refuses to act in a forked child, and on a ring that has lost its queues.
     #[inline(always)]
     pub(crate) fn check_process(&self) -> io::Result<()> {
-        if self.sentinel.is_intact() {
-            Ok(())
+        if self.sentinel.is_intact() { Ok(()) } else { Err(self.refusal()) }
+    }
+
+    #[cold]
+    fn refusal(&self) -> io::Error {
+        if self.origin.is_intact() {
+            io::Error::other(
+                "the ring is unusable: its queues were resized and the new ones could not be mapped",
+            )
         } else {
-            Err(forked_error())
+            forked_error()
         }
+    }
+
+    /// One `io_uring_register(2)` on this ring, unless it must refuse.
+    ///
+    /// # Safety
+    ///
+    /// - `arg` and `nr_args` are what `opcode` expects, and memory that the kernel keeps stays
+    ///   valid until it is unregistered or the ring is gone.
+    pub(crate) unsafe fn register(
+        &self,
+        opcode: sys::io_uring_register_op,
+        arg: *mut c_void,
+        nr_args: u32,
+    ) -> io::Result<u32> {
+        self.check_process()?;
+        // SAFETY: the caller's duties are the same.
+        unsafe { self.host.register(raw(&self.fd), opcode as u32, arg, nr_args) }
     }
 }
 
 impl<H: Host> Drop for Parts<H> {
     fn drop(&mut self) {
-        if self.sentinel.is_intact() {
+        if self.origin.is_intact() {
             // SAFETY: this process made the maps, and `self` ends here.
             unsafe { self.queues.unmap(&self.host) };
         } else if let Some(wait) = self.wait.take() {
@@ -80,32 +116,15 @@ impl<H: Host> DisabledRing<H> {
     /// # Errors
     /// [`SetupError`] with the errno of the call; in a forked child always.
     pub fn enable(self) -> Result<Ring<H>, SetupError> {
-        let Self {
-            parts,
-            registered_fd,
-            mut report,
-        } = self;
-        let opcode = sys::io_uring_register_op::IORING_REGISTER_ENABLE_RINGS as u32;
-        let enabled = parts.check_process().and_then(|()| {
-            // SAFETY: the call takes no argument.
-            unsafe {
-                parts
-                    .host
-                    .register(raw(&parts.fd), opcode, ptr::null_mut(), 0)
-            }
-        });
-        if let Err(error) = enabled {
-            return Err(SetupError::new(
-                "io_uring_register(ENABLE_RINGS)",
-                error,
-                &report,
-            ));
-        }
-        let iowait = if report.no_iowait() {
-            sys::IORING_ENTER_NO_IOWAIT
-        } else {
-            0
+        let Self { parts, registered_fd, mut report } = self;
+        // SAFETY: the call takes no argument.
+        let enabled = unsafe {
+            parts.register(register_op::IORING_REGISTER_ENABLE_RINGS, ptr::null_mut(), 0)
         };
+        if let Err(error) = enabled {
+            return Err(SetupError::new("io_uring_register(ENABLE_RINGS)", error, &report));
+        }
+        let iowait = if report.no_iowait() { sys::IORING_ENTER_NO_IOWAIT } else { 0 };
         let mut ring = Ring {
             enter_ring: raw(&parts.fd) as u32,
             submit_flags: 0,
@@ -122,15 +141,17 @@ impl<H: Host> DisabledRing<H> {
             }
         }
         ring.report = report;
-        Ok(ring)
+        // A filter may allow to set up and not to enter. Submits nothing and waits for nothing.
+        match ring.enter(0, None) {
+            Ok(_) => Ok(ring),
+            Err(error) => Err(SetupError::new("io_uring_enter", error, &ring.report)),
+        }
     }
 }
 
 impl<H: Host> fmt::Debug for DisabledRing<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DisabledRing")
-            .field("fd", &self.parts.fd)
-            .finish_non_exhaustive()
+        f.debug_struct("DisabledRing").field("fd", &self.parts.fd).finish_non_exhaustive()
     }
 }
 
@@ -157,7 +178,9 @@ impl Position {
 pub struct Entered {
     /// Entries that the kernel consumed.
     pub consumed: u32,
-    /// The timeout passed before enough completions had come.
+    /// The timeout passed, nothing was consumed and no completion is ready. False does not mean that
+    /// `min_complete` was reached: the kernel tells why it came back only when it has nothing better
+    /// to tell.
     pub timed_out: bool,
 }
 
@@ -175,7 +198,7 @@ pub struct Ring<H: Host = Kernel> {
     /// The place of the descriptor among the thread's registered rings.
     registered_index: Option<u32>,
     pub(crate) parts: Parts<H>,
-    report: SetupReport,
+    pub(crate) report: SetupReport,
     /// Only the owner thread may enter, and its registered index means something only there.
     thread: PhantomData<*mut ()>,
 }
@@ -251,14 +274,15 @@ impl<H: Host> Ring<H> {
         unsafe { self.call(0, 0, ptr::null(), 0) }.map(|entered| entered.consumed)
     }
 
-    /// Gives the pushed entries to the kernel, lets it finish what has become ready, and waits for
-    /// at least `min_complete` completions, or until `timeout` has passed.
+    /// Gives the pushed entries to the kernel, lets it finish what has become ready, and waits until
+    /// at least `min_complete` completions are ready, those counted that were before, or until
+    /// `timeout` has passed.
     ///
     /// The kernel finishes at most `max(20, min_complete)` operations per call, so a large
     /// `min_complete` with a zero timeout drains more at once.
     ///
     /// # Errors
-    /// - `EINTR`: a signal came, and nothing was submitted.
+    /// - `EINTR`: a signal came, nothing was consumed and no completion is ready.
     /// - `EAGAIN`, `EBUSY`: the kernel wants completions reaped, or has no memory; try again later.
     /// - `EBADR`: completions were lost; the ring cannot be trusted any more.
     /// - `EEXIST`: called on another thread than the owner.
@@ -282,12 +306,7 @@ impl<H: Host> Ring<H> {
             // SAFETY: as above; with these flags the argument is an offset in the registered
             // region, at which `set` has just written an entry of this size.
             return unsafe {
-                self.call(
-                    min_complete,
-                    flags,
-                    arg,
-                    size_of::<sys::io_uring_reg_wait>(),
-                )
+                self.call(min_complete, flags, arg, size_of::<sys::io_uring_reg_wait>())
             };
         }
         let ts = timespec(timeout);
@@ -299,14 +318,7 @@ impl<H: Host> Ring<H> {
         };
         let flags = flags | sys::IORING_ENTER_EXT_ARG;
         // SAFETY: as above; the argument and the time it points to outlive the call.
-        unsafe {
-            self.call(
-                min_complete,
-                flags,
-                (&raw const arg).cast(),
-                size_of_val(&arg),
-            )
-        }
+        unsafe { self.call(min_complete, flags, (&raw const arg).cast(), size_of_val(&arg)) }
     }
 
     /// One `io_uring_enter(2)` with everything that is pending.
@@ -329,26 +341,15 @@ impl<H: Host> Ring<H> {
         let flags = flags | self.submit_flags;
         // SAFETY: the entries' memory is promised by `push`, the argument by the caller.
         let result = unsafe {
-            self.parts.host.enter(
-                self.enter_ring,
-                to_submit,
-                min_complete,
-                flags,
-                arg,
-                arg_size,
-            )
+            self.parts.host.enter(self.enter_ring, to_submit, min_complete, flags, arg, arg_size)
         };
         // The returned count is not used: the head says the same, on error too.
         let consumed = queues.refresh();
         match result {
-            Ok(_) => Ok(Entered {
-                consumed,
-                timed_out: false,
-            }),
-            Err(error) if error.raw_os_error() == Some(Errno::TIME.raw_os_error()) => Ok(Entered {
-                consumed,
-                timed_out: true,
-            }),
+            Ok(_) => Ok(Entered { consumed, timed_out: false }),
+            Err(error) if error.raw_os_error() == Some(Errno::TIME.raw_os_error()) => {
+                Ok(Entered { consumed, timed_out: true })
+            }
             Err(error) => Err(error),
         }
     }
@@ -356,22 +357,14 @@ impl<H: Host> Ring<H> {
     /// Completions that can be reaped now. 0 in a forked child.
     #[inline(always)]
     pub fn cq_ready(&self) -> u32 {
-        if self.parts.sentinel.is_intact() {
-            self.parts.queues.ready()
-        } else {
-            0
-        }
+        if self.parts.sentinel.is_intact() { self.parts.queues.ready() } else { 0 }
     }
 
     /// Copies completions out to the front of `out`, oldest first, and gives their places back to
     /// the kernel. Returns how many; 0 in a forked child.
     #[inline(always)]
     pub fn reap(&mut self, out: &mut [Cqe]) -> usize {
-        if self.parts.sentinel.is_intact() {
-            self.parts.queues.copy_out(out)
-        } else {
-            0
-        }
+        if self.parts.sentinel.is_intact() { self.parts.queues.copy_out(out) } else { 0 }
     }
 
     /// Operations have become ready, and the next [`enter`](Ring::enter) will finish them.
@@ -393,26 +386,18 @@ impl<H: Host> Ring<H> {
     /// Completions that the kernel lost for want of memory, ever. With any, the ring cannot be
     /// trusted.
     pub fn cq_lost(&self) -> u32 {
-        if self.parts.sentinel.is_intact() {
-            self.parts.queues.lost()
-        } else {
-            0
-        }
+        if self.parts.sentinel.is_intact() { self.parts.queues.lost() } else { 0 }
     }
 
     /// Entries that the kernel ignored as malformed, ever; 0 unless the host misbehaves.
     pub fn sq_dropped(&self) -> u32 {
-        if self.parts.sentinel.is_intact() {
-            self.parts.queues.dropped()
-        } else {
-            0
-        }
+        if self.parts.sentinel.is_intact() { self.parts.queues.dropped() } else { 0 }
     }
 
     /// Whether this is the process that set the ring up, and not a forked child.
     #[inline(always)]
     pub fn is_owned_by_process(&self) -> bool {
-        self.parts.sentinel.is_intact()
+        self.parts.origin.is_intact()
     }
 
     /// Takes one of the thread's 16 places for registered rings.
@@ -422,12 +407,10 @@ impl<H: Host> Ring<H> {
             resv: 0,
             data: raw(&self.parts.fd) as u64,
         };
-        let opcode = sys::io_uring_register_op::IORING_REGISTER_RING_FDS as u32;
         // SAFETY: one update, which the kernel reads and writes during the call.
         unsafe {
-            self.parts
-                .host
-                .register(raw(&self.parts.fd), opcode, (&raw mut update).cast(), 1)?;
+            let arg = (&raw mut update).cast();
+            self.parts.register(register_op::IORING_REGISTER_RING_FDS, arg, 1)?;
         }
         self.registered_index = Some(update.offset);
         self.enter_ring = update.offset;
@@ -441,21 +424,16 @@ impl<H: Host> Drop for Ring<H> {
         let Some(offset) = self.registered_index else {
             return;
         };
-        if !self.parts.sentinel.is_intact() {
+        if !self.parts.origin.is_intact() {
             return; // the place is the parent thread's
         }
-        let mut update = sys::io_uring_rsrc_update {
-            offset,
-            resv: 0,
-            data: 0,
-        };
-        let opcode = sys::io_uring_register_op::IORING_UNREGISTER_RING_FDS as u32;
+        let mut update = sys::io_uring_rsrc_update { offset, resv: 0, data: 0 };
+        let opcode = register_op::IORING_UNREGISTER_RING_FDS as u32;
+        // Not through `Parts::register`: a ring that has lost its queues gives its place back too.
         // SAFETY: one update, which the kernel reads during the call. Closing the descriptor alone
         // would leave the place taken, and the ring alive. A failure leaves just that.
         unsafe {
-            self.parts
-                .host
-                .register(raw(&self.parts.fd), opcode, (&raw mut update).cast(), 1)
+            self.parts.host.register(raw(&self.parts.fd), opcode, (&raw mut update).cast(), 1)
         }
         .ok();
     }

@@ -17,8 +17,8 @@ use rustix::process::Resource;
 
 use crate::fork::Sentinel;
 use crate::host::{Host, Kernel, raw};
-use crate::ring::{DisabledRing, Parts, Ring};
-use crate::shared::Queues;
+use crate::ring::{DisabledRing, Parts, Ring, next_ring_id};
+use crate::shared::{CQ_ENTRIES_MAX, Queues, SQ_ENTRIES_MAX};
 use crate::sys::{self, Params};
 use crate::wait::WaitRegion;
 
@@ -150,6 +150,8 @@ impl<H: Host> Builder<H> {
             queues,
             wait: None,
             sentinel,
+            origin: sentinel,
+            id: next_ring_id(),
             fd,
             host: self.host,
         };
@@ -165,33 +167,16 @@ impl<H: Host> Builder<H> {
             report.registered_wait = parts.wait.is_some();
         }
         if let Err(error) = register_restrictions(&parts, &self.restrictions) {
-            return Err(SetupError::new(
-                "io_uring_register(RESTRICTIONS)",
-                error,
-                &report,
-            ));
+            return Err(SetupError::new("io_uring_register(RESTRICTIONS)", error, &report));
         }
-        Ok(DisabledRing {
-            parts,
-            registered_fd: self.registered_fd,
-            report,
-        })
+        Ok(DisabledRing { parts, registered_fd: self.registered_fd, report })
     }
 
     /// Asks the kernel for less and less until it grants a ring.
     fn descend(&self, report: &mut SetupReport) -> Result<(OwnedFd, Queues, Params), SetupError> {
-        let mut sq_entries = self.sq_entries.clamp(1, 32_768).next_power_of_two();
-        let mut cq_entries = self
-            .cq_entries
-            .clamp(sq_entries, 65_536)
-            .next_power_of_two()
-            .max(sq_entries);
+        let (mut sq_entries, mut cq_entries) = queue_sizes(self.sq_entries, self.cq_entries);
         let sq_min = sq_entries.min(SQ_ENTRIES_MIN);
-        let mut optional = if self.sq_array {
-            0
-        } else {
-            sys::IORING_SETUP_NO_SQARRAY
-        };
+        let mut optional = if self.sq_array { 0 } else { sys::IORING_SETUP_NO_SQARRAY };
         loop {
             // SAFETY: plain integers, for which zero is a value.
             let mut params: Params = unsafe { std::mem::zeroed() };
@@ -223,6 +208,13 @@ impl<H: Host> Builder<H> {
             }
         }
     }
+}
+
+/// The sizes that the kernel grants for these wishes.
+pub(crate) fn queue_sizes(sq_entries: u32, cq_entries: u32) -> (u32, u32) {
+    let sq_entries = sq_entries.clamp(1, SQ_ENTRIES_MAX).next_power_of_two();
+    let cq_entries = cq_entries.clamp(sq_entries, CQ_ENTRIES_MAX).next_power_of_two();
+    (sq_entries, cq_entries)
 }
 
 /// What a restricted ring still allows. Source: `io_uring_register(2)`,
@@ -257,16 +249,9 @@ fn register_restrictions<H: Host>(parts: &Parts<H>, allowed: &[Restriction]) -> 
         }
     };
     let mut list: Vec<_> = allowed.iter().map(entry).collect();
-    let opcode = sys::io_uring_register_op::IORING_REGISTER_RESTRICTIONS as u32;
+    let opcode = sys::io_uring_register_op::IORING_REGISTER_RESTRICTIONS;
     // SAFETY: an array of `list.len()` restrictions, which the kernel copies.
-    unsafe {
-        parts.host.register(
-            raw(&parts.fd),
-            opcode,
-            list.as_mut_ptr().cast(),
-            list.len() as u32,
-        )?;
-    }
+    unsafe { parts.register(opcode, list.as_mut_ptr().cast(), list.len() as u32)? };
     Ok(())
 }
 
@@ -301,21 +286,13 @@ pub struct SetupStep {
 
 impl fmt::Display for SetupStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}: {}",
-            self.what,
-            io::Error::from_raw_os_error(self.errno)
-        )
+        write!(f, "{}: {}", self.what, io::Error::from_raw_os_error(self.errno))
     }
 }
 
 impl SetupReport {
     pub(crate) fn step(&mut self, what: &'static str, error: &io::Error) {
-        self.steps.push(SetupStep {
-            what,
-            errno: error.raw_os_error().unwrap_or(0),
-        });
+        self.steps.push(SetupStep { what, errno: error.raw_os_error().unwrap_or(0) });
     }
 
     /// The names of the granted setup flags, without their prefix.
@@ -335,11 +312,7 @@ impl SetupReport {
 }
 
 fn names(bits: u32, table: &[(u32, &'static str)]) -> Vec<&'static str> {
-    table
-        .iter()
-        .filter(|(bit, _)| bits & bit != 0)
-        .map(|&(_, name)| name)
-        .collect()
+    table.iter().filter(|(bit, _)| bits & bit != 0).map(|&(_, name)| name).collect()
 }
 
 const SETUP_FLAGS: &[(u32, &str)] = &[
@@ -390,11 +363,7 @@ pub struct SetupError {
 
 impl SetupError {
     pub(crate) fn new(call: &'static str, source: io::Error, report: &SetupReport) -> Self {
-        Self {
-            call,
-            source,
-            steps: report.steps.clone(),
-        }
+        Self { call, source, steps: report.steps.clone() }
     }
 
     /// The errno of the failed call; `None` when it was not a system call that failed.
@@ -500,4 +469,49 @@ pub fn disabled_sysctl() -> Option<u8> {
     let mut text = [0; 4];
     let len = rustix::io::read(&file, &mut text).ok()?;
     std::str::from_utf8(&text[..len]).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_what_the_kernel_grants() {
+        let sizes = [
+            ((0, 0), (1, 1)),
+            ((1, 1), (1, 1)),
+            ((3, 5), (4, 8)),
+            ((100, 0), (128, 128)),
+            ((256, 4096), (256, 4096)),
+            ((32_768, 65_536), (32_768, 65_536)),
+            ((32_769, 65_537), (32_768, 65_536)),
+            ((u32::MAX, u32::MAX), (32_768, 65_536)),
+            ((u32::MAX, 0), (32_768, 32_768)),
+        ];
+        for ((sq, cq), granted) in sizes {
+            assert_eq!(queue_sizes(sq, cq), granted, "{sq}, {cq}");
+        }
+    }
+
+    #[test]
+    fn each_flag_has_a_name_of_its_own() {
+        for table in [SETUP_FLAGS, FEATURES] {
+            let all = table.iter().fold(0, |all, (bit, _)| {
+                assert!(bit.is_power_of_two() && all & bit == 0);
+                all | bit
+            });
+            assert_eq!(names(all, table).len(), table.len());
+            assert!(names(0, table).is_empty());
+        }
+        assert!(names(REQUIRED, SETUP_FLAGS).len() as u32 == REQUIRED.count_ones());
+    }
+
+    #[test]
+    fn an_answer_that_makes_no_sense_is_not_a_refusal() {
+        let source = io::Error::new(io::ErrorKind::InvalidData, "nonsense");
+        let error = SetupError::new("io_uring_setup", source, &SetupReport::default());
+        assert!(!error.is_refusal());
+        assert_eq!((error.raw_os_error(), error.hint()), (None, None));
+        assert_eq!(error.to_string(), "io_uring_setup: nonsense");
+    }
 }

@@ -7,10 +7,12 @@
 //! Only the ring's owner thread calls these. Source: `io_uring(7)`, liburing `src/queue.c`.
 
 use std::io;
-use std::mem::size_of;
+use std::mem::{offset_of, size_of};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::cqe::Cqe;
 use crate::host::Host;
@@ -18,8 +20,8 @@ use crate::sqe::Sqe;
 use crate::sys::{self, Params};
 
 /// The kernel's own limits; an answer beyond them is not the kernel's.
-const SQ_ENTRIES_MAX: u32 = 32_768;
-const CQ_ENTRIES_MAX: u32 = 65_536;
+pub(crate) const SQ_ENTRIES_MAX: u32 = 32_768;
+pub(crate) const CQ_ENTRIES_MAX: u32 = 65_536;
 
 /// One map of the ring's memory.
 #[derive(Clone, Copy, Debug)]
@@ -99,14 +101,9 @@ impl Queues {
         let has_array = params.flags & sys::IORING_SETUP_NO_SQARRAY == 0;
         let cq_end = params.cq_off.cqes as usize + cq_entries as usize * size_of::<Cqe>();
         let sq_end = params.sq_off.array as usize + sq_entries as usize * size_of::<u32>();
-        let len = if has_array {
-            cq_end.max(sq_end)
-        } else {
-            cq_end
-        };
+        let len = if has_array { cq_end.max(sq_end) } else { cq_end };
         let map = |offset: u32, len: usize| {
-            host.map(fd.as_fd(), u64::from(offset), len)
-                .map(|addr| Map { addr, len })
+            host.map(fd.as_fd(), u64::from(offset), len).map(|addr| Map { addr, len })
         };
         let rings = map(sys::IORING_OFF_SQ_RING, len)?;
         let entries_len = sq_entries as usize * size_of::<Sqe>();
@@ -158,11 +155,34 @@ impl Queues {
                 unsafe { array.add(index as usize).as_ref() }.store(index, Ordering::Relaxed);
             }
         }
-        // A resized ring goes on where it was. No other thread has these yet.
+        // No other thread has these yet.
         queues.sq_head = field!(queues.kernel_sq_head).load(Ordering::Acquire);
         queues.sq_tail = queues.sq_head;
         queues.cq_head = field!(queues.kernel_cq_head).load(Ordering::Acquire);
         Ok(queues)
+    }
+
+    /// Maps the queues anew after the kernel has replaced them by ones that `params` describes, and
+    /// ends the old maps. Goes on at the same positions. On error the old maps stay, and what they
+    /// show is history.
+    ///
+    /// Nothing is pending: an entry that the kernel has not seen would be left behind.
+    pub(crate) fn remap<H: Host>(
+        &mut self,
+        host: &H,
+        fd: BorrowedFd<'_>,
+        params: &Params,
+    ) -> io::Result<()> {
+        debug_assert_eq!(self.pending(), 0);
+        let mut queues = Self::map(host, fd, params)?;
+        queues.sq_head = self.sq_head;
+        queues.sq_tail = self.sq_tail;
+        queues.cq_head = self.cq_head;
+        let mut old = std::mem::replace(self, queues);
+        // SAFETY: `host` made the old maps, in this process, or it could not have made the new ones
+        // of the same descriptor. `old` ends here.
+        unsafe { old.unmap(host) };
+        Ok(())
     }
 
     /// Ends both maps. Nothing of `self` may be used afterwards.
@@ -289,11 +309,105 @@ impl Queues {
     }
 }
 
+/// The entries of one provided-buffer ring, in a map of our own that the kernel reads and, with
+/// `IOU_PBUF_RING_INC`, writes.
+///
+/// Has no `Drop`: only its owner knows whether the kernel still uses the map. A forked child does
+/// not inherit it.
+#[derive(Debug)]
+pub(crate) struct BufQueue {
+    map: Map,
+    /// Entries before this one are filled; published by [`publish`](BufQueue::publish).
+    tail: u16,
+    mask: u16,
+}
+
+impl BufQueue {
+    /// Maps room for `entries`, a power of two up to 32,768, at a page of its own.
+    pub(crate) fn map(entries: u32) -> io::Result<Self> {
+        assert!(entries.is_power_of_two() && entries <= 32_768);
+        let len = (entries as usize * size_of::<sys::io_uring_buf>())
+            .next_multiple_of(crate::sys::PAGE_BYTES_MAX);
+        // SAFETY: a new anonymous map at an address the kernel chooses.
+        let addr = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::POPULATE,
+            )?
+        };
+        let queue = Self {
+            map: Map {
+                addr: NonNull::new(addr.cast()).expect("mmap never returns null without MAP_FIXED"),
+                len,
+            },
+            tail: 0,
+            mask: (entries - 1) as u16,
+        };
+        // A child must not share the pages by copy-on-write, or the kernel and the parent could end
+        // up with different copies.
+        // SAFETY: the range was mapped just above.
+        if let Err(errno) = unsafe { rustix::mm::madvise(addr, len, Advice::LinuxDontFork) } {
+            // SAFETY: the kernel's io_uring has not seen the map.
+            unsafe { queue.unmap() };
+            return Err(errno.into());
+        }
+        Ok(queue)
+    }
+
+    /// Ends the map.
+    ///
+    /// # Safety
+    ///
+    /// - No ring uses the map.
+    /// - This is the process that made it.
+    pub(crate) unsafe fn unmap(self) {
+        // SAFETY: a whole map of ours; the caller vouches that nothing uses it.
+        let result = unsafe { rustix::mm::munmap(self.map.addr.as_ptr().cast(), self.map.len) };
+        debug_assert!(result.is_ok(), "munmap of a buffer ring: {result:?}");
+    }
+
+    /// Where the entries are, as the kernel takes it.
+    pub(crate) fn address(&self) -> u64 {
+        self.map.addr.as_ptr().expose_provenance() as u64
+    }
+
+    pub(crate) fn entries(&self) -> u32 {
+        u32::from(self.mask) + 1
+    }
+
+    /// Fills the next entry. The kernel sees it after [`publish`](BufQueue::publish).
+    #[inline(always)]
+    pub(crate) fn write(&mut self, addr: u64, len: u32, id: u16) {
+        let index = usize::from(self.tail & self.mask);
+        let entries: NonNull<sys::io_uring_buf> = self.map.addr.cast();
+        // SAFETY: the masked index lies within the map, which is aligned to a page. The kernel does
+        // not look at the place: it lies at or after the published tail. Field by field, since the
+        // last two bytes of the first entry are the tail.
+        unsafe {
+            let entry = entries.add(index).as_ptr();
+            (&raw mut (*entry).addr).write(addr);
+            (&raw mut (*entry).len).write(len);
+            (&raw mut (*entry).bid).write(id);
+        }
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// Shows the kernel every entry written so far.
+    #[inline(always)]
+    pub(crate) fn publish(&mut self) {
+        const TAIL: usize = offset_of!(sys::io_uring_buf, resv);
+        // SAFETY: the tail is the last two bytes of the first entry, aligned, within the map; both
+        // sides access it atomically.
+        let tail: &AtomicU16 = unsafe { self.map.addr.add(TAIL).cast().as_ref() };
+        // Pairs with the kernel's acquire load when it picks a buffer: entries are written before.
+        tail.store(self.tail, Ordering::Release);
+    }
+}
+
 /// What a host gets told when its answers make no sense.
 #[cold]
 fn bogus(what: &'static str) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        format!("io_uring_setup: {what}"),
-    )
+    io::Error::new(io::ErrorKind::InvalidData, format!("io_uring_setup: {what}"))
 }

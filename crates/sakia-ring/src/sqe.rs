@@ -368,11 +368,7 @@ impl Sqe {
     /// Makes the file durable; only what is needed to read it back with `data_only`. Since 5.1.
     #[doc(alias = "io_uring_prep_fsync")]
     pub const fn fsync(fd: i32, data_only: bool) -> Self {
-        let flags = if data_only {
-            sys::IORING_FSYNC_DATASYNC
-        } else {
-            0
-        };
+        let flags = if data_only { sys::IORING_FSYNC_DATASYNC } else { 0 };
         Self::new(Opcode::FSYNC, fd, 0, 0, 0).op_flags(flags)
     }
 
@@ -398,11 +394,7 @@ impl Sqe {
     #[doc(alias = "io_uring_prep_poll_add")]
     pub const fn poll_add(fd: i32, events: u32) -> Self {
         // The kernel reads two 16-bit halves, the low one first, on either byte order.
-        let events = if cfg!(target_endian = "big") {
-            events.rotate_left(16)
-        } else {
-            events
-        };
+        let events = if cfg!(target_endian = "big") { events.rotate_left(16) } else { events };
         Self::new(Opcode::POLL_ADD, fd, 0, 0, 0).op_flags(events)
     }
 
@@ -446,4 +438,31 @@ impl Sqe {
 #[inline(always)]
 fn address<T>(pointer: *const T) -> u64 {
     pointer.expose_provenance() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_kernels() {
+        assert_eq!(Opcode::NOP.name(), Some("NOP"));
+        assert_eq!(Opcode(0), Opcode::NOP);
+        assert_eq!(Opcode::READ_FIXED.name(), Some("READ_FIXED"));
+        assert_eq!(Opcode(255).name(), None);
+    }
+
+    #[test]
+    fn a_no_op_in_place_keeps_only_the_user_data() {
+        let mut sqe = Sqe::fsync(9, true).flags(sqe_flags::LINK).user_data(77);
+        sqe.make_nop();
+        assert_eq!(sqe, Sqe::nop().user_data(77));
+    }
+
+    #[test]
+    fn flags_are_added_to_those_there() {
+        let sqe = Sqe::nop().flags(sqe_flags::ASYNC).fixed_file().buffer_group(5);
+        let all = sqe_flags::ASYNC | sqe_flags::FIXED_FILE | sqe_flags::BUFFER_SELECT;
+        assert_eq!((sqe.flags, sqe.buf_index), (all, 5));
+    }
 }

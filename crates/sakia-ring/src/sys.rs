@@ -21,6 +21,9 @@ pub(crate) use linux_raw_sys::io_uring::*;
 /// What the kernel is asked for and what it granted, as in `io_uring_setup(2)`.
 pub type Params = io_uring_params;
 
+/// The largest page size of the architecture: a multiple of whatever the kernel uses.
+pub const PAGE_BYTES_MAX: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 65_536 };
+
 /// Issues a system call of up to six arguments.
 ///
 /// # Safety
@@ -102,17 +105,7 @@ fn error_of(ret: isize) -> io::Error {
 pub(crate) unsafe fn io_uring_setup(entries: u32, params: &mut Params) -> io::Result<u32> {
     let params: *mut Params = params;
     // SAFETY: `params` is a valid, exclusive `io_uring_params`, and outlives the call.
-    check(unsafe {
-        syscall6(
-            __NR_io_uring_setup,
-            entries as usize,
-            params as usize,
-            0,
-            0,
-            0,
-            0,
-        )
-    })
+    check(unsafe { syscall6(__NR_io_uring_setup, entries as usize, params as usize, 0, 0, 0, 0) })
 }
 
 /// `io_uring_enter(2)`.

@@ -25,7 +25,7 @@ unsafe impl Send for WaitRegion {}
 impl WaitRegion {
     /// Maps the page and registers it with the disabled ring `ring`.
     pub(crate) fn register<H: Host>(host: &H, ring: i32) -> io::Result<Self> {
-        let len = rustix::param::page_size();
+        let len = crate::sys::PAGE_BYTES_MAX;
         // SAFETY: a new anonymous map at an address the kernel chooses.
         let addr = unsafe {
             rustix::mm::mmap_anonymous(
@@ -87,10 +87,42 @@ impl Drop for WaitRegion {
     }
 }
 
-/// The kernel's form of a duration. Longer than it can hold is as good as for ever.
+/// The kernel's form of a duration. More than a century is as good as for ever.
 pub(crate) fn timespec(duration: Duration) -> sys::__kernel_timespec {
+    // The kernel adds the present time to it in signed 64-bit nanoseconds, unchecked: the sum must
+    // not wrap, or the wait would end at once.
+    const CENTURY_S: u64 = 100 * 365 * 24 * 60 * 60;
     sys::__kernel_timespec {
-        tv_sec: duration.as_secs().min(i64::MAX as u64) as i64,
+        tv_sec: duration.as_secs().min(CENTURY_S) as i64,
         tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}
+
+/// The kernel's form of no timeout, where a call has no other way to say so.
+pub(crate) fn forever() -> sys::__kernel_timespec {
+    sys::__kernel_timespec { tv_sec: -1, tv_nsec: -1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_timeout_wraps_when_the_kernel_adds_the_time_of_day() {
+        let uptime_ns = 200 * 365 * 24 * 3600 * 1_000_000_000_i64 - 1;
+        for duration in [Duration::MAX, Duration::from_secs(u64::MAX), Duration::from_secs(1 << 40)]
+        {
+            let ts = timespec(duration);
+            let ns = ts.tv_sec.checked_mul(1_000_000_000).and_then(|ns| ns.checked_add(ts.tv_nsec));
+            assert!(ns.and_then(|ns| ns.checked_add(uptime_ns / 2)).is_some(), "{duration:?}");
+        }
+    }
+
+    #[test]
+    fn an_ordinary_timeout_is_exact() {
+        for duration in [Duration::ZERO, Duration::from_nanos(1), Duration::new(7, 999_999_999)] {
+            let ts = timespec(duration);
+            assert_eq!(Duration::new(ts.tv_sec as u64, ts.tv_nsec as u32), duration);
+        }
     }
 }

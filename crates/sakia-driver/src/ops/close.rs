@@ -39,7 +39,8 @@ impl<B: Backend> Handle<B> {
     /// counted.
     ///
     /// # Errors
-    /// As `close(2)`. The descriptor is gone in any case.
+    /// As `close(2)`. The descriptor is gone in any case. `EBADF`: it is being closed already, by way
+    /// of another clone.
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_close(3)`.

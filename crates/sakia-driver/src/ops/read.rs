@@ -65,7 +65,8 @@ unsafe impl<T: IoBufMut> Operation for Read<T> {
     #[inline(always)]
     fn entry(&mut self) -> Sqe {
         let len = transfer_len(self.buf.bytes_len());
-        Sqe::read(self.fd.raw(), self.buf.stable_mut_ptr(), len, self.offset)
+        let offset = if mutant!("read_ignores_offset") { 0 } else { self.offset };
+        Sqe::read(self.fd.raw(), self.buf.stable_mut_ptr(), len, offset)
     }
 
     #[inline(always)]

@@ -1,1 +1,354 @@
-//! A kernel in memory.
+//! A kernel in memory, for tests: deterministic, adversarial, without a system call.
+//!
+//! [`Sim`] is a [`Backend`] with two queues of any size and, behind them, files, pipes, a table of
+//! descriptors and a virtual clock. It does to a driver what a real kernel may do: completes
+//! operations inline, deferred or after a while, in any order; consumes fewer entries than there
+//! are; moves fewer bytes than were asked for; overflows; lets cancels come too late. It also does
+//! what a faulty kernel or a hostile host might: completes twice, or never, or what was not asked
+//! for. A [`SimHandle`] sets this up and looks at the outcome.
+//!
+//! # Determinism
+//!
+//! Every choice follows from the seed and from the calls made. Nothing depends on real time, on
+//! addresses or on hash maps, so the same seed and the same calls give the same events, and
+//! [`SimHandle::log_hash`] is equal. The log of a failing seed is the story of the failure.
+//!
+//! # Memory
+//!
+//! Paths and vectors are copied when an entry is consumed. Buffers are read and written when the
+//! operation is performed, which may be long after, and with
+//! [`late_writes`](SimBuilder::late_writes) at random moments before: whoever frees or reads a
+//! buffer too early is found out by Miri, by AddressSanitizer or by wrong bytes. Once its
+//! last completion is posted the memory of an operation is never touched. Dropping the backend ends
+//! nothing; see [`SimHandle::run_late`].
+//!
+//! # Time
+//!
+//! Passes only when somebody waits, naps or asks for it, and a little with every submit and enter.
+//! An enter that waits without a timeout for what can never happen does not hang: it fails with
+//! [`Deadlock`](std::io::ErrorKind::Deadlock) and lists what is under way.
+//!
+//! # Limits
+//!
+//! One flat folder, no directories; pipes but no sockets; everything is durable at once. Operations
+//! that are not there complete with `EINVAL`, as do links, drains, fixed files and provided buffers.
+//!
+//! # Layout
+//!
+//! `machine` and `cancel` know what is under way and when it ends; `ops` what an operation does;
+//! `kernel` the objects that it acts on; `queue`, `faults`, `log`, `random` what their names say.
+//! `memory` alone touches what drivers lend.
+//!
+//! One thread.
+
+mod cancel;
+mod faults;
+mod handle;
+mod kernel;
+mod log;
+mod machine;
+mod memory;
+mod ops;
+mod queue;
+mod random;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
+
+pub use self::faults::{EnterFault, Fault, FaultKind, Target};
+pub use self::handle::SimHandle;
+use self::machine::Machine;
+use crate::backend::{Backend, Descriptors};
+
+/// The byte that the simulation writes into buffers of reads that have not happened yet.
+pub const SCRIBBLE: u8 = memory::SCRIBBLE;
+
+/// How operations complete that could complete at once: the weight of each way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Routes {
+    /// While the entry is consumed.
+    pub inline: u16,
+    /// In an enter.
+    pub deferred: u16,
+    /// In an enter after a random delay.
+    pub worker: u16,
+}
+
+impl Routes {
+    /// All inline: every operation completes in the call that consumes it.
+    pub const INLINE: Self = Self { inline: 1, deferred: 0, worker: 0 };
+    /// All deferred.
+    pub const DEFERRED: Self = Self { inline: 0, deferred: 1, worker: 0 };
+    /// All with workers.
+    pub const WORKER: Self = Self { inline: 0, deferred: 0, worker: 1 };
+    /// All ways alike.
+    pub const MIXED: Self = Self { inline: 1, deferred: 1, worker: 1 };
+}
+
+/// Describes a simulated kernel. Made by [`Sim::builder`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct SimBuilder {
+    seed: u64,
+    sq_entries: u32,
+    cq_entries: u32,
+    routes: Routes,
+    reorders: bool,
+    worker_delay_max: Duration,
+    enter_cost: Duration,
+    late_writes: u16,
+    busy_on_overflow: bool,
+    descriptors_max: u32,
+    pipe_bytes: usize,
+    locked_bytes_max: usize,
+    keep_log: bool,
+    faults: Vec<(FaultKind, u16)>,
+}
+
+impl SimBuilder {
+    /// Sizes of the two queues in entries. Default 8 and 16.
+    ///
+    /// # Panics
+    /// Later, when building: if the first is 0 or greater than the second.
+    pub fn entries(mut self, sq_entries: u32, cq_entries: u32) -> Self {
+        (self.sq_entries, self.cq_entries) = (sq_entries, cq_entries);
+        self
+    }
+
+    /// How operations complete. Default [`Routes::MIXED`].
+    pub fn routes(mut self, routes: Routes) -> Self {
+        self.routes = routes;
+        self
+    }
+
+    /// Whether an enter finishes ready operations in any order, or oldest first. Default true.
+    pub fn reorders(mut self, reorders: bool) -> Self {
+        self.reorders = reorders;
+        self
+    }
+
+    /// The longest time that an operation takes in a worker. Default 1 ms.
+    pub fn worker_delay_max(mut self, delay: Duration) -> Self {
+        self.worker_delay_max = delay;
+        self
+    }
+
+    /// The virtual time that each submit and enter takes. Default 1 us, so that a loop that polls
+    /// until some time comes to an end.
+    pub fn enter_cost(mut self, cost: Duration) -> Self {
+        self.enter_cost = cost;
+        self
+    }
+
+    /// Makes the kernel use lent memory before the operation happens: at every step of time, with
+    /// this probability in 65536 for each operation, it fills the buffers of a read with
+    /// [`SCRIBBLE`] and reads those of a write. Default 0; `u16::MAX` is always.
+    pub fn late_writes(mut self, per_65536: u16) -> Self {
+        self.late_writes = per_65536;
+        self
+    }
+
+    /// Whether a submit or enter fails with `EBUSY` while completions overflow that it cannot move
+    /// back, as older kernels did. Default false.
+    pub fn busy_on_overflow(mut self, busy: bool) -> Self {
+        self.busy_on_overflow = busy;
+        self
+    }
+
+    /// `RLIMIT_NOFILE`: descriptors have numbers from 3 to one below it. Default 1024.
+    pub fn descriptors_max(mut self, count: u32) -> Self {
+        self.descriptors_max = count;
+        self
+    }
+
+    /// The size of a pipe's buffer. Default 64 KiB.
+    pub fn pipe_bytes(mut self, bytes: usize) -> Self {
+        self.pipe_bytes = bytes;
+        self
+    }
+
+    /// `RLIMIT_MEMLOCK`: the largest buffer that can be registered. Default unlimited.
+    pub fn locked_bytes_max(mut self, bytes: usize) -> Self {
+        self.locked_bytes_max = bytes;
+        self
+    }
+
+    /// Keeps the text of the log, for [`SimHandle::log_text`]. Default false.
+    pub fn keep_log(mut self, keep: bool) -> Self {
+        self.keep_log = keep;
+        self
+    }
+
+    /// Injects a fault with this probability in 65536 wherever it could happen; `u16::MAX` is
+    /// always. Default 0 for all.
+    pub fn fault(mut self, kind: FaultKind, per_65536: u16) -> Self {
+        self.faults.push((kind, per_65536));
+        self
+    }
+
+    /// Injects every fault that a correct driver survives without loss with this probability in
+    /// 65536: all but [`Stuck`](FaultKind::Stuck) and [`EnterFailed`](FaultKind::EnterFailed).
+    pub fn chaos(mut self, per_65536: u16) -> Self {
+        let is_fatal = |kind| matches!(kind, FaultKind::Stuck | FaultKind::EnterFailed);
+        let kinds = FaultKind::ALL.iter().filter(|&&kind| !is_fatal(kind));
+        self.faults.extend(kinds.map(|&kind| (kind, per_65536)));
+        self
+    }
+
+    /// Makes the kernel.
+    ///
+    /// # Panics
+    /// See [`entries`](SimBuilder::entries).
+    pub fn build(self) -> Sim {
+        Sim { machine: Rc::new(RefCell::new(Machine::new(self))) }
+    }
+}
+
+/// The simulated kernel's ring, for a driver. See the [module](self).
+///
+/// Positions of entries begin just below `u32::MAX`, so that every test sees them wrap.
+pub struct Sim {
+    machine: Rc<RefCell<Machine>>,
+}
+
+impl Sim {
+    /// Describes a kernel whose every choice follows from `seed`.
+    pub fn builder(seed: u64) -> SimBuilder {
+        SimBuilder {
+            seed,
+            sq_entries: 8,
+            cq_entries: 16,
+            routes: Routes::MIXED,
+            reorders: true,
+            worker_delay_max: Duration::from_millis(1),
+            enter_cost: Duration::from_micros(1),
+            late_writes: 0,
+            busy_on_overflow: false,
+            descriptors_max: 1024,
+            pipe_bytes: 65_536,
+            locked_bytes_max: usize::MAX,
+            keep_log: false,
+            faults: Vec::new(),
+        }
+    }
+
+    /// A kernel with the defaults.
+    pub fn new(seed: u64) -> Self {
+        Self::builder(seed).build()
+    }
+
+    /// A handle to this kernel.
+    pub fn handle(&self) -> SimHandle {
+        SimHandle::new(Rc::clone(&self.machine))
+    }
+}
+
+// SAFETY: memory is accessed by `memory` alone, on behalf of a flight or of an abandoned entry. A
+// flight begins when a pushed entry is consumed and is gone before its completion is posted; an
+// abandoned entry has no completion. An entry that was made a nop names no memory any more.
+unsafe impl Backend for Sim {
+    fn sq_entries(&self) -> u32 {
+        self.machine.borrow().queue.sq_entries()
+    }
+
+    fn cq_entries(&self) -> u32 {
+        self.machine.borrow().queue.cq_entries()
+    }
+
+    fn sq_pending(&self) -> u32 {
+        self.machine.borrow().queue.pending()
+    }
+
+    unsafe fn push(&mut self, sqe: Sqe) -> Option<Position> {
+        self.machine.borrow_mut().queue.push(sqe)
+    }
+
+    fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
+        let mut machine = self.machine.borrow_mut();
+        let is_nop = machine.queue.make_nop(position, user_data);
+        machine.kernel.note(format_args!("make nop {user_data:#x}: {is_nop}"));
+        is_nop
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        self.machine.borrow_mut().submit()
+    }
+
+    fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered> {
+        self.machine.borrow_mut().enter(min_complete, timeout)
+    }
+
+    fn cq_ready(&self) -> u32 {
+        self.machine.borrow().queue.ready()
+    }
+
+    fn reap(&mut self, out: &mut [Cqe]) -> usize {
+        let mut machine = self.machine.borrow_mut();
+        let count = machine.queue.reap(out);
+        machine.kernel.note(format_args!("reaped {count}"));
+        count
+    }
+
+    fn needs_enter(&self) -> bool {
+        self.machine.borrow().needs_enter()
+    }
+
+    fn is_overflowing(&self) -> bool {
+        self.machine.borrow().queue.is_overflowing()
+    }
+
+    fn is_intact(&self) -> bool {
+        true
+    }
+
+    fn supports(&self, opcode: Opcode) -> bool {
+        ops::SUPPORTED.contains(&opcode)
+    }
+
+    unsafe fn register_buffer(&mut self, addr: *mut u8, len: usize) -> io::Result<()> {
+        let mut machine = self.machine.borrow_mut();
+        if machine.kernel.registered.is_some() {
+            return Err(Errno::BUSY.into());
+        }
+        if len > machine.config.locked_bytes_max {
+            return Err(Errno::NOMEM.into());
+        }
+        machine.kernel.registered = Some((addr.expose_provenance() as u64, len as u64));
+        machine.kernel.note(format_args!("registered {len} bytes"));
+        Ok(())
+    }
+
+    fn now(&self) -> Duration {
+        self.machine.borrow().kernel.now
+    }
+
+    fn nap(&mut self, duration: Duration) {
+        let mut machine = self.machine.borrow_mut();
+        machine.kernel.note(format_args!("nap {duration:?}"));
+        machine.advance(duration);
+    }
+
+    fn descriptors(&self) -> Rc<dyn Descriptors> {
+        Rc::new(self.handle())
+    }
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        self.machine.borrow_mut().abandon();
+    }
+}
+
+impl fmt::Debug for Sim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sim").field("handle", &self.handle()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,163 @@
+//! Performs a number of operations in batches and nothing else, for counting instructions.
+//!
+//! `cargo xtask instructions` runs this under callgrind, twice per variant with different counts, so
+//! that the difference is the cost of the operations alone. Variants: `crate`, a loop written by hand on
+//! the `io-uring` crate; `ring`, the same on `sakia-ring`; `driver`, on `sakia-driver`, which besides owns
+//! every operation's memory. All use the same ring flags, and the page cache holds what is read.
+//!
+//! Usage: `instructions VARIANT nop|read BATCH COUNT FILE`
+
+use std::error::Error;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+use sakia_driver::{Backend, Driver, Op, Operation, Wait};
+use sakia_ring::{Cqe, Ring, Sqe};
+
+const BLOCK_BYTES: usize = 4096;
+
+#[derive(Clone, Copy, PartialEq)]
+enum What {
+    Nop,
+    Read,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().collect();
+    let [_, variant, what, batch, count, path] = &args[..] else {
+        return Err("usage: instructions crate|ring|driver nop|read BATCH COUNT FILE".into());
+    };
+    let what = match what.as_str() {
+        "nop" => What::Nop,
+        "read" => What::Read,
+        other => return Err(format!("no operation {other}").into()),
+    };
+    let (batch, count): (usize, usize) = (batch.parse()?, count.parse()?);
+    let file = File::open(path)?;
+    let done = match variant.as_str() {
+        "crate" => on_crate(what, batch, count, &file)?,
+        "ring" => on_ring(what, batch, count, &file)?,
+        "driver" => on_driver(what, batch, count, file)?,
+        other => return Err(format!("no variant {other}").into()),
+    };
+    assert_eq!(done, count - count % batch);
+    Ok(())
+}
+
+/// What a storage program writes that knows the `io-uring` crate well.
+fn on_crate(what: What, batch: usize, count: usize, file: &File) -> Result<usize, Box<dyn Error>> {
+    use io_uring::{IoUring, opcode, types};
+    let mut ring: IoUring = IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_taskrun_flag()
+        .setup_submit_all()
+        .setup_no_sqarray()
+        .setup_cqsize(4096)
+        .build(256)?;
+    ring.submitter().register_ring_fd()?;
+    let fd = types::Fd(file.as_raw_fd());
+    let mut bufs: Vec<Vec<u8>> = (0..batch).map(|_| vec![0; BLOCK_BYTES]).collect();
+    let mut done = 0;
+    for _ in 0..count / batch {
+        let mut queue = ring.submission();
+        for (index, buf) in bufs.iter_mut().enumerate() {
+            let entry = match what {
+                What::Nop => opcode::Nop::new().build(),
+                What::Read => {
+                    opcode::Read::new(fd, buf.as_mut_ptr(), BLOCK_BYTES as u32).offset(0).build()
+                }
+            };
+            // SAFETY: the buffers and the file live until every read was reaped, below.
+            unsafe { queue.push(&entry.user_data(index as u64))? };
+        }
+        drop(queue);
+        ring.submit_and_wait(batch)?;
+        for cqe in ring.completion() {
+            check(what, cqe.result());
+            std::hint::black_box(&bufs[cqe.user_data() as usize]);
+            done += 1;
+        }
+    }
+    Ok(done)
+}
+
+/// The same loop on our ring.
+fn on_ring(what: What, batch: usize, count: usize, file: &File) -> Result<usize, Box<dyn Error>> {
+    let mut ring = Ring::builder().build()?;
+    let fd = file.as_raw_fd();
+    let mut bufs: Vec<Vec<u8>> = (0..batch).map(|_| vec![0; BLOCK_BYTES]).collect();
+    let mut cqes = [Cqe::default(); 64];
+    let mut done = 0;
+    for _ in 0..count / batch {
+        for (index, buf) in bufs.iter_mut().enumerate() {
+            let sqe = match what {
+                What::Nop => Sqe::nop(),
+                What::Read => Sqe::read(fd, buf.as_mut_ptr(), BLOCK_BYTES as u32, 0),
+            };
+            // SAFETY: the buffers and the file live until every read was reaped, below.
+            let pushed = unsafe { ring.push(sqe.user_data(index as u64)) };
+            pushed.ok_or("the queue is full")?;
+        }
+        ring.enter(batch as u32, None)?;
+        let ready = ring.reap(&mut cqes);
+        for cqe in &cqes[..ready] {
+            check(what, cqe.res);
+            std::hint::black_box(&bufs[cqe.user_data as usize]);
+        }
+        done += ready;
+    }
+    Ok(done)
+}
+
+/// The same work on the driver: the buffers go in and come back.
+fn on_driver(what: What, batch: usize, count: usize, file: File) -> Result<usize, Box<dyn Error>> {
+    let driver = Driver::uring()?;
+    let file = driver.adopt(file.into());
+    match what {
+        What::Nop => on_driver_with(&driver, batch, count, (), |()| driver.nop(), |result| {
+            result.expect("a no-op succeeds");
+        }),
+        What::Read => on_driver_with(
+            &driver,
+            batch,
+            count,
+            vec![0; BLOCK_BYTES],
+            |buf| driver.read(&file, buf, 0),
+            |(result, buf)| {
+                check(what, result.map_or(-1, |len| len as i32));
+                buf
+            },
+        ),
+    }
+}
+
+fn on_driver_with<T: Clone, O: Operation, B: Backend>(
+    driver: &Driver<B>,
+    batch: usize,
+    count: usize,
+    resource: T,
+    start: impl Fn(T) -> Op<O, B>,
+    finish: impl Fn(O::Output) -> T,
+) -> Result<usize, Box<dyn Error>> {
+    let mut free = vec![resource; batch];
+    let mut ops = Vec::with_capacity(batch);
+    let mut done = 0;
+    for _ in 0..count / batch {
+        while let Some(resource) = free.pop() {
+            ops.push(start(resource));
+        }
+        while let Some(mut op) = ops.pop() {
+            while let None = op.try_take().map(|output| free.push(finish(output))) {
+                driver.turn(Wait::Forever)?;
+            }
+        }
+        done += free.len();
+    }
+    Ok(done)
+}
+
+#[inline(always)]
+fn check(what: What, res: i32) {
+    assert_eq!(res, if what == What::Nop { 0 } else { BLOCK_BYTES as i32 });
+}

@@ -1,0 +1,423 @@
+//! What goes wrong, by probability or by script.
+//!
+//! A fault is decided on when an entry is consumed, or when an enter begins, and counted when it
+//! takes effect: a read of one byte that was to be short is not counted.
+
+use std::time::Duration;
+
+use rustix::io::Errno;
+use sakia_ring::{Opcode, Sqe};
+
+use super::random::Random;
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// The kinds of fault that the simulation injects.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum FaultKind {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl FaultKind {
+            /// Every kind.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+        }
+    };
+}
+
+kinds! {
+    /// A submit or enter consumes fewer entries than are pending, and does nothing else.
+    PartialSubmit,
+    /// A submit or enter fails with `EINTR`.
+    EnterInterrupted,
+    /// A submit or enter fails with `EAGAIN`.
+    EnterAgain,
+    /// A submit or enter fails with `EBUSY`.
+    EnterBusy,
+    /// A submit or enter fails with an errno that is not temporary; `EBADR` when by probability.
+    EnterFailed,
+    /// The completion queue has fewer places than its size during one submit or enter.
+    ShortCq,
+    /// A read or write moves fewer bytes than it could.
+    ShortTransfer,
+    /// An operation fails without effect; a close takes effect all the same.
+    Errno,
+    /// An operation fails with the kernel's own `ERESTARTSYS` (512).
+    Restart,
+    /// A cancel finds its operation gone (`ENOENT`), and the operation ends by itself.
+    CancelTooLate,
+    /// A cancel finds its operation running (`EALREADY`).
+    CancelAlready,
+    /// A second completion with the same `user_data` comes some time after the first. A driver
+    /// tells it from that of a later operation only if no two have the same `user_data`.
+    Duplicate,
+    /// A completion comes with a `user_data` that nothing in flight has.
+    Stale,
+    /// A completion goes to the overflow list although there is a place for it.
+    Held,
+    /// An operation never completes, canceled or not.
+    Stuck,
+}
+
+/// The number of kinds.
+const KINDS: usize = FaultKind::ALL.len();
+
+/// What is to go wrong with one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// It moves at most this many bytes, at least one.
+    Short(u32),
+    /// It fails with this errno, without effect; a close takes effect all the same.
+    Errno(i32),
+    /// It fails with the kernel's own `ERESTARTSYS` (512).
+    Restart,
+    /// For a cancel: it answers `ENOENT`, and what it was to cancel ends by itself. Without effect
+    /// where that would not end.
+    CancelTooLate,
+    /// For a cancel: it answers `EALREADY`. What it was to cancel ends by itself or is canceled.
+    CancelAlready,
+    /// A second completion follows some time after the first.
+    Duplicate,
+    /// A completion with an unknown `user_data` follows some time after its own.
+    Stale,
+    /// Its completion goes to the overflow list.
+    Held,
+    /// It never completes.
+    Stuck,
+    /// It takes this long in a worker. Not counted as a fault.
+    Delay(Duration),
+}
+
+/// What is to go wrong with one submit or enter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EnterFault {
+    /// It consumes at most this many entries and returns at once. With 0 it fails with `EAGAIN`.
+    Partial(u32),
+    /// It fails with this errno and consumes nothing.
+    Errno(i32),
+    /// It consumes at most this many entries, and fails with this errno nevertheless.
+    ErrnoAfter(u32, i32),
+    /// The completion queue has only this many free places while it lasts.
+    ShortCq(u32),
+}
+
+/// Which operations a scripted fault is meant for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    opcode: Option<Opcode>,
+    user_data: Option<u64>,
+    skip: u32,
+}
+
+impl Target {
+    /// Any operation.
+    pub const fn any() -> Self {
+        Self { opcode: None, user_data: None, skip: 0 }
+    }
+
+    /// Operations of this kind.
+    pub const fn opcode(opcode: Opcode) -> Self {
+        Self { opcode: Some(opcode), ..Self::any() }
+    }
+
+    /// Operations with this `user_data`.
+    pub const fn user_data(user_data: u64) -> Self {
+        Self { user_data: Some(user_data), ..Self::any() }
+    }
+
+    /// The same, but not the first `count` of them.
+    #[must_use]
+    pub const fn skip(mut self, count: u32) -> Self {
+        self.skip = count;
+        self
+    }
+
+    fn matches(&self, sqe: &Sqe) -> bool {
+        self.opcode.is_none_or(|opcode| opcode == sqe.opcode)
+            && self.user_data.is_none_or(|user_data| user_data == sqe.user_data)
+    }
+}
+
+/// A cancel that does not cancel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CancelRace {
+    TooLate,
+    Already,
+}
+
+/// What was decided on for one operation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Plan {
+    /// The most bytes to move.
+    pub(super) short: Option<u32>,
+    /// The errno to fail with.
+    pub(super) errno: Option<i32>,
+    pub(super) cancel: Option<CancelRace>,
+    pub(super) duplicate: bool,
+    pub(super) stale: bool,
+    pub(super) held: bool,
+    pub(super) stuck: bool,
+    /// How long it takes in a worker.
+    pub(super) delay: Option<Duration>,
+}
+
+impl Plan {
+    fn add(&mut self, fault: Fault) {
+        match fault {
+            Fault::Short(len) => self.short = Some(len.max(1)),
+            Fault::Errno(errno) => self.errno = Some(errno),
+            Fault::Restart => self.errno = Some(ERESTARTSYS),
+            Fault::CancelTooLate => self.cancel = Some(CancelRace::TooLate),
+            Fault::CancelAlready => self.cancel = Some(CancelRace::Already),
+            Fault::Duplicate => self.duplicate = true,
+            Fault::Stale => self.stale = true,
+            Fault::Held => self.held = true,
+            Fault::Stuck => self.stuck = true,
+            Fault::Delay(delay) => self.delay = Some(delay),
+        }
+    }
+}
+
+/// "Restart the system call": a code inside the kernel that user space should never see.
+pub(super) const ERESTARTSYS: i32 = 512;
+
+/// Decides on faults, and counts them.
+#[derive(Debug)]
+pub(super) struct Faults {
+    per_65536: [u16; KINDS],
+    counts: [u64; KINDS],
+    /// Faults to come for operations; the first whose turn it is applies.
+    script: Vec<(Target, Fault)>,
+    /// Faults to come for enters, with the number of enters that go well before.
+    enter_script: Vec<(u32, EnterFault)>,
+}
+
+impl Faults {
+    pub(super) fn new() -> Self {
+        Self {
+            per_65536: [0; KINDS],
+            counts: [0; KINDS],
+            script: Vec::new(),
+            enter_script: Vec::new(),
+        }
+    }
+
+    pub(super) fn set(&mut self, kind: FaultKind, per_65536: u16) {
+        self.per_65536[kind as usize] = per_65536;
+    }
+
+    pub(super) fn count(&mut self, kind: FaultKind) {
+        self.counts[kind as usize] += 1;
+    }
+
+    pub(super) fn injected(&self, kind: FaultKind) -> u64 {
+        self.counts[kind as usize]
+    }
+
+    pub(super) fn script(&mut self, target: Target, fault: Fault) {
+        self.script.push((target, fault));
+    }
+
+    pub(super) fn script_enter(&mut self, skip: u32, fault: EnterFault) {
+        self.enter_script.push((skip, fault));
+    }
+
+    /// Scripted faults whose turn has not come.
+    pub(super) fn scripted(&self) -> usize {
+        self.script.len() + self.enter_script.len()
+    }
+
+    fn rolls(&self, kind: FaultKind, random: &mut Random) -> bool {
+        random.chance(self.per_65536[kind as usize])
+    }
+
+    /// What goes wrong with the operation that `sqe` asks for.
+    pub(super) fn for_op(&mut self, sqe: &Sqe, random: &mut Random) -> Plan {
+        let mut plan = Plan::default();
+        if let Some(fault) = self.scripted_op(sqe) {
+            plan.add(fault);
+        }
+        self.roll_failure(sqe, random, &mut plan);
+        if sqe.opcode == Opcode::ASYNC_CANCEL && plan.cancel.is_none() {
+            if self.rolls(FaultKind::CancelTooLate, random) {
+                plan.cancel = Some(CancelRace::TooLate);
+            } else if self.rolls(FaultKind::CancelAlready, random) {
+                plan.cancel = Some(CancelRace::Already);
+            }
+        }
+        plan.duplicate |= self.rolls(FaultKind::Duplicate, random);
+        plan.stale |= self.rolls(FaultKind::Stale, random);
+        plan.held |= self.rolls(FaultKind::Held, random);
+        plan
+    }
+
+    /// Failures by probability, for operations that can fail.
+    fn roll_failure(&self, sqe: &Sqe, random: &mut Random, plan: &mut Plan) {
+        let errnos = errnos(sqe.opcode);
+        if errnos.is_empty() {
+            return;
+        }
+        if self.rolls(FaultKind::ShortTransfer, random) && plan.short.is_none() {
+            // Of a vector this is the number of buffers, which is short indeed.
+            plan.short = Some(1 + random.below(u64::from(sqe.len.max(1))) as u32);
+        }
+        if self.rolls(FaultKind::Errno, random) && plan.errno.is_none() {
+            let errno = errnos[random.below(errnos.len() as u64) as usize];
+            plan.errno = Some(errno.raw_os_error());
+        }
+        if sqe.opcode == Opcode::CLOSE {
+            return;
+        }
+        if self.rolls(FaultKind::Restart, random) && plan.errno.is_none() {
+            plan.errno = Some(ERESTARTSYS);
+        }
+        plan.stuck |= self.rolls(FaultKind::Stuck, random);
+    }
+
+    /// The scripted fault whose turn it is at this operation.
+    fn scripted_op(&mut self, sqe: &Sqe) -> Option<Fault> {
+        let mut due = None;
+        for (index, (target, _)) in self.script.iter_mut().enumerate() {
+            if !target.matches(sqe) {
+                continue;
+            }
+            if target.skip > 0 {
+                target.skip -= 1;
+            } else if due.is_none() {
+                due = Some(index);
+            }
+        }
+        due.map(|index| self.script.remove(index).1)
+    }
+
+    /// What goes wrong with a submit or enter while `pending` entries wait and `free` places of the
+    /// completion queue are free.
+    pub(super) fn for_enter(
+        &mut self,
+        pending: u32,
+        free: u32,
+        random: &mut Random,
+    ) -> Option<EnterFault> {
+        if let Some(fault) = self.scripted_enter() {
+            return Some(fault);
+        }
+        for (kind, errno) in [
+            (FaultKind::EnterInterrupted, Errno::INTR),
+            (FaultKind::EnterAgain, Errno::AGAIN),
+            (FaultKind::EnterBusy, Errno::BUSY),
+            (FaultKind::EnterFailed, Errno::BADR),
+        ] {
+            if self.rolls(kind, random) {
+                let errno = errno.raw_os_error();
+                let consumed = random.below(u64::from(pending) + 1) as u32;
+                // A signal interrupts only an enter that consumed nothing.
+                let is_late = random.chance(1 << 15) && kind != FaultKind::EnterInterrupted;
+                return Some(if is_late {
+                    EnterFault::ErrnoAfter(consumed, errno)
+                } else {
+                    EnterFault::Errno(errno)
+                });
+            }
+        }
+        if pending > 0 && self.rolls(FaultKind::PartialSubmit, random) {
+            return Some(EnterFault::Partial(random.below(u64::from(pending)) as u32));
+        }
+        if self.rolls(FaultKind::ShortCq, random) {
+            return Some(EnterFault::ShortCq(random.below(u64::from(free) + 1) as u32));
+        }
+        None
+    }
+
+    fn scripted_enter(&mut self) -> Option<EnterFault> {
+        let due = self.enter_script.iter().position(|&(skip, _)| skip == 0);
+        for (skip, _) in &mut self.enter_script {
+            *skip = skip.saturating_sub(1);
+        }
+        due.map(|index| self.enter_script.remove(index).1)
+    }
+}
+
+/// The kind under which a failing enter is counted.
+pub(super) fn enter_kind(errno: i32) -> FaultKind {
+    match Errno::from_raw_os_error(errno) {
+        Errno::INTR => FaultKind::EnterInterrupted,
+        Errno::AGAIN => FaultKind::EnterAgain,
+        Errno::BUSY => FaultKind::EnterBusy,
+        _ => FaultKind::EnterFailed,
+    }
+}
+
+/// What an operation may fail with on a real machine however well it was asked for. None for those
+/// that a driver relies on: nop and cancel.
+fn errnos(opcode: Opcode) -> &'static [Errno] {
+    match opcode {
+        Opcode::OPENAT => &[Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR, Errno::IO],
+        Opcode::READ | Opcode::READV | Opcode::READ_FIXED => {
+            &[Errno::IO, Errno::INTR, Errno::AGAIN, Errno::NOMEM, Errno::CANCELED]
+        }
+        Opcode::WRITE | Opcode::WRITEV | Opcode::WRITE_FIXED => {
+            &[Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::INTR, Errno::AGAIN, Errno::CANCELED]
+        }
+        Opcode::CLOSE => &[Errno::IO, Errno::INTR],
+        Opcode::FSYNC => &[Errno::IO, Errno::NOSPC, Errno::DQUOT],
+        Opcode::STATX => &[Errno::IO, Errno::NOMEM, Errno::INTR],
+        Opcode::POLL_ADD => &[Errno::NOMEM, Errno::CANCELED],
+        _ => &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_hits_the_operations_that_it_names_in_order() {
+        let mut faults = Faults::new();
+        let mut random = Random::new(0);
+        faults.script(Target::opcode(Opcode::FSYNC).skip(1), Fault::Errno(5));
+        faults.script(Target::opcode(Opcode::FSYNC), Fault::Stuck);
+        faults.script(Target::opcode(Opcode::FSYNC), Fault::Held);
+        faults.script(Target::user_data(9), Fault::Duplicate);
+        let fsync = Sqe::fsync(3, false);
+
+        let plan = faults.for_op(&Sqe::nop().user_data(9), &mut random);
+        assert!(plan.duplicate && !plan.stuck && plan.errno.is_none());
+        let plan = faults.for_op(&fsync, &mut random);
+        assert!(plan.stuck && plan.errno.is_none());
+        let plan = faults.for_op(&fsync, &mut random);
+        assert!(!plan.stuck && plan.errno == Some(5));
+        assert_eq!(faults.scripted(), 1);
+        let plan = faults.for_op(&fsync, &mut random);
+        assert!(plan.held);
+        assert_eq!(faults.scripted(), 0);
+    }
+
+    #[test]
+    fn enter_faults_come_when_their_turn_is() {
+        let mut faults = Faults::new();
+        let mut random = Random::new(0);
+        faults.script_enter(1, EnterFault::Partial(0));
+        faults.script_enter(0, EnterFault::Errno(4));
+        assert_eq!(faults.for_enter(1, 1, &mut random), Some(EnterFault::Errno(4)));
+        assert_eq!(faults.for_enter(1, 1, &mut random), Some(EnterFault::Partial(0)));
+        assert_eq!(faults.for_enter(1, 1, &mut random), None);
+    }
+
+    #[test]
+    fn what_a_driver_relies_on_does_not_fail_by_chance() {
+        let mut faults = Faults::new();
+        let mut random = Random::new(0);
+        for kind in [FaultKind::Errno, FaultKind::Restart, FaultKind::Stuck] {
+            faults.set(kind, u16::MAX);
+        }
+        for sqe in [Sqe::nop(), Sqe::cancel(1)] {
+            let plan = faults.for_op(&sqe, &mut random);
+            assert!(plan.errno.is_none() && !plan.stuck);
+        }
+        let plan = faults.for_op(&Sqe::close(3), &mut random);
+        assert!(plan.errno.is_some() && !plan.stuck);
+    }
+}

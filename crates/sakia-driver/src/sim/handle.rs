@@ -1,0 +1,232 @@
+//! The test's side of a simulated kernel.
+
+use std::cell::{Ref, RefCell, RefMut};
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::faults::{EnterFault, Fault, FaultKind, Target};
+use super::kernel::Object;
+use super::machine::{Event, Machine};
+use crate::backend::{Descriptors, FileKind};
+
+/// Looks at and acts on a simulated kernel from outside, while a driver has the backend and
+/// after it is gone. Clones are for the same kernel.
+///
+/// What the handle does takes no virtual time, and goes into the log like everything else.
+#[derive(Clone)]
+pub struct SimHandle {
+    machine: Rc<RefCell<Machine>>,
+}
+
+impl SimHandle {
+    pub(super) fn new(machine: Rc<RefCell<Machine>>) -> Self {
+        Self { machine }
+    }
+
+    /// Nothing in the machine calls out, so it is never borrowed when somebody gets here.
+    fn machine(&self) -> Ref<'_, Machine> {
+        self.machine.borrow()
+    }
+
+    fn machine_mut(&self) -> RefMut<'_, Machine> {
+        self.machine.borrow_mut()
+    }
+
+    // Files and pipes.
+
+    /// Makes a file with this content, or replaces the content of the one that is there.
+    ///
+    /// # Panics
+    /// When the path has several parts: there are no directories yet.
+    pub fn create_file(&self, path: impl AsRef<[u8]>, content: impl Into<Vec<u8>>) {
+        let (path, content) = (path.as_ref(), content.into());
+        let mut machine = self.machine_mut();
+        let len = content.len();
+        let shown = String::from_utf8_lossy(path);
+        machine.kernel.note(format_args!("test: file {shown} of {len} bytes"));
+        machine.kernel.put_file(path, content).expect("the path is a single name");
+    }
+
+    /// The content of a file. `None` when it does not exist.
+    pub fn contents(&self, path: impl AsRef<[u8]>) -> Option<Vec<u8>> {
+        let machine = self.machine();
+        let id = machine.kernel.lookup(path.as_ref()).ok()?;
+        Some(machine.kernel.inode(id).content.clone())
+    }
+
+    /// Makes a pipe. Returns the descriptors of its read end and its write end.
+    ///
+    /// # Panics
+    /// When the table of descriptors is full.
+    pub fn pipe(&self) -> (i32, i32) {
+        let mut machine = self.machine_mut();
+        let ends = machine.kernel.pipe().expect("there is room for two descriptors");
+        machine.kernel.note(format_args!("test: pipe {ends:?}"));
+        ends
+    }
+
+    /// Writes to a pipe as somebody at its other end, without waiting. Returns how many bytes it
+    /// took.
+    ///
+    /// # Errors
+    /// `EAGAIN` when it has no room for any, `EPIPE` when nobody can read them, `EBADF` when the
+    /// descriptor is not open or not that of a write end.
+    pub fn write_pipe(&self, raw: i32, bytes: &[u8]) -> io::Result<usize> {
+        let mut machine = self.machine_mut();
+        let result = machine.write_pipe(raw, bytes);
+        machine.kernel.note(format_args!("test: write to pipe {raw}: {:?}", result.ok()));
+        machine.settle();
+        Ok(result?)
+    }
+
+    /// As [`write_pipe`](SimHandle::write_pipe), but when this much virtual time has passed.
+    pub fn write_pipe_after(&self, delay: Duration, raw: i32, bytes: &[u8]) {
+        self.machine_mut().at(delay, Event::WritePipe(raw, bytes.to_vec()));
+    }
+
+    /// Takes up to `len_max` bytes out of a pipe as somebody at its other end, without waiting.
+    /// None at the end.
+    ///
+    /// # Errors
+    /// `EAGAIN` when it is empty, `EBADF` when the descriptor is not open or not that of a read
+    /// end.
+    pub fn read_pipe(&self, raw: i32, len_max: usize) -> io::Result<Vec<u8>> {
+        let mut machine = self.machine_mut();
+        let Object::PipeReader(id) = machine.kernel.file(raw)?.object else {
+            return Err(Errno::BADF.into());
+        };
+        let bytes = machine.kernel.pipe_read(id, len_max);
+        let count = bytes.as_ref().map(Vec::len);
+        machine.kernel.note(format_args!("test: read from pipe {raw}: {count:?}"));
+        machine.settle();
+        bytes.ok_or_else(|| Errno::AGAIN.into())
+    }
+
+    // Descriptors.
+
+    /// How many descriptors are open. An operation under way on a closed one does not count.
+    pub fn open_descriptors(&self) -> usize {
+        self.machine().kernel.open_descriptors()
+    }
+
+    /// Whether the descriptor is open.
+    pub fn is_open(&self, raw: i32) -> bool {
+        self.machine().kernel.file(raw).is_ok()
+    }
+
+    // Operations.
+
+    /// How many operations were consumed and have posted no completion yet.
+    pub fn in_flight(&self) -> usize {
+        self.machine().in_flight()
+    }
+
+    /// Uses all memory that the kernel was lent and that was not given back by a completion: writes
+    /// [`SCRIBBLE`](super::SCRIBBLE) to what operations may write to, and reads what they may read.
+    /// Returns the number of operations that had such memory.
+    ///
+    /// Meant for when the backend is gone: the kernel goes on holding that memory, and a driver
+    /// that freed it instead of leaking it is then found out by Miri or AddressSanitizer, or by a
+    /// later owner of the memory. Before, it is one more moment at which the kernel may do so.
+    pub fn run_late(&self) -> usize {
+        let mut machine = self.machine_mut();
+        let count = machine.disturb_all();
+        machine.kernel.note(format_args!("test: disturbed {count}"));
+        count
+    }
+
+    // Faults.
+
+    /// Injects a fault into the next operation that `target` names. Several for one target take
+    /// effect one after the other, one per operation.
+    pub fn script(&self, target: Target, fault: Fault) {
+        self.machine_mut().faults.script(target, fault);
+    }
+
+    /// Injects a fault into a submit or enter, after letting `skip` of them go well.
+    pub fn script_enter(&self, skip: u32, fault: EnterFault) {
+        self.machine_mut().faults.script_enter(skip, fault);
+    }
+
+    /// How many scripted faults have not had their turn.
+    pub fn scripted(&self) -> usize {
+        self.machine().faults.scripted()
+    }
+
+    /// Changes the probability of a fault, as [`SimBuilder::fault`](super::SimBuilder::fault).
+    pub fn set_fault(&self, kind: FaultKind, per_65536: u16) {
+        self.machine_mut().faults.set(kind, per_65536);
+    }
+
+    /// How often a fault of this kind took effect.
+    pub fn injected(&self, kind: FaultKind) -> u64 {
+        self.machine().faults.injected(kind)
+    }
+
+    // Time and log.
+
+    /// The virtual time.
+    pub fn now(&self) -> Duration {
+        self.machine().kernel.now
+    }
+
+    /// Lets virtual time pass. What becomes ready stays so until the driver enters.
+    pub fn advance(&self, duration: Duration) {
+        let mut machine = self.machine_mut();
+        machine.kernel.note(format_args!("test: advance {duration:?}"));
+        machine.advance(duration);
+    }
+
+    /// A hash over everything that happened so far. The same seed and the same calls give the same
+    /// hash.
+    pub fn log_hash(&self) -> u64 {
+        self.machine().kernel.log.hash()
+    }
+
+    /// What happened so far, a line per event with the time in nanoseconds. Empty unless the log
+    /// is [kept](super::SimBuilder::keep_log).
+    pub fn log_text(&self) -> String {
+        self.machine().kernel.log.text().to_owned()
+    }
+}
+
+impl Machine {
+    pub(super) fn write_pipe(&mut self, raw: i32, bytes: &[u8]) -> Result<usize, Errno> {
+        let Object::PipeWriter(id) = self.kernel.file(raw)?.object else {
+            return Err(Errno::BADF);
+        };
+        let room = self.kernel.pipe_room(id, bytes.len())?.ok_or(Errno::AGAIN)?;
+        self.kernel.pipe_write(id, &bytes[..room]);
+        Ok(room)
+    }
+}
+
+impl Descriptors for SimHandle {
+    fn close(&self, raw: i32) -> io::Result<()> {
+        let mut machine = self.machine_mut();
+        let result = machine.kernel.close(raw);
+        machine.kernel.note(format_args!("close {raw}: {}", result.is_ok()));
+        machine.settle();
+        Ok(result?)
+    }
+
+    fn kind(&self, raw: i32) -> FileKind {
+        match self.machine().kernel.file(raw) {
+            Ok(file) if file.is_pipe() => FileKind::Waiting,
+            _ => FileKind::Bounded,
+        }
+    }
+}
+
+impl fmt::Debug for SimHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimHandle")
+            .field("now", &self.now())
+            .field("in_flight", &self.in_flight())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,463 @@
+//! The simulated kernel's objects: files, pipes, descriptors, the clock, the log.
+//!
+//! Nothing here knows of queues or of operations under way; those are the machine's. There is
+//! one flat folder, so a name is a path without slashes but for leading ones.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::SimBuilder;
+use super::log::Log;
+
+/// The number of the first descriptor; those before it are taken, as in any process.
+const DESCRIPTOR_FIRST: i32 = 3;
+/// The largest file.
+pub(super) const FILE_BYTES_MAX: u64 = 1 << 28;
+/// `PIPE_BUF`: a write of at most this many bytes goes into a pipe whole or not at all.
+const PIPE_ATOMIC_BYTES: usize = 4096;
+
+/// Events of `poll(2)`.
+pub(super) mod poll {
+    pub(crate) const IN: u16 = 0x1;
+    pub(crate) const OUT: u16 = 0x4;
+    pub(crate) const ERR: u16 = 0x8;
+    pub(crate) const HUP: u16 = 0x10;
+    pub(crate) const RDNORM: u16 = 0x40;
+    pub(crate) const WRNORM: u16 = 0x100;
+    /// Something can be read.
+    pub(crate) const READABLE: u16 = IN | RDNORM;
+    /// Something can be written.
+    pub(crate) const WRITABLE: u16 = OUT | WRNORM;
+    /// Reported whether asked for or not.
+    pub(crate) const ALWAYS: u16 = ERR | HUP;
+}
+
+/// Everything that a descriptor may lead to.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    /// All files ever made; none is removed yet.
+    inodes: Vec<Inode>,
+    /// Where a name leads.
+    names: BTreeMap<Vec<u8>, InodeId>,
+    /// All pipes ever made.
+    pipes: Vec<Pipe>,
+    /// Open descriptors from [`DESCRIPTOR_FIRST`] on.
+    table: Vec<Option<Rc<OpenFile>>>,
+    /// `RLIMIT_NOFILE`: numbers stay below.
+    descriptors_max: u32,
+    /// Size of a new pipe's buffer.
+    pipe_bytes: usize,
+    /// The registered buffer: address and length.
+    pub(super) registered: Option<(u64, u64)>,
+    /// The virtual time.
+    pub(super) now: Duration,
+    pub(super) log: Log,
+    /// Something happened that an operation may wait for. Set here, and by the machine when an
+    /// operation lets go of a pipe; cleared by the machine when it has looked.
+    pub(super) has_changed: bool,
+}
+
+/// Names a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct InodeId(usize);
+
+impl InodeId {
+    /// The number that `statx` reports.
+    pub(super) fn number(self) -> u64 {
+        self.0 as u64 + 1
+    }
+}
+
+/// A regular file.
+#[derive(Debug)]
+pub(super) struct Inode {
+    pub(super) content: Vec<u8>,
+    /// Permission bits.
+    pub(super) mode: u32,
+    /// When the content last changed.
+    pub(super) changed_at: Duration,
+}
+
+/// Names a pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PipeId(usize);
+
+/// A pipe. An end is there as long as a descriptor or an operation under way refers to it.
+#[derive(Debug)]
+struct Pipe {
+    buffer: VecDeque<u8>,
+    capacity: usize,
+    reader: Weak<OpenFile>,
+    writer: Weak<OpenFile>,
+}
+
+impl Pipe {
+    fn has_reader(&self) -> bool {
+        self.reader.strong_count() > 0
+    }
+
+    fn has_writer(&self) -> bool {
+        self.writer.strong_count() > 0
+    }
+
+    fn room(&self) -> usize {
+        self.capacity - self.buffer.len()
+    }
+}
+
+/// What an open file refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Object {
+    File(InodeId),
+    PipeReader(PipeId),
+    PipeWriter(PipeId),
+}
+
+/// An open file description: what a descriptor and the operations on it share.
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    pub(super) object: Object,
+    pub(super) is_readable: bool,
+    pub(super) is_writable: bool,
+    /// Writes go to the end whatever their offset.
+    pub(super) appends: bool,
+    /// Where a read or write without an offset begins.
+    pub(super) position: Cell<u64>,
+}
+
+impl OpenFile {
+    /// Whether operations on it may wait for ever.
+    pub(super) fn is_pipe(&self) -> bool {
+        !matches!(self.object, Object::File(_))
+    }
+}
+
+/// How to open a file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OpenHow {
+    pub(super) is_readable: bool,
+    pub(super) is_writable: bool,
+    pub(super) creates: bool,
+    /// Creating is the point: fails if the name is there.
+    pub(super) is_exclusive: bool,
+    pub(super) truncates: bool,
+    pub(super) appends: bool,
+    pub(super) mode: u32,
+}
+
+impl Kernel {
+    pub(super) fn new(config: &SimBuilder) -> Self {
+        Self {
+            inodes: Vec::new(),
+            names: BTreeMap::new(),
+            pipes: Vec::new(),
+            table: Vec::new(),
+            descriptors_max: config.descriptors_max,
+            pipe_bytes: config.pipe_bytes,
+            registered: None,
+            now: Duration::ZERO,
+            log: Log::new(config.keep_log),
+            has_changed: false,
+        }
+    }
+
+    pub(super) fn note(&mut self, event: fmt::Arguments<'_>) {
+        self.log.note(self.now, event);
+    }
+
+    // Names and files.
+
+    /// The file of that name.
+    ///
+    /// # Errors
+    /// `ENOENT`.
+    pub(super) fn lookup(&self, path: &[u8]) -> Result<InodeId, Errno> {
+        let name = file_name(path)?;
+        self.names.get(name).copied().ok_or(Errno::NOENT)
+    }
+
+    /// Makes a file, or replaces the content of the one that is there.
+    ///
+    /// # Errors
+    /// `ENOENT` when the path has several parts.
+    pub(super) fn put_file(&mut self, path: &[u8], content: Vec<u8>) -> Result<InodeId, Errno> {
+        let id = match self.lookup(path) {
+            Ok(id) => id,
+            Err(_) => self.create(path, 0o644)?,
+        };
+        let now = self.now;
+        let inode = self.inode_mut(id);
+        inode.content = content;
+        inode.changed_at = now;
+        Ok(id)
+    }
+
+    fn create(&mut self, path: &[u8], mode: u32) -> Result<InodeId, Errno> {
+        let name = file_name(path)?.to_vec();
+        let id = InodeId(self.inodes.len());
+        self.inodes.push(Inode { content: Vec::new(), mode, changed_at: self.now });
+        self.names.insert(name, id);
+        Ok(id)
+    }
+
+    pub(super) fn inode(&self, id: InodeId) -> &Inode {
+        &self.inodes[id.0]
+    }
+
+    pub(super) fn inode_mut(&mut self, id: InodeId) -> &mut Inode {
+        &mut self.inodes[id.0]
+    }
+
+    /// `open(2)`.
+    pub(super) fn open(&mut self, path: &[u8], how: OpenHow) -> Result<i32, Errno> {
+        // The number first: a full table leaves no new file behind.
+        self.free_index()?;
+        let found = self.lookup(path);
+        let id = match found {
+            Ok(_) if how.creates && how.is_exclusive => return Err(Errno::EXIST),
+            Err(Errno::NOENT) if how.creates => self.create(path, how.mode)?,
+            found => found?,
+        };
+        if how.truncates && how.is_writable {
+            let now = self.now;
+            let inode = self.inode_mut(id);
+            inode.content.clear();
+            inode.changed_at = now;
+        }
+        self.install(OpenFile {
+            object: Object::File(id),
+            is_readable: how.is_readable,
+            is_writable: how.is_writable,
+            appends: how.appends,
+            position: Cell::new(0),
+        })
+        .map(|(raw, _)| raw)
+    }
+
+    // Descriptors.
+
+    /// The lowest free place in the table.
+    fn free_index(&self) -> Result<usize, Errno> {
+        let free = self.table.iter().position(Option::is_none);
+        let index = free.unwrap_or(self.table.len());
+        let is_below = index + (DESCRIPTOR_FIRST as usize) < self.descriptors_max as usize;
+        if is_below { Ok(index) } else { Err(Errno::MFILE) }
+    }
+
+    fn install(&mut self, file: OpenFile) -> Result<(i32, Weak<OpenFile>), Errno> {
+        let index = self.free_index()?;
+        let file = Rc::new(file);
+        let weak = Rc::downgrade(&file);
+        if index == self.table.len() {
+            self.table.push(None);
+        }
+        self.table[index] = Some(file);
+        Ok((DESCRIPTOR_FIRST + index as i32, weak))
+    }
+
+    fn index(raw: i32) -> Option<usize> {
+        usize::try_from(raw.checked_sub(DESCRIPTOR_FIRST)?).ok()
+    }
+
+    /// What the descriptor leads to.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub(super) fn file(&self, raw: i32) -> Result<&Rc<OpenFile>, Errno> {
+        let index = Self::index(raw).ok_or(Errno::BADF)?;
+        self.table.get(index).and_then(Option::as_ref).ok_or(Errno::BADF)
+    }
+
+    /// `close(2)`.
+    pub(super) fn close(&mut self, raw: i32) -> Result<(), Errno> {
+        self.file(raw)?;
+        let file = Self::index(raw).and_then(|index| self.table[index].take());
+        drop(file);
+        self.has_changed = true;
+        Ok(())
+    }
+
+    pub(super) fn open_descriptors(&self) -> usize {
+        self.table.iter().flatten().count()
+    }
+
+    // Pipes.
+
+    /// `pipe(2)`: the descriptors of the read end and of the write end.
+    pub(super) fn pipe(&mut self) -> Result<(i32, i32), Errno> {
+        let id = PipeId(self.pipes.len());
+        let end = |object, is_readable| OpenFile {
+            object,
+            is_readable,
+            is_writable: !is_readable,
+            appends: false,
+            position: Cell::new(0),
+        };
+        let (read_raw, reader) = self.install(end(Object::PipeReader(id), true))?;
+        let (write_raw, writer) = match self.install(end(Object::PipeWriter(id), false)) {
+            Ok(installed) => installed,
+            Err(errno) => {
+                self.close(read_raw)?;
+                return Err(errno);
+            }
+        };
+        let buffer = VecDeque::new();
+        self.pipes.push(Pipe { buffer, capacity: self.pipe_bytes, reader, writer });
+        Ok((read_raw, write_raw))
+    }
+
+    /// Takes up to `len_max` bytes out of a pipe. `None` when a reader has to wait; no bytes at the
+    /// end.
+    pub(super) fn pipe_read(&mut self, id: PipeId, len_max: usize) -> Option<Vec<u8>> {
+        let pipe = &mut self.pipes[id.0];
+        if pipe.buffer.is_empty() && pipe.has_writer() && len_max > 0 {
+            return None;
+        }
+        let len = pipe.buffer.len().min(len_max);
+        let bytes: Vec<u8> = pipe.buffer.drain(..len).collect();
+        self.has_changed |= !bytes.is_empty();
+        Some(bytes)
+    }
+
+    /// How many of `len` bytes a write to the pipe would put in now. `None` when it has to wait.
+    ///
+    /// # Errors
+    /// `EPIPE` when nobody can read them.
+    pub(super) fn pipe_room(&self, id: PipeId, len: usize) -> Result<Option<usize>, Errno> {
+        let pipe = &self.pipes[id.0];
+        if len == 0 {
+            return Ok(Some(0));
+        }
+        if !pipe.has_reader() {
+            return Err(Errno::PIPE);
+        }
+        let is_atomic = len <= PIPE_ATOMIC_BYTES.min(pipe.capacity);
+        let wanted = if is_atomic { len } else { 1 };
+        Ok((pipe.room() >= wanted).then(|| len.min(pipe.room())))
+    }
+
+    /// Puts bytes into a pipe that has room for them.
+    pub(super) fn pipe_write(&mut self, id: PipeId, bytes: &[u8]) {
+        let pipe = &mut self.pipes[id.0];
+        assert!(bytes.len() <= pipe.room(), "{} bytes for {}", bytes.len(), pipe.room());
+        pipe.buffer.extend(bytes);
+        self.has_changed |= !bytes.is_empty();
+    }
+
+    /// What `poll(2)` reports for the file.
+    pub(super) fn poll_events(&self, file: &OpenFile) -> u16 {
+        let when = |condition: bool, events| if condition { events } else { 0 };
+        match file.object {
+            Object::File(_) => poll::READABLE | poll::WRITABLE,
+            Object::PipeReader(id) => {
+                let pipe = &self.pipes[id.0];
+                when(!pipe.buffer.is_empty(), poll::READABLE) | when(!pipe.has_writer(), poll::HUP)
+            }
+            Object::PipeWriter(id) => {
+                let pipe = &self.pipes[id.0];
+                let has_room = pipe.room() >= PIPE_ATOMIC_BYTES.min(pipe.capacity);
+                when(has_room, poll::WRITABLE) | when(!pipe.has_reader(), poll::ERR)
+            }
+        }
+    }
+}
+
+/// The one name that a path consists of.
+fn file_name(path: &[u8]) -> Result<&[u8], Errno> {
+    let slashes = path.iter().take_while(|&&byte| byte == b'/').count();
+    let name = &path[slashes..];
+    let is_name = !name.is_empty() && name.len() <= 255 && !name.contains(&b'/');
+    if is_name { Ok(name) } else { Err(Errno::NOENT) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Sim;
+    use super::*;
+
+    fn kernel() -> Kernel {
+        Kernel::new(&Sim::builder(0).descriptors_max(7).pipe_bytes(8))
+    }
+
+    const CREATE: OpenHow = OpenHow {
+        is_readable: true,
+        is_writable: true,
+        creates: true,
+        is_exclusive: false,
+        truncates: false,
+        appends: false,
+        mode: 0o600,
+    };
+
+    #[test]
+    fn the_lowest_free_number_is_reused_up_to_the_limit() {
+        let mut kernel = kernel();
+        let raws: Vec<_> = (0..4).map(|_| kernel.open(b"f", CREATE).unwrap()).collect();
+        assert_eq!(raws, [3, 4, 5, 6]);
+        assert_eq!(kernel.open(b"new", CREATE), Err(Errno::MFILE));
+        assert_eq!(kernel.lookup(b"new"), Err(Errno::NOENT), "nothing was created");
+        kernel.close(5).unwrap();
+        kernel.close(4).unwrap();
+        assert_eq!(kernel.close(4), Err(Errno::BADF));
+        assert_eq!(kernel.open(b"f", CREATE), Ok(4));
+        assert_eq!(kernel.pipe(), Err(Errno::MFILE), "one place is not enough");
+        assert_eq!(kernel.open_descriptors(), 3);
+        for raw in [-1, 0, 2, 7, i32::MIN, i32::MAX] {
+            assert_eq!(kernel.close(raw), Err(Errno::BADF), "{raw}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_one_part_after_leading_slashes() {
+        let mut kernel = kernel();
+        let id = kernel.put_file(b"/a", b"1".to_vec()).unwrap();
+        assert_eq!(kernel.lookup(b"a"), Ok(id));
+        assert_eq!(kernel.put_file(b"a", b"2".to_vec()), Ok(id));
+        assert_eq!(kernel.inode(id).content, b"2");
+        for path in [&b""[..], b"/", b"a/b", b"a/", &[b'x'; 256]] {
+            assert_eq!(kernel.lookup(path), Err(Errno::NOENT));
+        }
+    }
+
+    #[test]
+    fn a_pipe_passes_bytes_up_to_its_capacity_and_then_its_end() {
+        let mut kernel = kernel();
+        let (read, write) = kernel.pipe().unwrap();
+        let Object::PipeReader(id) = kernel.file(read).unwrap().object else { panic!() };
+        assert_eq!(kernel.pipe_read(id, 4), None);
+        assert_eq!(kernel.pipe_room(id, 6), Ok(Some(6)));
+        kernel.pipe_write(id, b"abcdef");
+        assert_eq!(kernel.pipe_room(id, 3), Ok(None), "whole or not at all");
+        assert_eq!(kernel.pipe_room(id, 100), Ok(Some(2)), "too long to be whole");
+        assert_eq!(kernel.pipe_read(id, 4).unwrap(), b"abcd");
+        kernel.close(write).unwrap();
+        assert_eq!(kernel.pipe_read(id, 4).unwrap(), b"ef");
+        assert_eq!(kernel.pipe_read(id, 4).unwrap(), b"");
+        kernel.close(read).unwrap();
+        assert_eq!(kernel.pipe_room(id, 1), Err(Errno::PIPE));
+    }
+
+    #[test]
+    fn poll_tells_what_the_ends_of_a_pipe_could_do() {
+        let mut kernel = kernel();
+        let (read, write) = kernel.pipe().unwrap();
+        let reader = Rc::clone(kernel.file(read).unwrap());
+        let writer = Rc::clone(kernel.file(write).unwrap());
+        let Object::PipeReader(id) = reader.object else { panic!() };
+        assert_eq!(kernel.poll_events(&reader), 0);
+        assert_eq!(kernel.poll_events(&writer), poll::WRITABLE);
+        kernel.pipe_write(id, b"a");
+        assert_eq!(kernel.poll_events(&reader), poll::READABLE);
+        assert_eq!(kernel.poll_events(&writer), 0);
+        kernel.close(write).unwrap();
+        assert_eq!(kernel.poll_events(&reader), poll::READABLE, "still referred to");
+        drop(writer);
+        assert_eq!(kernel.poll_events(&reader), poll::READABLE | poll::HUP);
+        kernel.close(read).unwrap();
+    }
+}

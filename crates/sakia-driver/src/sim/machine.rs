@@ -1,0 +1,622 @@
+//! What is under way in the simulated kernel, and when it ends.
+//!
+//! The life of an operation:
+//! 1. Its entry is consumed by a submit or an enter, checked, and becomes a [`Flight`]. What fails
+//!    the check completes at once.
+//! 2. It takes one of the routes that the real kernel has: it completes *inline*, before the call
+//!    returns; it is *deferred*, so ready, and finished by some enter; it goes to a *worker* and
+//!    becomes ready after a while; or, on a pipe that cannot go on, it is *armed* and becomes ready
+//!    when that changes.
+//! 3. It is performed: only now are buffers and files touched. If the pipe has changed its mind
+//!    in the meantime, it is armed again.
+//! 4. Its completion is posted. The flight, and with it the knowledge of its memory, is gone
+//!    before.
+//!
+//! Ready operations finish as on a ring with `DEFER_TASKRUN`: never in a submit, and at most
+//! `max(20, min_complete)` in one round of an enter.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use sakia_ring::{Cqe, CqeFlags, Entered, Opcode, Sqe, sqe_flags};
+
+use super::SimBuilder;
+use super::faults::{ERESTARTSYS, EnterFault, FaultKind, Faults, Plan, enter_kind};
+use super::kernel::Kernel;
+use super::memory::Lent;
+use super::ops::{self, Kind, Outcome, Request, failed};
+use super::queue::{Queue, name};
+use super::random::Random;
+
+/// `IO_LOCAL_TW_DEFAULT_MAX`: the ready operations that an enter finishes at least.
+const ROUND: u32 = 20;
+
+/// A whole simulated kernel with one ring. Shared between the backend and its handles.
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub(super) config: SimBuilder,
+    pub(super) kernel: Kernel,
+    pub(super) queue: Queue,
+    pub(super) faults: Faults,
+    pub(super) random: Random,
+    /// Operations under way, by the order in which they were consumed.
+    pub(super) flights: BTreeMap<u64, Flight>,
+    /// Those of them that wait for a pipe.
+    armed: BTreeSet<u64>,
+    /// What the next enters finish.
+    ready: Vec<Work>,
+    /// What happens later, by time and then by the order in which it was set up.
+    timers: BTreeMap<(Duration, u64), Event>,
+    /// Operations consumed so far.
+    consumed: u64,
+    /// Timers set so far.
+    timed: u64,
+    /// Memory of entries that were pending when the backend was dropped.
+    abandoned: Vec<Lent>,
+}
+
+/// An operation under way. While there is one, its last completion was not posted, so its memory
+/// is still lent.
+#[derive(Debug)]
+pub(super) struct Flight {
+    opcode: Opcode,
+    pub(super) user_data: u64,
+    pub(super) request: Request,
+    pub(super) plan: Plan,
+    pub(super) stage: Stage,
+    /// The result, where it does not depend on performing the operation.
+    pub(super) forced: Option<i32>,
+    /// It was to be canceled too late to say so: it must end all the same.
+    pub(super) must_end: bool,
+}
+
+/// What an operation under way waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// To be performed right now.
+    Inline,
+    /// For an enter.
+    Ready,
+    /// For the worker that it was given to.
+    Worker,
+    /// For the other end of a pipe.
+    Armed,
+    /// For nothing: it never ends.
+    Stuck,
+}
+
+impl fmt::Display for Flight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { opcode, user_data, stage, .. } = self;
+        write!(f, "{} {user_data:#x} {stage:?}", name(*opcode))
+    }
+}
+
+/// Something that an enter finishes.
+#[derive(Debug)]
+enum Work {
+    Operation(u64),
+    /// A completion that no operation asked for.
+    Ghost(Cqe),
+}
+
+/// Something that happens at its time.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A worker is done with an operation.
+    Worker(u64),
+    /// A completion that no operation asked for becomes ready.
+    Ghost(Cqe),
+    /// Somebody at the other end of a pipe writes, by descriptor.
+    WritePipe(i32, Vec<u8>),
+}
+
+impl Machine {
+    pub(super) fn new(config: SimBuilder) -> Self {
+        let mut faults = Faults::new();
+        for &(kind, per_65536) in &config.faults {
+            faults.set(kind, per_65536);
+        }
+        Self {
+            kernel: Kernel::new(&config),
+            queue: Queue::new(config.sq_entries, config.cq_entries),
+            faults,
+            random: Random::new(config.seed),
+            flights: BTreeMap::new(),
+            armed: BTreeSet::new(),
+            ready: Vec::new(),
+            timers: BTreeMap::new(),
+            consumed: 0,
+            timed: 0,
+            abandoned: Vec::new(),
+            config,
+        }
+    }
+
+    // What the backend calls.
+
+    pub(super) fn submit(&mut self) -> io::Result<()> {
+        self.kernel.note(format_args!("submit {}", self.queue.pending()));
+        let result = self.consume_pending();
+        self.queue.unrestrict();
+        result.map(|_| ())
+    }
+
+    pub(super) fn enter(
+        &mut self,
+        min_complete: u32,
+        timeout: Option<Duration>,
+    ) -> io::Result<Entered> {
+        let pending = self.queue.pending();
+        self.kernel.note(format_args!("enter {pending} {min_complete} {timeout:?}"));
+        let result = self.consume_pending().and_then(|consumed| {
+            let timed_out = match consumed {
+                // As in the kernel, a submit that stopped early does not wait.
+                Consumed::Part(_) => false,
+                Consumed::All(_) => self.complete_and_wait(min_complete, timeout)?,
+            };
+            let (Consumed::All(consumed) | Consumed::Part(consumed)) = consumed;
+            Ok(Entered { consumed, timed_out })
+        });
+        self.queue.unrestrict();
+        let ready = self.queue.ready();
+        self.kernel.note(format_args!("entered {:?} {ready}", result.as_ref().ok()));
+        result
+    }
+
+    /// An enter would finish something or move overflowed completions.
+    pub(super) fn needs_enter(&self) -> bool {
+        !self.ready.is_empty() || self.queue.is_overflowing()
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Lets time pass. What becomes ready stays so until an enter.
+    pub(super) fn advance(&mut self, duration: Duration) {
+        self.advance_to(self.kernel.now.saturating_add(duration));
+    }
+
+    /// The backend is gone. Its ring is not: the kernel goes on holding what it was lent.
+    pub(super) fn abandon(&mut self) {
+        self.kernel.note(format_args!("abandoned {}", self.queue.pending()));
+        while let Some(sqe) = self.queue.consume() {
+            // SAFETY: the entry was pushed, which lends its memory until a completion was reaped;
+            // there will be none.
+            if let Ok(request) = unsafe { ops::prepare(&self.kernel, &sqe) } {
+                self.abandoned.push(request.lent);
+            }
+        }
+    }
+
+    /// Uses all memory that is still lent. Returns the number of operations that have some.
+    pub(super) fn disturb_all(&mut self) -> usize {
+        let lent = self.flights.values().map(|flight| &flight.request.lent);
+        // SAFETY: a flight's memory is lent as long as there is the flight; that of an abandoned
+        // entry for ever, since it has no completion.
+        lent.chain(&self.abandoned).filter(|lent| unsafe { lent.disturb() }).count()
+    }
+
+    // Consuming.
+
+    /// Consumes pending entries, as many as the faults of this call allow.
+    fn consume_pending(&mut self) -> io::Result<Consumed> {
+        self.advance(self.config.enter_cost);
+        let pending = self.queue.pending();
+        if self.config.busy_on_overflow && pending > 0 && self.queue.is_overflowing() {
+            self.flush_overflow();
+            if self.queue.is_overflowing() {
+                return Err(Errno::BUSY.into());
+            }
+        }
+        let free = self.queue.cq_entries() - self.queue.ready();
+        match self.faults.for_enter(pending, free, &mut self.random) {
+            Some(EnterFault::Partial(0)) if pending > 0 => {
+                self.count(FaultKind::PartialSubmit);
+                return Err(Errno::AGAIN.into());
+            }
+            Some(EnterFault::Partial(count)) if count < pending => {
+                self.count(FaultKind::PartialSubmit);
+                return Ok(Consumed::Part(self.consume(count)));
+            }
+            Some(EnterFault::Errno(errno)) => return self.fail_enter(0, errno),
+            Some(EnterFault::ErrnoAfter(count, errno)) => return self.fail_enter(count, errno),
+            Some(EnterFault::ShortCq(free)) => {
+                self.count(FaultKind::ShortCq);
+                self.queue.restrict(free);
+            }
+            Some(EnterFault::Partial(_)) | None => {}
+        }
+        Ok(Consumed::All(self.consume(u32::MAX)))
+    }
+
+    fn fail_enter(&mut self, count: u32, errno: i32) -> io::Result<Consumed> {
+        self.count(enter_kind(errno));
+        self.consume(count);
+        Err(io::Error::from_raw_os_error(errno))
+    }
+
+    fn consume(&mut self, count_max: u32) -> u32 {
+        let mut count = 0;
+        while count < count_max
+            && let Some(sqe) = self.queue.consume()
+        {
+            self.start(&sqe);
+            count += 1;
+        }
+        count
+    }
+
+    /// Makes an entry an operation under way, and performs it if that is to be inline.
+    fn start(&mut self, sqe: &Sqe) {
+        let id = self.consumed;
+        self.consumed += 1;
+        self.note_entry(id, sqe);
+        let plan = self.faults.for_op(sqe, &mut self.random);
+        // SAFETY: the entry was pushed, which lends its memory until its completion was reaped, and
+        // that is posted only after the flight is gone.
+        let prepared = unsafe { ops::prepare(&self.kernel, sqe) };
+        let (request, forced) = match prepared {
+            Ok(request) => (request, None),
+            Err(errno) => {
+                let nothing = Kind::Nop { result: 0 };
+                let request = Request { kind: nothing, lent: Lent::Nothing, file: None };
+                (request, Some(failed(errno)))
+            }
+        };
+        let flight = Flight {
+            opcode: sqe.opcode,
+            user_data: sqe.user_data,
+            request,
+            plan,
+            stage: Stage::Inline,
+            forced,
+            must_end: false,
+        };
+        self.route(id, flight, sqe.flags & sqe_flags::ASYNC != 0);
+        self.settle();
+    }
+
+    fn note_entry(&mut self, id: u64, sqe: &Sqe) {
+        let Sqe { fd, len, user_data, op_flags, .. } = *sqe;
+        // The offset of some operations is an address.
+        let offset = match sqe.opcode {
+            Opcode::STATX => 0,
+            _ => sqe.off,
+        };
+        let name = name(sqe.opcode);
+        self.kernel.note(format_args!(
+            "#{id} {name} {user_data:#x} fd {fd} len {len} off {offset:#x} flags {op_flags:#x}"
+        ));
+    }
+
+    /// Decides on how an operation completes, and sets it on its way.
+    fn route(&mut self, id: u64, mut flight: Flight, is_async: bool) {
+        let Plan { stuck, delay, errno, .. } = flight.plan;
+        let waits =
+            flight.request.may_wait() && errno.is_none() && !flight.request.is_ready(&self.kernel);
+        if flight.forced.is_some() {
+            return self.perform(id, flight);
+        }
+        if stuck {
+            self.count(FaultKind::Stuck);
+            flight.stage = Stage::Stuck;
+        } else if let Some(delay) = delay {
+            flight.stage = Stage::Worker;
+            self.at(delay, Event::Worker(id));
+        } else if waits && !is_async {
+            flight.stage = Stage::Armed;
+            self.armed.insert(id);
+        } else {
+            flight.stage = if is_async { Stage::Worker } else { self.draw_route() };
+            match flight.stage {
+                Stage::Inline => return self.perform(id, flight),
+                Stage::Worker => {
+                    let delay = self.draw_delay();
+                    self.at(delay, Event::Worker(id));
+                }
+                _ => self.ready.push(Work::Operation(id)),
+            }
+        }
+        self.kernel.note(format_args!("#{id} {:?}", flight.stage));
+        self.flights.insert(id, flight);
+    }
+
+    fn draw_route(&mut self) -> Stage {
+        let weights = self.config.routes;
+        let (inline, deferred) = (u64::from(weights.inline), u64::from(weights.deferred));
+        let sum = inline + deferred + u64::from(weights.worker);
+        assert!(sum > 0, "no route has a weight");
+        match self.random.below(sum) {
+            number if number < inline => Stage::Inline,
+            number if number < inline + deferred => Stage::Ready,
+            _ => Stage::Worker,
+        }
+    }
+
+    fn draw_delay(&mut self) -> Duration {
+        let max = u64::try_from(self.config.worker_delay_max.as_nanos()).unwrap_or(u64::MAX - 1);
+        Duration::from_nanos(self.random.below(max.saturating_add(1)))
+    }
+
+    // Completing.
+
+    /// Finishes what is ready and waits as an enter does. Returns whether the time ran out.
+    fn complete_and_wait(
+        &mut self,
+        min_complete: u32,
+        timeout: Option<Duration>,
+    ) -> io::Result<bool> {
+        let round = min_complete.max(ROUND);
+        self.flush_overflow();
+        self.finish_ready(round);
+        let wanted = min_complete.min(self.queue.cq_entries());
+        // Too far away to be a time is no deadline.
+        let deadline = timeout.and_then(|timeout| self.kernel.now.checked_add(timeout));
+        // Whoever waits sees at least what it waits for, however short the queue pretends to be.
+        while self.queue.ready() < wanted {
+            self.queue.allow(wanted - self.queue.ready());
+            if self.queue.is_overflowing() {
+                self.flush_overflow();
+            } else if !self.ready.is_empty() {
+                self.finish_ready(round);
+            } else if let Some(at) = self.next_event(deadline) {
+                self.advance_to(at);
+            } else if let Some(deadline) = deadline {
+                self.advance_to(deadline);
+                return Ok(true);
+            } else {
+                return Err(self.deadlock(wanted));
+            }
+        }
+        Ok(false)
+    }
+
+    fn flush_overflow(&mut self) {
+        let count = self.queue.flush_overflow();
+        if count > 0 {
+            self.kernel.note(format_args!("flushed {count}"));
+        }
+    }
+
+    /// Finishes up to `count_max` of what is ready, in any order.
+    fn finish_ready(&mut self, count_max: u32) {
+        let mut count = 0;
+        while count < count_max && !self.ready.is_empty() {
+            count += 1;
+            let index = if self.config.reorders {
+                self.random.below(self.ready.len() as u64) as usize
+            } else {
+                0
+            };
+            match self.ready.remove(index) {
+                // A second operation of that name must not be taken for finished.
+                Work::Ghost(cqe) if self.is_known(cqe.user_data) => {}
+                Work::Ghost(cqe) => self.post(cqe, false),
+                Work::Operation(id) => {
+                    let flight = self.flights.remove(&id).expect("what is ready is under way");
+                    self.perform(id, flight);
+                }
+            }
+            self.settle();
+        }
+    }
+
+    /// Performs an operation, which is not among the flights now, and completes it or arms it.
+    fn perform(&mut self, id: u64, mut flight: Flight) {
+        match self.outcome(&flight) {
+            Outcome::Done(res) => self.complete(id, flight, res),
+            Outcome::WouldBlock if flight.must_end => {
+                self.complete(id, flight, failed(Errno::CANCELED));
+            }
+            Outcome::WouldBlock => {
+                flight.stage = Stage::Armed;
+                self.kernel.note(format_args!("#{id} {:?}", flight.stage));
+                self.armed.insert(id);
+                self.flights.insert(id, flight);
+            }
+        }
+    }
+
+    fn outcome(&mut self, flight: &Flight) -> Outcome {
+        if let Some(res) = flight.forced {
+            return Outcome::Done(res);
+        }
+        if let Some(errno) = flight.plan.errno {
+            let is_restart = errno == ERESTARTSYS;
+            self.count(if is_restart { FaultKind::Restart } else { FaultKind::Errno });
+            if let Kind::Close { raw } = flight.request.kind {
+                // As in the kernel, the number is free afterwards in any case.
+                self.kernel.close(raw).ok();
+            }
+            return Outcome::Done(-errno);
+        }
+        if let Kind::Cancel { what, all } = &flight.request.kind {
+            return Outcome::Done(self.cancel(what, *all, flight.plan.cancel));
+        }
+        let len_max = flight.plan.short.map_or(usize::MAX, |len| len as usize);
+        // SAFETY: the flight has not completed, so its memory is lent.
+        let outcome = unsafe { ops::perform(&mut self.kernel, &flight.request, len_max) };
+        let is_transfer = matches!(flight.request.kind, Kind::Read { .. } | Kind::Write { .. });
+        if let Outcome::Done(count) = outcome
+            && is_transfer
+            && usize::try_from(count) == Ok(len_max)
+            && len_max < flight.request.lent.len()
+        {
+            self.count(FaultKind::ShortTransfer);
+        }
+        outcome
+    }
+
+    /// Ends an operation and posts its completion, and what faults add to it.
+    fn complete(&mut self, id: u64, flight: Flight, res: i32) {
+        let Flight { opcode, user_data, plan, .. } = flight;
+        self.kernel.note(format_args!("#{id} {} {user_data:#x} done {res}", name(opcode)));
+        // A pipe may lose an end with the flight; a cancel may hold one too.
+        self.kernel.has_changed |= match flight.request.kind {
+            Kind::Cancel { .. } => true,
+            _ => flight.request.file.as_ref().is_some_and(|file| file.is_pipe()),
+        };
+        // Its memory is the driver's again as soon as the completion is posted.
+        drop(flight);
+        if plan.held {
+            self.count(FaultKind::Held);
+        }
+        let cqe = Cqe { user_data, res, flags: CqeFlags(0) };
+        self.post(cqe, plan.held);
+        if plan.duplicate {
+            self.count(FaultKind::Duplicate);
+            self.haunt(cqe);
+        }
+        if plan.stale
+            && let Some(user_data) = self.unknown_user_data(user_data)
+        {
+            self.count(FaultKind::Stale);
+            self.haunt(Cqe { user_data, ..cqe });
+        }
+    }
+
+    fn post(&mut self, cqe: Cqe, held: bool) {
+        let verb = if self.queue.post(cqe, held) { "overflowed" } else { "posted" };
+        self.kernel.note(format_args!("{verb} {:#x} {}", cqe.user_data, cqe.res));
+    }
+
+    /// Lets a completion come that belongs to nothing.
+    fn haunt(&mut self, cqe: Cqe) {
+        let delay = self.draw_delay();
+        self.at(delay, Event::Ghost(cqe));
+    }
+
+    /// A `user_data` that no operation has, close to one that an operation had or far away.
+    fn unknown_user_data(&mut self, known: u64) -> Option<u64> {
+        let user_data = if self.random.chance(1 << 15) {
+            // One of the highest bits: names that count up do not get there.
+            known ^ (1 << (56 + self.random.below(8)))
+        } else {
+            self.random.next()
+        };
+        (!self.is_known(user_data)).then_some(user_data)
+    }
+
+    /// Whether an operation under way, or an entry that is pending, has this `user_data`.
+    fn is_known(&self, user_data: u64) -> bool {
+        self.queue.is_pending(user_data)
+            || self.flights.values().any(|flight| flight.user_data == user_data)
+    }
+
+    /// Makes ready what no longer has to wait.
+    pub(super) fn settle(&mut self) {
+        if !std::mem::take(&mut self.kernel.has_changed) {
+            return;
+        }
+        let is_ready = |id: &u64| self.flights[id].request.is_ready(&self.kernel);
+        let ready: Vec<u64> = self.armed.iter().copied().filter(is_ready).collect();
+        for id in ready {
+            self.make_ready(id);
+        }
+    }
+
+    /// Lets an enter finish an operation under way.
+    pub(super) fn make_ready(&mut self, id: u64) {
+        let flight = self.flights.get_mut(&id).expect("the operation is under way");
+        assert!(!matches!(flight.stage, Stage::Ready | Stage::Inline), "{flight} is made ready");
+        flight.stage = Stage::Ready;
+        self.armed.remove(&id);
+        self.ready.push(Work::Operation(id));
+        self.kernel.note(format_args!("#{id} ready"));
+    }
+
+    // Time.
+
+    /// Sets up what happens after `delay`.
+    pub(super) fn at(&mut self, delay: Duration, event: Event) {
+        let key = (self.kernel.now.saturating_add(delay), self.timed);
+        self.timed += 1;
+        self.timers.insert(key, event);
+    }
+
+    /// When the next thing happens, if that is not after the deadline.
+    fn next_event(&self, deadline: Option<Duration>) -> Option<Duration> {
+        let (&(at, _), _) = self.timers.first_key_value()?;
+        deadline.is_none_or(|deadline| at <= deadline).then_some(at)
+    }
+
+    fn advance_to(&mut self, time: Duration) {
+        self.disturb_some();
+        while let Some(entry) = self.timers.first_entry()
+            && entry.key().0 <= time
+        {
+            let ((at, _), event) = entry.remove_entry();
+            self.kernel.now = self.kernel.now.max(at);
+            self.happen(event);
+            self.settle();
+            self.disturb_some();
+        }
+        self.kernel.now = self.kernel.now.max(time);
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Ghost(cqe) => self.ready.push(Work::Ghost(cqe)),
+            // A cancel may have been quicker.
+            Event::Worker(id) => {
+                if self.flights.get(&id).is_some_and(|flight| flight.stage == Stage::Worker) {
+                    self.make_ready(id);
+                }
+            }
+            Event::WritePipe(raw, bytes) => {
+                let result = self.write_pipe(raw, &bytes).map_err(failed);
+                self.kernel.note(format_args!("write to pipe {raw}: {result:?}"));
+            }
+        }
+    }
+
+    /// Uses lent memory at a random moment.
+    fn disturb_some(&mut self) {
+        if self.config.late_writes == 0 {
+            return;
+        }
+        for (id, flight) in &self.flights {
+            if !self.random.chance(self.config.late_writes) {
+                continue;
+            }
+            // SAFETY: a flight's memory is lent as long as there is the flight.
+            let had_some = unsafe { flight.request.lent.disturb() };
+            if had_some {
+                self.kernel.log.note(self.kernel.now, format_args!("#{id} disturbed"));
+            }
+        }
+    }
+
+    // Small things.
+
+    pub(super) fn count(&mut self, kind: FaultKind) {
+        self.faults.count(kind);
+        self.kernel.note(format_args!("fault {kind:?}"));
+    }
+
+    /// Nothing will ever happen that this enter could wait for.
+    fn deadlock(&mut self, wanted: u32) -> io::Error {
+        use fmt::Write as _;
+        let ready = self.queue.ready();
+        let mut message = format!("deadlock: waiting for {wanted} completions, {ready} ready");
+        for (id, flight) in &self.flights {
+            // A string takes all text.
+            write!(message, "; #{id} {flight}").ok();
+        }
+        self.kernel.note(format_args!("{message}"));
+        io::Error::new(io::ErrorKind::Deadlock, message)
+    }
+}
+
+/// How far a submit got, in entries.
+#[derive(Clone, Copy, Debug)]
+enum Consumed {
+    All(u32),
+    /// It stopped early, and the call with it.
+    Part(u32),
+}

@@ -1,0 +1,272 @@
+//! Memory that the simulated kernel was lent.
+//!
+//! The only place of the simulation that reads or writes through addresses. Whoever pushes an entry
+//! promises that its memory stays valid until the entry's last completion was reaped
+//! ([`Backend::push`](crate::Backend::push)). The machine keeps a [`Lent`] no longer than
+//! until it posts that completion, and does not touch it afterwards.
+
+use std::ptr;
+
+use rustix::io::Errno;
+
+/// The byte that fills a buffer of a read that has not happened yet.
+pub(super) const SCRIBBLE: u8 = 0xa5;
+/// `UIO_MAXIOV`: the most entries of a vector.
+const VECTOR_ENTRIES_MAX: u32 = 1024;
+/// `PATH_MAX`: the most bytes of a path, with its NUL.
+const PATH_BYTES_MAX: usize = 4096;
+
+/// Consecutive bytes somewhere in the process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    ptr: *mut u8,
+    len: usize,
+}
+
+impl Segment {
+    /// The bytes that an entry names by address and length.
+    pub(super) fn new(addr: u64, len: usize) -> Self {
+        Self { ptr: pointer(addr), len }
+    }
+
+    fn is_bad(&self) -> bool {
+        self.ptr.is_null() && self.len > 0
+    }
+}
+
+/// What an operation may do with the memory that it was lent.
+#[derive(Debug, Default)]
+pub(super) enum Lent {
+    /// It has none, or is done with it.
+    #[default]
+    Nothing,
+    /// The operation writes to it: the buffers of a read, a `struct statx`.
+    ToFill(Vec<Segment>),
+    /// The operation reads from it: the buffers of a write.
+    ToTake(Vec<Segment>),
+}
+
+impl Lent {
+    /// Memory for the operation to write to.
+    ///
+    /// # Errors
+    /// `EFAULT` when an address is null.
+    pub(super) fn to_fill(segments: Vec<Segment>) -> Result<Self, Errno> {
+        check(&segments)?;
+        Ok(Self::ToFill(segments))
+    }
+
+    /// Memory for the operation to read from.
+    ///
+    /// # Errors
+    /// `EFAULT` when an address is null.
+    pub(super) fn to_take(segments: Vec<Segment>) -> Result<Self, Errno> {
+        check(&segments)?;
+        Ok(Self::ToTake(segments))
+    }
+
+    fn segments(&self) -> &[Segment] {
+        match self {
+            Self::Nothing => &[],
+            Self::ToFill(segments) | Self::ToTake(segments) => segments,
+        }
+    }
+
+    /// How many bytes there are.
+    pub(super) fn len(&self) -> usize {
+        self.segments().iter().fold(0, |sum, segment| sum.saturating_add(segment.len))
+    }
+
+    /// Writes `bytes`, which must fit, to the front.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is still lent: the operation's last completion was not reaped.
+    pub(super) unsafe fn fill(&self, mut bytes: &[u8]) {
+        assert!(matches!(self, Self::ToFill(_)) || bytes.is_empty(), "nothing was lent to fill");
+        assert!(bytes.len() <= self.len(), "{} bytes for {}", bytes.len(), self.len());
+        for segment in self.segments() {
+            let (front, rest) = bytes.split_at(bytes.len().min(segment.len));
+            // SAFETY: the caller says that the memory is still lent, to be written to, so nothing
+            // else accesses it; `front` is no longer than the segment, and our own memory.
+            unsafe { ptr::copy_nonoverlapping(front.as_ptr(), segment.ptr, front.len()) };
+            bytes = rest;
+        }
+    }
+
+    /// Reads up to `len_max` bytes from the front.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is still lent: the operation's last completion was not reaped.
+    pub(super) unsafe fn take(&self, len_max: usize) -> Vec<u8> {
+        assert!(!matches!(self, Self::ToFill(_)), "the memory was lent to be filled");
+        let mut bytes = Vec::with_capacity(self.len().min(len_max));
+        for segment in self.segments() {
+            let len = segment.len.min(len_max - bytes.len());
+            if len > 0 {
+                // SAFETY: the caller says that the memory is still lent, so its bytes are valid,
+                // and nothing writes to them; `len` is not 0, so the address was checked.
+                bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(segment.ptr, len) });
+            }
+        }
+        bytes
+    }
+
+    /// Uses all of the memory, as a kernel may at any moment: fills what is to be filled with
+    /// [`SCRIBBLE`], and reads what is to be read. Returns whether there was any.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is still lent: the operation's last completion was not reaped.
+    pub(super) unsafe fn disturb(&self) -> bool {
+        match self {
+            Self::Nothing => {}
+            Self::ToFill(segments) => {
+                for segment in segments {
+                    // SAFETY: the caller says that the memory is still lent, to be written to.
+                    unsafe { segment.ptr.write_bytes(SCRIBBLE, segment.len) };
+                }
+            }
+            Self::ToTake(_) => {
+                // SAFETY: the caller's promise.
+                std::hint::black_box(unsafe { self.take(usize::MAX) });
+            }
+        }
+        self.len() > 0
+    }
+}
+
+fn check(segments: &[Segment]) -> Result<(), Errno> {
+    if segments.iter().any(Segment::is_bad) { Err(Errno::FAULT) } else { Ok(()) }
+}
+
+/// The address as a pointer with the rights of whichever pointer was turned into it.
+fn pointer<T>(addr: u64) -> *mut T {
+    ptr::with_exposed_provenance_mut(addr as usize)
+}
+
+/// The NUL-terminated path at `addr`, without its NUL.
+///
+/// # Errors
+/// `EFAULT` when the address is null, `ENAMETOOLONG` when no NUL comes.
+///
+/// # Safety
+///
+/// - Unless `addr` is 0, it is lent memory that holds a NUL-terminated string.
+pub(super) unsafe fn read_path(addr: u64) -> Result<Vec<u8>, Errno> {
+    if addr == 0 {
+        return Err(Errno::FAULT);
+    }
+    let start: *const u8 = pointer(addr);
+    let mut path = Vec::new();
+    while path.len() < PATH_BYTES_MAX {
+        // SAFETY: every byte before this one belongs to the string and is not its NUL, so this one
+        // belongs to it too.
+        match unsafe { start.add(path.len()).read() } {
+            0 => return Ok(path),
+            byte => path.push(byte),
+        }
+    }
+    Err(Errno::NAMETOOLONG)
+}
+
+/// An entry of a vector: the kernel's `struct iovec`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Iovec {
+    base: *mut u8,
+    len: usize,
+}
+
+/// The segments that the vector of `count` entries at `addr` describes.
+///
+/// # Errors
+/// `EINVAL` when there are more than 1024, `EFAULT` when the address is null.
+///
+/// # Safety
+///
+/// - Unless `addr` is 0, it is lent memory that holds `count` of the kernel's `struct iovec`.
+pub(super) unsafe fn read_vector(addr: u64, count: u32) -> Result<Vec<Segment>, Errno> {
+    if count > VECTOR_ENTRIES_MAX {
+        return Err(Errno::INVAL);
+    }
+    if addr == 0 && count > 0 {
+        return Err(Errno::FAULT);
+    }
+    let start: *const Iovec = pointer(addr);
+    let segment = |index| {
+        // SAFETY: the caller says that there are `count` entries. They need not be aligned for us.
+        let entry = unsafe { start.add(index as usize).read_unaligned() };
+        Segment { ptr: entry.base, len: entry.len }
+    };
+    Ok((0..count).map(segment).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address<T>(pointer: *const T) -> u64 {
+        pointer.expose_provenance() as u64
+    }
+
+    #[test]
+    fn bytes_are_spread_over_segments_and_gathered_from_them() {
+        let (mut a, mut b) = ([0_u8; 3], [0_u8; 4]);
+        let segments = vec![
+            Segment::new(address(a.as_mut_ptr()), 3),
+            Segment::new(0, 0),
+            Segment::new(address(b.as_mut_ptr()), 4),
+        ];
+        let lent = Lent::to_fill(segments.clone()).unwrap();
+        assert_eq!(lent.len(), 7);
+        // SAFETY: both arrays are alive and used by nothing else.
+        unsafe { lent.fill(b"abcde") };
+        let lent = Lent::to_take(segments).unwrap();
+        // SAFETY: as above.
+        let (five, all) = unsafe { (lent.take(5), lent.take(100)) };
+        assert_eq!(five, b"abcde");
+        assert_eq!(all, b"abcde\0\0");
+        assert_eq!((&a, &b), (b"abc", b"de\0\0"));
+    }
+
+    #[test]
+    fn disturbing_fills_what_is_to_be_filled_and_leaves_the_rest() {
+        let mut bytes = [1_u8; 2];
+        let segments = vec![Segment::new(address(bytes.as_mut_ptr()), 2)];
+        // SAFETY: the array is alive and used by nothing else.
+        assert!(unsafe { Lent::to_take(segments.clone()).unwrap().disturb() });
+        // SAFETY: as above; read anew through the pointer, since the array was lent.
+        assert_eq!(unsafe { Lent::to_take(segments.clone()).unwrap().take(2) }, [1, 1]);
+        // SAFETY: as above.
+        assert!(unsafe { Lent::to_fill(segments).unwrap().disturb() });
+        assert_eq!(bytes, [SCRIBBLE; 2]);
+        // SAFETY: no memory at all.
+        assert!(!unsafe { Lent::Nothing.disturb() });
+    }
+
+    #[test]
+    fn null_is_a_fault_where_there_should_be_bytes() {
+        assert_eq!(Lent::to_fill(vec![Segment::new(0, 1)]).unwrap_err(), Errno::FAULT);
+        assert_eq!(Lent::to_take(vec![Segment::new(0, 1)]).unwrap_err(), Errno::FAULT);
+        assert!(Lent::to_fill(vec![Segment::new(0, 0)]).is_ok());
+        // SAFETY: null is always allowed.
+        unsafe {
+            assert_eq!(read_path(0).unwrap_err(), Errno::FAULT);
+            assert_eq!(read_vector(0, 1).unwrap_err(), Errno::FAULT);
+            assert_eq!(read_vector(0, 1025).unwrap_err(), Errno::INVAL);
+            assert!(read_vector(0, 0).unwrap().is_empty());
+        }
+    }
+
+    #[test]
+    fn paths_end_at_their_nul() {
+        let (short, long) = (b"abc\0def\0", vec![b'a'; PATH_BYTES_MAX]);
+        // SAFETY: the first has a NUL, the second as many bytes as are looked at.
+        unsafe {
+            assert_eq!(read_path(address(short.as_ptr())).unwrap(), b"abc");
+            assert_eq!(read_path(address(long.as_ptr())).unwrap_err(), Errno::NAMETOOLONG);
+        }
+    }
+}

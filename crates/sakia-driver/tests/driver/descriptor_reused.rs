@@ -1,0 +1,319 @@
+//! A descriptor's number stays its own until the last operation on it has ended.
+
+use std::ffi::CString;
+
+use rustix::io::Errno;
+use sakia_driver::{PollEvents, Wait};
+use sakia_ring::Opcode;
+
+use crate::children;
+use crate::scripted::{FILE, PIPE, scripted};
+use crate::support::{
+    Buf, DropCounter, TempDir, counting_waker, drain, driver, errno, finish, identity, panic_of,
+    pipe, poll_once, poll_with, turn_until, write_all,
+};
+
+#[test]
+fn dropping_the_descriptor_leaves_the_number_to_the_read() {
+    let driver = driver();
+    let (fd, write) = pipe(&driver);
+    let (raw, ours) = (fd.raw(), identity(fd.raw()));
+    let mut read = driver.read(&fd, vec![0; 5], 0);
+    driver.turn(Wait::Poll).unwrap();
+    drop(fd);
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!(identity(raw), ours);
+    let others: Vec<_> = (0..50).map(|_| pipe(&driver)).collect();
+    for (_, write) in &others {
+        write_all(write, b"other");
+    }
+    write_all(&write, b"first");
+    let (result, buf) = finish(&driver, &mut read);
+    assert_eq!((result.unwrap(), &buf[..]), (5, &b"first"[..]));
+    // The read was the last user.
+    turn_until(&driver, || identity(raw) != ours);
+}
+
+#[test]
+fn a_second_pipe_never_feeds_the_first_read() {
+    for submitted in [false, true] {
+        let driver = driver();
+        let (fd, write) = pipe(&driver);
+        let (raw, ours) = (fd.raw(), identity(fd.raw()));
+        let mut read = driver.read(&fd, vec![0; 5], 0);
+        if submitted {
+            driver.turn(Wait::Poll).unwrap();
+        }
+        let mut close = driver.close(fd);
+        assert_eq!(identity(raw), ours, "closed under a read");
+        let others: Vec<_> = (0..50).map(|_| pipe(&driver)).collect();
+        for (_, write) in &others {
+            write_all(write, b"other");
+        }
+        assert_eq!(errno(finish(&driver, &mut read).0), Errno::CANCELED);
+        finish(&driver, &mut close).unwrap();
+        assert_ne!(identity(raw), ours);
+        assert_eq!(rustix::io::write(&write, b"x"), Err(Errno::PIPE), "a reader is left");
+    }
+}
+
+#[test]
+fn closing_cancels_and_awaits_what_is_under_way() {
+    let driver = driver();
+    let (fd, _write) = pipe(&driver);
+    let (other, other_write) = pipe(&driver);
+    let mut reads: Vec<_> = (0..10).map(|_| driver.read(&fd, vec![0; 8], 0)).collect();
+    let mut polls: Vec<_> = (0..10).map(|_| driver.poll(&fd, PollEvents::READABLE)).collect();
+    let mut unrelated = driver.read(&other, vec![0; 8], 0);
+    for (token, read) in (0..).zip(&mut reads) {
+        read.set_token(token);
+    }
+    for (token, poll) in (10..).zip(&mut polls) {
+        poll.set_token(token);
+    }
+    driver.turn(Wait::Poll).unwrap();
+    let mut close = driver.close(fd);
+    close.set_token(99);
+    let mut tokens = Vec::new();
+    turn_until(&driver, || {
+        tokens.extend(std::iter::from_fn(|| driver.next_done()));
+        tokens.len() == 21
+    });
+    assert_eq!(tokens.pop(), Some(99), "closed before the last operation had ended");
+    for read in &mut reads {
+        assert_eq!(errno(read.try_take().unwrap().0), Errno::CANCELED);
+    }
+    for poll in &mut polls {
+        assert_eq!(errno(poll.try_take().unwrap()), Errno::CANCELED);
+    }
+    close.try_take().unwrap().unwrap();
+    assert!(unrelated.try_take().is_none(), "another descriptor's read was canceled");
+    write_all(&other_write, b"x");
+    assert_eq!(finish(&driver, &mut unrelated).0.unwrap(), 1);
+}
+
+#[test]
+fn closing_ends_what_waits_for_room() {
+    let (driver, stage) = scripted(4, 4);
+    let fd = stage.open(&driver, FILE);
+    let counter = DropCounter::new();
+    let mut reads: Vec<_> =
+        (0..6).map(|_| driver.read(&fd, Buf::new(8, &counter), 0)).collect();
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!(stage.in_flight(Opcode::READ).len(), 3); // as many as there are credits
+    let mut close = driver.close(fd);
+    for _ in 0..3 {
+        stage.complete_read(b"12345678");
+    }
+    drain(&driver);
+    for read in &mut reads[..3] {
+        assert_eq!(read.try_take().unwrap().0.unwrap(), 8);
+    }
+    for read in &mut reads[3..] {
+        assert_eq!(errno(read.try_take().unwrap().0), Errno::CANCELED);
+    }
+    stage.complete(Opcode::ASYNC_CANCEL, 0);
+    finish(&driver, &mut close).unwrap();
+    assert_eq!(stage.state().closed, [FILE]);
+    counter.assert_each_dropped_once();
+}
+
+#[test]
+fn closing_waits_for_other_clones() {
+    let driver = driver();
+    let (fd, _write) = pipe(&driver);
+    let (raw, ours) = (fd.raw(), identity(fd.raw()));
+    let clone = fd.clone();
+    let (waker, wakes) = counting_waker();
+    let mut close = driver.close(fd);
+    assert!(poll_with(&mut close, &waker).is_pending());
+    drain(&driver);
+    assert!(poll_with(&mut close, &waker).is_pending());
+    assert_eq!(identity(raw), ours);
+    // An operation started now does not go far.
+    let mut late = driver.read(&clone, vec![0; 8], 0);
+    drop(clone);
+    late.cancel();
+    assert_eq!(errno(finish(&driver, &mut late).0), Errno::CANCELED);
+    turn_until(&driver, || wakes.get() == 1);
+    close.try_take().unwrap().unwrap();
+    assert_ne!(identity(raw), ours);
+}
+
+#[test]
+fn closing_a_second_clone_is_refused_and_harms_nothing() {
+    let (driver, stage) = scripted(8, 16);
+    let fd = stage.open(&driver, PIPE);
+    let clone = fd.clone();
+    let mut first = driver.close(fd);
+    let mut second = driver.close(clone);
+    assert_eq!(errno(second.try_take().expect("refused at once")), Errno::BADF);
+    turn_until(&driver, || {
+        if !stage.in_flight(Opcode::ASYNC_CANCEL).is_empty() {
+            stage.complete(Opcode::ASYNC_CANCEL, 0);
+        }
+        !stage.state().closed.is_empty()
+    });
+    finish(&driver, &mut first).unwrap();
+    assert_eq!(stage.state().closed, [PIPE]);
+    assert_eq!(driver.live_operations(), 0);
+}
+
+#[test]
+fn failure_to_close_is_told_or_counted() {
+    let (driver, stage) = scripted(8, 16);
+    let fds: Vec<_> = (0..4).map(|number| stage.open(&driver, FILE + number)).collect();
+    stage.state().close_error = Some(Errno::IO);
+    let mut fds = fds.into_iter();
+    let mut next = || fds.next().unwrap();
+
+    let mut told = driver.close(next());
+    assert_eq!(errno(finish(&driver, &mut told)), Errno::IO);
+    assert_eq!(driver.counters().close_errors, 0);
+    // Nobody waits.
+    drop(driver.close(next()));
+    drop(next());
+    drain(&driver);
+    assert_eq!(driver.counters().close_errors, 2);
+    // The driver is gone.
+    let handle = driver.handle().clone();
+    drop(driver);
+    drop(next());
+    assert_eq!(handle.counters().close_errors, 3);
+    assert_eq!(stage.state().closed, [FILE, FILE + 1, FILE + 2, FILE + 3]);
+}
+
+#[test]
+fn the_last_clone_closes_with_the_next_turn() {
+    let driver = driver();
+    let (fd, write) = pipe(&driver);
+    let clone = fd.clone();
+    drop(fd);
+    driver.turn(Wait::Poll).unwrap();
+    write_all(&write, b"still read by somebody");
+    drop(clone);
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!(rustix::io::write(&write, b"x"), Err(Errno::PIPE));
+    assert_eq!(driver.in_flight(), 0);
+}
+
+#[test]
+fn a_dropped_close_still_closes() {
+    // At once, when the descriptor is in use, and before the entry is submitted.
+    for in_use in [false, true] {
+        let driver = driver();
+        let (fd, write) = pipe(&driver);
+        let read = in_use.then(|| driver.read(&fd, vec![0; 8], 0));
+        if in_use {
+            driver.turn(Wait::Poll).unwrap();
+        }
+        drop(driver.close(fd));
+        drain(&driver);
+        assert_eq!(rustix::io::write(&write, b"x"), Err(Errno::PIPE), "in use: {in_use}");
+        drop(read);
+        assert_eq!(driver.live_operations(), 0);
+    }
+}
+
+#[test]
+fn after_the_driver_is_gone_descriptors_close_directly() {
+    let driver = driver();
+    let (dropped, dropped_write) = pipe(&driver);
+    let (closed, closed_write) = pipe(&driver);
+    let (shared, shared_write) = pipe(&driver);
+    let handle = driver.handle().clone();
+    drop(driver);
+    drop(dropped);
+    assert_eq!(rustix::io::write(&dropped_write, b"x"), Err(Errno::PIPE));
+    let mut close = handle.close(closed);
+    close.try_take().expect("nothing to wait for").unwrap();
+    assert_eq!(rustix::io::write(&closed_write, b"x"), Err(Errno::PIPE));
+
+    let clone = shared.clone();
+    let mut close = handle.close(shared);
+    assert!(poll_once(&mut close).is_pending(), "a clone exists");
+    write_all(&shared_write, b"x");
+    drop(clone);
+    close.try_take().unwrap().unwrap();
+    assert_eq!(rustix::io::write(&shared_write, b"x"), Err(Errno::PIPE));
+}
+
+#[test]
+fn a_close_under_way_when_the_driver_ends_closes() {
+    let driver = driver();
+    let (queued, queued_write) = pipe(&driver);
+    let (in_use, in_use_write) = pipe(&driver);
+    let (shared, shared_write) = pipe(&driver);
+    let clone = shared.clone();
+    let mut read = driver.read(&in_use, vec![0; 8], 0);
+    driver.turn(Wait::Poll).unwrap();
+    let mut closes = [queued, in_use, shared].map(|fd| driver.close(fd));
+    drop(driver);
+    assert_eq!(errno(read.try_take().unwrap().0), Errno::CANCELED);
+    for close in &mut closes[..2] {
+        close.try_take().unwrap().unwrap();
+    }
+    assert_eq!(rustix::io::write(&queued_write, b"x"), Err(Errno::PIPE));
+    assert_eq!(rustix::io::write(&in_use_write, b"x"), Err(Errno::PIPE));
+    // The clone is its own user's business.
+    assert!(closes[2].try_take().is_none());
+    write_all(&shared_write, b"x");
+    drop(clone);
+    closes[2].try_take().unwrap().unwrap();
+    assert_eq!(rustix::io::write(&shared_write, b"x"), Err(Errno::PIPE));
+}
+
+#[test]
+fn a_descriptor_of_another_driver_is_refused() {
+    let (ours, other) = (driver(), driver());
+    let (fd, _write) = pipe(&other);
+    let message = panic_of(|| ours.read(&fd, vec![0; 8], 0));
+    assert!(message.contains("another driver"), "{message}");
+    let message = panic_of(|| ours.close(fd.clone()));
+    assert!(message.contains("another driver"), "{message}");
+    assert_eq!(ours.live_operations(), 0);
+}
+
+#[test]
+fn nothing_leaks() {
+    children::run("descriptors");
+}
+
+/// Alone in its process, so that descriptors can be counted.
+pub fn scene() {
+    let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let folder = TempDir::new();
+    let path = CString::new(folder.file("file", 8192).into_os_string().into_encoded_bytes());
+    let path = path.unwrap();
+    let before = count();
+    for round in 0..200 {
+        let driver = driver();
+        let handle = driver.handle().clone();
+        let mut opens: Vec<_> = (0..8).map(|_| driver.open(None, path.clone(), 0, 0)).collect();
+        if round % 2 == 0 {
+            driver.turn(Wait::Poll).unwrap();
+        }
+        drop(opens.split_off(4)); // late results
+        let files: Vec<_> =
+            opens.iter_mut().map(|open| finish(&driver, open).unwrap()).collect();
+        let (fd, _write) = pipe(&driver);
+        let mut reads: Vec<_> = (0..4).map(|_| driver.read(&fd, vec![0; 8], 0)).collect();
+        reads.extend(files.iter().map(|file| driver.read(file, vec![0; 8], 0)));
+        if round % 3 == 0 {
+            driver.turn(Wait::Poll).unwrap();
+        }
+        drop(driver.close(fd));
+        let mut files = files.into_iter();
+        drop(files.next());
+        let mut close = handle.close(files.next().unwrap());
+        match round % 5 {
+            0 => drop(reads),
+            1 => finish(&driver, &mut close).unwrap(),
+            2 => drop(handle.close(files.next().unwrap())),
+            3 => drain(&driver),
+            _ => {}
+        }
+        drop(driver);
+    }
+    assert_eq!(count(), before);
+}

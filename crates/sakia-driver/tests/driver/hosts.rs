@@ -1,0 +1,123 @@
+//! A host that is the kernel, except where a test wants it to misbehave.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use rustix::io::Errno;
+use sakia_driver::{Driver, Uring};
+use sakia_ring::{Host, Kernel, Opcode, Params, Ring, Sqe};
+
+/// `IORING_OFF_SQES`: where in a ring's memory the entries lie.
+const OFFSET_SQES: u64 = 0x1000_0000;
+
+/// What happens to the next enter.
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    /// It fails before the kernel sees it.
+    Fails(Errno),
+    /// The kernel gets at most this many entries, and is asked for nothing.
+    Submits(u32),
+}
+
+#[derive(Default)]
+pub struct Rig {
+    pub enters: Cell<u32>,
+    /// What befalls the next enters.
+    pub faults: RefCell<VecDeque<Fault>>,
+    /// Whether requests to cancel become no-ops on their way to the kernel.
+    pub swallows_cancels: Cell<bool>,
+    /// The entries of the ring and their number.
+    entries: Cell<Option<(NonNull<Sqe>, usize)>>,
+}
+
+/// The kernel, with a [`Rig`].
+#[derive(Clone)]
+pub struct Rigged(pub Rc<Rig>);
+
+/// A driver on a rigged ring with these sizes.
+pub fn rigged(sq_entries: u32, cq_entries: u32) -> (Driver<Uring<Rigged>>, Rc<Rig>) {
+    let rig = Rc::new(Rig::default());
+    let builder = sakia_ring::Builder::with_host(Rigged(Rc::clone(&rig)));
+    let ring: Ring<_> = builder.sq_entries(sq_entries).cq_entries(cq_entries).build().unwrap();
+    rig.enters.set(0);
+    (Driver::new(Uring::from_ring(ring)), rig)
+}
+
+impl Rig {
+    fn swallow_cancels(&self) {
+        let Some((entries, count)) = self.entries.get() else { return };
+        for index in 0..count {
+            // SAFETY: the entries are mapped until `unmap`, where they are forgotten. The kernel reads
+            // them during an enter only, and the driver's thread is here now.
+            let sqe = unsafe { entries.add(index).as_mut() };
+            if sqe.opcode == Opcode::ASYNC_CANCEL {
+                *sqe = Sqe::nop().user_data(sqe.user_data);
+            }
+        }
+    }
+}
+
+// SAFETY: each call is the kernel's, with fewer entries or less to wait for, or does nothing. What is
+// written to mapped memory are entries that name no memory.
+unsafe impl Host for Rigged {
+    fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
+        Kernel.setup(entries, params)
+    }
+
+    unsafe fn enter(
+        &self,
+        ring: u32,
+        to_submit: u32,
+        min_complete: u32,
+        flags: u32,
+        arg: *const c_void,
+        arg_size: usize,
+    ) -> io::Result<u32> {
+        self.0.enters.set(self.0.enters.get() + 1);
+        if self.0.swallows_cancels.get() {
+            self.0.swallow_cancels();
+        }
+        let fault = self.0.faults.borrow_mut().pop_front();
+        match fault {
+            Some(Fault::Fails(errno)) => Err(errno.into()),
+            // SAFETY: the caller's duties are the same, with fewer entries.
+            Some(Fault::Submits(most)) => unsafe {
+                Kernel.enter(ring, to_submit.min(most), 0, flags, arg, arg_size)
+            },
+            // SAFETY: the caller's duties are the same.
+            None => unsafe { Kernel.enter(ring, to_submit, min_complete, flags, arg, arg_size) },
+        }
+    }
+
+    unsafe fn register(
+        &self,
+        ring: i32,
+        opcode: u32,
+        arg: *mut c_void,
+        nr_args: u32,
+    ) -> io::Result<u32> {
+        // SAFETY: the caller's duties are the same.
+        unsafe { Kernel.register(ring, opcode, arg, nr_args) }
+    }
+
+    fn map(&self, ring: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<NonNull<u8>> {
+        let addr = Kernel.map(ring, offset, len)?;
+        if offset == OFFSET_SQES {
+            self.0.entries.set(Some((addr.cast(), len / size_of::<Sqe>())));
+        }
+        Ok(addr)
+    }
+
+    unsafe fn unmap(&self, addr: NonNull<u8>, len: usize) {
+        if self.0.entries.get().is_some_and(|(entries, _)| entries.cast() == addr) {
+            self.0.entries.set(None);
+        }
+        // SAFETY: the caller's duties are the same.
+        unsafe { Kernel.unmap(addr, len) };
+    }
+}

@@ -1,0 +1,312 @@
+//! A backend that does what the test says, and nothing by itself unless told so.
+//!
+//! It consumes entries and keeps them until the test completes them, through the [`Stage`] that
+//! both share. Descriptors are numbers; those below 100 stand for pipes, the others for files.
+
+use std::cell::{RefCell, RefMut};
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use sakia_driver::{Backend, Descriptors, Driver, Fd, FileKind, Wait};
+use sakia_ring::{Cqe, CqeFlags, Entered, Opcode, Position, Sqe};
+
+/// The flag of a completion that more will follow.
+pub const MORE: CqeFlags = CqeFlags(2);
+/// A descriptor that stands for a pipe.
+pub const PIPE: i32 = 7;
+/// A descriptor that stands for a file.
+pub const FILE: i32 = 107;
+
+/// What happens to requests to cancel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancels {
+    /// Nothing: the test completes them.
+    Manual,
+    /// They succeed: their targets complete with `ECANCELED`, then they do.
+    Work,
+    /// They complete and do nothing.
+    Fail,
+}
+
+pub struct State {
+    pub sq_entries: u32,
+    pub cq_entries: u32,
+    /// Pushed and not consumed.
+    pub pending: VecDeque<Sqe>,
+    /// The position of the first of these.
+    pub first_pending: u32,
+    /// Consumed and not completed.
+    pub in_flight: Vec<Sqe>,
+    /// All that was ever consumed, in order.
+    pub consumed: Vec<Sqe>,
+    pub ready: VecDeque<Cqe>,
+    pub cancels: Cancels,
+    /// The most entries that an enter consumes.
+    pub consume_max: usize,
+    /// What the next enters answer before they do anything.
+    pub failures: VecDeque<Errno>,
+    /// What all enters answer after these.
+    pub failing: Option<Errno>,
+    pub intact: bool,
+    pub now: Duration,
+    /// Enters and submits.
+    pub enters: u32,
+    pub naps: u32,
+    /// Descriptors that were closed, by an operation or directly.
+    pub closed: Vec<i32>,
+    pub close_error: Option<Errno>,
+}
+
+#[derive(Clone)]
+pub struct Stage(Rc<RefCell<State>>);
+
+pub struct Scripted(Stage);
+
+/// A driver on a scripted backend with these sizes.
+pub fn scripted(sq_entries: u32, cq_entries: u32) -> (Driver<Scripted>, Stage) {
+    let stage = Stage(Rc::new(RefCell::new(State {
+        sq_entries,
+        cq_entries,
+        pending: VecDeque::new(),
+        first_pending: u32::MAX - 100, // soon wraps
+        in_flight: Vec::new(),
+        consumed: Vec::new(),
+        ready: VecDeque::new(),
+        cancels: Cancels::Manual,
+        consume_max: usize::MAX,
+        failures: VecDeque::new(),
+        failing: None,
+        intact: true,
+        now: Duration::from_secs(1_000_000),
+        enters: 0,
+        naps: 0,
+        closed: Vec::new(),
+        close_error: None,
+    })));
+    (Driver::new(Scripted(stage.clone())), stage)
+}
+
+impl Stage {
+    pub fn state(&self) -> RefMut<'_, State> {
+        self.0.borrow_mut()
+    }
+
+    /// Makes a completion ready, whatever it is for.
+    pub fn post(&self, user_data: u64, res: i32, flags: CqeFlags) {
+        self.state().post(user_data, res, flags);
+    }
+
+    /// Completes the oldest operation of this kind that is in flight, and returns its entry.
+    #[track_caller]
+    pub fn complete(&self, opcode: Opcode, res: i32) -> Sqe {
+        let mut state = self.state();
+        let index = state.in_flight.iter().position(|sqe| sqe.opcode == opcode);
+        let index = index.unwrap_or_else(|| panic!("no {:?} is in flight", opcode.name()));
+        let sqe = state.in_flight.remove(index);
+        state.post(sqe.user_data, res, CqeFlags(0));
+        sqe
+    }
+
+    /// Does the oldest read that is in flight: writes the bytes to its buffer and completes it.
+    #[track_caller]
+    pub fn complete_read(&self, bytes: &[u8]) -> Sqe {
+        let sqe = self.complete(Opcode::READ, bytes.len() as i32);
+        write_to(&sqe, bytes);
+        sqe
+    }
+
+    /// The entries in flight of this kind.
+    pub fn in_flight(&self, opcode: Opcode) -> Vec<Sqe> {
+        let state = self.state();
+        state.in_flight.iter().filter(|sqe| sqe.opcode == opcode).copied().collect()
+    }
+
+    /// A descriptor of the driver with this number.
+    pub fn open(&self, driver: &Driver<Scripted>, raw: i32) -> Fd {
+        let mut open = driver.open(None, CString::from(c"x"), 0, 0);
+        driver.turn(Wait::Poll).unwrap();
+        self.complete(Opcode::OPENAT, raw);
+        driver.turn(Wait::Poll).unwrap();
+        open.try_take().unwrap().unwrap()
+    }
+}
+
+/// What the kernel does for a read that it has not completed yet.
+pub fn write_to(sqe: &Sqe, bytes: &[u8]) {
+    assert!(sqe.opcode == Opcode::READ && bytes.len() <= sqe.len as usize);
+    let buffer = std::ptr::with_exposed_provenance_mut::<u8>(sqe.addr as usize);
+    // SAFETY: `Backend::push` got the promise that the memory of an entry stays valid until it is
+    // reaped, which the tests let happen afterwards.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer, bytes.len()) };
+}
+
+impl State {
+    pub fn post(&mut self, user_data: u64, res: i32, flags: CqeFlags) {
+        self.ready.push_back(Cqe { user_data, res, flags });
+    }
+
+    fn consume(&mut self) -> io::Result<u32> {
+        self.enters += 1;
+        if let Some(errno) = self.failures.pop_front().or(self.failing) {
+            return Err(errno.into());
+        }
+        let count = self.pending.len().min(self.consume_max);
+        for _ in 0..count {
+            let sqe = self.pending.pop_front().unwrap();
+            self.first_pending = self.first_pending.wrapping_add(1);
+            self.consumed.push(sqe);
+            self.begin(sqe);
+        }
+        Ok(count as u32)
+    }
+
+    fn begin(&mut self, sqe: Sqe) {
+        match sqe.opcode {
+            Opcode::NOP => self.post(sqe.user_data, 0, CqeFlags(0)),
+            Opcode::CLOSE => {
+                self.closed.push(sqe.fd);
+                let res = self.close_error.map_or(0, |errno| -errno.raw_os_error());
+                self.post(sqe.user_data, res, CqeFlags(0));
+            }
+            Opcode::ASYNC_CANCEL => match self.cancels {
+                Cancels::Manual => self.in_flight.push(sqe),
+                Cancels::Work => self.cancel(sqe),
+                Cancels::Fail => {
+                    self.post(sqe.user_data, -Errno::ALREADY.raw_os_error(), CqeFlags(0));
+                }
+            },
+            _ => self.in_flight.push(sqe),
+        }
+    }
+
+    fn cancel(&mut self, request: Sqe) {
+        let (by_fd, any) = (request.op_flags & 2 != 0, request.op_flags & 4 != 0);
+        let is_meant = |sqe: &Sqe| match (by_fd, any) {
+            (true, _) => sqe.fd == request.fd,
+            (_, true) => true,
+            _ => sqe.user_data == request.addr,
+        };
+        for sqe in self.in_flight.extract_if(.., |sqe| is_meant(sqe)).collect::<Vec<_>>() {
+            self.post(sqe.user_data, -Errno::CANCELED.raw_os_error(), CqeFlags(0));
+        }
+        self.post(request.user_data, 0, CqeFlags(0));
+    }
+}
+
+// SAFETY: memory of operations is written by `write_to` alone, for entries that are in flight or whose
+// completion was posted just before and not reaped, and never for one that was made a no-op.
+unsafe impl Backend for Scripted {
+    fn sq_entries(&self) -> u32 {
+        self.0.state().sq_entries
+    }
+
+    fn cq_entries(&self) -> u32 {
+        self.0.state().cq_entries
+    }
+
+    fn sq_pending(&self) -> u32 {
+        self.0.state().pending.len() as u32
+    }
+
+    unsafe fn push(&mut self, sqe: Sqe) -> Option<Position> {
+        let mut state = self.0.state();
+        if state.pending.len() >= state.sq_entries as usize || !state.intact {
+            return None;
+        }
+        let position = state.first_pending.wrapping_add(state.pending.len() as u32);
+        state.pending.push_back(sqe);
+        Some(Position::from_raw(position))
+    }
+
+    fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
+        let mut state = self.0.state();
+        let index = position.to_raw().wrapping_sub(state.first_pending) as usize;
+        match state.pending.get_mut(index) {
+            Some(sqe) if sqe.user_data == user_data => {
+                *sqe = Sqe::nop().user_data(user_data);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        self.0.state().consume().map(|_| ())
+    }
+
+    fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered> {
+        let mut state = self.0.state();
+        let consumed = state.consume()?;
+        let mut timed_out = false;
+        if state.ready.len() < min_complete as usize {
+            state.now += timeout.expect("the driver does not sleep for ever");
+            timed_out = consumed == 0;
+        }
+        Ok(Entered { consumed, timed_out })
+    }
+
+    fn cq_ready(&self) -> u32 {
+        self.0.state().ready.len() as u32
+    }
+
+    fn reap(&mut self, out: &mut [Cqe]) -> usize {
+        let mut state = self.0.state();
+        let count = state.ready.len().min(out.len());
+        for place in &mut out[..count] {
+            *place = state.ready.pop_front().unwrap();
+        }
+        count
+    }
+
+    fn needs_enter(&self) -> bool {
+        false
+    }
+
+    fn is_overflowing(&self) -> bool {
+        false
+    }
+
+    fn is_intact(&self) -> bool {
+        self.0.state().intact
+    }
+
+    fn supports(&self, _: Opcode) -> bool {
+        true
+    }
+
+    unsafe fn register_buffer(&mut self, _: *mut u8, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn now(&self) -> Duration {
+        self.0.state().now
+    }
+
+    fn nap(&mut self, duration: Duration) {
+        let mut state = self.0.state();
+        state.now += duration;
+        state.naps += 1;
+    }
+
+    fn descriptors(&self) -> Rc<dyn Descriptors> {
+        Rc::new(Numbers(self.0.clone()))
+    }
+}
+
+struct Numbers(Stage);
+
+impl Descriptors for Numbers {
+    fn close(&self, raw: i32) -> io::Result<()> {
+        let mut state = self.0.state();
+        state.closed.push(raw);
+        state.close_error.map_or(Ok(()), |errno| Err(errno.into()))
+    }
+
+    fn kind(&self, raw: i32) -> FileKind {
+        if raw < 100 { FileKind::Waiting } else { FileKind::Bounded }
+    }
+}

@@ -1,0 +1,386 @@
+//! What the tests share: skips, buffers that report their drop, short ways to turn and wait,
+//! wakers that do something, random numbers.
+
+use std::cell::{Cell, RefCell};
+use std::fs;
+use std::mem::ManuallyDrop;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
+use std::time::{Duration, Instant};
+
+use sakia_driver::{Backend, Driver, Fd, IoBuf, IoBufMut, Op, Operation, Uring, Wait};
+use sakia_ring::Ring;
+pub use sakia_testkit::drop_probe::DropCounter;
+use sakia_testkit::drop_probe::DropProbe;
+
+/// Ends the calling test, which cannot say anything on this machine. Fails it instead when
+/// `SAKIA_DENY_SKIPS` is set.
+macro_rules! skip {
+    ($($reason:tt)*) => {{
+        $crate::support::announce_skip(module_path!(), &format!($($reason)*));
+        return;
+    }};
+}
+pub(crate) use skip;
+
+pub fn announce_skip(test: &str, reason: &str) {
+    assert!(
+        std::env::var_os("SAKIA_DENY_SKIPS").is_none(),
+        "skips are denied, and {test} must skip: {reason}"
+    );
+    eprintln!("SKIP {test}: {reason}");
+}
+
+// ---- drivers -----------------------------------------------------------------------------------
+
+/// A driver on the real ring with these sizes.
+pub fn sized(sq_entries: u32, cq_entries: u32) -> Driver {
+    let builder = Ring::builder().sq_entries(sq_entries).cq_entries(cq_entries);
+    Driver::new(Uring::from_builder(builder).unwrap())
+}
+
+pub fn driver() -> Driver {
+    Driver::uring().unwrap()
+}
+
+/// The reading and the writing end of a pipe, the former adopted.
+pub fn pipe(driver: &Driver) -> (Fd, OwnedFd) {
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    (driver.adopt(read), write)
+}
+
+pub fn write_all(fd: &OwnedFd, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let count = rustix::io::write(fd, bytes).unwrap();
+        bytes = &bytes[count..];
+    }
+}
+
+/// What the descriptor with this number refers to now. `None` when it is closed.
+pub fn identity(raw: i32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/self/fd/{raw}")).ok()
+}
+
+// ---- turning -----------------------------------------------------------------------------------
+
+/// Ends a test in which nothing happens any more; no statement about speed.
+pub struct Watch(Instant);
+
+impl Watch {
+    pub fn new() -> Self {
+        Self(Instant::now())
+    }
+
+    #[track_caller]
+    pub fn check(&self, what: impl FnOnce() -> String) {
+        assert!(self.0.elapsed() < patience(), "waited in vain for {}", what());
+    }
+}
+
+/// How long a test waits for what must happen.
+pub fn patience() -> Duration {
+    let seconds = std::env::var("SAKIA_TEST_PATIENCE_S").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(60))
+}
+
+/// Takes turns until `is_done`.
+#[track_caller]
+pub fn turn_until<B: Backend>(driver: &Driver<B>, mut is_done: impl FnMut() -> bool) {
+    let watch = Watch::new();
+    while !is_done() {
+        driver.turn(Wait::For(Duration::from_millis(20))).unwrap();
+        watch.check(|| format!("the end; in flight: {}", driver.in_flight()));
+    }
+}
+
+/// Takes turns until the operation is done.
+#[track_caller]
+pub fn finish<O: Operation, B: Backend>(driver: &Driver<B>, op: &mut Op<O, B>) -> O::Output {
+    let mut output = None;
+    turn_until(driver, || {
+        output = op.try_take();
+        output.is_some()
+    });
+    output.unwrap()
+}
+
+/// Takes turns until nothing is in flight.
+#[track_caller]
+pub fn drain<B: Backend>(driver: &Driver<B>) {
+    turn_until(driver, || driver.in_flight() == 0);
+}
+
+/// Polls with a waker that does nothing.
+pub fn poll_once<O: Operation, B: Backend>(op: &mut Op<O, B>) -> Poll<O::Output> {
+    poll_with(op, Waker::noop())
+}
+
+pub fn poll_with<O: Operation, B: Backend>(op: &mut Op<O, B>, waker: &Waker) -> Poll<O::Output> {
+    std::pin::Pin::new(op).poll(&mut Context::from_waker(waker))
+}
+
+pub fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> rustix::io::Errno {
+    let error = result.unwrap_err();
+    rustix::io::Errno::from_io_error(&error).unwrap_or_else(|| panic!("no errno: {error}"))
+}
+
+// ---- buffers -----------------------------------------------------------------------------------
+
+#[derive(Clone, Copy)]
+#[repr(C, align(4096))]
+struct Page([u8; 4096]);
+
+/// What untouched bytes of a [`Buf`] hold.
+pub const UNTOUCHED: u8 = 0xa5;
+
+/// Bytes at a page boundary, which report their drop.
+pub struct Buf {
+    pages: Box<[Page]>,
+    len: usize,
+    probe: DropProbe,
+}
+
+impl Buf {
+    pub fn new(len: usize, counter: &DropCounter) -> Self {
+        let pages = vec![Page([UNTOUCHED; 4096]); len.div_ceil(4096)].into_boxed_slice();
+        Self { pages, len, probe: counter.probe() }
+    }
+
+    pub fn filled(byte: u8, len: usize, counter: &DropCounter) -> Self {
+        let mut buf = Self::new(len, counter);
+        buf.pages.fill(Page([byte; 4096]));
+        buf
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        self.pages.as_flattened_bytes(self.len)
+    }
+}
+
+trait Flatten {
+    fn as_flattened_bytes(&self, len: usize) -> &[u8];
+}
+
+impl Flatten for [Page] {
+    fn as_flattened_bytes(&self, len: usize) -> &[u8] {
+        assert!(len <= size_of_val(self));
+        // SAFETY: pages are plain bytes without padding, and at least `len` of them.
+        unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), len) }
+    }
+}
+
+impl std::fmt::Debug for Buf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buf({} bytes, {:?})", self.len, self.probe)
+    }
+}
+
+// SAFETY: the bytes lie in a box, which does not move with the value; it owns them alone and
+// gives access by `&self` only.
+unsafe impl IoBuf for Buf {
+    fn stable_ptr(&self) -> *const u8 {
+        self.pages.as_ptr().cast()
+    }
+    fn bytes_len(&self) -> usize {
+        self.len
+    }
+}
+
+// SAFETY: as above.
+unsafe impl IoBufMut for Buf {
+    fn stable_mut_ptr(&mut self) -> *mut u8 {
+        self.pages.as_mut_ptr().cast()
+    }
+}
+
+/// Takes the memory that was freed before, if any was, and fills it. What comes late shows in it.
+pub struct Reuse(Vec<Buf>);
+
+impl Reuse {
+    pub fn take(count: usize, len: usize) -> Self {
+        let counter = DropCounter::new();
+        Self((0..count).map(|_| Buf::filled(0x5c, len, &counter)).collect())
+    }
+
+    #[track_caller]
+    pub fn assert_untouched(&self) {
+        for buf in &self.0 {
+            let first = buf.bytes().iter().position(|&byte| byte != 0x5c);
+            assert_eq!(first, None, "somebody wrote into memory that is ours");
+        }
+    }
+}
+
+// ---- wakers ------------------------------------------------------------------------------------
+
+/// What a waker does besides nothing.
+pub struct Hooks {
+    pub on_clone: Box<dyn Fn()>,
+    pub on_wake: Box<dyn Fn()>,
+    pub on_drop: Box<dyn Fn()>,
+}
+
+impl Default for Hooks {
+    fn default() -> Self {
+        Self {
+            on_clone: Box::new(|| ()),
+            on_wake: Box::new(|| ()),
+            on_drop: Box::new(|| ()),
+        }
+    }
+}
+
+/// A waker that must not leave the thread.
+pub fn waker(hooks: Hooks) -> Waker {
+    // SAFETY: the table's functions keep the count of an `Rc` as `RawWakerVTable` asks. They are not
+    // thread-safe: wakers here go to the driver of the same thread only, which is not `Send`.
+    unsafe { Waker::from_raw(RawWaker::new(Rc::into_raw(Rc::new(hooks)).cast(), &VTABLE)) }
+}
+
+/// A waker that counts its wakes, and the count.
+pub fn counting_waker() -> (Waker, Rc<Cell<u32>>) {
+    let count = Rc::new(Cell::new(0));
+    let hooks = Hooks { on_wake: counted(&count), ..Hooks::default() };
+    (waker(hooks), count)
+}
+
+/// Adds one to `count` each time it is called.
+pub fn counted(count: &Rc<Cell<u32>>) -> Box<dyn Fn()> {
+    let count = Rc::clone(count);
+    Box::new(move || count.set(count.get() + 1))
+}
+
+/// Panics each time it is called, unless the thread does so already.
+pub fn panicking(message: &'static str) -> Box<dyn Fn()> {
+    Box::new(move || {
+        if !std::thread::panicking() {
+            // Not `panic!`: the hook would print it, and here it is meant to happen.
+            std::panic::resume_unwind(Box::new(message));
+        }
+    })
+}
+
+/// Runs `f`, and returns the message of the panic that must come of it.
+#[track_caller]
+pub fn panic_of<T>(f: impl FnOnce() -> T) -> String {
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+    let Err(payload) = result else { panic!("no panic") };
+    let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).expect("a panic with a message")
+}
+
+static VTABLE: RawWakerVTable = RawWakerVTable::new(
+    |data| {
+        // SAFETY: the count that `data` stands for stays with the waker that is cloned.
+        let hooks = ManuallyDrop::new(unsafe { Rc::<Hooks>::from_raw(data.cast()) });
+        (hooks.on_clone)();
+        RawWaker::new(Rc::into_raw(Rc::clone(&hooks)).cast(), &VTABLE)
+    },
+    |data| {
+        // SAFETY: waking takes the waker's count.
+        let hooks = unsafe { Rc::<Hooks>::from_raw(data.cast()) };
+        (hooks.on_wake)();
+    },
+    |data| {
+        // SAFETY: the count stays with the waker.
+        let hooks = ManuallyDrop::new(unsafe { Rc::<Hooks>::from_raw(data.cast()) });
+        (hooks.on_wake)();
+    },
+    |data| {
+        // SAFETY: dropping takes the waker's count.
+        let hooks = unsafe { Rc::<Hooks>::from_raw(data.cast()) };
+        (hooks.on_drop)();
+    },
+);
+
+/// A place for something that a closure made before it needs to get at.
+pub type Place<T> = Rc<RefCell<Option<T>>>;
+
+pub fn place<T>() -> Place<T> {
+    Rc::new(RefCell::new(None))
+}
+
+// ---- the rest ----------------------------------------------------------------------------------
+
+/// A sequence of numbers that is the same in every run: xorshift64.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        (self.next() >> 11) % bound
+    }
+
+    pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len() as u64) as usize]
+    }
+}
+
+/// A directory on the disk of the build, removed at the end of a test.
+pub struct TempDir(PathBuf);
+
+impl TempDir {
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("driver-{}-{number}", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A file of `len` bytes, each different from its neighbors; see [`content`].
+    pub fn file(&self, name: &str, len: usize) -> PathBuf {
+        let path = self.join(name);
+        let bytes: Vec<u8> = (0..len).map(content).collect();
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+}
+
+/// The byte at `offset` in the files made by [`TempDir::file`]. Never [`UNTOUCHED`] for long.
+pub fn content(offset: usize) -> u8 {
+    (offset % 251) as u8 ^ (offset / 4096) as u8
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// Opens a file for direct I/O. `None` where the file system has none, after a loud skip.
+pub fn open_direct(path: &Path) -> Option<OwnedFd> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(fd) => Some(fd),
+        Err(errno) => {
+            let reason = format!("no direct I/O on {}: {errno}", path.display());
+            announce_skip(module_path!(), &reason);
+            None
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Provided buffers: memory that the kernel picks from when an operation is ready to receive.
+//!
+//! A [`BufRing`] is a queue of buffers under a group number. An entry with
+//! [`BUFFER_SELECT`](crate::sqe_flags::BUFFER_SELECT) names the group, and its completion names the
+//! buffer it got.
+//!
+//! Who owns what:
+//! 1. The queue's own memory is a map of this crate's. The kernel may read it from registration to
+//!    unregistration. [`Ring::unregister_buf_ring`] is the only thing that ends the map, after the
+//!    kernel has agreed. A [`BufRing`] that is dropped otherwise *leaks* its map, since nothing
+//!    shows that the kernel is done with it.
+//! 2. A buffer is the kernel's from [`provide`](BufRing::provide) until a completion names it, or
+//!    until the queue is unregistered and no operation on the group is in flight. That is the
+//!    caller's to keep, and why `provide` is unsafe.
+//!
+//! A queue belongs to the thread of its ring. A forked child may drop one that it inherited; all
+//! else does nothing there, or is an error. Source: `io_uring_register_buf_ring(3)`.
+
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+
+use crate::fork::Sentinel;
+use crate::host::Host;
+use crate::ring::Ring;
+use crate::shared::BufQueue;
+use crate::sys::{self, io_uring_register_op as op, io_uring_register_pbuf_ring_flags as flag};
+
+/// A queue of provided buffers, registered with one ring.
+///
+/// Dropping it leaks its memory (16 bytes per entry) for the life of the process; end it with
+/// [`Ring::unregister_buf_ring`].
+#[must_use = "dropping a registered queue leaks its memory"]
+pub struct BufRing {
+    queue: BufQueue,
+    /// The number that entries name.
+    group: u16,
+    /// Buffers are used up piece by piece.
+    incremental: bool,
+    /// Which ring it is registered with.
+    ring_id: u64,
+    /// Tells whether this is the process that has the map.
+    sentinel: Sentinel,
+    /// The kernel picks buffers while the ring's owner enters: filling belongs to that thread.
+    thread: PhantomData<*mut ()>,
+}
+
+impl BufRing {
+    /// The number that entries name in `buf_index`.
+    #[inline]
+    pub fn group(&self) -> u16 {
+        self.group
+    }
+
+    /// How many buffers it holds.
+    #[inline]
+    pub fn entries(&self) -> u32 {
+        self.queue.entries()
+    }
+
+    /// Whether a buffer is used up piece by piece, and not by one operation.
+    pub fn is_incremental(&self) -> bool {
+        self.incremental
+    }
+
+    /// Adds the `len` bytes at `addr` under the number `id`. The kernel sees it after the next
+    /// [`publish`](BufRing::publish). Does nothing in a forked child.
+    ///
+    /// # Panics
+    /// When `id` is not below [`entries`](BufRing::entries). With the second duty below, it follows
+    /// that there is always a free entry.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is valid for writes and not otherwise accessed until a completion names `id`
+    ///   (the last one for it: without [`has_more_buffer`](crate::CqeFlags::has_more_buffer)), or
+    ///   until the queue is unregistered and every operation that names the group has completed; for
+    ///   ever if neither happens. Dropping the queue or the ring does not end that.
+    /// - No buffer with this `id` is in the queue: it was never provided, or a last completion has
+    ///   named it.
+    #[doc(alias = "io_uring_buf_ring_add")]
+    #[inline(always)]
+    pub unsafe fn provide(&mut self, addr: *mut u8, len: u32, id: u16) {
+        assert!(u32::from(id) < self.queue.entries(), "buffer id too large");
+        if self.sentinel.is_intact() {
+            let addr = addr.expose_provenance() as u64;
+            self.queue.write(addr, len, id);
+        }
+    }
+
+    /// Shows the kernel every buffer added so far. Does nothing in a forked child.
+    #[doc(alias = "io_uring_buf_ring_advance")]
+    #[inline(always)]
+    pub fn publish(&mut self) {
+        if self.sentinel.is_intact() {
+            self.queue.publish();
+        }
+    }
+}
+
+impl fmt::Debug for BufRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufRing")
+            .field("group", &self.group)
+            .field("entries", &self.entries())
+            .field("incremental", &self.incremental)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Provided buffers.
+impl<H: Host> Ring<H> {
+    /// Registers an empty queue of `entries` buffers (rounded up to a power of two; 1 to 32,768)
+    /// under the number `group`. With `incremental`, an operation takes from the front of a buffer
+    /// what it needs, and the next one goes on there (kernel 6.12).
+    ///
+    /// # Errors
+    /// - `EEXIST`: the ring has such a group.
+    /// - `EINVAL`: the kernel does not know `incremental`, or is older than 5.19.
+    /// - `ENOMEM`: no memory, or no locked memory left. `EACCES`: the ring is restricted.
+    ///
+    /// In a forked child always an error.
+    ///
+    /// # Kernel
+    /// 5.19. Source: `io_uring_register_buf_ring(3)`.
+    #[doc(alias = "IORING_REGISTER_PBUF_RING")]
+    pub fn register_buf_ring(
+        &mut self,
+        group: u16,
+        entries: u32,
+        incremental: bool,
+    ) -> io::Result<BufRing> {
+        self.parts.check_process()?;
+        let queue = BufQueue::map(entries.clamp(1, 32_768).next_power_of_two())?;
+        let flags = if incremental { flag::IOU_PBUF_RING_INC as u16 } else { 0 };
+        let mut registration = sys::io_uring_buf_reg {
+            ring_addr: queue.address(),
+            ring_entries: queue.entries(),
+            bgid: group,
+            flags,
+            resv: [0; 3],
+        };
+        let arg = (&raw mut registration).cast();
+        // SAFETY: a description, read during the call, of a fresh map that is ended only when the
+        // kernel does not use it: it refused it just below, or agreed to let go of it.
+        match unsafe { self.parts.register(op::IORING_REGISTER_PBUF_RING, arg, 1) } {
+            Ok(_) => Ok(BufRing {
+                queue,
+                group,
+                incremental,
+                ring_id: self.parts.id,
+                sentinel: self.parts.sentinel,
+                thread: PhantomData,
+            }),
+            Err(error) => {
+                // SAFETY: the kernel refused the map, which this process has just made.
+                unsafe { queue.unmap() };
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the queue from the kernel and frees its memory. What the kernel had not yet picked is
+    /// the caller's again; an operation that has picked a buffer keeps it until it completes.
+    ///
+    /// # Errors
+    /// - `ENOENT`, `EINVAL`: the kernel does not know the group; impossible unless the host
+    ///   misbehaves.
+    /// - `EACCES`: the ring is restricted.
+    ///
+    /// After an error the memory is leaked. In a forked child always an error.
+    ///
+    /// # Kernel
+    /// 5.19. Source: `io_uring_unregister_buf_ring(3)`.
+    ///
+    /// # Panics
+    /// When the queue is registered with another ring.
+    #[doc(alias = "IORING_UNREGISTER_PBUF_RING")]
+    pub fn unregister_buf_ring(&mut self, buf_ring: BufRing) -> io::Result<()> {
+        self.assert_own(&buf_ring);
+        let BufRing { queue, group, .. } = buf_ring;
+        let mut registration = sys::io_uring_buf_reg {
+            ring_addr: 0,
+            ring_entries: 0,
+            bgid: group,
+            flags: 0,
+            resv: [0; 3],
+        };
+        let arg = (&raw mut registration).cast();
+        // SAFETY: a description, read during the call.
+        unsafe { self.parts.register(op::IORING_UNREGISTER_PBUF_RING, arg, 1)? };
+        // SAFETY: the kernel has let go of the map, which was registered with this very ring. It is
+        // the same process, or `register` would have refused.
+        unsafe { queue.unmap() };
+        Ok(())
+    }
+
+    /// How many buffers the kernel has picked from the queue, ever, modulo 65,536.
+    ///
+    /// # Errors
+    /// `EINVAL`: the kernel is older than 6.8. `EACCES`: the ring is restricted. In a forked child
+    /// always an error.
+    ///
+    /// # Kernel
+    /// 6.8. Source: `io_uring_buf_ring_head(3)`.
+    ///
+    /// # Panics
+    /// When the queue is registered with another ring.
+    #[doc(alias = "IORING_REGISTER_PBUF_STATUS")]
+    pub fn buf_ring_head(&self, buf_ring: &BufRing) -> io::Result<u16> {
+        self.assert_own(buf_ring);
+        let mut status = sys::io_uring_buf_status {
+            buf_group: u32::from(buf_ring.group),
+            head: 0,
+            resv: [0; 8],
+        };
+        let arg = (&raw mut status).cast();
+        // SAFETY: a status, read and written during the call.
+        unsafe { self.parts.register(op::IORING_REGISTER_PBUF_STATUS, arg, 1)? };
+        Ok(status.head as u16)
+    }
+
+    /// Another ring's agreement to let go of a group would prove nothing.
+    fn assert_own(&self, buf_ring: &BufRing) {
+        assert_eq!(
+            buf_ring.ring_id, self.parts.id,
+            "the buffer ring is registered with another ring"
+        );
+    }
+}

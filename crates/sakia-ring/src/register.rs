@@ -1,0 +1,521 @@
+//! Registration: what a ring can be told and asked besides its entries.
+//!
+//! Each method is one `io_uring_register(2)` on the owner's thread and takes effect at once. None
+//! is on a hot path. All refuse in a forked child, with an error that says so; that error is not
+//! repeated in their documentation. Source: `io_uring_register(2)`.
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::host::{Host, raw};
+use crate::ring::Ring;
+use crate::setup::queue_sizes;
+use crate::sqe::{Opcode, Sqe};
+use crate::sys::{self, Params, io_uring_register_op as op};
+use crate::wait::{forever, timespec};
+
+/// Which operations a kernel supports.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Probe {
+    /// One bit per opcode.
+    supported: [u64; 4],
+}
+
+impl Probe {
+    /// Whether entries with this opcode are accepted.
+    pub const fn is_supported(&self, opcode: Opcode) -> bool {
+        self.supported[opcode.0 as usize / 64] >> (opcode.0 % 64) & 1 != 0
+    }
+
+    /// The supported opcodes, in ascending order. One without a [name](Opcode::name) is newer than
+    /// this crate.
+    pub fn iter(&self) -> impl Iterator<Item = Opcode> + '_ {
+        (0..=u8::MAX).map(Opcode).filter(|&opcode| self.is_supported(opcode))
+    }
+}
+
+impl std::fmt::Debug for Probe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+/// A stretch of memory: the kernel's `struct iovec`.
+#[doc(alias = "iovec")]
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct IoVec {
+    /// Its first byte.
+    pub base: *mut u8,
+    /// Its length in bytes.
+    pub len: usize,
+}
+
+impl IoVec {
+    /// No memory: as a registered buffer, an empty place.
+    pub const EMPTY: Self = Self { base: ptr::null_mut(), len: 0 };
+}
+
+const _: () = {
+    use linux_raw_sys::general::iovec as Kernel;
+    assert!(size_of::<IoVec>() == size_of::<Kernel>());
+    assert!(std::mem::offset_of!(IoVec, len) == std::mem::offset_of!(Kernel, iov_len));
+};
+
+/// How many worker threads the kernel may use for the calling thread's operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IowqMaxWorkers {
+    /// For operations on files and block devices, which end by themselves. 0 in a request: leave it.
+    pub bounded: u32,
+    /// For operations that may wait for ever, such as on sockets. 0 in a request: leave it.
+    pub unbounded: u32,
+}
+
+/// Which operations [`Ring::sync_cancel`] ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CancelTarget {
+    /// One with this `user_data`.
+    UserData(u64),
+    /// All of the ring.
+    Any,
+}
+
+/// Operations and limits.
+impl<H: Host> Ring<H> {
+    /// Asks which operations the kernel supports. An operation may still be refused by what it acts
+    /// on, or by a restriction of the ring.
+    ///
+    /// # Errors
+    /// `EACCES`: the ring is restricted and does not allow it.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_register(2)`, `IORING_REGISTER_PROBE`.
+    #[doc(alias = "IORING_REGISTER_PROBE")]
+    pub fn probe(&self) -> io::Result<Probe> {
+        /// The kernel's `struct io_uring_probe` with room for every opcode there can be.
+        #[repr(C)]
+        struct Answer {
+            header: [u32; 4],
+            ops: [sys::io_uring_probe_op; 256],
+        }
+        const _: () = assert!(size_of::<sys::io_uring_probe>() == 16);
+        let unsupported = sys::io_uring_probe_op { op: 0, resv: 0, flags: 0, resv2: 0 };
+        let mut answer = Answer { header: [0; 4], ops: [unsupported; 256] };
+        let room = answer.ops.len() as u32;
+        // SAFETY: a zeroed answer with room for this many opcodes, written during the call.
+        unsafe { self.register(op::IORING_REGISTER_PROBE, (&raw mut answer).cast(), room)? };
+        let mut supported = [0; 4];
+        for entry in &answer.ops {
+            if entry.flags & sys::IO_URING_OP_SUPPORTED as u16 != 0 {
+                supported[usize::from(entry.op) / 64] |= 1 << (entry.op % 64);
+            }
+        }
+        Ok(Probe { supported })
+    }
+
+    /// Limits the kernel's worker threads for operations submitted by *this thread*, through any
+    /// ring, and returns the limits before. With zeros it only asks.
+    ///
+    /// # Errors
+    /// `EACCES`: the ring is restricted and does not allow it.
+    ///
+    /// # Kernel
+    /// 5.15. Source: `io_uring_register(2)`, `IORING_REGISTER_IOWQ_MAX_WORKERS`.
+    #[doc(alias = "IORING_REGISTER_IOWQ_MAX_WORKERS")]
+    pub fn set_iowq_max_workers(&mut self, limits: IowqMaxWorkers) -> io::Result<IowqMaxWorkers> {
+        let mut pair = [limits.bounded, limits.unbounded];
+        let arg = pair.as_mut_ptr().cast();
+        // SAFETY: two numbers, read and written during the call.
+        unsafe { self.register(op::IORING_REGISTER_IOWQ_MAX_WORKERS, arg, 2)? };
+        let [bounded, unbounded] = pair;
+        Ok(IowqMaxWorkers { bounded, unbounded })
+    }
+
+    /// Cancels operations, and waits up to `timeout` (`None`: for ever) for those that cannot be
+    /// stopped at once. Their completions come as ever, by [`enter`](Ring::enter) and
+    /// [`reap`](Ring::reap); the memory they use is theirs until then.
+    ///
+    /// Resolves to the number of operations canceled at once, or 0 when it had to wait for any.
+    ///
+    /// # Errors
+    /// - `ENOENT`: there is no such operation.
+    /// - `ETIME`: an operation still runs after `timeout`.
+    /// - `EINTR`: a signal came while waiting.
+    /// - `EACCES`: the ring is restricted and does not allow it.
+    ///
+    /// # Kernel
+    /// 6.0. Source: `io_uring_register(2)`, `IORING_REGISTER_SYNC_CANCEL`.
+    #[doc(alias = "IORING_REGISTER_SYNC_CANCEL")]
+    pub fn sync_cancel(
+        &mut self,
+        target: CancelTarget,
+        timeout: Option<Duration>,
+    ) -> io::Result<u32> {
+        let (addr, flags) = match target {
+            CancelTarget::UserData(user_data) => (user_data, 0),
+            CancelTarget::Any => (0, sys::IORING_ASYNC_CANCEL_ANY | sys::IORING_ASYNC_CANCEL_ALL),
+        };
+        let mut cancel = sys::io_uring_sync_cancel_reg {
+            addr,
+            fd: -1,
+            flags,
+            timeout: timeout.map_or(forever(), timespec),
+            opcode: 0,
+            pad: [0; 7],
+            pad2: [0; 3],
+        };
+        // SAFETY: one request, read during the call.
+        unsafe { self.register(op::IORING_REGISTER_SYNC_CANCEL, (&raw mut cancel).cast(), 1) }
+    }
+
+    /// Gives the queues other sizes, with operations in flight and completions waiting: nothing is
+    /// lost, and order and positions stay. Sizes are wishes as in [`Builder`](crate::Builder); the
+    /// granted ones are in [`report`](Ring::report). Enter once afterwards: a sign that work is
+    /// ready ([`needs_enter`](Ring::needs_enter)) may have gone to the old queues.
+    ///
+    /// # Errors
+    /// After each of these the ring is as it was:
+    /// - `EBUSY`: entries are pending. Submit them first.
+    /// - `EOVERFLOW`: more completions are waiting than the new queue holds.
+    /// - `EOPNOTSUPP`: the ring has the indirection array
+    ///   ([`Builder::sq_array`](crate::Builder::sq_array)); no kernel that resizes needs it.
+    /// - `ENOMEM`: no memory, or no locked memory left.
+    /// - `EINVAL`: the kernel is older than 6.13. `EACCES`: the ring is restricted.
+    ///
+    /// When the kernel has resized but the new queues cannot be mapped, the ring is lost: this call
+    /// returns the error of `mmap(2)`, and every later one says that the ring is unusable. The
+    /// operations in flight keep what they own for ever.
+    ///
+    /// # Kernel
+    /// 6.13. Source: `io_uring_register(2)`, `IORING_REGISTER_RESIZE_RINGS`.
+    #[doc(alias = "IORING_REGISTER_RESIZE_RINGS")]
+    pub fn resize(&mut self, sq_entries: u32, cq_entries: u32) -> io::Result<()> {
+        self.parts.check_process()?;
+        if self.sq_pending() != 0 {
+            return Err(Errno::BUSY.into());
+        }
+        if self.report.setup_flags & sys::IORING_SETUP_NO_SQARRAY == 0 {
+            // Linux 6.18 moves the array and does not tell where to: its offset comes back as 0.
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        let (sq_entries, cq_entries) = queue_sizes(sq_entries, cq_entries);
+        if (sq_entries, cq_entries) == (self.sq_entries(), self.cq_entries()) {
+            return Ok(());
+        }
+        // SAFETY: plain integers, for which zero is a value.
+        let mut params: Params = unsafe { std::mem::zeroed() };
+        params.sq_entries = sq_entries;
+        params.cq_entries = cq_entries;
+        params.flags = sys::IORING_SETUP_CQSIZE | sys::IORING_SETUP_CLAMP;
+        let arg = (&raw mut params).cast();
+        // SAFETY: parameters without NO_MMAP name no memory; read and written during the call.
+        unsafe { self.register(op::IORING_REGISTER_RESIZE_RINGS, arg, 1)? };
+        // The kernel inherits the layout, whatever its answer says about flags.
+        params.flags = self.report.setup_flags;
+        let parts = &mut self.parts;
+        if let Err(error) = parts.queues.remap(&parts.host, parts.fd.as_fd(), &params) {
+            parts.sentinel.close();
+            return Err(error);
+        }
+        self.report.sq_entries = params.sq_entries;
+        self.report.cq_entries = params.cq_entries;
+        Ok(())
+    }
+
+    /// As [`Parts::register`](crate::ring::Parts::register).
+    ///
+    /// # Safety
+    ///
+    /// - `arg` and `nr_args` are what `opcode` expects, and memory that the kernel keeps stays
+    ///   valid until it is unregistered or the ring is gone.
+    unsafe fn register(&self, opcode: op, arg: *mut c_void, nr_args: u32) -> io::Result<u32> {
+        // SAFETY: the caller's duties are the same.
+        unsafe { self.parts.register(opcode, arg, nr_args) }
+    }
+}
+
+/// Registered files: entries with [`FIXED_FILE`](crate::sqe_flags::FIXED_FILE) name them by index.
+/// The kernel holds references of its own, so that the descriptors may be closed at any time; a
+/// file lives until it is replaced or unregistered, and the operations on it have ended.
+impl<H: Host> Ring<H> {
+    /// Registers `files` as the indices from 0.
+    ///
+    /// # Errors
+    /// - `EBUSY`: files are registered already.
+    /// - `EBADF`: one of them is a ring, which cannot be registered.
+    /// - `EMFILE`: more than `RLIMIT_NOFILE`.
+    /// - `EINVAL`: none. `ENOMEM`: no memory. `EACCES`: the ring is restricted.
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_register(2)`, `IORING_REGISTER_FILES`.
+    #[doc(alias = "IORING_REGISTER_FILES")]
+    pub fn register_files(&mut self, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut numbers: Vec<i32> = files.iter().map(raw).collect();
+        let count = count_of(&numbers)?;
+        let arg = numbers.as_mut_ptr().cast();
+        // SAFETY: `count` open descriptors, of which the kernel takes references during the call.
+        unsafe { self.register(op::IORING_REGISTER_FILES, arg, count)? };
+        Ok(())
+    }
+
+    /// Registers `count` empty places, to be filled by [`update_files`](Ring::update_files) or by
+    /// operations that open.
+    ///
+    /// # Errors
+    /// - `EBUSY`: files are registered already.
+    /// - `EMFILE`: more than `RLIMIT_NOFILE`.
+    /// - `EINVAL`: 0 places. `ENOMEM`: no memory. `EACCES`: the ring is restricted.
+    ///
+    /// # Kernel
+    /// 5.19. Source: `io_uring_register(2)`, `IORING_REGISTER_FILES2`.
+    #[doc(alias = "IORING_REGISTER_FILES2")]
+    pub fn register_files_sparse(&mut self, count: u32) -> io::Result<()> {
+        self.register_sparse(op::IORING_REGISTER_FILES2, count)
+    }
+
+    /// Puts `files` in the places from `offset`; `None` empties a place. Returns how many places
+    /// were changed: fewer than asked when a later one failed.
+    ///
+    /// # Errors
+    /// Nothing was changed:
+    /// - `ENXIO`: no files are registered.
+    /// - `EINVAL`: a place past the end, or no files. `EOVERFLOW`: past what 32 bits count.
+    /// - `EBADF`: the first of them is a ring.
+    /// - `ENOMEM`: no memory. `EACCES`: the ring is restricted.
+    ///
+    /// # Kernel
+    /// 5.5. Source: `io_uring_register(2)`, `IORING_REGISTER_FILES_UPDATE`.
+    #[doc(alias = "IORING_REGISTER_FILES_UPDATE")]
+    pub fn update_files(
+        &mut self,
+        offset: u32,
+        files: &[Option<BorrowedFd<'_>>],
+    ) -> io::Result<u32> {
+        let numbers: Vec<i32> =
+            files.iter().map(|file| file.map_or(-1, |file| file.as_raw_fd())).collect();
+        let count = count_of(&numbers)?;
+        let mut update = sys::io_uring_rsrc_update {
+            offset,
+            resv: 0,
+            data: numbers.as_ptr().expose_provenance() as u64,
+        };
+        let arg = (&raw mut update).cast();
+        // SAFETY: an update that points to `count` numbers, all read during the call.
+        unsafe { self.register(op::IORING_REGISTER_FILES_UPDATE, arg, count) }
+    }
+
+    /// Ends the registration of all files.
+    ///
+    /// # Errors
+    /// `ENXIO`: no files are registered. `EACCES`: the ring is restricted.
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_register(2)`, `IORING_UNREGISTER_FILES`.
+    #[doc(alias = "IORING_UNREGISTER_FILES")]
+    pub fn unregister_files(&mut self) -> io::Result<()> {
+        // SAFETY: the call takes no argument.
+        unsafe { self.register(op::IORING_UNREGISTER_FILES, ptr::null_mut(), 0)? };
+        Ok(())
+    }
+
+    /// Registers an empty table of files or buffers.
+    fn register_sparse(&mut self, opcode: op, count: u32) -> io::Result<()> {
+        let mut table = sys::io_uring_rsrc_register {
+            nr: count,
+            flags: sys::IORING_RSRC_REGISTER_SPARSE,
+            resv2: 0,
+            data: 0,
+            tags: 0,
+        };
+        let size = size_of_val(&table) as u32;
+        // SAFETY: a description of a table, read during the call; it names no memory.
+        unsafe { self.register(opcode, (&raw mut table).cast(), size)? };
+        Ok(())
+    }
+}
+
+/// Registered buffers: memory that the kernel keeps pinned, for
+/// [`read_fixed`](crate::Sqe::read_fixed) and [`write_fixed`](crate::Sqe::write_fixed). Counts as
+/// locked memory.
+impl<H: Host> Ring<H> {
+    /// Registers `buffers` as the indices from 0. [`IoVec::EMPTY`] is an empty place.
+    ///
+    /// # Errors
+    /// - `EBUSY`: buffers are registered already.
+    /// - `ENOMEM`: no memory, or no locked memory left.
+    /// - `EFAULT`: a buffer without memory, or over 1 GiB. `EOPNOTSUPP`: in a file that cannot be
+    ///   pinned.
+    /// - `EINVAL`: none, or more than 16,384. `EACCES`: the ring is restricted.
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_register(2)`, `IORING_REGISTER_BUFFERS`.
+    ///
+    /// # Safety
+    ///
+    /// - Until it is unregistered or replaced, and the operations on it have ended, each buffer is
+    ///   one piece of memory that serves no other purpose: the kernel holds the pages and not the
+    ///   addresses, so that memory mapped there later would not be what operations read and write.
+    #[doc(alias = "IORING_REGISTER_BUFFERS")]
+    pub unsafe fn register_buffers(&mut self, buffers: &[IoVec]) -> io::Result<()> {
+        let count = count_of(buffers)?;
+        let arg = buffers.as_ptr().cast_mut().cast();
+        // SAFETY: `count` descriptions, only read during the call; the memory they name is the
+        // caller's duty.
+        unsafe { self.register(op::IORING_REGISTER_BUFFERS, arg, count)? };
+        Ok(())
+    }
+
+    /// Registers `count` empty places, to be filled by [`update_buffers`](Ring::update_buffers).
+    ///
+    /// # Errors
+    /// - `EBUSY`: buffers are registered already.
+    /// - `EINVAL`: 0 places, or more than 16,384. `ENOMEM`: no memory. `EACCES`: the ring is
+    ///   restricted.
+    ///
+    /// # Kernel
+    /// 5.19. Source: `io_uring_register(2)`, `IORING_REGISTER_BUFFERS2`.
+    #[doc(alias = "IORING_REGISTER_BUFFERS2")]
+    pub fn register_buffers_sparse(&mut self, count: u32) -> io::Result<()> {
+        self.register_sparse(op::IORING_REGISTER_BUFFERS2, count)
+    }
+
+    /// Puts `buffers` in the places from `offset`; [`IoVec::EMPTY`] empties a place. Returns how
+    /// many places were changed: fewer than asked when a later one failed.
+    ///
+    /// # Errors
+    /// Nothing was changed:
+    /// - `ENXIO`: no buffers are registered.
+    /// - `EINVAL`: a place past the end, or no buffers. `EOVERFLOW`: past what 32 bits count.
+    /// - Otherwise as [`register_buffers`](Ring::register_buffers), for the first of them.
+    ///
+    /// # Kernel
+    /// 5.13. Source: `io_uring_register(2)`, `IORING_REGISTER_BUFFERS_UPDATE`.
+    ///
+    /// # Safety
+    ///
+    /// - As [`register_buffers`](Ring::register_buffers). What was in the places before is free once
+    ///   the operations on it have ended.
+    #[doc(alias = "IORING_REGISTER_BUFFERS_UPDATE")]
+    pub unsafe fn update_buffers(&mut self, offset: u32, buffers: &[IoVec]) -> io::Result<u32> {
+        let mut update = sys::io_uring_rsrc_update2 {
+            offset,
+            resv: 0,
+            data: buffers.as_ptr().expose_provenance() as u64,
+            tags: 0,
+            nr: count_of(buffers)?,
+            resv2: 0,
+        };
+        let size = size_of_val(&update) as u32;
+        let arg = (&raw mut update).cast();
+        // SAFETY: an update that points to `nr` descriptions, all read during the call; the memory
+        // they name is the caller's duty.
+        unsafe { self.register(op::IORING_REGISTER_BUFFERS_UPDATE, arg, size) }
+    }
+
+    /// Ends the registration of all buffers. Operations in flight on them go on.
+    ///
+    /// # Errors
+    /// `ENXIO`: no buffers are registered. `EACCES`: the ring is restricted.
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_register(2)`, `IORING_UNREGISTER_BUFFERS`.
+    #[doc(alias = "IORING_UNREGISTER_BUFFERS")]
+    pub fn unregister_buffers(&mut self) -> io::Result<()> {
+        // SAFETY: the call takes no argument.
+        unsafe { self.register(op::IORING_UNREGISTER_BUFFERS, ptr::null_mut(), 0)? };
+        Ok(())
+    }
+}
+
+/// Waking others.
+impl<H: Host> Ring<H> {
+    /// Adds to `eventfd` whenever a completion is posted or work becomes ready that the next
+    /// [`enter`](Ring::enter) will finish. This is how a ring that defers its work wakes an epoll
+    /// loop. Signs may be merged: one does not stand for one completion. The kernel holds a
+    /// reference of its own.
+    ///
+    /// # Errors
+    /// - `EBUSY`: one is registered already.
+    /// - `EINVAL`: not an eventfd. `ENOMEM`: no memory. `EACCES`: the ring is restricted.
+    ///
+    /// # Kernel
+    /// 5.2. Source: `io_uring_register(2)`, `IORING_REGISTER_EVENTFD`.
+    #[doc(alias = "IORING_REGISTER_EVENTFD")]
+    pub fn register_eventfd(&mut self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
+        let mut number = raw(&eventfd);
+        // SAFETY: one open descriptor, of which the kernel takes a reference during the call.
+        unsafe { self.register(op::IORING_REGISTER_EVENTFD, (&raw mut number).cast(), 1)? };
+        Ok(())
+    }
+
+    /// Ends the registration of the eventfd.
+    ///
+    /// # Errors
+    /// `ENXIO`: none is registered. `EACCES`: the ring is restricted.
+    ///
+    /// # Kernel
+    /// 5.2. Source: `io_uring_register(2)`, `IORING_UNREGISTER_EVENTFD`.
+    #[doc(alias = "IORING_UNREGISTER_EVENTFD")]
+    pub fn unregister_eventfd(&mut self) -> io::Result<()> {
+        // SAFETY: the call takes no argument.
+        unsafe { self.register(op::IORING_UNREGISTER_EVENTFD, ptr::null_mut(), 0)? };
+        Ok(())
+    }
+}
+
+/// Posts a completion with this `user_data` and `result` to the ring `target`, and wakes its owner
+/// if that is waiting. Needs no ring of its own and may be called from any thread.
+///
+/// # Errors
+/// - `EBADFD`: `target` is not a ring, or not enabled yet.
+/// - `EOVERFLOW`: the target has no memory for it.
+/// - `EINVAL`: the kernel is older than 6.13.
+///
+/// # Kernel
+/// 6.13. Source: `io_uring_register(2)`, `IORING_REGISTER_SEND_MSG_RING`.
+///
+/// # Safety
+///
+/// - Whoever reaps `target` expects a completion with this `user_data` that is none of an entry
+///   of its own. It could otherwise take it for the end of an operation, and free memory that the
+///   kernel still uses.
+#[doc(alias = "IORING_REGISTER_SEND_MSG_RING")]
+pub unsafe fn send_message<H: Host>(
+    host: &H,
+    target: BorrowedFd<'_>,
+    user_data: u64,
+    result: i32,
+) -> io::Result<()> {
+    let mut message = Sqe::msg_ring(raw(&target), user_data, result);
+    let opcode = op::IORING_REGISTER_SEND_MSG_RING as u32;
+    // SAFETY: one entry, read during the call; it names no memory.
+    unsafe { host.register(-1, opcode, (&raw mut message).cast(), 1)? };
+    Ok(())
+}
+
+/// The length as the kernel takes it.
+fn count_of<T>(items: &[T]) -> io::Result<u32> {
+    u32::try_from(items.len()).map_err(|_| Errno::INVAL.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_finds_the_first_and_the_last_bit_of_each_word() {
+        let mut probe = Probe { supported: [0; 4] };
+        for opcode in [0, 63, 64, 127, 128, 191, 192, 255] {
+            probe.supported[opcode / 64] |= 1 << (opcode % 64);
+        }
+        let found: Vec<u8> = probe.iter().map(|opcode| opcode.0).collect();
+        assert_eq!(found, [0, 63, 64, 127, 128, 191, 192, 255]);
+        assert!(probe.is_supported(Opcode(127)) && !probe.is_supported(Opcode(126)));
+    }
+}

@@ -1,0 +1,142 @@
+//! Waits with and without registered memory for their timeouts come to the same end.
+
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::Duration;
+
+use sakia_ring::{Ring, Sqe};
+
+use crate::support::{PATIENCE, complete, push, push_nops, reap_all, skip};
+
+const MOMENT: Duration = Duration::from_millis(5);
+
+fn both() -> [Ring; 2] {
+    [true, false].map(|registered| {
+        let ring = Ring::builder().registered_wait(registered).build().unwrap();
+        assert!(registered || !ring.report().registered_wait);
+        ring
+    })
+}
+
+#[test]
+fn registered_waits_are_granted() {
+    let report = Ring::builder().build().unwrap().report().clone();
+    if !report.registered_wait {
+        skip!("registered waits are refused (kernel 6.13): {:?}", report.steps);
+    }
+    assert!(report.steps.is_empty(), "{:?}", report.steps);
+}
+
+#[test]
+fn nothing_comes_in_time() {
+    for mut ring in both() {
+        for timeout in [Duration::ZERO, Duration::from_nanos(1), MOMENT] {
+            let entered = ring.enter(1, Some(timeout)).unwrap();
+            assert!(entered.timed_out, "{timeout:?}");
+            assert_eq!(entered.consumed, 0);
+        }
+    }
+}
+
+#[test]
+fn enough_is_there_already() {
+    for mut ring in both() {
+        push_nops(&mut ring, 0..2);
+        ring.submit().unwrap();
+        for timeout in [None, Some(Duration::ZERO), Some(PATIENCE)] {
+            let entered = ring.enter(2, timeout).unwrap();
+            assert!(!entered.timed_out, "{timeout:?}");
+        }
+        assert_eq!(reap_all(&mut ring).len(), 2);
+    }
+}
+
+#[test]
+fn what_is_submitted_completes_at_once() {
+    for mut ring in both() {
+        for timeout in [None, Some(Duration::ZERO), Some(PATIENCE)] {
+            push_nops(&mut ring, 0..3);
+            let entered = ring.enter(3, timeout).unwrap();
+            assert_eq!((entered.consumed, entered.timed_out), (3, false));
+            assert_eq!(reap_all(&mut ring).len(), 3);
+        }
+    }
+}
+
+/// The kernel has one answer: how many entries it took, that completions are there, or why it came
+/// back.
+#[test]
+fn a_timeout_does_not_show_when_there_is_better_news() {
+    for mut ring in both() {
+        push_nops(&mut ring, 0..1);
+        let entered = ring.enter(2, Some(MOMENT)).unwrap();
+        assert_eq!((entered.consumed, entered.timed_out), (1, false));
+        assert_eq!(ring.cq_ready(), 1);
+        let entered = ring.enter(2, Some(MOMENT)).unwrap();
+        assert_eq!((entered.consumed, entered.timed_out), (0, false));
+        reap_all(&mut ring);
+        assert!(ring.enter(2, Some(MOMENT)).unwrap().timed_out);
+    }
+}
+
+#[test]
+fn a_wait_for_nothing_comes_back() {
+    for mut ring in both() {
+        for timeout in [None, Some(Duration::ZERO), Some(PATIENCE)] {
+            assert!(!ring.enter(0, timeout).unwrap().timed_out);
+        }
+    }
+}
+
+/// A timeout too long for the kernel's arithmetic is none, and no busy loop.
+#[test]
+fn a_completion_ends_a_wait_of_any_length() {
+    for mut ring in both() {
+        for timeout in [None, Some(PATIENCE), Some(Duration::MAX)] {
+            let (read, write) = rustix::pipe::pipe().unwrap();
+            push(&mut ring, Sqe::poll_add(read.as_raw_fd(), 1)).unwrap();
+            ring.submit().unwrap();
+            let writer = thread::spawn(move || {
+                thread::sleep(MOMENT);
+                rustix::io::write(&write, b"x").unwrap();
+                write
+            });
+            let entered = ring.enter(1, timeout).unwrap();
+            assert!(!entered.timed_out, "{timeout:?}");
+            assert_eq!(complete(&mut ring, 1)[0].res & 1, 1);
+            writer.join().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_signal_ends_a_wait_with_an_error() {
+    extern "C" fn ignore(_: libc::c_int) {}
+    // SAFETY: a handler that does nothing, for a signal that no other test uses, without
+    // SA_RESTART, so that it interrupts.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = ignore as *const () as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()), 0);
+    }
+    for mut ring in both() {
+        // SAFETY: the thread that is signaled is this one, which waits for the other to end.
+        let this = unsafe { libc::pthread_self() };
+        let done = std::sync::atomic::AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    thread::sleep(MOMENT);
+                    // SAFETY: as above; the thread is in this scope's function.
+                    unsafe { libc::pthread_kill(this, libc::SIGUSR2) };
+                }
+            });
+            let result = ring.enter(1, Some(PATIENCE));
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            let error = result.unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EINTR));
+        });
+        assert_eq!(ring.sq_pending(), 0);
+        crate::support::assert_works(&mut ring);
+    }
+}
