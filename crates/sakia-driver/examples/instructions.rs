@@ -1,15 +1,21 @@
 //! Performs a number of operations in batches and nothing else, for counting instructions.
 //!
-//! `cargo xtask instructions` runs this under callgrind, twice per variant with different counts, so
-//! that the difference is the cost of the operations alone. Variants: `crate`, a loop written by hand on
-//! the `io-uring` crate; `ring`, the same on `sakia-ring`; `driver`, on `sakia-driver`, which besides owns
-//! every operation's memory. All use the same ring flags, and the page cache holds what is read.
+//! `cargo xtask instructions` runs this under callgrind, twice per variant with different counts, so that the difference is the cost of the operations alone. Variants:
+//! - `crate`: a loop written by hand on the `io-uring` crate, whose buffers and indices nobody checks;
+//! - `ring`: the same on `sakia-ring`;
+//! - `owned`: on the `io-uring` crate again, but with the least that a sound loop needs whose buffers
+//!   come from and go back to its user: a table that owns buffer and descriptor of each operation until
+//!   its completion, and keys with generations;
+//! - `driver`: the same contract on `sakia-driver`, which besides cancels, disposes and admits.
+//!
+//! All use the same ring flags, and the page cache holds what is read.
 //!
 //! Usage: `instructions VARIANT nop|read BATCH COUNT FILE`
 
 use std::error::Error;
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::rc::Rc;
 
 use sakia_driver::{Backend, Driver, Op, Operation, Wait};
 use sakia_ring::{Cqe, Ring, Sqe};
@@ -25,7 +31,7 @@ enum What {
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().collect();
     let [_, variant, what, batch, count, path] = &args[..] else {
-        return Err("usage: instructions crate|ring|driver nop|read BATCH COUNT FILE".into());
+        return Err("usage: instructions crate|ring|owned|driver nop|read BATCH COUNT FILE".into());
     };
     let what = match what.as_str() {
         "nop" => What::Nop,
@@ -37,6 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let done = match variant.as_str() {
         "crate" => on_crate(what, batch, count, &file)?,
         "ring" => on_ring(what, batch, count, &file)?,
+        "owned" => on_owned(what, batch, count, file)?,
         "driver" => on_driver(what, batch, count, file)?,
         other => return Err(format!("no variant {other}").into()),
     };
@@ -44,10 +51,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What a storage program writes that knows the `io-uring` crate well.
-fn on_crate(what: What, batch: usize, count: usize, file: &File) -> Result<usize, Box<dyn Error>> {
-    use io_uring::{IoUring, opcode, types};
-    let mut ring: IoUring = IoUring::builder()
+fn crate_ring() -> Result<io_uring::IoUring, Box<dyn Error>> {
+    let ring = io_uring::IoUring::builder()
         .setup_single_issuer()
         .setup_defer_taskrun()
         .setup_taskrun_flag()
@@ -56,26 +61,97 @@ fn on_crate(what: What, batch: usize, count: usize, file: &File) -> Result<usize
         .setup_cqsize(4096)
         .build(256)?;
     ring.submitter().register_ring_fd()?;
-    let fd = types::Fd(file.as_raw_fd());
+    Ok(ring)
+}
+
+fn crate_entry(what: What, fd: i32, buf: *mut u8) -> io_uring::squeue::Entry {
+    use io_uring::{opcode, types};
+    match what {
+        What::Nop => opcode::Nop::new().build(),
+        What::Read => opcode::Read::new(types::Fd(fd), buf, BLOCK_BYTES as u32).offset(0).build(),
+    }
+}
+
+/// What a storage program writes that knows the `io-uring` crate well.
+fn on_crate(what: What, batch: usize, count: usize, file: &File) -> Result<usize, Box<dyn Error>> {
+    let mut ring = crate_ring()?;
+    let fd = file.as_raw_fd();
     let mut bufs: Vec<Vec<u8>> = (0..batch).map(|_| vec![0; BLOCK_BYTES]).collect();
     let mut done = 0;
     for _ in 0..count / batch {
         let mut queue = ring.submission();
         for (index, buf) in bufs.iter_mut().enumerate() {
-            let entry = match what {
-                What::Nop => opcode::Nop::new().build(),
-                What::Read => {
-                    opcode::Read::new(fd, buf.as_mut_ptr(), BLOCK_BYTES as u32).offset(0).build()
-                }
-            };
+            let entry = crate_entry(what, fd, buf.as_mut_ptr()).user_data(index as u64);
             // SAFETY: the buffers and the file live until every read was reaped, below.
-            unsafe { queue.push(&entry.user_data(index as u64))? };
+            unsafe { queue.push(&entry)? };
         }
         drop(queue);
         ring.submit_and_wait(batch)?;
         for cqe in ring.completion() {
             check(what, cqe.result());
             std::hint::black_box(&bufs[cqe.user_data() as usize]);
+            done += 1;
+        }
+    }
+    Ok(done)
+}
+
+/// One operation of `on_owned`, and everything that the kernel may use for it.
+struct Owned {
+    generation: u32,
+    next_free: u32,
+    result: Option<i32>,
+    operation: Option<(Rc<File>, Vec<u8>)>,
+}
+
+/// The same loop with the least that owning takes.
+fn on_owned(what: What, batch: usize, count: usize, file: File) -> Result<usize, Box<dyn Error>> {
+    const NONE: u32 = u32::MAX;
+    let mut ring = crate_ring()?;
+    let file = Rc::new(file);
+    let mut table: Vec<Owned> = (0..batch as u32)
+        .map(|index| Owned {
+            generation: 0,
+            next_free: if index + 1 < batch as u32 { index + 1 } else { NONE },
+            result: None,
+            operation: None,
+        })
+        .collect();
+    let mut first_free = 0;
+    let mut bufs: Vec<Vec<u8>> = (0..batch).map(|_| vec![0; BLOCK_BYTES]).collect();
+    let mut keys: Vec<u32> = Vec::with_capacity(batch);
+    let mut done = 0;
+    for _ in 0..count / batch {
+        let mut queue = ring.submission();
+        while let Some(mut buf) = bufs.pop() {
+            let index = first_free;
+            let slot = &mut table[index as usize];
+            first_free = slot.next_free;
+            let entry = crate_entry(what, file.as_raw_fd(), buf.as_mut_ptr());
+            let key = u64::from(slot.generation) << 32 | u64::from(index);
+            slot.operation = Some((Rc::clone(&file), buf));
+            // SAFETY: the table keeps the buffer and the file until the read was reaped.
+            unsafe { queue.push(&entry.user_data(key))? };
+            keys.push(index);
+        }
+        drop(queue);
+        ring.submit_and_wait(batch)?;
+        for cqe in ring.completion() {
+            let Some(slot) = table.get_mut(cqe.user_data() as u32 as usize) else { continue };
+            if slot.generation == (cqe.user_data() >> 32) as u32 && slot.operation.is_some() {
+                slot.result = Some(cqe.result());
+            }
+        }
+        for index in keys.drain(..) {
+            let slot = &mut table[index as usize];
+            let (Some(result), Some((_, buf))) = (slot.result.take(), slot.operation.take()) else {
+                return Err("a completion is missing".into());
+            };
+            check(what, result);
+            slot.generation = slot.generation.wrapping_add(1);
+            slot.next_free = first_free;
+            first_free = index;
+            bufs.push(buf);
             done += 1;
         }
     }
@@ -115,9 +191,16 @@ fn on_driver(what: What, batch: usize, count: usize, file: File) -> Result<usize
     let driver = Driver::uring()?;
     let file = driver.adopt(file.into());
     match what {
-        What::Nop => on_driver_with(&driver, batch, count, (), |()| driver.nop(), |result| {
-            result.expect("a no-op succeeds");
-        }),
+        What::Nop => on_driver_with(
+            &driver,
+            batch,
+            count,
+            (),
+            |()| driver.nop(),
+            |result| {
+                result.expect("a no-op succeeds");
+            },
+        ),
         What::Read => on_driver_with(
             &driver,
             batch,

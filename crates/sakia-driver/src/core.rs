@@ -144,28 +144,27 @@ impl<B: Backend> Core<B> {
     /// Moves an operation into a slot and pushes its entry if there is room.
     #[inline(always)]
     pub(crate) fn start<O: Operation>(&mut self, operation: O) -> SlotRef {
+        let slot = self.occupy(operation);
+        // SAFETY: `occupy` has just filled the cell with a live operation of this type, to which
+        // nobody else has access yet.
+        let operation = unsafe { Erased::<O>::place(slot.cell()).as_mut() };
         let class = operation.class();
-        let slot = self.occupy(operation, class);
+        self.slab.header(slot).class = class;
         let may_push = self.phase == Phase::Running
             && (self.backlog[class as usize].is_empty() || mutant!("newcomers_overtake"))
             && (class == Class::Waiting || self.credits > 0);
-        if may_push {
-            // SAFETY: `occupy` has just filled the cell with a live operation of this type, to which
-            // nobody else has access yet.
-            let sqe = unsafe { Erased::<O>::place(slot.cell()).as_mut() }.entry();
-            if self.push_operation(slot, class, sqe) {
-                return slot;
-            }
+        if !may_push || !self.push_operation(slot, class, operation.entry()) {
+            self.postpone(slot);
         }
-        self.postpone(slot);
         slot
     }
 
     /// As [`start`](Core::start), but waits for [`unpark`](Core::unpark) first.
     pub(crate) fn start_parked<O: Operation>(&mut self, operation: O) -> SlotRef {
         let class = operation.class();
-        let slot = self.occupy(operation, class);
+        let slot = self.occupy(operation);
         let header = self.slab.header(slot);
+        header.class = class;
         header.state = State::Backlog;
         header.flags = flag::PARKED;
         slot
@@ -184,12 +183,10 @@ impl<B: Backend> Core<B> {
 
     /// Moves an operation into a free slot.
     #[inline(always)]
-    fn occupy<O: Operation>(&mut self, operation: O, class: Class) -> SlotRef {
+    fn occupy<O: Operation>(&mut self, operation: O) -> SlotRef {
         let slot = self.slab.allocate();
         self.put(slot.cell(), operation);
-        let header = self.slab.header(slot);
-        header.class = class;
-        header.vtable = Some(Erased::<O>::VTABLE);
+        self.slab.header(slot).vtable = Some(Erased::<O>::VTABLE);
         self.counters.started += 1;
         slot
     }
@@ -660,23 +657,11 @@ impl<B: Backend> Core<B> {
 
     // ---- the handle's side ---------------------------------------------------------------------
 
-    /// Takes the operation and its result out of a slot that is done, and frees the slot.
-    ///
-    /// # Safety
-    ///
-    /// - The slot was started with an operation of this type, and its handle has not taken it yet.
+    /// The result of a slot that is done.
     #[inline(always)]
-    pub(crate) unsafe fn take<O: Operation>(&mut self, slot: SlotRef) -> Option<(O, Completion)> {
+    pub(crate) fn result(&mut self, slot: SlotRef) -> Option<Completion> {
         let header = self.slab.header(slot);
-        if header.state != State::Done {
-            return None;
-        }
-        let completion = header.completion;
-        // SAFETY: in the state `Done` the cell holds the operation that was started there, of the
-        // caller's type, and the driver alone has access. `release` marks the cell as empty.
-        let operation = unsafe { Erased::<O>::take(slot.cell()) };
-        self.release(slot, Erased::<O>::STORAGE);
-        Some((operation, completion))
+        (header.state == State::Done).then_some(header.completion)
     }
 
     /// Frees a slot whose cell holds no operation any more.

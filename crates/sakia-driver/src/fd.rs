@@ -26,6 +26,8 @@ struct Inner {
     /// The parked close operation to go on with once the last clone is gone.
     closer: Cell<Option<Key>>,
     owner: Rc<dyn Owner>,
+    /// Where the owner lies: tells one driver from another, and is never followed.
+    driver: *const (),
 }
 
 /// The driver side of a descriptor.
@@ -42,9 +44,9 @@ pub(crate) trait Owner {
 
 impl Fd {
     pub(crate) fn new(raw: i32, owner: Rc<dyn Owner>) -> Self {
-        Self {
-            inner: Rc::new(Inner { raw, kind: Cell::new(None), closer: Cell::new(None), owner }),
-        }
+        let driver = Rc::as_ptr(&owner).cast();
+        let (kind, closer) = (Cell::new(None), Cell::new(None));
+        Self { inner: Rc::new(Inner { raw, kind, closer, owner, driver }) }
     }
 
     /// The number, for reading only: closing it or handing it to an owner would pull it away from
@@ -83,7 +85,7 @@ impl Fd {
     /// Whether the descriptor belongs to the driver at this address.
     #[inline(always)]
     pub(crate) fn belongs_to<T>(&self, driver: &Rc<T>) -> bool {
-        std::ptr::addr_eq(Rc::as_ptr(&self.inner.owner), Rc::as_ptr(driver))
+        std::ptr::addr_eq(self.inner.driver, Rc::as_ptr(driver))
     }
 
     /// Whether this is the only clone.

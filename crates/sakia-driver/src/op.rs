@@ -282,8 +282,12 @@ impl<O: Operation, B: Backend> Op<O, B> {
     pub fn try_take(&mut self) -> Option<O::Output> {
         let (shared, slot) = self.parts()?;
         let mut core = shared.core.borrow_mut();
-        // SAFETY: the slot was started with this type, and `self.slot` is `None` once it was taken.
-        let (operation, completion) = unsafe { core.take::<O>(slot) }?;
+        let completion = core.result(slot)?;
+        // SAFETY: in the state `Done` the cell holds the operation that was started there, which is
+        // of this type, and nobody else has access. `release` marks the cell as empty, and
+        // `self.slot` the operation as taken.
+        let operation = unsafe { Erased::<O>::take(slot.cell()) };
+        core.release(slot, Erased::<O>::STORAGE);
         let kept = core.last_kept();
         drop(core);
         self.slot = None;
