@@ -15,6 +15,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::ptr::NonNull;
+use std::rc::{Rc, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use sakia_ring::{Cqe, Position, Sqe};
 use crate::arena::Arena;
 use crate::backend::Backend;
 use crate::counters::Counters;
-use crate::handle::Kept;
+use crate::handle::{Kept, Shared};
 use crate::key::{Key, Kind};
 use crate::op::{Block, Class, Completion, Erased, Operation, Storage};
 use crate::slab::{Cell, List, Notify, Slab, SlotRef, State, flag};
@@ -102,7 +103,9 @@ pub(crate) struct Core<B: Backend> {
     /// The registered memory, kept as long as the backend.
     pub(crate) arena: Option<Arena>,
     /// Keeps this memory after the driver's end for the slots that are still in use.
-    pub(crate) kept: Option<Kept<B>>,
+    kept: Option<Kept<B>>,
+    /// What `kept` refers to; dangling until the driver's end begins.
+    shared: Weak<Shared<B>>,
 }
 
 impl<B: Backend> Core<B> {
@@ -136,6 +139,7 @@ impl<B: Backend> Core<B> {
             failure: None,
             arena: None,
             kept: None,
+            shared: Weak::new(),
         }
     }
 
@@ -167,6 +171,7 @@ impl<B: Backend> Core<B> {
         header.class = class;
         header.state = State::Backlog;
         header.flags = flag::PARKED;
+        self.keep();
         slot
     }
 
@@ -247,6 +252,7 @@ impl<B: Backend> Core<B> {
     #[inline(never)]
     fn postpone(&mut self, slot: SlotRef) {
         if self.phase != Phase::Running || !self.is_intact() {
+            self.keep();
             return self.finish(slot, Completion::CANCELED);
         }
         self.counters.backlogged += 1;
@@ -355,12 +361,15 @@ impl<B: Backend> Core<B> {
             if self.is_anything_listed() {
                 self.admit();
             }
+            if speculate && fresh < all {
+                // Also so that a kernel that has no room is not asked for ever.
+                self.counters.drains_missed += 1;
+                self.burst = 0;
+            }
             if fresh > 0 {
                 sleep = false;
             } else if !speculate {
                 break; // slept, or there is nothing
-            } else {
-                self.burst = 0; // or a kernel that has no room would be asked for ever
             }
             if reaped >= TURN_COMPLETIONS_MAX {
                 break;
@@ -386,13 +395,7 @@ impl<B: Backend> Core<B> {
             self.counters.overflows += 1;
         }
         match backend.enter(min, timeout) {
-            Ok(entered) => {
-                if speculate && entered.timed_out {
-                    self.counters.drains_missed += 1;
-                    self.burst = 0;
-                }
-                Ok(())
-            }
+            Ok(_) => Ok(()),
             Err(error) => self.tolerate(error),
         }
     }
@@ -754,8 +757,10 @@ impl<B: Backend> Core<B> {
     // ---- the end -------------------------------------------------------------------------------
 
     /// Lets nothing new in, ends what the kernel has not seen, and has all else canceled.
-    pub(crate) fn stop_intake(&mut self) {
+    pub(crate) fn stop_intake(&mut self, shared: &Rc<Shared<B>>) {
         self.phase = Phase::Stopping;
+        self.shared = Rc::downgrade(shared);
+        self.keep();
         for class in [Class::Bounded, Class::Waiting] {
             while let Some(slot) = self.backlog[class as usize].first() {
                 self.backlog[class as usize].remove(&mut self.slab, slot);
@@ -804,6 +809,14 @@ impl<B: Backend> Core<B> {
         }
         self.counters.leaked += lost;
         lost
+    }
+
+    /// Keeps this memory from the driver's end on until the last slot is freed: those in use then, and
+    /// those of operations that are started in vain afterwards.
+    fn keep(&mut self) {
+        if self.kept.is_none() && !mutant!("memory_not_kept") {
+            self.kept = self.shared.upgrade().map(Kept);
+        }
     }
 
     /// What keeps this memory, once the driver has ended and the last slot was freed.

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::mem::size_of;
 
+use rustix::io::Errno;
+
 use crate::sys;
 
 /// One completion. Field by field the kernel's `struct io_uring_cqe`.
@@ -12,7 +14,8 @@ use crate::sys;
 pub struct Cqe {
     /// The entry's `user_data`.
     pub user_data: u64,
-    /// The result: a count or a descriptor, or an errno with its sign turned.
+    /// The result: a count or a descriptor, or an errno with its sign turned. Raw: the kernel's own
+    /// codes may be among them, see [`result`](Cqe::result).
     pub res: i32,
     /// [`CqeFlags`].
     pub flags: CqeFlags,
@@ -24,14 +27,22 @@ impl Cqe {
     /// The result, or the error it stands for.
     ///
     /// # Errors
-    /// The operation's errno.
+    /// The operation's errno. `EINTR` also for the kernel's own codes that mean "restart the call".
     #[inline]
     pub fn result(&self) -> io::Result<u32> {
-        if self.res >= 0 {
-            Ok(self.res as u32)
-        } else {
-            Err(io::Error::from_raw_os_error(self.res.wrapping_neg()))
-        }
+        if self.res >= 0 { Ok(self.res as u32) } else { Err(self.error()) }
+    }
+
+    #[cold]
+    fn error(&self) -> io::Error {
+        let errno = match self.res.wrapping_neg() {
+            // ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK: never seen after a
+            // system call, but an operation that is canceled while it runs on a worker may complete
+            // with one (opening a FIFO on Linux 6.18 does).
+            512..=514 | 516 => Errno::INTR.raw_os_error(),
+            errno => errno,
+        };
+        io::Error::from_raw_os_error(errno)
     }
 }
 
@@ -96,6 +107,9 @@ mod tests {
         assert_eq!(cqe(0, 0).result().unwrap(), 0);
         assert_eq!(cqe(i32::MAX, 0).result().unwrap(), i32::MAX as u32);
         assert_eq!(cqe(-5, 0).result().unwrap_err().raw_os_error(), Some(5));
+        for restart in [512, 513, 514, 516] {
+            assert_eq!(cqe(-restart, 0).result().unwrap_err().raw_os_error(), Some(4));
+        }
         // No kernel says this; a host may.
         assert!(cqe(i32::MIN, 0).result().is_err());
     }

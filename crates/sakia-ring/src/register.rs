@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -17,7 +17,11 @@ use crate::ring::Ring;
 use crate::setup::queue_sizes;
 use crate::sqe::{Opcode, Sqe};
 use crate::sys::{self, Params, io_uring_register_op as op};
-use crate::wait::{forever, timespec};
+use crate::wait::timespec;
+
+/// How long a wait for a canceled operation sleeps before it looks again: first, and at most.
+const CANCEL_PAUSE_MIN: Duration = Duration::from_micros(50);
+const CANCEL_PAUSE_MAX: Duration = Duration::from_millis(5);
 
 /// Which operations a kernel supports.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -137,15 +141,16 @@ impl<H: Host> Ring<H> {
         Ok(IowqMaxWorkers { bounded, unbounded })
     }
 
-    /// Cancels operations, and waits up to `timeout` (`None`: for ever) for those that cannot be
-    /// stopped at once. Their completions come as ever, by [`enter`](Ring::enter) and
-    /// [`reap`](Ring::reap); the memory they use is theirs until then.
+    /// Cancels operations. One that runs on a worker of the kernel cannot be stopped at once: with
+    /// [`CancelTarget::UserData`] this waits up to `timeout` (`None`: for ever) until it is gone, with
+    /// [`CancelTarget::Any`] such a one is told to stop and not waited for. Completions come as ever,
+    /// by [`enter`](Ring::enter) and [`reap`](Ring::reap); memory is the operations' until then.
     ///
-    /// Resolves to the number of operations canceled at once, or 0 when it had to wait for any.
+    /// Returns how many operations [`CancelTarget::Any`] found, otherwise 0.
     ///
     /// # Errors
     /// - `ENOENT`: there is no such operation.
-    /// - `ETIME`: an operation still runs after `timeout`.
+    /// - `ETIME`: the operation still runs after `timeout`. It was told to stop.
     /// - `EINTR`: a signal came while waiting.
     /// - `EACCES`: the ring is restricted and does not allow it.
     ///
@@ -161,17 +166,33 @@ impl<H: Host> Ring<H> {
             CancelTarget::UserData(user_data) => (user_data, 0),
             CancelTarget::Any => (0, sys::IORING_ASYNC_CANCEL_ANY | sys::IORING_ASYNC_CANCEL_ALL),
         };
-        let mut cancel = sys::io_uring_sync_cancel_reg {
-            addr,
-            fd: -1,
-            flags,
-            timeout: timeout.map_or(forever(), timespec),
-            opcode: 0,
-            pad: [0; 7],
-            pad2: [0; 3],
-        };
-        // SAFETY: one request, read during the call.
-        unsafe { self.register(op::IORING_REGISTER_SYNC_CANCEL, (&raw mut cancel).cast(), 1) }
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        // Nothing wakes the kernel's own wait when the operation ends and the ring defers its work
+        // (seen on Linux 6.18), so a long wait is made of short ones.
+        let mut pause = Duration::ZERO;
+        loop {
+            let mut cancel = sys::io_uring_sync_cancel_reg {
+                addr,
+                fd: -1,
+                flags,
+                timeout: timespec(pause),
+                opcode: 0,
+                pad: [0; 7],
+                pad2: [0; 3],
+            };
+            let arg = (&raw mut cancel).cast();
+            // SAFETY: one request, read during the call.
+            let result = unsafe { self.register(op::IORING_REGISTER_SYNC_CANCEL, arg, 1) };
+            let errno = result.as_ref().err().and_then(Errno::from_io_error);
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            match errno {
+                Some(Errno::TIME) if left != Some(Duration::ZERO) => {}
+                Some(Errno::NOENT) if !pause.is_zero() => return Ok(0), // it ended meanwhile
+                _ => return result,
+            }
+            pause = (pause * 2).clamp(CANCEL_PAUSE_MIN, CANCEL_PAUSE_MAX);
+            pause = left.map_or(pause, |left| pause.min(left));
+        }
     }
 
     /// Gives the queues other sizes, with operations in flight and completions waiting: nothing is

@@ -89,18 +89,13 @@ impl Drop for WaitRegion {
 
 /// The kernel's form of a duration. More than a century is as good as for ever.
 pub(crate) fn timespec(duration: Duration) -> sys::__kernel_timespec {
-    // The kernel adds the present time to it in signed 64-bit nanoseconds, unchecked: the sum must
-    // not wrap, or the wait would end at once.
+    // The kernel adds the present time to it in signed 64-bit nanoseconds. Whatever it does about a
+    // sum that wraps, there shall be none.
     const CENTURY_S: u64 = 100 * 365 * 24 * 60 * 60;
     sys::__kernel_timespec {
         tv_sec: duration.as_secs().min(CENTURY_S) as i64,
         tv_nsec: i64::from(duration.subsec_nanos()),
     }
-}
-
-/// The kernel's form of no timeout, where a call has no other way to say so.
-pub(crate) fn forever() -> sys::__kernel_timespec {
-    sys::__kernel_timespec { tv_sec: -1, tv_nsec: -1 }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit};
 use sakia_ring::{Ring, SetupError};
 
 use crate::children;
@@ -120,16 +121,14 @@ pub fn seccomp_enter() -> Result<(), String> {
     Ok(())
 }
 
-fn limit(resource: libc::__rlimit_resource_t, value: u64) {
-    let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
-    // SAFETY: reads one structure.
-    let result = unsafe { libc::setrlimit(resource, &raw const limit) };
-    assert_eq!(result, 0, "setrlimit: {}", io::Error::last_os_error());
+fn limit(resource: Resource, value: u64) {
+    let limit = Rlimit { current: Some(value), maximum: Some(value) };
+    rustix::process::setrlimit(resource, limit).unwrap();
 }
 
 pub fn no_locked_memory() -> Result<(), String> {
     const NOBODY: u32 = 65_534;
-    limit(libc::RLIMIT_MEMLOCK, 0);
+    limit(Resource::Memlock, 0);
     // SAFETY: take no memory; this process has one thread.
     unsafe {
         if libc::geteuid() == 0 {
@@ -159,7 +158,7 @@ pub fn no_locked_memory() -> Result<(), String> {
 }
 
 pub fn no_descriptors() -> Result<(), String> {
-    limit(libc::RLIMIT_NOFILE, 0);
+    limit(Resource::Nofile, 0);
     let error = Ring::builder().build().unwrap_err();
     assert!(!error.is_refusal(), "{error}");
     assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
