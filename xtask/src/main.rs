@@ -5,6 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+mod instructions;
+mod mutants;
 mod tidy;
 
 use std::env;
@@ -23,6 +25,20 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Count instructions per operation, against loops written by hand (needs valgrind)
+    Instructions {
+        /// Print one JSON object per line
+        #[arg(long)]
+        json: bool,
+        /// Fail when the ring misses its target
+        #[arg(long)]
+        check: bool,
+    },
+    /// Run the driver's tests once for each known bug, and fail for one that they do not catch
+    Mutants {
+        /// Names of the bugs to try; all, if none is given
+        names: Vec<String>,
+    },
     /// Check properties of the source that no other tool checks
     Tidy,
 }
@@ -31,6 +47,8 @@ fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     let root = repository_root();
     match arguments.command {
+        Command::Instructions { json, check } => instructions::run(&root, json, check),
+        Command::Mutants { names } => mutants::run(&root, &names),
         Command::Tidy => tidy::run(&root),
     }
 }

@@ -1,2 +1,38 @@
-//! Placeholder.
-fn main() {}
+//! The `sakia` program: tools on the io_uring engine.
+//!
+//! Parse ([`cli`]) → resolve (the same, which knows the terminal) → run ([`sum`], [`doctor`],
+//! which read neither the arguments nor the environment). Results go to standard output, all else
+//! to standard error; [`exit`] says what the exit status means.
+
+#![forbid(unsafe_code)]
+
+mod bytes;
+mod cli;
+mod doctor;
+mod engine;
+mod exit;
+mod name;
+mod output;
+mod progress;
+mod signals;
+mod sum;
+
+use std::process::ExitCode;
+
+use crate::cli::Task;
+use crate::exit::Exit;
+
+fn main() -> ExitCode {
+    let result = match cli::parse() {
+        Task::Sum(options) => sum::run(&options),
+        Task::Doctor(options) => doctor::run(&options),
+    };
+    let exit = result.unwrap_or_else(|error| {
+        if exit::is_broken_pipe(&error) {
+            return Exit::Success;
+        }
+        eprintln!("sakia: {error:#}");
+        Exit::Failure
+    });
+    exit.leave()
+}

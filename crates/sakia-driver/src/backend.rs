@@ -9,6 +9,7 @@
 
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
@@ -102,8 +103,26 @@ pub unsafe trait Backend: 'static {
     /// Lets time pass, after the kernel said that it has no room now.
     fn nap(&mut self, duration: Duration);
 
+    /// What another thread wakes this one with, while it sleeps in [`enter`](Backend::enter). A wake
+    /// makes that call return, or the next one, possibly with nothing to reap; it may also appear as
+    /// a completion, which the driver counts. It outlives the backend, and does nothing then.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM`: no descriptor or memory left for it. `EOPNOTSUPP`: the backend
+    /// cannot be woken.
+    fn remote_wake(&mut self) -> io::Result<Arc<dyn RemoteWake>> {
+        Err(rustix::io::Errno::OPNOTSUPP.into())
+    }
+
     /// Descriptor calls made at once, beside the queues; usable after the backend is gone.
     fn descriptors(&self) -> Rc<dyn Descriptors>;
+}
+
+/// Wakes the thread of a backend.
+pub trait RemoteWake: Send + Sync {
+    /// Makes the thread come back from its sleep, or not fall asleep the next time. Any thread may
+    /// call it.
+    fn wake(&self);
 }
 
 /// What a descriptor refers to, as far as it decides how operations on it behave.

@@ -98,6 +98,9 @@ pub(crate) struct Core<B: Backend> {
     pub(crate) counters: Counters,
     /// Room for completions while they are dispatched.
     batch: Box<[Cqe]>,
+    /// Another thread may wake this one, so that there is something to wait for with nothing in
+    /// flight.
+    pub(crate) can_be_woken: bool,
     /// The errno of a permanent failure of the backend.
     failure: Option<i32>,
     /// The registered memory, kept as long as the backend.
@@ -136,6 +139,7 @@ impl<B: Backend> Core<B> {
             pool: Vec::new(),
             counters: Counters::default(),
             batch: Box::new([Cqe::default(); BATCH]),
+            can_be_woken: false,
             failure: None,
             arena: None,
             kept: None,
@@ -315,7 +319,7 @@ impl<B: Backend> Core<B> {
         }
         let idle = self.counters.finished == finished_before && !self.is_unsettled();
         let result = match wait {
-            Wait::Forever if idle && self.in_flight > 0 => self.drain(true, None),
+            Wait::Forever if idle && (self.in_flight > 0 || self.can_be_woken) => self.drain(true, None),
             Wait::For(timeout) if idle && !timeout.is_zero() => self.drain(true, Some(timeout)),
             _ => self.drain(false, None),
         };
@@ -625,6 +629,10 @@ impl<B: Backend> Core<B> {
     /// A completion that belongs to no slot.
     #[cold]
     fn dispatch_other(&mut self, cqe: Cqe) {
+        if Kind::of(cqe.user_data) == Some(Kind::Wake) {
+            self.counters.remote_wakes += 1;
+            return;
+        }
         let is_cancel = Kind::of(cqe.user_data) == Some(Kind::Cancel);
         // More of them than requests are none of ours: `in_flight` would forget an operation.
         let is_ours = self.cancel_credits < self.cancel_reserve

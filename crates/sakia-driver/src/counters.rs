@@ -47,6 +47,8 @@ counters! {
     retries,
     /// Times the kernel ended a wait for everything because not everything was ready.
     drains_missed,
+    /// Times another thread woke this one, as far as completions tell.
+    remote_wakes,
     /// Operations too large for their slot's own memory, kept in a pooled block.
     pooled,
     /// Operations too large for that too, kept in an allocation of their own.

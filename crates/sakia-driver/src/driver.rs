@@ -7,14 +7,15 @@ use std::ops::Deref;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sakia_ring::Host;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, RemoteWake};
 use crate::core::{Core, Phase, Wait};
 use crate::fd::Fd;
-use crate::handle::{Handle, Kept, Shared};
+use crate::handle::{Handle, Shared};
 use crate::uring::Uring;
 
 /// How long a dropped driver waits for the kernel to give memory back.
@@ -98,6 +99,19 @@ impl<B: Backend> Driver<B> {
         self.handle.shared.core.borrow_mut().tokens.pop_front()
     }
 
+    /// What other threads wake this one with while it sleeps in [`turn`](Driver::turn). With it, a turn
+    /// that may wait for ever does so with nothing in flight too.
+    ///
+    /// # Errors
+    /// See [`Backend::remote_wake`]; `ECANCELED` once the driver has stopped.
+    pub fn remote_wake(&self) -> io::Result<Arc<dyn RemoteWake>> {
+        let mut core = self.handle.shared.core.borrow_mut();
+        let backend = core.backend.as_mut().ok_or(rustix::io::Errno::CANCELED)?;
+        let wake = backend.remote_wake()?;
+        core.can_be_woken = true;
+        Ok(wake)
+    }
+
     /// Calls `f` with the backend. `None` once the driver has stopped.
     ///
     /// # Panics
@@ -126,27 +140,29 @@ impl<B: Backend> Driver<B> {
             std::mem::forget(self.handle.clone());
             return Drained { leaked: u64::from(shared.core.borrow().in_flight) };
         }
-        // Slots may stay in use by handles, or for ever. Whatever happens here, they stay valid.
-        shared.core.borrow_mut().kept = Some(Kept::new(shared));
         let mut panic = None;
         let mut settle = || {
             while let Err(payload) = catch_unwind(AssertUnwindSafe(|| shared.settle())) {
                 panic.get_or_insert(payload);
             }
         };
-        shared.core.borrow_mut().stop_intake();
+        // Slots may stay in use by handles, or for ever. Whatever happens here, they stay valid.
+        shared.core.borrow_mut().stop_intake(shared);
         settle();
-        let deadline = shared.core.borrow().now().saturating_add(limit);
+        let begin = shared.core.borrow().now();
+        let (deadline, mut ask_again) = (begin.saturating_add(limit), begin + CANCEL_INTERVAL);
         loop {
             let mut core = shared.core.borrow_mut();
-            let left = deadline.saturating_sub(core.now());
+            let now = core.now();
+            let left = deadline.saturating_sub(now);
             if !core.is_busy() || left.is_zero() || mutant!("teardown_frees") {
                 break;
             }
-            let turn = core.turn(Wait::For(left.min(CANCEL_INTERVAL)));
-            if turn.as_ref().is_ok_and(|&finished| finished == 0) {
+            if now >= ask_again {
                 core.cancel_again();
+                ask_again = now + CANCEL_INTERVAL;
             }
+            let turn = core.turn(Wait::For(left.min(ask_again - now)));
             drop(core);
             settle();
             if turn.is_err() {

@@ -222,14 +222,8 @@ impl<B: Backend> Shared<B> {
 /// Handles of operations do not count as references: while the driver lives it keeps the memory, and
 /// afterwards this does, until the last slot is freed.
 pub(crate) struct Kept<B: Backend>(
-    #[expect(dead_code, reason = "held for its drop")] Rc<Shared<B>>,
+    #[expect(dead_code, reason = "held for its drop")] pub(crate) Rc<Shared<B>>,
 );
-
-impl<B: Backend> Kept<B> {
-    pub(crate) fn new(shared: &Rc<Shared<B>>) -> Self {
-        Self(Rc::clone(shared))
-    }
-}
 
 impl<B: Backend> Owner for Shared<B> {
     fn release(self: Rc<Self>, raw: i32, closer: Option<Key>) {

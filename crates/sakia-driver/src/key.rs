@@ -16,6 +16,8 @@ pub(crate) enum Kind {
     Operation = 0,
     /// The driver's request to cancel something; has no slot.
     Cancel = 1,
+    /// Another thread woke the driver; has neither slot nor entry.
+    Wake = 2,
 }
 
 /// The most slots that a driver has: the width of the index.
@@ -62,6 +64,7 @@ impl Kind {
         match user_data as u8 {
             0 => Some(Self::Operation),
             1 => Some(Self::Cancel),
+            2 => Some(Self::Wake),
             _ => None,
         }
     }

@@ -53,7 +53,7 @@ mod slab;
 mod uring;
 
 pub use arena::{Arena, FixedBuf};
-pub use backend::{Backend, Descriptors, FileKind};
+pub use backend::{Backend, Descriptors, FileKind, RemoteWake};
 pub use buf::{BufResult, IoBuf, IoBufMut, MAX_RW_BYTES, Slice};
 pub use core::Wait;
 pub use counters::Counters;

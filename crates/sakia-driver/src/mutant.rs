@@ -32,6 +32,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("newcomers_overtake", "an operation is pushed although older ones of its class wait for room"),
     ("dropped_close_forgotten", "dropping the handle of a pending close leaves the descriptor open"),
     ("foreign_fd_accepted", "a descriptor of another driver is used as if it were the driver's own"),
+    ("memory_not_kept", "the driver's memory is freed though handles of operations refer to it"),
     ("lost_handle_waits", "a handle whose operation was given up waits for ever"),
     ("wakes_inside_borrow", "a waker is called while the driver is borrowed"),
     ("dispose_panic_keeps_slot", "an operation whose disposal panics keeps its slot"),

@@ -1,14 +1,20 @@
 //! The kernel's ring as a backend.
 
+use std::any::TypeId;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::FileType;
-use sakia_ring::{Builder, Cqe, Entered, Host, IoVec, Kernel, Opcode, Position, Probe, Ring, Sqe};
+use sakia_ring::{
+    Builder, Cqe, Entered, Host, IoVec, Kernel, Opcode, Position, Probe, Ring, Sqe, send_message,
+};
 
-use crate::backend::{Backend, Descriptors, FileKind};
+use crate::backend::{Backend, Descriptors, FileKind, RemoteWake};
+use crate::key::Kind;
 
 /// A ring of the kernel, or of a [`Host`] that stands for it.
 #[derive(Debug)]
@@ -18,6 +24,12 @@ pub struct Uring<H: Host = Kernel> {
     probe: Option<Probe>,
     /// The zero of the backend's time.
     since: Instant,
+    /// What other threads wake this one with, once asked for.
+    wake: Option<Arc<RingWake>>,
+    /// The wake is an eventfd, which the ring has to poll.
+    polls_wake: bool,
+    /// That poll is with the kernel.
+    is_wake_armed: bool,
 }
 
 impl Uring {
@@ -42,7 +54,14 @@ impl<H: Host> Uring<H> {
     /// Takes over a ring with nothing in flight.
     pub fn from_ring(ring: Ring<H>) -> Self {
         let probe = ring.probe().ok();
-        Self { ring, probe, since: Instant::now() }
+        Self {
+            ring,
+            probe,
+            since: Instant::now(),
+            wake: None,
+            polls_wake: false,
+            is_wake_armed: false,
+        }
     }
 
     /// The ring, for what the driver does not do itself.
@@ -84,6 +103,9 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
 
     #[inline(always)]
     fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered> {
+        if self.polls_wake && !self.is_wake_armed {
+            self.arm_wake();
+        }
         self.ring.enter(min_complete, timeout)
     }
 
@@ -94,7 +116,12 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
 
     #[inline(always)]
     fn reap(&mut self, out: &mut [Cqe]) -> usize {
-        self.ring.reap(out)
+        let count = self.ring.reap(out);
+        if self.polls_wake {
+            let ended = |cqe: &Cqe| cqe.user_data == WAKE && !cqe.flags.has_more();
+            self.is_wake_armed &= !out[..count].iter().any(ended);
+        }
+        count
     }
 
     #[inline(always)]
@@ -132,8 +159,97 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         let _ = rustix::thread::nanosleep(&request);
     }
 
+    fn remote_wake(&mut self) -> io::Result<Arc<dyn RemoteWake>> {
+        if self.wake.is_none() {
+            let wake = self.make_wake()?;
+            self.polls_wake = matches!(*wake.lock(), Some(Target::Eventfd(_)));
+            self.wake = Some(Arc::new(wake));
+        }
+        let wake = self.wake.as_ref().expect("made just above");
+        Ok(Arc::clone(wake) as Arc<dyn RemoteWake>)
+    }
+
     fn descriptors(&self) -> Rc<dyn Descriptors> {
         Rc::new(KernelDescriptors)
+    }
+}
+
+impl<H: Host + 'static> Uring<H> {
+    /// Finds out how this ring can be woken: by a message where the kernel sends one without a ring of
+    /// the sender's own (6.13), which was measured to be a quarter quicker than an eventfd.
+    fn make_wake(&mut self) -> io::Result<RingWake> {
+        // A host of an embedder's own is reached by its own thread only.
+        if TypeId::of::<H>() == TypeId::of::<Kernel>() {
+            let ring = rustix::io::fcntl_dupfd_cloexec(&self.ring, 0)?;
+            // SAFETY: the driver counts completions of this kind, and takes them for nothing else.
+            if unsafe { send_message(&Kernel, ring.as_fd(), WAKE, 0) }.is_ok() {
+                return Ok(RingWake { target: Mutex::new(Some(Target::Ring(ring))) });
+            }
+        }
+        let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(RingWake { target: Mutex::new(Some(Target::Eventfd(eventfd))) })
+    }
+
+    /// Has the kernel report each write to the eventfd. Without room it is tried at the next enter.
+    #[cold]
+    fn arm_wake(&mut self) {
+        let Some(wake) = &self.wake else { return };
+        if let Some(Target::Eventfd(eventfd)) = &*wake.lock() {
+            let sqe = Sqe::poll_add_multishot(eventfd.as_raw_fd(), POLLIN).user_data(WAKE);
+            // SAFETY: a poll names no memory; the eventfd is closed after the ring: see `Drop`.
+            self.is_wake_armed = unsafe { self.ring.push(sqe) }.is_some();
+        }
+    }
+}
+
+impl<H: Host> Drop for Uring<H> {
+    fn drop(&mut self) {
+        // Wakes may be kept for ever by whoever has them. The ring, or what it polls, must not be.
+        if let Some(wake) = &self.wake {
+            *wake.lock() = None;
+        }
+    }
+}
+
+/// The `user_data` of completions that mean a wake.
+const WAKE: u64 = Kind::Wake as u64;
+/// The kernel's `POLLIN`.
+const POLLIN: u32 = 1;
+
+/// See [`Backend::remote_wake`].
+#[derive(Debug)]
+struct RingWake {
+    /// `None` once the backend is gone.
+    target: Mutex<Option<Target>>,
+}
+
+/// What a wake is sent to.
+#[derive(Debug)]
+enum Target {
+    /// The ring itself, by a descriptor of the wake's own.
+    Ring(OwnedFd),
+    /// An eventfd that the ring polls.
+    Eventfd(OwnedFd),
+}
+
+impl RingWake {
+    fn lock(&self) -> MutexGuard<'_, Option<Target>> {
+        self.target.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RemoteWake for RingWake {
+    fn wake(&self) {
+        let target = self.lock();
+        // A wake that cannot be sent because the queue of the other side is full wakes all the same.
+        let _ = match &*target {
+            // SAFETY: the driver counts completions of this kind, and takes them for nothing else.
+            Some(Target::Ring(ring)) => unsafe { send_message(&Kernel, ring.as_fd(), WAKE, 0) },
+            Some(Target::Eventfd(eventfd)) => {
+                rustix::io::write(eventfd, &1_u64.to_ne_bytes()).map(|_| ()).map_err(Into::into)
+            }
+            None => Ok(()),
+        };
     }
 }
 

@@ -398,6 +398,15 @@ impl Sqe {
         Self::new(Opcode::POLL_ADD, fd, 0, 0, 0).op_flags(events)
     }
 
+    /// Completes with the ready `POLL*` events each time one of `events` becomes ready, until canceled.
+    /// Since 5.13.
+    #[doc(alias = "IORING_POLL_ADD_MULTI")]
+    pub const fn poll_add_multishot(fd: i32, events: u32) -> Self {
+        let mut sqe = Self::poll_add(fd, events);
+        sqe.len = sys::IORING_POLL_ADD_MULTI;
+        sqe
+    }
+
     /// Asks for the operation with this `user_data` to be canceled. Completes with 0, `ENOENT`
     /// (it has ended or never was) or `EALREADY` (it runs and cannot be stopped). Since 5.5.
     #[doc(alias = "io_uring_prep_cancel64")]

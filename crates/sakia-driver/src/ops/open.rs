@@ -30,8 +30,8 @@ impl<B: Backend> Handle<B> {
     ///
     /// A descriptor that comes when the handle is gone is closed.
     ///
-    /// Opening a FIFO, or a device that waits for something, without `O_NONBLOCK` occupies a kernel
-    /// worker until the other side comes.
+    /// A FIFO is opened as if with `O_NONBLOCK`, which then is not set: at once to read, and to write
+    /// only if somebody reads (`ENXIO`). A device that waits for something occupies a kernel worker.
     ///
     /// # Errors
     /// - `EMFILE`, `ENFILE`: no descriptor left.

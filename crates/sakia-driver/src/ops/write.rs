@@ -31,7 +31,8 @@ impl<B: Backend> Handle<B> {
     /// # Errors
     /// - `EINVAL`: direct I/O with an offset, length or address off the block size.
     /// - `ENOSPC`, `EDQUOT`, `EFBIG`: no room.
-    /// - `EPIPE`: nobody reads the pipe or socket any more; no signal is sent.
+    /// - `EPIPE`: nobody reads the pipe or socket any more. The kernel also sends `SIGPIPE`, as for
+    ///   `write(2)`; Rust programs ignore it unless they change that.
     /// - `ECANCELED`: canceled before it began. Otherwise as `pwrite(2)`.
     ///
     /// # Kernel

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::faults::{EnterFault, Fault, FaultKind, Target};
 use super::kernel::Object;
+use super::log::{code, nanos};
 use super::machine::{Event, Machine};
 use crate::backend::{Descriptors, FileKind};
 
@@ -45,9 +46,8 @@ impl SimHandle {
     pub fn create_file(&self, path: impl AsRef<[u8]>, content: impl Into<Vec<u8>>) {
         let (path, content) = (path.as_ref(), content.into());
         let mut machine = self.machine_mut();
-        let len = content.len();
-        let shown = String::from_utf8_lossy(path);
-        machine.kernel.note(format_args!("test: file {shown} of {len} bytes"));
+        machine.kernel.note("test: file of {} bytes", &[content.len() as i64]);
+        machine.kernel.note_name("  named", path);
         machine.kernel.put_file(path, content).expect("the path is a single name");
     }
 
@@ -65,7 +65,8 @@ impl SimHandle {
     pub fn pipe(&self) -> (i32, i32) {
         let mut machine = self.machine_mut();
         let ends = machine.kernel.pipe().expect("there is room for two descriptors");
-        machine.kernel.note(format_args!("test: pipe {ends:?}"));
+        let numbers = [ends.0.into(), ends.1.into()];
+        machine.kernel.note("test: pipe {} {}", &numbers);
         ends
     }
 
@@ -78,7 +79,8 @@ impl SimHandle {
     pub fn write_pipe(&self, raw: i32, bytes: &[u8]) -> io::Result<usize> {
         let mut machine = self.machine_mut();
         let result = machine.write_pipe(raw, bytes);
-        machine.kernel.note(format_args!("test: write to pipe {raw}: {:?}", result.ok()));
+        let numbers = [raw.into(), code(result)];
+        machine.kernel.note("test: write to pipe {}: {}", &numbers);
         machine.settle();
         Ok(result?)
     }
@@ -99,11 +101,12 @@ impl SimHandle {
         let Object::PipeReader(id) = machine.kernel.file(raw)?.object else {
             return Err(Errno::BADF.into());
         };
-        let bytes = machine.kernel.pipe_read(id, len_max);
-        let count = bytes.as_ref().map(Vec::len);
-        machine.kernel.note(format_args!("test: read from pipe {raw}: {count:?}"));
+        let bytes = machine.kernel.pipe_read(id, len_max).ok_or(Errno::AGAIN);
+        let count = bytes.as_ref().map(Vec::len).map_err(|&errno| errno);
+        let numbers = [raw.into(), code(count)];
+        machine.kernel.note("test: read from pipe {}: {}", &numbers);
         machine.settle();
-        bytes.ok_or_else(|| Errno::AGAIN.into())
+        Ok(bytes?)
     }
 
     // Descriptors.
@@ -135,7 +138,7 @@ impl SimHandle {
     pub fn run_late(&self) -> usize {
         let mut machine = self.machine_mut();
         let count = machine.disturb_all();
-        machine.kernel.note(format_args!("test: disturbed {count}"));
+        machine.kernel.note("test: disturbed {}", &[count as i64]);
         count
     }
 
@@ -177,7 +180,7 @@ impl SimHandle {
     /// Lets virtual time pass. What becomes ready stays so until the driver enters.
     pub fn advance(&self, duration: Duration) {
         let mut machine = self.machine_mut();
-        machine.kernel.note(format_args!("test: advance {duration:?}"));
+        machine.kernel.note("test: advance {} ns", &[nanos(duration)]);
         machine.advance(duration);
     }
 
@@ -209,7 +212,7 @@ impl Descriptors for SimHandle {
     fn close(&self, raw: i32) -> io::Result<()> {
         let mut machine = self.machine_mut();
         let result = machine.kernel.close(raw);
-        machine.kernel.note(format_args!("close {raw}: {}", result.is_ok()));
+        machine.kernel.note("close {}: {}", &[raw.into(), code(result.map(|()| 0))]);
         machine.settle();
         Ok(result?)
     }

@@ -5,7 +5,6 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -166,8 +165,13 @@ impl Kernel {
         }
     }
 
-    pub(super) fn note(&mut self, event: fmt::Arguments<'_>) {
-        self.log.note(self.now, event);
+    /// Adds an event to the log, see [`Log::note`].
+    pub(super) fn note(&mut self, template: &str, numbers: &[i64]) {
+        self.log.note(self.now, template, numbers);
+    }
+
+    pub(super) fn note_name(&mut self, label: &str, name: &[u8]) {
+        self.log.note_name(self.now, label, name);
     }
 
     // Names and files.

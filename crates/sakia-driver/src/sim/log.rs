@@ -1,37 +1,58 @@
 //! What happened, in order, folded into one number.
 //!
-//! Two runs did the same if and only if, up to a collision of 64 bits, their hashes are equal. The
-//! hash is taken over the very text that can be kept, so a difference can always be looked at. No
-//! address, no real time and nothing else that a rerun would change goes in.
+//! An event is a template and the numbers in it. The hash is taken over both, with the time; text
+//! is made of them only where it is kept, since a run has many events and few readers. Two runs
+//! did the same if and only if, up to a collision of 64 bits, their hashes are equal. No address,
+//! no real time and nothing else that a rerun would change goes in.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::time::Duration;
+
+use rustix::io::Errno;
+use sakia_ring::Opcode;
 
 /// The event log of one simulated kernel.
 #[derive(Debug)]
 pub(super) struct Log {
-    hash: Fnv,
+    digest: Digest,
     /// The events, a line each, when they are kept.
     text: Option<String>,
 }
 
 impl Log {
     pub(super) fn new(keep_text: bool) -> Self {
-        Self { hash: Fnv::new(), text: keep_text.then(String::new) }
+        Self { digest: Digest::new(), text: keep_text.then(String::new) }
     }
 
-    /// Adds an event that happened at `now`.
-    pub(super) fn note(&mut self, now: Duration, event: fmt::Arguments<'_>) {
-        let now = now.as_nanos();
-        // Neither a hash nor a string fails to take text.
-        writeln!(self.hash, "{now} {event}").ok();
+    /// Adds an event that happened at `now`, a line of text. In the template `{}` stands for the next number,
+    /// `{x}` for the same in hexadecimal, `{op}` for the name of the operation with that number.
+    pub(super) fn note(&mut self, now: Duration, template: &str, numbers: &[i64]) {
+        self.digest.add_number(nanos(now) as u64);
+        self.digest.add(template.as_bytes());
+        for &number in numbers {
+            self.digest.add_number(number as u64);
+        }
         if let Some(text) = &mut self.text {
-            writeln!(text, "{now} {event}").ok();
+            write!(text, "{} ", nanos(now)).expect("a string takes all text");
+            render(text, template, numbers);
+            text.push('\n');
+        }
+    }
+
+    /// Adds an event with a name in it.
+    pub(super) fn note_name(&mut self, now: Duration, label: &str, name: &[u8]) {
+        self.note(now, label, &[]);
+        self.digest.add(name);
+        if let Some(text) = &mut self.text {
+            text.pop();
+            text.push(' ');
+            text.push_str(&String::from_utf8_lossy(name));
+            text.push('\n');
         }
     }
 
     pub(super) fn hash(&self) -> u64 {
-        self.hash.finish()
+        self.digest.finish()
     }
 
     pub(super) fn text(&self) -> &str {
@@ -39,37 +60,75 @@ impl Log {
     }
 }
 
-/// FNV-1a, 64 bits.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Fnv(u64);
+/// A time as the number that the log has for it.
+pub(super) fn nanos(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
+}
 
-impl Fnv {
-    pub(super) const fn new() -> Self {
+/// A result as the number that the log has for it: a count, or an errno with its sign turned.
+pub(super) fn code(result: Result<usize, Errno>) -> i64 {
+    result.map_or_else(|errno| -i64::from(errno.raw_os_error()), |count| count as i64)
+}
+
+fn render(text: &mut String, template: &str, numbers: &[i64]) {
+    let mut numbers = numbers.iter();
+    let mut parts = template.split('{');
+    text.push_str(parts.next().unwrap_or_default());
+    for part in parts {
+        let (format, rest) = part.split_once('}').expect("a template's braces are paired");
+        let number = *numbers.next().expect("a template has a number for each pair of braces");
+        match format {
+            "x" => write!(text, "{number:#x}"),
+            "op" => write!(text, "{}", name(Opcode(number as u8))),
+            _ => write!(text, "{number}"),
+        }
+        .expect("a string takes all text");
+        text.push_str(rest);
+    }
+    assert!(numbers.next().is_none(), "the template {template} has no place for a number");
+}
+
+/// The operation's name for people, such as `READ` or `op 200`.
+pub(super) fn name(opcode: Opcode) -> String {
+    opcode.name().map_or_else(|| format!("op {}", opcode.0), str::to_owned)
+}
+
+/// A hash of bytes and numbers, eight bytes at a time. Not for secrets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Digest(u64);
+
+impl Digest {
+    const fn new() -> Self {
         Self(0xcbf2_9ce4_8422_2325)
     }
 
-    pub(super) fn add(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+    fn add_number(&mut self, number: u64) {
+        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(0x517c_c1b7_2722_0a95);
     }
 
-    pub(super) fn finish(self) -> u64 {
-        self.0
+    fn add(&mut self, bytes: &[u8]) {
+        self.add_number(bytes.len() as u64);
+        let (words, rest) = bytes.as_chunks();
+        for &word in words {
+            self.add_number(u64::from_le_bytes(word));
+        }
+        let mut word = [0; 8];
+        word[..rest.len()].copy_from_slice(rest);
+        self.add_number(u64::from_le_bytes(word));
+    }
+
+    /// Spreads the last words over all bits.
+    fn finish(self) -> u64 {
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
     }
 
     /// The hash of `bytes` alone.
     pub(super) fn of(bytes: &[u8]) -> u64 {
-        let mut hash = Self::new();
-        hash.add(bytes);
-        hash.finish()
-    }
-}
-
-impl fmt::Write for Fnv {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.add(text.as_bytes());
-        Ok(())
+        let mut digest = Self::new();
+        digest.add(bytes);
+        digest.finish()
     }
 }
 
@@ -78,21 +137,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_is_fnv_1a_of_the_text() {
-        assert_eq!(Fnv::of(b"foobar"), 0x8594_4171_f739_67e8);
+    fn templates_become_lines() {
         let mut log = Log::new(true);
-        log.note(Duration::from_micros(1), format_args!("nop {}", 7));
-        assert_eq!(log.text(), "1000 nop 7\n");
-        assert_eq!(log.hash(), Fnv::of(b"1000 nop 7\n"));
+        let read = i64::from(Opcode::READ.0);
+        log.note(Duration::from_micros(1), "#{} {op} {x}: {}", &[7, read, 255, -4]);
+        log.note_name(Duration::ZERO, "open", b"a/b");
+        log.note(Duration::ZERO, "{op}", &[250]);
+        assert_eq!(log.text(), "1000 #7 READ 0xff: -4\n0 open a/b\n0 op 250\n");
     }
 
     #[test]
-    fn text_is_kept_on_demand_only_and_the_hash_does_not_care() {
-        let (mut with, mut without) = (Log::new(true), Log::new(false));
-        for log in [&mut with, &mut without] {
-            log.note(Duration::ZERO, format_args!("a"));
+    fn everything_counts_but_whether_text_is_kept() {
+        let hash = |keep_text, now, template: &str, numbers: &[i64], name: &[u8]| {
+            let mut log = Log::new(keep_text);
+            log.note(Duration::from_nanos(now), template, numbers);
+            log.note_name(Duration::ZERO, "name", name);
+            log.hash()
+        };
+        let reference = hash(false, 1, "a {}", &[2], b"n");
+        assert_eq!(hash(true, 1, "a {}", &[2], b"n"), reference);
+        for other in [
+            hash(false, 2, "a {}", &[2], b"n"),
+            hash(false, 1, "b {}", &[2], b"n"),
+            hash(false, 1, "a {}", &[3], b"n"),
+            hash(false, 1, "a {}", &[2], b"m"),
+        ] {
+            assert_ne!(other, reference);
         }
-        assert_eq!(without.text(), "");
-        assert_eq!(with.hash(), without.hash());
+    }
+
+    #[test]
+    fn bytes_and_their_number_count() {
+        let all: [&[u8]; 6] = [b"", b"\0", b"\0\0", b"12345678", b"123456789", b"923456781"];
+        let mut hashes = all.map(Digest::of);
+        hashes.sort_unstable();
+        assert!(hashes.windows(2).all(|pair| pair[0] != pair[1]));
     }
 }

@@ -26,9 +26,10 @@ use sakia_ring::{Cqe, CqeFlags, Entered, Opcode, Sqe, sqe_flags};
 use super::SimBuilder;
 use super::faults::{ERESTARTSYS, EnterFault, FaultKind, Faults, Plan, enter_kind};
 use super::kernel::Kernel;
+use super::log::{code, name, nanos};
 use super::memory::Lent;
 use super::ops::{self, Kind, Outcome, Request, failed};
-use super::queue::{Queue, name};
+use super::queue::Queue;
 use super::random::Random;
 
 /// `IO_LOCAL_TW_DEFAULT_MAX`: the ready operations that an enter finishes at least.
@@ -139,7 +140,8 @@ impl Machine {
     // What the backend calls.
 
     pub(super) fn submit(&mut self) -> io::Result<()> {
-        self.kernel.note(format_args!("submit {}", self.queue.pending()));
+        let pending = self.queue.pending();
+        self.kernel.note("submit {}", &[pending.into()]);
         let result = self.consume_pending();
         self.queue.unrestrict();
         result.map(|_| ())
@@ -151,7 +153,8 @@ impl Machine {
         timeout: Option<Duration>,
     ) -> io::Result<Entered> {
         let pending = self.queue.pending();
-        self.kernel.note(format_args!("enter {pending} {min_complete} {timeout:?}"));
+        let numbers = [pending.into(), min_complete.into(), timeout.map_or(-1, nanos)];
+        self.kernel.note("enter with {}, wait for {} or {} ns", &numbers);
         let result = self.consume_pending().and_then(|consumed| {
             let timed_out = match consumed {
                 // As in the kernel, a submit that stopped early does not wait.
@@ -162,8 +165,12 @@ impl Machine {
             Ok(Entered { consumed, timed_out })
         });
         self.queue.unrestrict();
-        let ready = self.queue.ready();
-        self.kernel.note(format_args!("entered {:?} {ready}", result.as_ref().ok()));
+        let [consumed, timed_out] = match &result {
+            Ok(entered) => [entered.consumed.into(), entered.timed_out.into()],
+            Err(error) => [-1, error.raw_os_error().unwrap_or(0).into()],
+        };
+        let numbers = [consumed, timed_out, self.queue.ready().into()];
+        self.kernel.note("entered: {} {}, {} ready", &numbers);
         result
     }
 
@@ -183,7 +190,8 @@ impl Machine {
 
     /// The backend is gone. Its ring is not: the kernel goes on holding what it was lent.
     pub(super) fn abandon(&mut self) {
-        self.kernel.note(format_args!("abandoned {}", self.queue.pending()));
+        let pending = self.queue.pending();
+        self.kernel.note("abandoned with {}", &[pending.into()]);
         while let Some(sqe) = self.queue.consume() {
             // SAFETY: the entry was pushed, which lends its memory until a completion was reaped;
             // there will be none.
@@ -260,6 +268,11 @@ impl Machine {
         // SAFETY: the entry was pushed, which lends its memory until its completion was reaped, and
         // that is posted only after the flight is gone.
         let prepared = unsafe { ops::prepare(&self.kernel, sqe) };
+        if let Ok(Request { kind: Kind::Open { path, .. }, .. })
+        | Ok(Request { kind: Kind::Statx { path: Some(path) }, .. }) = &prepared
+        {
+            self.kernel.note_name("  path", path);
+        }
         let (request, forced) = match prepared {
             Ok(request) => (request, None),
             Err(errno) => {
@@ -288,10 +301,29 @@ impl Machine {
             Opcode::STATX => 0,
             _ => sqe.off,
         };
-        let name = name(sqe.opcode);
-        self.kernel.note(format_args!(
-            "#{id} {name} {user_data:#x} fd {fd} len {len} off {offset:#x} flags {op_flags:#x}"
-        ));
+        self.kernel.note(
+            "#{} {op} {x} fd {} len {} off {x} flags {x}",
+            &[
+                id as i64,
+                sqe.opcode.0.into(),
+                user_data as i64,
+                fd.into(),
+                len.into(),
+                offset as i64,
+                op_flags.into(),
+            ],
+        );
+    }
+
+    fn note_stage(&mut self, id: u64, stage: Stage) {
+        let template = match stage {
+            Stage::Inline => "#{} inline",
+            Stage::Ready => "#{} ready",
+            Stage::Worker => "#{} with a worker",
+            Stage::Armed => "#{} armed",
+            Stage::Stuck => "#{} stuck",
+        };
+        self.kernel.note(template, &[id as i64]);
     }
 
     /// Decides on how an operation completes, and sets it on its way.
@@ -322,7 +354,7 @@ impl Machine {
                 _ => self.ready.push(Work::Operation(id)),
             }
         }
-        self.kernel.note(format_args!("#{id} {:?}", flight.stage));
+        self.note_stage(id, flight.stage);
         self.flights.insert(id, flight);
     }
 
@@ -379,7 +411,7 @@ impl Machine {
     fn flush_overflow(&mut self) {
         let count = self.queue.flush_overflow();
         if count > 0 {
-            self.kernel.note(format_args!("flushed {count}"));
+            self.kernel.note("flushed {}", &[count.into()]);
         }
     }
 
@@ -415,7 +447,7 @@ impl Machine {
             }
             Outcome::WouldBlock => {
                 flight.stage = Stage::Armed;
-                self.kernel.note(format_args!("#{id} {:?}", flight.stage));
+                self.note_stage(id, flight.stage);
                 self.armed.insert(id);
                 self.flights.insert(id, flight);
             }
@@ -455,7 +487,8 @@ impl Machine {
     /// Ends an operation and posts its completion, and what faults add to it.
     fn complete(&mut self, id: u64, flight: Flight, res: i32) {
         let Flight { opcode, user_data, plan, .. } = flight;
-        self.kernel.note(format_args!("#{id} {} {user_data:#x} done {res}", name(opcode)));
+        let numbers = [id as i64, opcode.0.into(), user_data as i64, res.into()];
+        self.kernel.note("#{} {op} {x} done: {}", &numbers);
         // A pipe may lose an end with the flight; a cancel may hold one too.
         self.kernel.has_changed |= match flight.request.kind {
             Kind::Cancel { .. } => true,
@@ -481,8 +514,9 @@ impl Machine {
     }
 
     fn post(&mut self, cqe: Cqe, held: bool) {
-        let verb = if self.queue.post(cqe, held) { "overflowed" } else { "posted" };
-        self.kernel.note(format_args!("{verb} {:#x} {}", cqe.user_data, cqe.res));
+        let template =
+            if self.queue.post(cqe, held) { "overflowed {x}: {}" } else { "posted {x}: {}" };
+        self.kernel.note(template, &[cqe.user_data as i64, cqe.res.into()]);
     }
 
     /// Lets a completion come that belongs to nothing.
@@ -527,7 +561,7 @@ impl Machine {
         flight.stage = Stage::Ready;
         self.armed.remove(&id);
         self.ready.push(Work::Operation(id));
-        self.kernel.note(format_args!("#{id} ready"));
+        self.note_stage(id, Stage::Ready);
     }
 
     // Time.
@@ -569,8 +603,8 @@ impl Machine {
                 }
             }
             Event::WritePipe(raw, bytes) => {
-                let result = self.write_pipe(raw, &bytes).map_err(failed);
-                self.kernel.note(format_args!("write to pipe {raw}: {result:?}"));
+                let numbers = [raw.into(), code(self.write_pipe(raw, &bytes))];
+                self.kernel.note("write to pipe {}: {}", &numbers);
             }
         }
     }
@@ -587,7 +621,7 @@ impl Machine {
             // SAFETY: a flight's memory is lent as long as there is the flight.
             let had_some = unsafe { flight.request.lent.disturb() };
             if had_some {
-                self.kernel.log.note(self.kernel.now, format_args!("#{id} disturbed"));
+                self.kernel.note("#{} disturbed", &[*id as i64]);
             }
         }
     }
@@ -596,7 +630,7 @@ impl Machine {
 
     pub(super) fn count(&mut self, kind: FaultKind) {
         self.faults.count(kind);
-        self.kernel.note(format_args!("fault {kind:?}"));
+        self.kernel.note_name("fault", format!("{kind:?}").as_bytes());
     }
 
     /// Nothing will ever happen that this enter could wait for.
@@ -608,7 +642,7 @@ impl Machine {
             // A string takes all text.
             write!(message, "; #{id} {flight}").ok();
         }
-        self.kernel.note(format_args!("{message}"));
+        self.kernel.note("deadlock, wait for {}", &[wanted.into()]);
         io::Error::new(io::ErrorKind::Deadlock, message)
     }
 }

@@ -274,7 +274,8 @@ unsafe impl Backend for Sim {
     fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
         let mut machine = self.machine.borrow_mut();
         let is_nop = machine.queue.make_nop(position, user_data);
-        machine.kernel.note(format_args!("make nop {user_data:#x}: {is_nop}"));
+        let numbers = [user_data as i64, is_nop.into()];
+        machine.kernel.note("make nop of {x}: {}", &numbers);
         is_nop
     }
 
@@ -293,7 +294,7 @@ unsafe impl Backend for Sim {
     fn reap(&mut self, out: &mut [Cqe]) -> usize {
         let mut machine = self.machine.borrow_mut();
         let count = machine.queue.reap(out);
-        machine.kernel.note(format_args!("reaped {count}"));
+        machine.kernel.note("reaped {}", &[count as i64]);
         count
     }
 
@@ -322,7 +323,7 @@ unsafe impl Backend for Sim {
             return Err(Errno::NOMEM.into());
         }
         machine.kernel.registered = Some((addr.expose_provenance() as u64, len as u64));
-        machine.kernel.note(format_args!("registered {len} bytes"));
+        machine.kernel.note("registered {} bytes", &[len as i64]);
         Ok(())
     }
 
@@ -332,7 +333,7 @@ unsafe impl Backend for Sim {
 
     fn nap(&mut self, duration: Duration) {
         let mut machine = self.machine.borrow_mut();
-        machine.kernel.note(format_args!("nap {duration:?}"));
+        machine.kernel.note("nap {} ns", &[log::nanos(duration)]);
         machine.advance(duration);
     }
 

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, Opcode, Sqe, sqe_flags};
 
 use super::kernel::{FILE_BYTES_MAX, InodeId, Kernel, Object, OpenFile, OpenHow, poll};
-use super::log::Fnv;
+use super::log::Digest;
 use super::memory::{Lent, Segment, read_path, read_vector};
 use crate::buf::MAX_RW_BYTES;
 
@@ -432,7 +432,7 @@ unsafe fn read(
     };
     // SAFETY: the caller's promise.
     unsafe { lent.fill(&bytes) };
-    note_data(kernel, "read", &bytes);
+    note_data(kernel, "  read {} bytes {x}", &bytes);
     Ok(bytes.len()).into()
 }
 
@@ -458,7 +458,7 @@ unsafe fn write(
                 // SAFETY: the caller's promise.
                 let bytes = unsafe { lent.take(room.min(len_max)) };
                 kernel.pipe_write(id, &bytes);
-                note_data(kernel, "wrote", &bytes);
+                note_data(kernel, "  wrote {} bytes {x}", &bytes);
                 Ok(bytes.len())
             }
             Err(errno) => Err(errno),
@@ -496,7 +496,7 @@ fn write_file(
     } else {
         advance(file, offset, count);
     }
-    note_data(kernel, "wrote", &bytes[..count]);
+    note_data(kernel, "  wrote {} bytes {x}", &bytes[..count]);
     Ok(count)
 }
 
@@ -513,9 +513,9 @@ fn advance(file: &OpenFile, offset: u64, count: usize) {
 }
 
 /// Data goes into the log as its hash, so that runs that move other bytes are told apart.
-fn note_data(kernel: &mut Kernel, verb: &str, bytes: &[u8]) {
-    let sum = Fnv::of(bytes);
-    kernel.note(format_args!("  {verb} {} bytes {sum:016x}", bytes.len()));
+fn note_data(kernel: &mut Kernel, template: &str, bytes: &[u8]) {
+    let numbers = [bytes.len() as i64, Digest::of(bytes) as i64];
+    kernel.note(template, &numbers);
 }
 
 /// # Safety

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use sakia_ring::{Cqe, Opcode, Position, Sqe};
+use sakia_ring::{Cqe, Position, Sqe};
 
 /// Submission queue, completion queue and overflow list.
 #[derive(Debug)]
@@ -140,13 +140,10 @@ impl Queue {
     }
 }
 
-/// The operation's name for people, such as `READ` or `op 200`.
-pub(super) fn name(opcode: Opcode) -> String {
-    opcode.name().map_or_else(|| format!("op {}", opcode.0), str::to_owned)
-}
-
 #[cfg(test)]
 mod tests {
+    use sakia_ring::Opcode;
+
     use super::*;
 
     fn cqe(user_data: u64) -> Cqe {

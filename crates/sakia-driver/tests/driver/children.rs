@@ -1,9 +1,10 @@
 //! Processes of their own, for what a test must not do to the others: fork, count descriptors.
 //!
-//! The test binary runs itself with the name of a scene in the environment and one test thread,
-//! which libtest then runs on the main thread: the scene is alone in a process of one thread.
+//! The test binary runs itself with the name of a scene in the environment. The scene is played before
+//! libtest begins: it is alone in a process of one thread.
 
-use std::process::{Command, Stdio};
+use std::panic::catch_unwind;
+use std::process::{Command, Stdio, exit};
 
 use crate::{descriptor_reused, forked_child, writing};
 
@@ -19,31 +20,33 @@ const SCENES: &[(&str, fn())] = &[
 /// Runs a scene in a process of its own.
 pub fn run(scene: &str) {
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "children::scene", "--ignored", "--nocapture"])
-        .args(["--test-threads", "1"])
         .env(SCENE, scene)
         .stdin(Stdio::null())
         .output()
         .unwrap();
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success() && stdout.contains("1 passed"),
-        "scene {scene}: {}\n{stdout}\n{stderr}",
-        output.status
-    );
+    assert!(output.status.success(), "scene {scene}: {}\n{stdout}\n{stderr}", output.status);
 }
 
-#[test]
-#[ignore = "the stage for scenes of other tests, which start it in a process of its own"]
-fn scene() {
+/// Called before `main`.
+#[used]
+// SAFETY: the section holds the addresses of functions that are called in turn, with arguments that
+// this one ignores.
+#[unsafe(link_section = ".init_array")]
+static PLAY: extern "C" fn() = play;
+
+/// Plays the scene that this process was started for, and ends it; nothing in any other process.
+extern "C" fn play() {
     let Ok(name) = std::env::var(SCENE) else {
-        crate::support::announce_skip(module_path!(), "only other tests give it a scene");
         return;
     };
-    let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
-    assert_eq!(threads, 1, "the process of a scene has one thread");
-    let scene = SCENES.iter().find(|(known, _)| *known == name);
-    let (_, scene) = scene.unwrap_or_else(|| panic!("no scene {name}"));
-    scene();
+    let result = catch_unwind(|| {
+        let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
+        assert_eq!(threads, 1, "the process of a scene has one thread");
+        let known = SCENES.iter().find(|(known, _)| *known == name);
+        let (_, scene) = known.unwrap_or_else(|| panic!("no scene {name}"));
+        scene();
+    });
+    exit(if result.is_ok() { 0 } else { 1 });
 }

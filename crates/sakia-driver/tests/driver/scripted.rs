@@ -64,7 +64,11 @@ pub struct State {
 #[derive(Clone)]
 pub struct Stage(Rc<RefCell<State>>);
 
-pub struct Scripted(Stage);
+pub struct Scripted {
+    stage: Stage,
+    /// Also held by the descriptors, and so by the driver's memory until its very end.
+    pub life: Rc<()>,
+}
 
 /// A driver on a scripted backend with these sizes.
 pub fn scripted(sq_entries: u32, cq_entries: u32) -> (Driver<Scripted>, Stage) {
@@ -87,7 +91,7 @@ pub fn scripted(sq_entries: u32, cq_entries: u32) -> (Driver<Scripted>, Stage) {
         closed: Vec::new(),
         close_error: None,
     })));
-    (Driver::new(Scripted(stage.clone())), stage)
+    (Driver::new(Scripted { stage: stage.clone(), life: Rc::new(()) }), stage)
 }
 
 impl Stage {
@@ -201,19 +205,19 @@ impl State {
 // completion was posted just before and not reaped, and never for one that was made a no-op.
 unsafe impl Backend for Scripted {
     fn sq_entries(&self) -> u32 {
-        self.0.state().sq_entries
+        self.stage.state().sq_entries
     }
 
     fn cq_entries(&self) -> u32 {
-        self.0.state().cq_entries
+        self.stage.state().cq_entries
     }
 
     fn sq_pending(&self) -> u32 {
-        self.0.state().pending.len() as u32
+        self.stage.state().pending.len() as u32
     }
 
     unsafe fn push(&mut self, sqe: Sqe) -> Option<Position> {
-        let mut state = self.0.state();
+        let mut state = self.stage.state();
         if state.pending.len() >= state.sq_entries as usize || !state.intact {
             return None;
         }
@@ -223,7 +227,7 @@ unsafe impl Backend for Scripted {
     }
 
     fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
-        let mut state = self.0.state();
+        let mut state = self.stage.state();
         let index = position.to_raw().wrapping_sub(state.first_pending) as usize;
         match state.pending.get_mut(index) {
             Some(sqe) if sqe.user_data == user_data => {
@@ -235,11 +239,11 @@ unsafe impl Backend for Scripted {
     }
 
     fn submit(&mut self) -> io::Result<()> {
-        self.0.state().consume().map(|_| ())
+        self.stage.state().consume().map(|_| ())
     }
 
     fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered> {
-        let mut state = self.0.state();
+        let mut state = self.stage.state();
         let consumed = state.consume()?;
         let mut timed_out = false;
         if state.ready.len() < min_complete as usize {
@@ -250,11 +254,11 @@ unsafe impl Backend for Scripted {
     }
 
     fn cq_ready(&self) -> u32 {
-        self.0.state().ready.len() as u32
+        self.stage.state().ready.len() as u32
     }
 
     fn reap(&mut self, out: &mut [Cqe]) -> usize {
-        let mut state = self.0.state();
+        let mut state = self.stage.state();
         let count = state.ready.len().min(out.len());
         for place in &mut out[..count] {
             *place = state.ready.pop_front().unwrap();
@@ -271,7 +275,7 @@ unsafe impl Backend for Scripted {
     }
 
     fn is_intact(&self) -> bool {
-        self.0.state().intact
+        self.stage.state().intact
     }
 
     fn supports(&self, _: Opcode) -> bool {
@@ -283,21 +287,21 @@ unsafe impl Backend for Scripted {
     }
 
     fn now(&self) -> Duration {
-        self.0.state().now
+        self.stage.state().now
     }
 
     fn nap(&mut self, duration: Duration) {
-        let mut state = self.0.state();
+        let mut state = self.stage.state();
         state.now += duration;
         state.naps += 1;
     }
 
     fn descriptors(&self) -> Rc<dyn Descriptors> {
-        Rc::new(Numbers(self.0.clone()))
+        Rc::new(Numbers(self.stage.clone(), Rc::clone(&self.life)))
     }
 }
 
-struct Numbers(Stage);
+struct Numbers(Stage, #[expect(dead_code, reason = "held for its count")] Rc<()>);
 
 impl Descriptors for Numbers {
     fn close(&self, raw: i32) -> io::Result<()> {

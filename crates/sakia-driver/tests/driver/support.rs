@@ -324,10 +324,6 @@ impl Random {
     pub fn below(&mut self, bound: u64) -> u64 {
         (self.next() >> 11) % bound
     }
-
-    pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
-        items[self.below(items.len() as u64) as usize]
-    }
 }
 
 /// A directory on the disk of the build, removed at the end of a test.

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use sakia_ring::{Opcode, Sqe};
 
 use super::super::{EnterFault, Fault, FaultKind, Routes, Sim, Target};
-use super::{Lendable, Loop, err, read, write};
+use super::{Lendable, Loop, SEEDS, err, read, write};
 use crate::backend::Backend;
 
 #[track_caller]
@@ -172,7 +172,7 @@ fn a_duplicate_is_withheld_while_an_operation_has_that_name() {
 
 #[test]
 fn a_stale_completion_has_an_unknown_name() {
-    for seed in 0..20 {
+    for seed in 0..SEEDS {
         let mut ring = Loop::new(Sim::builder(seed).routes(Routes::INLINE));
         ring.handle.script(Target::any(), Fault::Stale);
         ring.push(1, Sqe::nop());
@@ -213,7 +213,8 @@ fn chance_brings_every_fault_and_loses_nothing() {
     ring.handle.create_file("f", "abcdef");
     let (mut fd, mut next) = (err(Errno::IO), 1000);
     let buffer = Lendable::zeroed(6);
-    for round in 0..150 {
+    let rounds = if cfg!(miri) { 20 } else { 150 };
+    for round in 0..rounds {
         let wanted: Vec<u64> = (next..next + 3).collect();
         next += 3;
         if fd < 0 {
@@ -237,6 +238,9 @@ fn chance_brings_every_fault_and_loses_nothing() {
         }
     }
     assert_eq!(ring.handle.in_flight(), 0);
+    if cfg!(miri) {
+        return; // too few rounds for every fault
+    }
     for &kind in FaultKind::ALL {
         let count = ring.handle.injected(kind);
         match kind {
@@ -274,5 +278,5 @@ fn settle(ring: &mut Loop, entries: &[(u64, Sqe)]) -> Vec<i32> {
             return results;
         }
     }
-    panic!("the entries do not complete: {}", ring.handle.log_text());
+    panic!("the entries do not complete");
 }

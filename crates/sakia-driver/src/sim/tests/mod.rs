@@ -16,6 +16,9 @@ use sakia_ring::{Cqe, Sqe};
 use super::{Routes, Sim, SimBuilder, SimHandle};
 use crate::backend::Backend;
 
+/// How many seeds a test that looks for outcomes tries. Miri is slow.
+pub(super) const SEEDS: u64 = if cfg!(miri) { 12 } else { 40 };
+
 /// Memory to lend: reached through its address only, so that nobody else has a claim on it.
 pub(super) struct Lendable {
     bytes: *mut [u8],
@@ -63,7 +66,7 @@ pub(super) struct Loop {
 
 impl Loop {
     pub(super) fn new(builder: SimBuilder) -> Self {
-        let sim = builder.keep_log(true).build();
+        let sim = builder.build();
         let handle = sim.handle();
         Self { sim, handle, next: 1 << 20 }
     }

@@ -8,7 +8,7 @@ use sakia_ring::Sqe;
 
 use super::super::kernel::poll;
 use super::super::{Routes, Sim};
-use super::{Lendable, Loop, err, read, write};
+use super::{Lendable, Loop, SEEDS, err, read, write};
 use crate::backend::{Backend, Descriptors, FileKind};
 
 /// `RWF_NOWAIT`.
@@ -112,7 +112,7 @@ fn of_two_readers_one_gets_the_bytes_and_the_other_waits_on() {
 
 #[test]
 fn both_ends_may_be_the_drivers() {
-    for seed in 0..20 {
+    for seed in 0..SEEDS {
         let mut ring = Loop::new(Sim::builder(seed));
         let (read_end, write_end) = ring.handle.pipe();
         let (from, to) = (Lendable::new(b"abc"), Lendable::zeroed(3));

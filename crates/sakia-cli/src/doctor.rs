@@ -1,0 +1,494 @@
+//! `sakia doctor`: what io_uring offers on this machine, and what to change where it offers none.
+//!
+//! First [`Findings`] are gathered, which are the JSON object; the human layout is made from them.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::Context;
+use rustix::process::{Resource, getrlimit};
+use sakia_ring::{Opcode, Ring, SetupError, SetupStep};
+use serde::{Serialize, Serializer};
+
+use crate::exit::Exit;
+use crate::output::{Format, message};
+
+/// What `sakia doctor` is to do.
+#[derive(Debug)]
+pub struct Options {
+    pub format: Format,
+}
+
+/// The operations that the engine uses.
+const USED: [Opcode; 14] = [
+    Opcode::NOP,
+    Opcode::READ,
+    Opcode::WRITE,
+    Opcode::READV,
+    Opcode::WRITEV,
+    Opcode::READ_FIXED,
+    Opcode::WRITE_FIXED,
+    Opcode::OPENAT,
+    Opcode::CLOSE,
+    Opcode::STATX,
+    Opcode::FSYNC,
+    Opcode::POLL_ADD,
+    Opcode::ASYNC_CANCEL,
+    Opcode::MSG_RING,
+];
+
+/// Locked memory below which a ring of the default size may fail beside others of the same user.
+const MEMLOCK_COMFORT_BYTES: u64 = 1 << 20;
+
+/// Looks, and says what it found.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn run(options: &Options) -> anyhow::Result<Exit> {
+    let findings = Findings::gather();
+    let mut text = match options.format {
+        Format::Human => findings.to_string(),
+        Format::Json => serde_json::to_string(&findings).context("json")?,
+    };
+    if options.format == Format::Json {
+        text.push('\n');
+    }
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output")?;
+    Ok(match &findings.ring {
+        Found::Granted { .. } => Exit::Success,
+        Found::Refused { error, .. } => {
+            eprintln!("sakia: io_uring is not available: {error}");
+            Exit::Failure
+        }
+    })
+}
+
+/// Everything that was found out.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename = "doctor")]
+struct Findings {
+    kernel: Kernel,
+    limits: Limits,
+    sandbox: Sandbox,
+    ring: Found,
+    /// What could be changed, a sentence each.
+    advice: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Kernel {
+    release: String,
+    architecture: String,
+    /// CPUs that this process may use.
+    cpus: usize,
+    /// `kernel.io_uring_disabled`; `null` before 6.6.
+    io_uring_disabled: Option<u8>,
+    /// `kernel.io_uring_group`.
+    io_uring_group: Option<i64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Limits {
+    memlock_bytes: Limit,
+    open_files: Limit,
+}
+
+/// A resource limit; `null` is unlimited.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Limit {
+    soft: Option<u64>,
+    hard: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Sandbox {
+    /// `none`, `strict`, `filter`; `null` where `/proc` does not say.
+    seccomp: Option<&'static str>,
+    no_new_privileges: Option<bool>,
+    /// What points to a container.
+    container_hints: Vec<String>,
+}
+
+/// The outcome of setting up a ring.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Found {
+    Granted {
+        available: Yes,
+        sq_entries: u32,
+        cq_entries: u32,
+        flags: Vec<&'static str>,
+        features: Vec<&'static str>,
+        registered_fd: bool,
+        registered_waits: bool,
+        no_iowait: bool,
+        steps: Vec<Step>,
+        /// `null`: the kernel does not tell.
+        operations: Option<Operations>,
+    },
+    Refused {
+        available: No,
+        errno: Option<i32>,
+        error: String,
+        /// The likely cause and the remedy.
+        hint: Option<String>,
+        steps: Vec<Step>,
+    },
+}
+
+/// `true`.
+#[derive(Debug)]
+struct Yes;
+
+impl Serialize for Yes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bool(true)
+    }
+}
+
+/// `false`.
+#[derive(Debug)]
+struct No;
+
+impl Serialize for No {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bool(false)
+    }
+}
+
+/// A step down from the best configuration.
+#[derive(Debug, Serialize)]
+struct Step {
+    what: &'static str,
+    errno: i32,
+    message: String,
+}
+
+impl From<&SetupStep> for Step {
+    fn from(step: &SetupStep) -> Self {
+        let reason = io::Error::from_raw_os_error(step.errno);
+        Self { what: step.what, errno: step.errno, message: message(&reason) }
+    }
+}
+
+/// The used operations, and whether the kernel has them.
+#[derive(Debug)]
+struct Operations(Vec<(String, bool)>);
+
+impl Serialize for Operations {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, supported)| (name, supported)))
+    }
+}
+
+impl Findings {
+    fn gather() -> Self {
+        let mut findings = Self {
+            kernel: Kernel::gather(),
+            limits: Limits {
+                memlock_bytes: Limit::of(Resource::Memlock),
+                open_files: Limit::of(Resource::Nofile),
+            },
+            sandbox: Sandbox::gather(),
+            ring: Found::gather(),
+            advice: Vec::new(),
+        };
+        findings.advice = findings.advise();
+        findings
+    }
+
+    /// What could be changed.
+    fn advise(&self) -> Vec<String> {
+        let mut advice = Vec::new();
+        match &self.ring {
+            Found::Refused { error, hint, .. } => {
+                advice.push(hint.clone().unwrap_or_else(|| error.clone()));
+            }
+            Found::Granted { steps, operations, .. } => {
+                for step in steps {
+                    advice.push(format!("{}: {}", step.what, remedy(step)));
+                }
+                let missing: Vec<_> = operations
+                    .iter()
+                    .flat_map(|operations| &operations.0)
+                    .filter(|(_, supported)| !supported)
+                    .map(|(name, _)| name.as_str())
+                    .collect();
+                if !missing.is_empty() {
+                    advice
+                        .push(format!("the kernel lacks {}; use a newer one", missing.join(", ")));
+                }
+            }
+        }
+        if let Some(soft) = self.limits.memlock_bytes.soft
+            && soft < MEMLOCK_COMFORT_BYTES
+        {
+            advice.push(format!(
+                "the limit on locked memory is {} KiB for all rings of the user; raise it with \
+                 `ulimit -l` or LimitMEMLOCK=",
+                soft / 1024
+            ));
+        }
+        advice
+    }
+}
+
+/// What would avoid a step down.
+fn remedy(step: &Step) -> &'static str {
+    match rustix::io::Errno::from_raw_os_error(step.errno) {
+        rustix::io::Errno::NOMEM => "raise the limit on locked memory (`ulimit -l`, LimitMEMLOCK=)",
+        rustix::io::Errno::BUSY => "fewer rings per thread",
+        rustix::io::Errno::INVAL => "a newer kernel has it; nothing is wrong without",
+        _ => "a filter may forbid it; nothing is wrong without",
+    }
+}
+
+impl Kernel {
+    fn gather() -> Self {
+        let uname = rustix::system::uname();
+        let group = fs::read_to_string("/proc/sys/kernel/io_uring_group").ok();
+        Self {
+            release: uname.release().to_string_lossy().into_owned(),
+            architecture: uname.machine().to_string_lossy().into_owned(),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            io_uring_disabled: sakia_ring::disabled_sysctl(),
+            io_uring_group: group.and_then(|text| text.trim().parse().ok()),
+        }
+    }
+}
+
+impl Limit {
+    fn of(resource: Resource) -> Self {
+        let limit = getrlimit(resource);
+        Self { soft: limit.current, hard: limit.maximum }
+    }
+}
+
+impl Sandbox {
+    fn gather() -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.map(str::trim)
+        };
+        let seccomp = field("Seccomp").and_then(|mode| match mode {
+            "0" => Some("none"),
+            "1" => Some("strict"),
+            "2" => Some("filter"),
+            _ => None,
+        });
+        let no_new_privileges = field("NoNewPrivs").map(|flag| flag == "1");
+        Self { seccomp, no_new_privileges, container_hints: container_hints() }
+    }
+}
+
+/// What points to a container, as far as files tell.
+fn container_hints() -> Vec<String> {
+    let files = [
+        "/.dockerenv",
+        "/run/.containerenv",
+        "/run/systemd/container",
+        "/var/run/secrets/kubernetes.io",
+    ];
+    let mut hints: Vec<String> = files
+        .iter()
+        .filter(|file| Path::new(file).exists())
+        .map(|file| format!("{file} exists"))
+        .collect();
+    let cgroups = fs::read_to_string("/proc/1/cgroup").unwrap_or_default();
+    let words = ["docker", "containerd", "kubepods", "libpod", "lxc", "crio"];
+    hints.extend(
+        words
+            .iter()
+            .filter(|word| cgroups.contains(**word))
+            .map(|word| format!("{word} in /proc/1/cgroup")),
+    );
+    hints
+}
+
+impl Found {
+    fn gather() -> Self {
+        match Ring::builder().build() {
+            Ok(ring) => Self::granted(&ring),
+            Err(error) => Self::refused(&error),
+        }
+    }
+
+    fn granted(ring: &Ring) -> Self {
+        let report = ring.report();
+        let operations = ring.probe().ok().map(|probe| {
+            let name = |opcode: Opcode| opcode.name().unwrap_or("?").to_ascii_lowercase();
+            Operations(
+                USED.iter().map(|&opcode| (name(opcode), probe.is_supported(opcode))).collect(),
+            )
+        });
+        Self::Granted {
+            available: Yes,
+            sq_entries: report.sq_entries,
+            cq_entries: report.cq_entries,
+            flags: report.setup_flag_names(),
+            features: report.feature_names(),
+            registered_fd: report.registered_fd,
+            registered_waits: report.registered_wait,
+            no_iowait: report.no_iowait(),
+            steps: report.steps.iter().map(Step::from).collect(),
+            operations,
+        }
+    }
+
+    fn refused(error: &SetupError) -> Self {
+        Self::Refused {
+            available: No,
+            errno: error.raw_os_error(),
+            error: error.to_string(),
+            hint: error.hint(),
+            steps: error.steps().iter().map(Step::from).collect(),
+        }
+    }
+}
+
+// ---- the human layout --------------------------------------------------------------------------
+
+/// Width of the column of names.
+const NAME_WIDTH: usize = 18;
+/// Width at which lists are broken.
+const LINE_WIDTH: usize = 80;
+
+/// A name and what there is to say about it; lists continue below themselves.
+fn row(f: &mut fmt::Formatter<'_>, name: &str, value: impl fmt::Display) -> fmt::Result {
+    writeln!(f, "  {name:<NAME_WIDTH$}  {value}")
+}
+
+/// As [`row`], with as many lines as the words need.
+fn words<'a>(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    words: impl IntoIterator<Item = &'a str>,
+) -> fmt::Result {
+    let (mut name, mut line, mut is_empty) = (name, String::new(), true);
+    for word in words {
+        is_empty = false;
+        if !line.is_empty() && NAME_WIDTH + line.len() + word.len() + 5 > LINE_WIDTH {
+            row(f, std::mem::take(&mut name), &line)?;
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    row(f, name, if is_empty { "none" } else { &line })
+}
+
+fn yes(answer: bool) -> &'static str {
+    if answer { "yes" } else { "no" }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.soft, self.hard) {
+            (None, _) => f.write_str("unlimited"),
+            (Some(soft), None) => write!(f, "{soft} (unlimited at most)"),
+            (Some(soft), Some(hard)) if soft == hard => write!(f, "{soft}"),
+            (Some(soft), Some(hard)) => write!(f, "{soft} (at most {hard})"),
+        }
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kernel, limits, sandbox, ring, advice } = self;
+        writeln!(f, "system")?;
+        row(f, "kernel", &kernel.release)?;
+        row(f, "architecture", &kernel.architecture)?;
+        row(f, "cpus", kernel.cpus)?;
+        match kernel.io_uring_disabled {
+            Some(0) => row(f, "io_uring_disabled", "0 (open to all)")?,
+            Some(1) => {
+                let group = kernel.io_uring_group.unwrap_or(-1);
+                row(f, "io_uring_disabled", format_args!("1 (open to group {group} only)"))?;
+            }
+            Some(level) => row(f, "io_uring_disabled", format_args!("{level} (closed)"))?,
+            None => row(f, "io_uring_disabled", "no such sysctl (before 6.6)")?,
+        }
+        row(f, "locked memory", format_args!("{} bytes", limits.memlock_bytes))?;
+        row(f, "open files", limits.open_files)?;
+        row(f, "seccomp", sandbox.seccomp.unwrap_or("unknown"))?;
+        row(f, "no_new_privs", sandbox.no_new_privileges.map_or("unknown", yes))?;
+        row(
+            f,
+            "container",
+            match &sandbox.container_hints[..] {
+                [] => "no sign of one".to_owned(),
+                hints => hints.join(", "),
+            },
+        )?;
+        writeln!(f, "\nring")?;
+        write!(f, "{ring}")?;
+        writeln!(f, "\nwhat to change")?;
+        if advice.is_empty() {
+            writeln!(f, "  nothing: the kernel granted the best configuration")?;
+        }
+        for sentence in advice {
+            writeln!(f, "  {sentence}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let steps = match self {
+            Self::Refused { error, steps, .. } => {
+                row(f, "available", "no")?;
+                row(f, "error", error)?;
+                steps
+            }
+            Self::Granted {
+                sq_entries,
+                cq_entries,
+                flags,
+                features,
+                registered_fd,
+                registered_waits,
+                no_iowait,
+                steps,
+                operations,
+                ..
+            } => {
+                row(f, "available", "yes")?;
+                row(f, "submission queue", format_args!("{sq_entries} entries"))?;
+                row(f, "completion queue", format_args!("{cq_entries} entries"))?;
+                row(f, "registered fd", yes(*registered_fd))?;
+                row(f, "registered waits", yes(*registered_waits))?;
+                row(f, "no_iowait", yes(*no_iowait))?;
+                words(f, "flags", flags.iter().copied())?;
+                words(f, "features", features.iter().copied())?;
+                match operations {
+                    None => row(f, "operations", "the kernel does not tell")?,
+                    Some(Operations(all)) => {
+                        let with = |wanted| {
+                            all.iter()
+                                .filter(move |(_, has)| *has == wanted)
+                                .map(|(name, _)| name.as_str())
+                        };
+                        words(f, "operations", with(true))?;
+                        words(f, "  not supported", with(false))?;
+                    }
+                }
+                steps
+            }
+        };
+        if steps.is_empty() {
+            row(f, "steps down", "none")?;
+        }
+        for (index, step) in steps.iter().enumerate() {
+            let name = if index == 0 { "steps down" } else { "" };
+            row(f, name, format_args!("{}: {}", step.what, step.message))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,40 @@
+//! How the program ends.
+
+use std::io;
+use std::process::ExitCode;
+
+/// The end of the program. Bad usage exits with 2, from the parser.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// 0: all done.
+    Success,
+    /// 1: something failed and was reported; the rest was done.
+    Failure,
+    /// The program dies of this signal, as it would have without a handler. Shells show 128 more.
+    Signal(i32),
+}
+
+impl Exit {
+    /// The status to return from `main`; does not come back from a signal.
+    pub fn leave(self) -> ExitCode {
+        match self {
+            Self::Success => ExitCode::SUCCESS,
+            Self::Failure => ExitCode::FAILURE,
+            Self::Signal(signal) => {
+                // Comes back only for signals that do not kill; we watch none of those.
+                signal_hook::low_level::emulate_default_handler(signal).ok();
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+/// Whether nobody reads standard output any more, which is no failure: `sakia sum … | head`.
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let is_broken = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+    error.chain().any(|cause| {
+        let json = cause.downcast_ref::<serde_json::Error>();
+        cause.downcast_ref::<io::Error>().is_some_and(is_broken)
+            || json.is_some_and(|error| error.io_error_kind() == Some(io::ErrorKind::BrokenPipe))
+    })
+}

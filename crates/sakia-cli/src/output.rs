@@ -1,0 +1,243 @@
+//! What `sakia sum` writes: a line per file, for people or as JSON.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use anyhow::Context;
+use sakia_driver::Counters;
+use sakia_ring::SetupError;
+use serde::Serialize;
+use serde::ser::Serializer;
+
+use crate::engine::{Shape, Sum};
+use crate::name::{Member, Shown};
+
+/// How results are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Human,
+    /// JSON Lines.
+    Json,
+}
+
+/// The sums, and what it took.
+#[derive(Clone, Copy, Debug)]
+pub struct Summary {
+    /// Inputs that were summed.
+    pub files: u64,
+    /// Inputs that failed.
+    pub errors: u64,
+    pub total: Sum,
+    pub elapsed: Duration,
+    pub reads: u64,
+    pub shape: Shape,
+    pub counters: Counters,
+}
+
+impl Summary {
+    fn bytes_per_s(&self) -> f64 {
+        self.total.bytes as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Writes results to standard output, and errors to standard error.
+#[derive(Debug)]
+pub struct Output<W> {
+    out: W,
+    format: Format,
+    /// Names are made harmless.
+    to_terminal: bool,
+}
+
+/// A line of the JSON output.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Line<'a> {
+    File {
+        #[serde(flatten)]
+        path: Member<'a>,
+        bytes: u64,
+        sum: u64,
+    },
+    Error {
+        /// None: what failed concerns no input.
+        #[serde(flatten)]
+        path: Option<Member<'a>>,
+        operation: &'a str,
+        /// `null`: not an error of the system.
+        errno: Option<i32>,
+        message: String,
+    },
+    Summary {
+        files: u64,
+        errors: u64,
+        bytes: u64,
+        sum: u64,
+        elapsed_ns: u64,
+        bytes_per_s: u64,
+        reads: u64,
+        block_bytes: usize,
+        depth: usize,
+        driver: &'a str,
+        #[serde(serialize_with = "by_name")]
+        counters: Counters,
+    },
+}
+
+fn by_name<S: Serializer>(counters: &Counters, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(counters.iter())
+}
+
+impl<W: Write> Output<W> {
+    pub fn new(out: W, format: Format, to_terminal: bool) -> Self {
+        Self { out, format, to_terminal }
+    }
+
+    /// The result of one input.
+    pub fn file(&mut self, name: &OsStr, sum: Sum) -> anyhow::Result<()> {
+        match self.format {
+            Format::Human => self.row(name, sum),
+            Format::Json => {
+                self.line(&Line::File { path: Member(name), bytes: sum.bytes, sum: sum.sum })
+            }
+        }
+    }
+
+    /// The failure of one input.
+    pub fn error(
+        &mut self,
+        name: &OsStr,
+        operation: &str,
+        error: &io::Error,
+    ) -> anyhow::Result<()> {
+        eprintln!("sakia: {}: {operation}: {error}", Shown(name));
+        if self.format == Format::Human {
+            return Ok(());
+        }
+        let (errno, message) = (error.raw_os_error(), message(error));
+        self.line(&Line::Error { path: Some(Member(name)), operation, errno, message })
+    }
+
+    /// The reason why there is no ring.
+    pub fn refusal(&mut self, error: &SetupError) -> anyhow::Result<()> {
+        if self.format == Format::Human {
+            return Ok(());
+        }
+        let (errno, message) = (error.raw_os_error(), error.to_string());
+        self.line(&Line::Error { path: None, operation: "io_uring_setup", errno, message })
+    }
+
+    /// The end: in JSON always; for people the total of several inputs, and the statistics if
+    /// wanted.
+    pub fn summary(
+        &mut self,
+        summary: &Summary,
+        several: bool,
+        statistics: bool,
+    ) -> anyhow::Result<()> {
+        match self.format {
+            Format::Human => {
+                if several {
+                    self.row(OsStr::new("total"), summary.total)?;
+                }
+                self.out.flush().context(STDOUT)?;
+                if statistics {
+                    eprint!("{}", Statistics(summary));
+                }
+                Ok(())
+            }
+            Format::Json => {
+                self.line(&Line::Summary {
+                    files: summary.files,
+                    errors: summary.errors,
+                    bytes: summary.total.bytes,
+                    sum: summary.total.sum,
+                    elapsed_ns: u64::try_from(summary.elapsed.as_nanos()).unwrap_or(u64::MAX),
+                    bytes_per_s: summary.bytes_per_s() as u64,
+                    reads: summary.reads,
+                    block_bytes: summary.shape.block_bytes,
+                    depth: summary.shape.depth,
+                    driver: "uring",
+                    counters: summary.counters,
+                })?;
+                self.out.flush().context(STDOUT)
+            }
+        }
+    }
+
+    /// Sum, bytes, name.
+    fn row(&mut self, name: &OsStr, sum: Sum) -> anyhow::Result<()> {
+        let mut line = format!("{:>15} {:>13}  ", sum.sum, sum.bytes).into_bytes();
+        if self.to_terminal {
+            line.extend(Shown(name).to_string().bytes());
+        } else {
+            line.extend(name.as_bytes());
+        }
+        line.push(b'\n');
+        self.out.write_all(&line).context(STDOUT)
+    }
+
+    fn line(&mut self, line: &Line<'_>) -> anyhow::Result<()> {
+        let mut text = serde_json::to_vec(line).context("json")?;
+        text.push(b'\n');
+        self.out.write_all(&text).context(STDOUT)
+    }
+}
+
+const STDOUT: &str = "standard output";
+
+/// The error without the number that `std` appends, which is a member of its own.
+pub fn message(error: &io::Error) -> String {
+    let text = error.to_string();
+    match error.raw_os_error() {
+        Some(errno) => text.trim_end_matches(&format!(" (os error {errno})")).to_owned(),
+        None => text,
+    }
+}
+
+/// A number of bytes in the largest unit that divides it.
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.trailing_zeros() {
+            _ if self.0 == 0 => write!(f, "0 bytes"),
+            30.. => write!(f, "{} GiB", self.0 >> 30),
+            20.. => write!(f, "{} MiB", self.0 >> 20),
+            10.. => write!(f, "{} KiB", self.0 >> 10),
+            _ => write!(f, "{} bytes", self.0),
+        }
+    }
+}
+
+/// What the engine did.
+struct Statistics<'a>(&'a Summary);
+
+impl fmt::Display for Statistics<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(summary) = self;
+        let Shape { block_bytes, depth } = summary.shape;
+        let counters = &summary.counters;
+        let rate = summary.bytes_per_s() / (1u64 << 30) as f64;
+        let mib = summary.total.bytes as f64 / f64::from(1 << 20);
+        let seconds = summary.elapsed.as_secs_f64();
+        let block = Size(block_bytes as u64);
+        let mut row = |name: &str, value: &dyn fmt::Display, more: fmt::Arguments<'_>| {
+            writeln!(f, "{}", format!("{name:<12} {value:>12}  {more}").trim_end())
+        };
+        row("", &"", format_args!(""))?;
+        row("elapsed", &format!("{seconds:.6}"), format_args!("s"))?;
+        row("rate", &format!("{rate:.3}"), format_args!("GiB/s"))?;
+        row("reads", &summary.reads, format_args!("of {block}, up to {depth} at a time"))?;
+        row("completions", &counters.completions, format_args!(""))?;
+        row("enters", &counters.enters, format_args!("{} of them ready to sleep", counters.waits))?;
+        if mib >= 1.0 {
+            let calls = counters.enters as f64 / mib;
+            row("system calls", &format!("{calls:.3}"), format_args!("per MiB (io_uring_enter)"))?;
+        }
+        Ok(())
+    }
+}

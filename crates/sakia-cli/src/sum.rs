@@ -1,0 +1,181 @@
+//! `sakia sum`: the byte sum of files.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use sakia_driver::{Driver, Fd, Uring};
+
+use crate::engine::{Engine, Failure, Opened, Shape, Sum};
+use crate::exit::Exit;
+use crate::output::{Format, Output, Summary};
+use crate::progress::Progress;
+use crate::signals::Signals;
+
+/// Inputs that are being opened while one is read.
+const AHEAD: usize = 16;
+/// How long to wait for reads in flight when the program is interrupted.
+const DRAIN_LIMIT: Duration = Duration::from_secs(1);
+
+/// What `sakia sum` is to do.
+#[derive(Debug)]
+pub struct Options {
+    pub inputs: Vec<Input>,
+    pub shape: Shape,
+    pub format: Format,
+    /// Standard output is a terminal.
+    pub to_terminal: bool,
+    /// Say in the end what the engine did.
+    pub statistics: bool,
+    /// Draw a bar on standard error.
+    pub progress: bool,
+}
+
+/// Something to sum.
+#[derive(Debug)]
+pub enum Input {
+    Stdin,
+    Path(PathBuf),
+}
+
+impl Input {
+    /// As the user calls it.
+    pub fn name(&self) -> &OsStr {
+        match self {
+            Self::Stdin => OsStr::new("-"),
+            Self::Path(path) => path.as_os_str(),
+        }
+    }
+}
+
+/// Sums all inputs.
+///
+/// # Errors
+/// What ends the program: standard output cannot be written, the driver failed. What befalls one
+/// input is reported and makes the program [fail](Exit::Failure) in the end.
+pub fn run(options: &Options) -> anyhow::Result<Exit> {
+    let mut output = Output::new(io::stdout().lock(), options.format, options.to_terminal);
+    let (signals, interrupt) = Signals::watch().context("signals")?;
+    let driver = match Driver::uring() {
+        Ok(driver) => driver,
+        Err(error) => {
+            eprintln!("sakia: io_uring is not available: {error}");
+            output.refusal(&error)?;
+            return Ok(Exit::Failure);
+        }
+    };
+    let interrupt = driver.adopt(interrupt);
+    let engine = Engine::new(&driver, options.shape, open_device, Some(&interrupt));
+    let mut work = Work { engine, progress: Progress::new(options.progress), output };
+    let result = work.run(options, &driver);
+    work.progress.clear();
+    drop(work);
+    // What an interrupted engine left in flight is canceled; what does not end is given up.
+    let _ = driver.shutdown(DRAIN_LIMIT);
+    match (result?, signals.received()) {
+        (End::Interrupted, Some(signal)) => Ok(Exit::Signal(signal)),
+        (End::Interrupted, None) | (End::Errors, _) => Ok(Exit::Failure),
+        (End::Complete, _) => Ok(Exit::Success),
+    }
+}
+
+/// How the work ended.
+enum End {
+    Complete,
+    /// Some inputs failed.
+    Errors,
+    Interrupted,
+}
+
+/// What the loop over the inputs uses.
+struct Work<'d, W: Write> {
+    engine: Engine<'d, Uring>,
+    progress: Progress,
+    output: Output<W>,
+}
+
+impl<W: Write> Work<'_, W> {
+    fn run(&mut self, options: &Options, driver: &Driver) -> anyhow::Result<End> {
+        let begin = Instant::now();
+        let (mut total, mut files, mut errors) = (Sum::default(), 0u64, 0u64);
+        let mut paths = options.inputs.iter().filter_map(|input| match input {
+            Input::Path(path) => Some(path.as_path()),
+            Input::Stdin => None,
+        });
+        for input in &options.inputs {
+            while self.engine.announced() < AHEAD
+                && let Some(path) = paths.next()
+            {
+                self.engine.announce(path);
+            }
+            let result = match input {
+                Input::Path(path) => self.sum_path(path),
+                Input::Stdin => self.sum_stdin(driver),
+            };
+            match result {
+                Ok(sum) => {
+                    files += 1;
+                    total.add(sum);
+                    self.progress.aside(|| self.output.file(input.name(), sum))?;
+                }
+                Err(Failure::Input(operation, error)) => {
+                    errors += 1;
+                    self.progress.aside(|| self.output.error(input.name(), operation, &error))?;
+                }
+                Err(Failure::Interrupted) => return Ok(End::Interrupted),
+                Err(Failure::Driver(error)) => {
+                    return Err(error).context("io_uring");
+                }
+            }
+        }
+        self.progress.clear();
+        let summary = Summary {
+            files,
+            errors,
+            total,
+            elapsed: begin.elapsed(),
+            reads: self.engine.reads(),
+            shape: options.shape,
+            counters: driver.counters(),
+        };
+        self.output.summary(&summary, options.inputs.len() > 1, options.statistics)?;
+        Ok(if errors > 0 { End::Errors } else { End::Complete })
+    }
+
+    fn sum_path(&mut self, path: &Path) -> Result<Sum, Failure> {
+        let opened = self.engine.open(path)?;
+        self.sum_opened(&opened, 0)
+    }
+
+    /// Sums standard input from where it stands, and leaves it at its end, as reading it would.
+    fn sum_stdin(&mut self, driver: &Driver) -> Result<Sum, Failure> {
+        let clone = || io::stdin().as_fd().try_clone_to_owned();
+        let failed = |error| Failure::Input("open", error);
+        let mut file = File::from(clone().map_err(failed)?);
+        let opened = self.engine.inspect(driver.adopt(clone().map_err(failed)?))?;
+        let start = file.stream_position();
+        self.progress.expect(opened.stat.size.saturating_sub(*start.as_ref().unwrap_or(&0)));
+        let sum = self.sum_opened(&opened, *start.as_ref().unwrap_or(&0))?;
+        if let Ok(start) = start
+            && opened.stat.size > 0
+        {
+            file.seek(SeekFrom::Start(start.saturating_add(sum.bytes))).ok();
+        }
+        Ok(sum)
+    }
+
+    fn sum_opened(&mut self, opened: &Opened, start: u64) -> Result<Sum, Failure> {
+        self.progress.expect(self.engine.fresh_bytes());
+        let progress = &mut self.progress;
+        self.engine.sum(opened, start, &mut |bytes| progress.advance(bytes))
+    }
+}
+
+/// Opens a device that may block, such as a terminal, as every other program does.
+fn open_device(driver: &Driver, path: &Path) -> io::Result<Fd> {
+    File::open(path).map(|file| driver.adopt(OwnedFd::from(file)))
+}

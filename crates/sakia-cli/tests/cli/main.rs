@@ -1,0 +1,22 @@
+//! The program as its users run it. A module per subject.
+//!
+//! A test that needs what the kernel lacks says so loudly (`SKIP`); with `SAKIA_DENY_SKIPS` in the
+//! environment it fails instead.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "the failure of a test, or of what it calls, is its report"
+)]
+
+mod broken_pipe;
+mod devices_and_pipes;
+mod doctor;
+mod failing_files;
+mod json;
+mod refused_ring;
+mod signals;
+mod standard_input;
+mod sums;
+mod support;
+mod terminal;
+mod usage;

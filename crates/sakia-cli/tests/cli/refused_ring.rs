@@ -1,0 +1,128 @@
+//! A machine that offers no ring: one line that names the cause and the remedy.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{Ended, needs_ring, program_for_all, run, sakia, skip, without_privileges};
+
+/// Has the command find that `call` fails with `errno`, and everything else works.
+fn deny(command: &mut Command, call: libc::c_long, errno: i32) -> &mut Command {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let filter = [
+        step(LOAD, 0, 0, 0), // the number of the call
+        step(JUMP_IF_EQUAL, 0, 1, call as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let install = move || {
+        let program =
+            libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+        // SAFETY: plain system calls, of which the second reads the program that lives until then.
+        let result = unsafe {
+            match libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) {
+                0 => {
+                    libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+                }
+                failed => failed,
+            }
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    // SAFETY: between fork and exec the closure only makes system calls: it neither allocates nor
+    // takes locks.
+    unsafe { command.pre_exec(install) }
+}
+
+#[track_caller]
+fn assert_one_line(ended: &Ended, cause: &[&str]) {
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    assert!(ended.stderr.starts_with("sakia: io_uring is not available: "), "{ended:?}");
+    for words in cause {
+        assert!(ended.stderr.contains(words), "{words}: {ended:?}");
+    }
+}
+
+#[test]
+fn filter_forbids_it() {
+    for call in [libc::SYS_io_uring_setup, libc::SYS_io_uring_register, libc::SYS_io_uring_enter] {
+        let ended = run(deny(&mut sakia(["sum"]), call, libc::EPERM));
+        assert_one_line(
+            &ended,
+            &["(os error 1)", "a seccomp filter or security module forbids it", "; allow"],
+        );
+        assert_eq!(ended.stdout, "");
+    }
+}
+
+#[test]
+fn filter_hides_it() {
+    for call in [libc::SYS_io_uring_setup, libc::SYS_io_uring_register, libc::SYS_io_uring_enter] {
+        let ended = run(deny(&mut sakia(["sum"]), call, libc::ENOSYS));
+        assert_one_line(&ended, &["(os error 38)", "a seccomp filter hides it", "; use kernel"]);
+        assert_eq!(ended.stdout, "");
+    }
+}
+
+#[test]
+fn no_locked_memory_is_left() {
+    needs_ring!();
+    let (_copy, program) = program_for_all();
+    let mut command = Command::new(program);
+    command.arg("sum");
+    let limit = || {
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a plain system call that reads the limit.
+        match unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &none) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork and exec the closure only makes a system call.
+    unsafe { command.pre_exec(limit) };
+    without_privileges(&mut command);
+    let ended = run(&mut command);
+    if ended.code == Some(0) {
+        skip!("this kernel, or this user's privileges, know no limit on locked memory");
+    }
+    assert_one_line(
+        &ended,
+        &["(os error 12)", "the limit on locked memory (0 KiB", "; raise it with `ulimit -l`"],
+    );
+}
+
+#[test]
+fn is_told_in_json_too() {
+    let ended = run(deny(&mut sakia(["sum", "--json"]), libc::SYS_io_uring_setup, libc::EPERM));
+    assert_one_line(&ended, &[]);
+    let error: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!((&error["type"], &error["errno"]), (&"error".into(), &1.into()));
+    assert!(error["message"].as_str().unwrap().contains("seccomp filter"));
+    assert_eq!(error.get("path"), None);
+}
+
+#[test]
+fn doctor_says_why_and_what_to_change() {
+    let denied = |args: &[&str]| run(deny(&mut sakia(args), libc::SYS_io_uring_setup, libc::EPERM));
+    let ended = denied(&["doctor"]);
+    assert_one_line(&ended, &["seccomp filter"]);
+    let seccomp =
+        ended.stdout.lines().find(|line| line.trim_start().starts_with("seccomp")).unwrap();
+    assert!(seccomp.ends_with("filter"), "{seccomp:?}");
+    let (_, advice) = ended.stdout.split_once("what to change\n").unwrap();
+    assert!(advice.contains("allow io_uring_setup"), "{advice}");
+
+    let ended = denied(&["doctor", "--json"]);
+    assert_eq!(ended.code, Some(1));
+    let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!((&found["ring"]["available"], &found["ring"]["errno"]), (&false.into(), &1.into()));
+    assert_eq!(found["sandbox"]["seccomp"], "filter");
+    assert!(found["ring"]["hint"].as_str().unwrap().contains("allow io_uring_setup"));
+    assert_eq!(found["advice"].as_array().unwrap().len(), 1);
+}

@@ -1,0 +1,235 @@
+//! What the tests share: skips, files, and ways to run the program.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{CWD, FileType, Mode};
+
+/// The user that owns nothing.
+const NOBODY: u32 = 65534;
+/// How long a test waits for what must happen.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Ends the calling test, which cannot say anything on this machine. Fails it instead when
+/// `SAKIA_DENY_SKIPS` is set.
+macro_rules! skip {
+    ($($reason:tt)*) => {{
+        $crate::support::announce_skip(module_path!(), &format!($($reason)*));
+        return;
+    }};
+}
+pub(crate) use skip;
+
+/// Skips the calling test where there is no ring.
+macro_rules! needs_ring {
+    () => {
+        if let Err(error) = sakia_ring::Ring::builder().build() {
+            $crate::support::skip!("{error}");
+        }
+    };
+}
+pub(crate) use needs_ring;
+
+pub fn announce_skip(test: &str, reason: &str) {
+    assert!(
+        std::env::var_os("SAKIA_DENY_SKIPS").is_none(),
+        "skips are denied, and {test} must skip: {reason}"
+    );
+    eprintln!("SKIP {test}: {reason}");
+}
+
+/// A directory that is removed at the end of a test.
+pub struct TempDir(PathBuf);
+
+impl TempDir {
+    /// In the file system of the build.
+    pub fn new() -> Self {
+        Self::below(Path::new(env!("CARGO_TARGET_TMPDIR")))
+    }
+
+    pub fn below(parent: &Path) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = parent.join(format!("sakia-cli-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// Where every user may look.
+    pub fn for_all() -> Self {
+        let directory = Self::below(&std::env::temp_dir());
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        directory
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// A file with these bytes.
+    pub fn file(&self, name: impl AsRef<OsStr>, bytes: &[u8]) -> PathBuf {
+        let path = self.0.join(name.as_ref());
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    pub fn fifo(&self) -> PathBuf {
+        let path = self.0.join("fifo");
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, mode, 0).unwrap();
+        path
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// Bytes that look random and are the same in every run.
+pub fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// What the program is to find.
+pub fn plain_sum(bytes: &[u8]) -> u64 {
+    bytes.iter().map(|&byte| u64::from(byte)).sum()
+}
+
+/// `sakia` with these arguments and nothing on standard input.
+pub fn sakia<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sakia"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// A program that ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl From<Output> for Ended {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+impl Ended {
+    /// The rows of sums: sum, bytes, name.
+    pub fn rows(&self) -> Vec<(u64, u64, &str)> {
+        let row = |line: &'_ str| -> (u64, u64) {
+            let mut fields = line.split_whitespace().map(|field| field.parse().unwrap());
+            (fields.next().unwrap(), fields.next().unwrap())
+        };
+        let name = |line: &'_ str| line.rfind("  ").map(|at| at + 2).unwrap();
+        self.stdout
+            .lines()
+            .map(|line| {
+                let (numbers, name) = line.split_at(name(line));
+                let (sum, bytes) = row(numbers);
+                (sum, bytes, name)
+            })
+            .collect()
+    }
+
+    /// Nothing went wrong, and nothing was complained about.
+    #[track_caller]
+    pub fn assert_quiet_success(&self) {
+        assert_eq!((self.code, self.stderr.as_str()), (Some(0), ""), "{self:?}");
+    }
+}
+
+/// Runs `sakia sum --quiet` with further arguments.
+pub fn sum<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ended {
+    run(sakia(["sum", "--quiet"]).args(args))
+}
+
+pub fn run(command: &mut Command) -> Ended {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    wait(command.spawn().unwrap())
+}
+
+/// Waits for the end, but not for ever.
+pub fn wait(mut child: Child) -> Ended {
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let stdout = thread::spawn(|| read_all(stdout));
+    let stderr = thread::spawn(|| read_all(stderr));
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if begin.elapsed() > PATIENCE {
+            child.kill().ok();
+            panic!("the program does not end");
+        }
+        thread::sleep(Duration::from_millis(2));
+    };
+    Output { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }.into()
+}
+
+fn read_all(stream: Option<impl Read>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(mut stream) = stream {
+        stream.read_to_end(&mut bytes).unwrap();
+    }
+    bytes
+}
+
+/// Writes `bytes` to `stream` from a thread of its own, and closes it.
+pub fn feed(mut stream: impl Write + Send + 'static, bytes: Vec<u8>) {
+    thread::spawn(move || stream.write_all(&bytes).unwrap());
+}
+
+/// Waits until `condition` holds.
+#[track_caller]
+pub fn await_that(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < PATIENCE, "{what}: not in time");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Makes the command run as a user without privileges, if this one is root. That user must be able
+/// to reach the program: use [`program_for_all`].
+pub fn without_privileges(command: &mut Command) {
+    if rustix::process::geteuid().is_root() {
+        command.gid(NOBODY).uid(NOBODY); // drops the groups too
+    }
+}
+
+/// A copy of the program where every user may run it.
+pub fn program_for_all() -> (TempDir, PathBuf) {
+    let directory = TempDir::for_all();
+    // Another process copies: a test that forks meanwhile would keep a descriptor that writes to
+    // the program, which then cannot be run.
+    let program = directory.path().join("sakia");
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_sakia")).arg(&program).status();
+    assert!(copied.unwrap().success());
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    (directory, program)
+}

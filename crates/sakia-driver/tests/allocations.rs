@@ -1,0 +1,158 @@
+//! Steady operation allocates nothing. A program has one allocator, hence a program of its own.
+
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+use std::task::{Context, Waker};
+
+use sakia_driver::{Driver, Op, Operation, PollEvents, Uring, Wait};
+use sakia_testkit::alloc_count::{CountingAllocator, Counts, measure};
+
+#[global_allocator]
+static GLOBAL: CountingAllocator = CountingAllocator::new();
+
+/// Operations under way at a time.
+const DEPTH: usize = 64;
+
+fn finish<O: Operation>(driver: &Driver, op: &mut Op<O, Uring>) -> O::Output {
+    for _ in 0..1_000_000 {
+        if let Some(output) = op.try_take() {
+            return output;
+        }
+        driver.turn(Wait::Forever).expect("a turn");
+    }
+    panic!("not done after a million turns");
+}
+
+/// What 1,000 rounds of `round` allocate, after a hundred of warm-up.
+fn steady(mut round: impl FnMut()) -> Counts {
+    (0..100).for_each(|_| round());
+    measure(|| (0..1000).for_each(|_| round()))
+}
+
+const NOTHING: Counts = Counts {
+    allocations: 0,
+    deallocations: 0,
+    reallocations: 0,
+    bytes_allocated: 0,
+    bytes_deallocated: 0,
+};
+
+/// A file for one test, without a name.
+fn file(test: &str) -> File {
+    let name = format!("allocations-{}-{test}", std::process::id());
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, vec![7; 1 << 16]).expect("a file");
+    let file = OpenOptions::new().read(true).write(true).open(&path).expect("the file");
+    std::fs::remove_file(path).expect("the file's name is removed");
+    file
+}
+
+#[test]
+fn reads_and_writes_of_a_file() {
+    let driver = Driver::uring().expect("a ring");
+    let fd = driver.adopt(file("one").into());
+    let mut buf = Some(vec![0; 4096]);
+    let counts = steady(|| {
+        let mut read = driver.read(&fd, buf.take().expect("it came back"), 4096);
+        let (result, back) = finish(&driver, &mut read);
+        assert_eq!(result.expect("read"), 4096);
+        let (result, back) = finish(&driver, &mut driver.write(&fd, back, 4096));
+        assert_eq!(result.expect("written"), 4096);
+        buf = Some(back);
+    });
+    assert_eq!(counts, NOTHING);
+}
+
+#[test]
+fn many_reads_at_a_time() {
+    let driver = Driver::uring().expect("a ring");
+    let fd = driver.adopt(file("many").into());
+    let mut bufs: Vec<Vec<u8>> = vec![vec![0; 512]; DEPTH];
+    let mut reads = Vec::with_capacity(DEPTH);
+    let counts = steady(|| {
+        while let Some(buf) = bufs.pop() {
+            let mut read = driver.read(&fd, buf, 512);
+            read.set_token(reads.len() as u64);
+            reads.push(read);
+        }
+        let mut done = 0;
+        while done < DEPTH {
+            driver.turn(Wait::Forever).expect("a turn");
+            while let Some(token) = driver.next_done() {
+                let (result, buf) = reads[token as usize].try_take().expect("it is done");
+                assert_eq!(result.expect("read"), 512);
+                bufs.push(buf);
+                done += 1;
+            }
+        }
+        reads.clear();
+    });
+    assert_eq!(counts, NOTHING);
+}
+
+#[test]
+fn reads_and_polls_of_a_pipe_that_tasks_await() {
+    let driver = Driver::uring().expect("a ring");
+    let (read, write) = rustix::pipe::pipe().expect("a pipe");
+    let fd = driver.adopt(read);
+    let mut buf = Some(vec![0; 64]);
+    let mut context = Context::from_waker(Waker::noop());
+    let counts = steady(|| {
+        let mut poll = driver.poll(&fd, PollEvents::READABLE);
+        let mut read = driver.read(&fd, buf.take().expect("it came back"), 0);
+        assert!(std::pin::Pin::new(&mut poll).poll(&mut context).is_pending());
+        assert!(std::pin::Pin::new(&mut read).poll(&mut context).is_pending());
+        driver.turn(Wait::Poll).expect("a turn");
+        rustix::io::write(&write, &[1; 64]).expect("written");
+        let (result, back) = finish(&driver, &mut read);
+        assert_eq!(result.expect("read"), 64);
+        drop(poll); // done, or to be canceled
+        buf = Some(back);
+    });
+    while driver.in_flight() > 0 {
+        driver.turn(Wait::Forever).expect("a turn");
+    }
+    assert_eq!(counts, NOTHING);
+}
+
+#[test]
+fn operations_that_are_dropped_in_flight() {
+    let driver = Driver::uring().expect("a ring");
+    let (read, _write) = rustix::pipe::pipe().expect("a pipe");
+    let fd = driver.adopt(read);
+    let counts = steady(|| {
+        let polls: [_; 8] = std::array::from_fn(|_| driver.poll(&fd, PollEvents::READABLE));
+        driver.turn(Wait::Poll).expect("a turn");
+        drop(polls);
+        drop(driver.nop());
+        while driver.in_flight() > 0 {
+            driver.turn(Wait::Forever).expect("a turn");
+        }
+    });
+    assert_eq!(counts, NOTHING);
+}
+
+#[test]
+fn large_operations_and_registered_memory() {
+    let driver = Driver::uring().expect("a ring");
+    let fd = driver.adopt(file("large").into());
+    let counts = steady(|| {
+        let mut statx: [_; 8] = std::array::from_fn(|_| driver.statx_fd(&fd));
+        for statx in &mut statx {
+            assert_eq!(finish(&driver, statx).expect("known").size, 1 << 16);
+        }
+    });
+    assert_eq!(counts, NOTHING);
+
+    let Ok(arena) = driver.register_arena(2, 4096) else {
+        assert!(std::env::var_os("SAKIA_DENY_SKIPS").is_none(), "no memory may be locked");
+        eprintln!("SKIP allocations: no memory may be locked");
+        return;
+    };
+    let counts = steady(|| {
+        let block = arena.block().expect("a block");
+        let (result, _block) = finish(&driver, &mut driver.read_fixed(&fd, block, 0));
+        assert_eq!(result.expect("read"), 4096);
+    });
+    assert_eq!(counts, NOTHING);
+}

@@ -1,0 +1,36 @@
+//! Tests of the driver on the real ring, on a ring whose host misbehaves, and on a scripted backend.
+//! A module per situation.
+//!
+//! A test that needs what the machine lacks says so loudly (`SKIP`); with `SAKIA_DENY_SKIPS` in the
+//! environment it fails instead. No test makes a statement about time: `SAKIA_TEST_PATIENCE_S` is how
+//! long they wait for what must happen.
+
+mod arena;
+mod children;
+mod counted;
+mod descriptor_reused;
+mod drop_in_every_state;
+mod endless_waiters;
+mod forgotten_read;
+mod forked_child;
+mod handles_after_the_end;
+mod hosts;
+mod interruptions;
+mod many_drivers;
+mod opening;
+mod page_guard;
+mod polling;
+mod random_programs;
+mod reading;
+mod reentrancy;
+mod scripted;
+mod stale_and_duplicate;
+mod statx;
+mod support;
+mod teardown_direct_io;
+mod thread_exit;
+mod tiny_ring;
+mod undrainable;
+mod vectored;
+mod waker_panics;
+mod writing;

@@ -1,0 +1,267 @@
+//! Reads, with `std` as the model.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::net::UnixStream;
+
+use rustix::io::Errno;
+use sakia_driver::{CURRENT_POSITION, IoBuf, IoBufMut, Wait};
+use sakia_ring::Opcode;
+
+use crate::scripted::{FILE, scripted};
+use crate::support::{
+    Buf, DropCounter, TempDir, UNTOUCHED, content, driver, errno, finish, pipe, write_all,
+};
+
+#[test]
+fn at_offsets_in_the_middle_at_the_end_and_behind() {
+    const LEN: usize = 10_000;
+    let folder = TempDir::new();
+    let path = folder.file("file", LEN);
+    let model = fs::read(&path).unwrap();
+    let driver = driver();
+    let fd = driver.adopt(File::open(&path).unwrap().into());
+    for offset in [0, 1, 4095, 4096, 9_990, 9_999, 10_000, 10_001, 1 << 40] {
+        for len in [1, 10, 11, 5000] {
+            let mut read = driver.read(&fd, vec![UNTOUCHED; len], offset);
+            let (result, buf) = finish(&driver, &mut read);
+            let rest = model.get(offset as usize..).unwrap_or_default();
+            let expected = &rest[..rest.len().min(len)];
+            assert_eq!(result.unwrap(), expected.len(), "{len} at {offset}");
+            assert_eq!(&buf[..expected.len()], expected);
+            assert!(buf[expected.len()..].iter().all(|&byte| byte == UNTOUCHED));
+        }
+    }
+}
+
+#[test]
+fn at_the_files_own_position() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 100);
+    let driver = driver();
+    let mut model = File::open(&path).unwrap();
+    let mut ours = File::open(&path).unwrap();
+    let fd = driver.adopt(ours.try_clone().unwrap().into());
+    for len in [7, 30, 1, 60, 10] {
+        let mut expected = vec![0; len];
+        let count = model.read(&mut expected).unwrap();
+        let mut read = driver.read(&fd, vec![0; len], CURRENT_POSITION);
+        let (result, buf) = finish(&driver, &mut read);
+        assert_eq!((result.unwrap(), &buf), (count, &expected));
+        assert_eq!(ours.stream_position().unwrap(), model.stream_position().unwrap());
+    }
+    // A read at an offset leaves the position alone.
+    ours.seek(SeekFrom::Start(3)).unwrap();
+    finish(&driver, &mut driver.read(&fd, vec![0; 5], 50)).0.unwrap();
+    assert_eq!(ours.stream_position().unwrap(), 3);
+}
+
+#[test]
+fn nothing_into_a_buffer_of_no_bytes() {
+    let folder = TempDir::new();
+    let driver = driver();
+    let file = driver.adopt(File::open(folder.file("file", 100)).unwrap().into());
+    let (empty_pipe, _write) = pipe(&driver);
+    for fd in [&file, &empty_pipe] {
+        let mut read = driver.read(fd, Vec::new(), 0);
+        let (result, buf) = finish(&driver, &mut read);
+        assert_eq!((result.unwrap(), buf.len()), (0, 0));
+    }
+    let mut read = driver.read(&file, vec![7; 10].slice(4..4), 0);
+    let (result, buf) = finish(&driver, &mut read);
+    assert_eq!((result.unwrap(), buf.into_inner()), (0, vec![7; 10]));
+}
+
+#[test]
+fn into_part_of_a_buffer() {
+    let folder = TempDir::new();
+    let driver = driver();
+    let fd = driver.adopt(File::open(folder.file("file", 100)).unwrap().into());
+    let mut read = driver.read(&fd, vec![UNTOUCHED; 10].slice(3..=6), 20);
+    let (result, buf) = finish(&driver, &mut read);
+    assert_eq!((result.unwrap(), buf.bytes_len()), (4, 4));
+    let whole = buf.into_inner();
+    let expected: Vec<u8> = (20..24).map(content).collect();
+    assert_eq!((&whole[3..7], whole[2], whole[7]), (&expected[..], UNTOUCHED, UNTOUCHED));
+}
+
+#[test]
+fn into_every_kind_of_buffer() {
+    fn check<T: IoBufMut + AsRef<[u8]>>(buf: T) {
+        let driver = driver();
+        let folder = TempDir::new();
+        let fd = driver.adopt(File::open(folder.file("file", 100)).unwrap().into());
+        let mut read = driver.read(&fd, buf, 9);
+        let (result, buf) = finish(&driver, &mut read);
+        assert_eq!(result.unwrap(), 16);
+        assert!(buf.as_ref().iter().enumerate().all(|(at, &byte)| byte == content(9 + at)));
+    }
+    check(vec![0; 16]);
+    check(vec![0; 16].into_boxed_slice());
+    check(Leaked(Box::leak(Box::new([0; 16]))));
+    check(Array(Box::new([0; 16])));
+}
+
+/// A buffer kind that lacks `AsRef` for its reference.
+struct Leaked(&'static mut [u8]);
+/// As `Leaked`.
+struct Array(Box<[u8; 16]>);
+
+impl AsRef<[u8]> for Leaked {
+    fn as_ref(&self) -> &[u8] {
+        self.0
+    }
+}
+
+impl AsRef<[u8]> for Array {
+    fn as_ref(&self) -> &[u8] {
+        &self.0[..]
+    }
+}
+
+macro_rules! forward {
+    ($($type:ty),*) => {$(
+        // SAFETY: as for the field.
+        unsafe impl IoBuf for $type {
+            fn stable_ptr(&self) -> *const u8 {
+                self.0.stable_ptr()
+            }
+            fn bytes_len(&self) -> usize {
+                self.0.bytes_len()
+            }
+        }
+        // SAFETY: as for the field.
+        unsafe impl IoBufMut for $type {
+            fn stable_mut_ptr(&mut self) -> *mut u8 {
+                self.0.stable_mut_ptr()
+            }
+        }
+    )*};
+}
+
+forward!(Leaked, Array);
+
+#[test]
+fn from_pipes_and_sockets_until_they_end() {
+    let driver = driver();
+    let (fd, write) = pipe(&driver);
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let socket = driver.adopt(ours.into());
+    write_all(&write, b"pipe");
+    theirs.write_all(b"sock").unwrap();
+    for (fd, expected) in [(&fd, b"pipe"), (&socket, b"sock")] {
+        let (result, buf) = finish(&driver, &mut driver.read(fd, vec![0; 64], 0));
+        assert_eq!((result.unwrap(), &buf[..4]), (4, &expected[..]));
+    }
+    let mut waiting = [driver.read(&fd, vec![0; 64], 0), driver.read(&socket, vec![0; 64], 0)];
+    driver.turn(Wait::Poll).unwrap();
+    drop((write, theirs));
+    for read in &mut waiting {
+        assert_eq!(finish(&driver, read).0.unwrap(), 0, "the other end is closed");
+    }
+}
+
+#[test]
+fn from_descriptors_that_do_not_block() {
+    let driver = driver();
+    let (read_end, write) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
+    let fd = driver.adopt(read_end);
+    let mut read = driver.read(&fd, vec![0; 8], 0);
+    driver.turn(Wait::Poll).unwrap();
+    // Kernels differ: the read waits, or says at once that it would.
+    match read.try_take() {
+        Some((result, _)) => assert_eq!(errno(result), Errno::AGAIN),
+        None => {
+            rustix::io::write(&write, b"later").unwrap();
+            assert_eq!(finish(&driver, &mut read).0.unwrap(), 5);
+        }
+    }
+}
+
+#[test]
+fn of_a_directory_a_closed_side_and_a_write_only_file() {
+    let folder = TempDir::new();
+    let driver = driver();
+    let directory = driver.adopt(File::open(folder.path()).unwrap().into());
+    let (result, buf) = finish(&driver, &mut driver.read(&directory, vec![9; 8], 0));
+    assert_eq!((errno(result), buf), (Errno::ISDIR, vec![9; 8]));
+    let write_only = driver.adopt(File::create(folder.join("w")).unwrap().into());
+    let (result, buf) = finish(&driver, &mut driver.read(&write_only, vec![9; 8], 0));
+    assert_eq!((errno(result), buf), (Errno::BADF, vec![9; 8]));
+}
+
+#[test]
+fn canceled_while_waiting() {
+    let driver = driver();
+    let (fd, write) = pipe(&driver);
+    for submitted in [true, false] {
+        let mut read = driver.read(&fd, vec![UNTOUCHED; 8], 0);
+        if submitted {
+            driver.turn(Wait::Poll).unwrap();
+        }
+        read.cancel();
+        let (result, buf) = finish(&driver, &mut read);
+        assert_eq!((errno(result), buf), (Errno::CANCELED, vec![UNTOUCHED; 8]));
+    }
+    // When data and the request meet the read takes all or nothing.
+    let mut read = driver.read(&fd, vec![0; 8], 0);
+    driver.turn(Wait::Poll).unwrap();
+    write_all(&write, b"first");
+    read.cancel();
+    if let Err(error) = finish(&driver, &mut read).0 {
+        assert_eq!(Errno::from_io_error(&error), Some(Errno::CANCELED));
+        assert_eq!(finish(&driver, &mut driver.read(&fd, vec![0; 8], 0)).0.unwrap(), 5);
+    }
+}
+
+#[test]
+fn more_bytes_than_the_kernel_moves_at_once() {
+    let (driver, stage) = scripted(8, 16);
+    let fd = stage.open(&driver, FILE);
+    let _read = driver.read(&fd, Vast, 0);
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!(stage.in_flight(Opcode::READ)[0].len as usize, sakia_driver::MAX_RW_BYTES);
+}
+
+/// Claims more bytes than there are. Only for a backend that touches none of them.
+struct Vast;
+
+// SAFETY: none, which is why nothing reads it: see the type.
+unsafe impl IoBuf for Vast {
+    fn stable_ptr(&self) -> *const u8 {
+        std::ptr::dangling()
+    }
+    fn bytes_len(&self) -> usize {
+        usize::MAX
+    }
+}
+
+// SAFETY: as above.
+unsafe impl IoBufMut for Vast {
+    fn stable_mut_ptr(&mut self) -> *mut u8 {
+        std::ptr::dangling_mut()
+    }
+}
+
+#[test]
+fn restart_codes_are_interruptions() {
+    let (driver, stage) = scripted(8, 16);
+    let fd = stage.open(&driver, FILE);
+    let counter = DropCounter::new();
+    for code in 512..=516 {
+        let mut read = driver.read(&fd, Buf::new(8, &counter), 0);
+        driver.turn(Wait::Poll).unwrap();
+        stage.complete(Opcode::READ, -code);
+        driver.turn(Wait::Poll).unwrap();
+        assert_eq!(errno(read.try_take().unwrap().0), Errno::INTR, "{code}");
+    }
+    for nonsense in [i32::MIN, i32::MIN + 1, -100_000, -517, -511] {
+        let mut read = driver.read(&fd, Buf::new(8, &counter), 0);
+        driver.turn(Wait::Poll).unwrap();
+        stage.complete(Opcode::READ, nonsense);
+        driver.turn(Wait::Poll).unwrap();
+        assert!(read.try_take().unwrap().0.is_err(), "{nonsense}");
+    }
+    counter.assert_each_dropped_once();
+}

@@ -1,0 +1,173 @@
+//! Writes and fsync, with `std` as the model.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Seek;
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::io::Errno;
+use sakia_driver::{CURRENT_POSITION, IoBuf, Wait};
+
+use crate::children;
+use crate::support::{TempDir, driver, errno, finish, pipe};
+
+#[test]
+fn at_offsets_inside_and_behind_the_end() {
+    let folder = TempDir::new();
+    let path = folder.join("file");
+    let driver = driver();
+    let fd = driver.adopt(File::create(&path).unwrap().into());
+    let mut model = Vec::new();
+    for (offset, byte, len) in [(0, 1, 100), (50, 2, 100), (500, 3, 10), (0, 4, 1), (510, 5, 0)] {
+        let mut write = driver.write(&fd, vec![byte; len], offset as u64);
+        let (result, buf) = finish(&driver, &mut write);
+        assert_eq!((result.unwrap(), buf), (len, vec![byte; len]));
+        if len > 0 {
+            model.resize(model.len().max(offset + len), 0);
+            model[offset..offset + len].fill(byte);
+        }
+    }
+    assert_eq!(fs::read(&path).unwrap(), model);
+}
+
+#[test]
+fn at_the_files_own_position_and_to_its_end() {
+    let folder = TempDir::new();
+    let path = folder.join("file");
+    let driver = driver();
+    let mut file = File::create(&path).unwrap();
+    let fd = driver.adopt(file.try_clone().unwrap().into());
+    for text in ["one", "two"] {
+        let mut write = driver.write(&fd, text, CURRENT_POSITION);
+        assert_eq!(finish(&driver, &mut write).0.unwrap(), 3);
+    }
+    assert_eq!(file.stream_position().unwrap(), 6);
+    // A file opened to append ignores the offset.
+    let append = OpenOptions::new().append(true).open(&path).unwrap();
+    let append = driver.adopt(append.into());
+    for offset in [0, 2, CURRENT_POSITION] {
+        finish(&driver, &mut driver.write(&append, "+", offset)).0.unwrap();
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap(), "onetwo+++");
+}
+
+#[test]
+fn from_every_kind_of_buffer() {
+    let folder = TempDir::new();
+    let path = folder.join("file");
+    let driver = driver();
+    let fd = driver.adopt(File::create(&path).unwrap().into());
+    let mut at = 0;
+    macro_rules! write {
+        ($buf:expr) => {{
+            let (result, _buf) = finish(&driver, &mut driver.write(&fd, $buf, at));
+            at += result.unwrap() as u64;
+        }};
+    }
+    write!(b"a".to_vec());
+    write!(&b"b"[..]);
+    write!("c");
+    write!(String::from("d"));
+    write!(Arc::<[u8]>::from(&b"e"[..]));
+    write!(Rc::<[u8]>::from(&b"f"[..]));
+    write!(Box::<[u8]>::from(&b"g"[..]));
+    write!(Box::new(*b"h"));
+    write!("xijx".slice(1..3));
+    assert_eq!((at, fs::read_to_string(&path).unwrap().as_str()), (10, "abcdefghij"));
+}
+
+#[test]
+fn to_what_cannot_be_written_to() {
+    let folder = TempDir::new();
+    let driver = driver();
+    let read_only = driver.adopt(File::open(folder.file("file", 10)).unwrap().into());
+    let (result, buf) = finish(&driver, &mut driver.write(&read_only, vec![1, 2], 0));
+    assert_eq!((errno(result), buf), (Errno::BADF, vec![1, 2]));
+    let full = driver.adopt(OpenOptions::new().write(true).open("/dev/full").unwrap().into());
+    let (result, _) = finish(&driver, &mut driver.write(&full, vec![1, 2], 0));
+    assert_eq!(errno(result), Errno::NOSPC);
+}
+
+#[test]
+fn a_full_pipe_makes_a_write_wait_and_be_canceled() {
+    let driver = driver();
+    let (read, write_end) = pipe(&driver);
+    let write_end = driver.adopt(write_end);
+    let mut fill = driver.write(&write_end, vec![1; 1 << 20], 0);
+    driver.turn(Wait::Poll).unwrap();
+    fill.cancel();
+    // A part has gone already: it is told, or the write was canceled whole.
+    let filled = match finish(&driver, &mut fill).0 {
+        Ok(filled) => filled,
+        Err(error) => {
+            assert_eq!(Errno::from_io_error(&error), Some(Errno::CANCELED));
+            0
+        }
+    };
+    let mut waiting = driver.write(&write_end, vec![2; 1 << 20], 0);
+    driver.turn(Wait::Poll).unwrap();
+    let mut total = 0;
+    drop(write_end);
+    let mut written = None;
+    loop {
+        let (result, buf) = finish(&driver, &mut driver.read(&read, vec![0; 1 << 16], 0));
+        let count = result.unwrap();
+        if count == 0 {
+            break;
+        }
+        total += buf[..count].iter().filter(|&&byte| byte == 2).count();
+        if let Some((result, _)) = waiting.try_take() {
+            written = Some(result.unwrap());
+        }
+    }
+    assert!(filled <= 1 << 20);
+    assert_eq!(written, Some(total), "bytes arrived that were not reported");
+}
+
+#[test]
+fn fsync_succeeds_on_files_and_fails_on_pipes() {
+    let folder = TempDir::new();
+    let driver = driver();
+    let fd = driver.adopt(File::create(folder.join("file")).unwrap().into());
+    finish(&driver, &mut driver.write(&fd, "durable", 0)).0.unwrap();
+    for data_only in [false, true] {
+        finish(&driver, &mut driver.fsync(&fd, data_only)).unwrap();
+    }
+    let (pipe, _write) = pipe(&driver);
+    assert_eq!(errno(finish(&driver, &mut driver.fsync(&pipe, false))), Errno::INVAL);
+}
+
+#[test]
+fn to_nobody_is_an_error_whatever_becomes_of_the_signal() {
+    children::run("broken_pipe");
+}
+
+static SIGNALS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count_signal(_: libc::c_int) {
+    SIGNALS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Alone in its process, whose disposition of `SIGPIPE` it changes. The kernel sends that signal for
+/// ring writes as for any others; a program that does not ignore it gets the error all the same.
+pub fn scene_broken_pipe() {
+    // SAFETY: a handler that only adds to an atomic.
+    unsafe {
+        let handler = count_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        libc::signal(libc::SIGPIPE, handler);
+    }
+    let driver = driver();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let socket = driver.adopt(ours.into());
+    drop(theirs);
+    assert_eq!(errno(finish(&driver, &mut driver.write(&socket, "x", 0)).0), Errno::PIPE);
+    let (read, write) = pipe(&driver);
+    let write = driver.adopt(write);
+    finish(&driver, &mut driver.close(read)).unwrap();
+    assert_eq!(errno(finish(&driver, &mut driver.write(&write, "x", 0)).0), Errno::PIPE);
+    assert!(SIGNALS.load(Ordering::Relaxed) <= 2, "a signal a write, or none");
+    // A signal that comes with the completion must not make an operation happen twice, or never.
+    assert_eq!((driver.counters().finished, driver.live_operations()), (3, 0));
+}
