@@ -35,7 +35,9 @@ pub(crate) fn run(root: &Path, json: bool, check: bool) -> anyhow::Result<ExitCo
 fn measure(program: &Path, data: &Path, json: bool) -> anyhow::Result<bool> {
     let mut is_reached = true;
     if !json {
-        println!("instructions per operation, user space (callgrind); target: ratio <= {RATIO_MAX}");
+        println!(
+            "instructions per operation, user space (callgrind); target: ratio <= {RATIO_MAX}"
+        );
         println!(
             "{:<10} {:>5} {:>8} {:>8} {:>11} {:>8} {:>8} {:>13}",
             "operation", "batch", "crate", "ring", "ring/crate", "owned", "driver", "driver/owned"
@@ -52,12 +54,15 @@ fn measure(program: &Path, data: &Path, json: bool) -> anyhow::Result<bool> {
             let [by_crate, ring, owned, driver] = per_op;
             is_reached &= ring / by_crate <= RATIO_MAX;
             if json {
-                println!(
-                    r#"{{"type":"result","experiment":"instructions","params":{{"operation":"{operation}","batch":{batch}}},"instructions_per_op":{{"crate":{by_crate:.1},"ring":{ring:.1},"owned":{owned:.1},"driver":{driver:.1}}},"ratios":{{"ring/crate":{:.3},"driver/owned":{:.3},"driver/crate":{:.3}}}}}"#,
-                    ring / by_crate,
-                    driver / owned,
-                    driver / by_crate,
-                );
+                let counts = VARIANTS.into_iter().zip(per_op);
+                let ratios = [
+                    ("ring/crate", ring / by_crate),
+                    ("driver/owned", driver / owned),
+                    ("driver/crate", driver / by_crate),
+                ];
+                print!(r#"{{"type":"result","experiment":"instructions","params":"#);
+                print!(r#"{{"operation":"{operation}","batch":{batch}}},"instructions_per_op":"#);
+                println!(r#"{},"ratios":{}}}"#, object(counts), object(ratios));
             } else {
                 println!(
                     "{operation:<10} {batch:>5} {by_crate:>8.1} {ring:>8.1} {:>11} {owned:>8.1} {driver:>8.1} {:>13}",
@@ -68,6 +73,13 @@ fn measure(program: &Path, data: &Path, json: bool) -> anyhow::Result<bool> {
         }
     }
     Ok(is_reached)
+}
+
+/// A JSON object of numbers.
+fn object(numbers: impl IntoIterator<Item = (&'static str, f64)>) -> String {
+    let pairs: Vec<String> =
+        numbers.into_iter().map(|(name, number)| format!(r#""{name}":{number:.3}"#)).collect();
+    format!("{{{}}}", pairs.join(","))
 }
 
 /// A ratio, marked when it misses the target.

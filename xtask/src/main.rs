@@ -58,7 +58,5 @@ fn main() -> anyhow::Result<ExitCode> {
 fn repository_root() -> PathBuf {
     let xtask = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    xtask
-        .parent()
-        .map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+    xtask.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }

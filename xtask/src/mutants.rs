@@ -113,7 +113,9 @@ fn build(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
         bail!("cargo built no test program");
     }
     // The largest suite first: it catches most.
-    programs.sort_by_key(|path| !path.file_name().is_some_and(|name| is_suite(&name.to_string_lossy())));
+    programs.sort_by_key(|path| {
+        !path.file_name().is_some_and(|name| is_suite(&name.to_string_lossy()))
+    });
     Ok(programs)
 }
 
@@ -264,7 +266,8 @@ mod tests {
 
     #[test]
     fn test_programs_are_told_from_other_artifacts() {
-        let test = r#"{"reason":"compiler-artifact","profile":{"test":true},"executable":"/t/a-1"}"#;
+        let test =
+            r#"{"reason":"compiler-artifact","profile":{"test":true},"executable":"/t/a-1"}"#;
         assert_eq!(program(test), Some("/t/a-1".into()));
         assert_eq!(program(&test.replace("true", "false")), None);
         assert_eq!(program(&test.replace(r#""/t/a-1""#, "null")), None);

@@ -56,21 +56,14 @@ const CHECKS: &[Check] = &[
 pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     let tree = Tree::read(root)?;
     let findings = check(&tree, CHECKS);
-    let report: String = findings
-        .iter()
-        .map(|finding| format!("{finding}\n"))
-        .collect();
+    let report: String = findings.iter().map(|finding| format!("{finding}\n")).collect();
     match io::stdout().write_all(report.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             return Err(error).context("cannot print the findings");
         }
         _ => {}
     }
-    Ok(if findings.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// What `checks` find in `tree`, in the order of paths and lines, each once.
@@ -97,11 +90,7 @@ struct Finding {
 
 impl Finding {
     fn new(file: &File, line: usize, message: impl Into<String>) -> Self {
-        Self {
-            path: file.path.clone(),
-            line,
-            message: message.into(),
-        }
+        Self { path: file.path.clone(), line, message: message.into() }
     }
 }
 
@@ -123,9 +112,7 @@ struct File {
 impl File {
     /// Whether the path ends in a dot and `extension`.
     fn is(&self, extension: &str) -> bool {
-        self.path
-            .strip_suffix(extension)
-            .is_some_and(|stem| stem.ends_with('.'))
+        self.path.strip_suffix(extension).is_some_and(|stem| stem.ends_with('.'))
     }
 
     /// The path after its last `/`.
@@ -135,20 +122,12 @@ impl File {
 
     /// The lines, without their ends, numbered from 1.
     fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.text
-            .split('\n')
-            .enumerate()
-            .map(|(index, line)| (index + 1, line))
+        self.text.split('\n').enumerate().map(|(index, line)| (index + 1, line))
     }
 
     /// The number of the line that the byte at `offset` is in, from 1.
     fn line_at(&self, offset: usize) -> usize {
-        self.text
-            .bytes()
-            .take(offset)
-            .filter(|&byte| byte == b'\n')
-            .count()
-            + 1
+        self.text.bytes().take(offset).filter(|&byte| byte == b'\n').count() + 1
     }
 }
 
@@ -207,12 +186,11 @@ impl Tree {
 
     /// The manifests of the workspace's own crates, as its root lists them.
     fn crates(&self) -> impl Iterator<Item = Manifest<'_>> {
-        self.manifests()
-            .filter(|manifest| match manifest.folder().split_once('/') {
-                Some(("crates", name)) => !name.contains('/'),
-                Some(_) => false,
-                None => manifest.folder() == "xtask",
-            })
+        self.manifests().filter(|manifest| match manifest.folder().split_once('/') {
+            Some(("crates", name)) => !name.contains('/'),
+            Some(_) => false,
+            None => manifest.folder() == "xtask",
+        })
     }
 }
 
@@ -221,20 +199,11 @@ fn list(root: &Path) -> anyhow::Result<Vec<String>> {
     let output = Command::new("git")
         .arg("-C")
         .arg(root)
-        .args([
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-        ])
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .output()
         .context("cannot run git")?;
     if !output.status.success() {
-        bail!(
-            "git ls-files: {}",
-            String::from_utf8_lossy(&output.stderr).trim_end()
-        );
+        bail!("git ls-files: {}", String::from_utf8_lossy(&output.stderr).trim_end());
     }
     let listed = String::from_utf8(output.stdout).context("a path is not UTF-8")?;
     let paths: BTreeSet<_> = listed.split_terminator('\0').map(str::to_owned).collect();
@@ -248,10 +217,7 @@ fn findings(check: Check, files: &[(&str, &str)]) -> Vec<String> {
     for &(path, text) in files {
         tree.add(path.to_owned(), text.as_bytes().to_vec());
     }
-    self::check(&tree, &[check])
-        .iter()
-        .map(Finding::to_string)
-        .collect()
+    self::check(&tree, &[check]).iter().map(Finding::to_string).collect()
 }
 
 #[cfg(test)]
@@ -264,24 +230,15 @@ mod tests {
         let has_text = |path| tree.files.iter().any(|file| file.path == path);
         assert!(has_text("xtask/src/tidy.rs"));
         assert!(!has_text("Cargo.lock") && tree.paths.contains("Cargo.lock"));
-        assert!(
-            tree.crates()
-                .any(|manifest| manifest.name() == Some("xtask"))
-        );
-        assert!(
-            tree.crates()
-                .any(|manifest| manifest.name() == Some("sakia-testkit"))
-        );
+        assert!(tree.crates().any(|manifest| manifest.name() == Some("xtask")));
+        assert!(tree.crates().any(|manifest| manifest.name() == Some("sakia-testkit")));
     }
 
     #[test]
     fn findings_are_sorted_and_print_as_path_line_message() {
         let files = [("b.rs", "\tx\n"), ("a.rs", "x\nx \n\tx\n")];
         let found = findings(text::whitespace_is_clean, &files);
-        assert_eq!(
-            found,
-            ["a.rs:2: trailing whitespace", "a.rs:3: tab", "b.rs:1: tab"]
-        );
+        assert_eq!(found, ["a.rs:2: trailing whitespace", "a.rs:3: tab", "b.rs:1: tab"]);
     }
 
     #[test]
@@ -294,14 +251,8 @@ mod tests {
 
     #[test]
     fn lines_are_counted_from_one() {
-        let file = File {
-            path: "a/b.rs".into(),
-            text: "x\ny\n".into(),
-        };
-        assert_eq!(
-            (file.line_at(0), file.line_at(1), file.line_at(2)),
-            (1, 1, 2)
-        );
+        let file = File { path: "a/b.rs".into(), text: "x\ny\n".into() };
+        assert_eq!((file.line_at(0), file.line_at(1), file.line_at(2)), (1, 1, 2));
         assert_eq!(file.lines().nth(1), Some((2, "y")));
         assert_eq!(file.name(), "b.rs");
         assert!(file.is("rs") && !file.is("s"));

@@ -1,6 +1,7 @@
 //! Performs a number of operations in batches and nothing else, for counting instructions.
 //!
-//! `cargo xtask instructions` runs this under callgrind, twice per variant with different counts, so that the difference is the cost of the operations alone. Variants:
+//! `cargo xtask instructions` runs this under callgrind, twice per variant with different counts, so
+//! that the difference is the cost of the operations alone. Variants:
 //! - `crate`: a loop written by hand on the `io-uring` crate, whose buffers and indices nobody checks;
 //! - `ring`: the same on `sakia-ring`;
 //! - `owned`: on the `io-uring` crate again, but with the least that a sound loop needs whose buffers
@@ -231,7 +232,7 @@ fn on_driver_with<T: Clone, O: Operation, B: Backend>(
             ops.push(start(resource));
         }
         while let Some(mut op) = ops.pop() {
-            while let None = op.try_take().map(|output| free.push(finish(output))) {
+            while op.try_take().map(|output| free.push(finish(output))).is_none() {
                 driver.turn(Wait::Forever)?;
             }
         }

@@ -100,10 +100,7 @@ pub fn thread_counts() -> Counts {
 /// When [`CountingAllocator`] is not the global allocator: zeros would prove nothing.
 #[track_caller]
 pub fn measure(f: impl FnOnce()) -> Counts {
-    assert!(
-        is_installed(),
-        "the counting allocator is not this program's global allocator"
-    );
+    assert!(is_installed(), "the counting allocator is not this program's global allocator");
     let before = thread_counts();
     f();
     thread_counts().since(before)
@@ -188,11 +185,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         // SAFETY: the caller's duties are the same, and `ptr` came from `System`.
         unsafe { System.dealloc(ptr, layout) };
-        count(Counts {
-            deallocations: 1,
-            bytes_deallocated: layout.size() as u64,
-            ..Counts::ZERO
-        });
+        count(Counts { deallocations: 1, bytes_deallocated: layout.size() as u64, ..Counts::ZERO });
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
@@ -212,11 +205,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
 fn count_allocation(ptr: *mut u8, layout: Layout) {
     if !ptr.is_null() {
-        count(Counts {
-            allocations: 1,
-            bytes_allocated: layout.size() as u64,
-            ..Counts::ZERO
-        });
+        count(Counts { allocations: 1, bytes_allocated: layout.size() as u64, ..Counts::ZERO });
     }
 }
 
@@ -249,19 +238,11 @@ mod tests {
     fn allocation_kept_is_not_counted_as_freed() {
         let mut kept = None;
         let counts = measure(|| kept = Some(black_box(vec![0_u8; 4096])));
-        let expected = Counts {
-            allocations: 1,
-            bytes_allocated: 4096,
-            ..Counts::ZERO
-        };
+        let expected = Counts { allocations: 1, bytes_allocated: 4096, ..Counts::ZERO };
         assert_eq!(counts, expected);
 
         let counts = measure(|| kept = None);
-        let expected = Counts {
-            deallocations: 1,
-            bytes_deallocated: 4096,
-            ..Counts::ZERO
-        };
+        let expected = Counts { deallocations: 1, bytes_deallocated: 4096, ..Counts::ZERO };
         assert_eq!(counts, expected);
     }
 
@@ -269,12 +250,8 @@ mod tests {
     fn growth_is_a_reallocation_with_both_sizes() {
         let mut bytes: Vec<u8> = Vec::with_capacity(10);
         let counts = measure(|| bytes.reserve_exact(black_box(30)));
-        let expected = Counts {
-            reallocations: 1,
-            bytes_allocated: 30,
-            bytes_deallocated: 10,
-            ..Counts::ZERO
-        };
+        let expected =
+            Counts { reallocations: 1, bytes_allocated: 30, bytes_deallocated: 10, ..Counts::ZERO };
         assert_eq!(counts, expected);
     }
 
@@ -282,11 +259,7 @@ mod tests {
     fn failed_allocation_is_not_counted() {
         let mut bytes: Vec<u8> = Vec::new();
         let counts = measure(|| {
-            assert!(
-                bytes
-                    .try_reserve_exact(black_box(isize::MAX as usize))
-                    .is_err()
-            );
+            assert!(bytes.try_reserve_exact(black_box(isize::MAX as usize)).is_err());
         });
         assert_eq!(counts, Counts::ZERO);
     }

@@ -33,16 +33,10 @@ pub struct DropCounter {
 
 impl DropCounter {
     /// A counter without probes.
-    #[expect(
-        clippy::new_without_default,
-        reason = "a default that leaks would surprise"
-    )]
+    #[expect(clippy::new_without_default, reason = "a default that leaks would surprise")]
     pub fn new() -> Self {
         let drops: &'static Drops = Box::leak(Box::default());
-        RECORDS
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(drops);
+        RECORDS.lock().unwrap_or_else(PoisonError::into_inner).push(drops);
         Self { drops }
     }
 
@@ -50,10 +44,7 @@ impl DropCounter {
     pub fn probe(&self) -> DropProbe {
         let mut drops = lock(self.drops);
         drops.push(0);
-        DropProbe {
-            drops: self.drops,
-            index: drops.len() - 1,
-        }
+        DropProbe { drops: self.drops, index: drops.len() - 1 }
     }
 
     /// The number of probes made so far.
@@ -81,9 +72,7 @@ impl DropCounter {
         let drops = lock(self.drops).clone();
         assert!(!drops.is_empty(), "no probe was made");
         let which = |wanted: fn(u32) -> bool| -> Vec<usize> {
-            (0..drops.len())
-                .filter(|&index| wanted(drops[index]))
-                .collect()
+            (0..drops.len()).filter(|&index| wanted(drops[index])).collect()
         };
         let (never, again) = (which(|count| count == 0), which(|count| count > 1));
         assert!(
@@ -129,20 +118,11 @@ mod tests {
     fn each_drop_is_counted_when_it_happens() {
         let counter = DropCounter::new();
         let (first, second) = (counter.probe(), counter.probe());
-        assert_eq!(
-            (counter.made(), counter.live(), counter.dropped()),
-            (2, 2, 0)
-        );
+        assert_eq!((counter.made(), counter.live(), counter.dropped()), (2, 2, 0));
         drop(first);
-        assert_eq!(
-            (counter.made(), counter.live(), counter.dropped()),
-            (2, 1, 1)
-        );
+        assert_eq!((counter.made(), counter.live(), counter.dropped()), (2, 1, 1));
         drop(second);
-        assert_eq!(
-            (counter.made(), counter.live(), counter.dropped()),
-            (2, 0, 2)
-        );
+        assert_eq!((counter.made(), counter.live(), counter.dropped()), (2, 0, 2));
         counter.assert_each_dropped_once();
     }
 
@@ -181,10 +161,7 @@ mod tests {
         // well as the original touches valid memory only; it is the fault to be found.
         drop(unsafe { ptr::read(&twice) });
         drop(twice);
-        assert_eq!(
-            (counter.made(), counter.dropped(), counter.live()),
-            (2, 1, 1)
-        );
+        assert_eq!((counter.made(), counter.dropped(), counter.live()), (2, 1, 1));
         assert!(panics(|| counter.assert_each_dropped_once()));
         drop(leaked);
         assert!(panics(|| counter.assert_each_dropped_once()));

@@ -90,10 +90,7 @@ impl<const COUNT: usize> PageGuardAllocator<COUNT> {
     /// When `threshold_bytes` is below 1024; at compile time, for a `static`.
     pub const fn with_limits(threshold_bytes: usize, quarantine_bytes_max: usize) -> Self {
         assert!(threshold_bytes >= THRESHOLD_BYTES_MIN);
-        Self {
-            threshold_bytes,
-            quarantine: Quarantine::new(quarantine_bytes_max),
-        }
+        Self { threshold_bytes, quarantine: Quarantine::new(quarantine_bytes_max) }
     }
 
     /// Whether an allocation of this layout has, or would get, pages of its own.
@@ -276,9 +273,7 @@ pub fn is_accessible<T: ?Sized>(ptr: *const T) -> bool {
     }
 
     // The aligned `int` around the byte lies in the byte's page.
-    let around = ptr
-        .cast::<c_void>()
-        .map_addr(|address| address & !(size_of::<i32>() - 1));
+    let around = ptr.cast::<c_void>().map_addr(|address| address & !(size_of::<i32>() - 1));
     let (reader, _writer) = rustix::pipe::pipe().expect("a pipe to try the address with");
     // SAFETY: the call above is valid for any open file; all it changes is a flag of our own pipe,
     // which nobody reads and which ends here.
@@ -340,10 +335,7 @@ impl Region {
             opened
         };
         opened?;
-        Ok(Self {
-            base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?,
-            len,
-        })
+        Ok(Self { base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?, len })
     }
 
     /// Where in the region a block of `layout` lies: as close to the guard page as its alignment
@@ -357,10 +349,7 @@ impl Region {
         let page = page_size();
         let base = ptr.map_addr(|address| address & !(page - 1));
         match NonNull::new(base) {
-            Some(base) => Self {
-                base,
-                len: layout.size().next_multiple_of(page),
-            },
+            Some(base) => Self { base, len: layout.size().next_multiple_of(page) },
             None => fatal("page guard: a block in the null page was freed\n"),
         }
     }
@@ -404,16 +393,8 @@ struct Kept<const COUNT: usize> {
 
 impl<const COUNT: usize> Quarantine<COUNT> {
     const fn new(bytes_max: usize) -> Self {
-        let kept = Kept {
-            regions: [None; COUNT],
-            oldest: 0,
-            count: 0,
-            bytes: 0,
-        };
-        Self {
-            kept: Mutex::new(kept),
-            bytes_max,
-        }
+        let kept = Kept { regions: [None; COUNT], oldest: 0, count: 0, bytes: 0 };
+        Self { kept: Mutex::new(kept), bytes_max }
     }
 
     /// Makes `region` inaccessible, gives back its memory, and keeps its addresses from reuse
@@ -456,11 +437,7 @@ impl<const COUNT: usize> Kept<COUNT> {
         if COUNT == 0 {
             return Some(region);
         }
-        let pushed_out = if self.count == COUNT {
-            self.pop()
-        } else {
-            None
-        };
+        let pushed_out = if self.count == COUNT { self.pop() } else { None };
         self.regions[(self.oldest + self.count) % COUNT] = Some(region);
         self.count += 1;
         self.bytes += region.mapped_len();
@@ -469,11 +446,7 @@ impl<const COUNT: usize> Kept<COUNT> {
 
     /// Removes the oldest region if more than `bytes_max` are kept.
     fn pop_over(&mut self, bytes_max: usize) -> Option<Region> {
-        if self.bytes > bytes_max {
-            self.pop()
-        } else {
-            None
-        }
+        if self.bytes > bytes_max { self.pop() } else { None }
     }
 
     /// Removes the oldest region.
@@ -614,10 +587,7 @@ mod tests {
                 // SAFETY: the block is live and has this layout.
                 unsafe { allocator.dealloc(block, layout) };
                 assert!(!is_accessible(block), "{layout:?}");
-                assert_eq!(
-                    kernel_writes(block.wrapping_add(size - 4)),
-                    Err(Errno::FAULT)
-                );
+                assert_eq!(kernel_writes(block.wrapping_add(size - 4)), Err(Errno::FAULT));
             }
         }
     }
@@ -630,11 +600,7 @@ mod tests {
         // is freed with the layout it was made with.
         unsafe {
             let block = allocator.alloc_zeroed(layout);
-            assert!(
-                slice::from_raw_parts(block, 10_000)
-                    .iter()
-                    .all(|&byte| byte == 0)
-            );
+            assert!(slice::from_raw_parts(block, 10_000).iter().all(|&byte| byte == 0));
             allocator.dealloc(block, layout);
         }
     }
@@ -661,22 +627,14 @@ mod tests {
             let mut block = allocator.alloc(layout);
             block.write_bytes(0x5a, 100);
             // System to system, system to pages, pages to more pages, to fewer, and back to system.
-            for (size, moves) in [
-                (200, false),
-                (5000, true),
-                (9000, true),
-                (5001, true),
-                (150, true),
-            ] {
+            for (size, moves) in
+                [(200, false), (5000, true), (9000, true), (5001, true), (150, true)]
+            {
                 let old = block;
                 let was_guarded = allocator.guards(layout);
                 block = allocator.realloc(block, layout, size);
                 layout = Layout::from_size_align(size, 8).unwrap();
-                assert!(
-                    slice::from_raw_parts(block, 100)
-                        .iter()
-                        .all(|&byte| byte == 0x5a)
-                );
+                assert!(slice::from_raw_parts(block, 100).iter().all(|&byte| byte == 0x5a));
                 assert!(!moves || block != old);
                 assert!(!was_guarded || !is_accessible(old));
             }
@@ -715,9 +673,7 @@ mod tests {
     fn bases<const COUNT: usize>(quarantine: &Quarantine<COUNT>) -> Vec<NonNull<u8>> {
         quarantine.lock(|kept| {
             let indices = (0..kept.count).map(|index| (kept.oldest + index) % COUNT);
-            indices
-                .map(|index| kept.regions[index].unwrap().base)
-                .collect()
+            indices.map(|index| kept.regions[index].unwrap().base).collect()
         })
     }
 

@@ -6,29 +6,20 @@ use super::tokens::Tokens;
 use super::{Finding, Tree};
 
 /// The crates that may use `unsafe`; the table in the design says why.
-const UNSAFE_ALLOWED: &[&str] = &[
-    "sakia-ring",
-    "sakia-driver",
-    "sakia-socket",
-    "sakia-preload",
-    "sakia-testkit",
-];
+const UNSAFE_ALLOWED: &[&str] =
+    &["sakia-ring", "sakia-driver", "sakia-socket", "sakia-preload", "sakia-testkit"];
 
 /// The lints that `unsafe` code stands under where it is allowed, in the workspace's root.
-const UNSAFE_LINTS: [(&str, &str); 2] = [
-    ("rust", "unsafe_op_in_unsafe_fn"),
-    ("clippy", "undocumented_unsafe_blocks"),
-];
+const UNSAFE_LINTS: [(&str, &str); 2] =
+    [("rust", "unsafe_op_in_unsafe_fn"), ("clippy", "undocumented_unsafe_blocks")];
 
 /// A crate is found in the folder of its name.
 pub(super) fn names_match_folders(tree: &Tree, findings: &mut Vec<Finding>) {
     for manifest in tree.crates() {
         let folder = manifest.folder().rsplit('/').next();
         if manifest.name() != folder {
-            let message = format!(
-                "the folder is not named {}",
-                manifest.name().unwrap_or("at all")
-            );
+            let message =
+                format!("the folder is not named {}", manifest.name().unwrap_or("at all"));
             findings.push(Finding::new(manifest.file, 1, message));
         }
     }
@@ -40,10 +31,7 @@ pub(super) fn lints_are_inherited(tree: &Tree, findings: &mut Vec<Finding>) {
         let message = "lints are not inherited; add [lints] with workspace = true";
         findings.push(Finding::new(manifest.file, 1, message));
     }
-    for root in tree
-        .manifests()
-        .filter(|manifest| manifest.folder().is_empty())
-    {
+    for root in tree.manifests().filter(|manifest| manifest.folder().is_empty()) {
         for (tool, lint) in UNSAFE_LINTS {
             if !matches!(root.workspace_lint(tool, lint), Some("deny" | "forbid")) {
                 let message = format!("[workspace.lints.{tool}] does not deny {lint}");
@@ -56,18 +44,11 @@ pub(super) fn lints_are_inherited(tree: &Tree, findings: &mut Vec<Finding>) {
 /// Every crate that need not be unsafe forbids it, in each of its root files.
 pub(super) fn unsafe_is_forbidden(tree: &Tree, findings: &mut Vec<Finding>) {
     for manifest in tree.crates() {
-        if manifest
-            .name()
-            .is_some_and(|name| UNSAFE_ALLOWED.contains(&name))
-        {
+        if manifest.name().is_some_and(|name| UNSAFE_ALLOWED.contains(&name)) {
             continue;
         }
         let is_root = |path: &str| is_crate_root(&manifest, path);
-        let mut roots = tree
-            .files
-            .iter()
-            .filter(|file| is_root(&file.path))
-            .peekable();
+        let mut roots = tree.files.iter().filter(|file| is_root(&file.path)).peekable();
         if roots.peek().is_none() {
             let message = "neither src/lib.rs nor src/main.rs is there to forbid unsafe_code";
             findings.push(Finding::new(manifest.file, 1, message));
@@ -132,19 +113,13 @@ mod tests {
         let good = "[workspace.lints]\n\
                     rust.unsafe_op_in_unsafe_fn = \"deny\"\n\
                     clippy.undocumented_unsafe_blocks = { level = \"forbid\" }\n";
-        assert_eq!(
-            findings(lints_are_inherited, &[("Cargo.toml", good)]),
-            [""; 0]
-        );
+        assert_eq!(findings(lints_are_inherited, &[("Cargo.toml", good)]), [""; 0]);
         let bad = "[workspace.lints]\nrust.unsafe_op_in_unsafe_fn = \"warn\"\n";
         let expected = [
             "Cargo.toml:1: [workspace.lints.clippy] does not deny undocumented_unsafe_blocks",
             "Cargo.toml:1: [workspace.lints.rust] does not deny unsafe_op_in_unsafe_fn",
         ];
-        assert_eq!(
-            findings(lints_are_inherited, &[("Cargo.toml", bad)]),
-            expected
-        );
+        assert_eq!(findings(lints_are_inherited, &[("Cargo.toml", bad)]), expected);
     }
 
     #[test]
@@ -173,10 +148,7 @@ mod tests {
 
     #[test]
     fn listed_crates_may_be_unsafe() {
-        let ring = (
-            "crates/sakia-ring/Cargo.toml",
-            "[package]\nname = \"sakia-ring\"\n",
-        );
+        let ring = ("crates/sakia-ring/Cargo.toml", "[package]\nname = \"sakia-ring\"\n");
         let files = [ring, ("crates/sakia-ring/src/lib.rs", "")];
         assert_eq!(findings(unsafe_is_forbidden, &files), [""; 0]);
     }

@@ -16,10 +16,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("sakia-tokio", &["sakia"]),
     ("sakia-copy", &["sakia"]),
     ("sakia-socket", &["sakia-driver", "sakia-ring"]),
-    (
-        "sakia-preload",
-        &["sakia-socket", "sakia-driver", "sakia-ring"],
-    ),
+    ("sakia-preload", &["sakia-socket", "sakia-driver", "sakia-ring"]),
     ("sakia-bench", LIBRARIES),
     ("sakia-cli", PROGRAMS),
     (TESTKIT, &[]),
@@ -96,56 +93,27 @@ mod tests {
         for (index, (name, allowed)) in LAYERS.iter().enumerate() {
             for lower in *allowed {
                 let position = LAYERS.iter().position(|(layer, _)| layer == lower);
-                assert!(
-                    position.is_some_and(|position| position < index),
-                    "{name} on {lower}"
-                );
+                assert!(position.is_some_and(|position| position < index), "{name} on {lower}");
             }
         }
     }
 
     #[test]
     fn downward_and_foreign_dependencies_pass() {
-        assert_eq!(
-            of("sakia-ring", "[dependencies]\nrustix = \"1\"\n"),
-            [""; 0]
-        );
-        assert_eq!(
-            of(
-                "sakia-driver",
-                "[dependencies]\nsakia-ring.workspace = true\n"
-            ),
-            [""; 0]
-        );
+        assert_eq!(of("sakia-ring", "[dependencies]\nrustix = \"1\"\n"), [""; 0]);
+        assert_eq!(of("sakia-driver", "[dependencies]\nsakia-ring.workspace = true\n"), [""; 0]);
         let dev = "[dev-dependencies]\nsakia-testkit.workspace = true\n";
         assert_eq!(of("sakia-ring", dev), [""; 0]);
     }
 
     #[test]
     fn upward_dependencies_are_found() {
-        let found = of(
-            "sakia-ring",
-            "[dependencies]\nsakia-driver.workspace = true\n",
-        );
+        let found = of("sakia-ring", "[dependencies]\nsakia-driver.workspace = true\n");
         let expected = "crates/sakia-ring/Cargo.toml:4: sakia-ring must not depend on \
                         sakia-driver: layers point down only";
         assert_eq!(found, [expected]);
-        assert_eq!(
-            of(
-                "sakia-copy",
-                "[dependencies]\nsakia-driver.workspace = true\n"
-            )
-            .len(),
-            1
-        );
-        assert_eq!(
-            of(
-                "sakia-bench",
-                "[dependencies]\nsakia-cli.workspace = true\n"
-            )
-            .len(),
-            1
-        );
+        assert_eq!(of("sakia-copy", "[dependencies]\nsakia-driver.workspace = true\n").len(), 1);
+        assert_eq!(of("sakia-bench", "[dependencies]\nsakia-cli.workspace = true\n").len(), 1);
         let dev = "[dev-dependencies]\nsakia.workspace = true\n";
         assert_eq!(of("sakia-driver", dev).len(), 1);
         let renamed = "[dependencies]\nring = { package = \"sakia\", path = \"../sakia\" }\n";
@@ -154,10 +122,7 @@ mod tests {
 
     #[test]
     fn testkit_outside_tests_is_found() {
-        let found = of(
-            "sakia-cli",
-            "[dependencies]\nsakia-testkit.workspace = true\n",
-        );
+        let found = of("sakia-cli", "[dependencies]\nsakia-testkit.workspace = true\n");
         let expected = "crates/sakia-cli/Cargo.toml:4: sakia-testkit may be a dev-dependency only";
         assert_eq!(found, [expected]);
     }

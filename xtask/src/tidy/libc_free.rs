@@ -41,15 +41,10 @@ const MACROS: [&str; 4] = ["print", "println", "eprint", "eprintln"];
 pub(super) fn sources(tree: &Tree, findings: &mut Vec<Finding>) {
     for name in CRATES {
         let folder = format!("crates/{name}/src/");
-        let files: Vec<&File> = tree
-            .files_of(&["rs"])
-            .filter(|file| file.path.starts_with(&folder))
-            .collect();
+        let files: Vec<&File> =
+            tree.files_of(&["rs"]).filter(|file| file.path.starts_with(&folder)).collect();
         let for_tests = test_files(&files);
-        for file in files
-            .iter()
-            .filter(|file| !for_tests.contains(&file.path.as_str()))
-        {
+        for file in files.iter().filter(|file| !for_tests.contains(&file.path.as_str())) {
             let Ok(tokens) = Tokens::scan(&file.text) else {
                 continue;
             };
@@ -159,10 +154,7 @@ mod tests {
     fn tests_examples_and_other_crates_are_free() {
         let text = "use std::fs;\n";
         let files = [
-            (
-                "crates/sakia-ring/src/lib.rs",
-                "#[cfg(test)]\nmod tests { use std::fs; }\n",
-            ),
+            ("crates/sakia-ring/src/lib.rs", "#[cfg(test)]\nmod tests { use std::fs; }\n"),
             ("crates/sakia-ring/src/a.rs", "#[cfg(test)]\nmod tests;\n"),
             ("crates/sakia-ring/src/a/tests.rs", text),
             ("crates/sakia-ring/tests/lib.rs", text),

@@ -21,19 +21,13 @@ pub(super) fn have_targets(tree: &Tree, findings: &mut Vec<Finding>) {
 /// The targets of links and images, as they are written, and where.
 fn links(text: &str) -> Vec<(String, Range<usize>)> {
     let target = |(event, range): (Event<'_>, _)| match event {
-        Event::Start(Tag::Link {
-            link_type: LinkType::Autolink | LinkType::Email,
-            ..
-        }) => None,
+        Event::Start(Tag::Link { link_type: LinkType::Autolink | LinkType::Email, .. }) => None,
         Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
             Some((dest_url.to_string(), range))
         }
         _ => None,
     };
-    Parser::new(text)
-        .into_offset_iter()
-        .filter_map(target)
-        .collect()
+    Parser::new(text).into_offset_iter().filter_map(target).collect()
 }
 
 /// Whether the target begins with a scheme, as in `https:` and `mailto:`.
@@ -67,11 +61,7 @@ fn exists(tree: &Tree, file: &File, target: &str) -> bool {
     let inside = format!("{path}/");
     path.is_empty()
         || tree.paths.contains(&path)
-        || tree
-            .paths
-            .range(inside.clone()..)
-            .next()
-            .is_some_and(|next| next.starts_with(&inside))
+        || tree.paths.range(inside.clone()..).next().is_some_and(|next| next.starts_with(&inside))
 }
 
 #[cfg(test)]
@@ -107,20 +97,10 @@ mod tests {
     fn links_to_nowhere_are_found() {
         let expected = ["README.md:2: link to docs/missing.md, which is not in this repository"];
         assert_eq!(of("README.md", "x\n[a](docs/missing.md)\n"), expected);
-        for bad in [
-            "guide.md",
-            "docs/guide",
-            "/guide.md",
-            "../LICENSE",
-            "doc",
-            "docs/guide.md/x",
-        ] {
+        for bad in ["guide.md", "docs/guide", "/guide.md", "../LICENSE", "doc", "docs/guide.md/x"] {
             assert_eq!(of("README.md", &format!("[a]({bad})\n")).len(), 1, "{bad}");
         }
-        assert_eq!(
-            of("docs/more.md", "[a][r]\n\n[r]: docs/guide.md\n").len(),
-            1
-        );
+        assert_eq!(of("docs/more.md", "[a][r]\n\n[r]: docs/guide.md\n").len(), 1);
         assert_eq!(of("docs/more.md", "![a](../../LICENSE)\n").len(), 1);
     }
 }

@@ -9,11 +9,7 @@ pub(super) fn parse(tree: &Tree, findings: &mut Vec<Finding>) {
     for file in tree.files.iter().filter(|file| file.name() == "Cargo.toml") {
         if let Err(error) = DeTable::parse(&file.text) {
             let line = error.span().map_or(1, |span| file.line_at(span.start));
-            findings.push(Finding::new(
-                file,
-                line,
-                format!("not TOML: {}", error.message()),
-            ));
+            findings.push(Finding::new(file, line, format!("not TOML: {}", error.message())));
         }
     }
 }
@@ -65,10 +61,7 @@ impl<'a> Manifest<'a> {
 
     /// The folder it is in, relative to the repository's root; empty for the root.
     pub(super) fn folder(&self) -> &'a str {
-        self.file
-            .path
-            .rsplit_once('/')
-            .map_or("", |(folder, _)| folder)
+        self.file.path.rsplit_once('/').map_or("", |(folder, _)| folder)
     }
 
     /// The package's name; none for a workspace without a package.
@@ -92,10 +85,7 @@ impl<'a> Manifest<'a> {
         let mut found = Vec::new();
         self.add_sections(&self.table, &mut found);
         if let Some(targets) = table(&self.table, "target") {
-            for target in targets
-                .values()
-                .filter_map(|target| target.get_ref().as_table())
-            {
+            for target in targets.values().filter_map(|target| target.get_ref().as_table()) {
                 self.add_sections(target, &mut found);
             }
         }
@@ -138,10 +128,7 @@ fn text<'a>(parent: &'a DeTable<'_>, key: &str) -> Option<&'a str> {
 }
 
 fn is_true(parent: &DeTable<'_>, key: &str) -> bool {
-    parent
-        .get(key)
-        .and_then(|value| DeValue::as_bool(value.get_ref()))
-        == Some(true)
+    parent.get(key).and_then(|value| DeValue::as_bool(value.get_ref())) == Some(true)
 }
 
 #[cfg(test)]
@@ -150,24 +137,15 @@ mod tests {
     use crate::tidy::findings;
 
     fn file(text: &str) -> File {
-        File {
-            path: "crates/a/Cargo.toml".into(),
-            text: text.into(),
-        }
+        File { path: "crates/a/Cargo.toml".into(), text: text.into() }
     }
 
     #[test]
     fn broken_toml_is_found() {
-        assert_eq!(
-            findings(parse, &[("Cargo.toml", "[package]\nname = \"a\"\n")]),
-            [""; 0]
-        );
+        assert_eq!(findings(parse, &[("Cargo.toml", "[package]\nname = \"a\"\n")]), [""; 0]);
         let found = findings(parse, &[("Cargo.toml", "[package]\nname =\n")]);
         assert_eq!(found.len(), 1);
-        assert!(
-            found[0].starts_with("Cargo.toml:2: not TOML: "),
-            "{found:?}"
-        );
+        assert!(found[0].starts_with("Cargo.toml:2: not TOML: "), "{found:?}");
     }
 
     #[test]
@@ -210,10 +188,7 @@ mod tests {
              [workspace.lints.rust]\nx = \"deny\"\ny = { level = \"warn\" }\n",
         );
         let manifest = Manifest::parse(&file).unwrap();
-        assert_eq!(
-            (manifest.name(), manifest.folder()),
-            (Some("a"), "crates/a")
-        );
+        assert_eq!((manifest.name(), manifest.folder()), (Some("a"), "crates/a"));
         assert!(manifest.inherits_lints());
         assert_eq!(manifest.workspace_lint("rust", "x"), Some("deny"));
         assert_eq!(manifest.workspace_lint("rust", "y"), Some("warn"));

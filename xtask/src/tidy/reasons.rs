@@ -8,10 +8,7 @@ pub(super) fn are_given(tree: &Tree, findings: &mut Vec<Finding>) {
     for manifest in tree.manifests() {
         let lines: Vec<&str> = manifest.file.text.lines().collect();
         for dependency in manifest.dependencies() {
-            let above = dependency
-                .line
-                .checked_sub(2)
-                .and_then(|index| lines.get(index));
+            let above = dependency.line.checked_sub(2).and_then(|index| lines.get(index));
             let commented = above.is_some_and(|line| is_comment(line));
             if !(commented || dependency.inherited || dependency.local) {
                 let message = format!("no comment above says why {} is here", dependency.package);
@@ -62,9 +59,6 @@ mod tests {
     #[test]
     fn other_tables_need_no_reasons() {
         let text = "[package]\nname = \"a\"\n[features]\nx = []\n[lints]\nworkspace = true\n";
-        assert_eq!(
-            findings(are_given, &[("crates/a/Cargo.toml", text)]),
-            [""; 0]
-        );
+        assert_eq!(findings(are_given, &[("crates/a/Cargo.toml", text)]), [""; 0]);
     }
 }

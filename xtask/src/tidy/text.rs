@@ -8,9 +8,7 @@ const COLUMNS_MAX: usize = 110;
 const LINES_MAX: usize = 1200;
 
 /// The kinds of file that people write by hand, and that end in a newline.
-const BY_HAND: &[&str] = &[
-    "rs", "md", "toml", "yml", "yaml", "sh", "py", "c", "h", "txt",
-];
+const BY_HAND: &[&str] = &["rs", "md", "toml", "yml", "yaml", "sh", "py", "c", "h", "txt"];
 
 /// Lines of Rust and Markdown fit, but for tables and links, which cannot be broken.
 pub(super) fn lines_fit(tree: &Tree, findings: &mut Vec<Finding>) {
@@ -27,10 +25,7 @@ pub(super) fn lines_fit(tree: &Tree, findings: &mut Vec<Finding>) {
 
 /// Whether the line, perhaps in a comment, is a row of a table or holds a link.
 fn is_unbreakable(line: &str) -> bool {
-    let words = line
-        .trim_start()
-        .trim_start_matches(['/', '!'])
-        .trim_start();
+    let words = line.trim_start().trim_start_matches(['/', '!']).trim_start();
     words.starts_with('|') || line.contains("://") || line.contains("](") || line.contains("]: ")
 }
 
@@ -59,11 +54,7 @@ pub(super) fn whitespace_is_clean(tree: &Tree, findings: &mut Vec<Finding>) {
     }
     for file in tree.files_of(BY_HAND).filter(|file| lacks_newline(file)) {
         let last = file.lines().count();
-        findings.push(Finding::new(
-            file,
-            last,
-            "no newline at the end of the file",
-        ));
+        findings.push(Finding::new(file, last, "no newline at the end of the file"));
     }
 }
 
@@ -79,30 +70,17 @@ mod tests {
     #[test]
     fn long_lines_are_found() {
         let fits = format!("{}\n", "ä".repeat(COLUMNS_MAX));
-        assert_eq!(
-            findings(lines_fit, &[("a.rs", &fits), ("a.md", &fits)]),
-            [""; 0]
-        );
+        assert_eq!(findings(lines_fit, &[("a.rs", &fits), ("a.md", &fits)]), [""; 0]);
         let long = format!("x\n{}\n", "x".repeat(COLUMNS_MAX + 1));
         let files = [("a.rs", &*long), ("a.md", &long), ("a.json", &long)];
-        let expected = [
-            "a.md:2: 111 columns, more than 110",
-            "a.rs:2: 111 columns, more than 110",
-        ];
+        let expected = ["a.md:2: 111 columns, more than 110", "a.rs:2: 111 columns, more than 110"];
         assert_eq!(findings(lines_fit, &files), expected);
     }
 
     #[test]
     fn tables_and_links_may_be_long() {
         let tail = "x".repeat(COLUMNS_MAX);
-        for head in [
-            "| a | ",
-            "/// | a | ",
-            "//! | a | ",
-            "https://x/",
-            "[a](",
-            "[a]: ",
-        ] {
+        for head in ["| a | ", "/// | a | ", "//! | a | ", "https://x/", "[a](", "[a]: "] {
             let line = format!("{head}{tail}\n");
             assert_eq!(findings(lines_fit, &[("a.md", &line)]), [""; 0], "{head}");
         }
@@ -114,18 +92,12 @@ mod tests {
         assert_eq!(findings(files_are_short, &[("a.rs", &fits)]), [""; 0]);
         let long = "x\n".repeat(LINES_MAX + 1);
         let expected = ["a.rs:1201: 1201 lines, more than 1200; split it by subject"];
-        assert_eq!(
-            findings(files_are_short, &[("a.rs", &long), ("a.md", &long)]),
-            expected
-        );
+        assert_eq!(findings(files_are_short, &[("a.rs", &long), ("a.md", &long)]), expected);
     }
 
     #[test]
     fn unclean_whitespace_is_found() {
-        assert_eq!(
-            findings(whitespace_is_clean, &[("a.rs", "  x\n\ny\n")]),
-            [""; 0]
-        );
+        assert_eq!(findings(whitespace_is_clean, &[("a.rs", "  x\n\ny\n")]), [""; 0]);
         assert_eq!(findings(whitespace_is_clean, &[("a.rs", "")]), [""; 0]);
         // A Makefile needs tabs, and a data file is as its program writes it.
         let others = [("Makefile", "\tx \n"), ("a.json", "{}")];
@@ -136,9 +108,6 @@ mod tests {
             "a.md:3: no newline at the end of the file",
             "a.md:3: trailing whitespace",
         ];
-        assert_eq!(
-            findings(whitespace_is_clean, &[("a.md", "x \n\ty\nz\r")]),
-            expected
-        );
+        assert_eq!(findings(whitespace_is_clean, &[("a.md", "x \n\ty\nz\r")]), expected);
     }
 }

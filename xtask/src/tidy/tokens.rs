@@ -66,9 +66,7 @@ impl Tokens {
 
     /// Whether `#![text]` is there, `text` being without spaces.
     pub(super) fn has_inner(&self, text: &str) -> bool {
-        self.attributes
-            .iter()
-            .any(|attribute| attribute.is_inner && attribute.text == text)
+        self.attributes.iter().any(|attribute| attribute.is_inner && attribute.text == text)
     }
 
     pub(super) fn attributes(&self) -> &[Attribute] {
@@ -116,11 +114,7 @@ impl Tokens {
         let mut text = group.stream().to_string();
         text.retain(|c| !c.is_whitespace());
         let line = group.span_open().start().line;
-        self.attributes.push(Attribute {
-            text,
-            is_inner,
-            line,
-        });
+        self.attributes.push(Attribute { text, is_inner, line });
         Some(length)
     }
 
@@ -168,12 +162,7 @@ impl Tokens {
             if !continues {
                 let is_macro = is_punct(tokens.get(index), '!')
                     && matches!(tokens.get(index + 1), Some(TokenTree::Group(_)));
-                self.paths.push(Named {
-                    segments,
-                    is_macro,
-                    in_test,
-                    line,
-                });
+                self.paths.push(Named { segments, is_macro, in_test, line });
                 return index;
             }
             index += 2;
@@ -203,12 +192,7 @@ pub(super) fn test_files<'a>(files: &[&'a File]) -> Vec<&'a str> {
             Some((folder, "lib.rs" | "main.rs" | "mod.rs")) => folder,
             _ => file.path.trim_end_matches(".rs"),
         };
-        places.extend(
-            tokens
-                .test_modules
-                .iter()
-                .map(|module| format!("{folder}/{module}")),
-        );
+        places.extend(tokens.test_modules.iter().map(|module| format!("{folder}/{module}")));
     }
     let is_test = |path: &str| {
         places.iter().any(|place| {
@@ -216,27 +200,17 @@ pub(super) fn test_files<'a>(files: &[&'a File]) -> Vec<&'a str> {
             rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
         })
     };
-    files
-        .iter()
-        .map(|file| file.path.as_str())
-        .filter(|path| is_test(path))
-        .collect()
+    files.iter().map(|file| file.path.as_str()).filter(|path| is_test(path)).collect()
 }
 
 /// Whether an attribute, written without spaces, takes its item out of all but test builds.
 fn is_cfg_test(attribute: &str) -> bool {
-    let Some(condition) = attribute
-        .strip_prefix("cfg(")
-        .and_then(|rest| rest.strip_suffix(')'))
+    let Some(condition) = attribute.strip_prefix("cfg(").and_then(|rest| rest.strip_suffix(')'))
     else {
         return false;
     };
-    let all = condition
-        .strip_prefix("all(")
-        .and_then(|rest| rest.strip_suffix(')'));
-    all.map_or(condition == "test", |all| {
-        all.split(',').any(|part| part == "test")
-    })
+    let all = condition.strip_prefix("all(").and_then(|rest| rest.strip_suffix(')'));
+    all.map_or(condition == "test", |all| all.split(',').any(|part| part == "test"))
 }
 
 /// The length in tokens of the item that `tokens` begin with, its attributes included. A field,
@@ -286,20 +260,14 @@ mod tests {
     /// The paths of two names and more, outside tests, as they would be written one by one.
     fn paths(text: &str) -> Vec<String> {
         let tokens = Tokens::scan(text).unwrap();
-        let long = tokens
-            .paths
-            .iter()
-            .filter(|path| path.segments.len() > 1 && !path.in_test);
+        let long = tokens.paths.iter().filter(|path| path.segments.len() > 1 && !path.in_test);
         long.map(|path| path.segments.join("::")).collect()
     }
 
     #[test]
     fn broken_rust_is_found() {
         assert_eq!(findings(parse, &[("a.rs", "fn a() {}\n")]), [""; 0]);
-        assert_eq!(
-            findings(parse, &[("a.rs", "fn a() {}\nfn b( {\n")]).len(),
-            1
-        );
+        assert_eq!(findings(parse, &[("a.rs", "fn a() {}\nfn b( {\n")]).len(), 1);
     }
 
     #[test]
@@ -312,13 +280,8 @@ mod tests {
     #[test]
     fn lists_are_taken_apart() {
         let text = "use std::{fs, io::{self, Read as _, prelude::*}, sync::Arc};\n";
-        let expected = [
-            "std::fs",
-            "std::io::self",
-            "std::io::Read",
-            "std::io::prelude::*",
-            "std::sync::Arc",
-        ];
+        let expected =
+            ["std::fs", "std::io::self", "std::io::Read", "std::io::prelude::*", "std::sync::Arc"];
         assert_eq!(paths(text), expected);
     }
 
@@ -326,19 +289,14 @@ mod tests {
     fn paths_in_types_blocks_and_macros_are_seen() {
         let text =
             "fn f(x: ::a::b<c::d>) -> <e::f as g::h>::I {\n  j!(k::l);\n  m::<n::o>::p(x)\n}\n";
-        assert_eq!(
-            paths(text),
-            ["a::b", "c::d", "e::f", "g::h", "k::l", "n::o"]
-        );
+        assert_eq!(paths(text), ["a::b", "c::d", "e::f", "g::h", "k::l", "n::o"]);
     }
 
     #[test]
     fn macros_are_told_from_negations() {
         let tokens = Tokens::scan("fn f() {\n  a!(b != c, !(d));\n  e::g! {}\n}\n").unwrap();
         let macros = tokens.paths.iter().filter(|path| path.is_macro);
-        let found: Vec<_> = macros
-            .map(|path| (path.segments.join("::"), path.line))
-            .collect();
+        let found: Vec<_> = macros.map(|path| (path.segments.join("::"), path.line)).collect();
         assert_eq!(found, [("a".to_owned(), 2), ("e::g".to_owned(), 3)]);
     }
 
@@ -352,23 +310,14 @@ mod tests {
                     #[cfg(not(test))]\nuse a::c;\n\
                     #[cfg(any(test, unix))]\nuse a::d;\n";
         assert_eq!(paths(text), ["a::a", "a::b", "a::c", "a::d"]);
-        assert_eq!(
-            paths("#![cfg(test)]\nuse a::a;\nmod m { use a::a; }\n"),
-            [""; 0]
-        );
+        assert_eq!(paths("#![cfg(test)]\nuse a::a;\nmod m { use a::a; }\n"), [""; 0]);
     }
 
     #[test]
     fn test_modules_in_files_of_their_own_are_followed() {
-        let file = |path: &str, text: &str| File {
-            path: path.into(),
-            text: text.into(),
-        };
+        let file = |path: &str, text: &str| File { path: path.into(), text: text.into() };
         let files = [
-            file(
-                "c/src/lib.rs",
-                "mod a;\n#[cfg(test)]\npub(crate) mod tests;\n",
-            ),
+            file("c/src/lib.rs", "mod a;\n#[cfg(test)]\npub(crate) mod tests;\n"),
             file("c/src/tests.rs", "mod deep;\n"),
             file("c/src/tests/deep.rs", ""),
             file("c/src/testsuite.rs", ""),

@@ -16,11 +16,7 @@ pub(super) fn code(tree: &Tree, findings: &mut Vec<Finding>) {
             if let Some(name @ ("todo" | "unimplemented")) =
                 path.segments.last().map(String::as_str)
             {
-                findings.push(Finding::new(
-                    file,
-                    path.line,
-                    format!("{name}!: unfinished code"),
-                ));
+                findings.push(Finding::new(file, path.line, format!("{name}!: unfinished code")));
             }
         }
     }
@@ -31,15 +27,8 @@ pub(super) fn marks(tree: &Tree, findings: &mut Vec<Finding>) {
     for file in &tree.files {
         for (number, line) in file.lines() {
             let is_part = |c: char| c.is_alphanumeric() || c == '_';
-            for word in line
-                .split(|c| !is_part(c))
-                .filter(|word| MARKS.contains(word))
-            {
-                findings.push(Finding::new(
-                    file,
-                    number,
-                    format!("{word}: do it, or drop it"),
-                ));
+            for word in line.split(|c| !is_part(c)).filter(|word| MARKS.contains(word)) {
+                findings.push(Finding::new(file, number, format!("{word}: do it, or drop it")));
             }
         }
     }
@@ -72,10 +61,8 @@ mod tests {
         let good = "// todo!()\nfn f(todo: &str) { todo.len(); g(\"todo!()\") }\n";
         assert_eq!(findings(code, &[("a.rs", good)]), [""; 0]);
         let bad = "fn f() { todo!() }\nfn g() { std::unimplemented!(\"later\") }\n";
-        let expected = [
-            "a.rs:1: todo!: unfinished code",
-            "a.rs:2: unimplemented!: unfinished code",
-        ];
+        let expected =
+            ["a.rs:1: todo!: unfinished code", "a.rs:2: unimplemented!: unfinished code"];
         assert_eq!(findings(code, &[("a.rs", bad)]), expected);
     }
 
@@ -101,9 +88,6 @@ mod tests {
             "mod m {\n#[test]\n#[ignore]\nfn f() {}\n#[cfg_attr(miri, ignore)]\nfn g() {}\n}\n";
         let found = findings(ignored_tests, &[("a.rs", bad)]);
         assert_eq!(found.len(), 2);
-        assert!(
-            found[0].starts_with("a.rs:3: ") && found[1].starts_with("a.rs:5: "),
-            "{found:?}"
-        );
+        assert!(found[0].starts_with("a.rs:3: ") && found[1].starts_with("a.rs:5: "), "{found:?}");
     }
 }

@@ -65,11 +65,7 @@ mod tests {
         let good =
             format!("src{first}x https://a.org{first}\n$HOME{first} ${{A}}{first} /works/\n");
         assert_eq!(findings(belong, &[("a.md", &good)]), [""; 0]);
-        for bad in [
-            format!("{first}x"),
-            format!("cd {first}main"),
-            format!("({second}.0)"),
-        ] {
+        for bad in [format!("{first}x"), format!("cd {first}main"), format!("({second}.0)")] {
             let found = findings(belong, &[("CHANGELOG.md", &bad)]);
             assert_eq!(found.len(), 1, "{bad}: {found:?}");
         }
@@ -81,11 +77,8 @@ mod tests {
                     subsession 4\nsession #x\n";
         assert_eq!(findings(belong, &[("a.md", good)]), [""; 0]);
         for noun in NUMBERED {
-            for bad in [
-                format!("{noun} 12"),
-                format!("(see {noun} #7)"),
-                format!("X {noun} 1, y"),
-            ] {
+            for bad in [format!("{noun} 12"), format!("(see {noun} #7)"), format!("X {noun} 1, y")]
+            {
                 let bad = bad.replace("X i", "X I");
                 assert_eq!(findings(belong, &[("a.rs", &bad)]).len(), 1, "{bad}");
                 assert_eq!(findings(belong, &[("CHANGELOG.md", &bad)]), [""; 0]);
