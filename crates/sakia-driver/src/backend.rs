@@ -40,7 +40,8 @@ pub unsafe trait Backend: 'static {
     /// Entries pushed and not yet consumed.
     fn sq_pending(&self) -> u32;
 
-    /// Queues an entry. `None` when the queue is full.
+    /// Queues an entry. `None` when the queue is full. The driver uses each `user_data` of an operation
+    /// once, so that whatever comes for it later is known to be stale.
     ///
     /// # Safety
     ///
@@ -61,7 +62,8 @@ pub unsafe trait Backend: 'static {
     fn submit(&mut self) -> io::Result<()>;
 
     /// Lets pending entries be consumed, finishes what has become ready, and waits for at least
-    /// `min_complete` completions to be ready to be reaped, or until `timeout` has passed.
+    /// `min_complete` completions to be ready to be reaped, or until `timeout` has passed. It may come
+    /// back earlier with fewer: after a signal, for one.
     ///
     /// # Errors
     /// See the trait.

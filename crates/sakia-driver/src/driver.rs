@@ -16,6 +16,7 @@ use crate::backend::{Backend, RemoteWake};
 use crate::core::{Core, Phase, Wait};
 use crate::fd::Fd;
 use crate::handle::{Handle, Shared};
+use crate::sim::Sim;
 use crate::uring::Uring;
 
 /// How long a dropped driver waits for the kernel to give memory back.
@@ -193,6 +194,14 @@ impl<H: Host + 'static> Driver<Uring<H>> {
     /// Gives a descriptor to the driver, which closes it when its last user is gone.
     pub fn adopt(&self, fd: OwnedFd) -> Fd {
         self.handle.own(fd.into_raw_fd())
+    }
+}
+
+impl Driver<Sim> {
+    /// Gives a descriptor of the simulated kernel to the driver, which closes it when its last user is
+    /// gone.
+    pub fn adopt(&self, raw: i32) -> Fd {
+        self.handle.own(raw)
     }
 }
 

@@ -199,6 +199,9 @@ impl<B: Backend> Shared<B> {
         struct Free<'a, B: Backend>(&'a Shared<B>, SlotRef, Storage);
         impl<B: Backend> Drop for Free<'_, B> {
             fn drop(&mut self) {
+                if mutant!("dispose_panic_keeps_slot") && std::thread::panicking() {
+                    return;
+                }
                 self.0.core.borrow_mut().release(self.1, self.2);
             }
         }

@@ -33,7 +33,8 @@ impl Close {
 
 impl<B: Backend> Handle<B> {
     /// Closes `fd`: cancels the operations under way on it, waits for them, then closes. While other
-    /// clones exist it waits for their end too.
+    /// clones exist it waits for their end too, and an operation whose result was not taken has one.
+    /// The kernel cancels by file: operations on a duplicate of the descriptor are hit as well.
     ///
     /// The descriptor is closed even if the handle is dropped; the result is lost then, and a failure
     /// counted.

@@ -8,14 +8,14 @@
 //! | waits for a pipe | 0 | with `ECANCELED` |
 //! | is with a worker that has not begun | 0 | with `ECANCELED` |
 //! | is with a worker that has begun | `EALREADY` | by itself |
+//! | is ready, on a pipe, and not looked at yet | 0 | with `ECANCELED` |
+//! | is ready, on a pipe, and being looked at | `EALREADY` | by itself; with `ECANCELED` if it would wait |
 //! | is ready, on a file | `ENOENT` | by itself |
-//! | is ready, on a pipe, and nobody has looked | 0 | with `ECANCELED` |
-//! | is ready, on a pipe | `EALREADY` | by itself, or with `ECANCELED` if it would wait again |
 //! | was canceled before | `ENOENT` | with `ECANCELED` |
 //! | is stuck | `EALREADY` | never |
 //!
-//! Chance decides between the first two where there are two. The faults `CancelTooLate` and `CancelAlready` decide
-//! for a cancel that could go either way.
+//! Chance decides whether a worker has begun and a pipe is being looked at. The faults `CancelTooLate`
+//! and `CancelAlready` decide for a cancel that could go either way.
 //!
 //! Source: `io_uring_cancelation(7)`, `io_uring_prep_cancel(3)`.
 

@@ -387,7 +387,7 @@ impl Machine {
         self.flush_overflow();
         self.finish_ready(round);
         let wanted = min_complete.min(self.queue.cq_entries());
-        // Too far away to be a time is no deadline.
+        // A deadline too far away to be a time is none.
         let deadline = timeout.and_then(|timeout| self.kernel.now.checked_add(timeout));
         // Whoever waits sees at least what it waits for, however short the queue pretends to be.
         while self.queue.ready() < wanted {

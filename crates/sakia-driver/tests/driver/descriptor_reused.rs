@@ -108,8 +108,7 @@ fn closing_ends_what_waits_for_room() {
     stage.state().cancels = Cancels::Fail;
     let fd = stage.open(&driver, FILE);
     let counter = DropCounter::new();
-    let mut reads: Vec<_> =
-        (0..6).map(|_| driver.read(&fd, Buf::new(8, &counter), 0)).collect();
+    let mut reads: Vec<_> = (0..6).map(|_| driver.read(&fd, Buf::new(8, &counter), 0)).collect();
     driver.turn(Wait::Poll).unwrap();
     assert_eq!(stage.in_flight(Opcode::READ).len(), 3); // as many as there are credits
     let mut close = driver.close(fd);
@@ -314,8 +313,7 @@ pub fn scene() {
             driver.turn(Wait::Poll).unwrap();
         }
         drop(opens.split_off(4)); // late results
-        let files: Vec<_> =
-            opens.iter_mut().map(|open| finish(&driver, open).unwrap()).collect();
+        let files: Vec<_> = opens.iter_mut().map(|open| finish(&driver, open).unwrap()).collect();
         let (fd, _write) = pipe(&driver);
         let mut reads: Vec<_> = (0..4).map(|_| driver.read(&fd, vec![0; 8], 0)).collect();
         reads.extend(files.iter().map(|file| driver.read(file, vec![0; 8], 0)));

@@ -17,10 +17,8 @@ fn in_the_backlog() {
     let (driver, stage) = scripted(2, 4);
     let fd = stage.open(&driver, FILE);
     let counter = DropCounter::new();
-    let mut pushed: Vec<_> =
-        (0..3).map(|_| driver.read(&fd, Buf::new(8, &counter), 0)).collect();
-    let mut waiting: Vec<_> =
-        (0..3).map(|_| driver.read(&fd, Buf::new(8, &counter), 0)).collect();
+    let mut pushed: Vec<_> = (0..3).map(|_| driver.read(&fd, Buf::new(8, &counter), 0)).collect();
+    let mut waiting: Vec<_> = (0..3).map(|_| driver.read(&fd, Buf::new(8, &counter), 0)).collect();
     assert_eq!(driver.counters().backlogged, 3);
     drop(waiting.remove(1)); // the middle of the list
     assert_eq!(counter.dropped(), 1, "no entry names it");

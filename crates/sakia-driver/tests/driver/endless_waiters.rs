@@ -5,7 +5,9 @@ use std::os::fd::OwnedFd;
 
 use sakia_driver::{Driver, Fd, Op, Poll, PollEvents, Read, Uring, Wait};
 
-use crate::support::{Buf, DropCounter, TempDir, drain, finish, pipe, sized, turn_until, write_all};
+use crate::support::{
+    Buf, DropCounter, TempDir, drain, finish, pipe, sized, turn_until, write_all,
+};
 
 const PIPES: usize = 100;
 /// Polls of each pipe, and reads of each other pipe.
@@ -99,8 +101,7 @@ fn are_dropped_before_the_kernel_saw_all_of_them() {
     let driver = sized(8, 16);
     let counter = DropCounter::new();
     let (fd, write) = pipe(&driver);
-    let mut reads: Vec<_> =
-        (0..1000).map(|_| driver.read(&fd, Buf::new(1, &counter), 0)).collect();
+    let mut reads: Vec<_> = (0..1000).map(|_| driver.read(&fd, Buf::new(1, &counter), 0)).collect();
     while let Some(read) = reads.pop() {
         drop(read);
         if reads.len() % 7 == 0 {

@@ -122,8 +122,7 @@ pub fn scene_with_done_operations() {
     let counter = DropCounter::new();
     let driver = driver();
     let fd = driver.adopt(File::open(folder.file("file", 4096)).unwrap().into());
-    let mut reads: Vec<_> =
-        (0..4).map(|_| driver.read(&fd, Buf::new(64, &counter), 0)).collect();
+    let mut reads: Vec<_> = (0..4).map(|_| driver.read(&fd, Buf::new(64, &counter), 0)).collect();
     turn_until(&driver, || driver.in_flight() == 0);
     in_child(|| {
         let (result, buf) = reads[0].try_take().expect("done before the fork");

@@ -93,8 +93,7 @@ fn entries_not_consumed_can_still_be_taken_back() {
     let (driver, stage) = scripted(8, 16);
     let fd = stage.open(&driver, PIPE);
     let counter = DropCounter::new();
-    let mut reads: Vec<_> =
-        (0..5).map(|_| driver.read(&fd, Buf::new(1, &counter), 0)).collect();
+    let mut reads: Vec<_> = (0..5).map(|_| driver.read(&fd, Buf::new(1, &counter), 0)).collect();
     stage.state().failures.push_back(Errno::BUSY);
     driver.turn(Wait::Poll).unwrap();
     assert_eq!(stage.state().naps, 1);

@@ -6,6 +6,7 @@
 //! long they wait for what must happen.
 
 mod arena;
+mod cancel_of_each;
 mod children;
 mod counted;
 mod descriptor_reused;

@@ -60,9 +60,8 @@ fn what_cannot_be_opened() {
     let folder = TempDir::new();
     let path = folder.file("file", 10);
     let driver = driver();
-    let failure = |path: CString, flags| {
-        errno(finish(&driver, &mut driver.open(None, path, flags, 0o600)))
-    };
+    let failure =
+        |path: CString, flags| errno(finish(&driver, &mut driver.open(None, path, flags, 0o600)));
     assert_eq!(failure(c(folder.join("none")), RDONLY), Errno::NOENT);
     assert_eq!(failure(c(""), RDONLY), Errno::NOENT);
     assert_eq!(failure(c(path.join("below")), RDONLY), Errno::NOTDIR);

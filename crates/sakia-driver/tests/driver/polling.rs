@@ -82,9 +82,8 @@ fn of_what_has_no_readiness() {
     // A regular file is always ready, or cannot be polled: kernels differ.
     match finish(&driver, &mut driver.poll(&file, PollEvents::READABLE)) {
         Ok(events) => assert!(events.contains(PollEvents::READABLE)),
-        Err(error) => assert!(matches!(
-            Errno::from_io_error(&error),
-            Some(Errno::BADF | Errno::PERM)
-        )),
+        Err(error) => {
+            assert!(matches!(Errno::from_io_error(&error), Some(Errno::BADF | Errno::PERM)))
+        }
     }
 }

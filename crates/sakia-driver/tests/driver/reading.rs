@@ -164,8 +164,7 @@ fn from_pipes_and_sockets_until_they_end() {
 #[test]
 fn from_descriptors_that_do_not_block() {
     let driver = driver();
-    let (read_end, write) =
-        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
+    let (read_end, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
     let fd = driver.adopt(read_end);
     let mut read = driver.read(&fd, vec![0; 8], 0);
     driver.turn(Wait::Poll).unwrap();

@@ -85,8 +85,7 @@ fn results_of_many_at_a_time_do_not_mix() {
     let driver = driver();
     let paths: Vec<_> = (0..100).map(|len| folder.file(&len.to_string(), len)).collect();
     for _ in 0..10 {
-        let mut statx: Vec<_> =
-            paths.iter().map(|path| driver.statx(None, c(path), 0)).collect();
+        let mut statx: Vec<_> = paths.iter().map(|path| driver.statx(None, c(path), 0)).collect();
         driver.turn(Wait::Poll).unwrap();
         drop(statx.split_off(50)); // while workers write their results
         for (len, statx) in statx.iter_mut().enumerate() {

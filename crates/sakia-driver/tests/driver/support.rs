@@ -225,11 +225,7 @@ pub struct Hooks {
 
 impl Default for Hooks {
     fn default() -> Self {
-        Self {
-            on_clone: Box::new(|| ()),
-            on_wake: Box::new(|| ()),
-            on_drop: Box::new(|| ()),
-        }
+        Self { on_clone: Box::new(|| ()), on_wake: Box::new(|| ()), on_drop: Box::new(|| ()) }
     }
 }
 

@@ -5,9 +5,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use sakia_driver::{Driver, Op, Read, Uring, Wait};
 
-use crate::support::{
-    Buf, DropCounter, Reuse, TempDir, content, driver, open_direct, poll_once,
-};
+use crate::support::{Buf, DropCounter, Reuse, TempDir, content, driver, open_direct, poll_once};
 
 const READS: usize = 512;
 const LEN: usize = 64 << 10;

@@ -157,8 +157,7 @@ fn on_the_real_kernel() {
     let (raw, ours) = (fd.raw(), identity(fd.raw()));
     let counter = DropCounter::new();
     let (waker, wakes) = counting_waker();
-    let mut stuck: Vec<_> =
-        (0..4).map(|_| driver.read(&fd, Buf::new(4096, &counter), 0)).collect();
+    let mut stuck: Vec<_> = (0..4).map(|_| driver.read(&fd, Buf::new(4096, &counter), 0)).collect();
     for read in &mut stuck {
         assert!(poll_with(read, &waker).is_pending());
     }

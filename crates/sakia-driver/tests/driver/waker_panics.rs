@@ -213,8 +213,7 @@ fn during_the_end() {
     let counter = DropCounter::new();
     let (good, wakes) = counting_waker();
     let bad = waker(Hooks { on_wake: panicking("wake"), ..Hooks::default() });
-    let mut reads: Vec<_> =
-        (0..10).map(|_| driver.read(&fd, Buf::new(1, &counter), 0)).collect();
+    let mut reads: Vec<_> = (0..10).map(|_| driver.read(&fd, Buf::new(1, &counter), 0)).collect();
     for (number, read) in reads.iter_mut().enumerate() {
         let waker = if number % 2 == 0 { &bad } else { &good };
         assert!(poll_with(read, waker).is_pending());

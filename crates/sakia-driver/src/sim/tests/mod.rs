@@ -2,6 +2,7 @@
 
 mod cancel;
 mod determinism;
+mod driver;
 mod faults;
 mod files;
 mod late;

@@ -1,0 +1,148 @@
+//! The driver on the simulated kernel: random programs under every fault.
+
+use std::time::Duration;
+
+use crate::sim::random::Random;
+use crate::sim::{FaultKind, Sim, SimHandle};
+use crate::{Driver, Fd, Op, Read, Wait, Write};
+
+/// What the file holds: the byte at each offset is the offset.
+const FILE_BYTES: u64 = 256;
+const READ_BYTES: u64 = 40;
+
+/// A driver on a kernel with tiny queues that misbehaves often, and what the program has under way.
+struct Program {
+    driver: Driver<Sim>,
+    random: Random,
+    reads: Vec<(u64, Op<Read<Vec<u8>>, Sim>)>,
+    pipe_reads: Vec<Op<Read<Vec<u8>>, Sim>>,
+    pipe_writes: Vec<Op<Write<Vec<u8>>, Sim>>,
+}
+
+impl Program {
+    /// Starts, drops, cancels or forgets something.
+    fn step(&mut self, file: &Fd, pipe: &(Fd, Fd)) {
+        let driver = &self.driver;
+        match self.random.below(6) {
+            0 | 1 => {
+                let offset = self.random.below(FILE_BYTES - READ_BYTES);
+                let read = driver.read(file, vec![0; READ_BYTES as usize], offset);
+                self.reads.push((offset, read));
+            }
+            2 => drop(driver.read(&pipe.0, vec![0; 10], 0)),
+            3 => {
+                let mut read = driver.read(&pipe.0, vec![0; 10], 0);
+                if self.random.below(2) == 0 {
+                    read.cancel();
+                }
+                self.pipe_reads.push(read);
+            }
+            4 => self.pipe_writes.push(driver.write(&pipe.1, vec![7; 5], 0)),
+            _ => drop(driver.fsync(file, false)),
+        }
+        if self.random.below(3) == 0 {
+            driver.turn(Wait::Poll).unwrap();
+        }
+        if self.random.below(4) == 0 {
+            driver.turn(Wait::For(Duration::from_micros(300))).unwrap();
+        }
+        if self.random.below(5) == 0 {
+            self.pipe_reads.clear();
+            self.pipe_writes.clear();
+        }
+    }
+
+    /// Takes what is done: what was read is what the file holds there.
+    fn check(&mut self) {
+        self.reads.retain_mut(|(offset, read)| {
+            let Some((result, buf)) = read.try_take() else { return true };
+            if let Ok(len) = result {
+                assert!(len > 0, "a read within the file is not its end");
+                for (place, &byte) in buf[..len].iter().enumerate() {
+                    assert_eq!(u64::from(byte), *offset + place as u64);
+                }
+            }
+            false
+        });
+    }
+}
+
+/// Opens the file, however often that fails.
+fn open(driver: &Driver<Sim>) -> Fd {
+    for _ in 0..1000 {
+        let mut open = driver.open(None, c"file".to_owned(), 2, 0);
+        let opened = loop {
+            driver.turn(Wait::For(Duration::from_millis(2))).unwrap();
+            if let Some(opened) = open.try_take() {
+                break opened;
+            }
+        };
+        if let Ok(file) = opened {
+            return file;
+        }
+    }
+    panic!("the file cannot be opened");
+}
+
+/// Runs one program to its end. With `stuck` some operations never complete.
+fn run(seed: u64, stuck: bool) -> SimHandle {
+    let sim = Sim::builder(seed)
+        .entries(4, 8)
+        .chaos(1 << 11)
+        .late_writes(1 << 13)
+        .pipe_bytes(16)
+        .keep_log(false)
+        .build();
+    let kernel = sim.handle();
+    kernel.create_file("file", (0..FILE_BYTES).map(|offset| offset as u8).collect::<Vec<_>>());
+    let driver = Driver::new(sim);
+    let (receiver, sender) = kernel.pipe();
+    let pipe = (driver.adopt(receiver), driver.adopt(sender));
+    let file = open(&driver);
+    if stuck {
+        kernel.set_fault(FaultKind::Stuck, 1 << 11);
+    }
+    let mut program = Program {
+        driver,
+        random: Random::new(seed),
+        reads: Vec::new(),
+        pipe_reads: Vec::new(),
+        pipe_writes: Vec::new(),
+    };
+    for _ in 0..60 {
+        program.step(&file, &pipe);
+        program.check();
+    }
+    let Program { driver, reads, pipe_reads, pipe_writes, .. } = program;
+    drop((reads, pipe_reads, pipe_writes, pipe, file));
+    let drained = driver.shutdown(Duration::from_secs(1));
+    if !stuck {
+        assert_eq!(drained.leaked, 0, "seed {seed}");
+        assert_eq!(kernel.open_descriptors(), 0, "seed {seed}");
+    }
+    // What the kernel still holds it may still write to: the memory must be there.
+    let had_memory = kernel.run_late();
+    assert!(stuck || had_memory == 0, "seed {seed}");
+    kernel
+}
+
+#[test]
+fn random_programs_lose_nothing_and_leak_nothing() {
+    for seed in 0..if cfg!(miri) { 3 } else { 1000 } {
+        run(seed, false);
+    }
+}
+
+#[test]
+fn random_programs_on_a_kernel_that_keeps_memory_for_ever() {
+    for seed in 0..if cfg!(miri) { 0 } else { 500 } {
+        run(seed, true);
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for seed in 0..if cfg!(miri) { 1 } else { 50 } {
+        assert_eq!(run(seed, false).log_hash(), run(seed, false).log_hash(), "seed {seed}");
+    }
+}
