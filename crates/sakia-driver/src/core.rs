@@ -319,7 +319,9 @@ impl<B: Backend> Core<B> {
         }
         let idle = self.counters.finished == finished_before && !self.is_unsettled();
         let result = match wait {
-            Wait::Forever if idle && (self.in_flight > 0 || self.can_be_woken) => self.drain(true, None),
+            Wait::Forever if idle && (self.in_flight > 0 || self.can_be_woken) => {
+                self.drain(true, None)
+            }
             Wait::For(timeout) if idle && !timeout.is_zero() => self.drain(true, Some(timeout)),
             _ => self.drain(false, None),
         };

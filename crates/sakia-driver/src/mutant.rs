@@ -1,7 +1,7 @@
 //! Known bugs that can be switched on, to show that the tests catch them.
 //!
 //! A build with `--cfg sakia_mutants` reads the environment variable `SAKIA_MUTANT` once and
-//! behaves wrongly in the one place with that name. In every other build [`mutant!`] is the
+//! behaves wrongly in the one place with that name. In every other build `mutant!` is the
 //! constant `false`, and no wrong code is compiled in. `cargo xtask mutants` runs the suite for each
 //! name in [`ALL`] and fails for one that survives.
 
@@ -30,8 +30,14 @@ pub const ALL: &[(&str, &str)] = &[
     ("again_is_fatal", "a kernel that has no room for the moment ends the driver"),
     ("excess_cancels_count", "completions of requests to cancel are believed, however many come"),
     ("newcomers_overtake", "an operation is pushed although older ones of its class wait for room"),
-    ("dropped_close_forgotten", "dropping the handle of a pending close leaves the descriptor open"),
-    ("foreign_fd_accepted", "a descriptor of another driver is used as if it were the driver's own"),
+    (
+        "dropped_close_forgotten",
+        "dropping the handle of a pending close leaves the descriptor open",
+    ),
+    (
+        "foreign_fd_accepted",
+        "a descriptor of another driver is used as if it were the driver's own",
+    ),
     ("memory_not_kept", "the driver's memory is freed though handles of operations refer to it"),
     ("lost_handle_waits", "a handle whose operation was given up waits for ever"),
     ("wakes_inside_borrow", "a waker is called while the driver is borrowed"),

@@ -5,6 +5,11 @@
 //! environment it fails instead. No test makes a statement about time: `SAKIA_TEST_PATIENCE_S` is how
 //! long they wait for what must happen.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "the failure of a test, or of what it calls, is its report"
+)]
+
 mod arena;
 mod cancel_of_each;
 mod children;

@@ -10,13 +10,17 @@ use crate::{Driver, Fd, Op, Read, Wait, Write};
 const FILE_BYTES: u64 = 256;
 const READ_BYTES: u64 = 40;
 
+type ReadOp = Op<Read<Vec<u8>>, Sim>;
+type WriteOp = Op<Write<Vec<u8>>, Sim>;
+
 /// A driver on a kernel with tiny queues that misbehaves often, and what the program has under way.
 struct Program {
     driver: Driver<Sim>,
     random: Random,
-    reads: Vec<(u64, Op<Read<Vec<u8>>, Sim>)>,
-    pipe_reads: Vec<Op<Read<Vec<u8>>, Sim>>,
-    pipe_writes: Vec<Op<Write<Vec<u8>>, Sim>>,
+    /// Reads of the file with their offsets.
+    reads: Vec<(u64, ReadOp)>,
+    pipe_reads: Vec<ReadOp>,
+    pipe_writes: Vec<WriteOp>,
 }
 
 impl Program {
