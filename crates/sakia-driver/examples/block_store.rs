@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::fs::OpenOptions;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use sakia_driver::{Driver, Fd, Op, Operation, Uring, Wait};
@@ -19,12 +20,13 @@ const DEPTH: usize = 32;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args_os().skip(1);
-    let path = args.next().unwrap_or_else(|| std::env::temp_dir().join("sakia-blocks").into());
+    let path = args.next().map_or_else(|| std::env::temp_dir().join("sakia-blocks"), PathBuf::from);
     let blocks: u64 = match args.next() {
         Some(text) => text.to_str().ok_or("BLOCKS is not a number")?.parse()?,
         None => 16_384,
     };
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
+    let file = file.map_err(|error| format!("open {}: {error}", path.display()))?;
 
     // The driver belongs to this thread. From here on it owns the descriptor.
     let driver = Driver::uring()?;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use sakia_ring::Host;
 
+use crate::auto::Auto;
 use crate::backend::{Backend, RemoteWake};
 use crate::core::{Core, Phase, Wait};
 use crate::fd::Fd;
@@ -193,6 +194,18 @@ impl<B: Backend> Driver<B> {
 impl<H: Host + 'static> Driver<Uring<H>> {
     /// Gives a descriptor to the driver, which closes it when its last user is gone.
     pub fn adopt(&self, fd: OwnedFd) -> Fd {
+        self.handle.own(fd.into_raw_fd())
+    }
+}
+
+impl Driver<Auto> {
+    /// Gives a descriptor to the driver, which closes it when its last user is gone.
+    ///
+    /// # Panics
+    /// On the simulated kernel, to which a descriptor of the process means nothing.
+    pub fn adopt(&self, fd: OwnedFd) -> Fd {
+        let is_simulated = self.with_backend(|backend| matches!(backend, Auto::Sim(_)));
+        assert_ne!(is_simulated, Some(true), "{fd:?} is none of the simulated kernel's");
         self.handle.own(fd.into_raw_fd())
     }
 }

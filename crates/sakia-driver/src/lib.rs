@@ -38,6 +38,7 @@
 pub mod mutant;
 
 mod arena;
+mod auto;
 mod backend;
 mod buf;
 mod core;
@@ -53,6 +54,7 @@ mod slab;
 mod uring;
 
 pub use arena::{Arena, FixedBuf};
+pub use auto::{Auto, Choice, Policy};
 pub use backend::{Backend, Descriptors, FileKind, RemoteWake};
 pub use buf::{BufResult, IoBuf, IoBufMut, MAX_RW_BYTES, Slice};
 pub use core::Wait;

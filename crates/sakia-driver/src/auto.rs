@@ -1,0 +1,216 @@
+//! The backend that this machine offers, chosen when the program runs.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sakia_ring::{Builder, Cqe, Entered, Opcode, Position, Ring, SetupError, SetupReport, Sqe};
+
+use crate::backend::{Backend, Descriptors, RemoteWake};
+use crate::sim::Sim;
+use crate::uring::Uring;
+
+/// Which backend to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Policy {
+    /// The best one that this machine offers.
+    #[default]
+    Auto,
+    /// The ring, or nothing.
+    Uring,
+}
+
+impl Policy {
+    /// What the environment variable `SAKIA_DRIVER` asks for; [`Auto`](Policy::Auto) when it is not
+    /// set, or empty.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a value that is none of the known ones, with their list.
+    pub fn from_environment(value: Option<&OsStr>) -> io::Result<Self> {
+        let Some(value) = value else { return Ok(Self::Auto) };
+        match value.to_str() {
+            Some("" | "auto") => Ok(Self::Auto),
+            Some("uring") => Ok(Self::Uring),
+            _ => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("SAKIA_DRIVER={} is none of auto, uring", value.to_string_lossy()),
+            )),
+        }
+    }
+}
+
+/// Which backend was chosen, and why.
+#[derive(Debug)]
+pub struct Choice {
+    name: &'static str,
+    report: Option<SetupReport>,
+    refusal: Option<SetupError>,
+}
+
+impl Choice {
+    /// What the backend is called: `uring` or `sim`.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What the kernel granted, if there is a ring.
+    pub fn report(&self) -> Option<&SetupReport> {
+        self.report.as_ref()
+    }
+
+    /// Why there is no ring, if that is the reason for the choice.
+    pub fn refusal(&self) -> Option<&SetupError> {
+        self.refusal.as_ref()
+    }
+}
+
+impl fmt::Display for Choice {
+    /// One line: the backend, and the reason if it is not the ring.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)?;
+        match &self.refusal {
+            Some(refusal) => write!(f, ": {refusal}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// One of the backends. Each call costs a branch more than on the backend itself.
+#[expect(clippy::large_enum_variant, reason = "there is one per driver, which never moves")]
+#[derive(Debug)]
+pub enum Auto {
+    /// The kernel's ring.
+    Uring(Uring),
+    /// The simulated kernel.
+    Sim(Sim),
+}
+
+impl Auto {
+    /// The backend that `policy` and this machine lead to, for the calling thread. `ring` says how a
+    /// ring is to be set up.
+    ///
+    /// # Errors
+    /// - Why there is no ring: a [`SetupError`] within, which a refusal is only if the policy wants a
+    ///   ring or nothing.
+    pub fn new(policy: Policy, ring: Builder) -> io::Result<(Self, Choice)> {
+        match policy {
+            Policy::Auto | Policy::Uring => {
+                let ring = ring.build()?;
+                let report = Some(ring.report().clone());
+                let choice = Choice { name: "uring", report, refusal: None };
+                Ok((Self::Uring(Uring::from_ring(ring)), choice))
+            }
+        }
+    }
+
+    /// As [`new`](Auto::new) with the default policy and ring.
+    ///
+    /// # Errors
+    /// See [`new`](Auto::new).
+    pub fn detect() -> io::Result<(Self, Choice)> {
+        Self::new(Policy::default(), Ring::builder())
+    }
+
+    /// The simulated kernel.
+    pub fn simulated(sim: Sim) -> (Self, Choice) {
+        (Self::Sim(sim), Choice { name: "sim", report: None, refusal: None })
+    }
+}
+
+/// Calls a method of the backend that it is.
+macro_rules! each {
+    ($self:expr, $backend:ident => $call:expr) => {
+        match $self {
+            Auto::Uring($backend) => $call,
+            Auto::Sim($backend) => $call,
+        }
+    };
+}
+
+// SAFETY: each call goes to a backend that keeps the promise.
+unsafe impl Backend for Auto {
+    #[inline(always)]
+    fn sq_entries(&self) -> u32 {
+        each!(self, backend => backend.sq_entries())
+    }
+
+    fn cq_entries(&self) -> u32 {
+        each!(self, backend => backend.cq_entries())
+    }
+
+    #[inline(always)]
+    fn sq_pending(&self) -> u32 {
+        each!(self, backend => backend.sq_pending())
+    }
+
+    #[inline(always)]
+    unsafe fn push(&mut self, sqe: Sqe) -> Option<Position> {
+        // SAFETY: the caller's duties are the same.
+        each!(self, backend => unsafe { backend.push(sqe) })
+    }
+
+    fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
+        each!(self, backend => backend.make_nop(position, user_data))
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        each!(self, backend => backend.submit())
+    }
+
+    #[inline(always)]
+    fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered> {
+        each!(self, backend => backend.enter(min_complete, timeout))
+    }
+
+    #[inline(always)]
+    fn cq_ready(&self) -> u32 {
+        each!(self, backend => backend.cq_ready())
+    }
+
+    #[inline(always)]
+    fn reap(&mut self, out: &mut [Cqe]) -> usize {
+        each!(self, backend => backend.reap(out))
+    }
+
+    #[inline(always)]
+    fn needs_enter(&self) -> bool {
+        each!(self, backend => backend.needs_enter())
+    }
+
+    fn is_overflowing(&self) -> bool {
+        each!(self, backend => backend.is_overflowing())
+    }
+
+    fn is_intact(&self) -> bool {
+        each!(self, backend => backend.is_intact())
+    }
+
+    fn supports(&self, opcode: Opcode) -> bool {
+        each!(self, backend => backend.supports(opcode))
+    }
+
+    unsafe fn register_buffer(&mut self, addr: *mut u8, len: usize) -> io::Result<()> {
+        // SAFETY: the caller's duties are the same.
+        each!(self, backend => unsafe { backend.register_buffer(addr, len) })
+    }
+
+    fn now(&self) -> Duration {
+        each!(self, backend => backend.now())
+    }
+
+    fn nap(&mut self, duration: Duration) {
+        each!(self, backend => backend.nap(duration));
+    }
+
+    fn remote_wake(&mut self) -> io::Result<Arc<dyn RemoteWake>> {
+        each!(self, backend => backend.remote_wake())
+    }
+
+    fn descriptors(&self) -> Rc<dyn Descriptors> {
+        each!(self, backend => backend.descriptors())
+    }
+}

@@ -1,0 +1,259 @@
+//! One thread's tasks: the queue, the turns, and the way in from other threads.
+//!
+//! A task is woken by putting it on its thread's queue: directly when that thread wakes it, through the
+//! thread's inbox otherwise. A round of the loop runs at most [`BATCH`] tasks, oldest first, then gives
+//! the driver a turn; so neither tasks that always yield nor operations that are always ready keep the
+//! others waiting.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use async_task::Runnable;
+use sakia_driver::{Auto, Driver, RemoteWake, Wait};
+use send_wrapper::SendWrapper;
+use slab::Slab;
+
+use crate::join::{Contain, JoinHandle, Outcome};
+use crate::remote::Remote;
+
+/// Tasks run in one round.
+const BATCH: usize = 32;
+
+thread_local! {
+    /// The runtime that the calling code runs in.
+    static CURRENT: RefCell<Option<Rc<Local>>> = const { RefCell::new(None) };
+    /// The address of its inbox, to tell it from others quickly; null outside.
+    static CURRENT_REMOTE: Cell<*const Remote> = const { Cell::new(std::ptr::null()) };
+}
+
+/// What a runtime thread consists of.
+pub(crate) struct Local {
+    /// Tasks to run, oldest first.
+    queue: RefCell<VecDeque<Runnable>>,
+    /// The waker of each live task, to end it with the runtime.
+    tasks: RefCell<Slab<Waker>>,
+    pub(crate) remote: Arc<Remote>,
+    pub(crate) driver: Driver<Auto>,
+    /// The inboxes of all threads of the runtime, this one's included.
+    pub(crate) threads: Arc<[Arc<Remote>]>,
+}
+
+/// The runtime that the calling code runs in.
+///
+/// # Panics
+/// Outside of one.
+pub(crate) fn current() -> Rc<Local> {
+    try_current().expect("this needs a runtime: call it within `sakia::block_on` or a task")
+}
+
+pub(crate) fn try_current() -> Option<Rc<Local>> {
+    // A destructor of another thread-local may come here after this one is gone.
+    CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+}
+
+/// Makes a runtime the current one until dropped, when the one before is again.
+pub(crate) struct Entered {
+    previous: Option<Rc<Local>>,
+}
+
+impl Entered {
+    pub(crate) fn new(local: &Rc<Local>) -> Self {
+        let previous = set_current(Some(Rc::clone(local)));
+        Self { previous }
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        set_current(self.previous.take());
+    }
+}
+
+fn set_current(local: Option<Rc<Local>>) -> Option<Rc<Local>> {
+    let remote = local.as_ref().map_or(std::ptr::null(), |local| Arc::as_ptr(&local.remote));
+    let swap = |current: &RefCell<Option<Rc<Local>>>| current.replace(local);
+    // Gone only while the thread ends; then nothing is looked up any more either.
+    CURRENT_REMOTE.try_with(|cell| cell.set(remote)).ok();
+    CURRENT.try_with(swap).ok().flatten()
+}
+
+/// Puts a task that was woken where its thread will find it. Called on any thread.
+fn schedule(remote: &Arc<Remote>, runnable: Runnable) {
+    let is_here = CURRENT_REMOTE.try_with(|cell| cell.get() == Arc::as_ptr(remote));
+    if is_here == Ok(true) {
+        CURRENT.with(|current| {
+            let current = current.borrow();
+            let local = current.as_ref().expect("set together with the inbox's address");
+            local.queue.borrow_mut().push_back(runnable);
+        });
+    } else if let Err(runnable) = remote.send(runnable) {
+        // The runtime is gone, and with it the only thread on which the task's future may be dropped.
+        std::mem::forget(runnable);
+    }
+}
+
+/// Starts a task on the calling thread's runtime. It runs when the caller next waits.
+///
+/// A panic in it ends the task only, and is what its handle resolves to.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    current().spawn(future)
+}
+
+/// Starts a task on thread number `thread` of the calling thread's runtime, `0..threads`. The future is
+/// made there, by `start`, so it need not be `Send`.
+///
+/// # Panics
+/// Outside of a runtime, and when it has no such thread.
+pub fn spawn_on<S, F>(thread: usize, start: S) -> JoinHandle<F::Output>
+where
+    S: FnOnce() -> F + Send + 'static,
+    F: Future + 'static,
+    F::Output: Send + 'static,
+{
+    let local = current();
+    let count = local.threads.len();
+    assert!(thread < count, "thread {thread} of a runtime with {count}");
+    spawn_to(&local.threads[thread], start)
+}
+
+/// As [`spawn_on`], to any thread's inbox.
+pub(crate) fn spawn_to<S, F>(remote: &Arc<Remote>, start: S) -> JoinHandle<F::Output>
+where
+    S: FnOnce() -> F + Send + 'static,
+    F: Future + 'static,
+    F::Output: Send + 'static,
+{
+    // The future is made, polled and dropped on the target thread only: a task that never gets there
+    // holds no more than `start`, and one whose runtime is gone is forgotten.
+    let future = async move { SendWrapper::new(start()).await };
+    let to = Arc::clone(remote);
+    let schedule = move |runnable| schedule(&to, runnable);
+    let (runnable, task) = async_task::spawn(Contain::new(future), schedule);
+    runnable.schedule();
+    JoinHandle::new(task)
+}
+
+impl Local {
+    /// What thread number `thread` of a runtime consists of.
+    pub(crate) fn new(
+        driver: Driver<Auto>,
+        thread: usize,
+        threads: Arc<[Arc<Remote>]>,
+    ) -> io::Result<Rc<Self>> {
+        let remote = Arc::clone(&threads[thread]);
+        match driver.remote_wake() {
+            Ok(wake) => remote.set_wake(wake),
+            // The simulated kernel has no other threads.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported && threads.len() == 1 => {
+                remote.set_wake(Arc::new(NoWake));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(Rc::new(Self {
+            queue: RefCell::new(VecDeque::new()),
+            tasks: RefCell::new(Slab::new()),
+            remote,
+            driver,
+            threads,
+        }))
+    }
+
+    pub(crate) fn spawn<F>(self: &Rc<Self>, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        let mut tasks = self.tasks.borrow_mut();
+        let entry = tasks.vacant_entry();
+        let guard = Registered { local: Rc::downgrade(self), key: entry.key() };
+        let future = async move {
+            let _guard = guard;
+            Contain::new(future).await
+        };
+        let remote = Arc::clone(&self.remote);
+        let schedule = move |runnable| schedule(&remote, runnable);
+        let (runnable, task): (Runnable, async_task::Task<Outcome<F::Output>>) =
+            async_task::spawn_local(future, schedule);
+        entry.insert(runnable.waker());
+        drop(tasks);
+        self.queue.borrow_mut().push_back(runnable);
+        JoinHandle::new(task)
+    }
+
+    /// Tasks that have not ended.
+    pub(crate) fn live_tasks(&self) -> usize {
+        self.tasks.borrow().len()
+    }
+
+    /// Runs what is ready, at most one batch. Answers whether something is left to run.
+    pub(crate) fn run_batch(&self) -> bool {
+        self.remote.take(&mut self.queue.borrow_mut());
+        for _ in 0..BATCH {
+            let Some(runnable) = self.queue.borrow_mut().pop_front() else { break };
+            runnable.run();
+        }
+        !self.queue.borrow().is_empty()
+    }
+
+    /// Gives the driver a turn: without waiting when `is_busy`, at most for `timeout` otherwise.
+    pub(crate) fn drive(&self, is_busy: bool, timeout: Option<Duration>) -> io::Result<()> {
+        if is_busy || !self.remote.prepare_to_park() {
+            return self.driver.turn(Wait::Poll).map(|_| ());
+        }
+        let result = self.driver.turn(timeout.map_or(Wait::Forever, Wait::For));
+        self.remote.unpark();
+        result.map(|_| ())
+    }
+
+    /// Ends all tasks: their futures are dropped on this thread, which must be the runtime's.
+    pub(crate) fn end_tasks(&self) {
+        let left = self.remote.close();
+        self.queue.borrow_mut().extend(left);
+        loop {
+            // Each waker puts its task on the queue; dropping what is there drops the futures, which may
+            // wake and even start others.
+            let wakers: Vec<Waker> = self.tasks.borrow_mut().drain().collect();
+            wakers.into_iter().for_each(Waker::wake);
+            let queue = std::mem::take(&mut *self.queue.borrow_mut());
+            if queue.is_empty() {
+                break;
+            }
+            drop(queue);
+        }
+    }
+}
+
+/// For a driver that no other thread can wake.
+struct NoWake;
+
+impl RemoteWake for NoWake {
+    fn wake(&self) {}
+}
+
+/// Takes a task's waker off the list when its future ends or is dropped.
+struct Registered {
+    local: std::rc::Weak<Local>,
+    key: usize,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if let Some(local) = self.local.upgrade() {
+            let waker = local.tasks.borrow_mut().try_remove(self.key);
+            drop(waker); // outside the borrow: the last one of a task frees it
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Waiting for a task, and ending it.
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use async_task::FallibleTask;
+use pin_project_lite::pin_project;
+
+/// What a task ends with: its value, or the panic that ended it.
+pub(crate) type Outcome<T> = Result<T, Box<dyn Any + Send>>;
+
+/// Awaits a task. Dropping it lets the task go on by itself.
+#[must_use = "a task goes on when its handle is dropped; use `detach` to say that it shall"]
+pub struct JoinHandle<T> {
+    /// `None` once the task was aborted.
+    task: Option<FallibleTask<Outcome<T>>>,
+}
+
+impl<T> JoinHandle<T> {
+    pub(crate) fn new(task: async_task::Task<Outcome<T>>) -> Self {
+        Self { task: Some(task.fallible()) }
+    }
+
+    /// Lets the task go on by itself.
+    pub fn detach(self) {}
+
+    /// Ends the task: its future is dropped where it stands, at the latest when its thread gets to it.
+    /// The handle then resolves to [`JoinError::is_canceled`].
+    pub fn abort(&mut self) {
+        self.task = None;
+    }
+
+    /// Ends the task and waits until its future is dropped. `Some` if it was done already.
+    pub async fn cancel(mut self) -> Option<Result<T, JoinError>> {
+        let task = self.task.take()?;
+        task.cancel().await.map(|outcome| outcome.map_err(JoinError::panicked))
+    }
+
+    /// Whether the task has ended.
+    pub fn is_finished(&self) -> bool {
+        self.task.as_ref().is_none_or(FallibleTask::is_finished)
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = Result<T, JoinError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(task) = &mut self.task else {
+            return Poll::Ready(Err(JoinError::canceled()));
+        };
+        Pin::new(task).poll(cx).map(|outcome| match outcome {
+            Some(Ok(value)) => Ok(value),
+            Some(Err(payload)) => Err(JoinError::panicked(payload)),
+            None => Err(JoinError::canceled()),
+        })
+    }
+}
+
+impl<T> Drop for JoinHandle<T> {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.detach();
+        }
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinHandle").field("is_finished", &self.is_finished()).finish()
+    }
+}
+
+/// Why a task has no value.
+pub struct JoinError {
+    /// What the task panicked with; `None` when it was canceled.
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+impl JoinError {
+    fn canceled() -> Self {
+        Self { panic: None }
+    }
+
+    fn panicked(payload: Box<dyn Any + Send>) -> Self {
+        Self { panic: Some(payload) }
+    }
+
+    /// The task was aborted, or its runtime ended before it.
+    pub fn is_canceled(&self) -> bool {
+        self.panic.is_none()
+    }
+
+    /// The task panicked.
+    pub fn is_panic(&self) -> bool {
+        self.panic.is_some()
+    }
+
+    /// Panics on with what the task panicked with; gives itself back if it was canceled.
+    pub fn resume_panic(self) -> Self {
+        match self.panic {
+            Some(payload) => resume_unwind(payload),
+            None => self,
+        }
+    }
+
+    /// The panic's message, if it has one.
+    fn message(&self) -> Option<&str> {
+        let payload = self.panic.as_ref()?;
+        let text = payload.downcast_ref::<&'static str>().copied();
+        text.or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+    }
+}
+
+impl fmt::Debug for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JoinError({self})")
+    }
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.is_panic(), self.message()) {
+            (false, _) => write!(f, "the task was canceled"),
+            (true, None) => write!(f, "the task panicked"),
+            (true, Some(message)) => write!(f, "the task panicked: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for JoinError {}
+
+pin_project! {
+    /// Keeps a panic of the future within its task.
+    pub(crate) struct Contain<F> {
+        #[pin]
+        future: F,
+    }
+}
+
+impl<F> Contain<F> {
+    pub(crate) fn new(future: F) -> Self {
+        Self { future }
+    }
+}
+
+impl<F: Future> Future for Contain<F> {
+    type Output = Outcome<F::Output>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let future = self.project().future;
+        // The future is never polled again after a panic, so nobody sees it half-changed.
+        match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
+            Ok(poll) => poll.map(Ok),
+            Err(payload) => Poll::Ready(Err(payload)),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The way into a runtime's thread from other threads.
+//!
+//! Each runtime thread has one [`Remote`]. Other threads push woken tasks; the thread takes them
+//! between its own, and is woken only if it sleeps. The protocol, whose two sides must not both look
+//! away:
+//! 1. A sender pushes its task and sets `has_mail`, then (sequentially consistent) reads `parked`. If
+//!    it is set, the sender clears it and wakes the thread through the driver; one sender does, since
+//!    it swaps.
+//! 2. The thread sets `parked`, then (sequentially consistent) reads `has_mail`. If it is set, it does
+//!    not sleep. Otherwise it sleeps in the driver, and clears `parked` afterwards.
+//! 3. Whatever the order, either the sender sees `parked`, or the thread sees the mail: both
+//!    operations of both are in the one order that all threads agree on.
+//! 4. A wake that comes when the thread did not sleep after all makes its next sleep short: harmless.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use async_task::Runnable;
+use sakia_driver::RemoteWake;
+
+/// The inbox of one runtime thread.
+pub(crate) struct Remote {
+    inbox: Mutex<Inbox>,
+    /// Something is in the inbox, or the thread is to look around; read without the lock.
+    has_mail: AtomicBool,
+    /// The thread sleeps, or is about to.
+    parked: AtomicBool,
+    /// The thread's driver can be woken by this; set before the thread first sleeps.
+    wake: OnceLock<Arc<dyn RemoteWake>>,
+    /// The thread is to end.
+    is_stopping: AtomicBool,
+}
+
+struct Inbox {
+    /// Tasks that were woken elsewhere, oldest first.
+    tasks: VecDeque<Runnable>,
+    /// The thread takes no more tasks.
+    is_closed: bool,
+}
+
+impl Remote {
+    pub(crate) fn new() -> Self {
+        Self {
+            inbox: Mutex::new(Inbox { tasks: VecDeque::new(), is_closed: false }),
+            has_mail: AtomicBool::new(false),
+            parked: AtomicBool::new(false),
+            wake: OnceLock::new(),
+            is_stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// Says how the thread's driver is woken. Before its first sleep, once.
+    pub(crate) fn set_wake(&self, wake: Arc<dyn RemoteWake>) {
+        let is_first = self.wake.set(wake).is_ok();
+        debug_assert!(is_first, "a runtime thread has one driver");
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a task to run; gives it back when the thread takes no more.
+    pub(crate) fn send(&self, task: Runnable) -> Result<(), Runnable> {
+        {
+            let mut inbox = self.lock();
+            if inbox.is_closed {
+                return Err(task);
+            }
+            inbox.tasks.push_back(task);
+        }
+        self.signal();
+        Ok(())
+    }
+
+    /// Makes the thread look around.
+    pub(crate) fn signal(&self) {
+        self.has_mail.store(true, Ordering::SeqCst); // pairs with `prepare_to_park`
+        self.wake_if_parked();
+    }
+
+    /// Wakes the thread if it sleeps.
+    fn wake_if_parked(&self) {
+        // Pairs with the store in `prepare_to_park`.
+        if self.parked.load(Ordering::SeqCst) && self.parked.swap(false, Ordering::SeqCst) {
+            let wake = self.wake.get().expect("a thread parks only with its wake set");
+            wake.wake();
+        }
+    }
+
+    /// Moves what was sent to the end of `queue`, oldest first.
+    #[inline]
+    pub(crate) fn take(&self, queue: &mut VecDeque<Runnable>) {
+        if self.has_mail.load(Ordering::Acquire) {
+            self.take_slowly(queue);
+        }
+    }
+
+    #[cold]
+    fn take_slowly(&self, queue: &mut VecDeque<Runnable>) {
+        let mut inbox = self.lock();
+        self.has_mail.store(false, Ordering::SeqCst);
+        queue.append(&mut inbox.tasks);
+    }
+
+    /// Announces that the thread is about to sleep. False when it must not, since there is mail.
+    pub(crate) fn prepare_to_park(&self) -> bool {
+        self.parked.store(true, Ordering::SeqCst);
+        // Pairs with the store in `send`: see the protocol.
+        if self.has_mail.load(Ordering::SeqCst) {
+            self.parked.store(false, Ordering::SeqCst);
+            return false;
+        }
+        true
+    }
+
+    /// The thread is awake again.
+    pub(crate) fn unpark(&self) {
+        self.parked.store(false, Ordering::SeqCst);
+    }
+
+    /// Takes what is left, and lets nothing in any more.
+    pub(crate) fn close(&self) -> VecDeque<Runnable> {
+        let mut inbox = self.lock();
+        inbox.is_closed = true;
+        std::mem::take(&mut inbox.tasks)
+    }
+
+    /// Asks the thread to end.
+    pub(crate) fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        self.signal();
+    }
+
+    /// Whether the thread was asked to end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
+    }
+}

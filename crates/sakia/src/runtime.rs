@@ -1,0 +1,281 @@
+//! Runtimes: how they are built, run, and ended.
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::JoinHandle as JoinThread;
+use std::time::Duration;
+
+use sakia_driver::{Auto, Choice, Counters, Driver, Policy};
+use sakia_ring::Ring;
+
+use crate::executor::{Entered, Local};
+use crate::join::JoinHandle;
+use crate::remote::Remote;
+
+/// How a runtime is to be built.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    policy: Option<Policy>,
+    threads: usize,
+    ring: sakia_ring::Builder,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self { policy: None, threads: 1, ring: Ring::builder() }
+    }
+}
+
+impl Builder {
+    /// What [`Runtime::new`] builds.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Which backend to use. Without this call the environment variable `SAKIA_DRIVER` decides, and
+    /// without that [`Policy::Auto`].
+    #[must_use]
+    pub fn backend(mut self, policy: Policy) -> Self {
+        self.policy = Some(policy);
+        self
+    }
+
+    /// How many threads the runtime has, the one that builds it included; at least 1. Each has a
+    /// driver of its own. Tasks stay on the thread on which they were started; see
+    /// [`spawn_on`](crate::spawn_on).
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads.max(1);
+        self
+    }
+
+    /// How each thread's ring is set up, sizes for one.
+    #[must_use]
+    pub fn ring(mut self, ring: sakia_ring::Builder) -> Self {
+        self.ring = ring;
+        self
+    }
+
+    /// Builds the runtime for the calling thread.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: `SAKIA_DRIVER` is none of the known values.
+    /// - There is no backend such as was asked for: the reason is a [`sakia_ring::SetupError`].
+    /// - `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptors, memory or threads left.
+    pub fn build(self) -> io::Result<Runtime> {
+        let policy = match self.policy {
+            Some(policy) => policy,
+            None => Policy::from_environment(std::env::var_os("SAKIA_DRIVER").as_deref())?,
+        };
+        let (backend, choice) = Auto::new(policy, self.ring.clone())?;
+        let remotes: Arc<[Arc<Remote>]> =
+            (0..self.threads).map(|_| Arc::new(Remote::new())).collect();
+        let local = Local::new(Driver::new(backend), 0, Arc::clone(&remotes))?;
+        let mut runtime = Runtime { local, choice, threads: Vec::new() };
+        for thread in 1..self.threads {
+            // An error drops the runtime, and with it ends the threads that exist.
+            runtime.threads.push(Thread::start(thread, &remotes, policy, self.ring.clone())?);
+        }
+        Ok(runtime)
+    }
+
+    /// Builds a runtime of one thread on the simulated kernel, whose time is virtual.
+    ///
+    /// # Errors
+    /// The simulated kernel has no memory or descriptors left.
+    pub fn build_simulated(self, sim: sakia_driver::sim::Sim) -> io::Result<Runtime> {
+        let (backend, choice) = Auto::simulated(sim);
+        let remotes = Arc::from([Arc::new(Remote::new())]);
+        let local = Local::new(Driver::new(backend), 0, remotes)?;
+        Ok(Runtime { local, choice, threads: Vec::new() })
+    }
+}
+
+/// A further thread of a runtime.
+struct Thread {
+    remote: Arc<Remote>,
+    /// `None` once joined.
+    join: Option<JoinThread<()>>,
+}
+
+impl Thread {
+    /// Starts the thread, and waits until it has a driver.
+    fn start(
+        number: usize,
+        remotes: &Arc<[Arc<Remote>]>,
+        policy: Policy,
+        ring: sakia_ring::Builder,
+    ) -> io::Result<Self> {
+        let (report, ready) = mpsc::channel();
+        let remote = Arc::clone(&remotes[number]);
+        let remotes = Arc::clone(remotes);
+        let name = format!("sakia-{number}");
+        let join = std::thread::Builder::new().name(name).spawn(move || {
+            let built = Auto::new(policy, ring)
+                .and_then(|(backend, _)| Local::new(Driver::new(backend), number, remotes));
+            match built {
+                Ok(local) => {
+                    // Nobody listens if the runtime's builder gave up meanwhile; it stops us then.
+                    report.send(Ok(())).ok();
+                    run_until_stopped(&local);
+                }
+                Err(error) => drop(report.send(Err(error))),
+            }
+        })?;
+        let thread = Self { remote, join: Some(join) };
+        let gone = || io::Error::other("a thread of the runtime ended while it started");
+        ready.recv().unwrap_or_else(|_| Err(gone()))?;
+        Ok(thread)
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        self.remote.stop();
+        if let Some(join) = self.join.take() {
+            // A panic there was printed by its thread; tasks contain theirs.
+            join.join().ok();
+        }
+    }
+}
+
+/// The loop of a further thread.
+fn run_until_stopped(local: &Rc<Local>) {
+    let _entered = Entered::new(local);
+    while !local.remote.is_stopping() {
+        let is_busy = local.run_batch();
+        if let Err(error) = local.drive(is_busy, None) {
+            panic!("the driver failed: {error}");
+        }
+    }
+    local.end_tasks();
+}
+
+/// Runs tasks and their I/O on the thread that built it.
+///
+/// Dropping it ends its tasks, cancels their operations, and waits for the kernel to give their memory
+/// back, at most for a second.
+pub struct Runtime {
+    /// Declared first: its tasks end before the other threads do.
+    local: Rc<Local>,
+    choice: Choice,
+    threads: Vec<Thread>,
+}
+
+/// Runs a future on a runtime of its own, made for it.
+///
+/// # Panics
+/// When no runtime can be built: see [`Builder::build`].
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    match Runtime::new() {
+        Ok(runtime) => runtime.block_on(future),
+        Err(error) => panic!("no runtime: {error}"),
+    }
+}
+
+impl Runtime {
+    /// A runtime on the best backend that this machine offers.
+    ///
+    /// # Errors
+    /// See [`Builder::build`].
+    pub fn new() -> io::Result<Self> {
+        Builder::new().build()
+    }
+
+    /// Begins to build a runtime.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    /// Which backend the runtime uses, and why.
+    pub fn choice(&self) -> &Choice {
+        &self.choice
+    }
+
+    /// What the driver did so far.
+    pub fn counters(&self) -> Counters {
+        self.local.driver.counters()
+    }
+
+    /// Tasks that have not ended.
+    pub fn live_tasks(&self) -> usize {
+        self.local.live_tasks()
+    }
+
+    /// Starts a task. It runs while the runtime runs something.
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        self.local.spawn(future)
+    }
+
+    /// Runs `future` and all tasks until it is done.
+    ///
+    /// # Panics
+    /// When `future` panics, and when the driver fails for good.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let _entered = Entered::new(&self.local);
+        let mut future = pin!(future);
+        let main = Arc::new(Main { is_woken: AtomicBool::new(true), remote: self.remote() });
+        let waker = Waker::from(Arc::clone(&main));
+        let mut cx = Context::from_waker(&waker);
+        loop {
+            if main.is_woken.swap(false, Ordering::AcqRel)
+                && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
+            {
+                return output;
+            }
+            let is_busy = self.local.run_batch() || main.is_woken.load(Ordering::Acquire);
+            if let Err(error) = self.local.drive(is_busy, None) {
+                panic!("the driver failed: {error}");
+            }
+        }
+    }
+
+    /// Runs tasks and I/O once: what is ready, else what becomes ready within `max_wait`. For programs
+    /// with a loop of their own. Answers whether something is ready to run already.
+    ///
+    /// # Errors
+    /// A permanent failure of the driver.
+    pub fn run_once(&self, max_wait: Duration) -> io::Result<bool> {
+        let _entered = Entered::new(&self.local);
+        let is_busy = self.local.run_batch();
+        self.local.drive(is_busy, Some(max_wait))?;
+        Ok(self.local.run_batch())
+    }
+
+    fn remote(&self) -> Arc<Remote> {
+        Arc::clone(&self.local.remote)
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        let _entered = Entered::new(&self.local);
+        self.local.end_tasks();
+    }
+}
+
+/// The waker of the future that `block_on` runs.
+struct Main {
+    is_woken: AtomicBool,
+    remote: Arc<Remote>,
+}
+
+impl Wake for Main {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.is_woken.store(true, Ordering::Release);
+        self.remote.signal();
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests of the runtime, a module per subject.
+
+mod tasks;
