@@ -5,7 +5,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::backend::Backend;
 use crate::buf::{IoBuf, IoBufMut};
@@ -83,23 +83,19 @@ impl Memory {
                 MapFlags::PRIVATE,
             )?
         };
-        let memory = Self {
+        Ok(Self {
             addr: NonNull::new(addr.cast()).expect("mmap never returns null without MAP_FIXED"),
             len,
             block_bytes,
             free: RefCell::new((0..blocks).rev().collect()),
-        };
-        // Pinned pages and copy-on-write after a fork do not go together.
-        // SAFETY: the range was mapped just above.
-        unsafe { rustix::mm::madvise(addr, len, Advice::LinuxDontFork)? };
-        Ok(memory)
+        })
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the whole map, to which no block refers any more. In a forked child the range is not
-        // mapped, but nor does anything there drop the last reference: see `Driver`.
+        // SAFETY: the whole map, to which no block refers any more. A forked child has a copy of it: the
+        // kernel copies pinned pages for the child, so that the parent's stay where they are.
         unsafe { rustix::mm::munmap(self.addr.as_ptr().cast(), self.len) }.ok();
     }
 }

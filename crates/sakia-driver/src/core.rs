@@ -282,11 +282,13 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// Ends a parked operation without the kernel.
-    pub(crate) fn finish_parked(&mut self, key: Key, completion: Completion) {
-        if let Some(slot) = self.leave_park(key) {
+    /// Ends a parked operation without the kernel. False when it is not parked any more.
+    pub(crate) fn finish_parked(&mut self, key: Key, completion: Completion) -> bool {
+        let slot = self.leave_park(key);
+        if let Some(slot) = slot {
             self.finish(slot, completion);
         }
+        slot.is_some()
     }
 
     fn leave_park(&mut self, key: Key) -> Option<SlotRef> {
@@ -818,7 +820,19 @@ impl<B: Backend> Core<B> {
             lost += 1;
         }
         self.counters.leaked += lost;
+        if lost > 0 {
+            self.finish_all_parked();
+        }
         lost
+    }
+
+    /// Ends the closes that wait for their descriptor: its last user may be an operation that was
+    /// given up. If it is another, that closes the descriptor yet, and nobody is told.
+    fn finish_all_parked(&mut self) {
+        for slot in self.slab.slots() {
+            let key = self.slab.key(slot);
+            self.finish_parked(key, Completion::error(Errno::BUSY));
+        }
     }
 
     /// Keeps this memory from the driver's end on until the last slot is freed: those in use then, and

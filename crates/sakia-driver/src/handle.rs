@@ -236,17 +236,16 @@ impl<B: Backend> Owner for Shared<B> {
             Some(key) if running => {
                 core.unpark(key);
             }
-            Some(key) => {
-                core.finish_parked(key, Completion::CANCELED);
+            Some(key) if core.finish_parked(key, Completion::CANCELED) => {
                 drop(core);
                 self.settle();
             }
-            None if running => {
+            _ if running => {
                 drop(core);
                 let close = Close::new(raw, Rc::clone(&self) as Rc<dyn Owner>);
                 self.core.borrow_mut().start_detached(close);
             }
-            None => {
+            _ => {
                 drop(core);
                 if self.close_now(raw).res < 0 {
                     self.note_close_error();

@@ -41,7 +41,8 @@ impl<B: Backend> Handle<B> {
     ///
     /// # Errors
     /// As `close(2)`. The descriptor is gone in any case. `EBADF`: it is being closed already, by way
-    /// of another clone.
+    /// of another clone. `EBUSY`: the driver ended before, and had to give up operations that may
+    /// still use it.
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_close(3)`.

@@ -86,6 +86,28 @@ fn delivers_the_other_results() {
 }
 
 #[test]
+fn ends_closes_that_wait_for_what_is_given_up() {
+    let (driver, stage) = scripted(16, 32);
+    stage.state().cancels = Cancels::Fail;
+    let (stuck, shared) = (stage.open(&driver, PIPE), stage.open(&driver, PIPE));
+    let clone = shared.clone();
+    let raw = shared.raw();
+    let counter = DropCounter::new();
+    let read = driver.read(&stuck, Buf::new(8, &counter), 0);
+    driver.turn(Wait::Poll).unwrap();
+    let mut closes = [driver.close(stuck), driver.close(shared)];
+    assert_eq!(driver.shutdown(Duration::from_millis(50)).leaked, 1);
+    for close in &mut closes {
+        assert_eq!(errno(close.try_take().expect("it must not wait for ever")), Errno::BUSY);
+    }
+    assert_eq!(stage.state().closed, [0; 0], "closed under an operation in flight");
+    drop(clone);
+    assert_eq!(stage.state().closed, [raw], "its last user was nobody that was given up");
+    drop(read);
+    assert_eq!(counter.dropped(), 0);
+}
+
+#[test]
 fn ends_at_once_when_the_backend_fails_for_good() {
     let (driver, stage) = scripted(16, 32);
     let fd = stage.open(&driver, PIPE);
