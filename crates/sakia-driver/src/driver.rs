@@ -208,6 +208,17 @@ impl Driver<Auto> {
         assert_ne!(is_simulated, Some(true), "{fd:?} is none of the simulated kernel's");
         self.handle.own(fd.into_raw_fd())
     }
+
+    /// Gives a descriptor of the simulated kernel to the driver, which closes it when its last user is
+    /// gone.
+    ///
+    /// # Panics
+    /// On another backend, to which the number may mean something else.
+    pub fn adopt_simulated(&self, raw: i32) -> Fd {
+        let is_simulated = self.with_backend(|backend| matches!(backend, Auto::Sim(_)));
+        assert_ne!(is_simulated, Some(false), "descriptor {raw} is not this kernel's");
+        self.handle.own(raw)
+    }
 }
 
 impl Driver<Sim> {

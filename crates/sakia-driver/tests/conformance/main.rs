@@ -1,0 +1,117 @@
+//! One suite for every backend: what an operation does must not depend on who performs it.
+//!
+//! Each case is a function over a [`Stage`], which makes drivers, files and pipes on one backend. The
+//! suite runs all cases on all backends, and asserts how many it ran on each. A backend that this
+//! machine does not offer is a loud skip, which `SAKIA_DENY_SKIPS` turns into a failure; a case that a
+//! backend may leave out stands in `skips.txt` with its reason.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "the failure of a test, or of what it calls, is its report"
+)]
+
+mod files;
+mod pipes;
+mod stage;
+mod turns;
+
+use stage::{Kind, Stage};
+
+/// A case: its name and what it does.
+type Case = (&'static str, fn(&Stage));
+
+/// Names each function after itself.
+macro_rules! cases {
+    ($($module:ident: $($case:ident)*;)*) => {
+        const CASES: &[Case] = &[$($((stringify!($case), $module::$case),)*)*];
+    };
+}
+
+cases! {
+    files:
+        a_read_begins_at_its_offset
+        a_read_past_the_end_is_short_then_empty
+        a_read_of_nothing_reads_nothing
+        the_position_moves_with_reads_that_ask_for_it
+        a_write_lands_at_its_offset
+        a_write_past_the_end_leaves_zeros
+        appending_ignores_the_offset
+        parts_are_filled_in_order
+        parts_are_written_in_order
+        no_parts_move_nothing
+        registered_memory_reads_and_writes
+        what_was_not_opened_for_it_is_refused
+        a_missing_file_is_missing
+        an_exclusive_file_must_not_exist
+        truncating_empties
+        a_path_has_a_size
+        an_open_file_has_a_size
+        a_missing_path_has_no_size
+        what_was_written_can_be_synced
+        a_closed_file_is_closed
+        a_late_descriptor_is_closed;
+    pipes:
+        a_read_waits_for_a_write
+        a_write_waits_for_room
+        a_pipe_without_writers_is_at_its_end
+        a_pipe_without_readers_is_broken
+        a_canceled_read_says_so
+        a_canceled_write_says_so
+        a_dropped_read_takes_nothing_along
+        readiness_comes_with_data
+        readiness_to_write_is_there
+        a_hang_up_is_reported
+        a_canceled_poll_says_so
+        a_close_ends_what_waits
+        reads_of_one_pipe_are_served_in_order
+        many_waiters_keep_no_file_read_out;
+    turns:
+        a_no_op_does_nothing
+        an_idle_turn_returns
+        a_turn_ends_with_its_time
+        tokens_come_in_the_order_of_completion
+        a_queue_of_two_entries_serves_thousands
+        the_end_cancels_what_waits
+        results_outlive_the_driver
+        nothing_starts_after_the_end
+        what_is_canceled_before_it_is_submitted_says_so;
+}
+
+fn run(kind: Kind) {
+    let skips = stage::skips(kind);
+    let mut ran = 0;
+    for &(name, case) in CASES {
+        if skips.contains(&name) {
+            continue;
+        }
+        match Stage::new(kind, name) {
+            Ok(stage) => {
+                eprintln!("{kind}: {name}");
+                case(&stage);
+            }
+            Err(reason) => {
+                let denied = std::env::var_os("SAKIA_DENY_SKIPS").is_some();
+                assert!(!denied, "skips are denied, and {kind} must skip: {reason}");
+                return eprintln!("SKIP {kind}: {reason}");
+            }
+        }
+        ran += 1;
+    }
+    assert_eq!(ran, CASES.len() - skips.len(), "{kind}: a skip names no case");
+    println!("{kind}: {ran} cases");
+}
+
+#[test]
+fn every_case_on_the_ring() {
+    run(Kind::Uring);
+}
+
+#[test]
+fn every_case_on_the_simulated_kernel() {
+    run(Kind::Sim);
+}
+
+#[test]
+fn the_suite_has_the_size_it_had() {
+    assert_eq!(CASES.len(), 44, "a case was added or lost: say so here");
+}

@@ -1,0 +1,170 @@
+//! Pipes: operations that wait.
+
+use rustix::io::Errno;
+use sakia_driver::PollEvents;
+
+use crate::stage::{Stage, errno, settle, turn_until, wait};
+
+pub fn a_read_waits_for_a_write(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, sender) = stage.pipe(&driver);
+    let mut read = driver.read(&receiver, vec![0; 16], 0);
+    settle(&driver);
+    assert!(read.try_take().is_none());
+    assert_eq!(wait(&driver, driver.write(&sender, "hello", 0)).0.unwrap(), 5);
+    let (result, buf) = wait(&driver, read);
+    assert_eq!(&buf[..result.unwrap()], b"hello");
+}
+
+pub fn a_write_waits_for_room(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, sender) = stage.pipe(&driver);
+    let mut left = stage.pipe_bytes();
+    let mut read_bytes = 0;
+    let mut write = driver.write(&sender, vec![7; left], 0);
+    while left > 0 || read_bytes < stage.pipe_bytes() {
+        let (result, buf) = wait(&driver, driver.read(&receiver, vec![0; 65_536], 0));
+        let len = result.unwrap();
+        assert!(len > 0 && buf[..len].iter().all(|&byte| byte == 7));
+        read_bytes += len;
+        settle(&driver);
+        if let Some((result, _)) = write.try_take() {
+            left -= result.unwrap();
+            write = driver.write(&sender, vec![7; left], 0);
+            if left == 0 {
+                wait(&driver, write).0.unwrap();
+                write = driver.write(&sender, Vec::new(), 0);
+            }
+        }
+    }
+    assert_eq!(read_bytes, stage.pipe_bytes());
+}
+
+pub fn a_pipe_without_writers_is_at_its_end(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, sender) = stage.pipe(&driver);
+    let mut read = driver.read(&receiver, vec![0; 16], 0);
+    settle(&driver);
+    assert!(read.try_take().is_none());
+    wait(&driver, driver.close(sender)).unwrap();
+    assert_eq!(wait(&driver, read).0.unwrap(), 0);
+}
+
+pub fn a_pipe_without_readers_is_broken(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, sender) = stage.pipe(&driver);
+    wait(&driver, driver.close(receiver)).unwrap();
+    assert_eq!(errno(wait(&driver, driver.write(&sender, "x", 0)).0), Errno::PIPE);
+}
+
+pub fn a_canceled_read_says_so(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, _sender) = stage.pipe(&driver);
+    let mut read = driver.read(&receiver, vec![5; 16], 0);
+    settle(&driver);
+    read.cancel();
+    let (result, buf) = wait(&driver, read);
+    assert_eq!((errno(result), buf), (Errno::CANCELED, vec![5; 16]));
+}
+
+pub fn a_canceled_write_says_so(stage: &Stage) {
+    let driver = stage.driver();
+    let (_receiver, sender) = stage.pipe(&driver);
+    // The first takes all the room there is.
+    let filling = driver.write(&sender, vec![1; stage.pipe_bytes()], 0);
+    settle(&driver);
+    let mut write = driver.write(&sender, vec![2; stage.pipe_bytes()], 0);
+    settle(&driver);
+    write.cancel();
+    assert_eq!(errno(wait(&driver, write).0), Errno::CANCELED);
+    drop(filling);
+}
+
+pub fn a_dropped_read_takes_nothing_along(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, sender) = stage.pipe(&driver);
+    let read = driver.read(&receiver, vec![0; 16], 0);
+    settle(&driver);
+    drop(read);
+    turn_until(&driver, || driver.live_operations() == 0);
+    wait(&driver, driver.write(&sender, "kept", 0)).0.unwrap();
+    let (result, buf) = wait(&driver, driver.read(&receiver, vec![0; 16], 0));
+    assert_eq!(&buf[..result.unwrap()], b"kept");
+}
+
+pub fn readiness_comes_with_data(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, sender) = stage.pipe(&driver);
+    let mut poll = driver.poll(&receiver, PollEvents::READABLE);
+    settle(&driver);
+    assert!(poll.try_take().is_none());
+    wait(&driver, driver.write(&sender, "x", 0)).0.unwrap();
+    assert!(wait(&driver, poll).unwrap().contains(PollEvents::READABLE));
+}
+
+pub fn readiness_to_write_is_there(stage: &Stage) {
+    let driver = stage.driver();
+    let (_receiver, sender) = stage.pipe(&driver);
+    let events = wait(&driver, driver.poll(&sender, PollEvents::WRITABLE)).unwrap();
+    assert_eq!(events, PollEvents::WRITABLE);
+}
+
+pub fn a_hang_up_is_reported(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, sender) = stage.pipe(&driver);
+    let poll = driver.poll(&receiver, PollEvents::READABLE);
+    wait(&driver, driver.close(sender)).unwrap();
+    assert!(wait(&driver, poll).unwrap().contains(PollEvents::HANG_UP));
+}
+
+pub fn a_canceled_poll_says_so(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, _sender) = stage.pipe(&driver);
+    let mut poll = driver.poll(&receiver, PollEvents::READABLE);
+    settle(&driver);
+    poll.cancel();
+    assert_eq!(errno(wait(&driver, poll)), Errno::CANCELED);
+}
+
+pub fn a_close_ends_what_waits(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, _sender) = stage.pipe(&driver);
+    let raw = receiver.raw();
+    let reads: Vec<_> = (0..3).map(|_| driver.read(&receiver, vec![0; 16], 0)).collect();
+    settle(&driver);
+    let mut close = driver.close(receiver);
+    // A result that was not taken still uses the descriptor.
+    for read in reads {
+        assert!(close.try_take().is_none() && stage.is_open(raw));
+        assert_eq!(errno(wait(&driver, read).0), Errno::CANCELED);
+    }
+    wait(&driver, close).unwrap();
+    assert!(!stage.is_open(raw));
+}
+
+pub fn reads_of_one_pipe_are_served_in_order(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, sender) = stage.pipe(&driver);
+    let reads: Vec<_> = (0..4).map(|_| driver.read(&receiver, vec![0; 1], 0)).collect();
+    settle(&driver);
+    for byte in b"abcd" {
+        wait(&driver, driver.write(&sender, vec![*byte], 0)).0.unwrap();
+        settle(&driver);
+    }
+    let mut got: Vec<u8> = reads.into_iter().map(|read| wait(&driver, read).1[0]).collect();
+    got.sort_unstable();
+    assert_eq!(got, b"abcd", "each byte goes to one read");
+}
+
+pub fn many_waiters_keep_no_file_read_out(stage: &Stage) {
+    let driver = stage.driver_of(8, 16);
+    let file = stage.file(&driver, "file", b"0123456789");
+    let pipes: Vec<_> = (0..20).map(|_| stage.pipe(&driver)).collect();
+    let waiters: Vec<_> =
+        (0..400).map(|number| driver.read(&pipes[number % pipes.len()].0, vec![0; 1], 0)).collect();
+    for _ in 0..50 {
+        assert_eq!(wait(&driver, driver.read(&file, vec![0; 10], 0)).0.unwrap(), 10);
+    }
+    drop(waiters);
+    turn_until(&driver, || driver.live_operations() == 0);
+}

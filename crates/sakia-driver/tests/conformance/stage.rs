@@ -1,0 +1,203 @@
+//! What a case runs on: one backend, with files and pipes of its kernel.
+
+use std::cell::RefCell;
+use std::ffi::CString;
+use std::fmt;
+use std::path::PathBuf;
+
+use rustix::fs::{Mode, OFlags};
+use sakia_driver::sim::{Sim, SimHandle};
+use sakia_driver::{Auto, Driver, Fd, Op, Operation, Policy, Wait};
+use sakia_ring::Ring;
+
+/// How many turns a case waits for what must happen.
+const TURNS_MAX: u32 = 100_000;
+
+/// Which backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Uring,
+    Sim,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Uring => "uring",
+            Self::Sim => "sim",
+        })
+    }
+}
+
+/// The cases that a backend may leave out.
+pub fn skips(kind: Kind) -> Vec<&'static str> {
+    include_str!("skips.txt")
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.trim().is_empty())
+        .filter_map(|line| {
+            let (name, reason) = line.split_once(':').expect("a skip says why");
+            assert!(!reason.trim().is_empty(), "a skip says why");
+            let (backend, case) = name.split_once(' ').expect("a skip names backend and case");
+            (backend == kind.to_string()).then_some(case)
+        })
+        .collect()
+}
+
+/// One case's world.
+pub struct Stage {
+    kind: Kind,
+    /// Where files are, on a real kernel; removed at the end.
+    directory: PathBuf,
+    /// The simulated kernel of the driver that was made last.
+    sim: RefCell<Option<SimHandle>>,
+}
+
+impl Stage {
+    /// Fails with the reason when this machine does not offer the backend.
+    pub fn new(kind: Kind, name: &str) -> Result<Self, String> {
+        let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("conformance-{kind}-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let stage = Self { kind, directory, sim: RefCell::new(None) };
+        if kind == Kind::Uring {
+            Auto::new(Policy::Uring, Ring::builder()).map_err(|error| error.to_string())?;
+        }
+        Ok(stage)
+    }
+
+    /// A driver with the usual queues.
+    pub fn driver(&self) -> Driver<Auto> {
+        self.driver_of(64, 256)
+    }
+
+    /// A driver with queues of these sizes.
+    pub fn driver_of(&self, sq_entries: u32, cq_entries: u32) -> Driver<Auto> {
+        let (backend, choice) = match self.kind {
+            Kind::Uring => {
+                let ring = Ring::builder().sq_entries(sq_entries).cq_entries(cq_entries);
+                Auto::new(Policy::Uring, ring).unwrap()
+            }
+            Kind::Sim => {
+                let sim = Sim::builder(7).entries(sq_entries, cq_entries).build();
+                *self.sim.borrow_mut() = Some(sim.handle());
+                Auto::simulated(sim)
+            }
+        };
+        assert_eq!(choice.name(), self.kind.to_string());
+        Driver::new(backend)
+    }
+
+    fn sim(&self) -> SimHandle {
+        self.sim.borrow().clone().expect("the case made a driver")
+    }
+
+    /// The path of a file of this case.
+    pub fn path(&self, name: &str) -> CString {
+        match self.kind {
+            Kind::Sim => CString::new(name).unwrap(),
+            Kind::Uring => {
+                CString::new(self.directory.join(name).into_os_string().into_encoded_bytes())
+                    .unwrap()
+            }
+        }
+    }
+
+    /// Makes a file.
+    pub fn create(&self, name: &str, bytes: &[u8]) {
+        match self.kind {
+            Kind::Sim => self.sim().create_file(name, bytes),
+            Kind::Uring => std::fs::write(self.directory.join(name), bytes).unwrap(),
+        }
+    }
+
+    /// What a file holds.
+    pub fn contents(&self, name: &str) -> Vec<u8> {
+        match self.kind {
+            Kind::Sim => self.sim().contents(name).unwrap(),
+            Kind::Uring => std::fs::read(self.directory.join(name)).unwrap(),
+        }
+    }
+
+    /// Makes a file and opens it to read and write.
+    pub fn file(&self, driver: &Driver<Auto>, name: &str, bytes: &[u8]) -> Fd {
+        self.create(name, bytes);
+        self.open(driver, name, OFlags::RDWR)
+    }
+
+    /// Opens a file that must open.
+    pub fn open(&self, driver: &Driver<Auto>, name: &str, flags: OFlags) -> Fd {
+        let mode = Mode::RUSR | Mode::WUSR;
+        wait(driver, driver.open(None, self.path(name), flags.bits(), mode.bits())).unwrap()
+    }
+
+    /// A pipe: where to read and where to write.
+    pub fn pipe(&self, driver: &Driver<Auto>) -> (Fd, Fd) {
+        match self.kind {
+            Kind::Sim => {
+                let (receiver, sender) = self.sim().pipe();
+                (driver.adopt_simulated(receiver), driver.adopt_simulated(sender))
+            }
+            Kind::Uring => {
+                let (receiver, sender) = rustix::pipe::pipe().unwrap();
+                (driver.adopt(receiver), driver.adopt(sender))
+            }
+        }
+    }
+
+    /// Whether a descriptor's number is still open.
+    pub fn is_open(&self, raw: i32) -> bool {
+        match self.kind {
+            Kind::Sim => self.sim().is_open(raw),
+            Kind::Uring => PathBuf::from(format!("/proc/self/fd/{raw}")).symlink_metadata().is_ok(),
+        }
+    }
+
+    /// Bytes that fit into a pipe with room to spare, and bytes that do not fit at all.
+    pub fn pipe_bytes(&self) -> usize {
+        1 << 20
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.directory).ok();
+    }
+}
+
+/// Takes turns until an operation is done.
+#[track_caller]
+pub fn wait<O: Operation>(driver: &Driver<Auto>, mut op: Op<O, Auto>) -> O::Output {
+    for _ in 0..TURNS_MAX {
+        if let Some(output) = op.try_take() {
+            return output;
+        }
+        driver.turn(Wait::Forever).unwrap();
+    }
+    panic!("the operation is not done after {TURNS_MAX} turns");
+}
+
+/// Takes turns until `is_done`.
+#[track_caller]
+pub fn turn_until(driver: &Driver<Auto>, mut is_done: impl FnMut() -> bool) {
+    for _ in 0..TURNS_MAX {
+        if is_done() {
+            return;
+        }
+        driver.turn(Wait::For(std::time::Duration::from_millis(5))).unwrap();
+    }
+    panic!("it did not come in {TURNS_MAX} turns");
+}
+
+/// Takes the turns in which everything that can happen at once happens.
+pub fn settle(driver: &Driver<Auto>) {
+    for _ in 0..20 {
+        driver.turn(Wait::For(std::time::Duration::from_millis(1))).unwrap();
+    }
+}
+
+/// The errno of a failure.
+#[track_caller]
+pub fn errno<T: fmt::Debug>(result: std::io::Result<T>) -> rustix::io::Errno {
+    let error = result.expect_err("it must fail");
+    rustix::io::Errno::from_io_error(&error).expect("it failed with an errno")
+}

@@ -1,0 +1,105 @@
+//! Turns, tokens, and the end.
+
+use std::time::Duration;
+
+use rustix::io::Errno;
+use sakia_driver::Wait;
+
+use crate::stage::{Stage, errno, settle, turn_until, wait};
+
+pub fn a_no_op_does_nothing(stage: &Stage) {
+    let driver = stage.driver();
+    wait(&driver, driver.nop()).unwrap();
+    assert_eq!(driver.live_operations(), 0);
+}
+
+pub fn an_idle_turn_returns(stage: &Stage) {
+    let driver = stage.driver();
+    assert_eq!(driver.turn(Wait::Poll).unwrap(), 0);
+    assert_eq!(driver.turn(Wait::Forever).unwrap(), 0, "there is nothing to wait for");
+}
+
+pub fn a_turn_ends_with_its_time(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, _sender) = stage.pipe(&driver);
+    let mut read = driver.read(&receiver, vec![0; 1], 0);
+    for _ in 0..3 {
+        assert_eq!(driver.turn(Wait::For(Duration::from_millis(2))).unwrap(), 0);
+    }
+    assert!(read.try_take().is_none());
+}
+
+pub fn tokens_come_in_the_order_of_completion(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, sender) = stage.pipe(&driver);
+    let mut read = driver.read(&receiver, vec![0; 1], 0);
+    read.set_token(1);
+    settle(&driver);
+    let mut write = driver.write(&sender, "x", 0);
+    write.set_token(2);
+    let mut done = Vec::new();
+    turn_until(&driver, || {
+        done.extend(driver.next_done());
+        done.len() == 2
+    });
+    done.sort_unstable();
+    assert_eq!(done, [1, 2]);
+    assert!(read.try_take().is_some() && write.try_take().is_some());
+}
+
+pub fn a_queue_of_two_entries_serves_thousands(stage: &Stage) {
+    let driver = stage.driver_of(2, 4);
+    let file = stage.file(&driver, "file", b"0123456789");
+    let mut reads: Vec<_> =
+        (0..2000).map(|number| driver.read(&file, vec![0; 1], number % 10)).collect();
+    turn_until(&driver, || {
+        reads.retain_mut(|read| match read.try_take() {
+            None => true,
+            Some((result, _)) => {
+                assert_eq!(result.unwrap(), 1);
+                false
+            }
+        });
+        reads.is_empty()
+    });
+}
+
+pub fn the_end_cancels_what_waits(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, sender) = stage.pipe(&driver);
+    let (receiver_raw, sender_raw) = (receiver.raw(), sender.raw());
+    let mut read = driver.read(&receiver, vec![0; 1], 0);
+    settle(&driver);
+    drop(receiver);
+    assert_eq!(driver.shutdown(Duration::from_secs(10)).leaked, 0);
+    assert_eq!(errno(read.try_take().expect("it is over").0), Errno::CANCELED);
+    drop(sender);
+    assert!(!stage.is_open(receiver_raw) && !stage.is_open(sender_raw));
+}
+
+pub fn results_outlive_the_driver(stage: &Stage) {
+    let driver = stage.driver();
+    let file = stage.file(&driver, "file", b"0123456789");
+    let mut read = driver.read(&file, vec![0; 3], 2);
+    turn_until(&driver, || driver.in_flight() == 0);
+    drop(file);
+    drop(driver);
+    let (result, buf) = read.try_take().expect("it was done");
+    assert_eq!((result.unwrap(), &buf[..]), (3, &b"234"[..]));
+}
+
+pub fn nothing_starts_after_the_end(stage: &Stage) {
+    let driver = stage.driver();
+    let handle = driver.handle().clone();
+    drop(driver);
+    assert_eq!(errno(handle.nop().try_take().expect("it is refused")), Errno::CANCELED);
+}
+
+pub fn what_is_canceled_before_it_is_submitted_says_so(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, _sender) = stage.pipe(&driver);
+    let mut read = driver.read(&receiver, vec![0; 1], 0);
+    read.cancel();
+    read.cancel();
+    assert_eq!(errno(wait(&driver, read).0), Errno::CANCELED);
+}
