@@ -7,6 +7,7 @@
 
 mod instructions;
 mod mutants;
+mod peers;
 mod tidy;
 
 use std::env;
@@ -39,6 +40,13 @@ enum Command {
         /// Names of the bugs to try; all, if none is given
         names: Vec<String>,
     },
+    /// Run experiments on Sakia and on other runtimes (needs valgrind)
+    Peers {
+        experiment: peers::Experiment,
+        /// Print one JSON object per line
+        #[arg(long)]
+        json: bool,
+    },
     /// Check properties of the source that no other tool checks
     Tidy,
 }
@@ -49,6 +57,7 @@ fn main() -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Instructions { json, check } => instructions::run(&root, json, check),
         Command::Mutants { names } => mutants::run(&root, &names),
+        Command::Peers { experiment, json } => peers::run(&root, experiment, json),
         Command::Tidy => tidy::run(&root),
     }
 }

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -208,6 +209,14 @@ unsafe impl Backend for Auto {
 
     fn remote_wake(&mut self) -> io::Result<Arc<dyn RemoteWake>> {
         each!(self, backend => backend.remote_wake())
+    }
+
+    fn pollable(&mut self) -> io::Result<OwnedFd> {
+        each!(self, backend => backend.pollable())
+    }
+
+    fn quiet_pollable(&mut self) {
+        each!(self, backend => backend.quiet_pollable());
     }
 
     fn descriptors(&self) -> Rc<dyn Descriptors> {

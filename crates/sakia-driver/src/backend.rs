@@ -8,6 +8,7 @@
 //! Only the driver's thread calls a backend.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,6 +116,18 @@ pub unsafe trait Backend: 'static {
     fn remote_wake(&mut self) -> io::Result<Arc<dyn RemoteWake>> {
         Err(rustix::io::Errno::OPNOTSUPP.into())
     }
+
+    /// A descriptor that becomes readable when an [`enter`](Backend::enter) would bring something, for a
+    /// foreign loop to poll; the caller's own, and the same one behind it at each call.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM`: none left. `EOPNOTSUPP`: the backend has none.
+    fn pollable(&mut self) -> io::Result<OwnedFd> {
+        Err(rustix::io::Errno::OPNOTSUPP.into())
+    }
+
+    /// Makes that descriptor unreadable until something comes again.
+    fn quiet_pollable(&mut self) {}
 
     /// Descriptor calls made at once, beside the queues; usable after the backend is gone.
     fn descriptors(&self) -> Rc<dyn Descriptors>;

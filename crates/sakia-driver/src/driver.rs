@@ -114,6 +114,23 @@ impl<B: Backend> Driver<B> {
         Ok(wake)
     }
 
+    /// A descriptor that becomes readable when a turn would bring something, for a foreign loop to
+    /// poll; see [`Backend::pollable`].
+    ///
+    /// # Errors
+    /// See there; `ECANCELED` once the driver has stopped.
+    pub fn pollable(&self) -> io::Result<OwnedFd> {
+        let mut core = self.handle.shared.core.borrow_mut();
+        core.backend.as_mut().ok_or(rustix::io::Errno::CANCELED)?.pollable()
+    }
+
+    /// Makes that descriptor unreadable until something comes again. Before the turn, not after.
+    pub fn quiet_pollable(&self) {
+        if let Some(backend) = &mut self.handle.shared.core.borrow_mut().backend {
+            backend.quiet_pollable();
+        }
+    }
+
     /// Calls `f` with the backend. `None` once the driver has stopped.
     ///
     /// # Panics

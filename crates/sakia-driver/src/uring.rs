@@ -24,6 +24,9 @@ pub struct Uring<H: Host = Kernel> {
     probe: Option<Probe>,
     /// The zero of the backend's time.
     since: Instant,
+    /// Written by the kernel when something completes, once a foreign loop asked for it. A descriptor of
+    /// the ring itself would not do: deferred work does not make it readable for an epoll set.
+    eventfd: Option<OwnedFd>,
     /// What other threads wake this one with, once asked for.
     wake: Option<Arc<RingWake>>,
     /// The wake is an eventfd, which the ring has to poll.
@@ -58,6 +61,7 @@ impl<H: Host> Uring<H> {
             ring,
             probe,
             since: Instant::now(),
+            eventfd: None,
             wake: None,
             polls_wake: false,
             is_wake_armed: false,
@@ -167,6 +171,25 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         }
         let wake = self.wake.as_ref().expect("made just above");
         Ok(Arc::clone(wake) as Arc<dyn RemoteWake>)
+    }
+
+    fn pollable(&mut self) -> io::Result<OwnedFd> {
+        let eventfd = match &self.eventfd {
+            Some(eventfd) => eventfd,
+            None => {
+                let fresh = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+                self.ring.register_eventfd(fresh.as_fd())?;
+                self.eventfd.insert(fresh)
+            }
+        };
+        Ok(rustix::io::fcntl_dupfd_cloexec(eventfd, 0)?)
+    }
+
+    fn quiet_pollable(&mut self) {
+        if let Some(eventfd) = &self.eventfd {
+            // `EAGAIN` says that it was quiet already.
+            rustix::io::read(eventfd, &mut [0; 8]).ok();
+        }
     }
 
     fn descriptors(&self) -> Rc<dyn Descriptors> {

@@ -25,9 +25,9 @@ static NEWEST: AtomicU64 = AtomicU64::new(0);
 /// An epoch that no process gets to.
 const CLOSED: u64 = u64::MAX;
 
-/// Says whether the process is still the one in which it was made.
+/// Says whether the process is still the one in which it was made, at the price of one load.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sentinel {
+pub struct Sentinel {
     /// The wiped page; always mapped.
     page: NonNull<AtomicU64>,
     /// What the page held when this sentinel was made.
@@ -36,6 +36,8 @@ pub(crate) struct Sentinel {
 
 // SAFETY: the page is never unmapped and only ever accessed as an atomic.
 unsafe impl Send for Sentinel {}
+// SAFETY: as above.
+unsafe impl Sync for Sentinel {}
 
 impl Sentinel {
     /// Remembers the current process.
@@ -43,7 +45,7 @@ impl Sentinel {
     /// # Errors
     /// `ENOMEM` from the first call in a process; `EINVAL` on a kernel without
     /// `MADV_WIPEONFORK` (before 4.14).
-    pub(crate) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let page = page()?;
         // SAFETY: the page is mapped for the life of the process, and zeroed or ours.
         let cell = unsafe { page.as_ref() };
@@ -67,7 +69,7 @@ impl Sentinel {
 
     /// True in the process that made the sentinel, false in every child of it.
     #[inline(always)]
-    pub(crate) fn is_intact(&self) -> bool {
+    pub fn is_intact(&self) -> bool {
         // SAFETY: the page is mapped for the life of the process; children have it zeroed.
         unsafe { self.page.as_ref() }.load(Ordering::Relaxed) == self.epoch
     }

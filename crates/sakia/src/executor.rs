@@ -21,6 +21,7 @@ use slab::Slab;
 
 use crate::join::{Contain, JoinHandle, Outcome};
 use crate::remote::Remote;
+use crate::time::Timers;
 
 /// Tasks run in one round.
 const BATCH: usize = 32;
@@ -40,6 +41,8 @@ pub(crate) struct Local {
     tasks: RefCell<Slab<Waker>>,
     pub(crate) remote: Arc<Remote>,
     pub(crate) driver: Driver<Auto>,
+    /// Shared with the futures that wait for them, which may outlive the runtime.
+    pub(crate) timers: Rc<Timers>,
     /// The inboxes of all threads of the runtime, this one's included.
     pub(crate) threads: Arc<[Arc<Remote>]>,
 }
@@ -166,6 +169,7 @@ impl Local {
             queue: RefCell::new(VecDeque::new()),
             tasks: RefCell::new(Slab::new()),
             remote,
+            timers: Rc::new(Timers::new(&driver)),
             driver,
             threads,
         }))
@@ -198,8 +202,9 @@ impl Local {
         self.tasks.borrow().len()
     }
 
-    /// Runs what is ready, at most one batch. Answers whether something is left to run.
+    /// Fires timers and runs what is ready, at most one batch. Answers whether something is left to run.
     pub(crate) fn run_batch(&self) -> bool {
+        self.fire_timers();
         self.remote.take(&mut self.queue.borrow_mut());
         for _ in 0..BATCH {
             let Some(runnable) = self.queue.borrow_mut().pop_front() else { break };
@@ -208,11 +213,18 @@ impl Local {
         !self.queue.borrow().is_empty()
     }
 
-    /// Gives the driver a turn: without waiting when `is_busy`, at most for `timeout` otherwise.
+    /// Whether a task is ready to run.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.queue.borrow().is_empty()
+    }
+
+    /// Gives the driver a turn: without waiting when `is_busy`, else until the next timer is due
+    /// and at most for `timeout`.
     pub(crate) fn drive(&self, is_busy: bool, timeout: Option<Duration>) -> io::Result<()> {
         if is_busy || !self.remote.prepare_to_park() {
             return self.driver.turn(Wait::Poll).map(|_| ());
         }
+        let timeout = self.pass_time(timeout);
         let result = self.driver.turn(timeout.map_or(Wait::Forever, Wait::For));
         self.remote.unpark();
         result.map(|_| ())

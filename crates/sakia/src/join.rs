@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use async_task::FallibleTask;
@@ -77,17 +78,18 @@ impl<T> fmt::Debug for JoinHandle<T> {
 
 /// Why a task has no value.
 pub struct JoinError {
-    /// What the task panicked with; `None` when it was canceled.
-    panic: Option<Box<dyn Any + Send>>,
+    /// What the task panicked with; `None` when it was canceled. The lock is there to make the error
+    /// `Sync`, as errors are expected to be; it is never waited for.
+    panic: Option<Mutex<Box<dyn Any + Send>>>,
 }
 
 impl JoinError {
-    fn canceled() -> Self {
+    pub(crate) fn canceled() -> Self {
         Self { panic: None }
     }
 
     fn panicked(payload: Box<dyn Any + Send>) -> Self {
-        Self { panic: Some(payload) }
+        Self { panic: Some(Mutex::new(payload)) }
     }
 
     /// The task was aborted, or its runtime ended before it.
@@ -103,16 +105,18 @@ impl JoinError {
     /// Panics on with what the task panicked with; gives itself back if it was canceled.
     pub fn resume_panic(self) -> Self {
         match self.panic {
-            Some(payload) => resume_unwind(payload),
+            Some(payload) => {
+                resume_unwind(payload.into_inner().unwrap_or_else(PoisonError::into_inner))
+            }
             None => self,
         }
     }
 
     /// The panic's message, if it has one.
-    fn message(&self) -> Option<&str> {
-        let payload = self.panic.as_ref()?;
-        let text = payload.downcast_ref::<&'static str>().copied();
-        text.or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+    fn message(&self) -> Option<String> {
+        let payload = self.panic.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = payload.downcast_ref::<&'static str>().map(|&text| text.to_owned());
+        text.or_else(|| payload.downcast_ref::<String>().cloned())
     }
 }
 

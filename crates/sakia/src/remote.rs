@@ -99,15 +99,19 @@ impl Remote {
     #[cold]
     fn take_slowly(&self, queue: &mut VecDeque<Runnable>) {
         let mut inbox = self.lock();
-        self.has_mail.store(false, Ordering::SeqCst);
+        // A swap, so that what was done before the signals that it ends is seen afterwards: a stop, and
+        // what else is announced without the lock.
+        self.has_mail.swap(false, Ordering::SeqCst);
         queue.append(&mut inbox.tasks);
     }
 
-    /// Announces that the thread is about to sleep. False when it must not, since there is mail.
+    /// Announces that the thread is about to sleep. False when it must not, since there is mail or the
+    /// thread is to end.
     pub(crate) fn prepare_to_park(&self) -> bool {
         self.parked.store(true, Ordering::SeqCst);
         // Pairs with the store in `send`: see the protocol.
-        if self.has_mail.load(Ordering::SeqCst) {
+        // The stop's own signal may have been taken with the mail, after the loop looked for a stop.
+        if self.has_mail.load(Ordering::SeqCst) || self.is_stopping() {
             self.parked.store(false, Ordering::SeqCst);
             return false;
         }

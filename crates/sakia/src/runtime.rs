@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,11 +24,12 @@ pub struct Builder {
     policy: Option<Policy>,
     threads: usize,
     ring: sakia_ring::Builder,
+    virtual_time: bool,
 }
 
 impl Default for Builder {
     fn default() -> Self {
-        Self { policy: None, threads: 1, ring: Ring::builder() }
+        Self { policy: None, threads: 1, ring: Ring::builder(), virtual_time: false }
     }
 }
 
@@ -61,13 +63,30 @@ impl Builder {
         self
     }
 
+    /// Whether time stands still while tasks run, and jumps to the next deadline when all of them wait
+    /// and no operation is in flight; for tests, see [`time`](crate::time). While an operation is in
+    /// flight, one that waits for a peer included, no time passes. Other threads, which may be about to
+    /// wake a task, are not waited for.
+    ///
+    /// The simulated kernel has a virtual time of its own, which this does not change.
+    #[must_use]
+    pub fn virtual_time(mut self, virtual_time: bool) -> Self {
+        self.virtual_time = virtual_time;
+        self
+    }
+
     /// Builds the runtime for the calling thread.
     ///
     /// # Errors
-    /// - `InvalidInput`: `SAKIA_DRIVER` is none of the known values.
+    /// - `InvalidInput`: `SAKIA_DRIVER` is none of the known values; or time is to be virtual on more
+    ///   than one thread.
     /// - There is no backend such as was asked for: the reason is a [`sakia_ring::SetupError`].
     /// - `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptors, memory or threads left.
     pub fn build(self) -> io::Result<Runtime> {
+        if self.virtual_time && self.threads > 1 {
+            let message = "virtual time is for runtimes with one thread";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
         let policy = match self.policy {
             Some(policy) => policy,
             None => Policy::from_environment(std::env::var_os("SAKIA_DRIVER").as_deref())?,
@@ -76,6 +95,9 @@ impl Builder {
         let remotes: Arc<[Arc<Remote>]> =
             (0..self.threads).map(|_| Arc::new(Remote::new())).collect();
         let local = Local::new(Driver::new(backend), 0, Arc::clone(&remotes))?;
+        if self.virtual_time {
+            local.timers.make_virtual();
+        }
         let mut runtime = Runtime { local, choice, threads: Vec::new() };
         for thread in 1..self.threads {
             // An error drops the runtime, and with it ends the threads that exist.
@@ -240,15 +262,40 @@ impl Runtime {
     }
 
     /// Runs tasks and I/O once: what is ready, else what becomes ready within `max_wait`. For programs
-    /// with a loop of their own. Answers whether something is ready to run already.
+    /// with a loop of their own, which do this when [`pollable`](Runtime::pollable) is readable, when
+    /// [`next_timer`](Runtime::next_timer) is due, and again as long as the answer is true: more is ready
+    /// already.
     ///
     /// # Errors
     /// A permanent failure of the driver.
     pub fn run_once(&self, max_wait: Duration) -> io::Result<bool> {
         let _entered = Entered::new(&self.local);
+        self.local.remote.unpark();
+        self.local.driver.quiet_pollable();
         let is_busy = self.local.run_batch();
         self.local.drive(is_busy, Some(max_wait))?;
-        Ok(self.local.run_batch())
+        let mut is_busy = self.local.run_batch();
+        if !is_busy {
+            // Submits what these tasks started; it may be done at once.
+            self.local.drive(true, None)?;
+            is_busy = self.local.has_ready();
+        }
+        // From here on, whoever wakes a task makes the descriptor readable.
+        Ok(is_busy || !self.local.remote.prepare_to_park())
+    }
+
+    /// A descriptor that becomes readable when [`run_once`](Runtime::run_once) has something to do, for
+    /// a foreign loop to poll. It is the caller's own. Only `run_once` makes it unreadable again.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM`: none left. `EOPNOTSUPP`: on the simulated kernel.
+    pub fn pollable(&self) -> io::Result<OwnedFd> {
+        self.local.driver.pollable()
+    }
+
+    /// How long until the next timer is due; `None` without timers.
+    pub fn next_timer(&self) -> Option<Duration> {
+        self.local.sleep_limit(None)
     }
 
     fn remote(&self) -> Arc<Remote> {

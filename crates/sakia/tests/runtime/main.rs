@@ -1,3 +1,18 @@
 //! Tests of the runtime, a module per subject.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "the failure of a test, or of what it calls, is its report"
+)]
+
+mod blocking;
+mod budget;
+mod macros;
+mod pipes;
+mod processes;
+mod readiness;
+mod shutdown;
+mod signals;
+mod structured;
 mod tasks;
+mod time;

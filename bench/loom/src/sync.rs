@@ -1,0 +1,48 @@
+//! What the code under test uses in place of `std::sync`.
+
+pub(crate) use std::sync::{Arc, OnceLock, PoisonError};
+
+pub(crate) use loom::sync::{Mutex, MutexGuard};
+
+pub(crate) mod atomic {
+    pub(crate) use std::sync::atomic::Ordering;
+
+    use Ordering::SeqCst;
+    use loom::sync::atomic::fence;
+
+    /// Mends two things that loom does not know:
+    /// - Sequentially consistent accesses are no more than acquire and release to it; it knows the
+    ///   stronger order from fences only. So a fence follows each such store, as on a processor
+    ///   whose loads need none.
+    /// - A store may slip between another thread's read-modify-write and the value that it read, so
+    ///   that a third thread sees an older value last. So stores are made as swaps; without acquire
+    ///   these see nothing that a store would not.
+    pub(crate) struct AtomicBool(loom::sync::atomic::AtomicBool);
+
+    impl AtomicBool {
+        pub(crate) fn new(value: bool) -> Self {
+            Self(loom::sync::atomic::AtomicBool::new(value))
+        }
+
+        pub(crate) fn load(&self, order: Ordering) -> bool {
+            self.0.load(if order == SeqCst { Ordering::Acquire } else { order })
+        }
+
+        pub(crate) fn store(&self, value: bool, order: Ordering) {
+            self.0.swap(value, if order == SeqCst { Ordering::Release } else { order });
+            fence_if_strong(order);
+        }
+
+        pub(crate) fn swap(&self, value: bool, order: Ordering) -> bool {
+            let old = self.0.swap(value, if order == SeqCst { Ordering::AcqRel } else { order });
+            fence_if_strong(order);
+            old
+        }
+    }
+
+    fn fence_if_strong(order: Ordering) {
+        if order == SeqCst {
+            fence(SeqCst);
+        }
+    }
+}

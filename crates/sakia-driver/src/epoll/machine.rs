@@ -1,0 +1,659 @@
+//! What is under way, and what moves it on.
+//!
+//! The life of an operation:
+//! 1. Its entry is consumed by a submit or an enter and checked. What is wrong with it, a no-op or a
+//!    request to cancel completes at once.
+//! 2. A read or write on a stream is tried, unless others wait for the same direction already: they
+//!    go first. What cannot be tried now waits in the [`Registry`]; an event makes its oldest
+//!    waiters be tried, until one must wait on.
+//! 3. What would block the thread becomes a job of a lane; its outcome comes through the [`Inbox`].
+//! 4. Its completion is posted, and the flight is gone. Nothing here knows its memory any more.
+//!
+//! A flight is in one place only: in a watch, or with a lane. The exception is a waiter that nothing
+//! can try without blocking: it stays first in its way, which is marked busy, while a lane thread
+//! tries it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::mem;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use rustix::event::epoll::{self, EventFlags};
+use rustix::io::Errno;
+use rustix::thread::Timespec;
+use sakia_ring::{Cqe, Entered, Opcode, Sqe};
+
+use super::inbox::Inbox;
+use super::job::{self, Job, Outcome, Work};
+use super::lanes::{Lane, Limits, Pool, StuckWorker};
+use super::queue::Queue;
+use super::registry::{INBOX, Registry};
+use super::request::{self, Request, Victims};
+use super::sys::{self, Direction};
+use super::transfer::{FileClass, Transfer, Try, Ways, borrow, failed, outcome, poll_now};
+
+/// Events fetched at a time.
+const EVENTS: usize = 256;
+const NANOS_PER_MILLI: u32 = 1_000_000;
+
+/// Called with each job that has become stuck.
+pub(super) type OnStuck = Box<dyn Fn(&StuckWorker)>;
+
+/// Everything that a backend consists of but its process.
+pub(super) struct Machine {
+    pub(super) queue: Queue,
+    pub(super) pool: Pool,
+    pub(super) inbox: Arc<Inbox>,
+    /// The registered buffer: address and length.
+    pub(super) registered: Option<(u64, u64)>,
+    registry: Registry,
+    /// Operations under way, by the order in which they were consumed.
+    flights: BTreeMap<u64, Flight>,
+    /// The same, by `user_data`.
+    by_user_data: BTreeSet<(u64, u64)>,
+    /// Operations consumed so far.
+    consumed: u64,
+    /// Jobs that go to the pool together, by lane.
+    jobs: [Vec<(u64, Job)>; 2],
+    /// Room for what the inbox holds.
+    results: Vec<(u64, Outcome)>,
+    /// Room for what epoll reports.
+    events: Vec<epoll::Event>,
+    ways: Ways,
+    /// The kernel has `epoll_pwait2(2)`, as far as is known.
+    has_pwait2: bool,
+    on_stuck: Option<OnStuck>,
+    stuck_after: Option<Duration>,
+    /// When to look for stuck jobs. `None` when there is nothing with a lane.
+    stuck_at: Option<Instant>,
+}
+
+/// An operation under way. While there is one, its last completion was not posted, so its memory is
+/// still lent.
+#[derive(Debug)]
+struct Flight {
+    user_data: u64,
+    opcode: Opcode,
+    /// The descriptor acted on.
+    raw: Option<i32>,
+    stage: Stage,
+    /// It was to be canceled while a lane thread tried it: it must not wait again.
+    is_canceled: bool,
+}
+
+/// What an operation under way waits for.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// For the descriptor of the watch at this place to get ready, and those before it.
+    Waiting { place: usize, transfer: Transfer, class: FileClass },
+    /// For an event at the watch at this place.
+    Polling { place: usize },
+    /// For a lane.
+    Lane,
+}
+
+/// How an enter sleeps.
+#[derive(Clone, Copy, Debug)]
+enum Sleep {
+    /// Not at all: it has a look.
+    No,
+    /// Until then, or without end.
+    Until(Option<Instant>),
+}
+
+impl Machine {
+    pub(super) fn new(
+        queue: Queue,
+        limits: Limits,
+        inbox: Arc<Inbox>,
+        ways: Option<Ways>,
+        on_stuck: Option<OnStuck>,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            registry: Registry::new(inbox.event())?,
+            ways: ways.unwrap_or_else(|| Ways::probe(inbox.event())),
+            pool: Pool::new(limits, Arc::clone(&inbox)),
+            queue,
+            inbox,
+            registered: None,
+            flights: BTreeMap::new(),
+            by_user_data: BTreeSet::new(),
+            consumed: 0,
+            jobs: [Vec::new(), Vec::new()],
+            results: Vec::new(),
+            events: Vec::with_capacity(EVENTS),
+            has_pwait2: true,
+            on_stuck,
+            stuck_after: limits.stuck_after,
+            stuck_at: None,
+        })
+    }
+
+    pub(super) fn epoll(&self) -> BorrowedFd<'_> {
+        self.registry.epoll()
+    }
+
+    pub(super) fn flights(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Whether a look at epoll could bring something.
+    pub(super) fn has_waiters(&self) -> bool {
+        self.registry.waiters() > 0
+    }
+
+    /// A descriptor that is readable when an enter would bring something, from now on.
+    pub(super) fn pollable(&mut self) -> Result<OwnedFd, Errno> {
+        let pollable = rustix::io::fcntl_dupfd_cloexec(self.registry.epoll(), 0)?;
+        self.registry.is_restless = true;
+        // Those that rest now go on: what comes of it is told.
+        while let Some(until) = self.registry.next_rested() {
+            if let Some(place) = self.registry.pop_rested(until) {
+                self.arm(place);
+            }
+        }
+        self.inbox.watch();
+        Ok(pollable)
+    }
+
+    /// Takes what makes that descriptor readable. Operations that this lets go on complete; what is in
+    /// the inbox stays there for the next enter.
+    pub(super) fn quiet(&mut self) {
+        // A signal means that there was nothing.
+        while self.wait(Sleep::No).is_ok_and(|count| count >= EVENTS) {}
+    }
+
+    pub(super) fn reap(&mut self, out: &mut [Cqe]) -> usize {
+        self.queue.reap(out)
+    }
+
+    // ---- entering ------------------------------------------------------------------------------
+
+    /// Consumes what is pending. Returns how much.
+    pub(super) fn submit(&mut self) -> u32 {
+        let mut count = 0;
+        while let Some(sqe) = self.queue.consume() {
+            self.start(&sqe);
+            count += 1;
+        }
+        self.push_jobs();
+        count
+    }
+
+    pub(super) fn enter(
+        &mut self,
+        min_complete: u32,
+        timeout: Option<Duration>,
+    ) -> io::Result<Entered> {
+        let consumed = self.submit();
+        self.keep_house();
+        let wanted = min_complete.min(self.queue.cq_entries());
+        // Too far away to be a time is no deadline.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut is_over = timeout == Some(Duration::ZERO);
+        let mut has_looked = false;
+        let mut is_woken = false;
+        loop {
+            is_woken |= self.receive();
+            self.queue.flush_overflow();
+            let is_enough = is_woken || self.queue.ready() >= wanted;
+            if has_looked && (is_enough || is_over) || is_enough && !self.has_waiters() {
+                let timed_out = !is_enough && consumed == 0 && self.queue.ready() == 0;
+                return Ok(Entered { consumed, timed_out });
+            }
+            let sleep = if is_enough || is_over { Sleep::No } else { self.sleep_until(deadline) };
+            if matches!(sleep, Sleep::Until(_)) && !self.inbox.park() {
+                continue;
+            }
+            match self.wait(sleep) {
+                // A full buffer may not have been everything.
+                Ok(count) => has_looked |= count < EVENTS,
+                Err(Errno::INTR) => return self.interrupted(consumed),
+                Err(errno) => return Err(errno.into()),
+            }
+            is_over |= deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            self.keep_house();
+        }
+    }
+
+    /// A signal ended the sleep. As with the ring that is an error only where there is nothing to tell.
+    #[cold]
+    fn interrupted(&mut self, consumed: u32) -> io::Result<Entered> {
+        let is_woken = self.receive();
+        self.queue.flush_overflow();
+        if consumed == 0 && self.queue.ready() == 0 && !is_woken {
+            return Err(Errno::INTR.into());
+        }
+        Ok(Entered { consumed, timed_out: false })
+    }
+
+    /// Ends what lanes are done with. Returns whether somebody wants the enter to return.
+    fn receive(&mut self) -> bool {
+        let mut results = mem::take(&mut self.results);
+        let is_woken = self.inbox.receive(&mut results);
+        for (id, outcome) in results.drain(..) {
+            self.end_job(id, outcome);
+        }
+        self.results = results;
+        is_woken
+    }
+
+    /// Until when to sleep at most: the deadline, or when there is something else to do.
+    fn sleep_until(&self, deadline: Option<Instant>) -> Sleep {
+        let times = [deadline, self.stuck_at, self.registry.next_rested()];
+        Sleep::Until(times.into_iter().flatten().min())
+    }
+
+    /// Waits for events and handles them. Returns how many there were.
+    fn wait(&mut self, sleep: Sleep) -> Result<usize, Errno> {
+        self.events.clear();
+        let timeout = match sleep {
+            Sleep::No => Some(Duration::ZERO),
+            Sleep::Until(until) => {
+                until.map(|until| until.saturating_duration_since(Instant::now()))
+            }
+        };
+        let is_fine = timeout.is_some_and(|time| time.subsec_nanos() % NANOS_PER_MILLI != 0);
+        match timeout.filter(|_| is_fine && self.has_pwait2) {
+            Some(timeout) => match self.wait_precisely(timeout) {
+                // Before Linux 5.11, or with a filter that is older than that.
+                Err(Errno::NOSYS | Errno::PERM) => {
+                    self.has_pwait2 = false;
+                    self.wait_roughly(Some(timeout))?;
+                }
+                result => result?,
+            },
+            None => self.wait_roughly(timeout)?,
+        }
+        let events = mem::take(&mut self.events);
+        for event in &events {
+            let token = event.data.u64();
+            if token != INBOX
+                && let Some(place) = self.registry.resolve(token)
+            {
+                self.handle_event(place, event.flags);
+            }
+        }
+        let count = events.len();
+        self.events = events;
+        self.push_jobs();
+        Ok(count)
+    }
+
+    fn wait_precisely(&mut self, timeout: Duration) -> Result<(), Errno> {
+        let spare = &mut self.events.spare_capacity_mut()[..EVENTS];
+        let count = sys::epoll_pwait2(self.registry.epoll_raw(), spare, &timespec(timeout))?;
+        // SAFETY: the kernel has filled as many, which are at most as many as there is room for.
+        unsafe { self.events.set_len(count) };
+        Ok(())
+    }
+
+    /// Waits for whole milliseconds, not less than the timeout.
+    fn wait_roughly(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
+        let timeout = timeout.map(|timeout| timespec(whole_millis(timeout)));
+        let spare = rustix::buffer::spare_capacity(&mut self.events);
+        epoll::wait(self.registry.epoll(), spare, timeout.as_ref())?;
+        Ok(())
+    }
+
+    /// What is due by time.
+    fn keep_house(&mut self) {
+        if self.registry.next_rested().is_none() && self.stuck_at.is_none() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some(place) = self.registry.pop_rested(now) {
+            self.arm(place);
+        }
+        if self.stuck_at.is_some_and(|at| now >= at) {
+            let mut found = Vec::new();
+            self.stuck_at = self.pool.find_stuck(now, &mut found);
+            if let Some(on_stuck) = &self.on_stuck {
+                found.iter().for_each(on_stuck);
+            }
+        }
+    }
+
+    // ---- starting ------------------------------------------------------------------------------
+
+    /// Makes an entry an operation under way, or completes it.
+    fn start(&mut self, sqe: &Sqe) {
+        let user_data = sqe.user_data;
+        match request::decode(sqe, self.registered) {
+            Err(errno) => self.queue.post(user_data, failed(errno)),
+            Ok(Request::Nop { result }) => self.queue.post(user_data, result),
+            Ok(Request::Cancel { victims, all }) => {
+                let res = self.cancel(victims, all);
+                self.queue.post(user_data, res);
+            }
+            Ok(Request::Transfer(transfer)) => self.start_transfer(sqe, transfer),
+            Ok(Request::Poll { raw, events }) => self.start_poll(sqe, raw, events),
+            Ok(Request::Close { raw }) => self.start_close(sqe, raw),
+            Ok(Request::Lane(job, raw)) => {
+                let id = self.take_off(sqe, raw, Stage::Lane);
+                self.jobs[Lane::Bounded as usize].push((id, job));
+            }
+        }
+    }
+
+    fn start_transfer(&mut self, sqe: &Sqe, transfer: Transfer) {
+        let raw = transfer.raw;
+        let class = match FileClass::of_descriptor(raw) {
+            Ok(class) => class,
+            Err(errno) => return self.queue.post(sqe.user_data, failed(errno)),
+        };
+        if class == FileClass::Bounded {
+            if transfer.is_nowait() {
+                // SAFETY: the entry is not completed, so its memory is lent.
+                let res = outcome(unsafe { transfer.call(raw) });
+                return self.queue.post(sqe.user_data, res);
+            }
+            let id = self.take_off(sqe, Some(raw), Stage::Lane);
+            return self.give_to_lane(Lane::Bounded, id, Work::Transfer(transfer));
+        }
+        let direction = transfer.direction;
+        let is_first = self
+            .registry
+            .find(raw)
+            .is_none_or(|place| self.registry.watch(place).way(direction).queue.is_empty());
+        let tried = if is_first {
+            // SAFETY: as above.
+            unsafe { transfer.try_now(class, self.ways) }
+        } else {
+            Try::WouldBlock
+        };
+        match tried {
+            Try::Done(res) => self.queue.post(sqe.user_data, res),
+            Try::WouldBlock if transfer.is_nowait() => {
+                self.queue.post(sqe.user_data, failed(Errno::AGAIN));
+            }
+            Try::Unable if transfer.is_nowait() => {
+                self.queue.post(sqe.user_data, failed(Errno::OPNOTSUPP));
+            }
+            Try::WouldBlock | Try::Unable => {
+                let place = self.registry.wait(raw, direction, self.consumed);
+                self.take_off(sqe, Some(raw), Stage::Waiting { place, transfer, class });
+                self.arm(place);
+            }
+        }
+    }
+
+    fn start_poll(&mut self, sqe: &Sqe, raw: i32, events: u16) {
+        match poll_now(raw, PollFlags::from_bits_retain(events)) {
+            Err(errno) => self.queue.post(sqe.user_data, failed(errno)),
+            Ok(ready) if ready.is_empty() => {
+                let place = self.registry.wait_poll(raw, events, self.consumed);
+                self.take_off(sqe, Some(raw), Stage::Polling { place });
+                self.arm(place);
+            }
+            Ok(ready) => self.queue.post(sqe.user_data, i32::from(ready.bits())),
+        }
+    }
+
+    /// Closing a file may write, closing a terminal may wait for its output. What is done here and now is
+    /// what the ring, too, does on the caller's thread.
+    fn start_close(&mut self, sqe: &Sqe, raw: i32) {
+        // The driver closes nothing that is in use. Whoever does would wait for ever.
+        if let Some(place) = self.registry.find(raw) {
+            for id in self.registry.members(place) {
+                // A lane thread that tries one goes on with it.
+                let _ = self.cancel_one(id);
+            }
+            if self.registry.members(place).is_empty() {
+                self.registry.forget(place);
+            }
+        }
+        match FileClass::of_descriptor(raw) {
+            Err(errno) => self.queue.post(sqe.user_data, failed(errno)),
+            Ok(FileClass::Pipe | FileClass::Socket) => {
+                self.queue.post(sqe.user_data, job::close(raw));
+            }
+            Ok(FileClass::Bounded | FileClass::Other) => {
+                let id = self.take_off(sqe, None, Stage::Lane);
+                self.give_to_lane(Lane::Bounded, id, Work::Close { raw });
+            }
+        }
+    }
+
+    /// Makes an entry a flight. Returns its number, which is what `consumed` was before.
+    fn take_off(&mut self, sqe: &Sqe, raw: Option<i32>, stage: Stage) -> u64 {
+        let Sqe { user_data, opcode, .. } = *sqe;
+        let id = self.consumed;
+        self.consumed += 1;
+        self.flights.insert(id, Flight { user_data, opcode, raw, stage, is_canceled: false });
+        self.by_user_data.insert((user_data, id));
+        id
+    }
+
+    fn give_to_lane(&mut self, lane: Lane, id: u64, work: Work) {
+        let Flight { user_data, opcode, .. } = self.flights[&id];
+        self.jobs[lane as usize].push((id, Job { user_data, opcode, work }));
+    }
+
+    /// Hands the jobs over that have come together.
+    fn push_jobs(&mut self) {
+        for lane in Lane::ALL {
+            let jobs = &mut self.jobs[lane as usize];
+            if jobs.is_empty() {
+                continue;
+            }
+            if let Some(limit) = self.stuck_after
+                && self.stuck_at.is_none()
+            {
+                self.stuck_at = Instant::now().checked_add(limit);
+            }
+            self.pool.push(lane, jobs.drain(..));
+        }
+    }
+
+    // ---- going on ------------------------------------------------------------------------------
+
+    /// Epoll reported something for a watch.
+    fn handle_event(&mut self, place: usize, ready: EventFlags) {
+        const ALWAYS: EventFlags = EventFlags::ERR.union(EventFlags::HUP);
+        self.registry.fired(place);
+        let mut was_fruitful = false;
+        if ready.intersects(ALWAYS | EventFlags::IN) {
+            was_fruitful |= self.run_way(place, Direction::Read);
+        }
+        if ready.intersects(ALWAYS | EventFlags::OUT) {
+            was_fruitful |= self.run_way(place, Direction::Write);
+        }
+        let polls = &self.registry.watch(place).polls;
+        let told = polls.iter().filter_map(|&(id, events)| {
+            let wanted = EventFlags::from_bits_retain(u32::from(events)) | ALWAYS;
+            let told = ready & wanted;
+            (!told.is_empty()).then_some((id, told.bits() as i32))
+        });
+        for (id, res) in told.collect::<Vec<_>>() {
+            self.registry.leave(place, id);
+            self.finish(id, res);
+            was_fruitful = true;
+        }
+        self.registry.judge(place, was_fruitful);
+        self.arm(place);
+    }
+
+    /// Tries the operations of a way, oldest first, until one must wait. Returns whether one went on.
+    fn run_way(&mut self, place: usize, direction: Direction) -> bool {
+        let mut was_fruitful = false;
+        loop {
+            let way = self.registry.watch(place).way(direction);
+            let Some(&id) = way.queue.front().filter(|_| !way.is_busy) else {
+                return was_fruitful;
+            };
+            let Stage::Waiting { transfer, class, .. } = self.flights[&id].stage else {
+                unreachable!("what waits in a way is a transfer")
+            };
+            // SAFETY: there is the flight, so its memory is lent.
+            match unsafe { transfer.try_now(class, self.ways) } {
+                Try::Done(res) => {
+                    self.registry.leave(place, id);
+                    self.finish(id, res);
+                    was_fruitful = true;
+                }
+                Try::WouldBlock => return was_fruitful,
+                Try::Unable => {
+                    self.registry.watch(place).way(direction).is_busy = true;
+                    self.give_to_lane(Lane::Elastic, id, Work::TransferIfReady(transfer, class));
+                    return was_fruitful;
+                }
+            }
+        }
+    }
+
+    /// Has epoll watch for what is waited for at this place.
+    fn arm(&mut self, place: usize) {
+        let Err(errno) = self.registry.arm(place) else {
+            return;
+        };
+        for id in self.registry.members(place) {
+            if self.is_tried_by_lane(place, id) {
+                continue; // its memory is in use; it comes here again
+            }
+            self.registry.leave(place, id);
+            match (errno, self.flights[&id].stage) {
+                // A file without readiness: its operations end by themselves.
+                (Errno::PERM, Stage::Waiting { transfer, .. }) => {
+                    self.flight_mut(id).stage = Stage::Lane;
+                    self.give_to_lane(Lane::Bounded, id, Work::Transfer(transfer));
+                }
+                // As the ring answers when nothing can wake the poll.
+                (Errno::PERM, _) => self.finish(id, failed(Errno::INVAL)),
+                _ => self.finish(id, failed(errno)),
+            }
+        }
+        if self.registry.members(place).is_empty() {
+            self.registry.forget(place);
+        }
+    }
+
+    /// Whether an operation that waits at this place is with a lane nevertheless.
+    fn is_tried_by_lane(&mut self, place: usize, id: u64) -> bool {
+        let Stage::Waiting { transfer, .. } = self.flights[&id].stage else {
+            return false;
+        };
+        let way = self.registry.watch(place).way(transfer.direction);
+        way.is_busy && way.queue.front() == Some(&id)
+    }
+
+    /// A lane is done with a job.
+    fn end_job(&mut self, id: u64, outcome: Outcome) {
+        let Flight { stage, is_canceled, .. } = self.flights[&id];
+        let Stage::Waiting { place, transfer, .. } = stage else {
+            let res = outcome.into_result().expect("only waiters are tried by a lane");
+            return self.finish(id, res);
+        };
+        self.registry.watch(place).way(transfer.direction).is_busy = false;
+        let res = outcome.into_result().or(is_canceled.then_some(failed(Errno::CANCELED)));
+        if let Some(res) = res {
+            self.registry.leave(place, id);
+            self.finish(id, res);
+        }
+        self.registry.judge(place, res.is_some());
+        self.arm(place);
+    }
+
+    /// The operation is over.
+    fn finish(&mut self, id: u64, res: i32) {
+        let flight = self.flights.remove(&id).expect("an operation that ends is under way");
+        self.by_user_data.remove(&(flight.user_data, id));
+        self.queue.post(flight.user_data, res);
+    }
+
+    fn flight_mut(&mut self, id: u64) -> &mut Flight {
+        self.flights.get_mut(&id).expect("the operation is under way")
+    }
+
+    // ---- canceling -----------------------------------------------------------------------------
+
+    /// Cancels one operation, or all that match. Returns the result of the cancel's completion.
+    fn cancel(&mut self, victims: Victims, all: bool) -> i32 {
+        self.push_jobs();
+        let ids: Vec<u64> = match victims {
+            Victims::UserData(user_data) => {
+                let range = (user_data, 0)..=(user_data, u64::MAX);
+                self.by_user_data.range(range).map(|&(_, id)| id).collect()
+            }
+            Victims::Descriptor(raw) => {
+                if let Err(errno) = borrow(raw).and_then(rustix::io::fcntl_getfd) {
+                    return failed(errno);
+                }
+                let its = self.flights.iter().filter(|(_, flight)| flight.raw == Some(raw));
+                its.map(|(&id, _)| id).collect()
+            }
+            Victims::Any => self.flights.keys().copied().collect(),
+        };
+        if all {
+            for &id in &ids {
+                // Counted whether it ends now or by itself.
+                let _ = self.cancel_one(id);
+            }
+            return ids.len() as i32;
+        }
+        match ids.first() {
+            Some(&id) => self.cancel_one(id).map_or_else(failed, |()| 0),
+            None => failed(Errno::NOENT),
+        }
+    }
+
+    /// # Errors
+    /// `EALREADY`: a thread performs it. `ENOENT`: it has just ended, together with another one.
+    fn cancel_one(&mut self, id: u64) -> Result<(), Errno> {
+        let canceled = failed(Errno::CANCELED);
+        match self.flights.get(&id).ok_or(Errno::NOENT)?.stage {
+            Stage::Lane if self.pool.cancel(id) => self.finish(id, canceled),
+            Stage::Lane => return Err(Errno::ALREADY),
+            Stage::Polling { place } => {
+                self.registry.leave(place, id);
+                self.finish(id, canceled);
+                self.arm(place);
+            }
+            Stage::Waiting { place, transfer, .. } => {
+                if self.is_tried_by_lane(place, id) {
+                    if !self.pool.cancel(id) {
+                        self.flight_mut(id).is_canceled = true;
+                        return Err(Errno::ALREADY);
+                    }
+                    self.registry.watch(place).way(transfer.direction).is_busy = false;
+                }
+                self.registry.leave(place, id);
+                self.finish(id, canceled);
+                self.arm(place);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The next whole number of milliseconds that is not less, as far as the kernel counts them.
+fn whole_millis(duration: Duration) -> Duration {
+    let millis = duration.as_nanos().div_ceil(u128::from(NANOS_PER_MILLI));
+    Duration::from_millis(millis.min(i32::MAX as u128) as u64)
+}
+
+/// The kernel's form of a duration. More than a century is as good as for ever.
+fn timespec(duration: Duration) -> Timespec {
+    const CENTURY_S: u64 = 100 * 365 * 24 * 60 * 60;
+    Timespec {
+        tv_sec: duration.as_secs().min(CENTURY_S) as i64,
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn milliseconds_are_rounded_up_and_not_too_many() {
+        for (nanos, millis) in [(0, 0), (1, 1), (999_999, 1), (1_000_000, 1), (1_000_001, 2)] {
+            let rounded = whole_millis(Duration::from_nanos(nanos));
+            assert_eq!(rounded, Duration::from_millis(millis), "{nanos}");
+        }
+        assert_eq!(whole_millis(Duration::MAX).as_millis(), i32::MAX as u128);
+    }
+}

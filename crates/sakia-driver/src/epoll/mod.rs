@@ -1,0 +1,418 @@
+//! A backend for kernels and containers without io_uring: epoll, and two lanes of threads.
+//!
+//! [`Epoll`] reads the same entries as the ring and answers with the same results, so that everything
+//! above it is the same. What a kernel does for a ring it does here with ordinary calls:
+//! - Pipes, sockets, terminals and their like are *tried*, without blocking, and when they are not
+//!   ready wait in epoll. Operations on one descriptor go on in the order in which they came, each
+//!   direction for itself.
+//! - Files, paths, `fsync(2)` and whatever else ends by itself go to the *bounded* lane.
+//! - What may block for ever goes to the *elastic* lane: opening a FIFO or a device; and the rare
+//!   descriptor that cannot be tried. A full elastic lane delays nothing else.
+//!
+//! Floor: Linux 4.18. Nothing newer is needed: `RWF_NOWAIT` on pipes (6.4) and `epoll_pwait2(2)`
+//! (5.11) are used where they are found to work.
+//!
+//! # Differences from the ring
+//!
+//! - `poll` watches a number, the ring a file: whoever closes a descriptor that is in use, which the
+//!   driver never does, ends its waiting operations with `ECANCELED`.
+//! - A cancel by descriptor matches the number, not other numbers of the same file.
+//! - A cancel of what a thread performs answers `EALREADY`, and the operation goes on: no thread is
+//!   interrupted. The ring interrupts some.
+//! - Reading a file never completes while its entry is consumed.
+//!
+//! # Invariants
+//!
+//! - Lent memory is used between the consumption of an entry and the posting of its completion, by
+//!   system calls, and by one thread at a time. Its address is all that is kept of it.
+//! - An operation is in one place: pending, waiting in the registry, with a lane, or completed.
+//! - The thread that enters never blocks but in epoll, and on a lock that nobody holds for long.
+//! - After a drop no job begins. One that runs goes on with its memory, which the driver has leaked.
+//!
+//! # Layout
+//!
+//! `machine` knows what is under way; `request` checks entries; `registry` what epoll watches;
+//! `transfer` how bytes are moved without blocking; `job` what threads do, `lanes` the threads;
+//! `inbox` how they reach the sleeping backend; `signals`, `process`, `queue`, `sys` what their names
+//! say.
+//!
+//! One thread calls the backend; [`EpollWake`] goes anywhere.
+
+mod inbox;
+mod job;
+mod lanes;
+mod machine;
+mod process;
+mod queue;
+mod registry;
+mod request;
+mod signals;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod transfer;
+
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
+
+use self::inbox::Inbox;
+use self::lanes::Limits;
+pub use self::lanes::{Lane, LaneStatistics, StuckWorker};
+use self::machine::{Machine, OnStuck};
+use self::process::Process;
+use self::queue::Queue;
+use self::transfer::{FileClass, Ways};
+use crate::backend::{Backend, Descriptors, FileKind, RemoteWake};
+
+/// How an [`Epoll`] is made.
+#[must_use]
+pub struct EpollOptions {
+    sq_entries: u32,
+    cq_entries: u32,
+    limits: Limits,
+    on_stuck: Option<OnStuck>,
+    /// Ways to try a stream; `None` to find out.
+    ways: Option<Ways>,
+}
+
+impl EpollOptions {
+    /// The defaults: queues of 256 and 4096 entries; four bounded threads for each processor that the
+    /// thread may use, from 4 to 32; 64 elastic ones; threads end after 10 s without work, and a job is
+    /// stuck after 10 s.
+    pub fn new() -> Self {
+        let processors = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count());
+        Self {
+            sq_entries: 256,
+            cq_entries: 4096,
+            limits: Limits {
+                threads_max: [processors.saturating_mul(4).clamp(4, 32), 64],
+                idle: Duration::from_secs(10),
+                stuck_after: Some(Duration::from_secs(10)),
+            },
+            on_stuck: None,
+            ways: None,
+        }
+    }
+
+    /// Sizes of the two queues in entries.
+    pub fn entries(mut self, sq_entries: u32, cq_entries: u32) -> Self {
+        (self.sq_entries, self.cq_entries) = (sq_entries, cq_entries);
+        self
+    }
+
+    /// The most threads that a lane has at a time. Jobs beyond wait.
+    pub fn threads_max(mut self, lane: Lane, count: u32) -> Self {
+        self.limits.threads_max[lane as usize] = count;
+        self
+    }
+
+    /// How long a thread waits for another job before it ends.
+    pub fn idle_time(mut self, time: Duration) -> Self {
+        self.limits.idle = time;
+        self
+    }
+
+    /// How long a job may run before it counts as stuck, in [`LaneStatistics::stuck`]. `None` never
+    /// counts any. Such a job goes on: nothing but a warning comes of it.
+    pub fn stuck_after(mut self, time: impl Into<Option<Duration>>) -> Self {
+        self.limits.stuck_after = time.into();
+        self
+    }
+
+    /// Has `hook` called with each job that has become stuck, once. It is called from
+    /// [`enter`](Backend::enter), on its thread, and so must not use a driver on this backend.
+    pub fn on_stuck(mut self, hook: impl Fn(&StuckWorker) + 'static) -> Self {
+        self.on_stuck = Some(Box::new(hook));
+        self
+    }
+
+    /// Which ways to try a stream there are.
+    #[cfg(test)]
+    fn ways(mut self, ways: Ways) -> Self {
+        self.ways = Some(ways);
+        self
+    }
+}
+
+impl Default for EpollOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for EpollOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sq_entries, cq_entries, limits, .. } = self;
+        let mut f = f.debug_struct("EpollOptions");
+        f.field("sq_entries", sq_entries).field("cq_entries", cq_entries);
+        f.field("limits", limits).finish_non_exhaustive()
+    }
+}
+
+/// Performs operations with epoll and threads. See [`EpollOptions`] for what can be set.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use sakia_driver::{Driver, Epoll, Lane, Wait};
+///
+/// # fn main() -> std::io::Result<()> {
+/// let driver = Driver::new(Epoll::new()?);
+/// let path = c"/proc/self/comm".to_owned();
+/// let mut stat = driver.statx(None, path, 0);
+/// while driver.turn(Wait::For(Duration::from_secs(60)))? == 0 {}
+/// assert!(stat.try_take().is_some_and(|result| result.is_ok_and(|stat| stat.is_file())));
+/// let finished = driver.with_backend(|epoll| epoll.statistics(Lane::Bounded).finished);
+/// assert_eq!(finished, Some(1));
+/// # Ok(())
+/// # }
+/// ```
+pub struct Epoll {
+    machine: Machine,
+    /// Where the inbox, and with it the lanes' state, may be touched.
+    process: Process,
+    /// The zero of the backend's time.
+    since: Instant,
+    /// The last enter has had its look at epoll, and nobody has asked since whether another is needed.
+    /// See [`needs_enter`](Backend::needs_enter).
+    is_fresh: Cell<bool>,
+}
+
+impl Epoll {
+    /// A backend with the default options, for the calling thread. Starts no thread yet.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM`: no descriptor for epoll or the eventfd.
+    pub fn new() -> io::Result<Self> {
+        Self::with_options(EpollOptions::new())
+    }
+
+    /// A backend for the calling thread.
+    ///
+    /// # Errors
+    /// As [`new`](Epoll::new). `EINVAL`: a submission queue without entries or larger than the completion
+    /// queue, or a lane without threads.
+    pub fn with_options(options: EpollOptions) -> io::Result<Self> {
+        let EpollOptions { sq_entries, cq_entries, limits, on_stuck, ways } = options;
+        if sq_entries == 0 || cq_entries < sq_entries || limits.threads_max.contains(&0) {
+            return Err(Errno::INVAL.into());
+        }
+        let process = Process::current();
+        let inbox = Arc::new(Inbox::new(process)?);
+        let queue = Queue::new(sq_entries, cq_entries);
+        let machine = Machine::new(queue, limits, inbox, ways, on_stuck)?;
+        Ok(Self { machine, process, since: Instant::now(), is_fresh: Cell::new(false) })
+    }
+
+    /// What makes a sleeping [`enter`](Backend::enter) of this backend return, from any thread. The same
+    /// as [`remote_wake`](Backend::remote_wake).
+    pub fn wake_handle(&self) -> EpollWake {
+        EpollWake { inbox: Arc::clone(&self.machine.inbox) }
+    }
+
+    /// What a lane does and did. All zero in a forked child.
+    pub fn statistics(&self, lane: Lane) -> LaneStatistics {
+        if self.process.is_intact() {
+            self.machine.pool.statistics(lane)
+        } else {
+            LaneStatistics::default()
+        }
+    }
+
+    fn forked_error() -> io::Error {
+        io::Error::other(
+            "the epoll backend belongs to the parent process: a forked child must create its own",
+        )
+    }
+}
+
+/// Wakes an [`Epoll`] that sleeps. Made by [`Epoll::wake_handle`].
+#[derive(Clone, Debug)]
+pub struct EpollWake {
+    inbox: Arc<Inbox>,
+}
+
+impl EpollWake {
+    /// Makes the backend's current enter return, or its next one if there is none now. Wakes that come
+    /// before that count as one. Does nothing when the backend is gone, and in a forked child.
+    ///
+    /// Not to be called from a signal handler: it takes a lock.
+    pub fn wake(&self) {
+        self.inbox.wake();
+    }
+}
+
+impl RemoteWake for EpollWake {
+    fn wake(&self) {
+        self.inbox.wake();
+    }
+}
+
+// SAFETY: an entry's memory is used by the machine while there is its flight, which begins when the
+// entry is consumed and is removed before its completion is posted, and by a lane thread that has its
+// job. A job leaves the queue in the step in which it becomes running, and its outcome, which ends the
+// flight, comes after it; so a flight that was canceled out of the queue has no thread. An entry that
+// was made a nop is another entry and names no memory. Dropping the backend only ends what has not
+// begun.
+unsafe impl Backend for Epoll {
+    fn sq_entries(&self) -> u32 {
+        self.machine.queue.sq_entries()
+    }
+
+    fn cq_entries(&self) -> u32 {
+        self.machine.queue.cq_entries()
+    }
+
+    fn sq_pending(&self) -> u32 {
+        self.machine.queue.pending()
+    }
+
+    unsafe fn push(&mut self, sqe: Sqe) -> Option<Position> {
+        if self.process.is_intact() { self.machine.queue.push(sqe) } else { None }
+    }
+
+    fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
+        self.process.is_intact() && self.machine.queue.make_nop(position, user_data)
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        if !self.process.is_intact() {
+            return Err(Self::forked_error());
+        }
+        self.machine.submit();
+        Ok(())
+    }
+
+    fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered> {
+        if !self.process.is_intact() {
+            return Err(Self::forked_error());
+        }
+        self.is_fresh.set(true);
+        self.machine.enter(min_complete, timeout)
+    }
+
+    fn cq_ready(&self) -> u32 {
+        if self.process.is_intact() { self.machine.queue.ready() } else { 0 }
+    }
+
+    fn reap(&mut self, out: &mut [Cqe]) -> usize {
+        if self.process.is_intact() { self.machine.reap(out) } else { 0 }
+    }
+
+    /// True when a lane has a result or completions overflow; and, once after each enter false, then
+    /// true, when a descriptor is watched: whether it is ready only an enter can tell. So a loop that
+    /// never sleeps gets its events, and one that drains does not look twice.
+    fn needs_enter(&self) -> bool {
+        if !self.process.is_intact() {
+            return false;
+        }
+        self.machine.queue.is_overflowing()
+            || self.machine.inbox.has_news()
+            || !self.is_fresh.replace(false) && self.machine.has_waiters()
+    }
+
+    fn is_overflowing(&self) -> bool {
+        self.process.is_intact() && self.machine.queue.is_overflowing()
+    }
+
+    fn is_intact(&self) -> bool {
+        self.process.is_intact()
+    }
+
+    fn supports(&self, opcode: Opcode) -> bool {
+        request::SUPPORTED.contains(&opcode)
+    }
+
+    unsafe fn register_buffer(&mut self, addr: *mut u8, len: usize) -> io::Result<()> {
+        if !self.process.is_intact() {
+            return Err(Self::forked_error());
+        }
+        if self.machine.registered.is_some() {
+            return Err(Errno::BUSY.into());
+        }
+        self.machine.registered = Some((addr.expose_provenance() as u64, len as u64));
+        Ok(())
+    }
+
+    fn now(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    fn nap(&mut self, duration: Duration) {
+        let request = rustix::thread::Timespec {
+            tv_sec: duration.as_secs().min(i64::MAX as u64) as i64,
+            tv_nsec: i64::from(duration.subsec_nanos()),
+        };
+        // A signal ends the nap early, which does no harm.
+        let _ = rustix::thread::nanosleep(&request);
+    }
+
+    fn remote_wake(&mut self) -> io::Result<Arc<dyn RemoteWake>> {
+        Ok(Arc::new(self.wake_handle()))
+    }
+
+    /// The descriptor is the epoll set's own. With it stuck jobs are only noticed by an enter.
+    fn pollable(&mut self) -> io::Result<OwnedFd> {
+        if !self.process.is_intact() {
+            return Err(Self::forked_error());
+        }
+        Ok(self.machine.pollable()?)
+    }
+
+    fn quiet_pollable(&mut self) {
+        if self.process.is_intact() {
+            self.is_fresh.set(true);
+            self.machine.quiet();
+        }
+    }
+
+    fn descriptors(&self) -> Rc<dyn Descriptors> {
+        Rc::new(PlainDescriptors)
+    }
+}
+
+impl Drop for Epoll {
+    fn drop(&mut self) {
+        // In a forked child there are no threads, and a lock may be held for ever.
+        if self.process.is_intact() {
+            self.machine.pool.close();
+            self.machine.inbox.close();
+        }
+    }
+}
+
+impl fmt::Debug for Epoll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut f = f.debug_struct("Epoll");
+        f.field("epoll", &self.machine.epoll()).field("flights", &self.machine.flights());
+        f.finish_non_exhaustive()
+    }
+}
+
+/// The descriptors of this process.
+struct PlainDescriptors;
+
+impl Descriptors for PlainDescriptors {
+    fn close(&self, raw: i32) -> io::Result<()> {
+        match job::close(raw) {
+            0 => Ok(()),
+            res => Err(io::Error::from_raw_os_error(-res)),
+        }
+    }
+
+    fn kind(&self, raw: i32) -> FileKind {
+        match FileClass::of_descriptor(raw) {
+            Ok(FileClass::Bounded) => FileKind::Bounded,
+            // Not to know is to expect the worst.
+            _ => FileKind::Waiting,
+        }
+    }
+}

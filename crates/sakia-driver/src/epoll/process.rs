@@ -1,0 +1,32 @@
+//! Which process this is.
+
+use rustix::process::Pid;
+use sakia_ring::ProcessSentinel;
+
+/// Remembers the process in which it was made.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Process {
+    /// Compares a word of memory that forked children find zeroed.
+    Sentinel(ProcessSentinel),
+    /// Asks the kernel each time. Sandboxes without `MADV_WIPEONFORK` are among those that have no
+    /// ring, and so need this backend.
+    Id(Pid),
+}
+
+impl Process {
+    pub(super) fn current() -> Self {
+        match ProcessSentinel::new() {
+            Ok(sentinel) => Self::Sentinel(sentinel),
+            Err(_) => Self::Id(rustix::process::getpid()),
+        }
+    }
+
+    /// True in the process that made it, false in every child.
+    #[inline]
+    pub(super) fn is_intact(&self) -> bool {
+        match self {
+            Self::Sentinel(sentinel) => sentinel.is_intact(),
+            Self::Id(id) => rustix::process::getpid() == *id,
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The two queues between the driver and this backend.
+//!
+//! Both in ordinary memory. As with the ring, a completion that finds the completion queue full
+//! goes to a list aside, and so does every later one until the next enter has moved that list back:
+//! nothing is lost, the order is kept, and the list has no bound.
+
+use std::collections::VecDeque;
+
+use sakia_ring::{Cqe, Position, Sqe};
+
+/// Submission queue, completion queue and overflow list.
+#[derive(Debug)]
+pub(super) struct Queue {
+    sq_entries: u32,
+    cq_entries: u32,
+    /// Entries pushed and not consumed, oldest first.
+    pending: VecDeque<Sqe>,
+    /// The position of the oldest of them.
+    head: u32,
+    /// Completions ready to be reaped.
+    ready: VecDeque<Cqe>,
+    /// Completions that found no place.
+    overflow: VecDeque<Cqe>,
+}
+
+impl Queue {
+    pub(super) fn new(sq_entries: u32, cq_entries: u32) -> Self {
+        Self {
+            sq_entries,
+            cq_entries,
+            pending: VecDeque::with_capacity(sq_entries.min(4096) as usize),
+            head: 0,
+            ready: VecDeque::new(),
+            overflow: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn sq_entries(&self) -> u32 {
+        self.sq_entries
+    }
+
+    pub(super) fn cq_entries(&self) -> u32 {
+        self.cq_entries
+    }
+
+    /// Entries pushed and not consumed.
+    pub(super) fn pending(&self) -> u32 {
+        self.pending.len() as u32
+    }
+
+    /// Completions ready to be reaped.
+    pub(super) fn ready(&self) -> u32 {
+        self.ready.len() as u32
+    }
+
+    pub(super) fn is_overflowing(&self) -> bool {
+        !self.overflow.is_empty()
+    }
+
+    pub(super) fn push(&mut self, sqe: Sqe) -> Option<Position> {
+        if self.pending() == self.sq_entries {
+            return None;
+        }
+        let position = self.head.wrapping_add(self.pending());
+        self.pending.push_back(sqe);
+        Some(Position::from_raw(position))
+    }
+
+    pub(super) fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
+        let index = position.to_raw().wrapping_sub(self.head) as usize;
+        match self.pending.get_mut(index) {
+            Some(sqe) if sqe.user_data == user_data => {
+                *sqe = Sqe::nop().user_data(user_data);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes the oldest pending entry.
+    pub(super) fn consume(&mut self) -> Option<Sqe> {
+        let sqe = self.pending.pop_front()?;
+        self.head = self.head.wrapping_add(1);
+        Some(sqe)
+    }
+
+    /// Adds the last completion of an entry.
+    pub(super) fn post(&mut self, user_data: u64, res: i32) {
+        let cqe = Cqe { user_data, res, ..Cqe::default() };
+        if self.is_overflowing() || self.ready() == self.cq_entries {
+            self.overflow.push_back(cqe);
+        } else {
+            self.ready.push_back(cqe);
+        }
+    }
+
+    /// Moves completions that overflowed back, as far as there is room.
+    pub(super) fn flush_overflow(&mut self) {
+        let room = self.cq_entries - self.ready();
+        let count = self.overflow.len().min(room as usize);
+        self.ready.extend(self.overflow.drain(..count));
+    }
+
+    pub(super) fn reap(&mut self, out: &mut [Cqe]) -> usize {
+        let count = out.len().min(self.ready.len());
+        for (place, cqe) in out.iter_mut().zip(self.ready.drain(..count)) {
+            *place = cqe;
+        }
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sakia_ring::Opcode;
+
+    fn reap_all(queue: &mut Queue) -> Vec<u64> {
+        let mut out = [Cqe::default(); 8];
+        let count = queue.reap(&mut out);
+        out[..count].iter().map(|cqe| cqe.user_data).collect()
+    }
+
+    #[test]
+    fn positions_wrap_and_the_queue_is_full_at_its_size() {
+        let mut queue = Queue::new(2, 2);
+        queue.head = u32::MAX - 1;
+        for round in 0..5 {
+            let first = queue.push(Sqe::nop().user_data(round)).unwrap();
+            let second = queue.push(Sqe::nop().user_data(round)).unwrap();
+            assert_eq!(second.to_raw(), first.to_raw().wrapping_add(1));
+            assert_eq!(queue.push(Sqe::nop()), None);
+            assert!(queue.consume().is_some() && queue.consume().is_some());
+            assert_eq!(queue.consume(), None);
+        }
+    }
+
+    #[test]
+    fn only_a_pending_entry_with_that_user_data_becomes_a_nop() {
+        let mut queue = Queue::new(2, 2);
+        let first = queue.push(Sqe::close(3).user_data(1)).unwrap();
+        let second = queue.push(Sqe::close(4).user_data(2)).unwrap();
+        assert!(!queue.make_nop(second, 1));
+        assert!(queue.make_nop(second, 2));
+        assert_eq!(queue.consume().unwrap().opcode, Opcode::CLOSE);
+        assert!(!queue.make_nop(first, 1), "it was consumed");
+        assert_eq!(queue.consume().unwrap(), Sqe::nop().user_data(2));
+        assert!(!queue.make_nop(second, 2), "it was consumed");
+    }
+
+    #[test]
+    fn overflow_keeps_the_order_and_loses_nothing() {
+        let mut queue = Queue::new(1, 2);
+        (0..3).for_each(|user_data| queue.post(user_data, 0));
+        assert_eq!(reap_all(&mut queue), [0, 1]);
+        (3..5).for_each(|user_data| queue.post(user_data, 0));
+        assert!(queue.is_overflowing() && queue.ready() == 0, "it must not overtake");
+        queue.flush_overflow();
+        assert_eq!(reap_all(&mut queue), [2, 3]);
+        queue.flush_overflow();
+        assert!(!queue.is_overflowing());
+        assert_eq!(reap_all(&mut queue), [4]);
+    }
+}

@@ -1,0 +1,352 @@
+//! System calls that act on lent memory, and those that `rustix` keeps to itself.
+//!
+//! What an entry names is memory of somebody else: a buffer, a path, a vector. This backend hands
+//! its address to the kernel as it came, as the ring does, and never makes a reference of it; so the
+//! calls here take addresses. The signal calls are not in `rustix`' public interface, and its epoll
+//! wait takes either nanoseconds or an old kernel, decided when it is compiled.
+//!
+//! As in the ring's crate the instruction is our own: libc's symbols may be interposed by a preload
+//! library that sits on top of this very crate.
+//!
+//! Any thread may call these. Sources: the manual page of each call, `asm/unistd.h`.
+
+use std::arch::asm;
+use std::mem::MaybeUninit;
+
+use rustix::event::epoll::Event;
+use rustix::fs::Statx;
+use rustix::io::Errno;
+use rustix::thread::Timespec;
+use sakia_ring::IoVec;
+
+/// Numbers of the system calls.
+pub(super) mod number {
+    macro_rules! numbers {
+        ($($name:ident: $x86_64:literal, $aarch64:literal;)*) => {$(
+            pub(crate) const $name: usize =
+                if cfg!(target_arch = "x86_64") { $x86_64 } else { $aarch64 };
+        )*};
+    }
+    numbers! {
+        RT_SIGPROCMASK: 14, 135;
+        READV: 19, 65;
+        WRITEV: 20, 66;
+        SENDMSG: 46, 211;
+        RECVMSG: 47, 212;
+        RT_SIGPENDING: 127, 136;
+        RT_SIGTIMEDWAIT: 128, 137;
+        OPENAT: 257, 56;
+        PREADV: 295, 69;
+        PWRITEV: 296, 70;
+        PREADV2: 327, 286;
+        PWRITEV2: 328, 287;
+        STATX: 332, 291;
+        EPOLL_PWAIT2: 441, 441;
+    }
+}
+
+/// Issues a system call of up to six arguments.
+///
+/// # Safety
+///
+/// - `nr` and the arguments form a call whose effects on memory and descriptors the caller has the
+///   right to cause.
+#[cfg(target_arch = "x86_64")]
+unsafe fn syscall(nr: usize, args: [usize; 6]) -> Result<usize, Errno> {
+    let ret: isize;
+    // SAFETY: the x86_64 system call convention: number and result in rax, arguments in rdi, rsi,
+    // rdx, r10, r8, r9; the instruction clobbers rcx and r11 and leaves the stack alone. What the
+    // call itself does is the caller's duty.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") nr as isize => ret,
+            in("rdi") args[0],
+            in("rsi") args[1],
+            in("rdx") args[2],
+            in("r10") args[3],
+            in("r8") args[4],
+            in("r9") args[5],
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    check(ret)
+}
+
+/// Issues a system call of up to six arguments.
+///
+/// # Safety
+///
+/// - `nr` and the arguments form a call whose effects on memory and descriptors the caller has the
+///   right to cause.
+#[cfg(target_arch = "aarch64")]
+unsafe fn syscall(nr: usize, args: [usize; 6]) -> Result<usize, Errno> {
+    let ret: isize;
+    // SAFETY: the aarch64 system call convention: number in x8, arguments in x0 to x5, result in
+    // x0, nothing else is clobbered. What the call itself does is the caller's duty.
+    unsafe {
+        asm!(
+            "svc 0",
+            in("x8") nr,
+            inlateout("x0") args[0] as isize => ret,
+            in("x1") args[1],
+            in("x2") args[2],
+            in("x3") args[3],
+            in("x4") args[4],
+            in("x5") args[5],
+            options(nostack),
+        );
+    }
+    check(ret)
+}
+
+/// Turns the kernel's return value into a number, or into the error that it stands for.
+fn check(ret: isize) -> Result<usize, Errno> {
+    match ret {
+        0.. => Ok(ret as usize),
+        _ => Err(Errno::from_raw_os_error(-ret as i32)),
+    }
+}
+
+/// The number of a descriptor as a register holds it.
+fn register(raw: i32) -> usize {
+    raw as isize as usize
+}
+
+/// Repeats a call that a signal interrupted. Only for calls that have done nothing then.
+pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Read = 0,
+    Write = 1,
+}
+
+/// `readv(2)` or `writev(2)`.
+///
+/// # Safety
+///
+/// - `vector` points to `count` entries, whose memory the kernel may fill when reading, and nobody
+///   changes when writing.
+pub(super) unsafe fn transfer(
+    direction: Direction,
+    raw: i32,
+    vector: *const IoVec,
+    count: usize,
+) -> Result<usize, Errno> {
+    let nr = [number::READV, number::WRITEV][direction as usize];
+    // SAFETY: the caller's duties are this call's.
+    unsafe { syscall(nr, [register(raw), vector as usize, count, 0, 0, 0]) }
+}
+
+/// `preadv(2)` or `pwritev(2)`.
+///
+/// # Safety
+///
+/// - As [`transfer`].
+pub(super) unsafe fn transfer_at(
+    direction: Direction,
+    raw: i32,
+    vector: *const IoVec,
+    count: usize,
+    offset: u64,
+) -> Result<usize, Errno> {
+    let nr = [number::PREADV, number::PWRITEV][direction as usize];
+    // On 64 bits the low half of the offset is all of it, and the high half is not looked at.
+    // SAFETY: the caller's duties are this call's.
+    unsafe { syscall(nr, [register(raw), vector as usize, count, offset as usize, 0, 0]) }
+}
+
+/// `preadv2(2)` or `pwritev2(2)`. The offset `u64::MAX` means the file's own position.
+///
+/// # Safety
+///
+/// - As [`transfer`].
+pub(super) unsafe fn transfer_with(
+    direction: Direction,
+    raw: i32,
+    vector: *const IoVec,
+    count: usize,
+    offset: u64,
+    flags: u32,
+) -> Result<usize, Errno> {
+    let nr = [number::PREADV2, number::PWRITEV2][direction as usize];
+    let high = (offset >> 32) as usize;
+    let args = [register(raw), vector as usize, count, offset as usize, high, flags as usize];
+    // SAFETY: the caller's duties are this call's.
+    unsafe { syscall(nr, args) }
+}
+
+/// `struct msghdr` of the kernel, `struct user_msghdr`.
+#[repr(C)]
+struct Message {
+    name: usize,
+    name_len: i32,
+    vector: *const IoVec,
+    vector_len: usize,
+    control: usize,
+    control_len: usize,
+    flags: u32,
+}
+
+/// `recvmsg(2)` or `sendmsg(2)` that neither waits nor raises a signal.
+///
+/// # Safety
+///
+/// - As [`transfer`].
+pub(super) unsafe fn transfer_socket(
+    direction: Direction,
+    raw: i32,
+    vector: *const IoVec,
+    count: usize,
+) -> Result<usize, Errno> {
+    const DONTWAIT: usize = 0x40;
+    const NOSIGNAL: usize = 0x4000;
+    let nr = [number::RECVMSG, number::SENDMSG][direction as usize];
+    let mut message = Message {
+        name: 0,
+        name_len: 0,
+        vector,
+        vector_len: count,
+        control: 0,
+        control_len: 0,
+        flags: 0,
+    };
+    let header = &raw mut message as usize;
+    // SAFETY: the header outlives the call, names no address and no control data, and else what the
+    // caller answers for.
+    unsafe { syscall(nr, [register(raw), header, DONTWAIT | NOSIGNAL, 0, 0, 0]) }
+}
+
+/// `openat(2)`. Answers the number of a new descriptor, which is the caller's.
+///
+/// # Safety
+///
+/// - `path` is the address of bytes that end with a NUL.
+pub(super) unsafe fn openat(dir: i32, path: u64, flags: u32, mode: u32) -> Result<i32, Errno> {
+    let args = [register(dir), path as usize, flags as usize, mode as usize, 0, 0];
+    // SAFETY: the caller's duties are this call's.
+    unsafe { syscall(number::OPENAT, args) }.map(|raw| raw as i32)
+}
+
+/// `statx(2)`.
+///
+/// # Safety
+///
+/// - `path` is the address of bytes that end with a NUL, `result` that of a `struct statx` which the
+///   kernel may fill.
+pub(super) unsafe fn statx(
+    dir: i32,
+    path: u64,
+    flags: u32,
+    mask: u32,
+    result: u64,
+) -> Result<(), Errno> {
+    let args = [register(dir), path as usize, flags as usize, mask as usize, result as usize, 0];
+    // SAFETY: the caller's duties are this call's.
+    unsafe { syscall(number::STATX, args) }.map(|_| ())
+}
+
+/// The type bits of what `path` names.
+///
+/// # Safety
+///
+/// - `path` is the address of bytes that end with a NUL.
+pub(super) unsafe fn file_mode(dir: i32, path: u64, flags: u32) -> Result<u32, Errno> {
+    const STATX_TYPE: u32 = 1;
+    let mut result = MaybeUninit::<Statx>::zeroed();
+    // SAFETY: the path is the caller's to answer for, and the result is ours.
+    unsafe { statx(dir, path, flags, STATX_TYPE, result.as_mut_ptr() as u64) }?;
+    // SAFETY: plain integers, zeroed and then filled by the kernel.
+    Ok(u32::from(unsafe { result.assume_init() }.stx_mode))
+}
+
+/// `epoll_pwait2(2)` without a signal mask. Since Linux 5.11.
+pub(super) fn epoll_pwait2(
+    epoll: i32,
+    events: &mut [MaybeUninit<Event>],
+    timeout: &Timespec,
+) -> Result<usize, Errno> {
+    let timeout = &raw const *timeout as usize;
+    let args = [register(epoll), events.as_mut_ptr() as usize, events.len(), timeout, 0, 0];
+    // SAFETY: the kernel fills at most as many events as there are, and reads the time.
+    unsafe { syscall(number::EPOLL_PWAIT2, args) }
+}
+
+/// The kernel's set of 64 signals: signal n is bit n - 1.
+pub(super) type SignalSet = u64;
+
+/// How a thread's signal mask changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum MaskChange {
+    /// Adds signals: `SIG_BLOCK`.
+    Block = 0,
+    /// Replaces the mask: `SIG_SETMASK`.
+    Set = 2,
+}
+
+/// `rt_sigprocmask(2)` for the calling thread. Answers the mask there was.
+pub(super) fn signal_mask(change: MaskChange, set: SignalSet) -> Result<SignalSet, Errno> {
+    let mut old: SignalSet = 0;
+    let (set, old_set) = (&raw const set as usize, &raw mut old as usize);
+    let args = [change as usize, set, old_set, size_of::<SignalSet>(), 0, 0];
+    // SAFETY: both sets outlive the call.
+    unsafe { syscall(number::RT_SIGPROCMASK, args) }?;
+    Ok(old)
+}
+
+/// `rt_sigpending(2)`: blocked signals that wait for the calling thread.
+pub(super) fn signals_pending() -> Result<SignalSet, Errno> {
+    let mut set: SignalSet = 0;
+    let args = [&raw mut set as usize, size_of::<SignalSet>(), 0, 0, 0, 0];
+    // SAFETY: the set outlives the call.
+    unsafe { syscall(number::RT_SIGPENDING, args) }?;
+    Ok(set)
+}
+
+/// `rt_sigtimedwait(2)` without waiting: takes one pending signal of the set.
+pub(super) fn take_signal(set: SignalSet) -> Result<(), Errno> {
+    let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let (set, time) = (&raw const set as usize, &raw const no_time as usize);
+    let args = [set, 0, time, size_of::<SignalSet>(), 0, 0];
+    // SAFETY: the set and the time outlive the call; nothing is written.
+    unsafe { syscall(number::RT_SIGTIMEDWAIT, args) }.map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn the_numbers_are_those_of_this_architecture() {
+        let known = [
+            (number::RT_SIGPROCMASK, libc::SYS_rt_sigprocmask),
+            (number::READV, libc::SYS_readv),
+            (number::WRITEV, libc::SYS_writev),
+            (number::SENDMSG, libc::SYS_sendmsg),
+            (number::RECVMSG, libc::SYS_recvmsg),
+            (number::RT_SIGPENDING, libc::SYS_rt_sigpending),
+            (number::RT_SIGTIMEDWAIT, libc::SYS_rt_sigtimedwait),
+            (number::OPENAT, libc::SYS_openat),
+            (number::PREADV, libc::SYS_preadv),
+            (number::PWRITEV, libc::SYS_pwritev),
+            (number::PREADV2, libc::SYS_preadv2),
+            (number::PWRITEV2, libc::SYS_pwritev2),
+            (number::STATX, libc::SYS_statx),
+            (number::EPOLL_PWAIT2, libc::SYS_epoll_pwait2),
+        ];
+        for (ours, theirs) in known {
+            assert_eq!(ours as libc::c_long, theirs);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The driver on this backend.
+
+use std::ffi::CString;
+use std::os::fd::IntoRawFd;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::wakes::Storm;
+use super::*;
+use crate::{Driver, Fd, Lane, Op, Operation, PollEvents, Wait};
+
+fn driver_with(options: EpollOptions) -> Driver<Epoll> {
+    Driver::new(Epoll::with_options(options).unwrap())
+}
+
+pub(super) fn adopt(driver: &Driver<Epoll>, fd: OwnedFd) -> Fd {
+    driver.handle().own(fd.into_raw_fd())
+}
+
+#[track_caller]
+pub(super) fn turn_until(driver: &Driver<Epoll>, mut is_done: impl FnMut() -> bool) {
+    let watch = Instant::now();
+    while !is_done() {
+        assert!(watch.elapsed() < PATIENCE, "in flight: {}", driver.in_flight());
+        driver.turn(Wait::For(Duration::from_millis(20))).unwrap();
+    }
+}
+
+#[track_caller]
+pub(super) fn finish<O: Operation>(driver: &Driver<Epoll>, mut op: Op<O, Epoll>) -> O::Output {
+    let mut output = None;
+    turn_until(driver, || {
+        output = op.try_take();
+        output.is_some()
+    });
+    output.unwrap()
+}
+
+pub(super) fn c_path_of(dir: &TempDir, name: &str) -> CString {
+    c_path(&dir.join(name))
+}
+
+fn sockets(driver: &Driver<Epoll>) -> (Fd, Fd) {
+    let (near, far) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    (adopt(driver, near), adopt(driver, far))
+}
+
+/// A file from its creation to its end, through queues of these sizes.
+fn use_a_file(driver: &Driver<Epoll>, dir: &TempDir, name: &str) {
+    let path = c_path_of(dir, name);
+    let flags = (OFlags::CREATE | OFlags::RDWR).bits();
+    let file = finish(driver, driver.open(None, path.clone(), flags, 0o600)).unwrap();
+    let (count, _) = finish(driver, driver.write(&file, b"hello world".to_vec(), 0));
+    assert_eq!(count.unwrap(), 11);
+    finish(driver, driver.fsync(&file, true)).unwrap();
+    let bufs = vec![vec![0; 6], vec![0; 9]];
+    let (count, bufs) = finish(driver, driver.read_vectored(&file, bufs, 0));
+    assert_eq!((count.unwrap(), bufs.concat()), (11, b"hello world\0\0\0\0".to_vec()));
+    assert_eq!(finish(driver, driver.statx_fd(&file)).unwrap().size, 11);
+    assert!(finish(driver, driver.statx(None, path, 0)).unwrap().is_file());
+    finish(driver, driver.close(file)).unwrap();
+}
+
+#[test]
+fn files_on_queues_of_any_size() {
+    let dir = TempDir::new();
+    for (sq_entries, cq_entries) in [(1, 1), (2, 2), (2, 4), (256, 4096)] {
+        let driver = driver_with(EpollOptions::new().entries(sq_entries, cq_entries));
+        use_a_file(&driver, &dir, "file");
+        assert_eq!(driver.shutdown(PATIENCE).leaked, 0);
+    }
+}
+
+#[test]
+fn many_operations_through_two_entries() {
+    let dir = TempDir::new();
+    let content: Vec<u8> = (0..64_000).map(|index| (index / 1000) as u8).collect();
+    let path = c_path(&dir.file("file", &content));
+    let driver = driver_with(EpollOptions::new().entries(2, 2));
+    let file = finish(&driver, driver.open(None, path, 0, 0)).unwrap();
+    let (near, far) = sockets(&driver);
+    let mut echo = driver.read(&far, vec![0; 4], 0);
+    let reads = (0..64).map(|index| driver.read(&file, vec![0; 1000], index * 1000));
+    let reads: Vec<_> = reads.collect();
+    for (index, read) in reads.into_iter().enumerate() {
+        let (count, bytes) = finish(&driver, read);
+        assert_eq!((count.unwrap(), bytes), (1000, vec![index as u8; 1000]));
+    }
+    assert!(echo.try_take().is_none());
+    assert_eq!(finish(&driver, driver.write(&near, b"echo".to_vec(), 0)).0.unwrap(), 4);
+    assert_eq!(finish(&driver, echo).1, b"echo");
+    assert_eq!(driver.shutdown(PATIENCE).leaked, 0);
+}
+
+#[test]
+fn a_thousand_pipes_wait_while_files_are_read() {
+    const PIPES: usize = 1000;
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
+
+    let dir = TempDir::new();
+    let path = c_path(&dir.file("file", &[7; 4096]));
+    let driver = driver_with(EpollOptions::new().entries(8, 16));
+    let file = finish(&driver, driver.open(None, path, 0, 0)).unwrap();
+    let pipes: Vec<_> = (0..PIPES).map(|_| pipe()).collect();
+    let (readers, writers): (Vec<_>, Vec<_>) = pipes.into_iter().unzip();
+    let readers: Vec<_> = readers.into_iter().map(|fd| adopt(&driver, fd)).collect();
+    let mut waiting: Vec<_> = readers.iter().map(|fd| driver.read(fd, vec![0; 2], 0)).collect();
+    for round in 0..100 {
+        let (count, bytes) = finish(&driver, driver.read(&file, vec![0; 4096], 0));
+        assert_eq!((count.unwrap(), bytes), (4096, vec![7; 4096]), "{round}");
+    }
+    assert!(waiting.iter_mut().all(|op| op.try_take().is_none()));
+    for (index, writer) in writers.iter().enumerate() {
+        rustix::io::write(writer, &(index as u16).to_ne_bytes()).unwrap();
+    }
+    for (index, op) in waiting.into_iter().enumerate() {
+        let (count, bytes) = finish(&driver, op);
+        assert_eq!((count.unwrap(), bytes), (2, (index as u16).to_ne_bytes().to_vec()));
+    }
+    // Again, and dropped while they wait.
+    let waiting: Vec<_> = readers.iter().map(|fd| driver.read(fd, vec![0; 2], 0)).collect();
+    turn_until(&driver, || driver.in_flight() as usize >= PIPES);
+    drop(waiting);
+    turn_until(&driver, || driver.in_flight() == 0);
+    assert_eq!(driver.counters().stale, 0);
+    assert_eq!(driver.shutdown(PATIENCE).leaked, 0);
+}
+
+#[test]
+fn operations_are_dropped_canceled_and_closed_in_every_state() {
+    let dir = TempDir::new();
+    let path = c_path(&dir.file("file", &[7; 4096]));
+    let driver = driver_with(EpollOptions::new().entries(4, 8));
+    let file = finish(&driver, driver.open(None, path.clone(), 0, 0)).unwrap();
+    for steps in 0..4 {
+        let (reader, writer) = pipe();
+        let reader = adopt(&driver, reader);
+        let mut canceled = driver.read(&reader, vec![0; 1], 0);
+        let dropped = driver.read(&reader, vec![0; 1], 0);
+        let polled = driver.poll(&reader, PollEvents::READABLE);
+        let late = driver.open(None, path.clone(), 0, 0);
+        let bounded = driver.read(&file, vec![0; 4096], 0);
+        let closed = driver.read(&reader, vec![0; 1], 0);
+        for _ in 0..steps {
+            driver.turn(Wait::Poll).unwrap();
+        }
+        drop((dropped, bounded, late, polled));
+        canceled.cancel();
+        let (result, _) = finish(&driver, canceled);
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(125));
+        let close = driver.close(reader);
+        let (result, _) = finish(&driver, closed);
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(125));
+        finish(&driver, close).unwrap();
+        turn_until(&driver, || driver.in_flight() == 0);
+        drop(writer);
+    }
+    assert_eq!(driver.live_operations(), 0);
+    assert_eq!(driver.counters().stale, 0);
+    drop(file);
+    assert_eq!(driver.shutdown(PATIENCE).leaked, 0);
+}
+
+#[test]
+fn the_end_with_a_stuck_open_is_bounded_and_leaks_it() {
+    let dir = TempDir::new();
+    let fifo = dir.fifo("fifo");
+    let driver = driver_with(EpollOptions::new());
+    let (near, _far) = sockets(&driver);
+    let waiting = driver.read(&near, vec![0; 1], 0);
+    let stuck = driver.open(None, c_path(&fifo), OFlags::WRONLY.bits(), 0);
+    let statistics = || driver.with_backend(|epoll| epoll.statistics(Lane::Elastic)).unwrap();
+    turn_until(&driver, || statistics().running == 1);
+    let pool = driver.with_backend(|epoll| epoll.machine.pool.alive()).unwrap();
+    drop(near);
+    assert_eq!(driver.shutdown(Duration::from_millis(30)).leaked, 1);
+    drop((waiting, stuck));
+    // The thread goes on with the path, which must still be there, and closes what it opens.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let reader = rustix::fs::open(&fifo, flags, rustix::fs::Mode::empty()).unwrap();
+    wait_until(|| pool.upgrade().is_none());
+    assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0));
+}
+
+#[test]
+fn signals_all_the_time_disturb_nothing() {
+    let dir = TempDir::new();
+    let driver = driver_with(EpollOptions::new().entries(4, 8));
+    let _storm = Storm::new();
+    let before = Storm::count();
+    let (near, far) = sockets(&driver);
+    let mut round = 0_u64;
+    while round < 50 || Storm::count() < before + 50 {
+        use_a_file(&driver, &dir, "file");
+        let read = driver.read(&far, vec![0; 8], 0);
+        let sent = finish(&driver, driver.write(&near, round.to_ne_bytes().to_vec(), 0));
+        assert_eq!(sent.0.unwrap(), 8);
+        assert_eq!(finish(&driver, read).1, round.to_ne_bytes());
+        round += 1;
+    }
+    assert_eq!(driver.counters().stale, 0);
+}
+
+#[test]
+fn a_driver_that_sleeps_without_end_is_woken() {
+    let driver = driver_with(EpollOptions::new());
+    let (near, _far) = sockets(&driver);
+    let mut waiting = driver.read(&near, vec![0; 1], 0);
+    let wake = driver.with_backend(Epoll::wake_handle).unwrap();
+    for _ in 0..500 {
+        let wake = wake.clone();
+        let thread = std::thread::spawn(move || wake.wake());
+        assert_eq!(driver.turn(Wait::Forever).unwrap(), 0);
+        thread.join().unwrap();
+    }
+    assert!(waiting.try_take().is_none());
+}
+
+#[test]
+fn registered_memory_is_read_and_written() {
+    let dir = TempDir::new();
+    let path = c_path(&dir.file("file", b"abc"));
+    let driver = driver_with(EpollOptions::new());
+    let arena = driver.register_arena(2, 4096).unwrap();
+    let file = finish(&driver, driver.open(None, path, OFlags::RDWR.bits(), 0)).unwrap();
+    let (count, block) = finish(&driver, driver.read_fixed(&file, arena.block().unwrap(), 0));
+    assert_eq!((count.unwrap(), &block[..3]), (3, &b"abc"[..]));
+    let (count, _) = finish(&driver, driver.write_fixed(&file, block, 3));
+    assert_eq!(count.unwrap(), 4096);
+}

@@ -1,0 +1,565 @@
+//! Reading and writing: on the calling thread without waiting, on a lane thread to the end.
+//!
+//! What a descriptor is decides how:
+//! - A regular file, a directory, a block device ends by itself: a plain call on the bounded lane.
+//! - A *stream* (pipe, socket, terminal, eventfd, …) may wait for ever. Nothing here blocks on one:
+//!   the calling thread tries, and when there is nothing to do yet waits for epoll and tries again.
+//!
+//! A try that does not block, although the descriptor may be in blocking mode, which is not ours to
+//! change: others share it. From the first way that works:
+//! 1. A socket: `MSG_DONTWAIT`, and `MSG_NOSIGNAL`.
+//! 2. `RWF_NOWAIT`. Sockets and most anonymous descriptors have it, pipes since Linux 6.4.
+//! 3. The descriptor is in non-blocking mode anyway: a plain call.
+//! 4. A pipe or the slave end of a pseudo-terminal can be opened once more, through
+//!    `/proc/self/fd`, in non-blocking mode. The new description is closed after the call. Anything
+//!    else might do something when it is opened.
+//! 5. None works: [`Try::Unable`]. The caller waits until epoll says that the descriptor is ready,
+//!    and has the elastic lane ask again and transfer. That thread may get stuck if somebody else is
+//!    quicker.
+//!
+//! A try that moves fewer bytes than asked is done: the ring, too, answers what went at once.
+//!
+//! Offsets: streams have none. The ring ignores one on a pipe and refuses it on a socket; and it
+//! checks beforehand whether the offset makes sense.
+//!
+//! Source: `preadv2(2)`, `pipe(7)`, `io_uring_prep_read(3)`.
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{FileType, OFlags, Stat};
+use rustix::io::Errno;
+use sakia_ring::{CURRENT_POSITION, IoVec};
+
+use super::signals::without_sigpipe;
+use super::sys::{self, Direction, retry};
+
+/// `RWF_NOWAIT`: `EAGAIN` instead of waiting.
+const RWF_NOWAIT: u32 = 0x8;
+/// `RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND`: what Linux 4.18 knows.
+pub(super) const RWF_KNOWN: u32 = 0x1f;
+/// Bytes that a pipe with any room at all takes without waiting: `PIPE_BUF`.
+const PIPE_ROOM: u64 = 4096;
+/// Bytes that other streams take without waiting for long when they say that they are writable.
+const STREAM_ROOM: u64 = 256;
+
+/// A read or a write.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transfer {
+    pub(super) raw: i32,
+    pub(super) direction: Direction,
+    pub(super) buffers: Buffers,
+    pub(super) offset: u64,
+    /// `RWF_*`.
+    pub(super) flags: u32,
+}
+
+/// The memory of a transfer. Lent: only the kernel looks at it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Buffers {
+    One {
+        addr: u64,
+        len: u32,
+    },
+    /// `count` times [`IoVec`] at `vector`.
+    Many {
+        vector: u64,
+        count: u32,
+    },
+}
+
+impl Buffers {
+    /// Calls `f` with a vector that describes the memory.
+    fn with<T>(&self, f: impl FnOnce(*const IoVec, usize) -> T) -> T {
+        match *self {
+            Self::One { addr, len } => f(&io_vec(addr, u64::from(len)), 1),
+            Self::Many { vector, count } => {
+                f(ptr::with_exposed_provenance(vector as usize), count as usize)
+            }
+        }
+    }
+
+    /// The parts of the memory.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is lent: its vector can be read.
+    unsafe fn parts(&self) -> Vec<IoVec> {
+        match *self {
+            Self::One { addr, len } => vec![io_vec(addr, u64::from(len))],
+            Self::Many { vector, count } => {
+                let vector: *const IoVec = ptr::with_exposed_provenance(vector as usize);
+                // SAFETY: the caller says that the vector can be read, and it has this many parts.
+                (0..count as usize).map(|index| unsafe { vector.add(index).read() }).collect()
+            }
+        }
+    }
+}
+
+fn io_vec(addr: u64, len: u64) -> IoVec {
+    IoVec { base: ptr::with_exposed_provenance_mut(addr as usize), len: len as usize }
+}
+
+/// What a descriptor refers to, as far as it decides how bytes get there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FileClass {
+    /// Ends by itself.
+    Bounded,
+    Socket,
+    Pipe,
+    /// Characters: terminals, which are streams, but also `/dev/zero`; and what has no type: eventfds
+    /// and their like. Epoll knows which of them wait.
+    Other,
+}
+
+impl FileClass {
+    fn of(stat: &Stat) -> Self {
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile | FileType::Directory | FileType::BlockDevice => Self::Bounded,
+            FileType::Socket => Self::Socket,
+            FileType::Fifo => Self::Pipe,
+            _ => Self::Other,
+        }
+    }
+
+    /// # Errors
+    /// `EBADF`: not an open descriptor.
+    pub(super) fn of_descriptor(raw: i32) -> Result<Self, Errno> {
+        Ok(Self::of(&rustix::fs::fstat(borrow(raw)?)?))
+    }
+}
+
+/// A descriptor by its number, for one call.
+///
+/// # Errors
+/// `EBADF`: no descriptor has such a number.
+pub(super) fn borrow(raw: i32) -> Result<BorrowedFd<'static>, Errno> {
+    if raw < 0 {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: the number is not -1. Whoever pushed the entry keeps the descriptor open until its
+    // completion; if it is not open the kernel says so.
+    Ok(unsafe { BorrowedFd::borrow_raw(raw) })
+}
+
+/// What a try came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Try {
+    /// The result of the completion.
+    Done(i32),
+    /// Nothing can be moved now.
+    WouldBlock,
+    /// This descriptor cannot be tried without a risk to block.
+    Unable,
+}
+
+impl Try {
+    fn of(result: Result<usize, Errno>) -> Self {
+        match result {
+            // On Linux the same as `EWOULDBLOCK`.
+            Err(Errno::AGAIN) => Self::WouldBlock,
+            result => Self::Done(outcome(result)),
+        }
+    }
+}
+
+/// The result of a completion.
+pub(super) fn outcome(result: Result<usize, Errno>) -> i32 {
+    // The kernel moves no more than `MAX_RW_BYTES` at a time.
+    result.map_or_else(failed, |count| count as i32)
+}
+
+/// The result of a completion that says that the operation failed.
+pub(super) fn failed(errno: Errno) -> i32 {
+    -errno.raw_os_error()
+}
+
+/// Ways to try that can be left out, so that the tests get to the later ones.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ways {
+    /// The kernel knows `RWF_NOWAIT`, if not for each file.
+    pub(super) nowait: bool,
+    pub(super) reopen: bool,
+}
+
+impl Ways {
+    pub(super) const ALL: Self = Self { nowait: true, reopen: true };
+
+    /// Finds out with the help of an eventfd of ours, at 0. Whether the kernel has `RWF_NOWAIT` for
+    /// eventfds does not matter: a kernel that knows the flag says `EOPNOTSUPP`, one that does not, or a
+    /// filter in front of it, something else.
+    pub(super) fn probe(event: BorrowedFd<'_>) -> Self {
+        let mut value = 0_u64;
+        let part = IoVec { base: (&raw mut value).cast(), len: size_of::<u64>() };
+        let (raw, offset) = (event.as_raw_fd(), CURRENT_POSITION);
+        // SAFETY: the part is the value, which outlives the call.
+        let result = retry(|| unsafe {
+            sys::transfer_with(Direction::Read, raw, &raw const part, 1, offset, RWF_NOWAIT)
+        });
+        Self { nowait: matches!(result, Err(Errno::AGAIN | Errno::OPNOTSUPP)), ..Self::ALL }
+    }
+}
+
+impl Transfer {
+    /// Whether the operation is to fail with `EAGAIN` instead of waiting.
+    pub(super) fn is_nowait(&self) -> bool {
+        self.flags & RWF_NOWAIT != 0
+    }
+
+    /// Tries on the calling thread, on anything but a bounded file.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is lent.
+    pub(super) unsafe fn try_now(&self, class: FileClass, ways: Ways) -> Try {
+        // SAFETY: the caller's promise.
+        if class != FileClass::Other && !unsafe { self.is_offset_sane() } {
+            return Try::Done(failed(Errno::INVAL));
+        }
+        if class == FileClass::Socket {
+            // SAFETY: as above.
+            return unsafe { self.try_socket() };
+        }
+        if ways.nowait {
+            // SAFETY: as above.
+            if let Some(result) = unsafe { self.try_nowait(class) } {
+                return Try::of(result);
+            }
+        }
+        let mode = match borrow(self.raw).and_then(rustix::fs::fcntl_getfl) {
+            Ok(mode) => mode,
+            Err(errno) => return Try::Done(failed(errno)),
+        };
+        if mode.contains(OFlags::NONBLOCK) {
+            // SAFETY: the caller's promise.
+            return Try::of(self.quietly(class, || unsafe { self.call(self.raw) }));
+        }
+        let lacking = match self.direction {
+            Direction::Read => OFlags::WRONLY,
+            Direction::Write => OFlags::RDONLY,
+        };
+        if mode.contains(OFlags::PATH) || mode & OFlags::ACCMODE == lacking {
+            return Try::Done(failed(Errno::BADF));
+        }
+        match ways.reopen.then(|| self.reopen(class)) {
+            Some(Ok(again)) => {
+                // SAFETY: the caller's promise.
+                Try::of(self.quietly(class, || unsafe { self.call(again.as_raw_fd()) }))
+            }
+            // Nobody has the reading end open: as in an open of a FIFO that must not wait.
+            Some(Err(Errno::NXIO))
+                if class == FileClass::Pipe && self.direction == Direction::Write =>
+            {
+                Try::Done(failed(Errno::PIPE))
+            }
+            _ => Try::Unable,
+        }
+    }
+
+    /// # Safety
+    ///
+    /// - The memory is lent.
+    unsafe fn try_socket(&self) -> Try {
+        if !matches!(self.offset, 0 | CURRENT_POSITION) {
+            return Try::Done(failed(Errno::SPIPE));
+        }
+        // A read of nothing succeeds, unlike a receive of nothing.
+        // SAFETY: the caller's promise.
+        if self.direction == Direction::Read && unsafe { self.len() } == 0 {
+            return Try::Done(0);
+        }
+        Try::of(self.buffers.with(|vector, count| {
+            // SAFETY: the caller's promise.
+            retry(|| unsafe { sys::transfer_socket(self.direction, self.raw, vector, count) })
+        }))
+    }
+
+    /// Bytes of the memory.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is lent.
+    unsafe fn len(&self) -> u64 {
+        match self.buffers {
+            Buffers::One { len, .. } => u64::from(len),
+            Buffers::Many { .. } => {
+                // SAFETY: the caller's promise.
+                let parts = unsafe { self.buffers.parts() };
+                parts.iter().fold(0, |sum, part| sum.saturating_add(part.len as u64))
+            }
+        }
+    }
+
+    /// Repeats a call on a file without positions, unless the offset makes no sense.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is lent.
+    unsafe fn at_no_offset(
+        &self,
+        call: impl FnOnce(u64) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        // SAFETY: the caller's promise.
+        if unsafe { self.is_offset_sane() } { call(CURRENT_POSITION) } else { Err(Errno::INVAL) }
+    }
+
+    /// Whether the transfer, if there were positions, would end at one. The ring asks that of pipes too.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is lent.
+    unsafe fn is_offset_sane(&self) -> bool {
+        const END: u64 = i64::MAX as u64;
+        matches!(self.offset, 0 | CURRENT_POSITION)
+            // SAFETY: the caller's promise.
+            || self.offset <= END && self.offset + unsafe { self.len() }.min(END) <= END
+    }
+
+    /// `None` where there is no `RWF_NOWAIT`.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is lent.
+    unsafe fn try_nowait(&self, class: FileClass) -> Option<Result<usize, Errno>> {
+        let flags = self.flags | RWF_NOWAIT;
+        let call = |offset| {
+            self.buffers.with(|vector, count| {
+                let (direction, raw) = (self.direction, self.raw);
+                // SAFETY: the caller's promise.
+                retry(|| unsafe {
+                    sys::transfer_with(direction, raw, vector, count, offset, flags)
+                })
+            })
+        };
+        let result = self.quietly(class, || match call(self.stream_offset(class)) {
+            // SAFETY: the caller's promise.
+            Err(Errno::SPIPE) => unsafe { self.at_no_offset(call) },
+            result => result,
+        });
+        match result {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => None,
+            result => Some(result),
+        }
+    }
+
+    /// Opens the file of the descriptor once more, so that its calls do not block.
+    fn reopen(&self, class: FileClass) -> Result<OwnedFd, Errno> {
+        if class != FileClass::Pipe && !is_terminal_slave(self.raw) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let access = match self.direction {
+            Direction::Read => OFlags::RDONLY,
+            Direction::Write => OFlags::WRONLY,
+        };
+        let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let path = format!("/proc/self/fd/{}\0", self.raw);
+        let path = path.as_ptr().expose_provenance() as u64;
+        // SAFETY: the path ends with a NUL.
+        let raw = retry(|| unsafe { sys::openat(sakia_ring::AT_FDCWD, path, flags.bits(), 0) })?;
+        // SAFETY: a descriptor that the kernel has just made for us.
+        Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+    }
+
+    /// Calls `call` without a `SIGPIPE`.
+    fn quietly(
+        &self,
+        class: FileClass,
+        call: impl FnOnce() -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        match (class, self.direction) {
+            (FileClass::Pipe, Direction::Write) => without_sigpipe(call),
+            _ => call(),
+        }
+    }
+
+    fn stream_offset(&self, class: FileClass) -> u64 {
+        if class == FileClass::Pipe { CURRENT_POSITION } else { self.offset }
+    }
+
+    /// Asks once more whether the descriptor is ready, and if so transfers; for a thread of the
+    /// elastic lane, on a descriptor that cannot be tried. It blocks if somebody else takes what was
+    /// there in between.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is lent.
+    pub(super) unsafe fn transfer_if_ready(&self, class: FileClass) -> Try {
+        let wanted = match self.direction {
+            Direction::Read => PollFlags::IN,
+            Direction::Write => PollFlags::OUT,
+        };
+        match poll_now(self.raw, wanted) {
+            Err(errno) => return Try::Done(failed(errno)),
+            Ok(ready) if ready.is_empty() => return Try::WouldBlock,
+            Ok(_) => {}
+        }
+        if self.direction == Direction::Read {
+            // SAFETY: the caller's promise.
+            return Try::of(unsafe { self.call(self.raw) });
+        }
+        let room = if class == FileClass::Pipe { PIPE_ROOM } else { STREAM_ROOM };
+        // SAFETY: as above.
+        let parts = clip(unsafe { self.buffers.parts() }, room);
+        Try::of(retry(|| {
+            // SAFETY: the parts describe lent memory, and live until the call returns.
+            unsafe { sys::transfer(self.direction, self.raw, parts.as_ptr(), parts.len()) }
+        }))
+    }
+
+    /// Transfers on a descriptor on which it ends, or one that is in non-blocking mode.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is lent.
+    pub(super) unsafe fn call(&self, raw: i32) -> Result<usize, Errno> {
+        let Self { direction, offset, flags, .. } = *self;
+        self.buffers.with(|vector, count| {
+            // SAFETY: the caller's promise is what all three ask for.
+            let at = |offset| unsafe {
+                match (offset, flags) {
+                    (CURRENT_POSITION, 0) => sys::transfer(direction, raw, vector, count),
+                    (_, 0) => sys::transfer_at(direction, raw, vector, count, offset),
+                    _ => sys::transfer_with(direction, raw, vector, count, offset, flags),
+                }
+            };
+            match retry(|| at(offset)) {
+                // The ring ignores the offset on what has no positions.
+                // SAFETY: as above.
+                Err(Errno::SPIPE) if offset != CURRENT_POSITION => unsafe {
+                    self.at_no_offset(|none| retry(|| at(none)))
+                },
+                // Where there is no such call there are no such flags.
+                Err(Errno::NOSYS) if flags != 0 => Err(Errno::OPNOTSUPP),
+                result => result,
+            }
+        })
+    }
+}
+
+/// The first `len` bytes of the parts.
+fn clip(mut parts: Vec<IoVec>, mut len: u64) -> Vec<IoVec> {
+    for part in &mut parts {
+        part.len = part.len.min(len as usize);
+        len -= part.len as u64;
+    }
+    parts
+}
+
+/// Which of `events`, and of those that are always reported, are there now.
+///
+/// # Errors
+/// `EBADF`: not an open descriptor.
+pub(super) fn poll_now(raw: i32, events: PollFlags) -> Result<PollFlags, Errno> {
+    let mut polled = [PollFd::from_borrowed_fd(borrow(raw)?, events)];
+    let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
+    retry(|| rustix::event::poll(&mut polled, Some(&no_time)))?;
+    let ready = polled[0].revents();
+    if ready.contains(PollFlags::NVAL) { Err(Errno::BADF) } else { Ok(ready) }
+}
+
+/// Whether opening the descriptor's file again gives the same terminal, and does nothing else.
+fn is_terminal_slave(raw: i32) -> bool {
+    /// `UNIX98_PTY_SLAVE_MAJOR` and the seven after it. Their masters are another matter: opening
+    /// one makes a new pair.
+    const SLAVE_MAJORS: std::ops::Range<u32> = 136..144;
+    let stat = borrow(raw).and_then(rustix::fs::fstat);
+    stat.is_ok_and(|stat| {
+        FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
+            && SLAVE_MAJORS.contains(&rustix::fs::major(stat.st_rdev))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::pipe::{PipeFlags, pipe_with};
+
+    const WAYS: [Ways; 3] =
+        [Ways::ALL, Ways { nowait: false, reopen: true }, Ways { nowait: false, reopen: false }];
+
+    fn one(raw: i32, direction: Direction, bytes: &mut [u8]) -> Transfer {
+        let addr = bytes.as_mut_ptr().expose_provenance() as u64;
+        let buffers = Buffers::One { addr, len: bytes.len() as u32 };
+        Transfer { raw, direction, buffers, offset: 7, flags: 0 }
+    }
+
+    fn read_now(raw: i32, bytes: &mut [u8], class: FileClass, ways: Ways) -> Try {
+        // SAFETY: the bytes outlive the call.
+        unsafe { one(raw, Direction::Read, bytes).try_now(class, ways) }
+    }
+
+    fn write_now(raw: i32, bytes: &mut [u8], class: FileClass, ways: Ways) -> Try {
+        // SAFETY: the bytes outlive the call.
+        unsafe { one(raw, Direction::Write, bytes).try_now(class, ways) }
+    }
+
+    #[test]
+    fn a_pipe_in_blocking_mode_is_tried_without_blocking() {
+        for ways in &WAYS[..2] {
+            let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+            let (reader, writer) = (reader.as_raw_fd(), writer.as_raw_fd());
+            let mut bytes = [0; 8];
+            let class = FileClass::of_descriptor(reader).unwrap();
+            assert_eq!(class, FileClass::Pipe);
+            assert_eq!(read_now(reader, &mut bytes, class, *ways), Try::WouldBlock, "{ways:?}");
+            assert_eq!(write_now(writer, &mut [b'x'; 5], class, *ways), Try::Done(5));
+            assert_eq!(read_now(reader, &mut bytes, class, *ways), Try::Done(5));
+            assert_eq!(&bytes, b"xxxxx\0\0\0");
+            let mut much = vec![b'y'; 1 << 20];
+            let Try::Done(count) = write_now(writer, &mut much, class, *ways) else {
+                panic!("an empty pipe has room")
+            };
+            assert!((1..1 << 20).contains(&count));
+            assert_eq!(write_now(writer, &mut much, class, *ways), Try::WouldBlock);
+        }
+    }
+
+    #[test]
+    fn the_wrong_end_of_a_pipe_is_refused() {
+        for ways in WAYS {
+            let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+            let bad = Try::Done(failed(Errno::BADF));
+            assert_eq!(read_now(writer.as_raw_fd(), &mut [0], FileClass::Pipe, ways), bad);
+            assert_eq!(write_now(reader.as_raw_fd(), &mut [0], FileClass::Pipe, ways), bad);
+        }
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_says_so() {
+        for ways in &WAYS[..2] {
+            let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+            drop(reader);
+            let result = write_now(writer.as_raw_fd(), &mut [0], FileClass::Pipe, *ways);
+            assert_eq!(result, Try::Done(failed(Errno::PIPE)), "{ways:?}");
+        }
+    }
+
+    #[test]
+    fn without_any_way_nothing_is_tried() {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let (ways, class) = (WAYS[2], FileClass::Pipe);
+        assert_eq!(read_now(reader.as_raw_fd(), &mut [0], class, ways), Try::Unable);
+        let mut much = vec![b'y'; 1 << 20];
+        let write = one(writer.as_raw_fd(), Direction::Write, &mut much);
+        // SAFETY: the bytes outlive the calls.
+        assert_eq!(unsafe { write.transfer_if_ready(class) }, Try::Done(PIPE_ROOM as i32));
+        // SAFETY: as above.
+        while unsafe { write.transfer_if_ready(class) } != Try::WouldBlock {}
+        let mut bytes = [0; 16];
+        let read = one(reader.as_raw_fd(), Direction::Read, &mut bytes);
+        // SAFETY: as above.
+        assert_eq!(unsafe { read.transfer_if_ready(class) }, Try::Done(16));
+    }
+
+    #[test]
+    fn clipping_keeps_the_first_bytes() {
+        let part = |len| IoVec { base: ptr::null_mut(), len };
+        let lens = |len| -> Vec<usize> {
+            clip(vec![part(3), part(0), part(5)], len).iter().map(|part| part.len).collect()
+        };
+        assert_eq!(lens(100), [3, 0, 5]);
+        assert_eq!(lens(4), [3, 0, 1]);
+        assert_eq!(lens(0), [0, 0, 0]);
+    }
+}

@@ -1,0 +1,173 @@
+//! What the attributes make of a function.
+
+use proc_macro2::TokenStream;
+use quote::{quote, quote_spanned};
+use syn::parse::Parser;
+use syn::punctuated::Punctuated;
+use syn::spanned::Spanned;
+use syn::{Error, Expr, ItemFn, Lit, MetaNameValue, Result, ReturnType, Token, Type};
+
+/// Which attribute it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Main,
+    Test,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Main => "#[sakia::main]",
+            Self::Test => "#[sakia::test]",
+        }
+    }
+}
+
+/// The function to compile instead, or the error to show. The function is kept with an error too, so
+/// that what uses it does not fail as well.
+pub(crate) fn expand(kind: Kind, options: TokenStream, function: TokenStream) -> TokenStream {
+    match try_expand(kind, options, function.clone()) {
+        Ok(tokens) => tokens,
+        Err(error) => {
+            let error = error.into_compile_error();
+            quote! { #error #function }
+        }
+    }
+}
+
+fn try_expand(kind: Kind, options: TokenStream, function: TokenStream) -> Result<TokenStream> {
+    let mut function: ItemFn = syn::parse2(function)?;
+    check(kind, &function)?;
+    let threads = threads(kind, options)?;
+    function.sig.asyncness = None;
+    let ItemFn { attrs, vis, sig, block, .. } = function;
+    let test = (kind == Kind::Test).then(|| quote! { #[::core::prelude::v1::test] });
+    let output = output_type(&sig.output);
+    let threads = threads.map(|threads| quote_spanned! { threads.span() => .threads(#threads) });
+    Ok(quote! {
+        #(#attrs)*
+        #test
+        #vis #sig {
+            let builder = ::sakia::Runtime::builder()#threads;
+            let runtime = match builder.build() {
+                ::core::result::Result::Ok(runtime) => runtime,
+                ::core::result::Result::Err(error) => ::core::panic!("no runtime: {error}"),
+            };
+            let body: ::core::pin::Pin<&mut dyn ::core::future::Future<Output = #output>> =
+                ::core::pin::pin!(async #block);
+            runtime.block_on(body)
+        }
+    })
+}
+
+/// The type to expect of the body, so that errors in it read as they do in an ordinary function.
+fn output_type(output: &ReturnType) -> TokenStream {
+    match output {
+        ReturnType::Default => quote! { () },
+        ReturnType::Type(_, output) => match **output {
+            // Types that cannot be named elsewhere.
+            Type::ImplTrait(_) | Type::Never(_) => quote! { _ },
+            _ => quote! { #output },
+        },
+    }
+}
+
+/// Whether the function can be run by itself.
+fn check(kind: Kind, function: &ItemFn) -> Result<()> {
+    let name = kind.name();
+    let signature = &function.sig;
+    if signature.asyncness.is_none() {
+        return Err(Error::new(signature.fn_token.span, format!("{name} needs an `async fn`")));
+    }
+    if let Some(argument) = signature.inputs.first() {
+        return Err(Error::new(argument.span(), format!("{name} takes no arguments")));
+    }
+    if let Some(parameter) = signature.generics.params.first() {
+        return Err(Error::new(parameter.span(), format!("{name} takes no generic parameters")));
+    }
+    let is_test = |attribute: &&syn::Attribute| attribute.path().is_ident("test");
+    if let Some(attribute) = function.attrs.iter().find(is_test) {
+        return Err(Error::new(attribute.span(), format!("{name} takes the place of `#[test]`")));
+    }
+    Ok(())
+}
+
+/// The option `threads`, if it is there.
+fn threads(kind: Kind, options: TokenStream) -> Result<Option<Expr>> {
+    let name = kind.name();
+    let parser = Punctuated::<MetaNameValue, Token![,]>::parse_terminated;
+    let form = |error: Error| {
+        Error::new(error.span(), format!("{name} takes `threads = N` or nothing: {error}"))
+    };
+    let mut threads = None;
+    for option in parser.parse2(options).map_err(form)? {
+        let span = option.path.span();
+        if !option.path.is_ident("threads") {
+            return Err(Error::new(span, format!("{name} has the option `threads = N` only")));
+        }
+        if threads.is_some() {
+            return Err(Error::new(span, "`threads` is there twice"));
+        }
+        if let Expr::Lit(literal) = &option.value {
+            let is_count = matches!(&literal.lit, Lit::Int(count)
+                if count.base10_parse::<usize>().is_ok_and(|count| count > 0));
+            if !is_count {
+                return Err(Error::new(literal.span(), "a runtime has one thread or more"));
+            }
+        }
+        threads = Some(option.value);
+    }
+    Ok(threads)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expanded(kind: Kind, options: TokenStream, function: TokenStream) -> String {
+        expand(kind, options, function).to_string()
+    }
+
+    #[track_caller]
+    fn fails(kind: Kind, options: TokenStream, function: TokenStream, message: &str) {
+        let text = expanded(kind, options, function);
+        assert!(text.contains("compile_error"), "{text}");
+        assert!(text.contains(message), "{text}");
+    }
+
+    #[test]
+    fn functions_are_no_longer_async() {
+        let body = quote! { async fn main() -> R { work().await } };
+        let text = expanded(Kind::Main, quote! {}, body);
+        let file: syn::File = syn::parse_str(&text).unwrap();
+        let [syn::Item::Fn(function)] = &file.items[..] else { panic!("{text}") };
+        assert!(function.sig.asyncness.is_none() && function.attrs.is_empty());
+        assert!(!text.contains("threads"));
+    }
+
+    #[test]
+    fn attributes_and_options_are_kept() {
+        let function = quote! { #[cold] pub async fn works() {} };
+        let text = expanded(Kind::Test, quote! { threads = COUNT + 1, }, function);
+        let file: syn::File = syn::parse_str(&text).unwrap();
+        let [syn::Item::Fn(function)] = &file.items[..] else { panic!("{text}") };
+        assert_eq!(function.attrs.len(), 2, "`cold` and `test`");
+        assert!(text.contains("threads (COUNT + 1)"), "{text}");
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        use Kind::{Main, Test};
+        let good = quote! { async fn f() {} };
+        fails(Main, quote! {}, quote! { fn main() {} }, "#[sakia::main] needs an `async fn`");
+        fails(Test, quote! {}, quote! { async fn f(_: u8) {} }, "takes no arguments");
+        fails(Test, quote! {}, quote! { async fn f<T>() {} }, "takes no generic parameters");
+        fails(Test, quote! {}, quote! { #[test] async fn f() {} }, "the place of `#[test]`");
+        fails(Main, quote! { flavor = "x" }, good.clone(), "the option `threads = N` only");
+        fails(Main, quote! { 4 }, good.clone(), "takes `threads = N` or nothing");
+        fails(Main, quote! { threads = 0 }, good.clone(), "one thread or more");
+        fails(Main, quote! { threads = "2" }, good.clone(), "one thread or more");
+        fails(Main, quote! { threads = 1, threads = 2 }, good, "`threads` is there twice");
+        fails(Main, quote! {}, quote! { struct NoFunction; }, "expected");
+    }
+}

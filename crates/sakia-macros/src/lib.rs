@@ -1,0 +1,44 @@
+//! The attributes of the `sakia` crate, which re-exports them: use them from there.
+//!
+//! Both make an `async fn` an ordinary one that builds a runtime and runs the body on it. The work is
+//! done on `proc_macro2` tokens, so that the tests below can see what comes out.
+
+#![forbid(unsafe_code)]
+
+mod entry;
+
+use proc_macro::TokenStream;
+
+/// Runs an `async fn main` on a runtime of its own.
+///
+/// ```ignore
+/// #[sakia::main]
+/// async fn main() -> std::io::Result<()> {
+///     sakia::yield_now().await;
+///     Ok(())
+/// }
+/// ```
+///
+/// `#[sakia::main(threads = 4)]` builds a runtime of that many threads. Any expression of type `usize`
+/// will do.
+///
+/// # Panics
+/// The function, when no runtime can be built: see `sakia::Builder::build`.
+#[proc_macro_attribute]
+pub fn main(options: TokenStream, function: TokenStream) -> TokenStream {
+    entry::expand(entry::Kind::Main, options.into(), function.into()).into()
+}
+
+/// Runs an `async fn` as a test, on a runtime of its own. Takes the options of `main`.
+///
+/// ```ignore
+/// #[sakia::test]
+/// async fn yields() -> std::io::Result<()> {
+///     sakia::yield_now().await;
+///     Ok(())
+/// }
+/// ```
+#[proc_macro_attribute]
+pub fn test(options: TokenStream, function: TokenStream) -> TokenStream {
+    entry::expand(entry::Kind::Test, options.into(), function.into()).into()
+}

@@ -1,0 +1,75 @@
+//! Pipes.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use sakia_driver::{BufResult, IoBuf, IoBufMut};
+
+use super::stream::{Stream, closer, reader, writer};
+
+/// Makes a pipe: what goes into the writer comes out of the reader. Neither end is inherited by other
+/// programs.
+///
+/// # Errors
+/// - `EMFILE`, `ENFILE`: no descriptors left.
+///
+/// # Panics
+/// Outside of a runtime, and on a simulated kernel.
+///
+/// # Examples
+/// ```
+/// use sakia::io::pipe;
+///
+/// # fn main() -> std::io::Result<()> {
+/// sakia::block_on(async {
+///     let (mut reader, mut writer) = pipe()?;
+///     let (result, _) = writer.write_all("through the pipe").await;
+///     result?;
+///     writer.close().await?;
+///     let (result, bytes) = reader.read_to_end(Vec::new()).await;
+///     assert_eq!(result?, 16);
+///     assert_eq!(bytes, b"through the pipe");
+///     Ok(())
+/// })
+/// # }
+/// ```
+#[doc(alias = "pipe2")]
+pub fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
+    let (reader, writer) = io::pipe()?;
+    Ok((PipeReader::from_fd(reader.into()), PipeWriter::from_fd(writer.into())))
+}
+
+/// The end of a pipe to read from. Dropping it closes it.
+#[derive(Debug)]
+pub struct PipeReader {
+    stream: Stream,
+}
+
+/// The end of a pipe to write to. Dropping it closes it; the reader finds the end then.
+#[derive(Debug)]
+pub struct PipeWriter {
+    stream: Stream,
+}
+
+impl PipeReader {
+    /// Takes over the reading end of a pipe made elsewhere, or anything else that is read in order.
+    ///
+    /// # Panics
+    /// Outside of a runtime, and on a simulated kernel.
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self { stream: Stream::new(fd) }
+    }
+}
+
+impl PipeWriter {
+    /// Takes over the writing end of a pipe made elsewhere, or anything else that is written in order.
+    ///
+    /// # Panics
+    /// Outside of a runtime, and on a simulated kernel.
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self { stream: Stream::new(fd) }
+    }
+}
+
+reader!(PipeReader);
+writer!(PipeWriter);

@@ -1,0 +1,169 @@
+//! Waiting until a descriptor is ready.
+//!
+//! The kernel polls a duplicate, which the driver owns: it refers to the same open file, so it is ready
+//! when the original is, and stays open as long as a poll is in flight, whatever becomes of the
+//! original. Each wait is one poll of its own, so any number of tasks may wait at once.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use sakia_driver::{Auto, Fd, Handle, PollEvents};
+
+use crate::executor::current;
+
+/// A descriptor of the driver's, for nothing but polls.
+pub(crate) struct Readiness {
+    fd: Fd,
+    driver: Handle<Auto>,
+}
+
+impl Readiness {
+    /// Gives a descriptor to the driver of the calling thread's runtime.
+    ///
+    /// # Panics
+    /// Outside of a runtime, and on a simulated kernel.
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        let local = current();
+        Self { fd: local.driver.adopt(fd), driver: local.driver.handle().clone() }
+    }
+
+    /// Waits for one of `events`, an error, or a hang-up.
+    pub(crate) async fn ready(&self, events: PollEvents) -> io::Result<()> {
+        self.driver.poll(&self.fd, events).await.map(|_| ())
+    }
+}
+
+/// Waits until any descriptor is ready: a socket, a pipe, a timer, a device, what a library gave out.
+///
+/// It keeps the descriptor's owner and gives it back with [`into_inner`](Async::into_inner). Any number
+/// of tasks may wait at once, in both directions; each is told.
+///
+/// The `*_with` methods try first and wait when that would block, so the descriptor should be
+/// non-blocking (`O_NONBLOCK`): a call that blocks holds up its whole thread. `new` does not change
+/// that flag, which belongs to the open file and is shared with whoever else has it.
+///
+/// The driver polls a duplicate of the descriptor. It is closed soon after the `Async` is dropped or
+/// taken apart, at the latest with the driver's next turn; only then does the other end of a pipe or
+/// socket see it closed.
+///
+/// # Examples
+/// ```
+/// use std::io::{Read, Write};
+/// use std::os::unix::net::UnixStream;
+///
+/// use sakia::io::Async;
+///
+/// # fn main() -> std::io::Result<()> {
+/// let bytes = sakia::block_on(async {
+///     let (near, mut far) = UnixStream::pair()?;
+///     near.set_nonblocking(true)?;
+///     let near = Async::new(near)?;
+///     far.write_all(b"hello")?;
+///     let mut bytes = [0; 5];
+///     let count = near.read_with(|mut stream| stream.read(&mut bytes)).await?;
+///     assert_eq!(count, 5);
+///     std::io::Result::Ok(bytes)
+/// })?;
+/// assert_eq!(&bytes, b"hello");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Async<T> {
+    readiness: Readiness,
+    io: T,
+}
+
+impl<T: AsFd> Async<T> {
+    /// Makes readiness of `io` awaitable on the calling thread's runtime.
+    ///
+    /// # Errors
+    /// - `EMFILE`: no room for the duplicate.
+    ///
+    /// # Panics
+    /// Outside of a runtime, and on a simulated kernel.
+    pub fn new(io: T) -> io::Result<Self> {
+        let duplicate = io.as_fd().try_clone_to_owned()?;
+        Ok(Self { readiness: Readiness::new(duplicate), io })
+    }
+}
+
+impl<T> Async<T> {
+    /// Waits until there is something to read, the end of it, an error, or a hang-up.
+    ///
+    /// Another task may be quicker to take what is there. Dropping the future gives up the wait.
+    ///
+    /// # Errors
+    /// - `EBADF`, `EPERM`: the descriptor is of a kind that cannot be polled.
+    /// - `ECANCELED`: the runtime has ended. Otherwise as `poll(2)`.
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_prep_poll_add(3)`.
+    #[doc(alias = "POLLIN")]
+    pub async fn readable(&self) -> io::Result<()> {
+        self.readiness.ready(PollEvents::READABLE).await
+    }
+
+    /// Waits until there is room to write, an error, or a hang-up.
+    ///
+    /// Another task may be quicker to fill it. Dropping the future gives up the wait.
+    ///
+    /// # Errors
+    /// As for [`readable`](Async::readable).
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_prep_poll_add(3)`.
+    #[doc(alias = "POLLOUT")]
+    pub async fn writable(&self) -> io::Result<()> {
+        self.readiness.ready(PollEvents::WRITABLE).await
+    }
+
+    /// Calls `f` until it no longer fails with `WouldBlock`, and waits for something to read in
+    /// between. `Interrupted` is tried again at once. Resolves to what `f` answered last.
+    ///
+    /// # Errors
+    /// What `f` fails with, and as for [`readable`](Async::readable).
+    pub async fn read_with<R>(&self, f: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
+        self.retry(PollEvents::READABLE, f).await
+    }
+
+    /// As [`read_with`](Async::read_with), waiting for room to write.
+    ///
+    /// # Errors
+    /// What `f` fails with, and as for [`readable`](Async::readable).
+    pub async fn write_with<R>(&self, f: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
+        self.retry(PollEvents::WRITABLE, f).await
+    }
+
+    async fn retry<R>(
+        &self,
+        events: PollEvents,
+        mut f: impl FnMut(&T) -> io::Result<R>,
+    ) -> io::Result<R> {
+        loop {
+            match f(&self.io) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.readiness.ready(events).await?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// The descriptor's owner.
+    pub fn get_ref(&self) -> &T {
+        &self.io
+    }
+
+    /// Gives the descriptor's owner back.
+    pub fn into_inner(self) -> T {
+        self.io
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Async<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Async").field(&self.io).finish()
+    }
+}

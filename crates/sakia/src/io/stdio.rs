@@ -1,0 +1,85 @@
+//! The process's standard streams.
+//!
+//! Each call makes a duplicate of the descriptor, so that closing it leaves the stream open for the
+//! rest of the program. They are not buffered, and know nothing of the buffers and locks of `std`: flush
+//! those first where both are used.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use sakia_driver::{BufResult, IoBuf, IoBufMut};
+
+use super::stream::{Stream, closer, reader, writer};
+
+/// Reads standard input: a terminal, a pipe, or a file at its position. See [`stdin`].
+#[derive(Debug)]
+pub struct Stdin {
+    stream: Stream,
+}
+
+/// Writes to standard output. See [`stdout`].
+#[derive(Debug)]
+pub struct Stdout {
+    stream: Stream,
+}
+
+/// Writes to standard error. See [`stderr`].
+#[derive(Debug)]
+pub struct Stderr {
+    stream: Stream,
+}
+
+/// Standard input, by a duplicate of descriptor 0. What `std` has buffered of it already is not seen
+/// here. Closing it also cancels reads by way of other duplicates on the same thread.
+///
+/// # Errors
+/// - `EBADF`: the process has no standard input. `EMFILE`: no descriptors left.
+///
+/// # Panics
+/// Outside of a runtime, and on a simulated kernel.
+pub fn stdin() -> io::Result<Stdin> {
+    Ok(Stdin { stream: duplicate(&io::stdin())? })
+}
+
+/// Standard output, by a duplicate of descriptor 1.
+///
+/// # Errors
+/// - `EBADF`: the process has no standard output. `EMFILE`: no descriptors left.
+///
+/// # Panics
+/// Outside of a runtime, and on a simulated kernel.
+///
+/// # Examples
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// sakia::block_on(async {
+///     let mut stdout = sakia::io::stdout()?;
+///     let (result, text) = stdout.write_all("hello\n").await;
+///     result?;
+///     assert_eq!(text, "hello\n");
+///     Ok(())
+/// })
+/// # }
+/// ```
+pub fn stdout() -> io::Result<Stdout> {
+    Ok(Stdout { stream: duplicate(&io::stdout())? })
+}
+
+/// Standard error, by a duplicate of descriptor 2.
+///
+/// # Errors
+/// - `EBADF`: the process has no standard error. `EMFILE`: no descriptors left.
+///
+/// # Panics
+/// Outside of a runtime, and on a simulated kernel.
+pub fn stderr() -> io::Result<Stderr> {
+    Ok(Stderr { stream: duplicate(&io::stderr())? })
+}
+
+fn duplicate(stream: &impl AsFd) -> io::Result<Stream> {
+    Ok(Stream::new(stream.as_fd().try_clone_to_owned()?))
+}
+
+reader!(Stdin);
+writer!(Stdout);
+writer!(Stderr);

@@ -1,0 +1,190 @@
+//! Reading and writing a descriptor of the driver's, at its own position where it has one.
+//!
+//! `EINTR` starts an operation again. `EAGAIN` comes from descriptors that somebody made
+//! non-blocking, such as a shared terminal: then readiness is awaited before the next try.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use sakia_driver::{Auto, BufResult, CURRENT_POSITION, Fd, Handle, IoBuf, IoBufMut, PollEvents};
+
+use crate::executor::current;
+
+/// Bytes by which `read_to_end` makes room, at least.
+const CHUNK_BYTES: usize = 8 << 10;
+/// Bytes by which it makes room, at most.
+const CHUNK_BYTES_MAX: usize = 1 << 20;
+
+/// What readers and writers have in common.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    fd: Fd,
+    driver: Handle<Auto>,
+}
+
+impl Stream {
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        let local = current();
+        Self { fd: local.driver.adopt(fd), driver: local.driver.handle().clone() }
+    }
+
+    /// Whether to try again after `error`, having waited if need be.
+    async fn may_retry(&self, error: &io::Error, events: PollEvents) -> bool {
+        match error.kind() {
+            io::ErrorKind::Interrupted => true,
+            io::ErrorKind::WouldBlock => self.driver.poll(&self.fd, events).await.is_ok(),
+            _ => false,
+        }
+    }
+
+    pub(crate) async fn read<T: IoBufMut>(&self, mut buf: T) -> BufResult<usize, T> {
+        loop {
+            let (result, back) = self.driver.read(&self.fd, buf, CURRENT_POSITION).await;
+            buf = back;
+            match result {
+                Err(error) if self.may_retry(&error, PollEvents::READABLE).await => {}
+                result => return (result, buf),
+            }
+        }
+    }
+
+    pub(crate) async fn read_to_end(&self, mut buf: Vec<u8>) -> BufResult<usize, Vec<u8>> {
+        let begin = buf.len();
+        loop {
+            let end = buf.len();
+            let chunk = (end - begin).clamp(CHUNK_BYTES, CHUNK_BYTES_MAX);
+            buf.resize(end + chunk, 0);
+            let (result, slice) = self.read(buf.slice(end..)).await;
+            buf = slice.into_inner();
+            buf.truncate(end + result.as_ref().map_or(0, |&count| count));
+            match result {
+                Ok(0) => return (Ok(end - begin), buf),
+                Ok(_) => {}
+                Err(error) => return (Err(error), buf),
+            }
+        }
+    }
+
+    pub(crate) async fn write<T: IoBuf>(&self, mut buf: T) -> BufResult<usize, T> {
+        loop {
+            let (result, back) = self.driver.write(&self.fd, buf, CURRENT_POSITION).await;
+            buf = back;
+            match result {
+                Err(error) if self.may_retry(&error, PollEvents::WRITABLE).await => {}
+                result => return (result, buf),
+            }
+        }
+    }
+
+    pub(crate) async fn write_all<T: IoBuf>(&self, mut buf: T) -> BufResult<(), T> {
+        let mut done = 0;
+        while done < buf.bytes_len() {
+            let (result, slice) = self.write(buf.slice(done..)).await;
+            buf = slice.into_inner();
+            match result {
+                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
+                Ok(count) => done += count,
+                Err(error) => return (Err(error), buf),
+            }
+        }
+        (Ok(()), buf)
+    }
+
+    pub(crate) async fn close(self) -> io::Result<()> {
+        self.driver.close(self.fd).await
+    }
+}
+
+/// The methods of a type that reads from a [`Stream`] in its field `stream`.
+macro_rules! reader {
+    ($type:ident) => {
+        impl $type {
+            /// Reads up to `buf.bytes_len()` bytes, as soon as there are any.
+            ///
+            /// The kernel owns `buf` until the future resolves. Dropping the future gives up the read
+            /// and the buffer; bytes that were read by then are lost.
+            ///
+            /// Resolves to the number of bytes read and the buffer; 0 means the end, or an empty
+            /// buffer.
+            ///
+            /// # Errors
+            /// - `EISDIR`: it is a directory. `EIO`: a terminal of another session.
+            /// - `ECANCELED`: the runtime has ended. Otherwise as `read(2)`; never `EINTR` or `EAGAIN`.
+            ///
+            /// # Kernel
+            /// 5.6. Source: `io_uring_prep_read(3)`.
+            pub async fn read<T: IoBufMut>(&mut self, buf: T) -> BufResult<usize, T> {
+                self.stream.read(buf).await
+            }
+
+            /// Reads until the end, and appends to `buf`.
+            ///
+            /// Resolves to the number of bytes appended and the buffer, which has what was read
+            /// before an error too.
+            ///
+            /// # Errors
+            /// As for [`read`](Self::read).
+            pub async fn read_to_end(&mut self, buf: Vec<u8>) -> BufResult<usize, Vec<u8>> {
+                self.stream.read_to_end(buf).await
+            }
+
+            closer!();
+        }
+    };
+}
+
+/// The methods of a type that writes to a [`Stream`] in its field `stream`.
+macro_rules! writer {
+    ($type:ident) => {
+        impl $type {
+            /// Writes up to `buf.bytes_len()` bytes, as soon as there is room for any.
+            ///
+            /// The kernel reads `buf` until the future resolves. Dropping the future gives up the
+            /// write; some bytes may have been written by then.
+            ///
+            /// Resolves to the number of bytes written and the buffer. It may be fewer than asked.
+            ///
+            /// # Errors
+            /// - `EPIPE`: nobody reads any more. The kernel also sends `SIGPIPE`, which Rust programs
+            ///   ignore unless they change that.
+            /// - `ENOSPC`, `EDQUOT`, `EFBIG`: it is a file, and there is no room.
+            /// - `ECANCELED`: the runtime has ended. Otherwise as `write(2)`; never `EINTR` or
+            ///   `EAGAIN`.
+            ///
+            /// # Kernel
+            /// 5.6. Source: `io_uring_prep_write(3)`.
+            pub async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
+                self.stream.write(buf).await
+            }
+
+            /// Writes all of `buf`. Dropping the future leaves an unknown part of it written.
+            ///
+            /// # Errors
+            /// As for [`write`](Self::write); `WriteZero` if the kernel takes nothing.
+            pub async fn write_all<T: IoBuf>(&mut self, buf: T) -> BufResult<(), T> {
+                self.stream.write_all(buf).await
+            }
+
+            closer!();
+        }
+    };
+}
+
+/// The method that closes, of a reader or writer.
+macro_rules! closer {
+    () => {
+        /// Closes the descriptor, and tells how it went. Dropping does the same, a little later, and
+        /// does not tell.
+        ///
+        /// # Errors
+        /// As `close(2)`. The descriptor is gone in any case.
+        ///
+        /// # Kernel
+        /// 5.6. Source: `io_uring_prep_close(3)`.
+        pub async fn close(self) -> std::io::Result<()> {
+            self.stream.close().await
+        }
+    };
+}
+
+pub(crate) use {closer, reader, writer};

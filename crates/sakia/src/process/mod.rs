@@ -1,0 +1,455 @@
+//! Child processes.
+//!
+//! [`Command`] is `std`'s with async ends: pipes are read and written by the driver, and a child's end
+//! is awaited by polling its pidfd. Where the kernel has none (before 5.3, or kept away by seccomp) a
+//! thread of the pool for blocking code waits instead.
+//!
+//! No zombies: a child that is dropped before it was waited for is reaped when it ends, by a thread of
+//! ours that all dropped children share. A program that ignores `SIGCHLD` has its children reaped by the
+//! kernel, and their status with them: waiting then fails with `ECHILD`.
+
+mod reaper;
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::path::Path;
+use std::pin::pin;
+use std::process as std_process;
+use std::task::Poll;
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, waitid,
+};
+use sakia_driver::PollEvents;
+
+use crate::blocking::{BlockingHandle, spawn_blocking};
+use crate::executor::current;
+use crate::io::{PipeReader, PipeWriter, Readiness};
+use crate::signal::SignalKind;
+
+pub use std::process::{ExitStatus, Output, Stdio};
+
+/// How a child process is to be started.
+///
+/// # Examples
+/// ```
+/// use sakia::process::{Command, Stdio};
+///
+/// # fn main() -> std::io::Result<()> {
+/// sakia::block_on(async {
+///     let mut command = Command::new("tr");
+///     command.args(["a-z", "A-Z"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+///     let mut child = command.spawn()?;
+///     let mut stdin = child.stdin.take().expect("it was asked for");
+///     let (result, _) = stdin.write_all("quietly").await;
+///     result?;
+///     stdin.close().await?;
+///     let output = child.wait_with_output().await?;
+///     assert!(output.status.success());
+///     assert_eq!(output.stdout, b"QUIETLY");
+///     Ok(())
+/// })
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Command {
+    inner: std_process::Command,
+    kill_on_drop: bool,
+    /// Which standard streams were set.
+    streams: Streams,
+}
+
+/// One flag per standard stream.
+#[derive(Clone, Copy, Debug, Default)]
+struct Streams {
+    stdin: bool,
+    stdout: bool,
+    stderr: bool,
+}
+
+impl Command {
+    /// A command that runs `program`, found by `PATH`, as `std`'s does: see
+    /// [`std::process::Command::new`].
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        std_process::Command::new(program).into()
+    }
+
+    /// Adds an argument.
+    pub fn arg(&mut self, arg: impl AsRef<OsStr>) -> &mut Self {
+        self.inner.arg(arg);
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args(&mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> &mut Self {
+        self.inner.args(args);
+        self
+    }
+
+    /// Sets a variable of the child's environment.
+    pub fn env(&mut self, key: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Self {
+        self.inner.env(key, value);
+        self
+    }
+
+    /// Sets the child's working directory.
+    pub fn current_dir(&mut self, dir: impl AsRef<Path>) -> &mut Self {
+        self.inner.current_dir(dir);
+        self
+    }
+
+    /// Sets the child's standard input. Without this call it is ours, and empty for
+    /// [`output`](Command::output).
+    pub fn stdin(&mut self, stdin: impl Into<Stdio>) -> &mut Self {
+        self.inner.stdin(stdin);
+        self.streams.stdin = true;
+        self
+    }
+
+    /// Sets the child's standard output. Without this call it is ours.
+    pub fn stdout(&mut self, stdout: impl Into<Stdio>) -> &mut Self {
+        self.inner.stdout(stdout);
+        self.streams.stdout = true;
+        self
+    }
+
+    /// Sets the child's standard error. Without this call it is ours.
+    pub fn stderr(&mut self, stderr: impl Into<Stdio>) -> &mut Self {
+        self.inner.stderr(stderr);
+        self.streams.stderr = true;
+        self
+    }
+
+    /// Whether the child is killed when its [`Child`] is dropped before it was waited for. Without this
+    /// call it goes on.
+    pub fn kill_on_drop(&mut self, kill_on_drop: bool) -> &mut Self {
+        self.kill_on_drop = kill_on_drop;
+        self
+    }
+
+    /// The command as `std` has it, for what is not set here: user, group, session.
+    pub fn as_std_mut(&mut self) -> &mut std_process::Command {
+        &mut self.inner
+    }
+
+    /// Starts the child. The call blocks until the child has begun to run its program, which is short
+    /// unless the program's file is slow to open.
+    ///
+    /// # Errors
+    /// - `ENOENT`, `EACCES`, `ENOEXEC`: there is no such program, or none that can be run.
+    /// - `EAGAIN`, `ENOMEM`, `EMFILE`: no processes, memory or descriptors left. Otherwise as
+    ///   `execve(2)`.
+    ///
+    /// # Panics
+    /// Outside of a runtime, and on a simulated kernel.
+    pub fn spawn(&mut self) -> io::Result<Child> {
+        current(); // panics before there is a child
+        let child = self.inner.spawn()?;
+        Ok(Child::new(child, self.kill_on_drop))
+    }
+
+    /// Starts the child, and waits for its end and all its output. What was set for its standard output
+    /// or error is kept, and then there is none of it here, unless it is a pipe; what was not set
+    /// becomes one, for later calls too. What was set on `std`'s command before it was made into this
+    /// one counts as not set.
+    ///
+    /// Dropping the future drops the child: see [`kill_on_drop`](Command::kill_on_drop).
+    ///
+    /// # Errors
+    /// As for [`spawn`](Command::spawn) and [`Child::wait`]. That the child fails is none.
+    ///
+    /// # Panics
+    /// Outside of a runtime, and on a simulated kernel.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::process::Command;
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let output = sakia::block_on(async {
+    ///     Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"]).output().await
+    /// })?;
+    /// assert_eq!(output.status.code(), Some(3));
+    /// assert_eq!(output.stdout, b"out\n");
+    /// assert_eq!(output.stderr, b"err\n");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn output(&mut self) -> io::Result<Output> {
+        let Streams { stdin, stdout, stderr } = self.streams;
+        if !stdin {
+            self.stdin(Stdio::null());
+        }
+        if !stdout {
+            self.stdout(Stdio::piped());
+        }
+        if !stderr {
+            self.stderr(Stdio::piped());
+        }
+        self.spawn()?.wait_with_output().await
+    }
+
+    /// Starts the child and waits for its end.
+    ///
+    /// # Errors
+    /// As for [`spawn`](Command::spawn) and [`Child::wait`]. That the child fails is none.
+    ///
+    /// # Panics
+    /// Outside of a runtime, and on a simulated kernel.
+    pub async fn status(&mut self) -> io::Result<ExitStatus> {
+        self.spawn()?.wait().await
+    }
+}
+
+impl From<std_process::Command> for Command {
+    fn from(inner: std_process::Command) -> Self {
+        Self { inner, kill_on_drop: false, streams: Streams::default() }
+    }
+}
+
+/// A child process.
+///
+/// Dropping it before it was waited for lets it go on, or kills it if its command said so; it is reaped
+/// in either case.
+pub struct Child {
+    /// Writes to its standard input, if that was to be piped.
+    pub stdin: Option<PipeWriter>,
+    /// Reads its standard output, if that was to be piped.
+    pub stdout: Option<PipeReader>,
+    /// Reads its standard error, if that was to be piped.
+    pub stderr: Option<PipeReader>,
+    /// `None` only while the child is dropped.
+    inner: Option<std_process::Child>,
+    watch: Watch,
+    /// How it ended, once it was waited for. Its number may mean another process from then on.
+    status: Option<ExitStatus>,
+    kill_on_drop: bool,
+}
+
+/// How the end of a child is noticed. None of the ways reaps it.
+enum Watch {
+    /// Its pidfd is readable then.
+    Pidfd(Readiness),
+    /// A thread waits, from the first time somebody does.
+    Thread(Option<BlockingHandle<()>>),
+}
+
+impl Watch {
+    fn new(pid: Pid) -> Self {
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => Self::Pidfd(Readiness::new(pidfd)),
+            // An old kernel, a filter, no descriptors left: whatever it is, a thread needs none.
+            Err(_) => Self::Thread(None),
+        }
+    }
+
+    /// Waits until the child may have ended.
+    async fn ended(&mut self, pid: Pid) -> io::Result<()> {
+        match self {
+            Self::Pidfd(readiness) => readiness.ready(PollEvents::READABLE).await,
+            Self::Thread(waiting) => {
+                let handle = waiting.get_or_insert_with(|| spawn_blocking(move || block_on(pid)));
+                let result = handle.await.map_err(|error| io::Error::other(error.to_string()));
+                *waiting = None;
+                result
+            }
+        }
+    }
+}
+
+/// Blocks until the child has ended, and leaves it to be reaped. Any error means that there is nothing
+/// to wait for any more, which whoever asks for the status finds out. If the child was reaped meanwhile
+/// and its number given to another child of ours, this waits for that one: for nobody, and harmlessly.
+fn block_on(pid: Pid) {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    while matches!(waitid(WaitId::Pid(pid), options), Err(Errno::INTR)) {}
+}
+
+impl Child {
+    fn new(mut inner: std_process::Child, kill_on_drop: bool) -> Self {
+        let stdin = inner.stdin.take().map(|end| PipeWriter::from_fd(end.into()));
+        let stdout = inner.stdout.take().map(|end| PipeReader::from_fd(end.into()));
+        let stderr = inner.stderr.take().map(|end| PipeReader::from_fd(end.into()));
+        let watch = Watch::new(pid_of(&inner));
+        Self { stdin, stdout, stderr, inner: Some(inner), watch, status: None, kill_on_drop }
+    }
+
+    fn inner(&mut self) -> &mut std_process::Child {
+        self.inner.as_mut().expect("taken by `drop` only")
+    }
+
+    /// Its number; `None` once it was waited for, when the number may mean another process.
+    pub fn id(&self) -> Option<u32> {
+        let inner = self.inner.as_ref().filter(|_| self.status.is_none());
+        inner.map(std_process::Child::id)
+    }
+
+    /// How the child ended, if it has.
+    ///
+    /// # Errors
+    /// - `ECHILD`: somebody else has reaped it.
+    pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        if self.status.is_none() {
+            self.status = self.inner().try_wait()?;
+        }
+        Ok(self.status)
+    }
+
+    /// Closes the child's standard input, if it is still here, and waits for the child's end.
+    ///
+    /// Dropping the future gives up the wait; another one may follow, and later ones tell the same.
+    ///
+    /// # Errors
+    /// - `ECHILD`: somebody else has reaped it. `ECANCELED`: the runtime has ended.
+    ///
+    /// # Kernel
+    /// 5.3, else a thread waits. Source: `pidfd_open(2)`.
+    #[doc(alias = "waitpid")]
+    pub async fn wait(&mut self) -> io::Result<ExitStatus> {
+        drop(self.stdin.take());
+        loop {
+            if let Some(status) = self.try_wait()? {
+                return Ok(status);
+            }
+            let pid = pid_of(self.inner());
+            self.watch.ended(pid).await?;
+        }
+    }
+
+    /// As [`wait`](Child::wait), and reads what the child writes to those of its outputs that are piped
+    /// and still here, both at once.
+    ///
+    /// # Errors
+    /// As for [`wait`](Child::wait) and [`PipeReader::read_to_end`].
+    pub async fn wait_with_output(mut self) -> io::Result<Output> {
+        drop(self.stdin.take());
+        let (stdout, stderr) =
+            both(read_all(self.stdout.take()), read_all(self.stderr.take())).await;
+        let status = self.wait().await?;
+        Ok(Output { status, stdout: stdout?, stderr: stderr? })
+    }
+
+    /// Kills the child (`SIGKILL`). It has yet to be waited for. Nothing happens if it was already.
+    ///
+    /// # Errors
+    /// - `EPERM`: it changed its user.
+    pub fn kill(&mut self) -> io::Result<()> {
+        match self.status {
+            Some(_) => Ok(()),
+            None => self.inner().kill(),
+        }
+    }
+
+    /// Sends the child a signal. Nothing happens if it was waited for already.
+    ///
+    /// # Errors
+    /// - `EINVAL`: there is no such signal. `EPERM`: it changed its user.
+    pub fn signal(&mut self, kind: SignalKind) -> io::Result<()> {
+        if self.status.is_some() {
+            return Ok(());
+        }
+        let signal = Signal::from_named_raw(kind.as_raw()).ok_or(Errno::INVAL)?;
+        // Not reaped yet, so the number is still the child's.
+        kill_process(pid_of(self.inner()), signal).map_err(io::Error::from)
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let Some(mut inner) = self.inner.take().filter(|_| self.status.is_none()) else { return };
+        if self.kill_on_drop {
+            // It is gone already, or is another user's now, whom we must leave alone.
+            inner.kill().ok();
+        }
+        if let Ok(None) = inner.try_wait() {
+            reaper::reap(inner);
+        }
+    }
+}
+
+impl fmt::Debug for Child {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Child");
+        debug.field("id", &self.id()).field("status", &self.status).finish_non_exhaustive()
+    }
+}
+
+fn pid_of(child: &std_process::Child) -> Pid {
+    let raw = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    raw.expect("the kernel numbers processes from 1, far below 2^31")
+}
+
+async fn read_all(reader: Option<PipeReader>) -> io::Result<Vec<u8>> {
+    let Some(mut reader) = reader else { return Ok(Vec::new()) };
+    let (result, bytes) = reader.read_to_end(Vec::new()).await;
+    result.map(|_| bytes)
+}
+
+/// Awaits two futures at once.
+async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    let (mut done_a, mut done_b) = (None, None);
+    poll_fn(|cx| {
+        if done_a.is_none()
+            && let Poll::Ready(output) = a.as_mut().poll(cx)
+        {
+            done_a = Some(output);
+        }
+        if done_b.is_none()
+            && let Poll::Ready(output) = b.as_mut().poll(cx)
+        {
+            done_b = Some(output);
+        }
+        match (done_a.take(), done_b.take()) {
+            (Some(a), Some(b)) => Poll::Ready((a, b)),
+            (a, b) => {
+                (done_a, done_b) = (a, b);
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child whose end a thread notices, as where there are no pidfds.
+    fn spawn_without_pidfd(command: &mut Command) -> Child {
+        let mut child = command.spawn().unwrap();
+        child.watch = Watch::Thread(None);
+        child
+    }
+
+    #[test]
+    fn without_a_pidfd_a_thread_waits() {
+        crate::block_on(async {
+            let mut command = Command::new("sh");
+            command.args(["-c", "read line; exit 7"]).stdin(Stdio::piped());
+            let mut child = spawn_without_pidfd(&mut command);
+            assert_eq!(child.wait().await.unwrap().code(), Some(7));
+            assert_eq!(child.wait().await.unwrap().code(), Some(7));
+        });
+    }
+
+    #[test]
+    fn a_wait_by_thread_can_be_given_up_and_taken_up_again() {
+        crate::block_on(async {
+            let mut child = spawn_without_pidfd(Command::new("sleep").arg("1000"));
+            {
+                let mut wait = pin!(child.wait());
+                poll_fn(|cx| {
+                    assert!(wait.as_mut().poll(cx).is_pending());
+                    Poll::Ready(())
+                })
+                .await;
+            }
+            child.kill().unwrap();
+            assert!(!child.wait().await.unwrap().success());
+        });
+    }
+}

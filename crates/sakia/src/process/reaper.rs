@@ -1,0 +1,97 @@
+//! Reaps children that were dropped before they had ended.
+//!
+//! One thread for all of them, started with the first: it polls their pidfds, and an eventfd by which it
+//! learns of new ones. A child without a pidfd is looked at from time to time.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Child;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::process::{PidfdFlags, pidfd_open};
+
+use super::pid_of;
+use crate::blocking::spawn_blocking;
+
+/// How often a child without a pidfd is looked at.
+const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// The way to the thread.
+struct Reaper {
+    /// Children that it has not taken.
+    inbox: Mutex<Vec<Child>>,
+    /// Written to when the inbox was.
+    wake: OwnedFd,
+}
+
+/// A child that somebody dropped.
+struct Orphan {
+    child: Child,
+    /// `None` where the kernel gives none.
+    pidfd: Option<OwnedFd>,
+}
+
+/// Sees to it that `child` is reaped when it ends, without blocking.
+pub(super) fn reap(mut child: Child) {
+    static REAPER: OnceLock<Option<Arc<Reaper>>> = OnceLock::new();
+    match REAPER.get_or_init(|| Reaper::start().ok()) {
+        Some(reaper) => reaper.send(child),
+        // No descriptor or thread left at the time: one of the pool has to wait.
+        None => spawn_blocking(move || drop(child.wait())).detach(),
+    }
+}
+
+impl Reaper {
+    fn start() -> io::Result<Arc<Self>> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let reaper = Arc::new(Self { inbox: Mutex::new(Vec::new()), wake });
+        let thread_reaper = Arc::clone(&reaper);
+        let name = "sakia-reaper".to_string();
+        thread::Builder::new().name(name).spawn(move || thread_reaper.run())?;
+        Ok(reaper)
+    }
+
+    fn send(&self, child: Child) {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push(child);
+        // It fails only when the counter is full, and then the thread is woken already.
+        rustix::io::write(&self.wake, &1_u64.to_ne_bytes()).ok();
+    }
+
+    /// The thread. It lasts as long as the process.
+    fn run(&self) {
+        let mut orphans: Vec<Orphan> = Vec::new();
+        loop {
+            self.sleep(&orphans);
+            let mut count = [0; 8];
+            rustix::io::read(&self.wake, &mut count).ok(); // fails when it is 0 anyway
+            let new =
+                std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
+            orphans.extend(new.into_iter().map(Orphan::new));
+            // An error means that somebody else has reaped it.
+            orphans.retain_mut(|orphan| matches!(orphan.child.try_wait(), Ok(None)));
+        }
+    }
+
+    /// Blocks until there may be something to do.
+    fn sleep(&self, orphans: &[Orphan]) {
+        let pidfds = orphans.iter().filter_map(|orphan| orphan.pidfd.as_ref());
+        let all = std::iter::once(&self.wake).chain(pidfds);
+        let mut fds: Vec<PollFd<'_>> =
+            all.map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
+        let must_look = orphans.iter().any(|orphan| orphan.pidfd.is_none());
+        let timeout = must_look.then_some(&LOOK_INTERVAL);
+        if poll(&mut fds, timeout).is_err() {
+            // More descriptors than the process may have, or no memory: look after a while instead.
+            thread::sleep(std::time::Duration::from_millis(100));
+        }
+    }
+}
+
+impl Orphan {
+    fn new(child: Child) -> Self {
+        let pidfd = pidfd_open(pid_of(&child), PidfdFlags::empty()).ok();
+        Self { child, pidfd }
+    }
+}

@@ -1,0 +1,252 @@
+//! Ending in good order: ask for it, let running work finish, give up after a while.
+//!
+//! 1. A [`Shutdown`] is triggered, by the program or by a [signal](on_signals). It stays so.
+//! 2. Loops that take in work wait for [`requested`](Shutdown::requested) as well, and stop.
+//! 3. Work under way holds a [`Guard`] each. [`drain`](Shutdown::drain) waits for the last one, at most
+//!    until a deadline.
+//!
+//! Clones are the same shutdown; any thread may have one.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+
+use event_listener::Event;
+
+use crate::executor::spawn;
+use crate::join::JoinHandle;
+use crate::signal::{Signal, SignalKind};
+
+/// Asks a program's parts to end, and waits until they have.
+///
+/// # Examples
+/// ```
+/// use sakia::shutdown::Shutdown;
+///
+/// sakia::block_on(async {
+///     let shutdown = Shutdown::new();
+///     let guard = shutdown.tracker().begin();
+///     let asked = shutdown.clone();
+///     sakia::spawn(async move {
+///         asked.requested().await;
+///         drop(guard); // the work is finished
+///     })
+///     .detach();
+///     let never = std::future::pending(); // most often `sakia::time::sleep(limit)`
+///     assert_eq!(shutdown.drain(never).await, Ok(()));
+/// });
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Shutdown {
+    inner: Arc<Inner>,
+    tracker: Tracker,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    is_requested: AtomicBool,
+    /// Told when it is.
+    requested: Event,
+    /// Waits for signals, as long as somebody has the shutdown.
+    listening: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let listening = self.listening.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(listening) = listening {
+            listening.abort();
+        }
+    }
+}
+
+/// A shutdown that one of these signals triggers. It listens from now on, until all clones are dropped
+/// or the runtime ends; later signals of these kinds have no effect. See [`signal`](crate::signal) for
+/// what listening changes in the process.
+///
+/// # Errors
+/// As for [`signal`](crate::signal::signal).
+///
+/// # Panics
+/// Outside of a runtime, and on a simulated kernel.
+///
+/// # Examples
+/// ```
+/// use sakia::shutdown::on_signals;
+/// use sakia::signal::SignalKind;
+///
+/// # fn main() -> std::io::Result<()> {
+/// sakia::block_on(async {
+///     let shutdown = on_signals([SignalKind::INTERRUPT, SignalKind::TERMINATE])?;
+///     assert!(!shutdown.is_requested());
+///     signal_hook::low_level::raise(SignalKind::TERMINATE.as_raw())?;
+///     shutdown.requested().await;
+///     assert!(shutdown.is_requested());
+///     Ok(())
+/// })
+/// # }
+/// ```
+pub fn on_signals(kinds: impl IntoIterator<Item = SignalKind>) -> io::Result<Shutdown> {
+    let kinds: Vec<SignalKind> = kinds.into_iter().collect();
+    let mut signals = Signal::of_any(&kinds)?;
+    let shutdown = Shutdown::new();
+    let inner = Arc::downgrade(&shutdown.inner);
+    let listening = spawn(async move {
+        // An error means that the runtime ends, and this task with it.
+        while signals.recv().await.is_ok() {
+            let Some(inner) = inner.upgrade() else { break };
+            inner.trigger();
+        }
+    });
+    *shutdown.inner.listening.lock().unwrap_or_else(PoisonError::into_inner) = Some(listening);
+    Ok(shutdown)
+}
+
+impl Inner {
+    fn trigger(&self) {
+        self.is_requested.store(true, Ordering::Release);
+        self.requested.notify(usize::MAX);
+    }
+}
+
+impl Shutdown {
+    /// A shutdown that is not triggered.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Asks for the end. Further calls change nothing.
+    pub fn trigger(&self) {
+        self.inner.trigger();
+    }
+
+    /// Whether the end was asked for.
+    pub fn is_requested(&self) -> bool {
+        self.inner.is_requested.load(Ordering::Acquire)
+    }
+
+    /// Waits until the end was asked for.
+    pub async fn requested(&self) {
+        while !self.is_requested() {
+            let listener = self.inner.requested.listen();
+            // Asked for between the two lines, perhaps, when nobody was listening yet.
+            if !self.is_requested() {
+                listener.await;
+            }
+        }
+    }
+
+    /// What counts the work that [`drain`](Shutdown::drain) waits for.
+    pub fn tracker(&self) -> Tracker {
+        self.tracker.clone()
+    }
+
+    /// Asks for the end, and waits until no work is counted any more, at most until `deadline` is
+    /// ready: a sleep, or a second request to end. Work that begins meanwhile is waited for too.
+    ///
+    /// # Errors
+    /// How much work still ran at the deadline. It goes on; ask again, or leave.
+    pub async fn drain(&self, deadline: impl Future<Output = ()>) -> Result<(), StillRunning> {
+        self.trigger();
+        let mut ended = pin!(self.tracker.ended());
+        let mut deadline = pin!(deadline);
+        poll_fn(|cx| {
+            if ended.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            let still_running = || StillRunning { count: self.tracker.running() };
+            deadline.as_mut().poll(cx).map(|()| Err(still_running()))
+        })
+        .await
+    }
+}
+
+/// Counts work under way. Clones count the same.
+///
+/// # Examples
+/// ```
+/// let tracker = sakia::shutdown::Tracker::default();
+/// let guard = tracker.begin();
+/// assert_eq!(tracker.running(), 1);
+/// drop(guard);
+/// assert_eq!(tracker.running(), 0);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Tracker {
+    running: Arc<Running>,
+}
+
+#[derive(Debug, Default)]
+struct Running {
+    count: AtomicUsize,
+    /// Told when the count has become 0.
+    ended: Event,
+}
+
+impl Tracker {
+    /// Counts a piece of work until the guard is dropped.
+    pub fn begin(&self) -> Guard {
+        self.running.count.fetch_add(1, Ordering::Relaxed);
+        Guard { running: Arc::clone(&self.running) }
+    }
+
+    /// Counts `future` as a piece of work, from now until it is done or dropped.
+    pub fn track<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        let guard = self.begin();
+        async move {
+            let output = future.await;
+            drop(guard);
+            output
+        }
+    }
+
+    /// Pieces of work under way.
+    pub fn running(&self) -> usize {
+        self.running.count.load(Ordering::Acquire)
+    }
+
+    /// Waits until there are none.
+    async fn ended(&self) {
+        while self.running() > 0 {
+            let listener = self.running.ended.listen();
+            if self.running() > 0 {
+                listener.await;
+            }
+        }
+    }
+}
+
+/// A piece of work under way. See [`Tracker::begin`].
+#[derive(Debug)]
+#[must_use = "the work is counted as long as the guard lives"]
+pub struct Guard {
+    running: Arc<Running>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // What the work did is done before whoever reads the 0 goes on.
+        if self.running.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.running.ended.notify(usize::MAX);
+        }
+    }
+}
+
+/// Work went on after the deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StillRunning {
+    /// How many pieces.
+    pub count: usize,
+}
+
+impl fmt::Display for StillRunning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "still running at the deadline: {}", self.count)
+    }
+}
+
+impl std::error::Error for StillRunning {}

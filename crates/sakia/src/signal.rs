@@ -1,0 +1,191 @@
+//! Signals of the process.
+//!
+//! A [`Signal`] listens for one or several kinds. Any number may listen at once, on any threads; each is
+//! told. Signals coalesce: those that arrive before a listener looks are one to it, as the kernel itself
+//! keeps one pending of each kind.
+//!
+//! The first listener for a kind changes what the signal does to the process, for good: dropping the
+//! last listener does not bring back the default, so `SIGINT` is then ignored rather than deadly. A
+//! program that stops listening and wants to die of the signal says so itself.
+//!
+//! Each listener has a pair of sockets, into which the handler, which may interrupt any thread anywhere,
+//! writes a byte; when it is full there is a byte in it already, so nothing is lost.
+
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+
+use signal_hook::SigId;
+use signal_hook::consts;
+use signal_hook::low_level;
+
+use crate::io::Async;
+
+/// Which signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SignalKind(i32);
+
+impl SignalKind {
+    /// The terminal's Ctrl-C.
+    #[doc(alias = "SIGINT")]
+    pub const INTERRUPT: Self = Self(consts::SIGINT);
+    /// A polite request to end.
+    #[doc(alias = "SIGTERM")]
+    pub const TERMINATE: Self = Self(consts::SIGTERM);
+    /// The terminal is gone; for a service, often: read the configuration again.
+    #[doc(alias = "SIGHUP")]
+    pub const HANG_UP: Self = Self(consts::SIGHUP);
+    /// The terminal's Ctrl-\.
+    #[doc(alias = "SIGQUIT")]
+    pub const QUIT: Self = Self(consts::SIGQUIT);
+    /// Free for the program to use.
+    #[doc(alias = "SIGUSR1")]
+    pub const USER_1: Self = Self(consts::SIGUSR1);
+    /// Free for the program to use.
+    #[doc(alias = "SIGUSR2")]
+    pub const USER_2: Self = Self(consts::SIGUSR2);
+    /// A child process ended, stopped or went on.
+    #[doc(alias = "SIGCHLD")]
+    pub const CHILD: Self = Self(consts::SIGCHLD);
+    /// The terminal has another size.
+    #[doc(alias = "SIGWINCH")]
+    pub const WINDOW_CHANGE: Self = Self(consts::SIGWINCH);
+    /// Written to a pipe or socket that nobody reads.
+    #[doc(alias = "SIGPIPE")]
+    pub const PIPE: Self = Self(consts::SIGPIPE);
+    /// A timer set with `alarm(2)` ran out.
+    #[doc(alias = "SIGALRM")]
+    pub const ALARM: Self = Self(consts::SIGALRM);
+
+    /// The signal with the kernel's number `raw`.
+    pub const fn from_raw(raw: i32) -> Self {
+        Self(raw)
+    }
+
+    /// The kernel's number.
+    pub const fn as_raw(self) -> i32 {
+        self.0
+    }
+}
+
+/// Listens for signals. See [`signal`].
+///
+/// Signals from its making on are seen, whether anybody waits then or not.
+#[derive(Debug)]
+pub struct Signal {
+    receiver: Async<UnixStream>,
+    /// What to unregister.
+    registered: Registered,
+}
+
+/// Unregisters when dropped.
+#[derive(Debug, Default)]
+struct Registered(Vec<SigId>);
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        for id in self.0.drain(..) {
+            low_level::unregister(id);
+        }
+    }
+}
+
+/// Listens for signals of one kind. See the [module](self) for what that changes in the process.
+///
+/// # Errors
+/// - `InvalidInput`: no program can or should listen for it (`SIGKILL`, `SIGSTOP`, `SIGSEGV`, `SIGILL`,
+///   `SIGFPE`). `EINVAL`: there is no such signal.
+/// - `EMFILE`, `ENFILE`: no descriptors left.
+///
+/// # Panics
+/// Outside of a runtime, and on a simulated kernel.
+///
+/// # Examples
+/// ```
+/// use sakia::signal::{SignalKind, signal};
+///
+/// # fn main() -> std::io::Result<()> {
+/// sakia::block_on(async {
+///     let mut hang_ups = signal(SignalKind::HANG_UP)?;
+///     signal_hook::low_level::raise(SignalKind::HANG_UP.as_raw())?;
+///     hang_ups.recv().await?; // read the configuration again
+///     let error = signal(SignalKind::from_raw(9)).unwrap_err();
+///     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+///     Ok(())
+/// })
+/// # }
+/// ```
+#[doc(alias = "sigaction")]
+pub fn signal(kind: SignalKind) -> io::Result<Signal> {
+    Signal::of_any(&[kind])
+}
+
+/// Waits for the next Ctrl-C (`SIGINT`). It listens from the first poll until it is dropped.
+///
+/// # Errors
+/// As for [`signal`].
+///
+/// # Panics
+/// Outside of a runtime, and on a simulated kernel.
+///
+/// # Examples
+/// ```no_run
+/// sakia::block_on(async {
+///     sakia::signal::ctrl_c().await.unwrap();
+///     assert!(true, "reached once the terminal's Ctrl-C was pressed");
+/// });
+/// ```
+pub async fn ctrl_c() -> io::Result<()> {
+    signal(SignalKind::INTERRUPT)?.recv().await
+}
+
+impl Signal {
+    /// Listens for signals of several kinds, without telling them apart.
+    ///
+    /// # Errors
+    /// As for [`signal`].
+    ///
+    /// # Panics
+    /// Outside of a runtime, and on a simulated kernel.
+    pub fn of_any(kinds: &[SignalKind]) -> io::Result<Self> {
+        if let Some(kind) = kinds.iter().find(|kind| consts::FORBIDDEN.contains(&kind.0)) {
+            let message = format!("nobody can listen for signal {}", kind.0);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let (receiver, sender) = UnixStream::pair()?;
+        receiver.set_nonblocking(true)?;
+        let receiver = Async::new(receiver)?;
+        let mut registered = Registered::default();
+        for kind in kinds {
+            registered.0.push(low_level::pipe::register(kind.0, sender.try_clone()?)?);
+        }
+        Ok(Self { receiver, registered })
+    }
+
+    /// Waits until a signal has arrived since the last one that was received here. Several that have
+    /// are one.
+    ///
+    /// Dropping the future loses no signal: the next call has it.
+    ///
+    /// # Errors
+    /// - `ECANCELED`: the runtime has ended.
+    pub async fn recv(&mut self) -> io::Result<()> {
+        debug_assert!(!self.registered.0.is_empty(), "the sender is registered as long as we live");
+        let mut bytes = [0; 64];
+        let mut has_any = false;
+        // Reads until there is nothing left, in the same poll that found something.
+        self.receiver
+            .read_with(|mut receiver| {
+                loop {
+                    match receiver.read(&mut bytes) {
+                        Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                        Ok(_) => has_any = true,
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock && has_any => {
+                            return Ok(());
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+            })
+            .await
+    }
+}

@@ -1,0 +1,162 @@
+//! One future per item, a bounded number at a time, within the calling task.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use super::TURN;
+
+/// Runs `f` on each item, at most `limit` at a time, and ends when all have ended.
+///
+/// Items are taken as there is room for them. The futures run within the calling task: they may
+/// borrow, and are dropped with this future. A panic of one is a panic of the whole.
+///
+/// # Panics
+/// With a `limit` of 0.
+///
+/// # Examples
+/// ```
+/// use std::cell::RefCell;
+///
+/// sakia::block_on(async {
+///     let seen = RefCell::new(Vec::new());
+///     sakia::for_each_concurrent(2, 1..=3, async |item| {
+///         sakia::yield_now().await;
+///         seen.borrow_mut().push(item);
+///     })
+///     .await;
+///     assert_eq!(seen.into_inner().len(), 3);
+/// });
+/// ```
+pub async fn for_each_concurrent<I, F>(limit: usize, items: I, f: F)
+where
+    I: IntoIterator,
+    F: AsyncFn(I::Item),
+{
+    let mut items = items.into_iter();
+    for_each_concurrent_from(limit, async || items.next(), f).await;
+}
+
+/// As [`for_each_concurrent`], with the items that `next` gives until `None`: those of a channel, a
+/// listener or any stream.
+///
+/// # Panics
+/// With a `limit` of 0.
+///
+/// # Examples
+/// ```
+/// use std::cell::Cell;
+///
+/// sakia::block_on(async {
+///     let (sender, receiver) = async_channel::bounded(1);
+///     let sum = Cell::new(0);
+///     let send = async move {
+///         for number in 0..10 {
+///             sender.send(number).await.unwrap();
+///         }
+///     };
+///     let add = sakia::for_each_concurrent_from(
+///         4,
+///         async || receiver.recv().await.ok(),
+///         async |number| sum.set(sum.get() + number),
+///     );
+///     sakia::join!(send, add);
+///     assert_eq!(sum.get(), 45);
+/// });
+/// ```
+pub async fn for_each_concurrent_from<N, T, F>(limit: usize, next: N, f: F)
+where
+    N: AsyncFnMut() -> Option<T>,
+    F: AsyncFn(T),
+{
+    let f = async |item| {
+        f(item).await;
+        Ok::<(), Infallible>(())
+    };
+    match try_for_each_concurrent_from(limit, next, f).await {
+        Ok(()) => {}
+    }
+}
+
+/// As [`for_each_concurrent`], and ends with the first error: what runs then is dropped, and no more
+/// items are taken.
+///
+/// # Errors
+/// The first that `f` gives.
+///
+/// # Panics
+/// With a `limit` of 0.
+///
+/// # Examples
+/// ```
+/// sakia::block_on(async {
+///     let parse = async |text: &str| text.parse::<u8>().map(|_| ());
+///     assert!(sakia::try_for_each_concurrent(8, ["1", "2"], parse).await.is_ok());
+///     assert!(sakia::try_for_each_concurrent(8, ["1", "two"], parse).await.is_err());
+/// });
+/// ```
+pub async fn try_for_each_concurrent<I, F, E>(limit: usize, items: I, f: F) -> Result<(), E>
+where
+    I: IntoIterator,
+    F: AsyncFn(I::Item) -> Result<(), E>,
+{
+    let mut items = items.into_iter();
+    try_for_each_concurrent_from(limit, async || items.next(), f).await
+}
+
+/// As [`for_each_concurrent_from`], and ends with the first error: what runs then is dropped, and no
+/// more items are taken.
+///
+/// # Errors
+/// The first that `f` gives.
+///
+/// # Panics
+/// With a `limit` of 0.
+pub async fn try_for_each_concurrent_from<N, T, F, E>(
+    limit: usize,
+    mut next: N,
+    f: F,
+) -> Result<(), E>
+where
+    N: AsyncFnMut() -> Option<T>,
+    F: AsyncFn(T) -> Result<(), E>,
+{
+    assert!(limit > 0, "nothing would ever run");
+    // The item on its way from where they come from to where they run.
+    let taken = RefCell::new(None);
+    let mut running = FuturesUnordered::new();
+    let mut items = pin!(async {
+        while let Some(item) = next().await {
+            *taken.borrow_mut() = Some(item);
+            let has_room =
+                || if taken.borrow().is_none() { Poll::Ready(()) } else { Poll::Pending };
+            poll_fn(|_| has_room()).await;
+        }
+    });
+    let mut is_at_end = false;
+    poll_fn(|cx| {
+        for _ in 0..TURN {
+            if !is_at_end && running.len() < limit {
+                is_at_end = items.as_mut().poll(cx).is_ready();
+                let item = taken.borrow_mut().take();
+                if let Some(item) = item {
+                    running.push(f(item));
+                    continue;
+                }
+            }
+            match running.poll_next_unpin(cx) {
+                Poll::Ready(Some(Ok(()))) => {}
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
+                Poll::Ready(None) if is_at_end => return Poll::Ready(Ok(())),
+                Poll::Ready(None) | Poll::Pending => return Poll::Pending,
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
+}

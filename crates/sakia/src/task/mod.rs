@@ -1,0 +1,34 @@
+//! Many tasks as one: sets, scopes, cancellation, budgets, and the macros for a few futures at once.
+//!
+//! Nothing here touches the kernel, and all of it is safe code over [`spawn`](crate::spawn) or over
+//! futures polled where they stand. Dropping is always enough: sets abort, scopes end their children,
+//! permits return.
+
+mod budget;
+mod cancel;
+mod each;
+mod join_set;
+mod local;
+mod scope;
+mod select;
+mod spawned;
+
+pub use budget::{Acquire, Budget, Limits, Permit, Resource};
+pub use cancel::{CancellationToken, DropGuard};
+pub use each::{
+    for_each_concurrent, for_each_concurrent_from, try_for_each_concurrent,
+    try_for_each_concurrent_from,
+};
+pub use join_set::JoinSet;
+pub use local::{AccessError, LocalKey, Scoped};
+pub use scope::{Scope, ScopedHandle, scope};
+pub use spawned::{ScopeError, TaskScope, spawned_scope};
+
+#[doc(hidden)]
+pub mod __private {
+    pub use super::local::local_key;
+    pub use super::select::{Join, Select, Selected, TryJoin};
+}
+
+/// Children looked at in one turn of a future that holds several: then others have their turn.
+const TURN: usize = 64;

@@ -1,0 +1,123 @@
+//! Moments at regular distances.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use crate::time::{Instant, Sleep, sleep_until};
+
+/// Ticks now, and then every `period`.
+///
+/// # Panics
+/// Outside of a runtime, and when `period` is zero.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use sakia::time::{interval, now};
+///
+/// let runtime = sakia::Runtime::builder().virtual_time(true).build()?;
+/// runtime.block_on(async {
+///     let begin = now();
+///     let mut hours = interval(Duration::from_secs(3600));
+///     for count in 0..10 {
+///         assert_eq!(hours.tick().await - begin, count * hours.period());
+///     }
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn interval(period: Duration) -> Interval {
+    interval_at(Instant::now(), period)
+}
+
+/// Ticks at `start`, and then every `period`. Its ticks panic outside of a runtime.
+///
+/// # Panics
+/// When `period` is zero.
+pub fn interval_at(start: Instant, period: Duration) -> Interval {
+    assert!(!period.is_zero(), "an interval needs a period");
+    Interval { sleep: sleep_until(start), period, missed: MissedTicks::default() }
+}
+
+/// What an [`Interval`] does when a tick is taken so late that the next one is due already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MissedTicks {
+    /// It ticks at once until it has caught up: as many ticks as time asks for.
+    #[default]
+    Burst,
+    /// It starts anew: the next tick is a period after the late one was taken.
+    Delay,
+    /// It leaves them out: the next tick is the first of the regular ones that is to come.
+    Skip,
+}
+
+/// Ticks at regular distances. From [`interval`] and [`interval_at`].
+#[derive(Debug)]
+pub struct Interval {
+    /// Until the next tick.
+    sleep: Sleep,
+    period: Duration,
+    missed: MissedTicks,
+}
+
+impl Interval {
+    /// Waits for the next tick, and answers when it was due.
+    ///
+    /// Dropping the future loses nothing: the tick is the next call's.
+    pub async fn tick(&mut self) -> Instant {
+        poll_fn(|cx| self.poll_tick(cx)).await
+    }
+
+    /// As [`tick`](Interval::tick), for futures written by hand.
+    pub fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Instant> {
+        ready!(Pin::new(&mut self.sleep).poll(cx));
+        let due = self.sleep.deadline();
+        self.sleep.reset(self.next_after(due, Instant::now()));
+        Poll::Ready(due)
+    }
+
+    /// When the tick is due after the one that was due at `due` and is taken at `now`.
+    fn next_after(&self, due: Instant, now: Instant) -> Instant {
+        let late = now.duration_since(due);
+        let next = due.saturating_add(self.period);
+        if late < self.period {
+            return next;
+        }
+        match self.missed {
+            MissedTicks::Burst => next,
+            MissedTicks::Delay => now.saturating_add(self.period),
+            MissedTicks::Skip => now.saturating_add(self.period - remainder(late, self.period)),
+        }
+    }
+
+    /// The time from one tick to the next.
+    pub fn period(&self) -> Duration {
+        self.period
+    }
+
+    /// Starts anew: the next tick is a period from now.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn reset(&mut self) {
+        self.sleep.reset(Instant::now().saturating_add(self.period));
+    }
+
+    /// What it does about missed ticks.
+    pub fn missed_ticks(&self) -> MissedTicks {
+        self.missed
+    }
+
+    /// Says what it is to do about missed ticks; without this call [`MissedTicks::Burst`].
+    pub fn set_missed_ticks(&mut self, missed: MissedTicks) {
+        self.missed = missed;
+    }
+}
+
+/// What is left of `duration` after as many periods as it holds.
+fn remainder(duration: Duration, period: Duration) -> Duration {
+    const NANOS: u128 = 1_000_000_000;
+    let nanos = duration.as_nanos() % period.as_nanos();
+    Duration::new((nanos / NANOS) as u64, (nanos % NANOS) as u32)
+}

@@ -1,0 +1,143 @@
+//! Waiting for a moment.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::executor::{Local, current};
+use crate::time::Instant;
+use crate::time::timers::Timers;
+
+/// Waits for `duration`, counted from this call.
+///
+/// One that is too long for the clock is endless.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use sakia::time::{now, sleep};
+///
+/// sakia::block_on(async {
+///     let begin = now();
+///     sleep(Duration::from_millis(5)).await;
+///     assert!(begin.elapsed() >= Duration::from_millis(5));
+/// });
+/// ```
+pub fn sleep(duration: Duration) -> Sleep {
+    sleep_until(Instant::now().saturating_add(duration))
+}
+
+/// Waits until `deadline`.
+///
+/// The future panics when polled outside of a runtime.
+pub fn sleep_until(deadline: Instant) -> Sleep {
+    Sleep { deadline, is_over: false, timer: None }
+}
+
+/// Resolves at a deadline. From [`sleep`] and [`sleep_until`].
+///
+/// It never does so early, and as a rule less than 1 ms late. Timers of one millisecond fire in the
+/// order in which they were first polled. Dropping it cancels the timer.
+///
+/// It belongs to the runtime thread on which it is polled, and panics when polled outside of one.
+#[must_use = "a sleep does nothing unless awaited"]
+pub struct Sleep {
+    deadline: Instant,
+    /// The deadline was seen to have passed.
+    is_over: bool,
+    /// There from the first poll that has to wait until the end.
+    timer: Option<Timer>,
+}
+
+/// A timer that is set, or has fired.
+struct Timer {
+    timers: Rc<Timers>,
+    key: u32,
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.timers.remove(self.key);
+    }
+}
+
+impl Sleep {
+    /// When it is to resolve.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Whether it has resolved.
+    pub fn is_elapsed(&self) -> bool {
+        self.is_over
+    }
+
+    /// Moves it to another deadline, also after it has resolved. A task that waits for it already is
+    /// woken at the new deadline, not at the old one.
+    pub fn reset(&mut self, deadline: Instant) {
+        self.deadline = deadline;
+        self.is_over = false;
+        if is_endless(deadline) {
+            self.timer = None;
+        } else if let Some(Timer { timers, key }) = &self.timer {
+            timers.reset(*key, deadline.to_clock());
+        }
+    }
+
+    /// The first poll, and the first on another runtime thread.
+    fn start(&mut self, local: &Local, cx: &Context<'_>) -> Poll<()> {
+        self.timer = None;
+        if self.deadline.to_clock() <= local.now() {
+            self.is_over = true;
+            return Poll::Ready(());
+        }
+        if !is_endless(self.deadline) {
+            let timers = Rc::clone(&local.timers);
+            let key = timers.insert(self.deadline.to_clock(), cx.waker().clone());
+            self.timer = Some(Timer { timers, key });
+        }
+        Poll::Pending
+    }
+}
+
+/// Whether nobody lives to see it.
+fn is_endless(deadline: Instant) -> bool {
+    deadline.to_clock() == Duration::MAX
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.is_over {
+            return Poll::Ready(());
+        }
+        let local = current();
+        match &self.timer {
+            Some(Timer { timers, key }) if Rc::ptr_eq(timers, &local.timers) => {
+                if !timers.poll(*key, cx.waker()) {
+                    return Poll::Pending;
+                }
+                self.timer = None;
+                self.is_over = true;
+                Poll::Ready(())
+            }
+            _ => self.start(&local, cx),
+        }
+    }
+}
+
+impl fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sleep")
+            .field("deadline", &self.deadline)
+            .field("is_elapsed", &self.is_over)
+            .finish()
+    }
+}

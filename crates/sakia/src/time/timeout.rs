@@ -1,0 +1,92 @@
+//! Futures that may take only so long.
+
+use std::error::Error;
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use pin_project_lite::pin_project;
+
+use crate::time::{Instant, Sleep, sleep, sleep_until};
+
+/// Gives a future as long as `duration`, counted from this call.
+///
+/// Resolves to what the future resolves to. When time is up it resolves to [`Elapsed`], and the future
+/// is dropped with it. The future is polled first, so it wins if both happen at once.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use std::future::{pending, ready};
+/// use std::time::Duration;
+/// use sakia::time::timeout;
+///
+/// sakia::block_on(async {
+///     assert_eq!(timeout(Duration::from_secs(60), ready(7)).await, Ok(7));
+///     assert!(timeout(Duration::from_millis(1), pending::<()>()).await.is_err());
+/// });
+/// ```
+pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoFuture> {
+    Timeout { future: future.into_future(), sleep: sleep(duration) }
+}
+
+/// As [`timeout`], until `deadline`. The future panics when it has to wait outside of a runtime.
+pub fn timeout_at<F: IntoFuture>(deadline: Instant, future: F) -> Timeout<F::IntoFuture> {
+    Timeout { future: future.into_future(), sleep: sleep_until(deadline) }
+}
+
+pin_project! {
+    /// A future and its deadline. From [`timeout`] and [`timeout_at`].
+    #[derive(Debug)]
+    #[must_use = "a future does nothing unless awaited"]
+    pub struct Timeout<F> {
+        #[pin]
+        future: F,
+        sleep: Sleep,
+    }
+}
+
+impl<F> Timeout<F> {
+    /// The future, without its deadline.
+    pub fn into_inner(self) -> F {
+        self.future
+    }
+}
+
+impl<F: Future> Future for Timeout<F> {
+    type Output = Result<F::Output, Elapsed>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Poll::Ready(output) = this.future.poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        Pin::new(this.sleep).poll(cx).map(|()| Err(Elapsed { _private: () }))
+    }
+}
+
+/// Time was up before the future was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elapsed {
+    _private: (),
+}
+
+impl fmt::Display for Elapsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("time is up")
+    }
+}
+
+impl Error for Elapsed {}
+
+impl From<Elapsed> for io::Error {
+    /// Of kind [`TimedOut`](io::ErrorKind::TimedOut).
+    fn from(elapsed: Elapsed) -> Self {
+        Self::new(io::ErrorKind::TimedOut, elapsed)
+    }
+}

@@ -1,0 +1,205 @@
+//! A runtime thread's timers and clock, and their part in its loop.
+//!
+//! Each round of the loop fires what is due before it runs tasks, so tasks that always yield delay no
+//! timer by more than a batch. Before the thread sleeps, the driver is told how long at most; there is
+//! no entry in the ring, and no second thread.
+//!
+//! The wheel is never borrowed while users' code runs: wakers are called, and dropped, after it is let
+//! go of, for they may set and drop timers.
+
+use std::cell::{Cell, RefCell};
+use std::sync::LazyLock;
+use std::task::Waker;
+use std::time::Duration;
+
+use sakia_driver::{Auto, Backend, Driver};
+
+use crate::executor::Local;
+use crate::time::wheel::{TICK_MAX, Wheel};
+
+/// How exact timers are. They fire at the end of the tick into which their deadline falls.
+const TICK: Duration = Duration::from_millis(1);
+/// Timers looked at, at most, to tell how long the thread may sleep.
+const LOOKS_MAX: usize = 64;
+
+/// The zero of the real clock. All threads share it, so that an instant taken on one means the same on
+/// another; the drivers' own clocks begin when their threads do.
+static ORIGIN: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
+
+/// What tells the time.
+#[derive(Clone, Copy)]
+enum Clock {
+    /// The operating system.
+    Real,
+    /// The driver's backend, whose time is virtual.
+    Driver,
+    /// Ourselves: it is now this late, until we say otherwise.
+    Virtual(Duration),
+}
+
+/// The timers of one runtime thread.
+pub(crate) struct Timers {
+    wheel: RefCell<Wheel>,
+    clock: Cell<Clock>,
+}
+
+impl Timers {
+    pub(crate) fn new(driver: &Driver<Auto>) -> Self {
+        let is_simulated = driver.with_backend(|backend| matches!(backend, Auto::Sim(_)));
+        let clock = if is_simulated == Some(true) { Clock::Driver } else { Clock::Real };
+        Self { wheel: RefCell::new(Wheel::new()), clock: Cell::new(clock) }
+    }
+
+    /// Stops the clock at zero, from where it jumps. Before anybody looks at it.
+    pub(crate) fn make_virtual(&self) {
+        self.clock.set(Clock::Virtual(Duration::ZERO));
+    }
+
+    /// Sets a timer, and returns its number.
+    pub(super) fn insert(&self, deadline: Duration, waker: Waker) -> u32 {
+        self.wheel.borrow_mut().insert(tick_from(deadline), waker)
+    }
+
+    /// Moves a timer to another deadline.
+    pub(super) fn reset(&self, key: u32, deadline: Duration) {
+        self.wheel.borrow_mut().reset(key, tick_from(deadline));
+    }
+
+    /// Forgets a timer.
+    pub(super) fn remove(&self, key: u32) {
+        let waker = self.wheel.borrow_mut().remove(key);
+        drop(waker);
+    }
+
+    /// Whether a timer has fired. If not, `waker` is who is to be woken.
+    pub(super) fn poll(&self, key: u32, waker: &Waker) -> bool {
+        let wheel = self.wheel.borrow();
+        if wheel.has_fired(key) {
+            return true;
+        }
+        let is_known = wheel.will_wake(key, waker);
+        drop(wheel);
+        if !is_known {
+            let waker = waker.clone();
+            let old = self.wheel.borrow_mut().set_waker(key, waker);
+            drop(old);
+        }
+        false
+    }
+}
+
+impl Local {
+    /// The time, on this thread's clock.
+    pub(crate) fn now(&self) -> Duration {
+        match self.timers.clock.get() {
+            Clock::Real => ORIGIN.elapsed(),
+            Clock::Driver => {
+                self.driver.with_backend(Backend::now).expect("the driver ends after its timers")
+            }
+            Clock::Virtual(now) => now,
+        }
+    }
+
+    /// Wakes whoever waits for a timer that is due.
+    #[inline]
+    pub(crate) fn fire_timers(&self) {
+        if !self.timers.wheel.borrow().is_idle() {
+            self.fire_due();
+        }
+    }
+
+    fn fire_due(&self) {
+        let tick = ticks_until(self.now());
+        self.timers.wheel.borrow_mut().advance(tick);
+        loop {
+            let waker = self.timers.wheel.borrow_mut().pop_due();
+            let Some(waker) = waker else { break };
+            waker.wake();
+        }
+    }
+
+    /// How long the thread may sleep when it has nothing to do: until the next timer is due, and at
+    /// most for `limit`. With very many timers it may be less.
+    pub(crate) fn sleep_limit(&self, limit: Option<Duration>) -> Option<Duration> {
+        let Some(tick) = self.timers.wheel.borrow().next_deadline(LOOKS_MAX) else {
+            return limit;
+        };
+        let left = time_of(tick).saturating_sub(self.now());
+        Some(limit.map_or(left, |limit| limit.min(left)))
+    }
+
+    /// As [`sleep_limit`](Local::sleep_limit), for the thread that does have nothing to do and is about
+    /// to sleep. Virtual time passes in here, if nothing else can happen; then there is no sleep.
+    pub(crate) fn pass_time(&self, limit: Option<Duration>) -> Option<Duration> {
+        let Clock::Virtual(now) = self.timers.clock.get() else {
+            return self.sleep_limit(limit);
+        };
+        if self.driver.in_flight() > 0 || self.timers.wheel.borrow().is_idle() {
+            return limit;
+        }
+        let passed = self.sleep_limit(limit)?;
+        self.timers.clock.set(Clock::Virtual(now.saturating_add(passed)));
+        Some(Duration::ZERO)
+    }
+}
+
+/// The first tick not before `deadline`.
+fn tick_from(deadline: Duration) -> u64 {
+    let ticks = deadline.as_nanos().div_ceil(TICK.as_nanos());
+    u64::try_from(ticks).map_or(TICK_MAX, |ticks| ticks.min(TICK_MAX))
+}
+
+/// The last tick not after `now`.
+fn ticks_until(now: Duration) -> u64 {
+    let ticks = now.as_nanos() / TICK.as_nanos();
+    u64::try_from(ticks).map_or(TICK_MAX, |ticks| ticks.min(TICK_MAX))
+}
+
+fn time_of(tick: u64) -> Duration {
+    Duration::from_millis(tick)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::OwnedFd;
+
+    use sakia_driver::CURRENT_POSITION;
+
+    use super::*;
+    use crate::executor::current;
+    use crate::time::{now, sleep};
+
+    #[test]
+    fn deadlines_are_rounded_up_and_the_present_down() {
+        for (nanos, up, down) in [(0, 0, 0), (1, 1, 0), (1_000_000, 1, 1), (1_000_001, 2, 1)] {
+            let time = Duration::from_nanos(nanos);
+            assert_eq!((tick_from(time), ticks_until(time)), (up, down));
+        }
+        assert_eq!((tick_from(Duration::MAX), ticks_until(Duration::MAX)), (TICK_MAX, TICK_MAX));
+        assert_eq!(time_of(tick_from(TICK * 5)), TICK * 5);
+    }
+
+    #[test]
+    fn virtual_time_does_not_pass_while_an_operation_is_in_flight() -> std::io::Result<()> {
+        let runtime = crate::Runtime::builder().virtual_time(true).build()?;
+        let (reader, mut writer) = std::io::pipe()?;
+        // Late, so that the runtime has nothing else to do; if it is not, the test proves less.
+        let writing = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            writer.write_all(b"x")
+        });
+        runtime.block_on(async {
+            let begin = now();
+            let timer = crate::spawn(sleep(TICK));
+            let driver = &current().driver;
+            let reader = driver.adopt(OwnedFd::from(reader));
+            let (result, _) = driver.read(&reader, vec![0; 1], CURRENT_POSITION).await;
+            assert_eq!(result.ok(), Some(1));
+            assert_eq!(begin.elapsed(), Duration::ZERO);
+            assert!(timer.await.is_ok());
+            assert_eq!(begin.elapsed(), TICK);
+        });
+        writing.join().expect("it does not panic")
+    }
+}

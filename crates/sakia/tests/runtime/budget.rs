@@ -1,0 +1,167 @@
+//! Budgets: order, giving back, and a program with few descriptors.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::future::Future;
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::{env, pin::Pin, thread};
+
+use rustix::process::{Resource as Rlimit, getrlimit, setrlimit};
+use sakia::{Acquire, Budget, Limits, Permit, Resource, Runtime, block_on, spawn, yield_now};
+
+fn poll(request: &mut Acquire) -> Poll<Permit> {
+    Pin::new(request).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[track_caller]
+fn granted(request: &mut Acquire) -> Permit {
+    match poll(request) {
+        Poll::Ready(permit) => permit,
+        Poll::Pending => panic!("not granted"),
+    }
+}
+
+#[test]
+fn requests_are_served_in_order() {
+    let budget = Budget::new(Limits::new().bytes(10));
+    let acquire = |amount| budget.acquire(Resource::Bytes, amount);
+    let held = granted(&mut acquire(6));
+    let (mut large, mut small) = (acquire(8), acquire(1));
+    assert!(poll(&mut large).is_pending() && poll(&mut small).is_pending());
+    assert!(budget.try_acquire(Resource::Bytes, 1).is_none(), "others were first");
+    assert!(budget.try_acquire(Resource::Operations, 1).is_some(), "this is another resource");
+    drop(held);
+    let (large, small) = (granted(&mut large), granted(&mut small));
+    assert_eq!((large.amount(), small.amount(), budget.available(Resource::Bytes)), (8, 1, 1));
+}
+
+#[test]
+fn a_dropped_request_lets_the_next_in() {
+    let budget = Budget::new(Limits::new().bytes(10));
+    let acquire = |amount| budget.acquire(Resource::Bytes, amount);
+    let held = granted(&mut acquire(6));
+    let (mut large, mut small) = (acquire(8), acquire(4));
+    assert!(poll(&mut large).is_pending() && poll(&mut small).is_pending());
+    drop(large); // it waited
+    let small = granted(&mut small);
+    let (mut unseen, mut next) = (acquire(10), acquire(10));
+    assert!(poll(&mut unseen).is_pending() && poll(&mut next).is_pending());
+    drop((held, small));
+    assert_eq!(budget.available(Resource::Bytes), 0, "granted, but not seen");
+    drop(unseen);
+    drop(granted(&mut next));
+    drop(acquire(1)); // it never began
+    assert_eq!(budget.available(Resource::Bytes), 10);
+}
+
+#[test]
+fn who_wants_more_than_all_runs_alone() {
+    let budget = Budget::new(Limits::new().descriptors(3));
+    let all = granted(&mut budget.acquire(Resource::Descriptors, 100));
+    assert_eq!((all.amount(), budget.available(Resource::Descriptors)), (3, 0));
+    let none = budget.try_acquire(Resource::Descriptors, 0).unwrap();
+    assert_eq!((none.amount(), none.resource()), (0, Resource::Descriptors));
+}
+
+#[test]
+fn a_panic_gives_its_share_back() {
+    block_on(async {
+        let budget = Budget::new(Limits::new().operations(1));
+        let share = budget.clone();
+        let task = spawn(async move {
+            let _permit = share.acquire(Resource::Operations, 1).await;
+            panic!("a reason");
+        });
+        assert!(task.await.unwrap_err().is_panic());
+        let mut aborted = spawn(budget.acquire(Resource::Operations, 1));
+        yield_now().await;
+        aborted.abort();
+        let _permit = budget.acquire(Resource::Operations, 1).await;
+    });
+}
+
+#[test]
+fn threads_share_one_budget() {
+    const TOTAL: u64 = 5;
+    static HELD: AtomicU64 = AtomicU64::new(0);
+    let budget = Budget::new(Limits::new().bytes(TOTAL));
+    let work = |seed: u64| {
+        let budget = budget.clone();
+        move || {
+            block_on(async {
+                for turn in 0..2000 {
+                    let amount = (seed + turn) % TOTAL + 1;
+                    let mut permit = budget.acquire(Resource::Bytes, amount).await;
+                    let held = HELD.fetch_add(amount, Ordering::SeqCst) + amount;
+                    assert!(held <= TOTAL, "{held}");
+                    yield_now().await;
+                    HELD.fetch_sub(amount, Ordering::SeqCst);
+                    permit.shrink_to(amount / 2);
+                }
+            })
+        }
+    };
+    let threads: Vec<_> = (0..4).map(|seed| thread::spawn(work(seed))).collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert_eq!(budget.available(Resource::Bytes), TOTAL);
+}
+
+/// Set in the process that [`a_thousand_files_fit_in_sixty_four_descriptors`] starts.
+const CHILD: &str = "SAKIA_TEST_FEW_DESCRIPTORS";
+
+#[test]
+fn a_thousand_files_fit_in_sixty_four_descriptors() {
+    if env::var_os(CHILD).is_some() {
+        return with_few_descriptors();
+    }
+    // Limits are a process's, and other tests run in this one.
+    let name = "budget::a_thousand_files_fit_in_sixty_four_descriptors";
+    let mut child = Command::new(env::current_exe().unwrap());
+    let output = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("files opened: 1000"), "the child ran no test: {text}");
+}
+
+fn with_few_descriptors() {
+    let mut limit = getrlimit(Rlimit::Nofile);
+    limit.current = Some(64);
+    setrlimit(Rlimit::Nofile, limit).expect("a soft limit may be lowered");
+    let runtime = Runtime::new().expect("64 are enough for a runtime");
+    let budget = Budget::from_limits();
+    let total = budget.total(Resource::Descriptors);
+    assert!((10..60).contains(&total), "{total}");
+    let opened = Rc::new(RefCell::new((0, 0)));
+    runtime.block_on(async {
+        let mut tasks = sakia::JoinSet::new();
+        for _ in 0..1000 {
+            let (budget, opened) = (budget.clone(), Rc::clone(&opened));
+            tasks.spawn(async move {
+                let _permit = budget.acquire(Resource::Descriptors, 1).await;
+                let file = File::open("/dev/null").expect("there is room for it");
+                opened.borrow_mut().0 += 1;
+                let held =
+                    budget.total(Resource::Descriptors) - budget.available(Resource::Descriptors);
+                let most = opened.borrow().1.max(held);
+                opened.borrow_mut().1 = most;
+                for _ in 0..5 {
+                    yield_now().await;
+                }
+                drop(file);
+            });
+        }
+        while let Some(outcome) = tasks.join_next().await {
+            outcome.expect("no task panics");
+        }
+    });
+    let (count, most) = *opened.borrow();
+    assert_eq!((count, most), (1000, total), "the budget was used in full");
+    assert_eq!(budget.available(Resource::Descriptors), total);
+    println!("files opened: {count}");
+}

@@ -1,0 +1,297 @@
+//! `cargo xtask peers`: the same experiments on Sakia and on other runtimes.
+//!
+//! The programs are in `bench/peers`, a workspace of its own. Instructions are counted by callgrind,
+//! as in [`instructions`](crate::instructions): twice per cell with different counts, so that the
+//! difference is the cost of the operations alone, in user space. Wall time is measured within the
+//! programs, around the operations, in runs that alternate between the runtimes. A runtime that does
+//! not build or run has its reason in its row.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, bail, ensure};
+use clap::ValueEnum;
+
+/// What can be compared.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Experiment {
+    /// Yielding, by one task and by 64 in turn, and starting tasks whose value is awaited
+    Tasks,
+}
+
+/// The first is compared with the second.
+const PEERS: [&str; 5] = ["sakia", "glommio", "monoio", "compio", "tokio"];
+
+/// Operations of the shorter run under callgrind; the longer has twice as many.
+const COUNT: u64 = 32_000;
+/// Operations of a run whose time is taken.
+const COUNT_TIMED: u64 = 256_000;
+/// Runs whose time is taken.
+const RUNS: usize = 9;
+/// The most that the ratio of instructions should be.
+const RATIO_MAX: f64 = 1.20;
+
+/// An operation, as the programs know it.
+struct Operation {
+    name: &'static str,
+    arguments: &'static [&'static str],
+    params: &'static str,
+}
+
+const OPERATIONS: [Operation; 3] = [
+    Operation {
+        name: "yield, 1 task",
+        arguments: &["yield", "1"],
+        params: r#"{"operation":"yield","tasks":1}"#,
+    },
+    Operation {
+        name: "yield, 64 tasks",
+        arguments: &["yield", "64"],
+        params: r#"{"operation":"yield","tasks":64}"#,
+    },
+    Operation {
+        name: "spawn and join",
+        arguments: &["spawn"],
+        params: r#"{"operation":"spawn-join"}"#,
+    },
+];
+
+/// What one runtime needs for one operation.
+struct Cell {
+    instructions_per_op: anyhow::Result<f64>,
+    wall_ns_per_op: anyhow::Result<Times>,
+}
+
+#[derive(Clone, Copy)]
+struct Times {
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+/// Prints instructions and wall time per operation, a row per runtime.
+pub(crate) fn run(root: &Path, experiment: Experiment, json: bool) -> anyhow::Result<ExitCode> {
+    let Experiment::Tasks = experiment;
+    let folder = root.join("bench/peers");
+    let programs = PEERS.map(|peer| build(&folder, peer));
+    let table = OPERATIONS.map(|operation| (measure(&programs, &operation), operation));
+    let text = if json { as_json(&table) } else { as_tables(&table) };
+    print!("{text}");
+    Ok(ExitCode::SUCCESS)
+}
+
+type Table = [(Vec<Cell>, Operation); OPERATIONS.len()];
+
+fn measure(programs: &[anyhow::Result<PathBuf>], operation: &Operation) -> Vec<Cell> {
+    let mut times: Vec<anyhow::Result<Vec<f64>>> =
+        programs.iter().map(|_| Ok(Vec::new())).collect();
+    for _ in 0..RUNS {
+        for (times, program) in times.iter_mut().zip(programs) {
+            let Ok(earlier) = times else { continue };
+            match started(program).and_then(|program| wall_ns(program, operation)) {
+                Ok(wall_ns) => earlier.push(wall_ns / COUNT_TIMED as f64),
+                Err(error) => *times = Err(error),
+            }
+        }
+    }
+    let cell = |(program, times): (_, anyhow::Result<Vec<f64>>)| Cell {
+        instructions_per_op: started(program).and_then(|program| {
+            let short = instructions(program, operation, COUNT)?;
+            let long = instructions(program, operation, 2 * COUNT)?;
+            Ok((long as f64 - short as f64) / COUNT as f64)
+        }),
+        wall_ns_per_op: times.map(Times::of),
+    };
+    programs.iter().zip(times).map(cell).collect()
+}
+
+/// The program, or why there is none.
+fn started(program: &anyhow::Result<PathBuf>) -> anyhow::Result<&Path> {
+    program.as_deref().map_err(|error| anyhow::anyhow!("{error:#}"))
+}
+
+impl Times {
+    fn of(mut times: Vec<f64>) -> Self {
+        times.sort_by(f64::total_cmp);
+        Self { median: times[times.len() / 2], min: times[0], max: times[times.len() - 1] }
+    }
+}
+
+fn as_tables(table: &Table) -> String {
+    let mut text = String::new();
+    let mut add = |title: &str, value: fn(&Cell) -> Result<f64, String>| {
+        writeln!(text, "{title}").ok();
+        write!(text, "{:<10}", "").ok();
+        for (_, operation) in table {
+            write!(text, " {:>16}", operation.name).ok();
+        }
+        writeln!(text).ok();
+        let mut reasons = Vec::new();
+        for (row, peer) in PEERS.iter().enumerate() {
+            write!(text, "{peer:<10}").ok();
+            for (cells, operation) in table {
+                let shown = value(&cells[row]).map_or_else(
+                    |reason| {
+                        reasons.push(format!("{peer}, {}: {reason}", operation.name));
+                        "-".to_owned()
+                    },
+                    |number| format!("{number:.1}"),
+                );
+                write!(text, " {shown:>16}").ok();
+            }
+            writeln!(text).ok();
+        }
+        write!(text, "{:<10}", "ratio").ok();
+        for (cells, _) in table {
+            write!(text, " {:>16}", verdict(ratio(cells, value))).ok();
+        }
+        writeln!(text).ok();
+        for reason in reasons {
+            writeln!(text, "{reason}").ok();
+        }
+    };
+    let title = format!(
+        "instructions per operation, user space (callgrind); target: {}/{} <= {RATIO_MAX:.2}",
+        PEERS[0], PEERS[1]
+    );
+    add(&title, instructions_of);
+    add(&format!("\nwall time per operation in ns, median of {RUNS}"), wall_of);
+    text
+}
+
+fn instructions_of(cell: &Cell) -> Result<f64, String> {
+    cell.instructions_per_op.as_ref().copied().map_err(|error| format!("{error:#}"))
+}
+
+fn wall_of(cell: &Cell) -> Result<f64, String> {
+    let times = cell.wall_ns_per_op.as_ref();
+    times.map(|times| times.median).map_err(|error| format!("{error:#}"))
+}
+
+/// The first peer's value over the second's, if both have one.
+fn ratio(cells: &[Cell], value: fn(&Cell) -> Result<f64, String>) -> Option<f64> {
+    Some(value(&cells[0]).ok()? / value(&cells[1]).ok()?)
+}
+
+/// A ratio, marked when it misses the target.
+fn verdict(ratio: Option<f64>) -> String {
+    let Some(ratio) = ratio else { return "-".into() };
+    let mark = if ratio > RATIO_MAX { " miss" } else { "" };
+    format!("{ratio:.2}{mark}")
+}
+
+fn as_json(table: &Table) -> String {
+    let mut text = String::new();
+    let mut ratios = Vec::new();
+    let or_null = |number: Option<f64>| number.map_or("null".into(), |n| format!("{n:.3}"));
+    for (cells, operation) in table {
+        let params = operation.params;
+        for (cell, peer) in cells.iter().zip(PEERS) {
+            let count = or_null(instructions_of(cell).ok());
+            let wall = cell.wall_ns_per_op.as_ref().map_or("null".into(), |times| {
+                let Times { median, min, max } = times;
+                format!(r#"{{"median":{median:.3},"min":{min:.3},"max":{max:.3}}}"#)
+            });
+            write!(text, r#"{{"type":"result","experiment":"tasks","variant":"{peer}","#).ok();
+            write!(text, r#""params":{params},"runs":{RUNS},"#).ok();
+            writeln!(text, r#""instructions_per_op":{count},"wall_ns_per_op":{wall}}}"#).ok();
+        }
+        let of = format!("{}/{}", PEERS[0], PEERS[1]);
+        let (count, wall) = (ratio(cells, instructions_of), ratio(cells, wall_of));
+        let (count, wall) = (or_null(count), or_null(wall));
+        ratios.push(format!(
+            r#"{{"of":"{of}","params":{params},"instructions":{count},"wall":{wall}}}"#
+        ));
+    }
+    let ratios = ratios.join(",");
+    writeln!(text, r#"{{"type":"summary","experiment":"tasks","ratios":[{ratios}]}}"#).ok();
+    text
+}
+
+/// Builds one runtime's program; the others do not depend on its success.
+fn build(folder: &Path, peer: &str) -> anyhow::Result<PathBuf> {
+    let package = format!("peers-{peer}");
+    let output = Command::new(env!("CARGO"))
+        .current_dir(folder)
+        .args(["build", "--release", "--locked", "--package", &package])
+        .args(["--message-format", "json-render-diagnostics"])
+        .stderr(Stdio::inherit())
+        .output()
+        .context("run cargo build")?;
+    ensure!(output.status.success(), "does not build");
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let executable = messages
+        .lines()
+        .filter_map(|line| line.split_once(r#""executable":""#))
+        .filter_map(|(_, rest)| rest.split_once('"'))
+        .map(|(path, _)| PathBuf::from(path))
+        .find(|path| path.ends_with(&package));
+    executable.context("cargo names no executable")
+}
+
+/// Instructions of one whole run.
+fn instructions(program: &Path, operation: &Operation, count: u64) -> anyhow::Result<u64> {
+    let file = std::env::temp_dir().join(format!("sakia-peers-{}", std::process::id()));
+    let mut command = Command::new("valgrind");
+    command.args(["--quiet", "--tool=callgrind"]);
+    command.arg(format!("--callgrind-out-file={}", file.display())).arg(program);
+    output(&mut command, operation, count)?;
+    let profile = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+    fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
+    total(&profile).context("no total in what callgrind wrote")
+}
+
+/// The number in the line `totals: NUMBER` of a profile.
+fn total(profile: &str) -> Option<u64> {
+    profile.lines().find_map(|line| line.strip_prefix("totals: "))?.trim().parse().ok()
+}
+
+/// Nanoseconds that one run's operations took.
+fn wall_ns(program: &Path, operation: &Operation) -> anyhow::Result<f64> {
+    Ok(output(&mut Command::new(program), operation, COUNT_TIMED)? as f64)
+}
+
+/// Runs a program, checks that it did what it should, and answers the nanoseconds it reports.
+fn output(command: &mut Command, operation: &Operation, count: u64) -> anyhow::Result<u64> {
+    command.args(operation.arguments).arg(count.to_string());
+    let output = command.output().with_context(|| format!("run {command:?}"))?;
+    if !output.status.success() {
+        let report = String::from_utf8_lossy(&output.stderr);
+        bail!("{}: {}", output.status, report.trim_end());
+    }
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let (wall_ns, done) = printed.trim_end().split_once(' ').context("no result")?;
+    ensure!(done == count.to_string(), "did {done} operations of {count}");
+    wall_ns.parse().context("no time")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_total_is_read_from_callgrinds_profile() {
+        assert_eq!(total("events: Ir\nsummary: 12\n\ntotals: 1234567\n"), Some(1_234_567));
+        assert_eq!(total("nothing of the kind"), None);
+    }
+
+    #[test]
+    fn a_runtime_that_does_not_run_has_its_reason_below_the_table() {
+        let times = Times::of(vec![3.0, 1.0, 2.0]);
+        let good = |count| Cell { instructions_per_op: Ok(count), wall_ns_per_op: Ok(times) };
+        let bad = || Cell {
+            instructions_per_op: Err(anyhow::anyhow!("does not build")),
+            wall_ns_per_op: Ok(times),
+        };
+        let cells = || vec![good(15.0), good(10.0), bad(), good(1.0), good(1.0)];
+        let table = OPERATIONS.map(|operation| (cells(), operation));
+        let text = as_tables(&table);
+        assert!(text.contains("1.50 miss"), "{text}");
+        assert!(text.contains("\nmonoio, spawn and join: does not build\n"), "{text}");
+        let json = as_json(&table);
+        assert!(json.contains(r#""instructions_per_op":null,"wall_ns_per_op":{"median":2.000"#));
+        assert!(json.contains(r#""instructions":1.500,"wall":1.000"#), "{json}");
+    }
+}
