@@ -11,6 +11,7 @@ use std::time::Duration;
 use sakia_ring::{Builder, Cqe, Entered, Opcode, Position, Ring, SetupError, SetupReport, Sqe};
 
 use crate::backend::{Backend, Descriptors, RemoteWake};
+use crate::epoll::{Epoll, EpollOptions};
 use crate::sim::Sim;
 use crate::uring::Uring;
 
@@ -18,11 +19,13 @@ use crate::uring::Uring;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Policy {
-    /// The best one that this machine offers.
+    /// The ring where this machine offers one, epoll and threads elsewhere.
     #[default]
     Auto,
     /// The ring, or nothing.
     Uring,
+    /// Epoll and threads.
+    Poll,
 }
 
 impl Policy {
@@ -36,9 +39,10 @@ impl Policy {
         match value.to_str() {
             Some("" | "auto") => Ok(Self::Auto),
             Some("uring") => Ok(Self::Uring),
+            Some("poll") => Ok(Self::Poll),
             _ => Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("SAKIA_DRIVER={} is none of auto, uring", value.to_string_lossy()),
+                format!("SAKIA_DRIVER={} is none of auto, uring, poll", value.to_string_lossy()),
             )),
         }
     }
@@ -53,7 +57,7 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// What the backend is called: `uring` or `sim`.
+    /// What the backend is called: `uring`, `poll` or `sim`.
     pub fn name(&self) -> &'static str {
         self.name
     }
@@ -86,26 +90,41 @@ impl fmt::Display for Choice {
 pub enum Auto {
     /// The kernel's ring.
     Uring(Uring),
+    /// Epoll and threads.
+    Epoll(Epoll),
     /// The simulated kernel.
     Sim(Sim),
 }
 
 impl Auto {
     /// The backend that `policy` and this machine lead to, for the calling thread. `ring` says how a
-    /// ring is to be set up.
+    /// ring is to be set up, and how large the queues are.
     ///
     /// # Errors
-    /// - Why there is no ring: a [`SetupError`] within, which a refusal is only if the policy wants a
-    ///   ring or nothing.
+    /// - With [`Policy::Uring`]: why there is no ring, a [`SetupError`] within.
+    /// - `EMFILE`, `ENFILE`, `ENOMEM`: nothing left for any backend.
     pub fn new(policy: Policy, ring: Builder) -> io::Result<(Self, Choice)> {
-        match policy {
-            Policy::Auto | Policy::Uring => {
-                let ring = ring.build()?;
+        if policy == Policy::Poll {
+            return Self::new_epoll(&ring, None);
+        }
+        match ring.clone().build() {
+            Ok(ring) => {
                 let report = Some(ring.report().clone());
                 let choice = Choice { name: "uring", report, refusal: None };
                 Ok((Self::Uring(Uring::from_ring(ring)), choice))
             }
+            Err(error) if policy == Policy::Auto && error.is_refusal() => {
+                Self::new_epoll(&ring, Some(error))
+            }
+            Err(error) => Err(error.into()),
         }
+    }
+
+    fn new_epoll(ring: &Builder, refusal: Option<SetupError>) -> io::Result<(Self, Choice)> {
+        let (sq_entries, cq_entries) = ring.wanted_entries();
+        let options = EpollOptions::new().entries(sq_entries, cq_entries);
+        let choice = Choice { name: "poll", report: None, refusal };
+        Ok((Self::Epoll(Epoll::with_options(options)?), choice))
     }
 
     /// As [`new`](Auto::new) with the default policy and ring.
@@ -127,6 +146,7 @@ macro_rules! each {
     ($self:expr, $backend:ident => $call:expr) => {
         match $self {
             Auto::Uring($backend) => $call,
+            Auto::Epoll($backend) => $call,
             Auto::Sim($backend) => $call,
         }
     };

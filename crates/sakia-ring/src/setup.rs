@@ -94,6 +94,11 @@ impl<H: Host> Builder<H> {
         self
     }
 
+    /// The sizes of the two queues that will be asked for, in entries.
+    pub fn wanted_entries(&self) -> (u32, u32) {
+        queue_sizes(self.sq_entries, self.cq_entries)
+    }
+
     /// Whether to register the ring's descriptor, which makes each enter a little cheaper. On by
     /// default. A thread has 16 places for them; a ring that gets none works without.
     #[must_use]
@@ -174,7 +179,7 @@ impl<H: Host> Builder<H> {
 
     /// Asks the kernel for less and less until it grants a ring.
     fn descend(&self, report: &mut SetupReport) -> Result<(OwnedFd, Queues, Params), SetupError> {
-        let (mut sq_entries, mut cq_entries) = queue_sizes(self.sq_entries, self.cq_entries);
+        let (mut sq_entries, mut cq_entries) = self.wanted_entries();
         let sq_min = sq_entries.min(SQ_ENTRIES_MIN);
         let mut optional = if self.sq_array { 0 } else { sys::IORING_SETUP_NO_SQARRAY };
         loop {

@@ -36,8 +36,8 @@ use crate::signal::{Signal, SignalKind};
 ///         drop(guard); // the work is finished
 ///     })
 ///     .detach();
-///     let never = std::future::pending(); // most often `sakia::time::sleep(limit)`
-///     assert_eq!(shutdown.drain(never).await, Ok(()));
+///     let limit = sakia::time::sleep(std::time::Duration::from_secs(30));
+///     assert_eq!(shutdown.drain(limit).await, Ok(()));
 /// });
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -146,7 +146,7 @@ impl Shutdown {
     }
 
     /// Asks for the end, and waits until no work is counted any more, at most until `deadline` is
-    /// ready: a sleep, or a second request to end. Work that begins meanwhile is waited for too.
+    /// ready: a [`sleep`](crate::time::sleep), or a second request to end. Work that begins meanwhile is waited for too.
     ///
     /// # Errors
     /// How much work still ran at the deadline. It goes on; ask again, or leave.

@@ -107,6 +107,11 @@ fn every_case_on_the_ring() {
 }
 
 #[test]
+fn every_case_on_epoll_and_threads() {
+    run(Kind::Poll);
+}
+
+#[test]
 fn every_case_on_the_simulated_kernel() {
     run(Kind::Sim);
 }

@@ -17,6 +17,7 @@ const TURNS_MAX: u32 = 100_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Uring,
+    Poll,
     Sim,
 }
 
@@ -24,6 +25,7 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Uring => "uring",
+            Self::Poll => "poll",
             Self::Sim => "sim",
         })
     }
@@ -72,11 +74,10 @@ impl Stage {
 
     /// A driver with queues of these sizes.
     pub fn driver_of(&self, sq_entries: u32, cq_entries: u32) -> Driver<Auto> {
+        let ring = Ring::builder().sq_entries(sq_entries).cq_entries(cq_entries);
         let (backend, choice) = match self.kind {
-            Kind::Uring => {
-                let ring = Ring::builder().sq_entries(sq_entries).cq_entries(cq_entries);
-                Auto::new(Policy::Uring, ring).unwrap()
-            }
+            Kind::Uring => Auto::new(Policy::Uring, ring).unwrap(),
+            Kind::Poll => Auto::new(Policy::Poll, ring).unwrap(),
             Kind::Sim => {
                 let sim = Sim::builder(7).entries(sq_entries, cq_entries).build();
                 *self.sim.borrow_mut() = Some(sim.handle());
@@ -95,7 +96,7 @@ impl Stage {
     pub fn path(&self, name: &str) -> CString {
         match self.kind {
             Kind::Sim => CString::new(name).unwrap(),
-            Kind::Uring => {
+            Kind::Uring | Kind::Poll => {
                 CString::new(self.directory.join(name).into_os_string().into_encoded_bytes())
                     .unwrap()
             }
@@ -106,7 +107,7 @@ impl Stage {
     pub fn create(&self, name: &str, bytes: &[u8]) {
         match self.kind {
             Kind::Sim => self.sim().create_file(name, bytes),
-            Kind::Uring => std::fs::write(self.directory.join(name), bytes).unwrap(),
+            Kind::Uring | Kind::Poll => std::fs::write(self.directory.join(name), bytes).unwrap(),
         }
     }
 
@@ -114,7 +115,7 @@ impl Stage {
     pub fn contents(&self, name: &str) -> Vec<u8> {
         match self.kind {
             Kind::Sim => self.sim().contents(name).unwrap(),
-            Kind::Uring => std::fs::read(self.directory.join(name)).unwrap(),
+            Kind::Uring | Kind::Poll => std::fs::read(self.directory.join(name)).unwrap(),
         }
     }
 
@@ -137,7 +138,7 @@ impl Stage {
                 let (receiver, sender) = self.sim().pipe();
                 (driver.adopt_simulated(receiver), driver.adopt_simulated(sender))
             }
-            Kind::Uring => {
+            Kind::Uring | Kind::Poll => {
                 let (receiver, sender) = rustix::pipe::pipe().unwrap();
                 (driver.adopt(receiver), driver.adopt(sender))
             }
@@ -148,7 +149,9 @@ impl Stage {
     pub fn is_open(&self, raw: i32) -> bool {
         match self.kind {
             Kind::Sim => self.sim().is_open(raw),
-            Kind::Uring => PathBuf::from(format!("/proc/self/fd/{raw}")).symlink_metadata().is_ok(),
+            Kind::Uring | Kind::Poll => {
+                PathBuf::from(format!("/proc/self/fd/{raw}")).symlink_metadata().is_ok()
+            }
         }
     }
 
