@@ -11,6 +11,7 @@ use std::time::Duration;
 use sakia_ring::{Builder, Cqe, Entered, Opcode, Position, Ring, SetupError, SetupReport, Sqe};
 
 use crate::backend::{Backend, Descriptors, RemoteWake};
+use crate::counters::{KindCounters, OpKind};
 use crate::epoll::{Epoll, EpollOptions};
 use crate::sim::Sim;
 use crate::uring::Uring;
@@ -225,6 +226,10 @@ unsafe impl Backend for Auto {
 
     fn nap(&mut self, duration: Duration) {
         each!(self, backend => backend.nap(duration));
+    }
+
+    fn ways(&self, kind: OpKind) -> KindCounters {
+        each!(self, backend => backend.ways(kind))
     }
 
     fn remote_wake(&mut self) -> io::Result<Arc<dyn RemoteWake>> {

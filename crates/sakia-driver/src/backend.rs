@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
+use crate::counters::{KindCounters, OpKind};
+
 /// A submission queue, a completion queue, and what performs the operations between them.
 ///
 /// Calls that the driver makes are never concurrent. Errors of [`submit`](Backend::submit) and
@@ -105,6 +107,13 @@ pub unsafe trait Backend: 'static {
 
     /// Lets time pass, after the kernel said that it has no room now.
     fn nap(&mut self, duration: Duration);
+
+    /// Which ways operations of one kind took within the backend, as far as it tells: all but
+    /// `submitted`, which the driver counts.
+    fn ways(&self, kind: OpKind) -> KindCounters {
+        let _ = kind;
+        KindCounters::default()
+    }
 
     /// What another thread wakes this one with, while it sleeps in [`enter`](Backend::enter). A wake
     /// makes that call return, or the next one, possibly with nothing to reap; it may also appear as

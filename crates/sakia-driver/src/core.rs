@@ -24,7 +24,7 @@ use sakia_ring::{Cqe, Position, Sqe};
 
 use crate::arena::Arena;
 use crate::backend::Backend;
-use crate::counters::Counters;
+use crate::counters::{Counters, OpKind};
 use crate::handle::{Kept, Shared};
 use crate::key::{Key, Kind};
 use crate::op::{Block, Class, Completion, Erased, Operation, Storage};
@@ -231,6 +231,7 @@ impl<B: Backend> Core<B> {
             return false;
         };
         let key = self.slab.key(slot);
+        let kind = OpKind::of(sqe.opcode);
         // SAFETY: the entry names memory and a descriptor that the operation owns (its promise),
         // and the operation stays in its slot until its last completion: `dispatch` is the only
         // way out of the state `Pushed`. A driver that ends before leaks the slot.
@@ -244,7 +245,7 @@ impl<B: Backend> Core<B> {
             self.credits = self.credits.saturating_sub(1);
         }
         self.in_flight += 1;
-        self.counters.pushed += 1;
+        self.counters.kinds[kind as usize].submitted += 1;
         if backend.sq_pending() >= self.flush_at {
             self.flush();
         }
@@ -568,8 +569,7 @@ impl<B: Backend> Core<B> {
         }
         self.cancel_credits -= 1;
         self.in_flight += 1;
-        self.counters.pushed += 1;
-        self.counters.cancels += 1;
+        self.counters.kinds[OpKind::Cancel as usize].submitted += 1;
         true
     }
 
@@ -847,6 +847,24 @@ impl<B: Backend> Core<B> {
     #[inline(always)]
     pub(crate) fn last_kept(&mut self) -> Option<Kept<B>> {
         if self.slab.live() == 0 { self.kept.take() } else { None }
+    }
+
+    /// All counters, with what the backend counts itself.
+    pub(crate) fn counters(&self) -> Counters {
+        let mut counters = self.counters;
+        for &kind in OpKind::ALL {
+            let cell = &mut counters.kinds[kind as usize];
+            counters.pushed += cell.submitted;
+            if let Some(backend) = &self.backend {
+                let ways = backend.ways(kind);
+                cell.inline += ways.inline;
+                cell.would_block += ways.would_block;
+                cell.lane += ways.lane;
+                cell.punted += ways.punted;
+            }
+        }
+        counters.cancels = counters.of(OpKind::Cancel).submitted;
+        counters
     }
 
     /// Operations that are still in slots.

@@ -1,5 +1,7 @@
 //! What a driver did, in numbers.
 
+use sakia_ring::Opcode;
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Totals since the driver was made. Each costs one addition where it is counted.
@@ -7,10 +9,12 @@ macro_rules! counters {
         #[non_exhaustive]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
+            /// By kind of operation; see [`Counters::of`].
+            pub(crate) kinds: [KindCounters; OpKind::COUNT],
         }
 
         impl Counters {
-            /// Every counter with its name, in the order of the fields.
+            /// Every counter that is not by kind with its name, in the order of the fields.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
@@ -57,4 +61,105 @@ counters! {
     close_errors,
     /// Operations whose memory was given up at the end because they would not finish.
     leaked,
+}
+
+impl Counters {
+    /// The counters of one kind of operation.
+    pub fn of(&self, kind: OpKind) -> KindCounters {
+        self.kinds[kind as usize]
+    }
+}
+
+/// Which way operations of one kind took. An operation may be counted in several fields: one that
+/// would have blocked, and then went to a lane, in both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KindCounters {
+    /// Given to the backend.
+    pub submitted: u64,
+    /// Done as a plain system call on the driver's thread.
+    pub inline: u64,
+    /// Tried so, and found that it would have blocked.
+    pub would_block: u64,
+    /// Given to a thread of a lane.
+    pub lane: u64,
+    /// Handed by the kernel to one of its workers, as far as it tells: a ring does not.
+    pub punted: u64,
+}
+
+impl KindCounters {
+    /// Every counter with its name.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("submitted", self.submitted),
+            ("inline", self.inline),
+            ("would_block", self.would_block),
+            ("lane", self.lane),
+            ("punted", self.punted),
+        ]
+        .into_iter()
+    }
+}
+
+macro_rules! op_kinds {
+    ($($(#[$doc:meta])* $kind:ident $name:literal: $($opcode:ident)*;)*) => {
+        /// A kind of operation, for counting.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum OpKind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl OpKind {
+            pub(crate) const COUNT: usize = Self::ALL.len();
+
+            /// All kinds.
+            pub const ALL: &[Self] = &[$(Self::$kind,)*];
+
+            /// What the kind is called, in lower case.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+
+            /// The kind of each opcode; those that are none of the driver's are `Other`.
+            const BY_OPCODE: [Self; 256] = {
+                let mut table = [Self::Other; 256];
+                $($(table[Opcode::$opcode.0 as usize] = Self::$kind;)*)*
+                table
+            };
+        }
+    };
+}
+
+op_kinds! {
+    /// Nothing.
+    Nop "nop": NOP;
+    /// Reads of every form.
+    Read "read": READ READV READ_FIXED;
+    /// Writes of every form.
+    Write "write": WRITE WRITEV WRITE_FIXED;
+    /// Opening.
+    Open "open": OPENAT;
+    /// Closing.
+    Close "close": CLOSE;
+    /// Asking about a file.
+    Statx "statx": STATX;
+    /// Making durable.
+    Fsync "fsync": FSYNC;
+    /// Waiting for readiness.
+    Poll "poll": POLL_ADD;
+    /// Requests to cancel.
+    Cancel "cancel": ASYNC_CANCEL;
+    /// Anything else.
+    Other "other": ;
+}
+
+impl OpKind {
+    /// The kind of an opcode.
+    #[inline(always)]
+    pub fn of(opcode: Opcode) -> Self {
+        Self::BY_OPCODE[opcode.0 as usize]
+    }
 }

@@ -52,7 +52,7 @@ impl<B: Backend> Handle<B> {
 
     /// What the driver did so far.
     pub fn counters(&self) -> Counters {
-        self.shared.core.borrow().counters
+        self.shared.core.borrow().counters()
     }
 
     /// Operations whose handle has not taken the result, or that are in flight for nobody.

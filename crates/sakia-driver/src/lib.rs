@@ -59,7 +59,7 @@ pub use auto::{Auto, Choice, Policy};
 pub use backend::{Backend, Descriptors, FileKind, RemoteWake};
 pub use buf::{BufResult, IoBuf, IoBufMut, MAX_RW_BYTES, Slice};
 pub use core::Wait;
-pub use counters::Counters;
+pub use counters::{Counters, KindCounters, OpKind};
 pub use driver::{Drained, Driver};
 pub use epoll::{Epoll, EpollOptions, EpollWake, Lane, LaneStatistics, StuckWorker};
 pub use fd::Fd;

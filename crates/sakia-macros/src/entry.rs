@@ -5,7 +5,7 @@ use quote::{quote, quote_spanned};
 use syn::parse::Parser;
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
-use syn::{Error, Expr, ItemFn, Lit, MetaNameValue, Result, ReturnType, Token, Type};
+use syn::{Error, Expr, ItemFn, Lit, MetaNameValue, Result, Token};
 
 /// Which attribute it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,53 +23,43 @@ impl Kind {
     }
 }
 
-/// The function to compile instead, or the error to show. The function is kept with an error too, so
+/// The function to compile instead, or the error to show. Then there is a function of that name, too, so
 /// that what uses it does not fail as well.
 pub(crate) fn expand(kind: Kind, options: TokenStream, function: TokenStream) -> TokenStream {
-    match try_expand(kind, options, function.clone()) {
-        Ok(tokens) => tokens,
-        Err(error) => {
-            let error = error.into_compile_error();
-            quote! { #error #function }
-        }
-    }
+    try_expand(kind, options, function.clone()).unwrap_or_else(|error| {
+        let error = error.into_compile_error();
+        let Ok(ItemFn { vis, mut sig, .. }) = syn::parse2(function.clone()) else {
+            return quote! { #error #function };
+        };
+        sig.asyncness = None;
+        quote! { #error #vis #sig { ::core::unreachable!() } }
+    })
 }
 
 fn try_expand(kind: Kind, options: TokenStream, function: TokenStream) -> Result<TokenStream> {
-    let mut function: ItemFn = syn::parse2(function)?;
+    let function: ItemFn = syn::parse2(function)?;
     check(kind, &function)?;
     let threads = threads(kind, options)?;
-    function.sig.asyncness = None;
-    let ItemFn { attrs, vis, sig, block, .. } = function;
+    let ItemFn { attrs, vis, mut sig, block, .. } = function;
     let test = (kind == Kind::Test).then(|| quote! { #[::core::prelude::v1::test] });
-    let output = output_type(&sig.output);
+    // A function within, not a block: errors in it read as they do in any other.
+    let inner = quote! { #sig #block };
+    sig.asyncness = None;
+    let name = &sig.ident;
     let threads = threads.map(|threads| quote_spanned! { threads.span() => .threads(#threads) });
     Ok(quote! {
         #(#attrs)*
         #test
         #vis #sig {
+            #inner
             let builder = ::sakia::Runtime::builder()#threads;
             let runtime = match builder.build() {
                 ::core::result::Result::Ok(runtime) => runtime,
                 ::core::result::Result::Err(error) => ::core::panic!("no runtime: {error}"),
             };
-            let body: ::core::pin::Pin<&mut dyn ::core::future::Future<Output = #output>> =
-                ::core::pin::pin!(async #block);
-            runtime.block_on(body)
+            runtime.block_on(#name())
         }
     })
-}
-
-/// The type to expect of the body, so that errors in it read as they do in an ordinary function.
-fn output_type(output: &ReturnType) -> TokenStream {
-    match output {
-        ReturnType::Default => quote! { () },
-        ReturnType::Type(_, output) => match **output {
-            // Types that cannot be named elsewhere.
-            Type::ImplTrait(_) | Type::Never(_) => quote! { _ },
-            _ => quote! { #output },
-        },
-    }
 }
 
 /// Whether the function can be run by itself.

@@ -29,3 +29,8 @@ pub use task::{
     try_for_each_concurrent_from,
 };
 pub use yielding::yield_now;
+
+/// The guide, whose code runs as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/start.md")]
+mod guide {}

@@ -146,7 +146,8 @@ impl Shutdown {
     }
 
     /// Asks for the end, and waits until no work is counted any more, at most until `deadline` is
-    /// ready: a [`sleep`](crate::time::sleep), or a second request to end. Work that begins meanwhile is waited for too.
+    /// ready: a [`sleep`](crate::time::sleep), or a second request to end. Work that begins meanwhile is
+    /// waited for too.
     ///
     /// # Errors
     /// How much work still ran at the deadline. It goes on; ask again, or leave.

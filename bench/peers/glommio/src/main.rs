@@ -21,8 +21,8 @@ impl Peer for Glommio {
         glommio::spawn_local(future)
     }
 
-    fn yield_now() -> impl Future<Output = ()> {
-        async { glommio::executor().yield_now().await }
+    async fn yield_now() {
+        glommio::executor().yield_now().await;
     }
 }
 

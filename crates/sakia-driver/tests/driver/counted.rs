@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::time::Duration;
 
-use sakia_driver::{PollEvents, Wait};
+use sakia_driver::{OpKind, PollEvents, Wait};
 
 use crate::hosts::rigged;
 use crate::support::{TempDir, content, drain, driver, finish};
@@ -92,4 +92,26 @@ fn everything_that_is_started_is_counted() {
     assert_eq!((counters.orphaned, counters.revoked, counters.stale), (1, 1, 0));
     let named: Vec<_> = counters.iter().collect();
     assert!(named.contains(&("started", 11)) && named.contains(&("leaked", 0)));
+}
+
+#[test]
+fn operations_are_counted_by_kind() {
+    let driver = driver();
+    let (receiver, sender) = rustix::pipe::pipe().unwrap();
+    let (receiver, sender) = (driver.adopt(receiver), driver.adopt(sender));
+    let mut write = driver.write(&sender, "x", 0);
+    let mut read = driver.read(&receiver, vec![0; 1], 0);
+    let mut waiting = driver.read(&receiver, vec![0; 1], 0);
+    while write.try_take().is_none() || read.try_take().is_none() {
+        driver.turn(Wait::Forever).unwrap();
+    }
+    waiting.cancel();
+    while waiting.try_take().is_none() {
+        driver.turn(Wait::Forever).unwrap();
+    }
+    let counters = driver.counters();
+    let submitted = |kind| counters.of(kind).submitted;
+    assert_eq!(submitted(OpKind::Read), 2);
+    assert_eq!((submitted(OpKind::Write), submitted(OpKind::Cancel)), (1, 1));
+    assert_eq!((submitted(OpKind::Open), counters.pushed, counters.cancels), (0, 4, 1));
 }
