@@ -9,12 +9,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use async_task::Runnable;
+use pin_project_lite::pin_project;
 use sakia_driver::{Auto, Driver, RemoteWake, Wait};
 use send_wrapper::SendWrapper;
 use slab::Slab;
@@ -37,8 +39,10 @@ thread_local! {
 pub(crate) struct Local {
     /// Tasks to run, oldest first.
     queue: RefCell<VecDeque<Runnable>>,
-    /// The waker of each live task, to end it with the runtime.
+    /// The waker of each task that has waited, to end it with the runtime.
     tasks: RefCell<Slab<Waker>>,
+    /// Tasks that have not ended.
+    live: Cell<usize>,
     pub(crate) remote: Arc<Remote>,
     pub(crate) driver: Driver<Auto>,
     /// Shared with the futures that wait for them, which may outlive the runtime.
@@ -87,6 +91,7 @@ fn set_current(local: Option<Rc<Local>>) -> Option<Rc<Local>> {
 }
 
 /// Puts a task that was woken where its thread will find it. Called on any thread.
+#[inline]
 fn schedule(remote: &Arc<Remote>, runnable: Runnable) {
     let is_here = CURRENT_REMOTE.try_with(|cell| cell.get() == Arc::as_ptr(remote));
     if is_here == Ok(true) {
@@ -168,6 +173,7 @@ impl Local {
         Ok(Rc::new(Self {
             queue: RefCell::new(VecDeque::new()),
             tasks: RefCell::new(Slab::new()),
+            live: Cell::new(0),
             remote,
             timers: Rc::new(Timers::new(&driver)),
             driver,
@@ -175,31 +181,26 @@ impl Local {
         }))
     }
 
+    #[inline]
     pub(crate) fn spawn<F>(self: &Rc<Self>, future: F) -> JoinHandle<F::Output>
     where
         F: Future + 'static,
         F::Output: 'static,
     {
-        let mut tasks = self.tasks.borrow_mut();
-        let entry = tasks.vacant_entry();
-        let guard = Registered { local: Rc::downgrade(self), key: entry.key() };
-        let future = async move {
-            let _guard = guard;
-            Contain::new(future).await
-        };
+        self.live.set(self.live.get() + 1);
+        let guard = Registered { local: Rc::clone(self), key: None };
+        let future = Registering { future: Contain::new(future), guard };
         let remote = Arc::clone(&self.remote);
         let schedule = move |runnable| schedule(&remote, runnable);
         let (runnable, task): (Runnable, async_task::Task<Outcome<F::Output>>) =
             async_task::spawn_local(future, schedule);
-        entry.insert(runnable.waker());
-        drop(tasks);
         self.queue.borrow_mut().push_back(runnable);
         JoinHandle::new(task)
     }
 
     /// Tasks that have not ended.
     pub(crate) fn live_tasks(&self) -> usize {
-        self.tasks.borrow().len()
+        self.live.get()
     }
 
     /// Fires timers and runs what is ready, at most one batch. Answers whether something is left to run.
@@ -255,16 +256,45 @@ impl RemoteWake for NoWake {
     fn wake(&self) {}
 }
 
-/// Takes a task's waker off the list when its future ends or is dropped.
+pin_project! {
+    /// A task's future, listed with its thread from the moment at which it first waits. Before, it is
+    /// on the queue, and ends with that.
+    struct Registering<F> {
+        #[pin]
+        future: F,
+        // Dropped last.
+        guard: Registered,
+    }
+}
+
+impl<F: Future> Future for Registering<F> {
+    type Output = F::Output;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let poll = this.future.poll(cx);
+        if poll.is_pending() && this.guard.key.is_none() {
+            let key = this.guard.local.tasks.borrow_mut().insert(cx.waker().clone());
+            this.guard.key = Some(key);
+        }
+        poll
+    }
+}
+
+/// Takes a task off the lists when its future ends or is dropped.
 struct Registered {
-    local: std::rc::Weak<Local>,
-    key: usize,
+    /// The task's thread. A circle, which [`Local::end_tasks`] breaks.
+    local: Rc<Local>,
+    /// Where the waker is, once the task has waited.
+    key: Option<usize>,
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        if let Some(local) = self.local.upgrade() {
-            let waker = local.tasks.borrow_mut().try_remove(self.key);
+        self.local.live.set(self.local.live.get() - 1);
+        if let Some(key) = self.key {
+            let waker = self.local.tasks.borrow_mut().try_remove(key);
             drop(waker); // outside the borrow: the last one of a task frees it
         }
     }

@@ -50,6 +50,7 @@ impl<T> JoinHandle<T> {
 impl<T> Future for JoinHandle<T> {
     type Output = Result<T, JoinError>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(task) = &mut self.task else {
             return Poll::Ready(Err(JoinError::canceled()));
@@ -155,6 +156,7 @@ impl<F> Contain<F> {
 impl<F: Future> Future for Contain<F> {
     type Output = Outcome<F::Output>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let future = self.project().future;
         // The future is never polled again after a panic, so nobody sees it half-changed.

@@ -169,13 +169,22 @@ impl Drop for Thread {
 /// The loop of a further thread.
 fn run_until_stopped(local: &Rc<Local>) {
     let _entered = Entered::new(local);
+    let _ending = EndTasks(local);
     while !local.remote.is_stopping() {
         let is_busy = local.run_batch();
         if let Err(error) = local.drive(is_busy, None) {
             panic!("the driver failed: {error}");
         }
     }
-    local.end_tasks();
+}
+
+/// Ends a thread's tasks when dropped, after a panic too.
+struct EndTasks<'a>(&'a Rc<Local>);
+
+impl Drop for EndTasks<'_> {
+    fn drop(&mut self) {
+        self.0.end_tasks();
+    }
 }
 
 /// Runs tasks and their I/O on the thread that built it.

@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 ///     sakia::yield_now().await;
 /// });
 /// ```
+#[inline]
 pub fn yield_now() -> impl Future<Output = ()> {
     YieldNow { has_yielded: false }
 }
@@ -22,6 +23,7 @@ struct YieldNow {
 impl Future for YieldNow {
     type Output = ();
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         if self.has_yielded {
             return Poll::Ready(());
