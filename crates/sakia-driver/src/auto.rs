@@ -86,6 +86,7 @@ impl fmt::Display for Choice {
 }
 
 /// One of the backends. Each call costs a branch more than on the backend itself.
+#[allow(clippy::large_enum_variant, reason = "there is one per driver, which never moves")]
 #[derive(Debug)]
 pub enum Auto {
     /// The kernel's ring.

@@ -43,6 +43,7 @@ mod backend;
 mod buf;
 mod core;
 mod counters;
+mod descriptors;
 mod driver;
 mod epoll;
 mod fd;

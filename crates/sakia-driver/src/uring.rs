@@ -2,18 +2,18 @@
 
 use std::any::TypeId;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::FileType;
 use sakia_ring::{
     Builder, Cqe, Entered, Host, IoVec, Kernel, Opcode, Position, Probe, Ring, Sqe, send_message,
 };
 
-use crate::backend::{Backend, Descriptors, FileKind, RemoteWake};
+use crate::backend::{Backend, Descriptors, RemoteWake};
+use crate::descriptors::KernelDescriptors;
 use crate::key::Kind;
 
 /// A ring of the kernel, or of a [`Host`] that stands for it.
@@ -273,27 +273,5 @@ impl RemoteWake for RingWake {
             }
             None => Ok(()),
         };
-    }
-}
-
-/// The descriptors of this process.
-struct KernelDescriptors;
-
-impl Descriptors for KernelDescriptors {
-    fn close(&self, raw: i32) -> io::Result<()> {
-        // SAFETY: the driver owns the descriptor, gives it up here, and uses the number no more.
-        unsafe { rustix::io::try_close(raw) }.map_err(io::Error::from)
-    }
-
-    fn kind(&self, raw: i32) -> FileKind {
-        // SAFETY: the driver keeps the descriptor open as long as an `Fd` asks about it.
-        let fd = unsafe { BorrowedFd::borrow_raw(raw) };
-        match rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-            Ok(FileType::RegularFile | FileType::Directory | FileType::BlockDevice) => {
-                FileKind::Bounded
-            }
-            // Not to know is to expect the worst.
-            _ => FileKind::Waiting,
-        }
     }
 }

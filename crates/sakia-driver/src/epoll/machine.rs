@@ -34,6 +34,7 @@ use super::registry::{INBOX, Registry};
 use super::request::{self, Request, Victims};
 use super::sys::{self, Direction};
 use super::transfer::{FileClass, Transfer, Try, Ways, borrow, failed, outcome, poll_now};
+use crate::counters::{KindCounters, OpKind};
 
 /// Events fetched at a time.
 const EVENTS: usize = 256;
@@ -58,6 +59,8 @@ pub(super) struct Machine {
     consumed: u64,
     /// Jobs that go to the pool together, by lane.
     jobs: [Vec<(u64, Job)>; 2],
+    /// Which way operations took, by kind.
+    pub(super) kinds: [KindCounters; OpKind::COUNT],
     /// Room for what the inbox holds.
     results: Vec<(u64, Outcome)>,
     /// Room for what epoll reports.
@@ -123,6 +126,7 @@ impl Machine {
             by_user_data: BTreeSet::new(),
             consumed: 0,
             jobs: [Vec::new(), Vec::new()],
+            kinds: [KindCounters::default(); OpKind::COUNT],
             results: Vec::new(),
             events: Vec::with_capacity(EVENTS),
             has_pwait2: true,
@@ -322,6 +326,9 @@ impl Machine {
     /// Makes an entry an operation under way, or completes it.
     fn start(&mut self, sqe: &Sqe) {
         let user_data = sqe.user_data;
+        if matches!(sqe.opcode, Opcode::NOP | Opcode::ASYNC_CANCEL) {
+            self.count(sqe.opcode).inline += 1;
+        }
         match request::decode(sqe, self.registered) {
             Err(errno) => self.queue.post(user_data, failed(errno)),
             Ok(Request::Nop { result }) => self.queue.post(user_data, result),
@@ -339,6 +346,20 @@ impl Machine {
         }
     }
 
+    /// The counters of an operation's kind.
+    fn count(&mut self, opcode: Opcode) -> &mut KindCounters {
+        &mut self.kinds[OpKind::of(opcode) as usize]
+    }
+
+    /// Counts what a try brought.
+    fn count_try(&mut self, opcode: Opcode, tried: &Try) {
+        match tried {
+            Try::Done(_) => self.count(opcode).inline += 1,
+            Try::WouldBlock => self.count(opcode).would_block += 1,
+            Try::Unable => {}
+        }
+    }
+
     fn start_transfer(&mut self, sqe: &Sqe, transfer: Transfer) {
         let raw = transfer.raw;
         let class = match FileClass::of_descriptor(raw) {
@@ -349,6 +370,7 @@ impl Machine {
             if transfer.is_nowait() {
                 // SAFETY: the entry is not completed, so its memory is lent.
                 let res = outcome(unsafe { transfer.call(raw) });
+                self.count(sqe.opcode).inline += 1;
                 return self.queue.post(sqe.user_data, res);
             }
             let id = self.take_off(sqe, Some(raw), Stage::Lane);
@@ -361,7 +383,9 @@ impl Machine {
             .is_none_or(|place| self.registry.watch(place).way(direction).queue.is_empty());
         let tried = if is_first {
             // SAFETY: as above.
-            unsafe { transfer.try_now(class, self.ways) }
+            let tried = unsafe { transfer.try_now(class, self.ways) };
+            self.count_try(sqe.opcode, &tried);
+            tried
         } else {
             Try::WouldBlock
         };
@@ -389,7 +413,10 @@ impl Machine {
                 self.take_off(sqe, Some(raw), Stage::Polling { place });
                 self.arm(place);
             }
-            Ok(ready) => self.queue.post(sqe.user_data, i32::from(ready.bits())),
+            Ok(ready) => {
+                self.count(sqe.opcode).inline += 1;
+                self.queue.post(sqe.user_data, i32::from(ready.bits()));
+            }
         }
     }
 
@@ -409,6 +436,7 @@ impl Machine {
         match FileClass::of_descriptor(raw) {
             Err(errno) => self.queue.post(sqe.user_data, failed(errno)),
             Ok(FileClass::Pipe | FileClass::Socket) => {
+                self.count(sqe.opcode).inline += 1;
                 self.queue.post(sqe.user_data, job::close(raw));
             }
             Ok(FileClass::Bounded | FileClass::Other) => {
@@ -444,6 +472,9 @@ impl Machine {
                 && self.stuck_at.is_none()
             {
                 self.stuck_at = Instant::now().checked_add(limit);
+            }
+            for (_, job) in &*jobs {
+                self.kinds[OpKind::of(job.opcode) as usize].lane += 1;
             }
             self.pool.push(lane, jobs.drain(..));
         }
@@ -489,7 +520,10 @@ impl Machine {
                 unreachable!("what waits in a way is a transfer")
             };
             // SAFETY: there is the flight, so its memory is lent.
-            match unsafe { transfer.try_now(class, self.ways) } {
+            let tried = unsafe { transfer.try_now(class, self.ways) };
+            let opcode = self.flights[&id].opcode;
+            self.count_try(opcode, &tried);
+            match tried {
                 Try::Done(res) => {
                     self.registry.leave(place, id);
                     self.finish(id, res);

@@ -69,8 +69,10 @@ pub use self::lanes::{Lane, LaneStatistics, StuckWorker};
 use self::machine::{Machine, OnStuck};
 use self::process::Process;
 use self::queue::Queue;
-use self::transfer::{FileClass, Ways};
-use crate::backend::{Backend, Descriptors, FileKind, RemoteWake};
+use self::transfer::Ways;
+use crate::backend::{Backend, Descriptors, RemoteWake};
+use crate::counters::{KindCounters, OpKind};
+use crate::descriptors::KernelDescriptors;
 
 /// How an [`Epoll`] is made.
 #[must_use]
@@ -355,6 +357,10 @@ unsafe impl Backend for Epoll {
         let _ = rustix::thread::nanosleep(&request);
     }
 
+    fn ways(&self, kind: OpKind) -> KindCounters {
+        self.machine.kinds[kind as usize]
+    }
+
     fn remote_wake(&mut self) -> io::Result<Arc<dyn RemoteWake>> {
         Ok(Arc::new(self.wake_handle()))
     }
@@ -375,7 +381,7 @@ unsafe impl Backend for Epoll {
     }
 
     fn descriptors(&self) -> Rc<dyn Descriptors> {
-        Rc::new(PlainDescriptors)
+        Rc::new(KernelDescriptors)
     }
 }
 
@@ -394,25 +400,5 @@ impl fmt::Debug for Epoll {
         let mut f = f.debug_struct("Epoll");
         f.field("epoll", &self.machine.epoll()).field("flights", &self.machine.flights());
         f.finish_non_exhaustive()
-    }
-}
-
-/// The descriptors of this process.
-struct PlainDescriptors;
-
-impl Descriptors for PlainDescriptors {
-    fn close(&self, raw: i32) -> io::Result<()> {
-        match job::close(raw) {
-            0 => Ok(()),
-            res => Err(io::Error::from_raw_os_error(-res)),
-        }
-    }
-
-    fn kind(&self, raw: i32) -> FileKind {
-        match FileClass::of_descriptor(raw) {
-            Ok(FileClass::Bounded) => FileKind::Bounded,
-            // Not to know is to expect the worst.
-            _ => FileKind::Waiting,
-        }
     }
 }

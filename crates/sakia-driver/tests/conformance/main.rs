@@ -74,6 +74,7 @@ cases! {
         the_end_cancels_what_waits
         results_outlive_the_driver
         nothing_starts_after_the_end
+        operations_are_counted_by_kind
         what_is_canceled_before_it_is_submitted_says_so;
 }
 
@@ -118,5 +119,5 @@ fn every_case_on_the_simulated_kernel() {
 
 #[test]
 fn the_suite_has_the_size_it_had() {
-    assert_eq!(CASES.len(), 44, "a case was added or lost: say so here");
+    assert_eq!(CASES.len(), 45, "a case was added or lost: say so here");
 }

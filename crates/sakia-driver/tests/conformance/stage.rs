@@ -155,6 +155,11 @@ impl Stage {
         }
     }
 
+    /// Whether the backend does operations by plain calls, and counts which way.
+    pub fn counts_ways(&self) -> bool {
+        self.kind == Kind::Poll
+    }
+
     /// Bytes that fit into a pipe with room to spare, and bytes that do not fit at all.
     pub fn pipe_bytes(&self) -> usize {
         1 << 20

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_driver::Wait;
+use sakia_driver::{OpKind, Wait};
 
 use crate::stage::{Stage, errno, settle, turn_until, wait};
 
@@ -102,4 +102,21 @@ pub fn what_is_canceled_before_it_is_submitted_says_so(stage: &Stage) {
     read.cancel();
     read.cancel();
     assert_eq!(errno(wait(&driver, read).0), Errno::CANCELED);
+}
+
+pub fn operations_are_counted_by_kind(stage: &Stage) {
+    let driver = stage.driver();
+    let file = stage.file(&driver, "file", b"0123456789");
+    wait(&driver, driver.read(&file, vec![0; 4], 0)).0.unwrap();
+    wait(&driver, driver.statx_fd(&file)).unwrap();
+    wait(&driver, driver.nop()).unwrap();
+    let counters = driver.counters();
+    for kind in [OpKind::Open, OpKind::Read, OpKind::Statx, OpKind::Nop] {
+        let count = counters.of(kind);
+        assert_eq!(count.submitted, 1, "{}", kind.name());
+        // Who takes a way of its own says which.
+        let ways = count.inline + count.lane;
+        assert_eq!(ways, u64::from(stage.counts_ways()), "{}", kind.name());
+    }
+    assert_eq!((counters.started, counters.finished, counters.pushed), (4, 4, 4));
 }
