@@ -22,7 +22,7 @@ pub(crate) enum Experiment {
 }
 
 /// The first is compared with the second.
-const PEERS: [&str; 5] = ["sakia", "glommio", "monoio", "compio", "tokio"];
+const PEERS: [&str; 6] = ["sakia", "glommio", "monoio", "compio", "tokio", "floor"];
 
 /// Operations of the shorter run under callgrind; the longer has twice as many.
 const COUNT: u64 = 32_000;

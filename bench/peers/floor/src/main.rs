@@ -1,0 +1,50 @@
+//! The experiments on the smallest executor that safe code on `async-task` allows: a queue in a
+//! thread-local, and nothing else. No I/O, no wakes from other threads, no panics contained, no end.
+//!
+//! It shows how much of a runtime's cost is the task library's: what it takes, a runtime with these
+//! tasks cannot go below.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::task::{Context, Waker};
+
+use async_task::Runnable;
+use peers_common::Peer;
+
+thread_local! {
+    static QUEUE: RefCell<VecDeque<Runnable>> = const { RefCell::new(VecDeque::new()) };
+}
+
+struct Floor;
+
+impl Peer for Floor {
+    fn block_on(future: impl Future<Output = ()> + 'static) {
+        let mut future = pin!(future);
+        let mut cx = Context::from_waker(Waker::noop());
+        while future.as_mut().poll(&mut cx).is_pending() {
+            while let Some(runnable) = QUEUE.with(|queue| queue.borrow_mut().pop_front()) {
+                runnable.run();
+            }
+        }
+    }
+
+    fn spawn<T: 'static>(
+        future: impl Future<Output = T> + 'static,
+    ) -> impl Future<Output = T> + 'static {
+        let schedule = |runnable| QUEUE.with(|queue| queue.borrow_mut().push_back(runnable));
+        let (runnable, task) = async_task::spawn_local(future, schedule);
+        runnable.schedule();
+        task
+    }
+
+    fn yield_now() -> impl Future<Output = ()> {
+        peers_common::yield_now()
+    }
+}
+
+fn main() -> ExitCode {
+    peers_common::main::<Floor>()
+}
