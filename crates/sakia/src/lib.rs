@@ -1,4 +1,17 @@
 //! A thread-per-core async runtime on io_uring that runs wherever Linux does.
+//!
+//! A [`Runtime`] runs tasks on the thread that built it, or on several ([`Builder::threads`]). Each thread
+//! has a driver of its own, and its tasks stay there; wakers may be used by any thread. Where the kernel
+//! offers no ring, the driver works on epoll and threads; [`Runtime::choice`] says which it is, and why.
+//!
+//! - Tasks: [`spawn`], [`spawn_on`], [`JoinHandle`], [`JoinSet`], [`scope`], [`spawned_scope`],
+//!   [`for_each_concurrent`], [`CancellationToken`], [`Budget`], [`join!`], [`select!`],
+//!   [`task_local!`], [`spawn_blocking`].
+//! - [`time`]: sleeping, timeouts, intervals, and virtual time for tests.
+//! - [`io`]: pipes, standard streams, and the readiness of any descriptor.
+//! - [`signal`], [`process`], [`shutdown`].
+//!
+//! A program with a loop of its own runs a runtime by [`Runtime::run_once`].
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +42,11 @@ pub use task::{
     try_for_each_concurrent_from,
 };
 pub use yielding::yield_now;
+
+/// The first page, whose code runs as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod readme {}
 
 /// The guide, whose code runs as tests.
 #[cfg(doctest)]
