@@ -7,6 +7,7 @@
 
 mod blocking;
 mod budget;
+mod counted;
 mod macros;
 mod pipes;
 mod processes;

@@ -1,0 +1,125 @@
+//! What must not be lost, and what things cost, in numbers.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::{Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use sakia::io::pipe;
+use sakia::{Runtime, block_on, spawn, yield_now};
+
+#[test]
+fn a_million_wakes_from_another_thread_arrive() {
+    const WAKES: u64 = 1_000_000;
+    let posted = Arc::new(AtomicU64::new(0));
+    let (wakers, to_thread) = mpsc::channel::<Waker>();
+    let sending = thread::spawn({
+        let posted = Arc::clone(&posted);
+        move || {
+            let waker = to_thread.recv().unwrap();
+            for _ in 0..WAKES {
+                posted.fetch_add(1, Ordering::Release);
+                waker.wake_by_ref();
+            }
+        }
+    });
+    let polls = block_on(async move {
+        let task = spawn(async move {
+            let mut polls = 0u64;
+            poll_fn(|cx| {
+                if polls == 0 {
+                    wakers.send(cx.waker().clone()).unwrap();
+                }
+                polls += 1;
+                // Were the last wake lost, this would wait for ever.
+                let is_done = posted.load(Ordering::Acquire) == WAKES;
+                if is_done { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            polls
+        });
+        task.await.unwrap()
+    });
+    sending.join().unwrap();
+    assert!(polls >= 2);
+}
+
+#[test]
+fn two_threads_wake_each_other_in_turn() {
+    let (to_task, from_thread) = async_channel::bounded(1);
+    let (to_thread, from_task) = async_channel::bounded(1);
+    let other = thread::spawn(move || {
+        while let Ok(number) = from_task.recv_blocking() {
+            to_task.send_blocking(number + 1).unwrap();
+        }
+    });
+    let last = block_on(async move {
+        let mut number = 0u32;
+        for _ in 0..2_000 {
+            to_thread.send(number).await.unwrap();
+            number = from_thread.recv().await.unwrap();
+        }
+        number
+    });
+    other.join().unwrap();
+    assert_eq!(last, 2_000);
+}
+
+#[test]
+fn what_one_turn_starts_leaves_with_one_enter() {
+    const OPERATIONS: u64 = 20;
+    let runtime = Runtime::new().unwrap();
+    let (sender, receiver) = async_channel::unbounded();
+    for _ in 0..OPERATIONS {
+        let sender = sender.clone();
+        let task = async move {
+            let (reader, mut writer) = pipe().unwrap();
+            writer.write("x").await.0.unwrap();
+            // Dropped, they would be closed, which is work too.
+            sender.send((reader, writer)).await.unwrap();
+        };
+        runtime.spawn(task).detach();
+    }
+    let before = runtime.counters();
+    while receiver.len() < OPERATIONS as usize {
+        runtime.run_once(Duration::from_secs(5)).unwrap();
+    }
+    let after = runtime.counters();
+    assert!(after.started - before.started >= OPERATIONS);
+    if runtime.choice().name() == "uring" {
+        assert_eq!(after.enters - before.enters, 1);
+    }
+}
+
+#[test]
+fn an_operation_in_flight_keeps_the_runtime_at_it() {
+    let (sender, receiver) = mpsc::channel();
+    let runtime = Runtime::new().unwrap();
+    let (mut reader, writer) = runtime.block_on(async { pipe().unwrap() });
+    let other = thread::spawn(move || receiver.recv().unwrap());
+    let text = runtime.block_on(async move {
+        // Nothing but the read is under way until the write.
+        spawn(async move {
+            let mut writer = writer;
+            yield_now().await;
+            sender.send(()).unwrap();
+            writer.write_all("late").await.0.unwrap();
+        })
+        .detach();
+        let (result, text) = reader.read_to_end(Vec::new()).await;
+        result.unwrap();
+        text
+    });
+    other.join().unwrap();
+    assert_eq!(text, b"late");
+}
+
+#[test]
+fn a_runtime_with_nothing_to_do_returns() {
+    let runtime = Runtime::new().unwrap();
+    runtime.block_on(async {});
+    assert!(!runtime.run_once(Duration::ZERO).unwrap());
+    assert_eq!((runtime.live_tasks(), runtime.counters().waits), (0, 0));
+}
