@@ -1,12 +1,16 @@
 //! The command line: its definition, and how it is understood.
 //!
-//! The only place that reads the arguments and asks whether a stream is a terminal.
+//! The only place that reads the arguments and the environment, and asks whether a stream is a
+//! terminal.
 
+use std::env;
+use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use sakia_driver::Policy;
 
 use crate::engine::Shape;
 use crate::output::Format;
@@ -33,7 +37,8 @@ enum Command {
 ///
 /// Adds all bytes of each file, as unsigned numbers and modulo 2^64, and prints the sum, the number
 /// of bytes and the name. Several files get a total. The files are read through the ring, several
-/// blocks at a time; what that took is printed to standard error in the end.
+/// blocks at a time; what that took is printed to standard error in the end. Where there is no ring
+/// epoll and threads do the same, and a line on standard error says why.
 ///
 /// Standard input is read from where it stands. Pipes, terminals and devices are read to their end,
 /// block by block.
@@ -41,7 +46,7 @@ enum Command {
 /// The exit status is 0 when all was summed, 1 when something failed, 2 for wrong usage. A file
 /// that cannot be read is reported, and the others are summed.
 #[derive(Debug, Args)]
-#[command(after_long_help = JSON_HELP)]
+#[command(after_long_help = format!("{JSON_HELP}\n\n{ENVIRONMENT_HELP}"))]
 struct SumArgs {
     /// Files to sum; `-`, or none at all, is standard input
     files: Vec<PathBuf>,
@@ -79,21 +84,30 @@ JSON Lines, with --json:
   {\"type\":\"file\",\"path\":…,\"bytes\":…,\"sum\":…}
       A file that was summed.
   {\"type\":\"error\",\"path\":…,\"operation\":\"open\",\"errno\":2,\"message\":…}
-      A file that failed, and in which operation. Without a path: there is no ring, and nothing
-      follows.
+      A file that failed, and in which operation. Without a path: there is no ring, or nothing
+      else to read with, and nothing follows.
   {\"type\":\"summary\",\"files\":…,\"errors\":…,\"bytes\":…,\"sum\":…,\"elapsed_ns\":…,
-   \"bytes_per_s\":…,\"reads\":…,\"block_bytes\":…,\"depth\":…,\"driver\":\"uring\",\"counters\":{…}}
-      The last line, unless a signal ended the program. The counters are those of the engine.
+   \"bytes_per_s\":…,\"reads\":…,\"block_bytes\":…,\"depth\":…,\"driver\":\"uring\",
+   \"refusal\":…,\"counters\":{…}}
+      The last line, unless a signal ended the program. The driver is uring or poll; the refusal is
+      there if the lack of a ring led to poll, and says why. The counters are those of the engine.
 A path that is not UTF-8 is given as \"path_bytes\", in base64, instead of \"path\".";
+
+const ENVIRONMENT_HELP: &str = "\
+Environment:
+  SAKIA_DRIVER  auto (the ring where there is one, else poll; the default), uring (the ring or
+                nothing), poll (epoll and threads)";
 
 /// Say what io_uring offers on this machine
 ///
 /// Sets up a ring the way the engine does, and prints what the kernel granted: sizes, flags,
 /// features and operations; each step down from the best configuration with its reason; and the
-/// limits and filters of this process. Where there is no ring it says why and what to change.
+/// limits and filters of this process. Where there is no ring it says why and what to change. It also
+/// tries epoll and threads, which stand in for the ring, and tells which of the two programs use.
 ///
 /// The exit status is 0 when there is a ring, 1 when there is none, 2 for wrong usage.
 #[derive(Debug, Args)]
+#[command(after_long_help = ENVIRONMENT_HELP)]
 struct DoctorArgs {
     /// Write one JSON object: {"type":"doctor",…}
     #[arg(long)]
@@ -110,22 +124,30 @@ pub enum Task {
 /// Reads the command line. Ends the program where there is nothing else to do: help, the version,
 /// wrong usage.
 pub fn parse() -> Task {
-    let terminal = Terminal { out: io::stdout().is_terminal(), err: io::stderr().is_terminal() };
-    resolve(Cli::parse(), terminal).unwrap_or_else(|error| error.exit())
+    let surroundings = Surroundings {
+        out_is_terminal: io::stdout().is_terminal(),
+        err_is_terminal: io::stderr().is_terminal(),
+        driver: env::var_os("SAKIA_DRIVER"),
+    };
+    resolve(Cli::parse(), surroundings).unwrap_or_else(|error| error.exit())
 }
 
-/// Which streams are terminals.
-#[derive(Clone, Copy, Debug)]
-struct Terminal {
-    out: bool,
-    err: bool,
+/// What the options depend on beside the arguments.
+#[derive(Clone, Debug, Default)]
+struct Surroundings {
+    out_is_terminal: bool,
+    err_is_terminal: bool,
+    /// The value of `SAKIA_DRIVER`.
+    driver: Option<OsString>,
 }
 
-fn resolve(cli: Cli, terminal: Terminal) -> Result<Task, clap::Error> {
+fn resolve(cli: Cli, surroundings: Surroundings) -> Result<Task, clap::Error> {
     let format = |json| if json { Format::Json } else { Format::Human };
+    let policy = Policy::from_environment(surroundings.driver.as_deref())
+        .map_err(|error| Cli::command().error(ErrorKind::InvalidValue, error))?;
     let args = match cli.command {
         Command::Doctor(args) => {
-            return Ok(Task::Doctor(doctor::Options { format: format(args.json) }));
+            return Ok(Task::Doctor(doctor::Options { format: format(args.json), policy }));
         }
         Command::Sum(args) => args,
     };
@@ -151,9 +173,10 @@ fn resolve(cli: Cli, terminal: Terminal) -> Result<Task, clap::Error> {
         inputs,
         shape: Shape { block_bytes: args.block as usize, depth: args.depth.into() },
         format: format(args.json),
-        to_terminal: terminal.out,
+        to_terminal: surroundings.out_is_terminal,
+        policy,
         statistics: is_chatty,
-        progress: is_chatty && terminal.err,
+        progress: is_chatty && surroundings.err_is_terminal,
     }))
 }
 
@@ -177,13 +200,15 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
 mod tests {
     use super::*;
 
-    fn task(args: &[&str], terminal: Terminal) -> Result<Task, ErrorKind> {
+    fn task(args: &[&str], surroundings: Surroundings) -> Result<Task, ErrorKind> {
         let cli = Cli::try_parse_from([&["sakia"], args].concat()).map_err(|error| error.kind())?;
-        resolve(cli, terminal).map_err(|error| error.kind())
+        resolve(cli, surroundings).map_err(|error| error.kind())
     }
 
     fn sum(args: &[&str], terminal: bool) -> sum::Options {
-        match task(&[&["sum"], args].concat(), Terminal { out: terminal, err: terminal }) {
+        let surroundings =
+            Surroundings { out_is_terminal: terminal, err_is_terminal: terminal, driver: None };
+        match task(&[&["sum"], args].concat(), surroundings) {
             Ok(Task::Sum(options)) => options,
             other => panic!("{other:?}"),
         }
@@ -228,10 +253,27 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let terminal = Terminal { out: false, err: false };
-        let wrong = task(&["sum", "--block", "1G", "--depth", "2", "f"], terminal);
+        let task = |args: &[&str]| task(args, Surroundings::default());
+        let wrong = task(&["sum", "--block", "1G", "--depth", "2", "f"]);
         assert_eq!(wrong.unwrap_err(), ErrorKind::ValueValidation);
-        assert!(task(&["sum", "--block", "1M", "--depth", "1024", "f"], terminal).is_ok());
+        assert!(task(&["sum", "--block", "1M", "--depth", "1024", "f"]).is_ok());
+    }
+
+    #[test]
+    fn driver_is_chosen_by_the_environment() {
+        let policy = |value: Option<&str>| {
+            let driver = value.map(OsString::from);
+            let surroundings = Surroundings { driver, ..Surroundings::default() };
+            match task(&["sum", "f"], surroundings)? {
+                Task::Sum(options) => Ok(options.policy),
+                Task::Doctor(_) => panic!("sum was asked for"),
+            }
+        };
+        assert_eq!((policy(None), policy(Some(""))), (Ok(Policy::Auto), Ok(Policy::Auto)));
+        assert_eq!(policy(Some("auto")), Ok(Policy::Auto));
+        assert_eq!(policy(Some("uring")), Ok(Policy::Uring));
+        assert_eq!(policy(Some("poll")), Ok(Policy::Poll));
+        assert_eq!(policy(Some("epoll")), Err(ErrorKind::InvalidValue));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use rustix::process::{Resource, getrlimit};
+use sakia_driver::{Auto, Backend, Driver, Policy, Wait};
 use sakia_ring::{Opcode, Ring, SetupError, SetupStep};
 use serde::{Serialize, Serializer};
 
@@ -19,6 +20,8 @@ use crate::output::{Format, message};
 #[derive(Debug)]
 pub struct Options {
     pub format: Format,
+    /// What the environment asks for.
+    pub policy: Policy,
 }
 
 /// The operations that the engine uses.
@@ -47,7 +50,7 @@ const MEMLOCK_COMFORT_BYTES: u64 = 1 << 20;
 /// # Errors
 /// Standard output cannot be written.
 pub fn run(options: &Options) -> anyhow::Result<Exit> {
-    let findings = Findings::gather();
+    let findings = Findings::gather(options.policy);
     let mut text = match options.format {
         Format::Human => findings.to_string(),
         Format::Json => serde_json::to_string(&findings).context("json")?,
@@ -74,6 +77,8 @@ struct Findings {
     limits: Limits,
     sandbox: Sandbox,
     ring: Found,
+    poll: FoundPoll,
+    backend: Chosen,
     /// What could be changed, a sentence each.
     advice: Vec<String>,
 }
@@ -139,6 +144,32 @@ enum Found {
     },
 }
 
+/// The outcome of an operation on epoll and threads.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum FoundPoll {
+    Works {
+        available: Yes,
+        /// The used operations.
+        operations: Operations,
+    },
+    Fails {
+        available: No,
+        error: String,
+    },
+}
+
+/// Which backend programs get.
+#[derive(Debug, Serialize)]
+struct Chosen {
+    /// What `auto` leads to; `null` when that is nothing.
+    auto: Option<&'static str>,
+    /// Why.
+    why: String,
+    /// What `SAKIA_DRIVER` asks for.
+    wanted: &'static str,
+}
+
 /// `true`.
 #[derive(Debug)]
 struct Yes;
@@ -178,6 +209,13 @@ impl From<&SetupStep> for Step {
 #[derive(Debug)]
 struct Operations(Vec<(String, bool)>);
 
+impl Operations {
+    fn used(is_supported: impl Fn(Opcode) -> bool) -> Self {
+        let name = |opcode: Opcode| opcode.name().unwrap_or("?").to_ascii_lowercase();
+        Self(USED.iter().map(|&opcode| (name(opcode), is_supported(opcode))).collect())
+    }
+}
+
 impl Serialize for Operations {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(name, supported)| (name, supported)))
@@ -185,7 +223,7 @@ impl Serialize for Operations {
 }
 
 impl Findings {
-    fn gather() -> Self {
+    fn gather(policy: Policy) -> Self {
         let mut findings = Self {
             kernel: Kernel::gather(),
             limits: Limits {
@@ -194,6 +232,8 @@ impl Findings {
             },
             sandbox: Sandbox::gather(),
             ring: Found::gather(),
+            poll: FoundPoll::gather(),
+            backend: Chosen::gather(policy),
             advice: Vec::new(),
         };
         findings.advice = findings.advise();
@@ -319,12 +359,8 @@ impl Found {
 
     fn granted(ring: &Ring) -> Self {
         let report = ring.report();
-        let operations = ring.probe().ok().map(|probe| {
-            let name = |opcode: Opcode| opcode.name().unwrap_or("?").to_ascii_lowercase();
-            Operations(
-                USED.iter().map(|&opcode| (name(opcode), probe.is_supported(opcode))).collect(),
-            )
-        });
+        let operations =
+            ring.probe().ok().map(|probe| Operations::used(|opcode| probe.is_supported(opcode)));
         Self::Granted {
             available: Yes,
             sq_entries: report.sq_entries,
@@ -347,6 +383,46 @@ impl Found {
             hint: error.hint(),
             steps: error.steps().iter().map(Step::from).collect(),
         }
+    }
+}
+
+impl FoundPoll {
+    /// Has a driver without a ring do something.
+    fn gather() -> Self {
+        let attempt = || -> io::Result<Operations> {
+            let (backend, _) = Auto::new(Policy::Poll, Ring::builder())?;
+            let operations = Operations::used(|opcode| backend.supports(opcode));
+            let driver = Driver::new(backend);
+            let mut nop = driver.nop();
+            loop {
+                driver.turn(Wait::Forever)?;
+                if let Some(result) = nop.try_take() {
+                    return result.map(|_| operations);
+                }
+            }
+        };
+        match attempt() {
+            Ok(operations) => Self::Works { available: Yes, operations },
+            Err(error) => Self::Fails { available: No, error: error.to_string() },
+        }
+    }
+}
+
+impl Chosen {
+    fn gather(policy: Policy) -> Self {
+        let (auto, why) = match Auto::new(Policy::Auto, Ring::builder()) {
+            Ok((_, choice)) => {
+                let why = choice.refusal().map(|refusal| refusal.to_string());
+                (Some(choice.name()), why.unwrap_or_else(|| "the kernel grants a ring".into()))
+            }
+            Err(error) => (None, error.to_string()),
+        };
+        let wanted = match policy {
+            Policy::Uring => "uring",
+            Policy::Poll => "poll",
+            _ => "auto",
+        };
+        Self { auto, why, wanted }
     }
 }
 
@@ -400,7 +476,7 @@ impl fmt::Display for Limit {
 
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kernel, limits, sandbox, ring, advice } = self;
+        let Self { kernel, limits, sandbox, ring, poll, backend, advice } = self;
         writeln!(f, "system")?;
         row(f, "kernel", &kernel.release)?;
         row(f, "architecture", &kernel.architecture)?;
@@ -428,6 +504,10 @@ impl fmt::Display for Findings {
         )?;
         writeln!(f, "\nring")?;
         write!(f, "{ring}")?;
+        writeln!(f, "\npoll")?;
+        write!(f, "{poll}")?;
+        writeln!(f, "\nbackend")?;
+        write!(f, "{backend}")?;
         writeln!(f, "\nwhat to change")?;
         if advice.is_empty() {
             writeln!(f, "  nothing: the kernel granted the best configuration")?;
@@ -436,6 +516,40 @@ impl fmt::Display for Findings {
             writeln!(f, "  {sentence}")?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Operations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let with = |wanted| {
+            let named = self.0.iter().filter(move |(_, has)| *has == wanted);
+            named.map(|(name, _)| name.as_str())
+        };
+        words(f, "operations", with(true))?;
+        words(f, "  not supported", with(false))
+    }
+}
+
+impl fmt::Display for FoundPoll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Works { operations, .. } => {
+                row(f, "available", "yes")?;
+                write!(f, "{operations}")
+            }
+            Self::Fails { error, .. } => {
+                row(f, "available", "no")?;
+                row(f, "error", error)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Chosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        row(f, "auto chooses", self.auto.unwrap_or("none"))?;
+        row(f, "why", &self.why)?;
+        row(f, "SAKIA_DRIVER", format_args!("asks for {}", self.wanted))
     }
 }
 
@@ -469,15 +583,7 @@ impl fmt::Display for Found {
                 words(f, "features", features.iter().copied())?;
                 match operations {
                     None => row(f, "operations", "the kernel does not tell")?,
-                    Some(Operations(all)) => {
-                        let with = |wanted| {
-                            all.iter()
-                                .filter(move |(_, has)| *has == wanted)
-                                .map(|(name, _)| name.as_str())
-                        };
-                        words(f, "operations", with(true))?;
-                        words(f, "  not supported", with(false))?;
-                    }
+                    Some(operations) => write!(f, "{operations}")?,
                 }
                 steps
             }

@@ -7,8 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use anyhow::Context;
-use sakia_driver::Counters;
-use sakia_ring::SetupError;
+use sakia_driver::{Choice, Counters};
 use serde::Serialize;
 use serde::ser::Serializer;
 
@@ -25,7 +24,7 @@ pub enum Format {
 
 /// The sums, and what it took.
 #[derive(Clone, Copy, Debug)]
-pub struct Summary {
+pub struct Summary<'a> {
     /// Inputs that were summed.
     pub files: u64,
     /// Inputs that failed.
@@ -34,10 +33,12 @@ pub struct Summary {
     pub elapsed: Duration,
     pub reads: u64,
     pub shape: Shape,
+    /// The backend.
+    pub choice: &'a Choice,
     pub counters: Counters,
 }
 
-impl Summary {
+impl Summary<'_> {
     fn bytes_per_s(&self) -> f64 {
         self.total.bytes as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
@@ -82,12 +83,15 @@ enum Line<'a> {
         block_bytes: usize,
         depth: usize,
         driver: &'a str,
+        /// Why there is no ring, if that led to the choice of the driver.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        refusal: Option<String>,
         #[serde(serialize_with = "by_name")]
-        counters: Counters,
+        counters: &'a Counters,
     },
 }
 
-fn by_name<S: Serializer>(counters: &Counters, serializer: S) -> Result<S::Ok, S::Error> {
+fn by_name<S: Serializer>(counters: &&Counters, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(counters.iter())
 }
 
@@ -121,20 +125,24 @@ impl<W: Write> Output<W> {
         self.line(&Line::Error { path: Some(Member(name)), operation, errno, message })
     }
 
-    /// The reason why there is no ring.
-    pub fn refusal(&mut self, error: &SetupError) -> anyhow::Result<()> {
+    /// The reason why nothing can be read.
+    pub fn no_backend(
+        &mut self,
+        operation: &str,
+        errno: Option<i32>,
+        message: String,
+    ) -> anyhow::Result<()> {
         if self.format == Format::Human {
             return Ok(());
         }
-        let (errno, message) = (error.raw_os_error(), error.to_string());
-        self.line(&Line::Error { path: None, operation: "io_uring_setup", errno, message })
+        self.line(&Line::Error { path: None, operation, errno, message })
     }
 
     /// The end: in JSON always; for people the total of several inputs, and the statistics if
     /// wanted.
     pub fn summary(
         &mut self,
-        summary: &Summary,
+        summary: &Summary<'_>,
         several: bool,
         statistics: bool,
     ) -> anyhow::Result<()> {
@@ -160,8 +168,9 @@ impl<W: Write> Output<W> {
                     reads: summary.reads,
                     block_bytes: summary.shape.block_bytes,
                     depth: summary.shape.depth,
-                    driver: "uring",
-                    counters: summary.counters,
+                    driver: summary.choice.name(),
+                    refusal: summary.choice.refusal().map(|refusal| refusal.to_string()),
+                    counters: &summary.counters,
                 })?;
                 self.out.flush().context(STDOUT)
             }
@@ -214,7 +223,7 @@ impl fmt::Display for Size {
 }
 
 /// What the engine did.
-struct Statistics<'a>(&'a Summary);
+struct Statistics<'a>(&'a Summary<'a>);
 
 impl fmt::Display for Statistics<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -232,9 +241,13 @@ impl fmt::Display for Statistics<'_> {
         row("elapsed", &format!("{seconds:.6}"), format_args!("s"))?;
         row("rate", &format!("{rate:.3}"), format_args!("GiB/s"))?;
         row("reads", &summary.reads, format_args!("of {block}, up to {depth} at a time"))?;
+        if summary.choice.name() == "poll" {
+            row("driver", &"poll", format_args!("epoll and threads"))?;
+        }
         row("completions", &counters.completions, format_args!(""))?;
         row("enters", &counters.enters, format_args!("{} of them ready to sleep", counters.waits))?;
-        if mib >= 1.0 {
+        // The other backends make more calls than those that the driver counts.
+        if mib >= 1.0 && summary.choice.name() == "uring" {
             let calls = counters.enters as f64 / mib;
             row("system calls", &format!("{calls:.3}"), format_args!("per MiB (io_uring_enter)"))?;
         }

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use sakia_driver::{Driver, Fd, Uring};
+use sakia_driver::{Auto, Choice, Driver, Fd, Policy};
+use sakia_ring::{Ring, SetupError};
 
 use crate::engine::{Engine, Failure, Opened, Shape, Sum};
 use crate::exit::Exit;
-use crate::output::{Format, Output, Summary};
+use crate::output::{Format, Output, Summary, message};
 use crate::progress::Progress;
 use crate::signals::Signals;
 
@@ -29,7 +30,9 @@ pub struct Options {
     pub format: Format,
     /// Standard output is a terminal.
     pub to_terminal: bool,
-    /// Say in the end what the engine did.
+    /// Which backend to read with.
+    pub policy: Policy,
+    /// Say why there is no ring, and in the end what the engine did.
     pub statistics: bool,
     /// Draw a bar on standard error.
     pub progress: bool,
@@ -60,18 +63,22 @@ impl Input {
 pub fn run(options: &Options) -> anyhow::Result<Exit> {
     let mut output = Output::new(io::stdout().lock(), options.format, options.to_terminal);
     let (signals, interrupt) = Signals::watch().context("signals")?;
-    let driver = match Driver::uring() {
-        Ok(driver) => driver,
+    let (driver, choice) = match Auto::new(options.policy, Ring::builder()) {
+        Ok((backend, choice)) => (Driver::new(backend), choice),
         Err(error) => {
-            eprintln!("sakia: io_uring is not available: {error}");
-            output.refusal(&error)?;
+            report_refusal(&error, &mut output)?;
             return Ok(Exit::Failure);
         }
     };
+    if options.statistics
+        && let Some(refusal) = choice.refusal()
+    {
+        eprintln!("sakia: epoll and threads instead of io_uring: {refusal}");
+    }
     let interrupt = driver.adopt(interrupt);
     let engine = Engine::new(&driver, options.shape, open_device, Some(&interrupt));
     let mut work = Work { engine, progress: Progress::new(options.progress), output };
-    let result = work.run(options, &driver);
+    let result = work.run(options, &driver, &choice);
     work.progress.clear();
     drop(work);
     // What an interrupted engine left in flight is canceled; what does not end is given up.
@@ -80,6 +87,20 @@ pub fn run(options: &Options) -> anyhow::Result<Exit> {
         (End::Interrupted, Some(signal)) => Ok(Exit::Signal(signal)),
         (End::Interrupted, None) | (End::Errors, _) => Ok(Exit::Failure),
         (End::Complete, _) => Ok(Exit::Success),
+    }
+}
+
+/// Says why there is no backend such as was asked for.
+fn report_refusal<W: Write>(error: &io::Error, output: &mut Output<W>) -> anyhow::Result<()> {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<SetupError>()) {
+        Some(refusal) => {
+            eprintln!("sakia: io_uring is not available: {refusal}");
+            output.no_backend("io_uring_setup", refusal.raw_os_error(), refusal.to_string())
+        }
+        None => {
+            eprintln!("sakia: epoll is not available: {error}");
+            output.no_backend("epoll", error.raw_os_error(), message(error))
+        }
     }
 }
 
@@ -93,13 +114,18 @@ enum End {
 
 /// What the loop over the inputs uses.
 struct Work<'d, W: Write> {
-    engine: Engine<'d, Uring>,
+    engine: Engine<'d, Auto>,
     progress: Progress,
     output: Output<W>,
 }
 
 impl<W: Write> Work<'_, W> {
-    fn run(&mut self, options: &Options, driver: &Driver) -> anyhow::Result<End> {
+    fn run(
+        &mut self,
+        options: &Options,
+        driver: &Driver<Auto>,
+        choice: &Choice,
+    ) -> anyhow::Result<End> {
         let begin = Instant::now();
         let (mut total, mut files, mut errors) = (Sum::default(), 0u64, 0u64);
         let mut paths = options.inputs.iter().filter_map(|input| match input {
@@ -128,7 +154,7 @@ impl<W: Write> Work<'_, W> {
                 }
                 Err(Failure::Interrupted) => return Ok(End::Interrupted),
                 Err(Failure::Driver(error)) => {
-                    return Err(error).context("io_uring");
+                    return Err(error).context(format!("driver {}", choice.name()));
                 }
             }
         }
@@ -140,6 +166,7 @@ impl<W: Write> Work<'_, W> {
             elapsed: begin.elapsed(),
             reads: self.engine.reads(),
             shape: options.shape,
+            choice,
             counters: driver.counters(),
         };
         self.output.summary(&summary, options.inputs.len() > 1, options.statistics)?;
@@ -152,7 +179,7 @@ impl<W: Write> Work<'_, W> {
     }
 
     /// Sums standard input from where it stands, and leaves it at its end, as reading it would.
-    fn sum_stdin(&mut self, driver: &Driver) -> Result<Sum, Failure> {
+    fn sum_stdin(&mut self, driver: &Driver<Auto>) -> Result<Sum, Failure> {
         let clone = || io::stdin().as_fd().try_clone_to_owned();
         let failed = |error| Failure::Input("open", error);
         let mut file = File::from(clone().map_err(failed)?);
@@ -176,6 +203,6 @@ impl<W: Write> Work<'_, W> {
 }
 
 /// Opens a device that may block, such as a terminal, as every other program does.
-fn open_device(driver: &Driver, path: &Path) -> io::Result<Fd> {
+fn open_device(driver: &Driver<Auto>, path: &Path) -> io::Result<Fd> {
     File::open(path).map(|file| driver.adopt(OwnedFd::from(file)))
 }

@@ -9,6 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,8 +30,11 @@ use crate::time::Timers;
 const BATCH: usize = 32;
 
 thread_local! {
-    /// The runtime that the calling code runs in.
-    static CURRENT: RefCell<Option<Rc<Local>>> = const { RefCell::new(None) };
+    /// The runtime that the calling code runs in. It has no destructor, so that a runtime which another
+    /// thread-local holds can still end its tasks while the thread ends; nothing is left in it then,
+    /// since whoever enters leaves.
+    static CURRENT: RefCell<ManuallyDrop<Option<Rc<Local>>>> =
+        const { RefCell::new(ManuallyDrop::new(None)) };
     /// The address of its inbox, to tell it from others quickly; null outside.
     static CURRENT_REMOTE: Cell<*const Remote> = const { Cell::new(std::ptr::null()) };
 }
@@ -60,8 +64,7 @@ pub(crate) fn current() -> Rc<Local> {
 }
 
 pub(crate) fn try_current() -> Option<Rc<Local>> {
-    // A destructor of another thread-local may come here after this one is gone.
-    CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+    CURRENT.with(|current| Option::clone(&current.borrow()))
 }
 
 /// Makes a runtime the current one until dropped, when the one before is again.
@@ -84,17 +87,14 @@ impl Drop for Entered {
 
 fn set_current(local: Option<Rc<Local>>) -> Option<Rc<Local>> {
     let remote = local.as_ref().map_or(std::ptr::null(), |local| Arc::as_ptr(&local.remote));
-    let swap = |current: &RefCell<Option<Rc<Local>>>| current.replace(local);
-    // Gone only while the thread ends; then nothing is looked up any more either.
-    CURRENT_REMOTE.try_with(|cell| cell.set(remote)).ok();
-    CURRENT.try_with(swap).ok().flatten()
+    CURRENT_REMOTE.set(remote);
+    ManuallyDrop::into_inner(CURRENT.replace(ManuallyDrop::new(local)))
 }
 
 /// Puts a task that was woken where its thread will find it. Called on any thread.
 #[inline]
 fn schedule(remote: &Arc<Remote>, runnable: Runnable) {
-    let is_here = CURRENT_REMOTE.try_with(|cell| cell.get() == Arc::as_ptr(remote));
-    if is_here == Ok(true) {
+    if CURRENT_REMOTE.get() == Arc::as_ptr(remote) {
         CURRENT.with(|current| {
             let current = current.borrow();
             let local = current.as_ref().expect("set together with the inbox's address");

@@ -10,6 +10,9 @@ fn says_what_was_granted() {
     let ended = run(&mut sakia(["doctor"]));
     ended.assert_quiet_success();
     for name in [
+        "auto chooses        uring",
+        "the kernel grants a ring",
+        "asks for auto",
         "kernel",
         "architecture",
         "cpus",
@@ -52,4 +55,17 @@ fn says_the_same_in_json() {
     assert!(ring["sq_entries"].as_u64().unwrap() > 0);
     assert!(ring["flags"].as_array().unwrap().contains(&"DEFER_TASKRUN".into()));
     assert_eq!(ring["operations"]["read"], true);
+    assert_eq!(found["poll"]["available"], true);
+    assert_eq!(found["poll"]["operations"]["read"], true);
+    assert_eq!(found["backend"]["auto"], "uring");
+    assert_eq!(found["backend"]["wanted"], "auto");
+}
+
+#[test]
+fn says_what_the_environment_asks_for() {
+    for driver in ["uring", "poll"] {
+        let ended = run(sakia(["doctor", "--json"]).env("SAKIA_DRIVER", driver));
+        let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+        assert_eq!(found["backend"]["wanted"], driver);
+    }
 }

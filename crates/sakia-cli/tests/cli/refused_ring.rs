@@ -1,12 +1,19 @@
-//! A machine that offers no ring: one line that names the cause and the remedy.
+//! A machine that offers no ring: the work is done all the same, unless the ring was insisted on, and
+//! one line names the cause and the remedy.
 
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Ended, needs_ring, program_for_all, run, sakia, skip, without_privileges};
+use crate::support::{
+    Ended, TempDir, needs_ring, plain_sum, program_for_all, random_bytes, run, sakia, skip,
+    without_privileges,
+};
+
+const CALLS: [libc::c_long; 3] =
+    [libc::SYS_io_uring_setup, libc::SYS_io_uring_register, libc::SYS_io_uring_enter];
 
 /// Has the command find that `call` fails with `errno`, and everything else works.
 fn deny(command: &mut Command, call: libc::c_long, errno: i32) -> &mut Command {
@@ -49,10 +56,62 @@ fn assert_one_line(ended: &Ended, cause: &[&str]) {
     }
 }
 
+/// `sakia` that is to use the ring or nothing.
+fn insisting<const N: usize>(args: [&str; N]) -> Command {
+    let mut command = sakia(args);
+    command.env("SAKIA_DRIVER", "uring");
+    command
+}
+
+fn last_line(ended: &Ended) -> Value {
+    serde_json::from_str(ended.stdout.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn does_not_keep_it_from_summing() {
+    let directory = TempDir::new();
+    let bytes = random_bytes(1, 3_000_000);
+    let path = directory.file("file", &bytes);
+    let expected = [(plain_sum(&bytes), 3_000_000, path.to_str().unwrap())];
+    for call in CALLS {
+        for errno in [libc::EPERM, libc::ENOSYS] {
+            let ended = run(deny(sakia(["sum"]).arg(&path), call, errno));
+            assert_eq!((ended.code, &ended.rows()[..]), (Some(0), &expected[..]), "{ended:?}");
+            let (first, statistics) = ended.stderr.split_once('\n').unwrap();
+            let why = "sakia: epoll and threads instead of io_uring: io_uring_";
+            assert!(first.starts_with(why), "{ended:?}");
+            assert!(first.contains(&format!("(os error {errno})")), "{ended:?}");
+            assert!(!statistics.contains("io_uring"), "{ended:?}");
+            assert!(statistics.contains("driver               poll"), "{ended:?}");
+
+            let ended = run(deny(sakia(["sum", "--quiet"]).arg(&path), call, errno));
+            ended.assert_quiet_success();
+            assert_eq!(ended.rows(), expected);
+
+            let ended = run(deny(sakia(["sum", "--json"]).arg(&path), call, errno));
+            ended.assert_quiet_success();
+            let summary = last_line(&ended);
+            assert_eq!(summary["driver"], "poll");
+            assert_eq!(summary["sum"], expected[0].0);
+            let refusal = summary["refusal"].as_str().unwrap();
+            assert!(first.ends_with(refusal), "{refusal}");
+        }
+    }
+}
+
+#[test]
+fn is_not_mentioned_where_poll_was_asked_for() {
+    let mut command = sakia(["sum", "--json"]);
+    let ended = run(deny(command.env("SAKIA_DRIVER", "poll"), CALLS[0], libc::EPERM));
+    ended.assert_quiet_success();
+    let summary = last_line(&ended);
+    assert_eq!((&summary["driver"], summary.get("refusal")), (&"poll".into(), None));
+}
+
 #[test]
 fn filter_forbids_it() {
-    for call in [libc::SYS_io_uring_setup, libc::SYS_io_uring_register, libc::SYS_io_uring_enter] {
-        let ended = run(deny(&mut sakia(["sum"]), call, libc::EPERM));
+    for call in CALLS {
+        let ended = run(deny(&mut insisting(["sum"]), call, libc::EPERM));
         assert_one_line(
             &ended,
             &["(os error 1)", "a seccomp filter or security module forbids it", "; allow"],
@@ -63,8 +122,8 @@ fn filter_forbids_it() {
 
 #[test]
 fn filter_hides_it() {
-    for call in [libc::SYS_io_uring_setup, libc::SYS_io_uring_register, libc::SYS_io_uring_enter] {
-        let ended = run(deny(&mut sakia(["sum"]), call, libc::ENOSYS));
+    for call in CALLS {
+        let ended = run(deny(&mut insisting(["sum"]), call, libc::ENOSYS));
         assert_one_line(&ended, &["(os error 38)", "a seccomp filter hides it", "; use kernel"]);
         assert_eq!(ended.stdout, "");
     }
@@ -75,7 +134,26 @@ fn no_locked_memory_is_left() {
     needs_ring!();
     let (_copy, program) = program_for_all();
     let mut command = Command::new(program);
-    command.arg("sum");
+    command.args(["sum", "--json"]).stdin(Stdio::null()).env_remove("SAKIA_DRIVER");
+    no_locked_memory(&mut command);
+    without_privileges(&mut command);
+    let ended = run(&mut command);
+    ended.assert_quiet_success();
+    let summary = last_line(&ended);
+    if summary["driver"] == "uring" {
+        skip!("this kernel, or this user's privileges, know no limit on locked memory");
+    }
+    assert!(summary["refusal"].as_str().unwrap().contains("locked memory"), "{summary}");
+
+    let ended = run(command.env("SAKIA_DRIVER", "uring"));
+    assert_one_line(
+        &ended,
+        &["(os error 12)", "the limit on locked memory (0 KiB", "; raise it with `ulimit -l`"],
+    );
+}
+
+/// Leaves the command no memory to lock, unless it is privileged.
+fn no_locked_memory(command: &mut Command) {
     let limit = || {
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: a plain system call that reads the limit.
@@ -86,20 +164,11 @@ fn no_locked_memory_is_left() {
     };
     // SAFETY: between fork and exec the closure only makes a system call.
     unsafe { command.pre_exec(limit) };
-    without_privileges(&mut command);
-    let ended = run(&mut command);
-    if ended.code == Some(0) {
-        skip!("this kernel, or this user's privileges, know no limit on locked memory");
-    }
-    assert_one_line(
-        &ended,
-        &["(os error 12)", "the limit on locked memory (0 KiB", "; raise it with `ulimit -l`"],
-    );
 }
 
 #[test]
 fn is_told_in_json_too() {
-    let ended = run(deny(&mut sakia(["sum", "--json"]), libc::SYS_io_uring_setup, libc::EPERM));
+    let ended = run(deny(&mut insisting(["sum", "--json"]), libc::SYS_io_uring_setup, libc::EPERM));
     assert_one_line(&ended, &[]);
     let error: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!((&error["type"], &error["errno"]), (&"error".into(), &1.into()));
@@ -117,12 +186,18 @@ fn doctor_says_why_and_what_to_change() {
     assert!(seccomp.ends_with("filter"), "{seccomp:?}");
     let (_, advice) = ended.stdout.split_once("what to change\n").unwrap();
     assert!(advice.contains("allow io_uring_setup"), "{advice}");
+    let (_, backend) = ended.stdout.split_once("\nbackend\n").unwrap();
+    assert!(backend.contains("  auto chooses        poll\n"), "{backend}");
+    assert!(backend.contains("  why                 io_uring_setup: "), "{backend}");
 
     let ended = denied(&["doctor", "--json"]);
     assert_eq!(ended.code, Some(1));
     let found: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!((&found["ring"]["available"], &found["ring"]["errno"]), (&false.into(), &1.into()));
     assert_eq!(found["sandbox"]["seccomp"], "filter");
+    assert_eq!(found["poll"]["available"], true);
+    assert_eq!(found["backend"]["auto"], "poll");
+    assert_eq!(found["backend"]["why"], found["ring"]["error"]);
     assert!(found["ring"]["hint"].as_str().unwrap().contains("allow io_uring_setup"));
     assert_eq!(found["advice"].as_array().unwrap().len(), 1);
 }

@@ -1,5 +1,5 @@
-//! Sums are what plain additions give, whatever the size, the file system and the shape of the
-//! reads.
+//! Sums are what plain additions give, whatever the size, the file system, the shape of the reads and
+//! the backend.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,11 +9,44 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::support::{TempDir, needs_ring, plain_sum, random_bytes, skip, sum};
+use crate::support::{TempDir, needs_ring, plain_sum, random_bytes, sakia, skip, sum_on};
 
 const SIZES: [usize; 9] = [0, 1, 4095, 4096, 4097, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 8 << 20];
 
-fn every_size(directory: &TempDir) {
+/// Makes tests of these functions, on each backend.
+macro_rules! on_each_driver {
+    ($($name:ident)*) => {
+        mod uring {
+            $(
+                #[test]
+                fn $name() {
+                    super::needs_ring!();
+                    super::$name("uring");
+                }
+            )*
+        }
+        mod poll {
+            $(
+                #[test]
+                fn $name() {
+                    super::$name("poll");
+                }
+            )*
+        }
+    };
+}
+
+on_each_driver! {
+    of_every_size_where_the_build_is
+    of_every_size_in_memory
+    of_more_files_than_are_opened_ahead
+    of_a_sparse_file_are_zero
+    of_files_that_the_kernel_makes_up
+    of_a_file_that_changes_its_size
+    of_a_file_whose_name_is_not_text
+}
+
+fn every_size(driver: &str, directory: &TempDir) {
     let mut paths = Vec::new();
     let mut expected = Vec::new();
     for (seed, size) in SIZES.into_iter().enumerate() {
@@ -29,7 +62,7 @@ fn every_size(directory: &TempDir) {
     ] {
         let shape: Vec<OsString> = shape.iter().map(Into::into).collect();
         for (path, &expected) in paths.iter().zip(&expected) {
-            let ended = sum(shape.iter().chain([&path.clone().into()]));
+            let ended = sum_on(driver, shape.iter().chain([&path.clone().into()]));
             ended.assert_quiet_success();
             assert_eq!(
                 ended.rows(),
@@ -38,7 +71,7 @@ fn every_size(directory: &TempDir) {
             );
         }
         let all: Vec<OsString> = paths.iter().map(|path| path.clone().into()).collect();
-        let ended = sum(shape.iter().chain(&all));
+        let ended = sum_on(driver, shape.iter().chain(&all));
         ended.assert_quiet_success();
         let mut rows: Vec<_> = paths
             .iter()
@@ -51,25 +84,19 @@ fn every_size(directory: &TempDir) {
     }
 }
 
-#[test]
-fn of_every_size_where_the_build_is() {
-    needs_ring!();
-    every_size(&TempDir::new());
+fn of_every_size_where_the_build_is(driver: &str) {
+    every_size(driver, &TempDir::new());
 }
 
-#[test]
-fn of_every_size_in_memory() {
-    needs_ring!();
+fn of_every_size_in_memory(driver: &str) {
     let shm = Path::new("/dev/shm");
     if !shm.is_dir() {
         skip!("no /dev/shm");
     }
-    every_size(&TempDir::below(shm));
+    every_size(driver, &TempDir::below(shm));
 }
 
-#[test]
-fn of_more_files_than_are_opened_ahead() {
-    needs_ring!();
+fn of_more_files_than_are_opened_ahead(driver: &str) {
     let directory = TempDir::new();
     let mut expected = Vec::new();
     let paths: Vec<_> = (0..200)
@@ -79,7 +106,7 @@ fn of_more_files_than_are_opened_ahead() {
             directory.file(format!("{number}"), &bytes)
         })
         .collect();
-    let ended = sum(&paths);
+    let ended = sum_on(driver, &paths);
     ended.assert_quiet_success();
     let rows = ended.rows();
     assert_eq!(rows.len(), paths.len() + 1);
@@ -88,21 +115,17 @@ fn of_more_files_than_are_opened_ahead() {
     }
 }
 
-#[test]
-fn of_a_sparse_file_are_zero() {
-    needs_ring!();
+fn of_a_sparse_file_are_zero(driver: &str) {
     let directory = TempDir::new();
     let path = directory.file("sparse", b"");
     fs::File::options().write(true).open(&path).unwrap().set_len(300 << 20).unwrap();
-    let ended = sum([&path]);
+    let ended = sum_on(driver, [&path]);
     ended.assert_quiet_success();
     assert_eq!(ended.rows()[0].0, 0);
     assert_eq!(ended.rows()[0].1, 300 << 20);
 }
 
-#[test]
-fn of_files_that_the_kernel_makes_up() {
-    needs_ring!();
+fn of_files_that_the_kernel_makes_up(driver: &str) {
     // Without a size; larger than a block; with a size that is not the length.
     let paths = [
         "/proc/version",
@@ -115,16 +138,14 @@ fn of_files_that_the_kernel_makes_up() {
             eprintln!("{path} is not there, or not for us");
             continue;
         };
-        let ended = sum([path, "--block", "4K"]);
+        let ended = sum_on(driver, [path, "--block", "4K"]);
         ended.assert_quiet_success();
         assert_eq!(ended.rows(), [(plain_sum(&bytes), bytes.len() as u64, path)]);
     }
 }
 
 /// Whatever is read, growing and shrinking is no error.
-#[test]
-fn of_a_file_that_changes_its_size() {
-    needs_ring!();
+fn of_a_file_that_changes_its_size(driver: &str) {
     const LEN: u64 = 4 << 20;
     let directory = TempDir::new();
     let path = directory.file("file", &random_bytes(1, LEN as usize));
@@ -141,7 +162,7 @@ fn of_a_file_that_changes_its_size() {
         }
     });
     for _ in 0..50 {
-        let ended = sum([path.as_os_str(), "--block".as_ref(), "64K".as_ref()]);
+        let ended = sum_on(driver, [path.as_os_str(), "--block".as_ref(), "64K".as_ref()]);
         ended.assert_quiet_success();
         assert!(ended.rows()[0].1 <= 2 * LEN);
     }
@@ -149,12 +170,11 @@ fn of_a_file_that_changes_its_size() {
     writer.join().unwrap();
 }
 
-#[test]
-fn of_a_file_whose_name_is_not_text() {
-    needs_ring!();
+fn of_a_file_whose_name_is_not_text(driver: &str) {
     let directory = TempDir::new();
     let path = directory.file(OsString::from_vec(b"a\xff".into()), b"ab");
-    let output = crate::support::sakia(["sum", "-q"]).arg(&path).output().unwrap();
+    let mut command = sakia(["sum", "-q"]);
+    let output = command.arg(&path).env("SAKIA_DRIVER", driver).output().unwrap();
     assert!(output.status.success());
     // As it is, where no terminal is to be protected.
     assert!(output.stdout.ends_with(b"a\xff\n"), "{output:?}");

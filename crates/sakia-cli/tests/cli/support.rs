@@ -112,10 +112,10 @@ pub fn plain_sum(bytes: &[u8]) -> u64 {
     bytes.iter().map(|&byte| u64::from(byte)).sum()
 }
 
-/// `sakia` with these arguments and nothing on standard input.
+/// `sakia` with these arguments and nothing on standard input. It chooses the backend by itself.
 pub fn sakia<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sakia"));
-    command.args(args).stdin(Stdio::null());
+    command.args(args).stdin(Stdio::null()).env_remove("SAKIA_DRIVER");
     command
 }
 
@@ -165,6 +165,11 @@ impl Ended {
 /// Runs `sakia sum --quiet` with further arguments.
 pub fn sum<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ended {
     run(sakia(["sum", "--quiet"]).args(args))
+}
+
+/// As [`sum`], with a backend.
+pub fn sum_on<S: AsRef<OsStr>>(driver: &str, args: impl IntoIterator<Item = S>) -> Ended {
+    run(sakia(["sum", "--quiet"]).args(args).env("SAKIA_DRIVER", driver))
 }
 
 pub fn run(command: &mut Command) -> Ended {

@@ -25,6 +25,16 @@ fn wrong_usage_exits_with_2() {
 }
 
 #[test]
+fn unknown_driver_is_wrong_usage() {
+    for args in [&["sum"][..], &["doctor"]] {
+        let ended = run(sakia(args).env("SAKIA_DRIVER", "nonsense"));
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{args:?}");
+        let says = "error: SAKIA_DRIVER=nonsense is none of auto, uring, poll\n";
+        assert!(ended.stderr.starts_with(says), "{args:?}: {ended:?}");
+    }
+}
+
+#[test]
 fn help_is_short_or_long() {
     for command in [&["sum"][..], &["doctor"]] {
         let (short, long) = (run(sakia(command).arg("-h")), run(sakia(command).arg("--help")));

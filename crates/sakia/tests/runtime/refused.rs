@@ -1,0 +1,377 @@
+//! Machines that refuse the ring, or some of it: programs run all the same, and one line says why.
+//!
+//! Each scene is a process of its own, since what is taken from it does not come back. The scene of
+//! the sysctl changes the whole machine for a moment, so it is played only with `SAKIA_TEST_SYSCTL`
+//! in the environment.
+
+use std::error::Error;
+use std::fs::File;
+use std::future::pending;
+use std::io;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit};
+use sakia::io::{PipeReader, pipe};
+use sakia::time::{sleep, timeout};
+use sakia::{Runtime, spawn, spawn_blocking, spawn_on, yield_now};
+use sakia_driver::Policy;
+use sakia_ring::{Opcode, Restriction, Ring, SetupError};
+
+use self::children::forbid;
+
+const IO_URING_SETUP: u32 = 425;
+const IO_URING_ENTER: u32 = 426;
+const IO_URING_REGISTER: u32 = 427;
+const SYSCTL: &str = "/proc/sys/kernel/io_uring_disabled";
+
+#[test]
+fn a_filter_that_forbids() {
+    children::run("seccomp_eperm");
+}
+
+#[test]
+fn a_filter_that_hides() {
+    children::run("seccomp_enosys");
+}
+
+#[test]
+fn a_filter_that_forbids_entering_only() {
+    children::run("seccomp_enter");
+}
+
+#[test]
+fn a_filter_that_forbids_registration_only() {
+    children::run("seccomp_register");
+}
+
+#[test]
+fn no_locked_memory() {
+    children::run("no_locked_memory");
+}
+
+#[test]
+fn closed_by_the_administrator() {
+    if std::env::var_os("SAKIA_TEST_SYSCTL").is_none() {
+        // The one skip that is always allowed: others may be using rings on this machine.
+        return eprintln!("SKIP closed_by_the_administrator: SAKIA_TEST_SYSCTL is not set");
+    }
+    children::run("sysctl");
+}
+
+#[test]
+fn an_unknown_driver_is_refused_with_the_known_ones() {
+    children::run("unknown_driver");
+}
+
+/// A bit of everything: tasks on two threads, time, a pipe, a file, a read that is given up.
+async fn program() {
+    let (mut reader, mut writer) = pipe().unwrap();
+    let writing = spawn(async move {
+        sleep(Duration::from_millis(1)).await;
+        writer.write_all(vec![7; 300_000]).await.0.unwrap();
+        writer.close().await.unwrap();
+    });
+    let (result, bytes) = reader.read_to_end(Vec::new()).await;
+    assert_eq!(result.unwrap(), 300_000);
+    assert!(bytes.iter().all(|&byte| byte == 7));
+    writing.await.unwrap();
+
+    let path = std::env::current_exe().unwrap();
+    let mut file = PipeReader::from_fd(File::open(&path).unwrap().into());
+    let (result, start) = file.read(vec![0; 4096]).await;
+    assert_eq!(result.unwrap(), 4096);
+    assert!(start.starts_with(b"\x7fELF"));
+    file.close().await.unwrap();
+
+    let (mut reader, _writer) = pipe().unwrap();
+    let read = timeout(Duration::from_millis(1), reader.read(vec![0; 8])).await;
+    assert!(read.is_err(), "nothing was written");
+    let elsewhere = spawn_on(1, || async {
+        yield_now().await;
+        spawn_blocking(|| 5).await.unwrap()
+    });
+    assert_eq!(elsewhere.await.unwrap(), 5);
+}
+
+/// Runs the program, and gives its driver's name and the line that says why.
+fn run_program() -> (&'static str, String) {
+    let runtime = Runtime::builder().threads(2).build().unwrap();
+    runtime.spawn(pending::<()>()).detach(); // ends with the runtime
+    runtime.block_on(program());
+    let choice = runtime.choice();
+    let why = choice.to_string();
+    assert_eq!(why.lines().count(), 1, "{why}");
+    assert_eq!(choice.refusal().is_some(), choice.name() == "poll");
+    let counters = runtime.counters();
+    assert_eq!((counters.leaked, counters.stale), (0, 0));
+    (choice.name(), why)
+}
+
+/// There is no ring; programs run, and only those that insist on it are refused.
+fn assert_refused(call: &str, errno: i32, remedy: &str) {
+    let (name, why) = run_program();
+    assert_eq!(name, "poll");
+    assert!(why.starts_with(&format!("poll: {call}")) && why.contains(remedy), "{why}");
+    let Err(error) = Runtime::builder().backend(Policy::Uring).build() else {
+        panic!("there is a ring")
+    };
+    let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<SetupError>());
+    let refusal = refusal.unwrap_or_else(|| panic!("{error}"));
+    assert!(refusal.is_refusal() && refusal.source().is_some());
+    assert_eq!(refusal.raw_os_error(), Some(errno), "{error}");
+    assert_eq!(why, format!("poll: {error}"));
+}
+
+fn seccomp(call: u32, errno: i32, failed: &str, remedy: &str) -> Result<(), String> {
+    forbid(call, errno)?;
+    assert_refused(failed, errno, remedy);
+    Ok(())
+}
+
+fn scene_seccomp_eperm() -> Result<(), String> {
+    seccomp(IO_URING_SETUP, libc::EPERM, "io_uring_setup: ", "allow io_uring_setup")
+}
+
+fn scene_seccomp_enosys() -> Result<(), String> {
+    seccomp(IO_URING_SETUP, libc::ENOSYS, "io_uring_setup: ", "use kernel 6.1 or later")
+}
+
+fn scene_seccomp_enter() -> Result<(), String> {
+    seccomp(IO_URING_ENTER, libc::EPERM, "io_uring_enter: ", "allow io_uring_setup")
+}
+
+fn scene_seccomp_register() -> Result<(), String> {
+    let call = "io_uring_register(ENABLE_RINGS): ";
+    seccomp(IO_URING_REGISTER, libc::EPERM, call, "allow io_uring_setup")
+}
+
+/// Becomes a user who owns nothing.
+fn drop_privileges() {
+    const NOBODY: u32 = 65_534;
+    // SAFETY: take no memory; this process has one thread.
+    unsafe {
+        if libc::geteuid() == 0 {
+            let dropped = libc::setgid(NOBODY) == 0 && libc::setuid(NOBODY) == 0;
+            assert!(dropped, "setuid: {}", io::Error::last_os_error());
+        }
+    }
+}
+
+fn scene_no_locked_memory() -> Result<(), String> {
+    let limit = Rlimit { current: Some(0), maximum: Some(0) };
+    rustix::process::setrlimit(Resource::Memlock, limit).unwrap();
+    drop_privileges();
+    match Ring::builder().build() {
+        Ok(ring) => {
+            drop(ring);
+            assert_eq!(run_program().0, "uring");
+            Err("rings are not charged to the limit on locked memory (kernels 5.12 to 6.13), or \
+                 CAP_IPC_LOCK is held"
+                .into())
+        }
+        Err(_) => {
+            assert_refused("io_uring_setup: ", libc::ENOMEM, "locked memory (0 KiB");
+            Ok(())
+        }
+    }
+}
+
+/// Sets the sysctl back in the end.
+struct Sysctl(String);
+
+impl Sysctl {
+    fn set(value: &str) -> Result<Self, String> {
+        let before =
+            std::fs::read_to_string(SYSCTL).map_err(|error| format!("{SYSCTL}: {error}"))?;
+        std::fs::write(SYSCTL, value).map_err(|error| format!("{SYSCTL}: {error}"))?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Sysctl {
+    fn drop(&mut self) {
+        std::fs::write(SYSCTL, &self.0).expect("it could be set before");
+    }
+}
+
+fn scene_sysctl() -> Result<(), String> {
+    let closed = Sysctl::set("2")?;
+    let built = Runtime::new();
+    let insisting = Runtime::builder().backend(Policy::Uring).build();
+    drop(closed); // others on this machine want their rings back
+    let runtime = built.unwrap();
+    let error = insisting.err().unwrap();
+    let why = runtime.choice().to_string();
+    assert_eq!(why, format!("poll: {error}"));
+    // The remedy was looked up when it was printed, after the sysctl was back.
+    assert!(why.starts_with("poll: io_uring_setup: ") && why.contains("(os error 1)"), "{why}");
+    runtime.block_on(async {
+        let (mut reader, mut writer) = pipe().unwrap();
+        writer.write_all("through").await.0.unwrap();
+        assert_eq!(reader.read(vec![0; 7]).await.1, b"through");
+    });
+    Ok(())
+}
+
+fn scene_unknown_driver() -> Result<(), String> {
+    // SAFETY: this process has one thread.
+    unsafe { std::env::set_var("SAKIA_DRIVER", "nonsense") };
+    let error = Runtime::new().err().unwrap();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    assert_eq!(error.to_string(), "SAKIA_DRIVER=nonsense is none of auto, uring, poll");
+    // Who says what is wanted does not ask the environment.
+    drop(Runtime::builder().backend(Policy::Auto).build().unwrap());
+    for (value, name) in [("poll", "poll"), ("", "uring"), ("auto", "uring"), ("uring", "uring")] {
+        // SAFETY: as above: drivers without a ring start their threads when there is work.
+        unsafe { std::env::set_var("SAKIA_DRIVER", value) };
+        match Runtime::new() {
+            Ok(runtime) if runtime.choice().refusal().is_none() => {
+                assert_eq!(runtime.choice().name(), name);
+            }
+            Ok(runtime) => return Err(runtime.choice().to_string()),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    Ok(())
+}
+
+/// Operations that the kernel lacks, as far as a restricted ring can tell. What a program cannot do
+/// without are those that it asks for itself.
+#[test]
+fn a_ring_without_some_operations() {
+    const NEEDED: [Opcode; 5] =
+        [Opcode::NOP, Opcode::READ, Opcode::WRITE, Opcode::POLL_ADD, Opcode::ASYNC_CANCEL];
+    const REGISTERS: u8 = 21; // those of 5.18, for each later kernel knows them
+    if let Err(error) = Ring::builder().build() {
+        return children::announce_skip(&error.to_string());
+    }
+    let build = |more: &[Opcode], registers: u8| {
+        let opcodes = NEEDED.iter().chain(more).map(|&opcode| Restriction::Opcode(opcode));
+        let registers = (0..registers).map(Restriction::Register);
+        let allowed = opcodes.chain(registers).chain([Restriction::FlagsAllowed(0xff)]);
+        let ring = Ring::builder().restrict(allowed);
+        Runtime::builder().threads(2).ring(ring).build().unwrap()
+    };
+    for (more, registers) in [
+        (&[Opcode::CLOSE, Opcode::MSG_RING, Opcode::STATX][..], REGISTERS),
+        (&[Opcode::CLOSE, Opcode::MSG_RING], 0),
+        (&[Opcode::CLOSE], REGISTERS),
+        (&[Opcode::CLOSE], 0),
+    ] {
+        let runtime = build(more, registers);
+        assert_eq!(runtime.choice().to_string(), "uring");
+        runtime.block_on(program());
+    }
+}
+
+/// Processes of their own.
+///
+/// The test binary runs itself with the name of a scene in the environment. A function that the
+/// loader calls before `main` finds it and plays the scene: there, the process has one thread, which
+/// libtest would not leave it.
+pub mod children {
+    use std::io;
+    use std::panic::catch_unwind;
+    use std::process::{Command, Stdio, exit};
+
+    const SCENE: &str = "SAKIA_RUNTIME_SCENE";
+    /// How the process of a scene ends that cannot say anything on this machine; its last line of
+    /// output is the reason.
+    const SKIPPED: i32 = 77;
+
+    /// A scene: `Err` is the reason to skip.
+    type Scene = fn() -> Result<(), String>;
+
+    const SCENES: &[(&str, Scene)] = &[
+        ("seccomp_eperm", super::scene_seccomp_eperm),
+        ("seccomp_enosys", super::scene_seccomp_enosys),
+        ("seccomp_enter", super::scene_seccomp_enter),
+        ("seccomp_register", super::scene_seccomp_register),
+        ("no_locked_memory", super::scene_no_locked_memory),
+        ("sysctl", super::scene_sysctl),
+        ("unknown_driver", super::scene_unknown_driver),
+        ("fork_uring", crate::teardown::scene_fork_uring),
+        ("fork_poll", crate::teardown::scene_fork_poll),
+    ];
+
+    /// Says that a test cannot say anything on this machine. Fails it instead when
+    /// `SAKIA_DENY_SKIPS` is set.
+    pub fn announce_skip(reason: &str) {
+        let name = std::thread::current().name().unwrap_or("?").to_owned();
+        let denied = std::env::var_os("SAKIA_DENY_SKIPS").is_some();
+        assert!(!denied, "skips are denied, and {name} must skip: {reason}");
+        eprintln!("SKIP {name}: {reason}");
+    }
+
+    /// Runs a scene in a process of its own.
+    pub fn run(scene: &str) {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .env(SCENE, scene)
+            .env_remove("SAKIA_DRIVER")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        match output.status.code() {
+            Some(0) => {}
+            Some(SKIPPED) => announce_skip(stdout.trim()),
+            _ => panic!("scene {scene}: {}\n{stdout}\n{stderr}", output.status),
+        }
+    }
+
+    /// Makes a system call of this process fail with `errno` from now on.
+    pub fn forbid(call: u32, errno: i32) -> Result<(), String> {
+        let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+        let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+        let mut program = [
+            // The number of the call is the first field of what a filter sees.
+            statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
+            libc::sock_filter { jf: 1, ..statement(equal, call) },
+            statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32),
+            statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        let check = |what, result| match result {
+            0 => Ok(()),
+            _ => Err(format!("{what}: {}", io::Error::last_os_error())),
+        };
+        // SAFETY: takes numbers only.
+        let result = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+        check("PR_SET_NO_NEW_PRIVS", result)?;
+        // SAFETY: a filter of four instructions that outlives the call, which copies it.
+        check("PR_SET_SECCOMP", unsafe {
+            let mode = libc::SECCOMP_MODE_FILTER;
+            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program, 0, 0)
+        })
+    }
+
+    /// Called before `main`.
+    #[used]
+    // SAFETY: the section holds the addresses of functions that are called in turn, with arguments
+    // that this one ignores.
+    #[unsafe(link_section = ".init_array")]
+    static PLAY: extern "C" fn() = play;
+
+    /// Plays the scene that this process was started for, and ends it; nothing in any other process.
+    extern "C" fn play() {
+        let Ok(name) = std::env::var(SCENE) else {
+            return;
+        };
+        let result = catch_unwind(|| {
+            let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
+            assert_eq!(threads, 1, "the process of a scene has one thread");
+            let known = SCENES.iter().find(|(known, _)| *known == name);
+            let (_, scene) = known.unwrap_or_else(|| panic!("no scene {name}"));
+            scene()
+        });
+        match result {
+            Ok(Ok(())) => exit(0),
+            Ok(Err(reason)) => {
+                println!("{reason}");
+                exit(SKIPPED)
+            }
+            Err(_) => exit(1),
+        }
+    }
+}
