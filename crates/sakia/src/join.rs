@@ -140,16 +140,27 @@ impl fmt::Display for JoinError {
 impl std::error::Error for JoinError {}
 
 pin_project! {
-    /// Keeps a panic of the future within its task.
+    /// Keeps a panic of the future within its task, one of its destructor too.
     pub(crate) struct Contain<F> {
+        // `None` only while this is dropped.
         #[pin]
-        future: F,
+        future: Option<F>,
+    }
+
+    impl<F> PinnedDrop for Contain<F> {
+        fn drop(this: Pin<&mut Self>) {
+            let mut future = this.project().future;
+            // Nobody is left to be told. What the panic hook prints is all there is.
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| future.set(None))) {
+                std::mem::forget(payload); // it may have a destructor like that itself
+            }
+        }
     }
 }
 
 impl<F> Contain<F> {
     pub(crate) fn new(future: F) -> Self {
-        Self { future }
+        Self { future: Some(future) }
     }
 }
 
@@ -158,7 +169,7 @@ impl<F: Future> Future for Contain<F> {
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let future = self.project().future;
+        let future = self.project().future.as_pin_mut().expect("it is not being dropped");
         // The future is never polled again after a panic, so nobody sees it half-changed.
         match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
             Ok(poll) => poll.map(Ok),

@@ -4,7 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Lets other tasks and the driver run before it goes on.
+/// Lets the other tasks that are ready run before it goes on, and the driver when it is its turn: after
+/// at most 32 tasks.
 ///
 /// ```
 /// sakia::block_on(async {

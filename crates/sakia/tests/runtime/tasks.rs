@@ -101,3 +101,36 @@ fn tasks_run_on_the_thread_they_are_started_on() {
         }
     });
 }
+
+/// A value whose destructor panics.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("a destructor");
+    }
+}
+
+#[test]
+fn a_destructor_that_panics_ends_its_task_only() {
+    let runtime = Runtime::new().unwrap();
+    let start = |is_polled: bool| {
+        let bomb = Bomb;
+        let task = runtime.spawn(async move {
+            pending::<()>().await;
+            drop(bomb);
+        });
+        if is_polled {
+            runtime.block_on(yield_now());
+        }
+        task
+    };
+    // Dropped by an abort, with the runtime after it has waited, and before it was ever polled.
+    let mut aborted = start(true);
+    aborted.abort();
+    assert!(runtime.block_on(aborted).unwrap_err().is_canceled());
+    start(true).detach();
+    start(false).detach();
+    drop(runtime);
+    block_on(yield_now());
+}
