@@ -285,7 +285,7 @@ mod tests {
             instructions_per_op: Err(anyhow::anyhow!("does not build")),
             wall_ns_per_op: Ok(times),
         };
-        let cells = || vec![good(15.0), good(10.0), bad(), good(1.0), good(1.0)];
+        let cells = || vec![good(15.0), good(10.0), bad(), good(1.0), good(1.0), good(1.0)];
         let table = OPERATIONS.map(|operation| (cells(), operation));
         let text = as_tables(&table);
         assert!(text.contains("1.50 miss"), "{text}");
