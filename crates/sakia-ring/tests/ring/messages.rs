@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sakia_ring::{Kernel, Ring, Sqe, send_message};
 
-use crate::support::{PATIENCE, assert_works, complete, errno_of, push, push_nops, skip};
+use crate::support::{PATIENCE, assert_works, complete, enter, errno_of, push, push_nops, skip};
 
 /// Sends from this thread, to a ring whose owner expects it.
 fn send(target: BorrowedFd<'_>, user_data: u64, result: i32) -> Result<(), Option<Errno>> {
@@ -68,7 +68,7 @@ fn a_plain_thread_wakes_a_waiting_ring() {
         }
     });
     for number in 0..100 {
-        let entered = ring.enter(1, Some(PATIENCE)).unwrap();
+        let entered = enter(&mut ring, 1, Some(PATIENCE));
         assert!(!entered.timed_out);
         let message = complete(&mut ring, 1)[0];
         assert_eq!((message.user_data, message.res), (number, number as i32 + 1));

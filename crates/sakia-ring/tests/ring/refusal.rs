@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit};
 use sakia_ring::{Ring, SetupError};
 
 use crate::children;
-use crate::support::{assert_works, skip};
+use crate::support::{assert_works, enter, skip};
 
 /// The same number on every architecture that is younger than these calls.
 const IO_URING_SETUP: u32 = 425;
@@ -147,7 +147,7 @@ pub fn no_locked_memory() -> Result<(), String> {
             }
             // The rings are not charged, but the page for waits is.
             assert!(steps.iter().all(|step| step.errno == libc::ENOMEM), "{steps:?}");
-            assert!(ring.enter(1, Some(Duration::ZERO)).unwrap().timed_out);
+            assert!(enter(&mut ring, 1, Some(Duration::ZERO)).timed_out);
         }
         Err(error) => {
             assert_refusal(&error, "io_uring_setup:", libc::ENOMEM, "locked memory (0 KiB");

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use sakia_ring::{Cqe, Host, Opcode, Position, Ring, Sqe};
+use sakia_ring::{Cqe, Entered, Host, Opcode, Position, Ring, Sqe};
 
 /// Ends the calling test, which cannot say anything on this machine. Fails it instead when
 /// `SAKIA_DENY_SKIPS` is set.
@@ -48,6 +48,17 @@ pub fn push_nops<H: Host>(ring: &mut Ring<H>, user_data: impl IntoIterator<Item 
     }
 }
 
+/// Enters, once more when it is interrupted: the kernel interrupts waits for reasons of its own too, such
+/// as a new worker. An enter that consumed something is not an error then, so nothing is consumed twice.
+pub fn enter<H: Host>(ring: &mut Ring<H>, min_complete: u32, timeout: Option<Duration>) -> Entered {
+    loop {
+        match ring.enter(min_complete, timeout) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            result => return result.unwrap(),
+        }
+    }
+}
+
 /// Enters until `count` completions were reaped, and returns them in their order.
 pub fn complete<H: Host>(ring: &mut Ring<H>, count: usize) -> Vec<Cqe> {
     let start = Instant::now();
@@ -58,11 +69,7 @@ pub fn complete<H: Host>(ring: &mut Ring<H>, count: usize) -> Vec<Cqe> {
         let reaped = ring.reap(&mut chunk[..room]);
         all.extend_from_slice(&chunk[..reaped]);
         if all.len() < count && ring.cq_ready() == 0 {
-            match ring.enter(1, Some(Duration::from_secs(1))) {
-                // The kernel interrupts waits for reasons of its own too, such as a new worker.
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                result => drop(result.unwrap()),
-            }
+            enter(ring, 1, Some(Duration::from_secs(1)));
         }
         assert!(start.elapsed() < PATIENCE, "{count} awaited, got {all:?}");
     }

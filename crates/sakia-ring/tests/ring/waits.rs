@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sakia_ring::{Ring, Sqe};
 
-use crate::support::{PATIENCE, complete, push, push_nops, reap_all, skip};
+use crate::support::{PATIENCE, complete, enter, push, push_nops, reap_all, skip};
 
 const MOMENT: Duration = Duration::from_millis(5);
 
@@ -31,7 +31,7 @@ fn registered_waits_are_granted() {
 fn nothing_comes_in_time() {
     for mut ring in both() {
         for timeout in [Duration::ZERO, Duration::from_nanos(1), MOMENT] {
-            let entered = ring.enter(1, Some(timeout)).unwrap();
+            let entered = enter(&mut ring, 1, Some(timeout));
             assert!(entered.timed_out, "{timeout:?}");
             assert_eq!(entered.consumed, 0);
         }
@@ -44,7 +44,7 @@ fn enough_is_there_already() {
         push_nops(&mut ring, 0..2);
         ring.submit().unwrap();
         for timeout in [None, Some(Duration::ZERO), Some(PATIENCE)] {
-            let entered = ring.enter(2, timeout).unwrap();
+            let entered = enter(&mut ring, 2, timeout);
             assert!(!entered.timed_out, "{timeout:?}");
         }
         assert_eq!(reap_all(&mut ring).len(), 2);
@@ -56,7 +56,7 @@ fn what_is_submitted_completes_at_once() {
     for mut ring in both() {
         for timeout in [None, Some(Duration::ZERO), Some(PATIENCE)] {
             push_nops(&mut ring, 0..3);
-            let entered = ring.enter(3, timeout).unwrap();
+            let entered = enter(&mut ring, 3, timeout);
             assert_eq!((entered.consumed, entered.timed_out), (3, false));
             assert_eq!(reap_all(&mut ring).len(), 3);
         }
@@ -69,13 +69,13 @@ fn what_is_submitted_completes_at_once() {
 fn a_timeout_does_not_show_when_there_is_better_news() {
     for mut ring in both() {
         push_nops(&mut ring, 0..1);
-        let entered = ring.enter(2, Some(MOMENT)).unwrap();
+        let entered = enter(&mut ring, 2, Some(MOMENT));
         assert_eq!((entered.consumed, entered.timed_out), (1, false));
         assert_eq!(ring.cq_ready(), 1);
-        let entered = ring.enter(2, Some(MOMENT)).unwrap();
+        let entered = enter(&mut ring, 2, Some(MOMENT));
         assert_eq!((entered.consumed, entered.timed_out), (0, false));
         reap_all(&mut ring);
-        assert!(ring.enter(2, Some(MOMENT)).unwrap().timed_out);
+        assert!(enter(&mut ring, 2, Some(MOMENT)).timed_out);
     }
 }
 
@@ -101,7 +101,7 @@ fn a_completion_ends_a_wait_of_any_length() {
                 rustix::io::write(&write, b"x").unwrap();
                 write
             });
-            let entered = ring.enter(1, timeout).unwrap();
+            let entered = enter(&mut ring, 1, timeout);
             assert!(!entered.timed_out, "{timeout:?}");
             assert_eq!(complete(&mut ring, 1)[0].res & 1, 1);
             writer.join().unwrap();
