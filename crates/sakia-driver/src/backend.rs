@@ -168,4 +168,14 @@ pub trait Descriptors {
 
     /// What the descriptor refers to.
     fn kind(&self, raw: i32) -> FileKind;
+
+    /// As [`kind`](Descriptors::kind), with the size in bytes where the same call tells it.
+    fn describe(&self, raw: i32) -> (FileKind, Option<u64>) {
+        (self.kind(raw), None)
+    }
+
+    /// Whether the numbers are descriptors of this process, or mean something elsewhere only.
+    fn are_of_this_process(&self) -> bool {
+        true
+    }
 }

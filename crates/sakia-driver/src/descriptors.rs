@@ -17,14 +17,18 @@ impl Descriptors for KernelDescriptors {
     }
 
     fn kind(&self, raw: i32) -> FileKind {
+        self.describe(raw).0
+    }
+
+    fn describe(&self, raw: i32) -> (FileKind, Option<u64>) {
         // SAFETY: the driver keeps the descriptor open as long as an `Fd` asks about it.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
-        match rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-            Ok(FileType::RegularFile | FileType::Directory | FileType::BlockDevice) => {
-                FileKind::Bounded
-            }
-            // Not to know is to expect the worst.
-            _ => FileKind::Waiting,
+        // Not to know is to expect the worst.
+        let Ok(stat) = rustix::fs::fstat(fd) else { return (FileKind::Waiting, None) };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => (FileKind::Bounded, stat.st_size.try_into().ok()),
+            FileType::Directory | FileType::BlockDevice => (FileKind::Bounded, None),
+            _ => (FileKind::Waiting, None),
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
 
 use crate::backend::FileKind;
@@ -23,6 +25,8 @@ struct Inner {
     raw: i32,
     /// Found out when first needed.
     kind: Cell<Option<FileKind>>,
+    /// What was found out with it.
+    size: Cell<Option<u64>>,
     /// The parked close operation to go on with once the last clone is gone.
     closer: Cell<Option<Key>>,
     owner: Rc<dyn Owner>,
@@ -36,8 +40,10 @@ pub(crate) trait Owner {
     fn release(self: Rc<Self>, raw: i32, closer: Option<Key>);
     /// Closes the descriptor with a plain call.
     fn close_now(&self, raw: i32) -> Completion;
-    /// What the descriptor refers to.
-    fn kind(&self, raw: i32) -> FileKind;
+    /// What the descriptor refers to, and its size if that is known too.
+    fn describe(&self, raw: i32) -> (FileKind, Option<u64>);
+    /// Whether the number is a descriptor of this process.
+    fn is_of_this_process(&self) -> bool;
     /// A descriptor could not be closed, and nobody waits for the result.
     fn note_close_error(&self);
 }
@@ -45,8 +51,8 @@ pub(crate) trait Owner {
 impl Fd {
     pub(crate) fn new(raw: i32, owner: Rc<dyn Owner>) -> Self {
         let driver = Rc::as_ptr(&owner).cast();
-        let (kind, closer) = (Cell::new(None), Cell::new(None));
-        Self { inner: Rc::new(Inner { raw, kind, closer, owner, driver }) }
+        let (kind, size, closer) = (Cell::new(None), Cell::new(None), Cell::new(None));
+        Self { inner: Rc::new(Inner { raw, kind, size, closer, owner, driver }) }
     }
 
     /// The number, for reading only: closing it or handing it to an owner would pull it away from
@@ -67,9 +73,42 @@ impl Fd {
 
     #[cold]
     fn learn_kind(&self) -> FileKind {
-        let kind = self.inner.owner.kind(self.inner.raw);
+        let (kind, size) = self.inner.owner.describe(self.inner.raw);
         self.inner.kind.set(Some(kind));
+        self.inner.size.set(size);
         kind
+    }
+
+    /// The size in bytes that a regular file had when its [`kind`](Fd::kind) was found out, if the
+    /// same call told it. Costs no call of its own.
+    pub fn first_size(&self) -> Option<u64> {
+        self.kind();
+        self.inner.size.get()
+    }
+
+    /// The descriptor, for its owner to close, if this is the only clone; else the clone back. Neither
+    /// an operation in flight nor one whose result was not taken uses it then.
+    ///
+    /// # Panics
+    /// On the simulated kernel, whose descriptors mean nothing to the process.
+    pub fn into_owned(self) -> Result<OwnedFd, Self> {
+        self.assert_is_of_this_process();
+        // Cells may hold a closer only while somebody else may drop the last clone.
+        if self.is_closing() {
+            return Err(self);
+        }
+        let inner = Rc::try_unwrap(self.inner).map_err(|inner| Self { inner })?;
+        let inner = ManuallyDrop::new(inner);
+        // SAFETY: read once: `inner` is not used as a whole again, nor dropped.
+        drop(unsafe { std::ptr::read(&inner.owner) });
+        // SAFETY: an open descriptor of this process, which belonged to the value alone: the last clone
+        // is gone, and its `Drop`, which would close it, does not run.
+        Ok(unsafe { OwnedFd::from_raw_fd(inner.raw) })
+    }
+
+    fn assert_is_of_this_process(&self) {
+        let is_ours = self.inner.owner.is_of_this_process();
+        assert!(is_ours, "{self:?} is the simulated kernel's, and means nothing to the process");
     }
 
     /// Whether `Handle::close` was called on a clone.
@@ -96,6 +135,19 @@ impl Fd {
     /// Names the operation that closes the descriptor when the last clone is gone.
     pub(crate) fn set_closer(&self, closer: Key) {
         self.inner.closer.set(Some(closer));
+    }
+}
+
+/// For calls that the driver does not know. Who changes the open file behind it (its position, its flags)
+/// changes it for operations too.
+impl AsFd for Fd {
+    /// # Panics
+    /// On the simulated kernel, whose descriptors mean nothing to the process.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.assert_is_of_this_process();
+        // SAFETY: an open descriptor of this process: nobody closes it while there is a clone, such as
+        // the one that is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.inner.raw) }
     }
 }
 

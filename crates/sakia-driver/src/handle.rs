@@ -261,8 +261,12 @@ impl<B: Backend> Owner for Shared<B> {
         }
     }
 
-    fn kind(&self, raw: i32) -> FileKind {
-        self.descriptors.kind(raw)
+    fn describe(&self, raw: i32) -> (FileKind, Option<u64>) {
+        self.descriptors.describe(raw)
+    }
+
+    fn is_of_this_process(&self) -> bool {
+        self.descriptors.are_of_this_process()
     }
 
     fn note_close_error(&self) {

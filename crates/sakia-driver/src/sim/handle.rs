@@ -223,6 +223,10 @@ impl Descriptors for SimHandle {
             _ => FileKind::Bounded,
         }
     }
+
+    fn are_of_this_process(&self) -> bool {
+        false
+    }
 }
 
 impl fmt::Debug for SimHandle {

@@ -313,4 +313,8 @@ impl Descriptors for Numbers {
     fn kind(&self, raw: i32) -> FileKind {
         if raw < 100 { FileKind::Waiting } else { FileKind::Bounded }
     }
+
+    fn are_of_this_process(&self) -> bool {
+        false
+    }
 }
