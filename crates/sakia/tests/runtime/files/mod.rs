@@ -4,12 +4,12 @@
 
 //mod bad_places;
 //mod direct_io;
-//mod directories;
+mod directories;
 //mod group_commit;
 //mod on_the_simulated_kernel;
 mod open_files;
 //mod saving;
-//mod whole_files;
+mod whole_files;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
