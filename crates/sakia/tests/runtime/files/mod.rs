@@ -3,9 +3,9 @@
 //! `SAKIA_DRIVER` says which backend; see `on_the_simulated_kernel` for the one in memory.
 
 //mod bad_places;
-//mod direct_io;
+mod direct_io;
 mod directories;
-//mod group_commit;
+mod group_commit;
 //mod on_the_simulated_kernel;
 mod open_files;
 //mod saving;
