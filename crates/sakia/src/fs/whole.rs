@@ -10,7 +10,7 @@ use sakia_driver::{BufResult, CURRENT_POSITION, Fd, IoBuf};
 
 use super::error::{Context, Error, Result, c_path};
 use super::file::read_to_end;
-use super::{Dir, File, OpenOptions, Permissions, driver};
+use super::{Dir, File, OpenOptions, Permissions, driver, uninterrupted};
 
 /// Bytes that a file is thought to have when nothing is known.
 const GUESS_BYTES: usize = 8 << 10;
@@ -50,8 +50,8 @@ thread_local! {
 pub async fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
     let path = path.as_ref();
     let driver = driver();
-    let opened = async { driver.open(None, c_path(path)?, OFlags::RDONLY.bits(), 0).await };
-    let fd = opened.await.at("open", path)?;
+    let open = async || driver.open(None, c_path(path)?, OFlags::RDONLY.bits(), 0).await;
+    let fd = uninterrupted(open).await.at("open", path)?;
     read_all(File::new(fd, driver, OFlags::empty())).await.at("read", path)
 }
 

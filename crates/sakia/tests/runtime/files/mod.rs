@@ -2,13 +2,13 @@
 //!
 //! `SAKIA_DRIVER` says which backend; see `on_the_simulated_kernel` for the one in memory.
 
-//mod bad_places;
+mod bad_places;
 mod direct_io;
 mod directories;
 mod group_commit;
-//mod on_the_simulated_kernel;
+mod on_the_simulated_kernel;
 mod open_files;
-//mod saving;
+mod saving;
 mod whole_files;
 
 use std::path::{Path, PathBuf};
