@@ -37,8 +37,8 @@
 //! # Layout
 //!
 //! `machine` and `cancel` know what is under way and when it ends; `ops`, `names` and `files` what an
-//! operation does; `kernel` and `tree` the objects that it acts on; `queue`, `faults`, `log`, `random` what their names say.
-//! `memory` alone touches what drivers lend.
+//! operation does; `kernel` and `tree` the objects that it acts on; `queue`, `faults`, `log`, `random`
+//! what their names say. `memory` alone touches what drivers lend.
 //!
 //! One thread.
 

@@ -223,7 +223,10 @@ impl Drop for AtomicFile {
     fn drop(&mut self) {
         let Some(temporary) = &self.temporary else { return };
         if self.directory.is_simulated() {
-            drop(self.driver.unlink(Some(&self.directory), temporary.clone(), 0));
+            let unlink = self.driver.unlink(Some(&self.directory), temporary.clone(), 0);
+            if let Some(local) = try_current() {
+                local.spawn(unlink).detach();
+            }
         } else {
             // It may be gone, by a rename whose result nobody waited for.
             rustix::fs::unlinkat(self.directory.as_fd(), &**temporary, AtFlags::empty()).ok();
