@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use sakia::fs::{self, AtomicFile};
 use sakia::time::sleep;
-use sakia::{Runtime, block_on};
+use sakia::{Runtime, block_on, yield_now};
 use sakia_driver::sim::{Fault, Sim, Target};
 
-use super::{Random, TempDir, run};
+use super::{Random, TempDir, run, runtime};
 use crate::refused::children::announce_skip;
 
 #[test]
@@ -94,7 +94,8 @@ fn dropped_at_any_point_it_is_old_or_new_and_nothing_is_left() {
     std::fs::write(&path, "old").unwrap();
     let mut outcomes = [0; 2];
     for polls in 0.. {
-        let is_done = run(async || {
+        let runtime = runtime();
+        let is_done = runtime.block_on(async {
             let mut saving = Box::pin(fs::save(&path, "new!"));
             for _ in 0..polls {
                 let ready = poll_fn(|cx| Poll::Ready(saving.as_mut().poll(cx).is_ready())).await;
@@ -103,16 +104,15 @@ fn dropped_at_any_point_it_is_old_or_new_and_nothing_is_left() {
                 }
                 // An operation more, if it is quick.
                 for _ in 0..3 {
-                    sakia::yield_now().await;
+                    yield_now().await;
                 }
-            }
-            drop(saving);
-            // What was under way ends, and what was made by then is removed.
-            while dir.names() != ["file"] {
-                sakia::yield_now().await;
             }
             false
         });
+        // What was under way ends, and what was made by then is removed.
+        while runtime.live_tasks() > 0 {
+            runtime.block_on(yield_now());
+        }
         match &std::fs::read(&path).unwrap()[..] {
             b"old" => outcomes[0] += 1,
             b"new!" => outcomes[1] += 1,
