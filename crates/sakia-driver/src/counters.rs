@@ -37,6 +37,8 @@ counters! {
     completions,
     /// Operations that had to wait for admission: queue full or no credit left.
     backlogged,
+    /// Operations that waited for the plain calls of another turn.
+    deferred,
     /// Operations dropped before they were done.
     orphaned,
     /// Entries taken back before the kernel saw them.

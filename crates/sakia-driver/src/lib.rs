@@ -41,6 +41,7 @@ mod arena;
 mod auto;
 mod backend;
 mod buf;
+mod bypass;
 mod core;
 mod counters;
 mod descriptors;
@@ -49,6 +50,7 @@ mod epoll;
 mod fd;
 mod handle;
 mod key;
+mod now;
 mod op;
 mod ops;
 pub mod sim;
@@ -57,8 +59,9 @@ mod uring;
 
 pub use arena::{Arena, FixedBuf};
 pub use auto::{Auto, Choice, Policy};
-pub use backend::{Backend, Descriptors, FileKind, RemoteWake};
+pub use backend::{Backend, Descriptors, FileFacts, FileKind, RemoteWake};
 pub use buf::{BufResult, IoBuf, IoBufMut, MAX_RW_BYTES, Slice};
+pub use bypass::{Attempt, Bypass, MountFacts, Now, Route, Rule, Rules, Support};
 pub use core::Wait;
 pub use counters::{Counters, KindCounters, OpKind};
 pub use driver::{Drained, Driver};
@@ -66,7 +69,7 @@ pub use epoll::{Epoll, EpollOptions, EpollWake, Lane, LaneStatistics, StuckWorke
 pub use fd::Fd;
 pub use handle::Handle;
 pub use key::Key;
-pub use op::{Class, Completion, Op, Operation};
+pub use op::{Class, Completion, Op, Operation, Verdict};
 pub use ops::{
     Close, Fsync, Nop, Open, Poll, PollEvents, Read, ReadFixed, ReadVectored, Statx, StatxResult,
     StatxTime, Write, WriteFixed, WriteVectored,

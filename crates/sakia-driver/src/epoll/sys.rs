@@ -20,7 +20,7 @@ use rustix::thread::Timespec;
 use sakia_ring::IoVec;
 
 /// Numbers of the system calls.
-pub(super) mod number {
+pub(crate) mod number {
     macro_rules! numbers {
         ($($name:ident: $x86_64:literal, $aarch64:literal;)*) => {$(
             pub(crate) const $name: usize =
@@ -29,6 +29,8 @@ pub(super) mod number {
     }
     numbers! {
         RT_SIGPROCMASK: 14, 135;
+        PREAD64: 17, 67;
+        PWRITE64: 18, 68;
         READV: 19, 65;
         WRITEV: 20, 66;
         SENDMSG: 46, 211;
@@ -41,6 +43,7 @@ pub(super) mod number {
         PREADV2: 327, 286;
         PWRITEV2: 328, 287;
         STATX: 332, 291;
+        OPENAT2: 437, 437;
         EPOLL_PWAIT2: 441, 441;
     }
 }
@@ -116,7 +119,7 @@ fn register(raw: i32) -> usize {
 }
 
 /// Repeats a call that a signal interrupted. Only for calls that have done nothing then.
-pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {
             Err(Errno::INTR) => {}
@@ -127,7 +130,7 @@ pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, 
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(crate) enum Direction {
     Read = 0,
     Write = 1,
 }
@@ -138,7 +141,7 @@ pub(super) enum Direction {
 ///
 /// - `vector` points to `count` entries, whose memory the kernel may fill when reading, and nobody
 ///   changes when writing.
-pub(super) unsafe fn transfer(
+pub(crate) unsafe fn transfer(
     direction: Direction,
     raw: i32,
     vector: *const IoVec,
@@ -154,7 +157,7 @@ pub(super) unsafe fn transfer(
 /// # Safety
 ///
 /// - As [`transfer`].
-pub(super) unsafe fn transfer_at(
+pub(crate) unsafe fn transfer_at(
     direction: Direction,
     raw: i32,
     vector: *const IoVec,
@@ -172,7 +175,7 @@ pub(super) unsafe fn transfer_at(
 /// # Safety
 ///
 /// - As [`transfer`].
-pub(super) unsafe fn transfer_with(
+pub(crate) unsafe fn transfer_with(
     direction: Direction,
     raw: i32,
     vector: *const IoVec,
@@ -183,6 +186,26 @@ pub(super) unsafe fn transfer_with(
     let nr = [number::PREADV2, number::PWRITEV2][direction as usize];
     let high = (offset >> 32) as usize;
     let args = [register(raw), vector as usize, count, offset as usize, high, flags as usize];
+    // SAFETY: the caller's duties are this call's.
+    unsafe { syscall(nr, args) }
+}
+
+/// `pread(2)` or `pwrite(2)`.
+///
+/// # Safety
+///
+/// - `addr` is the address of `len` bytes, which the kernel may fill when reading, and nobody changes
+///   when writing.
+#[inline(always)]
+pub(crate) unsafe fn transfer_one(
+    direction: Direction,
+    raw: i32,
+    addr: u64,
+    len: u32,
+    offset: u64,
+) -> Result<usize, Errno> {
+    let nr = [number::PREAD64, number::PWRITE64][direction as usize];
+    let args = [register(raw), addr as usize, len as usize, offset as usize, 0, 0];
     // SAFETY: the caller's duties are this call's.
     unsafe { syscall(nr, args) }
 }
@@ -233,10 +256,32 @@ pub(super) unsafe fn transfer_socket(
 /// # Safety
 ///
 /// - `path` is the address of bytes that end with a NUL.
-pub(super) unsafe fn openat(dir: i32, path: u64, flags: u32, mode: u32) -> Result<i32, Errno> {
+pub(crate) unsafe fn openat(dir: i32, path: u64, flags: u32, mode: u32) -> Result<i32, Errno> {
     let args = [register(dir), path as usize, flags as usize, mode as usize, 0, 0];
     // SAFETY: the caller's duties are this call's.
     unsafe { syscall(number::OPENAT, args) }.map(|raw| raw as i32)
+}
+
+/// `struct open_how`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct OpenHow {
+    pub(crate) flags: u64,
+    pub(crate) mode: u64,
+    pub(crate) resolve: u64,
+}
+
+/// `openat2(2)`. Answers the number of a new descriptor, which is the caller's. Since Linux 5.6.
+///
+/// # Safety
+///
+/// - `path` is the address of bytes that end with a NUL.
+#[inline]
+pub(crate) unsafe fn openat2(dir: i32, path: u64, how: &OpenHow) -> Result<i32, Errno> {
+    let how = (&raw const *how as usize, size_of::<OpenHow>());
+    let args = [register(dir), path as usize, how.0, how.1, 0, 0];
+    // SAFETY: the structure outlives the call; else the caller's duties are this call's.
+    unsafe { syscall(number::OPENAT2, args) }.map(|raw| raw as i32)
 }
 
 /// `statx(2)`.
@@ -245,7 +290,7 @@ pub(super) unsafe fn openat(dir: i32, path: u64, flags: u32, mode: u32) -> Resul
 ///
 /// - `path` is the address of bytes that end with a NUL, `result` that of a `struct statx` which the
 ///   kernel may fill.
-pub(super) unsafe fn statx(
+pub(crate) unsafe fn statx(
     dir: i32,
     path: u64,
     flags: u32,
@@ -331,6 +376,8 @@ mod tests {
     fn the_numbers_are_those_of_this_architecture() {
         let known = [
             (number::RT_SIGPROCMASK, libc::SYS_rt_sigprocmask),
+            (number::PREAD64, libc::SYS_pread64),
+            (number::PWRITE64, libc::SYS_pwrite64),
             (number::READV, libc::SYS_readv),
             (number::WRITEV, libc::SYS_writev),
             (number::SENDMSG, libc::SYS_sendmsg),
@@ -343,6 +390,7 @@ mod tests {
             (number::PREADV2, libc::SYS_preadv2),
             (number::PWRITEV2, libc::SYS_pwritev2),
             (number::STATX, libc::SYS_statx),
+            (number::OPENAT2, libc::SYS_openat2),
             (number::EPOLL_PWAIT2, libc::SYS_epoll_pwait2),
         ];
         for (ours, theirs) in known {
