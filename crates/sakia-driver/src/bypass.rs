@@ -75,6 +75,10 @@ const MEASURED: &[(OpKind, Rule)] = &[
     (OpKind::Statx, Rule::NOW),
     // The same work on the same thread either way.
     (OpKind::Close, Rule::NOW),
+    // No ring has it.
+    (OpKind::List, Rule::NOW),
+    // Some advice is handed to a worker; all of it is short.
+    (OpKind::Advise, Rule::NOW),
 ];
 
 impl Default for Rules {

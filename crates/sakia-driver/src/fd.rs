@@ -164,6 +164,18 @@ impl Fd {
         }
     }
 
+    /// Which way a call on the descriptor shall take that is short unless a server has to be asked.
+    pub(crate) fn route_call(&self, rule: Rule) -> Route {
+        if !rule.tries_now {
+            return Route::Queue;
+        }
+        match self.mount() {
+            Some(mount) if mount.is_remote() => Route::Lane(Lane::Elastic),
+            Some(_) => Route::Now(Now::Plain),
+            None => Route::Queue,
+        }
+    }
+
     /// What to make of a plain transfer.
     #[inline(always)]
     pub(crate) fn judge(

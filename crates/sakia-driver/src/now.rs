@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, IoVec, Opcode, Sqe};
 
 use crate::bypass::{Attempt, Now};
+use crate::epoll::call::Call;
 use crate::epoll::sys::{self, Direction, OpenHow, retry};
 
 /// `RWF_NOWAIT`: `EAGAIN` instead of waiting. Since Linux 4.14.
@@ -68,7 +69,14 @@ unsafe fn try_other(sqe: &Sqe, now: Now) -> Attempt {
                 Ok(()) => Attempt::Done(0),
                 Err(errno) => Attempt::Done(-errno.raw_os_error()),
             },
-            _ => Attempt::Unsupported,
+            Opcode::OPENAT2 => {
+                let how = std::ptr::with_exposed_provenance::<OpenHow>(sqe.off as usize);
+                open(sqe.fd, sqe.addr, *how)
+            }
+            _ => match Call::of(sqe) {
+                Some(call) if now == Now::Plain => outcome(call.run()),
+                _ => Attempt::Unsupported,
+            },
         }
     }
 }

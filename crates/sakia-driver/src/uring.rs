@@ -20,6 +20,7 @@ use crate::descriptors::KernelDescriptors;
 use crate::epoll::{Epoll, Lane, LaneStatistics};
 use crate::key::Kind;
 use crate::now;
+use crate::private::is_private;
 
 /// A ring of the kernel, or of a [`Host`] that stands for it.
 #[derive(Debug)]
@@ -203,7 +204,7 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
     }
 
     fn supports(&self, opcode: Opcode) -> bool {
-        self.probe.as_ref().is_none_or(|probe| probe.is_supported(opcode))
+        !is_private(opcode) && self.probe.as_ref().is_none_or(|probe| probe.is_supported(opcode))
     }
 
     unsafe fn register_buffer(&mut self, addr: *mut u8, len: usize) -> io::Result<()> {

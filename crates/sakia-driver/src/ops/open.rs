@@ -13,9 +13,10 @@ use crate::epoll::Lane;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
+use crate::private;
 
 /// `O_CLOEXEC`: descriptors of a driver are not inherited by programs that the process starts.
-const CLOEXEC: u32 = rustix::fs::OFlags::CLOEXEC.bits();
+pub(super) const CLOEXEC: u32 = rustix::fs::OFlags::CLOEXEC.bits();
 
 /// `O_NONBLOCK`: opening a FIFO or a terminal waits for nobody.
 const NONBLOCK: u32 = rustix::fs::OFlags::NONBLOCK.bits();
@@ -78,6 +79,20 @@ impl<B: Backend> Handle<B> {
         self.start_open(directory, path, flags, mode, true)
     }
 
+    /// Waits until somebody has opened the FIFO `fd` to write, if nobody has since `fd` was opened to
+    /// read: until an [`open`](Handle::open) that waits would have returned. It occupies a thread of the
+    /// elastic lane until then, even if the handle is dropped.
+    ///
+    /// # Errors
+    /// - `EINVAL`: not a FIFO that was opened to read. `ECANCELED`: canceled before it began.
+    ///
+    /// # Kernel
+    /// A plain poll, on a thread of a lane. Source: `fifo(7)`.
+    pub fn await_writer(&self, fd: &Fd) -> Op<AwaitWriter, B> {
+        self.check(fd);
+        self.start_private(private::AWAIT_WRITER, AwaitWriter { fd: fd.clone() })
+    }
+
     fn start_open(
         &self,
         directory: Option<&Fd>,
@@ -89,13 +104,12 @@ impl<B: Backend> Handle<B> {
         if let Some(directory) = directory {
             self.check(directory);
         }
-        // With a path's descriptor the flag would be refused, and it never waits.
-        let is_nonblock_added = !waits && flags & (NONBLOCK | PATH) == 0;
-        let nonblock = if is_nonblock_added { NONBLOCK } else { 0 };
+        let (flags, is_nonblock_added) =
+            if waits { (flags | CLOEXEC, false) } else { open_flags(flags) };
         self.start(Open {
             directory: directory.cloned(),
             path,
-            flags: flags | CLOEXEC | nonblock,
+            flags,
             mode,
             is_nonblock_added,
             waits,
@@ -138,13 +152,56 @@ unsafe impl Operation for Open {
         if self.waits {
             return Route::Lane(Lane::Elastic);
         }
-        let tries_now = rules.of(OpKind::Open).tries_now;
-        if tries_now { Route::Now(Now::NoWait) } else { Route::Queue }
+        open_route(rules)
     }
+}
+
+/// Which way an opening takes that waits for nobody: a lookup in the cache, or the queue.
+pub(super) fn open_route(rules: &Rules) -> Route {
+    if rules.of(OpKind::Open).tries_now { Route::Now(Now::NoWait) } else { Route::Queue }
+}
+
+/// The flags with which a file is opened, and whether `O_NONBLOCK` was added to the caller's.
+pub(super) fn open_flags(flags: u32) -> (u32, bool) {
+    // With a path's descriptor the flag would be refused, and it never waits.
+    let is_nonblock_added = flags & (NONBLOCK | PATH) == 0;
+    let nonblock = if is_nonblock_added { NONBLOCK } else { 0 };
+    (flags | CLOEXEC | nonblock, is_nonblock_added)
 }
 
 impl std::fmt::Debug for Open {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Open").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// See [`Handle::await_writer`].
+#[derive(Debug)]
+pub struct AwaitWriter {
+    fd: Fd,
+}
+
+// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
+unsafe impl Operation for AwaitWriter {
+    type Output = io::Result<()>;
+
+    fn class(&self) -> Class {
+        Class::Waiting
+    }
+
+    fn entry(&mut self) -> Sqe {
+        private::await_writer(self.fd.raw())
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| ())
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+
+    fn route(&self, _: &Rules) -> Route {
+        Route::Lane(Lane::Elastic)
     }
 }

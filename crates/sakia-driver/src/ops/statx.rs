@@ -24,6 +24,13 @@ pub struct StatxTime {
     reserved: i32,
 }
 
+impl StatxTime {
+    /// This many seconds since 1970, and nanoseconds of the second.
+    pub const fn new(seconds: i64, nanoseconds: u32) -> Self {
+        Self { seconds, nanoseconds, reserved: 0 }
+    }
+}
+
 /// What the kernel knows of a file: field by field `struct statx`. Which fields are filled is in
 /// `mask`; see `statx(2)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
