@@ -208,11 +208,14 @@ pub struct FileFacts {
     pub device: Option<u64>,
     /// Its mount, as in `/proc/self/mountinfo`, where the kernel tells (5.8).
     pub mount_id: Option<u64>,
+    /// The size in bytes of a regular file.
+    pub size: Option<u64>,
 }
 
 impl FileFacts {
     /// Nothing is known.
-    pub const UNKNOWN: Self = Self { kind: FileKind::Waiting, device: None, mount_id: None };
+    pub const UNKNOWN: Self =
+        Self { kind: FileKind::Waiting, device: None, mount_id: None, size: None };
 }
 
 /// Plain calls on descriptors.
@@ -236,6 +239,11 @@ pub trait Descriptors {
     fn file_system(&self, facts: &FileFacts) -> String {
         let _ = facts;
         String::new()
+    }
+
+    /// Whether the numbers are descriptors of this process, or mean something elsewhere only.
+    fn are_of_this_process(&self) -> bool {
+        true
     }
 
     /// Takes `O_NONBLOCK` off the descriptor.

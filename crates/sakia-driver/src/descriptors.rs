@@ -21,11 +21,14 @@ impl Descriptors for KernelDescriptors {
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
         // What a server of files would have to be asked for is not: it may never answer.
         let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let Ok(stat) = rustix::fs::statx(fd, c"", at, StatxFlags::TYPE | StatxFlags::MNT_ID) else {
+        let wanted = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::MNT_ID;
+        let Ok(stat) = rustix::fs::statx(fd, c"", at, wanted) else {
             return facts_by_fstat(fd);
         };
+        let file_type = FileType::from_raw_mode(stat.stx_mode.into());
         FileFacts {
-            kind: kind_of(FileType::from_raw_mode(stat.stx_mode.into())),
+            kind: kind_of(file_type),
+            size: (file_type == FileType::RegularFile).then_some(stat.stx_size),
             device: Some(rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)),
             mount_id: (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id),
         }
@@ -55,11 +58,16 @@ impl Descriptors for KernelDescriptors {
 #[cold]
 fn facts_by_fstat(fd: BorrowedFd<'_>) -> FileFacts {
     match rustix::fs::fstat(fd) {
-        Ok(stat) => FileFacts {
-            kind: kind_of(FileType::from_raw_mode(stat.st_mode)),
-            device: Some(stat.st_dev),
-            mount_id: None,
-        },
+        Ok(stat) => {
+            let file_type = FileType::from_raw_mode(stat.st_mode);
+            let is_file = file_type == FileType::RegularFile;
+            FileFacts {
+                kind: kind_of(file_type),
+                device: Some(stat.st_dev),
+                mount_id: None,
+                size: if is_file { stat.st_size.try_into().ok() } else { None },
+            }
+        }
         // Not to know is to expect the worst.
         Err(_) => FileFacts::UNKNOWN,
     }
@@ -119,7 +127,7 @@ mod tests {
 
     #[test]
     fn the_type_is_found_by_mount_and_else_by_device() {
-        let facts = |mount_id, device| FileFacts { kind: FileKind::Bounded, device, mount_id };
+        let facts = |mount_id, device| FileFacts { device, mount_id, ..FileFacts::UNKNOWN };
         let root = Some(rustix::fs::makedev(254, 0));
         assert_eq!(find_type(TABLE, &facts(Some(31), root)), "fuse.sshfs");
         assert_eq!(find_type(TABLE, &facts(Some(28), root)), "ext4");

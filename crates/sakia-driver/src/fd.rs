@@ -26,6 +26,8 @@ struct Inner {
     raw: i32,
     /// Found out when first needed.
     kind: Cell<Option<FileKind>>,
+    /// What was found out with it.
+    size: Cell<Option<u64>>,
     /// The status flags with which it was opened. `None` if somebody else opened it, until needed.
     flags: Cell<Option<u32>>,
     /// `O_NONBLOCK` was added when it was opened, so that opening did not wait.
@@ -65,6 +67,7 @@ impl Fd {
             inner: Rc::new(Inner {
                 raw,
                 kind: Cell::new(None),
+                size: Cell::new(None),
                 flags: Cell::new(None),
                 is_nonblock_added: Cell::new(false),
                 heat: Cell::new(Heat::new()),
@@ -105,6 +108,7 @@ impl Fd {
         let inner = &*self.inner;
         let facts = inner.owner.facts(inner.raw);
         inner.kind.set(Some(facts.kind));
+        inner.size.set(facts.size);
         if facts.kind == FileKind::Bounded {
             // A file is never in the way of the flag; see `into_owned`.
             let _ = inner.mount.set(inner.owner.mount(&facts));
@@ -247,30 +251,61 @@ impl Fd {
         self.inner.closer.set(Some(closer));
     }
 
-    /// Takes the descriptor out of the driver, if this is the only clone and so nothing is under way on
-    /// it. Otherwise gives it back.
+    /// The size in bytes that a regular file had when its [`kind`](Fd::kind) was found out. Costs no
+    /// call of its own.
+    pub fn first_size(&self) -> Option<u64> {
+        self.kind();
+        self.inner.size.get()
+    }
+
+    /// Takes the descriptor out of the driver, if this is the only clone; else gives the clone back.
+    /// Neither an operation in flight nor one whose result was not taken uses it then.
     ///
     /// # Errors
-    /// The same value, as long as there are other clones; an operation whose result was not taken has
-    /// one.
+    /// The same value: there are other clones, or it is being closed.
+    ///
+    /// # Panics
+    /// On the simulated kernel, whose descriptors mean nothing to the process.
     pub fn into_owned(self) -> Result<OwnedFd, Self> {
-        if self.inner.is_nonblock_added.take() {
-            self.inner.owner.descriptors().make_blocking(self.inner.raw);
+        self.assert_is_of_this_process();
+        if self.is_closing() {
+            return Err(self);
         }
         let mut inner = Rc::try_unwrap(self.inner).map_err(|inner| Self { inner })?;
+        if inner.is_nonblock_added.take() {
+            inner.owner.descriptors().make_blocking(inner.raw);
+        }
         let raw = std::mem::replace(&mut inner.raw, NO_DESCRIPTOR);
-        // SAFETY: the driver owned the descriptor, which this was the last reference to; `Inner` does
-        // not close it any more.
+        // SAFETY: an open descriptor of this process, to which this was the last reference; `Inner`, which
+        // would close it, has another number now.
         Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+    }
+
+    /// Whether the descriptor is the simulated kernel's, and means nothing to the process.
+    pub fn is_simulated(&self) -> bool {
+        !self.inner.owner.descriptors().are_of_this_process()
+    }
+
+    fn assert_is_of_this_process(&self) {
+        assert!(
+            !self.is_simulated(),
+            "{self:?} is the simulated kernel's, and means nothing to the process"
+        );
     }
 }
 
 /// In place of a number that somebody else owns now.
 const NO_DESCRIPTOR: i32 = -1;
 
+/// For calls that the driver does not know. Who changes the open file behind it (its position, its flags)
+/// changes it for operations too.
 impl AsFd for Fd {
+    /// # Panics
+    /// On the simulated kernel, whose descriptors mean nothing to the process.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open as long as `self` is there, whose lifetime the result has.
+        self.assert_is_of_this_process();
+        // SAFETY: an open descriptor of this process: nobody closes it while there is a clone, such as
+        // the one that is borrowed.
         unsafe { BorrowedFd::borrow_raw(self.inner.raw) }
     }
 }

@@ -37,6 +37,7 @@
 #[doc(hidden)]
 pub mod mutant;
 
+mod aligned;
 mod arena;
 mod auto;
 mod backend;
@@ -58,6 +59,7 @@ pub mod sim;
 mod slab;
 mod uring;
 
+pub use aligned::AlignedBuf;
 pub use arena::{Arena, FixedBuf};
 pub use auto::{Auto, Choice, Policy};
 pub use backend::{Backend, Descriptors, FileFacts, FileKind, RemoteWake};

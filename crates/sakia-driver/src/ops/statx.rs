@@ -88,8 +88,8 @@ pub struct StatxResult {
 const _: () = assert!(size_of::<StatxResult>() == 256);
 
 impl StatxResult {
-    /// The mask that asks for what `stat(2)` gives, and for the alignment of direct I/O.
-    pub const BASIC: u32 = 0x7ff | 0x2000;
+    /// The mask that asks for what `stat(2)` gives, the time of creation, and the alignment of direct I/O.
+    pub const BASIC: u32 = 0xfff | 0x2000;
 
     /// The type bits of `mode`.
     const TYPE_MASK: u16 = 0o170_000;

@@ -222,11 +222,15 @@ impl Descriptors for SimHandle {
             Ok(file) if file.is_pipe() => FileKind::Waiting,
             _ => FileKind::Bounded,
         };
-        FileFacts { kind, device: Some(0), mount_id: None }
+        FileFacts { kind, device: Some(0), ..FileFacts::UNKNOWN }
     }
 
     fn file_system(&self, _: &FileFacts) -> String {
         "sim".into()
+    }
+
+    fn are_of_this_process(&self) -> bool {
+        false
     }
 }
 

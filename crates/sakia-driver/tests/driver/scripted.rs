@@ -314,4 +314,8 @@ impl Descriptors for Numbers {
         let kind = if raw < 100 { FileKind::Waiting } else { FileKind::Bounded };
         FileFacts { kind, ..FileFacts::UNKNOWN }
     }
+
+    fn are_of_this_process(&self) -> bool {
+        false
+    }
 }
