@@ -245,6 +245,10 @@ unsafe impl Backend for Auto {
         each!(self, backend => backend.now())
     }
 
+    fn waits(&self) -> u64 {
+        each!(self, backend => backend.waits())
+    }
+
     fn nap(&mut self, duration: Duration) {
         each!(self, backend => backend.nap(duration));
     }

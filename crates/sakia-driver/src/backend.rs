@@ -146,6 +146,11 @@ pub unsafe trait Backend: 'static {
     /// Time that never goes back, since some fixed moment.
     fn now(&self) -> Duration;
 
+    /// How often the calling thread has waited in the kernel; see `ru_nvcsw` in `getrusage(2)`.
+    fn waits(&self) -> u64 {
+        0
+    }
+
     /// Lets time pass, after the kernel said that it has no room now.
     fn nap(&mut self, duration: Duration);
 

@@ -155,8 +155,9 @@ pub(crate) struct Timing {
     pub(crate) end: Duration,
     /// How long it took at most.
     pub(crate) took: Duration,
-    /// That is how long it took. Otherwise something else may have happened in that time, too.
-    pub(crate) is_exact: bool,
+    /// Whether the thread waited in that call and no other. `None` when that was not looked at: something
+    /// else may have happened in that time, too.
+    pub(crate) has_waited: Option<bool>,
 }
 
 // ---- what is done in a turn --------------------------------------------------------------------
@@ -385,17 +386,18 @@ impl Mounts {
 
 /// Stops plain calls on a file system for a while after they have been slow.
 ///
-/// A call that may wait is made without knowing whether it will. One that took longer than
-/// [`STALL`](Breaker::STALL), or several in a row that took longer than [`SLOW`](Breaker::SLOW), open
-/// the breaker: operations go to the queue, whose workers may wait as they like. After a time, which
-/// doubles as long as that is of no use, the next operation tries again.
+/// A call that may wait is made without knowing whether it will. After one that took long the next is
+/// watched: did the thread wait in it, rather than lose its processor to others? One such wait of more
+/// than [`STALL`](Breaker::STALL), or several in a row of more than [`SLOW`](Breaker::SLOW), open the
+/// breaker: operations go to the queue, whose workers may wait as they like. After a time, which doubles
+/// as long as that is of no use, the next operation tries again.
 ///
-/// So a device that stalls holds a thread up for as long as the kernel makes one writer wait, once each
-/// time the breaker tries; twice the first time, if the first such call was not timed alone.
+/// So a device that stalls holds a thread up for as long as the kernel makes a writer wait, once each time
+/// the breaker tries; twice the first time, since the first of them was not watched.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     state: Cell<BreakerState>,
-    /// The next call is to be timed alone.
+    /// The next call is to be watched.
     is_suspicious: Cell<bool>,
     /// Slow calls in a row.
     slow_in_a_row: Cell<u8>,
@@ -454,7 +456,7 @@ impl Breaker {
         }
     }
 
-    /// Whether the next call is to be timed alone.
+    /// Whether the next call is to be watched.
     #[inline(always)]
     pub(crate) fn is_suspicious(&self) -> bool {
         self.is_suspicious.get()
@@ -479,7 +481,12 @@ impl Breaker {
             return;
         }
         self.is_suspicious.set(true);
-        if !timing.is_exact {
+        if timing.has_waited != Some(true) {
+            // Something else, or not the call but the machine was slow.
+            if timing.has_waited == Some(false) {
+                self.is_suspicious.set(false);
+                self.state.set(BreakerState::Closed);
+            }
             return;
         }
         let slow = self.slow_in_a_row.get() + 1;
@@ -499,8 +506,19 @@ impl Breaker {
 mod tests {
     use super::*;
 
-    fn timing(end_ms: u64, took: Duration, is_exact: bool) -> Timing {
-        Timing { end: Duration::from_millis(end_ms), took, is_exact }
+    fn timing(end_ms: u64, took: Duration, is_watched: bool) -> Timing {
+        Timing { end: Duration::from_millis(end_ms), took, has_waited: is_watched.then_some(true) }
+    }
+
+    #[test]
+    fn a_thread_that_lost_its_processor_did_not_wait() {
+        let breaker = Breaker::new();
+        let preempted =
+            Timing { has_waited: Some(false), ..timing(9, Duration::from_millis(9), true) };
+        for _ in 0..10 {
+            breaker.note(preempted);
+            assert!(!breaker.is_open() && !breaker.is_suspicious());
+        }
     }
 
     #[test]

@@ -183,7 +183,7 @@ impl<B: Backend> Core<B> {
         if self.phase == Phase::Running {
             match operation.route(rules.unwrap_or(&self.rules)) {
                 Route::Queue => {}
-                Route::Now(_) if !self.allowance.is_left() || !self.deferred.is_empty() => {
+                Route::Now(_) if !self.allowance.is_left() => {
                     self.defer(slot);
                     return slot;
                 }
@@ -241,14 +241,16 @@ impl<B: Backend> Core<B> {
                     if breaker.is_open() && !breaker.may_try_again(backend.now()) {
                         return None;
                     }
-                    let begin = self.timed_until.filter(|_| !breaker.is_suspicious());
-                    let is_exact = begin.is_none();
+                    // Usually one look at the clock does: what happened since the last one was this.
+                    let watched = breaker.is_suspicious().then(|| backend.waits());
+                    let begin = self.timed_until.filter(|_| watched.is_none());
                     let begin = begin.unwrap_or_else(|| backend.now());
                     // SAFETY: as above.
                     let attempt = unsafe { backend.try_now(sqe, now) };
                     let end = backend.now();
                     self.timed_until = Some(end);
-                    breaker.note(Timing { end, took: end.saturating_sub(begin), is_exact });
+                    let has_waited = watched.map(|before| backend.waits() != before);
+                    breaker.note(Timing { end, took: end.saturating_sub(begin), has_waited });
                     attempt
                 }
             };

@@ -17,7 +17,7 @@ use crate::backend::{Backend, Descriptors, RemoteWake};
 use crate::bypass::{Attempt, Now};
 use crate::counters::{KindCounters, OpKind};
 use crate::descriptors::KernelDescriptors;
-use crate::epoll::{Epoll, Lane, LaneStatistics};
+use crate::epoll::{Epoll, Lane, LaneStatistics, sys};
 use crate::key::Kind;
 use crate::now;
 use crate::private::is_private;
@@ -214,6 +214,10 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
 
     fn now(&self) -> Duration {
         self.since.elapsed()
+    }
+
+    fn waits(&self) -> u64 {
+        sys::voluntary_switches()
     }
 
     fn nap(&mut self, duration: Duration) {

@@ -395,6 +395,10 @@ unsafe impl Backend for Epoll {
         self.since.elapsed()
     }
 
+    fn waits(&self) -> u64 {
+        sys::voluntary_switches()
+    }
+
     fn nap(&mut self, duration: Duration) {
         let request = rustix::thread::Timespec {
             tv_sec: duration.as_secs().min(i64::MAX as u64) as i64,

@@ -39,6 +39,7 @@ pub(crate) mod number {
         FTRUNCATE: 77, 46;
         FCHMOD: 91, 52;
         FCHOWN: 93, 55;
+        GETRUSAGE: 98, 165;
         RT_SIGPENDING: 127, 136;
         RT_SIGTIMEDWAIT: 128, 137;
         FSTATFS: 138, 44;
@@ -376,6 +377,19 @@ pub(super) fn epoll_pwait2(
     unsafe { syscall(number::EPOLL_PWAIT2, args) }
 }
 
+/// How often the calling thread has gone to sleep of its own accord: `ru_nvcsw` of `getrusage(2)`.
+pub(crate) fn voluntary_switches() -> u64 {
+    const RUSAGE_THREAD: usize = 1;
+    /// `ru_nvcsw` of `struct rusage`: after two times of two words and twelve more.
+    const NVCSW: usize = 16;
+    let mut usage = [0_u64; 18];
+    let args = [RUSAGE_THREAD, usage.as_mut_ptr() as usize, 0, 0, 0, 0];
+    // SAFETY: the structure has 18 words, and outlives the call.
+    let result = unsafe { syscall(number::GETRUSAGE, args) };
+    debug_assert!(result.is_ok(), "{result:?}");
+    usage[NVCSW]
+}
+
 /// The kernel's set of 64 signals: signal n is bit n - 1.
 pub(super) type SignalSet = u64;
 
@@ -418,7 +432,14 @@ pub(super) fn take_signal(set: SignalSet) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
-    use super::number;
+    use super::*;
+
+    #[test]
+    fn a_sleep_is_a_voluntary_switch() {
+        let before = voluntary_switches();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert!(voluntary_switches() > before);
+    }
 
     #[test]
     fn the_numbers_are_those_of_this_architecture() {
@@ -434,6 +455,7 @@ mod tests {
             (number::FTRUNCATE, libc::SYS_ftruncate),
             (number::FCHMOD, libc::SYS_fchmod),
             (number::FCHOWN, libc::SYS_fchown),
+            (number::GETRUSAGE, libc::SYS_getrusage),
             (number::RT_SIGPENDING, libc::SYS_rt_sigpending),
             (number::RT_SIGTIMEDWAIT, libc::SYS_rt_sigtimedwait),
             (number::FSTATFS, libc::SYS_fstatfs),
