@@ -25,8 +25,6 @@ pub(crate) struct LoopDevice {
     number: i32,
     /// `None` once detached. Keeps the device from detaching itself before it is mounted.
     device: Option<OwnedFd>,
-    /// Limits on dirty memory to put back, each with its file.
-    limits: Vec<(PathBuf, String)>,
 }
 
 impl LoopDevice {
@@ -47,7 +45,11 @@ impl LoopDevice {
             let configuration = configuration(&file);
             // SAFETY: the call reads one such structure, which lives through it, and nothing else.
             match unsafe { ioctl(&device, Configure::new(configuration)) } {
-                Ok(()) => return Ok(Self { number, device: Some(device), limits: Vec::new() }),
+                Ok(()) => {
+                    // Those of an earlier use outlive it.
+                    lift_limits(Path::new(&node));
+                    return Ok(Self { number, device: Some(device) });
+                }
                 // Somebody else was faster.
                 Err(Errno::BUSY) => {}
                 Err(errno) => return Err(PlaceError::needing(format!("configure {node}"), errno)),
@@ -62,18 +64,14 @@ impl LoopDevice {
 
     /// Keeps the dirty memory of this device below `bytes`, whatever the rest of the machine does.
     /// Writers stand still beyond that.
-    pub(crate) fn limit_dirty(&mut self, bytes: u64) -> Result<(), PlaceError> {
-        let device = fs::read_to_string(format!("/sys/block/loop{}/dev", self.number))
-            .map_err(|error| PlaceError::needing("find the device's number", error))?;
-        let folder = Path::new("/sys/class/bdi").join(device.trim());
+    pub(crate) fn limit_dirty(&self, bytes: u64) -> Result<(), PlaceError> {
+        let folder = limits_of(&self.path())
+            .map_err(|error| PlaceError::needing("find the device's limits", error))?;
         for (name, value) in [("strict_limit", 1), ("max_bytes", bytes)] {
             let file = folder.join(name);
-            let set = fs::read_to_string(&file)
-                .and_then(|before| fs::write(&file, value.to_string()).map(|()| before));
-            let before = set.map_err(|error| {
+            fs::write(&file, value.to_string()).map_err(|error| {
                 PlaceError::needing(format!("set {} (kernel 6.2)", file.display()), error)
             })?;
-            self.limits.push((file, before));
         }
         Ok(())
     }
@@ -82,14 +80,7 @@ impl LoopDevice {
     /// something else still uses the device: it detaches when that ends.
     pub(crate) fn detach(&mut self) {
         let Some(device) = self.device.take() else { return };
-        for (file, before) in self.limits.drain(..).rev() {
-            // The largest ratio stands for no limit; a limit in bytes is rounded otherwise.
-            let _ = if file.ends_with("max_bytes") {
-                fs::write(file.with_file_name("max_ratio"), "100")
-            } else {
-                fs::write(&file, before)
-            };
-        }
+        lift_limits(&self.path());
         // SAFETY: the call takes no memory; it ends our own use of the device.
         let _ = unsafe { ioctl(&device, ClearFd::new()) };
         drop(device);
@@ -104,6 +95,21 @@ impl LoopDevice {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         self.detach();
+    }
+}
+
+/// Where the kernel shows the limits on dirty memory of a device.
+fn limits_of(node: &Path) -> io::Result<PathBuf> {
+    let name = node.file_name().unwrap_or_default();
+    let device = fs::read_to_string(Path::new("/sys/block").join(name).join("dev"))?;
+    Ok(Path::new("/sys/class/bdi").join(device.trim()))
+}
+
+/// Gives a device the kernel's defaults again, where it can be limited at all.
+pub(crate) fn lift_limits(node: &Path) {
+    if let Ok(folder) = limits_of(node) {
+        let _ = fs::write(folder.join("strict_limit"), "0");
+        let _ = fs::write(folder.join("max_ratio"), "100");
     }
 }
 

@@ -249,7 +249,7 @@ pub(crate) fn run_tool(program: &str, arguments: &[&OsStr]) -> Result<(), PlaceE
 pub fn leftovers(pid: u32) -> io::Result<Vec<String>> {
     let owned = |path: &Path| scratch_of(path).is_some_and(|(_, owner)| owner == pid);
     let mut found = Vec::new();
-    for point in mount_points()?.iter().filter(|point| owned(point)) {
+    for (point, _) in mounts()?.iter().filter(|(point, _)| owned(point)) {
         found.push(format!("mount {}", point.display()));
     }
     for (device, backing) in crate::loop_device::attached() {
@@ -269,11 +269,12 @@ pub fn leftovers(pid: u32) -> io::Result<Vec<String>> {
 /// # Errors
 /// As [`leftovers`].
 pub fn sweep() -> io::Result<usize> {
-    let points = mount_points()?;
+    let mounts = mounts()?;
     let dead: Vec<PathBuf> =
         scratch_directories()?.into_iter().filter(|path| is_abandoned(path)).collect();
-    for point in points.iter().rev() {
+    for (point, source) in mounts.iter().rev() {
         if scratch_of(point).is_some_and(|(scratch, _)| dead.contains(&scratch)) {
+            crate::loop_device::lift_limits(source);
             detach(point);
         }
     }
@@ -315,12 +316,20 @@ fn scratch_directories() -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Where something is mounted, in the order in which it was.
-fn mount_points() -> io::Result<Vec<PathBuf>> {
+/// Where what is mounted, in the order in which it was: mount point and source.
+fn mounts() -> io::Result<Vec<(PathBuf, PathBuf)>> {
     let table = fs::read("/proc/self/mountinfo")?;
-    let lines = table.split(|&byte| byte == b'\n');
-    let points = lines.filter_map(|line| line.split(|&byte| byte == b' ').nth(4));
-    Ok(points.map(|point| PathBuf::from(OsStr::from_bytes(&unescaped(point)))).collect())
+    let path = |field: Option<&[u8]>| {
+        PathBuf::from(OsStr::from_bytes(&unescaped(field.unwrap_or_default())))
+    };
+    let mount = |line: &[u8]| {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let point = path(fields.nth(4));
+        // Optional fields, a hyphen, the kind, the source.
+        let source = path(fields.skip_while(|&field| field != b"-").nth(2));
+        (point, source)
+    };
+    Ok(table.split(|&byte| byte == b'\n').map(mount).collect())
 }
 
 /// A field of `mountinfo`, in which white space and backslashes are three octal digits.

@@ -87,7 +87,7 @@ impl Builder {
 
         // Without a page cache of its own, so that each read and write of the disk arrives.
         let fuse = Fuse::builder().file(IMAGE, content).direct_io(true).mount()?;
-        let mut device = LoopDevice::attach(&fuse.join(IMAGE))?;
+        let device = LoopDevice::attach(&fuse.join(IMAGE))?;
         device.limit_dirty(self.dirty_bytes)?;
         // Nothing by itself: no commit by the clock, no access times.
         let options = if self.journal { "errors=continue,commit=3600" } else { "errors=continue" };
