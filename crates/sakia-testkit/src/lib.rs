@@ -22,7 +22,7 @@ pub mod blocked;
 pub mod drop_probe;
 pub mod fuse;
 mod loop_device;
-// pub mod mount_facts;
+pub mod mount_facts;
 pub mod page_guard;
 pub mod place;
 pub mod small_fs;
