@@ -6,9 +6,11 @@ use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::Duration;
 
-use sakia_testkit::available;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
 use sakia_testkit::blocked::ThreadId;
 use sakia_testkit::fuse::{Fuse, Opcode, Rule, pattern, pattern_byte};
+use sakia_testkit::{available, skip};
 
 use crate::{EIO, ENOENT, errno};
 
@@ -158,8 +160,34 @@ fn edits_show_when_attributes_expire() {
     assert_eq!(file.read_at(&mut buffer, 0).unwrap(), 100);
 }
 
+/// A fact that the rules for opens rest on: an answer from the name cache is not yet an open file.
 #[test]
-fn held_reader_is_seen_to_wait() {
+fn open_from_the_name_cache_waits_for_the_server() {
+    let fuse = available!(Fuse::builder().file("a", pattern(10)).mount());
+    let path = fuse.join("a");
+    fs::metadata(&path).unwrap();
+    let open = |flags| {
+        let flags = flags | OFlags::CLOEXEC;
+        openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::CACHED)
+    };
+    if open(OFlags::PATH).is_err_and(|errno| errno == Errno::NOSYS || errno == Errno::INVAL) {
+        skip!("no RESOLVE_CACHED (kernel 5.12)");
+    }
+    let gate = fuse.hold(Rule::on(Opcode::OPEN));
+    // Without the file itself, nobody is asked.
+    open(OFlags::PATH).unwrap();
+    assert_eq!(gate.held(), 0);
+    thread::scope(|scope| {
+        let opened = scope.spawn(|| open(OFlags::RDONLY | OFlags::NONBLOCK));
+        gate.wait_held(1);
+        assert!(!opened.is_finished());
+        gate.open();
+        opened.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn waiting_threads_are_seen_to_wait() {
     let fuse = available!(Fuse::builder().file("a", pattern(10)).mount());
     let gate = fuse.hold(Rule::on(Opcode::READ));
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -169,7 +197,7 @@ fn held_reader_is_seen_to_wait() {
             fs::read(fuse.join("a")).unwrap();
         });
         gate.wait_held(1);
-        receiver.recv().unwrap().state().unwrap();
+        receiver.recv().unwrap().wait_until_in("");
         gate.open();
     });
 }

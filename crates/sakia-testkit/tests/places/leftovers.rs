@@ -23,13 +23,13 @@ fn is_child() -> bool {
 
 /// This program, running only the test `name`, which sees that it is the child.
 fn start(name: &str) -> Child {
-    Command::new(env::current_exe().unwrap())
+    Command::new(env::current_exe().expect("the path of this program"))
         .args([name, "--exact", "--nocapture"])
         .env(FAULT, "1")
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .unwrap()
+        .expect("this program starts again")
 }
 
 #[test]

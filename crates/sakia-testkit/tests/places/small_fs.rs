@@ -12,7 +12,7 @@ use crate::{EIO, ENOSPC, errno};
 
 /// Fills the disk by one file, and returns how much went in, and the error.
 fn fill(small: &SmallFs) -> (u64, io::Error) {
-    let file = File::create(small.path().join("full")).unwrap();
+    let file = File::create(small.path().join("full")).expect("a file to fill");
     let (block, mut written) = ([1; 16 << 10], 0);
     loop {
         match file.write_at(&block, written) {
