@@ -8,7 +8,7 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{IoSlice, IoSliceMut, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
 use rustix::fs::{
@@ -89,9 +89,10 @@ pub struct DirectIo {
 /// The facts about one directory or file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountFacts {
-    /// The file system's name, or its number in hexadecimal where this program knows no name.
+    /// The file system's name, or its number in hexadecimal where this program knows no name. For
+    /// a device, which kind of device.
     pub kind: String,
-    /// The number.
+    /// The number of the file system that the path lies in.
     #[doc(alias = "f_type")]
     pub magic: u64,
     /// A read of 4096 bytes that must not wait, of pages that were just read.
@@ -127,8 +128,16 @@ pub struct MountFacts {
 /// 4.18; 5.12 for `open_cached`, 6.1 for what direct I/O asks for.
 pub fn probe(path: &Path) -> std::io::Result<MountFacts> {
     let magic = statfs(path)?.f_type as u64;
-    let kind = name_of(magic).map_or_else(|| format!("{magic:#x}"), str::to_owned);
-    if !path.is_dir() {
+    let file_type = fs::metadata(path)?.file_type();
+    let kind = if file_type.is_block_device() {
+        // What the number tells is where the node lies.
+        "block device".to_owned()
+    } else if file_type.is_char_device() {
+        "character device".to_owned()
+    } else {
+        name_of(magic).map_or_else(|| format!("{magic:#x}"), str::to_owned)
+    };
+    if !file_type.is_dir() {
         return of_file(path, kind, magic);
     }
     let name = path.join(format!(".sakia-mount-facts-{}", std::process::id()));

@@ -13,7 +13,8 @@
 //! 3. It is done, or fails, as the rule says, on the files as they are *then*.
 //!
 //! A kernel thread, or a process in a sleep that cannot be killed, may hang on a closed gate:
-//! `sync` of the whole machine for one. Open gates soon.
+//! `sync` of the whole machine for one. Open gates soon. And a gate for [`Rule::any`] also holds what
+//! the test itself does, by the way: attributes, a close.
 //!
 //! ```
 //! use std::fs;
