@@ -109,7 +109,8 @@ pub struct MountFacts {
     pub write_again: Answer,
     /// The same, behind the end of the file.
     pub write_extend: Answer,
-    /// An open that must be answered from the name cache, of a name that was just looked up.
+    /// An open that must be answered from the name cache, of a name that was just looked up: the
+    /// best answer of several attempts.
     #[doc(alias = "RESOLVE_CACHED")]
     pub open_cached: Answer,
     /// What direct I/O asks for.
@@ -219,9 +220,17 @@ fn write_again(file: &File) -> std::io::Result<Answer> {
     Ok(answer)
 }
 
+/// A mount or a rename anywhere on the machine spoils a lookup, so it takes some attempts.
 fn open_cached(path: &Path) -> Answer {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    Answer::of(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED))
+    let mut answer = Answer::Untried;
+    for _ in 0..8 {
+        answer = Answer::of(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED));
+        if answer == Answer::Done {
+            break;
+        }
+    }
+    answer
 }
 
 fn direct_io(path: &Path) -> DirectIo {

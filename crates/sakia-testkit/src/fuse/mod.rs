@@ -46,11 +46,13 @@ mod script;
 mod server;
 mod shared;
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 pub use script::{Gate, Opcode, Rule};
 use shared::{Options, Shared};
 
@@ -112,26 +114,32 @@ impl Builder {
     /// Without `/dev/fuse`, or the privilege to mount, the error says that something is missing.
     pub fn mount(self) -> Result<Fuse, PlaceError> {
         let scratch = Scratch::new()?;
-        let shared = Shared::new(self.options, self.files)
-            .map_err(|errno| PlaceError::failed("make a waker", errno))?;
-        let shared = Arc::new(shared);
+        let fifo = scratch.path().join("wake");
+        let waker = make_waker(&fifo).map_err(|errno| PlaceError::failed("make a FIFO", errno))?;
+        let shared = Arc::new(Shared::new(self.options, self.files, waker));
         let (sender, mounted) = mpsc::sync_channel(1);
         let server = {
             let (shared, point) = (Arc::clone(&shared), scratch.path().join("mnt"));
             let named = thread::Builder::new().name("testkit-fuse".into());
             named
-                .spawn(move || server::run(shared, point, sender))
+                .spawn(move || server::run(shared, point, fifo, sender))
                 .map_err(|error| PlaceError::failed("start the server", error))?
         };
         match mounted.recv().expect("the server tells before it ends") {
             Ok(()) => Ok(Fuse { shared, server: Some(server), mounted: Mounted::adopt(scratch) }),
             Err(error) => {
-                // The waker must be closed by this thread: the server's is a copy.
+                // So that this thread closes the waker: the server has it under no number.
                 let _ = server.join();
                 Err(error)
             }
         }
     }
+}
+
+/// The test's end of the server's waker. It can also read, so that a write never lacks a reader.
+fn make_waker(fifo: &Path) -> rustix::io::Result<OwnedFd> {
+    mknodat(CWD, fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+    open(fifo, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
 }
 
 /// A mounted file system. It is unmounted with the value; see the [module](self).

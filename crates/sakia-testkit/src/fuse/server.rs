@@ -1,9 +1,7 @@
 //! The thread that serves a mount.
 
-use std::fs;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::path::PathBuf;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
@@ -12,7 +10,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::shared::{Shared, WRITE_BYTES_MAX};
 use crate::place::PlaceError;
@@ -26,47 +23,55 @@ use crate::place::PlaceError;
 pub(super) fn run(
     shared: Arc<Shared>,
     point: PathBuf,
+    waker: PathBuf,
     mounted: SyncSender<Result<(), PlaceError>>,
 ) {
-    let device = own_table(&shared).and_then(|()| open_and_mount(&point));
-    let (device, told) = match device {
-        Ok(device) => (Some(device), mounted.send(Ok(()))),
-        Err(error) => (None, mounted.send(Err(error))),
+    let opened = own_table()
+        .and_then(|()| open_waker(&waker))
+        .and_then(|waker| Ok((open_and_mount(&point)?, waker)));
+    match opened {
+        Ok((device, waker)) => {
+            if mounted.send(Ok(())).is_ok() {
+                // The device is closed after it, which ends the connection: whoever waits for an
+                // answer gets an error.
+                serve(&device, &waker, &shared);
+            }
+        }
+        Err(error) => drop(mounted.send(Err(error))),
+    }
+}
+
+/// Gives the calling thread a table of descriptors with only the standard streams in it.
+///
+/// Nothing else is copied, not even for a moment: a copy would keep open what other threads close,
+/// and they may be testing just that.
+fn own_table() -> Result<(), PlaceError> {
+    const FIRST: libc::c_uint = 3;
+    // SAFETY: the call takes numbers only. The thread was started for this, and owns no descriptor;
+    // those of the other table stay open there, and this thread uses none of them from here on.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            FIRST,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_UNSHARE as libc::c_uint,
+        )
     };
-    if let (Some(device), Ok(())) = (device, told) {
-        serve(&device, &shared);
-        // Ends the connection: whoever waits for it gets an error.
-        drop(device);
+    if done == 0 {
+        return Ok(());
     }
-    shared.lock().ended = true;
-    shared.tell();
+    let error = std::io::Error::last_os_error();
+    Err(PlaceError::needing("leave the table of descriptors (kernel 5.9)", error))
 }
 
-/// Gives the calling thread a table of descriptors with only the standard streams and the waker.
-fn own_table(shared: &Shared) -> Result<(), PlaceError> {
-    // SAFETY: the thread was started for this. Of descriptors made elsewhere it uses the waker's
-    // only, which stays open in the copy, below, under the same number; what it opens from here on
-    // it closes itself and never hands out.
-    unsafe { unshare_unsafe(UnshareFlags::FILES) }
-        .map_err(|errno| PlaceError::needing("unshare the table of descriptors", errno))?;
-    let numbers: Vec<RawFd> = fs::read_dir("/proc/thread-self/fd")
-        .and_then(|entries| {
-            entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()
-        })
-        .map_err(|error| PlaceError::needing("list descriptors", error))?
-        .iter()
-        .filter_map(|name| name.to_str()?.parse().ok())
-        .collect();
-    for number in numbers.into_iter().filter(|&n| n > 2 && n != shared.waker.as_raw_fd()) {
-        // SAFETY: the table belongs to this thread, which owns no descriptor yet: all of these are
-        // copies whose originals stay open in the other table. The listing's own is closed already,
-        // which makes this one fail, without effect.
-        let _ = unsafe { rustix::io::try_close(number) };
-    }
-    Ok(())
+/// Opens the server's end of the waker: a FIFO, since that is found by name from another table.
+fn open_waker(path: &Path) -> Result<OwnedFd, PlaceError> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    rustix::fs::open(path, flags, Mode::empty())
+        .map_err(|errno| PlaceError::failed(format!("open {}", path.display()), errno))
 }
 
-fn open_and_mount(point: &std::path::Path) -> Result<OwnedFd, PlaceError> {
+fn open_and_mount(point: &Path) -> Result<OwnedFd, PlaceError> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
         .map_err(|errno| PlaceError::needing("open /dev/fuse", errno))?;
@@ -78,7 +83,7 @@ fn open_and_mount(point: &std::path::Path) -> Result<OwnedFd, PlaceError> {
     Ok(device)
 }
 
-fn serve(device: &OwnedFd, shared: &Shared) {
+fn serve(device: &OwnedFd, waker: &OwnedFd, shared: &Shared) {
     let mut buffer = vec![0; WRITE_BYTES_MAX + 8192];
     loop {
         let (answers, next) = {
@@ -96,16 +101,13 @@ fn serve(device: &OwnedFd, shared: &Shared) {
             // Up, so that it is not asked again just before.
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
         });
-        let mut ready = [
-            PollFd::new(device, PollFlags::IN),
-            PollFd::from_borrowed_fd(shared.waker.as_fd(), PollFlags::IN),
-        ];
+        let mut ready = [PollFd::new(device, PollFlags::IN), PollFd::new(waker, PollFlags::IN)];
         match poll(&mut ready, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => panic!("poll of the device: {errno}"),
         }
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&shared.waker, &mut count);
+        // Empty, unless it was woken: then as often as it takes.
+        while rustix::io::read(waker, &mut [0; 64]).is_ok_and(|count| count > 0) {}
         if !receive(device, shared, &mut buffer) {
             return;
         }

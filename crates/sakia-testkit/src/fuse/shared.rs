@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::protocol::{self, Fields, Header, Reply};
@@ -26,17 +25,16 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// Told after the server has changed the state.
     changed: Condvar,
-    /// Wakes the server.
-    pub(super) waker: OwnedFd,
+    /// Wakes the server: the writing end of a FIFO. Only the test's threads have it.
+    waker: OwnedFd,
 }
 
 impl Shared {
-    pub fn new(options: Options, files: Vec<(String, Vec<u8>)>) -> rustix::io::Result<Self> {
+    pub fn new(options: Options, files: Vec<(String, Vec<u8>)>, waker: OwnedFd) -> Self {
         let node = |(name, content): (String, Vec<u8>)| Node::new(name.as_bytes(), content);
-        let state =
-            State { options, nodes: files.into_iter().map(node).collect(), ..State::default() };
-        let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { state: Mutex::new(state), changed: Condvar::new(), waker })
+        let nodes = files.into_iter().map(node).collect();
+        let state = State { options, nodes, ..State::default() };
+        Self { state: Mutex::new(state), changed: Condvar::new(), waker }
     }
 
     /// A panic while the lock was held is a failed test; what goes on is its cleaning up.
@@ -46,8 +44,8 @@ impl Shared {
 
     /// Makes the server look at the state again.
     pub fn wake(&self) {
-        // It fails when the counter is full, which wakes as well.
-        let _ = rustix::io::write(&self.waker, &1_u64.to_ne_bytes());
+        // It fails when the pipe is full, which wakes as well.
+        let _ = rustix::io::write(&self.waker, &[0]);
     }
 
     /// Tells those that wait in [`Self::wait_until`].
@@ -126,8 +124,6 @@ pub(super) struct State {
     counts: BTreeMap<Opcode, u64>,
     /// The server is to end.
     pub stop: bool,
-    /// The server has ended.
-    pub ended: bool,
 }
 
 // ---- the script --------------------------------------------------------------------------------
