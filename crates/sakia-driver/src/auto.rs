@@ -183,6 +183,10 @@ unsafe impl Backend for Auto {
         each!(self, backend => unsafe { backend.try_now(sqe, now) })
     }
 
+    fn size_now(&self, raw: i32) -> Option<u64> {
+        each!(self, backend => backend.size_now(raw))
+    }
+
     unsafe fn push_lane(&mut self, sqe: Sqe, lane: Lane) -> Result<(), Errno> {
         // SAFETY: the caller's duties are the same.
         each!(self, backend => unsafe { backend.push_lane(sqe, lane) })

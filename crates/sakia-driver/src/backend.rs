@@ -87,6 +87,13 @@ pub unsafe trait Backend: 'static {
         Attempt::Unsupported
     }
 
+    /// The size in bytes of an open regular file, which moves to its end. `None` where that cannot be told
+    /// at once.
+    fn size_now(&self, raw: i32) -> Option<u64> {
+        let _ = raw;
+        None
+    }
+
     /// Gives an operation to a thread. Its completion comes as any other; an `ASYNC_CANCEL` given in the
     /// same way is for operations that were.
     ///

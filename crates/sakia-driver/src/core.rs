@@ -273,6 +273,39 @@ impl<B: Backend> Core<B> {
         }
     }
 
+    /// Whether the rules and this turn allow plain calls of all these kinds.
+    pub(crate) fn may_act_now(&self, kinds: &[OpKind]) -> bool {
+        self.phase == Phase::Running
+            && self.allowance.is_left()
+            && kinds.iter().all(|&kind| self.rules.of(kind).tries_now)
+            && self.is_intact()
+    }
+
+    /// Makes a plain call that belongs to no slot.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`Backend::try_now`].
+    pub(crate) unsafe fn act_now(&mut self, sqe: &Sqe, now: Now) -> Attempt {
+        let Some(backend) = &mut self.backend else { return Attempt::Unsupported };
+        // SAFETY: the caller's duties are the same.
+        let attempt = unsafe { backend.try_now(sqe, now) };
+        let counters = &mut self.counters.kinds[OpKind::of(sqe.opcode) as usize];
+        match attempt {
+            Attempt::Done(_) => counters.inline += 1,
+            Attempt::WouldBlock => counters.would_block += 1,
+            Attempt::Unsupported => {}
+        }
+        let is_transfer = sqe.opcode == Opcode::READ || sqe.opcode == Opcode::WRITE;
+        self.allowance.spend(if is_transfer { sqe.len } else { 0 });
+        attempt
+    }
+
+    /// The size of an open file, if the backend tells without waiting.
+    pub(crate) fn size_now(&self, raw: i32) -> Option<u64> {
+        self.backend.as_ref()?.size_now(raw)
+    }
+
     /// Has an operation wait for the plain calls of the next turns.
     #[cold]
     #[inline(never)]

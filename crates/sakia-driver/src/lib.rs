@@ -58,6 +58,7 @@ mod private;
 pub mod sim;
 mod slab;
 mod uring;
+mod whole;
 
 pub use aligned::AlignedBuf;
 pub use arena::{Arena, FixedBuf};
@@ -75,10 +76,11 @@ pub use key::Key;
 pub use op::{Class, Completion, Op, Operation, Verdict};
 pub use ops::{
     Advise, AwaitWriter, Chmod, Chown, Close, CopyFileRange, DirectoryEntries, DirectoryEntry,
-    EntryKind, Fallocate, Flock, Fsync, GetXattr, Link, ListXattr, Mkdir, Nop, Open, OpenHow,
-    Openat2, Poll, PollEvents, Read, ReadDirectory, ReadFixed, ReadVectored, Readlink, RemoveXattr,
-    Rename, SetTime, SetXattr, Statfs, StatfsResult, Statx, StatxResult, StatxTime, Symlink,
-    Syncfs, Truncate, Unlink, Utimens, Write, WriteFixed, WriteVectored,
+    EntryKind, Fallocate, Flock, Fsync, GetXattr, Link, ListXattr, Mkdir, NextTurn, Nop, Open,
+    OpenHow, Openat2, Poll, PollEvents, Read, ReadDirectory, ReadFixed, ReadVectored, Readlink,
+    RemoveXattr, Rename, SetTime, SetXattr, Statfs, StatfsResult, Statx, StatxResult, StatxTime,
+    Symlink, Syncfs, Truncate, Unlink, Utimens, Write, WriteFixed, WriteVectored,
 };
 pub use sakia_ring::CURRENT_POSITION;
 pub use uring::Uring;
+pub use whole::WholeFile;

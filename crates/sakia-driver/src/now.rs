@@ -6,6 +6,9 @@
 //!
 //! Source: `preadv2(2)`, `openat2(2)`, `statx(2)`.
 
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, IoVec, Opcode, Sqe};
 
@@ -56,6 +59,7 @@ unsafe fn try_other(sqe: &Sqe, now: Now) -> Attempt {
         match sqe.opcode {
             Opcode::READV => vectored(sqe, now, Direction::Read),
             Opcode::WRITEV => vectored(sqe, now, Direction::Write),
+            Opcode::NOP => Attempt::Done(0),
             Opcode::STATX => statx(sqe),
             Opcode::OPENAT => {
                 let how = OpenHow {
@@ -183,6 +187,16 @@ pub(crate) unsafe fn open(dir: i32, path: u64, how: OpenHow) -> Attempt {
         Err(Errno::NOSYS | Errno::INVAL | Errno::TOOBIG | Errno::PERM) => Attempt::Unsupported,
         Err(errno) => Attempt::Done(-errno.raw_os_error()),
     }
+}
+
+/// The size of a file with positions, which moves to its end. That is the cheapest call that tells.
+pub(crate) fn size(raw: i32) -> Option<u64> {
+    if raw < 0 {
+        return None;
+    }
+    // SAFETY: an open descriptor, or one that the kernel refuses.
+    let fd = unsafe { BorrowedFd::borrow_raw(raw) };
+    rustix::fs::seek(fd, SeekFrom::End(0)).ok()
 }
 
 #[inline(always)]

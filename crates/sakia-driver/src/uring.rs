@@ -148,6 +148,10 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         unsafe { now::try_now(sqe, now) }
     }
 
+    fn size_now(&self, raw: i32) -> Option<u64> {
+        is_kernel::<H>().then(|| now::size(raw)).flatten()
+    }
+
     unsafe fn push_lane(&mut self, sqe: Sqe, lane: Lane) -> Result<(), Errno> {
         let lanes = self.lanes()?;
         // SAFETY: the caller's duties are the same.

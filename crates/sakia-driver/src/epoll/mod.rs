@@ -320,6 +320,10 @@ unsafe impl Backend for Epoll {
         unsafe { now::try_now(sqe, now) }
     }
 
+    fn size_now(&self, raw: i32) -> Option<u64> {
+        now::size(raw)
+    }
+
     unsafe fn push_lane(&mut self, sqe: Sqe, lane: Lane) -> Result<(), Errno> {
         if !self.process.is_intact() {
             return Err(Errno::OPNOTSUPP);

@@ -42,7 +42,7 @@ pub use link::{Link, Readlink, Symlink};
 pub use list::{DirectoryEntries, DirectoryEntry, EntryKind, ReadDirectory};
 pub use lock::Flock;
 pub use mkdir::Mkdir;
-pub use nop::Nop;
+pub use nop::{NextTurn, Nop};
 pub use open::{AwaitWriter, Open};
 pub use openat2::{OpenHow, Openat2};
 pub use poll::{Poll, PollEvents};

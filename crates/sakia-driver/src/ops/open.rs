@@ -19,7 +19,7 @@ use crate::private;
 pub(super) const CLOEXEC: u32 = rustix::fs::OFlags::CLOEXEC.bits();
 
 /// `O_NONBLOCK`: opening a FIFO or a terminal waits for nobody.
-const NONBLOCK: u32 = rustix::fs::OFlags::NONBLOCK.bits();
+pub(crate) const NONBLOCK: u32 = rustix::fs::OFlags::NONBLOCK.bits();
 
 /// `O_PATH`.
 const PATH: u32 = rustix::fs::OFlags::PATH.bits();
@@ -162,7 +162,7 @@ pub(super) fn open_route(rules: &Rules) -> Route {
 }
 
 /// The flags with which a file is opened, and whether `O_NONBLOCK` was added to the caller's.
-pub(super) fn open_flags(flags: u32) -> (u32, bool) {
+pub(crate) fn open_flags(flags: u32) -> (u32, bool) {
     // With a path's descriptor the flag would be refused, and it never waits.
     let is_nonblock_added = flags & (NONBLOCK | PATH) == 0;
     let nonblock = if is_nonblock_added { NONBLOCK } else { 0 };
