@@ -1,11 +1,13 @@
 //! What lane threads do: one or a few system calls that may block.
 //!
-//! Everything but opening a path ends by itself and belongs to the bounded lane. What is going to be
-//! opened is not known beforehand, and a FIFO must not be opened to find out: an open with
-//! `O_NONBLOCK` lets the other side's open return. So on the bounded lane
+//! Everything but opening a path and locking a file ends by itself and belongs to the bounded lane. A
+//! lock is tried there, and waited for on the elastic lane.
+//!
+//! What is going to be opened is not known beforehand, and a FIFO must not be opened to find out: an
+//! open with `O_NONBLOCK` lets the other side's open return. So on the bounded lane
 //! 1. what cannot wait by its flags is opened as it is;
-//! 2. otherwise the path is asked for its type. A FIFO, a character device, or no answer: the job
-//!    goes on to the elastic lane, and is a plain open there;
+//! 2. otherwise the path is asked for its type, within the bounds of an `openat2(2)`. A FIFO, a
+//!    character device, or no answer: the job goes on to the elastic lane, and is a plain open there;
 //! 3. a regular file, a directory or a block device, or nothing yet where one is to be created, is
 //!    opened with `O_NONBLOCK`, which means nothing to them, so that the thread cannot get stuck if
 //!    something else is there by now;
