@@ -5,9 +5,11 @@ use std::path::Path;
 
 use rustix::fs::{OFlags, ResolveFlags};
 use rustix::io::Errno;
+use sakia_driver::{Auto, Fd, FileKind, Handle};
 
+use super::dir::open_resolving;
 use super::error::{Context, Result, c_path};
-use super::{Dir, File, driver, uninterrupted};
+use super::{Dir, File, FileType, driver, uninterrupted};
 
 /// How a file is to be opened: the names of [`std::fs::OpenOptions`], and a few more.
 ///
@@ -132,8 +134,9 @@ impl OpenOptions {
 
     /// Opens the file.
     ///
-    /// A FIFO, a terminal or another device may take as long to open as it pleases; only this future
-    /// waits for it.
+    /// A FIFO takes until somebody has opened its other end; only this future waits for that. When it is
+    /// dropped meanwhile, the thread that waits in its place does so until then. With `O_NONBLOCK` among
+    /// the [`custom_flags`](OpenOptions::custom_flags) nothing waits.
     ///
     /// # Errors
     /// - `EINVAL`: neither to read nor to write, or to make or empty a file without writing.
@@ -164,14 +167,10 @@ impl OpenOptions {
         let driver = driver();
         let confined = directory.is_some().then_some(ResolveFlags::BENEATH);
         let fd = match self.resolve.or(confined) {
-            None => {
-                let open = async || driver.open(None, c_path(path)?, flags.bits(), mode).await;
-                uninterrupted(open).await?
-            }
+            None => open_like_std(&driver, path, flags, mode).await?,
             Some(resolve) => {
                 let directory = directory.map(Dir::fd);
-                let path = c_path(path)?;
-                super::dir::open_resolving(&driver, directory, path, flags, mode, resolve).await?
+                open_resolving_like_std(&driver, directory, path, flags, mode, resolve).await?
             }
         };
         Ok(File::new(fd, driver, flags))
@@ -202,6 +201,77 @@ impl OpenOptions {
         let direct = if self.direct { OFlags::DIRECT } else { OFlags::empty() };
         Ok(access | creation | direct | self.custom_flags)
     }
+}
+
+/// Opens a path as `open(2)` does, FIFOs included: waits for somebody at the other end, on a thread of its
+/// own.
+pub(super) async fn open_like_std(
+    driver: &Handle<Auto>,
+    path: &Path,
+    flags: OFlags,
+    mode: u32,
+) -> io::Result<Fd> {
+    let opened = uninterrupted(async || driver.open(None, c_path(path)?, flags.bits(), mode).await);
+    match opened.await {
+        Ok(fd) => {
+            await_writer(driver, &fd, flags).await?;
+            Ok(fd)
+        }
+        Err(error) if is_reader_missing(&error, flags) => {
+            let open = async || driver.open_waiting(None, c_path(path)?, flags.bits(), mode).await;
+            uninterrupted(open).await
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// As [`open_like_std`], with a say in the lookup.
+async fn open_resolving_like_std(
+    driver: &Handle<Auto>,
+    directory: Option<&Fd>,
+    path: &Path,
+    flags: OFlags,
+    mode: u32,
+    resolve: ResolveFlags,
+) -> io::Result<Fd> {
+    let path = c_path(path)?;
+    match open_resolving(driver, directory, path.clone(), flags, mode, resolve).await {
+        Ok(fd) => {
+            await_writer(driver, &fd, flags).await?;
+            Ok(fd)
+        }
+        Err(error) if is_reader_missing(&error, flags) => {
+            // The same file, found in the same way, then opened by a call that may wait.
+            let only = OFlags::PATH | flags & OFlags::NOFOLLOW;
+            let found = open_resolving(driver, directory, path, only, 0, resolve).await?;
+            let path = format!("/proc/self/fd/{}", found.raw());
+            let flags = flags - (OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW);
+            let open =
+                async || driver.open_waiting(None, c_path(path.as_ref())?, flags.bits(), 0).await;
+            uninterrupted(open).await
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits until somebody has opened a FIFO to write that was opened to read only. Other files are as they
+/// are to be.
+pub(super) async fn await_writer(driver: &Handle<Auto>, fd: &Fd, flags: OFlags) -> io::Result<()> {
+    let may_wait = flags & OFlags::RWMODE == OFlags::RDONLY
+        && !flags.intersects(OFlags::NONBLOCK | OFlags::PATH);
+    if !may_wait || fd.kind() == FileKind::Bounded {
+        return Ok(());
+    }
+    let stat = uninterrupted(async || driver.statx_fd(fd).await).await?;
+    if FileType::from_mode(stat.mode.into()).is_fifo() {
+        return uninterrupted(async || driver.await_writer(fd).await).await;
+    }
+    Ok(())
+}
+
+/// Whether a FIFO could not be opened to write since nobody reads it, and the caller would rather wait.
+fn is_reader_missing(error: &io::Error, flags: OFlags) -> bool {
+    error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) && !flags.contains(OFlags::NONBLOCK)
 }
 
 /// How a path is looked up: what it must not lead through. Combine with `|`.

@@ -9,9 +9,10 @@ use rustix::io::Errno;
 use rustix::path::Arg;
 use sakia_driver::{BufResult, CURRENT_POSITION, Fd, IoBuf, WholeFile};
 
-use super::error::{Context, Error, Result, c_path};
+use super::error::{Context, Error, Result};
 use super::file::read_to_end;
-use super::{Dir, File, OpenOptions, Permissions, driver, uninterrupted};
+use super::options::{await_writer, open_like_std};
+use super::{Dir, File, OpenOptions, Permissions, driver};
 
 /// Bytes that a file is thought to have when nothing is known.
 const GUESS_BYTES: usize = 8 << 10;
@@ -55,15 +56,20 @@ pub async fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
     let expected = EXPECTED.get();
     let read = path.into_with_c_str(|path| Ok(driver.read_file_now(path, expected)));
     let read = read.map_err(io::Error::from).and_then(|read| read);
-    let fd = match read.at("open", path)? {
+    let (fd, begin) = match read.at("open", path)? {
         WholeFile::Read(bytes) => return Ok(learn_size(bytes, expected)),
-        WholeFile::Opened(fd, _) => fd,
+        WholeFile::Opened(fd, begin) => {
+            if begin.is_empty() {
+                await_writer(&driver, &fd, OFlags::RDONLY).await.at("open", path)?;
+            }
+            (fd, begin)
+        }
         WholeFile::NotNow => {
-            let open = async || driver.open(None, c_path(path)?, OFlags::RDONLY.bits(), 0).await;
-            uninterrupted(open).await.at("open", path)?
+            let fd = open_like_std(&driver, path, OFlags::RDONLY, 0).await.at("open", path)?;
+            (fd, Vec::new())
         }
     };
-    read_all(File::new(fd, driver, OFlags::empty())).await.at("read", path)
+    read_all(File::new(fd, driver, OFlags::empty()), begin).await.at("read", path)
 }
 
 /// Remembers how large a file was, and gives back what its buffer has too much.
@@ -77,18 +83,23 @@ fn learn_size(mut bytes: Vec<u8>, expected: usize) -> Vec<u8> {
     bytes
 }
 
-async fn read_all(file: File) -> io::Result<Vec<u8>> {
+/// Reads what comes after `begin`.
+async fn read_all(file: File, begin: Vec<u8>) -> io::Result<Vec<u8>> {
     if file.is_stream() {
-        let (result, bytes) = read_to_end(&file, Vec::new(), CURRENT_POSITION, None).await;
+        let (result, bytes) = read_to_end(&file, begin, CURRENT_POSITION, None).await;
         return result.map(|_| bytes);
     }
     let expected = EXPECTED.get();
-    // A byte more than is expected: a read that leaves room may have found the end.
-    let (result, mut buf) = file.read_once(&file.fd, vec![0; expected + 1], 0).await;
-    buf.truncate(result?);
+    let mut buf = begin;
+    if buf.is_empty() {
+        // A byte more than is expected: a read that leaves room may have found the end.
+        let (result, back) = file.read_once(&file.fd, vec![0; expected + 1], 0).await;
+        buf = back;
+        buf.truncate(result?);
+    }
     let count = buf.len();
     // A read may be short before the end. Where the file has as much as it said, it was not.
-    let is_whole = count <= expected && file.fd.first_size() == Some(count as u64) && count > 0;
+    let is_whole = count <= expected && file.fd.first_size() == Some(count as u64);
     if !is_whole && count > 0 {
         let size = file.fd.first_size();
         let (result, more) = read_to_end(&file, buf, count as u64, size).await;
