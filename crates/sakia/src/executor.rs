@@ -145,8 +145,11 @@ where
     F::Output: Send + 'static,
 {
     // The future is made, polled and dropped on the target thread only: a task that never gets there
-    // holds no more than `start`, and one whose runtime is gone is forgotten.
-    let future = async move { SendWrapper::new(start()).await };
+    // holds no more than `start`, and one that does is one of that thread's from then on.
+    let future = async move {
+        let guard = Registered::new(&current());
+        SendWrapper::new(Registering { future: start(), guard }).await
+    };
     let to = Arc::clone(remote);
     let schedule = move |runnable| schedule(&to, runnable);
     let (runnable, task) = async_task::spawn(Contain::new(future), schedule);
@@ -188,8 +191,7 @@ impl Local {
         F: Future + 'static,
         F::Output: 'static,
     {
-        self.live.set(self.live.get() + 1);
-        let guard = Registered { local: Rc::clone(self), key: None };
+        let guard = Registered::new(self);
         let future = Registering { future: Contain::new(future), guard };
         let remote = Arc::clone(&self.remote);
         let schedule = move |runnable| schedule(&remote, runnable);
@@ -303,6 +305,13 @@ struct Registered {
     local: Rc<Local>,
     /// Where the waker is, once the task has waited.
     key: Option<usize>,
+}
+
+impl Registered {
+    fn new(local: &Rc<Local>) -> Self {
+        local.live.set(local.live.get() + 1);
+        Self { local: Rc::clone(local), key: None }
+    }
 }
 
 impl Drop for Registered {

@@ -62,6 +62,7 @@ on_each_backend! {
     while_tasks_are_sent_to_it
     of_tasks_that_start_others
     of_tasks_on_other_threads
+    of_tasks_that_were_sent
     of_a_million_tasks
     of_a_runtime_without_tasks
     is_not_kept_waiting_by_reads_that_are_always_ready
@@ -587,6 +588,30 @@ fn of_tasks_on_other_threads(policy: Policy) {
     });
     drop(runtime);
     assert_eq!(ended.load(Ordering::SeqCst), 2);
+}
+
+fn of_tasks_that_were_sent(policy: Policy) {
+    let counter = DropCounter::new();
+    let runtime = Runtime::builder().backend(policy).threads(2).build().unwrap();
+    let (sender, wakers) = mpsc::channel();
+    runtime.block_on(async {
+        let probe = counter.probe();
+        let (ready, is_ready) = async_channel::bounded(1);
+        let task = spawn_on(1, move || {
+            let home = Homebound(thread::current().id(), probe);
+            poll_fn(move |cx| {
+                let _home = &home;
+                sender.send(cx.waker().clone()).unwrap();
+                ready.try_send(()).ok();
+                Poll::<()>::Pending
+            })
+        });
+        task.detach();
+        is_ready.recv().await.unwrap();
+    });
+    drop(runtime);
+    counter.assert_each_dropped_once();
+    wakers.iter().for_each(Waker::wake);
 }
 
 fn of_a_million_tasks(policy: Policy) {
