@@ -11,7 +11,7 @@ use sakia_driver::{BufResult, CURRENT_POSITION, Fd, IoBuf, WholeFile};
 
 use super::error::{Context, Error, Result, c_path};
 use super::file::read_to_end;
-use super::{Dir, File, OpenOptions, Permissions, driver};
+use super::{Dir, File, OpenOptions, Permissions, driver, uninterrupted};
 
 /// Bytes that a file is thought to have when nothing is known.
 const GUESS_BYTES: usize = 8 << 10;
@@ -59,8 +59,8 @@ pub async fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
         WholeFile::Read(bytes) => return Ok(learn_size(bytes, expected)),
         WholeFile::Opened(fd, _) => fd,
         WholeFile::NotNow => {
-            let opened = async { driver.open(None, c_path(path)?, OFlags::RDONLY.bits(), 0).await };
-            opened.await.at("open", path)?
+            let open = async || driver.open(None, c_path(path)?, OFlags::RDONLY.bits(), 0).await;
+            uninterrupted(open).await.at("open", path)?
         }
     };
     read_all(File::new(fd, driver, OFlags::empty())).await.at("read", path)

@@ -8,6 +8,7 @@
 mod blocking;
 mod budget;
 mod counted;
+mod files;
 mod foreign;
 mod macros;
 mod pipes;
