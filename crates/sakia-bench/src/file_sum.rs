@@ -170,32 +170,31 @@ impl Experiment for FileSum {
     fn reason(&self, row: &Row) -> Option<String> {
         let count = |name: &str| row.counters.get(name).copied().unwrap_or(0);
         let reads = count("reads");
-        let threads = row.threads_max;
-        let switches = format!("{} switches", row.voluntary_switches);
-        let reason = match Variant::by_name(row.variant)? {
+        let switches = counted(row.voluntary_switches, "switch", "switches");
+        let variant = Variant::by_name(row.variant)?;
+        let reason = match variant {
             Variant::Pool => {
-                format!(
-                    "{} of {reads} reads handed to a thread and back, {switches}",
-                    count("hops")
-                )
+                let hops = count("hops");
+                format!("{hops} of {reads} reads handed to a thread and back, {switches}")
             }
             Variant::Blocking => format!("{reads} plain reads, {switches}"),
             Variant::Uring | Variant::Ring | Variant::Poll | Variant::Offload => {
                 let ways = [
-                    ("read.submitted", "given to the backend"),
-                    ("read.inline", "done as plain calls"),
-                    ("read.would_block", "found to block"),
+                    ("read.submitted", "through the ring"),
+                    ("read.inline", "as plain calls"),
+                    ("read.would_block", "that would have blocked"),
                     ("read.lane", "on threads of a lane"),
                     ("read.punted", "on the kernel's workers"),
                 ];
-                let ways = ways.into_iter().filter(|(name, _)| count(name) > 0);
+                // Where there is no ring, what is submitted is counted again by its way.
+                let ways = &ways[usize::from(variant == Variant::Poll)..];
+                let ways = ways.iter().filter(|(name, _)| count(name) > 0);
                 let ways: Vec<_> =
                     ways.map(|(name, words)| format!("{} {words}", count(name))).collect();
-                let enters = count("enters");
-                format!(
-                    "{reads} reads ({}), {enters} enters, {switches}, {threads} threads",
-                    ways.join(", ")
-                )
+                let ways = ways.join(", ");
+                let enters = counted(count("enters"), "enter", "enters");
+                let threads = counted(row.threads_max, "thread", "threads");
+                format!("{reads} reads ({ways}), {enters}, {switches}, {threads}")
             }
         };
         Some(reason)
@@ -267,14 +266,19 @@ fn sum(bytes: &[u8]) -> u64 {
     bytes.chunks(1 << 16).map(part).fold(0, |sum, part| sum.wrapping_add(part.into()))
 }
 
+/// A number with its noun.
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 /// A number of bytes in the largest unit that divides it.
 fn bytes(count: u64) -> String {
     match count.trailing_zeros() {
-        _ if count == 0 => "0 bytes".into(),
+        64 => "0 bytes".into(),
         30.. => format!("{} GiB", count >> 30),
         20.. => format!("{} MiB", count >> 20),
         10.. => format!("{} KiB", count >> 10),
-        _ => format!("{count} bytes"),
+        _ => counted(count, "byte", "bytes"),
     }
 }
 
@@ -394,6 +398,6 @@ mod tests {
     #[test]
     fn sizes_are_shown_in_their_unit() {
         let shown = [0, 1, 4096, 1 << 20, 3 << 29, 1 << 30].map(bytes);
-        assert_eq!(shown, ["0 bytes", "1 bytes", "4 KiB", "1 MiB", "1536 MiB", "1 GiB"]);
+        assert_eq!(shown, ["0 bytes", "1 byte", "4 KiB", "1 MiB", "1536 MiB", "1 GiB"]);
     }
 }

@@ -27,6 +27,8 @@ pub struct Series {
 
 /// Width and height of a plot.
 const SIZE: (u32, u32) = (760, 380);
+/// Of this, what the legend has.
+const LEGEND_WIDTH: u32 = 110;
 /// The colors of lines, told apart by those who see few colors too (Okabe and Ito).
 const COLORS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
@@ -65,6 +67,7 @@ impl Plot {
         let mut chart = ChartBuilder::on(&area)
             .caption(&self.title, font(18))
             .margin(10)
+            .margin_right(LEGEND_WIDTH)
             .x_label_area_size(42)
             .y_label_area_size(72)
             .build_cartesian_2d(0.0..right, 0.0..top)
@@ -78,19 +81,16 @@ impl Plot {
             .label_style(font(13))
             .draw()
             .map_err(text)?;
+        // The legend is beside the lines, which it would hide.
+        let (mut y, x) = (40, SIZE.0 as i32 - LEGEND_WIDTH as i32 + 14);
         for (series, color) in self.series.iter().zip(COLORS.into_iter().cycle()) {
             let line = LineSeries::new(series.points.iter().copied(), color.stroke_width(2));
-            chart.draw_series(line.point_size(4)).map_err(text)?.label(&series.name).legend(
-                move |(x, y)| Rectangle::new([(x, y - 4), (x + 14, y + 4)], color.filled()),
-            );
+            chart.draw_series(line.point_size(4)).map_err(text)?;
+            let mark = Rectangle::new([(x, y), (x + 14, y + 8)], color.filled());
+            area.draw(&mark).map_err(text)?;
+            area.draw(&Text::new(series.name.as_str(), (x + 20, y - 3), font(14))).map_err(text)?;
+            y += 20;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.8))
-            .label_font(font(14))
-            .draw()
-            .map_err(text)?;
         area.present().map_err(text)?;
         Ok(())
     }

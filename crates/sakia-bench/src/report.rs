@@ -7,7 +7,7 @@ use anyhow::Context;
 
 use crate::plot::Plot;
 use crate::results::Results;
-use crate::text;
+use crate::text::{self, Standing};
 
 const STYLE: &str = "\
 body { font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222 }
@@ -52,8 +52,12 @@ fn write(page: &mut String, results: &Results, svgs: &[String]) -> fmt::Result {
             row(page, "td", [found.variant].into_iter().chain(cells), "")?;
         }
         writeln!(page, "</table>\n<ul>")?;
-        for (name, words) in text::standings(results, point) {
-            writeln!(page, "<li>{} {}</li>", Escaped(name), Escaped(&words))?;
+        for Standing { variant, words, reason } in text::standings(results, point) {
+            write!(page, "<li><b>{}</b> {}", Escaped(variant), Escaped(&words))?;
+            if let Some(reason) = reason {
+                write!(page, ": {}", Escaped(reason))?;
+            }
+            writeln!(page, "</li>")?;
         }
         writeln!(page, "</ul>")?;
     }

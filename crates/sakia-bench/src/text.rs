@@ -109,34 +109,49 @@ pub(crate) fn bounds(ratio: &Ratio) -> String {
 
 fn verdict(f: &mut Formatter<'_>, results: &Results, point: usize) -> fmt::Result {
     writeln!(f, "{} on this machine:", results.points[point].label)?;
-    for (name, words) in standings(results, point) {
-        writeln!(f, "  {name:<10} {words}")?;
+    for standing in standings(results, point) {
+        writeln!(f, "  {:<10} {}", standing.variant, standing.words)?;
+        if let Some(reason) = standing.reason {
+            writeln!(f, "  {:<10} {reason}", "")?;
+        }
     }
     Ok(())
 }
 
-/// The variants of a point, the fastest first, each with how fast it is and why.
-pub(crate) fn standings(results: &Results, point: usize) -> Vec<(&str, String)> {
+/// How a variant does.
+pub(crate) struct Standing<'a> {
+    pub(crate) variant: &'a str,
+    /// In words that go on after the name.
+    pub(crate) words: String,
+    /// What the counters tell about why.
+    pub(crate) reason: Option<&'a str>,
+}
+
+/// The variants of a point, the fastest first.
+pub(crate) fn standings(results: &Results, point: usize) -> Vec<Standing<'_>> {
     let mut rows: Vec<&Row> = results.rows_at(point).collect();
     rows.sort_by_key(|row| row.wall_ns.median);
     let Some(&first) = rows.first() else { return Vec::new() };
-    let standing = |row: &Row| {
-        let wall_ms = first.wall_ns.median as f64 / 1e6;
+    let words = |row: &Row| {
         let Some(ratio) = results.compare(point, row.variant, first.variant) else {
-            return String::new();
+            return "has no round in common with it".into();
         };
         let bounds = bounds(&ratio);
         match ratio.bounds() {
-            _ if row.variant == first.variant => format!("is fastest with {wall_ms:.1} ms"),
+            _ if row.variant == first.variant => {
+                format!("is fastest: {:.1} ms", first.wall_ns.median as f64 / 1e6)
+            }
             [low, _] if low <= 1.0 => format!("cannot be told apart from it ({bounds})"),
             _ => format!("takes {:.2} times as long ({bounds})", ratio.wall),
         }
     };
     let reason = |row: &Row| {
         let reason = results.reasons.iter().find(|(key, _)| *key == (point, row.variant));
-        reason.map_or(String::new(), |(_, reason)| format!(": {reason}"))
+        reason.map(|(_, reason)| reason.as_str())
     };
-    rows.iter().map(|row| (row.variant, standing(row) + &reason(row))).collect()
+    let standing =
+        |&row: &&Row| Standing { variant: row.variant, words: words(row), reason: reason(row) };
+    rows.iter().map(standing).collect()
 }
 
 /// What a reader must know beside the numbers.
@@ -183,9 +198,11 @@ mod tests {
             text.contains("a/b                1 MiB        3.00     3.00 to 3.00   3.00"),
             "{text}"
         );
-        assert!(text.contains("  b          is fastest with 1.0 ms"), "{text}");
+        assert!(text.contains("  b          is fastest: 1.0 ms\n"), "{text}");
         assert!(
-            text.contains("  a          takes 3.00 times as long (3.00 to 3.00): slow"),
+            text.contains(
+                "  a          takes 3.00 times as long (3.00 to 3.00)\n             slow\n"
+            ),
             "{text}"
         );
         assert!(text.contains("c is not possible here: none here"), "{text}");

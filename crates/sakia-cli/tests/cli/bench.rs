@@ -95,7 +95,7 @@ fn report_has_the_three_plots_inside() {
     for external in ["<script", "<link", "src=", "href="] {
         assert!(!page.contains(external), "{external}");
     }
-    for text in ["page cache cold", "64 KiB on this machine:", "is fastest with", "poll/blocking"] {
+    for text in ["page cache cold", "64 KiB on this machine:", "is fastest: ", "poll/blocking"] {
         assert!(ended.stdout.contains(text), "{text}: {}", ended.stdout);
     }
 }
