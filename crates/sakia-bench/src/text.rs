@@ -164,12 +164,12 @@ pub(crate) fn remarks(results: &Results) -> Vec<String> {
     for mismatch in &results.mismatches {
         remarks.push(format!("wrong result: {mismatch}"));
     }
-    let runs = results.runs.len();
-    remarks.push(match results.noisy() {
-        0 => format!("none of {runs} runs was noisy: {}", noise()),
-        1 => format!("1 of {runs} runs was noisy: {}", noise()),
-        noisy => format!("{noisy} of {runs} runs were noisy: {}", noise()),
-    });
+    remarks.push(format!(
+        "noisy runs: {} of {} (meanwhile other programs took {FOREIGN_MAX} processors or more, or the \
+         host {STEAL_MAX})",
+        results.noisy(),
+        results.runs.len()
+    ));
     if results.ratios.iter().any(|ratio| ratio.ci95.is_none()) {
         remarks.push("fewer than 6 runs have no 95 % interval; more are made with --runs".into());
     }
@@ -178,10 +178,6 @@ pub(crate) fn remarks(results: &Results) -> Vec<String> {
             .push("built without optimization: the times mean little (cargo run --release)".into());
     }
     remarks
-}
-
-fn noise() -> String {
-    format!("other programs took {FOREIGN_MAX} processors or more, or the host {STEAL_MAX}")
 }
 
 #[cfg(test)]
@@ -206,7 +202,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("c is not possible here: none here"), "{text}");
-        assert!(text.contains("2 of 18 runs were noisy"), "{text}");
+        assert!(text.contains("noisy runs: 2 of 18 (meanwhile"), "{text}");
         assert!(!text.contains("fewer than 6 runs"), "{text}");
     }
 

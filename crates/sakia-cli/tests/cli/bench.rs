@@ -1,11 +1,13 @@
 //! `sakia bench`, with little to do.
 
 use std::fs;
+use std::process::Stdio;
 
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use crate::refused_ring::deny;
-use crate::support::{Ended, TempDir, needs_ring, run, sakia};
+use crate::support::{Ended, TempDir, await_that, needs_ring, run, sakia, wait};
 
 /// Runs `sakia bench file-sum` in a directory, with further arguments.
 fn file_sum(directory: &TempDir, args: &[&str]) -> Ended {
@@ -148,4 +150,19 @@ fn subcommand_of_a_run_is_hidden_and_answers_a_line() {
     assert!(help.stdout.contains("bench") && !help.stdout.contains("bench-cell"), "{help:?}");
     let ended = run(&mut sakia(["bench-cell", "{}"]));
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
+}
+
+#[test]
+fn signal_ends_it_and_leaves_no_files() {
+    let directory = TempDir::new();
+    let mut command = sakia(["bench", "file-sum", "--runs", "1000", "--variants", "blocking"]);
+    command.args(["--size", "64K", "--dir"]).arg(directory.path());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let has_files = || fs::read_dir(directory.path()).unwrap().next().is_some();
+    await_that("the files are made", has_files);
+    let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    let ended = wait(child);
+    assert_eq!((ended.code, ended.stdout.as_str()), (None, ""), "{ended:?}");
+    assert!(!has_files(), "the files are removed");
 }
