@@ -37,10 +37,12 @@
 #[doc(hidden)]
 pub mod mutant;
 
+mod aligned;
 mod arena;
 mod auto;
 mod backend;
 mod buf;
+mod bypass;
 mod core;
 mod counters;
 mod descriptors;
@@ -49,16 +51,20 @@ mod epoll;
 mod fd;
 mod handle;
 mod key;
+mod now;
 mod op;
 mod ops;
+mod private;
 pub mod sim;
 mod slab;
 mod uring;
 
+pub use aligned::AlignedBuf;
 pub use arena::{Arena, FixedBuf};
 pub use auto::{Auto, Choice, Policy};
-pub use backend::{Backend, Descriptors, FileKind, RemoteWake};
+pub use backend::{Backend, Descriptors, FileFacts, FileKind, RemoteWake};
 pub use buf::{BufResult, IoBuf, IoBufMut, MAX_RW_BYTES, Slice};
+pub use bypass::{Attempt, Bypass, MountFacts, Now, Route, Rule, Rules, Support};
 pub use core::Wait;
 pub use counters::{Counters, KindCounters, OpKind};
 pub use driver::{Drained, Driver};
@@ -66,10 +72,13 @@ pub use epoll::{Epoll, EpollOptions, EpollWake, Lane, LaneStatistics, StuckWorke
 pub use fd::Fd;
 pub use handle::Handle;
 pub use key::Key;
-pub use op::{Class, Completion, Op, Operation};
+pub use op::{Class, Completion, Op, Operation, Verdict};
 pub use ops::{
-    Close, Fsync, Nop, Open, Poll, PollEvents, Read, ReadFixed, ReadVectored, Statx, StatxResult,
-    StatxTime, Write, WriteFixed, WriteVectored,
+    Advise, AwaitWriter, Chmod, Chown, Close, CopyFileRange, DirectoryEntries, DirectoryEntry,
+    EntryKind, Fallocate, Flock, Fsync, GetXattr, Link, ListXattr, Mkdir, Nop, Open, OpenHow,
+    Openat2, Poll, PollEvents, Read, ReadDirectory, ReadFixed, ReadVectored, Readlink, RemoveXattr,
+    Rename, SetTime, SetXattr, Statfs, StatfsResult, Statx, StatxResult, StatxTime, Symlink,
+    Syncfs, Truncate, Unlink, Utimens, Write, WriteFixed, WriteVectored,
 };
 pub use sakia_ring::CURRENT_POSITION;
 pub use uring::Uring;

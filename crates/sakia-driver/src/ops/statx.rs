@@ -6,6 +6,9 @@ use std::io;
 use sakia_ring::{AT_FDCWD, Sqe};
 
 use crate::backend::Backend;
+use crate::bypass::{Now, Route, Rules};
+use crate::counters::OpKind;
+use crate::epoll::Lane;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
@@ -19,6 +22,13 @@ pub struct StatxTime {
     /// Nanoseconds of the second.
     pub nanoseconds: u32,
     reserved: i32,
+}
+
+impl StatxTime {
+    /// This many seconds since 1970, and nanoseconds of the second.
+    pub const fn new(seconds: i64, nanoseconds: u32) -> Self {
+        Self { seconds, nanoseconds, reserved: 0 }
+    }
 }
 
 /// What the kernel knows of a file: field by field `struct statx`. Which fields are filled is in
@@ -78,8 +88,8 @@ pub struct StatxResult {
 const _: () = assert!(size_of::<StatxResult>() == 256);
 
 impl StatxResult {
-    /// The mask that asks for what `stat(2)` gives, and for the alignment of direct I/O.
-    pub const BASIC: u32 = 0x7ff | 0x2000;
+    /// The mask that asks for what `stat(2)` gives, the time of creation, and the alignment of direct I/O.
+    pub const BASIC: u32 = 0xfff | 0x2000;
 
     /// The type bits of `mode`.
     const TYPE_MASK: u16 = 0o170_000;
@@ -174,6 +184,18 @@ unsafe impl Operation for Statx {
         match &self.target {
             Target::Path(directory, _) => directory.as_ref(),
             Target::Fd(fd) => Some(fd),
+        }
+    }
+
+    fn route(&self, rules: &Rules) -> Route {
+        if !rules.of(OpKind::Statx).tries_now {
+            return Route::Queue;
+        }
+        match &self.target {
+            Target::Fd(fd) if fd.mount().is_some_and(|mount| mount.is_remote()) => {
+                Route::Lane(Lane::Elastic)
+            }
+            _ => Route::Now(Now::NoWait),
         }
     }
 }

@@ -1,13 +1,17 @@
 //! Writing from one buffer.
 
+use std::rc::Rc;
+
 use sakia_ring::Sqe;
 
 use crate::arena::FixedBuf;
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf};
+use crate::bypass::{Attempt, Mount, Now, Route, Rules, Transfer};
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Class, Completion, Op, Operation, Verdict};
 use crate::ops::transfer_len;
 
 /// See [`Handle::write`].
@@ -16,6 +20,8 @@ pub struct Write<T> {
     fd: Fd,
     buf: T,
     offset: u64,
+    /// `RWF_*`.
+    flags: u32,
 }
 
 impl<B: Backend> Handle<B> {
@@ -41,7 +47,30 @@ impl<B: Backend> Handle<B> {
     #[inline(always)]
     pub fn write<T: IoBuf>(&self, fd: &Fd, buf: T, offset: u64) -> Op<Write<T>, B> {
         self.check(fd);
-        self.start(Write { fd: fd.clone(), buf, offset })
+        self.start(Write { fd: fd.clone(), buf, offset, flags: 0 })
+    }
+
+    /// As [`write`](Handle::write), with the kernel's `RWF_*` flags. With `RWF_DSYNC` the bytes are
+    /// durable when it is done, as after `fdatasync(2)`.
+    ///
+    /// # Errors
+    /// - `EIO`: with `RWF_DSYNC` also when they could not be made durable.
+    /// - `EAGAIN`: with `RWF_NOWAIT` it would have waited.
+    /// - `EOPNOTSUPP`: a flag that the kernel or the file system does not have. Otherwise as
+    ///   [`write`](Handle::write).
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_write(3)`, `pwritev2(2)`.
+    #[doc(alias = "pwritev2")]
+    pub fn write_with<T: IoBuf>(
+        &self,
+        fd: &Fd,
+        buf: T,
+        offset: u64,
+        flags: u32,
+    ) -> Op<Write<T>, B> {
+        self.check(fd);
+        self.start(Write { fd: fd.clone(), buf, offset, flags })
     }
 
     /// As [`write`](Handle::write), from a block of the registered arena.
@@ -50,7 +79,7 @@ impl<B: Backend> Handle<B> {
     /// 5.1. Source: `io_uring_prep_write_fixed(3)`.
     pub fn write_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<WriteFixed, B> {
         self.check(fd);
-        self.start(WriteFixed(Write { fd: fd.clone(), buf, offset }))
+        self.start(WriteFixed(Write { fd: fd.clone(), buf, offset, flags: 0 }))
     }
 }
 
@@ -67,7 +96,7 @@ unsafe impl<T: IoBuf> Operation for Write<T> {
     #[inline(always)]
     fn entry(&mut self) -> Sqe {
         let len = transfer_len(self.buf.bytes_len());
-        Sqe::write(self.fd.raw(), self.buf.stable_ptr(), len, self.offset)
+        Sqe::write(self.fd.raw(), self.buf.stable_ptr(), len, self.offset).op_flags(self.flags)
     }
 
     #[inline(always)]
@@ -77,6 +106,22 @@ unsafe impl<T: IoBuf> Operation for Write<T> {
 
     fn descriptor(&self) -> Option<&Fd> {
         Some(&self.fd)
+    }
+
+    #[inline(always)]
+    fn route(&self, rules: &Rules) -> Route {
+        let bytes = transfer_len(self.buf.bytes_len());
+        self.fd.route(Transfer::Write, rules.of(OpKind::Write), bytes)
+    }
+
+    #[inline(always)]
+    fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
+        self.fd.judge(Transfer::Write, now, attempt, transfer_len(self.buf.bytes_len()))
+    }
+
+    #[inline(always)]
+    fn mount(&self) -> Option<&Rc<Mount>> {
+        self.fd.mount()
     }
 }
 

@@ -12,7 +12,7 @@ use super::faults::{EnterFault, Fault, FaultKind, Target};
 use super::kernel::Object;
 use super::log::{code, nanos};
 use super::machine::{Event, Machine};
-use crate::backend::{Descriptors, FileKind};
+use crate::backend::{Descriptors, FileFacts, FileKind};
 
 /// Looks at and acts on a simulated kernel from outside, while a driver has the backend and
 /// after it is gone. Clones are for the same kernel.
@@ -217,11 +217,20 @@ impl Descriptors for SimHandle {
         Ok(result?)
     }
 
-    fn kind(&self, raw: i32) -> FileKind {
-        match self.machine().kernel.file(raw) {
+    fn facts(&self, raw: i32) -> FileFacts {
+        let kind = match self.machine().kernel.file(raw) {
             Ok(file) if file.is_pipe() => FileKind::Waiting,
             _ => FileKind::Bounded,
-        }
+        };
+        FileFacts { kind, device: Some(0), ..FileFacts::UNKNOWN }
+    }
+
+    fn file_system(&self, _: &FileFacts) -> String {
+        "sim".into()
+    }
+
+    fn are_of_this_process(&self) -> bool {
+        false
     }
 }
 

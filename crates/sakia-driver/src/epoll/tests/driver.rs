@@ -172,7 +172,7 @@ fn the_end_with_a_stuck_open_is_bounded_and_leaks_it() {
     let driver = driver_with(EpollOptions::new());
     let (near, _far) = sockets(&driver);
     let waiting = driver.read(&near, vec![0; 1], 0);
-    let stuck = driver.open(None, c_path(&fifo), OFlags::WRONLY.bits(), 0);
+    let stuck = driver.open_waiting(None, c_path(&fifo), OFlags::WRONLY.bits(), 0);
     let statistics = || driver.with_backend(|epoll| epoll.statistics(Lane::Elastic)).unwrap();
     turn_until(&driver, || statistics().running == 1);
     let pool = driver.with_backend(|epoll| epoll.machine.pool.alive()).unwrap();

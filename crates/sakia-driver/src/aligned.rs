@@ -1,0 +1,138 @@
+//! Memory aligned to pages, for direct I/O.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use crate::buf::{IoBuf, IoBufMut};
+
+/// Bytes in memory of their own, which begins at a page: aligned for every `O_DIRECT`.
+///
+/// The length is fixed when it is made, and may be any. For direct I/O it has to be a multiple of the
+/// file's alignment, which is a power of two and most often 512 or 4096; [`slice`](IoBuf::slice) lends
+/// a part.
+///
+/// ```
+/// use sakia_driver::AlignedBuf;
+///
+/// let mut buf = AlignedBuf::zeroed(8192);
+/// buf[..5].copy_from_slice(b"hello");
+/// assert!(buf.starts_with(b"hello\0"));
+/// assert_eq!(buf.as_ptr() as usize % 4096, 0);
+/// ```
+pub struct AlignedBuf {
+    /// `len` initialized bytes; dangling when there are none.
+    addr: NonNull<u8>,
+    len: usize,
+}
+
+impl AlignedBuf {
+    /// The alignment of the first byte: the largest page that the machine can have.
+    pub const ALIGN: usize = sakia_ring::PAGE_BYTES_MAX;
+
+    /// `len` zeros.
+    ///
+    /// # Panics
+    /// When `len` exceeds `isize::MAX` less a page. Ends the process when there is no memory, as `Vec`
+    /// does.
+    pub fn zeroed(len: usize) -> Self {
+        let layout = Self::layout(len);
+        if len == 0 {
+            let align = std::num::NonZero::new(Self::ALIGN).expect("a page is not empty");
+            return Self { addr: NonNull::without_provenance(align), len };
+        }
+        // SAFETY: the layout is not empty.
+        let addr = unsafe { alloc_zeroed(layout) };
+        let addr = NonNull::new(addr).unwrap_or_else(|| handle_alloc_error(layout));
+        Self { addr, len }
+    }
+
+    fn layout(len: usize) -> Layout {
+        Layout::from_size_align(len, Self::ALIGN)
+            .unwrap_or_else(|_| panic!("{len} bytes are more than memory has"))
+    }
+}
+
+impl From<&[u8]> for AlignedBuf {
+    /// A copy of `bytes`.
+    fn from(bytes: &[u8]) -> Self {
+        let mut buf = Self::zeroed(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` bytes that are this value's alone, zeroed or written since; or none at an
+        // aligned address.
+        unsafe { std::slice::from_raw_parts(self.addr.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.addr.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: allocated by `zeroed` with this layout, and used by nobody any more.
+            unsafe { dealloc(self.addr.as_ptr(), Self::layout(self.len)) };
+        }
+    }
+}
+
+impl fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AlignedBuf").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+// SAFETY: the value owns its memory alone, like a `Box<[u8]>`, and shares it only by `&`.
+unsafe impl Send for AlignedBuf {}
+// SAFETY: as above; a `&` gives nothing but reads.
+unsafe impl Sync for AlignedBuf {}
+
+// SAFETY: the bytes lie in an allocation of their own that does not move with the value, are
+// initialized, and are the value's alone until it is dropped.
+unsafe impl IoBuf for AlignedBuf {
+    fn stable_ptr(&self) -> *const u8 {
+        self.addr.as_ptr()
+    }
+
+    fn bytes_len(&self) -> usize {
+        self.len
+    }
+}
+
+// SAFETY: as above; a `&mut` to the value may write to the bytes.
+unsafe impl IoBufMut for AlignedBuf {
+    fn stable_mut_ptr(&mut self) -> *mut u8 {
+        self.addr.as_ptr()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_length_is_aligned_zeroed_and_freed() {
+        for len in [0, 1, 511, 4096, 65_537] {
+            let mut buf = AlignedBuf::zeroed(len);
+            assert_eq!(buf.stable_ptr() as usize % AlignedBuf::ALIGN, 0);
+            assert_eq!((buf.len(), buf.bytes_len()), (len, len));
+            assert!(buf.iter().all(|&byte| byte == 0));
+            buf.fill(7);
+            let copy = AlignedBuf::from(&*buf);
+            assert_eq!(*copy, *buf);
+        }
+    }
+}
