@@ -121,8 +121,9 @@ impl Experiment for FileSum {
             notes.push("The largest file does not fit the memory that was available.".into());
         }
         notes.push(format!(
-            "uring, ring, poll: a driver on one thread, up to {} reads ahead; uring as it decides by \
-             itself, ring through the ring alone, poll on epoll and threads. pool: {} threads, one \
+            "uring, ring, poll: a driver on one thread, up to {} reads in flight while they have to \
+             wait; uring makes plain calls where the bytes are in the page cache, ring makes none, \
+             poll is on epoll and threads. pool: {} threads, one \
              block at a time, each handed to a thread and back. blocking: one plain read after the \
              other. offload: a thread reads ahead as uring does, another adds.",
             variants::DEPTH,
@@ -356,8 +357,21 @@ mod tests {
         let blocking = run(&experiment, Variant::Blocking).unwrap();
         assert_eq!(blocking.counters["reads"], 33);
         assert_eq!(blocking.counters.get("hops"), None);
-        let poll = run(&experiment, Variant::Poll).unwrap();
-        assert_eq!(poll.counters["read.submitted"], poll.counters["reads"]);
+    }
+
+    #[test]
+    fn ring_makes_no_plain_calls_and_the_others_count_them() {
+        let mut experiment = experiment(&[1 << 20], 32 << 10, false);
+        experiment.prepare(0, &|| false).unwrap();
+        let count =
+            |measured: &Measured, name: &str| measured.counters.get(name).copied().unwrap_or(0);
+        for variant in [Variant::Uring, Variant::Ring, Variant::Poll, Variant::Offload] {
+            let Some(measured) = run_or_skip(&experiment, variant) else { continue };
+            let (submitted, inline) =
+                (count(&measured, "read.submitted"), count(&measured, "read.inline"));
+            assert_eq!(submitted + inline, measured.counters["reads"], "{}", variant.name());
+            assert!(inline == 0 || variant != Variant::Ring);
+        }
     }
 
     #[test]

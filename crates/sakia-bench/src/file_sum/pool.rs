@@ -11,19 +11,19 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use super::variants::Block;
+use sakia_driver::AlignedBuf;
 
 /// Threads of the pool.
 pub(super) const THREADS: usize = 4;
 
 /// A block to be read.
 struct Job {
-    block: Block,
+    block: AlignedBuf,
     offset: u64,
 }
 
 /// What was read into a block.
-type Answer = (io::Result<usize>, Block);
+type Answer = (io::Result<usize>, AlignedBuf);
 
 /// Jobs that no thread has taken yet.
 #[derive(Default)]
@@ -94,7 +94,7 @@ impl Pool {
 
     /// Has a thread read a block's worth from `offset`, and waits for it. Returns how much was read,
     /// less than the block only at the end of the file.
-    pub(super) fn read(&self, block: Block, offset: u64) -> Answer {
+    pub(super) fn read(&self, block: AlignedBuf, offset: u64) -> Answer {
         self.queue.push(Job { block, offset });
         self.answers.recv().expect("threads live as long as the pool, and answer every job")
     }
@@ -111,7 +111,7 @@ impl Drop for Pool {
 
 fn serve(queue: &Queue, file: &File, answers: &Sender<Answer>) {
     while let Some(Job { mut block, offset }) = queue.pop() {
-        let result = read_full_at(file, block.bytes_mut(), offset);
+        let result = read_full_at(file, &mut block, offset);
         if answers.send((result, block)).is_err() {
             return;
         }

@@ -12,7 +12,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use sakia_driver::{Auto, Driver, Fd, IoBuf, Op, OpKind, Policy, Read, Slice, Wait};
+use sakia_driver::{
+    AlignedBuf, Auto, BufResult, Bypass, Driver, Fd, IoBuf, Op, OpKind, Policy, Read, Rules, Slice,
+    Wait,
+};
 use sakia_ring::{Ring, SetupError};
 
 use super::pool::Pool;
@@ -22,11 +25,10 @@ use crate::measure::Meter;
 
 /// Reads that a [`Stream`] has in flight.
 pub(super) const DEPTH: usize = 4;
-/// Blocks begin at a multiple of this.
-const PAGE_BYTES: usize = 4096;
-/// Bytes that the reading thread of `offload` hands over at a time; fewer with blocks smaller than a
-/// page.
+/// Bytes that the reading thread of `offload` hands over at a time; fewer with small blocks.
 const CHUNK_BYTES: usize = 512 << 10;
+/// The most blocks of a chunk.
+const CHUNK_BLOCKS_MAX: usize = 128;
 /// Chunks there are: one that is being read, one that waits, and one that is being summed.
 const CHUNKS: usize = 3;
 /// Of these, those that may wait.
@@ -96,39 +98,15 @@ pub(super) fn work(
     }
 }
 
-/// Memory for a block, which begins at a page.
-#[derive(Debug)]
-pub(super) struct Block {
-    memory: Box<[u8]>,
-    begin: usize,
-    len: usize,
-}
-
-impl Block {
-    fn new(len: usize) -> Self {
-        let memory = vec![0; len + PAGE_BYTES].into_boxed_slice();
-        let begin = memory.as_ptr().addr().wrapping_neg() % PAGE_BYTES;
-        Self { memory, begin, len }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.memory[self.begin..][..self.len]
-    }
-
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.memory[self.begin..][..self.len]
-    }
-}
-
 /// Plain reads, one after the other.
 fn blocking(mut file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Result<Done> {
-    let mut block = Block::new(block_bytes);
+    let mut block = AlignedBuf::zeroed(block_bytes);
     let (mut total, mut reads) = (0u64, 0);
     loop {
         reads += 1;
-        match file.read(block.bytes_mut()) {
+        match file.read(&mut block) {
             Ok(0) => break,
-            Ok(len) => total = total.wrapping_add(sum(&block.bytes()[..len])),
+            Ok(len) => total = total.wrapping_add(sum(&block[..len])),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error.into()),
         }
@@ -140,7 +118,7 @@ fn blocking(mut file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Re
 /// Each block by a thread of a pool.
 fn pooled(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Result<Done> {
     let pool = Pool::start(file)?;
-    let mut block = Block::new(block_bytes);
+    let mut block = AlignedBuf::zeroed(block_bytes);
     let (mut total, mut offset, mut reads) = (0u64, 0, 0);
     loop {
         reads += 1;
@@ -149,7 +127,7 @@ fn pooled(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Result<D
         match result? {
             0 => break,
             len => {
-                total = total.wrapping_add(sum(&block.bytes()[..len]));
+                total = total.wrapping_add(sum(&block[..len]));
                 offset += len as u64;
             }
         }
@@ -170,10 +148,10 @@ fn driven(
         Err(reason) => return Ok(Done::Unavailable(reason)),
     };
     let mut stream = Stream::new(&driver, file);
-    (0..DEPTH).for_each(|_| stream.give(Block::new(block_bytes)));
+    (0..DEPTH).for_each(|_| stream.give(AlignedBuf::zeroed(block_bytes)));
     let mut total = 0u64;
     while let Some((block, len)) = stream.next()? {
-        total = total.wrapping_add(sum(&block.bytes()[..len]));
+        total = total.wrapping_add(sum(&block[..len]));
         stream.give(block);
     }
     let counters = stream.end();
@@ -194,7 +172,7 @@ fn offloaded(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Resul
             meter.note_threads();
         }
         for (block, len) in &chunk {
-            total = total.wrapping_add(sum(&block.bytes()[..*len]));
+            total = total.wrapping_add(sum(&block[..*len]));
         }
         back.send(chunk).ok(); // the reader may have come to the end
     }
@@ -208,7 +186,7 @@ fn offloaded(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Resul
 const GONE: &str = "the summing thread is gone";
 
 /// Blocks with how much of each was read.
-type Chunk = Vec<(Block, usize)>;
+type Chunk = Vec<(AlignedBuf, usize)>;
 
 /// Reads the file into chunks, which come back empty.
 fn read_ahead(
@@ -222,8 +200,8 @@ fn read_ahead(
         Err(reason) => return Ok(Err(reason)),
     };
     let mut stream = Stream::new(&driver, file);
-    let chunk_blocks = CHUNK_BYTES.div_ceil(block_bytes.max(PAGE_BYTES));
-    (0..CHUNKS * chunk_blocks + DEPTH).for_each(|_| stream.give(Block::new(block_bytes)));
+    let chunk_blocks = CHUNK_BYTES.div_ceil(block_bytes).min(CHUNK_BLOCKS_MAX);
+    (0..CHUNKS * chunk_blocks + DEPTH).for_each(|_| stream.give(AlignedBuf::zeroed(block_bytes)));
     let mut chunk = Vec::with_capacity(chunk_blocks);
     while let Some(read) = stream.next()? {
         chunk.push(read);
@@ -247,9 +225,7 @@ fn read_ahead(
 #[derive(Clone, Copy, Debug)]
 struct Engine {
     policy: Policy,
-    /// Whether reads may be done as plain calls where that is faster. The driver has no such way:
-    /// with and without it, every read goes to the backend.
-    #[expect(dead_code, reason = "says which variant is meant to do so")]
+    /// Whether reads are done as plain calls where that is the cheaper way.
     bypass: bool,
 }
 
@@ -261,7 +237,13 @@ impl Engine {
     /// The driver; or why this machine cannot have it.
     fn start(self) -> io::Result<Result<Driver<Auto>, String>> {
         match Auto::new(self.policy, Ring::builder()) {
-            Ok((backend, _)) => Ok(Ok(Driver::new(backend))),
+            Ok((backend, _)) => {
+                let driver = Driver::new(backend);
+                if self.bypass {
+                    driver.set_bypass(Bypass::Rules(Rules::default()));
+                }
+                Ok(Ok(driver))
+            }
             Err(error) => {
                 let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<SetupError>());
                 match refusal {
@@ -280,7 +262,7 @@ struct Stream<'d> {
     /// Where the next block begins.
     offset: u64,
     /// Memory for blocks.
-    free: Vec<Block>,
+    free: Vec<AlignedBuf>,
     /// Reads that were started, in order.
     in_flight: VecDeque<Reading>,
     /// A read found the end.
@@ -291,9 +273,9 @@ struct Stream<'d> {
 
 /// A block that is being read.
 struct Reading {
-    op: Op<Read<Slice<Box<[u8]>>>, Auto>,
-    begin: usize,
-    len: usize,
+    op: Op<Read<Slice<AlignedBuf>>, Auto>,
+    /// What it came to, where it was done at once.
+    output: Option<BufResult<usize, Slice<AlignedBuf>>>,
     offset: u64,
     filled: usize,
 }
@@ -306,7 +288,7 @@ impl<'d> Stream<'d> {
     }
 
     /// Gives memory for a block.
-    fn give(&mut self, block: Block) {
+    fn give(&mut self, block: AlignedBuf) {
         self.free.push(block);
     }
 
@@ -316,25 +298,28 @@ impl<'d> Stream<'d> {
     }
 
     /// The next block, and how much of it was read; less than all only at the end of the file.
-    fn next(&mut self) -> io::Result<Option<(Block, usize)>> {
+    fn next(&mut self) -> io::Result<Option<(AlignedBuf, usize)>> {
+        // Ahead is read only while reads have to wait: what is done at once is best used at once, while
+        // the bytes are in the processor's cache.
         while !self.has_ended
             && self.in_flight.len() < DEPTH
+            && self.in_flight.front().is_none_or(|reading| reading.output.is_none())
             && let Some(block) = self.free.pop()
         {
             let offset = self.offset;
-            self.offset += block.len as u64;
+            self.offset += block.len() as u64;
             let reading = self.start(block, offset, 0);
             self.in_flight.push_back(reading);
         }
         while let Some(mut reading) = self.in_flight.pop_front() {
             let (result, slice) = loop {
-                if let Some(output) = reading.op.try_take() {
+                if let Some(output) = reading.output.take().or_else(|| reading.op.try_take()) {
                     break output;
                 }
                 self.driver.turn(Wait::Forever)?;
             };
-            let Reading { begin, len, offset, mut filled, .. } = reading;
-            let block = Block { memory: slice.into_inner(), begin, len };
+            let Reading { offset, mut filled, .. } = reading;
+            let block = slice.into_inner();
             match result {
                 Ok(0) => {
                     self.has_ended = true;
@@ -347,8 +332,8 @@ impl<'d> Stream<'d> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
-            if filled == len {
-                return Ok(Some((block, len)));
+            if filled == block.len() {
+                return Ok(Some((block, filled)));
             }
             let reading = self.start(block, offset, filled);
             self.in_flight.push_front(reading);
@@ -357,12 +342,12 @@ impl<'d> Stream<'d> {
     }
 
     /// Starts to read what is missing of a block.
-    fn start(&mut self, block: Block, offset: u64, filled: usize) -> Reading {
-        let Block { memory, begin, len } = block;
-        let missing = memory.slice(begin + filled..begin + len);
+    fn start(&mut self, block: AlignedBuf, offset: u64, filled: usize) -> Reading {
+        let len = block.len();
         self.reads += 1;
-        let op = self.driver.read(&self.fd, missing, offset + filled as u64);
-        Reading { op, begin, len, offset, filled }
+        let mut op = self.driver.read(&self.fd, block.slice(filled..len), offset + filled as u64);
+        let output = op.try_take();
+        Reading { op, output, offset, filled }
     }
 
     /// What was counted.
@@ -386,15 +371,6 @@ fn counters(pairs: impl IntoIterator<Item = (&'static str, u64)>) -> Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn blocks_begin_at_a_page() {
-        for len in [1, 4096, 32 << 10, 100_000] {
-            let mut block = Block::new(len);
-            assert_eq!(block.bytes().as_ptr().addr() % PAGE_BYTES, 0);
-            assert_eq!((block.bytes().len(), block.bytes_mut().len()), (len, len));
-        }
-    }
 
     #[test]
     fn names_lead_back_to_variants() {
