@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::io;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ pub trait Files: Sized + 'static {
     /// Memory for blocks, page-aligned where the interface lets a program choose.
     type Buffer: 'static;
     /// The contents of a small file.
-    type Whole: AsRef<[u8]>;
+    type Whole: Deref<Target = [u8]>;
 
     /// Whether a single runtime runs tasks on several threads, so that more threads need no more
     /// runtimes.
@@ -145,7 +146,7 @@ async fn small_files<P: Files>(job: &Job, paths: &[PathBuf], index: u64) -> Tall
     for path in share_of(job, paths, index) {
         let whole = P::read_whole(path).await;
         let whole = whole.unwrap_or_else(|error| fail(path.display(), error));
-        tally.count(small_file_check(job, whole.as_ref()));
+        tally.count(small_file_check(job, &whole));
     }
     tally
 }
