@@ -184,7 +184,8 @@ mod tests {
 
     #[test]
     fn offsets_are_whole_blocks_within_the_file() {
-        let job = parse(&["randread", "size=40960", "ops=1000", "tasks=4"]).expect("good arguments");
+        let job =
+            parse(&["randread", "size=40960", "ops=1000", "tasks=4"]).expect("good arguments");
         for task in 0..4 {
             let offsets: Vec<u64> = job.offsets(task).collect();
             assert_eq!(offsets.len(), 250);

@@ -26,7 +26,12 @@ pub fn main<P: Peer + Files>() -> ExitCode {
 
 /// As [`main`], for a program that has experiments on tasks only.
 pub fn main_tasks<P: Peer>() -> ExitCode {
-    job::run(|job| tasks::run::<P>(job))
+    job::run(|job| {
+        if !job.cell.is_of_tasks() {
+            fail("run", "it has no files");
+        }
+        tasks::run::<P>(job);
+    })
 }
 
 /// As [`main`], for a program that runs the job in its own way.

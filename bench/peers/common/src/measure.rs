@@ -161,7 +161,8 @@ impl Machine {
     /// From the text of `/proc/stat`; zeros, if there is none.
     fn parse(stat: &str) -> Self {
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
-        let ticks: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap_or(0)).collect();
+        let ticks: Vec<u64> =
+            line.split_whitespace().map(|word| word.parse().unwrap_or(0)).collect();
         // user, nice, system, idle, iowait, irq, softirq, steal
         let at = |index: usize| ticks.get(index).copied().unwrap_or(0);
         Self { busy: at(0) + at(1) + at(2) + at(5) + at(6), stolen: at(7) }

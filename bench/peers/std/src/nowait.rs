@@ -13,11 +13,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 /// Reads at random places: 64 slots, each with its buffer and its place in its task's order.
-pub(crate) fn reads(
-    job: &Job,
-    file: &File,
-    offsets: &mut [impl Iterator<Item = u64>],
-) -> Tally {
+pub(crate) fn reads(job: &Job, file: &File, offsets: &mut [impl Iterator<Item = u64>]) -> Tally {
     let mut buffers: Vec<_> = offsets.iter().map(|_| aligned(job.block)).collect();
     let mut tally = Tally::default();
     for _ in 0..job.ops_per_task() {
