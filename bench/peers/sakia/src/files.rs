@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use peers_common::{Access, Files, Job, Tally, Task};
-use sakia::fs::{self, File, OpenOptions};
-use sakia::io::AlignedBuf;
+use sakia::fs::{self, AlignedBuf, File, OpenOptions};
 
 use crate::Sakia;
 
