@@ -1,7 +1,7 @@
 //! `cargo xtask peers files`: reading and writing files, and tasks, by the clock.
 //!
 //! Each cell is one experiment; its runs go in rounds, each with every peer once, in an order that
-//! moves on by one from round to round. The files are read before each round, so that they are cached,
+//! moves on by one from round to round. The files are brought into the page cache before each round,
 //! and written back before each run that writes. Every peer must have done the same work: as many
 //! operations, with the same check.
 
@@ -421,11 +421,15 @@ impl Places<'_> {
         fs::rename(&part, &path).with_context(|| format!("rename {}", part.display()))
     }
 
-    /// Reads the files and writes back what is dirty.
+    /// Brings the files into the page cache, with nothing to be written back.
     fn warm(&self, experiment: &Experiment) -> anyhow::Result<()> {
+        self.tell(experiment, "warm")
+    }
+
+    fn tell(&self, experiment: &Experiment, what: &str) -> anyhow::Result<()> {
         let Some(path) = self.path(experiment.needs) else { return Ok(()) };
         let arguments = self.arguments(experiment, Some(&path));
-        output(Command::new(self.preparer).args(arguments).arg("variant=warm")).map(drop)
+        output(Command::new(self.preparer).args(arguments).arg(format!("variant={what}"))).map(drop)
     }
 
     fn run(
@@ -435,8 +439,8 @@ impl Places<'_> {
         program: &Path,
         seed: u64,
     ) -> anyhow::Result<Run> {
-        if matches!(experiment.needs, Needs::FileToWrite) {
-            self.warm(experiment)?;
+        if experiment.needs == Needs::FileToWrite {
+            self.tell(experiment, "sync")?;
         }
         let mut command = Command::new("timeout");
         command.arg(SECONDS_MAX).arg(program);

@@ -9,7 +9,7 @@
 //! - `nowait`: the limit of a loop that never blocks. A read is one `preadv2` with `RWF_NOWAIT` into
 //!   one of 64 buffers; a small file is an `openat2` with `RESOLVE_CACHED`, a `FIONREAD` for its length,
 //!   a `preadv2` with `RWF_NOWAIT`, and a close. Where the kernel would block, the plain call follows.
-//! - `make` and `warm` write the files of a job and read them.
+//! - `make`, `warm` and `sync` write the files of a job, cache them, and write them back.
 
 mod nowait;
 mod prepare;
@@ -30,6 +30,7 @@ fn main() -> ExitCode {
     peers_common::main_with(|job| match job.variant.as_str() {
         "make" => prepare::make(&job),
         "warm" => prepare::warm(&job),
+        "sync" => prepare::sync(&job),
         _ => run(job),
     })
 }
