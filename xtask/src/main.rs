@@ -40,12 +40,10 @@ enum Command {
         /// Names of the bugs to try; all, if none is given
         names: Vec<String>,
     },
-    /// Run experiments on Sakia and on other runtimes (needs valgrind)
+    /// Run experiments on Sakia and on other runtimes
     Peers {
+        #[command(subcommand)]
         experiment: peers::Experiment,
-        /// Print one JSON object per line
-        #[arg(long)]
-        json: bool,
     },
     /// Check properties of the source that no other tool checks
     Tidy,
@@ -57,7 +55,7 @@ fn main() -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Instructions { json, check } => instructions::run(&root, json, check),
         Command::Mutants { names } => mutants::run(&root, &names),
-        Command::Peers { experiment, json } => peers::run(&root, experiment, json),
+        Command::Peers { experiment } => peers::run(&root, &experiment),
         Command::Tidy => tidy::run(&root),
     }
 }

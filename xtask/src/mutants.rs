@@ -1,41 +1,106 @@
-//! Shows that the driver's tests catch known bugs.
+//! Shows that the tests catch known bugs.
 //!
-//! `sakia-driver` has bugs that can be switched on; see its `src/mutant.rs`. This builds its tests once
-//! with all of them compiled in and none switched on, runs them, and then runs them once for each bug,
-//! until the first test fails. A crash or a hang counts as caught, too.
+//! `sakia-driver` and `sakia` have bugs that can be switched on; see `src/mutant.rs` there. [`table`]
+//! lists them, each with the tests that are to catch it. This
+//! 1. builds the test programs once, with all bugs compiled in;
+//! 2. runs each selection of tests in the table with no bug switched on. They must pass, or the rest
+//!    would prove nothing;
+//! 3. runs, for each bug, its tests with it switched on, until the first fails. A crash counts as
+//!    caught, too, and so does a hang: many times as long as without the bug.
 //!
-//! The build has a target directory of its own, so that nothing else is ever linked with wrong code.
+//! Two programs run at a time, if there are as many processors. The build has a target directory of
+//! its own, so that nothing else is ever linked with wrong code.
 
+mod table;
+
+use std::collections::BTreeMap;
 use std::env;
-use std::fs;
+use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-/// How long the tests of one bug may take before they count as hanging.
+/// How long tests may take with no bug switched on.
 const TIME_MAX: Duration = Duration::from_secs(120);
+/// How long tests may take with a bug before they count as hanging: this, and
+const HANG_MIN: Duration = Duration::from_secs(4);
+/// as many times what they take without.
+const HANG_FACTOR: u32 = 5;
 /// How long a test waits for what must happen, in seconds: less than usual, since with a bug it often
 /// does not.
 const PATIENCE_S: &str = "5";
+/// Programs that run at a time.
+const PARALLEL_MAX: usize = 2;
 
 /// A known bug.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Mutant {
-    name: String,
+    name: &'static str,
     /// What is wrong when it is switched on.
-    what: String,
+    what: &'static str,
+    tests: Tests,
+}
+
+/// Tests to run: those of a suite whose names have one of these words in them, of the words between
+/// spaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Tests {
+    suite: Suite,
+    words: &'static str,
+}
+
+impl fmt::Display for Tests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {}", self.suite, self.words)
+    }
+}
+
+/// A test program, and on which backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Suite {
+    /// `tests/driver` of `sakia-driver`: the core, mostly on the ring.
+    Driver,
+    /// `tests/allocations` there.
+    Allocations,
+    /// `tests/conformance` there: a test for each backend.
+    Conformance,
+    /// The unit tests there: those of the backend on epoll and of the simulated kernel, too.
+    DriverUnits,
+    /// `tests/runtime` of `sakia`, on the ring.
+    RuntimeOnUring,
+    /// The same on epoll and threads.
+    RuntimeOnPoll,
+    /// The unit tests there.
+    RuntimeUnits,
+}
+
+impl Suite {
+    /// The package, the name that Cargo gives the program, and what chooses the backend.
+    fn program(self) -> (&'static str, &'static str, Option<&'static str>) {
+        match self {
+            Self::Driver => ("sakia-driver", "driver", None),
+            Self::Allocations => ("sakia-driver", "allocations", None),
+            Self::Conformance => ("sakia-driver", "conformance", None),
+            Self::DriverUnits => ("sakia-driver", "sakia_driver", None),
+            Self::RuntimeOnUring => ("sakia", "runtime", Some("uring")),
+            Self::RuntimeOnPoll => ("sakia", "runtime", Some("poll")),
+            Self::RuntimeUnits => ("sakia", "sakia", None),
+        }
+    }
 }
 
 /// How the tests ended.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
-    Passed,
+    /// That many.
+    Passed(u32),
     /// By this test, signal or the like.
     Caught(String),
 }
@@ -45,58 +110,64 @@ enum Outcome {
 /// # Errors
 /// When the tests cannot be built or started, or fail with no bug switched on.
 pub(crate) fn run(root: &Path, names: &[String]) -> anyhow::Result<ExitCode> {
-    let source = root.join("crates/sakia-driver/src/mutant.rs");
-    let text = fs::read_to_string(&source).context(format!("cannot read {}", source.display()))?;
-    let all = parse(&text);
-    if all.is_empty() {
-        bail!("{}: no list of mutants found", source.display());
-    }
-    if let Some(unknown) = names.iter().find(|&name| all.iter().all(|known| known.name != *name)) {
+    if let Some(unknown) = names.iter().find(|&name| table::ALL.iter().all(|m| m.name != name)) {
         eprintln!("no mutant {unknown}; there are:");
-        all.iter().for_each(|known| eprintln!("  {}: {}", known.name, known.what));
+        table::ALL.iter().for_each(|known| eprintln!("  {}: {}", known.name, known.what));
         return Ok(ExitCode::from(2));
     }
-    let wanted = |mutant: &&Mutant| names.is_empty() || names.contains(&mutant.name);
-    let programs = build(root)?;
-    if let Outcome::Caught(what) = test(root, &programs, None)? {
-        bail!("the tests fail with no bug switched on: {what}");
-    }
-    let width = all.iter().map(|mutant| mutant.name.len()).max().unwrap_or(0);
-    let (mut count, mut survivors) = (0, Vec::new());
-    for mutant in all.iter().filter(wanted) {
+    let is_wanted = |mutant: &&Mutant| names.is_empty() || names.iter().any(|n| n == mutant.name);
+    let mutants: Vec<&Mutant> = table::ALL.iter().filter(is_wanted).collect();
+    let bench = Bench { root, programs: build(root)? };
+    let usual = bench.time_without_bugs(&mutants)?;
+    let width = mutants.iter().map(|mutant| mutant.name.len()).max().unwrap_or(0);
+    let outcomes = in_parallel(&mutants, |mutant| {
+        let time_max = HANG_MIN + HANG_FACTOR * usual[&mutant.tests];
         let begin = Instant::now();
-        let outcome = test(root, &programs, Some(&mutant.name))?;
+        let outcome = bench.test(mutant.tests, Some(mutant.name), time_max)?;
         let seconds = begin.elapsed().as_secs_f64();
         let verdict = match &outcome {
             Outcome::Caught(by) => format!("caught by {by}"),
-            Outcome::Passed => format!("SURVIVED: {}", mutant.what),
+            Outcome::Passed(_) => format!("SURVIVED {}: {}", mutant.tests, mutant.what),
         };
         println!("{:width$}  {seconds:5.1} s  {verdict}", mutant.name);
-        count += 1;
-        if outcome == Outcome::Passed {
-            survivors.push(&mutant.name);
-        }
+        anyhow::Ok(matches!(outcome, Outcome::Caught(_)))
+    });
+    let mut caught = 0;
+    for outcome in outcomes {
+        caught += usize::from(outcome?);
     }
-    println!("{} of {count} caught", count - survivors.len());
-    Ok(if survivors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    println!("{caught} of {} caught", mutants.len());
+    Ok(if caught == mutants.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The pairs of strings in the list `ALL`.
-fn parse(source: &str) -> Vec<Mutant> {
-    let list = source.split_once("pub const ALL").and_then(|(_, rest)| rest.split_once("\n];"));
-    let (list, _) = list.unwrap_or_default();
-    let strings: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
-    let pairs = strings.chunks_exact(2);
-    pairs.map(|pair| Mutant { name: pair[0].to_owned(), what: pair[1].to_owned() }).collect()
+/// Calls `f` for each item, for a few at a time, and gives what it answered in their order.
+fn in_parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(index) else { return done };
+            done.push((index, f(item)));
+        }
+    };
+    let count = thread::available_parallelism().map_or(1, |count| count.get().min(PARALLEL_MAX));
+    let mut all: Vec<(usize, R)> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..count).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("it does not panic")).collect()
+    });
+    all.sort_unstable_by_key(|&(index, _)| index);
+    all.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Builds the driver's tests with the bugs compiled in, and returns the programs.
-fn build(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
+/// Builds the tests with the bugs compiled in, and returns the programs by their names.
+fn build(root: &Path) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let mut flags = env::var("RUSTFLAGS").unwrap_or_default();
     flags.push_str(" --cfg sakia_mutants");
     let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["test", "--package", "sakia-driver", "--lib", "--tests", "--no-run"])
+        .args(["test", "--package", "sakia-driver", "--package", "sakia"])
+        .args(["--lib", "--tests", "--no-run"])
         .args(["--message-format", "json-render-diagnostics"])
         .env("CARGO_TARGET_DIR", target.join("mutants"))
         .env("RUSTFLAGS", flags)
@@ -107,54 +178,76 @@ fn build(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if !output.status.success() {
         bail!("the tests cannot be built");
     }
-    let mut programs: Vec<PathBuf> =
-        String::from_utf8_lossy(&output.stdout).lines().filter_map(program).collect();
-    if programs.is_empty() {
-        bail!("cargo built no test program");
-    }
-    // The largest suite first: it catches most.
-    programs.sort_by_key(|path| {
-        !path.file_name().is_some_and(|name| is_suite(&name.to_string_lossy()))
-    });
-    Ok(programs)
+    Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(program).collect())
 }
 
-/// Whether this is the program of `tests/driver`.
-fn is_suite(name: &str) -> bool {
-    name.starts_with("driver-")
-}
-
-/// The test program that a line of cargo's messages is about.
-fn program(message: &str) -> Option<PathBuf> {
+/// The test program that a line of cargo's messages is about, and its name without the hash.
+fn program(message: &str) -> Option<(String, PathBuf)> {
     let (_, rest) = message.split_once(r#""executable":""#)?;
     let (path, _) = rest.split_once('"')?;
-    message.contains(r#""test":true"#).then(|| path.into())
+    let path = message.contains(r#""test":true"#).then(|| PathBuf::from(path))?;
+    let (name, _) = path.file_name()?.to_str()?.rsplit_once('-')?;
+    Some((name.to_owned(), path))
 }
 
-/// Runs the programs with a bug switched on, until something fails.
-fn test(root: &Path, programs: &[PathBuf], mutant: Option<&str>) -> anyhow::Result<Outcome> {
-    let deadline = Instant::now() + TIME_MAX;
-    for program in programs {
+/// What runs tests.
+struct Bench<'a> {
+    root: &'a Path,
+    /// By name.
+    programs: BTreeMap<String, PathBuf>,
+}
+
+impl Bench<'_> {
+    /// How long the tests for these bugs take when there is none.
+    ///
+    /// # Errors
+    /// Some do not pass, or there are none.
+    fn time_without_bugs(&self, mutants: &[&Mutant]) -> anyhow::Result<BTreeMap<Tests, Duration>> {
+        let mut all: Vec<Tests> = mutants.iter().map(|mutant| mutant.tests).collect();
+        all.sort_unstable();
+        all.dedup();
+        let times = in_parallel(&all, |&tests| {
+            let begin = Instant::now();
+            match self.test(tests, None, TIME_MAX)? {
+                Outcome::Passed(0) => bail!("there are no tests {tests}"),
+                Outcome::Passed(_) => Ok((tests, begin.elapsed())),
+                Outcome::Caught(what) => {
+                    bail!("the tests {tests} fail with no bug switched on: {what}")
+                }
+            }
+        });
+        times.into_iter().collect()
+    }
+
+    /// Runs tests, with a bug switched on, until something fails.
+    fn test(
+        &self,
+        tests: Tests,
+        mutant: Option<&str>,
+        time_max: Duration,
+    ) -> anyhow::Result<Outcome> {
+        let (package, name, backend) = tests.suite.program();
+        let program = self.programs.get(name).with_context(|| format!("no program {name}"))?;
         let mut command = Command::new(program);
         command
-            .current_dir(root.join("crates/sakia-driver"))
+            .args(tests.words.split_whitespace())
+            .current_dir(self.root.join("crates").join(package))
             .env("SAKIA_TEST_PATIENCE_S", PATIENCE_S)
             .env("RUST_BACKTRACE", "0")
             .env_remove("SAKIA_MUTANT")
+            .env_remove("SAKIA_DRIVER")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .process_group(0);
-        match mutant {
-            Some(name) => command.env("SAKIA_MUTANT", name).stderr(Stdio::null()),
-            None => &mut command,
-        };
-        let child = command.spawn().context(format!("cannot start {}", program.display()))?;
-        let outcome = watch(child, deadline)?;
-        if outcome != Outcome::Passed {
-            return Ok(outcome);
+        if let Some(backend) = backend {
+            command.env("SAKIA_DRIVER", backend);
         }
+        if let Some(mutant) = mutant {
+            command.env("SAKIA_MUTANT", mutant).stderr(Stdio::null());
+        }
+        let child = command.spawn().context(format!("cannot start {}", program.display()))?;
+        watch(child, Instant::now() + time_max)
     }
-    Ok(Outcome::Passed)
 }
 
 /// Waits for a test program to end, or ends it when a test has failed or the time is over.
@@ -165,9 +258,11 @@ fn watch(mut child: Child, deadline: Instant) -> anyhow::Result<Outcome> {
         let lines = BufReader::new(stdout).lines().map_while(Result::ok);
         lines.map_while(|line| sender.send(line).ok()).for_each(drop);
     });
+    let mut count = 0;
     let outcome = loop {
         match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) => {
+                count += u32::from(is_passed_test(&line));
                 if let Some(name) = failed_test(&line) {
                     break Some(name.to_owned());
                 }
@@ -186,7 +281,7 @@ fn watch(mut child: Child, deadline: Instant) -> anyhow::Result<Outcome> {
     Ok(match (outcome, status.signal()) {
         (Some(by), _) => Outcome::Caught(by),
         (None, Some(signal)) => Outcome::Caught(signal_name(signal)),
-        (None, None) if status.success() => Outcome::Passed,
+        (None, None) if status.success() => Outcome::Passed(count),
         (None, None) => Outcome::Caught(status.to_string()),
     })
 }
@@ -206,6 +301,10 @@ fn failed_test(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
+fn is_passed_test(line: &str) -> bool {
+    line.starts_with("test ") && line.ends_with(" ... ok")
+}
+
 fn signal_name(signal: i32) -> String {
     match signal {
         6 => "SIGABRT".to_owned(),
@@ -217,67 +316,59 @@ fn signal_name(signal: i32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+
     use super::*;
 
     #[test]
-    fn the_list_of_the_driver_is_found() {
-        let source = crate::repository_root().join("crates/sakia-driver/src/mutant.rs");
-        let all = parse(&fs::read_to_string(source).unwrap());
-        assert!(all.len() >= 14);
-        assert!(all.iter().any(|mutant| mutant.name == "free_on_drop"));
+    fn the_table_says_what_and_where() {
         let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
-        for mutant in &all {
-            assert!(mutant.name.chars().all(is_name) && mutant.what.contains(' '), "{mutant:?}");
+        for Mutant { name, what, tests } in table::ALL {
+            assert!(name.chars().all(is_name) && what.contains(' '), "{name}: {what}");
+            assert!(!tests.words.trim().is_empty(), "{name} runs all of {:?}", tests.suite);
         }
     }
 
     #[test]
-    fn each_bug_of_the_list_is_somewhere_in_the_code_and_the_other_way_round() {
-        let root = crate::repository_root();
-        let folder = root.join("crates/sakia-driver/src");
-        let all = parse(&fs::read_to_string(folder.join("mutant.rs")).unwrap());
-        let mut text = String::new();
-        for folder in [folder.clone(), folder.join("ops")] {
+    fn each_bug_of_the_table_is_somewhere_in_the_code_and_the_other_way_round() {
+        let crates = crate::repository_root().join("crates");
+        let mut used = BTreeSet::new();
+        let mut folders = vec![crates.join("sakia-driver/src"), crates.join("sakia/src")];
+        while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
-                if path.is_file() && !path.ends_with("mutant.rs") {
-                    text += &fs::read_to_string(path).unwrap();
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    let text = fs::read_to_string(path).unwrap();
+                    let after = text.split(r#"mutant!(""#).skip(1);
+                    let names = after.filter_map(|rest| rest.split('"').next());
+                    used.extend(names.map(str::to_owned));
                 }
             }
         }
-        let mut used: Vec<&str> =
-            text.split(r#"mutant!(""#).skip(1).filter_map(|rest| rest.split('"').next()).collect();
-        let mut listed: Vec<&str> = all.iter().map(|mutant| mutant.name.as_str()).collect();
-        for names in [&mut used, &mut listed] {
-            names.sort_unstable();
-            names.dedup();
-        }
+        let listed: BTreeSet<String> =
+            table::ALL.iter().map(|mutant| mutant.name.to_owned()).collect();
+        assert_eq!(listed.len(), table::ALL.len(), "a name stands for two bugs");
         assert_eq!(used, listed);
-    }
-
-    #[test]
-    fn entries_may_be_broken_over_lines() {
-        let source = "pub const ALL: &[(&str, &str)] = &[\n    (\"a\", \"one thing\"),\n    (\n        \
-                      \"b_c\",\n        \"another\",\n    ),\n];\nfn f() { g(\"x\", \"y\") }\n";
-        let names: Vec<String> = parse(source).into_iter().map(|mutant| mutant.name).collect();
-        assert_eq!(names, ["a", "b_c"]);
-        assert_eq!(parse("nothing"), []);
     }
 
     #[test]
     fn test_programs_are_told_from_other_artifacts() {
         let test =
-            r#"{"reason":"compiler-artifact","profile":{"test":true},"executable":"/t/a-1"}"#;
-        assert_eq!(program(test), Some("/t/a-1".into()));
+            r#"{"reason":"compiler-artifact","profile":{"test":true},"executable":"/t/a-1-2"}"#;
+        assert_eq!(program(test), Some(("a-1".to_owned(), "/t/a-1-2".into())));
         assert_eq!(program(&test.replace("true", "false")), None);
-        assert_eq!(program(&test.replace(r#""/t/a-1""#, "null")), None);
+        assert_eq!(program(&test.replace(r#""/t/a-1-2""#, "null")), None);
     }
 
     #[test]
-    fn failures_are_read_from_the_output() {
+    fn results_are_read_from_the_output() {
         assert_eq!(failed_test("test a::b ... FAILED"), Some("a::b"));
         assert_eq!(failed_test("test a::b ... ok"), None);
         assert_eq!(failed_test("test result: FAILED. 1 passed"), None);
+        assert!(is_passed_test("test a::b ... ok") && !is_passed_test("test result: ok. 1 passed"));
     }
 
     #[test]
@@ -289,10 +380,18 @@ mod tests {
         };
         let caught = |by: &str| Outcome::Caught(by.to_owned());
         let long = Duration::from_secs(60);
-        assert_eq!(outcome("echo test a ... ok", long), Outcome::Passed);
+        assert_eq!(outcome("echo test a ... ok", long), Outcome::Passed(1));
+        assert_eq!(outcome("echo running 0 tests", long), Outcome::Passed(0));
         assert_eq!(outcome("echo test a ... FAILED; sleep 1000", long), caught("a"));
         assert_eq!(outcome("kill -SEGV $$", long), caught("SIGSEGV"));
         assert_eq!(outcome("exit 101", long), caught("exit status: 101"));
         assert_eq!(outcome("sleep 1000", Duration::from_millis(50)), caught("a hang"));
+    }
+
+    #[test]
+    fn what_runs_in_parallel_is_answered_in_order() {
+        let squares = in_parallel(&[1, 2, 3, 4, 5], |number| number * number);
+        assert_eq!(squares, [1, 4, 9, 16, 25]);
+        assert!(in_parallel(&[], |_: &u32| ()).is_empty());
     }
 }

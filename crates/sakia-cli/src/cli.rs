@@ -5,19 +5,25 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use sakia_bench::file_sum;
 use sakia_driver::Policy;
 
 use crate::engine::Shape;
 use crate::output::Format;
-use crate::{doctor, sum};
+use crate::{bench, doctor, sum};
 
 /// Memory that reads in flight may take.
 const MEMORY_MAX: u64 = 1 << 30;
+/// The largest file of an experiment.
+const FILE_BYTES_MAX: u64 = 1 << 40;
+/// The mark of a directory of build results, which cargo leaves there.
+const CACHE_TAG: &str = "CACHEDIR.TAG";
 
 /// Tools on an io_uring engine.
 #[derive(Debug, Parser)]
@@ -30,7 +36,13 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Sum(SumArgs),
+    Bench(BenchArgs),
     Doctor(DoctorArgs),
+    /// One run of an experiment, for `bench` itself
+    #[command(name = bench::CELL, hide = true)]
+    BenchCell {
+        spec: String,
+    },
 }
 
 /// Sum the bytes of files
@@ -114,10 +126,119 @@ struct DoctorArgs {
     json: bool,
 }
 
+/// Run an experiment: the same work done in several ways
+///
+/// Measures the variants of an experiment in processes of their own, which alternate, and prints a
+/// table, ratios, and who wins on this machine and why. Other programs make the figures worse: what
+/// they took of the machine is recorded, and runs that suffered are counted.
+#[derive(Debug, Args)]
+struct BenchArgs {
+    #[command(subcommand)]
+    experiment: ExperimentArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum ExperimentArgs {
+    FileSum(FileSumArgs),
+}
+
+/// What all experiments have in common.
+#[derive(Debug, Args)]
+struct CommonArgs {
+    /// Take a quick look: little work, 3 runs, less than a minute
+    #[arg(long)]
+    quick: bool,
+
+    /// Runs of each variant at each point; 9, or 3 with --quick
+    ///
+    /// From 6 on, ratios have a 95 % interval.
+    #[arg(long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
+    runs: Option<u16>,
+
+    /// Write JSON Lines
+    ///
+    /// One object per line, described below. No progress is shown.
+    #[arg(long)]
+    json: bool,
+
+    /// Write a page of HTML with plots, readable without a network
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+
+    /// Where to make files for the experiment; they are removed at the end
+    ///
+    /// Unless given, the directory of build results that the program is in, or else the one for
+    /// temporary files.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+/// The sum of a file's bytes, read block by block
+///
+/// uring and ring read through io_uring, uring as the engine decides by itself; poll on epoll and
+/// threads; pool hands each block to a thread and back; blocking makes plain reads; offload has a
+/// thread read ahead.
+///
+/// The exit status is 0 when all was measured and all sums are right, 1 when something failed, 2 for
+/// wrong usage. A variant that this machine does not offer is no failure.
+#[derive(Debug, Args)]
+#[command(after_long_help = BENCH_JSON_HELP)]
+struct FileSumArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+
+    /// Sizes of the file; 128M,512M,1G,2G, or 256M with --quick
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = parse_size)]
+    size: Vec<u64>,
+
+    /// Bytes of each read
+    #[arg(long, value_name = "BYTES", default_value = "32K", value_parser = parse_block)]
+    block: u64,
+
+    /// Drop the file from the page cache before each run
+    #[arg(long)]
+    cold: bool,
+
+    /// Measure the variant offload too
+    #[arg(long)]
+    offload: bool,
+
+    /// What to measure: uring, ring, poll, pool, blocking, offload
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = parse_variant)]
+    variants: Vec<file_sum::Variant>,
+}
+
+const BENCH_JSON_HELP: &str = "\
+JSON Lines, with --json:
+  {\"type\":\"machine\",\"experiment\":…,\"cpu\":…,\"cpus\":…,\"kernel\":…,\"architecture\":…,
+   \"memory_bytes\":…,\"directory\":…,\"file_system\":…,\"version\":…,\"optimized\":…}
+      The first line.
+  {\"type\":\"run\",\"experiment\":…,\"variant\":…,\"params\":{…},\"round\":…,\"wall_ns\":…,\"cpu_ns\":…,
+   \"voluntary_switches\":…,\"involuntary_switches\":…,\"threads_max\":…,\"peak_rss_bytes\":…,
+   \"process_wall_ns\":…,\"process_cpu_ns\":…,\"foreign_cores\":…,\"steal_cores\":…,\"noisy\":…,\"sum\":…}
+      After each run. Processors that other programs, and the host of a virtual machine, took; a
+      run is noisy from 0.15 and 0.05 on. Runs of a round are compared in pairs.
+  {\"type\":\"result\",\"experiment\":…,\"variant\":…,\"params\":{\"size_bytes\":…,\"block_bytes\":…},
+   \"runs\":…,\"wall_ns\":{\"median\":…,\"min\":…,\"max\":…},\"cpu_ns\":{…},\"voluntary_switches\":…,
+   \"involuntary_switches\":…,\"threads_max\":…,\"peak_rss_bytes\":…,\"ops_per_s\":…,
+   \"bytes_per_s\":…,\"counters\":{…}}
+      For each variant and size, in the end. The counters are those of the run in the middle.
+  {\"type\":\"missing\",\"experiment\":…,\"variant\":…,\"reason\":…}
+      A variant that could not be measured.
+  {\"type\":\"summary\",\"experiment\":…,\"ratios\":[{\"of\":\"uring/pool\",\"params\":{…},\"wall\":…,
+   \"cpu\":…,\"ci95\":[…,…]}]}
+      The last line, unless a signal ended the program. Ratios of times, medians over the rounds,
+      and where that of the wall time lies with 95 % probability (order statistics); null for fewer
+      than 6 runs.";
+
 /// What the program is to do.
 #[derive(Debug)]
 pub enum Task {
     Sum(sum::Options),
+    Bench(bench::Options),
+    /// A run of an experiment, as its parent describes it.
+    BenchCell(String),
     Doctor(doctor::Options),
 }
 
@@ -149,6 +270,8 @@ fn resolve(cli: Cli, surroundings: Surroundings) -> Result<Task, clap::Error> {
         Command::Doctor(args) => {
             return Ok(Task::Doctor(doctor::Options { format: format(args.json), policy }));
         }
+        Command::Bench(args) => return Ok(Task::Bench(resolve_bench(args, &surroundings))),
+        Command::BenchCell { spec } => return Ok(Task::BenchCell(spec)),
         Command::Sum(args) => args,
     };
     if args.block * u64::from(args.depth) > MEMORY_MAX {
@@ -180,8 +303,73 @@ fn resolve(cli: Cli, surroundings: Surroundings) -> Result<Task, clap::Error> {
     }))
 }
 
+fn resolve_bench(args: BenchArgs, surroundings: &Surroundings) -> bench::Options {
+    let ExperimentArgs::FileSum(args) = args.experiment;
+    let CommonArgs { quick, runs, json, report, dir } = args.common;
+    let mut sizes = args.size;
+    if sizes.is_empty() {
+        sizes = if quick { vec![file_sum::QUICK_SIZE] } else { file_sum::SIZES.to_vec() };
+    }
+    let mut variants = args.variants;
+    if variants.is_empty() {
+        variants = file_sum::Variant::DEFAULT.to_vec();
+    }
+    if args.offload {
+        variants.push(file_sum::Variant::Offload);
+    }
+    // In the order in which they are shown, each once.
+    let variants = file_sum::Variant::ALL.into_iter().filter(|one| variants.contains(one));
+    bench::Options {
+        experiment: bench::Which::FileSum(file_sum::Options {
+            sizes,
+            block_bytes: args.block as usize,
+            cold: args.cold,
+            variants: variants.collect(),
+            directory: dir.unwrap_or_else(default_directory),
+        }),
+        runs: runs.map_or(if quick { 3 } else { 9 }, usize::from),
+        format: if json { Format::Json } else { Format::Human },
+        report,
+        progress: !json && surroundings.err_is_terminal,
+    }
+}
+
+/// Where experiments make their files unless told: where this program was built, so that it is not
+/// in memory as the directory for temporary files may be; there, where it was installed.
+fn default_directory() -> PathBuf {
+    let program = env::current_exe().unwrap_or_default();
+    let built = program.ancestors().find(|parent| parent.join(CACHE_TAG).is_file());
+    let below = built.map(|target| target.join("tmp"));
+    below.filter(|path| fs::create_dir_all(path).is_ok()).unwrap_or_else(env::temp_dir)
+}
+
+fn parse_variant(text: &str) -> Result<file_sum::Variant, String> {
+    file_sum::Variant::by_name(text).ok_or_else(|| {
+        let names = file_sum::Variant::ALL.map(file_sum::Variant::name);
+        format!("expected one of {}", names.join(", "))
+    })
+}
+
 /// A number of bytes from 1 to 1 GiB.
 fn parse_bytes(text: &str) -> Result<u64, String> {
+    parse_up_to(MEMORY_MAX, text).ok_or_else(|| format!("expected 1 byte to 1 GiB{UNITS}"))
+}
+
+/// A size of a file from 1 byte to 1 TiB.
+fn parse_size(text: &str) -> Result<u64, String> {
+    parse_up_to(FILE_BYTES_MAX, text).ok_or_else(|| format!("expected 1 byte to 1 TiB{UNITS}"))
+}
+
+/// The size of a block from 1 byte to 64 MiB.
+fn parse_block(text: &str) -> Result<u64, String> {
+    let max = file_sum::BLOCK_BYTES_MAX as u64;
+    parse_up_to(max, text).ok_or_else(|| format!("expected 1 byte to 64 MiB{UNITS}"))
+}
+
+const UNITS: &str = ": a number, perhaps with K, M or G";
+
+/// A number of bytes from 1 to `max`.
+fn parse_up_to(max: u64, text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let shift = match unit.to_ascii_lowercase().as_str() {
@@ -189,11 +377,10 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
         "k" | "kib" => 10,
         "m" | "mib" => 20,
         "g" | "gib" => 30,
-        _ => return Err("expected a number, perhaps with K, M or G".into()),
+        _ => return None,
     };
-    let number: u64 = number.parse().map_err(|_| "expected a number, perhaps with K, M or G")?;
-    let bytes = number.checked_mul(1 << shift).filter(|bytes| (1..=MEMORY_MAX).contains(bytes));
-    bytes.ok_or_else(|| "expected 1 byte to 1 GiB".into())
+    let number: u64 = number.parse().ok()?;
+    number.checked_mul(1 << shift).filter(|bytes| (1..=max).contains(bytes))
 }
 
 #[cfg(test)]
@@ -266,7 +453,7 @@ mod tests {
             let surroundings = Surroundings { driver, ..Surroundings::default() };
             match task(&["sum", "f"], surroundings)? {
                 Task::Sum(options) => Ok(options.policy),
-                Task::Doctor(_) => panic!("sum was asked for"),
+                _ => panic!("sum was asked for"),
             }
         };
         assert_eq!((policy(None), policy(Some(""))), (Ok(Policy::Auto), Ok(Policy::Auto)));
@@ -274,6 +461,41 @@ mod tests {
         assert_eq!(policy(Some("uring")), Ok(Policy::Uring));
         assert_eq!(policy(Some("poll")), Ok(Policy::Poll));
         assert_eq!(policy(Some("epoll")), Err(ErrorKind::InvalidValue));
+    }
+
+    #[test]
+    fn quick_look_is_the_default_of_what_is_not_asked_for() {
+        let options = |args: &[&str]| {
+            let args = [&["bench", "file-sum"], args].concat();
+            let Ok(Task::Bench(options)) = task(&args, Surroundings::default()) else {
+                panic!("{args:?}");
+            };
+            let bench::Which::FileSum(experiment) = options.experiment;
+            (experiment, options.runs)
+        };
+        let (experiment, runs) = options(&[]);
+        assert_eq!((experiment.sizes, runs), (file_sum::SIZES.to_vec(), 9));
+        let (experiment, runs) = options(&["--quick"]);
+        assert_eq!((experiment.sizes, runs), (vec![256 << 20], 3));
+        assert_eq!(experiment.variants, file_sum::Variant::DEFAULT);
+        let (experiment, runs) = options(&[
+            "--quick",
+            "--runs",
+            "7",
+            "--size",
+            "1M,2G",
+            "--variants",
+            "pool,uring",
+            "--offload",
+        ]);
+        assert_eq!((experiment.sizes, runs), (vec![1 << 20, 2 << 30], 7));
+        let names = experiment.variants.iter().map(|variant| variant.name());
+        assert_eq!(names.collect::<Vec<_>>(), ["uring", "pool", "offload"]);
+        for wrong in [["--size", "0"], ["--block", "65M"], ["--variants", "aio"], ["--runs", "0"]] {
+            let args = [&["bench", "file-sum"], &wrong[..]].concat();
+            let error = task(&args, Surroundings::default()).unwrap_err();
+            assert_eq!(error, ErrorKind::ValueValidation, "{wrong:?}");
+        }
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The `sakia` program: tools on the io_uring engine.
 //!
-//! Parse ([`cli`]) → resolve (the same, which knows the terminal) → run ([`sum`], [`doctor`],
-//! which read neither the arguments nor the environment). Results go to standard output, all else
+//! Parse ([`cli`]) → resolve (the same, which knows the terminal) → run ([`sum`], [`bench`],
+//! [`doctor`], which read neither the arguments nor the environment). Results go to standard output, all else
 //! to standard error; [`exit`] says what the exit status means.
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod bytes;
 mod cli;
 mod doctor;
@@ -26,6 +27,8 @@ fn main() -> ExitCode {
     let result = match cli::parse() {
         Task::Sum(options) => sum::run(&options),
         Task::Doctor(options) => doctor::run(&options),
+        Task::Bench(options) => bench::run(options),
+        Task::BenchCell(spec) => bench::run_one(&spec),
     };
     let exit = result.unwrap_or_else(|error| {
         if exit::is_broken_pipe(&error) {

@@ -383,6 +383,7 @@ impl<B: Backend> Core<B> {
         // Its completion needs no room in a queue, and what may wait for ever is canceled when dropped.
         header.class = Class::Waiting;
         self.in_flight += 1;
+        self.counters.kinds[OpKind::of(sqe.opcode) as usize].submitted += 1;
     }
 
     /// As [`start`](Core::start), but waits for [`unpark`](Core::unpark) first.

@@ -245,7 +245,10 @@ impl Shared {
         let shared = Arc::clone(self);
         let future = async move {
             // `f` is gone after a panic, so nobody sees what it has half-changed of its own.
-            let outcome: Outcome<T> = catch_unwind(AssertUnwindSafe(f));
+            let outcome: Outcome<T> = match mutant!("blocking_panic_escapes") {
+                true => Ok(f()),
+                false => catch_unwind(AssertUnwindSafe(f)),
+            };
             let statistics = &mut shared.lock().statistics;
             statistics.completed += 1;
             statistics.panicked += u64::from(outcome.is_err());
@@ -263,8 +266,10 @@ impl Shared {
         let queued = state.queue.len();
         state.statistics.queued_max = state.statistics.queued_max.max(queued);
         if state.statistics.idle >= queued {
-            self.work.notify_one();
-        } else if state.statistics.threads < self.limits.threads {
+            if !mutant!("idle_thread_not_woken") {
+                self.work.notify_one();
+            }
+        } else if state.statistics.threads < self.limits.threads || mutant!("pool_without_cap") {
             state.statistics.threads += 1;
             let threads = state.statistics.threads;
             drop(state);
@@ -297,13 +302,17 @@ impl Shared {
         loop {
             if let Some(job) = state.queue.pop_front() {
                 drop(state);
-                drop(job.room); // may wake whoever waits for it
+                if mutant!("room_not_given_back") {
+                    std::mem::forget(job.room);
+                } else {
+                    drop(job.room); // may wake whoever waits for it
+                }
                 // What is contained here is a panic of a waker.
                 catch_unwind(AssertUnwindSafe(|| job.runnable.run())).ok();
                 state = self.lock();
                 continue;
             }
-            if state.is_closed {
+            if state.is_closed && !mutant!("pool_threads_stay") {
                 break;
             }
             state.statistics.idle += 1;
@@ -311,7 +320,8 @@ impl Shared {
             let timeout;
             (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             state.statistics.idle -= 1;
-            if timeout.timed_out() && state.queue.is_empty() {
+            let is_empty = state.queue.is_empty() || mutant!("pool_thread_ends_on_work");
+            if timeout.timed_out() && is_empty {
                 break;
             }
         }
@@ -342,7 +352,9 @@ impl<T> BlockingHandle<T> {
     /// [`JoinError::is_canceled`]. If it has begun it goes on, and its result is thrown away.
     pub fn abort(&mut self) {
         self.join.abort();
-        self.held = None;
+        if !mutant!("aborted_work_keeps_place") {
+            self.held = None;
+        }
     }
 
     /// Whether the work has ended.
@@ -371,7 +383,9 @@ impl<T> Future for BlockingHandle<T> {
 
 impl<T> Drop for BlockingHandle<T> {
     fn drop(&mut self) {
-        if let Some(Held { pool, runnable, .. }) = self.held.take() {
+        if let Some(Held { pool, runnable, .. }) = self.held.take()
+            && !mutant!("detached_work_lost")
+        {
             pool.push(Job { runnable, room: None });
         }
     }
@@ -382,5 +396,22 @@ impl<T> fmt::Debug for BlockingHandle<T> {
         let is_held = self.held.is_some();
         let mut debug = f.debug_struct("BlockingHandle");
         debug.field("is_held", &is_held).field("is_finished", &self.is_finished()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_threads_end_with_their_pool() {
+        let pool = Pool::builder().idle(Duration::MAX).build();
+        assert!(crate::block_on(pool.spawn(|| 1)).is_ok_and(|one| one == 1));
+        let shared = Arc::downgrade(&pool.shared);
+        drop(pool);
+        // Waits for ever if a thread does.
+        while shared.strong_count() > 0 {
+            thread::yield_now();
+        }
     }
 }

@@ -145,8 +145,11 @@ where
     F::Output: Send + 'static,
 {
     // The future is made, polled and dropped on the target thread only: a task that never gets there
-    // holds no more than `start`, and one whose runtime is gone is forgotten.
-    let future = async move { SendWrapper::new(start()).await };
+    // holds no more than `start`, and one that does is one of that thread's from then on.
+    let future = async move {
+        let guard = Registered::new(&current());
+        SendWrapper::new(Registering { future: start(), guard }).await
+    };
     let to = Arc::clone(remote);
     let schedule = move |runnable| schedule(&to, runnable);
     let (runnable, task) = async_task::spawn(Contain::new(future), schedule);
@@ -163,6 +166,7 @@ impl Local {
     ) -> io::Result<Rc<Self>> {
         let remote = Arc::clone(&threads[thread]);
         match driver.remote_wake() {
+            Ok(_) if mutant!("sleeping_thread_not_woken") => remote.set_wake(Arc::new(NoWake)),
             Ok(wake) => remote.set_wake(wake),
             // The simulated kernel has no other threads.
             Err(error) if error.kind() == io::ErrorKind::Unsupported && threads.len() == 1 => {
@@ -187,8 +191,7 @@ impl Local {
         F: Future + 'static,
         F::Output: 'static,
     {
-        self.live.set(self.live.get() + 1);
-        let guard = Registered { local: Rc::clone(self), key: None };
+        let guard = Registered::new(self);
         let future = Registering { future: Contain::new(future), guard };
         let remote = Arc::clone(&self.remote);
         let schedule = move |runnable| schedule(&remote, runnable);
@@ -207,11 +210,17 @@ impl Local {
     pub(crate) fn run_batch(&self) -> bool {
         self.fire_timers();
         self.remote.take(&mut self.queue.borrow_mut());
-        for _ in 0..BATCH {
-            let Some(runnable) = self.queue.borrow_mut().pop_front() else { break };
+        let batch = if mutant!("batch_without_end") { usize::MAX } else { BATCH };
+        for _ in 0..batch {
+            let Some(runnable) = self.next_task() else { break };
             runnable.run();
         }
         !self.queue.borrow().is_empty()
+    }
+
+    fn next_task(&self) -> Option<Runnable> {
+        let mut queue = self.queue.borrow_mut();
+        if mutant!("newest_task_first") { queue.pop_back() } else { queue.pop_front() }
     }
 
     /// Whether a task is ready to run.
@@ -222,10 +231,13 @@ impl Local {
     /// Gives the driver a turn: without waiting when `is_busy`, else until the next timer is due
     /// and at most for `timeout`.
     pub(crate) fn drive(&self, is_busy: bool, timeout: Option<Duration>) -> io::Result<()> {
-        if is_busy || !self.remote.prepare_to_park() {
+        if is_busy && mutant!("busy_thread_starves_driver") {
+            return Ok(());
+        }
+        if is_busy || !self.remote.prepare_to_park() && !mutant!("parks_with_mail") {
             return self.driver.turn(Wait::Poll).map(|_| ());
         }
-        let timeout = self.pass_time(timeout);
+        let timeout = if mutant!("sleeps_past_timers") { timeout } else { self.pass_time(timeout) };
         let result = self.driver.turn(timeout.map_or(Wait::Forever, Wait::For));
         self.remote.unpark();
         result.map(|_| ())
@@ -239,12 +251,17 @@ impl Local {
             // Each waker puts its task on the queue; dropping what is there drops the futures, which may
             // wake and even start others.
             let wakers: Vec<Waker> = self.tasks.borrow_mut().drain().collect();
-            wakers.into_iter().for_each(Waker::wake);
+            if !mutant!("tasks_outlive_runtime") {
+                wakers.into_iter().for_each(Waker::wake);
+            }
             let queue = std::mem::take(&mut *self.queue.borrow_mut());
             if queue.is_empty() {
                 break;
             }
             drop(queue);
+            if mutant!("late_tasks_left") {
+                break;
+            }
         }
     }
 }
@@ -290,12 +307,45 @@ struct Registered {
     key: Option<usize>,
 }
 
+impl Registered {
+    fn new(local: &Rc<Local>) -> Self {
+        local.live.set(local.live.get() + 1);
+        Self { local: Rc::clone(local), key: None }
+    }
+}
+
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.local.live.set(self.local.live.get() - 1);
+        if !mutant!("ended_tasks_counted") {
+            self.local.live.set(self.local.live.get() - 1);
+        }
         if let Some(key) = self.key {
+            if mutant!("ended_tasks_listed") {
+                return;
+            }
             let waker = self.local.tasks.borrow_mut().try_remove(key);
             drop(waker); // outside the borrow: the last one of a task frees it
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_that_have_ended_leave_the_list() {
+        crate::block_on(async {
+            for _ in 0..10 {
+                let mut aborted = spawn(std::future::pending::<()>());
+                let ended = spawn(crate::yield_now());
+                crate::yield_now().await;
+                aborted.abort();
+                assert!(ended.await.is_ok());
+            }
+            crate::yield_now().await;
+            assert_eq!(current().live_tasks(), 0);
+            assert!(current().tasks.borrow().is_empty());
+        });
     }
 }

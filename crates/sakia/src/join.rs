@@ -32,12 +32,18 @@ impl<T> JoinHandle<T> {
     /// Ends the task: its future is dropped where it stands, at the latest when its thread gets to it.
     /// The handle then resolves to [`JoinError::is_canceled`].
     pub fn abort(&mut self) {
+        if mutant!("abort_detaches") {
+            return self.task.take().map_or((), FallibleTask::detach);
+        }
         self.task = None;
     }
 
     /// Ends the task and waits until its future is dropped. `Some` if it was done already.
     pub async fn cancel(mut self) -> Option<Result<T, JoinError>> {
         let task = self.task.take()?;
+        if mutant!("cancel_does_not_wait") {
+            return None;
+        }
         task.cancel().await.map(|outcome| outcome.map_err(JoinError::panicked))
     }
 
@@ -151,6 +157,9 @@ pin_project! {
         fn drop(this: Pin<&mut Self>) {
             let mut future = this.project().future;
             // Nobody is left to be told. What the panic hook prints is all there is.
+            if mutant!("destructor_panic_escapes") {
+                return future.set(None);
+            }
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| future.set(None))) {
                 std::mem::forget(payload); // it may have a destructor like that itself
             }
@@ -170,6 +179,9 @@ impl<F: Future> Future for Contain<F> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let future = self.project().future.as_pin_mut().expect("it is not being dropped");
+        if mutant!("panic_escapes_task") {
+            return future.poll(cx).map(Ok);
+        }
         // The future is never polled again after a panic, so nobody sees it half-changed.
         match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
             Ok(poll) => poll.map(Ok),

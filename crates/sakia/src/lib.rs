@@ -16,6 +16,9 @@
 
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod mutant;
+
 pub mod blocking;
 mod executor;
 pub mod fs;

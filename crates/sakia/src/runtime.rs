@@ -174,7 +174,7 @@ impl Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         self.remote.stop();
-        if let Some(join) = self.join.take() {
+        if let Some(join) = self.join.take().filter(|_| !mutant!("threads_not_joined")) {
             // A panic there was printed by its thread; tasks contain theirs.
             join.join().ok();
         }
@@ -278,7 +278,8 @@ impl Runtime {
             {
                 return output;
             }
-            let is_busy = self.local.run_batch() || main.is_woken.load(Ordering::Acquire);
+            let is_woken = || main.is_woken.load(Ordering::Acquire) && !mutant!("main_wake_lost");
+            let is_busy = self.local.run_batch() || is_woken();
             if let Err(error) = self.local.drive(is_busy, None) {
                 panic!("the driver failed: {error}");
             }
@@ -295,9 +296,11 @@ impl Runtime {
     pub fn run_once(&self, max_wait: Duration) -> io::Result<bool> {
         let _entered = Entered::new(&self.local);
         self.local.remote.unpark();
-        self.local.driver.quiet_pollable();
+        if !mutant!("pollable_never_quiet") {
+            self.local.driver.quiet_pollable();
+        }
         let is_busy = self.local.run_batch();
-        self.local.drive(is_busy, Some(max_wait))?;
+        self.local.drive(is_busy, Some(max_wait).filter(|_| !mutant!("run_once_ignores_limit")))?;
         let mut is_busy = self.local.run_batch();
         if !is_busy {
             // Submits what these tasks started; it may be done at once.
@@ -305,6 +308,9 @@ impl Runtime {
             is_busy = self.local.has_ready();
         }
         // From here on, whoever wakes a task makes the descriptor readable.
+        if mutant!("run_once_does_not_park") {
+            return Ok(is_busy);
+        }
         Ok(is_busy || !self.local.remote.prepare_to_park())
     }
 

@@ -160,6 +160,9 @@ impl Shutdown {
                 return Poll::Ready(Ok(()));
             }
             let still_running = || StillRunning { count: self.tracker.running() };
+            if mutant!("drain_ignores_deadline") {
+                return Poll::Pending;
+            }
             deadline.as_mut().poll(cx).map(|()| Err(still_running()))
         })
         .await
@@ -231,7 +234,8 @@ pub struct Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         // What the work did is done before whoever reads the 0 goes on.
-        if self.running.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let was_last = self.running.count.fetch_sub(1, Ordering::AcqRel) == 1;
+        if was_last && !mutant!("end_of_work_unnoticed") {
             self.running.ended.notify(usize::MAX);
         }
     }

@@ -83,7 +83,7 @@ struct Registered(Vec<SigId>);
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        for id in self.0.drain(..) {
+        for id in self.0.drain(..).filter(|_| !mutant!("dropped_listener_stays")) {
             low_level::unregister(id);
         }
     }
@@ -178,6 +178,7 @@ impl Signal {
                 loop {
                     match receiver.read(&mut bytes) {
                         Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                        Ok(_) if mutant!("signals_taken_in_parts") => return Ok(()),
                         Ok(_) => has_any = true,
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock && has_any => {
                             return Ok(());
@@ -187,5 +188,22 @@ impl Signal {
                 }
             })
             .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_listener_is_unregistered() {
+        crate::block_on(async {
+            let listener = Signal::of_any(&[SignalKind::CHILD, SignalKind::WINDOW_CHANGE]);
+            let listener = listener.expect("these can be listened for");
+            let ids = listener.registered.0.clone();
+            assert_eq!(ids.len(), 2);
+            drop(listener);
+            assert!(!ids.into_iter().any(low_level::unregister), "one was still registered");
+        });
     }
 }

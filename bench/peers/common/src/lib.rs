@@ -1,103 +1,46 @@
-//! Experiments on tasks, written once for all runtimes.
+//! What the experiments of all runtimes share.
 //!
-//! A program names its runtime by [`Peer`] and calls [`main`]. All of the work is done by spawned
-//! tasks, since the future given to `block_on` is special in some runtimes. `cargo xtask peers`
-//! runs the programs and compares them.
+//! A program names its runtime by [`Peer`] for experiments on tasks and by [`Files`] for those on
+//! files, and calls [`main`]; programs without a runtime have loops of their own. Each run of a
+//! program is one [`Job`], and prints one line of JSON: what was measured, and a number that shows
+//! that the work was done. `cargo xtask peers` runs the programs and compares them.
 
-use std::future::Future;
-use std::pin::Pin;
+pub mod block;
+pub mod files;
+mod job;
+pub mod measure;
+mod tasks;
+
+use std::fmt::Display;
 use std::process::ExitCode;
-use std::task::{Context, Poll};
-use std::time::Instant;
 
-/// A runtime of one thread.
-pub trait Peer: 'static {
-    /// Builds the runtime as its documentation recommends, and runs a future on it.
-    fn block_on(future: impl Future<Output = ()> + 'static);
+pub use files::{Access, Files, Task};
+pub use job::{Cell, Job};
+pub use measure::{Gate, Tally};
+pub use tasks::{Peer, yield_now};
 
-    /// Starts a task; the future answered waits for it.
-    fn spawn<T: 'static>(
-        future: impl Future<Output = T> + 'static,
-    ) -> impl Future<Output = T> + 'static;
-
-    /// Lets other tasks run: the runtime's own function, or [`yield_now`] if it has none.
-    fn yield_now() -> impl Future<Output = ()>;
+/// Runs the job that the arguments name, on tasks or on files.
+pub fn main<P: Peer + Files>() -> ExitCode {
+    job::run(|job| if job.cell.is_of_tasks() { tasks::run::<P>(job) } else { files::run::<P>(job) })
 }
 
-/// Runs the experiment that the arguments name: `yield TASKS COUNT` or `spawn COUNT`. `COUNT` is that
-/// of all operations together. Prints the nanoseconds that they took, and a number that shows that
-/// they were done.
-pub fn main<P: Peer>() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let numbers: Vec<u64> = arguments.iter().skip(1).filter_map(|text| text.parse().ok()).collect();
-    match (arguments.first().map(String::as_str), numbers.as_slice()) {
-        (Some("yield"), &[tasks, count]) if tasks > 0 => P::block_on(yields::<P>(tasks, count)),
-        (Some("spawn"), &[count]) => P::block_on(spawns::<P>(count)),
-        _ => {
-            eprintln!("usage: yield TASKS COUNT | spawn COUNT");
-            return ExitCode::from(2);
+/// As [`main`], for a program that has experiments on tasks only.
+pub fn main_tasks<P: Peer>() -> ExitCode {
+    job::run(|job| {
+        if !job.cell.is_of_tasks() {
+            fail("run", "it has no files");
         }
-    }
-    ExitCode::SUCCESS
+        tasks::run::<P>(job);
+    })
 }
 
-/// `tasks` tasks yield in turn, `count` times together.
-async fn yields<P: Peer>(tasks: u64, count: u64) {
-    let begin = Instant::now();
-    let each = count / tasks;
-    let task = move |_| {
-        P::spawn(async move {
-            let mut done = 0;
-            for _ in 0..each {
-                P::yield_now().await;
-                done += 1;
-            }
-            done
-        })
-    };
-    let handles: Vec<_> = (0..tasks).map(task).collect();
-    let mut done: u64 = 0;
-    for handle in handles {
-        done += handle.await;
-    }
-    report(begin, done);
+/// As [`main`], for a program that runs the job in its own way.
+pub fn main_with(run: impl FnOnce(Job)) -> ExitCode {
+    job::run(run)
 }
 
-/// A task starts `count` tasks, one after the other, and takes the value of each.
-async fn spawns<P: Peer>(count: u64) {
-    let begin = Instant::now();
-    let parent = P::spawn(async move {
-        let mut done = 0;
-        for _ in 0..count {
-            done += P::spawn(async { std::hint::black_box(1) }).await;
-        }
-        done
-    });
-    report(begin, parent.await);
-}
-
-fn report(begin: Instant, done: u64) {
-    println!("{} {done}", begin.elapsed().as_nanos());
-}
-
-/// Wakes the task that polls it, and is ready when polled again.
-pub fn yield_now() -> impl Future<Output = ()> {
-    YieldNow { has_yielded: false }
-}
-
-struct YieldNow {
-    has_yielded: bool,
-}
-
-impl Future for YieldNow {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.has_yielded {
-            return Poll::Ready(());
-        }
-        self.has_yielded = true;
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    }
+/// Ends the program with the reason, which `cargo xtask peers` puts into the program's row.
+pub fn fail(what: impl Display, error: impl Display) -> ! {
+    eprintln!("{what}: {error}");
+    std::process::exit(1)
 }

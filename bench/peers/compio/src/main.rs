@@ -1,15 +1,26 @@
 //! The experiments on compio.
+//!
+//! The ring has the flags that its documentation of `ProactorBuilder` recommends for a runtime whose
+//! ring stays on its thread: one issuer, cooperative task work. On tasks it is as it is by default.
 
 use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use peers_common::Peer;
+use compio::BufResult;
+use compio::driver::ProactorBuilder;
+use compio::fs::{File, OpenOptions};
+use compio::io::{AsyncReadAt, AsyncWriteAt};
+use compio::runtime::{Runtime, RuntimeBuilder};
+use peers_common::block::aligned;
+use peers_common::{Access, Files, Job, Peer, Tally, Task};
 
 struct Compio;
 
 impl Peer for Compio {
     fn block_on(future: impl Future<Output = ()> + 'static) {
-        let runtime = compio::runtime::Runtime::new();
+        let runtime = Runtime::new();
         runtime.expect("compio has what it needs").block_on(future);
     }
 
@@ -22,6 +33,68 @@ impl Peer for Compio {
 
     fn yield_now() -> impl Future<Output = ()> {
         peers_common::yield_now()
+    }
+}
+
+impl Files for Compio {
+    type File = File;
+    type Buffer = &'static mut [u8];
+    type Whole = Vec<u8>;
+
+    fn block_on<T: 'static>(_: &Job, future: impl Future<Output = T> + 'static) -> T {
+        let mut proactor = ProactorBuilder::new();
+        proactor.single_issuer(true).coop_taskrun(true).taskrun_flag(true);
+        let runtime = RuntimeBuilder::new().with_proactor(proactor).build();
+        runtime.expect("compio has what it needs").block_on(future)
+    }
+
+    fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static {
+        let handle = compio::runtime::spawn(task.run());
+        async { handle.await.expect("no task here panics or is aborted") }
+    }
+
+    async fn open(path: PathBuf, access: Access) -> io::Result<Self::File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(access == Access::Write);
+        if access == Access::ReadDirect {
+            options.custom_flags(libc::O_DIRECT);
+        }
+        options.open(path).await
+    }
+
+    fn buffer(len: usize) -> Self::Buffer {
+        aligned(len)
+    }
+
+    fn bytes(buffer: &Self::Buffer) -> &[u8] {
+        buffer
+    }
+
+    fn edit(buffer: &mut Self::Buffer, f: impl FnOnce(&mut [u8])) {
+        f(buffer);
+    }
+
+    async fn read_at(
+        file: &Self::File,
+        buffer: Self::Buffer,
+        offset: u64,
+    ) -> (io::Result<usize>, Self::Buffer) {
+        let BufResult(result, buffer) = file.read_at(buffer, offset).await;
+        (result, buffer)
+    }
+
+    async fn write_at(
+        file: &Self::File,
+        buffer: Self::Buffer,
+        offset: u64,
+    ) -> (io::Result<usize>, Self::Buffer) {
+        let mut file = file;
+        let BufResult(result, buffer) = file.write_at(buffer, offset).await;
+        (result, buffer)
+    }
+
+    async fn read_whole(path: &Path) -> io::Result<Self::Whole> {
+        compio::fs::read(path).await
     }
 }
 

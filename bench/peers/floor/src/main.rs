@@ -46,5 +46,5 @@ impl Peer for Floor {
 }
 
 fn main() -> ExitCode {
-    peers_common::main::<Floor>()
+    peers_common::main_tasks::<Floor>()
 }

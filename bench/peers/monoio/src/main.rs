@@ -1,15 +1,27 @@
 //! The experiments on monoio.
+//!
+//! Its guide recommends the driver on io_uring with its default of 1024 entries, and a runtime per
+//! thread. The variant `legacy` is its driver on epoll, where a file operation is a plain call on the
+//! spot.
 
 use std::future::Future;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::rc::Rc;
 
-use peers_common::Peer;
+use monoio::buf::SliceMut;
+use monoio::fs::{File, OpenOptions};
+use monoio::{IoUringDriver, LegacyDriver, RuntimeBuilder};
+use peers_common::block::{PAGE, aligned_offset};
+use peers_common::{Access, Files, Job, Peer, Tally, Task};
 
 struct Monoio;
 
 impl Peer for Monoio {
     fn block_on(future: impl Future<Output = ()> + 'static) {
-        let runtime = monoio::RuntimeBuilder::<monoio::IoUringDriver>::new().build();
+        let runtime = RuntimeBuilder::<IoUringDriver>::new().build();
         runtime.expect("monoio has what it needs").block_on(future);
     }
 
@@ -21,6 +33,70 @@ impl Peer for Monoio {
 
     fn yield_now() -> impl Future<Output = ()> {
         peers_common::yield_now()
+    }
+}
+
+impl Files for Monoio {
+    type File = Rc<File>;
+    type Buffer = SliceMut<Vec<u8>>;
+    type Whole = Vec<u8>;
+
+    fn block_on<T: 'static>(job: &Job, future: impl Future<Output = T> + 'static) -> T {
+        if job.variant == "legacy" {
+            let runtime = RuntimeBuilder::<LegacyDriver>::new().build();
+            runtime.expect("monoio has what it needs").block_on(future)
+        } else {
+            let runtime = RuntimeBuilder::<IoUringDriver>::new().build();
+            runtime.expect("monoio has what it needs").block_on(future)
+        }
+    }
+
+    fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static {
+        monoio::spawn(task.run())
+    }
+
+    async fn open(path: PathBuf, access: Access) -> io::Result<Self::File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(access == Access::Write);
+        if access == Access::ReadDirect {
+            options.custom_flags(libc::O_DIRECT);
+        }
+        Ok(Rc::new(options.open(path).await?))
+    }
+
+    fn buffer(len: usize) -> Self::Buffer {
+        let memory = vec![0; len + PAGE];
+        let begin = aligned_offset(&memory);
+        SliceMut::new(memory, begin, begin + len)
+    }
+
+    fn bytes(buffer: &Self::Buffer) -> &[u8] {
+        &buffer.get_ref()[buffer.begin()..buffer.end()]
+    }
+
+    fn edit(buffer: &mut Self::Buffer, f: impl FnOnce(&mut [u8])) {
+        let range = buffer.begin()..buffer.end();
+        f(&mut buffer.get_mut()[range]);
+    }
+
+    async fn read_at(
+        file: &Self::File,
+        buffer: Self::Buffer,
+        offset: u64,
+    ) -> (io::Result<usize>, Self::Buffer) {
+        file.read_at(buffer, offset).await
+    }
+
+    async fn write_at(
+        file: &Self::File,
+        buffer: Self::Buffer,
+        offset: u64,
+    ) -> (io::Result<usize>, Self::Buffer) {
+        file.write_at(buffer, offset).await
+    }
+
+    async fn read_whole(path: &Path) -> io::Result<Self::Whole> {
+        monoio::fs::read(path).await
     }
 }
 

@@ -1,4 +1,10 @@
 //! The experiments on Sakia.
+//!
+//! A runtime per thread, as it is by default: each operation takes the ring or the plain call by
+//! Sakia's own rules. Its files are measured when it is built with the feature `fs`.
+
+#[cfg(feature = "fs")]
+mod files;
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -24,6 +30,12 @@ impl Peer for Sakia {
     }
 }
 
+#[cfg(feature = "fs")]
 fn main() -> ExitCode {
     peers_common::main::<Sakia>()
+}
+
+#[cfg(not(feature = "fs"))]
+fn main() -> ExitCode {
+    peers_common::main_tasks::<Sakia>()
 }

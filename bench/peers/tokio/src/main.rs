@@ -1,29 +1,147 @@
-//! The experiments on tokio: a runtime of the current thread, and a local set.
+//! The experiments on tokio.
+//!
+//! On tasks: a runtime of the current thread, and a local set. On files: variants
+//!
+//! - `mt`: the multi-thread runtime as it is by default; all its threads are one runtime's.
+//! - `ct`: the current-thread runtime as it is by default.
+//! - `tuned`: current-thread, after the advice on tuning in the documentation of `tokio::fs`, to put
+//!   much into few `spawn_blocking`: the sequential reader has a buffer of 1 MiB. The pool has one
+//!   thread, which on cached data is faster than many: operations queue for it and are taken without a
+//!   wake each. With `O_DIRECT`, where threads wait for the disk, it has 64.
+//!
+//! tokio has no positional reads and writes; the same documentation tells to use `std::fs` inside
+//! `spawn_blocking`, which is done here. Built with the feature `io-uring` and `--cfg tokio_unstable`,
+//! opens, sequential reads and `tokio::fs::read` go through a ring.
 
 use std::future::Future;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use peers_common::Peer;
+use peers_common::block::{aligned, sum_bytes};
+use peers_common::{Access, Files, Job, Peer, Tally, Task, fail};
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt, BufReader};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::{spawn_blocking, spawn_local};
 
 struct Tokio;
 
 impl Peer for Tokio {
     fn block_on(future: impl Future<Output = ()> + 'static) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.expect("tokio has what it needs");
+        let runtime = runtime("ct", 1);
         tokio::task::LocalSet::new().block_on(&runtime, future);
     }
 
     fn spawn<T: 'static>(
         future: impl Future<Output = T> + 'static,
     ) -> impl Future<Output = T> + 'static {
-        let handle = tokio::task::spawn_local(future);
+        let handle = spawn_local(future);
         async { handle.await.expect("no task here panics or is aborted") }
     }
 
     fn yield_now() -> impl Future<Output = ()> {
         tokio::task::yield_now()
     }
+}
+
+/// The runtime of a variant, with so many blocking threads if it is tuned.
+fn runtime(variant: &str, threads: usize) -> Runtime {
+    let mut builder = match variant {
+        "mt" => Builder::new_multi_thread(),
+        _ => Builder::new_current_thread(),
+    };
+    if variant == "tuned" {
+        builder.max_blocking_threads(threads);
+    }
+    builder.enable_all().build().expect("tokio has what it needs")
+}
+
+impl Files for Tokio {
+    type File = Arc<std::fs::File>;
+    type Buffer = &'static mut [u8];
+    type Whole = Vec<u8>;
+
+    fn shares_threads(job: &Job) -> bool {
+        job.variant == "mt"
+    }
+
+    fn block_on<T: 'static>(job: &Job, future: impl Future<Output = T> + 'static) -> T {
+        runtime(&job.variant, if job.direct { 64 } else { 1 }).block_on(future)
+    }
+
+    fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static {
+        let handle = tokio::spawn(task.run());
+        async { handle.await.expect("no task here panics or is aborted") }
+    }
+
+    async fn open(path: PathBuf, access: Access) -> io::Result<Self::File> {
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).write(access == Access::Write);
+        if access == Access::ReadDirect {
+            options.custom_flags(libc::O_DIRECT);
+        }
+        Ok(Arc::new(options.open(path)?))
+    }
+
+    fn buffer(len: usize) -> Self::Buffer {
+        aligned(len)
+    }
+
+    fn bytes(buffer: &Self::Buffer) -> &[u8] {
+        buffer
+    }
+
+    fn edit(buffer: &mut Self::Buffer, f: impl FnOnce(&mut [u8])) {
+        f(buffer);
+    }
+
+    async fn read_at(
+        file: &Self::File,
+        buffer: Self::Buffer,
+        offset: u64,
+    ) -> (io::Result<usize>, Self::Buffer) {
+        let file = file.clone();
+        let read = spawn_blocking(move || (file.read_at(buffer, offset), buffer));
+        read.await.expect("a read does not panic")
+    }
+
+    async fn write_at(
+        file: &Self::File,
+        buffer: Self::Buffer,
+        offset: u64,
+    ) -> (io::Result<usize>, Self::Buffer) {
+        let file = file.clone();
+        let write = spawn_blocking(move || (file.write_at(buffer, offset), buffer));
+        write.await.expect("a write does not panic")
+    }
+
+    async fn read_whole(path: &Path) -> io::Result<Self::Whole> {
+        tokio::fs::read(path).await
+    }
+
+    async fn sum(job: &Job, _: &Self::File) -> Tally {
+        let name = job.path.display();
+        let file = File::open(&job.path).await.unwrap_or_else(|error| fail(&name, error));
+        if job.variant == "tuned" {
+            sum_all(job, BufReader::with_capacity(1 << 20, file)).await
+        } else {
+            sum_all(job, file).await
+        }
+    }
+}
+
+async fn sum_all(job: &Job, mut reader: impl AsyncReadExt + Unpin) -> Tally {
+    let mut tally = Tally::default();
+    let mut buffer = vec![0; job.block];
+    for _ in 0..job.size / job.block as u64 {
+        let read = reader.read_exact(&mut buffer).await;
+        read.unwrap_or_else(|error| fail(job.path.display(), error));
+        tally.count(sum_bytes(&buffer));
+    }
+    tally
 }
 
 fn main() -> ExitCode {

@@ -8,6 +8,7 @@
     reason = "the failure of a test, or of what it calls, is its report"
 )]
 
+mod bench;
 mod broken_pipe;
 mod devices_and_pipes;
 mod doctor;

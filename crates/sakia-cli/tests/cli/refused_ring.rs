@@ -16,7 +16,7 @@ const CALLS: [libc::c_long; 3] =
     [libc::SYS_io_uring_setup, libc::SYS_io_uring_register, libc::SYS_io_uring_enter];
 
 /// Has the command find that `call` fails with `errno`, and everything else works.
-fn deny(command: &mut Command, call: libc::c_long, errno: i32) -> &mut Command {
+pub fn deny(command: &mut Command, call: libc::c_long, errno: i32) -> &mut Command {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;

@@ -93,14 +93,15 @@ impl Inbox {
 
     fn send(&self, leave: impl FnOnce(&mut State)) {
         let mut state = self.lock();
-        if state.is_closed {
+        if state.is_closed && !mutant!("late_result_kept") {
             return; // drops what was to be left
         }
         leave(&mut state);
         self.has_news.store(true, Ordering::Relaxed);
-        let is_asleep = std::mem::take(&mut state.is_parked) || state.is_watched;
+        let is_watched = state.is_watched && !mutant!("foreign_loop_not_told");
+        let is_asleep = std::mem::take(&mut state.is_parked) || is_watched;
         drop(state);
-        if is_asleep {
+        if is_asleep && !mutant!("sleeping_epoll_not_woken") {
             self.ring();
         }
     }
@@ -124,7 +125,7 @@ impl Inbox {
         state.is_watched = true;
         let has_news = !state.results.is_empty() || state.is_woken;
         drop(state);
-        if has_news {
+        if has_news && !mutant!("watch_ignores_present") {
             self.ring();
         }
     }
@@ -132,7 +133,8 @@ impl Inbox {
     /// To be called before a sleep. False when there is something to receive instead.
     pub(super) fn park(&self) -> bool {
         let mut state = self.lock();
-        state.is_parked = state.results.is_empty() && !state.is_woken;
+        let is_empty = state.results.is_empty() && !state.is_woken;
+        state.is_parked = is_empty || mutant!("epoll_sleeps_on_news");
         state.is_parked
     }
 

@@ -302,6 +302,9 @@ impl Open {
             return Outcome::Elastic(Work::OpenAny(self)); // closes it
         }
         let mode = rustix::fs::fcntl_getfl(opened.as_fd());
+        if mutant!("opened_files_nonblocking") {
+            return Outcome::Opened(opened);
+        }
         let mode = mode.and_then(|mode| rustix::fs::fcntl_setfl(&opened, mode - OFlags::NONBLOCK));
         mode.map_or_else(done, |()| Outcome::Opened(opened))
     }
@@ -346,5 +349,6 @@ impl Open {
 /// Whether opening such a file may wait for ever. A link that is not followed, and a socket, are
 /// refused at once.
 fn may_wait(kind: FileType) -> bool {
-    matches!(kind, FileType::Fifo | FileType::CharacterDevice | FileType::Unknown)
+    !mutant!("fifo_opened_to_find_out")
+        && matches!(kind, FileType::Fifo | FileType::CharacterDevice | FileType::Unknown)
 }

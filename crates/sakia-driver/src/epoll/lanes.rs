@@ -187,7 +187,8 @@ impl Pool {
     /// Takes a job back that no thread has taken. False otherwise.
     pub(super) fn cancel(&self, ticket: u64) -> bool {
         let mut state = self.shared.lock();
-        state.lanes.iter_mut().any(|lane| lane.queue.remove(&ticket).is_some())
+        let is_queued = |lane: &mut LaneState| lane.queue.remove(&ticket).is_some();
+        state.lanes.iter_mut().any(is_queued) || mutant!("running_job_canceled")
     }
 
     pub(super) fn statistics(&self, lane: Lane) -> LaneStatistics {
@@ -222,7 +223,7 @@ impl Pool {
                 if running_for >= limit {
                     let Running { opcode, user_data, .. } = *job;
                     found.push(StuckWorker { lane, opcode, user_data, running_for });
-                    job.is_reported = true;
+                    job.is_reported = !mutant!("stuck_job_told_again");
                     its.stuck += 1;
                 } else if let Some(due) = job.since.checked_add(limit) {
                     later = Some(later.map_or(due, |later| later.min(due)));
@@ -237,8 +238,8 @@ impl Pool {
     pub(super) fn close(&self) {
         let mut state = self.shared.lock();
         state.is_closed = true;
-        for lane in &mut state.lanes {
-            lane.queue.clear();
+        if !mutant!("end_keeps_queued_jobs") {
+            state.lanes.iter_mut().for_each(|lane| lane.queue.clear());
         }
         drop(state);
         self.shared.changed.iter().for_each(Condvar::notify_all);
@@ -259,6 +260,7 @@ impl Shared {
     /// Sees to it that a lane's queue has threads, and unlocks.
     fn staff(shared: &Arc<Self>, mut state: MutexGuard<'_, State>, lane: Lane) {
         let threads_max = shared.limits.threads_max[lane as usize];
+        let threads_max = if mutant!("lane_without_bound") { u32::MAX } else { threads_max };
         let its = &mut state.lanes[lane as usize];
         let queued = u32::try_from(its.queue.len()).unwrap_or(u32::MAX);
         let wanted = queued.saturating_sub(its.idle);
@@ -290,7 +292,7 @@ impl Shared {
         let its = &mut state.lanes[lane as usize];
         its.discharge(number);
         its.spawn_errors += 1;
-        if its.threads > 0 {
+        if its.threads > 0 || mutant!("jobs_without_threads_wait") {
             return; // they get to it, or the next push tries again
         }
         drop(state);
@@ -314,6 +316,10 @@ impl Shared {
         loop {
             let is_closed = state.is_closed;
             let its = &mut state.lanes[lane as usize];
+            if is_over && mutant!("lane_thread_ends_on_job") {
+                its.discharge(number);
+                return None;
+            }
             if let Some(job) = its.take_job() {
                 return Some(job);
             }
@@ -342,9 +348,10 @@ impl Shared {
         match outcome {
             Outcome::Elastic(_) if state.is_closed => {}
             Outcome::Elastic(work) => {
-                let elastic = &mut state.lanes[Lane::Elastic as usize];
-                elastic.queue.insert(ticket, Job { user_data, opcode, work });
-                Self::staff(shared, state, Lane::Elastic);
+                let to = if mutant!("endless_jobs_on_bounded") { lane } else { Lane::Elastic };
+                let queue = &mut state.lanes[to as usize].queue;
+                queue.insert(ticket, Job { user_data, opcode, work });
+                Self::staff(shared, state, to);
             }
             outcome => {
                 state.lanes[lane as usize].finished += 1;
@@ -358,7 +365,12 @@ impl Shared {
 impl LaneState {
     /// Takes the oldest job, and notes that it is running.
     fn take_job(&mut self) -> Option<(u64, Work)> {
-        let (ticket, Job { user_data, opcode, work }) = self.queue.pop_first()?;
+        let first = if mutant!("newest_job_first") {
+            self.queue.pop_last()
+        } else {
+            self.queue.pop_first()
+        };
+        let (ticket, Job { user_data, opcode, work }) = first?;
         let since = Instant::now();
         self.running.insert(ticket, Running { since, opcode, user_data, is_reported: false });
         Some((ticket, work))

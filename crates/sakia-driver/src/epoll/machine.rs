@@ -228,7 +228,8 @@ impl Machine {
     fn interrupted(&mut self, consumed: u32) -> io::Result<Entered> {
         let is_woken = self.receive();
         self.queue.flush_overflow();
-        if consumed == 0 && self.queue.ready() == 0 && !is_woken {
+        let is_empty = consumed == 0 && self.queue.ready() == 0 && !is_woken;
+        if is_empty || mutant!("interruption_hides_results") {
             return Err(Errno::INTR.into());
         }
         Ok(Entered { consumed, timed_out: false })
@@ -247,7 +248,9 @@ impl Machine {
 
     /// Until when to sleep at most: the deadline, or when there is something else to do.
     fn sleep_until(&self, deadline: Option<Instant>) -> Sleep {
-        let times = [deadline, self.stuck_at, self.registry.next_rested()];
+        let rested = self.registry.next_rested().filter(|_| !mutant!("rest_without_end"));
+        let stuck_at = self.stuck_at.filter(|_| !mutant!("sleep_ignores_stuck"));
+        let times = [deadline, stuck_at, rested];
         Sleep::Until(times.into_iter().flatten().min())
     }
 
@@ -402,7 +405,8 @@ impl Machine {
         let is_first = self
             .registry
             .find(raw)
-            .is_none_or(|place| self.registry.watch(place).way(direction).queue.is_empty());
+            .is_none_or(|place| self.registry.watch(place).way(direction).queue.is_empty())
+            || mutant!("late_reads_overtake");
         let tried = if is_first {
             // SAFETY: as above.
             let tried = unsafe { transfer.try_now(class, self.ways) };
@@ -446,7 +450,7 @@ impl Machine {
     /// what the ring, too, does on the caller's thread.
     fn start_close(&mut self, sqe: &Sqe, raw: i32) {
         // The driver closes nothing that is in use. Whoever does would wait for ever.
-        if let Some(place) = self.registry.find(raw) {
+        if let Some(place) = self.registry.find(raw).filter(|_| !mutant!("close_leaves_waiters")) {
             for id in self.registry.members(place) {
                 // A lane thread that tries one goes on with it.
                 let _ = self.cancel_one(id);
@@ -527,7 +531,9 @@ impl Machine {
             was_fruitful = true;
         }
         self.registry.judge(place, was_fruitful);
-        self.arm(place);
+        if !mutant!("watch_not_armed_again") {
+            self.arm(place);
+        }
     }
 
     /// Tries the operations of a way, oldest first, until one must wait. Returns whether one went on.
@@ -604,6 +610,7 @@ impl Machine {
             return self.finish(id, res);
         };
         self.registry.watch(place).way(transfer.direction).is_busy = false;
+        let is_canceled = is_canceled && !mutant!("canceled_try_waits_again");
         let res = outcome.into_result().or(is_canceled.then_some(failed(Errno::CANCELED)));
         if let Some(res) = res {
             self.registry.leave(place, id);

@@ -69,7 +69,7 @@ impl Queue {
     pub(super) fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
         let index = position.to_raw().wrapping_sub(self.head) as usize;
         match self.pending.get_mut(index) {
-            Some(sqe) if sqe.user_data == user_data => {
+            Some(sqe) if sqe.user_data == user_data || mutant!("other_entry_revoked") => {
                 *sqe = Sqe::nop().user_data(user_data);
                 true
             }
@@ -87,7 +87,8 @@ impl Queue {
     /// Adds the last completion of an entry.
     pub(super) fn post(&mut self, user_data: u64, res: i32) {
         let cqe = Cqe { user_data, res, ..Cqe::default() };
-        if self.is_overflowing() || self.ready() == self.cq_entries {
+        let must_wait = self.is_overflowing() && !mutant!("overflow_is_overtaken");
+        if must_wait || self.ready() == self.cq_entries {
             self.overflow.push_back(cqe);
         } else {
             self.ready.push_back(cqe);

@@ -143,7 +143,8 @@ impl Registry {
     pub(super) fn resolve(&self, token: u64) -> Option<usize> {
         let (place, generation) = (token as u32 as usize, (token >> 32) as u32);
         let watch = self.watches.get(place)?;
-        let is_current = watch.generation == generation && self.find(watch.raw) == Some(place);
+        let is_current = (watch.generation == generation || mutant!("event_of_old_file"))
+            && self.find(watch.raw) == Some(place);
         is_current.then_some(place)
     }
 
@@ -240,7 +241,7 @@ impl Registry {
             Err(Errno::NOENT)
         };
         match changed {
-            Err(Errno::NOENT) => {
+            Err(Errno::NOENT) if !(watch.is_registered && mutant!("watch_not_renewed")) => {
                 let watch = &mut self.watches[place];
                 watch.is_registered = false;
                 watch.generation = watch.generation.wrapping_add(1);
@@ -283,8 +284,13 @@ impl Registry {
     pub(super) fn judge(&mut self, place: usize, was_fruitful: bool) {
         let token = self.token(place);
         let watch = &mut self.watches[place];
-        watch.fruitless = if was_fruitful { 0 } else { watch.fruitless.saturating_add(1) };
-        let is_tired = watch.fruitless >= FRUITLESS_MAX && !self.is_restless;
+        watch.fruitless = if was_fruitful || mutant!("watch_never_rests") {
+            0
+        } else {
+            watch.fruitless.saturating_add(1)
+        };
+        let may_rest = !self.is_restless || mutant!("foreign_loop_misses_rest");
+        let is_tired = watch.fruitless >= FRUITLESS_MAX && may_rest;
         if is_tired && !watch.is_resting && !watch.is_idle() {
             watch.is_resting = true;
             self.resting.push_back((Instant::now() + REST, token));

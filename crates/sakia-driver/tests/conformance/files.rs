@@ -162,21 +162,20 @@ pub fn what_was_written_can_be_synced(stage: &Stage) {
 pub fn a_closed_file_is_closed(stage: &Stage) {
     let driver = stage.driver();
     let file = stage.file(&driver, "file", b"");
-    let raw = file.raw();
+    let identity = stage.identify(&file);
     wait(&driver, driver.close(file)).unwrap();
-    assert!(!stage.is_open(raw));
+    assert!(!stage.is_open(&identity));
 }
 
 pub fn a_late_descriptor_is_closed(stage: &Stage) {
     let driver = stage.driver();
     stage.create("file", b"");
     let probe = stage.open(&driver, "file", OFlags::RDONLY);
-    let raw = probe.raw();
+    let identity = stage.identify(&probe);
     wait(&driver, driver.close(probe)).unwrap();
-    // The lowest number is free again: the next open takes it.
     drop(driver.open(None, stage.path("file"), 0, 0));
     let open = driver.open(None, stage.path("file"), 0, 0);
     settle(&driver);
     drop(open);
-    turn_until(&driver, || driver.live_operations() == 0 && !stage.is_open(raw));
+    turn_until(&driver, || driver.live_operations() == 0 && !stage.is_open_anywhere(&identity));
 }

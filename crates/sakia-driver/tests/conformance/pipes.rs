@@ -129,17 +129,17 @@ pub fn a_canceled_poll_says_so(stage: &Stage) {
 pub fn a_close_ends_what_waits(stage: &Stage) {
     let driver = stage.driver();
     let (receiver, _sender) = stage.pipe(&driver);
-    let raw = receiver.raw();
+    let identity = stage.identify(&receiver);
     let reads: Vec<_> = (0..3).map(|_| driver.read(&receiver, vec![0; 16], 0)).collect();
     settle(&driver);
     let mut close = driver.close(receiver);
     // A result that was not taken still uses the descriptor.
     for read in reads {
-        assert!(close.try_take().is_none() && stage.is_open(raw));
+        assert!(close.try_take().is_none() && stage.is_open(&identity));
         assert_eq!(errno(wait(&driver, read).0), Errno::CANCELED);
     }
     wait(&driver, close).unwrap();
-    assert!(!stage.is_open(raw));
+    assert!(!stage.is_open(&identity));
 }
 
 pub fn reads_of_one_pipe_are_served_in_order(stage: &Stage) {

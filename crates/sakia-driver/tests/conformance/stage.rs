@@ -145,14 +145,30 @@ impl Stage {
         }
     }
 
-    /// Whether a descriptor's number is still open.
-    pub fn is_open(&self, raw: i32) -> bool {
-        match self.kind {
-            Kind::Sim => self.sim().is_open(raw),
-            Kind::Uring | Kind::Poll => {
-                PathBuf::from(format!("/proc/self/fd/{raw}")).symlink_metadata().is_ok()
-            }
+    /// Which file a descriptor refers to, to be able to tell later whether it still does.
+    pub fn identify(&self, fd: &Fd) -> Identity {
+        let raw = fd.raw();
+        let link = (self.kind != Kind::Sim).then(|| link_of(raw).expect("it is open"));
+        Identity { raw, link }
+    }
+
+    /// Whether a descriptor is still open. Its number alone tells nothing: the other tests, which run
+    /// on threads of the same process, may have been given it.
+    pub fn is_open(&self, identity: &Identity) -> bool {
+        match &identity.link {
+            None => self.sim().is_open(identity.raw),
+            Some(link) => link_of(identity.raw).as_ref() == Some(link),
         }
+    }
+
+    /// Whether any descriptor of that file is open. On the simulated kernel, whose numbers are the
+    /// driver's alone: whether that number is.
+    pub fn is_open_anywhere(&self, identity: &Identity) -> bool {
+        let Some(link) = &identity.link else { return self.is_open(identity) };
+        let numbers = std::fs::read_dir("/proc/self/fd").unwrap();
+        numbers.into_iter().any(|number| {
+            std::fs::read_link(number.unwrap().path()).is_ok_and(|target| target == *link)
+        })
     }
 
     /// Whether the backend does operations by plain calls, and counts which way.
@@ -164,6 +180,18 @@ impl Stage {
     pub fn pipe_bytes(&self) -> usize {
         1 << 20
     }
+}
+
+/// A descriptor and its file. See [`Stage::identify`].
+pub struct Identity {
+    raw: i32,
+    /// What the kernel calls the file: the path, which only this case has, or a pipe's number, which
+    /// both of its ends share. `None` on the simulated kernel.
+    link: Option<PathBuf>,
+}
+
+fn link_of(raw: i32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{raw}")).ok()
 }
 
 impl Drop for Stage {

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use sakia_driver::sim::Sim;
-use sakia_driver::{Backend, Descriptors, Driver, Fd, Op, OpKind, Operation, SetTime, Uring, Wait};
+use sakia_driver::{
+    Backend, Descriptors, Driver, Fd, Lane, Op, OpKind, Operation, SetTime, Uring, Wait,
+};
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
 use crate::support::errno;
@@ -141,6 +143,7 @@ fn reach_no_backend_without_them() {
     assert_eq!(driver.turn(Wait::Poll).unwrap(), 0);
 }
 
+/// They are performed by threads: a ring would refuse them with `EINVAL`.
 #[test]
 fn reach_no_ring() {
     let backend = Uring::from_builder(sakia_ring::Ring::builder().sq_entries(4)).unwrap();
@@ -148,6 +151,22 @@ fn reach_no_ring() {
         assert!(!backend.supports(Opcode(code)), "{code}");
     }
     let driver = Driver::new(backend);
-    let file = std::fs::File::open("/proc/self/comm").unwrap();
-    refuse_each(&driver, &driver.adopt(file.into()));
+    let file = driver.adopt(std::fs::File::open("/proc/self/comm").unwrap().into());
+    let mut described = driver.statfs(&file);
+    let mut synced = driver.syncfs(&file);
+    let mut listed = driver.read_directory(&file, vec![7; 64]);
+    while driver.in_flight() > 0 {
+        driver.turn(Wait::Forever).unwrap();
+    }
+    assert_ne!(described.try_take().unwrap().unwrap().magic, 0);
+    synced.try_take().unwrap().unwrap();
+    let (result, buf) = listed.try_take().unwrap();
+    assert_eq!(errno(result.map(|_| ())), Errno::NOTDIR);
+    assert_eq!(buf, [7; 64]);
+    let counters = driver.counters();
+    for kind in [OpKind::Statx, OpKind::Fsync, OpKind::List] {
+        assert_eq!(counters.of(kind).lane, 1, "{}", kind.name());
+    }
+    let finished = driver.with_backend(|ring| ring.lane_statistics(Lane::Bounded).finished);
+    assert_eq!(finished, Some(3));
 }

@@ -145,7 +145,9 @@ impl<T> Async<T> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.readiness.ready(events).await?;
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error)
+                    if error.kind() == io::ErrorKind::Interrupted
+                        && !mutant!("interruption_ends_try") => {}
                 result => return result,
             }
         }

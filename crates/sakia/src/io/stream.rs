@@ -83,6 +83,7 @@ impl Stream {
             buf = slice.into_inner();
             match result {
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
+                Ok(_) if mutant!("short_write_is_whole") => return (Ok(()), buf),
                 Ok(count) => done += count,
                 Err(error) => return (Err(error), buf),
             }

@@ -164,7 +164,8 @@ impl Pool {
 impl State {
     /// Takes `amount` if it is free and nobody came before.
     fn try_take(&mut self, amount: u64) -> bool {
-        let is_free = self.waiting.is_empty() && amount <= self.free;
+        let is_first = self.waiting.is_empty() || mutant!("budget_overtakes");
+        let is_free = is_first && amount <= self.free;
         if is_free {
             self.free -= amount;
         }
@@ -181,6 +182,9 @@ impl State {
             self.free -= request.amount;
             self.granted.insert(ticket);
             wakers.push(request.waker);
+            if mutant!("release_serves_one") {
+                break;
+            }
         }
         wakers
     }
@@ -309,11 +313,12 @@ impl Drop for Acquire {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else { return };
         let mut state = self.budget.pool(self.resource).lock();
-        if state.granted.remove(&ticket) {
+        if state.granted.remove(&ticket) && !mutant!("unseen_grant_lost") {
             state.free += self.amount;
         }
         let left = state.waiting.remove(&ticket);
-        let wakers = state.grant();
+        let blocks = mutant!("dropped_request_blocks");
+        let wakers = if blocks { Vec::new() } else { state.grant() };
         drop(state);
         drop(left); // outside the lock, as above
         wakers.into_iter().for_each(Waker::wake);
@@ -365,6 +370,9 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
+        if mutant!("permit_not_returned") {
+            return;
+        }
         self.budget.pool(self.resource).release(self.amount);
     }
 }

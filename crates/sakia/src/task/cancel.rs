@@ -69,7 +69,7 @@ impl Node {
             self.is_canceled.store(true, Ordering::Release);
             std::mem::take(&mut *children)
         };
-        self.event.notify(usize::MAX);
+        self.event.notify(if mutant!("cancel_wakes_one") { 1 } else { usize::MAX });
         children
     }
 }
@@ -79,7 +79,9 @@ impl Drop for Node {
         // A loop, since a chain of tokens may be longer than the stack is deep.
         let mut above = self.parent.take();
         while let Some((parent, key)) = above {
-            parent.lock().try_remove(key);
+            if !mutant!("dropped_tokens_listed") {
+                parent.lock().try_remove(key);
+            }
             above = Arc::into_inner(parent).and_then(|mut parent| parent.parent.take());
         }
     }
@@ -104,7 +106,7 @@ impl CancellationToken {
     #[must_use]
     pub fn child(&self) -> Self {
         let mut children = self.node.lock();
-        if self.is_canceled() {
+        if self.is_canceled() && !mutant!("late_child_not_canceled") {
             return Self { node: Arc::new(Node::new(true, None)) };
         }
         let entry = children.vacant_entry();
@@ -118,6 +120,9 @@ impl CancellationToken {
     pub fn cancel(&self) {
         let mut lists = vec![self.node.cancel()];
         while let Some(children) = lists.pop() {
+            if mutant!("cancel_stops_at_children") && lists.is_empty() {
+                return;
+            }
             let live = children.into_iter().filter_map(|(_, child)| child.upgrade());
             lists.extend(live.map(|child| child.cancel()));
         }
@@ -211,5 +216,21 @@ impl Drop for DropGuard {
         if let Some(token) = &self.token {
             token.cancel();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropped_tokens_leave_the_tree() {
+        let token = CancellationToken::new();
+        let children: Vec<_> = (0..10).map(|_| token.child()).collect();
+        let grandchild = children[3].child();
+        drop(children);
+        assert_eq!(token.node.lock().len(), 1, "the one that its child keeps");
+        drop(grandchild);
+        assert!(token.node.lock().is_empty());
     }
 }

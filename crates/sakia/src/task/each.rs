@@ -140,7 +140,7 @@ where
     let mut is_at_end = false;
     poll_fn(|cx| {
         for _ in 0..TURN {
-            if !is_at_end && running.len() < limit {
+            if !is_at_end && (running.len() < limit || mutant!("loop_without_limit")) {
                 is_at_end = items.as_mut().poll(cx).is_ready();
                 let item = taken.borrow_mut().take();
                 if let Some(item) = item {

@@ -76,7 +76,8 @@ where
             body.set(None);
             output = Some(value);
         }
-        if scope.poll_children(&mut children, cx).is_pending() || output.is_none() {
+        let is_early = mutant!("scope_ends_with_body");
+        if scope.poll_children(&mut children, cx).is_pending() && !is_early || output.is_none() {
             return Poll::Pending;
         }
         Poll::Ready(output.take().expect("the body has ended"))
@@ -125,6 +126,9 @@ impl<'env> Scope<'env> {
         shared.queue.push(child);
         let waker = shared.waker.clone();
         drop(shared);
+        if mutant!("new_child_unnoticed") {
+            return handle;
+        }
         waker.wake(); // outside the borrow, as a waker may do anything
         handle
     }
@@ -163,6 +167,9 @@ impl Drop for Ending<'_, '_> {
     fn drop(&mut self) {
         let mut shared = self.0.shared.borrow_mut();
         shared.has_ended = true;
+        if mutant!("queued_children_leak") {
+            return;
+        }
         let queue = std::mem::take(&mut shared.queue);
         drop(shared);
         drop(queue); // outside the borrow: children may hold the scope

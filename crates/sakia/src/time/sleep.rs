@@ -85,7 +85,9 @@ impl Sleep {
         self.is_over = false;
         if is_endless(deadline) {
             self.timer = None;
-        } else if let Some(Timer { timers, key }) = &self.timer {
+        } else if let Some(Timer { timers, key }) = &self.timer
+            && !mutant!("reset_timer_not_moved")
+        {
             timers.reset(*key, deadline.to_clock());
         }
     }

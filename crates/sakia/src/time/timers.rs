@@ -67,6 +67,9 @@ impl Timers {
 
     /// Forgets a timer.
     pub(super) fn remove(&self, key: u32) {
+        if mutant!("dropped_timer_stays") {
+            return;
+        }
         let waker = self.wheel.borrow_mut().remove(key);
         drop(waker);
     }
@@ -79,7 +82,7 @@ impl Timers {
         }
         let is_known = wheel.will_wake(key, waker);
         drop(wheel);
-        if !is_known {
+        if !is_known && !mutant!("timer_wakes_first_task") {
             let waker = waker.clone();
             let old = self.wheel.borrow_mut().set_waker(key, waker);
             drop(old);
@@ -134,8 +137,9 @@ impl Local {
         let Clock::Virtual(now) = self.timers.clock.get() else {
             return self.sleep_limit(limit);
         };
-        let is_busy = self.driver.in_flight() > 0 || self.driver.has_deferred();
-        if is_busy || self.timers.wheel.borrow().is_idle() {
+        let in_flight = self.driver.in_flight() > 0 || self.driver.has_deferred();
+        let has_operations = in_flight && !mutant!("time_passes_with_operations");
+        if has_operations || self.timers.wheel.borrow().is_idle() {
             return limit;
         }
         let passed = self.sleep_limit(limit)?;
@@ -146,7 +150,8 @@ impl Local {
 
 /// The first tick not before `deadline`.
 fn tick_from(deadline: Duration) -> u64 {
-    let ticks = deadline.as_nanos().div_ceil(TICK.as_nanos());
+    let up = if mutant!("timers_early") { 0 } else { TICK.as_nanos() - 1 };
+    let ticks = (deadline.as_nanos() + up) / TICK.as_nanos();
     u64::try_from(ticks).map_or(TICK_MAX, |ticks| ticks.min(TICK_MAX))
 }
 

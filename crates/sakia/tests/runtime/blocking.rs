@@ -1,7 +1,10 @@
 //! Code that blocks, on threads for it.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -84,6 +87,29 @@ fn idle_threads_end() {
         wait_for(&pool, |statistics| statistics.threads == 0);
     }
     assert_eq!(pool.statistics().idle, 0);
+}
+
+/// A thread that gives up waiting just when there is work again.
+#[test]
+fn work_that_comes_when_threads_end_is_done() {
+    let pool = Pool::builder().threads(1).idle(Duration::ZERO).build();
+    for number in 0..4_000 {
+        // Sooner or later than the thread gives up.
+        (0..number % 1_000).for_each(|_| std::hint::spin_loop());
+        assert_eq!(block_on_here(pool.spawn(move || number)).unwrap(), number);
+    }
+    assert_eq!((pool.statistics().completed, pool.statistics().threads_max), (4_000, 1));
+}
+
+/// Asks again and again, so that the next work comes as soon as this is done.
+fn block_on_here<T>(mut handle: BlockingHandle<T>) -> Result<T, sakia::JoinError> {
+    let mut cx = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(outcome) = Pin::new(&mut handle).poll(&mut cx) {
+            return outcome;
+        }
+        thread::yield_now();
+    }
 }
 
 #[test]

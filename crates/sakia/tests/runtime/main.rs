@@ -9,6 +9,7 @@ mod blocking;
 mod budget;
 mod counted;
 mod files;
+mod foreign;
 mod macros;
 mod pipes;
 mod processes;

@@ -148,6 +148,23 @@ fn any_thread_cancels() {
 }
 
 #[test]
+fn everybody_who_waits_for_a_token_is_told() {
+    block_on(async {
+        let token = CancellationToken::new();
+        let wait = || {
+            let token = token.clone();
+            spawn(async move { token.canceled().await })
+        };
+        let waits: Vec<_> = (0..5).map(|_| wait()).collect();
+        yield_now().await;
+        token.cancel();
+        for wait in waits {
+            wait.await.unwrap();
+        }
+    });
+}
+
+#[test]
 fn racing_children_see_the_cancellation() {
     for _ in 0..200 {
         let token = CancellationToken::new();
@@ -335,6 +352,20 @@ fn a_panic_of_a_child_is_one_of_its_scope() {
 }
 
 #[test]
+fn a_child_that_another_task_starts_wakes_its_scope() {
+    block_on(scope(async |s: &sakia::Scope<'static>| {
+        let (open, gate) = async_channel::bounded(1);
+        let there = s.clone();
+        spawn(async move {
+            yield_times(3).await; // the scope waits by then
+            drop(there.spawn(async move { open.send(()).await.unwrap() }));
+        })
+        .detach();
+        gate.recv().await.unwrap();
+    }));
+}
+
+#[test]
 fn a_scope_that_never_pauses_lets_others_run() {
     block_on(async {
         let is_done = Rc::new(Cell::new(false));
@@ -404,6 +435,29 @@ fn the_first_failure_cancels_the_rest() {
         );
         assert_eq!((Rc::strong_count(&held), runtime.live_tasks()), (1, 0), "all have ended");
     }
+}
+
+#[test]
+fn a_scope_that_fails_takes_no_more_children() {
+    /// Starts a sibling that never ends when it is dropped.
+    struct Starts(sakia::TaskScope<u8>, Rc<()>);
+    impl Drop for Starts {
+        fn drop(&mut self) {
+            drop(self.0.spawn(hold::<Result<(), u8>>(Rc::clone(&self.1))));
+        }
+    }
+    let (runtime, held) = (Runtime::new().unwrap(), counted());
+    let result: Result<(), _> = runtime.block_on(spawned_scope(async |s| {
+        let starts = Starts(s.clone(), Rc::clone(&held));
+        drop(s.spawn(async move {
+            let _starts = starts;
+            pending::<Result<(), u8>>().await
+        }));
+        yield_times(2).await;
+        Err(7)
+    }));
+    assert_eq!(result.unwrap_err().into_error().unwrap(), 7);
+    assert_eq!((Rc::strong_count(&held), runtime.live_tasks()), (1, 0));
 }
 
 #[test]

@@ -60,6 +60,9 @@ on_each_backend! {
     of_a_thread_that_forgot_its_runtime
     before_the_wakers
     while_tasks_are_sent_to_it
+    of_tasks_that_start_others
+    of_tasks_on_other_threads
+    of_tasks_that_were_sent
     of_a_million_tasks
     of_a_runtime_without_tasks
     is_not_kept_waiting_by_reads_that_are_always_ready
@@ -527,6 +530,88 @@ fn while_tasks_are_sent_to_it(policy: Policy) {
         drop(runtime);
         assert!(started.load(Ordering::Relaxed) <= 6);
     }
+}
+
+fn of_tasks_that_start_others(policy: Policy) {
+    /// Starts another task when it is dropped, which does the same, so often.
+    struct Starts(u32, DropCounter, #[expect(dead_code, reason = "its drop reports")] DropProbe);
+    impl Drop for Starts {
+        fn drop(&mut self) {
+            let Self(times, counter, _) = *self;
+            if times > 0 {
+                let next = Starts(times - 1, counter, counter.probe());
+                spawn(async move {
+                    let _next = next;
+                    pending::<()>().await;
+                })
+                .detach();
+            }
+        }
+    }
+    let counter = DropCounter::new();
+    let runtime = runtime(policy);
+    let first = Starts(5, counter, counter.probe());
+    let task = runtime.spawn(async move {
+        let _first = first;
+        pending::<()>().await;
+    });
+    task.detach();
+    runtime.block_on(yield_now());
+    drop(runtime);
+    assert_eq!(counter.made(), 6);
+    counter.assert_each_dropped_once();
+}
+
+fn of_tasks_on_other_threads(policy: Policy) {
+    /// Takes its time to end, so that whoever does not wait for it is too early.
+    struct Slow(Arc<AtomicUsize>);
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            thread::sleep(Duration::from_millis(20));
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let runtime = Runtime::builder().backend(policy).threads(3).build().unwrap();
+    let ended = Arc::new(AtomicUsize::new(0));
+    runtime.block_on(async {
+        for thread in [1, 2] {
+            let slow = Slow(Arc::clone(&ended));
+            let start = move || async move {
+                spawn(async move {
+                    let _slow = slow;
+                    pending::<()>().await;
+                })
+                .detach();
+            };
+            spawn_on(thread, start).await.unwrap();
+        }
+    });
+    drop(runtime);
+    assert_eq!(ended.load(Ordering::SeqCst), 2);
+}
+
+fn of_tasks_that_were_sent(policy: Policy) {
+    let counter = DropCounter::new();
+    let runtime = Runtime::builder().backend(policy).threads(2).build().unwrap();
+    let (sender, wakers) = mpsc::channel();
+    runtime.block_on(async {
+        let probe = counter.probe();
+        let (ready, is_ready) = async_channel::bounded(1);
+        let task = spawn_on(1, move || {
+            let home = Homebound(thread::current().id(), probe);
+            poll_fn(move |cx| {
+                let _home = &home;
+                sender.send(cx.waker().clone()).unwrap();
+                ready.try_send(()).ok();
+                Poll::<()>::Pending
+            })
+        });
+        task.detach();
+        is_ready.recv().await.unwrap();
+    });
+    drop(runtime);
+    counter.assert_each_dropped_once();
+    wakers.iter().for_each(Waker::wake);
 }
 
 fn of_a_million_tasks(policy: Policy) {

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sakia_ring::IoVec;
 
@@ -34,6 +34,24 @@ fn a_read_waits_for_data_and_later_ones_for_earlier_ones() {
         drop(writer);
         assert_eq!(test.enter(1), [(3, 0)], "the end");
         assert_eq!(test.run(receive(&reader, &buffers[0])), 0);
+    }
+}
+
+/// Data that comes between two submits is for the read that waits, not for the one that comes.
+#[test]
+fn a_late_read_takes_nothing_from_one_that_waits() {
+    for (reader, writer) in [pipe(), sockets(SocketType::STREAM)] {
+        let mut test = Loop::new();
+        let (early, late) = (Lendable::zeroed(2), Lendable::zeroed(2));
+        test.push(1, receive(&reader, &early));
+        assert_eq!(test.submit(), []);
+        rustix::io::write(&writer, b"ab").unwrap();
+        test.push(2, receive(&reader, &late));
+        assert_eq!(test.submit(), []);
+        assert_eq!(test.enter(1), [(1, 2)]);
+        rustix::io::write(&writer, b"cd").unwrap();
+        assert_eq!(test.enter(1), [(2, 2)]);
+        assert_eq!([early.copy(), late.copy()].concat(), b"abcd");
     }
 }
 
@@ -306,6 +324,52 @@ pub(super) fn terminal() -> Option<(OwnedFd, OwnedFd)> {
     };
     let slave = rustix::fs::open(slave, flags, rustix::fs::Mode::empty()).ok()?;
     Some((master, slave))
+}
+
+/// A socket with something in its queue of errors, which reading does not fetch: epoll reports it
+/// again and again, for nothing. And a socket to send it bytes from. `None` where there are none.
+pub(super) fn erring_socket() -> Option<(OwnedFd, OwnedFd)> {
+    let bind = || {
+        let socket = std::net::UdpSocket::bind(("127.0.0.1", 0)).ok()?;
+        let address = socket.local_addr().ok()?;
+        Some((socket, address))
+    };
+    let ((near, near_address), (far, far_address)) = (bind()?, bind()?);
+    near.connect(far_address).ok()?;
+    far.connect(near_address).ok()?;
+    // The kernel leaves there when it took a datagram, and nothing else.
+    let stamps = libc::SOF_TIMESTAMPING_TX_SCHED | libc::SOF_TIMESTAMPING_SOFTWARE;
+    // SAFETY: the descriptor is open, and the value as long as it says.
+    let set = unsafe {
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_TIMESTAMPING);
+        let len = size_of_val(&stamps) as libc::socklen_t;
+        libc::setsockopt(near.as_raw_fd(), level, name, (&raw const stamps).cast(), len)
+    };
+    near.send(b"x").ok()?;
+    far.recv(&mut [0; 1]).ok()?;
+    let near = OwnedFd::from(near);
+    let ready = crate::epoll::transfer::poll_now(near.as_raw_fd(), PollFlags::IN).unwrap();
+    (set == 0 && ready == PollFlags::ERR).then_some((near, far.into()))
+}
+
+#[test]
+fn a_watch_that_rests_goes_on_by_itself() {
+    let Some((near, far)) = erring_socket() else {
+        eprintln!("SKIP {}: no sockets with a queue of errors", module_path!());
+        return;
+    };
+    let mut test = Loop::new();
+    let buffer = Lendable::zeroed(3);
+    for round in 0..3 {
+        test.push(round, receive(&near, &buffer));
+        assert_eq!(test.submit(), []);
+        // Enough events for nothing, and it rests.
+        (0..100).for_each(|_| assert_eq!(test.turn(), []));
+        rustix::io::write(&far, b"abc").unwrap();
+        // Nothing but its own time ends this sleep.
+        assert_eq!(test.enter(1), [(round, 3)]);
+        assert_eq!(buffer.copy(), b"abc");
+    }
 }
 
 #[test]

@@ -172,44 +172,84 @@ fn a_lanes_result_is_announced_without_an_enter() {
     assert_eq!(test.turn(), [(1, 3)]);
 }
 
+/// Whether a foreign loop that polls this descriptor is told within this time.
+fn is_readable(pollable: &OwnedFd, patience: Duration) -> bool {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let mut polled = [PollFd::new(pollable, PollFlags::IN)];
+    let timeout = rustix::thread::Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: 0 };
+    poll(&mut polled, Some(&timeout)).unwrap() == 1
+}
+
+#[test]
+fn a_foreign_loop_is_told_of_what_was_there_before_it_came() {
+    let (dir, mut test) = (TempDir::new(), Loop::new());
+    let file = test.open(&dir.file("file", b"abc"), OFlags::RDONLY).unwrap();
+    let bytes = Lendable::zeroed(3);
+    test.push(1, read(&file, &bytes, 0));
+    assert_eq!(test.submit(), []);
+    wait_until(|| test.epoll.needs_enter());
+    let pollable = test.epoll.pollable().unwrap();
+    assert!(is_readable(&pollable, Duration::ZERO), "a result");
+    assert_eq!(test.enter(1), [(1, 3)]);
+    drop((test, pollable));
+    let mut test = Loop::new();
+    test.epoll.wake_handle().wake();
+    let pollable = test.epoll.pollable().unwrap();
+    assert!(is_readable(&pollable, Duration::ZERO), "a wake");
+}
+
+/// Nobody would wake the loop when the rest is over.
+#[test]
+fn nothing_rests_when_a_foreign_loop_looks() {
+    let Some((near, far)) = super::streams::erring_socket() else {
+        eprintln!("SKIP {}: no sockets with a queue of errors", module_path!());
+        return;
+    };
+    let mut test = Loop::new();
+    let buffer = Lendable::zeroed(3);
+    test.push(1, receive(&near, &buffer));
+    assert_eq!(test.submit(), []);
+    (0..100).for_each(|_| assert_eq!(test.turn(), []));
+    let pollable = test.epoll.pollable().unwrap();
+    (0..100).for_each(|_| assert_eq!(test.turn(), []));
+    rustix::io::write(&far, b"abc").unwrap();
+    assert!(is_readable(&pollable, Duration::ZERO));
+    assert_eq!(test.turn(), [(1, 3)]);
+}
+
 #[test]
 fn a_foreign_loop_is_told_of_whatever_comes() {
-    use rustix::event::{PollFd, PollFlags, poll};
     let (dir, mut test) = (TempDir::new(), Loop::new());
     let file = test.open(&dir.file("file", b"abc"), OFlags::RDONLY).unwrap();
     let (reader, writer) = pipe();
     let (bytes, byte) = (Lendable::zeroed(3), Lendable::zeroed(1));
     let pollable = test.epoll.pollable().unwrap();
     let wake = test.epoll.remote_wake().unwrap();
-    let is_readable = |seconds| {
-        let mut polled = [PollFd::new(&pollable, PollFlags::IN)];
-        let timeout = rustix::thread::Timespec { tv_sec: seconds, tv_nsec: 0 };
-        poll(&mut polled, Some(&timeout)).unwrap() == 1
-    };
-    let patience = PATIENCE.as_secs() as i64;
-    assert!(!is_readable(0));
+    let is_readable = |patience| is_readable(&pollable, patience);
+    let none = Duration::ZERO;
+    assert!(!is_readable(none));
     for round in 0..100 {
         test.push(1, receive(&reader, &byte));
         assert_eq!(test.submit(), []);
-        assert!(!is_readable(0), "{round}: nothing has come");
+        assert!(!is_readable(none), "{round}: nothing has come");
         // A descriptor gets ready, a lane has a result, another thread has something.
         rustix::io::write(&writer, b"x").unwrap();
-        assert!(is_readable(patience), "{round}: data");
+        assert!(is_readable(PATIENCE), "{round}: data");
         test.epoll.quiet_pollable();
-        assert!(!is_readable(0), "{round}: it was taken");
+        assert!(!is_readable(none), "{round}: it was taken");
         assert_eq!(test.turn(), [(1, 1)]);
         test.push(2, read(&file, &bytes, 0));
         assert_eq!(test.submit(), []);
-        assert!(is_readable(patience), "{round}: a result");
+        assert!(is_readable(PATIENCE), "{round}: a result");
         test.epoll.quiet_pollable();
-        assert!(!is_readable(0), "{round}: it was taken");
+        assert!(!is_readable(none), "{round}: it was taken");
         assert_eq!(test.turn(), [(2, 3)]);
         let wake = wake.clone();
         let waker = thread::spawn(move || wake.wake());
-        assert!(is_readable(patience), "{round}: a wake");
+        assert!(is_readable(PATIENCE), "{round}: a wake");
         waker.join().unwrap();
         test.epoll.quiet_pollable();
-        assert!(!is_readable(0), "{round}: it was taken");
+        assert!(!is_readable(none), "{round}: it was taken");
         assert!(!test.epoll.enter(1, None).unwrap().timed_out, "{round}: and not lost");
     }
 }

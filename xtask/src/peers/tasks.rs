@@ -1,28 +1,24 @@
-//! `cargo xtask peers`: the same experiments on Sakia and on other runtimes.
+//! `cargo xtask peers tasks`: instructions of yielding and of starting tasks.
 //!
-//! The programs are in `bench/peers`, a workspace of its own. Instructions are counted by callgrind,
-//! as in [`instructions`](crate::instructions): twice per cell with different counts, so that the
-//! difference is the cost of the operations alone, in user space. Wall time is measured within the
-//! programs, around the operations, in runs that alternate between the runtimes. A runtime that does
-//! not build or run has its reason in its row.
+//! Instructions are counted by callgrind, as in [`instructions`](crate::instructions): twice per cell
+//! with different counts, so that the difference is the cost of the operations alone, in user space.
+//! Wall time is measured within the programs, around the operations, in runs that alternate between
+//! the runtimes.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 
-use anyhow::{Context, bail, ensure};
-use clap::ValueEnum;
+use anyhow::{Context, ensure};
 
-/// What can be compared.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Experiment {
-    /// Yielding, by one task and by 64 in turn, and starting tasks whose value is awaited
-    Tasks,
-}
+use super::{Build, run_program, started};
 
 /// The first is compared with the second.
 const PEERS: [&str; 6] = ["sakia", "glommio", "monoio", "compio", "tokio", "floor"];
+/// Their programs, in the same order.
+const PACKAGES: [&str; 6] =
+    ["peers-sakia", "peers-glommio", "peers-monoio", "peers-compio", "peers-tokio", "peers-floor"];
 
 /// Operations of the shorter run under callgrind; the longer has twice as many.
 const COUNT: u64 = 32_000;
@@ -43,12 +39,12 @@ struct Operation {
 const OPERATIONS: [Operation; 3] = [
     Operation {
         name: "yield, 1 task",
-        arguments: &["yield", "1"],
+        arguments: &["yield", "tasks=1"],
         params: r#"{"operation":"yield","tasks":1}"#,
     },
     Operation {
         name: "yield, 64 tasks",
-        arguments: &["yield", "64"],
+        arguments: &["yield", "tasks=64"],
         params: r#"{"operation":"yield","tasks":64}"#,
     },
     Operation {
@@ -72,10 +68,8 @@ struct Times {
 }
 
 /// Prints instructions and wall time per operation, a row per runtime.
-pub(crate) fn run(root: &Path, experiment: Experiment, json: bool) -> anyhow::Result<ExitCode> {
-    let Experiment::Tasks = experiment;
-    let folder = root.join("bench/peers");
-    let programs = PEERS.map(|peer| build(&folder, peer));
+pub(super) fn run(folder: &Path, json: bool) -> anyhow::Result<ExitCode> {
+    let programs = PACKAGES.map(|package| Build::new(package, "release").run(folder));
     let table = OPERATIONS.map(|operation| (measure(&programs, &operation), operation));
     let text = if json { as_json(&table) } else { as_tables(&table) };
     print!("{text}");
@@ -105,11 +99,6 @@ fn measure(programs: &[anyhow::Result<PathBuf>], operation: &Operation) -> Vec<C
         wall_ns_per_op: times.map(Times::of),
     };
     programs.iter().zip(times).map(cell).collect()
-}
-
-/// The program, or why there is none.
-fn started(program: &anyhow::Result<PathBuf>) -> anyhow::Result<&Path> {
-    program.as_deref().map_err(|error| anyhow::anyhow!("{error:#}"))
 }
 
 impl Times {
@@ -210,27 +199,6 @@ fn as_json(table: &Table) -> String {
     text
 }
 
-/// Builds one runtime's program; the others do not depend on its success.
-fn build(folder: &Path, peer: &str) -> anyhow::Result<PathBuf> {
-    let package = format!("peers-{peer}");
-    let output = Command::new(env!("CARGO"))
-        .current_dir(folder)
-        .args(["build", "--release", "--locked", "--package", &package])
-        .args(["--message-format", "json-render-diagnostics"])
-        .stderr(Stdio::inherit())
-        .output()
-        .context("run cargo build")?;
-    ensure!(output.status.success(), "does not build");
-    let messages = String::from_utf8_lossy(&output.stdout);
-    let executable = messages
-        .lines()
-        .filter_map(|line| line.split_once(r#""executable":""#))
-        .filter_map(|(_, rest)| rest.split_once('"'))
-        .map(|(path, _)| PathBuf::from(path))
-        .find(|path| path.ends_with(&package));
-    executable.context("cargo names no executable")
-}
-
 /// Instructions of one whole run.
 fn instructions(program: &Path, operation: &Operation, count: u64) -> anyhow::Result<u64> {
     let file = std::env::temp_dir().join(format!("sakia-peers-{}", std::process::id()));
@@ -255,16 +223,9 @@ fn wall_ns(program: &Path, operation: &Operation) -> anyhow::Result<f64> {
 
 /// Runs a program, checks that it did what it should, and answers the nanoseconds it reports.
 fn output(command: &mut Command, operation: &Operation, count: u64) -> anyhow::Result<u64> {
-    command.args(operation.arguments).arg(count.to_string());
-    let output = command.output().with_context(|| format!("run {command:?}"))?;
-    if !output.status.success() {
-        let report = String::from_utf8_lossy(&output.stderr);
-        bail!("{}: {}", output.status, report.trim_end());
-    }
-    let printed = String::from_utf8_lossy(&output.stdout);
-    let (wall_ns, done) = printed.trim_end().split_once(' ').context("no result")?;
-    ensure!(done == count.to_string(), "did {done} operations of {count}");
-    wall_ns.parse().context("no time")
+    let run = run_program(command.args(operation.arguments).arg(format!("ops={count}")))?;
+    ensure!(run.check == count, "did {} operations of {count}", run.check);
+    Ok(run.wall_ns)
 }
 
 #[cfg(test)]

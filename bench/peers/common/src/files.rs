@@ -1,0 +1,230 @@
+//! Experiments on files, written once for all runtimes.
+//!
+//! Before the measured section a thread builds its runtime and opens the file. In it, tasks are
+//! started, each with a buffer of its own, and do their share.
+
+use std::future::Future;
+use std::io;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::block::{self, marks, sum_bytes};
+use crate::measure::on_threads;
+use crate::{Cell, Gate, Job, Tally, fail};
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading through the page cache.
+    Read,
+    /// Reading past it.
+    ReadDirect,
+    /// Writing through it.
+    Write,
+}
+
+/// A runtime that has files. The job is given along where a program has several variants.
+pub trait Files: Sized + 'static {
+    /// An open file that tasks share.
+    type File: Clone + 'static;
+    /// Memory for blocks, page-aligned where the interface lets a program choose.
+    type Buffer: 'static;
+    /// The contents of a small file.
+    type Whole: Deref<Target = [u8]>;
+
+    /// Whether a single runtime runs tasks on several threads, so that more threads need no more
+    /// runtimes.
+    fn shares_threads(_job: &Job) -> bool {
+        false
+    }
+
+    /// Builds the runtime as its documentation recommends, and runs a future on it.
+    fn block_on<T: 'static>(job: &Job, future: impl Future<Output = T> + 'static) -> T;
+
+    /// Starts a task by [`Task::run`]; the future answered waits for it.
+    fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static;
+
+    /// Opens a file.
+    fn open(path: PathBuf, access: Access) -> impl Future<Output = io::Result<Self::File>>;
+
+    /// Memory of so many bytes.
+    fn buffer(len: usize) -> Self::Buffer;
+
+    /// What was read into it last.
+    fn bytes(buffer: &Self::Buffer) -> &[u8];
+
+    /// Gives `f` the memory to write from.
+    fn edit(buffer: &mut Self::Buffer, f: impl FnOnce(&mut [u8]));
+
+    /// Reads at an offset, as many bytes as the buffer has.
+    fn read_at(
+        file: &Self::File,
+        buffer: Self::Buffer,
+        offset: u64,
+    ) -> impl Future<Output = (io::Result<usize>, Self::Buffer)>;
+
+    /// Writes all of the buffer at an offset.
+    fn write_at(
+        file: &Self::File,
+        buffer: Self::Buffer,
+        offset: u64,
+    ) -> impl Future<Output = (io::Result<usize>, Self::Buffer)>;
+
+    /// Reads a whole file: opens it, reads to the end and closes it. By the runtime's own function, if
+    /// it has one; otherwise by one read into 8 KiB, which a file of 4 KiB does not fill.
+    fn read_whole(path: &Path) -> impl Future<Output = io::Result<Self::Whole>>;
+
+    /// Adds up the bytes of a file, block by block.
+    fn sum(job: &Job, file: &Self::File) -> impl Future<Output = Tally> {
+        async {
+            let mut tally = Tally::default();
+            let mut buffer = Self::buffer(job.block);
+            for offset in (0..job.size).step_by(job.block) {
+                let result;
+                (result, buffer) = Self::read_at(file, buffer, offset).await;
+                expect_whole(job, result);
+                tally.count(sum_bytes(Self::bytes(&buffer)));
+            }
+            tally
+        }
+    }
+}
+
+/// Bytes of memory that a small file is read into, for runtimes without a function for it.
+pub const WHOLE_BYTES: usize = 8192;
+
+/// A task's share of a job.
+pub struct Task<P: Files> {
+    job: Arc<Job>,
+    file: Option<P::File>,
+    paths: Arc<Vec<PathBuf>>,
+    index: u64,
+}
+
+impl<P: Files> Task<P> {
+    /// Does it.
+    pub async fn run(self) -> Tally {
+        let Self { job, file, paths, index } = self;
+        match (job.cell, &file) {
+            (Cell::Sum, Some(file)) => P::sum(&job, file).await,
+            (Cell::RandRead, Some(file)) => reads::<P>(&job, file, index).await,
+            (Cell::Write, Some(file)) => writes::<P>(&job, file, index).await,
+            (Cell::SmallFiles, _) => small_files::<P>(&job, &paths, index).await,
+            _ => fail("run", "not an experiment on files"),
+        }
+    }
+}
+
+async fn reads<P: Files>(job: &Job, file: &P::File, index: u64) -> Tally {
+    let mut tally = Tally::default();
+    let mut buffer = P::buffer(job.block);
+    for offset in job.offsets(index) {
+        let result;
+        (result, buffer) = P::read_at(file, buffer, offset).await;
+        expect_whole(job, result);
+        tally.count(marks(P::bytes(&buffer)));
+    }
+    tally
+}
+
+async fn writes<P: Files>(job: &Job, file: &P::File, index: u64) -> Tally {
+    let mut tally = Tally::default();
+    let mut buffer = P::buffer(job.block);
+    for offset in job.offsets(index) {
+        P::edit(&mut buffer, |bytes| block::mark(bytes, offset, job.seed));
+        let result;
+        (result, buffer) = P::write_at(file, buffer, offset).await;
+        expect_whole(job, result);
+        tally.count(0);
+    }
+    tally
+}
+
+async fn small_files<P: Files>(job: &Job, paths: &[PathBuf], index: u64) -> Tally {
+    let mut tally = Tally::default();
+    for path in share_of(job, paths, index) {
+        let whole = P::read_whole(path).await;
+        let whole = whole.unwrap_or_else(|error| fail(path.display(), error));
+        tally.count(small_file_check(job, &whole));
+    }
+    tally
+}
+
+/// The small files that task number `index` reads.
+pub fn share_of<'p>(job: &Job, paths: &'p [PathBuf], index: u64) -> impl Iterator<Item = &'p Path> {
+    let share = paths.iter().skip(index as usize).step_by(job.tasks_total() as usize);
+    share.take(job.ops_per_task() as usize).map(PathBuf::as_path)
+}
+
+/// A transfer that moves less than a block is an error in these experiments.
+#[inline]
+pub fn expect_whole(job: &Job, result: io::Result<usize>) {
+    match result {
+        Ok(len) if len == job.block => {}
+        Ok(len) => fail(job.path.display(), format!("a transfer of {len} bytes of a block")),
+        Err(error) => fail(job.path.display(), error),
+    }
+}
+
+/// What a small file adds to the check, if it has the bytes it should have.
+#[inline]
+pub fn small_file_check(job: &Job, whole: &[u8]) -> u64 {
+    if whole.len() != job.block {
+        fail(job.path.display(), format!("a small file of {} bytes", whole.len()));
+    }
+    marks(whole)
+}
+
+/// Completes the tally of a job: what was written is read back.
+pub fn verified(job: &Job, tally: Tally) -> Tally {
+    match job.cell {
+        Cell::Write => Tally { check: block::verify_written(job), ..tally },
+        _ => tally,
+    }
+}
+
+/// Runs a job on a runtime's files.
+pub(crate) fn run<P: Files>(mut job: Job) {
+    if P::shares_threads(&job) {
+        job.tasks = job.tasks_total();
+        job.threads = 1;
+    }
+    let job = Arc::new(job);
+    let of_thread = job.clone();
+    let work = move |gate: Arc<Gate>, thread| {
+        let job = of_thread.clone();
+        P::block_on(&of_thread, share::<P>(job, gate, thread))
+    };
+    on_threads(job.threads, work, |tally| verified(&job, tally));
+}
+
+/// The share of one thread.
+async fn share<P: Files>(job: Arc<Job>, gate: Arc<Gate>, thread: u64) -> Tally {
+    let access = match job.cell {
+        Cell::SmallFiles => None,
+        Cell::Write => Some(Access::Write),
+        _ if job.direct => Some(Access::ReadDirect),
+        _ => Some(Access::Read),
+    };
+    let mut file = None;
+    if let Some(access) = access {
+        let opened = P::open(job.path.clone(), access).await;
+        file = Some(opened.unwrap_or_else(|error| fail(job.path.display(), error)));
+    }
+    let is_of_small_files = job.cell == Cell::SmallFiles;
+    let paths = Arc::new(if is_of_small_files { job.small_files() } else { Vec::new() });
+    gate.begin();
+    let first = thread * job.tasks;
+    let start = |index| {
+        let (job, paths) = (job.clone(), paths.clone());
+        P::start(Task { job, file: file.clone(), paths, index })
+    };
+    let handles: Vec<_> = (first..first + job.tasks).map(start).collect();
+    let mut tally = Tally::default();
+    for handle in handles {
+        tally.add(handle.await);
+    }
+    gate.end();
+    tally
+}

@@ -1,0 +1,204 @@
+//! What one run of a program is to do.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use crate::fail;
+
+/// Which experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cell {
+    /// One task adds up the bytes of a file, block by block.
+    Sum,
+    /// Tasks read blocks at random places of one file.
+    RandRead,
+    /// Tasks read small files, each from its open to its close.
+    SmallFiles,
+    /// Tasks overwrite blocks at random places of one file.
+    Write,
+    /// Tasks yield in turn.
+    Yield,
+    /// A task starts others, one after the other, and takes their values.
+    Spawn,
+}
+
+/// The arguments of a program: the cell's name, then `key=value` for what differs from [`Job::new`].
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Which experiment.
+    pub cell: Cell,
+    /// Which of the program's ways to do it; the usual one, if it is empty.
+    pub variant: String,
+    /// The file, or the folder of small files.
+    pub path: PathBuf,
+    /// Bytes of the file that are used.
+    pub size: u64,
+    /// Bytes that an operation moves.
+    pub block: usize,
+    /// Operations of all tasks together. Small files: how many there are, each read once.
+    pub ops: u64,
+    /// Tasks on each thread.
+    pub tasks: u64,
+    /// Threads, each with a runtime of its own if the runtime is one of a thread.
+    pub threads: u64,
+    /// Past the page cache, by `O_DIRECT`.
+    pub direct: bool,
+    /// What is written: each run's own number, so that its writes are told from earlier ones.
+    pub seed: u64,
+}
+
+impl Cell {
+    /// Whether it is about tasks alone, without files.
+    pub fn is_of_tasks(self) -> bool {
+        matches!(self, Self::Yield | Self::Spawn)
+    }
+}
+
+impl FromStr for Cell {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(match text {
+            "sum" => Self::Sum,
+            "randread" => Self::RandRead,
+            "smallfiles" => Self::SmallFiles,
+            "write" => Self::Write,
+            "yield" => Self::Yield,
+            "spawn" => Self::Spawn,
+            other => return Err(format!("no cell {other}")),
+        })
+    }
+}
+
+impl Job {
+    /// A job of one operation by one task.
+    pub fn new(cell: Cell) -> Self {
+        Self {
+            cell,
+            variant: String::new(),
+            path: PathBuf::new(),
+            size: 0,
+            block: 4096,
+            ops: 1,
+            tasks: 1,
+            threads: 1,
+            direct: false,
+            seed: 0,
+        }
+    }
+
+    /// Reads the arguments.
+    ///
+    /// # Errors
+    /// An unknown cell or key, or a value that does not parse; the text says which.
+    pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut job = Self::new(arguments.next().ok_or("no cell")?.parse()?);
+        for argument in arguments {
+            let (key, value) = argument.split_once('=').ok_or(format!("no key: {argument}"))?;
+            let number = || value.parse::<u64>().map_err(|error| format!("{argument}: {error}"));
+            match key {
+                "variant" => job.variant = value.to_owned(),
+                "path" => job.path = PathBuf::from(value),
+                "size" => job.size = number()?,
+                "block" => job.block = number()? as usize,
+                "ops" => job.ops = number()?,
+                "tasks" => job.tasks = number()?.max(1),
+                "threads" => job.threads = number()?.max(1),
+                "direct" => job.direct = number()? != 0,
+                "seed" => job.seed = number()?,
+                _ => return Err(format!("no key {key}")),
+            }
+        }
+        Ok(job)
+    }
+
+    /// Tasks on all threads.
+    pub fn tasks_total(&self) -> u64 {
+        self.tasks * self.threads
+    }
+
+    /// Operations of each task; what does not divide is left out for all alike.
+    pub fn ops_per_task(&self) -> u64 {
+        self.ops / self.tasks_total()
+    }
+
+    /// Where in the file task number `task` reads or writes, in order.
+    pub fn offsets(&self, task: u64) -> impl Iterator<Item = u64> + use<> {
+        let (blocks, block) = (self.size / self.block as u64, self.block as u64);
+        let mut state = crate::block::mix(task + 1);
+        (0..self.ops_per_task()).map(move |_| {
+            state = crate::block::mix(state);
+            // The upper half of a product is even over the blocks, and needs no division.
+            ((u128::from(state) * u128::from(blocks)) >> 64) as u64 * block
+        })
+    }
+
+    /// The small files in the order in which they are read, scattered over the folders. Task `t` of
+    /// `n` reads those at `t`, `t + n` and so on.
+    pub fn small_files(&self) -> Vec<PathBuf> {
+        (0..self.ops).map(|place| self.small_file(place)).collect()
+    }
+
+    /// The path of the small file that is read as the `place`-th.
+    fn small_file(&self, place: u64) -> PathBuf {
+        // Coprime to the usual counts, so that each file comes up once, its neighbor much later.
+        let file = place * 7919 % self.ops;
+        self.path.join(format!("{:02}/{file:06}", file % 100))
+    }
+}
+
+/// Parses the arguments and runs the job.
+pub(crate) fn run(run: impl FnOnce(Job)) -> ExitCode {
+    match Job::parse(std::env::args().skip(1)) {
+        Ok(job) => {
+            if job.ops_per_task() == 0 {
+                fail("ops", "fewer operations than tasks");
+            }
+            run(job);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("usage: PROGRAM CELL [KEY=VALUE...]\n{error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Job, String> {
+        Job::parse(arguments.iter().map(|&argument| argument.to_owned()))
+    }
+
+    #[test]
+    fn arguments_are_read_and_checked() {
+        let job = parse(&["randread", "size=8192", "tasks=2", "direct=1"]).expect("good arguments");
+        assert_eq!((job.cell, job.size, job.direct), (Cell::RandRead, 8192, true));
+        assert_eq!(parse(&["nothing"]).err().as_deref(), Some("no cell nothing"));
+        assert_eq!(parse(&["sum", "speed=1"]).err().as_deref(), Some("no key speed"));
+        assert!(parse(&["sum", "size=much"]).is_err());
+    }
+
+    #[test]
+    fn offsets_are_whole_blocks_within_the_file() {
+        let job =
+            parse(&["randread", "size=40960", "ops=1000", "tasks=4"]).expect("good arguments");
+        for task in 0..4 {
+            let offsets: Vec<u64> = job.offsets(task).collect();
+            assert_eq!(offsets.len(), 250);
+            assert!(offsets.iter().all(|offset| offset % 4096 == 0 && *offset < 40960));
+        }
+    }
+
+    #[test]
+    fn every_small_file_is_read_once() {
+        let job = parse(&["smallfiles", "ops=1280", "tasks=64"]).expect("good arguments");
+        let mut paths = job.small_files();
+        paths.sort();
+        paths.dedup();
+        assert_eq!(paths.len(), 1280);
+    }
+}

@@ -1,0 +1,129 @@
+//! The experiments on kimojio.
+//!
+//! A runtime per thread, as its documentation says, with the feature for rings that stay on their
+//! thread. It does not busy-poll: its documentation keeps that for pinned threads with a core each. It
+//! has no function that reads a whole file.
+
+use std::ffi::CString;
+use std::future::Future;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use kimojio::configuration::Configuration;
+use kimojio::operations::{self, OFlags};
+use kimojio::{Errno, OwnedFd, Runtime};
+use peers_common::block::aligned;
+use peers_common::files::WHOLE_BYTES;
+use peers_common::{Access, Files, Job, Peer, Tally, Task};
+
+struct Kimojio;
+
+fn block_on<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
+    let mut runtime = Runtime::new(0, Configuration::new());
+    let ended = runtime.block_on(future).expect("nothing ends the loop early");
+    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+fn spawn<T: 'static>(
+    future: impl Future<Output = T> + 'static,
+) -> impl Future<Output = T> + 'static {
+    let handle = operations::spawn_task(future);
+    async {
+        let Ok(value) = handle.await else { panic!("no task here panics or is aborted") };
+        value
+    }
+}
+
+impl Peer for Kimojio {
+    fn block_on(future: impl Future<Output = ()> + 'static) {
+        block_on(future);
+    }
+
+    fn spawn<T: 'static>(
+        future: impl Future<Output = T> + 'static,
+    ) -> impl Future<Output = T> + 'static {
+        spawn(future)
+    }
+
+    async fn yield_now() {
+        operations::yield_cpu().await;
+    }
+}
+
+fn error(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.raw_os_error())
+}
+
+async fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    operations::open(&path, flags | OFlags::CLOEXEC, 0.into()).await.map_err(error)
+}
+
+impl Files for Kimojio {
+    type File = Rc<OwnedFd>;
+    type Buffer = &'static mut [u8];
+    type Whole = Vec<u8>;
+
+    fn block_on<T: 'static>(_: &Job, future: impl Future<Output = T> + 'static) -> T {
+        block_on(future)
+    }
+
+    fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static {
+        spawn(task.run())
+    }
+
+    async fn open(path: PathBuf, access: Access) -> io::Result<Self::File> {
+        let flags = match access {
+            Access::Read => OFlags::RDONLY,
+            Access::ReadDirect => OFlags::RDONLY | OFlags::DIRECT,
+            Access::Write => OFlags::RDWR,
+        };
+        Ok(Rc::new(open(&path, flags).await?))
+    }
+
+    fn buffer(len: usize) -> Self::Buffer {
+        aligned(len)
+    }
+
+    fn bytes(buffer: &Self::Buffer) -> &[u8] {
+        buffer
+    }
+
+    fn edit(buffer: &mut Self::Buffer, f: impl FnOnce(&mut [u8])) {
+        f(buffer);
+    }
+
+    async fn read_at(
+        file: &Self::File,
+        buffer: Self::Buffer,
+        offset: u64,
+    ) -> (io::Result<usize>, Self::Buffer) {
+        let result = operations::pread(&**file, buffer, offset).await;
+        (result.map_err(error), buffer)
+    }
+
+    async fn write_at(
+        file: &Self::File,
+        buffer: Self::Buffer,
+        offset: u64,
+    ) -> (io::Result<usize>, Self::Buffer) {
+        let result = operations::pwrite(&**file, buffer, offset).await;
+        (result.map_err(error), buffer)
+    }
+
+    async fn read_whole(path: &Path) -> io::Result<Self::Whole> {
+        let file = open(path, OFlags::RDONLY).await?;
+        let mut buffer = vec![0; WHOLE_BYTES];
+        let len = operations::pread(&file, &mut buffer, 0).await.map_err(error)?;
+        operations::close(file).await.map_err(error)?;
+        buffer.truncate(len);
+        Ok(buffer)
+    }
+}
+
+fn main() -> ExitCode {
+    peers_common::main::<Kimojio>()
+}

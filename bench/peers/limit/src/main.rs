@@ -1,0 +1,238 @@
+//! The experiments on a ring driven by hand, as little as they take: what a runtime on io_uring could
+//! at most reach.
+//!
+//! One ring per thread, for that thread alone (`SINGLE_ISSUER`), which finishes work only when asked to
+//! (`DEFER_TASKRUN`); the file is registered; as many operations in flight as the job has tasks, each
+//! with a buffer of its own, which is never given back. The sequential sum has 8 in flight. A small file
+//! is an open, a read of 8 KiB, and a close that overlaps the slot's next open.
+//!
+//! Nothing is checked, and nobody but this program could use it: there is no cancellation, no timer, no
+//! task, and an error ends it.
+
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use io_uring::types::{Fd, Fixed};
+use io_uring::{IoUring, opcode, squeue};
+use peers_common::block::{self, aligned, marks, sum_bytes};
+use peers_common::files::{WHOLE_BYTES, expect_whole, share_of, small_file_check, verified};
+use peers_common::measure::on_threads;
+use peers_common::{Cell, Gate, Job, Tally, fail};
+
+/// Blocks that the sequential sum has in flight.
+const AHEAD: usize = 8;
+/// Entries of the ring: more than are ever in flight, closes included.
+const ENTRIES: u32 = 256;
+
+fn main() -> ExitCode {
+    peers_common::main_with(|job| {
+        let of_all = job.clone();
+        let work = move |gate: Arc<Gate>, thread| share(&job, &gate, thread * job.tasks);
+        on_threads(of_all.threads, work, |tally| verified(&of_all, tally));
+    })
+}
+
+/// What one thread does: the shares of its tasks, the first of which is number `first`.
+fn share(job: &Job, gate: &Gate, first: u64) -> Tally {
+    let mut ring = Ring::new().unwrap_or_else(|error| fail("io_uring", error));
+    match job.cell {
+        Cell::Sum => sum(job, gate, &mut ring),
+        Cell::RandRead | Cell::Write => scattered(job, gate, &mut ring, first),
+        Cell::SmallFiles => small_files(job, gate, &mut ring, first),
+        _ => fail("run", "not an experiment on files"),
+    }
+}
+
+struct Ring {
+    ring: IoUring,
+    in_flight: usize,
+}
+
+impl Ring {
+    fn new() -> io::Result<Self> {
+        let mut builder = IoUring::builder();
+        builder.setup_single_issuer().setup_defer_taskrun().dontfork();
+        Ok(Self { ring: builder.build(ENTRIES)?, in_flight: 0 })
+    }
+
+    /// Opens the job's file and registers it as number 0.
+    fn open(&mut self, job: &Job) -> File {
+        let mut options = OpenOptions::new();
+        options.read(true).write(job.cell == Cell::Write);
+        if job.direct {
+            options.custom_flags(libc::O_DIRECT);
+        }
+        let name = job.path.display();
+        let file = options.open(&job.path).unwrap_or_else(|error| fail(&name, error));
+        let registered = self.ring.submitter().register_files(&[file.as_raw_fd()]);
+        registered.unwrap_or_else(|error| fail("register files", error));
+        file
+    }
+
+    /// Queues an operation.
+    ///
+    /// # Safety
+    /// What the entry points to stays valid, and is not touched otherwise, until its completion was
+    /// reaped.
+    unsafe fn push(&mut self, entry: squeue::Entry, user_data: usize) {
+        let entry = entry.user_data(user_data as u64);
+        // SAFETY: the caller's promise.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        pushed.expect("there are more entries than operations");
+        self.in_flight += 1;
+    }
+
+    /// Submits what is queued, waits for a completion, and answers all that are there.
+    fn turn(&mut self, done: &mut Vec<(usize, i32)>) {
+        done.clear();
+        match self.ring.submit_and_wait(1) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => fail("io_uring_enter", error),
+        }
+        done.extend(self.ring.completion().map(|cqe| (cqe.user_data() as usize, cqe.result())));
+        self.in_flight -= done.len();
+    }
+}
+
+fn result(value: i32) -> io::Result<usize> {
+    usize::try_from(value).map_err(|_| io::Error::from_raw_os_error(-value))
+}
+
+/// Reads of the registered file into a buffer that lives for ever.
+fn read_entry(buffer: &mut [u8], offset: u64) -> squeue::Entry {
+    let len = buffer.len() as u32;
+    opcode::Read::new(Fixed(0), buffer.as_mut_ptr(), len).offset(offset).build()
+}
+
+fn sum(job: &Job, gate: &Gate, ring: &mut Ring) -> Tally {
+    let _file = ring.open(job);
+    let mut tally = Tally::default();
+    let mut done = Vec::with_capacity(AHEAD);
+    let mut buffers: Vec<_> = (0..AHEAD).map(|_| (aligned(job.block), false)).collect();
+    let blocks = (job.size / job.block as u64) as usize;
+    gate.begin();
+    let (mut started, mut summed) = (0, 0);
+    while summed < blocks {
+        while started < blocks && started < summed + AHEAD {
+            let (buffer, is_read) = &mut buffers[started % AHEAD];
+            *is_read = false;
+            let entry = read_entry(buffer, (started * job.block) as u64);
+            // SAFETY: the buffer lives for ever, and is looked at only when it was read into.
+            unsafe { ring.push(entry, started) };
+            started += 1;
+        }
+        ring.turn(&mut done);
+        for &(index, value) in &done {
+            expect_whole(job, result(value));
+            buffers[index % AHEAD].1 = true;
+        }
+        while summed < started && buffers[summed % AHEAD].1 {
+            tally.count(sum_bytes(buffers[summed % AHEAD].0));
+            summed += 1;
+        }
+    }
+    gate.end();
+    tally
+}
+
+/// Reads or writes at random places, each task's in order.
+fn scattered(job: &Job, gate: &Gate, ring: &mut Ring, first: u64) -> Tally {
+    let _file = ring.open(job);
+    let mut tally = Tally::default();
+    let mut done = Vec::with_capacity(ENTRIES as usize);
+    let slot = |task| (job.offsets(task), aligned(job.block));
+    let mut slots: Vec<_> = (first..first + job.tasks).map(slot).collect();
+    let is_write = job.cell == Cell::Write;
+    let start = |ring: &mut Ring, index: usize, (offsets, buffer): &mut (_, &'static mut [u8])| {
+        let Some(offset) = Iterator::next(offsets) else { return };
+        let entry = if is_write {
+            block::mark(buffer, offset, job.seed);
+            let len = buffer.len() as u32;
+            opcode::Write::new(Fixed(0), buffer.as_ptr(), len).offset(offset).build()
+        } else {
+            read_entry(buffer, offset)
+        };
+        // SAFETY: the buffer lives for ever, and is touched again only when the operation is done.
+        unsafe { ring.push(entry, index) };
+    };
+    gate.begin();
+    for (index, slot) in slots.iter_mut().enumerate() {
+        start(ring, index, slot);
+    }
+    while ring.in_flight > 0 {
+        ring.turn(&mut done);
+        for &(index, value) in &done {
+            expect_whole(job, result(value));
+            let slot = &mut slots[index];
+            tally.count(if is_write { 0 } else { marks(slot.1) });
+            start(ring, index, slot);
+        }
+    }
+    gate.end();
+    tally
+}
+
+/// What a completion of a small file is about, in the bits above the slot's number.
+const OPENED: usize = 0;
+const READ: usize = 1 << 16;
+const CLOSED: usize = 2 << 16;
+const SLOT: usize = READ - 1;
+
+fn small_files(job: &Job, gate: &Gate, ring: &mut Ring, first: u64) -> Tally {
+    let paths = job.small_files();
+    let terminated = |path: &std::path::Path| {
+        CString::new(path.as_os_str().as_bytes()).unwrap_or_else(|error| fail("path", error))
+    };
+    let share = |task| share_of(job, &paths, task).map(terminated).collect::<Vec<_>>();
+    let shares: Vec<_> = (first..first + job.tasks).map(share).collect();
+    let mut slots: Vec<_> =
+        shares.iter().map(|share| (share.iter(), aligned(WHOLE_BYTES), Fd(-1))).collect();
+    let mut tally = Tally::default();
+    let mut done = Vec::with_capacity(ENTRIES as usize);
+    let name = job.path.display();
+    let open = |ring: &mut Ring, index: usize, paths: &mut std::slice::Iter<'_, CString>| {
+        if let Some(path) = paths.next() {
+            let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+            let entry = opcode::OpenAt::new(Fd(libc::AT_FDCWD), path.as_ptr()).flags(flags).build();
+            // SAFETY: the paths outlive the loop, which ends when nothing is in flight.
+            unsafe { ring.push(entry, OPENED | index) };
+        }
+    };
+    gate.begin();
+    for (index, slot) in slots.iter_mut().enumerate() {
+        open(ring, index, &mut slot.0);
+    }
+    while ring.in_flight > 0 {
+        ring.turn(&mut done);
+        for &(user_data, value) in &done {
+            let value = result(value).unwrap_or_else(|error| fail(&name, error));
+            let index = user_data & SLOT;
+            let (paths, buffer, fd) = &mut slots[index];
+            match user_data & !SLOT {
+                OPENED => {
+                    *fd = Fd(value as i32);
+                    let len = buffer.len() as u32;
+                    let entry = opcode::Read::new(*fd, buffer.as_mut_ptr(), len).build();
+                    // SAFETY: the buffer lives for ever, and is looked at when it was read into.
+                    unsafe { ring.push(entry, READ | index) };
+                }
+                READ => {
+                    tally.count(small_file_check(job, &buffer[..value]));
+                    // SAFETY: a close points to nothing.
+                    unsafe { ring.push(opcode::Close::new(*fd).build(), CLOSED | index) };
+                    open(ring, index, paths);
+                }
+                _ => {}
+            }
+        }
+    }
+    gate.end();
+    tally
+}

@@ -1,0 +1,64 @@
+//! Files on Sakia: `sakia::fs`, by its usual rules for ring and plain call.
+
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use peers_common::{Access, Files, Job, Tally, Task};
+use sakia::fs::{self, AlignedBuf, File, OpenOptions};
+
+use crate::Sakia;
+
+impl Files for Sakia {
+    type File = Rc<File>;
+    type Buffer = AlignedBuf;
+    type Whole = Vec<u8>;
+
+    fn block_on<T: 'static>(_: &Job, future: impl Future<Output = T> + 'static) -> T {
+        sakia::block_on(future)
+    }
+
+    fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static {
+        let handle = sakia::spawn(task.run());
+        async { handle.await.expect("no task here panics or is aborted") }
+    }
+
+    async fn open(path: PathBuf, access: Access) -> io::Result<Self::File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(access == Access::Write).direct(access == Access::ReadDirect);
+        Ok(Rc::new(options.open(path).await?))
+    }
+
+    fn buffer(len: usize) -> Self::Buffer {
+        AlignedBuf::zeroed(len)
+    }
+
+    fn bytes(buffer: &Self::Buffer) -> &[u8] {
+        buffer
+    }
+
+    fn edit(buffer: &mut Self::Buffer, f: impl FnOnce(&mut [u8])) {
+        f(buffer);
+    }
+
+    async fn read_at(
+        file: &Self::File,
+        buffer: Self::Buffer,
+        offset: u64,
+    ) -> (io::Result<usize>, Self::Buffer) {
+        file.read_at(buffer, offset).await
+    }
+
+    async fn write_at(
+        file: &Self::File,
+        buffer: Self::Buffer,
+        offset: u64,
+    ) -> (io::Result<usize>, Self::Buffer) {
+        file.write_at(buffer, offset).await
+    }
+
+    async fn read_whole(path: &Path) -> io::Result<Self::Whole> {
+        Ok(fs::read(path).await?)
+    }
+}

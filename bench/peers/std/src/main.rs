@@ -1,0 +1,142 @@
+//! The experiments on blocking calls, without a runtime. It also makes the files and warms them.
+//!
+//! One thread does the operations of all tasks, in turn, as a program without concurrency would; with
+//! `O_DIRECT`, where waiting counts, there is a thread per task. Nothing is tuned but the obvious:
+//! buffers are used again, and files are read with `pread`. Variants:
+//!
+//! - `fs-read`: small files by `std::fs::read`, instead of an open, one read into the same buffer, and
+//!   a close.
+//! - `nowait`: the limit of a loop that never blocks. A read is one `preadv2` with `RWF_NOWAIT` into
+//!   one of 64 buffers; a small file is an `openat2` with `RESOLVE_CACHED`, a `FIONREAD` for its length,
+//!   a `preadv2` with `RWF_NOWAIT`, and a close. Where the kernel would block, the plain call follows.
+//! - `make`, `warm` and `sync` write the files of a job, cache them, and write them back.
+
+mod nowait;
+mod prepare;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use peers_common::block::{self, aligned, marks, sum_bytes};
+use peers_common::files::{WHOLE_BYTES, expect_whole, share_of, small_file_check, verified};
+use peers_common::measure::on_threads;
+use peers_common::{Cell, Gate, Job, Tally, fail};
+
+fn main() -> ExitCode {
+    peers_common::main_with(|job| match job.variant.as_str() {
+        "make" => prepare::make(&job),
+        "warm" => prepare::warm(&job),
+        "sync" => prepare::sync(&job),
+        _ => run(job),
+    })
+}
+
+fn run(job: Job) {
+    let (threads, tasks) =
+        if job.direct { (job.tasks_total(), 1) } else { (job.threads, job.tasks) };
+    let of_all = job.clone();
+    let work = move |gate: Arc<Gate>, thread: u64| {
+        let tasks = thread * tasks..(thread + 1) * tasks;
+        share(&job, &gate, tasks)
+    };
+    on_threads(threads, work, |tally| verified(&of_all, tally));
+}
+
+/// What one thread does: the operations of some tasks, one of each in turn.
+fn share(job: &Job, gate: &Gate, tasks: std::ops::Range<u64>) -> Tally {
+    if job.cell == Cell::SmallFiles {
+        return small_files(job, gate, tasks);
+    }
+    let file = open(job);
+    let mut offsets: Vec<_> = tasks.map(|task| job.offsets(task)).collect();
+    let rounds = job.ops_per_task();
+    let mut tally = Tally::default();
+    gate.begin();
+    match (job.cell, job.variant.as_str()) {
+        (Cell::Sum, _) => tally = sum(job, &file),
+        (Cell::RandRead, "nowait") => tally = nowait::reads(job, &file, &mut offsets),
+        (Cell::RandRead, _) => {
+            let buffer = aligned(job.block);
+            for _ in 0..rounds {
+                for offset in offsets.iter_mut().filter_map(Iterator::next) {
+                    expect_whole(job, file.read_at(buffer, offset));
+                    tally.count(marks(buffer));
+                }
+            }
+        }
+        (Cell::Write, _) => {
+            let buffer = aligned(job.block);
+            for _ in 0..rounds {
+                for offset in offsets.iter_mut().filter_map(Iterator::next) {
+                    block::mark(buffer, offset, job.seed);
+                    expect_whole(job, file.write_at(buffer, offset));
+                    tally.count(0);
+                }
+            }
+        }
+        _ => fail("run", "not an experiment on files"),
+    }
+    gate.end();
+    tally
+}
+
+fn open(job: &Job) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(job.cell == Cell::Write);
+    if job.direct {
+        options.custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32);
+    }
+    options.open(&job.path).unwrap_or_else(|error| fail(job.path.display(), error))
+}
+
+fn sum(job: &Job, file: &File) -> Tally {
+    let mut tally = Tally::default();
+    let buffer = aligned(job.block);
+    for offset in (0..job.size).step_by(job.block) {
+        expect_whole(job, file.read_at(buffer, offset));
+        tally.count(sum_bytes(buffer));
+    }
+    tally
+}
+
+fn small_files(job: &Job, gate: &Gate, tasks: std::ops::Range<u64>) -> Tally {
+    let paths = job.small_files();
+    let paths: Vec<PathBuf> = in_turn(job, &paths, tasks);
+    let mut tally = Tally::default();
+    let mut buffer = vec![0; WHOLE_BYTES];
+    let name = job.path.display();
+    gate.begin();
+    for path in &paths {
+        let check = match job.variant.as_str() {
+            "fs-read" => {
+                let whole = fs::read(path).unwrap_or_else(|error| fail(&name, error));
+                small_file_check(job, &whole)
+            }
+            "nowait" => nowait::small_file(job, path, &mut buffer),
+            _ => bare(job, path, &mut buffer),
+        };
+        tally.count(check);
+    }
+    gate.end();
+    tally
+}
+
+/// The files of some tasks, one of each in turn.
+fn in_turn(job: &Job, paths: &[PathBuf], tasks: std::ops::Range<u64>) -> Vec<PathBuf> {
+    let mut shares: Vec<_> = tasks.map(|task| share_of(job, paths, task)).collect();
+    let mut all = Vec::new();
+    for _ in 0..job.ops_per_task() {
+        all.extend(shares.iter_mut().filter_map(Iterator::next).map(Path::to_owned));
+    }
+    all
+}
+
+fn bare(job: &Job, path: &Path, buffer: &mut [u8]) -> u64 {
+    let mut read = || File::open(path)?.read(buffer);
+    let len = read().unwrap_or_else(|error| fail(path.display(), error));
+    small_file_check(job, &buffer[..len])
+}

@@ -1,0 +1,116 @@
+//! The experiments on tokio-uring.
+//!
+//! Its documentation says to start a runtime per thread, and to close files explicitly, both done
+//! here; the ring has its default of 256 entries, and is told that it stays on one thread
+//! (`SINGLE_ISSUER`) and need not be interrupted (`COOP_TASKRUN`). It has no function that reads a whole
+//! file.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use peers_common::block::{PAGE, aligned_offset};
+use peers_common::files::WHOLE_BYTES;
+use peers_common::{Access, Files, Job, Peer, Tally, Task};
+use tokio_uring::buf::{BoundedBuf, Slice};
+use tokio_uring::fs::{File, OpenOptions};
+
+struct TokioUring;
+
+fn start<T>(future: impl Future<Output = T>) -> T {
+    let mut ring = tokio_uring::uring_builder();
+    ring.setup_coop_taskrun().setup_single_issuer();
+    let mut builder = tokio_uring::builder();
+    builder.uring_builder(&ring).start(future)
+}
+
+impl Peer for TokioUring {
+    fn block_on(future: impl Future<Output = ()> + 'static) {
+        start(future);
+    }
+
+    fn spawn<T: 'static>(
+        future: impl Future<Output = T> + 'static,
+    ) -> impl Future<Output = T> + 'static {
+        let handle = tokio_uring::spawn(future);
+        async { handle.await.expect("no task here panics or is aborted") }
+    }
+
+    fn yield_now() -> impl Future<Output = ()> {
+        tokio::task::yield_now()
+    }
+}
+
+impl Files for TokioUring {
+    type File = Rc<File>;
+    type Buffer = Slice<Vec<u8>>;
+    type Whole = Vec<u8>;
+
+    fn block_on<T: 'static>(_: &Job, future: impl Future<Output = T> + 'static) -> T {
+        // Out by a cell: the runtime may be dropped before the future's value is used.
+        let value = Rc::new(RefCell::new(None));
+        let inner = value.clone();
+        start(async move { *inner.borrow_mut() = Some(future.await) });
+        value.take().expect("the future has ended")
+    }
+
+    fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static {
+        let handle = tokio_uring::spawn(task.run());
+        async { handle.await.expect("no task here panics or is aborted") }
+    }
+
+    async fn open(path: PathBuf, access: Access) -> io::Result<Self::File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(access == Access::Write);
+        if access == Access::ReadDirect {
+            options.custom_flags(libc::O_DIRECT);
+        }
+        Ok(Rc::new(options.open(path).await?))
+    }
+
+    fn buffer(len: usize) -> Self::Buffer {
+        let memory = vec![0; len + PAGE];
+        let begin = aligned_offset(&memory);
+        memory.slice(begin..begin + len)
+    }
+
+    fn bytes(buffer: &Self::Buffer) -> &[u8] {
+        &buffer.get_ref()[buffer.begin()..buffer.end()]
+    }
+
+    fn edit(buffer: &mut Self::Buffer, f: impl FnOnce(&mut [u8])) {
+        let range = buffer.begin()..buffer.end();
+        f(&mut buffer.get_mut()[range]);
+    }
+
+    async fn read_at(
+        file: &Self::File,
+        buffer: Self::Buffer,
+        offset: u64,
+    ) -> (io::Result<usize>, Self::Buffer) {
+        file.read_at(buffer, offset).await
+    }
+
+    async fn write_at(
+        file: &Self::File,
+        buffer: Self::Buffer,
+        offset: u64,
+    ) -> (io::Result<usize>, Self::Buffer) {
+        file.write_at(buffer, offset).submit().await
+    }
+
+    async fn read_whole(path: &Path) -> io::Result<Self::Whole> {
+        let file = File::open(path).await?;
+        let (result, buffer) = file.read_at(Vec::with_capacity(WHOLE_BYTES), 0).await;
+        file.close().await?;
+        result.map(|_| buffer)
+    }
+}
+
+fn main() -> ExitCode {
+    peers_common::main::<TokioUring>()
+}

@@ -1,0 +1,125 @@
+//! One run of one variant: what the process that does it is told, and what it answers.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::file_sum;
+use crate::measure::{Meter, Section, Usage, peak_rss_bytes};
+
+/// Numbers with names, in the order of the names.
+pub type Counters = BTreeMap<String, u64>;
+
+/// What a process is told to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Spec {
+    /// The experiment's name.
+    pub experiment: String,
+    /// The variant's name.
+    pub variant: String,
+    /// What the variant needs to know; the experiment's own matter.
+    pub input: Value,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It was done.
+    Measured(Measured),
+    /// This machine cannot do it; the reason.
+    Unavailable(String),
+}
+
+/// A run's measurements.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Measured {
+    /// The measured section.
+    #[serde(flatten)]
+    pub section: Section,
+    /// Processor time of the whole process until it answered.
+    pub process_cpu_ns: u64,
+    /// The most memory that the process had at a time.
+    pub peak_rss_bytes: u64,
+    /// What the variant counted, and what the driver did.
+    pub counters: Counters,
+    /// What was computed, to be compared.
+    pub sum: u64,
+}
+
+/// What a variant's work ended with.
+#[derive(Clone, Debug)]
+pub enum Done {
+    /// It was done.
+    Worked {
+        /// What was computed.
+        sum: u64,
+        /// What was counted.
+        counters: Counters,
+    },
+    /// This machine cannot do it; the reason.
+    Unavailable(String),
+}
+
+/// Does what a line of JSON, a [`Spec`], says: the work of one variant, once, in this process.
+///
+/// # Errors
+/// An unknown experiment or variant, or what kept the work from being done.
+pub fn run_cell(spec: &str) -> anyhow::Result<Outcome> {
+    let spec: Spec = serde_json::from_str(spec).context("not the description of a cell")?;
+    match spec.experiment.as_str() {
+        file_sum::NAME => file_sum::run_cell(&spec),
+        other => bail!("there is no experiment {other}"),
+    }
+}
+
+/// Measures the work of a variant.
+///
+/// # Errors
+/// Those of the work, and of [`Meter`].
+pub fn measure(work: impl FnOnce(&mut Meter) -> anyhow::Result<Done>) -> anyhow::Result<Outcome> {
+    let mut meter = Meter::start()?;
+    let (sum, counters) = match work(&mut meter)? {
+        Done::Worked { sum, counters } => (sum, counters),
+        Done::Unavailable(reason) => return Ok(Outcome::Unavailable(reason)),
+    };
+    Ok(Outcome::Measured(Measured {
+        section: meter.stop()?,
+        process_cpu_ns: Usage::of_process()?.cpu_ns,
+        peak_rss_bytes: peak_rss_bytes(),
+        counters,
+        sum,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answer_survives_its_way_between_processes() {
+        let section = Section { wall_ns: 1, cpu_ns: 2, threads_max: 3, ..Section::default() };
+        let measured = Measured {
+            section,
+            process_cpu_ns: 4,
+            peak_rss_bytes: 5,
+            counters: [("enters".to_owned(), 6)].into(),
+            sum: u64::MAX,
+        };
+        let text = serde_json::to_string(&Outcome::Measured(measured.clone())).unwrap();
+        assert!(!text.contains('\n'));
+        let Outcome::Measured(back) = serde_json::from_str(&text).unwrap() else {
+            panic!("{text}")
+        };
+        assert_eq!(back, measured);
+    }
+
+    #[test]
+    fn unknown_experiment_is_an_error() {
+        let error = run_cell(r#"{"experiment":"x","variant":"y","input":null}"#).unwrap_err();
+        assert_eq!(error.to_string(), "there is no experiment x");
+        assert!(run_cell("{}").is_err());
+    }
+}

@@ -1,0 +1,80 @@
+//! What an experiment is.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::plot::Plot;
+use crate::results::{Results, Row};
+
+/// What distinguishes a point from the others, with units in the names, as in JSON.
+pub type Params = Map<String, Value>;
+
+/// An amount of work to be measured.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// For programs.
+    pub params: Params,
+    /// For people.
+    pub label: String,
+    /// How much it is.
+    pub work: Work,
+}
+
+/// How much work a run does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Operations, as the experiment counts them.
+    pub operations: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+}
+
+/// The same work, done in several ways.
+///
+/// Variants and points are in the order in which they are shown; points are done one after the
+/// other, and at each point the variants alternate.
+pub trait Experiment {
+    /// What it is called.
+    fn name(&self) -> &'static str;
+
+    /// In one line, what is measured.
+    fn title(&self) -> String;
+
+    /// How it is measured, and what else a reader must know; a sentence each.
+    fn notes(&self) -> Vec<String>;
+
+    /// The names of the ways to do the work.
+    fn variants(&self) -> Vec<&'static str>;
+
+    /// The amounts of work.
+    fn points(&self) -> &[Point];
+
+    /// Where the inputs are; runs have it as their working directory.
+    fn directory(&self) -> &Path;
+
+    /// Makes the input of a point, and returns the result that every run must come to. Asks
+    /// `is_stopped` now and then, and gives up early if so.
+    ///
+    /// # Errors
+    /// What kept the input from being made, with its path.
+    fn prepare(&mut self, point: usize, is_stopped: &dyn Fn() -> bool) -> anyhow::Result<u64>;
+
+    /// Restores what runs must begin with, before each.
+    ///
+    /// # Errors
+    /// What kept it from being restored.
+    fn reset(&mut self, point: usize) -> anyhow::Result<()>;
+
+    /// What a run of any variant is told: the `input` of its [`Spec`](crate::cell::Spec).
+    fn input(&self, point: usize) -> Value;
+
+    /// Pairs of variants to be compared: the time of the first in parts of that of the second.
+    fn ratios(&self) -> Vec<(&'static str, &'static str)>;
+
+    /// What the counters tell about why a variant takes what it takes, for people.
+    fn reason(&self, row: &Row) -> Option<String>;
+
+    /// The plots of a report.
+    fn plots(&self, results: &Results) -> Vec<Plot>;
+}

@@ -1,0 +1,417 @@
+//! The experiment `file-sum`: the sum of a file's bytes, read block by block.
+//!
+//! It repeats one that was made with Async, an OCaml library, in which a prototype on io_uring took
+//! less than half the time of the library's thread pool: [`Variant::Pool`] does what that pool
+//! does, a hop to another thread and back for each block.
+//!
+//! One file grows from point to point, so that the largest size is all the room it takes. It holds
+//! the same random bytes every time, is written to the device before anything is measured, and
+//! removed at the end.
+
+mod input;
+mod pool;
+mod variants;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::cell::{self, Outcome, Spec};
+use crate::experiment::{Experiment, Params, Point, Work};
+use crate::machine::{Machine, memory_available_bytes};
+use crate::plot::{Plot, Series};
+use crate::results::{Results, Row};
+
+use self::input::Input;
+pub use self::variants::Variant;
+
+/// What the experiment is called.
+pub const NAME: &str = "file-sum";
+
+/// Sizes of the file, unless others are asked for.
+pub const SIZES: [u64; 4] = [128 << 20, 512 << 20, 1 << 30, 2 << 30];
+/// The one size of a quick look.
+pub const QUICK_SIZE: u64 = 256 << 20;
+/// Bytes that each read asks for, unless others are asked for.
+pub const BLOCK_BYTES: usize = 32 << 10;
+/// The largest block.
+pub const BLOCK_BYTES_MAX: usize = 64 << 20;
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Sizes of the file; each is a point, in ascending order.
+    pub sizes: Vec<u64>,
+    /// Bytes that each read asks for, 1 to [`BLOCK_BYTES_MAX`].
+    pub block_bytes: usize,
+    /// The file is dropped from the page cache before each run.
+    pub cold: bool,
+    /// The variants, in the order in which they are shown.
+    pub variants: Vec<Variant>,
+    /// Where to make a directory for the file.
+    pub directory: PathBuf,
+}
+
+/// The experiment, with its file. Dropping it removes the file.
+#[derive(Debug)]
+pub struct FileSum {
+    options: Options,
+    points: Vec<Point>,
+    input: Input,
+}
+
+/// What a run is told. The file is looked for in the working directory.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Task {
+    file: PathBuf,
+    block_bytes: usize,
+}
+
+impl FileSum {
+    /// Makes a directory, and an empty file in it.
+    ///
+    /// # Errors
+    /// As `mkdir(2)` and `open(2)`, with the path.
+    pub fn new(options: Options) -> anyhow::Result<Self> {
+        let mut options = options;
+        options.sizes.sort_unstable();
+        options.sizes.dedup();
+        let point = |&size: &u64| {
+            let mut params = Params::new();
+            params.insert("size_bytes".into(), size.into());
+            params.insert("block_bytes".into(), options.block_bytes.into());
+            if options.cold {
+                params.insert("cold".into(), true.into());
+            }
+            let operations = size.div_ceil(options.block_bytes as u64);
+            Point { params, label: bytes(size), work: Work { operations, bytes: size } }
+        };
+        let points = options.sizes.iter().map(point).collect();
+        let input = Input::new(&options.directory)?;
+        Ok(Self { options, points, input })
+    }
+}
+
+impl Experiment for FileSum {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn title(&self) -> String {
+        let block = bytes(self.options.block_bytes as u64);
+        let cache = if self.options.cold { "cold" } else { "hot" };
+        format!("sum of the bytes of a file, read {block} at a time, page cache {cache}")
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = vec![if self.options.cold {
+            "Cold: the file is dropped from the page cache before each run.".to_owned()
+        } else {
+            "Hot: the file was written and read once before.".to_owned()
+        }];
+        let file_system = Machine::detect(self.input.directory()).file_system;
+        if self.options.cold && ["tmpfs", "ramfs"].contains(&file_system.as_str()) {
+            notes
+                .push(format!("A file on {file_system} cannot be dropped from memory: it is hot."));
+        }
+        let largest = self.options.sizes.last().copied().unwrap_or(0);
+        if !self.options.cold && memory_available_bytes().is_some_and(|free| largest > free) {
+            notes.push("The largest file does not fit the memory that was available.".into());
+        }
+        notes.push(format!(
+            "uring, ring, poll: a driver on one thread, up to {} reads in flight while they have to \
+             wait; uring makes plain calls where the bytes are in the page cache, ring makes none, \
+             poll is on epoll and threads. pool: {} threads, one \
+             block at a time, each handed to a thread and back. blocking: one plain read after the \
+             other. offload: a thread reads ahead as uring does, another adds.",
+            variants::DEPTH,
+            pool::THREADS,
+        ));
+        notes.push("All read into page-aligned memory and add with the same function.".into());
+        notes
+    }
+
+    fn variants(&self) -> Vec<&'static str> {
+        self.options.variants.iter().map(|variant| variant.name()).collect()
+    }
+
+    fn points(&self) -> &[Point] {
+        &self.points
+    }
+
+    fn directory(&self) -> &Path {
+        self.input.directory()
+    }
+
+    fn prepare(&mut self, point: usize, is_stopped: &dyn Fn() -> bool) -> anyhow::Result<u64> {
+        self.input.grow(self.points[point].work.bytes, is_stopped)
+    }
+
+    fn reset(&mut self, _point: usize) -> anyhow::Result<()> {
+        if self.options.cold { self.input.drop_from_cache() } else { Ok(()) }
+    }
+
+    fn input(&self, _point: usize) -> Value {
+        json!(Task { file: input::FILE.into(), block_bytes: self.options.block_bytes })
+    }
+
+    fn ratios(&self) -> Vec<(&'static str, &'static str)> {
+        let all = self.variants();
+        let of = |second: &'static str| {
+            let firsts = all.iter().filter(move |&&first| first != second);
+            firsts.map(move |&first| (first, second))
+        };
+        of(Variant::Pool.name())
+            .chain(of(Variant::Blocking.name()).filter(|&(first, _)| first != Variant::Pool.name()))
+            .collect()
+    }
+
+    fn reason(&self, row: &Row) -> Option<String> {
+        let count = |name: &str| row.counters.get(name).copied().unwrap_or(0);
+        let reads = count("reads");
+        let switches = counted(row.voluntary_switches, "switch", "switches");
+        let variant = Variant::by_name(row.variant)?;
+        let reason = match variant {
+            Variant::Pool => {
+                let hops = count("hops");
+                format!("{hops} of {reads} reads handed to a thread and back, {switches}")
+            }
+            Variant::Blocking => format!("{reads} plain reads, {switches}"),
+            Variant::Uring | Variant::Ring | Variant::Poll | Variant::Offload => {
+                let ways = [
+                    ("read.submitted", "through the ring"),
+                    ("read.inline", "as plain calls"),
+                    ("read.would_block", "that would have blocked"),
+                    ("read.lane", "on threads of a lane"),
+                    ("read.punted", "on the kernel's workers"),
+                ];
+                // Where there is no ring, what is submitted is counted again by its way.
+                let ways = &ways[usize::from(variant == Variant::Poll)..];
+                let ways = ways.iter().filter(|(name, _)| count(name) > 0);
+                let ways: Vec<_> =
+                    ways.map(|(name, words)| format!("{} {words}", count(name))).collect();
+                let ways = ways.join(", ");
+                let enters = counted(count("enters"), "enter", "enters");
+                let threads = counted(row.threads_max, "thread", "threads");
+                format!("{reads} reads ({ways}), {enters}, {switches}, {threads}")
+            }
+        };
+        Some(reason)
+    }
+
+    fn plots(&self, results: &Results) -> Vec<Plot> {
+        let largest = self.options.sizes.last().copied().unwrap_or(0);
+        let (unit, unit_name) =
+            if largest >= 1 << 30 { (1u64 << 30, "GiB") } else { (1 << 20, "MiB") };
+        let x = |point: usize| self.points[point].work.bytes as f64 / unit as f64;
+        let series = |value: &dyn Fn(&Row) -> Option<f64>| -> Vec<Series> {
+            let of = |&name: &&'static str| {
+                let rows = results.rows.iter().filter(move |row| row.variant == name);
+                let points = rows.filter_map(|row| Some((x(row.point), value(row)?))).collect();
+                Series { name: name.to_owned(), points }
+            };
+            results.variants.iter().map(of).collect()
+        };
+        let pool = Variant::Pool.name();
+        let has_pool = results.rows.iter().any(|row| row.variant == pool);
+        let base = if has_pool { pool } else { results.variants.first().copied().unwrap_or(pool) };
+        let plot = |title: &str, y_label: &str, series| Plot {
+            title: title.into(),
+            x_label: format!("size of the file, {unit_name}"),
+            y_label: y_label.into(),
+            series,
+        };
+        vec![
+            plot(
+                "Wall time against size",
+                "wall time, ms (median)",
+                series(&|row| Some(row.wall_ns.median as f64 / 1e6)),
+            ),
+            plot(
+                &format!("Wall time relative to {base}"),
+                &format!("% of {base} (median)"),
+                series(&|row| {
+                    results.compare(row.point, row.variant, base).map(|ratio| ratio.wall * 100.0)
+                }),
+            ),
+            plot(
+                "Context switches against size",
+                "voluntary switches (median)",
+                series(&|row| Some(row.voluntary_switches as f64)),
+            ),
+        ]
+    }
+}
+
+/// Runs one variant once.
+///
+/// # Errors
+/// See [`cell::run_cell`].
+pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
+    let variant = Variant::by_name(&spec.variant)
+        .with_context(|| format!("{NAME} has no variant {}", spec.variant))?;
+    let task: Task = serde_json::from_value(spec.input.clone()).context("input")?;
+    anyhow::ensure!((1..=BLOCK_BYTES_MAX).contains(&task.block_bytes), "blocks of no use");
+    cell::measure(|meter| {
+        variants::work(variant, &task.file, task.block_bytes, meter)
+            .with_context(|| task.file.display().to_string())
+    })
+}
+
+/// The sum of the bytes, modulo 2^64; the same in all variants.
+fn sum(bytes: &[u8]) -> u64 {
+    // Parts whose sum fits 32 bits: such a loop the compiler makes twice as fast.
+    let part = |part: &[u8]| part.iter().map(|&byte| u32::from(byte)).sum::<u32>();
+    bytes.chunks(1 << 16).map(part).fold(0, |sum, part| sum.wrapping_add(part.into()))
+}
+
+/// A number with its noun.
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// A number of bytes in the largest unit that divides it.
+fn bytes(count: u64) -> String {
+    match count.trailing_zeros() {
+        64 => "0 bytes".into(),
+        30.. => format!("{} GiB", count >> 30),
+        20.. => format!("{} MiB", count >> 20),
+        10.. => format!("{} KiB", count >> 10),
+        _ => counted(count, "byte", "bytes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::Measured;
+
+    /// An experiment of these sizes.
+    fn experiment(sizes: &[u64], block_bytes: usize, cold: bool) -> FileSum {
+        let variants = Variant::ALL.to_vec();
+        let directory = std::env::temp_dir();
+        let sizes = sizes.to_vec();
+        FileSum::new(Options { sizes, block_bytes, cold, variants, directory }).unwrap()
+    }
+
+    fn run(experiment: &FileSum, variant: Variant) -> Result<Measured, String> {
+        let file = experiment.directory().join(input::FILE);
+        let task = Task { file, block_bytes: experiment.options.block_bytes };
+        let spec =
+            Spec { experiment: NAME.into(), variant: variant.name().into(), input: json!(task) };
+        match cell::run_cell(&serde_json::to_string(&spec).unwrap()).unwrap() {
+            Outcome::Measured(measured) => Ok(measured),
+            Outcome::Unavailable(reason) => Err(reason),
+        }
+    }
+
+    /// As [`run`]; `None` where there is no ring, which is said aloud, or denied.
+    fn run_or_skip(experiment: &FileSum, variant: Variant) -> Option<Measured> {
+        let skip = |reason| {
+            let denied = std::env::var_os("SAKIA_DENY_SKIPS").is_some();
+            assert!(!denied, "skips are denied, and {} must skip: {reason}", variant.name());
+            eprintln!("SKIP {}: {reason}", variant.name());
+        };
+        run(experiment, variant).map_err(skip).ok()
+    }
+
+    #[test]
+    fn variants_agree_at_every_size() {
+        let sizes = [0, 1, 4096, 32767, 32768, 98305, 1 << 20];
+        let mut experiment = experiment(&sizes, 32 << 10, false);
+        for (point, size) in sizes.into_iter().enumerate() {
+            let expected = experiment.prepare(point, &|| false).unwrap();
+            for variant in Variant::ALL {
+                let Some(measured) = run_or_skip(&experiment, variant) else { continue };
+                assert_eq!(measured.sum, expected, "{} {size}", variant.name());
+                let reads = measured.counters["reads"];
+                assert!(reads >= size.div_ceil(32 << 10), "{} {size}: {reads}", variant.name());
+                assert!(measured.section.threads_max >= 1 && measured.section.wall_ns > 0);
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_of_any_size_will_do() {
+        for block_bytes in [1, 1000, 1 << 20] {
+            let mut experiment = experiment(&[5000], block_bytes, true);
+            let expected = experiment.prepare(0, &|| false).unwrap();
+            experiment.reset(0).unwrap();
+            for variant in Variant::ALL {
+                let Some(measured) = run_or_skip(&experiment, variant) else { continue };
+                assert_eq!(measured.sum, expected, "{} {block_bytes}", variant.name());
+            }
+        }
+    }
+
+    #[test]
+    fn pool_hops_for_each_block_and_blocking_never() {
+        let mut experiment = experiment(&[1 << 20], 32 << 10, false);
+        experiment.prepare(0, &|| false).unwrap();
+        let pool = run(&experiment, Variant::Pool).unwrap();
+        // 32 blocks, and the end.
+        assert_eq!((pool.counters["reads"], pool.counters["hops"]), (33, 33));
+        assert!(pool.section.threads_max > pool::THREADS as u64, "{pool:?}");
+        let blocking = run(&experiment, Variant::Blocking).unwrap();
+        assert_eq!(blocking.counters["reads"], 33);
+        assert_eq!(blocking.counters.get("hops"), None);
+    }
+
+    #[test]
+    fn ring_makes_no_plain_calls_and_the_others_count_them() {
+        let mut experiment = experiment(&[1 << 20], 32 << 10, false);
+        experiment.prepare(0, &|| false).unwrap();
+        let count =
+            |measured: &Measured, name: &str| measured.counters.get(name).copied().unwrap_or(0);
+        for variant in [Variant::Uring, Variant::Ring, Variant::Poll, Variant::Offload] {
+            let Some(measured) = run_or_skip(&experiment, variant) else { continue };
+            let (submitted, inline) =
+                (count(&measured, "read.submitted"), count(&measured, "read.inline"));
+            assert_eq!(submitted + inline, measured.counters["reads"], "{}", variant.name());
+            assert!(inline == 0 || variant != Variant::Ring);
+        }
+    }
+
+    #[test]
+    fn file_that_is_missing_is_named() {
+        for variant in Variant::ALL {
+            let task = Task { file: "/nonexistent/file".into(), block_bytes: 4096 };
+            let variant = variant.name().into();
+            let spec = Spec { experiment: NAME.into(), variant, input: json!(task) };
+            match run_cell(&spec) {
+                Err(error) => {
+                    assert!(format!("{error:#}").contains("/nonexistent/file: "), "{error:#}")
+                }
+                Ok(Outcome::Unavailable(_)) => {}
+                Ok(other) => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn pairs_are_with_pool_and_with_blocking() {
+        let mut experiment = experiment(&[4096], 4096, false);
+        experiment.options.variants = vec![Variant::Uring, Variant::Pool, Variant::Blocking];
+        let expected = [("uring", "pool"), ("blocking", "pool"), ("uring", "blocking")];
+        assert_eq!(experiment.ratios(), expected);
+    }
+
+    #[test]
+    fn sum_is_that_of_plain_addition() {
+        let data: Vec<u8> =
+            (0..200_000u32).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+        for len in [0, 1, 31, 65535, 65536, 65537, 131_072, data.len()] {
+            let plain: u64 = data[..len].iter().map(|&byte| u64::from(byte)).sum();
+            assert_eq!(sum(&data[..len]), plain, "{len}");
+        }
+        assert_eq!(sum(&vec![0xff; 1 << 20]), 255 << 20);
+    }
+
+    #[test]
+    fn sizes_are_shown_in_their_unit() {
+        let shown = [0, 1, 4096, 1 << 20, 3 << 29, 1 << 30].map(bytes);
+        assert_eq!(shown, ["0 bytes", "1 byte", "4 KiB", "1 MiB", "1536 MiB", "1 GiB"]);
+    }
+}

@@ -1,0 +1,133 @@
+//! A pool of threads that read blocks, as asynchronous libraries without a ring have.
+//!
+//! The thread that sums hands each block to the pool and sleeps until it has been read, so that
+//! every block costs a hop to another thread and one back. Whichever thread is free takes it.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use sakia_driver::AlignedBuf;
+
+/// Threads of the pool.
+pub(super) const THREADS: usize = 4;
+
+/// A block to be read.
+struct Job {
+    block: AlignedBuf,
+    offset: u64,
+}
+
+/// What was read into a block.
+type Answer = (io::Result<usize>, AlignedBuf);
+
+/// Jobs that no thread has taken yet.
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    /// There is a job, or there will be none.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    is_closed: bool,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No code that may panic runs while the state is locked.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, job: Job) {
+        self.lock().jobs.push_back(job);
+        self.changed.notify_one();
+    }
+
+    fn close(&self) {
+        self.lock().is_closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for a job. `None`: there will be none.
+    fn pop(&self) -> Option<Job> {
+        let mut state = self.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                return Some(job);
+            }
+            if state.is_closed {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Threads that read a file.
+pub(super) struct Pool {
+    queue: Arc<Queue>,
+    answers: Receiver<Answer>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    /// Starts the threads.
+    pub(super) fn start(file: File) -> io::Result<Self> {
+        let (sender, answers) = mpsc::channel();
+        let mut pool = Self { queue: Arc::default(), answers, threads: Vec::new() };
+        let file = Arc::new(file);
+        for _ in 0..THREADS {
+            let (queue, file, sender) =
+                (Arc::clone(&pool.queue), Arc::clone(&file), sender.clone());
+            let thread = thread::Builder::new().spawn(move || serve(&queue, &file, &sender))?;
+            pool.threads.push(thread);
+        }
+        Ok(pool)
+    }
+
+    /// Has a thread read a block's worth from `offset`, and waits for it. Returns how much was read,
+    /// less than the block only at the end of the file.
+    pub(super) fn read(&self, block: AlignedBuf, offset: u64) -> Answer {
+        self.queue.push(Job { block, offset });
+        self.answers.recv().expect("threads live as long as the pool, and answer every job")
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.queue.close();
+        for thread in self.threads.drain(..) {
+            thread.join().ok();
+        }
+    }
+}
+
+fn serve(queue: &Queue, file: &File, answers: &Sender<Answer>) {
+    while let Some(Job { mut block, offset }) = queue.pop() {
+        let result = read_full_at(file, &mut block, offset);
+        if answers.send((result, block)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads until the buffer is full, or the file at its end.
+fn read_full_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buf.len() {
+        match file.read_at(&mut buf[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(len) => filled += len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}

@@ -1,0 +1,194 @@
+//! Results as JSON Lines.
+//!
+//! A [`machine`] line first, a [`run`] line after each run, and in the end [the results](results):
+//! `result` lines, one for each variant at each point, `missing` lines, and the `summary`.
+
+use serde::Serialize;
+
+use crate::cell::Counters;
+use crate::experiment::{Params, Point};
+use crate::machine::Machine;
+use crate::results::{Ratio, Results, Run};
+use crate::stats::Range;
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Line<'a> {
+    Machine {
+        experiment: &'a str,
+        #[serde(flatten)]
+        machine: &'a Machine,
+    },
+    Run {
+        experiment: &'a str,
+        variant: &'a str,
+        params: &'a Params,
+        round: usize,
+        wall_ns: u64,
+        cpu_ns: u64,
+        voluntary_switches: u64,
+        involuntary_switches: u64,
+        threads_max: u64,
+        peak_rss_bytes: u64,
+        process_wall_ns: u64,
+        process_cpu_ns: u64,
+        foreign_cores: f64,
+        steal_cores: f64,
+        noisy: bool,
+        sum: u64,
+    },
+    Result {
+        experiment: &'a str,
+        variant: &'a str,
+        params: &'a Params,
+        runs: usize,
+        wall_ns: Range,
+        cpu_ns: Range,
+        voluntary_switches: u64,
+        involuntary_switches: u64,
+        threads_max: u64,
+        peak_rss_bytes: u64,
+        ops_per_s: u64,
+        bytes_per_s: u64,
+        counters: &'a Counters,
+    },
+    Missing {
+        experiment: &'a str,
+        variant: &'a str,
+        reason: &'a str,
+    },
+    Summary {
+        experiment: &'a str,
+        ratios: &'a [Ratio],
+    },
+}
+
+/// Where the experiment runs.
+///
+/// # Errors
+/// None is known.
+pub fn machine(experiment: &str, machine: &Machine) -> serde_json::Result<String> {
+    serde_json::to_string(&Line::Machine { experiment, machine })
+}
+
+/// A run; `points` are those of its experiment.
+///
+/// # Errors
+/// None is known.
+///
+/// # Panics
+/// When the run's point is none of these.
+pub fn run(experiment: &str, points: &[Point], run: &Run) -> serde_json::Result<String> {
+    let section = &run.measured.section;
+    serde_json::to_string(&Line::Run {
+        experiment,
+        variant: run.variant,
+        params: &points[run.point].params,
+        round: run.round,
+        wall_ns: section.wall_ns,
+        cpu_ns: section.cpu_ns,
+        voluntary_switches: section.voluntary_switches,
+        involuntary_switches: section.involuntary_switches,
+        threads_max: section.threads_max,
+        peak_rss_bytes: run.measured.peak_rss_bytes,
+        process_wall_ns: run.process_wall_ns,
+        process_cpu_ns: run.measured.process_cpu_ns,
+        foreign_cores: run.noise.foreign_cores,
+        steal_cores: run.noise.steal_cores,
+        noisy: run.noise.is_noisy,
+        sum: run.measured.sum,
+    })
+}
+
+/// All results, a line each, and the summary as the last.
+///
+/// # Errors
+/// None is known.
+pub fn results(results: &Results) -> serde_json::Result<Vec<String>> {
+    let experiment = results.experiment;
+    let rows = results.rows.iter().map(|row| Line::Result {
+        experiment,
+        variant: row.variant,
+        params: &results.points[row.point].params,
+        runs: row.runs,
+        wall_ns: row.wall_ns,
+        cpu_ns: row.cpu_ns,
+        voluntary_switches: row.voluntary_switches,
+        involuntary_switches: row.involuntary_switches,
+        threads_max: row.threads_max,
+        peak_rss_bytes: row.peak_rss_bytes,
+        ops_per_s: row.ops_per_s,
+        bytes_per_s: row.bytes_per_s,
+        counters: &row.counters,
+    });
+    let missing = results.missing.iter().map(|missing| Line::Missing {
+        experiment,
+        variant: missing.variant,
+        reason: &missing.reason,
+    });
+    let summary = Line::Summary { experiment, ratios: &results.ratios };
+    rows.chain(missing).chain([summary]).map(|line| serde_json::to_string(&line)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::results::tests::results as sample;
+
+    fn parse(line: &str) -> Value {
+        serde_json::from_str(line).unwrap()
+    }
+
+    #[test]
+    fn result_and_summary_are_as_documented() {
+        let results = sample(&[(300, 100), (100, 100), (200, 100)]);
+        let lines = super::results(&results).unwrap();
+        assert_eq!(
+            parse(&lines[0]),
+            json!({
+                "type": "result", "experiment": "test", "variant": "a",
+                "params": {"size_bytes": 1_048_576}, "runs": 3,
+                "wall_ns": {"median": 200, "min": 100, "max": 300},
+                "cpu_ns": {"median": 100, "min": 50, "max": 150},
+                "voluntary_switches": 3, "involuntary_switches": 0, "threads_max": 3,
+                "peak_rss_bytes": 0, "ops_per_s": 20_000_000, "bytes_per_s": 5_242_880_000_000u64,
+                "counters": {"wall": 200},
+            })
+        );
+        assert_eq!(parse(&lines[1])["variant"], "b");
+        let missing =
+            json!({"type": "missing", "experiment": "test", "variant": "c", "reason": "none here"});
+        assert_eq!(parse(&lines[2]), missing);
+        assert_eq!(
+            parse(&lines[3]),
+            json!({
+                "type": "summary", "experiment": "test",
+                "ratios": [{
+                    "of": "a/b", "params": {"size_bytes": 1_048_576},
+                    "wall": 2.0, "cpu": 2.0, "ci95": null,
+                }],
+            })
+        );
+        assert_eq!(lines.len(), 4);
+    }
+
+    #[test]
+    fn interval_is_a_pair_where_there_is_one() {
+        let results = sample(&[(100, 100); 9]);
+        let lines = super::results(&results).unwrap();
+        assert_eq!(parse(lines.last().unwrap())["ratios"][0]["ci95"], json!([1.0, 1.0]));
+    }
+
+    #[test]
+    fn machine_and_run_have_their_facts() {
+        let results = sample(&[(300, 100)]);
+        let line = parse(&machine("test", &results.machine).unwrap());
+        assert_eq!((&line["type"], &line["experiment"]), (&"machine".into(), &"test".into()));
+        assert!(line["kernel"].is_string() && line["file_system"].is_string());
+        let line = parse(&run("test", &results.points, &results.runs[0]).unwrap());
+        assert_eq!((&line["type"], &line["variant"]), (&"run".into(), &"a".into()));
+        assert_eq!((&line["noisy"], &line["process_wall_ns"]), (&true.into(), &301.into()));
+    }
+}

@@ -1,0 +1,259 @@
+//! The machine: what it is, and what others do on it meanwhile.
+
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::measure::{Usage, kib_of};
+
+/// What a reader must know to place a result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Machine {
+    /// The processor's name.
+    pub cpu: String,
+    /// Processors that this process may use.
+    pub cpus: usize,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The architecture.
+    pub architecture: String,
+    /// Memory in all.
+    pub memory_bytes: u64,
+    /// Where the inputs are. Bytes that are not UTF-8 are replaced.
+    pub directory: String,
+    /// The type of the file system there.
+    pub file_system: String,
+    /// Sakia's version.
+    pub version: &'static str,
+    /// The program was built with optimization.
+    pub optimized: bool,
+}
+
+impl Machine {
+    /// This machine, with inputs in `directory`. What cannot be learned is empty, or 0.
+    pub fn detect(directory: &Path) -> Self {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        let uname = rustix::system::uname();
+        let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+        Self {
+            cpu: cpu_name(&read("/proc/cpuinfo")).unwrap_or_default().to_owned(),
+            cpus: thread::available_parallelism().map_or(0, usize::from),
+            kernel: uname.release().to_string_lossy().into_owned(),
+            architecture: uname.machine().to_string_lossy().into_owned(),
+            memory_bytes: kib_of(&read("/proc/meminfo"), "MemTotal:").unwrap_or(0) << 10,
+            file_system: file_system(&mounts, &directory).unwrap_or_default(),
+            directory: directory.to_string_lossy().into_owned(),
+            version: env!("CARGO_PKG_VERSION"),
+            optimized: !cfg!(debug_assertions),
+        }
+    }
+
+    /// In one line.
+    pub fn describe(&self) -> String {
+        let Self { cpu, cpus, kernel, architecture, memory_bytes, file_system, .. } = self;
+        let cpu = if cpu.is_empty() { "unknown processor" } else { cpu };
+        let memory = *memory_bytes as f64 / f64::from(1 << 30);
+        format!(
+            "{cpu} ({architecture}), {cpus} CPUs, {memory:.0} GiB of memory, Linux {kernel}, \
+             {file_system}"
+        )
+    }
+}
+
+/// Memory that could be had for a page cache; `None` where `/proc` does not say.
+pub fn memory_available_bytes() -> Option<u64> {
+    let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
+    kib_of(&meminfo, "MemAvailable:").map(|kib| kib << 10)
+}
+
+fn cpu_name(cpuinfo: &str) -> Option<&str> {
+    let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
+    line.split_once(':').map(|(_, name)| name.trim())
+}
+
+/// The type of the file system that holds `path`, according to a `mountinfo` file.
+fn file_system(mountinfo: &[u8], path: &Path) -> Option<String> {
+    let mount = |line: &[u8]| {
+        // ID, parent, device, root, mount point, options, other fields, a dash, type, …
+        let mut fields = line.split(|&byte| byte == b' ');
+        let point = unescape(fields.nth(4)?);
+        fields.by_ref().find(|field| field == b"-")?;
+        let kind = String::from_utf8_lossy(fields.next()?).into_owned();
+        Some((point, kind))
+    };
+    let path = path.as_os_str().as_bytes();
+    let holds = |point: &[u8]| match path.strip_prefix(point) {
+        Some(rest) => point.ends_with(b"/") || rest.is_empty() || rest.starts_with(b"/"),
+        None => false,
+    };
+    let mounts = mountinfo.split(|&byte| byte == b'\n').filter_map(mount);
+    // Of equal points the last one covers the others.
+    let (_, kind) =
+        mounts.filter(|(point, _)| holds(point)).max_by_key(|(point, _)| point.len())?;
+    Some(kind)
+}
+
+/// Replaces `\040` and the like.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = tail.first_chunk::<3>().filter(|_| first == b'\\');
+        let code = octal.and_then(|digits| str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    bytes
+}
+
+/// A run is noisy from this many processors on that other programs took.
+pub const FOREIGN_MAX: f64 = 0.15;
+/// A run is noisy from this many processors on that other machines took.
+pub const STEAL_MAX: f64 = 0.05;
+/// What `/proc/stat` may be off by over any time: it counts in hundredths of a second, each of a
+/// few kinds rounded down. A run is not called noisy for that.
+const RESOLUTION_NS: u64 = 20_000_000;
+
+/// Watches what other programs take of the machine.
+#[derive(Debug)]
+pub struct Watch {
+    begin: Instant,
+    machine: Ticks,
+    own: u64,
+}
+
+/// What others took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Noise {
+    /// Processors that other programs, and the kernel for them, took on average.
+    pub foreign_cores: f64,
+    /// Processors that the host of a virtual machine took away on average.
+    pub steal_cores: f64,
+    /// More than a result should be built upon.
+    pub is_noisy: bool,
+}
+
+impl Watch {
+    /// Begins.
+    ///
+    /// # Errors
+    /// Those of [`Usage`].
+    pub fn start() -> io::Result<Self> {
+        Ok(Self { begin: Instant::now(), machine: Ticks::now(), own: own_ns()? })
+    }
+
+    /// What others took since. Child processes are known when they have been waited for.
+    ///
+    /// # Errors
+    /// Those of [`Usage`].
+    pub fn stop(self) -> io::Result<Noise> {
+        let own = own_ns()?.saturating_sub(self.own);
+        Ok(self.machine.until(Ticks::now(), own, self.begin.elapsed()))
+    }
+}
+
+/// Processor time of this process, and of the children it waited for.
+fn own_ns() -> io::Result<u64> {
+    Ok(Usage::of_process()?.cpu_ns + Usage::of_children()?.cpu_ns)
+}
+
+/// Processor time of the whole machine.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ticks {
+    busy_ns: u64,
+    steal_ns: u64,
+}
+
+impl Ticks {
+    /// All zero where `/proc` does not say.
+    fn now() -> Self {
+        let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+        Self::parse(&stat, rustix::param::clock_ticks_per_second()).unwrap_or_default()
+    }
+
+    fn parse(stat: &str, ticks_per_s: u64) -> Option<Self> {
+        let line = stat.lines().next()?.strip_prefix("cpu ")?;
+        let fields: Vec<u64> =
+            line.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+        let [user, nice, system, _idle, _iowait, irq, softirq, steal, ..] = fields[..] else {
+            return None;
+        };
+        let tick_ns = 1_000_000_000 / ticks_per_s.max(1);
+        let busy = user + nice + system + irq + softirq;
+        Some(Self { busy_ns: busy * tick_ns, steal_ns: steal * tick_ns })
+    }
+
+    fn until(self, later: Self, own_ns: u64, elapsed: Duration) -> Noise {
+        let busy = later.busy_ns.saturating_sub(self.busy_ns);
+        let foreign = busy.saturating_sub(own_ns);
+        let steal = later.steal_ns.saturating_sub(self.steal_ns);
+        let cores = |ns: u64| ns as f64 / (elapsed.as_nanos() as f64).max(1.0);
+        let certain = |ns: u64| cores(ns.saturating_sub(RESOLUTION_NS));
+        Noise {
+            foreign_cores: cores(foreign),
+            steal_cores: cores(steal),
+            is_noisy: certain(foreign) >= FOREIGN_MAX || certain(steal) >= STEAL_MAX,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_is_described() {
+        let machine = Machine::detect(Path::new("/proc"));
+        assert_eq!(machine.file_system, "proc");
+        assert!(machine.cpus > 0 && machine.memory_bytes > 0);
+        assert!(machine.describe().contains(&machine.kernel));
+    }
+
+    #[test]
+    fn file_system_is_that_of_the_innermost_mount() {
+        let mounts = b"\
+22 1 8:1 / / rw - ext4 /dev/sda1 rw
+23 22 0:5 / /a rw shared:1 - tmpfs none rw
+24 22 0:6 / /a\\040b rw shared:1 master:2 - xfs none rw
+25 22 0:7 / /a rw - btrfs none rw
+";
+        let kind = |path: &str| file_system(mounts, Path::new(path)).unwrap();
+        assert_eq!(kind("/"), "ext4");
+        assert_eq!(kind("/ab"), "ext4");
+        assert_eq!((kind("/a"), kind("/a/c")), ("btrfs".into(), "btrfs".into()));
+        assert_eq!(kind("/a b/c"), "xfs");
+        assert_eq!(file_system(b"", Path::new("/")), None);
+    }
+
+    #[test]
+    fn foreign_time_is_what_is_left_of_the_busy_time() {
+        let second = Duration::from_secs(1);
+        let begin = Ticks::parse("cpu  100 0 50 900 5 1 2 10 0 0\ncpu0 1\n", 100).unwrap();
+        // 1.2 s busy and 0.03 s stolen in a second, of which 0.9 s are our own.
+        let end = Ticks::parse("cpu  200 5 60 950 9 3 5 13 0 0\n", 100).unwrap();
+        let noise = begin.until(end, 900_000_000, second);
+        assert!((noise.foreign_cores - 0.3).abs() < 1e-9, "{noise:?}");
+        assert!((noise.steal_cores - 0.03).abs() < 1e-9, "{noise:?}");
+        assert!(noise.is_noisy);
+        assert!(!begin.until(end, 9_000_000_000, second).is_noisy);
+        // Two ticks of a hundredth are as much as cannot be told, however short the run.
+        let end = Ticks::parse("cpu  102 0 50 900 5 1 2 12 0 0\n", 100).unwrap();
+        let noise = begin.until(end, 0, second / 50);
+        assert!((noise.foreign_cores, noise.is_noisy) == (1.0, false), "{noise:?}");
+        assert!(Ticks::parse("cpu  1 2 3\n", 100).is_none());
+    }
+}

@@ -1,0 +1,178 @@
+//! What a section of a process takes: time, processor time, context switches, threads, memory.
+
+use std::fs;
+use std::io;
+use std::time::Instant;
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+use serde::{Deserialize, Serialize};
+
+/// What threads took since their process, or the processes, began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Processor time, of users' code and of the kernel for it.
+    pub cpu_ns: u64,
+    /// Times that a thread gave its processor up, to wait.
+    pub voluntary_switches: u64,
+    /// Times that a thread was made to.
+    pub involuntary_switches: u64,
+}
+
+impl Usage {
+    /// Of all threads of this process, those that ended and the kernel's workers for it included.
+    ///
+    /// # Errors
+    /// As `getrusage(2)`: none is known.
+    pub fn of_process() -> io::Result<Self> {
+        Self::of(UsageWho::RUSAGE_SELF)
+    }
+
+    /// Of all child processes that ended and were waited for.
+    ///
+    /// # Errors
+    /// As `getrusage(2)`: none is known.
+    pub fn of_children() -> io::Result<Self> {
+        Self::of(UsageWho::RUSAGE_CHILDREN)
+    }
+
+    fn of(who: UsageWho) -> io::Result<Self> {
+        let usage = getrusage(who)?;
+        let count = |value| u64::try_from(value).unwrap_or(0);
+        Ok(Self {
+            cpu_ns: nanoseconds(usage.user_time()) + nanoseconds(usage.system_time()),
+            voluntary_switches: count(usage.voluntary_context_switches()),
+            involuntary_switches: count(usage.involuntary_context_switches()),
+        })
+    }
+
+    /// What came since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
+            voluntary_switches: self.voluntary_switches.saturating_sub(earlier.voluntary_switches),
+            involuntary_switches: self
+                .involuntary_switches
+                .saturating_sub(earlier.involuntary_switches),
+        }
+    }
+}
+
+fn nanoseconds(time: TimeVal) -> u64 {
+    let count = |value: i64| u64::try_from(value).unwrap_or(0);
+    count(time.tv_sec()) * 1_000_000_000 + count(time.tv_usec()) * 1000
+}
+
+/// Measures a section of this process.
+#[derive(Debug)]
+pub struct Meter {
+    usage: Usage,
+    threads_max: u64,
+    begin: Instant,
+}
+
+/// What a [`Meter`] measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Section {
+    /// Time from begin to end.
+    pub wall_ns: u64,
+    /// Processor time of all threads.
+    pub cpu_ns: u64,
+    /// Times that a thread gave its processor up, to wait.
+    pub voluntary_switches: u64,
+    /// Times that a thread was made to.
+    pub involuntary_switches: u64,
+    /// The most threads that were seen, the kernel's workers included.
+    pub threads_max: u64,
+}
+
+impl Meter {
+    /// The section begins.
+    ///
+    /// # Errors
+    /// See [`Usage::of_process`].
+    pub fn start() -> io::Result<Self> {
+        let usage = Usage::of_process()?;
+        Ok(Self { usage, threads_max: 0, begin: Instant::now() })
+    }
+
+    /// Counts the threads that there are. To be called before threads end, or may end.
+    pub fn note_threads(&mut self) {
+        // A process without `/proc` counts none.
+        let threads = fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+        self.threads_max = self.threads_max.max(threads as u64);
+    }
+
+    /// The section ends.
+    ///
+    /// # Errors
+    /// See [`Usage::of_process`].
+    pub fn stop(mut self) -> io::Result<Section> {
+        let wall = self.begin.elapsed();
+        let usage = Usage::of_process()?.since(self.usage);
+        self.note_threads();
+        Ok(Section {
+            wall_ns: u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX),
+            cpu_ns: usage.cpu_ns,
+            voluntary_switches: usage.voluntary_switches,
+            involuntary_switches: usage.involuntary_switches,
+            threads_max: self.threads_max,
+        })
+    }
+}
+
+/// The most memory that this process had at a time; 0 where `/proc` does not say.
+///
+/// Not the figure of `getrusage(2)`: that begins with the memory of the process it was forked from.
+pub fn peak_rss_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    kib_of(&status, "VmHWM:").unwrap_or(0) << 10
+}
+
+/// The number in the line of `text` that begins with `key`, as in `/proc/self/status` and
+/// `/proc/meminfo`.
+pub(crate) fn kib_of(text: &str, key: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(key))?;
+    value.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn threads_that_ended_are_counted_with_their_switches() {
+        let mut meter = Meter::start().unwrap();
+        let (sender, receiver) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            receiver.recv().unwrap();
+            (0..1_000_000u64).fold(0, |sum, x| black_box(sum ^ x))
+        });
+        meter.note_threads();
+        // Whoever waits gives the processor up; this one does until the other has.
+        let switches = || Usage::of_process().unwrap().voluntary_switches;
+        let before = switches();
+        while switches() == before {
+            thread::yield_now();
+            thread::sleep(std::time::Duration::from_micros(1));
+        }
+        sender.send(()).unwrap();
+        thread.join().unwrap();
+        let section = meter.stop().unwrap();
+        assert!(section.threads_max >= 2, "{section:?}");
+        assert!(section.voluntary_switches >= 1, "{section:?}");
+        assert!(section.wall_ns > 0);
+    }
+
+    #[test]
+    fn memory_is_read_from_the_status() {
+        assert!(peak_rss_bytes() > 100 << 10);
+        assert_eq!(kib_of("VmPeak:\t 9 kB\nVmHWM:\t    12 kB\n", "VmHWM:"), Some(12));
+        assert_eq!(kib_of("", "VmHWM:"), None);
+    }
+}

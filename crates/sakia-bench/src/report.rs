@@ -1,0 +1,156 @@
+//! Results as one page of HTML with its plots inside. It loads nothing: it is readable without a
+//! network, and by whoever it is sent to.
+
+use std::fmt::{self, Write};
+
+use anyhow::Context;
+
+use crate::plot::Plot;
+use crate::results::Results;
+use crate::text::{self, Standing};
+
+const STYLE: &str = "\
+body { font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222 }
+table { border-collapse: collapse; margin: 1em 0 }
+th, td { text-align: right; padding: .2em .8em; border-bottom: 1px solid #ddd }
+th:first-child, td:first-child { text-align: left }
+svg { max-width: 100%; height: auto }
+";
+
+/// The page.
+///
+/// # Errors
+/// Those of [`Plot::to_svg`].
+pub fn html(results: &Results, plots: &[Plot]) -> anyhow::Result<String> {
+    let svgs: Vec<String> = plots.iter().map(Plot::to_svg).collect::<Result<_, _>>()?;
+    let mut page = String::new();
+    write(&mut page, results, &svgs).context("the page cannot be written")?;
+    Ok(page)
+}
+
+fn write(page: &mut String, results: &Results, svgs: &[String]) -> fmt::Result {
+    let title = Escaped(results.experiment);
+    write!(page, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n")?;
+    write!(page, "<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n")?;
+    writeln!(page, "<h1>{title}</h1>\n<p>{}</p>", Escaped(&results.title))?;
+    writeln!(page, "<p>{}</p>", Escaped(&results.machine.describe()))?;
+    for svg in svgs {
+        writeln!(page, "<figure>\n{}\n</figure>", svg.trim())?;
+    }
+    for (point, described) in results.points.iter().enumerate() {
+        writeln!(page, "<h2>{}</h2>", Escaped(&described.label))?;
+        row(
+            page,
+            "th",
+            ["variant"].into_iter().chain(text::COLUMNS).chain(["noisy runs"]),
+            "table",
+        )?;
+        for found in results.rows_at(point) {
+            let cells = text::cells(results, found);
+            let noisy = format!("{} of {}", found.noisy, found.runs);
+            let cells = cells.iter().map(String::as_str).chain([noisy.as_str()]);
+            row(page, "td", [found.variant].into_iter().chain(cells), "")?;
+        }
+        writeln!(page, "</table>\n<ul>")?;
+        for Standing { variant, words, reason } in text::standings(results, point) {
+            write!(page, "<li><b>{}</b> {}", Escaped(variant), Escaped(&words))?;
+            if let Some(reason) = reason {
+                write!(page, ": {}", Escaped(reason))?;
+            }
+            writeln!(page, "</li>")?;
+        }
+        writeln!(page, "</ul>")?;
+    }
+    writeln!(page, "<h2>Ratios</h2>")?;
+    writeln!(
+        page,
+        "<p>Time of the first in parts of the second; below 1 the first is faster.</p>"
+    )?;
+    row(page, "th", ["of", "at", "wall", text::bounds_name(results), "CPU"], "table")?;
+    for ratio in &results.ratios {
+        let (wall, cpu) = (format!("{:.2}", ratio.wall), format!("{:.2}", ratio.cpu));
+        let label = &results.points[ratio.point].label;
+        row(page, "td", [&ratio.of, label, &wall, &text::bounds(ratio), &cpu], "")?;
+    }
+    writeln!(page, "</table>\n<h2>Method</h2>\n<ul>")?;
+    for note in METHOD.into_iter().chain(results.notes.iter().map(String::as_str)) {
+        writeln!(page, "<li>{}</li>", Escaped(note))?;
+    }
+    for remark in text::remarks(results) {
+        writeln!(page, "<li>{}</li>", Escaped(&remark))?;
+    }
+    write!(page, "</ul>\n</body>\n</html>\n")
+}
+
+/// How every experiment is measured.
+const METHOD: [&str; 4] = [
+    "Each run is a process of its own. Variants alternate, in an order that a seed fixes and that \
+     turns from round to round.",
+    "Wall and processor time are those of the work and of what it needs (ring, threads), not of \
+     starting the process; medians with minimum and maximum. Switches are voluntary ones. Threads \
+     include the kernel's workers.",
+    "Ratios are medians of the ratios of runs of the same round. Their 95 % interval is that of \
+     order statistics: between the k-th smallest and the k-th largest ratio.",
+    "Every run's result was compared with what is right.",
+];
+
+/// A row of a table. `open` is the element to be opened before it, or nothing.
+fn row<T: AsRef<str>>(
+    page: &mut String,
+    element: &str,
+    cells: impl IntoIterator<Item = T>,
+    open: &str,
+) -> fmt::Result {
+    if !open.is_empty() {
+        writeln!(page, "<{open}>")?;
+    }
+    write!(page, "<tr>")?;
+    for cell in cells {
+        write!(page, "<{element}>{}</{element}>", Escaped(cell.as_ref()))?;
+    }
+    writeln!(page, "</tr>")
+}
+
+/// Text that means nothing to HTML.
+struct Escaped<'a>(&'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for char in self.0.chars() {
+            match char {
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '"' => f.write_str("&quot;")?,
+                other => f.write_char(other)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plot::Series;
+    use crate::results::tests::results as sample;
+
+    #[test]
+    fn page_holds_all_and_loads_nothing() {
+        let series = vec![Series { name: "a".into(), points: vec![(1.0, 1.0)] }];
+        let plot = Plot { title: "t".into(), x_label: "x".into(), y_label: "y".into(), series };
+        let page = html(&sample(&[(3, 1), (3, 1)]), &[plot.clone(), plot]).unwrap();
+        assert_eq!(page.matches("<svg ").count(), 2);
+        assert!(page.contains("two &lt;ways&gt;") && page.contains("a note &amp; more"), "{page}");
+        for open in ["table", "tr", "ul", "li", "td", "th", "figure", "body", "html"] {
+            let count = |end: &str| {
+                let tags = [format!("<{end}{open}>"), format!("<{end}{open} ")];
+                tags.iter().map(|tag| page.matches(tag.as_str()).count()).sum::<usize>()
+            };
+            assert_eq!(count(""), count("/"), "{open}");
+        }
+        for external in ["<script", "<link", "src=", "href=", "@import", "url("] {
+            assert!(!page.contains(external), "{external}");
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! What came out of an experiment.
+
+use serde::Serialize;
+
+use crate::cell::{Counters, Measured};
+use crate::experiment::{Params, Point};
+use crate::machine::{Machine, Noise};
+use crate::stats::{self, Range};
+
+/// Everything that a report is made of.
+#[derive(Clone, Debug)]
+pub struct Results {
+    /// The experiment's name.
+    pub experiment: &'static str,
+    /// In one line, what was measured.
+    pub title: String,
+    /// How, a sentence each.
+    pub notes: Vec<String>,
+    /// Where.
+    pub machine: Machine,
+    /// The points, in order.
+    pub points: Vec<Point>,
+    /// The variants, in order, those that could not be measured included.
+    pub variants: Vec<&'static str>,
+    /// All runs, in the order in which they were made.
+    pub runs: Vec<Run>,
+    /// A row for each variant at each point, in the order of points, then variants.
+    pub rows: Vec<Row>,
+    /// Comparisons, in the order of points, then as the experiment lists them.
+    pub ratios: Vec<Ratio>,
+    /// Why variants take what they take, by point and variant.
+    pub reasons: Vec<((usize, &'static str), String)>,
+    /// Variants without a row, and why.
+    pub missing: Vec<Missing>,
+    /// Runs that came to a wrong result; a line each.
+    pub mismatches: Vec<String>,
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The point, by its index.
+    pub point: usize,
+    /// Which variant.
+    pub variant: &'static str,
+    /// Runs with the same number were made one after the other, and are compared in pairs.
+    pub round: usize,
+    /// What the process measured.
+    pub measured: Measured,
+    /// From the start of the process to its end.
+    pub process_wall_ns: u64,
+    /// What others took meanwhile.
+    pub noise: Noise,
+}
+
+/// The runs of a variant at a point, taken together.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The point, by its index.
+    pub point: usize,
+    /// Which variant.
+    pub variant: &'static str,
+    /// How many runs.
+    pub runs: usize,
+    /// How many of them were noisy.
+    pub noisy: usize,
+    /// Time of the measured section.
+    pub wall_ns: Range,
+    /// Processor time of the measured section.
+    pub cpu_ns: Range,
+    /// The median.
+    pub voluntary_switches: u64,
+    /// The median.
+    pub involuntary_switches: u64,
+    /// The most that any run had.
+    pub threads_max: u64,
+    /// The median of the peaks.
+    pub peak_rss_bytes: u64,
+    /// Operations in a second, by the median time.
+    pub ops_per_s: u64,
+    /// Bytes in a second, by the median time.
+    pub bytes_per_s: u64,
+    /// Those of the run whose time is the median, or next below.
+    pub counters: Counters,
+}
+
+/// The times of one variant in parts of those of another, run by run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ratio {
+    /// The variants, as in `uring/pool`.
+    pub of: String,
+    /// The point.
+    pub params: Params,
+    /// Median of the ratios of wall time.
+    pub wall: f64,
+    /// Median of the ratios of processor time.
+    pub cpu: f64,
+    /// Where the median of `wall` lies with 95 % probability; `None` for fewer than
+    /// [`stats::INTERVAL_MIN`] runs.
+    pub ci95: Option<[f64; 2]>,
+    /// The smallest and the largest ratio of wall time.
+    #[serde(skip)]
+    pub wall_range: [f64; 2],
+    /// The point, by its index.
+    #[serde(skip)]
+    pub point: usize,
+}
+
+/// A variant that could not be measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Which variant.
+    pub variant: &'static str,
+    /// Why.
+    pub reason: String,
+    /// It should have been possible: the experiment failed.
+    pub is_failure: bool,
+}
+
+impl Results {
+    /// Makes rows and ratios out of the runs that there are.
+    pub fn conclude(&mut self, pairs: &[(&'static str, &'static str)]) {
+        self.rows.clear();
+        self.ratios.clear();
+        for point in 0..self.points.len() {
+            for &variant in &self.variants {
+                self.rows.extend(self.conclude_row(point, variant));
+            }
+            for &(first, second) in pairs {
+                self.ratios.extend(self.compare(point, first, second));
+            }
+        }
+    }
+
+    fn conclude_row(&self, point: usize, variant: &'static str) -> Option<Row> {
+        let runs: Vec<&Run> = self.runs_of(point, variant).collect();
+        let range = |value: fn(&Run) -> u64| Range::of(runs.iter().map(|&run| value(run)));
+        let wall_ns = range(|run| run.measured.section.wall_ns);
+        let mut by_time = runs.clone();
+        by_time.sort_by_key(|run| run.measured.section.wall_ns);
+        let middle = by_time.get(by_time.len().checked_sub(1)? / 2)?;
+        let work = self.points[point].work;
+        let per_s = |count: u64| (count as f64 * 1e9 / (wall_ns.median.max(1) as f64)) as u64;
+        Some(Row {
+            point,
+            variant,
+            runs: runs.len(),
+            noisy: runs.iter().filter(|run| run.noise.is_noisy).count(),
+            wall_ns,
+            cpu_ns: range(|run| run.measured.section.cpu_ns),
+            voluntary_switches: range(|run| run.measured.section.voluntary_switches).median,
+            involuntary_switches: range(|run| run.measured.section.involuntary_switches).median,
+            threads_max: range(|run| run.measured.section.threads_max).max,
+            peak_rss_bytes: range(|run| run.measured.peak_rss_bytes).median,
+            ops_per_s: per_s(work.operations),
+            bytes_per_s: per_s(work.bytes),
+            counters: middle.measured.counters.clone(),
+        })
+    }
+
+    /// The times of any variant in parts of those of another, at a point; `None` when they have no
+    /// round in common.
+    pub fn compare(&self, point: usize, first: &str, second: &str) -> Option<Ratio> {
+        let pairs = || {
+            self.runs_of(point, first).filter_map(|run| {
+                let other = self.runs_of(point, second).find(|other| other.round == run.round)?;
+                Some((run.measured.section, other.measured.section))
+            })
+        };
+        let ratio = |one: u64, other: u64| one as f64 / other.max(1) as f64;
+        let wall: Vec<f64> = pairs().map(|(one, two)| ratio(one.wall_ns, two.wall_ns)).collect();
+        let cpu: Vec<f64> = pairs().map(|(one, two)| ratio(one.cpu_ns, two.cpu_ns)).collect();
+        if wall.is_empty() {
+            return None;
+        }
+        let least = wall.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = wall.iter().copied().fold(0.0, f64::max);
+        Some(Ratio {
+            of: format!("{first}/{second}"),
+            params: self.points[point].params.clone(),
+            wall: stats::median(&wall),
+            cpu: stats::median(&cpu),
+            ci95: stats::interval(&wall),
+            wall_range: [least, most],
+            point,
+        })
+    }
+
+    fn runs_of(&self, point: usize, variant: &str) -> impl Iterator<Item = &Run> {
+        self.runs.iter().filter(move |run| run.point == point && run.variant == variant)
+    }
+
+    /// The rows of a point.
+    pub fn rows_at(&self, point: usize) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(move |row| row.point == point)
+    }
+
+    /// The row of a variant at a point.
+    pub fn row(&self, point: usize, variant: &str) -> Option<&Row> {
+        self.rows_at(point).find(|row| row.variant == variant)
+    }
+
+    /// A comparison at a point.
+    pub fn ratio(&self, point: usize, first: &str, second: &str) -> Option<&Ratio> {
+        let of = format!("{first}/{second}");
+        self.ratios.iter().find(|ratio| ratio.point == point && ratio.of == of)
+    }
+
+    /// How many runs were noisy.
+    pub fn noisy(&self) -> usize {
+        self.runs.iter().filter(|run| run.noise.is_noisy).count()
+    }
+
+    /// Whether something failed: a variant, or a result.
+    pub fn has_failed(&self) -> bool {
+        !self.mismatches.is_empty() || self.missing.iter().any(|missing| missing.is_failure)
+    }
+}
+
+impl Ratio {
+    /// The interval to show: the one of 95 %, or where there is none the whole range.
+    pub fn bounds(&self) -> [f64; 2] {
+        self.ci95.unwrap_or(self.wall_range)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::experiment::Work;
+    use crate::measure::Section;
+
+    /// Results of two variants at one point: in round r, `a` takes the first time, `b` the second.
+    pub(crate) fn results(times: &[(u64, u64)]) -> Results {
+        let work = Work { operations: 4, bytes: 1 << 20 };
+        let params = [("size_bytes".to_owned(), work.bytes.into())].into_iter().collect();
+        let run = |variant, round, wall_ns: u64| {
+            let section = Section {
+                wall_ns,
+                cpu_ns: wall_ns / 2,
+                voluntary_switches: 3,
+                threads_max: 1 + round as u64,
+                ..Section::default()
+            };
+            let counters = [("wall".to_owned(), wall_ns)].into();
+            let measured = Measured { section, counters, ..Measured::default() };
+            let noise = Noise { is_noisy: round == 0, ..Noise::default() };
+            Run { point: 0, variant, round, measured, process_wall_ns: wall_ns + 1, noise }
+        };
+        let rounds = times.iter().enumerate();
+        let runs = rounds.flat_map(|(round, &(a, b))| [run("a", round, a), run("b", round, b)]);
+        let mut results = Results {
+            experiment: "test",
+            title: "two <ways>".into(),
+            notes: vec!["a note & more".into()],
+            machine: Machine::detect(std::path::Path::new("/")),
+            points: vec![Point { params, label: "1 MiB".into(), work }],
+            variants: vec!["a", "b", "c"],
+            runs: runs.collect(),
+            rows: Vec::new(),
+            ratios: Vec::new(),
+            reasons: vec![((0, "a"), "slow".into())],
+            missing: vec![Missing { variant: "c", reason: "none here".into(), is_failure: false }],
+            mismatches: Vec::new(),
+        };
+        results.conclude(&[("a", "b"), ("a", "c")]);
+        results
+    }
+
+    #[test]
+    fn rows_have_the_median_and_its_counters() {
+        let results = results(&[(3000, 10), (1000, 10), (2000, 10)]);
+        assert_eq!(results.rows.len(), 2);
+        let row = results.row(0, "a").unwrap();
+        assert_eq!((row.runs, row.noisy, row.threads_max), (3, 1, 3));
+        assert_eq!(row.wall_ns, Range { median: 2000, min: 1000, max: 3000 });
+        assert_eq!(row.cpu_ns.median, 1000);
+        assert_eq!(row.counters["wall"], 2000);
+        assert_eq!(row.ops_per_s, 2_000_000);
+        assert_eq!(results.noisy(), 2);
+        assert!(!results.has_failed());
+    }
+
+    #[test]
+    fn ratios_are_of_runs_of_the_same_round() {
+        // The medians alone would say 1.0.
+        let results = results(&[(10, 100), (100, 200), (1000, 100)]);
+        let ratio = results.ratio(0, "a", "b").unwrap();
+        assert_eq!((ratio.wall, ratio.wall_range), (0.5, [0.1, 10.0]));
+        assert_eq!((ratio.ci95, ratio.bounds()), (None, [0.1, 10.0]));
+        assert_eq!(results.ratio(0, "a", "c"), None);
+    }
+
+    #[test]
+    fn nine_runs_have_an_interval() {
+        let times: Vec<_> = (1..=9).map(|i| (i * 100, 100)).collect();
+        let results = results(&times);
+        let ratio = results.ratio(0, "a", "b").unwrap();
+        assert_eq!((ratio.wall, ratio.ci95), (5.0, Some([2.0, 8.0])));
+    }
+}

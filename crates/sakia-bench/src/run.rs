@@ -1,0 +1,239 @@
+//! Runs an experiment: a process per run, variants alternating.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use fastrand::Rng;
+
+use crate::cell::{Outcome, Spec};
+use crate::experiment::Experiment;
+use crate::machine::{Machine, Watch};
+use crate::results::{Missing, Results, Row, Run};
+use crate::stats;
+
+/// How to start a process that calls [`run_cell`](crate::run_cell) with its last argument, and
+/// prints the [`Outcome`] as a line of JSON.
+#[derive(Clone, Debug)]
+pub struct Launcher {
+    /// The program.
+    pub program: PathBuf,
+    /// What comes before the last argument.
+    pub arguments: Vec<OsString>,
+}
+
+/// How often, and in which order.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Runs of each variant at each point, 1 to [`stats::VALUES_MAX`].
+    pub runs: usize,
+    /// Fixes the order of the variants.
+    pub seed: u64,
+    /// How runs are started.
+    pub launcher: Launcher,
+}
+
+/// What is happening.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// The input of a point is being made.
+    Prepare {
+        /// The point, for people.
+        point: &'a str,
+    },
+    /// A run begins.
+    Begin {
+        /// The point, for people.
+        point: &'a str,
+        /// Which variant.
+        variant: &'a str,
+        /// Runs that are done.
+        done: usize,
+        /// Runs in all.
+        total: usize,
+    },
+    /// A run was made.
+    Done(&'a Run),
+}
+
+/// How it went.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one, and it is not kept in numbers")]
+pub enum Ended {
+    /// To the end.
+    Complete(Results),
+    /// `is_stopped` said so.
+    Stopped,
+}
+
+/// Runs all of an experiment. Tells `observe` what is happening; when `is_stopped` answers true,
+/// ends after the run at hand.
+///
+/// A variant that this machine cannot do, and one whose process fails, is left out from there on,
+/// and listed as [missing](Results::missing); a wrong result is listed too. The others go on.
+///
+/// # Errors
+/// Inputs cannot be made, processes not be started.
+pub fn run(
+    experiment: &mut dyn Experiment,
+    settings: &Settings,
+    observe: &mut dyn FnMut(Event<'_>) -> anyhow::Result<()>,
+    is_stopped: &dyn Fn() -> bool,
+) -> anyhow::Result<Ended> {
+    let runs = settings.runs.clamp(1, stats::VALUES_MAX);
+    let mut results = Results {
+        experiment: experiment.name(),
+        title: experiment.title(),
+        notes: experiment.notes(),
+        machine: Machine::detect(experiment.directory()),
+        points: experiment.points().to_vec(),
+        variants: experiment.variants(),
+        runs: Vec::new(),
+        rows: Vec::new(),
+        ratios: Vec::new(),
+        reasons: Vec::new(),
+        missing: Vec::new(),
+        mismatches: Vec::new(),
+    };
+    let (mut done, total) = (0, runs * results.variants.len() * results.points.len());
+    for point in 0..results.points.len() {
+        let label = results.points[point].label.clone();
+        observe(Event::Prepare { point: &label })?;
+        if is_stopped() {
+            return Ok(Ended::Stopped);
+        }
+        let expected = experiment.prepare(point, is_stopped)?;
+        for round in 0..runs {
+            for variant in order(&results.variants, settings.seed, round) {
+                if is_stopped() {
+                    return Ok(Ended::Stopped);
+                }
+                done += 1;
+                if results.missing.iter().any(|missing| missing.variant == variant) {
+                    continue;
+                }
+                observe(Event::Begin { point: &label, variant, done: done - 1, total })?;
+                experiment.reset(point)?;
+                let spec = Spec {
+                    experiment: experiment.name().into(),
+                    variant: variant.into(),
+                    input: experiment.input(point),
+                };
+                let ended = launch(&settings.launcher, experiment.directory(), &spec);
+                if is_stopped() {
+                    return Ok(Ended::Stopped); // what the run ended with may come from the signal
+                }
+                match ended? {
+                    Answer::Run(outcome) => {
+                        let run = Run { point, variant, round, ..outcome };
+                        if run.measured.sum != expected {
+                            results.mismatches.push(format!(
+                                "{variant}, {label}: {} instead of {expected}",
+                                run.measured.sum
+                            ));
+                        }
+                        observe(Event::Done(&run))?;
+                        results.runs.push(run);
+                    }
+                    Answer::Missing(reason, is_failure) => {
+                        results.missing.push(Missing { variant, reason, is_failure });
+                    }
+                }
+            }
+        }
+    }
+    results.conclude(&experiment.ratios());
+    let reason = |row: &Row| Some(((row.point, row.variant), experiment.reason(row)?));
+    results.reasons = results.rows.iter().filter_map(reason).collect();
+    Ok(Ended::Complete(results))
+}
+
+/// The order of a round. In as many rounds as there are variants, each is at each place once.
+fn order(variants: &[&'static str], seed: u64, round: usize) -> Vec<&'static str> {
+    let mut order = variants.to_vec();
+    let (block, turn) = (round / order.len().max(1), round % order.len().max(1));
+    Rng::with_seed(seed ^ block as u64).shuffle(&mut order);
+    order.rotate_left(turn);
+    order
+}
+
+/// What came of a process.
+enum Answer {
+    /// It was measured. Whose run it is has yet to be told.
+    Run(Run),
+    /// It was not; why, and whether that is a failure.
+    Missing(String, bool),
+}
+
+/// Runs a process to its end.
+fn launch(launcher: &Launcher, directory: &Path, spec: &Spec) -> anyhow::Result<Answer> {
+    let spec = serde_json::to_string(spec).context("json")?;
+    let mut command = Command::new(&launcher.program);
+    command.args(&launcher.arguments).arg(spec).current_dir(directory).stdin(Stdio::null());
+    let watch = Watch::start()?;
+    let begin = Instant::now();
+    let output = command.output();
+    let elapsed = begin.elapsed();
+    let noise = watch.stop()?;
+    let output = output.with_context(|| format!("cannot run {}", launcher.program.display()))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.trim().trim_start_matches("sakia: ");
+        return Ok(Answer::Missing(format!("{}: {said}", output.status), true));
+    }
+    match serde_json::from_slice(&output.stdout) {
+        Ok(Outcome::Measured(measured)) => Ok(Answer::Run(Run {
+            point: 0,
+            variant: "",
+            round: 0,
+            measured,
+            process_wall_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
+            noise,
+        })),
+        Ok(Outcome::Unavailable(reason)) => Ok(Answer::Missing(reason, false)),
+        Err(error) => bail!("a run answered what is no measurement: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_variant_takes_every_place() {
+        let variants = ["a", "b", "c", "d"];
+        for seed in 0..20 {
+            let rounds: Vec<_> = (0..4).map(|round| order(&variants, seed, round)).collect();
+            for place in 0..4 {
+                let mut there: Vec<_> = rounds.iter().map(|order| order[place]).collect();
+                there.sort_unstable();
+                assert_eq!(there, variants);
+            }
+            assert_eq!(order(&variants, seed, 1), rounds[1]);
+        }
+        assert!((0..40).any(|round| order(&variants, 1, round) != order(&variants, 1, round % 4)));
+    }
+
+    #[test]
+    fn process_that_fails_is_reported_and_one_that_says_nonsense_an_error() {
+        let spec =
+            Spec { experiment: String::new(), variant: String::new(), input: Default::default() };
+        let shell = |script: &str| {
+            let arguments = vec!["-c".into(), script.into(), "sh".into()];
+            let launcher = Launcher { program: "/bin/sh".into(), arguments };
+            launch(&launcher, Path::new("/"), &spec)
+        };
+        let Ok(Answer::Missing(reason, true)) = shell("echo sakia: no disk >&2; exit 3") else {
+            panic!("the process failed");
+        };
+        assert_eq!(reason, "exit status: 3: no disk");
+        let Ok(Answer::Missing(reason, false)) = shell(r#"echo '{"unavailable":"no ring"}'"#)
+        else {
+            panic!("the process says what is missing");
+        };
+        assert_eq!(reason, "no ring");
+        assert!(shell("echo nonsense").is_err());
+    }
+}

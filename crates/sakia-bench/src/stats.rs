@@ -1,0 +1,122 @@
+//! Medians, and how far they can be trusted.
+//!
+//! Intervals come from order statistics: the median of what the values are drawn from lies between
+//! the k-th smallest and the k-th largest value with a probability that only depends on k and their
+//! number. Nothing is assumed about the distribution, and nothing is drawn at random.
+
+use serde::Serialize;
+
+/// Intervals cover the median with at least this probability.
+const CONFIDENCE: f64 = 0.95;
+
+/// The fewest values that have an [`interval`].
+pub const INTERVAL_MIN: usize = 6;
+
+/// The most values that [`interval`] can be asked about.
+pub const VALUES_MAX: usize = 1000;
+
+/// Median and extremes of whole numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Range {
+    /// The middle value; of an even number of values the mean of the two in the middle, rounded.
+    pub median: u64,
+    /// The smallest.
+    pub min: u64,
+    /// The largest.
+    pub max: u64,
+}
+
+impl Range {
+    /// Of these values; zeros when there is none.
+    pub fn of(values: impl IntoIterator<Item = u64>) -> Self {
+        let mut values: Vec<u64> = values.into_iter().collect();
+        values.sort_unstable();
+        let (Some(&min), Some(&max)) = (values.first(), values.last()) else {
+            return Self::default();
+        };
+        let (low, high) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
+        Self { median: low + (high - low).div_ceil(2), min, max }
+    }
+}
+
+/// The middle value; of an even number of values the mean of the two in the middle.
+///
+/// # Panics
+/// When there is no value.
+pub fn median(values: &[f64]) -> f64 {
+    let sorted = sorted(values);
+    f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
+}
+
+/// The narrowest interval between two of the values that holds the median of what they are drawn
+/// from with 95 % probability. `None` for fewer than [`INTERVAL_MIN`] values: not even their whole
+/// range does. Of more than [`VALUES_MAX`] values only so many are looked at.
+pub fn interval(values: &[f64]) -> Option<[f64; 2]> {
+    let sorted = sorted(&values[..values.len().min(VALUES_MAX)]);
+    let outside = outside(sorted.len())?;
+    Some([sorted[outside], sorted[sorted.len() - 1 - outside]])
+}
+
+/// How many of `count` values may be left out at each end.
+fn outside(count: usize) -> Option<usize> {
+    // The probability that exactly k values are below the median, and that at most k are.
+    let mut exactly = 0.5f64.powi(i32::try_from(count).ok()?);
+    let mut at_most = exactly;
+    let mut outside = None;
+    for below in 0..count {
+        if 2.0 * at_most > 1.0 - CONFIDENCE {
+            break;
+        }
+        outside = Some(below);
+        exactly *= (count - below) as f64 / (below + 1) as f64;
+        at_most += exactly;
+    }
+    outside
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn range_has_the_middle_and_the_ends() {
+        assert_eq!(Range::of([3, 1, 2]), Range { median: 2, min: 1, max: 3 });
+        assert_eq!(Range::of([4, 1, 2, 8]), Range { median: 3, min: 1, max: 8 });
+        assert_eq!(Range::of([7]), Range { median: 7, min: 7, max: 7 });
+        assert_eq!(Range::of([u64::MAX, u64::MAX]).median, u64::MAX);
+        assert_eq!(Range::of([]), Range::default());
+    }
+
+    #[test]
+    fn median_is_in_the_middle() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+
+    #[test]
+    fn interval_leaves_out_as_many_as_the_tables_say() {
+        // Tables of the sign test, 5 % on both sides together.
+        let table =
+            [(6, 0), (8, 0), (9, 1), (11, 1), (12, 2), (15, 3), (20, 5), (25, 7), (100, 39)];
+        for (count, left_out) in table {
+            assert_eq!(outside(count), Some(left_out), "{count}");
+        }
+        assert_eq!(outside(VALUES_MAX), Some(468));
+    }
+
+    #[test]
+    fn few_values_have_no_interval() {
+        for count in 0..INTERVAL_MIN {
+            assert_eq!(interval(&vec![1.0; count]), None);
+        }
+        let values: Vec<f64> = (1..=9).rev().map(f64::from).collect();
+        assert_eq!(interval(&values), Some([2.0, 8.0]));
+        assert_eq!(interval(&vec![1.0; 2000]), Some([1.0, 1.0]));
+    }
+}

@@ -1,0 +1,216 @@
+//! Results for people: a table for each point, ratios, and in plain words who wins and why.
+
+use std::fmt::{self, Display, Formatter};
+
+use crate::machine::{FOREIGN_MAX, STEAL_MAX};
+use crate::results::{Ratio, Results, Row};
+
+/// Displays all results as text.
+#[derive(Clone, Copy, Debug)]
+pub struct Text<'a>(pub &'a Results);
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self(results) = self;
+        writeln!(f, "{}: {}", results.experiment, results.title)?;
+        writeln!(f, "{}", results.machine.describe())?;
+        for point in 0..results.points.len() {
+            writeln!(f)?;
+            table(f, results, point)?;
+        }
+        if !results.ratios.is_empty() {
+            writeln!(f)?;
+            ratios(f, results)?;
+        }
+        for point in 0..results.points.len() {
+            writeln!(f)?;
+            verdict(f, results, point)?;
+        }
+        let remarks = remarks(results);
+        if !remarks.is_empty() {
+            writeln!(f)?;
+        }
+        remarks.iter().try_for_each(|remark| writeln!(f, "{remark}"))
+    }
+}
+
+/// The names of a table's columns, the first one left out.
+pub(crate) const COLUMNS: [&str; 7] =
+    ["wall ms", "min to max", "CPU ms", "switches/MiB", "threads", "RSS MiB", "GiB/s"];
+
+/// A row of a table, as text.
+pub(crate) fn cells(results: &Results, row: &Row) -> [String; 7] {
+    let milliseconds = |ns: u64| format!("{:.1}", ns as f64 / 1e6);
+    let mib = results.points[row.point].work.bytes as f64 / f64::from(1 << 20);
+    let switches = if mib > 0.0 {
+        format!("{:.2}", row.voluntary_switches as f64 / mib)
+    } else {
+        String::new()
+    };
+    [
+        milliseconds(row.wall_ns.median),
+        format!("{} to {}", milliseconds(row.wall_ns.min), milliseconds(row.wall_ns.max)),
+        milliseconds(row.cpu_ns.median),
+        switches,
+        row.threads_max.to_string(),
+        format!("{:.1}", row.peak_rss_bytes as f64 / f64::from(1 << 20)),
+        format!("{:.2}", row.bytes_per_s as f64 / f64::from(1 << 30)),
+    ]
+}
+
+fn table(f: &mut Formatter<'_>, results: &Results, point: usize) -> fmt::Result {
+    let line = |f: &mut Formatter<'_>, name: &str, cells: &[&str], more: &str| {
+        let [wall, range, cpu, switches, threads, rss, rate] = cells else { return Ok(()) };
+        writeln!(
+            f,
+            "{name:<10} {wall:>9} {range:>18} {cpu:>9} {switches:>13} {threads:>8} {rss:>8} \
+             {rate:>6}{more}"
+        )
+    };
+    line(f, &results.points[point].label, &COLUMNS, "")?;
+    for row in results.rows_at(point) {
+        let cells = cells(results, row);
+        let more = if row.noisy > 0 {
+            format!("  {} of {} noisy", row.noisy, row.runs)
+        } else {
+            String::new()
+        };
+        line(f, row.variant, &cells.each_ref().map(String::as_str), &more)?;
+    }
+    Ok(())
+}
+
+fn ratios(f: &mut Formatter<'_>, results: &Results) -> fmt::Result {
+    writeln!(
+        f,
+        "time of the first in parts of the second, run by run; below 1 the first is faster"
+    )?;
+    writeln!(f, "{:<18} {:<10} {:>6} {:>16} {:>6}", "", "", "wall", bounds_name(results), "CPU")?;
+    for ratio in &results.ratios {
+        let label = &results.points[ratio.point].label;
+        let Ratio { of, wall, cpu, .. } = ratio;
+        writeln!(f, "{of:<18} {label:<10} {wall:>6.2} {:>16} {cpu:>6.2}", bounds(ratio))?;
+    }
+    Ok(())
+}
+
+/// What [`bounds`] are.
+pub(crate) fn bounds_name(results: &Results) -> &'static str {
+    match results.ratios.first() {
+        Some(Ratio { ci95: None, .. }) => "min to max",
+        _ => "95 % interval",
+    }
+}
+
+pub(crate) fn bounds(ratio: &Ratio) -> String {
+    let [low, high] = ratio.bounds();
+    format!("{low:.2} to {high:.2}")
+}
+
+fn verdict(f: &mut Formatter<'_>, results: &Results, point: usize) -> fmt::Result {
+    writeln!(f, "{} on this machine:", results.points[point].label)?;
+    for standing in standings(results, point) {
+        writeln!(f, "  {:<10} {}", standing.variant, standing.words)?;
+        if let Some(reason) = standing.reason {
+            writeln!(f, "  {:<10} {reason}", "")?;
+        }
+    }
+    Ok(())
+}
+
+/// How a variant does.
+pub(crate) struct Standing<'a> {
+    pub(crate) variant: &'a str,
+    /// In words that go on after the name.
+    pub(crate) words: String,
+    /// What the counters tell about why.
+    pub(crate) reason: Option<&'a str>,
+}
+
+/// The variants of a point, the fastest first.
+pub(crate) fn standings(results: &Results, point: usize) -> Vec<Standing<'_>> {
+    let mut rows: Vec<&Row> = results.rows_at(point).collect();
+    rows.sort_by_key(|row| row.wall_ns.median);
+    let Some(&first) = rows.first() else { return Vec::new() };
+    let words = |row: &Row| {
+        let Some(ratio) = results.compare(point, row.variant, first.variant) else {
+            return "has no round in common with it".into();
+        };
+        let bounds = bounds(&ratio);
+        match ratio.bounds() {
+            _ if row.variant == first.variant => {
+                format!("is fastest: {:.1} ms", first.wall_ns.median as f64 / 1e6)
+            }
+            [low, _] if low <= 1.0 => format!("cannot be told apart from it ({bounds})"),
+            _ => format!("takes {:.2} times as long ({bounds})", ratio.wall),
+        }
+    };
+    let reason = |row: &Row| {
+        let reason = results.reasons.iter().find(|(key, _)| *key == (point, row.variant));
+        reason.map(|(_, reason)| reason.as_str())
+    };
+    let standing =
+        |&row: &&Row| Standing { variant: row.variant, words: words(row), reason: reason(row) };
+    rows.iter().map(standing).collect()
+}
+
+/// What a reader must know beside the numbers.
+pub(crate) fn remarks(results: &Results) -> Vec<String> {
+    let mut remarks = Vec::new();
+    for missing in &results.missing {
+        let how = if missing.is_failure { "failed" } else { "is not possible here" };
+        remarks.push(format!("{} {how}: {}", missing.variant, missing.reason));
+    }
+    for mismatch in &results.mismatches {
+        remarks.push(format!("wrong result: {mismatch}"));
+    }
+    remarks.push(format!(
+        "noisy runs: {} of {} (meanwhile other programs took {FOREIGN_MAX} processors or more, or the \
+         host {STEAL_MAX})",
+        results.noisy(),
+        results.runs.len()
+    ));
+    if results.ratios.iter().any(|ratio| ratio.ci95.is_none()) {
+        remarks.push("fewer than 6 runs have no 95 % interval; more are made with --runs".into());
+    }
+    if !results.machine.optimized {
+        remarks
+            .push("built without optimization: the times mean little (cargo run --release)".into());
+    }
+    remarks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::tests::results as sample;
+
+    #[test]
+    fn all_that_was_measured_is_shown() {
+        let text = Text(&sample(&[(3_000_000, 1_000_000); 9])).to_string();
+        let row = "a                3.0         3.0 to 3.0       1.5          3.00        9";
+        assert!(text.contains(row), "{text}");
+        assert!(
+            text.contains("a/b                1 MiB        3.00     3.00 to 3.00   3.00"),
+            "{text}"
+        );
+        assert!(text.contains("  b          is fastest: 1.0 ms\n"), "{text}");
+        assert!(
+            text.contains(
+                "  a          takes 3.00 times as long (3.00 to 3.00)\n             slow\n"
+            ),
+            "{text}"
+        );
+        assert!(text.contains("c is not possible here: none here"), "{text}");
+        assert!(text.contains("noisy runs: 2 of 18 (meanwhile"), "{text}");
+        assert!(!text.contains("fewer than 6 runs"), "{text}");
+    }
+
+    #[test]
+    fn difference_that_may_be_chance_is_not_called_one() {
+        let text = Text(&sample(&[(2, 1), (1, 2), (3, 2)])).to_string();
+        assert!(text.contains("cannot be told apart from it (0.50 to 2.00)"), "{text}");
+        assert!(text.contains("min to max    CPU\n"), "{text}");
+        assert!(text.contains("fewer than 6 runs"), "{text}");
+    }
+}

@@ -1,0 +1,173 @@
+//! `sakia bench`: the experiments.
+
+use std::env;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use sakia_bench::file_sum::{self, FileSum};
+use sakia_bench::run::Ended;
+use sakia_bench::text::Text;
+use sakia_bench::{Event, Experiment, Launcher, Results, Settings, json, report, run_cell};
+
+use crate::exit::Exit;
+use crate::output::Format;
+use crate::signals::Signals;
+
+/// The hidden subcommand that does one run.
+pub const CELL: &str = "bench-cell";
+/// Fixes the order of the variants.
+const SEED: u64 = 1;
+
+/// What `sakia bench` is to do.
+#[derive(Debug)]
+pub struct Options {
+    pub experiment: Which,
+    pub runs: usize,
+    pub format: Format,
+    /// Where to write the page with the plots.
+    pub report: Option<PathBuf>,
+    /// Show on standard error how far it has come.
+    pub progress: bool,
+}
+
+/// Which experiment, and its own options.
+#[derive(Debug)]
+pub enum Which {
+    FileSum(file_sum::Options),
+}
+
+/// Runs an experiment, and writes what came of it.
+///
+/// # Errors
+/// What ends the program: inputs, the report or standard output cannot be written, processes not be
+/// started. A variant that fails, and a wrong result, make the program [fail](Exit::Failure) in the
+/// end.
+pub fn run(options: Options) -> anyhow::Result<Exit> {
+    let (signals, _wake) = Signals::watch().context("signals")?;
+    let mut experiment: Box<dyn Experiment> = match options.experiment {
+        Which::FileSum(file_sum) => Box::new(FileSum::new(file_sum)?),
+    };
+    // Before the work, so that a wrong path is known early.
+    let page = options.report.map(|path| Ok((create(&path)?, path)));
+    let page = page.transpose().map_err(|error: anyhow::Error| error)?;
+    let launcher = Launcher {
+        program: env::current_exe().context("cannot find this program")?,
+        arguments: vec![CELL.into()],
+    };
+    let settings = Settings { runs: options.runs, seed: SEED, launcher };
+    let (name, points) = (experiment.name(), experiment.points().to_vec());
+    let is_json = options.format == Format::Json;
+    let progress = Progress::new(options.progress);
+    if is_json {
+        let machine = sakia_bench::Machine::detect(experiment.directory());
+        print(&json::machine(name, &machine)?)?;
+    }
+    let mut observe = |event: Event<'_>| {
+        progress.show(&event);
+        match event {
+            Event::Done(run) if is_json => print(&json::run(name, &points, run)?),
+            _ => Ok(()),
+        }
+    };
+    let is_stopped = || signals.received().is_some();
+    let ended = sakia_bench::run(&mut *experiment, &settings, &mut observe, &is_stopped)?;
+    progress.clear();
+    let results = match ended {
+        Ended::Complete(results) => results,
+        Ended::Stopped => {
+            drop(experiment); // its files, before the signal ends the program
+            return Ok(signals.received().map_or(Exit::Failure, Exit::Signal));
+        }
+    };
+    if is_json {
+        json::results(&results)?.iter().try_for_each(|line| print(line))?;
+    } else {
+        print(Text(&results).to_string().trim_end())?;
+    }
+    if let Some((file, path)) = page {
+        write_page(file, &path, &*experiment, &results)?;
+    }
+    complain(&results);
+    Ok(if results.has_failed() { Exit::Failure } else { Exit::Success })
+}
+
+/// Does the run that `spec` describes, in this process, and prints what came of it.
+///
+/// # Errors
+/// See [`run_cell`].
+pub fn run_one(spec: &str) -> anyhow::Result<Exit> {
+    print(&serde_json::to_string(&run_cell(spec)?)?)?;
+    Ok(Exit::Success)
+}
+
+/// Says on standard error what failed, also where standard output is for programs.
+fn complain(results: &Results) {
+    for missing in &results.missing {
+        if missing.is_failure {
+            eprintln!("sakia: {}: {}", missing.variant, missing.reason);
+        }
+    }
+    for mismatch in &results.mismatches {
+        eprintln!("sakia: wrong result: {mismatch}");
+    }
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}").and_then(|()| out.flush()).context("standard output")
+}
+
+fn create(path: &Path) -> anyhow::Result<File> {
+    File::create(path).with_context(|| format!("cannot create {}", path.display()))
+}
+
+fn write_page(
+    mut file: File,
+    path: &Path,
+    experiment: &dyn Experiment,
+    results: &Results,
+) -> anyhow::Result<()> {
+    let page = report::html(results, &experiment.plots(results))?;
+    let written = file.write_all(page.as_bytes());
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// A line on standard error that says what is being done, or nothing.
+struct Progress {
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    fn new(is_enabled: bool) -> Self {
+        let style = || {
+            ProgressStyle::with_template("{wide_bar} {pos} of {len} runs, {msg}")
+                .expect("the template is well-formed")
+        };
+        let bar = || ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        Self { bar: is_enabled.then(|| bar().with_style(style())) }
+    }
+
+    /// Draws between runs only: drawing would be noise to them.
+    fn show(&self, event: &Event<'_>) {
+        let Some(bar) = &self.bar else { return };
+        match event {
+            Event::Prepare { point } => bar.set_message(format!("making {point}")),
+            Event::Begin { point, variant, done, total } => {
+                bar.set_length(*total as u64);
+                bar.set_position(*done as u64);
+                bar.set_message(format!("{variant}, {point}"));
+                bar.tick();
+            }
+            Event::Done(_) => {}
+        }
+    }
+
+    fn clear(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

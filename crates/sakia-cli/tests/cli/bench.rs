@@ -1,0 +1,168 @@
+//! `sakia bench`, with little to do.
+
+use std::fs;
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+
+use crate::refused_ring::deny;
+use crate::support::{Ended, TempDir, await_that, needs_ring, run, sakia, wait};
+
+/// Runs `sakia bench file-sum` in a directory, with further arguments.
+fn file_sum(directory: &TempDir, args: &[&str]) -> Ended {
+    run(sakia(["bench", "file-sum", "--runs", "2", "--dir"]).arg(directory.path()).args(args))
+}
+
+fn lines(ended: &Ended) -> Vec<Value> {
+    ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn every_variant_is_measured_and_all_sums_are_equal() {
+    needs_ring!();
+    let directory = TempDir::new();
+    let ended = file_sum(&directory, &["--json", "--size", "1M,64K", "--offload"]);
+    ended.assert_quiet_success();
+    let lines = lines(&ended);
+    let of = |kind: &str| lines.iter().filter(|line| line["type"] == kind).collect::<Vec<_>>();
+    let variants = ["uring", "ring", "poll", "pool", "blocking", "offload"];
+
+    assert_eq!(lines[0]["type"], "machine");
+    for name in ["cpu", "kernel", "architecture", "directory", "file_system"] {
+        assert!(lines[0][name].is_string(), "{name}");
+    }
+
+    let runs = of("run");
+    assert_eq!(runs.len(), 2 * 2 * variants.len());
+    for size in [65536, 1 << 20] {
+        let sums = runs.iter().filter(|run| run["params"]["size_bytes"] == size);
+        let mut sums: Vec<_> = sums.map(|run| run["sum"].as_u64().unwrap()).collect();
+        sums.dedup();
+        assert_eq!(sums.len(), 1, "{sums:?}");
+    }
+    for name in ["process_wall_ns", "process_cpu_ns", "round"] {
+        assert!(runs.iter().all(|run| run[name].is_u64()), "{name}");
+    }
+    assert!(runs.iter().all(|run| run["foreign_cores"].is_f64() && run["noisy"].is_boolean()));
+
+    let results = of("result");
+    assert_eq!(results.len(), 2 * variants.len());
+    for (result, variant) in results.iter().zip(variants) {
+        assert_eq!(
+            (&result["experiment"], &result["variant"]),
+            (&"file-sum".into(), &variant.into())
+        );
+        assert_eq!(result["params"]["size_bytes"], 65536);
+        assert_eq!((&result["params"]["block_bytes"], &result["runs"]), (&32768.into(), &2.into()));
+        for name in ["wall_ns", "cpu_ns"] {
+            for value in ["median", "min", "max"] {
+                assert!(result[name][value].is_u64(), "{name} {value}");
+            }
+        }
+        for name in [
+            "voluntary_switches",
+            "involuntary_switches",
+            "threads_max",
+            "peak_rss_bytes",
+            "ops_per_s",
+            "bytes_per_s",
+        ] {
+            assert!(result[name].is_u64(), "{name}");
+        }
+        assert!(result["counters"]["reads"].as_u64().unwrap() >= 2);
+    }
+
+    let summary = lines.last().unwrap();
+    assert_eq!((&summary["type"], of("summary").len()), (&"summary".into(), 1));
+    let ratios = summary["ratios"].as_array().unwrap();
+    assert_eq!(ratios.len(), 2 * (5 + 4));
+    assert_eq!(ratios[0]["of"], "uring/pool");
+    assert!(ratios.iter().all(|ratio| ratio["wall"].is_f64() && ratio["cpu"].is_f64()));
+    assert!(fs::read_dir(directory.path()).unwrap().next().is_none(), "the files are removed");
+}
+
+#[test]
+fn report_has_the_three_plots_inside() {
+    let directory = TempDir::new();
+    let report = directory.path().join("report.html");
+    let args = ["--size", "64K", "--variants", "poll,pool,blocking", "--cold", "--report"];
+    let ended = file_sum(&directory, &[&args[..], &[report.to_str().unwrap()]].concat());
+    ended.assert_quiet_success();
+    let page = fs::read_to_string(report).unwrap();
+    assert_eq!(page.matches("<svg ").count(), 3);
+    for text in ["Wall time against size", "relative to pool", "Context switches against size"] {
+        assert!(page.contains(text), "{text}");
+    }
+    for external in ["<script", "<link", "src=", "href="] {
+        assert!(!page.contains(external), "{external}");
+    }
+    for text in ["page cache cold", "64 KiB on this machine:", "is fastest: ", "poll/blocking"] {
+        assert!(ended.stdout.contains(text), "{text}: {}", ended.stdout);
+    }
+}
+
+/// What is missing, and what has a result, with `--json` when a system call fails.
+fn without(call: libc::c_long, errno: i32) -> (Ended, Vec<Value>, Vec<String>) {
+    let directory = TempDir::new();
+    let mut command = sakia(["bench", "file-sum", "--runs", "1", "--size", "64K", "--json"]);
+    command.args(["--variants", "uring,poll,blocking", "--dir"]).arg(directory.path());
+    let ended = run(deny(&mut command, call, errno));
+    let lines = lines(&ended);
+    let of = |kind: &'static str| lines.iter().filter(move |line| line["type"] == kind);
+    let results = of("result").map(|line| line["variant"].as_str().unwrap().to_owned()).collect();
+    let missing = of("missing").cloned().collect();
+    (ended, missing, results)
+}
+
+#[test]
+fn variant_that_fails_is_reported_and_the_others_are_measured() {
+    needs_ring!();
+    let (ended, missing, results) = without(libc::SYS_epoll_create1, libc::EMFILE);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.starts_with("sakia: poll: exit status: 1: "), "{ended:?}");
+    assert!(ended.stderr.contains("(os error 24)"), "{ended:?}");
+    assert_eq!(missing[0]["variant"], "poll");
+    assert_eq!(results, ["uring", "blocking"]);
+}
+
+#[test]
+fn ring_that_is_refused_is_no_failure() {
+    let (ended, missing, results) = without(libc::SYS_io_uring_setup, libc::EPERM);
+    ended.assert_quiet_success();
+    assert_eq!((missing.len(), &missing[0]["variant"]), (1, &"uring".into()));
+    assert!(missing[0]["reason"].as_str().unwrap().contains("io_uring_setup"), "{missing:?}");
+    assert_eq!(results, ["poll", "blocking"]);
+}
+
+#[test]
+fn directory_that_is_missing_is_named() {
+    let directory = TempDir::new();
+    let missing = directory.path().join("missing");
+    let ended = run(sakia(["bench", "file-sum", "--quick", "--dir"]).arg(&missing));
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.stderr.contains(missing.to_str().unwrap()), "{ended:?}");
+}
+
+#[test]
+fn subcommand_of_a_run_is_hidden_and_answers_a_line() {
+    let help = run(&mut sakia(["--help"]));
+    assert!(help.stdout.contains("bench") && !help.stdout.contains("bench-cell"), "{help:?}");
+    let ended = run(&mut sakia(["bench-cell", "{}"]));
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
+}
+
+#[test]
+fn signal_ends_it_and_leaves_no_files() {
+    let directory = TempDir::new();
+    let mut command = sakia(["bench", "file-sum", "--runs", "1000", "--variants", "blocking"]);
+    command.args(["--size", "64K", "--dir"]).arg(directory.path());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let has_files = || fs::read_dir(directory.path()).unwrap().next().is_some();
+    await_that("the files are made", has_files);
+    let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    let ended = wait(child);
+    assert_eq!((ended.code, ended.stdout.as_str()), (None, ""), "{ended:?}");
+    assert!(!has_files(), "the files are removed");
+}

@@ -1,0 +1,127 @@
+//! A runtime in somebody else's loop, which polls its descriptor.
+
+use std::cell::Cell;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sakia::io::PipeReader;
+use sakia::{Runtime, yield_now};
+
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The loop.
+struct Foreign {
+    runtime: Runtime,
+    pollable: OwnedFd,
+}
+
+impl Foreign {
+    fn new() -> Self {
+        let runtime = Runtime::new().unwrap();
+        let pollable = runtime.pollable().unwrap();
+        Self { runtime, pollable }
+    }
+
+    fn is_readable(&self, patience: Duration) -> bool {
+        let mut fds = [PollFd::new(&self.pollable, PollFlags::IN)];
+        let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: 0 };
+        poll(&mut fds, Some(&timeout)).unwrap() == 1
+    }
+
+    /// Runs what there is to run.
+    fn turn(&self) {
+        while self.runtime.run_once(Duration::ZERO).unwrap() {}
+    }
+
+    /// Turns until the descriptor says that there is nothing. It may say once that there is something
+    /// which the last turn has taken already.
+    fn settle(&self) {
+        for _ in 0..10 {
+            self.turn();
+            if !self.is_readable(Duration::ZERO) {
+                return;
+            }
+        }
+        panic!("readable all the time, for nothing");
+    }
+
+    /// Turns whenever the descriptor says so, until `is_done`.
+    fn run_until(&self, mut is_done: impl FnMut() -> bool) {
+        while !is_done() {
+            assert!(self.is_readable(PATIENCE), "nobody told the loop");
+            self.turn();
+        }
+    }
+}
+
+/// A reader that gets a byte in each of so many reads, and the number that it got.
+fn count_bytes(foreign: &Foreign, reader: io::PipeReader, bytes: usize) -> Rc<Cell<usize>> {
+    let got = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&got);
+    let task = foreign.runtime.spawn(async move {
+        // Begins to read in a later poll than its first.
+        yield_now().await;
+        let mut reader = PipeReader::from_fd(reader.into());
+        for _ in 0..bytes {
+            let (result, _) = reader.read(vec![0; 1]).await;
+            assert_eq!(result.unwrap(), 1);
+            counted.set(counted.get() + 1);
+        }
+    });
+    task.detach();
+    got
+}
+
+#[test]
+fn what_comes_is_told_and_then_no_more() {
+    const ROUNDS: usize = 100;
+    let foreign = Foreign::new();
+    let (reader, mut writer) = io::pipe().unwrap();
+    let got = count_bytes(&foreign, reader, ROUNDS);
+    for round in 1..=ROUNDS {
+        foreign.settle();
+        writer.write_all(b"x").unwrap();
+        foreign.run_until(|| got.get() == round);
+    }
+    foreign.settle();
+}
+
+#[test]
+fn what_other_threads_wake_is_told() {
+    let foreign = Foreign::new();
+    let (sender, receiver) = async_channel::bounded(1);
+    let got = Rc::new(Cell::new(0));
+    let last = Rc::clone(&got);
+    let task = foreign.runtime.spawn(async move {
+        while let Ok(number) = receiver.recv().await {
+            last.set(number);
+        }
+    });
+    for number in 1..=100 {
+        foreign.settle();
+        let sender = sender.clone();
+        let thread = thread::spawn(move || sender.send_blocking(number).unwrap());
+        foreign.run_until(|| got.get() == number);
+        thread.join().unwrap();
+    }
+    drop(sender);
+    foreign.run_until(|| task.is_finished());
+}
+
+#[test]
+fn what_a_turn_starts_is_not_kept_back() {
+    let foreign = Foreign::new();
+    for _ in 0..10 {
+        foreign.settle();
+        let (reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(b"x").unwrap();
+        let got = count_bytes(&foreign, reader, 1);
+        foreign.turn();
+        foreign.run_until(|| got.get() == 1);
+    }
+}

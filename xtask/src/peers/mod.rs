@@ -1,0 +1,145 @@
+//! `cargo xtask peers`: the same experiments on Sakia and on other runtimes.
+//!
+//! The programs are in `bench/peers`, a workspace of its own. Each measures its operations itself and
+//! prints a line of JSON. Their runs alternate, so that what else happens on the machine meets all of
+//! them. A runtime that does not build or run has its reason in its row.
+
+mod files;
+mod report;
+mod stats;
+mod tasks;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, bail, ensure};
+use clap::Subcommand;
+use serde::Deserialize;
+
+/// What can be compared.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Experiment {
+    /// Count instructions of yielding and of starting tasks whose value is awaited (needs valgrind)
+    Tasks {
+        /// Print one JSON object per line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Time reads and writes of files, and tasks, with the processor time they take
+    Files(files::Options),
+}
+
+/// Runs an experiment on all programs and prints a table per operation.
+pub(crate) fn run(root: &Path, experiment: &Experiment) -> anyhow::Result<ExitCode> {
+    let folder = root.join("bench/peers");
+    match experiment {
+        Experiment::Tasks { json } => tasks::run(&folder, *json),
+        Experiment::Files(options) => files::run(&folder, options),
+    }
+}
+
+/// What a program says of a run. Times are of the measured section only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+struct Run {
+    ops: u64,
+    /// The same for all programs that did the same.
+    check: u64,
+    wall_ns: u64,
+    /// Processor time of the whole process, the kernel's workers for it included.
+    cpu_ns: u64,
+    voluntary_switches: u64,
+    involuntary_switches: u64,
+    /// Processor time of everything else on the machine.
+    foreign_ns: u64,
+    /// Time that the machine was ready to run but its host did not let it.
+    steal_ns: u64,
+}
+
+/// How a program is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Build {
+    package: &'static str,
+    profile: &'static str,
+    features: &'static [&'static str],
+    /// Compiler flags, which need a target directory of their own.
+    flags: Option<&'static str>,
+}
+
+impl Build {
+    const fn new(package: &'static str, profile: &'static str) -> Self {
+        Self { package, profile, features: &[], flags: None }
+    }
+
+    /// Builds it; the others do not depend on its success.
+    fn run(&self, folder: &Path) -> anyhow::Result<PathBuf> {
+        let mut command = Command::new(env!("CARGO"));
+        command.current_dir(folder).args(["build", "--locked", "--package", self.package]);
+        command.args(["--profile", self.profile, "--message-format", "json-render-diagnostics"]);
+        if !self.features.is_empty() {
+            command.arg("--features").arg(self.features.join(","));
+        }
+        if let Some(flags) = self.flags {
+            let target = target_folder(folder).join("flags");
+            command.env("RUSTFLAGS", flags).arg("--target-dir").arg(target);
+        }
+        let output = command.stderr(Stdio::inherit()).output().context("run cargo build")?;
+        ensure!(output.status.success(), "does not build");
+        let messages = String::from_utf8_lossy(&output.stdout);
+        let executable = messages
+            .lines()
+            .filter_map(|line| line.split_once(r#""executable":""#))
+            .filter_map(|(_, rest)| rest.split_once('"'))
+            .map(|(path, _)| PathBuf::from(path))
+            .find(|path| path.ends_with(self.package));
+        executable.context("cargo names no executable")
+    }
+}
+
+/// Where Cargo puts what it builds of the workspace in `folder`.
+fn target_folder(folder: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| folder.join("target"), PathBuf::from)
+}
+
+/// The program, or why there is none.
+fn started(program: &anyhow::Result<PathBuf>) -> anyhow::Result<&Path> {
+    program.as_deref().map_err(|error| anyhow::anyhow!("{error:#}"))
+}
+
+/// Runs a program and reads the line it prints.
+fn run_program(command: &mut Command) -> anyhow::Result<Run> {
+    let printed = output(command)?;
+    serde_json::from_str(printed.trim_end()).context("no result")
+}
+
+/// Runs a program and answers what it prints.
+fn output(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.output().with_context(|| format!("run {command:?}"))?;
+    if !output.status.success() {
+        let report = String::from_utf8_lossy(&output.stderr);
+        // A panic's message is in its second line; a reason is the only one.
+        let reason = report.lines().take(2).collect::<Vec<_>>().join(" ");
+        bail!("{}: {}", output.status, reason.trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_prints_is_read() {
+        let line = r#"{"ops":1,"check":2,"wall_ns":3,"cpu_ns":4,"voluntary_switches":5,
+            "involuntary_switches":6,"foreign_ns":7,"steal_ns":8}"#;
+        let run: Run = serde_json::from_str(line).unwrap();
+        assert_eq!((run.ops, run.check, run.steal_ns), (1, 2, 8));
+    }
+
+    #[test]
+    fn why_a_program_failed_is_told() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo 'ring: not permitted' >&2; exit 1"]);
+        let error = run_program(&mut command).unwrap_err().to_string();
+        assert!(error.ends_with("1: ring: not permitted"), "{error}");
+    }
+}

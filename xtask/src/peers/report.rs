@@ -1,0 +1,370 @@
+//! What is printed of the runs: a table per cell, or JSON Lines.
+
+use std::fmt::{self, Write as _};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::stats::{Ratio, Spread};
+use super::{Run, output};
+
+/// Peers that the others are compared with.
+const BASES: [&str; 2] = ["std", "sakia"];
+
+/// A run with more of either than this is noisy: cores that others used, cores that the host took.
+const FOREIGN_CORES_MAX: f64 = 0.15;
+const STEAL_CORES_MAX: f64 = 0.05;
+
+/// What there is to say of one experiment.
+pub(super) struct Cell {
+    name: &'static str,
+    title: &'static str,
+    rows: Vec<Row>,
+}
+
+/// One peer's runs, in the order of the rounds, or why there are none.
+pub(super) struct Row {
+    pub(super) peer: &'static str,
+    pub(super) runs: anyhow::Result<Vec<Run>>,
+}
+
+impl Cell {
+    /// Refuses the rows of peers that did not do what most did.
+    pub(super) fn new(name: &'static str, title: &'static str, mut rows: Vec<Row>) -> Self {
+        let done = |run: &Run| (run.ops, run.check);
+        let all: Vec<(u64, u64)> =
+            rows.iter().filter_map(|row| row.runs.as_ref().ok()).flatten().map(done).collect();
+        let count = |work: &(u64, u64)| all.iter().filter(|other| *other == work).count();
+        if let Some(&expected) = all.iter().max_by_key(|work| count(work)) {
+            for row in &mut rows {
+                let differs =
+                    |runs: &Vec<Run>| runs.iter().map(done).find(|work| *work != expected);
+                if let Some((ops, check)) = row.runs.as_ref().ok().and_then(differs) {
+                    let (ops_expected, check_expected) = expected;
+                    row.runs = Err(anyhow::anyhow!(
+                        "did other work: {ops} operations with check {check:x}, not {ops_expected} \
+                         with {check_expected:x}"
+                    ));
+                }
+            }
+        }
+        Self { name, title, rows }
+    }
+
+    fn runs_of(&self, peer: &str) -> Option<&[Run]> {
+        let row = self.rows.iter().find(|row| row.peer == peer)?;
+        row.runs.as_deref().ok()
+    }
+
+    /// The ratio of one peer's values to another's, round by round.
+    fn ratio(&self, of: &[Run], to: &str, value: fn(&Run) -> u64) -> Option<Ratio> {
+        let base = self.runs_of(to)?;
+        Ratio::of(of.iter().zip(base).map(|(run, base)| (value(run) as f64, value(base) as f64)))
+    }
+
+    /// Rows with runs by processor time, least first, then those without.
+    fn sorted(&self) -> Vec<&Row> {
+        let mut rows: Vec<&Row> = self.rows.iter().collect();
+        let cpu = |row: &Row| {
+            let runs = row.runs.as_deref().unwrap_or_default();
+            spread(runs, cpu_us).map_or(f64::INFINITY, |spread| spread.median)
+        };
+        rows.sort_by(|one, other| cpu(one).total_cmp(&cpu(other)));
+        rows
+    }
+}
+
+/// The machine, and what holds for all cells.
+pub(super) struct Title {
+    kernel: String,
+    processor: String,
+    processors: usize,
+    dir: String,
+    file_system: String,
+    runs: usize,
+}
+
+impl Title {
+    pub(super) fn of_machine(dir: &Path, runs: usize) -> Self {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        let cpuinfo = read("/proc/cpuinfo");
+        let model =
+            cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        // A head and a name, which tells ext4 from ext3; what `statfs` answers does not.
+        let df = output(Command::new("df").arg("--output=fstype").arg(dir)).unwrap_or_default();
+        Self {
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            processor: model.map_or("unknown", |(_, model)| model).to_owned(),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            dir: dir.display().to_string(),
+            file_system: df.lines().nth(1).unwrap_or("unknown").to_owned(),
+            runs,
+        }
+    }
+}
+
+impl fmt::Display for Title {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kernel, processor, processors, dir, file_system, runs } = self;
+        writeln!(f, "{processors} x {processor}, Linux {kernel}; {dir} on {file_system}")?;
+        writeln!(
+            f,
+            "{runs} rounds; medians with min..max; ratios of times, taken within rounds, less"
+        )?;
+        writeln!(
+            f,
+            "is better, with 95 % intervals of their medians (all that was seen, if fewer"
+        )?;
+        writeln!(
+            f,
+            "than 6 rounds); noisy: others used more than {FOREIGN_CORES_MAX} cores, or the"
+        )?;
+        writeln!(f, "host took more than {STEAL_CORES_MAX}")
+    }
+}
+
+const HEADS: [&str; 10] = [
+    "peer",
+    "k ops/s",
+    "min..max",
+    "CPU us/op",
+    "min..max",
+    "switches/op",
+    "wall/std",
+    "cpu/std",
+    "wall/sakia",
+    "cpu/sakia",
+];
+
+/// The table of a cell, aligned, as Markdown.
+pub(super) fn as_tables(cell: &Cell) -> String {
+    let mut lines = vec![HEADS.map(str::to_owned).to_vec()];
+    lines[0].push("noisy".into());
+    let mut notes = Vec::new();
+    for row in cell.sorted() {
+        match &row.runs {
+            Ok(runs) if !runs.is_empty() => lines.push(columns(cell, row.peer, runs)),
+            Ok(_) => notes.push((row.peer, "no runs".to_owned())),
+            Err(error) => notes.push((row.peer, format!("{error:#}"))),
+        }
+    }
+    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..=HEADS.len()).map(width).collect();
+    let mut text = format!("\n{}: {}\n\n", cell.name, cell.title);
+    for (number, line) in lines.iter().enumerate() {
+        let cells = line.iter().zip(&widths).enumerate();
+        let cells: Vec<String> = cells
+            .map(|(column, (cell, width))| match column {
+                0 => format!("{cell:<width$}"),
+                _ => format!("{cell:>width$}"),
+            })
+            .collect();
+        writeln!(text, "| {} |", cells.join(" | ")).ok();
+        if number == 0 {
+            let rules: Vec<String> = widths
+                .iter()
+                .enumerate()
+                .map(|(column, width)| match column {
+                    0 => "-".repeat((*width).max(3)),
+                    _ => format!("{}:", "-".repeat((*width).max(3) - 1)),
+                })
+                .collect();
+            writeln!(text, "| {} |", rules.join(" | ")).ok();
+        }
+    }
+    for (peer, reason) in notes {
+        writeln!(text, "| {peer} | {reason} |{}", " |".repeat(HEADS.len() - 1)).ok();
+    }
+    text
+}
+
+fn columns(cell: &Cell, peer: &str, runs: &[Run]) -> Vec<String> {
+    let show = |spread: Option<Spread>, digits: usize| match spread {
+        Some(Spread { median, min, max }) => {
+            [format!("{median:.digits$}"), format!("{min:.digits$}..{max:.digits$}")]
+        }
+        None => ["-".into(), "-".into()],
+    };
+    let [rate, rates] = show(spread(runs, |run| rate(run) / 1000.0), 1);
+    let [cpu, cpus] = show(spread(runs, cpu_us), 3);
+    let switches =
+        spread(runs, switches).map_or("-".into(), |spread| format!("{:.3}", spread.median));
+    let mut columns = vec![peer.to_owned(), rate, rates, cpu, cpus, switches];
+    for base in BASES {
+        for value in [|run: &Run| run.wall_ns, |run: &Run| run.cpu_ns] {
+            let ratio = cell.ratio(runs, base, value).filter(|_| base != peer);
+            columns.push(ratio.map_or("-".into(), |Ratio { median, low, high, .. }| {
+                format!("{median:.2} ({low:.2}..{high:.2})")
+            }));
+        }
+    }
+    let noisy = runs.iter().filter(|run| is_noisy(run)).count();
+    columns.push(format!("{noisy}/{}", runs.len()));
+    columns
+}
+
+/// A line per row, and one with the ratios.
+pub(super) fn as_json(title: &Title, cells: &[Cell]) -> String {
+    let mut lines = vec![json!({
+        "type": "machine",
+        "experiment": "files",
+        "kernel": title.kernel,
+        "processor": title.processor,
+        "processors": title.processors,
+        "dir": title.dir,
+        "file_system": title.file_system,
+    })];
+    let mut ratios = Vec::new();
+    for cell in cells {
+        for row in cell.sorted() {
+            lines.push(result(cell, row));
+            for base in BASES.into_iter().filter(|base| *base != row.peer) {
+                let runs = row.runs.as_deref().unwrap_or_default();
+                let wall = cell.ratio(runs, base, |run| run.wall_ns);
+                let cpu = cell.ratio(runs, base, |run| run.cpu_ns);
+                if let (Some(wall), Some(cpu)) = (wall, cpu) {
+                    ratios.push(json!({
+                        "of": format!("{}/{base}", row.peer),
+                        "params": {"cell": cell.name},
+                        "wall": wall.median,
+                        "cpu": cpu.median,
+                        "ci95": interval(&wall),
+                        "ci95_cpu": interval(&cpu),
+                    }));
+                }
+            }
+        }
+    }
+    lines.push(json!({"type": "summary", "experiment": "files", "ratios": ratios}));
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// The interval, or nothing if there were too few rounds for it.
+fn interval(ratio: &Ratio) -> Value {
+    if ratio.covers_95 { json!([ratio.low, ratio.high]) } else { Value::Null }
+}
+
+fn result(cell: &Cell, row: &Row) -> Value {
+    let runs = match &row.runs {
+        Ok(runs) => runs.as_slice(),
+        Err(error) => {
+            return json!({
+                "type": "result",
+                "experiment": "files",
+                "variant": row.peer,
+                "params": {"cell": cell.name},
+                "error": format!("{error:#}"),
+            });
+        }
+    };
+    let of = |value: fn(&Run) -> f64| match spread(runs, value) {
+        Some(Spread { median, min, max }) => json!({"median": median, "min": min, "max": max}),
+        None => Value::Null,
+    };
+    let median = |value: fn(&Run) -> f64| spread(runs, value).map(|spread| spread.median);
+    json!({
+        "type": "result",
+        "experiment": "files",
+        "variant": row.peer,
+        "params": {"cell": cell.name, "ops": runs.first().map(|run| run.ops)},
+        "runs": runs.len(),
+        "wall_ns": of(|run| run.wall_ns as f64),
+        "cpu_ns": of(|run| run.cpu_ns as f64),
+        "ops_per_s": median(rate),
+        "voluntary_switches": median(|run| run.voluntary_switches as f64),
+        "involuntary_switches": median(|run| run.involuntary_switches as f64),
+        "foreign_cores": median(foreign_cores),
+        "steal_cores": median(steal_cores),
+        "noisy_runs": runs.iter().filter(|run| is_noisy(run)).count(),
+    })
+}
+
+fn spread(runs: &[Run], value: fn(&Run) -> f64) -> Option<Spread> {
+    Spread::of(runs.iter().map(value))
+}
+
+fn rate(run: &Run) -> f64 {
+    run.ops as f64 * 1e9 / run.wall_ns as f64
+}
+
+fn cpu_us(run: &Run) -> f64 {
+    run.cpu_ns as f64 / 1000.0 / run.ops as f64
+}
+
+fn switches(run: &Run) -> f64 {
+    (run.voluntary_switches + run.involuntary_switches) as f64 / run.ops as f64
+}
+
+fn foreign_cores(run: &Run) -> f64 {
+    run.foreign_ns as f64 / run.wall_ns as f64
+}
+
+fn steal_cores(run: &Run) -> f64 {
+    run.steal_ns as f64 / run.wall_ns as f64
+}
+
+fn is_noisy(run: &Run) -> bool {
+    foreign_cores(run) > FOREIGN_CORES_MAX || steal_cores(run) > STEAL_CORES_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(wall_ns: u64, check: u64) -> Run {
+        Run {
+            ops: 1000,
+            check,
+            wall_ns,
+            cpu_ns: wall_ns * 2,
+            voluntary_switches: 500,
+            involuntary_switches: 0,
+            foreign_ns: wall_ns,
+            steal_ns: 0,
+        }
+    }
+
+    fn row(peer: &'static str, runs: &[Run]) -> Row {
+        Row { peer, runs: Ok(runs.to_vec()) }
+    }
+
+    fn cell() -> Cell {
+        let slow = row("slow", &[run(3_000_000, 7), run(6_000_000, 7)]);
+        let fast = row("std", &[run(1_000_000, 7), run(2_000_000, 7)]);
+        let wrong = row("wrong", &[run(1_000, 7), run(1_000, 8)]);
+        let absent = Row { peer: "absent", runs: Err(anyhow::anyhow!("does not build")) };
+        Cell::new("cell", "title", vec![slow, wrong, absent, fast])
+    }
+
+    #[test]
+    fn rows_are_compared_round_by_round() {
+        let text = as_tables(&cell());
+        let row = |peer: &str| {
+            let mut lines = text.lines().filter(|line| line.starts_with(&format!("| {peer} ")));
+            lines.next().unwrap().to_owned()
+        };
+        assert!(row("slow").contains("3.00 (3.00..3.00) | 3.00 (3.00..3.00)"), "{text}");
+        assert!(row("slow").contains(" 0.500 |"), "{text}");
+        assert!(row("std").contains("2/2 |"), "{text}");
+        assert!(row("absent").starts_with("| absent | does not build |"), "{text}");
+        assert!(row("wrong").starts_with("| wrong | did other work: 1000 operations with check 8"));
+        assert!(text.find("| std ").unwrap() < text.find("| slow ").unwrap(), "{text}");
+    }
+
+    #[test]
+    fn lines_of_json_say_the_same() {
+        let text = as_json(&Title::of_machine(Path::new("/"), 2), &[cell()]);
+        let lines: Vec<Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines[1]["variant"], "std");
+        assert_eq!(lines[1]["wall_ns"]["max"], 2_000_000.0);
+        assert_eq!(lines[1]["noisy_runs"], 2);
+        assert_eq!(lines[4]["error"], "does not build");
+        let ratios = &lines[5]["ratios"];
+        assert_eq!(ratios[0]["of"], "slow/std");
+        assert_eq!(ratios[0]["cpu"], 3.0);
+        assert_eq!(ratios[0]["ci95"], Value::Null);
+    }
+}
