@@ -14,6 +14,7 @@ mod arena;
 mod cancel_of_each;
 mod children;
 mod counted;
+mod descriptor_lent;
 mod descriptor_reused;
 mod drop_in_every_state;
 mod endless_waiters;
