@@ -334,8 +334,9 @@ pub fn a_late_confined_descriptor_is_closed(stage: &Stage) {
     let driver = stage.driver();
     stage.create("file", b"");
     let probe = stage.open(&driver, "file", OFlags::RDONLY);
-    let raw = probe.raw();
+    let identity = stage.identify(&probe);
     wait(&driver, driver.close(probe)).unwrap();
     drop(driver.openat2(None, stage.path("file"), OpenHow::default()));
-    crate::stage::turn_until(&driver, || driver.live_operations() == 0 && !stage.is_open(raw));
+    let is_closed = || driver.live_operations() == 0 && !stage.is_open_anywhere(&identity);
+    crate::stage::turn_until(&driver, is_closed);
 }
