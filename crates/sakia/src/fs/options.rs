@@ -186,7 +186,7 @@ impl OpenOptions {
             (false, false, false) => return Err(Errno::INVAL.into()),
         };
         let makes = self.create || self.create_new;
-        if !self.write && (self.truncate || makes && !self.append)
+        if !self.write && !self.append && (self.truncate || makes)
             || self.append && self.truncate && !self.create_new
         {
             return Err(Errno::INVAL.into());
