@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -201,7 +202,7 @@ impl Blocks for Offloaded {
         &mut self,
         cx: &mut Context<'_>,
         spent: &mut Option<Block>,
-    ) -> Poll<io::Result<Option<(Block, usize)>>> {
+    ) -> Poll<io::Result<Option<(Block, Range<usize>)>>> {
         let is_turn_over = self.taken >= TURN_BLOCKS;
         let mut state = self.shared.lock();
         state.empty.extend(spent.take());
@@ -239,7 +240,7 @@ impl Blocks for Offloaded {
                 self.shared.lock().empty.push(block);
                 Poll::Ready(Ok(None))
             }
-            (block, count) => Poll::Ready(Ok(Some((block, count)))),
+            (block, count) => Poll::Ready(Ok(Some((block, 0..count)))),
         }
     }
 }

@@ -100,7 +100,7 @@ impl<F: AsyncReadAt> Reader<Positional<F>> {
     /// depth of 1 nothing is read before it is asked for. Blocks are delivered in order. A file that
     /// shrinks meanwhile ends early.
     ///
-    /// With `O_DIRECT`, `block_bytes` has to be a multiple of the file's alignment.
+    /// For a file opened with `O_DIRECT`, `block_bytes` is rounded up to a multiple of its alignment.
     pub fn with_depth(file: F, block_bytes: usize, depth: usize) -> Self {
         Self::from_source(Positional::new(file, block_bytes, depth))
     }
@@ -237,8 +237,8 @@ impl<S: Source> Reader<S> {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         debug_assert!(self.range.is_empty(), "the block before is used up");
         let next = ready!(self.source.poll_block(cx, &mut self.block))?;
-        let Some((block, count)) = next else { return Poll::Ready(Ok(false)) };
-        (self.block, self.range) = (Some(block), 0..count);
+        let Some((block, range)) = next else { return Poll::Ready(Ok(false)) };
+        (self.block, self.range) = (Some(block), range);
         Poll::Ready(Ok(true))
     }
 

@@ -70,6 +70,13 @@ pub trait AsyncReadAt {
     /// Resolves to the number of bytes read and the buffer; 0 means the end, or an empty buffer. Fewer
     /// bytes than asked do not mean the end.
     fn start_read_at<T: IoBufMut>(&self, buf: T, offset: u64) -> Self::ReadAt<T>;
+
+    /// What offsets and lengths of reads must be a multiple of, as with `O_DIRECT`. Such a read brings a
+    /// number of bytes off that only at the end; a [`Reader`](super::Reader) goes on from the multiple
+    /// before.
+    fn read_alignment(&self) -> usize {
+        1
+    }
 }
 
 /// What is written in order: pipes, standard output, sockets, and what is built on them.
@@ -183,6 +190,10 @@ macro_rules! shared {
             fn start_read_at<T: IoBufMut>(&self, buf: T, offset: u64) -> Self::ReadAt<T> {
                 F::start_read_at(self, buf, offset)
             }
+
+            fn read_alignment(&self) -> usize {
+                F::read_alignment(self)
+            }
         }
 
         /// Closing it leaves the object to those who share it.
@@ -219,22 +230,22 @@ pub trait Source: private::Blocks {}
 impl<S: private::Blocks> Source for S {}
 
 pub(crate) mod private {
-    use super::{Block, Context, Poll, io};
+    use super::{Block, Context, Poll, Range, io};
 
     /// A sequence of blocks.
     pub trait Blocks {
         /// Bytes of a block.
         fn block_bytes(&self) -> usize;
 
-        /// Takes back the block given out last, and gives the next with the number of its bytes, at
-        /// least one; `None` at the end. Asked again after the end or an error, it tries to go on.
+        /// Takes back the block given out last, and gives the next with its bytes, at least one; `None`
+        /// at the end. Asked again after the end or an error, it tries to go on.
         ///
         /// When it waits, it has taken `spent`.
         fn poll_block(
             &mut self,
             cx: &mut Context<'_>,
             spent: &mut Option<Block>,
-        ) -> Poll<io::Result<Option<(Block, usize)>>>;
+        ) -> Poll<io::Result<Option<(Block, Range<usize>)>>>;
     }
 }
 
@@ -322,7 +333,7 @@ impl<R> private::Blocks for Streamed<R> {
         &mut self,
         cx: &mut Context<'_>,
         spent: &mut Option<Block>,
-    ) -> Poll<io::Result<Option<(Block, usize)>>> {
+    ) -> Poll<io::Result<Option<(Block, Range<usize>)>>> {
         if let Some(block) = spent.take() {
             self.spare = Some(block);
         }
@@ -345,7 +356,7 @@ impl<R> private::Blocks for Streamed<R> {
             let (len, block) = (slice.bytes_len(), slice.into_inner());
             match result {
                 Ok(count) if count > 0 => {
-                    return Poll::Ready(Ok(Some((block, count.min(len)))));
+                    return Poll::Ready(Ok(Some((block, 0..count.min(len)))));
                 }
                 Ok(_) => {
                     self.spare = Some(block);
@@ -378,6 +389,8 @@ impl<R> fmt::Debug for Streamed<R> {
 pub struct Positional<F: AsyncReadAt> {
     file: F,
     block_bytes: usize,
+    /// See [`AsyncReadAt::read_alignment`].
+    alignment: usize,
     depth: usize,
     /// Not in use. At most `depth`.
     spare: Vec<Block>,
@@ -394,16 +407,22 @@ pub struct Positional<F: AsyncReadAt> {
 /// A read ahead.
 struct Ahead<F: AsyncReadAt> {
     read: F::ReadAt<Slice<Block>>,
+    /// The first byte wanted.
     offset: u64,
-    len: usize,
+    /// Where it comes to lie in the block: what is before was delivered already.
+    begin: usize,
+    /// Where the read ends in the block.
+    end: usize,
 }
 
 impl<F: AsyncReadAt> Positional<F> {
     pub(crate) fn new(file: F, block_bytes: usize, depth: usize) -> Self {
         let depth = depth.max(1);
+        let alignment = file.read_alignment().max(1);
         Self {
             file,
-            block_bytes: block_bytes.max(1),
+            block_bytes: block_bytes.max(1).next_multiple_of(alignment),
+            alignment,
             depth,
             spare: Vec::with_capacity(depth),
             queue: VecDeque::with_capacity(depth + 1),
@@ -430,19 +449,22 @@ impl<F: AsyncReadAt> Positional<F> {
     /// Begins the reads for which there is room.
     fn read_ahead(&mut self) {
         if let Some(gap) = self.gap.take() {
-            let len = (gap.end - gap.start) as usize; // no more than a block
-            let read = self.start(gap.start, len);
+            let read = self.start(gap);
             self.queue.push_front(read);
         }
         let depth = if self.is_ended { 1 } else { self.depth };
         while self.queue.len() < depth {
             // No file is that long: there, 0 bytes tell the end.
-            let left = u64::MAX - self.next;
-            let len = self.block_bytes.min(usize::try_from(left).unwrap_or(usize::MAX));
-            let read = self.start(self.next, len);
-            self.next += len as u64;
+            let end = self.block_begin(self.next).saturating_add(self.block_bytes as u64);
+            let read = self.start(self.next..end);
+            self.next = end;
             self.queue.push_back(read);
         }
+    }
+
+    /// Where a read begins that is to bring byte `offset`.
+    fn block_begin(&self, offset: u64) -> u64 {
+        offset - offset % self.alignment as u64
     }
 
     /// The bytes `from..to` are missing before what was read ahead.
@@ -454,10 +476,14 @@ impl<F: AsyncReadAt> Positional<F> {
         }
     }
 
-    fn start(&mut self, offset: u64, len: usize) -> Ahead<F> {
+    /// Begins to read bytes that are in one block.
+    fn start(&mut self, bytes: Range<u64>) -> Ahead<F> {
+        let from = self.block_begin(bytes.start);
+        // No more than a block has.
+        let (begin, end) = ((bytes.start - from) as usize, (bytes.end - from) as usize);
         let block = self.spare.pop().unwrap_or_else(|| Block::zeroed(self.block_bytes));
-        let read = self.file.start_read_at(block.slice(..len), offset);
-        Ahead { read, offset, len }
+        let read = self.file.start_read_at(block.slice(..end), from);
+        Ahead { read, offset: bytes.start, begin, end }
     }
 }
 
@@ -470,32 +496,33 @@ impl<F: AsyncReadAt> private::Blocks for Positional<F> {
         &mut self,
         cx: &mut Context<'_>,
         spent: &mut Option<Block>,
-    ) -> Poll<io::Result<Option<(Block, usize)>>> {
+    ) -> Poll<io::Result<Option<(Block, Range<usize>)>>> {
         self.spare.extend(spent.take());
         loop {
             self.read_ahead();
             let ahead = self.queue.front_mut().expect("at least one read is in flight");
-            let (offset, len) = (ahead.offset, ahead.len);
+            let (offset, begin, end) = (ahead.offset, ahead.begin, ahead.end);
             let Poll::Ready((result, slice)) = Pin::new(&mut ahead.read).poll(cx) else {
                 return Poll::Pending;
             };
             self.queue.pop_front();
             let block = slice.into_inner();
+            let after = offset + (end - begin) as u64;
             match result {
-                Ok(0) => {
+                Ok(count) if count > begin => {
+                    let count = count.min(end);
+                    self.go_on(offset + (count - begin) as u64, after);
+                    self.is_ended = false;
+                    return Poll::Ready(Ok(Some((block, begin..count))));
+                }
+                Ok(_) => {
                     self.seek(offset);
                     self.is_ended = true;
                     self.spare.push(block);
                     return Poll::Ready(Ok(None));
                 }
-                Ok(count) => {
-                    let count = count.min(len);
-                    self.go_on(offset + count as u64, offset + len as u64);
-                    self.is_ended = false;
-                    return Poll::Ready(Ok(Some((block, count))));
-                }
                 Err(error) => {
-                    self.go_on(offset, offset + len as u64);
+                    self.go_on(offset, after);
                     self.spare.push(block);
                     if error.kind() != io::ErrorKind::Interrupted {
                         return Poll::Ready(Err(error));

@@ -7,10 +7,13 @@
 
 mod blocking;
 mod budget;
+mod copies;
 mod counted;
 mod macros;
+mod mocks;
 mod pipes;
 mod processes;
+mod readers;
 mod readiness;
 mod refused;
 mod shutdown;
@@ -19,3 +22,4 @@ mod structured;
 mod tasks;
 mod teardown;
 mod time;
+mod writers;
