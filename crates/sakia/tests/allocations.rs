@@ -12,11 +12,11 @@ use std::io;
 use std::path::Path;
 use std::rc::Rc;
 
+use sakia::block_on;
 use sakia::io::{
     AsyncRead, AsyncReadAt, AsyncWrite, AsyncWriteAt, BufResult, IoBuf, IoBufMut, Level, Reader,
     Source, Writer, copy, pipe,
 };
-use sakia::{Runtime, block_on};
 use sakia_testkit::alloc_count::{CountingAllocator, Counts, measure, thread_counts};
 
 #[global_allocator]
@@ -185,13 +185,7 @@ fn copying() {
 
 #[test]
 fn a_pipe() {
-    let runtime = Runtime::new().unwrap();
-    if runtime.choice().name() != "uring" {
-        // Its lanes of threads queue what they do.
-        eprintln!("SKIP a pipe without allocations: not on a ring");
-        return;
-    }
-    runtime.block_on(async {
+    block_on(async {
         let (reader, writer) = pipe().unwrap();
         let mut reader = Reader::with_block_bytes(reader, BLOCK_BYTES);
         let mut writer = Writer::new(writer).block_bytes(BLOCK_BYTES);
