@@ -2,6 +2,8 @@
 
 use sakia_ring::Opcode;
 
+use crate::private;
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Totals since the driver was made. Each costs one addition where it is counted.
@@ -102,7 +104,7 @@ impl KindCounters {
 }
 
 macro_rules! op_kinds {
-    ($($(#[$doc:meta])* $kind:ident $name:literal: $($opcode:ident)*;)*) => {
+    ($($(#[$doc:meta])* $kind:ident $name:literal: $($opcode:ident)* $(+ $($own:ident)*)?;)*) => {
         /// A kind of operation, for counting.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
@@ -127,6 +129,7 @@ macro_rules! op_kinds {
             const BY_OPCODE: [Self; 256] = {
                 let mut table = [Self::Other; 256];
                 $($(table[Opcode::$opcode.0 as usize] = Self::$kind;)*)*
+                $($($(table[private::$own.0 as usize] = Self::$kind;)*)?)*
                 table
             };
         }
@@ -141,13 +144,38 @@ op_kinds! {
     /// Writes of every form.
     Write "write": WRITE WRITEV WRITE_FIXED;
     /// Opening.
-    Open "open": OPENAT;
+    Open "open": OPENAT OPENAT2;
     /// Closing.
     Close "close": CLOSE;
-    /// Asking about a file.
-    Statx "statx": STATX;
-    /// Making durable.
-    Fsync "fsync": FSYNC;
+    /// Asking about a file, or about a file system.
+    Statx "statx": STATX + STATFS;
+    /// Making a file or a file system durable.
+    Fsync "fsync": FSYNC + SYNCFS;
+    /// Making a directory.
+    Mkdir "mkdir": MKDIRAT;
+    /// Removing a name.
+    Unlink "unlink": UNLINKAT;
+    /// Moving a name.
+    Rename "rename": RENAMEAT;
+    /// Making a link of either sort.
+    Link "link": LINKAT SYMLINKAT;
+    /// Asking where a symbolic link points to.
+    Readlink "readlink": + READLINK;
+    /// Allocating and freeing room within a file.
+    Allocate "allocate": FALLOCATE;
+    /// Changing the length of a file.
+    Truncate "truncate": FTRUNCATE;
+    /// Telling how a file will be used.
+    Advise "advise": FADVISE;
+    /// Listing a directory.
+    List "list": + GETDENTS;
+    /// Copying within the kernel.
+    Copy "copy": + COPY_FILE_RANGE;
+    /// Permissions, owners, times, and extended attributes.
+    Attribute "attribute": FGETXATTR FSETXATTR
+        + CHMOD CHOWN UTIMENS FLISTXATTR FREMOVEXATTR;
+    /// Locking a file, and unlocking.
+    Lock "lock": + FLOCK;
     /// Waiting for readiness.
     Poll "poll": POLL_ADD;
     /// Requests to cancel.

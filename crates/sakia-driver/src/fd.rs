@@ -106,9 +106,16 @@ impl Fd {
         Ok(unsafe { OwnedFd::from_raw_fd(inner.raw) })
     }
 
+    /// Whether the number means something to the simulated kernel only.
+    pub fn is_simulated(&self) -> bool {
+        !self.inner.owner.is_of_this_process()
+    }
+
     fn assert_is_of_this_process(&self) {
-        let is_ours = self.inner.owner.is_of_this_process();
-        assert!(is_ours, "{self:?} is the simulated kernel's, and means nothing to the process");
+        assert!(
+            !self.is_simulated(),
+            "{self:?} is the simulated kernel's, and means nothing to the process"
+        );
     }
 
     /// Whether `Handle::close` was called on a clone.

@@ -52,6 +52,7 @@ mod handle;
 mod key;
 mod op;
 mod ops;
+mod private;
 pub mod sim;
 mod slab;
 mod uring;
@@ -70,8 +71,11 @@ pub use handle::Handle;
 pub use key::Key;
 pub use op::{Class, Completion, Op, Operation};
 pub use ops::{
-    Close, Fsync, Nop, Open, Poll, PollEvents, Read, ReadFixed, ReadVectored, Statx, StatxResult,
-    StatxTime, Write, WriteFixed, WriteVectored,
+    Advise, Chmod, Chown, Close, CopyFileRange, DirectoryEntries, DirectoryEntry, EntryKind,
+    Fallocate, Flock, Fsync, GetXattr, Link, ListXattr, Mkdir, Nop, Open, OpenHow, Openat2, Poll,
+    PollEvents, Read, ReadDirectory, ReadFixed, ReadVectored, Readlink, RemoveXattr, Rename,
+    SetTime, SetXattr, Statfs, StatfsResult, Statx, StatxResult, StatxTime, Symlink, Syncfs,
+    Truncate, Unlink, Utimens, Write, WriteFixed, WriteVectored,
 };
 pub use sakia_ring::CURRENT_POSITION;
 pub use uring::Uring;

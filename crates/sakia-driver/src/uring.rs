@@ -15,6 +15,7 @@ use sakia_ring::{
 use crate::backend::{Backend, Descriptors, RemoteWake};
 use crate::descriptors::KernelDescriptors;
 use crate::key::Kind;
+use crate::private::is_private;
 
 /// A ring of the kernel, or of a [`Host`] that stands for it.
 #[derive(Debug)]
@@ -142,7 +143,7 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
     }
 
     fn supports(&self, opcode: Opcode) -> bool {
-        self.probe.as_ref().is_none_or(|probe| probe.is_supported(opcode))
+        !is_private(opcode) && self.probe.as_ref().is_none_or(|probe| probe.is_supported(opcode))
     }
 
     unsafe fn register_buffer(&mut self, addr: *mut u8, len: usize) -> io::Result<()> {

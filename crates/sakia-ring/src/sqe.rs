@@ -390,6 +390,98 @@ impl Sqe {
         Self::new(Opcode::STATX, dir, address(path), mask, address(buf)).op_flags(at_flags)
     }
 
+    /// Opens the NUL-terminated `path` relative to `dir` as the `struct open_how` of `how_len` bytes at
+    /// `how` says. Completes with a descriptor. Since 5.6.
+    #[doc(alias = "io_uring_prep_openat2")]
+    pub fn openat2<T>(dir: i32, path: *const u8, how: *const T, how_len: u32) -> Self {
+        Self::new(Opcode::OPENAT2, dir, address(path), how_len, address(how))
+    }
+
+    /// Makes a directory at the NUL-terminated `path` relative to `dir`. Since 5.15.
+    #[doc(alias = "io_uring_prep_mkdirat")]
+    pub fn mkdirat(dir: i32, path: *const u8, mode: u32) -> Self {
+        Self::new(Opcode::MKDIRAT, dir, address(path), mode, 0)
+    }
+
+    /// Removes the name at the NUL-terminated `path` relative to `dir`; a directory's with the flag
+    /// `AT_REMOVEDIR`. Since 5.11.
+    #[doc(alias = "io_uring_prep_unlinkat")]
+    pub fn unlinkat(dir: i32, path: *const u8, at_flags: u32) -> Self {
+        Self::new(Opcode::UNLINKAT, dir, address(path), 0, 0).op_flags(at_flags)
+    }
+
+    /// Moves a name from the NUL-terminated `from` relative to `from_dir` to the NUL-terminated `to`
+    /// relative to `to_dir`, with the `RENAME_*` flags. Since 5.11.
+    #[doc(alias = "io_uring_prep_renameat")]
+    pub fn renameat(
+        from_dir: i32,
+        from: *const u8,
+        to_dir: i32,
+        to: *const u8,
+        rename_flags: u32,
+    ) -> Self {
+        Self::new(Opcode::RENAMEAT, from_dir, address(from), to_dir as u32, address(to))
+            .op_flags(rename_flags)
+    }
+
+    /// Gives the file at the NUL-terminated `from` relative to `from_dir` one more name, the
+    /// NUL-terminated `to` relative to `to_dir`, with the `AT_*` flags. Since 5.15.
+    #[doc(alias = "io_uring_prep_linkat")]
+    pub fn linkat(
+        from_dir: i32,
+        from: *const u8,
+        to_dir: i32,
+        to: *const u8,
+        at_flags: u32,
+    ) -> Self {
+        Self::new(Opcode::LINKAT, from_dir, address(from), to_dir as u32, address(to))
+            .op_flags(at_flags)
+    }
+
+    /// Makes a symbolic link to the NUL-terminated `target` at the NUL-terminated `link` relative to
+    /// `dir`. Since 5.15.
+    #[doc(alias = "io_uring_prep_symlinkat")]
+    pub fn symlinkat(target: *const u8, dir: i32, link: *const u8) -> Self {
+        Self::new(Opcode::SYMLINKAT, dir, address(target), 0, address(link))
+    }
+
+    /// Allocates, frees or zeroes `len` bytes from `off` in the file, as the `FALLOC_FL_*` bits of `mode`
+    /// say. Since 5.6.
+    #[doc(alias = "io_uring_prep_fallocate")]
+    pub const fn fallocate(fd: i32, mode: u32, off: u64, len: u64) -> Self {
+        Self::new(Opcode::FALLOCATE, fd, len, mode, off)
+    }
+
+    /// Makes the file `len` bytes long. Since 6.9.
+    #[doc(alias = "io_uring_prep_ftruncate")]
+    pub const fn ftruncate(fd: i32, len: u64) -> Self {
+        Self::new(Opcode::FTRUNCATE, fd, 0, 0, len)
+    }
+
+    /// Tells the kernel how `len` bytes from `off` in the file will be used, all from there on when `len`
+    /// is 0: one of `POSIX_FADV_*`. Since 5.6; with a length of 4 GiB or more since 6.10.
+    #[doc(alias = "io_uring_prep_fadvise")]
+    #[doc(alias = "io_uring_prep_fadvise64")]
+    pub const fn fadvise(fd: i32, off: u64, len: u64, advice: u32) -> Self {
+        // The field that holds any length must be zero on older kernels.
+        let (short, long) = if len <= u32::MAX as u64 { (len as u32, 0) } else { (0, len) };
+        Self::new(Opcode::FADVISE, fd, long, short, off).op_flags(advice)
+    }
+
+    /// Reads the extended attribute of the NUL-terminated `name` to `len` bytes at `value`. Completes with
+    /// its length. Since 5.19.
+    #[doc(alias = "io_uring_prep_fgetxattr")]
+    pub fn fgetxattr(fd: i32, name: *const u8, value: *mut u8, len: u32) -> Self {
+        Self::new(Opcode::FGETXATTR, fd, address(name), len, address(value))
+    }
+
+    /// Sets the extended attribute of the NUL-terminated `name` to the `len` bytes at `value`, with the
+    /// `XATTR_*` flags. Since 5.19.
+    #[doc(alias = "io_uring_prep_fsetxattr")]
+    pub fn fsetxattr(fd: i32, name: *const u8, value: *const u8, len: u32, flags: u32) -> Self {
+        Self::new(Opcode::FSETXATTR, fd, address(name), len, address(value)).op_flags(flags)
+    }
+
     /// Completes with the ready `POLL*` events once any of `events` is ready. Since 5.1.
     #[doc(alias = "io_uring_prep_poll_add")]
     pub const fn poll_add(fd: i32, events: u32) -> Self {
@@ -473,5 +565,37 @@ mod tests {
         let sqe = Sqe::nop().flags(sqe_flags::ASYNC).fixed_file().buffer_group(5);
         let all = sqe_flags::ASYNC | sqe_flags::FIXED_FILE | sqe_flags::BUFFER_SELECT;
         assert_eq!((sqe.flags, sqe.buf_index), (all, 5));
+    }
+
+    #[test]
+    fn a_second_descriptor_and_path_lie_where_the_kernel_looks_for_them() {
+        let (from, to) = (c"a".as_ptr().cast(), c"b".as_ptr().cast());
+        let rename = Sqe::renameat(3, from, AT_FDCWD, to, 1);
+        assert_eq!((rename.fd, rename.len as i32, rename.op_flags), (3, AT_FDCWD, 1));
+        assert_eq!((rename.addr, rename.off), (address(from), address(to)));
+        let link = Sqe::linkat(3, from, 4, to, 0);
+        assert_eq!((link.fd, link.addr, link.len, link.off), (3, address(from), 4, address(to)));
+        let symlink = Sqe::symlinkat(from, 5, to);
+        assert_eq!((symlink.addr, symlink.fd, symlink.off), (address(from), 5, address(to)));
+    }
+
+    #[test]
+    fn lengths_of_advice_that_older_kernels_take_lie_where_they_look() {
+        let advice = |len| {
+            let sqe = Sqe::fadvise(1, 2, len, 3);
+            assert_eq!((sqe.off, sqe.op_flags), (2, 3));
+            (sqe.addr, sqe.len)
+        };
+        assert_eq!((advice(0), advice(9)), ((0, 0), (0, 9)));
+        assert_eq!(advice(u64::from(u32::MAX)), (0, u32::MAX));
+        assert_eq!(advice(1 << 32), (1 << 32, 0));
+    }
+
+    #[test]
+    fn an_allocation_has_its_length_in_place_of_an_address() {
+        let sqe = Sqe::fallocate(1, 2, 3, 4);
+        assert_eq!((sqe.fd, sqe.len, sqe.off, sqe.addr), (1, 2, 3, 4));
+        let sqe = Sqe::ftruncate(1, 1 << 40);
+        assert_eq!((sqe.fd, sqe.off, sqe.addr, sqe.len), (1, 1 << 40, 0, 0));
     }
 }

@@ -8,6 +8,7 @@
 //!   [`for_each_concurrent`], [`CancellationToken`], [`Budget`], [`join!`], [`select!`],
 //!   [`task_local!`], [`spawn_blocking`].
 //! - [`time`]: sleeping, timeouts, intervals, and virtual time for tests.
+//! - [`fs`]: files and directories.
 //! - [`io`]: pipes, standard streams, and the readiness of any descriptor.
 //! - [`signal`], [`process`], [`shutdown`].
 //!
@@ -17,6 +18,7 @@
 
 pub mod blocking;
 mod executor;
+pub mod fs;
 pub mod io;
 mod join;
 pub mod process;

@@ -16,12 +16,15 @@
 //!
 //! Source: `open(2)`, `fifo(7)`, `fcntl(2)`.
 
+use std::cmp::Ordering;
 use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::ptr;
 
 use rustix::fs::{AtFlags, FileType, OFlags};
 use rustix::io::Errno;
 use sakia_ring::Opcode;
 
+use super::call::{Call, Copy};
 use super::sys::{self, retry};
 use super::transfer::{FileClass, Transfer, Try, borrow, failed, outcome};
 
@@ -49,8 +52,28 @@ pub(super) enum Work {
     },
     /// Opens what ends by itself, and passes on what may wait.
     Open(Open),
+    /// The same, as the `struct open_how` at `how` says.
+    Open2 {
+        dir: i32,
+        path: u64,
+        how: u64,
+        how_len: u32,
+    },
     /// Opens whatever it is.
     OpenAny(Open),
+    /// A system call that ends by itself.
+    Call(Call),
+    Copy(Copy),
+    /// Locks what is free, and passes on what may wait.
+    Lock {
+        raw: i32,
+        operation: u32,
+    },
+    /// Locks, however long that takes.
+    LockAny {
+        raw: i32,
+        operation: u32,
+    },
     Statx {
         dir: i32,
         path: u64,
@@ -60,13 +83,15 @@ pub(super) enum Work {
     },
 }
 
-/// The arguments of `openat(2)`.
+/// The arguments of `openat(2)`, or of `openat2(2)`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Open {
     pub(super) dir: i32,
     pub(super) path: u64,
-    pub(super) flags: u32,
-    pub(super) mode: u32,
+    pub(super) flags: u64,
+    pub(super) mode: u64,
+    /// The `RESOLVE_*` bits of an `openat2(2)`.
+    pub(super) resolve: Option<u64>,
 }
 
 /// What became of a job.
@@ -84,7 +109,12 @@ pub(super) enum Outcome {
 
 impl Outcome {
     fn of(result: Result<(), Errno>) -> Self {
-        Self::Done(result.map_or_else(failed, |()| 0))
+        Self::of_count(result.map(|()| 0))
+    }
+
+    fn of_count(result: Result<usize, Errno>) -> Self {
+        // No call is asked for more than `i32::MAX`.
+        Self::Done(result.map_or_else(failed, |count| count as i32))
     }
 
     /// The result of the completion. A descriptor is its receiver's from here on.
@@ -121,6 +151,17 @@ impl Work {
             // SAFETY: the caller's promise.
             Self::Open(open) => unsafe { open.run() },
             // SAFETY: the caller's promise.
+            Self::Open2 { dir, path, how, how_len } => match unsafe { read_how(how, how_len) } {
+                // SAFETY: as above.
+                Ok(how) => unsafe { Open::with(dir, path, how).run() },
+                Err(errno) => Outcome::Done(failed(errno)),
+            },
+            // SAFETY: the caller's promise.
+            Self::Call(call) => Outcome::of_count(unsafe { call.run() }),
+            Self::Copy(copy) => Outcome::of_count(copy.run()),
+            Self::Lock { raw, operation } => lock(raw, operation),
+            Self::LockAny { raw, operation } => Outcome::of(retry(|| sys::flock(raw, operation))),
+            // SAFETY: the caller's promise.
             Self::OpenAny(open) => unsafe { open.any(open.flags) }
                 .map_or_else(|errno| Outcome::Done(failed(errno)), Outcome::Opened),
             Self::Statx { dir, path, flags, mask, result } => {
@@ -136,6 +177,39 @@ fn fsync(raw: i32, data_only: bool) -> Result<(), Errno> {
     if data_only { retry(|| rustix::fs::fdatasync(fd)) } else { retry(|| rustix::fs::fsync(fd)) }
 }
 
+/// Locks a file if nobody else has it locked.
+fn lock(raw: i32, operation: u32) -> Outcome {
+    /// `LOCK_NB`.
+    const WITHOUT_WAITING: u32 = 4;
+    match retry(|| sys::flock(raw, operation | WITHOUT_WAITING)) {
+        Err(Errno::AGAIN) if operation & WITHOUT_WAITING == 0 => {
+            Outcome::Elastic(Work::LockAny { raw, operation })
+        }
+        result => Outcome::of(result),
+    }
+}
+
+/// The `struct open_how` of this many bytes.
+///
+/// # Errors
+/// As `openat2(2)`: `EINVAL` for a shorter one than ever was; `E2BIG` for a longer one than is known.
+///
+/// # Safety
+///
+/// - It is lent.
+unsafe fn read_how(how: u64, how_len: u32) -> Result<sys::OpenHow, Errno> {
+    match (how_len as usize).cmp(&size_of::<sys::OpenHow>()) {
+        Ordering::Less => Err(Errno::INVAL),
+        Ordering::Greater => Err(Errno::TOOBIG),
+        Ordering::Equal if how == 0 => Err(Errno::FAULT),
+        // SAFETY: the caller says that so many bytes are lent there, plain integers, which need not be
+        // aligned.
+        Ordering::Equal => Ok(unsafe {
+            ptr::with_exposed_provenance::<sys::OpenHow>(how as usize).read_unaligned()
+        }),
+    }
+}
+
 /// Closes a descriptor, and answers the result of the completion.
 pub(super) fn close(raw: i32) -> i32 {
     if raw < 0 {
@@ -147,9 +221,19 @@ pub(super) fn close(raw: i32) -> i32 {
 }
 
 impl Open {
+    fn with(dir: i32, path: u64, how: sys::OpenHow) -> Self {
+        let sys::OpenHow { flags, mode, resolve } = how;
+        Self { dir, path, flags, mode, resolve: Some(resolve) }
+    }
+
+    fn flags(self) -> OFlags {
+        // No flag that is looked at is beyond.
+        OFlags::from_bits_retain(self.flags as u32)
+    }
+
     /// Whether no file makes this wait for somebody else.
     fn never_waits(self) -> bool {
-        let flags = OFlags::from_bits_retain(self.flags);
+        let flags = self.flags();
         flags.intersects(OFlags::PATH | OFlags::NONBLOCK | OFlags::DIRECTORY)
             || flags.contains(OFlags::CREATE | OFlags::EXCL)
     }
@@ -167,14 +251,16 @@ impl Open {
         match unsafe { self.file_type() } {
             Ok(kind) if may_wait(kind) => return Outcome::Elastic(Work::OpenAny(self)),
             Ok(_) => {}
-            Err(Errno::NOENT) if self.flags & OFlags::CREATE.bits() != 0 => {}
+            Err(Errno::NOENT) if self.flags().contains(OFlags::CREATE) => {}
+            // The open itself says what is wrong: perhaps with more than the path.
+            Err(Errno::NOENT | Errno::XDEV | Errno::LOOP) if self.resolve.is_some() => {}
             Err(errno @ (Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP)) => {
                 return done(errno);
             }
             Err(_) => return Outcome::Elastic(Work::OpenAny(self)),
         }
         // SAFETY: as above.
-        let opened = match unsafe { self.any(self.flags | OFlags::NONBLOCK.bits()) } {
+        let opened = match unsafe { self.any(self.flags | u64::from(OFlags::NONBLOCK.bits())) } {
             Ok(opened) => opened,
             Err(Errno::AGAIN) => return Outcome::Elastic(Work::OpenAny(self)),
             Err(errno) => return done(errno),
@@ -192,7 +278,15 @@ impl Open {
     ///
     /// - The path is lent.
     unsafe fn file_type(self) -> Result<FileType, Errno> {
-        let follows = self.flags & OFlags::NOFOLLOW.bits() == 0;
+        if let Some(resolve) = self.resolve {
+            // A descriptor of what the path names, which opens nothing, and within the same bounds.
+            let flags = OFlags::PATH | OFlags::CLOEXEC | self.flags() & OFlags::NOFOLLOW;
+            let how = sys::OpenHow { flags: flags.bits().into(), mode: 0, resolve };
+            // SAFETY: the caller's promise.
+            let found = unsafe { Self::with(self.dir, self.path, how).any(how.flags) }?;
+            return rustix::fs::fstat(found).map(|stat| FileType::from_raw_mode(stat.st_mode));
+        }
+        let follows = !self.flags().contains(OFlags::NOFOLLOW);
         let flags = if follows { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
         // SAFETY: the caller's promise.
         let mode = retry(|| unsafe { sys::file_mode(self.dir, self.path, flags.bits()) })?;
@@ -202,9 +296,16 @@ impl Open {
     /// # Safety
     ///
     /// - The path is lent.
-    unsafe fn any(self, flags: u32) -> Result<OwnedFd, Errno> {
-        // SAFETY: the caller's promise.
-        let raw = retry(|| unsafe { sys::openat(self.dir, self.path, flags, self.mode) })?;
+    unsafe fn any(self, flags: u64) -> Result<OwnedFd, Errno> {
+        let Self { dir, path, mode, resolve, .. } = self;
+        let raw = retry(|| match resolve {
+            // SAFETY: the caller's promise. An `openat(2)` has no more flags and modes than that.
+            None => unsafe { sys::openat(dir, path, flags as u32, mode as u32) },
+            // SAFETY: the caller's promise.
+            Some(resolve) => unsafe {
+                sys::openat2(dir, path, sys::OpenHow { flags, mode, resolve })
+            },
+        })?;
         // SAFETY: a descriptor that the kernel has just made for us.
         Ok(unsafe { OwnedFd::from_raw_fd(raw) })
     }

@@ -38,6 +38,7 @@
 //!
 //! One thread calls the backend; [`EpollWake`] goes anywhere.
 
+mod call;
 mod inbox;
 mod job;
 mod lanes;

@@ -8,9 +8,11 @@
 use rustix::io::Errno;
 use sakia_ring::{Opcode, Sqe, sqe_flags};
 
+use super::call::{Call, Copy};
 use super::job::{Job, Open, Work};
 use super::sys::Direction;
 use super::transfer::{Buffers, RWF_KNOWN, Transfer};
+use crate::private;
 
 /// `IORING_NOP_INJECT_RESULT`.
 const NOP_INJECT_RESULT: u32 = 1;
@@ -23,7 +25,7 @@ const CANCEL_ANY: u32 = 1 << 2;
 const CANCEL_USERDATA: u32 = 1 << 4;
 
 /// The operations that there are.
-pub(super) const SUPPORTED: [Opcode; 13] = [
+pub(super) const SUPPORTED: [Opcode; 35] = [
     Opcode::NOP,
     Opcode::READV,
     Opcode::WRITEV,
@@ -37,6 +39,28 @@ pub(super) const SUPPORTED: [Opcode; 13] = [
     Opcode::STATX,
     Opcode::READ,
     Opcode::WRITE,
+    Opcode::FALLOCATE,
+    Opcode::FADVISE,
+    Opcode::OPENAT2,
+    Opcode::RENAMEAT,
+    Opcode::UNLINKAT,
+    Opcode::MKDIRAT,
+    Opcode::SYMLINKAT,
+    Opcode::LINKAT,
+    Opcode::FSETXATTR,
+    Opcode::FGETXATTR,
+    Opcode::FTRUNCATE,
+    private::GETDENTS,
+    private::READLINK,
+    private::CHMOD,
+    private::CHOWN,
+    private::UTIMENS,
+    private::COPY_FILE_RANGE,
+    private::SYNCFS,
+    private::FLOCK,
+    private::STATFS,
+    private::FLISTXATTR,
+    private::FREMOVEXATTR,
 ];
 
 /// What is asked for.
@@ -98,8 +122,21 @@ pub(super) fn decode(sqe: &Sqe, registered: Option<(u64, u64)>) -> Result<Reques
             if sqe.file_index != 0 {
                 return Err(Errno::INVAL); // a registered file
             }
-            let open = Open { dir: sqe.fd, path: sqe.addr, flags: sqe.op_flags, mode: sqe.len };
+            let (flags, mode) = (sqe.op_flags.into(), sqe.len.into());
+            let open = Open { dir: sqe.fd, path: sqe.addr, flags, mode, resolve: None };
             Ok(Request::Lane(job(Work::Open(open)), None))
+        }
+        Opcode::OPENAT2 => {
+            if sqe.file_index != 0 {
+                return Err(Errno::INVAL);
+            }
+            let Sqe { fd: dir, addr: path, off: how, len: how_len, .. } = *sqe;
+            Ok(Request::Lane(job(Work::Open2 { dir, path, how, how_len }), None))
+        }
+        private::COPY_FILE_RANGE => Ok(Request::Lane(job(Work::Copy(Copy::of(sqe))), Some(sqe.fd))),
+        private::FLOCK => {
+            let work = Work::Lock { raw: sqe.fd, operation: sqe.op_flags };
+            Ok(Request::Lane(job(work), Some(sqe.fd)))
         }
         Opcode::CLOSE => {
             if sqe.file_index != 0 {
@@ -113,8 +150,22 @@ pub(super) fn decode(sqe: &Sqe, registered: Option<(u64, u64)>) -> Result<Reques
         }
         Opcode::POLL_ADD => decode_poll(sqe),
         Opcode::ASYNC_CANCEL => decode_cancel(sqe),
-        _ => Err(Errno::INVAL),
+        _ => {
+            let call = Call::of(sqe).ok_or(Errno::INVAL)?;
+            Ok(Request::Lane(job(Work::Call(call)), acts_on(sqe)))
+        }
     }
+}
+
+/// The descriptor whose operations one that is a plain call counts among: as with the ring, none if
+/// it only says where a path begins.
+fn acts_on(sqe: &Sqe) -> Option<i32> {
+    let by_path = [Opcode::MKDIRAT, Opcode::UNLINKAT, Opcode::RENAMEAT, Opcode::LINKAT];
+    let is_path = by_path.contains(&sqe.opcode)
+        || matches!(sqe.opcode, Opcode::SYMLINKAT | private::READLINK)
+        || matches!(sqe.opcode, private::CHMOD | private::CHOWN | private::UTIMENS)
+            && sqe.addr != 0;
+    (!is_path).then_some(sqe.fd)
 }
 
 fn decode_nop(sqe: &Sqe) -> Result<Request, Errno> {

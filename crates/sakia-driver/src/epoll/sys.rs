@@ -33,15 +33,40 @@ pub(super) mod number {
         WRITEV: 20, 66;
         SENDMSG: 46, 211;
         RECVMSG: 47, 212;
+        FLOCK: 73, 32;
+        FTRUNCATE: 77, 46;
+        FCHMOD: 91, 52;
+        FCHOWN: 93, 55;
         RT_SIGPENDING: 127, 136;
         RT_SIGTIMEDWAIT: 128, 137;
+        FSTATFS: 138, 44;
+        FSETXATTR: 190, 7;
+        FGETXATTR: 193, 10;
+        FLISTXATTR: 196, 13;
+        FREMOVEXATTR: 199, 16;
+        GETDENTS64: 217, 61;
+        FADVISE64: 221, 223;
         OPENAT: 257, 56;
+        MKDIRAT: 258, 34;
+        FCHOWNAT: 260, 54;
+        UNLINKAT: 263, 35;
+        LINKAT: 265, 37;
+        SYMLINKAT: 266, 36;
+        READLINKAT: 267, 78;
+        FCHMODAT: 268, 53;
+        UTIMENSAT: 280, 88;
+        FALLOCATE: 285, 47;
         PREADV: 295, 69;
         PWRITEV: 296, 70;
+        SYNCFS: 306, 267;
+        RENAMEAT2: 316, 276;
+        COPY_FILE_RANGE: 326, 285;
         PREADV2: 327, 286;
         PWRITEV2: 328, 287;
         STATX: 332, 291;
+        OPENAT2: 437, 437;
         EPOLL_PWAIT2: 441, 441;
+        FCHMODAT2: 452, 452;
     }
 }
 
@@ -52,7 +77,7 @@ pub(super) mod number {
 /// - `nr` and the arguments form a call whose effects on memory and descriptors the caller has the
 ///   right to cause.
 #[cfg(target_arch = "x86_64")]
-unsafe fn syscall(nr: usize, args: [usize; 6]) -> Result<usize, Errno> {
+pub(super) unsafe fn syscall(nr: usize, args: [usize; 6]) -> Result<usize, Errno> {
     let ret: isize;
     // SAFETY: the x86_64 system call convention: number and result in rax, arguments in rdi, rsi,
     // rdx, r10, r8, r9; the instruction clobbers rcx and r11 and leaves the stack alone. What the
@@ -82,7 +107,7 @@ unsafe fn syscall(nr: usize, args: [usize; 6]) -> Result<usize, Errno> {
 /// - `nr` and the arguments form a call whose effects on memory and descriptors the caller has the
 ///   right to cause.
 #[cfg(target_arch = "aarch64")]
-unsafe fn syscall(nr: usize, args: [usize; 6]) -> Result<usize, Errno> {
+pub(super) unsafe fn syscall(nr: usize, args: [usize; 6]) -> Result<usize, Errno> {
     let ret: isize;
     // SAFETY: the aarch64 system call convention: number in x8, arguments in x0 to x5, result in
     // x0, nothing else is clobbered. What the call itself does is the caller's duty.
@@ -111,7 +136,7 @@ fn check(ret: isize) -> Result<usize, Errno> {
 }
 
 /// The number of a descriptor as a register holds it.
-fn register(raw: i32) -> usize {
+pub(super) fn register(raw: i32) -> usize {
     raw as isize as usize
 }
 
@@ -239,6 +264,51 @@ pub(super) unsafe fn openat(dir: i32, path: u64, flags: u32, mode: u32) -> Resul
     unsafe { syscall(number::OPENAT, args) }.map(|raw| raw as i32)
 }
 
+/// `struct open_how`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct OpenHow {
+    pub(super) flags: u64,
+    pub(super) mode: u64,
+    pub(super) resolve: u64,
+}
+
+/// `openat2(2)`. Answers the number of a new descriptor, which is the caller's.
+///
+/// # Safety
+///
+/// - `path` is the address of bytes that end with a NUL.
+pub(super) unsafe fn openat2(dir: i32, path: u64, how: OpenHow) -> Result<i32, Errno> {
+    let address = &raw const how as usize;
+    let args = [register(dir), path as usize, address, size_of::<OpenHow>(), 0, 0];
+    // SAFETY: `how` outlives the call; the rest is the caller's to answer for.
+    unsafe { syscall(number::OPENAT2, args) }.map(|raw| raw as i32)
+}
+
+/// `copy_file_range(2)`. The offset `u64::MAX` means the file's own position.
+pub(super) fn copy_file_range(
+    from: i32,
+    mut from_offset: u64,
+    to: i32,
+    mut to_offset: u64,
+    len: usize,
+) -> Result<usize, Errno> {
+    let address = |offset: &mut u64| match *offset {
+        u64::MAX => 0,
+        _ => &raw mut *offset as usize,
+    };
+    let (from_at, to_at) = (address(&mut from_offset), address(&mut to_offset));
+    let args = [register(from), from_at, register(to), to_at, len, 0];
+    // SAFETY: both offsets outlive the call, which updates them and touches no other memory of ours.
+    unsafe { syscall(number::COPY_FILE_RANGE, args) }
+}
+
+/// `flock(2)`.
+pub(super) fn flock(raw: i32, operation: u32) -> Result<(), Errno> {
+    // SAFETY: the call touches no memory.
+    unsafe { syscall(number::FLOCK, [register(raw), operation as usize, 0, 0, 0, 0]) }.map(|_| ())
+}
+
 /// `statx(2)`.
 ///
 /// # Safety
@@ -335,15 +405,40 @@ mod tests {
             (number::WRITEV, libc::SYS_writev),
             (number::SENDMSG, libc::SYS_sendmsg),
             (number::RECVMSG, libc::SYS_recvmsg),
+            (number::FLOCK, libc::SYS_flock),
+            (number::FTRUNCATE, libc::SYS_ftruncate),
+            (number::FCHMOD, libc::SYS_fchmod),
+            (number::FCHOWN, libc::SYS_fchown),
             (number::RT_SIGPENDING, libc::SYS_rt_sigpending),
             (number::RT_SIGTIMEDWAIT, libc::SYS_rt_sigtimedwait),
+            (number::FSTATFS, libc::SYS_fstatfs),
+            (number::FSETXATTR, libc::SYS_fsetxattr),
+            (number::FGETXATTR, libc::SYS_fgetxattr),
+            (number::FLISTXATTR, libc::SYS_flistxattr),
+            (number::FREMOVEXATTR, libc::SYS_fremovexattr),
+            (number::GETDENTS64, libc::SYS_getdents64),
+            (number::FADVISE64, libc::SYS_fadvise64),
             (number::OPENAT, libc::SYS_openat),
+            (number::MKDIRAT, libc::SYS_mkdirat),
+            (number::FCHOWNAT, libc::SYS_fchownat),
+            (number::UNLINKAT, libc::SYS_unlinkat),
+            (number::LINKAT, libc::SYS_linkat),
+            (number::SYMLINKAT, libc::SYS_symlinkat),
+            (number::READLINKAT, libc::SYS_readlinkat),
+            (number::FCHMODAT, libc::SYS_fchmodat),
+            (number::UTIMENSAT, libc::SYS_utimensat),
+            (number::FALLOCATE, libc::SYS_fallocate),
             (number::PREADV, libc::SYS_preadv),
             (number::PWRITEV, libc::SYS_pwritev),
+            (number::SYNCFS, libc::SYS_syncfs),
+            (number::RENAMEAT2, libc::SYS_renameat2),
+            (number::COPY_FILE_RANGE, libc::SYS_copy_file_range),
             (number::PREADV2, libc::SYS_preadv2),
             (number::PWRITEV2, libc::SYS_pwritev2),
             (number::STATX, libc::SYS_statx),
+            (number::OPENAT2, libc::SYS_openat2),
             (number::EPOLL_PWAIT2, libc::SYS_epoll_pwait2),
+            (number::FCHMODAT2, libc::SYS_fchmodat2),
         ];
         for (ours, theirs) in known {
             assert_eq!(ours as libc::c_long, theirs);

@@ -8,12 +8,19 @@ use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
+use crate::private;
 
 /// See [`Handle::fsync`].
 #[derive(Debug)]
 pub struct Fsync {
     fd: Fd,
     data_only: bool,
+}
+
+/// See [`Handle::syncfs`].
+#[derive(Debug)]
+pub struct Syncfs {
+    fd: Fd,
 }
 
 impl<B: Backend> Handle<B> {
@@ -31,6 +38,20 @@ impl<B: Backend> Handle<B> {
         self.check(fd);
         self.start(Fsync { fd: fd.clone(), data_only })
     }
+
+    /// Makes durable all that was written to the file system that `fd` lies on.
+    ///
+    /// # Errors
+    /// - `EIO`, `ENOSPC`, `EDQUOT`: earlier writes were lost; told once, and on kernels before 5.8 not at
+    ///   all.
+    /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `syncfs(2)`.
+    ///
+    /// # Kernel
+    /// No ring has it: a plain call, on a thread of a lane. Source: `syncfs(2)`.
+    pub fn syncfs(&self, fd: &Fd) -> Op<Syncfs, B> {
+        self.check(fd);
+        self.start_private(private::SYNCFS, Syncfs { fd: fd.clone() })
+    }
 }
 
 // SAFETY: the entry names no memory, and a descriptor that the value keeps open.
@@ -43,6 +64,27 @@ unsafe impl Operation for Fsync {
 
     fn entry(&mut self) -> Sqe {
         Sqe::fsync(self.fd.raw(), self.data_only)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| ())
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+}
+
+// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
+unsafe impl Operation for Syncfs {
+    type Output = io::Result<()>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        private::syncfs(self.fd.raw())
     }
 
     fn complete(self, completion: Completion) -> Self::Output {

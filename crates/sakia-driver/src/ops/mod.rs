@@ -1,24 +1,80 @@
 //! The operations: one file each, and the methods of [`Handle`](crate::Handle) that start them.
 
+mod advise;
+mod allocate;
+mod at;
+mod attribute;
 pub(crate) mod close;
+mod copy;
 pub(crate) mod fsync;
+mod link;
+mod list;
+mod lock;
+mod mkdir;
 pub(crate) mod nop;
 pub(crate) mod open;
+mod openat2;
 pub(crate) mod poll;
 pub(crate) mod read;
+mod rename;
+mod statfs;
 pub(crate) mod statx;
+mod truncate;
+mod unlink;
 pub(crate) mod vectored;
 pub(crate) mod write;
+mod xattr;
 
+use rustix::io::Errno;
+use sakia_ring::Opcode;
+
+use crate::backend::Backend;
+use crate::handle::Handle;
+use crate::op::{Completion, Op, Operation};
+
+pub use advise::Advise;
+pub use allocate::Fallocate;
+pub use attribute::{Chmod, Chown, SetTime, Utimens};
 pub use close::Close;
-pub use fsync::Fsync;
+pub use copy::CopyFileRange;
+pub use fsync::{Fsync, Syncfs};
+pub use link::{Link, Readlink, Symlink};
+pub use list::{DirectoryEntries, DirectoryEntry, EntryKind, ReadDirectory};
+pub use lock::Flock;
+pub use mkdir::Mkdir;
 pub use nop::Nop;
 pub use open::Open;
+pub use openat2::{OpenHow, Openat2};
 pub use poll::{Poll, PollEvents};
 pub use read::{Read, ReadFixed};
+pub use rename::Rename;
+pub use statfs::{Statfs, StatfsResult};
 pub use statx::{Statx, StatxResult, StatxTime};
+pub use truncate::Truncate;
+pub use unlink::Unlink;
 pub use vectored::{ReadVectored, WriteVectored};
 pub use write::{Write, WriteFixed};
+pub use xattr::{GetXattr, ListXattr, RemoveXattr, SetXattr};
+
+impl<B: Backend> Handle<B> {
+    /// Starts an operation of the driver's own number `opcode`, see [`private`](crate::private). On a
+    /// backend that does not have it, it ends with `EOPNOTSUPP` and is never pushed.
+    pub(crate) fn start_private<O: Operation>(&self, opcode: Opcode, operation: O) -> Op<O, B> {
+        debug_assert!(crate::private::is_private(opcode), "{opcode:?}");
+        let mut core = self.shared.core.borrow_mut();
+        // Without a backend it is refused like any other.
+        let has_it = core.backend.as_ref().is_none_or(|backend| backend.supports(opcode));
+        if has_it {
+            drop(core);
+            return self.start(operation);
+        }
+        let slot = core.start_parked(operation);
+        let key = core.slab.key(slot);
+        core.finish_parked(key, Completion::error(Errno::OPNOTSUPP));
+        drop(core);
+        Op::new(&self.shared, slot)
+    }
+}
 
 /// The length of a buffer as the kernel takes it: it moves at most 2 GiB less a page at a time.
 #[inline(always)]

@@ -12,7 +12,7 @@ use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
 
 /// `O_CLOEXEC`: descriptors of a driver are not inherited by programs that the process starts.
-const CLOEXEC: u32 = rustix::fs::OFlags::CLOEXEC.bits();
+pub(super) const CLOEXEC: u32 = rustix::fs::OFlags::CLOEXEC.bits();
 
 /// See [`Handle::open`].
 pub struct Open {

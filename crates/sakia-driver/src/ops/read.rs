@@ -16,6 +16,8 @@ pub struct Read<T> {
     fd: Fd,
     buf: T,
     offset: u64,
+    /// `RWF_*`.
+    flags: u32,
 }
 
 impl<B: Backend> Handle<B> {
@@ -38,7 +40,28 @@ impl<B: Backend> Handle<B> {
     #[inline(always)]
     pub fn read<T: IoBufMut>(&self, fd: &Fd, buf: T, offset: u64) -> Op<Read<T>, B> {
         self.check(fd);
-        self.start(Read { fd: fd.clone(), buf, offset })
+        self.start(Read { fd: fd.clone(), buf, offset, flags: 0 })
+    }
+
+    /// As [`read`](Handle::read), with the kernel's `RWF_*` flags.
+    ///
+    /// # Errors
+    /// - `EAGAIN`: with `RWF_NOWAIT` it would have waited.
+    /// - `EOPNOTSUPP`: a flag that the kernel or the file system does not have. Otherwise as
+    ///   [`read`](Handle::read).
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_read(3)`, `preadv2(2)`.
+    #[doc(alias = "preadv2")]
+    pub fn read_with<T: IoBufMut>(
+        &self,
+        fd: &Fd,
+        buf: T,
+        offset: u64,
+        flags: u32,
+    ) -> Op<Read<T>, B> {
+        self.check(fd);
+        self.start(Read { fd: fd.clone(), buf, offset, flags })
     }
 
     /// As [`read`](Handle::read), into a block of the registered arena, which saves the kernel from
@@ -48,7 +71,7 @@ impl<B: Backend> Handle<B> {
     /// 5.1. Source: `io_uring_prep_read_fixed(3)`.
     pub fn read_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<ReadFixed, B> {
         self.check(fd);
-        self.start(ReadFixed(Read { fd: fd.clone(), buf, offset }))
+        self.start(ReadFixed(Read { fd: fd.clone(), buf, offset, flags: 0 }))
     }
 }
 
@@ -66,7 +89,7 @@ unsafe impl<T: IoBufMut> Operation for Read<T> {
     fn entry(&mut self) -> Sqe {
         let len = transfer_len(self.buf.bytes_len());
         let offset = if mutant!("read_ignores_offset") { 0 } else { self.offset };
-        Sqe::read(self.fd.raw(), self.buf.stable_mut_ptr(), len, offset)
+        Sqe::read(self.fd.raw(), self.buf.stable_mut_ptr(), len, offset).op_flags(self.flags)
     }
 
     #[inline(always)]

@@ -21,6 +21,13 @@ pub struct StatxTime {
     reserved: i32,
 }
 
+impl StatxTime {
+    /// This many seconds since 1970, and nanoseconds of the second.
+    pub const fn new(seconds: i64, nanoseconds: u32) -> Self {
+        Self { seconds, nanoseconds, reserved: 0 }
+    }
+}
+
 /// What the kernel knows of a file: field by field `struct statx`. Which fields are filled is in
 /// `mask`; see `statx(2)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,8 +85,8 @@ pub struct StatxResult {
 const _: () = assert!(size_of::<StatxResult>() == 256);
 
 impl StatxResult {
-    /// The mask that asks for what `stat(2)` gives, and for the alignment of direct I/O.
-    pub const BASIC: u32 = 0x7ff | 0x2000;
+    /// The mask that asks for what `stat(2)` gives, the time of creation, and the alignment of direct I/O.
+    pub const BASIC: u32 = 0xfff | 0x2000;
 
     /// The type bits of `mode`.
     const TYPE_MASK: u16 = 0o170_000;

@@ -19,12 +19,14 @@ struct Vectored<T> {
     /// Points to the buffers' bytes; filled when the entry is made.
     vector: Vec<IoVec>,
     offset: u64,
+    /// `RWF_*`.
+    flags: u32,
 }
 
 impl<T> Vectored<T> {
-    fn new(fd: &Fd, bufs: Vec<T>, offset: u64) -> Self {
+    fn new(fd: &Fd, bufs: Vec<T>, offset: u64, flags: u32) -> Self {
         let vector = Vec::with_capacity(bufs.len());
-        Self { fd: fd.clone(), bufs, vector, offset }
+        Self { fd: fd.clone(), bufs, vector, offset, flags }
     }
 
     /// Describes the buffers, and returns where the vector is and how many parts it has.
@@ -61,7 +63,24 @@ impl<B: Backend> Handle<B> {
         offset: u64,
     ) -> Op<ReadVectored<T>, B> {
         self.check(fd);
-        self.start(ReadVectored(Vectored::new(fd, bufs, offset)))
+        self.start(ReadVectored(Vectored::new(fd, bufs, offset, 0)))
+    }
+
+    /// As [`read_vectored`](Handle::read_vectored), with the kernel's `RWF_*` flags; see
+    /// [`read_with`](Handle::read_with).
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_prep_readv2(3)`.
+    #[doc(alias = "preadv2")]
+    pub fn read_vectored_with<T: IoBufMut>(
+        &self,
+        fd: &Fd,
+        bufs: Vec<T>,
+        offset: u64,
+        flags: u32,
+    ) -> Op<ReadVectored<T>, B> {
+        self.check(fd);
+        self.start(ReadVectored(Vectored::new(fd, bufs, offset, flags)))
     }
 
     /// As [`write`](Handle::write), taking one buffer after the other. At most the first 1024 are
@@ -77,7 +96,24 @@ impl<B: Backend> Handle<B> {
         offset: u64,
     ) -> Op<WriteVectored<T>, B> {
         self.check(fd);
-        self.start(WriteVectored(Vectored::new(fd, bufs, offset)))
+        self.start(WriteVectored(Vectored::new(fd, bufs, offset, 0)))
+    }
+
+    /// As [`write_vectored`](Handle::write_vectored), with the kernel's `RWF_*` flags; see
+    /// [`write_with`](Handle::write_with).
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_prep_writev2(3)`.
+    #[doc(alias = "pwritev2")]
+    pub fn write_vectored_with<T: IoBuf>(
+        &self,
+        fd: &Fd,
+        bufs: Vec<T>,
+        offset: u64,
+        flags: u32,
+    ) -> Op<WriteVectored<T>, B> {
+        self.check(fd);
+        self.start(WriteVectored(Vectored::new(fd, bufs, offset, flags)))
     }
 }
 
@@ -94,7 +130,7 @@ unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
     fn entry(&mut self) -> Sqe {
         let part = |buf: &mut T| IoVec { base: buf.stable_mut_ptr(), len: buf.bytes_len() };
         let (vector, count) = self.0.describe(part);
-        Sqe::readv(self.0.fd.raw(), vector, count, self.0.offset)
+        Sqe::readv(self.0.fd.raw(), vector, count, self.0.offset).op_flags(self.0.flags)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
@@ -117,7 +153,7 @@ unsafe impl<T: IoBuf> Operation for WriteVectored<T> {
     fn entry(&mut self) -> Sqe {
         let part = |buf: &mut T| IoVec { base: buf.stable_ptr().cast_mut(), len: buf.bytes_len() };
         let (vector, count) = self.0.describe(part);
-        Sqe::writev(self.0.fd.raw(), vector, count, self.0.offset)
+        Sqe::writev(self.0.fd.raw(), vector, count, self.0.offset).op_flags(self.0.flags)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {

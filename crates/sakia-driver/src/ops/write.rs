@@ -16,6 +16,8 @@ pub struct Write<T> {
     fd: Fd,
     buf: T,
     offset: u64,
+    /// `RWF_*`.
+    flags: u32,
 }
 
 impl<B: Backend> Handle<B> {
@@ -41,7 +43,30 @@ impl<B: Backend> Handle<B> {
     #[inline(always)]
     pub fn write<T: IoBuf>(&self, fd: &Fd, buf: T, offset: u64) -> Op<Write<T>, B> {
         self.check(fd);
-        self.start(Write { fd: fd.clone(), buf, offset })
+        self.start(Write { fd: fd.clone(), buf, offset, flags: 0 })
+    }
+
+    /// As [`write`](Handle::write), with the kernel's `RWF_*` flags. With `RWF_DSYNC` the bytes are
+    /// durable when it is done, as after `fdatasync(2)`.
+    ///
+    /// # Errors
+    /// - `EIO`: with `RWF_DSYNC` also when they could not be made durable.
+    /// - `EAGAIN`: with `RWF_NOWAIT` it would have waited.
+    /// - `EOPNOTSUPP`: a flag that the kernel or the file system does not have. Otherwise as
+    ///   [`write`](Handle::write).
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_write(3)`, `pwritev2(2)`.
+    #[doc(alias = "pwritev2")]
+    pub fn write_with<T: IoBuf>(
+        &self,
+        fd: &Fd,
+        buf: T,
+        offset: u64,
+        flags: u32,
+    ) -> Op<Write<T>, B> {
+        self.check(fd);
+        self.start(Write { fd: fd.clone(), buf, offset, flags })
     }
 
     /// As [`write`](Handle::write), from a block of the registered arena.
@@ -50,7 +75,7 @@ impl<B: Backend> Handle<B> {
     /// 5.1. Source: `io_uring_prep_write_fixed(3)`.
     pub fn write_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<WriteFixed, B> {
         self.check(fd);
-        self.start(WriteFixed(Write { fd: fd.clone(), buf, offset }))
+        self.start(WriteFixed(Write { fd: fd.clone(), buf, offset, flags: 0 }))
     }
 }
 
@@ -67,7 +92,7 @@ unsafe impl<T: IoBuf> Operation for Write<T> {
     #[inline(always)]
     fn entry(&mut self) -> Sqe {
         let len = transfer_len(self.buf.bytes_len());
-        Sqe::write(self.fd.raw(), self.buf.stable_ptr(), len, self.offset)
+        Sqe::write(self.fd.raw(), self.buf.stable_ptr(), len, self.offset).op_flags(self.flags)
     }
 
     #[inline(always)]

@@ -8,6 +8,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sakia_ring::{Opcode, Sqe};
 
+use crate::private;
+
 use super::random::Random;
 
 macro_rules! kinds {
@@ -354,7 +356,9 @@ pub(super) fn enter_kind(errno: i32) -> FaultKind {
 /// that a driver relies on: nop and cancel.
 fn errnos(opcode: Opcode) -> &'static [Errno] {
     match opcode {
-        Opcode::OPENAT => &[Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR, Errno::IO],
+        Opcode::OPENAT | Opcode::OPENAT2 => {
+            &[Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR, Errno::IO]
+        }
         Opcode::READ | Opcode::READV | Opcode::READ_FIXED => {
             &[Errno::IO, Errno::INTR, Errno::AGAIN, Errno::NOMEM, Errno::CANCELED]
         }
@@ -362,9 +366,18 @@ fn errnos(opcode: Opcode) -> &'static [Errno] {
             &[Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::INTR, Errno::AGAIN, Errno::CANCELED]
         }
         Opcode::CLOSE => &[Errno::IO, Errno::INTR],
-        Opcode::FSYNC => &[Errno::IO, Errno::NOSPC, Errno::DQUOT],
+        Opcode::FSYNC | private::SYNCFS => &[Errno::IO, Errno::NOSPC, Errno::DQUOT],
         Opcode::STATX => &[Errno::IO, Errno::NOMEM, Errno::INTR],
         Opcode::POLL_ADD => &[Errno::NOMEM, Errno::CANCELED],
+        Opcode::MKDIRAT | Opcode::SYMLINKAT | Opcode::LINKAT | Opcode::RENAMEAT => {
+            &[Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::NOMEM]
+        }
+        Opcode::UNLINKAT | Opcode::FTRUNCATE => &[Errno::IO, Errno::NOSPC, Errno::INTR],
+        Opcode::FALLOCATE => &[Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::INTR],
+        Opcode::FSETXATTR | Opcode::FGETXATTR => &[Errno::IO, Errno::NOSPC, Errno::NOMEM],
+        private::GETDENTS | private::READLINK => &[Errno::IO, Errno::NOMEM, Errno::INTR],
+        private::COPY_FILE_RANGE => &[Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::NOMEM],
+        private::CHMOD | private::CHOWN | private::UTIMENS => &[Errno::IO, Errno::ROFS],
         _ => &[],
     }
 }

@@ -42,20 +42,20 @@ impl SimHandle {
     /// Makes a file with this content, or replaces the content of the one that is there.
     ///
     /// # Panics
-    /// When the path has several parts: there are no directories yet.
+    /// When a directory on the way is missing, or the path is that of one.
     pub fn create_file(&self, path: impl AsRef<[u8]>, content: impl Into<Vec<u8>>) {
         let (path, content) = (path.as_ref(), content.into());
         let mut machine = self.machine_mut();
         machine.kernel.note("test: file of {} bytes", &[content.len() as i64]);
         machine.kernel.note_name("  named", path);
-        machine.kernel.put_file(path, content).expect("the path is a single name");
+        machine.kernel.put_file(path, content).expect("a file can be made there");
     }
 
-    /// The content of a file. `None` when it does not exist.
+    /// The content of a file. `None` when there is none.
     pub fn contents(&self, path: impl AsRef<[u8]>) -> Option<Vec<u8>> {
         let machine = self.machine();
         let id = machine.kernel.lookup(path.as_ref()).ok()?;
-        Some(machine.kernel.inode(id).content.clone())
+        machine.kernel.tree.inode(id).content().cloned()
     }
 
     /// Makes a pipe. Returns the descriptors of its read end and its write end.

@@ -1,17 +1,19 @@
 //! The simulated kernel's objects: files, pipes, descriptors, the clock, the log.
 //!
-//! Nothing here knows of queues or of operations under way; those are the machine's. There is
-//! one flat folder, so a name is a path without slashes but for leading ones.
+//! Nothing here knows of queues or of operations under way; those are the machine's. Files and their
+//! names are in [`Tree`].
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use super::SimBuilder;
 use super::log::Log;
+use super::tree::{InodeId, Last, Place, Time, Tree};
 
 /// The number of the first descriptor; those before it are taken, as in any process.
 const DESCRIPTOR_FIRST: i32 = 3;
@@ -39,10 +41,10 @@ pub(super) mod poll {
 /// Everything that a descriptor may lead to.
 #[derive(Debug)]
 pub(super) struct Kernel {
-    /// All files ever made; none is removed yet.
-    inodes: Vec<Inode>,
-    /// Where a name leads.
-    names: BTreeMap<Vec<u8>, InodeId>,
+    /// All files, and the names that lead to them.
+    pub(super) tree: Tree,
+    /// What is locked by `flock(2)`. A lock whose holder is gone is none.
+    locks: Vec<Lock>,
     /// All pipes ever made.
     pipes: Vec<Pipe>,
     /// Open descriptors from [`DESCRIPTOR_FIRST`] on.
@@ -61,25 +63,12 @@ pub(super) struct Kernel {
     pub(super) has_changed: bool,
 }
 
-/// Names a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct InodeId(usize);
-
-impl InodeId {
-    /// The number that `statx` reports.
-    pub(super) fn number(self) -> u64 {
-        self.0 as u64 + 1
-    }
-}
-
-/// A regular file.
+/// A lock of `flock(2)`.
 #[derive(Debug)]
-pub(super) struct Inode {
-    pub(super) content: Vec<u8>,
-    /// Permission bits.
-    pub(super) mode: u32,
-    /// When the content last changed.
-    pub(super) changed_at: Duration,
+struct Lock {
+    object: Object,
+    holder: Weak<OpenFile>,
+    is_exclusive: bool,
 }
 
 /// Names a pipe.
@@ -113,6 +102,7 @@ impl Pipe {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Object {
     File(InodeId),
+    Directory(InodeId),
     PipeReader(PipeId),
     PipeWriter(PipeId),
 }
@@ -125,14 +115,25 @@ pub(super) struct OpenFile {
     pub(super) is_writable: bool,
     /// Writes go to the end whatever their offset.
     pub(super) appends: bool,
-    /// Where a read or write without an offset begins.
+    /// Of a directory: the position of the entry that was listed last. Otherwise: where a read or write without an offset begins.
     pub(super) position: Cell<u64>,
 }
 
 impl OpenFile {
     /// Whether operations on it may wait for ever.
     pub(super) fn is_pipe(&self) -> bool {
-        !matches!(self.object, Object::File(_))
+        matches!(self.object, Object::PipeReader(_) | Object::PipeWriter(_))
+    }
+
+    /// The inode, if it has one.
+    ///
+    /// # Errors
+    /// `EINVAL`: a pipe.
+    pub(super) fn inode(&self) -> Result<InodeId, Errno> {
+        match self.object {
+            Object::File(id) | Object::Directory(id) => Ok(id),
+            Object::PipeReader(_) | Object::PipeWriter(_) => Err(Errno::INVAL),
+        }
     }
 }
 
@@ -146,14 +147,20 @@ pub(super) struct OpenHow {
     pub(super) is_exclusive: bool,
     pub(super) truncates: bool,
     pub(super) appends: bool,
+    /// A link at the end of the path is not followed, and nothing that can be opened.
+    pub(super) is_nofollow: bool,
+    /// Only a directory will do.
+    pub(super) is_directory: bool,
     pub(super) mode: u32,
+    /// `RESOLVE_*`.
+    pub(super) bounds: u64,
 }
 
 impl Kernel {
     pub(super) fn new(config: &SimBuilder) -> Self {
         Self {
-            inodes: Vec::new(),
-            names: BTreeMap::new(),
+            tree: Tree::new(),
+            locks: Vec::new(),
             pipes: Vec::new(),
             table: Vec::new(),
             descriptors_max: config.descriptors_max,
@@ -176,71 +183,107 @@ impl Kernel {
 
     // Names and files.
 
-    /// The file of that name.
+    /// The time as files have it.
+    pub(super) fn time(&self) -> Time {
+        self.now.into()
+    }
+
+    /// What is at a path that begins at the working directory.
     ///
     /// # Errors
-    /// `ENOENT`.
+    /// As [`Tree::lookup`].
     pub(super) fn lookup(&self, path: &[u8]) -> Result<InodeId, Errno> {
-        let name = file_name(path)?;
-        self.names.get(name).copied().ok_or(Errno::NOENT)
+        self.tree.lookup(&Place { start: InodeId::ROOT, path: path.to_vec() }, Last::Follow)
     }
 
     /// Makes a file, or replaces the content of the one that is there.
     ///
     /// # Errors
-    /// `ENOENT` when the path has several parts.
+    /// As `open(2)`.
     pub(super) fn put_file(&mut self, path: &[u8], content: Vec<u8>) -> Result<InodeId, Errno> {
-        let id = match self.lookup(path) {
-            Ok(id) => id,
-            Err(_) => self.create(path, 0o644)?,
-        };
-        let now = self.now;
-        let inode = self.inode_mut(id);
-        inode.content = content;
-        inode.changed_at = now;
+        let how = OpenHow { creates: true, is_writable: true, mode: 0o644, ..OpenHow::default() };
+        let place = Place { start: InodeId::ROOT, path: path.to_vec() };
+        let id = self.find_to_open(&place, how)?;
+        *self.tree.content_mut(id, self.now.into()) = content;
         Ok(id)
-    }
-
-    fn create(&mut self, path: &[u8], mode: u32) -> Result<InodeId, Errno> {
-        let name = file_name(path)?.to_vec();
-        let id = InodeId(self.inodes.len());
-        self.inodes.push(Inode { content: Vec::new(), mode, changed_at: self.now });
-        self.names.insert(name, id);
-        Ok(id)
-    }
-
-    pub(super) fn inode(&self, id: InodeId) -> &Inode {
-        &self.inodes[id.0]
-    }
-
-    pub(super) fn inode_mut(&mut self, id: InodeId) -> &mut Inode {
-        &mut self.inodes[id.0]
     }
 
     /// `open(2)`.
-    pub(super) fn open(&mut self, path: &[u8], how: OpenHow) -> Result<i32, Errno> {
+    pub(super) fn open(&mut self, place: &Place, how: OpenHow) -> Result<i32, Errno> {
         // The number first: a full table leaves no new file behind.
         self.free_index()?;
-        let found = self.lookup(path);
-        let id = match found {
-            Ok(_) if how.creates && how.is_exclusive => return Err(Errno::EXIST),
-            Err(Errno::NOENT) if how.creates => self.create(path, how.mode)?,
-            found => found?,
-        };
+        let id = self.find_to_open(place, how)?;
+        let is_directory = self.tree.is_directory(id);
         if how.truncates && how.is_writable {
-            let now = self.now;
-            let inode = self.inode_mut(id);
-            inode.content.clear();
-            inode.changed_at = now;
+            self.tree.content_mut(id, self.now.into()).clear();
         }
         self.install(OpenFile {
-            object: Object::File(id),
+            object: if is_directory { Object::Directory(id) } else { Object::File(id) },
             is_readable: how.is_readable,
             is_writable: how.is_writable,
             appends: how.appends,
             position: Cell::new(0),
         })
         .map(|(raw, _)| raw)
+    }
+
+    /// Finds what to open, or makes it.
+    fn find_to_open(&mut self, place: &Place, how: OpenHow) -> Result<InodeId, Errno> {
+        let is_nofollow = how.is_nofollow || how.creates && how.is_exclusive;
+        let last = if is_nofollow { Last::NoFollow } else { Last::Follow };
+        let found = self.tree.walk(place, last, how.bounds)?;
+        if how.creates && found.has_slash && found.name.is_some() {
+            return Err(Errno::ISDIR);
+        }
+        let id = match found.id {
+            Some(_) if how.creates && how.is_exclusive => return Err(Errno::EXIST),
+            None if how.creates => self.tree.create(found, how.mode, self.now.into())?,
+            _ => self.tree.existing(&found)?,
+        };
+        match self.tree.inode(id).kind() {
+            FileType::Directory if how.creates || how.is_writable => Err(Errno::ISDIR),
+            FileType::Directory => Ok(id),
+            _ if how.is_directory => Err(Errno::NOTDIR),
+            FileType::Symlink => Err(Errno::LOOP),
+            _ => Ok(id),
+        }
+    }
+
+    // Locks.
+
+    /// Whether somebody else's lock is in the way of one of `file`.
+    pub(super) fn is_locked_out(&self, file: &Rc<OpenFile>, is_exclusive: bool) -> bool {
+        self.locks.iter().any(|lock| {
+            lock.object == file.object
+                && (is_exclusive || lock.is_exclusive)
+                && lock.holder.upgrade().is_some_and(|holder| !Rc::ptr_eq(&holder, file))
+        })
+    }
+
+    /// Whether there may be locks that end with their holder.
+    pub(super) fn has_locks(&self) -> bool {
+        !self.locks.is_empty()
+    }
+
+    /// `flock(2)` without waiting; `None` gives the lock up. False when it would have to wait. A lock of
+    /// the other sort is given up first, even then.
+    pub(super) fn lock(&mut self, file: &Rc<OpenFile>, is_exclusive: Option<bool>) -> bool {
+        let holder = Rc::downgrade(file);
+        let is_kept = |lock: &Lock| {
+            let is_mine = lock.holder.ptr_eq(&holder);
+            lock.holder.strong_count() > 0 && (!is_mine || is_exclusive == Some(lock.is_exclusive))
+        };
+        let count = self.locks.len();
+        self.locks.retain(is_kept);
+        self.has_changed |= self.locks.len() != count;
+        let Some(is_exclusive) = is_exclusive else { return true };
+        if self.is_locked_out(file, is_exclusive) {
+            return false;
+        }
+        if !self.locks.iter().any(|lock| lock.holder.ptr_eq(&holder)) {
+            self.locks.push(Lock { object: file.object, holder, is_exclusive });
+        }
+        true
     }
 
     // Descriptors.
@@ -357,7 +400,7 @@ impl Kernel {
     pub(super) fn poll_events(&self, file: &OpenFile) -> u16 {
         let when = |condition: bool, events| if condition { events } else { 0 };
         match file.object {
-            Object::File(_) => poll::READABLE | poll::WRITABLE,
+            Object::File(_) | Object::Directory(_) => poll::READABLE | poll::WRITABLE,
             Object::PipeReader(id) => {
                 let pipe = &self.pipes[id.0];
                 when(!pipe.buffer.is_empty(), poll::READABLE) | when(!pipe.has_writer(), poll::HUP)
@@ -369,14 +412,6 @@ impl Kernel {
             }
         }
     }
-}
-
-/// The one name that a path consists of.
-fn file_name(path: &[u8]) -> Result<&[u8], Errno> {
-    let slashes = path.iter().take_while(|&&byte| byte == b'/').count();
-    let name = &path[slashes..];
-    let is_name = !name.is_empty() && name.len() <= 255 && !name.contains(&b'/');
-    if is_name { Ok(name) } else { Err(Errno::NOENT) }
 }
 
 #[cfg(test)]
@@ -395,20 +430,27 @@ mod tests {
         is_exclusive: false,
         truncates: false,
         appends: false,
+        is_nofollow: false,
+        is_directory: false,
         mode: 0o600,
+        bounds: 0,
     };
+
+    fn at(path: &[u8]) -> Place {
+        Place { start: InodeId::ROOT, path: path.to_vec() }
+    }
 
     #[test]
     fn the_lowest_free_number_is_reused_up_to_the_limit() {
         let mut kernel = kernel();
-        let raws: Vec<_> = (0..4).map(|_| kernel.open(b"f", CREATE).unwrap()).collect();
+        let raws: Vec<_> = (0..4).map(|_| kernel.open(&at(b"f"), CREATE).unwrap()).collect();
         assert_eq!(raws, [3, 4, 5, 6]);
-        assert_eq!(kernel.open(b"new", CREATE), Err(Errno::MFILE));
+        assert_eq!(kernel.open(&at(b"new"), CREATE), Err(Errno::MFILE));
         assert_eq!(kernel.lookup(b"new"), Err(Errno::NOENT), "nothing was created");
         kernel.close(5).unwrap();
         kernel.close(4).unwrap();
         assert_eq!(kernel.close(4), Err(Errno::BADF));
-        assert_eq!(kernel.open(b"f", CREATE), Ok(4));
+        assert_eq!(kernel.open(&at(b"f"), CREATE), Ok(4));
         assert_eq!(kernel.pipe(), Err(Errno::MFILE), "one place is not enough");
         assert_eq!(kernel.open_descriptors(), 3);
         for raw in [-1, 0, 2, 7, i32::MIN, i32::MAX] {
@@ -417,15 +459,35 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_one_part_after_leading_slashes() {
+    fn a_file_that_is_put_again_is_the_same() {
         let mut kernel = kernel();
         let id = kernel.put_file(b"/a", b"1".to_vec()).unwrap();
         assert_eq!(kernel.lookup(b"a"), Ok(id));
         assert_eq!(kernel.put_file(b"a", b"2".to_vec()), Ok(id));
-        assert_eq!(kernel.inode(id).content, b"2");
-        for path in [&b""[..], b"/", b"a/b", b"a/", &[b'x'; 256]] {
-            assert_eq!(kernel.lookup(path), Err(Errno::NOENT));
-        }
+        assert_eq!(kernel.tree.content(id), b"2");
+        assert_eq!(kernel.put_file(b"d/a", Vec::new()), Err(Errno::NOENT));
+        assert_eq!(kernel.put_file(b"a/", Vec::new()), Err(Errno::ISDIR));
+        assert_eq!(kernel.put_file(b"/", Vec::new()), Err(Errno::ISDIR));
+    }
+
+    #[test]
+    fn locks_keep_others_out_until_they_are_given_up_or_their_holder_ends() {
+        let mut kernel = kernel();
+        let raws: Vec<_> = (0..3).map(|_| kernel.open(&at(b"f"), CREATE).unwrap()).collect();
+        let [a, b, c] = [0, 1, 2].map(|index: usize| Rc::clone(kernel.file(raws[index]).unwrap()));
+        let (shared, exclusive) = (Some(false), Some(true));
+        assert!(kernel.lock(&a, shared) && kernel.lock(&a, shared) && kernel.lock(&b, shared));
+        assert!(!kernel.lock(&c, exclusive) && kernel.lock(&c, shared));
+        assert!(kernel.lock(&c, None));
+        kernel.has_changed = false;
+        assert!(!kernel.lock(&a, exclusive), "there is still another");
+        assert!(kernel.has_changed, "the shared one was given up");
+        assert!(kernel.lock(&b, exclusive), "nobody else has one now");
+        assert!(!kernel.lock(&a, shared) && kernel.is_locked_out(&a, false));
+        kernel.close(raws[1]).unwrap();
+        assert!(kernel.is_locked_out(&a, false), "still referred to");
+        drop(b);
+        assert!(kernel.lock(&a, exclusive));
     }
 
     #[test]

@@ -268,10 +268,8 @@ impl Machine {
         // SAFETY: the entry was pushed, which lends its memory until its completion was reaped, and
         // that is posted only after the flight is gone.
         let prepared = unsafe { ops::prepare(&self.kernel, sqe) };
-        if let Ok(Request { kind: Kind::Open { path, .. }, .. })
-        | Ok(Request { kind: Kind::Statx { path: Some(path) }, .. }) = &prepared
-        {
-            self.kernel.note_name("  path", path);
+        for path in prepared.iter().flat_map(Request::paths) {
+            self.kernel.note_name("  path", &path);
         }
         let (request, forced) = match prepared {
             Ok(request) => (request, None),
@@ -297,10 +295,7 @@ impl Machine {
     fn note_entry(&mut self, id: u64, sqe: &Sqe) {
         let Sqe { fd, len, user_data, op_flags, .. } = *sqe;
         // The offset of some operations is an address.
-        let offset = match sqe.opcode {
-            Opcode::STATX => 0,
-            _ => sqe.off,
-        };
+        let offset = if ops::has_address_for_offset(sqe.opcode) { 0 } else { sqe.off };
         self.kernel.note(
             "#{} {op} {x} fd {} len {} off {x} flags {x}",
             &[
@@ -489,10 +484,13 @@ impl Machine {
         let Flight { opcode, user_data, plan, .. } = flight;
         let numbers = [id as i64, opcode.0.into(), user_data as i64, res.into()];
         self.kernel.note("#{} {op} {x} done: {}", &numbers);
-        // A pipe may lose an end with the flight; a cancel may hold one too.
+        // A pipe may lose an end with the flight, a lock its holder; a cancel may hold one too.
         self.kernel.has_changed |= match flight.request.kind {
             Kind::Cancel { .. } => true,
-            _ => flight.request.file.as_ref().is_some_and(|file| file.is_pipe()),
+            _ => {
+                self.kernel.has_locks()
+                    || flight.request.file.as_ref().is_some_and(|file| file.is_pipe())
+            }
         };
         // Its memory is the driver's again as soon as the completion is posted.
         drop(flight);

@@ -171,6 +171,23 @@ pub(super) unsafe fn read_path(addr: u64) -> Result<Vec<u8>, Errno> {
     Err(Errno::NAMETOOLONG)
 }
 
+/// Numbers at `addr`, which need not be aligned.
+///
+/// # Errors
+/// `EFAULT` when the address is null.
+///
+/// # Safety
+///
+/// - Unless `addr` is 0, it is lent memory that holds as many bytes as the type has, for which any are
+///   valid.
+pub(super) unsafe fn read_plain<T: Copy>(addr: u64) -> Result<T, Errno> {
+    if addr == 0 {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { pointer::<T>(addr).read_unaligned() })
+}
+
 /// An entry of a vector: the kernel's `struct iovec`.
 #[derive(Clone, Copy)]
 #[repr(C)]

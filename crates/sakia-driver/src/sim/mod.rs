@@ -30,29 +30,33 @@
 //!
 //! # Limits
 //!
-//! One flat folder, no directories; pipes but no sockets; everything is durable at once. Operations
-//! that are not there complete with `EINVAL`, as do links, drains, fixed files and provided buffers.
+//! One file system without permissions or special files; pipes but no sockets; everything is durable at
+//! once. Operations that are not there complete with `EINVAL`, as do links, drains, fixed files and
+//! provided buffers.
 //!
 //! # Layout
 //!
-//! `machine` and `cancel` know what is under way and when it ends; `ops` what an operation does;
-//! `kernel` the objects that it acts on; `queue`, `faults`, `log`, `random` what their names say.
+//! `machine` and `cancel` know what is under way and when it ends; `ops`, `names` and `files` what an
+//! operation does; `kernel` and `tree` the objects that it acts on; `queue`, `faults`, `log`, `random` what their names say.
 //! `memory` alone touches what drivers lend.
 //!
 //! One thread.
 
 mod cancel;
 mod faults;
+mod files;
 mod handle;
 mod kernel;
 mod log;
 mod machine;
 mod memory;
+mod names;
 mod ops;
 mod queue;
 mod random;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use std::cell::RefCell;
 use std::fmt;

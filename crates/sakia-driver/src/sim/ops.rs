@@ -3,7 +3,9 @@
 //! In two steps, as in the kernel. [`prepare`] runs when an entry is consumed: it checks the entry,
 //! copies the path or the vector and takes hold of the open file. [`perform`] runs when the
 //! operation happens, at once or much later; only then are buffers read or written. A cancel
-//! is performed by the machine, which knows what is under way.
+//! is performed by the machine, which knows what is under way. What is about names is in
+//! [`names`](super::names), what is about open files beside reading and writing in
+//! [`files`](super::files).
 //!
 //! Sources: `io_uring_enter(2)`, `io_uring_prep_*(3)` and the manual page of each system call.
 
@@ -14,19 +16,25 @@ use rustix::fs::{FileType, OFlags, Statx, StatxTimestamp};
 use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, Opcode, Sqe, sqe_flags};
 
-use super::kernel::{FILE_BYTES_MAX, InodeId, Kernel, Object, OpenFile, OpenHow, poll};
+use super::files::{self, FileOp};
+use super::kernel::{Kernel, Object, OpenFile, OpenHow, poll};
 use super::log::Digest;
-use super::memory::{Lent, Segment, read_path, read_vector};
+use super::memory::{Lent, Segment, read_path, read_plain, read_vector};
+use super::names::{self, AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, NameOp};
+use super::tree::{InodeId, Last, Place, Time, resolve};
 use crate::buf::MAX_RW_BYTES;
+use crate::private;
 
 /// `IORING_NOP_INJECT_RESULT`.
 const NOP_INJECT_RESULT: u32 = 1;
-/// `AT_EMPTY_PATH`.
-const AT_EMPTY_PATH: u32 = 0x1000;
+/// `AT_NO_AUTOMOUNT | AT_STATX_SYNC_TYPE`, which mean nothing here.
+const AT_WITHOUT_EFFECT: u32 = 0x800 | 0x6000;
 /// `RWF_DSYNC | RWF_SYNC`: durable before it completes, as everything here is.
 const RWF_DURABLE: u32 = 0x2 | 0x4;
 /// `RWF_NOWAIT`: `EAGAIN` instead of waiting.
 const RWF_NOWAIT: u32 = 0x8;
+/// `RWF_APPEND`: to the end, whatever the offset.
+const RWF_APPEND: u32 = 0x10;
 /// `IORING_FSYNC_DATASYNC`.
 const FSYNC_DATASYNC: u32 = 1;
 /// `IORING_ASYNC_CANCEL_*`.
@@ -36,7 +44,7 @@ const CANCEL_ANY: u32 = 1 << 2;
 const CANCEL_USERDATA: u32 = 1 << 4;
 
 /// The operations that there are.
-pub(super) const SUPPORTED: [Opcode; 13] = [
+pub(super) const SUPPORTED: [Opcode; 35] = [
     Opcode::NOP,
     Opcode::READV,
     Opcode::WRITEV,
@@ -50,7 +58,37 @@ pub(super) const SUPPORTED: [Opcode; 13] = [
     Opcode::STATX,
     Opcode::READ,
     Opcode::WRITE,
+    Opcode::FALLOCATE,
+    Opcode::FADVISE,
+    Opcode::OPENAT2,
+    Opcode::RENAMEAT,
+    Opcode::UNLINKAT,
+    Opcode::MKDIRAT,
+    Opcode::SYMLINKAT,
+    Opcode::LINKAT,
+    Opcode::FSETXATTR,
+    Opcode::FGETXATTR,
+    Opcode::FTRUNCATE,
+    private::GETDENTS,
+    private::READLINK,
+    private::CHMOD,
+    private::CHOWN,
+    private::UTIMENS,
+    private::COPY_FILE_RANGE,
+    private::SYNCFS,
+    private::FLOCK,
+    private::STATFS,
+    private::FLISTXATTR,
+    private::FREMOVEXATTR,
 ];
+
+/// Whether the field for an offset holds an address.
+pub(super) fn has_address_for_offset(opcode: Opcode) -> bool {
+    let by_path = [Opcode::OPENAT2, Opcode::RENAMEAT, Opcode::SYMLINKAT, Opcode::LINKAT];
+    let by_private = [private::READLINK, private::UTIMENS, private::STATFS];
+    let others = [Opcode::STATX, Opcode::FSETXATTR, Opcode::FGETXATTR];
+    by_path.contains(&opcode) || by_private.contains(&opcode) || others.contains(&opcode)
+}
 
 /// A checked entry and what it holds until it completes.
 #[derive(Debug)]
@@ -69,7 +107,7 @@ pub(super) enum Kind {
         result: i32,
     },
     Open {
-        path: Vec<u8>,
+        place: Place,
         how: OpenHow,
     },
     Read {
@@ -79,6 +117,8 @@ pub(super) enum Kind {
     Write {
         offset: u64,
         nowait: bool,
+        /// To the end, whatever the offset.
+        appends: bool,
     },
     Close {
         raw: i32,
@@ -86,8 +126,10 @@ pub(super) enum Kind {
     Fsync,
     /// Of the path, or without one of the open file.
     Statx {
-        path: Option<Vec<u8>>,
+        path: Option<(Place, Last)>,
     },
+    Name(NameOp),
+    File(FileOp),
     Poll {
         events: u16,
     },
@@ -134,12 +176,24 @@ impl Request {
         Self { kind, lent: Lent::Nothing, file: Some(Rc::clone(file)) }
     }
 
+    /// The paths that it names.
+    pub(super) fn paths(&self) -> Vec<Vec<u8>> {
+        match &self.kind {
+            Kind::Open { place, .. } | Kind::Statx { path: Some((place, _)) } => {
+                vec![place.path.clone()]
+            }
+            Kind::Name(op) => op.paths().map(<[u8]>::to_vec).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Whether it may wait for ever, and so can be canceled while it does.
     pub(super) fn may_wait(&self) -> bool {
         let is_pipe = self.file.as_ref().is_some_and(|file| file.is_pipe());
-        match self.kind {
-            Kind::Read { nowait, .. } | Kind::Write { nowait, .. } => is_pipe && !nowait,
+        match &self.kind {
+            Kind::Read { nowait, .. } | Kind::Write { nowait, .. } => is_pipe && !*nowait,
             Kind::Poll { .. } => true,
+            Kind::File(op) => op.may_wait(),
             _ => false,
         }
     }
@@ -154,6 +208,7 @@ impl Request {
                 len == 0 || events & (poll::IN | poll::HUP) != 0
             }
             (Kind::Write { .. }, Object::PipeWriter(id)) => kernel.pipe_room(id, len) != Ok(None),
+            (Kind::File(op), _) => op.is_ready(kernel, file),
             (Kind::Poll { events }, _) => ready_events(kernel, file, *events) != 0,
             _ => true,
         }
@@ -177,13 +232,18 @@ pub(super) unsafe fn prepare(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errn
         match sqe.opcode {
             Opcode::NOP => prepare_nop(sqe),
             Opcode::OPENAT => prepare_openat(kernel, sqe),
+            Opcode::OPENAT2 => prepare_openat2(kernel, sqe),
             Opcode::READ | Opcode::READV | Opcode::READ_FIXED => prepare_read(kernel, sqe),
             Opcode::WRITE | Opcode::WRITEV | Opcode::WRITE_FIXED => prepare_write(kernel, sqe),
             Opcode::CLOSE => Ok(Request::new(Kind::Close { raw: sqe.fd })),
             Opcode::FSYNC => prepare_fsync(kernel, sqe),
             Opcode::STATX => prepare_statx(kernel, sqe),
             Opcode::POLL_ADD => prepare_poll(kernel, sqe),
-            _ => prepare_cancel(kernel, sqe),
+            Opcode::ASYNC_CANCEL => prepare_cancel(kernel, sqe),
+            _ => match names::prepare(kernel, sqe)? {
+                Some(request) => Ok(request),
+                None => files::prepare(kernel, sqe)?.ok_or(Errno::INVAL),
+            },
         }
     }
 }
@@ -200,6 +260,43 @@ fn prepare_nop(sqe: &Sqe) -> Result<Request, Errno> {
 ///
 /// - As [`prepare`].
 unsafe fn prepare_openat(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
+    let how = open_how(sqe.op_flags.into(), sqe.len.into(), 0)?;
+    // SAFETY: the caller's promise; the address of an open is that of its path.
+    let place = unsafe { names::read_place(kernel, sqe.fd, sqe.addr) }?;
+    Ok(Request::new(Kind::Open { place, how }))
+}
+
+/// # Safety
+///
+/// - As [`prepare`].
+unsafe fn prepare_openat2(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
+    const HOW_BYTES: usize = 3 * 8;
+    if sqe.len as usize != HOW_BYTES {
+        let is_shorter = (sqe.len as usize) < HOW_BYTES;
+        return Err(if is_shorter { Errno::INVAL } else { Errno::TOOBIG });
+    }
+    // SAFETY: the caller's promise; the second address is that of a `struct open_how`, three numbers.
+    let [flags, mode, bounds]: [u64; 3] = unsafe { read_plain(sqe.off) }?;
+    let creates = flags & u64::from(OFlags::CREATE.bits()) != 0;
+    let is_contradictory = bounds & resolve::BENEATH != 0 && bounds & resolve::IN_ROOT != 0;
+    if bounds & !resolve::KNOWN != 0 || is_contradictory || mode & !0o7777 != 0 {
+        return Err(Errno::INVAL);
+    }
+    if mode != 0 && !creates {
+        return Err(Errno::INVAL);
+    }
+    let how = open_how(flags, mode, bounds)?;
+    // What is to be in memory already cannot be made, nor emptied.
+    if bounds & resolve::CACHED != 0 && (creates || how.truncates) {
+        return Err(Errno::AGAIN);
+    }
+    // SAFETY: the caller's promise; the first address is that of the path.
+    let place = unsafe { names::read_place(kernel, sqe.fd, sqe.addr) }?;
+    Ok(Request::new(Kind::Open { place, how }))
+}
+
+/// Checks how something is to be opened.
+fn open_how(flags: u64, mode: u64, bounds: u64) -> Result<OpenHow, Errno> {
     // `O_DIRECT`, `O_PATH`, `O_TMPFILE` and whatever else is not listed is not there.
     let known = OFlags::ACCMODE
         | OFlags::CREATE
@@ -209,39 +306,32 @@ unsafe fn prepare_openat(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
         | OFlags::CLOEXEC
         | OFlags::NONBLOCK
         | OFlags::LARGEFILE
+        | OFlags::DIRECTORY
         | OFlags::NOFOLLOW
         | OFlags::NOCTTY
         | OFlags::NOATIME
         | OFlags::DSYNC
         | OFlags::SYNC;
-    let flags = OFlags::from_bits_retain(sqe.op_flags);
+    let flags = OFlags::from_bits_retain(u32::try_from(flags).map_err(|_| Errno::INVAL)?);
     let access = flags & OFlags::ACCMODE;
-    if !(flags - known).is_empty() || access == OFlags::ACCMODE {
+    if !(flags - known).is_empty()
+        || access == OFlags::ACCMODE
+        || flags.contains(OFlags::CREATE | OFlags::DIRECTORY)
+    {
         return Err(Errno::INVAL);
     }
-    // SAFETY: the caller's promise; the address of an open is that of its path.
-    let path = unsafe { read_path(sqe.addr) }?;
-    check_dir(kernel, sqe.fd, &path)?;
-    let how = OpenHow {
+    Ok(OpenHow {
         is_readable: access != OFlags::WRONLY,
         is_writable: access != OFlags::RDONLY,
         creates: flags.contains(OFlags::CREATE),
         is_exclusive: flags.contains(OFlags::EXCL),
         truncates: flags.contains(OFlags::TRUNC),
         appends: flags.contains(OFlags::APPEND),
-        mode: sqe.len & 0o7777,
-    };
-    Ok(Request::new(Kind::Open { path, how }))
-}
-
-/// A path that does not begin at the root begins at the working directory: no descriptor is that
-/// of a directory yet.
-fn check_dir(kernel: &Kernel, dir: i32, path: &[u8]) -> Result<(), Errno> {
-    if dir == sakia_ring::AT_FDCWD || path.starts_with(b"/") {
-        return Ok(());
-    }
-    kernel.file(dir)?;
-    Err(Errno::NOTDIR)
+        is_nofollow: flags.contains(OFlags::NOFOLLOW),
+        is_directory: flags.contains(OFlags::DIRECTORY),
+        mode: mode as u32 & 0o7777,
+        bounds,
+    })
 }
 
 /// # Safety
@@ -268,7 +358,8 @@ unsafe fn prepare_write(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
         return Err(Errno::BADF);
     }
     let nowait = check_transfer(file, sqe)?;
-    let mut request = Request::on(Kind::Write { offset: sqe.off, nowait }, file);
+    let appends = file.appends || sqe.op_flags & RWF_APPEND != 0;
+    let mut request = Request::on(Kind::Write { offset: sqe.off, nowait, appends }, file);
     // SAFETY: the caller's promise.
     request.lent = Lent::to_take(unsafe { segments(kernel, sqe) }?)?;
     Ok(request)
@@ -276,7 +367,7 @@ unsafe fn prepare_write(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
 
 /// Checks offset and flags of a read or write. Returns whether it must not wait.
 fn check_transfer(file: &OpenFile, sqe: &Sqe) -> Result<bool, Errno> {
-    if sqe.op_flags & !(RWF_DURABLE | RWF_NOWAIT) != 0 {
+    if sqe.op_flags & !(RWF_DURABLE | RWF_NOWAIT | RWF_APPEND) != 0 {
         return Err(Errno::OPNOTSUPP);
     }
     let is_negative = sqe.off > i64::MAX as u64 && sqe.off != CURRENT_POSITION;
@@ -321,6 +412,12 @@ fn prepare_fsync(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
 ///
 /// - As [`prepare`].
 unsafe fn prepare_statx(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
+    let known = AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH | AT_WITHOUT_EFFECT;
+    if sqe.op_flags & !known != 0 {
+        return Err(Errno::INVAL);
+    }
+    let is_nofollow = sqe.op_flags & AT_SYMLINK_NOFOLLOW != 0;
+    let last = if is_nofollow { Last::NoFollow } else { Last::Follow };
     let may_be_empty = sqe.op_flags & AT_EMPTY_PATH != 0;
     let path = if may_be_empty && sqe.addr == 0 {
         Vec::new()
@@ -331,8 +428,8 @@ unsafe fn prepare_statx(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
     let mut request = if path.is_empty() && may_be_empty {
         Request::on(Kind::Statx { path: None }, kernel.file(sqe.fd)?)
     } else {
-        check_dir(kernel, sqe.fd, &path)?;
-        Request::new(Kind::Statx { path: Some(path) })
+        let place = names::place(kernel, sqe.fd, path)?;
+        Request::new(Kind::Statx { path: Some((place, last)) })
     };
     request.lent = Lent::to_fill(vec![Segment::new(sqe.off, size_of::<Statx>())])?;
     Ok(request)
@@ -371,30 +468,40 @@ fn prepare_cancel(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
 ///
 /// - The memory that the request holds is still lent: its last completion was not reaped.
 pub(super) unsafe fn perform(kernel: &mut Kernel, request: &Request, len_max: usize) -> Outcome {
-    let (lent, file) = (&request.lent, request.file.as_deref());
+    let (lent, file) = (&request.lent, request.file.as_ref());
     match (&request.kind, file) {
         (Kind::Nop { result }, _) => Outcome::Done(*result),
-        (Kind::Open { path, how }, _) => {
-            Outcome::Done(kernel.open(path, *how).unwrap_or_else(failed))
+        (Kind::Open { place, how }, _) => {
+            Outcome::Done(kernel.open(place, *how).unwrap_or_else(failed))
         }
         // SAFETY: the caller's promise.
         (Kind::Read { offset, nowait }, Some(file)) => unsafe {
             or_again(*nowait, read(kernel, file, *offset, lent, len_max))
         },
         // SAFETY: the caller's promise.
-        (Kind::Write { offset, nowait }, Some(file)) => unsafe {
-            or_again(*nowait, write(kernel, file, *offset, lent, len_max))
+        (Kind::Write { offset, nowait, appends }, Some(file)) => unsafe {
+            let write = Write { offset: *offset, appends: *appends };
+            or_again(*nowait, write.perform(kernel, file, lent, len_max))
         },
+        // SAFETY: the caller's promise.
+        (Kind::Name(op), _) => unsafe { op.perform(kernel, lent) }.into(),
+        // SAFETY: the caller's promise.
+        (Kind::File(op), Some(file)) => unsafe { op.perform(kernel, file, lent, len_max) },
         (Kind::Close { raw }, _) => kernel.close(*raw).map(|()| 0).into(),
         // SAFETY: the caller's promise.
         (Kind::Statx { path }, file) => unsafe {
-            statx(kernel, path.as_deref(), file, lent).map(|()| 0).into()
+            statx(kernel, path.as_ref(), file, lent).map(|()| 0).into()
         },
         (Kind::Poll { events }, Some(file)) => poll_once(kernel, file, *events),
         (Kind::Fsync, _) => Outcome::Done(0),
-        (Kind::Read { .. } | Kind::Write { .. } | Kind::Poll { .. } | Kind::Cancel { .. }, _) => {
-            unreachable!("prepared with a file, or performed by the machine")
-        }
+        (
+            Kind::Read { .. }
+            | Kind::Write { .. }
+            | Kind::File(_)
+            | Kind::Poll { .. }
+            | Kind::Cancel { .. },
+            _,
+        ) => unreachable!("prepared with a file, or performed by the machine"),
     }
 }
 
@@ -418,13 +525,14 @@ unsafe fn read(
     let len = lent.len().min(len_max).min(MAX_RW_BYTES);
     let bytes = match file.object {
         Object::File(id) => {
-            let content = &kernel.inode(id).content;
+            let content = kernel.tree.content(id);
             let begin = start(file, offset).min(content.len() as u64) as usize;
             let end = begin.saturating_add(len).min(content.len());
             let bytes = content[begin..end].to_vec();
             advance(file, offset, bytes.len());
             bytes
         }
+        Object::Directory(_) => return Outcome::Done(failed(Errno::ISDIR)),
         Object::PipeReader(id) | Object::PipeWriter(id) => match kernel.pipe_read(id, len) {
             Some(bytes) => bytes,
             None => return Outcome::WouldBlock,
@@ -436,68 +544,67 @@ unsafe fn read(
     Ok(bytes.len()).into()
 }
 
-/// # Safety
-///
-/// - `lent` is still lent.
-unsafe fn write(
-    kernel: &mut Kernel,
-    file: &OpenFile,
+/// Where a write goes.
+#[derive(Clone, Copy, Debug)]
+struct Write {
     offset: u64,
-    lent: &Lent,
-    len_max: usize,
-) -> Outcome {
-    let len = lent.len().min(MAX_RW_BYTES);
-    let result = match file.object {
-        // SAFETY: the caller's promise.
-        Object::File(id) => unsafe {
-            write_file(kernel, file, id, offset, &lent.take(len.min(len_max)))
-        },
-        Object::PipeReader(id) | Object::PipeWriter(id) => match kernel.pipe_room(id, len) {
-            Ok(None) => return Outcome::WouldBlock,
-            Ok(Some(room)) => {
-                // SAFETY: the caller's promise.
-                let bytes = unsafe { lent.take(room.min(len_max)) };
-                kernel.pipe_write(id, &bytes);
-                note_data(kernel, "  wrote {} bytes {x}", &bytes);
-                Ok(bytes.len())
-            }
-            Err(errno) => Err(errno),
-        },
-    };
-    result.into()
+    appends: bool,
 }
 
-fn write_file(
-    kernel: &mut Kernel,
-    file: &OpenFile,
-    id: InodeId,
-    offset: u64,
-    bytes: &[u8],
-) -> Result<usize, Errno> {
-    let now = kernel.now;
-    let inode = kernel.inode_mut(id);
-    let size = inode.content.len() as u64;
-    let begin = if file.appends { size } else { start(file, offset) };
-    if bytes.is_empty() {
-        return Ok(0);
+impl Write {
+    /// # Safety
+    ///
+    /// - `lent` is still lent.
+    unsafe fn perform(
+        self,
+        kernel: &mut Kernel,
+        file: &OpenFile,
+        lent: &Lent,
+        len_max: usize,
+    ) -> Outcome {
+        let len = lent.len().min(MAX_RW_BYTES);
+        let result = match file.object {
+            // SAFETY: the caller's promise.
+            Object::File(id) => unsafe {
+                self.to_file(kernel, file, id, &lent.take(len.min(len_max)))
+            },
+            Object::Directory(_) => Err(Errno::BADF),
+            Object::PipeReader(id) | Object::PipeWriter(id) => match kernel.pipe_room(id, len) {
+                Ok(None) => return Outcome::WouldBlock,
+                Ok(Some(room)) => {
+                    // SAFETY: the caller's promise.
+                    let bytes = unsafe { lent.take(room.min(len_max)) };
+                    kernel.pipe_write(id, &bytes);
+                    note_data(kernel, "  wrote {} bytes {x}", &bytes);
+                    Ok(bytes.len())
+                }
+                Err(errno) => Err(errno),
+            },
+        };
+        result.into()
     }
-    if begin >= FILE_BYTES_MAX {
-        return Err(Errno::FBIG);
+
+    fn to_file(
+        self,
+        kernel: &mut Kernel,
+        file: &OpenFile,
+        id: InodeId,
+        bytes: &[u8],
+    ) -> Result<usize, Errno> {
+        let size = kernel.tree.content(id).len() as u64;
+        let begin = if self.appends { size } else { start(file, self.offset) };
+        let count = files::put(kernel, id, begin, bytes)?;
+        if count == 0 {
+            return Ok(0);
+        }
+        if self.appends && self.offset == CURRENT_POSITION {
+            file.position.set(begin + count as u64);
+        } else {
+            advance(file, self.offset, count);
+        }
+        note_data(kernel, "  wrote {} bytes {x}", &bytes[..count]);
+        Ok(count)
     }
-    let count = bytes.len().min((FILE_BYTES_MAX - begin) as usize);
-    let (begin, end) = (begin as usize, begin as usize + count);
-    if inode.content.len() < end {
-        inode.content.resize(end, 0);
-    }
-    inode.content[begin..end].copy_from_slice(&bytes[..count]);
-    inode.changed_at = now;
-    if file.appends && offset == CURRENT_POSITION {
-        file.position.set(end as u64);
-    } else {
-        advance(file, offset, count);
-    }
-    note_data(kernel, "  wrote {} bytes {x}", &bytes[..count]);
-    Ok(count)
 }
 
 /// Where a read or write with this offset begins.
@@ -523,49 +630,51 @@ fn note_data(kernel: &mut Kernel, template: &str, bytes: &[u8]) {
 /// - `lent` is still lent.
 unsafe fn statx(
     kernel: &Kernel,
-    path: Option<&[u8]>,
-    file: Option<&OpenFile>,
+    path: Option<&(Place, Last)>,
+    file: Option<&Rc<OpenFile>>,
     lent: &Lent,
 ) -> Result<(), Errno> {
-    let object = match (path, file) {
-        (Some(path), _) => Object::File(kernel.lookup(path)?),
-        (None, Some(file)) => file.object,
+    let inode = match (path, file) {
+        (Some((place, last)), _) => Some(kernel.tree.lookup(place, *last)?),
+        (None, Some(file)) => file.inode().ok(),
         (None, None) => return Err(Errno::BADF),
     };
     // SAFETY: the caller's promise.
-    unsafe { lent.fill(&statx_record(kernel, object)) };
+    unsafe { lent.fill(&statx_record(kernel, inode)) };
     Ok(())
 }
 
-/// The bytes of a `struct statx`. Has all basic fields whatever was asked for, as it may.
-fn statx_record(kernel: &Kernel, object: Object) -> [u8; size_of::<Statx>()] {
+/// The bytes of a `struct statx`, of a pipe without an inode. Has all basic fields whatever was asked
+/// for, as it may.
+fn statx_record(kernel: &Kernel, inode: Option<InodeId>) -> [u8; size_of::<Statx>()] {
     const BASIC_STATS: u32 = 0x7ff;
     let mut record = [0; size_of::<Statx>()];
     let mut put = |offset: usize, bytes: &[u8]| {
         record[offset..offset + bytes.len()].copy_from_slice(bytes);
     };
-    let (kind, permissions, number, size, changed_at) = match object {
-        Object::File(id) => {
-            let inode = kernel.inode(id);
-            let size = inode.content.len() as u64;
-            (FileType::RegularFile, inode.mode, id.number(), size, inode.changed_at)
-        }
-        Object::PipeReader(_) | Object::PipeWriter(_) => {
-            (FileType::Fifo, 0o600, 0, 0, std::time::Duration::ZERO)
-        }
-    };
-    let mode = (kind.as_raw_mode() | permissions) as u16;
     put(offset_of!(Statx, stx_mask), &BASIC_STATS.to_ne_bytes());
     put(offset_of!(Statx, stx_blksize), &4096_u32.to_ne_bytes());
-    put(offset_of!(Statx, stx_nlink), &1_u32.to_ne_bytes());
+    let Some(id) = inode else {
+        let mode = (FileType::Fifo.as_raw_mode() | 0o600) as u16;
+        put(offset_of!(Statx, stx_mode), &mode.to_ne_bytes());
+        put(offset_of!(Statx, stx_nlink), &1_u32.to_ne_bytes());
+        return record;
+    };
+    let inode = kernel.tree.inode(id);
+    let (mode, size) = ((inode.kind().as_raw_mode() | inode.mode) as u16, inode.size());
+    put(offset_of!(Statx, stx_nlink), &inode.links.to_ne_bytes());
+    put(offset_of!(Statx, stx_uid), &inode.uid.to_ne_bytes());
+    put(offset_of!(Statx, stx_gid), &inode.gid.to_ne_bytes());
     put(offset_of!(Statx, stx_mode), &mode.to_ne_bytes());
-    put(offset_of!(Statx, stx_ino), &number.to_ne_bytes());
+    put(offset_of!(Statx, stx_ino), &id.number().to_ne_bytes());
     put(offset_of!(Statx, stx_size), &size.to_ne_bytes());
     put(offset_of!(Statx, stx_blocks), &size.div_ceil(512).to_ne_bytes());
-    for field in
-        [offset_of!(Statx, stx_atime), offset_of!(Statx, stx_ctime), offset_of!(Statx, stx_mtime)]
-    {
-        let (seconds, nanos) = (changed_at.as_secs() as i64, changed_at.subsec_nanos());
+    let times = [
+        (offset_of!(Statx, stx_atime), inode.accessed),
+        (offset_of!(Statx, stx_ctime), inode.changed),
+        (offset_of!(Statx, stx_mtime), inode.modified),
+    ];
+    for (field, Time { seconds, nanos }) in times {
         put(field + offset_of!(StatxTimestamp, tv_sec), &seconds.to_ne_bytes());
         put(field + offset_of!(StatxTimestamp, tv_nsec), &nanos.to_ne_bytes());
     }

@@ -11,7 +11,10 @@
 )]
 
 mod files;
+mod names;
 mod pipes;
+mod plain;
+mod room;
 mod stage;
 mod turns;
 
@@ -50,6 +53,44 @@ cases! {
         what_was_written_can_be_synced
         a_closed_file_is_closed
         a_late_descriptor_is_closed;
+    names:
+        a_directory_is_made
+        a_name_is_removed
+        an_empty_directory_is_removed
+        a_name_moves
+        directories_move_and_do_not_get_into_themselves
+        a_rename_spares_or_exchanges
+        a_file_has_several_names
+        a_symbolic_link_leads_on
+        chains_of_links_have_an_end
+        a_directory_opens_to_be_read_only
+        a_confined_path_stays_beneath_its_directory
+        a_path_without_links_refuses_them
+        a_confined_path_can_create
+        how_to_open_is_checked
+        a_late_confined_descriptor_is_closed;
+    room:
+        a_file_gets_the_length_it_is_given
+        room_is_allocated
+        advice_is_taken
+        transfers_take_flags
+        a_read_that_must_not_wait_does_not
+        each_family_has_a_count;
+    plain:
+        a_directory_is_listed
+        a_directory_can_be_emptied_while_it_is_listed
+        what_cannot_be_listed_is_refused
+        a_link_tells_where_it_points_to
+        permissions_are_set
+        owners_are_kept_or_set
+        times_are_set
+        bytes_are_copied_from_file_to_file
+        a_copy_is_refused_where_it_makes_no_sense
+        a_file_system_is_synced_and_described
+        a_lock_keeps_others_out
+        a_dropped_lock_ends_with_its_descriptor
+        extended_attributes_are_kept
+        plain_calls_have_counts;
     pipes:
         a_read_waits_for_a_write
         a_write_waits_for_room
@@ -119,5 +160,5 @@ fn every_case_on_the_simulated_kernel() {
 
 #[test]
 fn the_suite_has_the_size_it_had() {
-    assert_eq!(CASES.len(), 45, "a case was added or lost: say so here");
+    assert_eq!(CASES.len(), 80, "a case was added or lost: say so here");
 }

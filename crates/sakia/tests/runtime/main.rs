@@ -9,6 +9,7 @@ mod blocking;
 mod budget;
 mod copies;
 mod counted;
+mod files;
 mod macros;
 mod mocks;
 mod pipes;

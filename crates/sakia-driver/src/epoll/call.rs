@@ -1,0 +1,147 @@
+//! System calls whose arguments all come from an entry: what most operations on names and attributes
+//! are.
+//!
+//! Sources: the manual page of each call.
+
+use rustix::io::Errno;
+use sakia_ring::{Opcode, Sqe};
+
+use super::sys::{self, number, register, retry};
+use crate::private;
+
+/// A system call that ends by itself, and answers a count or nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    number: usize,
+    args: [usize; 6],
+    /// Interrupted by a signal, it has done nothing, or nothing that doing it again would change.
+    is_repeatable: bool,
+}
+
+impl Call {
+    fn new<const N: usize>(number: usize, args: [usize; N]) -> Self {
+        let mut all = [0; 6];
+        all[..N].copy_from_slice(&args);
+        Self { number, args: all, is_repeatable: true }
+    }
+
+    /// A call that must not be repeated.
+    fn once<const N: usize>(number: usize, args: [usize; N]) -> Self {
+        Self { is_repeatable: false, ..Self::new(number, args) }
+    }
+
+    /// The call that performs an entry. `None` for operations that are not performed so.
+    pub(super) fn of(sqe: &Sqe) -> Option<Self> {
+        let fd = register(sqe.fd);
+        let (addr, off) = (sqe.addr as usize, sqe.off as usize);
+        let (len, flags) = (sqe.len as usize, sqe.op_flags as usize);
+        // The second directory of an entry with two paths.
+        let to_dir = register(sqe.len as i32);
+        let has_path = sqe.addr != 0;
+        Some(match sqe.opcode {
+            Opcode::MKDIRAT => Self::once(number::MKDIRAT, [fd, addr, len]),
+            Opcode::UNLINKAT => Self::once(number::UNLINKAT, [fd, addr, flags]),
+            Opcode::RENAMEAT => Self::once(number::RENAMEAT2, [fd, addr, to_dir, off, flags]),
+            Opcode::LINKAT => Self::once(number::LINKAT, [fd, addr, to_dir, off, flags]),
+            Opcode::SYMLINKAT => Self::once(number::SYMLINKAT, [addr, fd, off]),
+            Opcode::FALLOCATE => Self::once(number::FALLOCATE, [fd, len, off, addr]),
+            Opcode::FTRUNCATE => Self::new(number::FTRUNCATE, [fd, off]),
+            Opcode::FADVISE => {
+                let len = if has_path { addr } else { len };
+                Self::new(number::FADVISE64, [fd, off, len, flags])
+            }
+            Opcode::FGETXATTR => Self::new(number::FGETXATTR, [fd, addr, off, len]),
+            Opcode::FSETXATTR => Self::once(number::FSETXATTR, [fd, addr, off, len, flags]),
+            private::FLISTXATTR => Self::new(number::FLISTXATTR, [fd, addr, len]),
+            private::FREMOVEXATTR => Self::once(number::FREMOVEXATTR, [fd, addr]),
+            private::GETDENTS => Self::new(number::GETDENTS64, [fd, addr, len]),
+            private::READLINK => Self::new(number::READLINKAT, [fd, addr, off, len]),
+            private::CHMOD if !has_path => Self::new(number::FCHMOD, [fd, len]),
+            // The call without flags, which is there on every kernel.
+            private::CHMOD if flags == 0 => Self::new(number::FCHMODAT, [fd, addr, len]),
+            private::CHMOD => Self::new(number::FCHMODAT2, [fd, addr, len, flags]),
+            private::CHOWN => {
+                let (uid, gid) = (sqe.off as u32 as usize, (sqe.off >> 32) as usize);
+                if has_path {
+                    Self::new(number::FCHOWNAT, [fd, addr, uid, gid, flags])
+                } else {
+                    Self::new(number::FCHOWN, [fd, uid, gid])
+                }
+            }
+            private::UTIMENS => Self::new(number::UTIMENSAT, [fd, addr, off, flags]),
+            private::SYNCFS => Self::new(number::SYNCFS, [fd]),
+            private::STATFS => Self::new(number::FSTATFS, [fd, off]),
+            _ => return None,
+        })
+    }
+
+    /// Performs it.
+    ///
+    /// # Errors
+    /// Its errno; `EOPNOTSUPP` for a call that this kernel does not have.
+    ///
+    /// # Safety
+    ///
+    /// - The memory that the entry names is lent.
+    pub(super) unsafe fn run(self) -> Result<usize, Errno> {
+        let Self { number, args, is_repeatable } = self;
+        // SAFETY: the arguments are an entry's: memory that is lent, by the caller's promise, and
+        // descriptors that whoever pushed it keeps open.
+        let call = || unsafe { sys::syscall(number, args) };
+        let result = if is_repeatable { retry(call) } else { call() };
+        result.map_err(|errno| if errno == Errno::NOSYS { Errno::OPNOTSUPP } else { errno })
+    }
+}
+
+/// `copy_file_range(2)`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Copy {
+    pub(super) from: i32,
+    /// `u64::MAX` for the file's own position, as `to_offset`.
+    pub(super) from_offset: u64,
+    pub(super) to: i32,
+    pub(super) to_offset: u64,
+    pub(super) len: u32,
+}
+
+impl Copy {
+    pub(super) fn of(sqe: &Sqe) -> Self {
+        let Sqe { fd: from, off: from_offset, file_index: to, addr: to_offset, len, .. } = *sqe;
+        Self { from, from_offset, to, to_offset, len }
+    }
+
+    /// Performs it.
+    pub(super) fn run(self) -> Result<usize, Errno> {
+        let Self { from, from_offset, to, to_offset, len } = self;
+        retry(|| sys::copy_file_range(from, from_offset, to, to_offset, len as usize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::epoll::request::SUPPORTED;
+
+    #[test]
+    fn what_a_call_performs_is_supported() {
+        let mut count = 0;
+        for code in 0..=u8::MAX {
+            let opcode = Opcode(code);
+            if Call::of(&Sqe::new(opcode, 0, 0, 0, 0)).is_some() {
+                assert!(SUPPORTED.contains(&opcode), "{opcode:?}");
+                count += 1;
+            }
+        }
+        assert_eq!(count, 19);
+    }
+
+    #[test]
+    fn descriptors_are_sign_extended_and_the_rest_is_not() {
+        let call = Call::of(&Sqe::renameat(-100, 8 as *const u8, -1, 16 as *const u8, 1 << 31));
+        let [from_dir, from, to_dir, to, flags, _] = call.unwrap().args;
+        assert_eq!((from_dir as isize, to_dir as isize), (-100, -1));
+        assert_eq!((from, to, flags), (8, 16, 1 << 31));
+        let call = Call::of(&private::chown(3, std::ptr::null(), u32::MAX, 7, 0)).unwrap();
+        assert_eq!((call.number, call.args), (number::FCHOWN, [3, 0xffff_ffff, 7, 0, 0, 0]));
+    }
+}

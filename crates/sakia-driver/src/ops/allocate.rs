@@ -1,0 +1,58 @@
+//! Room within a file: allocating it, giving it back.
+
+use std::io;
+
+use sakia_ring::Sqe;
+
+use crate::backend::Backend;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+
+/// See [`Handle::fallocate`].
+#[derive(Debug)]
+pub struct Fallocate {
+    fd: Fd,
+    mode: u32,
+    offset: u64,
+    len: u64,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Allocates `len` bytes from byte `offset` of `fd`, which makes the file longer if it ends before; or
+    /// what else the kernel's `FALLOC_FL_*` bits in `mode` say.
+    ///
+    /// # Errors
+    /// - `EINVAL`: no bytes, or more than a file can have. `EBADF`: not open to write.
+    /// - `ENOSPC`, `EDQUOT`, `EFBIG`: no room.
+    /// - `EOPNOTSUPP`: a bit, or the whole, that the file system does not have.
+    /// - `ESPIPE`, `ENODEV`: not a regular file. Otherwise as `fallocate(2)`.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_fallocate(3)`.
+    pub fn fallocate(&self, fd: &Fd, mode: u32, offset: u64, len: u64) -> Op<Fallocate, B> {
+        self.check(fd);
+        self.start(Fallocate { fd: fd.clone(), mode, offset, len })
+    }
+}
+
+// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
+unsafe impl Operation for Fallocate {
+    type Output = io::Result<()>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        Sqe::fallocate(self.fd.raw(), self.mode, self.offset, self.len)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| ())
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+}

@@ -1,0 +1,77 @@
+//! Copying from file to file within the kernel.
+
+use std::io;
+
+use sakia_ring::Sqe;
+
+use super::transfer_len;
+use crate::backend::Backend;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+use crate::private;
+
+/// See [`Handle::copy_file_range`].
+#[derive(Debug)]
+pub struct CopyFileRange {
+    from: Fd,
+    from_offset: u64,
+    to: Fd,
+    to_offset: u64,
+    len: usize,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Copies up to `len` bytes of `from`, starting at byte `from_offset`, to `to`, starting at byte
+    /// `to_offset`, without their passing through this process; file systems that can do so share the
+    /// blocks. [`CURRENT_POSITION`](crate::CURRENT_POSITION) stands for a file's own position, which moves.
+    ///
+    /// Resolves to the number of bytes copied, which may be fewer than asked; 0 means that `from` ends
+    /// there. Some files of `/proc` and the like say 0 although they can be read.
+    ///
+    /// # Errors
+    /// - `EXDEV`: file systems between which the kernel does not copy.
+    /// - `EINVAL`: not regular files, or ranges of one file that overlap. `EISDIR`: a directory.
+    /// - `EBADF`: not open to read or to write, or the destination is open to append.
+    /// - `ENOSPC`, `EDQUOT`, `EFBIG`: no room.
+    /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `copy_file_range(2)`.
+    ///
+    /// # Kernel
+    /// No ring has it: a plain call, on a thread of a lane. Source: `copy_file_range(2)`.
+    pub fn copy_file_range(
+        &self,
+        from: &Fd,
+        from_offset: u64,
+        to: &Fd,
+        to_offset: u64,
+        len: usize,
+    ) -> Op<CopyFileRange, B> {
+        self.check(from);
+        self.check(to);
+        let (from, to) = (from.clone(), to.clone());
+        let copy = CopyFileRange { from, from_offset, to, to_offset, len };
+        self.start_private(private::COPY_FILE_RANGE, copy)
+    }
+}
+
+// SAFETY: the entry names no memory, and two descriptors that the value keeps open.
+unsafe impl Operation for CopyFileRange {
+    type Output = io::Result<usize>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let Self { from, from_offset, to, to_offset, len } = self;
+        private::copy_file_range(from.raw(), *from_offset, to.raw(), *to_offset, transfer_len(*len))
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|len| len as usize)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.from)
+    }
+}

@@ -1,0 +1,163 @@
+//! Links of both sorts, and where they point to.
+
+use std::ffi::CString;
+use std::io;
+
+use sakia_ring::Sqe;
+
+use super::at::At;
+use super::transfer_len;
+use crate::backend::Backend;
+use crate::buf::BufResult;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+use crate::private;
+
+/// See [`Handle::link`].
+#[derive(Debug)]
+pub struct Link {
+    from: At,
+    to: At,
+    flags: u32,
+}
+
+/// See [`Handle::symlink`].
+#[derive(Debug)]
+pub struct Symlink {
+    target: CString,
+    link: At,
+}
+
+/// See [`Handle::readlink`].
+#[derive(Debug)]
+pub struct Readlink {
+    at: At,
+    buf: Vec<u8>,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Gives the file `from`, relative to `from_dir`, one more name: `to`, relative to `to_dir`; with
+    /// `None` relative to the working directory. A symbolic link is linked itself, unless `flags` has
+    /// `AT_SYMLINK_FOLLOW`.
+    ///
+    /// # Errors
+    /// - `EEXIST`: there is something of that name. `EXDEV`: another file system.
+    /// - `EPERM`: a directory, or a file system without links. Otherwise as `linkat(2)`.
+    ///
+    /// # Kernel
+    /// 5.15. Source: `io_uring_prep_linkat(3)`.
+    #[doc(alias = "linkat")]
+    pub fn link(
+        &self,
+        from_dir: Option<&Fd>,
+        from: CString,
+        to_dir: Option<&Fd>,
+        to: CString,
+        flags: u32,
+    ) -> Op<Link, B> {
+        self.start(Link { from: self.at(from_dir, from), to: self.at(to_dir, to), flags })
+    }
+
+    /// Makes a symbolic link at `link`, relative to `directory` or, with `None`, to the working directory.
+    /// `target` goes into it as it is.
+    ///
+    /// # Errors
+    /// - `EEXIST`: there is something of that name. `ENOENT`: the target is empty, or a directory on the
+    ///   way is missing. Otherwise as `symlinkat(2)`.
+    ///
+    /// # Kernel
+    /// 5.15. Source: `io_uring_prep_symlinkat(3)`.
+    #[doc(alias = "symlinkat")]
+    pub fn symlink(
+        &self,
+        target: CString,
+        directory: Option<&Fd>,
+        link: CString,
+    ) -> Op<Symlink, B> {
+        self.start(Symlink { target, link: self.at(directory, link) })
+    }
+
+    /// Reads where the symbolic link `path`, relative to `directory` or, with `None`, to the working
+    /// directory, points to. Resolves to the number of bytes, `1..=buf.len()`, and the buffer. As many
+    /// bytes as the buffer has may not be all.
+    ///
+    /// # Errors
+    /// - `EINVAL`: not a symbolic link, or the buffer is empty.
+    /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `readlinkat(2)`.
+    ///
+    /// # Kernel
+    /// No ring has it: a plain call, on a thread of a lane. Source: `readlinkat(2)`.
+    #[doc(alias = "readlinkat")]
+    pub fn readlink(&self, directory: Option<&Fd>, path: CString, buf: Vec<u8>) -> Op<Readlink, B> {
+        self.start_private(private::READLINK, Readlink { at: self.at(directory, path), buf })
+    }
+}
+
+// SAFETY: the entry names two paths, whose bytes the value owns on the heap, and directories that the
+// value keeps open.
+unsafe impl Operation for Link {
+    type Output = io::Result<()>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let Self { from, to, flags } = self;
+        Sqe::linkat(from.raw(), from.path(), to.raw(), to.path(), *flags)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| ())
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        self.from.descriptor()
+    }
+}
+
+// SAFETY: the entry names two paths, whose bytes the value owns on the heap, and a directory that the
+// value keeps open.
+unsafe impl Operation for Symlink {
+    type Output = io::Result<()>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        Sqe::symlinkat(self.target.as_ptr().cast(), self.link.raw(), self.link.path())
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| ())
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        self.link.descriptor()
+    }
+}
+
+// SAFETY: the entry names the path and the buffer, which the value owns on the heap, and a directory
+// that the value keeps open.
+unsafe impl Operation for Readlink {
+    type Output = BufResult<usize, Vec<u8>>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let len = transfer_len(self.buf.len());
+        private::readlink(self.at.raw(), self.at.path(), self.buf.as_mut_ptr(), len)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        (completion.result().map(|len| len as usize), self.buf)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        self.at.descriptor()
+    }
+}

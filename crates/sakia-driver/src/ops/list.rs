@@ -1,0 +1,202 @@
+//! Listing a directory.
+
+use sakia_ring::Sqe;
+
+use super::transfer_len;
+use crate::backend::Backend;
+use crate::buf::BufResult;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+use crate::private;
+
+/// See [`Handle::read_directory`].
+#[derive(Debug)]
+pub struct ReadDirectory {
+    fd: Fd,
+    buf: Vec<u8>,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Reads the next entries of the directory `fd`, as many as fit into `buf`: records of the kernel's
+    /// `struct linux_dirent64`, which [`DirectoryEntries`] takes apart. The directory's position moves past
+    /// them. Resolves to the number of bytes, and the buffer; 0 means that there are no more.
+    ///
+    /// # Errors
+    /// - `EINVAL`: the buffer is too small for the next entry. 280 bytes hold any.
+    /// - `ENOTDIR`: not a directory. `ENOENT`: it was removed.
+    /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `getdents64(2)`.
+    ///
+    /// # Kernel
+    /// No ring has it: a plain call, on a thread of a lane. Source: `getdents(2)`.
+    #[doc(alias = "getdents64")]
+    #[doc(alias = "readdir")]
+    pub fn read_directory(&self, fd: &Fd, buf: Vec<u8>) -> Op<ReadDirectory, B> {
+        self.check(fd);
+        self.start_private(private::GETDENTS, ReadDirectory { fd: fd.clone(), buf })
+    }
+}
+
+// SAFETY: the entry names the buffer, which the value owns on the heap, and a descriptor that the value
+// keeps open.
+unsafe impl Operation for ReadDirectory {
+    type Output = BufResult<usize, Vec<u8>>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let len = transfer_len(self.buf.len());
+        private::getdents(self.fd.raw(), self.buf.as_mut_ptr(), len)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        (completion.result().map(|len| len as usize), self.buf)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+}
+
+/// What an entry of a directory says that it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EntryKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A FIFO.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A character device.
+    CharacterDevice,
+    /// A block device.
+    BlockDevice,
+    /// The file system does not tell: `statx` does.
+    Unknown,
+}
+
+impl EntryKind {
+    /// From the kernel's `DT_*`.
+    const fn of(code: u8) -> Self {
+        match code {
+            1 => Self::Fifo,
+            2 => Self::CharacterDevice,
+            4 => Self::Directory,
+            6 => Self::BlockDevice,
+            8 => Self::File,
+            10 => Self::Symlink,
+            12 => Self::Socket,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// An entry of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DirectoryEntry<'a> {
+    /// Inode number.
+    pub inode: u64,
+    /// What it names.
+    pub kind: EntryKind,
+    /// The directory's position after this entry.
+    pub position: u64,
+    /// The name, without a NUL.
+    pub name: &'a [u8],
+}
+
+/// Takes apart what [`Handle::read_directory`] brought. `.` and `..` are among the entries.
+///
+/// Ends at the end of the bytes, and before a record that is not whole.
+#[derive(Clone, Debug)]
+pub struct DirectoryEntries<'a> {
+    rest: &'a [u8],
+}
+
+/// Bytes of a `struct linux_dirent64` before its name.
+const HEADER_BYTES: usize = 19;
+
+impl<'a> DirectoryEntries<'a> {
+    /// Of these bytes: as many of the buffer as the operation resolved to.
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+}
+
+impl<'a> Iterator for DirectoryEntries<'a> {
+    type Item = DirectoryEntry<'a>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (inode, rest) = self.rest.split_first_chunk::<8>()?;
+        let (position, rest) = rest.split_first_chunk::<8>()?;
+        let (len, rest) = rest.split_first_chunk::<2>()?;
+        let (&kind, _) = rest.split_first()?;
+        let len = usize::from(u16::from_ne_bytes(*len));
+        let name = self.rest.get(HEADER_BYTES..len)?;
+        let name_len = name.iter().position(|&byte| byte == 0)?;
+        self.rest = &self.rest[len..];
+        Some(DirectoryEntry {
+            inode: u64::from_ne_bytes(*inode),
+            kind: EntryKind::of(kind),
+            position: u64::from_ne_bytes(*position),
+            name: &name[..name_len],
+        })
+    }
+}
+
+impl std::iter::FusedIterator for DirectoryEntries<'_> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record as the kernel makes it.
+    fn record(inode: u64, position: u64, kind: u8, name: &[u8]) -> Vec<u8> {
+        let len = (HEADER_BYTES + name.len() + 1).next_multiple_of(8);
+        let mut bytes = Vec::new();
+        bytes.extend(inode.to_ne_bytes());
+        bytes.extend(position.to_ne_bytes());
+        bytes.extend((len as u16).to_ne_bytes());
+        bytes.push(kind);
+        bytes.extend(name);
+        bytes.resize(len, 0);
+        bytes
+    }
+
+    #[test]
+    fn records_are_taken_apart() {
+        let mut bytes = record(7, 1, 4, b".");
+        bytes.extend(record(8, 2, 8, b"a-file"));
+        bytes.extend(record(u64::MAX, u64::MAX, 99, &[b'x'; 255]));
+        let entries: Vec<_> = DirectoryEntries::new(&bytes).collect();
+        assert_eq!(entries.len(), 3);
+        let DirectoryEntry { inode, kind, position, name } = entries[1];
+        assert_eq!((inode, position, kind, name), (8, 2, EntryKind::File, &b"a-file"[..]));
+        assert_eq!((entries[0].kind, entries[0].name), (EntryKind::Directory, &b"."[..]));
+        assert_eq!((entries[2].kind, entries[2].name.len()), (EntryKind::Unknown, 255));
+    }
+
+    #[test]
+    fn what_is_not_whole_ends_it() {
+        let good = record(7, 1, 8, b"name");
+        for len in 0..good.len() {
+            assert_eq!(DirectoryEntries::new(&good[..len]).count(), 0, "{len}");
+        }
+        for bad_len in [0_u16, 1, 18, 19, 23, 25, u16::MAX] {
+            let mut bytes = good.clone();
+            bytes[16..18].copy_from_slice(&bad_len.to_ne_bytes());
+            let mut entries = DirectoryEntries::new(&bytes);
+            assert!(entries.next().is_none() && entries.next().is_none(), "{bad_len}");
+        }
+        let mut endless = good;
+        endless[HEADER_BYTES..].fill(b'x');
+        assert_eq!(DirectoryEntries::new(&endless).count(), 0);
+    }
+}

@@ -1,0 +1,61 @@
+//! Locking a file.
+
+use std::io;
+
+use sakia_ring::Sqe;
+
+use crate::backend::Backend;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+use crate::private;
+
+/// See [`Handle::flock`].
+#[derive(Debug)]
+pub struct Flock {
+    fd: Fd,
+    operation: u32,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Locks the file, or unlocks it: `operation` is one of the kernel's `LOCK_SH`, `LOCK_EX`, `LOCK_UN`,
+    /// with `LOCK_NB` so as not to wait for other holders. The lock belongs to what was opened: it is
+    /// shared by duplicates of the descriptor, and ends when the last one is closed.
+    ///
+    /// May wait for ever. Canceling it, or dropping the handle, ends the wait where nothing waits in the
+    /// kernel yet; otherwise the lock may come later, and then stays until it is given up, or `fd` closed.
+    /// Lock by a descriptor that is used for nothing else.
+    ///
+    /// # Errors
+    /// - `EAGAIN`: with `LOCK_NB`, somebody else holds it. `EINVAL`: no such operation.
+    /// - `ECANCELED`: canceled before it began.
+    /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `flock(2)`.
+    ///
+    /// # Kernel
+    /// No ring has it: a plain call, on a thread of a lane. Source: `flock(2)`.
+    pub fn flock(&self, fd: &Fd, operation: u32) -> Op<Flock, B> {
+        self.check(fd);
+        self.start_private(private::FLOCK, Flock { fd: fd.clone(), operation })
+    }
+}
+
+// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
+unsafe impl Operation for Flock {
+    type Output = io::Result<()>;
+
+    fn class(&self) -> Class {
+        Class::Waiting
+    }
+
+    fn entry(&mut self) -> Sqe {
+        private::flock(self.fd.raw(), self.operation)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| ())
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+}

@@ -1,0 +1,57 @@
+//! Making a directory.
+
+use std::ffi::CString;
+use std::io;
+
+use sakia_ring::Sqe;
+
+use super::at::At;
+use crate::backend::Backend;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+
+/// See [`Handle::mkdir`].
+#[derive(Debug)]
+pub struct Mkdir {
+    at: At,
+    mode: u32,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Makes a directory at `path`, relative to `directory` or, with `None`, to the working directory.
+    /// `mode` are its permissions, less those that the process's mask takes off.
+    ///
+    /// # Errors
+    /// - `EEXIST`: there is something of that name, be it a dangling link.
+    /// - `ENOENT`: a directory on the way is missing. Otherwise as `mkdirat(2)`.
+    ///
+    /// # Kernel
+    /// 5.15. Source: `io_uring_prep_mkdirat(3)`.
+    #[doc(alias = "mkdirat")]
+    pub fn mkdir(&self, directory: Option<&Fd>, path: CString, mode: u32) -> Op<Mkdir, B> {
+        self.start(Mkdir { at: self.at(directory, path), mode })
+    }
+}
+
+// SAFETY: the entry names the path, whose bytes the value owns on the heap, and a directory that the
+// value keeps open.
+unsafe impl Operation for Mkdir {
+    type Output = io::Result<()>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        Sqe::mkdirat(self.at.raw(), self.at.path(), self.mode)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| ())
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        self.at.descriptor()
+    }
+}

@@ -1,0 +1,111 @@
+//! Opening a path, with a say in how it is resolved.
+
+use std::ffi::CString;
+use std::io;
+use std::rc::Rc;
+
+use sakia_ring::Sqe;
+
+use super::at::At;
+use super::open::CLOEXEC;
+use crate::backend::Backend;
+use crate::fd::{Fd, Owner};
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+
+/// How to open a path: `struct open_how`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct OpenHow {
+    /// The kernel's `O_*`. Ones that it does not know are refused.
+    pub flags: u64,
+    /// Permissions of a file that is created; 0 unless one may be.
+    pub mode: u64,
+    /// The kernel's `RESOLVE_*`.
+    pub resolve: u64,
+}
+
+impl OpenHow {
+    /// No mount is crossed.
+    #[doc(alias = "RESOLVE_NO_XDEV")]
+    pub const NO_MOUNTS: u64 = 0x1;
+    /// No link of `/proc` that leads to an open file is followed.
+    #[doc(alias = "RESOLVE_NO_MAGICLINKS")]
+    pub const NO_MAGIC_LINKS: u64 = 0x2;
+    /// No symbolic link is followed.
+    #[doc(alias = "RESOLVE_NO_SYMLINKS")]
+    pub const NO_SYMLINKS: u64 = 0x4;
+    /// Nothing outside of the directory is reached; what tries is refused.
+    #[doc(alias = "RESOLVE_BENEATH")]
+    pub const BENEATH: u64 = 0x8;
+    /// The directory stands for the root.
+    #[doc(alias = "RESOLVE_IN_ROOT")]
+    pub const IN_ROOT: u64 = 0x10;
+    /// Only what the kernel has in memory already; `EAGAIN` otherwise.
+    #[doc(alias = "RESOLVE_CACHED")]
+    pub const CACHED: u64 = 0x20;
+}
+
+/// See [`Handle::openat2`].
+pub struct Openat2 {
+    at: At,
+    how: OpenHow,
+    owner: Rc<dyn Owner>,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Opens `path`, relative to `directory` or, with `None`, to the working directory, as `how` says,
+    /// with `O_CLOEXEC` always added. Otherwise as [`open`](Handle::open).
+    ///
+    /// A descriptor that comes when the handle is gone is closed.
+    ///
+    /// # Errors
+    /// - `EINVAL`: a flag that the kernel does not know, or permissions where no file may be created.
+    /// - `EXDEV`: the path leads out of what `how.resolve` confines it to.
+    /// - `ELOOP`: a link where `how.resolve` allows none.
+    /// - `EAGAIN`: something moved meanwhile, so that it is not sure whether the path stays within; or
+    ///   with [`CACHED`](OpenHow::CACHED) the kernel would have to ask the file system.
+    /// - `ECANCELED`: canceled before it began. Otherwise as `openat2(2)`.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_openat2(3)`, `openat2(2)`.
+    pub fn openat2(&self, directory: Option<&Fd>, path: CString, how: OpenHow) -> Op<Openat2, B> {
+        let how = OpenHow { flags: how.flags | u64::from(CLOEXEC), ..how };
+        let owner = Rc::clone(&self.shared) as Rc<dyn Owner>;
+        self.start(Openat2 { at: self.at(directory, path), how, owner })
+    }
+}
+
+// SAFETY: the entry names the path, whose bytes the value owns on the heap; `how`, which is part of the
+// value and stays where it is until the completion; and a directory that the value keeps open.
+unsafe impl Operation for Openat2 {
+    type Output = io::Result<Fd>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let how = &raw const self.how;
+        Sqe::openat2(self.at.raw(), self.at.path(), how, size_of::<OpenHow>() as u32)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|raw| Fd::new(raw as i32, self.owner))
+    }
+
+    fn dispose(self, completion: Completion) {
+        drop(self.complete(completion)); // closes what was opened
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        self.at.descriptor()
+    }
+}
+
+impl std::fmt::Debug for Openat2 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { at, how, .. } = self;
+        f.debug_struct("Openat2").field("at", at).field("how", how).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,70 @@
+//! Moving a name.
+
+use std::ffi::CString;
+use std::io;
+
+use sakia_ring::Sqe;
+
+use super::at::At;
+use crate::backend::Backend;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+
+/// See [`Handle::rename`].
+#[derive(Debug)]
+pub struct Rename {
+    from: At,
+    to: At,
+    flags: u32,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Moves the name `from`, relative to `from_dir`, to the name `to`, relative to `to_dir`; with `None`
+    /// relative to the working directory. What had that name is replaced in the same step. `flags` are
+    /// the kernel's `RENAME_*`.
+    ///
+    /// # Errors
+    /// - `EXDEV`: another file system. `EEXIST`: with `RENAME_NOREPLACE`, there is something.
+    /// - `ENOTEMPTY`, `EEXIST`: a directory that is not empty would be replaced.
+    /// - `EISDIR`, `ENOTDIR`: one is a directory, the other is none.
+    /// - `EINVAL`: a directory would get into itself, or a flag that the file system does not have.
+    /// - `ENOENT`: there is no such name. Otherwise as `renameat2(2)`.
+    ///
+    /// # Kernel
+    /// 5.11. Source: `io_uring_prep_renameat(3)`.
+    #[doc(alias = "renameat2")]
+    pub fn rename(
+        &self,
+        from_dir: Option<&Fd>,
+        from: CString,
+        to_dir: Option<&Fd>,
+        to: CString,
+        flags: u32,
+    ) -> Op<Rename, B> {
+        self.start(Rename { from: self.at(from_dir, from), to: self.at(to_dir, to), flags })
+    }
+}
+
+// SAFETY: the entry names two paths, whose bytes the value owns on the heap, and directories that the
+// value keeps open.
+unsafe impl Operation for Rename {
+    type Output = io::Result<()>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let Self { from, to, flags } = self;
+        Sqe::renameat(from.raw(), from.path(), to.raw(), to.path(), *flags)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| ())
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        self.from.descriptor()
+    }
+}

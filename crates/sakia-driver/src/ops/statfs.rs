@@ -1,0 +1,89 @@
+//! What the kernel knows of a file system.
+
+use std::io;
+
+use sakia_ring::Sqe;
+
+use crate::backend::Backend;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+use crate::private;
+
+/// What the kernel knows of a file system: field by field `struct statfs`; see `statfs(2)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+#[non_exhaustive]
+pub struct StatfsResult {
+    /// Which sort: one of the kernel's `*_MAGIC`.
+    #[doc(alias = "f_type")]
+    pub magic: u64,
+    /// Preferred size of a transfer in bytes.
+    pub block_size: u64,
+    /// Size in fragments.
+    pub blocks: u64,
+    /// Fragments that are free.
+    pub blocks_free: u64,
+    /// Fragments that are free for whoever is not root.
+    pub blocks_available: u64,
+    /// Inodes, where there is a most number of them.
+    pub files: u64,
+    /// Inodes that are free.
+    pub files_free: u64,
+    /// Tells one mounted file system from another, where it does.
+    pub id: [i32; 2],
+    /// The most bytes of a name.
+    pub name_bytes_max: u64,
+    /// Size of a fragment in bytes.
+    pub fragment_size: u64,
+    /// The kernel's `ST_*` bits.
+    pub flags: u64,
+    spare: [u64; 4],
+}
+
+const _: () = assert!(size_of::<StatfsResult>() == 120);
+
+/// See [`Handle::statfs`].
+#[derive(Debug)]
+pub struct Statfs {
+    fd: Fd,
+    result: StatfsResult,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Asks about the file system that `fd` lies on.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`: the backend does not perform it. Otherwise as `fstatfs(2)`.
+    ///
+    /// # Kernel
+    /// No ring has it: a plain call, on a thread of a lane. Source: `fstatfs(2)`.
+    #[doc(alias = "fstatfs")]
+    pub fn statfs(&self, fd: &Fd) -> Op<Statfs, B> {
+        self.check(fd);
+        let result = StatfsResult::default();
+        self.start_private(private::STATFS, Statfs { fd: fd.clone(), result })
+    }
+}
+
+// SAFETY: the entry names the result, which is part of the value and stays where it is until the
+// completion, and a descriptor that the value keeps open.
+unsafe impl Operation for Statfs {
+    type Output = io::Result<StatfsResult>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        private::statfs(self.fd.raw(), &raw mut self.result)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| self.result)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+}

@@ -1,0 +1,55 @@
+//! Changing the length of a file.
+
+use std::io;
+
+use sakia_ring::Sqe;
+
+use crate::backend::Backend;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+
+/// See [`Handle::truncate`].
+#[derive(Debug)]
+pub struct Truncate {
+    fd: Fd,
+    len: u64,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Makes the file `len` bytes long. What is added reads as zeros and takes no room.
+    ///
+    /// # Errors
+    /// - `EINVAL`: not open to write, not a regular file, or more than a file can have.
+    /// - `EFBIG`: more than the file system or the limit of the process allows. Otherwise as
+    ///   `ftruncate(2)`.
+    ///
+    /// # Kernel
+    /// 6.9. Source: `io_uring_prep_ftruncate(3)`.
+    #[doc(alias = "ftruncate")]
+    pub fn truncate(&self, fd: &Fd, len: u64) -> Op<Truncate, B> {
+        self.check(fd);
+        self.start(Truncate { fd: fd.clone(), len })
+    }
+}
+
+// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
+unsafe impl Operation for Truncate {
+    type Output = io::Result<()>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        Sqe::ftruncate(self.fd.raw(), self.len)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| ())
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+}

@@ -1,0 +1,60 @@
+//! Removing a name.
+
+use std::ffi::CString;
+use std::io;
+
+use sakia_ring::Sqe;
+
+use super::at::At;
+use crate::backend::Backend;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+
+/// See [`Handle::unlink`].
+#[derive(Debug)]
+pub struct Unlink {
+    at: At,
+    flags: u32,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Removes the name `path`, relative to `directory` or, with `None`, to the working directory. A
+    /// directory's name, which must be empty, with the flag `AT_REMOVEDIR`, and only that. A symbolic link
+    /// is removed itself.
+    ///
+    /// # Errors
+    /// - `EISDIR`: a directory, without the flag. `ENOTDIR`: none, with it.
+    /// - `ENOTEMPTY`: the directory is not empty.
+    /// - `ENOENT`: there is no such name. Otherwise as `unlinkat(2)`.
+    ///
+    /// # Kernel
+    /// 5.11. Source: `io_uring_prep_unlinkat(3)`.
+    #[doc(alias = "unlinkat")]
+    #[doc(alias = "rmdir")]
+    pub fn unlink(&self, directory: Option<&Fd>, path: CString, flags: u32) -> Op<Unlink, B> {
+        self.start(Unlink { at: self.at(directory, path), flags })
+    }
+}
+
+// SAFETY: the entry names the path, whose bytes the value owns on the heap, and a directory that the
+// value keeps open.
+unsafe impl Operation for Unlink {
+    type Output = io::Result<()>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        Sqe::unlinkat(self.at.raw(), self.at.path(), self.flags)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| ())
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        self.at.descriptor()
+    }
+}

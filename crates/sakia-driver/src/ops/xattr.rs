@@ -1,0 +1,196 @@
+//! Extended attributes of open files.
+
+use std::ffi::CString;
+use std::io;
+
+use sakia_ring::Sqe;
+
+use super::transfer_len;
+use crate::backend::Backend;
+use crate::buf::BufResult;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+use crate::private;
+
+/// See [`Handle::get_xattr`].
+#[derive(Debug)]
+pub struct GetXattr {
+    fd: Fd,
+    name: CString,
+    buf: Vec<u8>,
+}
+
+/// See [`Handle::set_xattr`].
+#[derive(Debug)]
+pub struct SetXattr {
+    fd: Fd,
+    name: CString,
+    value: Vec<u8>,
+    flags: u32,
+}
+
+/// See [`Handle::list_xattr`].
+#[derive(Debug)]
+pub struct ListXattr {
+    fd: Fd,
+    buf: Vec<u8>,
+}
+
+/// See [`Handle::remove_xattr`].
+#[derive(Debug)]
+pub struct RemoveXattr {
+    fd: Fd,
+    name: CString,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Reads the extended attribute `name` of an open file. Resolves to its length, and the buffer; with an
+    /// empty buffer, to the length that one would need.
+    ///
+    /// # Errors
+    /// - `ENODATA`: there is none of that name. `ERANGE`: the buffer is too small for it.
+    /// - `EOPNOTSUPP`: the file system has none. Otherwise as `fgetxattr(2)`.
+    ///
+    /// # Kernel
+    /// 5.19. Source: `io_uring_prep_fgetxattr(3)`.
+    #[doc(alias = "fgetxattr")]
+    pub fn get_xattr(&self, fd: &Fd, name: CString, buf: Vec<u8>) -> Op<GetXattr, B> {
+        self.check(fd);
+        self.start(GetXattr { fd: fd.clone(), name, buf })
+    }
+
+    /// Sets the extended attribute `name` of an open file to `value`. `flags` are the kernel's `XATTR_*`.
+    ///
+    /// # Errors
+    /// - `EEXIST`: with `XATTR_CREATE`, there is one. `ENODATA`: with `XATTR_REPLACE`, there is none.
+    /// - `ENOSPC`, `EDQUOT`, `E2BIG`, `ERANGE`: value or name are too long.
+    /// - `EOPNOTSUPP`: the file system has none of that sort. Otherwise as `fsetxattr(2)`.
+    ///
+    /// # Kernel
+    /// 5.19. Source: `io_uring_prep_fsetxattr(3)`.
+    #[doc(alias = "fsetxattr")]
+    pub fn set_xattr(&self, fd: &Fd, name: CString, value: Vec<u8>, flags: u32) -> Op<SetXattr, B> {
+        self.check(fd);
+        self.start(SetXattr { fd: fd.clone(), name, value, flags })
+    }
+
+    /// Lists the names of an open file's extended attributes, each with a NUL at its end. Resolves to the
+    /// number of bytes, and the buffer; with an empty buffer, to as many as one would need.
+    ///
+    /// # Errors
+    /// - `ERANGE`: the buffer is too small.
+    /// - `EOPNOTSUPP`: the file system has none, or the backend does not perform it. Otherwise as
+    ///   `flistxattr(2)`.
+    ///
+    /// # Kernel
+    /// No ring has it: a plain call, on a thread of a lane. Source: `flistxattr(2)`.
+    #[doc(alias = "flistxattr")]
+    pub fn list_xattr(&self, fd: &Fd, buf: Vec<u8>) -> Op<ListXattr, B> {
+        self.check(fd);
+        self.start_private(private::FLISTXATTR, ListXattr { fd: fd.clone(), buf })
+    }
+
+    /// Removes the extended attribute `name` of an open file.
+    ///
+    /// # Errors
+    /// - `ENODATA`: there is none of that name.
+    /// - `EOPNOTSUPP`: the file system has none, or the backend does not perform it. Otherwise as
+    ///   `fremovexattr(2)`.
+    ///
+    /// # Kernel
+    /// No ring has it: a plain call, on a thread of a lane. Source: `fremovexattr(2)`.
+    #[doc(alias = "fremovexattr")]
+    pub fn remove_xattr(&self, fd: &Fd, name: CString) -> Op<RemoveXattr, B> {
+        self.check(fd);
+        self.start_private(private::FREMOVEXATTR, RemoveXattr { fd: fd.clone(), name })
+    }
+}
+
+// SAFETY: the entry names the name and the buffer, which the value owns on the heap, and a descriptor
+// that the value keeps open.
+unsafe impl Operation for GetXattr {
+    type Output = BufResult<usize, Vec<u8>>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let len = transfer_len(self.buf.len());
+        Sqe::fgetxattr(self.fd.raw(), self.name.as_ptr().cast(), self.buf.as_mut_ptr(), len)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        (completion.result().map(|len| len as usize), self.buf)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+}
+
+// SAFETY: as for `GetXattr`; the kernel only reads the bytes.
+unsafe impl Operation for SetXattr {
+    type Output = io::Result<()>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let (name, len) = (self.name.as_ptr().cast(), transfer_len(self.value.len()));
+        Sqe::fsetxattr(self.fd.raw(), name, self.value.as_ptr(), len, self.flags)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| ())
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+}
+
+// SAFETY: as for `GetXattr`.
+unsafe impl Operation for ListXattr {
+    type Output = BufResult<usize, Vec<u8>>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let len = transfer_len(self.buf.len());
+        private::flistxattr(self.fd.raw(), self.buf.as_mut_ptr(), len)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        (completion.result().map(|len| len as usize), self.buf)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+}
+
+// SAFETY: as for `GetXattr`.
+unsafe impl Operation for RemoveXattr {
+    type Output = io::Result<()>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        private::fremovexattr(self.fd.raw(), self.name.as_ptr().cast())
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| ())
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+}

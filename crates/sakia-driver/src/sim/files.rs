@@ -1,0 +1,489 @@
+//! Operations on open files beside reading and writing.
+//!
+//! As in [`ops`](super::ops) in two steps.
+
+use std::rc::Rc;
+
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use sakia_ring::{CURRENT_POSITION, Opcode, Sqe};
+
+use super::kernel::{FILE_BYTES_MAX, Kernel, Object, OpenFile};
+use super::memory::{Lent, Segment, read_path};
+use super::ops::{Kind, Outcome, Request};
+use super::tree::{Entry, InodeId, NAME_BYTES_MAX};
+use crate::buf::MAX_RW_BYTES;
+use crate::private;
+
+/// `FALLOC_FL_KEEP_SIZE`.
+const FALLOC_KEEP_SIZE: u32 = 0x1;
+/// `FALLOC_FL_PUNCH_HOLE`.
+const FALLOC_PUNCH_HOLE: u32 = 0x2;
+/// `POSIX_FADV_NOREUSE`, the last of them.
+const ADVICE_LAST: u32 = 5;
+/// `LOCK_*`.
+const LOCK_SH: u32 = 1;
+const LOCK_EX: u32 = 2;
+const LOCK_NB: u32 = 4;
+const LOCK_UN: u32 = 8;
+/// `XATTR_CREATE` and `XATTR_REPLACE`.
+const XATTR_CREATE: u32 = 1;
+const XATTR_REPLACE: u32 = 2;
+/// `XATTR_SIZE_MAX`.
+const XATTR_BYTES_MAX: usize = 65_536;
+/// What the name of an extended attribute may begin with.
+const XATTR_SPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
+/// `TMPFS_MAGIC`.
+const MAGIC: u64 = 0x0102_1994;
+/// Bytes of a `struct linux_dirent64` before its name.
+const ENTRY_HEADER_BYTES: usize = 19;
+
+/// What to do with an open file.
+#[derive(Debug)]
+pub(super) enum FileOp {
+    Allocate {
+        mode: u32,
+        offset: u64,
+        len: u64,
+    },
+    Truncate {
+        len: u64,
+    },
+    Advise,
+    List,
+    /// To `to`; an offset of `u64::MAX` is the file's own position.
+    Copy {
+        from_offset: u64,
+        to: Rc<OpenFile>,
+        to_offset: u64,
+        len: usize,
+    },
+    Syncfs,
+    /// `None` gives the lock up.
+    Lock {
+        is_exclusive: Option<bool>,
+        nowait: bool,
+    },
+    Statfs,
+    GetXattr {
+        name: Vec<u8>,
+    },
+    SetXattr {
+        name: Vec<u8>,
+        flags: u32,
+    },
+    ListXattr,
+    RemoveXattr {
+        name: Vec<u8>,
+    },
+}
+
+/// Checks an entry and takes hold of what it names. `None` for one that is none of these.
+///
+/// # Errors
+/// What the operation completes with at once.
+///
+/// # Safety
+///
+/// - As [`ops::prepare`](super::ops::prepare).
+pub(super) unsafe fn prepare(kernel: &Kernel, sqe: &Sqe) -> Result<Option<Request>, Errno> {
+    let Sqe { addr, off, len, op_flags: flags, .. } = *sqe;
+    // SAFETY: the caller's promise; the address is that of a name wherever this is called.
+    let name = || unsafe { read_xattr_name(addr) };
+    let fill = |addr, len| Lent::to_fill(vec![Segment::new(addr, len)]);
+    let mut lent = Lent::Nothing;
+    let op = match sqe.opcode {
+        Opcode::FALLOCATE => FileOp::Allocate { mode: len, offset: off, len: addr },
+        Opcode::FTRUNCATE => FileOp::Truncate { len: off },
+        Opcode::FADVISE => prepare_advise(kernel, sqe)?,
+        Opcode::FGETXATTR => {
+            let op = FileOp::GetXattr { name: name()? };
+            lent = fill(off, len as usize)?;
+            op
+        }
+        Opcode::FSETXATTR => {
+            let op = FileOp::SetXattr { name: name()?, flags };
+            lent = Lent::to_take(vec![Segment::new(off, len as usize)])?;
+            op
+        }
+        private::FLISTXATTR => {
+            lent = fill(addr, len as usize)?;
+            FileOp::ListXattr
+        }
+        private::FREMOVEXATTR => FileOp::RemoveXattr { name: name()? },
+        private::GETDENTS => {
+            lent = fill(addr, len as usize)?;
+            FileOp::List
+        }
+        private::COPY_FILE_RANGE => FileOp::Copy {
+            from_offset: off,
+            to: Rc::clone(kernel.file(sqe.file_index)?),
+            to_offset: addr,
+            len: (len as usize).min(MAX_RW_BYTES),
+        },
+        private::SYNCFS => FileOp::Syncfs,
+        private::FLOCK => {
+            let is_exclusive = match flags & !LOCK_NB {
+                LOCK_SH => Some(false),
+                LOCK_EX => Some(true),
+                LOCK_UN => None,
+                _ => return Err(Errno::INVAL),
+            };
+            FileOp::Lock { is_exclusive, nowait: flags & LOCK_NB != 0 }
+        }
+        private::STATFS => {
+            lent = fill(off, 15 * 8)?;
+            FileOp::Statfs
+        }
+        _ => return Ok(None),
+    };
+    let file = Some(Rc::clone(kernel.file(sqe.fd)?));
+    Ok(Some(Request { kind: Kind::File(op), lent, file }))
+}
+
+fn prepare_advise(kernel: &Kernel, sqe: &Sqe) -> Result<FileOp, Errno> {
+    if kernel.file(sqe.fd)?.is_pipe() {
+        return Err(Errno::SPIPE);
+    }
+    let len = if sqe.addr != 0 { sqe.addr } else { sqe.len.into() };
+    if sqe.op_flags > ADVICE_LAST || i64::try_from(len).is_err() {
+        return Err(Errno::INVAL);
+    }
+    Ok(FileOp::Advise)
+}
+
+/// # Safety
+///
+/// - Unless `addr` is 0, it is lent memory that holds a NUL-terminated string.
+unsafe fn read_xattr_name(addr: u64) -> Result<Vec<u8>, Errno> {
+    // SAFETY: the caller's promise.
+    let name = match unsafe { read_path(addr) } {
+        Err(Errno::NAMETOOLONG) => return Err(Errno::RANGE),
+        name => name?,
+    };
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        return Err(Errno::RANGE);
+    }
+    let is_known = XATTR_SPACES.iter().any(|space| name.starts_with(space));
+    if is_known { Ok(name) } else { Err(Errno::OPNOTSUPP) }
+}
+
+impl FileOp {
+    /// Whether it may wait for ever.
+    pub(super) fn may_wait(&self) -> bool {
+        matches!(self, Self::Lock { is_exclusive: Some(_), nowait: false })
+    }
+
+    /// Whether it would not have to wait now.
+    pub(super) fn is_ready(&self, kernel: &Kernel, file: &Rc<OpenFile>) -> bool {
+        match self {
+            Self::Lock { is_exclusive: Some(is_exclusive), .. } => {
+                !kernel.is_locked_out(file, *is_exclusive)
+            }
+            _ => true,
+        }
+    }
+
+    /// Performs it, moving at most `len_max` bytes.
+    ///
+    /// # Safety
+    ///
+    /// - `lent` is still lent.
+    pub(super) unsafe fn perform(
+        &self,
+        kernel: &mut Kernel,
+        file: &Rc<OpenFile>,
+        lent: &Lent,
+        len_max: usize,
+    ) -> Outcome {
+        let done = |result: Result<(), Errno>| Outcome::from(result.map(|()| 0));
+        match self {
+            Self::Allocate { mode, offset, len } => {
+                done(allocate(kernel, file, *mode, *offset, *len))
+            }
+            Self::Truncate { len } => done(truncate(kernel, file, *len)),
+            Self::Advise | Self::Syncfs => done(Ok(())),
+            // SAFETY: the caller's promise.
+            Self::List => unsafe { list(kernel, file, lent) }.into(),
+            Self::Copy { from_offset, to, to_offset, len } => {
+                let ends = [(&**file, *from_offset), (&**to, *to_offset)];
+                copy(kernel, ends, (*len).min(len_max)).into()
+            }
+            Self::Lock { is_exclusive, nowait } => {
+                match (kernel.lock(file, *is_exclusive), *nowait) {
+                    (true, _) => done(Ok(())),
+                    (false, true) => done(Err(Errno::AGAIN)),
+                    (false, false) => Outcome::WouldBlock,
+                }
+            }
+            Self::Statfs => {
+                // SAFETY: the caller's promise.
+                unsafe { lent.fill(&statfs_record()) };
+                done(Ok(()))
+            }
+            // SAFETY: the caller's promise.
+            Self::GetXattr { name } => unsafe { get_xattr(kernel, file, name, lent) }.into(),
+            Self::SetXattr { name, flags } => {
+                // SAFETY: the caller's promise.
+                let value = unsafe { lent.take(usize::MAX) };
+                done(set_xattr(kernel, file, name, value, *flags))
+            }
+            // SAFETY: the caller's promise.
+            Self::ListXattr => unsafe { list_xattr(kernel, file, lent) }.into(),
+            Self::RemoveXattr { name } => done(remove_xattr(kernel, file, name)),
+        }
+    }
+}
+
+/// `fallocate(2)`. Nothing takes room here, so that what is allocated is no different from a hole.
+fn allocate(
+    kernel: &mut Kernel,
+    file: &OpenFile,
+    mode: u32,
+    offset: u64,
+    len: u64,
+) -> Result<(), Errno> {
+    let end = offset.checked_add(len).filter(|&end| i64::try_from(end).is_ok());
+    if len == 0 || i64::try_from(offset).is_err() || i64::try_from(len).is_err() {
+        return Err(Errno::INVAL);
+    }
+    let punches = mode & FALLOC_PUNCH_HOLE != 0;
+    let keeps_size = mode & FALLOC_KEEP_SIZE != 0;
+    if mode & !(FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE) != 0 || punches && !keeps_size {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if !file.is_writable {
+        return Err(Errno::BADF);
+    }
+    let id = match file.object {
+        Object::File(id) => id,
+        Object::Directory(_) => return Err(Errno::ISDIR),
+        Object::PipeReader(_) | Object::PipeWriter(_) => return Err(Errno::SPIPE),
+    };
+    let end = end.filter(|&end| end <= FILE_BYTES_MAX).ok_or(Errno::FBIG)? as usize;
+    let now = kernel.time();
+    let size = kernel.tree.content(id).len();
+    if punches {
+        let begin = (offset as usize).min(size);
+        kernel.tree.content_mut(id, now)[begin..end.min(size)].fill(0);
+    } else if end > size && !keeps_size {
+        kernel.tree.content_mut(id, now).resize(end, 0);
+    }
+    Ok(())
+}
+
+/// `ftruncate(2)`.
+fn truncate(kernel: &mut Kernel, file: &OpenFile, len: u64) -> Result<(), Errno> {
+    let Object::File(id) = file.object else { return Err(Errno::INVAL) };
+    if !file.is_writable || i64::try_from(len).is_err() {
+        return Err(Errno::INVAL);
+    }
+    if len > FILE_BYTES_MAX {
+        return Err(Errno::FBIG);
+    }
+    let now = kernel.time();
+    kernel.tree.content_mut(id, now).resize(len as usize, 0);
+    Ok(())
+}
+
+/// `getdents64(2)`.
+///
+/// # Safety
+///
+/// - `lent` is still lent.
+unsafe fn list(kernel: &Kernel, file: &OpenFile, lent: &Lent) -> Result<usize, Errno> {
+    let Object::Directory(id) = file.object else { return Err(Errno::NOTDIR) };
+    let mut bytes = Vec::new();
+    for entry in kernel.tree.list(id, file.position.get())? {
+        let record = entry_record(&entry);
+        if bytes.len() + record.len() > lent.len() {
+            if bytes.is_empty() {
+                return Err(Errno::INVAL);
+            }
+            break;
+        }
+        bytes.extend(record);
+        file.position.set(entry.position);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { lent.fill(&bytes) };
+    Ok(bytes.len())
+}
+
+/// A `struct linux_dirent64`.
+fn entry_record(entry: &Entry) -> Vec<u8> {
+    let len = (ENTRY_HEADER_BYTES + entry.name.len() + 1).next_multiple_of(8);
+    let kind: u8 = match entry.kind {
+        FileType::Directory => 4,
+        FileType::RegularFile => 8,
+        FileType::Symlink => 10,
+        _ => 0,
+    };
+    let mut record = Vec::with_capacity(len);
+    record.extend(entry.id.number().to_ne_bytes());
+    record.extend(entry.position.to_ne_bytes());
+    record.extend((len as u16).to_ne_bytes());
+    record.push(kind);
+    record.extend(&entry.name);
+    record.resize(len, 0);
+    record
+}
+
+/// `copy_file_range(2)` from the first to the second.
+fn copy(kernel: &mut Kernel, ends: [(&OpenFile, u64); 2], len: usize) -> Result<usize, Errno> {
+    let [(from, _), (to, _)] = ends;
+    let (from_id, to_id) = match (from.object, to.object) {
+        (Object::Directory(_), _) | (_, Object::Directory(_)) => return Err(Errno::ISDIR),
+        (Object::File(from_id), Object::File(to_id)) => (from_id, to_id),
+        _ => return Err(Errno::INVAL),
+    };
+    if !from.is_readable || !to.is_writable || to.appends {
+        return Err(Errno::BADF);
+    }
+    let begins = ends.map(|(file, offset)| match offset {
+        CURRENT_POSITION => file.position.get(),
+        offset => offset,
+    });
+    let is_sane = |begin: &u64| begin.checked_add(len as u64).is_some_and(|end| end >> 63 == 0);
+    if begins.iter().any(|&begin| i64::try_from(begin).is_err()) {
+        return Err(Errno::INVAL);
+    }
+    if !begins.iter().all(is_sane) {
+        return Err(Errno::OVERFLOW);
+    }
+    let content = kernel.tree.content(from_id);
+    let first = begins[0].min(content.len() as u64) as usize;
+    let bytes = content[first..first.saturating_add(len).min(content.len())].to_vec();
+    if from_id == to_id && overlaps(begins, bytes.len()) {
+        return Err(Errno::INVAL);
+    }
+    let count = put(kernel, to_id, begins[1], &bytes)?;
+    for (file, offset) in ends {
+        if offset == CURRENT_POSITION {
+            file.position.set(file.position.get() + count as u64);
+        }
+    }
+    Ok(count)
+}
+
+fn overlaps([a, b]: [u64; 2], len: usize) -> bool {
+    a.abs_diff(b) < len as u64
+}
+
+/// Puts bytes into a file, as many as the largest file holds.
+pub(super) fn put(
+    kernel: &mut Kernel,
+    id: InodeId,
+    begin: u64,
+    bytes: &[u8],
+) -> Result<usize, Errno> {
+    if bytes.is_empty() {
+        return Ok(0);
+    }
+    if begin >= FILE_BYTES_MAX {
+        return Err(Errno::FBIG);
+    }
+    let count = bytes.len().min((FILE_BYTES_MAX - begin) as usize);
+    let (begin, end) = (begin as usize, begin as usize + count);
+    let now = kernel.time();
+    let content = kernel.tree.content_mut(id, now);
+    if content.len() < end {
+        content.resize(end, 0);
+    }
+    content[begin..end].copy_from_slice(&bytes[..count]);
+    Ok(count)
+}
+
+/// The bytes of a `struct statfs`: a file system without end.
+fn statfs_record() -> Vec<u8> {
+    const BLOCKS: u64 = 1 << 30;
+    let fields = [MAGIC, 4096, BLOCKS, BLOCKS, BLOCKS, 0, 0, 0, NAME_BYTES_MAX as u64, 4096];
+    let mut record: Vec<u8> = fields.iter().flat_map(|field| field.to_ne_bytes()).collect();
+    record.resize(15 * 8, 0);
+    record
+}
+
+/// The inode whose extended attributes are meant.
+fn with_xattrs(file: &OpenFile) -> Result<InodeId, Errno> {
+    file.inode().map_err(|_| Errno::OPNOTSUPP)
+}
+
+/// `fgetxattr(2)`.
+///
+/// # Safety
+///
+/// - `lent` is still lent.
+unsafe fn get_xattr(
+    kernel: &Kernel,
+    file: &OpenFile,
+    name: &[u8],
+    lent: &Lent,
+) -> Result<usize, Errno> {
+    let inode = kernel.tree.inode(with_xattrs(file)?);
+    let value = inode.attributes.get(name).ok_or(Errno::NODATA)?;
+    // SAFETY: the caller's promise.
+    unsafe { fill_all(lent, value) }
+}
+
+/// `flistxattr(2)`.
+///
+/// # Safety
+///
+/// - `lent` is still lent.
+unsafe fn list_xattr(kernel: &Kernel, file: &OpenFile, lent: &Lent) -> Result<usize, Errno> {
+    let inode = kernel.tree.inode(with_xattrs(file)?);
+    let names = inode.attributes.keys().flat_map(|name| name.iter().copied().chain([0]));
+    // SAFETY: the caller's promise.
+    unsafe { fill_all(lent, &names.collect::<Vec<u8>>()) }
+}
+
+/// Fills all of `bytes` in; nothing when there is no memory, and only their number is wanted.
+///
+/// # Safety
+///
+/// - `lent` is still lent.
+unsafe fn fill_all(lent: &Lent, bytes: &[u8]) -> Result<usize, Errno> {
+    if lent.len() > 0 {
+        if bytes.len() > lent.len() {
+            return Err(Errno::RANGE);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { lent.fill(bytes) };
+    }
+    Ok(bytes.len())
+}
+
+/// `fsetxattr(2)`.
+fn set_xattr(
+    kernel: &mut Kernel,
+    file: &OpenFile,
+    name: &[u8],
+    value: Vec<u8>,
+    flags: u32,
+) -> Result<(), Errno> {
+    if flags & !(XATTR_CREATE | XATTR_REPLACE) != 0 {
+        return Err(Errno::INVAL);
+    }
+    if value.len() > XATTR_BYTES_MAX {
+        return Err(Errno::TOOBIG);
+    }
+    let now = kernel.time();
+    let inode = kernel.tree.inode_mut(with_xattrs(file)?);
+    match inode.attributes.contains_key(name) {
+        true if flags & XATTR_CREATE != 0 => return Err(Errno::EXIST),
+        false if flags & XATTR_REPLACE != 0 => return Err(Errno::NODATA),
+        _ => {}
+    }
+    inode.attributes.insert(name.to_vec(), value);
+    inode.changed = now;
+    Ok(())
+}
+
+/// `fremovexattr(2)`.
+fn remove_xattr(kernel: &mut Kernel, file: &OpenFile, name: &[u8]) -> Result<(), Errno> {
+    let now = kernel.time();
+    let inode = kernel.tree.inode_mut(with_xattrs(file)?);
+    inode.attributes.remove(name).ok_or(Errno::NODATA)?;
+    inode.changed = now;
+    Ok(())
+}

@@ -1,0 +1,654 @@
+//! The simulated file system: directories, files and symbolic links, and the names between them.
+//!
+//! One file system without permissions, as root sees it; the working directory is its root. Inodes stay
+//! for good, so that one that has lost its names can still be used by whoever has it open.
+//!
+//! Sources: `path_resolution(7)`, `openat2(2)`, `rename(2)` and the manual page of each call.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+/// `NAME_MAX`.
+pub(super) const NAME_BYTES_MAX: usize = 255;
+/// `MAXSYMLINKS`: links followed on the way of one path.
+const LINKS_MAX: u32 = 40;
+/// Positions in a directory of `.` and `..`; those of entries come after.
+const POSITION_SELF: u64 = 1;
+const POSITION_PARENT: u64 = 2;
+
+/// `RENAME_NOREPLACE`.
+const RENAME_NOREPLACE: u32 = 1;
+/// `RENAME_EXCHANGE`.
+const RENAME_EXCHANGE: u32 = 2;
+
+/// `RESOLVE_*` of `openat2(2)`.
+pub(super) mod resolve {
+    pub(crate) const NO_SYMLINKS: u64 = 0x4;
+    pub(crate) const BENEATH: u64 = 0x8;
+    pub(crate) const IN_ROOT: u64 = 0x10;
+    /// Everything is in memory.
+    pub(crate) const CACHED: u64 = 0x20;
+    /// `RESOLVE_NO_XDEV`, `RESOLVE_NO_MAGICLINKS`: there is one mount, and no `/proc`.
+    pub(crate) const WITHOUT_EFFECT: u64 = 0x1 | 0x2;
+    pub(crate) const KNOWN: u64 = NO_SYMLINKS | BENEATH | IN_ROOT | CACHED | WITHOUT_EFFECT;
+}
+
+/// Names an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct InodeId(usize);
+
+impl InodeId {
+    /// The root, and the working directory.
+    pub(super) const ROOT: Self = Self(0);
+
+    /// The number that `statx` reports.
+    pub(super) fn number(self) -> u64 {
+        self.0 as u64 + 1
+    }
+}
+
+/// A point in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Time {
+    pub(super) seconds: i64,
+    pub(super) nanos: u32,
+}
+
+impl From<Duration> for Time {
+    fn from(time: Duration) -> Self {
+        Self { seconds: time.as_secs() as i64, nanos: time.subsec_nanos() }
+    }
+}
+
+/// A file, a directory or a symbolic link.
+#[derive(Debug)]
+pub(super) struct Inode {
+    node: Node,
+    /// Permission bits.
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    /// Names that lead here. A directory has one in its parent, one in itself, and one in each directory
+    /// in it; none once it was removed.
+    pub(super) links: u32,
+    pub(super) accessed: Time,
+    /// Last change of the contents.
+    pub(super) modified: Time,
+    /// Last change of anything.
+    pub(super) changed: Time,
+    /// Extended attributes.
+    pub(super) attributes: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+#[derive(Debug)]
+enum Node {
+    File(Vec<u8>),
+    Directory(Directory),
+    Symlink(Vec<u8>),
+}
+
+#[derive(Debug)]
+struct Directory {
+    /// Where a name leads, and the entry's position.
+    names: BTreeMap<Vec<u8>, (InodeId, u64)>,
+    /// The names by position, which is never used twice: whoever lists while others add and remove sees
+    /// what stays exactly once.
+    positions: BTreeMap<u64, Vec<u8>>,
+    parent: InodeId,
+    /// The position of the entry that was added last.
+    last_position: u64,
+}
+
+impl Inode {
+    pub(super) fn kind(&self) -> FileType {
+        match self.node {
+            Node::File(_) => FileType::RegularFile,
+            Node::Directory(_) => FileType::Directory,
+            Node::Symlink(_) => FileType::Symlink,
+        }
+    }
+
+    /// The bytes of a regular file.
+    pub(super) fn content(&self) -> Option<&Vec<u8>> {
+        match &self.node {
+            Node::File(content) => Some(content),
+            _ => None,
+        }
+    }
+
+    /// The size that `statx` reports.
+    pub(super) fn size(&self) -> u64 {
+        match &self.node {
+            Node::File(bytes) | Node::Symlink(bytes) => bytes.len() as u64,
+            Node::Directory(directory) => 4096 + 32 * directory.names.len() as u64,
+        }
+    }
+}
+
+/// An entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) id: InodeId,
+    pub(super) kind: FileType,
+    pub(super) position: u64,
+    pub(super) name: Vec<u8>,
+}
+
+/// A path and where it begins.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) start: InodeId,
+    pub(super) path: Vec<u8>,
+}
+
+/// What a path's last part is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Last {
+    /// A link there is followed.
+    Follow,
+    /// A link there is not followed, unless a slash comes after it.
+    NoFollow,
+    /// It is the name itself that is acted on.
+    Name,
+}
+
+/// Where a path leads.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    /// The directory that has, or would have, the last name.
+    parent: InodeId,
+    /// The last name; none when the path ends with `.` or `..`, or is the root.
+    pub(super) name: Option<Vec<u8>>,
+    /// What has that name.
+    pub(super) id: Option<InodeId>,
+    /// A slash comes after the name.
+    pub(super) has_slash: bool,
+    /// How the path ends when there is no name.
+    end: End,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Name,
+    Dot,
+    DotDot,
+    Root,
+}
+
+/// All inodes.
+#[derive(Debug)]
+pub(super) struct Tree {
+    inodes: Vec<Inode>,
+}
+
+impl Tree {
+    pub(super) fn new() -> Self {
+        let mut tree = Self { inodes: Vec::new() };
+        tree.add(Node::directory(InodeId::ROOT), 0o755, Time::default());
+        tree
+    }
+
+    fn add(&mut self, node: Node, mode: u32, now: Time) -> InodeId {
+        let links = if matches!(node, Node::Directory(_)) { 2 } else { 1 };
+        let id = InodeId(self.inodes.len());
+        let (uid, gid, attributes) = (0, 0, BTreeMap::new());
+        let (accessed, modified, changed) = (now, now, now);
+        self.inodes.push(Inode {
+            node,
+            mode,
+            uid,
+            gid,
+            links,
+            accessed,
+            modified,
+            changed,
+            attributes,
+        });
+        id
+    }
+
+    pub(super) fn inode(&self, id: InodeId) -> &Inode {
+        &self.inodes[id.0]
+    }
+
+    pub(super) fn inode_mut(&mut self, id: InodeId) -> &mut Inode {
+        &mut self.inodes[id.0]
+    }
+
+    /// The bytes of what is open as a regular file.
+    pub(super) fn content(&self, id: InodeId) -> &Vec<u8> {
+        self.inode(id).content().expect("what is open as a file is one")
+    }
+
+    /// The same, about to be changed.
+    pub(super) fn content_mut(&mut self, id: InodeId, now: Time) -> &mut Vec<u8> {
+        let inode = self.inode_mut(id);
+        (inode.modified, inode.changed) = (now, now);
+        match &mut inode.node {
+            Node::File(content) => content,
+            _ => unreachable!("what is open as a file is one"),
+        }
+    }
+
+    fn directory(&self, id: InodeId) -> Result<&Directory, Errno> {
+        match &self.inode(id).node {
+            Node::Directory(directory) => Ok(directory),
+            _ => Err(Errno::NOTDIR),
+        }
+    }
+
+    pub(super) fn is_directory(&self, id: InodeId) -> bool {
+        self.directory(id).is_ok()
+    }
+
+    // Paths.
+
+    /// Finds out where a path leads. `bounds` are the `RESOLVE_*`.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`, `ELOOP`; `EXDEV` out of bounds. A last name that is missing is
+    /// no error.
+    pub(super) fn walk(&self, place: &Place, last: Last, bounds: u64) -> Result<Found, Errno> {
+        let Place { start, path } = place;
+        if path.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        let mut walk = Walk {
+            scope: *start,
+            bounds,
+            current: *start,
+            queue: VecDeque::new(),
+            has_slash: false,
+            links_left: LINKS_MAX,
+        };
+        walk.prepend(path)?;
+        let mut end = if path.starts_with(b"/") { End::Root } else { End::Dot };
+        while let Some(name) = walk.queue.pop_front() {
+            let is_last = walk.queue.is_empty();
+            let directory = self.directory(walk.current)?;
+            if name.len() > NAME_BYTES_MAX {
+                return Err(Errno::NAMETOOLONG);
+            }
+            match &name[..] {
+                b"." => end = End::Dot,
+                b".." => {
+                    end = End::DotDot;
+                    walk.climb(directory.parent)?;
+                }
+                _ => match directory.names.get(&name) {
+                    None if !is_last => return Err(Errno::NOENT),
+                    Some(&(id, _)) if let Some(target) = self.link_to_follow(id, last, &walk) => {
+                        walk.follow(target)?;
+                        end = if target.starts_with(b"/") { End::Root } else { End::Dot };
+                    }
+                    Some(&(id, _)) if !is_last => walk.current = id,
+                    found => {
+                        let (parent, id) = (walk.current, found.map(|&(id, _)| id));
+                        let has_slash = walk.has_slash;
+                        return Ok(Found {
+                            parent,
+                            name: Some(name),
+                            id,
+                            has_slash,
+                            end: End::Name,
+                        });
+                    }
+                },
+            }
+        }
+        let id = Some(walk.current);
+        Ok(Found { parent: walk.current, name: None, id, has_slash: true, end })
+    }
+
+    /// Where a symbolic link leads, if it is one that the walk, having come to it, follows.
+    fn link_to_follow(&self, id: InodeId, last: Last, walk: &Walk) -> Option<&[u8]> {
+        let Node::Symlink(target) = &self.inode(id).node else { return None };
+        let is_followed = !walk.queue.is_empty()
+            || last == Last::Follow
+            || last == Last::NoFollow && walk.has_slash;
+        is_followed.then_some(&target[..])
+    }
+
+    /// What is at a path.
+    ///
+    /// # Errors
+    /// As [`walk`](Tree::walk), and `ENOENT` when there is nothing.
+    pub(super) fn lookup(&self, place: &Place, last: Last) -> Result<InodeId, Errno> {
+        self.existing(&self.walk(place, last, 0)?)
+    }
+
+    /// What was found.
+    ///
+    /// # Errors
+    /// `ENOENT` when that is nothing, `ENOTDIR` when a slash comes after what is no directory.
+    pub(super) fn existing(&self, found: &Found) -> Result<InodeId, Errno> {
+        let id = found.id.ok_or(Errno::NOENT)?;
+        let is_right = !found.has_slash || self.is_directory(id);
+        if is_right { Ok(id) } else { Err(Errno::NOTDIR) }
+    }
+
+    /// Finds a name that is to be made.
+    ///
+    /// # Errors
+    /// `EEXIST`; as [`walk`](Tree::walk); `ENOENT` when its directory was removed, or a slash comes after
+    /// the name of what is to be no directory.
+    fn vacant(&self, place: &Place, is_directory: bool) -> Result<(InodeId, Vec<u8>), Errno> {
+        let found = self.walk(place, Last::Name, 0)?;
+        let (None, Some(name)) = (found.id, found.name) else { return Err(Errno::EXIST) };
+        if found.has_slash && !is_directory || self.inode(found.parent).links == 0 {
+            return Err(Errno::NOENT);
+        }
+        Ok((found.parent, name))
+    }
+
+    // Entries.
+
+    /// Gives an inode a name, which replaces what had it.
+    fn enter(&mut self, parent: InodeId, name: Vec<u8>, id: InodeId, now: Time) {
+        self.remove_entry(parent, &name, now);
+        if self.is_directory(id) {
+            self.inode_mut(parent).links += 1;
+        }
+        let inode = self.inode_mut(id);
+        inode.changed = now;
+        if let Node::Directory(directory) = &mut inode.node {
+            directory.parent = parent;
+        }
+        let inode = self.inode_mut(parent);
+        let Node::Directory(directory) = &mut inode.node else {
+            unreachable!("a path leads through directories")
+        };
+        directory.last_position += 1;
+        let position = directory.last_position;
+        directory.positions.insert(position, name.clone());
+        directory.names.insert(name, (id, position));
+    }
+
+    /// Takes a name away. What had it keeps its count of links.
+    fn remove_entry(&mut self, parent: InodeId, name: &[u8], now: Time) -> Option<InodeId> {
+        let inode = self.inode_mut(parent);
+        (inode.modified, inode.changed) = (now, now);
+        let Node::Directory(directory) = &mut inode.node else { return None };
+        let (id, position) = directory.names.remove(name)?;
+        directory.positions.remove(&position);
+        if self.is_directory(id) {
+            self.inode_mut(parent).links -= 1;
+        }
+        Some(id)
+    }
+
+    /// One of an inode's names is gone; a directory's only one.
+    fn lose_name(&mut self, id: InodeId, now: Time) {
+        let is_directory = self.is_directory(id);
+        let inode = self.inode_mut(id);
+        inode.links = if is_directory { 0 } else { inode.links - 1 };
+        inode.changed = now;
+    }
+
+    /// The entries of a directory after a position, oldest first.
+    ///
+    /// # Errors
+    /// `ENOENT` when it was removed.
+    pub(super) fn list(
+        &self,
+        id: InodeId,
+        after: u64,
+    ) -> Result<impl Iterator<Item = Entry> + '_, Errno> {
+        let directory = self.directory(id)?;
+        if self.inode(id).links == 0 {
+            return Err(Errno::NOENT);
+        }
+        let dots = [(POSITION_SELF, id, &b"."[..]), (POSITION_PARENT, directory.parent, b"..")];
+        let dots = dots.into_iter().filter(move |&(position, ..)| position > after);
+        let first = after.max(POSITION_PARENT).saturating_add(1);
+        let named = directory
+            .positions
+            .range(first..)
+            .map(|(&position, name)| (position, directory.names[name].0, &name[..]));
+        Ok(dots.chain(named).map(|(position, id, name)| {
+            let (kind, name) = (self.inode(id).kind(), name.to_vec());
+            Entry { id, kind, position, name }
+        }))
+    }
+
+    // Calls.
+
+    /// Makes a regular file where a walk has found nothing.
+    ///
+    /// # Errors
+    /// `ENOENT` when the directory was removed, `EISDIR` when a slash comes after the name.
+    pub(super) fn create(&mut self, found: Found, mode: u32, now: Time) -> Result<InodeId, Errno> {
+        let Found { parent, name: Some(name), id: None, has_slash, .. } = found else {
+            return Err(Errno::EXIST);
+        };
+        if has_slash {
+            return Err(Errno::ISDIR);
+        }
+        if self.inode(parent).links == 0 {
+            return Err(Errno::NOENT);
+        }
+        let id = self.add(Node::File(Vec::new()), mode, now);
+        self.enter(parent, name, id, now);
+        Ok(id)
+    }
+
+    /// `mkdir(2)`.
+    pub(super) fn mkdir(&mut self, place: &Place, mode: u32, now: Time) -> Result<(), Errno> {
+        let (parent, name) = self.vacant(place, true)?;
+        let id = self.add(Node::directory(parent), mode & 0o1777, now);
+        self.enter(parent, name, id, now);
+        Ok(())
+    }
+
+    /// `symlink(2)`.
+    pub(super) fn symlink(&mut self, target: &[u8], place: &Place, now: Time) -> Result<(), Errno> {
+        if target.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        let (parent, name) = self.vacant(place, false)?;
+        let id = self.add(Node::Symlink(target.to_vec()), 0o777, now);
+        self.enter(parent, name, id, now);
+        Ok(())
+    }
+
+    /// `readlink(2)`: where the link at the path points to.
+    pub(super) fn readlink(&self, place: &Place) -> Result<&[u8], Errno> {
+        match &self.inode(self.lookup(place, Last::NoFollow)?).node {
+            Node::Symlink(target) => Ok(target),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// `link(2)`: gives an inode one more name.
+    pub(super) fn link(&mut self, id: InodeId, place: &Place, now: Time) -> Result<(), Errno> {
+        let (parent, name) = self.vacant(place, false)?;
+        if self.is_directory(id) {
+            return Err(Errno::PERM);
+        }
+        if self.inode(id).links == 0 {
+            return Err(Errno::NOENT);
+        }
+        self.inode_mut(id).links += 1;
+        self.enter(parent, name, id, now);
+        Ok(())
+    }
+
+    /// `unlink(2)`.
+    pub(super) fn unlink(&mut self, place: &Place, now: Time) -> Result<(), Errno> {
+        let found = self.walk(place, Last::Name, 0)?;
+        let Some(name) = &found.name else { return Err(Errno::ISDIR) };
+        let id = found.id.ok_or(Errno::NOENT)?;
+        if self.is_directory(id) {
+            return Err(Errno::ISDIR);
+        }
+        self.existing(&found)?;
+        self.remove_entry(found.parent, name, now);
+        self.lose_name(id, now);
+        Ok(())
+    }
+
+    /// `rmdir(2)`.
+    pub(super) fn rmdir(&mut self, place: &Place, now: Time) -> Result<(), Errno> {
+        let found = self.walk(place, Last::Name, 0)?;
+        let name = match (&found.name, found.end) {
+            (Some(name), _) => name,
+            (None, End::DotDot) => return Err(Errno::NOTEMPTY),
+            (None, End::Root) => return Err(Errno::BUSY),
+            (None, _) => return Err(Errno::INVAL),
+        };
+        let id = found.id.ok_or(Errno::NOENT)?;
+        if !self.directory(id)?.names.is_empty() {
+            return Err(Errno::NOTEMPTY);
+        }
+        self.remove_entry(found.parent, name, now);
+        self.lose_name(id, now);
+        Ok(())
+    }
+
+    /// `renameat2(2)`.
+    pub(super) fn rename(
+        &mut self,
+        from: &Place,
+        to: &Place,
+        flags: u32,
+        now: Time,
+    ) -> Result<(), Errno> {
+        let (replaces, exchanges) = (flags & RENAME_NOREPLACE == 0, flags & RENAME_EXCHANGE != 0);
+        if flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE) != 0 || exchanges && !replaces {
+            return Err(Errno::INVAL);
+        }
+        let from = self.walk(from, Last::Name, 0)?;
+        let to = self.walk(to, Last::Name, 0)?;
+        let from_name = from.name.as_ref().ok_or(Errno::BUSY)?;
+        let to_name = to.name.as_ref().ok_or(if replaces { Errno::BUSY } else { Errno::EXIST })?;
+        let id = from.id.ok_or(Errno::NOENT)?;
+        match to.id {
+            Some(_) if !replaces => return Err(Errno::EXIST),
+            None if exchanges => return Err(Errno::NOENT),
+            Some(other) if exchanges && to.has_slash && !self.is_directory(other) => {
+                return Err(Errno::NOTDIR);
+            }
+            _ => {}
+        }
+        let is_directory = self.is_directory(id);
+        if !is_directory && (from.has_slash || to.has_slash && !exchanges) {
+            return Err(Errno::NOTDIR);
+        }
+        if self.is_within(to.parent, id) {
+            return Err(Errno::INVAL);
+        }
+        if let Some(other) = to.id {
+            if self.is_within(from.parent, other) {
+                return Err(if exchanges { Errno::INVAL } else { Errno::NOTEMPTY });
+            }
+            if other == id {
+                return Ok(());
+            }
+            if !exchanges {
+                self.check_replaced(other, is_directory)?;
+            }
+        }
+        if self.inode(to.parent).links == 0 {
+            return Err(Errno::NOENT);
+        }
+        self.remove_entry(from.parent, from_name, now);
+        match self.remove_entry(to.parent, to_name, now) {
+            Some(other) if exchanges => self.enter(from.parent, from_name.clone(), other, now),
+            Some(other) => self.lose_name(other, now),
+            None => {}
+        }
+        self.enter(to.parent, to_name.clone(), id, now);
+        Ok(())
+    }
+
+    /// Whether what is renamed to a name may replace what has it.
+    fn check_replaced(&self, other: InodeId, is_directory: bool) -> Result<(), Errno> {
+        match (is_directory, self.directory(other)) {
+            (true, Err(errno)) => Err(errno),
+            (true, Ok(directory)) if !directory.names.is_empty() => Err(Errno::NOTEMPTY),
+            (false, Ok(_)) => Err(Errno::ISDIR),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a directory is `outer`, or somewhere in it.
+    fn is_within(&self, mut inner: InodeId, outer: InodeId) -> bool {
+        while inner != outer {
+            match self.directory(inner) {
+                Ok(directory) if inner != InodeId::ROOT => inner = directory.parent,
+                _ => return false,
+            }
+        }
+        true
+    }
+}
+
+impl Node {
+    fn directory(parent: InodeId) -> Self {
+        Self::Directory(Directory {
+            names: BTreeMap::new(),
+            positions: BTreeMap::new(),
+            parent,
+            last_position: POSITION_PARENT,
+        })
+    }
+}
+
+/// A path on its way.
+#[derive(Debug)]
+struct Walk {
+    /// Where the path began.
+    scope: InodeId,
+    /// `RESOLVE_*`.
+    bounds: u64,
+    current: InodeId,
+    /// Names to come.
+    queue: VecDeque<Vec<u8>>,
+    /// A slash comes after the last of them.
+    has_slash: bool,
+    links_left: u32,
+}
+
+impl Walk {
+    /// Puts a path in front of what is to come.
+    fn prepend(&mut self, path: &[u8]) -> Result<(), Errno> {
+        if path.starts_with(b"/") {
+            if self.bounds & resolve::BENEATH != 0 {
+                return Err(Errno::XDEV);
+            }
+            let is_confined = self.bounds & resolve::IN_ROOT != 0;
+            self.current = if is_confined { self.scope } else { InodeId::ROOT };
+        }
+        if self.queue.is_empty() {
+            self.has_slash |= path.ends_with(b"/");
+        }
+        let names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+        for name in names.rev() {
+            self.queue.push_front(name.to_vec());
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, target: &[u8]) -> Result<(), Errno> {
+        if self.bounds & resolve::NO_SYMLINKS != 0 || self.links_left == 0 {
+            return Err(Errno::LOOP);
+        }
+        self.links_left -= 1;
+        self.prepend(target)
+    }
+
+    /// Goes up.
+    fn climb(&mut self, parent: InodeId) -> Result<(), Errno> {
+        let is_edge = self.current == self.scope;
+        if is_edge && self.bounds & resolve::BENEATH != 0 {
+            return Err(Errno::XDEV);
+        }
+        if !is_edge || self.bounds & resolve::IN_ROOT == 0 {
+            self.current = parent;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+//! The length of files, the room they take, and how they are transferred.
+
+use rustix::fs::{Advice, FallocateFlags, OFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+use sakia_driver::OpKind;
+
+use crate::names::directory;
+use crate::stage::{Stage, errno, wait};
+
+pub fn a_file_gets_the_length_it_is_given(stage: &Stage) {
+    let driver = stage.driver();
+    let file = stage.file(&driver, "file", b"0123456789");
+    wait(&driver, driver.truncate(&file, 4)).unwrap();
+    assert_eq!(stage.contents("file"), b"0123");
+    wait(&driver, driver.truncate(&file, 6)).unwrap();
+    assert_eq!(stage.contents("file"), b"0123\0\0");
+    assert_eq!(errno(wait(&driver, driver.truncate(&file, 1 << 63))), Errno::INVAL);
+    let reader = stage.open(&driver, "file", OFlags::RDONLY);
+    assert_eq!(errno(wait(&driver, driver.truncate(&reader, 0))), Errno::INVAL);
+    let directory = directory(stage, &driver, "d");
+    assert_eq!(errno(wait(&driver, driver.truncate(&directory, 0))), Errno::INVAL);
+    let (receiver, _sender) = stage.pipe(&driver);
+    assert_eq!(errno(wait(&driver, driver.truncate(&receiver, 0))), Errno::INVAL);
+}
+
+pub fn room_is_allocated(stage: &Stage) {
+    let driver = stage.driver();
+    let file = stage.file(&driver, "file", b"0123");
+    let keep = FallocateFlags::KEEP_SIZE.bits();
+    wait(&driver, driver.fallocate(&file, keep, 0, 8192)).unwrap();
+    assert_eq!(stage.contents("file"), b"0123");
+    wait(&driver, driver.fallocate(&file, 0, 2, 6)).unwrap();
+    assert_eq!(stage.contents("file"), b"0123\0\0\0\0");
+    let punch = FallocateFlags::PUNCH_HOLE.bits();
+    wait(&driver, driver.fallocate(&file, punch | keep, 1, 2)).unwrap();
+    assert_eq!(stage.contents("file"), b"0\0\x003\0\0\0\0");
+    for (mode, offset, len, expected) in [
+        (0, 0, 0, Errno::INVAL),
+        (0, 1 << 63, 1, Errno::INVAL),
+        (0, 0, 1 << 63, Errno::INVAL),
+        (0, i64::MAX as u64, 1, Errno::FBIG),
+        (1 << 30, 0, 1, Errno::OPNOTSUPP),
+        (punch, 0, 1, Errno::OPNOTSUPP),
+    ] {
+        let result = wait(&driver, driver.fallocate(&file, mode, offset, len));
+        assert_eq!(errno(result), expected, "{mode} {offset} {len}");
+    }
+    let reader = stage.open(&driver, "file", OFlags::RDONLY);
+    assert_eq!(errno(wait(&driver, driver.fallocate(&reader, 0, 0, 1))), Errno::BADF);
+    let (_receiver, sender) = stage.pipe(&driver);
+    assert_eq!(errno(wait(&driver, driver.fallocate(&sender, 0, 0, 1))), Errno::SPIPE);
+}
+
+pub fn advice_is_taken(stage: &Stage) {
+    let driver = stage.driver();
+    let file = stage.file(&driver, "file", b"0123");
+    for advice in [Advice::Sequential, Advice::WillNeed, Advice::DontNeed] {
+        wait(&driver, driver.advise(&file, 0, 0, advice as u32)).unwrap();
+    }
+    assert_eq!(errno(wait(&driver, driver.advise(&file, 0, 4, 99))), Errno::INVAL);
+    let (receiver, _sender) = stage.pipe(&driver);
+    assert_eq!(errno(wait(&driver, driver.advise(&receiver, 0, 0, 0))), Errno::SPIPE);
+    assert_eq!(stage.contents("file"), b"0123");
+}
+
+pub fn transfers_take_flags(stage: &Stage) {
+    let driver = stage.driver();
+    let file = stage.file(&driver, "file", b"0123");
+    let durable = ReadWriteFlags::DSYNC.bits();
+    assert_eq!(wait(&driver, driver.write_with(&file, "ab", 1, durable)).0.unwrap(), 2);
+    let append = ReadWriteFlags::APPEND.bits();
+    assert_eq!(wait(&driver, driver.write_with(&file, "yz", 0, append)).0.unwrap(), 2);
+    let parts = vec!["-", "+"];
+    let written = wait(&driver, driver.write_vectored_with(&file, parts, 2, durable));
+    assert_eq!(written.0.unwrap(), 2);
+    assert_eq!(stage.contents("file"), b"0a-+yz");
+    let (result, buf) = wait(&driver, driver.read_with(&file, vec![0; 3], 3, 0));
+    assert_eq!((result.unwrap(), &buf[..]), (3, &b"+yz"[..]));
+    let bufs = vec![vec![0; 1], vec![0; 2]];
+    let (result, bufs) = wait(&driver, driver.read_vectored_with(&file, bufs, 3, 0));
+    assert_eq!((result.unwrap(), bufs), (3, vec![b"+".to_vec(), b"yz".to_vec()]));
+    let unknown = 1 << 30;
+    let (result, buf) = wait(&driver, driver.read_with(&file, vec![0; 3], 0, unknown));
+    assert_eq!((errno(result), buf.len()), (Errno::OPNOTSUPP, 3));
+    let (result, _) = wait(&driver, driver.write_with(&file, "x", 0, unknown));
+    assert_eq!(errno(result), Errno::OPNOTSUPP);
+}
+
+pub fn a_read_that_must_not_wait_does_not(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, sender) = stage.pipe(&driver);
+    let nowait = ReadWriteFlags::NOWAIT.bits();
+    let (result, _) = wait(&driver, driver.read_with(&receiver, vec![0; 4], 0, nowait));
+    assert_eq!(errno(result), Errno::AGAIN);
+    wait(&driver, driver.write(&sender, "now", 0)).0.unwrap();
+    let (result, buf) = wait(&driver, driver.read_with(&receiver, vec![0; 4], 0, nowait));
+    assert_eq!(&buf[..result.unwrap()], b"now");
+}
+
+pub fn each_family_has_a_count(stage: &Stage) {
+    let driver = stage.driver();
+    let file = stage.file(&driver, "file", b"");
+    directory(stage, &driver, "d");
+    let path = |name| stage.path(name);
+    wait(&driver, driver.link(None, path("file"), None, path("l"), 0)).unwrap();
+    wait(&driver, driver.symlink(path("l"), None, path("s"))).unwrap();
+    wait(&driver, driver.rename(None, path("s"), None, path("t"), 0)).unwrap();
+    wait(&driver, driver.unlink(None, path("t"), 0)).unwrap();
+    wait(&driver, driver.fallocate(&file, 0, 0, 1)).unwrap();
+    wait(&driver, driver.truncate(&file, 0)).unwrap();
+    wait(&driver, driver.advise(&file, 0, 0, 0)).unwrap();
+    let counters = driver.counters();
+    for (kind, expected) in [
+        (OpKind::Open, 2),
+        (OpKind::Mkdir, 1),
+        (OpKind::Link, 2),
+        (OpKind::Rename, 1),
+        (OpKind::Unlink, 1),
+        (OpKind::Allocate, 1),
+        (OpKind::Truncate, 1),
+        (OpKind::Advise, 1),
+        (OpKind::Other, 0),
+    ] {
+        let count = counters.of(kind);
+        assert_eq!(count.submitted, expected, "{}", kind.name());
+        if stage.counts_ways() {
+            assert_eq!(count.lane, expected, "{}", kind.name());
+        }
+    }
+}

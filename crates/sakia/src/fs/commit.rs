@@ -1,0 +1,234 @@
+//! Group commit: one `fdatasync(2)` for many writers.
+//!
+//! Who asks for a commit is served by the first sync that begins after that: it covers every write that had
+//! been done by then. While one runs, further askers gather for the next. A task of its own performs the
+//! syncs as long as somebody asks, so that no asker's being dropped holds up the others.
+//!
+//! A sync that fails is the last one: the kernel may have dropped what it could not write and marked it
+//! clean, so that a later sync would succeed without the data being there.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use sakia_driver::{BufResult, IoBuf};
+
+use super::File;
+
+/// Makes a file durable for many tasks at once.
+///
+/// Clones refer to the same file. Tasks write, by [`append`](GroupCommit::append) or by
+/// [`file`](GroupCommit::file), and then await [`commit`](GroupCommit::commit): all that were written before
+/// a sync begins share it.
+///
+/// The first failure, to append or to sync, is final: everything after it fails with the same error. What
+/// was committed before is durable; of what came later nothing is known until the file is read again.
+///
+/// # Examples
+/// ```
+/// use sakia::fs::{File, GroupCommit};
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-group-{}", std::process::id()));
+/// sakia::block_on(async {
+///     let journal = GroupCommit::new(File::create(&path).await?).await?;
+///     let writers: Vec<_> = (0..10)
+///         .map(|number| {
+///             let journal = journal.clone();
+///             sakia::spawn(async move {
+///                 journal.append(format!("record {number}\n")).await.0?;
+///                 journal.commit().await
+///             })
+///         })
+///         .collect();
+///     for writer in writers {
+///         writer.await.expect("no writer panics")?;
+///     }
+///     assert_eq!(journal.file().len().await?, 90);
+///     assert!(journal.syncs() < 10, "they shared");
+/// #   std::fs::remove_file(&path)?;
+///     std::io::Result::Ok(())
+/// }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct GroupCommit {
+    shared: Rc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    file: File,
+    /// Where the next append goes.
+    end: Cell<u64>,
+    /// Syncs that have begun.
+    begun: Cell<u64>,
+    /// Syncs that have ended well.
+    done: Cell<u64>,
+    /// The number of the last sync that somebody wants.
+    wanted: Cell<u64>,
+    /// The task that syncs is there.
+    is_running: Cell<bool>,
+    /// The errno of the first failure.
+    failure: Cell<Option<i32>>,
+    /// Who waits for a sync to end.
+    waiting: RefCell<Vec<Waker>>,
+}
+
+impl GroupCommit {
+    /// Takes a file, to be appended to from its end on.
+    ///
+    /// # Errors
+    /// As `fstat(2)`. `InvalidInput`: the file was opened to append.
+    pub async fn new(file: File) -> io::Result<Self> {
+        if file.appends {
+            let message = "the file was opened to append, so the kernel ignores offsets";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let end = Cell::new(file.len().await?);
+        let shared = Shared {
+            file,
+            end,
+            begun: Cell::new(0),
+            done: Cell::new(0),
+            wanted: Cell::new(0),
+            is_running: Cell::new(false),
+            failure: Cell::new(None),
+            waiting: RefCell::new(Vec::new()),
+        };
+        Ok(Self { shared: Rc::new(shared) })
+    }
+
+    /// The file, to be read, or written at offsets of one's own. What is written beyond the end is written
+    /// over by appends.
+    pub fn file(&self) -> &File {
+        &self.shared.file
+    }
+
+    /// Where the next append goes.
+    pub fn end(&self) -> u64 {
+        self.shared.end.get()
+    }
+
+    /// Syncs so far.
+    pub fn syncs(&self) -> u64 {
+        self.shared.begun.get()
+    }
+
+    /// The errno of the failure that ended it, if one did.
+    pub fn failure(&self) -> Option<i32> {
+        self.shared.failure.get()
+    }
+
+    /// Writes `buf` after all that was appended before, and resolves to where it begins. Appends of several
+    /// tasks are under way at once, each in a place of its own. It is not durable yet.
+    ///
+    /// Dropping the future, or an error, may leave a gap: bytes that nobody has written.
+    ///
+    /// # Errors
+    /// As for [`File::write_all_at`]; then it is final. The error of an earlier failure.
+    pub async fn append<T: IoBuf>(&self, buf: T) -> BufResult<u64, T> {
+        if let Err(error) = self.check() {
+            return (Err(error), buf);
+        }
+        let at = self.shared.end.get();
+        self.shared.end.set(at + buf.bytes_len() as u64);
+        let (result, buf) = self.shared.file.write_all_at(buf, at).await;
+        if let Err(error) = &result {
+            self.shared.fail(error);
+        }
+        (result.map(|()| at), buf)
+    }
+
+    /// Makes durable what was written, by anybody, before this call. Resolves when it is.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOSPC`, `EDQUOT`: writes were lost. Everybody who waits is told, and everybody who asks
+    /// later: the kernel is not asked again, since its answer could not be trusted.
+    pub async fn commit(&self) -> io::Result<()> {
+        self.check()?;
+        let shared = &self.shared;
+        // The one that runs may have begun before the last write was done.
+        let number = shared.begun.get() + 1;
+        shared.wanted.set(shared.wanted.get().max(number));
+        if !shared.is_running.replace(true) {
+            crate::spawn(sync_while_wanted(Running(Rc::clone(shared)))).detach();
+        }
+        poll_fn(|cx| {
+            if shared.done.get() >= number {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(errno) = shared.failure.get() {
+                return Poll::Ready(Err(io::Error::from_raw_os_error(errno)));
+            }
+            if !shared.is_running.get() {
+                // The runtime has ended the task.
+                return Poll::Ready(Err(rustix::io::Errno::CANCELED.into()));
+            }
+            let mut waiting = shared.waiting.borrow_mut();
+            if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+                waiting.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn check(&self) -> io::Result<()> {
+        match self.shared.failure.get() {
+            Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Shared {
+    /// Makes `error` the final one, unless there is one.
+    fn fail(&self, error: &io::Error) {
+        let errno = super::os_error(error).unwrap_or(rustix::io::Errno::IO.raw_os_error());
+        if self.failure.get().is_none() {
+            self.failure.set(Some(errno));
+        }
+        self.wake();
+    }
+
+    fn wake(&self) {
+        let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
+        waiting.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// The task that syncs, while it is there.
+struct Running(Rc<Shared>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.is_running.set(false);
+        self.0.wake();
+    }
+}
+
+async fn sync_while_wanted(running: Running) {
+    let shared = &running.0;
+    while shared.failure.get().is_none() && shared.done.get() < shared.wanted.get() {
+        let number = shared.begun.get() + 1;
+        shared.begun.set(number);
+        match sync(&shared.file).await {
+            Ok(()) => {
+                shared.done.set(number);
+                shared.wake();
+            }
+            Err(error) => shared.fail(&error),
+        }
+    }
+}
+
+async fn sync(file: &File) -> io::Result<()> {
+    loop {
+        match file.sync_data().await {
+            // Nothing was reported, so nothing is lost by asking again.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}

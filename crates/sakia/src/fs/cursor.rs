@@ -1,0 +1,177 @@
+//! Reads and writes at a file's position, which moves with them.
+//!
+//! The position is kept here: each operation names its offset, so that the kernel's own position, which
+//! other descriptors of the same open file may share, plays no part. Files without offsets (FIFOs,
+//! terminals, most devices) have no position at all.
+
+use std::io::{self, SeekFrom};
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+use sakia_driver::{BufResult, CURRENT_POSITION, IoBuf, IoBufMut};
+
+use super::File;
+use super::file::{check_offset, read_to_end};
+
+impl File {
+    /// Reads up to `buf.bytes_len()` bytes at the file's position, which moves past them. Otherwise as
+    /// [`read_at`](File::read_at); a file without positions is read as it comes.
+    ///
+    /// Dropping the future leaves the position where it was; of a file without positions what was read
+    /// by then is lost.
+    ///
+    /// # Errors
+    /// As for [`read_at`](File::read_at).
+    pub async fn read<T: IoBufMut>(&mut self, buf: T) -> BufResult<usize, T> {
+        if self.is_stream() {
+            return self.read_explained(buf, CURRENT_POSITION).await;
+        }
+        let at = self.position.get();
+        let (result, buf) = self.read_at(buf, at).await;
+        if let Ok(count) = result {
+            self.position.set(at + count as u64);
+        }
+        (result, buf)
+    }
+
+    /// Fills `buf` from the file's position on, which moves past what was read, also before an error.
+    ///
+    /// # Errors
+    /// As for [`read_exact_at`](File::read_exact_at).
+    pub async fn read_exact<T: IoBufMut>(&mut self, mut buf: T) -> BufResult<(), T> {
+        if self.direct.is_some() && !self.is_stream() {
+            let (at, len) = (self.position.get(), buf.bytes_len() as u64);
+            let (result, buf) = self.read_exact_at(buf, at).await;
+            if result.is_ok() {
+                self.position.set(at + len);
+            }
+            return (result, buf);
+        }
+        let mut done = 0;
+        while done < buf.bytes_len() {
+            let (result, slice) = self.read(buf.slice(done..)).await;
+            buf = slice.into_inner();
+            match result {
+                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), buf),
+                Ok(count) => done += count,
+                Err(error) => return (Err(error), buf),
+            }
+        }
+        (Ok(()), buf)
+    }
+
+    /// Reads from the file's position to the end, and appends to `buf`. The position moves there.
+    ///
+    /// # Errors
+    /// As for [`read_to_end_at`](File::read_to_end_at).
+    pub async fn read_to_end(&mut self, buf: Vec<u8>) -> BufResult<usize, Vec<u8>> {
+        if self.is_stream() {
+            return read_to_end(self, buf, CURRENT_POSITION, None).await;
+        }
+        let (at, begin) = (self.position.get(), buf.len());
+        let (result, buf) = self.read_to_end_at(buf, at).await;
+        self.position.set(at + (buf.len() - begin) as u64);
+        (result, buf)
+    }
+
+    /// Writes up to `buf.bytes_len()` bytes at the file's position, which moves past what was written; at
+    /// the end of a file opened to append. Otherwise as [`write_at`](File::write_at).
+    ///
+    /// Dropping the future leaves the position where it was, and some bytes perhaps written.
+    ///
+    /// # Errors
+    /// As for [`write_at`](File::write_at), but for the first.
+    pub async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
+        if self.appends || self.is_stream() {
+            let (result, buf) = self.write_explained(buf, CURRENT_POSITION, 0).await;
+            if result.is_ok()
+                && !self.is_stream()
+                && !self.fd.is_simulated()
+                // Only the kernel knows where the end was.
+                && let Ok(position) = rustix::fs::tell(self.fd.as_fd())
+            {
+                self.position.set(position);
+            }
+            return (result, buf);
+        }
+        let at = self.position.get();
+        let (result, buf) = self.write_at(buf, at).await;
+        if let Ok(count) = result {
+            self.position.set(at + count as u64);
+        }
+        (result, buf)
+    }
+
+    /// Writes all of `buf` at the file's position, which moves past what was written, also before an
+    /// error.
+    ///
+    /// # Errors
+    /// As for [`write_all_at`](File::write_all_at), but for the first.
+    pub async fn write_all<T: IoBuf>(&mut self, mut buf: T) -> BufResult<(), T> {
+        if self.direct.is_some() && !self.is_stream() && !self.appends {
+            let (at, len) = (self.position.get(), buf.bytes_len() as u64);
+            let (result, buf) = self.write_all_at(buf, at).await;
+            if result.is_ok() {
+                self.position.set(at + len);
+            }
+            return (result, buf);
+        }
+        let mut done = 0;
+        while done < buf.bytes_len() {
+            let (result, slice) = self.write(buf.slice(done..)).await;
+            buf = slice.into_inner();
+            match result {
+                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
+                Ok(count) => done += count,
+                Err(error) => return (Err(error), buf),
+            }
+        }
+        (Ok(()), buf)
+    }
+
+    /// Moves the file's position, and resolves to where it is then. It may be beyond the end.
+    ///
+    /// # Errors
+    /// - `EINVAL`: before the beginning, or above `i64::MAX`.
+    /// - `ESPIPE`: a file without positions. As `fstat(2)` when it counts from the end.
+    #[doc(alias = "lseek")]
+    pub async fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
+        let position = match position {
+            SeekFrom::Start(position) => Some(position),
+            SeekFrom::Current(by) => self.position.get().checked_add_signed(by),
+            SeekFrom::End(by) => self.end().await?.checked_add_signed(by),
+        };
+        if self.is_stream() {
+            return Err(Errno::SPIPE.into());
+        }
+        let position = position.ok_or(Errno::INVAL)?;
+        check_offset(position)?;
+        self.position.set(position);
+        Ok(position)
+    }
+
+    /// Moves the file's position to the beginning.
+    ///
+    /// # Errors
+    /// `ESPIPE`: a file without positions.
+    pub async fn rewind(&mut self) -> io::Result<()> {
+        self.seek(SeekFrom::Start(0)).await.map(|_| ())
+    }
+
+    /// The file's position.
+    ///
+    /// # Errors
+    /// `ESPIPE`: a file without positions.
+    pub async fn stream_position(&mut self) -> io::Result<u64> {
+        self.seek(SeekFrom::Current(0)).await
+    }
+
+    /// Where the file ends.
+    async fn end(&self) -> io::Result<u64> {
+        let metadata = self.metadata().await?;
+        if metadata.file_type().is_block_device() {
+            return Ok(rustix::fs::seek(self.fd.as_fd(), rustix::fs::SeekFrom::End(0))?);
+        }
+        Ok(metadata.len())
+    }
+}

@@ -1,0 +1,333 @@
+//! An open directory, and lookups that cannot leave it.
+//!
+//! A path given to a [`Dir`] is looked up beneath it: `..`, absolute paths and symbolic links that lead
+//! out are refused by the kernel (`openat2(2)` with `RESOLVE_BENEATH`), whatever others do to the tree
+//! meanwhile. Operations on names, for which the kernel has no such flag, open the parent directory in
+//! this way and act on the last part alone.
+
+use std::ffi::{CString, OsStr};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use sakia_driver::{Auto, Fd, Handle, OpenHow};
+
+use super::error::{Context, Result, c_path};
+use super::paths::read_link_at;
+use super::{File, Metadata, OpenOptions, ReadDir, driver};
+
+/// How often a lookup is tried that somebody's renaming disturbs.
+const TRIES: u32 = 64;
+
+/// An open directory. Paths given to it are confined to it: what lies outside cannot be reached.
+///
+/// It refers to the directory itself, which may be renamed or moved meanwhile.
+///
+/// # Examples
+/// ```
+/// use sakia::fs::Dir;
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-dir-{}", std::process::id()));
+/// # std::fs::create_dir(&path).unwrap();
+/// sakia::block_on(async {
+///     let dir = Dir::open(&path).await?;
+///     dir.create_dir("notes").await?;
+///     dir.create("notes/first").await?.write_all_at("hello", 0).await.0?;
+///     assert_eq!(dir.metadata("notes/first").await?.len(), 5);
+///
+///     let error = dir.open_file("../../etc/passwd").await.unwrap_err();
+///     assert_eq!(error.kind(), std::io::ErrorKind::CrossesDevices);
+///     std::io::Result::Ok(())
+/// }).unwrap();
+/// # std::fs::remove_dir_all(&path).unwrap();
+/// ```
+///
+/// # Kernel
+/// 5.6. Source: `openat2(2)`.
+pub struct Dir {
+    fd: Fd,
+    driver: Handle<Auto>,
+    /// As it was opened, for messages.
+    path: PathBuf,
+}
+
+impl Dir {
+    /// Opens a directory. Its own path is not confined.
+    ///
+    /// # Errors
+    /// `ENOTDIR`: something else. Otherwise as `open(2)`.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let driver = driver();
+        let fd = open_directory(&driver, None, path).await.at("open", path)?;
+        Ok(Self { fd, driver, path: path.to_owned() })
+    }
+
+    /// Opens a directory beneath this one; `.` is this one again.
+    ///
+    /// # Errors
+    /// As for [`open_with`](Dir::open_with). `ENOTDIR`: something else.
+    pub async fn open_dir(&self, path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let fd = self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY).await;
+        let fd = fd.at("open", &self.path.join(path))?;
+        Ok(Self { fd, driver: self.driver.clone(), path: self.path.join(path) })
+    }
+
+    /// Opens a file beneath this directory to read it.
+    ///
+    /// # Errors
+    /// As for [`open_with`](Dir::open_with).
+    pub async fn open_file(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_with(path, OpenOptions::new().read(true)).await
+    }
+
+    /// Opens a file beneath this directory to write it: makes it if there is none, and empties it if
+    /// there is one.
+    ///
+    /// # Errors
+    /// As for [`open_with`](Dir::open_with).
+    pub async fn create(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_with(path, OpenOptions::new().write(true).create(true).truncate(true)).await
+    }
+
+    /// Opens a file beneath this directory.
+    ///
+    /// # Errors
+    /// - `EXDEV`: the path leads out of the directory.
+    /// - `ENOSYS`: the kernel cannot confine lookups. `EAGAIN`: others keep on moving what the path leads
+    ///   through. Otherwise as for [`OpenOptions::open`].
+    pub async fn open_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
+        let path = path.as_ref();
+        options.open_in(self, path).await.at("open", &self.path.join(path))
+    }
+
+    /// Makes a directory beneath this one.
+    ///
+    /// # Errors
+    /// `EXDEV`: the path leads out of the directory. Otherwise as for
+    /// [`create_dir`](super::create_dir).
+    pub async fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let made = async {
+            let (parent, name) = self.parent_of(path).await?;
+            self.driver.mkdir(Some(&parent), name, 0o777).await
+        };
+        made.await.at("create directory", &self.path.join(path))
+    }
+
+    /// Removes a file, link, FIFO and so on beneath this directory.
+    ///
+    /// # Errors
+    /// `EXDEV`: the path leads out of the directory. Otherwise as for
+    /// [`remove_file`](super::remove_file).
+    pub async fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.unlink("remove", path.as_ref(), AtFlags::empty()).await
+    }
+
+    /// Removes an empty directory beneath this one.
+    ///
+    /// # Errors
+    /// `EXDEV`: the path leads out of the directory. Otherwise as for
+    /// [`remove_dir`](super::remove_dir).
+    pub async fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.unlink("remove directory", path.as_ref(), AtFlags::REMOVEDIR).await
+    }
+
+    async fn unlink(&self, operation: &'static str, path: &Path, flags: AtFlags) -> Result<()> {
+        let removed = async {
+            let (parent, name) = self.parent_of(path).await?;
+            self.driver.unlink(Some(&parent), name, flags.bits()).await
+        };
+        removed.await.at(operation, &self.path.join(path))
+    }
+
+    /// Moves what is at `from` beneath this directory to `to` beneath `to_dir`, in place of what is there.
+    ///
+    /// # Errors
+    /// `EXDEV`: a path leads out of its directory, or another file system. Otherwise as for
+    /// [`rename`](super::rename).
+    pub async fn rename(
+        &self,
+        from: impl AsRef<Path>,
+        to_dir: &Self,
+        to: impl AsRef<Path>,
+    ) -> Result<()> {
+        let (from, to) = (from.as_ref(), to.as_ref());
+        let moved = async {
+            let (from_parent, from) = self.parent_of(from).await?;
+            let (to_parent, to) = to_dir.parent_of(to).await?;
+            self.driver.rename(Some(&from_parent), from, Some(&to_parent), to, 0).await
+        };
+        moved.await.between("rename", &self.path.join(from), &to_dir.path.join(to))
+    }
+
+    /// Makes a symbolic link at `link` beneath this directory. Where it points to is not looked at; lookups
+    /// by a `Dir` do not follow it out.
+    ///
+    /// # Errors
+    /// `EXDEV`: `link` leads out of the directory. Otherwise as for [`symlink`](super::symlink).
+    pub async fn symlink(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
+        let (original, link) = (original.as_ref(), link.as_ref());
+        let made = async {
+            let target = c_path(original)?;
+            let (parent, name) = self.parent_of(link).await?;
+            self.driver.symlink(target, Some(&parent), name).await
+        };
+        made.await.between("symlink", original, &self.path.join(link))
+    }
+
+    /// Where the symbolic link at `path` beneath this directory points to.
+    ///
+    /// # Errors
+    /// `EXDEV`: the path leads out of the directory. Otherwise as for [`read_link`](super::read_link).
+    pub async fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        let path = path.as_ref();
+        let read = async {
+            let (parent, name) = self.parent_of(path).await?;
+            read_link_at(&self.driver, Some(&parent), name).await
+        };
+        read.await.at("read link", &self.path.join(path))
+    }
+
+    /// What the file system tells of what is at `path` beneath this directory, links followed as far as
+    /// they stay within; `.` is the directory itself.
+    ///
+    /// # Errors
+    /// `EXDEV`: the path leads out of the directory. Otherwise as for [`metadata`](super::metadata).
+    pub async fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        self.stat(path.as_ref(), OFlags::PATH).await
+    }
+
+    /// As [`metadata`](Dir::metadata), of a link itself.
+    ///
+    /// # Errors
+    /// As for [`metadata`](Dir::metadata).
+    pub async fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        self.stat(path.as_ref(), OFlags::PATH | OFlags::NOFOLLOW).await
+    }
+
+    async fn stat(&self, path: &Path, flags: OFlags) -> Result<Metadata> {
+        let stat = async {
+            let fd = self.open_beneath(path, flags).await?;
+            self.driver.statx_fd(&fd).await
+        };
+        stat.await.map(Metadata::new).at("metadata", &self.path.join(path))
+    }
+
+    /// Reads the directory from its beginning. Readings of one `Dir` do not disturb each other.
+    ///
+    /// # Errors
+    /// As for [`read_dir`](super::read_dir).
+    pub async fn read_dir(&self) -> Result<ReadDir> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let fd = self.open_beneath(Path::new("."), flags).await.at("open", &self.path)?;
+        Ok(ReadDir::new(fd, self.driver.clone(), self.path.clone()))
+    }
+
+    /// Makes the directory's names durable: those that were made, removed or moved by operations that have
+    /// resolved.
+    ///
+    /// # Errors
+    /// As for [`File::sync_all`].
+    #[doc(alias = "fsync")]
+    pub async fn sync(&self) -> Result<()> {
+        sync_directory(&self.driver, &self.fd).await.at("sync directory", &self.path)
+    }
+
+    /// The path as it was when the directory was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Closes the directory, and tells how it went. Dropping does the same, a little later.
+    ///
+    /// # Errors
+    /// As `close(2)`. The descriptor is gone in any case.
+    pub async fn close(self) -> io::Result<()> {
+        self.driver.close(self.fd).await
+    }
+
+    pub(super) fn fd(&self) -> &Fd {
+        &self.fd
+    }
+
+    async fn open_beneath(&self, path: &Path, flags: OFlags) -> io::Result<Fd> {
+        let path = c_path(path)?;
+        let resolve = ResolveFlags::BENEATH;
+        open_resolving(&self.driver, Some(&self.fd), path, flags, 0, resolve).await
+    }
+
+    /// The directory that the last part of `path` lies in, and that part.
+    async fn parent_of(&self, path: &Path) -> io::Result<(Fd, CString)> {
+        let name = path.file_name().ok_or(Errno::INVAL)?;
+        let name = c_path(Path::new(name))?;
+        match path.parent() {
+            Some(parent) if parent.as_os_str() != OsStr::new("") => {
+                let fd = self.open_beneath(parent, OFlags::PATH | OFlags::DIRECTORY).await?;
+                Ok((fd, name))
+            }
+            _ => Ok((self.fd.clone(), name)),
+        }
+    }
+}
+
+/// For calls that are not here.
+impl AsFd for Dir {
+    /// # Panics
+    /// On a simulated kernel.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl fmt::Debug for Dir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dir").field("fd", &self.fd.raw()).field("path", &self.path).finish()
+    }
+}
+
+/// Opens a path with a say in its lookup.
+pub(super) async fn open_resolving(
+    driver: &Handle<Auto>,
+    directory: Option<&Fd>,
+    path: CString,
+    flags: OFlags,
+    mode: u32,
+    resolve: ResolveFlags,
+) -> io::Result<Fd> {
+    let how = OpenHow { flags: flags.bits().into(), mode: mode.into(), resolve: resolve.bits() };
+    let mut tries = TRIES;
+    loop {
+        match driver.openat2(directory, path.clone(), how).await {
+            // Something was renamed, so that the kernel is not sure that `..` stays within.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && tries > 0 => tries -= 1,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+/// Opens a directory to be read.
+pub(super) async fn open_directory(
+    driver: &Handle<Auto>,
+    directory: Option<&Fd>,
+    path: &Path,
+) -> io::Result<Fd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    driver.open(directory, c_path(path)?, flags.bits(), 0).await
+}
+
+/// Makes names durable. A file system that has no such thing for directories is taken at its word.
+pub(super) async fn sync_directory(driver: &Handle<Auto>, fd: &Fd) -> io::Result<()> {
+    match driver.fsync(fd, false).await {
+        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(()),
+        result => result,
+    }
+}

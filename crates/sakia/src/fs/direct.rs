@@ -1,0 +1,314 @@
+//! Direct I/O: alignment, and what is not aligned.
+//!
+//! A file opened with `O_DIRECT` moves whole blocks only. The tail of a file that ends within a block is
+//! written and read by way of a second descriptor, which goes through the page cache. The kernel keeps
+//! the two views the same: a direct read or write first writes back, and then drops, what the cache has
+//! of its range.
+
+use std::cell::OnceCell;
+use std::error;
+use std::ffi::CString;
+use std::fmt;
+use std::io;
+
+use rustix::fs::{OFlags, StatxFlags};
+use rustix::io::Errno;
+use sakia_driver::{AlignedBuf, BufResult, Fd, IoBuf, IoBufMut};
+
+use super::File;
+use super::file::check_offset;
+
+/// Bytes that a direct file is read by to its end.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// What direct I/O on a file must be aligned to. Powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectAlignment {
+    /// Of the address of a buffer, in bytes.
+    pub memory: usize,
+    /// Of offsets and lengths, in bytes.
+    pub offset: u64,
+}
+
+/// What a file needs that was opened for direct I/O.
+#[derive(Debug, Default)]
+pub(super) struct Direct {
+    /// Asked for once.
+    alignment: OnceCell<DirectAlignment>,
+    /// The second descriptor, opened when there is a tail.
+    buffered: OnceCell<Fd>,
+}
+
+impl File {
+    /// What direct I/O on this file must be aligned to; `None` where the file system does not support it.
+    /// 4096 bytes for both where the kernel does not tell, which is before Linux 6.1.
+    ///
+    /// [`AlignedBuf`] is aligned well enough for every file.
+    ///
+    /// # Errors
+    /// As `fstat(2)`.
+    ///
+    /// # Kernel
+    /// 6.1 (`STATX_DIOALIGN`).
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::{AlignedBuf, File, OpenOptions};
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-align-{}", std::process::id()));
+    /// sakia::block_on(async {
+    ///     let file = File::create(&path).await?;
+    ///     if let Some(alignment) = file.direct_alignment().await? {
+    ///         let file = OpenOptions::new().read(true).write(true).direct(true).open(&path).await?;
+    ///         // Not a multiple of a block: the tail takes another way.
+    ///         let len = alignment.offset as usize + 5;
+    ///         file.write_all_at(AlignedBuf::zeroed(len), 0).await.0?;
+    ///         assert_eq!(file.len().await?, len as u64);
+    ///     }
+    /// #   std::fs::remove_file(&path)?;
+    ///     std::io::Result::Ok(())
+    /// }).unwrap();
+    /// ```
+    #[doc(alias = "STATX_DIOALIGN")]
+    pub async fn direct_alignment(&self) -> io::Result<Option<DirectAlignment>> {
+        let stat = self.driver.statx_fd(&self.fd).await?;
+        if stat.mask & StatxFlags::DIOALIGN.bits() == 0 {
+            return Ok(Some(GUESS));
+        }
+        let memory = stat.direct_memory_align as usize;
+        let offset = u64::from(stat.direct_offset_align);
+        let is_supported = memory.is_power_of_two() && offset.is_power_of_two();
+        Ok(is_supported.then_some(DirectAlignment { memory, offset }))
+    }
+
+    async fn alignment(&self, direct: &Direct) -> io::Result<DirectAlignment> {
+        if let Some(&alignment) = direct.alignment.get() {
+            return Ok(alignment);
+        }
+        // A file that could be opened is supported, whatever the file system says.
+        let alignment = self.direct_alignment().await?.unwrap_or(GUESS);
+        Ok(*direct.alignment.get_or_init(|| alignment))
+    }
+
+    /// The descriptor that goes through the page cache.
+    async fn buffered<'a>(&self, direct: &'a Direct) -> io::Result<&'a Fd> {
+        if let Some(fd) = direct.buffered.get() {
+            return Ok(fd);
+        }
+        // The very same file, whatever its path names by now.
+        let path = CString::new(format!("/proc/self/fd/{}", self.fd.raw()));
+        let path = path.expect("a number has no zero byte");
+        let flags = rustix::fs::fcntl_getfl(&self.fd)?;
+        let flags = flags & (OFlags::RWMODE | OFlags::DSYNC | OFlags::SYNC);
+        let fd = self.driver.open(None, path, flags.bits(), 0).await?;
+        Ok(direct.buffered.get_or_init(|| fd))
+    }
+
+    /// How the next part of a transfer goes, and how many bytes it has: as much as is whole blocks by
+    /// the file itself, the rest by the buffered descriptor.
+    async fn way<'a>(
+        &'a self,
+        direct: &'a Direct,
+        alignment: DirectAlignment,
+        offset: u64,
+        left: usize,
+    ) -> io::Result<(&'a Fd, usize)> {
+        let block = alignment.offset as usize;
+        if offset.is_multiple_of(alignment.offset) && left >= block {
+            Ok((&self.fd, left - left % block))
+        } else {
+            Ok((self.buffered(direct).await?, left))
+        }
+    }
+
+    pub(super) async fn write_all_direct<T: IoBuf>(
+        &self,
+        direct: &Direct,
+        mut buf: T,
+        offset: u64,
+        flags: u32,
+    ) -> BufResult<(), T> {
+        let alignment = match self.begin(direct, offset, &buf).await {
+            Ok(alignment) => alignment,
+            Err(error) => return (Err(error), buf),
+        };
+        let (mut done, len) = (0, buf.bytes_len());
+        while done < len {
+            let at = offset + done as u64;
+            let (fd, count) = match self.way(direct, alignment, at, len - done).await {
+                Ok(way) => way,
+                Err(error) => return (Err(error), buf),
+            };
+            let (result, slice) =
+                self.write_once(fd, buf.slice(done..done + count), at, flags).await;
+            let result = match result {
+                Err(error) => Err(self.explain(error, &slice, at).await),
+                result => result,
+            };
+            buf = slice.into_inner();
+            match result {
+                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
+                Ok(count) => done += count,
+                Err(error) => return (Err(error), buf),
+            }
+        }
+        (Ok(()), buf)
+    }
+
+    pub(super) async fn read_exact_direct<T: IoBufMut>(
+        &self,
+        direct: &Direct,
+        mut buf: T,
+        offset: u64,
+    ) -> BufResult<(), T> {
+        let alignment = match self.begin(direct, offset, &buf).await {
+            Ok(alignment) => alignment,
+            Err(error) => return (Err(error), buf),
+        };
+        let (mut done, len) = (0, buf.bytes_len());
+        while done < len {
+            let at = offset + done as u64;
+            let (fd, count) = match self.way(direct, alignment, at, len - done).await {
+                Ok(way) => way,
+                Err(error) => return (Err(error), buf),
+            };
+            let (result, slice) = self.read_once(fd, buf.slice(done..done + count), at).await;
+            let result = match result {
+                Err(error) => Err(self.explain(error, &slice, at).await),
+                result => result,
+            };
+            buf = slice.into_inner();
+            match result {
+                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), buf),
+                Ok(count) => done += count,
+                Err(error) => return (Err(error), buf),
+            }
+        }
+        (Ok(()), buf)
+    }
+
+    /// By way of an aligned buffer, since a vector's memory is not.
+    pub(super) async fn read_to_end_direct(
+        &self,
+        direct: &Direct,
+        mut buf: Vec<u8>,
+        offset: u64,
+    ) -> BufResult<usize, Vec<u8>> {
+        let begin = buf.len();
+        let mut chunk = AlignedBuf::zeroed(CHUNK_BYTES);
+        let alignment = match self.begin(direct, offset, &chunk).await {
+            Ok(alignment) => alignment,
+            Err(error) => return (Err(error), buf),
+        };
+        loop {
+            let done = buf.len() - begin;
+            let at = offset + done as u64;
+            let way = self.way(direct, alignment, at, chunk.len()).await;
+            let (fd, count) = match way {
+                Ok(way) => way,
+                Err(error) => return (Err(error), buf),
+            };
+            let (result, slice) = self.read_once(fd, chunk.slice(..count), at).await;
+            chunk = slice.into_inner();
+            match result {
+                Ok(0) => return (Ok(done), buf),
+                Ok(count) => {
+                    if buf.try_reserve(count).is_err() {
+                        return (Err(io::ErrorKind::OutOfMemory.into()), buf);
+                    }
+                    buf.extend_from_slice(&chunk[..count]);
+                }
+                Err(error) => return (Err(error), buf),
+            }
+        }
+    }
+
+    /// The alignment, if a transfer may begin at `offset`.
+    async fn begin(
+        &self,
+        direct: &Direct,
+        offset: u64,
+        buf: &impl IoBuf,
+    ) -> io::Result<DirectAlignment> {
+        check_offset(offset)?;
+        let alignment = self.alignment(direct).await?;
+        if offset.is_multiple_of(alignment.offset) {
+            return Ok(alignment);
+        }
+        let (len, address) = (buf.bytes_len(), buf.stable_ptr().addr());
+        Err(Misaligned { offset, len, address, alignment }.into())
+    }
+
+    /// Adds to an `EINVAL` of direct I/O which alignment it needed, if that is the reason.
+    #[cold]
+    pub(super) async fn explain(
+        &self,
+        error: io::Error,
+        buf: &impl IoBuf,
+        offset: u64,
+    ) -> io::Error {
+        let Some(direct) = &self.direct else { return error };
+        if error.raw_os_error() != Some(Errno::INVAL.raw_os_error()) {
+            return error;
+        }
+        let Ok(alignment) = self.alignment(direct).await else { return error };
+        let (len, address) = (buf.bytes_len(), buf.stable_ptr().addr());
+        let misaligned = Misaligned { offset, len, address, alignment };
+        if misaligned.is_so() { misaligned.into() } else { error }
+    }
+}
+
+/// Where the kernel does not tell.
+const GUESS: DirectAlignment = DirectAlignment { memory: 4096, offset: 4096 };
+
+/// Direct I/O that is not aligned as the file needs it: the kernel's `EINVAL`, with the reason. It lies
+/// within the [`io::Error`]; [`os_error`](super::os_error) finds the errno.
+#[derive(Clone, Debug)]
+pub struct Misaligned {
+    offset: u64,
+    len: usize,
+    address: usize,
+    alignment: DirectAlignment,
+}
+
+impl Misaligned {
+    /// What the file needs.
+    pub fn alignment(&self) -> DirectAlignment {
+        self.alignment
+    }
+
+    /// `EINVAL`.
+    pub fn raw_os_error(&self) -> i32 {
+        Errno::INVAL.raw_os_error()
+    }
+
+    fn is_so(&self) -> bool {
+        let DirectAlignment { memory, offset } = self.alignment;
+        !self.offset.is_multiple_of(offset)
+            || !(self.len as u64).is_multiple_of(offset)
+            || !self.address.is_multiple_of(memory)
+    }
+}
+
+impl fmt::Display for Misaligned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DirectAlignment { memory, offset } = self.alignment;
+        write!(
+            f,
+            "direct I/O of {} bytes at offset {} with memory at {:#x}: offset and length must be \
+             multiples of {offset}, the address one of {memory} (os error {})",
+            self.len,
+            self.offset,
+            self.address,
+            self.raw_os_error()
+        )
+    }
+}
+
+impl error::Error for Misaligned {}
+
+impl From<Misaligned> for io::Error {
+    fn from(misaligned: Misaligned) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, misaligned)
+    }
+}

@@ -1,0 +1,750 @@
+//! An open file: positional reads and writes, and what is asked of it or done to it as a whole.
+//!
+//! Buffers go in by value and come back with the result. `EINTR` starts an operation again; `EAGAIN`,
+//! which comes from FIFOs and the like that were opened non-blocking, waits until the file is ready.
+
+use std::cell::{Cell, OnceCell};
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use sakia_driver::{
+    Auto, BufResult, CURRENT_POSITION, Fd, FileKind, Handle, IoBuf, IoBufMut, PollEvents,
+};
+
+use super::direct::Direct;
+use super::error::Result;
+use super::{Metadata, OpenOptions};
+use crate::executor::current;
+
+/// Bytes by which reading to the end makes room, at least.
+const CHUNK_BYTES: usize = 8 << 10;
+/// Bytes by which it makes room, at most.
+const CHUNK_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes asked for where the end of the file is expected.
+const PROBE_BYTES: usize = 32;
+
+/// `RWF_DSYNC`.
+const RWF_DSYNC: u32 = 0x2;
+/// `RWF_APPEND`.
+const RWF_APPEND: u32 = 0x10;
+
+/// A file, open to be read or written.
+///
+/// Reads and writes at an offset (`*_at`) take `&self`: any number of them may be under way. They are
+/// not ordered among each other; await one before starting what depends on it. Those at the file's
+/// position (`read`, `write`, `seek`) take `&mut self`, in order; the position is kept here and not in
+/// the kernel, so it stays apart from other descriptors of the same open file.
+///
+/// It belongs to the runtime thread on which it was opened. Dropping it closes the file with that
+/// thread's next turn; [`close`](File::close) tells how that went. When the runtime has ended,
+/// operations end with `ECANCELED`.
+///
+/// Errors of reads and writes are the kernel's, with its errno; those of opening name the path.
+///
+/// # Examples
+/// ```
+/// use sakia::fs::File;
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-file-{}", std::process::id()));
+/// sakia::block_on(async {
+///     let file = File::create(&path).await?;
+///     file.write_all_at("hello, world", 0).await.0?;
+///     file.sync_data().await?;
+///
+///     let file = File::open(&path).await?;
+///     let (result, bytes) = file.read_exact_at(vec![0; 5], 7).await;
+///     result?;
+///     assert_eq!(bytes, b"world");
+/// #   std::fs::remove_file(&path)?;
+///     std::io::Result::Ok(())
+/// }).unwrap();
+/// ```
+pub struct File {
+    pub(super) fd: Fd,
+    pub(super) driver: Handle<Auto>,
+    pub(super) position: Position,
+    /// Opened with `O_APPEND`: the kernel ignores offsets of writes.
+    pub(super) appends: bool,
+    /// There when the file was opened with `O_DIRECT`.
+    pub(super) direct: Option<Box<Direct>>,
+}
+
+/// Where the next read or write goes that names no offset. Shared by the clones of a file.
+#[derive(Debug, Default)]
+pub(super) struct Position {
+    own: Cell<u64>,
+    /// Takes the place of `own` once there are clones.
+    shared: OnceCell<Rc<Cell<u64>>>,
+}
+
+impl Position {
+    fn cell(&self) -> &Cell<u64> {
+        self.shared.get().map_or(&self.own, |shared| shared)
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.cell().get()
+    }
+
+    pub(super) fn set(&self, position: u64) {
+        self.cell().set(position);
+    }
+
+    fn share(&self) -> Self {
+        let shared = self.shared.get_or_init(|| Rc::new(Cell::new(self.own.get())));
+        Self { own: Cell::new(0), shared: OnceCell::from(Rc::clone(shared)) }
+    }
+}
+
+impl File {
+    pub(super) fn new(fd: Fd, driver: Handle<Auto>, flags: OFlags) -> Self {
+        let direct = flags.contains(OFlags::DIRECT).then(Box::default);
+        let appends = flags.contains(OFlags::APPEND);
+        Self { fd, driver, position: Position::default(), appends, direct }
+    }
+
+    /// Opens a file to read it.
+    ///
+    /// # Errors
+    /// See [`OpenOptions::open`].
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
+        OpenOptions::new().read(true).open(path).await
+    }
+
+    /// Opens a file to write it: makes it if there is none, and empties it if there is one.
+    ///
+    /// # Errors
+    /// See [`OpenOptions::open`].
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub async fn create(path: impl AsRef<Path>) -> Result<Self> {
+        OpenOptions::new().write(true).create(true).truncate(true).open(path).await
+    }
+
+    /// Makes a file, to read and write it.
+    ///
+    /// # Errors
+    /// `EEXIST`: there is something of that name, if only a dangling link. Otherwise see
+    /// [`OpenOptions::open`].
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub async fn create_new(path: impl AsRef<Path>) -> Result<Self> {
+        OpenOptions::new().read(true).write(true).create_new(true).open(path).await
+    }
+
+    /// Begins to say how a file is to be opened.
+    pub fn options() -> OpenOptions {
+        OpenOptions::new()
+    }
+
+    /// Takes over a file that `std` opened, with its position and its flags.
+    ///
+    /// # Errors
+    /// As `fcntl(2)` and `lseek(2)`.
+    ///
+    /// # Panics
+    /// Outside of a runtime, and on a simulated kernel.
+    pub fn from_std(file: std::fs::File) -> io::Result<Self> {
+        Self::try_from(OwnedFd::from(file))
+    }
+
+    /// Gives the file to `std`, at the position it has here and set to block, when the operations under
+    /// way on it have ended. The number of the descriptor may change.
+    ///
+    /// # Errors
+    /// `EMFILE`: a FIFO, or a file with clones of operations under way, needs another descriptor. As
+    /// `close(2)`, `fcntl(2)` and `lseek(2)`. The file is closed then.
+    ///
+    /// # Panics
+    /// On a simulated kernel.
+    pub async fn into_std(self) -> io::Result<std::fs::File> {
+        let position = (!self.is_stream()).then(|| self.position.get());
+        let is_bounded = self.fd.kind() == FileKind::Bounded;
+        let fd = match self.fd {
+            fd if !is_bounded => Err(fd),
+            fd => fd.into_owned(),
+        };
+        let fd = match fd {
+            Ok(fd) => fd,
+            Err(fd) => {
+                // Operations of dropped futures still use it, or the driver watches it. Closing it waits
+                // for them and ends that.
+                let duplicate = fd.as_fd().try_clone_to_owned()?;
+                self.driver.close(fd).await?;
+                duplicate
+            }
+        };
+        let flags = rustix::fs::fcntl_getfl(&fd)?;
+        if flags.contains(OFlags::NONBLOCK) {
+            rustix::fs::fcntl_setfl(&fd, flags - OFlags::NONBLOCK)?;
+        }
+        if let Some(position) = position {
+            rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(position))?;
+        }
+        Ok(fd.into())
+    }
+
+    /// Another descriptor for the same open file: position, flags and locks are shared.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`: no descriptors left.
+    ///
+    /// # Panics
+    /// Outside of a runtime, and on a simulated kernel.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        let fd = current().driver.adopt(self.fd.as_fd().try_clone_to_owned()?);
+        Ok(Self {
+            fd,
+            driver: super::driver(),
+            position: self.position.share(),
+            appends: self.appends,
+            direct: self.direct.is_some().then(Box::default),
+        })
+    }
+
+    /// Closes the file, and tells how it went: waits for operations under way on it, and cancels those
+    /// that may wait for ever. Dropping does the same, a little later, and does not tell.
+    ///
+    /// It says nothing of whether the contents are durable; see [`sync_all`](File::sync_all).
+    ///
+    /// # Errors
+    /// As `close(2)`: `EIO`, `ENOSPC` or `EDQUOT` may come from network file systems. The descriptor is
+    /// gone in any case.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_close(3)`.
+    pub async fn close(self) -> io::Result<()> {
+        self.driver.close(self.fd).await
+    }
+
+    /// Whether the file has no offsets: a FIFO, a terminal, a device.
+    pub(super) fn is_stream(&self) -> bool {
+        self.fd.kind() == FileKind::Waiting
+    }
+
+    /// Whether to try again after `error`, having waited if need be.
+    async fn may_retry(&self, error: &io::Error, events: PollEvents) -> bool {
+        match error.kind() {
+            io::ErrorKind::Interrupted => true,
+            io::ErrorKind::WouldBlock => self.driver.poll(&self.fd, events).await.is_ok(),
+            _ => false,
+        }
+    }
+
+    /// One read, by way of this descriptor or another one of the file.
+    pub(super) async fn read_once<T: IoBufMut>(
+        &self,
+        fd: &Fd,
+        mut buf: T,
+        offset: u64,
+    ) -> BufResult<usize, T> {
+        loop {
+            let (result, back) = self.driver.read(fd, buf, offset).await;
+            buf = back;
+            match result {
+                Err(error) if self.may_retry(&error, PollEvents::READABLE).await => {}
+                result => return (result, buf),
+            }
+        }
+    }
+
+    /// One write.
+    pub(super) async fn write_once<T: IoBuf>(
+        &self,
+        fd: &Fd,
+        mut buf: T,
+        offset: u64,
+        flags: u32,
+    ) -> BufResult<usize, T> {
+        loop {
+            let (result, back) = self.driver.write_with(fd, buf, offset, flags).await;
+            buf = back;
+            match result {
+                Err(error) if self.may_retry(&error, PollEvents::WRITABLE).await => {}
+                result => return (result, buf),
+            }
+        }
+    }
+
+    /// Reads up to `buf.bytes_len()` bytes, starting at byte `offset`.
+    ///
+    /// The kernel owns `buf` until the future resolves. Dropping the future keeps `buf` alive until
+    /// the kernel is done with it. The buffer comes back on error too.
+    ///
+    /// Resolves to the number of bytes read; 0 means the end of the file, or an empty buffer. Fewer
+    /// than asked for do not.
+    ///
+    /// # Errors
+    /// - `EINVAL`: an offset above `i64::MAX`. `EISDIR`: it is a directory. `EBADF`: not open to read.
+    /// - [`Misaligned`](super::Misaligned), with `EINVAL`: direct I/O off its alignment.
+    /// - `ECANCELED`: the runtime has ended. Otherwise as `pread(2)`; never `EINTR` or `EAGAIN`.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_read(3)`.
+    #[doc(alias = "pread")]
+    pub async fn read_at<T: IoBufMut>(&self, buf: T, offset: u64) -> BufResult<usize, T> {
+        if let Err(error) = check_offset(offset) {
+            return (Err(error), buf);
+        }
+        self.read_explained(buf, offset).await
+    }
+
+    /// As [`read_at`](File::read_at), at an offset that the kernel may take as the file's position.
+    pub(super) async fn read_explained<T: IoBufMut>(
+        &self,
+        buf: T,
+        offset: u64,
+    ) -> BufResult<usize, T> {
+        let (result, buf) = self.read_once(&self.fd, buf, offset).await;
+        match result {
+            Err(error) if self.direct.is_some() => {
+                let error = self.explain(error, &buf, offset).await;
+                (Err(error), buf)
+            }
+            result => (result, buf),
+        }
+    }
+
+    /// Fills `buf` with the bytes from `offset` on. On error the buffer has what was read before it.
+    ///
+    /// On a file opened for direct I/O, the part of the length beyond the last multiple of the alignment
+    /// goes by way of the page cache.
+    ///
+    /// # Errors
+    /// `UnexpectedEof`: the file ends before. Otherwise as for [`read_at`](File::read_at).
+    pub async fn read_exact_at<T: IoBufMut>(&self, buf: T, offset: u64) -> BufResult<(), T> {
+        if let Some(direct) = &self.direct {
+            return self.read_exact_direct(direct, buf, offset).await;
+        }
+        let len = buf.bytes_len();
+        let (mut result, mut buf) = self.read_at(buf, offset).await;
+        let mut done = 0;
+        loop {
+            match result {
+                Ok(count) if done + count == len => return (Ok(()), buf),
+                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), buf),
+                Ok(count) => done += count,
+                Err(error) => return (Err(error), buf),
+            }
+            let (rest, slice) = self.read_at(buf.slice(done..), offset + done as u64).await;
+            (result, buf) = (rest, slice.into_inner());
+        }
+    }
+
+    /// Reads from `offset` to the end of the file, and appends to `buf`.
+    ///
+    /// Resolves to the number of bytes appended and the buffer, which has what was read before an error
+    /// too. A file that others shrink or grow meanwhile ends where it ends when the end is reached.
+    ///
+    /// # Errors
+    /// `OutOfMemory`: no memory for as much as the file has. Otherwise as for [`read_at`](File::read_at).
+    pub async fn read_to_end_at(&self, buf: Vec<u8>, offset: u64) -> BufResult<usize, Vec<u8>> {
+        if let Err(error) = check_offset(offset) {
+            return (Err(error), buf);
+        }
+        if let Some(direct) = &self.direct {
+            return self.read_to_end_direct(direct, buf, offset).await;
+        }
+        read_to_end(self, buf, offset, self.fd.first_size()).await
+    }
+
+    /// Reads into one buffer after the other, starting at byte `offset`. At most the first 1024 are used.
+    ///
+    /// # Errors
+    /// As for [`read_at`](File::read_at).
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_prep_readv(3)`.
+    #[doc(alias = "preadv")]
+    pub async fn read_vectored_at<T: IoBufMut>(
+        &self,
+        mut bufs: Vec<T>,
+        offset: u64,
+    ) -> BufResult<usize, Vec<T>> {
+        if let Err(error) = check_offset(offset) {
+            return (Err(error), bufs);
+        }
+        loop {
+            let (result, back) = self.driver.read_vectored(&self.fd, bufs, offset).await;
+            bufs = back;
+            match result {
+                Err(error) if self.may_retry(&error, PollEvents::READABLE).await => {}
+                result => return (result, bufs),
+            }
+        }
+    }
+
+    /// Writes up to `buf.bytes_len()` bytes, starting at byte `offset`.
+    ///
+    /// The kernel reads `buf` until the future resolves. Dropping the future keeps `buf` alive until
+    /// then; an unknown part of it may be written.
+    ///
+    /// Resolves to the number of bytes written, which may be fewer than asked for.
+    ///
+    /// # Errors
+    /// - `InvalidInput`, without errno: the file was opened to append, and the kernel would ignore the
+    ///   offset. See [`append`](File::append).
+    /// - `ENOSPC`, `EDQUOT`, `EFBIG`: no room. `EBADF`: not open to write.
+    /// - `EINVAL`: an offset above `i64::MAX`; direct I/O off its alignment, then a
+    ///   [`Misaligned`](super::Misaligned).
+    /// - `ECANCELED`: the runtime has ended. Otherwise as `pwrite(2)`; never `EINTR` or `EAGAIN`.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_write(3)`.
+    #[doc(alias = "pwrite")]
+    pub async fn write_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<usize, T> {
+        if let Err(error) = self.check_write(offset) {
+            return (Err(error), buf);
+        }
+        self.write_explained(buf, offset, 0).await
+    }
+
+    /// As [`write_at`](File::write_at), with flags, and at an offset that the kernel may ignore.
+    pub(super) async fn write_explained<T: IoBuf>(
+        &self,
+        buf: T,
+        offset: u64,
+        flags: u32,
+    ) -> BufResult<usize, T> {
+        let (result, buf) = self.write_once(&self.fd, buf, offset, flags).await;
+        match result {
+            Err(error) if self.direct.is_some() => {
+                let error = self.explain(error, &buf, offset).await;
+                (Err(error), buf)
+            }
+            result => (result, buf),
+        }
+    }
+
+    /// Writes all of `buf`, starting at byte `offset`. After an error an unknown part of it is written.
+    ///
+    /// On a file opened for direct I/O, the part of the length beyond the last multiple of the alignment
+    /// goes by way of the page cache.
+    ///
+    /// # Errors
+    /// As for [`write_at`](File::write_at); `WriteZero` if the kernel takes nothing.
+    pub async fn write_all_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<(), T> {
+        self.write_all_with(buf, offset, 0).await
+    }
+
+    /// Writes all of `buf`, starting at byte `offset`, so that it is there after a power failure once the
+    /// future has resolved: as if [`sync_data`](File::sync_data) were called for these bytes alone.
+    ///
+    /// A file that was just made needs its directory synced as well: see
+    /// [`write_durable`](super::write_durable).
+    ///
+    /// # Errors
+    /// As for [`write_all_at`](File::write_all_at). `EIO`: it could not be made durable. Do not take a
+    /// second attempt that succeeds for an answer: the kernel may have dropped what it could not write.
+    ///
+    /// # Kernel
+    /// 4.7 (`RWF_DSYNC`); where a file system does not know it, a write and `fdatasync(2)`.
+    #[doc(alias = "RWF_DSYNC")]
+    pub async fn write_durable_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<(), T> {
+        let (result, buf) = self.write_all_with(buf, offset, RWF_DSYNC).await;
+        match result {
+            Err(error) if is_unknown_flag(&error) => {}
+            result => return (result, buf),
+        }
+        let (result, buf) = self.write_all_with(buf, offset, 0).await;
+        match result {
+            Ok(()) => (self.sync_data().await, buf),
+            Err(error) => (Err(error), buf),
+        }
+    }
+
+    async fn write_all_with<T: IoBuf>(&self, buf: T, offset: u64, flags: u32) -> BufResult<(), T> {
+        if let Err(error) = self.check_write(offset) {
+            return (Err(error), buf);
+        }
+        match &self.direct {
+            Some(direct) => self.write_all_direct(direct, buf, offset, flags).await,
+            None => {
+                let range = 0..buf.bytes_len();
+                self.write_range(&self.fd, buf, range, |done| offset + done, flags).await
+            }
+        }
+    }
+
+    /// Writes the bytes of `buf` in `range`; `at` gives the offset for a byte of `buf`.
+    pub(super) async fn write_range<T: IoBuf>(
+        &self,
+        fd: &Fd,
+        mut buf: T,
+        range: Range<usize>,
+        at: impl Fn(u64) -> u64,
+        flags: u32,
+    ) -> BufResult<(), T> {
+        let Range { start: mut done, end } = range;
+        while done < end {
+            let result;
+            if done == 0 && end == buf.bytes_len() {
+                (result, buf) = self.write_once(fd, buf, at(0), flags).await;
+            } else {
+                let slice = buf.slice(done..end);
+                let (partly, slice) = self.write_once(fd, slice, at(done as u64), flags).await;
+                (result, buf) = (partly, slice.into_inner());
+            }
+            match result {
+                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
+                Ok(count) => done += count,
+                Err(error) => return (Err(error), buf),
+            }
+        }
+        (Ok(()), buf)
+    }
+
+    /// Writes all of `buf` at the end of the file, wherever that is by then: also when others append to
+    /// it, from this process or another. Works on any file that is open to write.
+    ///
+    /// The kernel takes all of it in one piece unless it runs out of room or is interrupted; then what
+    /// others append may come between.
+    ///
+    /// # Errors
+    /// As for [`write_at`](File::write_at), but for the first. `EOPNOTSUPP`: not opened to append, and
+    /// the file system does not know how else.
+    ///
+    /// # Kernel
+    /// 4.16 (`RWF_APPEND`) for files not opened to append.
+    #[doc(alias = "O_APPEND")]
+    #[doc(alias = "RWF_APPEND")]
+    pub async fn append<T: IoBuf>(&self, buf: T) -> BufResult<(), T> {
+        let flags = if self.appends { 0 } else { RWF_APPEND };
+        let range = 0..buf.bytes_len();
+        // Not the file's own position, which appends would queue up for.
+        self.write_range(&self.fd, buf, range, |_| 0, flags).await
+    }
+
+    /// Writes one buffer after the other, starting at byte `offset`. At most the first 1024 are used.
+    ///
+    /// # Errors
+    /// As for [`write_at`](File::write_at).
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_prep_writev(3)`.
+    #[doc(alias = "pwritev")]
+    pub async fn write_vectored_at<T: IoBuf>(
+        &self,
+        mut bufs: Vec<T>,
+        offset: u64,
+    ) -> BufResult<usize, Vec<T>> {
+        if let Err(error) = self.check_write(offset) {
+            return (Err(error), bufs);
+        }
+        loop {
+            let (result, back) = self.driver.write_vectored(&self.fd, bufs, offset).await;
+            bufs = back;
+            match result {
+                Err(error) if self.may_retry(&error, PollEvents::WRITABLE).await => {}
+                result => return (result, bufs),
+            }
+        }
+    }
+
+    /// Writes all of all buffers, one after the other, starting at byte `offset`. After an error an
+    /// unknown part is written.
+    ///
+    /// # Errors
+    /// As for [`write_at`](File::write_at); `WriteZero` if the kernel takes nothing.
+    pub async fn write_all_vectored_at<T: IoBuf>(
+        &self,
+        bufs: Vec<T>,
+        offset: u64,
+    ) -> BufResult<(), Vec<T>> {
+        let total: u64 = bufs.iter().map(|buf| buf.bytes_len() as u64).sum();
+        let (mut waiting, mut written) = (bufs.into_iter(), Vec::new());
+        // The buffers of the next write; of the first one `skip` bytes are written already.
+        let (mut batch, mut skip, mut done) = (Vec::new(), 0, 0);
+        let result = loop {
+            batch.extend(waiting.by_ref().take(BUFFERS_MAX - batch.len()));
+            if done == total {
+                break Ok(());
+            }
+            let slices = batch.into_iter().enumerate();
+            let slices =
+                slices.map(|(at, buf): (usize, T)| buf.slice(if at == 0 { skip } else { 0 }..));
+            let (result, slices) = self.write_vectored_at(slices.collect(), offset + done).await;
+            batch = slices.into_iter().map(sakia_driver::Slice::into_inner).collect();
+            match result {
+                Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    done += count as u64;
+                    skip += count;
+                }
+                Err(error) => break Err(error),
+            }
+            let full = batch.iter().take_while(|buf| {
+                let is_full = skip >= buf.bytes_len();
+                skip -= if is_full { buf.bytes_len() } else { 0 };
+                is_full
+            });
+            let full = full.count();
+            written.extend(batch.drain(..full));
+        };
+        written.extend(batch);
+        written.extend(waiting);
+        (result, written)
+    }
+
+    /// What the file system tells of the file.
+    ///
+    /// # Errors
+    /// As `fstat(2)`.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_statx(3)`.
+    #[doc(alias = "fstat")]
+    pub async fn metadata(&self) -> io::Result<Metadata> {
+        self.driver.statx_fd(&self.fd).await.map(Metadata::new)
+    }
+
+    /// The size of the file in bytes, now.
+    ///
+    /// # Errors
+    /// As `fstat(2)`.
+    #[allow(clippy::len_without_is_empty, reason = "it asks the kernel, and may fail")]
+    pub async fn len(&self) -> io::Result<u64> {
+        Ok(self.metadata().await?.len())
+    }
+
+    /// Makes the file durable: what was written by operations that have resolved, and all that is known
+    /// of the file.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOSPC`, `EDQUOT`: earlier writes were lost. The kernel tells this once: trying again may
+    /// succeed without the data being safe. Otherwise as `fsync(2)`.
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_prep_fsync(3)`.
+    #[doc(alias = "fsync")]
+    pub async fn sync_all(&self) -> io::Result<()> {
+        self.driver.fsync(&self.fd, false).await
+    }
+
+    /// As [`sync_all`](File::sync_all), without what is not needed to read the contents back: times, for
+    /// one.
+    ///
+    /// # Errors
+    /// See [`sync_all`](File::sync_all).
+    #[doc(alias = "fdatasync")]
+    pub async fn sync_data(&self) -> io::Result<()> {
+        self.driver.fsync(&self.fd, true).await
+    }
+
+    /// Refuses offsets that are none, and all of them on a file opened to append.
+    fn check_write(&self, offset: u64) -> io::Result<()> {
+        if self.appends {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the file was opened to append, so the kernel ignores offsets: use `append`",
+            ));
+        }
+        check_offset(offset)
+    }
+}
+
+/// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
+const BUFFERS_MAX: usize = 1024;
+
+/// The kernel's offsets are signed, and -1 stands for the file's position.
+pub(super) fn check_offset(offset: u64) -> io::Result<()> {
+    if i64::try_from(offset).is_err() { Err(Errno::INVAL.into()) } else { Ok(()) }
+}
+
+fn is_unknown_flag(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error())
+}
+
+/// Reads `file` from `offset`, which may be [`CURRENT_POSITION`], and appends to `buf`. `size` is what
+/// the file is thought to have.
+pub(super) async fn read_to_end(
+    file: &File,
+    mut buf: Vec<u8>,
+    offset: u64,
+    size: Option<u64>,
+) -> BufResult<usize, Vec<u8>> {
+    let begin = buf.len();
+    let position = if offset == CURRENT_POSITION { 0 } else { offset };
+    let expected = size.map_or(0, |size| size.saturating_sub(position));
+    let expected = usize::try_from(expected).unwrap_or(usize::MAX);
+    if buf.try_reserve(expected.saturating_add(PROBE_BYTES)).is_err() {
+        return (Err(io::ErrorKind::OutOfMemory.into()), buf);
+    }
+    loop {
+        let end = buf.len();
+        let done = end - begin;
+        // As much as is expected, and then a look for the end; beyond that ever more.
+        let chunk = match expected.checked_sub(done) {
+            Some(0) if expected > 0 => PROBE_BYTES,
+            Some(left) if left > 0 => left.min(CHUNK_BYTES_MAX),
+            _ => done.clamp(CHUNK_BYTES, CHUNK_BYTES_MAX),
+        };
+        if buf.try_reserve(chunk).is_err() {
+            return (Err(io::ErrorKind::OutOfMemory.into()), buf);
+        }
+        buf.resize(end + chunk, 0);
+        let at = if offset == CURRENT_POSITION { offset } else { offset + done as u64 };
+        let (result, slice) = file.read_once(&file.fd, buf.slice(end..), at).await;
+        buf = slice.into_inner();
+        buf.truncate(end + result.as_ref().map_or(0, |&count| count));
+        match result {
+            Ok(0) => return (Ok(done), buf),
+            Ok(_) => {}
+            Err(error) => return (Err(error), buf),
+        }
+    }
+}
+
+impl TryFrom<OwnedFd> for File {
+    type Error = io::Error;
+
+    /// Takes over an open file, with its position and its flags.
+    ///
+    /// # Errors
+    /// As `fcntl(2)` and `lseek(2)`.
+    ///
+    /// # Panics
+    /// Outside of a runtime, and on a simulated kernel.
+    fn try_from(fd: OwnedFd) -> io::Result<Self> {
+        let flags = rustix::fs::fcntl_getfl(&fd)?;
+        let position = match rustix::fs::tell(&fd) {
+            Ok(position) => position,
+            Err(Errno::SPIPE) => 0,
+            Err(error) => return Err(error.into()),
+        };
+        let fd = current().driver.adopt(fd);
+        let file = Self::new(fd, super::driver(), flags);
+        file.position.set(position);
+        Ok(file)
+    }
+}
+
+/// For calls that are not here. Who changes the position or the flags by it changes them for others that
+/// share the open file.
+impl AsFd for File {
+    /// # Panics
+    /// On a simulated kernel.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut f = f.debug_struct("File");
+        f.field("fd", &self.fd.raw()).field("position", &self.position.get());
+        f.finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,212 @@
+//! What is done to an open file as a whole: length, room, permissions, times, locks.
+
+use std::fs::TryLockError;
+use std::io;
+use std::ops::Range;
+use std::time::SystemTime;
+
+use super::{File, FileTimes, Permissions};
+
+/// `LOCK_*` of `flock(2)`.
+const LOCK_SHARED: u32 = 1;
+const LOCK_EXCLUSIVE: u32 = 2;
+const LOCK_NONBLOCKING: u32 = 4;
+const LOCK_NONE: u32 = 8;
+
+/// `FALLOC_FL_KEEP_SIZE` and `FALLOC_FL_PUNCH_HOLE`.
+const PUNCH_HOLE: u32 = 0x1 | 0x2;
+
+/// How a part of a file will be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Advice {
+    /// In no particular way.
+    Normal,
+    /// From front to back: read ahead more.
+    Sequential,
+    /// Here and there: do not read ahead.
+    Random,
+    /// Soon: begin to read it.
+    WillNeed,
+    /// Not any more: drop what the page cache has of it and is durable.
+    DontNeed,
+    /// Once.
+    NoReuse,
+}
+
+impl Advice {
+    /// The kernel's `POSIX_FADV_*`.
+    fn code(self) -> u32 {
+        match self {
+            Self::Normal => 0,
+            Self::Random => 1,
+            Self::Sequential => 2,
+            Self::WillNeed => 3,
+            Self::DontNeed => 4,
+            Self::NoReuse => 5,
+        }
+    }
+}
+
+impl File {
+    /// Makes the file `len` bytes long: cuts it off, or adds zeros. The position stays.
+    ///
+    /// # Errors
+    /// - `EINVAL`: not open to write, or longer than the kernel knows. `EFBIG`: longer than allowed.
+    /// - `ENOSPC`, `EDQUOT`: no room. Otherwise as `ftruncate(2)`.
+    ///
+    /// # Kernel
+    /// 6.9 (`io_uring_prep_ftruncate(3)`), else a plain call.
+    #[doc(alias = "ftruncate")]
+    pub async fn set_len(&self, len: u64) -> io::Result<()> {
+        self.driver.truncate(&self.fd, len).await
+    }
+
+    /// Reserves room for the bytes in `range`, so that writing them does not fail for lack of it. The file
+    /// grows to the end of the range if it was shorter; new bytes are zeros.
+    ///
+    /// # Errors
+    /// - `EOPNOTSUPP`: the file system cannot do so. `EINVAL`: an empty range.
+    /// - `ENOSPC`, `EDQUOT`, `EFBIG`: no room. Otherwise as `fallocate(2)`.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_fallocate(3)`.
+    #[doc(alias = "fallocate")]
+    #[doc(alias = "posix_fallocate")]
+    pub async fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+        let len = range.end.saturating_sub(range.start);
+        self.driver.fallocate(&self.fd, 0, range.start, len).await
+    }
+
+    /// Gives the room of the bytes in `range` back: they are zeros then. The file's length stays.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`: the file system cannot do so. `EINVAL`: an empty range. Otherwise as `fallocate(2)`.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_fallocate(3)`.
+    #[doc(alias = "FALLOC_FL_PUNCH_HOLE")]
+    pub async fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        let len = range.end.saturating_sub(range.start);
+        self.driver.fallocate(&self.fd, PUNCH_HOLE, range.start, len).await
+    }
+
+    /// Tells the kernel how the bytes in `range` will be used; all from `range.start` on when it ends
+    /// with `u64::MAX`.
+    ///
+    /// # Errors
+    /// `ESPIPE`: a FIFO. Otherwise as `posix_fadvise(2)`.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_fadvise(3)`.
+    #[doc(alias = "posix_fadvise")]
+    pub async fn advise(&self, range: Range<u64>, advice: Advice) -> io::Result<()> {
+        let len = match range.end {
+            u64::MAX => 0, // the kernel's word for it
+            end if end <= range.start => return Ok(()),
+            end => end - range.start,
+        };
+        self.driver.advise(&self.fd, range.start, len, advice.code()).await
+    }
+
+    /// Sets who may do what with the file. What is open stays open.
+    ///
+    /// # Errors
+    /// `EPERM`: somebody else's file. `EROFS`. Otherwise as `fchmod(2)`.
+    ///
+    /// # Kernel
+    /// A plain call: no ring has it.
+    #[doc(alias = "fchmod")]
+    pub async fn set_permissions(&self, permissions: Permissions) -> io::Result<()> {
+        self.driver.chmod_fd(&self.fd, permissions.mode()).await
+    }
+
+    /// Sets the file's times.
+    ///
+    /// # Errors
+    /// `EPERM`, `EACCES`: somebody else's file. Otherwise as `futimens(3)`.
+    ///
+    /// # Kernel
+    /// A plain call: no ring has it.
+    #[doc(alias = "futimens")]
+    pub async fn set_times(&self, times: FileTimes) -> io::Result<()> {
+        let [accessed, modified] = times.to_set();
+        self.driver.utimens_fd(&self.fd, accessed, modified).await
+    }
+
+    /// Sets when the contents last changed.
+    ///
+    /// # Errors
+    /// See [`set_times`](File::set_times).
+    pub async fn set_modified(&self, time: SystemTime) -> io::Result<()> {
+        self.set_times(FileTimes::new().set_modified(time)).await
+    }
+
+    /// Locks the file for this open file alone, and waits until nobody else has a lock on it. Only those
+    /// that lock as well are kept out.
+    ///
+    /// The lock belongs to the open file: its clones share it, and it ends when the last of them is
+    /// closed. When the future is dropped while it waits, the lock may still be taken later: then
+    /// [`unlock`](File::unlock), or close the file.
+    ///
+    /// # Errors
+    /// `ENOLCK`: no memory for locks. `EOPNOTSUPP`: no locks there. Otherwise as `flock(2)`.
+    ///
+    /// # Kernel
+    /// A plain call: no ring has it.
+    #[doc(alias = "flock")]
+    pub async fn lock(&self) -> io::Result<()> {
+        self.flock(LOCK_EXCLUSIVE).await
+    }
+
+    /// Locks the file for all that share the lock in this way, and waits until nobody has it for itself
+    /// alone. Otherwise as [`lock`](File::lock).
+    ///
+    /// # Errors
+    /// See [`lock`](File::lock).
+    pub async fn lock_shared(&self) -> io::Result<()> {
+        self.flock(LOCK_SHARED).await
+    }
+
+    /// As [`lock`](File::lock), at once or not at all.
+    ///
+    /// # Errors
+    /// `WouldBlock`: somebody else has a lock. Otherwise see [`lock`](File::lock).
+    pub async fn try_lock(&self) -> Result<(), TryLockError> {
+        self.try_flock(LOCK_EXCLUSIVE).await
+    }
+
+    /// As [`lock_shared`](File::lock_shared), at once or not at all.
+    ///
+    /// # Errors
+    /// `WouldBlock`: somebody has it for itself. Otherwise see [`lock`](File::lock).
+    pub async fn try_lock_shared(&self) -> Result<(), TryLockError> {
+        self.try_flock(LOCK_SHARED).await
+    }
+
+    /// Gives the lock up, if the open file has one.
+    ///
+    /// # Errors
+    /// As `flock(2)`.
+    pub async fn unlock(&self) -> io::Result<()> {
+        self.flock(LOCK_NONE).await
+    }
+
+    async fn try_flock(&self, operation: u32) -> Result<(), TryLockError> {
+        match self.flock(operation | LOCK_NONBLOCKING).await {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(TryLockError::WouldBlock)
+            }
+            Err(error) => Err(TryLockError::Error(error)),
+        }
+    }
+
+    async fn flock(&self, operation: u32) -> io::Result<()> {
+        loop {
+            match self.driver.flock(&self.fd, operation).await {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+}

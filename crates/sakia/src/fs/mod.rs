@@ -1,0 +1,63 @@
+//! Files and directories: the names and the meaning of [`std::fs`], and what an asynchronous program needs
+//! besides.
+//!
+//! - [`File`]: reads and writes at an offset, any number at a time, or at the file's position; whole,
+//!   vectored, durable, appended. Locks, times, room, advice.
+//! - [`read`], [`write`], [`copy`] and the others, by path.
+//! - [`Dir`]: lookups that cannot leave a directory. [`ReadDir`]: its entries, with their kinds.
+//! - [`save`], [`AtomicFile`]: contents that are replaced as a whole. [`write_durable`],
+//!   [`GroupCommit`]: contents that are there after a power failure.
+//! - [`OpenOptions::direct`]: I/O past the page cache, with [`AlignedBuf`].
+//!
+//! Buffers go in by value and come back with the result, on error too: the kernel has them meanwhile, even
+//! if the future is dropped. See [`BufResult`](crate::io::BufResult).
+//!
+//! Errors of operations on paths are an [`Error`] that names operation and path; `?` turns it into an
+//! [`io::Error`](std::io::Error). Those of an open file are the kernel's. [`os_error`] finds the errno in
+//! either.
+//!
+//! All of it belongs to the runtime thread on which it was made, and never blocks that thread.
+
+mod commit;
+mod cursor;
+mod dir;
+mod direct;
+mod error;
+mod file;
+mod manage;
+mod metadata;
+mod options;
+mod paths;
+mod read_dir;
+mod save;
+mod tree;
+mod whole;
+
+pub use commit::GroupCommit;
+pub use dir::Dir;
+pub use direct::{DirectAlignment, Misaligned};
+pub use error::{Error, Result, os_error};
+pub use file::File;
+pub use manage::Advice;
+pub use metadata::{FileTimes, FileType, Metadata, Permissions};
+pub use options::{OpenOptions, Resolve};
+pub use paths::{
+    canonicalize, chown, create_dir, create_dir_all, exists, hard_link, metadata, read_dir,
+    read_link, remove_dir, remove_file, rename, set_permissions, set_times, symlink,
+    symlink_metadata, try_exists,
+};
+pub use read_dir::{DirEntry, ReadDir};
+pub use sakia_driver::AlignedBuf;
+pub use save::{AtomicFile, save};
+pub use tree::remove_dir_all;
+pub use whole::{copy, read, read_to_string, write, write_durable};
+
+use sakia_driver::{Auto, Handle};
+
+/// What starts operations on the calling thread's runtime.
+///
+/// # Panics
+/// Outside of a runtime.
+fn driver() -> Handle<Auto> {
+    crate::executor::current().driver.handle().clone()
+}

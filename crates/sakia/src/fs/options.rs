@@ -1,0 +1,257 @@
+//! How a file is opened.
+
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::error::{Context, Result, c_path};
+use super::{Dir, File, driver};
+
+/// How a file is to be opened: the names of [`std::fs::OpenOptions`], and a few more.
+///
+/// # Examples
+/// ```
+/// use sakia::fs::OpenOptions;
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-options-{}", std::process::id()));
+/// sakia::block_on(async {
+///     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).await?;
+///     file.write_all_at("private", 0).await.0?;
+///     assert_eq!(file.metadata().await?.permissions().mode(), 0o600);
+/// #   std::fs::remove_file(&path)?;
+///     std::io::Result::Ok(())
+/// }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    read: bool,
+    write: bool,
+    append: bool,
+    truncate: bool,
+    create: bool,
+    create_new: bool,
+    direct: bool,
+    mode: u32,
+    custom_flags: OFlags,
+    resolve: Option<ResolveFlags>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl OpenOptions {
+    /// Nothing is allowed, nothing is made.
+    pub fn new() -> Self {
+        Self {
+            read: false,
+            write: false,
+            append: false,
+            truncate: false,
+            create: false,
+            create_new: false,
+            direct: false,
+            mode: 0o666,
+            custom_flags: OFlags::empty(),
+            resolve: None,
+        }
+    }
+
+    /// To read.
+    pub fn read(&mut self, read: bool) -> &mut Self {
+        self.read = read;
+        self
+    }
+
+    /// To write.
+    pub fn write(&mut self, write: bool) -> &mut Self {
+        self.write = write;
+        self
+    }
+
+    /// To write at the end only, wherever that is by then. Such a file refuses positional writes.
+    pub fn append(&mut self, append: bool) -> &mut Self {
+        self.append = append;
+        self
+    }
+
+    /// To empty the file first.
+    pub fn truncate(&mut self, truncate: bool) -> &mut Self {
+        self.truncate = truncate;
+        self
+    }
+
+    /// To make the file if there is none.
+    pub fn create(&mut self, create: bool) -> &mut Self {
+        self.create = create;
+        self
+    }
+
+    /// To make the file, and to fail if there is anything of that name already.
+    #[doc(alias = "O_EXCL")]
+    pub fn create_new(&mut self, create_new: bool) -> &mut Self {
+        self.create_new = create_new;
+        self
+    }
+
+    /// To move bytes between memory and the device without the page cache. Addresses, offsets and
+    /// lengths must be aligned then, see [`File::direct_alignment`]; the odd tail of a file is taken
+    /// care of by [`write_all_at`](File::write_all_at), [`read_exact_at`](File::read_exact_at) and
+    /// [`read_to_end_at`](File::read_to_end_at).
+    #[doc(alias = "O_DIRECT")]
+    pub fn direct(&mut self, direct: bool) -> &mut Self {
+        self.direct = direct;
+        self
+    }
+
+    /// The permissions of a file that is made, before the process's umask. Without this call `0o666`.
+    pub fn mode(&mut self, mode: u32) -> &mut Self {
+        self.mode = mode & 0o7777;
+        self
+    }
+
+    /// Further `O_*` flags. The access mode in them is ignored.
+    pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
+        self.custom_flags = OFlags::from_bits_retain(flags.cast_unsigned()) - OFlags::RWMODE;
+        self
+    }
+
+    /// How the path is looked up. Without this call as the kernel always does, and for
+    /// [`Dir::open_with`] confined to the directory.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `openat2(2)`.
+    pub fn resolve(&mut self, resolve: Resolve) -> &mut Self {
+        self.resolve = Some(resolve.0);
+        self
+    }
+
+    /// Opens the file.
+    ///
+    /// A FIFO, a terminal or another device may take as long to open as it pleases; only this future
+    /// waits for it.
+    ///
+    /// # Errors
+    /// - `EINVAL`: neither to read nor to write, or to make or empty a file without writing.
+    /// - `ENOENT`, `EACCES`, `EEXIST`, `EISDIR`, `ELOOP`, `ETXTBSY`: the path, and what is there.
+    /// - `EMFILE`, `ENFILE`: no descriptors left. `EINVAL`: no direct I/O there.
+    /// - `ECANCELED`: the runtime has ended. Otherwise as `open(2)`.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_openat(3)`.
+    pub async fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+        let path = path.as_ref();
+        self.open_at(None, path).await.at("open", path)
+    }
+
+    /// Opens a path relative to a directory; its lookup is confined to that unless
+    /// [`resolve`](OpenOptions::resolve) says otherwise.
+    pub(super) async fn open_in(&self, directory: &Dir, path: &Path) -> io::Result<File> {
+        self.open_at(Some(directory), path).await
+    }
+
+    async fn open_at(&self, directory: Option<&Dir>, path: &Path) -> io::Result<File> {
+        let flags = self.flags()?;
+        let makes = flags.intersects(OFlags::CREATE | OFlags::TMPFILE);
+        let mode = if makes { self.mode } else { 0 };
+        let path = c_path(path)?;
+        let driver = driver();
+        let confined = directory.is_some().then_some(ResolveFlags::BENEATH);
+        let fd = match self.resolve.or(confined) {
+            None => driver.open(None, path, flags.bits(), mode).await?,
+            Some(resolve) => {
+                let directory = directory.map(Dir::fd);
+                super::dir::open_resolving(&driver, directory, path, flags, mode, resolve).await?
+            }
+        };
+        Ok(File::new(fd, driver, flags))
+    }
+
+    fn flags(&self) -> io::Result<OFlags> {
+        let access = match (self.read, self.write, self.append) {
+            (true, false, false) => OFlags::RDONLY,
+            (false, true, false) => OFlags::WRONLY,
+            (true, true, false) => OFlags::RDWR,
+            (false, _, true) => OFlags::WRONLY | OFlags::APPEND,
+            (true, _, true) => OFlags::RDWR | OFlags::APPEND,
+            (false, false, false) => return Err(Errno::INVAL.into()),
+        };
+        let makes = self.create || self.create_new;
+        if !self.write && (self.truncate || makes && !self.append)
+            || self.append && self.truncate && !self.create_new
+        {
+            return Err(Errno::INVAL.into());
+        }
+        let creation = match (self.create, self.truncate, self.create_new) {
+            (_, _, true) => OFlags::CREATE | OFlags::EXCL,
+            (true, true, _) => OFlags::CREATE | OFlags::TRUNC,
+            (true, false, _) => OFlags::CREATE,
+            (false, true, _) => OFlags::TRUNC,
+            (false, false, _) => OFlags::empty(),
+        };
+        let direct = if self.direct { OFlags::DIRECT } else { OFlags::empty() };
+        Ok(access | creation | direct | self.custom_flags)
+    }
+}
+
+/// How a path is looked up: what it must not lead through. Combine with `|`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resolve(ResolveFlags);
+
+impl Resolve {
+    /// Nothing above the directory that the path is relative to: no absolute path or link, and no `..`
+    /// that leads out, ends in `EXDEV`.
+    #[doc(alias = "RESOLVE_BENEATH")]
+    pub const BENEATH: Self = Self(ResolveFlags::BENEATH);
+    /// The directory is the root: absolute paths and links begin there, and `..` there stays.
+    #[doc(alias = "RESOLVE_IN_ROOT")]
+    pub const IN_ROOT: Self = Self(ResolveFlags::IN_ROOT);
+    /// No symbolic link, anywhere in the path, ends in `ELOOP`.
+    #[doc(alias = "RESOLVE_NO_SYMLINKS")]
+    pub const NO_SYMLINKS: Self = Self(ResolveFlags::NO_SYMLINKS);
+    /// No link of `/proc` that leads to an open file, ends in `ELOOP`.
+    #[doc(alias = "RESOLVE_NO_MAGICLINKS")]
+    pub const NO_MAGICLINKS: Self = Self(ResolveFlags::NO_MAGICLINKS);
+    /// No other mount, ends in `EXDEV`.
+    #[doc(alias = "RESOLVE_NO_XDEV")]
+    pub const NO_XDEV: Self = Self(ResolveFlags::NO_XDEV);
+}
+
+impl std::ops::BitOr for Resolve {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::OpenOptionsExt;
+
+    use super::*;
+
+    #[test]
+    fn combinations_are_refused_as_in_std() {
+        for bits in 0..64_u32 {
+            let [read, write, append, truncate, create, create_new] =
+                std::array::from_fn(|index| bits >> index & 1 == 1);
+            let mut ours = OpenOptions::new();
+            ours.read(read).write(write).append(append);
+            ours.truncate(truncate).create(create).create_new(create_new);
+            let mut theirs = std::fs::OpenOptions::new();
+            theirs.read(read).write(write).append(append);
+            theirs.truncate(truncate).create(create).create_new(create_new);
+            // Fails in any case: it says whether it was the options or the path.
+            let error = theirs.mode(0).open("/nowhere/at/all").unwrap_err();
+            assert_eq!(ours.flags().is_ok(), error.raw_os_error() == Some(2), "{ours:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! What is done to names: directories, links, renaming, removing, asking.
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, OFlags};
+use rustix::io::Errno;
+use sakia_driver::{Auto, Fd, Handle};
+
+use super::error::{Context, Error, Result, c_path};
+use super::{FileTimes, Metadata, Permissions, ReadDir, driver};
+
+/// Makes a directory.
+///
+/// # Errors
+/// `EEXIST`: there is something of that name. `ENOENT`: its parent is missing. Otherwise as `mkdir(2)`.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Kernel
+/// 5.15. Source: `io_uring_prep_mkdirat(3)`.
+#[doc(alias = "mkdir")]
+pub async fn create_dir(path: impl AsRef<Path>) -> Result<()> {
+    let path = path.as_ref();
+    mkdir(path).await.at("create directory", path)
+}
+
+async fn mkdir(path: &Path) -> io::Result<()> {
+    driver().mkdir(None, c_path(path)?, 0o777).await
+}
+
+/// Makes a directory, and those above it that are missing. One that is there already is no error.
+///
+/// # Errors
+/// `ENOTDIR`, `EEXIST`: something else is there. Otherwise as `mkdir(2)`.
+///
+/// # Panics
+/// Outside of a runtime.
+pub async fn create_dir_all(path: impl AsRef<Path>) -> Result<()> {
+    let path = path.as_ref();
+    // Up to what is there, then down again.
+    let mut missing = Vec::new();
+    let mut current = path;
+    loop {
+        if current.as_os_str().is_empty() {
+            break; // the working directory
+        }
+        match mkdir(current).await {
+            Ok(()) => break,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                missing.push(current);
+                match current.parent() {
+                    Some(parent) => current = parent,
+                    None => return Err(error).at("create directory", path),
+                }
+            }
+            Err(error) => {
+                accept_directory(current, error).await?;
+                break;
+            }
+        }
+    }
+    for directory in missing.into_iter().rev() {
+        if let Err(error) = mkdir(directory).await {
+            accept_directory(directory, error).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes `error` for none if there is a directory, which somebody else may have made just now.
+async fn accept_directory(path: &Path, error: io::Error) -> Result<()> {
+    match metadata(path).await {
+        Ok(found) if found.is_dir() => Ok(()),
+        _ => Err(error).at("create directory", path),
+    }
+}
+
+/// Removes a name of a file, link, FIFO and so on. The file goes with its last name, once nobody has it
+/// open.
+///
+/// # Errors
+/// `EISDIR`: a directory. `ENOENT`, `EACCES`, `EPERM`, `EROFS`. Otherwise as `unlink(2)`.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Kernel
+/// 5.11. Source: `io_uring_prep_unlinkat(3)`.
+#[doc(alias = "unlink")]
+pub async fn remove_file(path: impl AsRef<Path>) -> Result<()> {
+    let path = path.as_ref();
+    let removed = async { driver().unlink(None, c_path(path)?, 0).await };
+    removed.await.at("remove", path)
+}
+
+/// Removes an empty directory.
+///
+/// # Errors
+/// `ENOTEMPTY`: it is not. `ENOTDIR`: something else. `EBUSY`: a mount point. Otherwise as `rmdir(2)`.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Kernel
+/// 5.11. Source: `io_uring_prep_unlinkat(3)`.
+#[doc(alias = "rmdir")]
+pub async fn remove_dir(path: impl AsRef<Path>) -> Result<()> {
+    let path = path.as_ref();
+    let removed = async { driver().unlink(None, c_path(path)?, AtFlags::REMOVEDIR.bits()).await };
+    removed.await.at("remove directory", path)
+}
+
+/// Moves what is at `from` to `to`, in place of what is there: in one step, so that others see the one or
+/// the other.
+///
+/// # Errors
+/// `EXDEV`: another file system. `ENOTEMPTY`, `EISDIR`, `ENOTDIR`: what is there cannot be replaced by it.
+/// Otherwise as `rename(2)`.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Kernel
+/// 5.11. Source: `io_uring_prep_renameat(3)`.
+pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    let moved = async { driver().rename(None, c_path(from)?, None, c_path(to)?, 0).await };
+    moved.await.between("rename", from, to)
+}
+
+/// Gives the file at `original` another name, `link`, on the same file system. A symbolic link at `original`
+/// is not followed.
+///
+/// # Errors
+/// `EXDEV`: another file system. `EPERM`: a directory. `EEXIST`: there is something. Otherwise as
+/// `link(2)`.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Kernel
+/// 5.15. Source: `io_uring_prep_linkat(3)`.
+#[doc(alias = "link")]
+pub async fn hard_link(original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
+    let (original, link) = (original.as_ref(), link.as_ref());
+    let made = async { driver().link(None, c_path(original)?, None, c_path(link)?, 0).await };
+    made.await.between("link", original, link)
+}
+
+/// Makes a symbolic link at `link` that points to `original`, whatever that is.
+///
+/// # Errors
+/// `EEXIST`: there is something. Otherwise as `symlink(2)`.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Kernel
+/// 5.15. Source: `io_uring_prep_symlinkat(3)`.
+pub async fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
+    let (original, link) = (original.as_ref(), link.as_ref());
+    let made = async { driver().symlink(c_path(original)?, None, c_path(link)?).await };
+    made.await.between("symlink", original, link)
+}
+
+/// Where a symbolic link points to.
+///
+/// # Errors
+/// `EINVAL`: not a symbolic link. Otherwise as `readlink(2)`.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Kernel
+/// A plain call: no ring has it.
+#[doc(alias = "readlink")]
+pub async fn read_link(path: impl AsRef<Path>) -> Result<PathBuf> {
+    let path = path.as_ref();
+    let read = async { read_link_at(&driver(), None, c_path(path)?).await };
+    read.await.at("read link", path)
+}
+
+/// As [`read_link`], relative to a directory.
+pub(super) async fn read_link_at(
+    driver: &Handle<Auto>,
+    directory: Option<&Fd>,
+    path: CString,
+) -> io::Result<PathBuf> {
+    let mut buf = vec![0; 256];
+    loop {
+        let (result, back) = driver.readlink(directory, path.clone(), buf).await;
+        buf = back;
+        let count = result?;
+        if count < buf.len() {
+            buf.truncate(count);
+            return Ok(std::ffi::OsString::from_vec(buf).into());
+        }
+        buf.resize(buf.len() * 2, 0); // there may be more
+    }
+}
+
+/// What the file system tells of what is at `path`, links followed.
+///
+/// # Errors
+/// `ENOENT`, `EACCES`, `ELOOP`. Otherwise as `stat(2)`.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Kernel
+/// 5.6. Source: `io_uring_prep_statx(3)`.
+#[doc(alias = "stat")]
+pub async fn metadata(path: impl AsRef<Path>) -> Result<Metadata> {
+    let path = path.as_ref();
+    stat(path, AtFlags::empty()).await.at("metadata", path)
+}
+
+/// As [`metadata`], of a link itself.
+///
+/// # Errors
+/// As for [`metadata`].
+///
+/// # Panics
+/// Outside of a runtime.
+#[doc(alias = "lstat")]
+pub async fn symlink_metadata(path: impl AsRef<Path>) -> Result<Metadata> {
+    let path = path.as_ref();
+    stat(path, AtFlags::SYMLINK_NOFOLLOW).await.at("metadata", path)
+}
+
+async fn stat(path: &Path, flags: AtFlags) -> io::Result<Metadata> {
+    driver().statx(None, c_path(path)?, flags.bits()).await.map(Metadata::new)
+}
+
+/// Whether there is something at `path`, links followed. The same as [`try_exists`]: both names are in use.
+///
+/// # Errors
+/// It cannot be told: `EACCES`, `ELOOP`.
+///
+/// # Panics
+/// Outside of a runtime.
+pub async fn exists(path: impl AsRef<Path>) -> Result<bool> {
+    try_exists(path).await
+}
+
+/// Whether there is something at `path`, links followed.
+///
+/// # Errors
+/// It cannot be told: `EACCES`, `ELOOP`.
+///
+/// # Panics
+/// Outside of a runtime.
+pub async fn try_exists(path: impl AsRef<Path>) -> Result<bool> {
+    match metadata(path).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Sets who may do what with what is at `path`, links followed.
+///
+/// # Errors
+/// `EPERM`: somebody else's file. `EROFS`. Otherwise as `chmod(2)`.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Kernel
+/// A plain call: no ring has it.
+#[doc(alias = "chmod")]
+pub async fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Result<()> {
+    let path = path.as_ref();
+    let set = async { driver().chmod(None, c_path(path)?, permissions.mode(), 0).await };
+    set.await.at("set permissions", path)
+}
+
+/// Sets the times of what is at `path`, links followed.
+///
+/// # Errors
+/// `EPERM`, `EACCES`: somebody else's file. Otherwise as `utimensat(2)`.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Kernel
+/// A plain call: no ring has it.
+#[doc(alias = "utimensat")]
+pub async fn set_times(path: impl AsRef<Path>, times: FileTimes) -> Result<()> {
+    let path = path.as_ref();
+    let [accessed, modified] = times.to_set();
+    let set = async { driver().utimens(None, c_path(path)?, accessed, modified, 0).await };
+    set.await.at("set times", path)
+}
+
+/// Gives what is at `path` to another owner or group, links followed; `None` leaves it.
+///
+/// # Errors
+/// `EPERM`: not allowed. Otherwise as `chown(2)`.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Kernel
+/// A plain call: no ring has it.
+pub async fn chown(path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+    let path = path.as_ref();
+    let set = async { driver().chown(None, c_path(path)?, uid, gid, 0).await };
+    set.await.at("chown", path)
+}
+
+/// The absolute path of what is at `path`, without links, `.` and `..`.
+///
+/// # Errors
+/// `ENOENT`, `EACCES`, `ELOOP`. `ENOENT` also when it is moved or removed meanwhile, or when there is no
+/// `/proc`. Otherwise as `open(2)`.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Kernel
+/// `O_PATH`, and what `/proc/self/fd` says of it.
+#[doc(alias = "realpath")]
+pub async fn canonicalize(path: impl AsRef<Path>) -> Result<PathBuf> {
+    let path = path.as_ref();
+    canonical(path).await.at("canonicalize", path)
+}
+
+async fn canonical(path: &Path) -> io::Result<PathBuf> {
+    let driver = driver();
+    let fd = driver.open(None, c_path(path)?, OFlags::PATH.bits(), 0).await?;
+    let link = format!("/proc/self/fd/{}", fd.raw());
+    let found = read_link_at(&driver, None, c_path(link.as_ref())?).await?;
+    // Of a removed file `/proc` has no path, and says so in the same place as a path.
+    let (stat, named) = (driver.statx_fd(&fd).await?, stat(&found, AtFlags::empty()).await?);
+    let stat = Metadata::new(stat);
+    if (stat.dev(), stat.ino()) == (named.dev(), named.ino()) {
+        Ok(found)
+    } else {
+        Err(Errno::NOENT.into())
+    }
+}
+
+/// Reads a directory.
+///
+/// # Errors
+/// `ENOTDIR`: something else. Otherwise as `open(2)`.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use sakia::fs;
+///
+/// sakia::block_on(async {
+///     let mut entries = fs::read_dir("/proc/self/task").await?;
+///     let mut count = 0;
+///     while let Some(entry) = entries.next_entry().await? {
+///         assert!(entry.file_type().await?.is_dir());
+///         count += 1;
+///     }
+///     assert!(count >= 1, "each process has a thread");
+///     Ok::<(), fs::Error>(())
+/// }).unwrap();
+/// ```
+#[doc(alias = "opendir")]
+pub async fn read_dir(path: impl AsRef<Path>) -> Result<ReadDir> {
+    let path = path.as_ref();
+    let driver = driver();
+    let fd = super::dir::open_directory(&driver, None, path).await;
+    let fd = fd.map_err(|error| Error::new("open", path, error))?;
+    Ok(ReadDir::new(fd, driver, path.to_owned()))
+}

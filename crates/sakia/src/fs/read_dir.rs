@@ -1,0 +1,206 @@
+//! Reading a directory: a batch of entries at a time, however many there are.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+use sakia_driver::{Auto, DirectoryEntries, Fd, Handle, Op, ReadDirectory};
+
+use super::error::{Context, Result, c_path};
+use super::{FileType, Metadata};
+
+/// Bytes of entries read at once: some 800 of them.
+const BATCH_BYTES: usize = 32 << 10;
+
+/// Where the length of an entry's record lies within it; see `getdents(2)`.
+const RECORD_LEN_AT: usize = 16;
+
+/// The entries of a directory, in no order; made by [`read_dir`](super::read_dir). `.` and `..` are not
+/// among them.
+///
+/// Entries are read as they are asked for, a batch at a time, so a directory of any size takes the same
+/// memory. What is added or removed meanwhile may or may not be seen; everything else is seen once.
+pub struct ReadDir {
+    directory: Rc<Directory>,
+    /// Records of entries; empty while the kernel has the buffer.
+    batch: Vec<u8>,
+    /// The part of them that was not taken.
+    begin: usize,
+    end: usize,
+    /// Brings the next batch. Kept here, so that nothing is lost when a future is dropped.
+    pending: Option<Op<ReadDirectory, Auto>>,
+    is_over: bool,
+}
+
+/// The directory that entries are in.
+struct Directory {
+    fd: Fd,
+    driver: Handle<Auto>,
+    path: PathBuf,
+}
+
+impl ReadDir {
+    pub(super) fn new(fd: Fd, driver: Handle<Auto>, path: PathBuf) -> Self {
+        let directory = Rc::new(Directory { fd, driver, path });
+        Self { directory, batch: Vec::new(), begin: 0, end: 0, pending: None, is_over: false }
+    }
+
+    /// The next entry; `None` when there are no more. After an error there are no more.
+    ///
+    /// Dropping the future loses no entry.
+    ///
+    /// # Errors
+    /// As `getdents(2)`.
+    ///
+    /// # Kernel
+    /// A plain call: no ring has it.
+    #[doc(alias = "getdents")]
+    pub async fn next_entry(&mut self) -> Result<Option<DirEntry>> {
+        loop {
+            while let Some(raw) = self.take_buffered() {
+                if raw.name != "." && raw.name != ".." {
+                    let directory = Rc::clone(&self.directory);
+                    return Ok(Some(DirEntry { directory, raw }));
+                }
+            }
+            if !self.fill().await? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// An entry of the batch at hand.
+    fn take_buffered(&mut self) -> Option<RawEntry> {
+        let rest = self.batch.get(self.begin..self.end)?;
+        let entry = DirectoryEntries::new(rest).next()?;
+        let len = rest[RECORD_LEN_AT..].first_chunk()?;
+        self.begin += usize::from(u16::from_ne_bytes(*len));
+        Some(RawEntry {
+            name: OsStr::from_bytes(entry.name).to_owned(),
+            inode: entry.inode,
+            kind: FileType::from_entry(entry.kind),
+        })
+    }
+
+    /// Reads the next batch. False when there are no more.
+    async fn fill(&mut self) -> Result<bool> {
+        if self.is_over {
+            return Ok(false);
+        }
+        let Directory { fd, driver, path } = &*self.directory;
+        let pending = match &mut self.pending {
+            Some(pending) => pending,
+            pending => {
+                let mut batch = std::mem::take(&mut self.batch);
+                (self.begin, self.end) = (0, 0);
+                batch.resize(BATCH_BYTES, 0);
+                pending.insert(driver.read_directory(fd, batch))
+            }
+        };
+        let (result, batch) = pending.await;
+        self.pending = None;
+        self.batch = batch;
+        match result {
+            Ok(count) => {
+                self.is_over = count == 0;
+                self.end = count;
+                Ok(count > 0)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Ok(true),
+            // It was removed while it was read: then it has no entries any more.
+            Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {
+                self.is_over = true;
+                Ok(false)
+            }
+            Err(error) => {
+                self.is_over = true;
+                Err(error).at("read directory", path)
+            }
+        }
+    }
+}
+
+impl fmt::Debug for ReadDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ReadDir").field(&self.directory.path).finish()
+    }
+}
+
+/// What the directory itself says of an entry.
+struct RawEntry {
+    name: OsString,
+    inode: u64,
+    /// `None` where the file system does not tell.
+    kind: Option<FileType>,
+}
+
+/// An entry of a directory. It keeps the directory open, so that what is asked of it later is asked of
+/// this very entry and not of whatever the path names by then.
+pub struct DirEntry {
+    directory: Rc<Directory>,
+    raw: RawEntry,
+}
+
+impl DirEntry {
+    /// The name, without the directory.
+    pub fn file_name(&self) -> &OsStr {
+        &self.raw.name
+    }
+
+    /// The name, without the directory, for keeps.
+    pub fn into_file_name(self) -> OsString {
+        self.raw.name
+    }
+
+    /// The directory's path, as it was opened, and the name.
+    pub fn path(&self) -> PathBuf {
+        self.directory.path.join(&self.raw.name)
+    }
+
+    /// The inode number that the directory has for it. At a mount point, that of what is underneath.
+    #[doc(alias = "d_ino")]
+    pub fn ino(&self) -> u64 {
+        self.raw.inode
+    }
+
+    /// What the entry is, links not followed. Most file systems tell with the name; only where one does
+    /// not is the file asked.
+    ///
+    /// # Errors
+    /// As for [`metadata`](DirEntry::metadata), if the file is asked.
+    #[doc(alias = "d_type")]
+    pub async fn file_type(&self) -> Result<FileType> {
+        match self.raw.kind {
+            Some(kind) => Ok(kind),
+            None => Ok(self.metadata().await?.file_type()),
+        }
+    }
+
+    /// What the entry is, if the directory told.
+    pub(super) fn known_type(&self) -> Option<FileType> {
+        self.raw.kind
+    }
+
+    /// What the file system tells of the entry, links not followed.
+    ///
+    /// # Errors
+    /// `ENOENT`: it was removed meanwhile. Otherwise as `statx(2)`.
+    pub async fn metadata(&self) -> Result<Metadata> {
+        let Directory { fd, driver, .. } = &*self.directory;
+        let stat = async {
+            let name = c_path(self.raw.name.as_ref())?;
+            driver.statx(Some(fd), name, AtFlags::SYMLINK_NOFOLLOW.bits()).await
+        };
+        stat.await.map(Metadata::new).at("metadata", &self.path())
+    }
+}
+
+impl fmt::Debug for DirEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DirEntry").field(&self.path()).finish()
+    }
+}

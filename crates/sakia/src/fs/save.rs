@@ -1,0 +1,296 @@
+//! Files that are replaced as a whole: others, and whoever comes after a crash, see the old contents or the
+//! new ones, and nothing in between.
+//!
+//! 1. The contents are written to a new file of another name in the same directory.
+//! 2. It gets owner and permissions of the file it replaces, and is made durable: were it renamed first,
+//!    a crash could leave the new name with no contents.
+//! 3. It is renamed, which replaces the old file in one step.
+//! 4. The directory is made durable, and with it the new name.
+//!
+//! An error, or being dropped, before 3 removes the new file. A process that is killed, or a machine that
+//! loses power, leaves it behind; its name ends in `.tmp`.
+
+use std::collections::hash_map::RandomState;
+use std::ffi::{CString, OsStr, OsString};
+use std::fmt;
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, OFlags};
+use rustix::io::Errno;
+use sakia_driver::{Auto, Fd, Handle, IoBuf};
+
+use super::dir::{open_directory, sync_directory};
+use super::error::{Context, Error, Result, c_path};
+use super::paths::read_link;
+use super::whole::parent;
+use super::{File, Metadata, driver};
+
+/// How often a name is tried that nobody has.
+const NAME_TRIES: u32 = 16;
+/// Symbolic links followed, as by the kernel.
+const LINKS_MAX: u32 = 40;
+/// The most bytes of a name on most file systems.
+const NAME_BYTES_MAX: usize = 255;
+
+/// Replaces the contents of a file, or makes it, so that they are there as a whole or not at all, and
+/// durable once the future has resolved.
+///
+/// A symbolic link is followed: what it points to is replaced. Other hard links keep the old contents.
+///
+/// # Errors
+/// `ENOSPC`, `EDQUOT`, `EIO`, `EACCES`: the old contents are there still, and nothing else is left; but
+/// see [`commit`](AtomicFile::commit). Otherwise as `open(2)`, `write(2)`, `fsync(2)` and `rename(2)`.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use sakia::fs;
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-save-{}", std::process::id()));
+/// sakia::block_on(async {
+///     fs::save(&path, "first").await?;
+///     fs::save(&path, "second").await?;
+///     assert_eq!(fs::read(&path).await?, b"second");
+/// #   fs::remove_file(&path).await?;
+///     Ok::<(), fs::Error>(())
+/// }).unwrap();
+/// ```
+pub async fn save(path: impl AsRef<Path>, contents: impl IoBuf) -> Result<()> {
+    let path = path.as_ref();
+    let mut new = AtomicFile::create(path).await?;
+    new.file_mut().write_all(contents).await.0.at("write", path)?;
+    new.commit().await
+}
+
+/// A file that takes the place of another when it is done. Dropping it leaves the other one as it is.
+///
+/// # Examples
+/// ```
+/// use sakia::fs::{self, AtomicFile};
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-atomic-{}", std::process::id()));
+/// sakia::block_on(async {
+///     fs::write(&path, "old").await?;
+///     let mut new = AtomicFile::create(&path).await?;
+///     for part in ["a ", "new ", "one"] {
+///         new.file_mut().write_all(part).await.0?;
+///     }
+///     assert_eq!(fs::read_to_string(&path).await?, "old");
+///     new.commit().await?;
+///     assert_eq!(fs::read_to_string(&path).await?, "a new one");
+/// #   fs::remove_file(&path).await?;
+///     std::io::Result::Ok(())
+/// }).unwrap();
+/// ```
+pub struct AtomicFile {
+    driver: Handle<Auto>,
+    /// `None` once closed.
+    file: Option<File>,
+    /// The directory of both names.
+    directory: Fd,
+    /// As asked for, for messages.
+    path: PathBuf,
+    /// The name to be replaced, in the directory.
+    name: CString,
+    /// The name until then; `None` once it is gone.
+    temporary: Option<CString>,
+    /// Of the file to be replaced.
+    old: Option<Metadata>,
+}
+
+impl AtomicFile {
+    /// Begins a file to take the place of what is at `path`, if anything is. It is empty, open to read
+    /// and write.
+    ///
+    /// # Errors
+    /// `ENOENT`: there is no directory for it. `EISDIR`: a directory is in its place. Otherwise as
+    /// `open(2)`.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub async fn create(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let driver = driver();
+        let target = follow_links(path).await?;
+        let name = target.file_name().ok_or_else(|| Errno::ISDIR.into());
+        let name = name.at("save", path)?.to_owned();
+        let directory = open_directory(&driver, None, parent(&target)).await;
+        let directory = directory.at("open", parent(&target))?;
+        let c_name = c_path(name.as_ref()).at("save", path)?;
+        let flags = AtFlags::SYMLINK_NOFOLLOW.bits();
+        let old = match driver.statx(Some(&directory), c_name.clone(), flags).await {
+            Ok(stat) => Some(Metadata::new(stat)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error).at("metadata", path),
+        };
+        if old.as_ref().is_some_and(Metadata::is_dir) {
+            return Err(Error::new("save", path, Errno::ISDIR.into()));
+        }
+        // Whoever may not read the old file may not read the new one half written either.
+        let mode = if old.is_some() { 0o600 } else { 0o666 };
+        let (fd, temporary) = create_temporary(&driver, &directory, &name, mode)
+            .await
+            .at("create a temporary file beside", path)?;
+        Ok(Self {
+            file: Some(File::new(fd, driver.clone(), OFlags::empty())),
+            driver,
+            directory,
+            path: path.to_owned(),
+            name: c_name,
+            temporary: Some(temporary),
+            old,
+        })
+    }
+
+    /// The file, to be written.
+    pub fn file(&self) -> &File {
+        self.file.as_ref().expect("the file is there until it is committed")
+    }
+
+    /// The file, to be written at its position.
+    pub fn file_mut(&mut self) -> &mut File {
+        self.file.as_mut().expect("the file is there until it is committed")
+    }
+
+    /// Makes the file durable and puts it in its place. Owner, as far as allowed, and permissions become
+    /// those of the file it replaces.
+    ///
+    /// Dropping the future leaves either the old file or the new one, and removes the other.
+    ///
+    /// # Errors
+    /// The old file is there still, and the new one gone: `EIO`, `ENOSPC`, `EDQUOT` from making it
+    /// durable; as `rename(2)`. When the error's operation is `sync directory`, the new file is in its
+    /// place, but a crash may bring the old one back.
+    pub async fn commit(mut self) -> Result<()> {
+        let path = self.path.clone();
+        self.take_over().await.at("set permissions", &path)?;
+        self.file().sync_all().await.at("sync", &path)?;
+        if let Some(file) = self.file.take() {
+            // Network file systems tell of lost writes here.
+            file.close().await.at("close", &path)?;
+        }
+        let temporary =
+            self.temporary.clone().expect("the name is there until the file has its own");
+        let (directory, name) = (&self.directory, self.name.clone());
+        let renamed = self.driver.rename(Some(directory), temporary, Some(directory), name, 0);
+        renamed.await.at("rename", &path)?;
+        self.temporary = None;
+        sync_directory(&self.driver, &self.directory).await.at("sync directory", &path)
+    }
+
+    /// Gives the file up, and tells how removing it went. Dropping does the same and does not tell.
+    ///
+    /// # Errors
+    /// As `unlink(2)`.
+    pub async fn discard(mut self) -> Result<()> {
+        let path = self.path.clone();
+        let Some(temporary) = self.temporary.clone() else { return Ok(()) };
+        let removed = self.driver.unlink(Some(&self.directory), temporary, 0).await;
+        self.temporary = None;
+        removed.at("remove the temporary file beside", &path)
+    }
+
+    /// Owner and permissions of the old file, for the new one.
+    async fn take_over(&self) -> io::Result<()> {
+        let (Some(old), file) = (&self.old, self.file()) else { return Ok(()) };
+        let new = file.metadata().await?;
+        let uid = (old.uid() != new.uid()).then(|| old.uid());
+        let gid = (old.gid() != new.gid()).then(|| old.gid());
+        if uid.is_some() || gid.is_some() {
+            match self.driver.chown_fd(&file.fd, uid, gid).await {
+                // Only the privileged give files away.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                result => result?,
+            }
+        }
+        file.set_permissions(old.permissions()).await
+    }
+}
+
+impl Drop for AtomicFile {
+    /// Removes the temporary name by a plain call, which is short while the file is open, and is made even
+    /// if the runtime has ended.
+    fn drop(&mut self) {
+        let Some(temporary) = &self.temporary else { return };
+        if self.directory.is_simulated() {
+            drop(self.driver.unlink(Some(&self.directory), temporary.clone(), 0));
+        } else {
+            // It may be gone, by a rename whose result nobody waited for.
+            rustix::fs::unlinkat(self.directory.as_fd(), &**temporary, AtFlags::empty()).ok();
+        }
+    }
+}
+
+impl fmt::Debug for AtomicFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut f = f.debug_struct("AtomicFile");
+        f.field("path", &self.path).field("temporary", &self.temporary).finish_non_exhaustive()
+    }
+}
+
+/// Where a path leads when its last part is a symbolic link, one that leads nowhere included.
+async fn follow_links(path: &Path) -> Result<PathBuf> {
+    let mut target = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        match read_link(&target).await {
+            Ok(link) => target = parent(&target).join(link),
+            // Not a link, or nothing.
+            Err(error)
+                if error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
+                    || error.kind() == io::ErrorKind::NotFound =>
+            {
+                return Ok(target);
+            }
+            Err(error) => return Err(error.into_io_error()).at("save", path),
+        }
+    }
+    Err(Error::new("save", path, Errno::LOOP.into()))
+}
+
+/// Makes a file with a name that nobody has.
+async fn create_temporary(
+    driver: &Handle<Auto>,
+    directory: &Fd,
+    name: &OsStr,
+    mode: u32,
+) -> io::Result<(Fd, CString)> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+    let mut tries = NAME_TRIES;
+    loop {
+        let temporary = c_path(temporary_name(name).as_ref())?;
+        match driver.open(Some(directory), temporary.clone(), flags.bits(), mode).await {
+            Ok(fd) => return Ok((fd, temporary)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries > 0 => tries -= 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// `.name.0123456789abcdef.tmp`, of a long name the beginning.
+fn temporary_name(name: &OsStr) -> OsString {
+    let random = RandomState::new().build_hasher().finish();
+    let tail = format!(".{random:016x}.tmp");
+    let name = name.as_bytes();
+    let name = &name[..name.len().min(NAME_BYTES_MAX - 1 - tail.len())];
+    OsString::from_vec([b".", name, tail.as_bytes()].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn temporary_names_fit_and_differ() {
+        let name = OsString::from("x".repeat(NAME_BYTES_MAX));
+        let (first, second) = (temporary_name(&name), temporary_name(&name));
+        assert_eq!(first.len(), NAME_BYTES_MAX);
+        assert_ne!(first, second);
+        assert!(first.as_bytes().starts_with(b".xx") && first.as_bytes().ends_with(b".tmp"));
+    }
+}

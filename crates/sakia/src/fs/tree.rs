@@ -1,0 +1,248 @@
+//! Removing a tree, by descriptor.
+//!
+//! Each directory is opened relative to its parent, and never by way of a link, so that nobody can put a
+//! link in the way and have something else removed. A directory is read while it is emptied. Of the
+//! directories above the one at hand only the nearest are kept open; a tree of any depth and width takes
+//! the same memory, but for a name per level. Coming back to one that was not kept open, by `..`, it is
+//! looked at whether it is the same one still.
+
+use std::collections::VecDeque;
+use std::ffi::{CString, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, OFlags};
+use rustix::io::Errno;
+use sakia_driver::{Auto, Fd, Handle};
+
+use super::error::{Context, Error, Result, c_path};
+use super::{Metadata, ReadDir, driver};
+
+/// Levels that are kept open.
+const OPEN_MAX: usize = 16;
+/// Names removed at a time.
+const BATCH: usize = 32;
+
+/// Removes a directory with all that is in it. A symbolic link is removed itself, and links within are not
+/// followed.
+///
+/// What others add meanwhile is removed too, or else makes it fail with `ENOTEMPTY`. After an error the
+/// rest is left.
+///
+/// # Errors
+/// `ENOTDIR`: something else. `EACCES`, `EPERM`, `EBUSY`: something in it cannot be removed; the error
+/// names it. Otherwise as `open(2)` and `unlink(2)`.
+///
+/// # Panics
+/// Outside of a runtime.
+pub async fn remove_dir_all(path: impl AsRef<Path>) -> Result<()> {
+    let path = path.as_ref();
+    let driver = driver();
+    let c_path = c_path(path).at("remove directory", path)?;
+    let fd = match open_directory(&driver, None, c_path.clone()).await {
+        Ok(fd) => fd,
+        Err(error) if is_no_directory(&error) => {
+            let found = driver.statx(None, c_path.clone(), AtFlags::SYMLINK_NOFOLLOW.bits()).await;
+            let found = found.map(Metadata::new).at("metadata", path)?;
+            if found.is_symlink() {
+                return driver.unlink(None, c_path, 0).await.at("remove", path);
+            }
+            return Err(error).at("remove directory", path);
+        }
+        Err(error) => return Err(error).at("open", path),
+    };
+    let mut walk = Walk { driver: driver.clone(), path: path.to_owned(), levels: Vec::new() };
+    walk.enter(fd, OsString::new());
+    walk.empty().await?;
+    drop(walk);
+    driver.unlink(None, c_path, AtFlags::REMOVEDIR.bits()).await.at("remove directory", path)
+}
+
+/// A directory that is being emptied, and those above it.
+struct Walk {
+    driver: Handle<Auto>,
+    /// Of the directory at hand.
+    path: PathBuf,
+    levels: Vec<Level>,
+}
+
+struct Level {
+    /// In the directory above; nothing for the first.
+    name: OsString,
+    /// `None` when it was closed to make room.
+    open: Option<Open>,
+    /// Device and inode, known once it was closed.
+    id: (u64, u64),
+    /// Directories in it that were found and not entered yet: at most a batch.
+    found: VecDeque<OsString>,
+}
+
+struct Open {
+    fd: Fd,
+    entries: ReadDir,
+}
+
+impl Walk {
+    fn enter(&mut self, fd: Fd, name: OsString) {
+        let entries = ReadDir::new(fd.clone(), self.driver.clone(), self.path.clone());
+        let open = Some(Open { fd, entries });
+        self.levels.push(Level { name, open, id: (0, 0), found: VecDeque::new() });
+    }
+
+    /// Empties all levels, the first one last, which it leaves empty.
+    async fn empty(&mut self) -> Result<()> {
+        while let Some(level) = self.levels.last_mut() {
+            let Some(open) = &mut level.open else {
+                unreachable!("the directory at hand is open");
+            };
+            if let Some(name) = level.found.pop_front() {
+                let fd = open.fd.clone();
+                self.descend(&fd, name).await?;
+                continue;
+            }
+            let (names, is_over) = read_batch(&mut open.entries).await?;
+            let fd = open.fd.clone();
+            let directories = self.remove_files(&fd, names).await?;
+            if let Some(level) = self.levels.last_mut() {
+                level.found.extend(directories);
+                if is_over && level.found.is_empty() {
+                    self.ascend(fd).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes names that are no directories, all at a time, and gives back those that are.
+    async fn remove_files(&self, fd: &Fd, names: Vec<(OsString, bool)>) -> Result<Vec<OsString>> {
+        let mut directories = Vec::new();
+        let mut removals = Vec::new();
+        for (name, is_dir) in names {
+            if is_dir {
+                directories.push(name);
+                continue;
+            }
+            let c_name = c_path(name.as_ref()).at("remove", &self.path.join(&name))?;
+            removals.push((name, self.driver.unlink(Some(fd), c_name, 0)));
+        }
+        let mut failure = None;
+        for (name, removal) in removals {
+            match removal.await {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // The file system did not tell, or somebody has put a directory in its place.
+                Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                    directories.push(name);
+                }
+                Err(error) => {
+                    let path = self.path.join(&name);
+                    failure.get_or_insert(Error::new("remove", &path, error));
+                }
+            }
+        }
+        failure.map_or(Ok(directories), Err)
+    }
+
+    /// Goes down into `name`, which is in the directory at hand.
+    async fn descend(&mut self, fd: &Fd, name: OsString) -> Result<()> {
+        let path = self.path.join(&name);
+        let c_name = c_path(name.as_ref()).at("open", &path)?;
+        // Most are empty in the end: one call instead of three.
+        match self.rmdir(fd, c_name.clone()).await {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+            Err(error) if error.raw_os_error() == Some(Errno::EXIST.raw_os_error()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                let removed = self.driver.unlink(Some(fd), c_name, 0).await;
+                return ignore_missing(removed).at("remove", &path);
+            }
+            result => return ignore_missing(result).at("remove directory", &path),
+        }
+        let child = match open_directory(&self.driver, Some(fd), c_name.clone()).await {
+            Ok(child) => child,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if is_no_directory(&error) => {
+                let removed = self.driver.unlink(Some(fd), c_name, 0).await;
+                return ignore_missing(removed).at("remove", &path);
+            }
+            Err(error) => return Err(error).at("open", &path),
+        };
+        self.close_far_level().await?;
+        self.path = path;
+        self.enter(child, name);
+        Ok(())
+    }
+
+    async fn rmdir(&self, fd: &Fd, name: CString) -> io::Result<()> {
+        self.driver.unlink(Some(fd), name, AtFlags::REMOVEDIR.bits()).await
+    }
+
+    /// Closes the level that is to be the first too many.
+    async fn close_far_level(&mut self) -> Result<()> {
+        let Some(far) = (self.levels.len() + 1).checked_sub(OPEN_MAX + 1) else { return Ok(()) };
+        let level = &mut self.levels[far];
+        if let Some(open) = level.open.take() {
+            let stat = self.driver.statx_fd(&open.fd).await.map(Metadata::new);
+            let stat = stat.at("metadata", &self.path)?;
+            level.id = (stat.dev(), stat.ino());
+        }
+        Ok(())
+    }
+
+    /// Leaves the directory at hand, which is empty and open as `fd`, for the one above, and removes it
+    /// there.
+    async fn ascend(&mut self, fd: Fd) -> Result<()> {
+        let Some(left) = self.levels.pop() else { return Ok(()) };
+        let Some(above) = self.levels.last_mut() else { return Ok(()) };
+        let path = self.path.clone();
+        self.path.pop();
+        if above.open.is_none() {
+            let up = open_directory(&self.driver, Some(&fd), c"..".to_owned()).await;
+            let up = up.at("open", &self.path)?;
+            let stat = self.driver.statx_fd(&up).await.map(Metadata::new);
+            let stat = stat.at("metadata", &self.path)?;
+            if (stat.dev(), stat.ino()) != above.id {
+                // Somebody has moved the directory that was left.
+                return Err(Errno::NOENT.into()).at("remove directory", &path);
+            }
+            let entries = ReadDir::new(up.clone(), self.driver.clone(), self.path.clone());
+            above.open = Some(Open { fd: up, entries });
+        }
+        let Some(open) = &above.open else { return Ok(()) };
+        let parent = open.fd.clone();
+        let name = c_path(left.name.as_ref()).at("remove directory", &path)?;
+        ignore_missing(self.rmdir(&parent, name).await).at("remove directory", &path)
+    }
+}
+
+/// The next names, and whether each is known to be a directory; and whether there are no more.
+async fn read_batch(entries: &mut ReadDir) -> Result<(Vec<(OsString, bool)>, bool)> {
+    let mut names = Vec::with_capacity(BATCH);
+    while names.len() < BATCH {
+        let Some(entry) = entries.next_entry().await? else { return Ok((names, true)) };
+        let is_dir = entry.known_type().is_some_and(|kind| kind.is_dir());
+        names.push((entry.into_file_name(), is_dir));
+    }
+    Ok((names, false))
+}
+
+async fn open_directory(
+    driver: &Handle<Auto>,
+    directory: Option<&Fd>,
+    name: CString,
+) -> io::Result<Fd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    driver.open(directory, name, flags.bits(), 0).await
+}
+
+/// Something else, or a link.
+fn is_no_directory(error: &io::Error) -> bool {
+    [Errno::NOTDIR, Errno::LOOP].iter().any(|no| error.raw_os_error() == Some(no.raw_os_error()))
+}
+
+/// Somebody else was quicker to remove it.
+fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}

@@ -1,0 +1,236 @@
+//! Whole files: reading, writing, copying.
+
+use std::cell::Cell;
+use std::io;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use sakia_driver::{BufResult, CURRENT_POSITION, Fd, IoBuf};
+
+use super::error::{Context, Error, Result, c_path};
+use super::file::read_to_end;
+use super::{Dir, File, OpenOptions, Permissions, driver};
+
+/// Bytes that a file is thought to have when nothing is known.
+const GUESS_BYTES: usize = 8 << 10;
+/// Bytes that the first read of a file is for, at most.
+const GUESS_BYTES_MAX: usize = 1 << 20;
+/// Bytes that are copied at once through this process.
+const COPY_BYTES: usize = 256 << 10;
+/// Bytes that the kernel is asked to copy at once: enough to be rare, few enough to end.
+const RANGE_BYTES: usize = 64 << 20;
+
+thread_local! {
+    /// What the next file read as a whole is thought to have: the size of the last ones.
+    static EXPECTED: Cell<usize> = const { Cell::new(GUESS_BYTES) };
+}
+
+/// Reads a file as a whole.
+///
+/// It is opened, read and closed: a file not larger than those read before, or than 8 KiB, takes one read
+/// and no `stat`. Closing is not waited for.
+///
+/// # Errors
+/// `EISDIR`: a directory. `OutOfMemory`: no memory for it. Otherwise as `open(2)` and `read(2)`.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use sakia::fs;
+///
+/// sakia::block_on(async {
+///     let bytes = fs::read("/proc/self/stat").await?;
+///     assert!(bytes.starts_with(std::process::id().to_string().as_bytes()));
+///     Ok::<(), fs::Error>(())
+/// }).unwrap();
+/// ```
+pub async fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
+    let path = path.as_ref();
+    let driver = driver();
+    let opened = async { driver.open(None, c_path(path)?, OFlags::RDONLY.bits(), 0).await };
+    let fd = opened.await.at("open", path)?;
+    read_all(File::new(fd, driver, OFlags::empty())).await.at("read", path)
+}
+
+async fn read_all(file: File) -> io::Result<Vec<u8>> {
+    if file.is_stream() {
+        let (result, bytes) = read_to_end(&file, Vec::new(), CURRENT_POSITION, None).await;
+        return result.map(|_| bytes);
+    }
+    let expected = EXPECTED.get();
+    // A byte more than is expected: a read that leaves room may have found the end.
+    let (result, mut buf) = file.read_once(&file.fd, vec![0; expected + 1], 0).await;
+    buf.truncate(result?);
+    let count = buf.len();
+    // A read may be short before the end. Where the file has as much as it said, it was not.
+    let is_whole = count <= expected && file.fd.first_size() == Some(count as u64) && count > 0;
+    if !is_whole && count > 0 {
+        let size = file.fd.first_size();
+        let (result, more) = read_to_end(&file, buf, count as u64, size).await;
+        result?;
+        buf = more;
+    }
+    // Fast up, slowly down: a buffer too large costs little, one too small a read.
+    let next = buf.len().max(expected - expected / 16);
+    EXPECTED.set(next.clamp(GUESS_BYTES, GUESS_BYTES_MAX));
+    if buf.capacity() / 2 > buf.len() {
+        buf.shrink_to_fit();
+    }
+    Ok(buf)
+}
+
+/// Reads a text file as a whole.
+///
+/// # Errors
+/// `InvalidData`: not UTF-8. Otherwise as for [`read`].
+///
+/// # Panics
+/// Outside of a runtime.
+pub async fn read_to_string(path: impl AsRef<Path>) -> Result<String> {
+    let path = path.as_ref();
+    let text = String::from_utf8(read(path).await?);
+    text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
+        .at("read", path)
+}
+
+/// Writes a file as a whole: makes it if there is none, and empties it first if there is one.
+///
+/// Others may see it empty or half written; and after a crash so may you. [`save`](super::save) has neither.
+///
+/// # Errors
+/// `ENOSPC`, `EDQUOT`, `EFBIG`: no room. Otherwise as `open(2)` and `write(2)`.
+///
+/// # Panics
+/// Outside of a runtime.
+pub async fn write(path: impl AsRef<Path>, contents: impl IoBuf) -> Result<()> {
+    let path = path.as_ref();
+    let mut file = File::create(path).await?;
+    file.write_all(contents).await.0.at("write", path)
+}
+
+/// Writes a file as a whole so that it, and its name, are there after a power failure once the future has
+/// resolved. Until then it may be empty or half written; [`save`](super::save) is for files that must not
+/// be.
+///
+/// # Errors
+/// `EIO`: it could not be made durable. Otherwise as for [`write`].
+///
+/// # Panics
+/// Outside of a runtime.
+pub async fn write_durable(path: impl AsRef<Path>, contents: impl IoBuf) -> Result<()> {
+    let path = path.as_ref();
+    let mut file = File::create(path).await?;
+    file.write_all(contents).await.0.at("write", path)?;
+    file.sync_all().await.at("sync", path)?;
+    Dir::open(parent(path)).await?.sync().await
+}
+
+/// The directory that a path's last part lies in.
+pub(super) fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Copies the contents and the permissions of one file to another, which is made if there is none and
+/// emptied first if there is one. Resolves to the number of bytes.
+///
+/// The kernel copies where it can: between files of one file system without reading them, or by sharing
+/// blocks. After an error part of the destination is written.
+///
+/// # Errors
+/// - `InvalidInput`: source and destination are one file, or the source is a directory or so.
+/// - `ENOSPC`, `EDQUOT`, `EFBIG`: no room. Otherwise as `open(2)`, `read(2)`, `write(2)`.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Kernel
+/// `copy_file_range(2)`, else reads and writes of 256 KiB.
+#[doc(alias = "copy_file_range")]
+pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    let source = File::open(from).await?;
+    let found = source.metadata().await.at("metadata", from)?;
+    if found.is_dir() {
+        return Err(io::Error::from(Errno::ISDIR)).between("copy", from, to);
+    }
+    // Not emptied by opening it: it may be the source.
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).mode(found.permissions().mode());
+    let target = options.open(to).await?;
+    let before = target.metadata().await.at("metadata", to)?;
+    if (found.dev(), found.ino()) == (before.dev(), before.ino()) {
+        let message = "source and destination are the same file";
+        let error = io::Error::new(io::ErrorKind::InvalidInput, message);
+        return Err(Error::with_two("copy", from, to, error));
+    }
+    if before.is_file() && before.len() > 0 {
+        target.set_len(0).await.at("truncate", to)?;
+    }
+    let count = copy_contents(&source, &target).await.between("copy", from, to)?;
+    if before.is_file() && before.permissions() != found.permissions() {
+        let permissions = Permissions::from_mode(found.mode());
+        target.set_permissions(permissions).await.at("set permissions", to)?;
+    }
+    Ok(count)
+}
+
+/// Copies from the beginning of one file to the beginning of another.
+async fn copy_contents(source: &File, target: &File) -> io::Result<u64> {
+    let mut done = 0;
+    if !source.is_stream() && !target.is_stream() {
+        loop {
+            match copy_range(&source.fd, &target.fd, done, target).await {
+                // Files that the kernel does not know the size of say so as well.
+                Ok(0) if done == 0 => break,
+                Ok(0) => return Ok(done),
+                Ok(count) => done += count,
+                Err(error) if is_not_possible(&error) => break,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    copy_by_reading(source, target, done).await
+}
+
+async fn copy_range(from: &Fd, to: &Fd, at: u64, file: &File) -> io::Result<u64> {
+    loop {
+        match file.driver.copy_file_range(from, at, to, at, RANGE_BYTES).await {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result.map(|count| count as u64),
+        }
+    }
+}
+
+/// Whether the kernel does not copy between such files, though reading and writing may do.
+fn is_not_possible(error: &io::Error) -> bool {
+    const ERRORS: [Errno; 6] =
+        [Errno::XDEV, Errno::OPNOTSUPP, Errno::INVAL, Errno::NOSYS, Errno::PERM, Errno::BADF];
+    ERRORS.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// Copies from byte `done` on, through this process.
+async fn copy_by_reading(source: &File, target: &File, mut done: u64) -> io::Result<u64> {
+    let mut buf = vec![0; COPY_BYTES];
+    loop {
+        let at = |file: &File| if file.is_stream() { CURRENT_POSITION } else { done };
+        let (from, to) = (at(source), at(target));
+        let (result, back) = source.read_once(&source.fd, buf, from).await;
+        buf = back;
+        let count = result?;
+        if count == 0 {
+            return Ok(done);
+        }
+        let next = |offset| if to == CURRENT_POSITION { to } else { to + offset };
+        let written: BufResult<(), _> =
+            target.write_range(&target.fd, buf, 0..count, next, 0).await;
+        buf = written.1;
+        written.0?;
+        done += count as u64;
+    }
+}
