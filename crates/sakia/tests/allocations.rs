@@ -115,6 +115,26 @@ fn filling() {
 }
 
 #[test]
+fn files() {
+    let name = format!("allocations-{}-files", std::process::id());
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, vec![7; 1200 * BLOCK_BYTES]).unwrap();
+    block_on(async {
+        let file = sakia::fs::File::options().read(true).write(true).open(&path).await.unwrap();
+        for depth in [1, 8] {
+            let mut reader = Reader::with_depth(&file, BLOCK_BYTES, depth);
+            assert_eq!(steady(async || fill(&mut reader).await).await, NOTHING);
+            assert_eq!(reader.consumed() as usize, 1100 * BLOCK_BYTES);
+        }
+        let mut writer = Writer::at(file, 0);
+        writer = writer.block_bytes(BLOCK_BYTES).bound_bytes(BLOCK_BYTES);
+        let counts = steady(async || writer.write_all(&[1; 1000]).await.unwrap());
+        assert_eq!(counts.await, NOTHING);
+    });
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
 fn pieces_across_blocks() {
     block_on(async {
         let mut reader = Reader::with_depth(Endless::default(), BLOCK_BYTES, 2);

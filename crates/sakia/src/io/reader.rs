@@ -101,6 +101,24 @@ impl<F: AsyncReadAt> Reader<Positional<F>> {
     /// shrinks meanwhile ends early.
     ///
     /// For a file opened with `O_DIRECT`, `block_bytes` is rounded up to a multiple of its alignment.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::{fs::File, io::Reader};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// sakia::block_on(async {
+    ///     let file = File::open("/etc/passwd").await?;
+    ///     let mut reader = Reader::with_depth(&file, 32 << 10, 8);
+    ///     let mut lines = 0;
+    ///     while reader.line(4096).await?.is_some() {
+    ///         lines += 1;
+    ///     }
+    ///     assert!(lines > 0);
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
     pub fn with_depth(file: F, block_bytes: usize, depth: usize) -> Self {
         Self::from_source(Positional::new(file, block_bytes, depth))
     }

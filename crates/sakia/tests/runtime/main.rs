@@ -7,6 +7,7 @@
 
 mod blocking;
 mod budget;
+mod buffered_files;
 mod copies;
 mod counted;
 mod files;

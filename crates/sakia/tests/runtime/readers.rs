@@ -12,7 +12,7 @@ use super::mocks::{EIO, Mock, Turn, at_most};
 
 /// One use of a reader.
 #[derive(Clone, Debug)]
-enum Call {
+pub enum Call {
     Fill { consume: usize },
     Peek(usize),
     Read(usize),
@@ -25,10 +25,10 @@ enum Call {
 }
 
 /// A use, and how often its future is polled before it is dropped and made anew.
-type Step = (Call, usize);
+pub type Step = (Call, usize);
 
 /// Few letters and many ends of lines.
-fn letters() -> impl Strategy<Value = u8> {
+pub fn letters() -> impl Strategy<Value = u8> {
     prop_oneof![8 => b'a'..=b'd', 1 => Just(b'\n'), 1 => Just(b'\r')]
 }
 
@@ -42,7 +42,7 @@ fn turns() -> impl Strategy<Value = Vec<Turn>> {
     prop::collection::vec(turn, 0..60)
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let call = prop_oneof![
         (0usize..40).prop_map(|consume| Call::Fill { consume }),
         (0usize..60).prop_map(Call::Peek),
@@ -57,7 +57,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((call, 0usize..4), 0..40)
 }
 
-fn config(cases: u32) -> Config {
+pub fn config(cases: u32) -> Config {
     Config { cases, failure_persistence: None, ..Config::default() }
 }
 
@@ -197,7 +197,7 @@ async fn perform<S: Source>(
 }
 
 /// Performs all calls, and reads the rest.
-async fn check<S: Source>(mut reader: Reader<S>, bytes: &[u8], steps: &[Step]) {
+pub async fn check<S: Source>(mut reader: Reader<S>, bytes: &[u8], steps: &[Step]) {
     for (call, polls) in steps {
         if perform(&mut reader, bytes, call, *polls).await {
             continue;
