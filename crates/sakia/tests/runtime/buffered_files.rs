@@ -9,7 +9,7 @@ use sakia::fs::File;
 use sakia::io::{Level, Reader, Writer, copy};
 use sakia::{Runtime, block_on};
 
-use super::mocks::{at_most, pause};
+use super::mocks::{at_most, pause, run};
 use super::readers::{check, config, letters, steps};
 
 /// A file of a test's own, removed in the end.
@@ -49,7 +49,7 @@ proptest! {
         depth in 1usize..9,
     ) {
         let temp = Temp::new("ahead", &bytes);
-        block_on(async {
+        run(async {
             let file = File::open(&temp.0).await.unwrap();
             check(Reader::with_depth(&file, block_bytes, depth), &bytes, &steps).await;
             check(Reader::with_block_bytes(file, block_bytes), &bytes, &steps).await;

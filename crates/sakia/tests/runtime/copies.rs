@@ -8,7 +8,7 @@ use proptest::test_runner::Config;
 use sakia::io::{Reader, Writer, copy, copy_bidirectional, pipe};
 use sakia::{block_on, spawn};
 
-use super::mocks::{EIO, Mock, Turn, at_most};
+use super::mocks::{EIO, Mock, Turn, at_most, run};
 
 fn turns() -> impl Strategy<Value = Vec<Turn>> {
     let turn = prop_oneof![
@@ -39,7 +39,7 @@ proptest! {
         if is_failing {
             from.failures.borrow_mut().insert(bytes.len() / 2, 1);
         }
-        block_on(async {
+        run(async {
             let mut reader = Reader::with_depth(from, block_bytes, depth);
             let mut writer = Writer::at(to.clone(), 0);
             writer = writer.block_bytes(writer_block).bound_bytes(bound);

@@ -9,6 +9,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use sakia::Runtime;
 use sakia::io::{
     AsyncRead, AsyncReadAt, AsyncWrite, AsyncWriteAt, BufResult, IoBuf, IoBufMut, Level,
 };
@@ -108,6 +109,19 @@ impl Mock {
         self.copy_in(offset, &buf.as_bytes()[..count]);
         Ok(count)
     }
+}
+
+/// Calls `f` with a runtime that the test's thread keeps: hundreds of cases need not build one each.
+pub fn with_runtime<T>(f: impl FnOnce(&Runtime) -> T) -> T {
+    thread_local! {
+        static RUNTIME: Runtime = Runtime::new().unwrap();
+    }
+    RUNTIME.with(f)
+}
+
+/// Runs `future` on the runtime that the test's thread keeps.
+pub fn run<F: Future>(future: F) -> F::Output {
+    with_runtime(|runtime| runtime.block_on(future))
 }
 
 /// Waits for so many polls.

@@ -8,7 +8,7 @@ use proptest::test_runner::Config;
 use sakia::io::{PipeReader, Reader, Source, pipe};
 use sakia::{Runtime, block_on, spawn};
 
-use super::mocks::{EIO, Mock, Turn, at_most};
+use super::mocks::{EIO, Mock, Turn, at_most, run};
 
 /// One use of a reader.
 #[derive(Clone, Debug)]
@@ -234,7 +234,7 @@ proptest! {
         block_bytes in 1usize..70,
     ) {
         let mock = mock(&bytes, turns, &failures);
-        block_on(check(Reader::with_block_bytes(mock, block_bytes), &bytes, &steps));
+        run(check(Reader::with_block_bytes(mock, block_bytes), &bytes, &steps));
     }
 
     #[test]
@@ -247,7 +247,7 @@ proptest! {
         depth in 1usize..6,
     ) {
         let mock = mock(&bytes, turns, &failures);
-        block_on(check(Reader::with_depth(mock.clone(), block_bytes, depth), &bytes, &steps));
+        run(check(Reader::with_depth(mock.clone(), block_bytes, depth), &bytes, &steps));
         prop_assert!(mock.in_flight_max.get() <= depth);
     }
 
@@ -262,7 +262,7 @@ proptest! {
     ) {
         let mock = mock(&bytes, turns, &[]);
         mock.aligned_to.set(align);
-        block_on(async {
+        run(async {
             let mut reader = Reader::with_depth(mock, align * blocks - 1, depth);
             reader.seek(bytes.len() as u64 / 2);
             check(reader, &bytes[bytes.len() / 2..], &steps).await;
@@ -279,7 +279,7 @@ proptest! {
         depth in 1usize..6,
     ) {
         let mock = mock(&bytes, turns, &[]);
-        block_on(async {
+        run(async {
             let mut reader = Reader::with_depth(mock.clone(), block_bytes, depth);
             let skipped = reader.skip(before).await.unwrap() as usize;
             mock.bytes.borrow_mut().truncate(left);
@@ -305,7 +305,7 @@ proptest! {
         let mut file = temporary("offloaded");
         file.write_all(&bytes).unwrap();
         let bytes = bytes.get(offset..).unwrap_or(&[]);
-        block_on(async {
+        run(async {
             let reader = Reader::offload_with(file, offset as u64, block_bytes, blocks).unwrap();
             check(reader, bytes, &steps).await;
         });

@@ -13,7 +13,7 @@ use sakia::io::{
 };
 use sakia::{Runtime, block_on, spawn, yield_now};
 
-use super::mocks::{EIO, Mock, Syncing, Turn, at_most, pause};
+use super::mocks::{EIO, Mock, Syncing, Turn, at_most, pause, run, with_runtime};
 
 fn config(cases: u32) -> Config {
     Config { cases, failure_persistence: None, ..Config::default() }
@@ -129,10 +129,9 @@ proptest! {
     ) {
         let mock = Mock::default();
         mock.turns.borrow_mut().extend(turns);
-        let runtime = Runtime::new().unwrap();
         let offset = if is_at { offset } else { 0 };
-        let expected = runtime.block_on(async {
-            macro_rules! run {
+        let expected = run(async {
+            macro_rules! perform {
                 ($writer:expr) => {{
                     let mut writer = $writer.block_bytes(block_bytes).bound_bytes(bound);
                     let (expected, errors) = perform(&mut writer, &steps, bound).await;
@@ -145,14 +144,16 @@ proptest! {
                 }};
             }
             if is_at {
-                run!(Writer::at(mock.clone(), offset as u64))
+                perform!(Writer::at(mock.clone(), offset as u64))
             } else {
-                run!(Writer::new(Syncing(mock.clone())))
+                perform!(Writer::new(Syncing(mock.clone())))
             }
         });
-        while runtime.live_tasks() > 0 {
-            runtime.run_once(Duration::ZERO).unwrap();
-        }
+        with_runtime(|runtime| {
+            while runtime.live_tasks() > 0 {
+                runtime.run_once(Duration::ZERO).unwrap();
+            }
+        });
         prop_assert!(mock.is_closed.get());
         let bytes = mock.bytes.borrow();
         prop_assert_eq!(bytes.get(offset..).unwrap_or(&[]), &expected[..]);
@@ -170,8 +171,8 @@ proptest! {
         let mock = Mock::default();
         mock.turns.borrow_mut().extend(turns);
         mock.failures.borrow_mut().insert(fails_at, 1);
-        block_on(async {
-            macro_rules! run {
+        run(async {
+            macro_rules! perform {
                 ($writer:expr) => {{
                     let mut writer = $writer.block_bytes(block_bytes).bound_bytes(bound);
                     let (expected, errors) = perform(&mut writer, &steps, bound).await;
@@ -189,9 +190,9 @@ proptest! {
                 }};
             }
             if is_at {
-                run!(Writer::at(mock.clone(), 0));
+                perform!(Writer::at(mock.clone(), 0));
             } else {
-                run!(Writer::new(Syncing(mock.clone())));
+                perform!(Writer::new(Syncing(mock.clone())));
             }
         });
     }
