@@ -8,11 +8,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use sakia_ring::{Builder, Cqe, Entered, Opcode, Position, Ring, SetupError, SetupReport, Sqe};
 
 use crate::backend::{Backend, Descriptors, RemoteWake};
+use crate::bypass::{Attempt, Now};
 use crate::counters::{KindCounters, OpKind};
-use crate::epoll::{Epoll, EpollOptions};
+use crate::epoll::{Epoll, EpollOptions, Lane};
 use crate::sim::Sim;
 use crate::uring::Uring;
 
@@ -175,6 +177,29 @@ unsafe impl Backend for Auto {
         each!(self, backend => unsafe { backend.push(sqe) })
     }
 
+    #[inline(always)]
+    unsafe fn try_now(&mut self, sqe: &Sqe, now: Now) -> Attempt {
+        // SAFETY: the caller's duties are the same.
+        each!(self, backend => unsafe { backend.try_now(sqe, now) })
+    }
+
+    fn size_now(&self, raw: i32) -> Option<u64> {
+        each!(self, backend => backend.size_now(raw))
+    }
+
+    unsafe fn push_lane(&mut self, sqe: Sqe, lane: Lane) -> Result<(), Errno> {
+        // SAFETY: the caller's duties are the same.
+        each!(self, backend => unsafe { backend.push_lane(sqe, lane) })
+    }
+
+    fn has_lanes(&self) -> bool {
+        each!(self, backend => backend.has_lanes())
+    }
+
+    fn is_for_lanes(&self, opcode: Opcode) -> bool {
+        each!(self, backend => backend.is_for_lanes(opcode))
+    }
+
     fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
         each!(self, backend => backend.make_nop(position, user_data))
     }
@@ -222,6 +247,10 @@ unsafe impl Backend for Auto {
 
     fn now(&self) -> Duration {
         each!(self, backend => backend.now())
+    }
+
+    fn waits(&self) -> u64 {
+        each!(self, backend => backend.waits())
     }
 
     fn nap(&mut self, duration: Duration) {

@@ -13,9 +13,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
+use crate::bypass::{Attempt, Now};
 use crate::counters::{KindCounters, OpKind};
+use crate::epoll::Lane;
 
 /// A submission queue, a completion queue, and what performs the operations between them.
 ///
@@ -72,6 +75,51 @@ pub unsafe trait Backend: 'static {
     /// See the trait.
     fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered>;
 
+    /// Performs an operation as a plain call, beside the queues, before it returns. Its entry is not
+    /// used again after [`Attempt::Done`].
+    ///
+    /// # Safety
+    ///
+    /// - The memory and the descriptor that `sqe` names are valid, and the memory is not otherwise
+    ///   accessed where the operation writes, until the call returns.
+    unsafe fn try_now(&mut self, sqe: &Sqe, now: Now) -> Attempt {
+        let _ = (sqe, now);
+        Attempt::Unsupported
+    }
+
+    /// The size in bytes of an open regular file, which moves to its end. `None` where that cannot be told
+    /// at once.
+    fn size_now(&self, raw: i32) -> Option<u64> {
+        let _ = raw;
+        None
+    }
+
+    /// Gives an operation to a thread. Its completion comes as any other; an `ASYNC_CANCEL` given in the
+    /// same way is for operations that were.
+    ///
+    /// # Errors
+    /// Why it cannot be: the operation is not performed. `EOPNOTSUPP`: there are no threads. `EAGAIN`: the
+    /// queue serves for them, and has no room.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`push`](Backend::push).
+    unsafe fn push_lane(&mut self, sqe: Sqe, lane: Lane) -> Result<(), Errno> {
+        let _ = (sqe, lane);
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Whether operations that were given to threads have to be canceled there.
+    fn has_lanes(&self) -> bool {
+        false
+    }
+
+    /// Whether the queue cannot take operations of this kind, but a thread can.
+    fn is_for_lanes(&self, opcode: Opcode) -> bool {
+        let _ = opcode;
+        false
+    }
+
     /// Completions ready to be reaped.
     fn cq_ready(&self) -> u32;
 
@@ -105,6 +153,11 @@ pub unsafe trait Backend: 'static {
     /// Time that never goes back, since some fixed moment.
     fn now(&self) -> Duration;
 
+    /// How often the calling thread has waited in the kernel; see `ru_nvcsw` in `getrusage(2)`.
+    fn waits(&self) -> u64 {
+        0
+    }
+
     /// Lets time pass, after the kernel said that it has no room now.
     fn nap(&mut self, duration: Duration);
 
@@ -123,7 +176,7 @@ pub unsafe trait Backend: 'static {
     /// `EMFILE`, `ENFILE`, `ENOMEM`: no descriptor or memory left for it. `EOPNOTSUPP`: the backend
     /// cannot be woken.
     fn remote_wake(&mut self) -> io::Result<Arc<dyn RemoteWake>> {
-        Err(rustix::io::Errno::OPNOTSUPP.into())
+        Err(Errno::OPNOTSUPP.into())
     }
 
     /// A descriptor that becomes readable when an [`enter`](Backend::enter) would bring something, for a
@@ -132,7 +185,7 @@ pub unsafe trait Backend: 'static {
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`: none left. `EOPNOTSUPP`: the backend has none.
     fn pollable(&mut self) -> io::Result<OwnedFd> {
-        Err(rustix::io::Errno::OPNOTSUPP.into())
+        Err(Errno::OPNOTSUPP.into())
     }
 
     /// Makes that descriptor unreadable until something comes again.
@@ -158,6 +211,25 @@ pub enum FileKind {
     Waiting,
 }
 
+/// What a descriptor refers to, and where that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileFacts {
+    /// How operations on it behave.
+    pub kind: FileKind,
+    /// The device of its file system, as `st_dev`.
+    pub device: Option<u64>,
+    /// Its mount, as in `/proc/self/mountinfo`, where the kernel tells (5.8).
+    pub mount_id: Option<u64>,
+    /// The size in bytes of a regular file.
+    pub size: Option<u64>,
+}
+
+impl FileFacts {
+    /// Nothing is known.
+    pub const UNKNOWN: Self =
+        Self { kind: FileKind::Waiting, device: None, mount_id: None, size: None };
+}
+
 /// Plain calls on descriptors.
 pub trait Descriptors {
     /// Closes a descriptor.
@@ -167,15 +239,27 @@ pub trait Descriptors {
     fn close(&self, raw: i32) -> io::Result<()>;
 
     /// What the descriptor refers to.
-    fn kind(&self, raw: i32) -> FileKind;
+    fn facts(&self, raw: i32) -> FileFacts;
 
-    /// As [`kind`](Descriptors::kind), with the size in bytes where the same call tells it.
-    fn describe(&self, raw: i32) -> (FileKind, Option<u64>) {
-        (self.kind(raw), None)
+    /// The descriptor's status flags, as `F_GETFL`.
+    fn status_flags(&self, raw: i32) -> u32 {
+        let _ = raw;
+        0
+    }
+
+    /// The type of the file system with these facts; empty where that is not known.
+    fn file_system(&self, facts: &FileFacts) -> String {
+        let _ = facts;
+        String::new()
     }
 
     /// Whether the numbers are descriptors of this process, or mean something elsewhere only.
     fn are_of_this_process(&self) -> bool {
         true
+    }
+
+    /// Takes `O_NONBLOCK` off the descriptor.
+    fn make_blocking(&self, raw: i32) {
+        let _ = raw;
     }
 }

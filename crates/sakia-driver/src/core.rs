@@ -20,14 +20,16 @@ use std::task::Waker;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_ring::{Cqe, Position, Sqe};
+use sakia_ring::{Cqe, CqeFlags, Opcode, Position, Sqe};
 
 use crate::arena::Arena;
 use crate::backend::Backend;
+use crate::bypass::{Allowance, Attempt, Now, Route, Rules, Timing};
 use crate::counters::{Counters, OpKind};
+use crate::epoll::Lane;
 use crate::handle::{Kept, Shared};
 use crate::key::{Key, Kind};
-use crate::op::{Block, Class, Completion, Erased, Operation, Storage};
+use crate::op::{Block, Class, Completion, Erased, InCell, Operation, Performer, Storage, Verdict};
 use crate::slab::{Cell, List, Notify, Slab, SlotRef, State, flag};
 
 /// Completions copied out of the queue at a time.
@@ -84,6 +86,16 @@ pub(crate) struct Core<B: Backend> {
     pub(crate) cancel_all: bool,
     /// Entries pushed whose last completion has not come, requests to cancel included.
     pub(crate) in_flight: u32,
+    /// What is tried before the queue.
+    pub(crate) rules: Rules,
+    /// What plain calls may still do in this turn.
+    allowance: Allowance,
+    /// Operations that wait for the plain calls of the next turns.
+    deferred: List,
+    /// When the last timed call of this turn was over.
+    timed_until: Option<Duration>,
+    /// A bit for each opcode that only threads can perform.
+    for_lanes: [u64; 4],
     /// Pending entries at which the queue is flushed without waiting for the turn.
     flush_at: u32,
     /// How sure it is that everything in flight is ready at once: 0 to 3. See [`Core::drain`].
@@ -116,6 +128,10 @@ impl<B: Backend> Core<B> {
         let cq_entries = backend.cq_entries();
         // Cancels must find room whatever else is in flight, on the smallest queue too.
         let reserve = (cq_entries / 8).clamp(1, 16);
+        let mut for_lanes = [0; 4];
+        for code in (0..=u8::MAX).filter(|&code| backend.is_for_lanes(Opcode(code))) {
+            for_lanes[usize::from(code) / 64] |= 1_u64 << (code % 64);
+        }
         let flush_at = (backend.sq_entries() * 3 / 4).max(1);
         let flush_at = if mutant!("every_push_enters") { 1 } else { flush_at };
         Self {
@@ -131,6 +147,11 @@ impl<B: Backend> Core<B> {
             closings: VecDeque::new(),
             cancel_all: false,
             in_flight: 0,
+            rules: Rules::NONE,
+            allowance: Allowance::new(),
+            deferred: List::new(),
+            timed_until: None,
+            for_lanes,
             flush_at,
             burst: 0,
             wakes: VecDeque::new(),
@@ -149,22 +170,219 @@ impl<B: Backend> Core<B> {
 
     // ---- starting ------------------------------------------------------------------------------
 
-    /// Moves an operation into a slot and pushes its entry if there is room.
+    /// Moves an operation into a slot, and performs it at once or pushes its entry if there is room.
+    /// `rules` are other ones than the driver's.
     #[inline(always)]
-    pub(crate) fn start<O: Operation>(&mut self, operation: O) -> SlotRef {
+    pub(crate) fn start<O: Operation>(&mut self, operation: O, rules: Option<&Rules>) -> SlotRef {
         let slot = self.occupy(operation);
         // SAFETY: `occupy` has just filled the cell with a live operation of this type, to which
         // nobody else has access yet.
         let operation = unsafe { Erased::<O>::place(slot.cell()).as_mut() };
         let class = operation.class();
         self.slab.header(slot).class = class;
+        if self.phase == Phase::Running {
+            match operation.route(rules.unwrap_or(&self.rules)) {
+                Route::Queue => {}
+                Route::Now(_) if !self.allowance.is_left() => {
+                    self.defer(slot);
+                    return slot;
+                }
+                Route::Now(now) => {
+                    let sqe = operation.entry();
+                    if let Some(completion) = self.perform(&sqe, now, &*operation) {
+                        self.finish(slot, completion);
+                        return slot;
+                    }
+                }
+                Route::Lane(lane) => {
+                    let sqe = operation.entry();
+                    self.push_lane(slot, lane, sqe);
+                    return slot;
+                }
+            }
+        }
         let may_push = self.phase == Phase::Running
             && (self.backlog[class as usize].is_empty() || mutant!("newcomers_overtake"))
             && (class == Class::Waiting || self.credits > 0);
-        if !may_push || !self.push_operation(slot, class, operation.entry()) {
+        let sqe = operation.entry();
+        if may_push && self.is_for_lanes(sqe.opcode) {
+            self.push_lane(slot, Lane::Bounded, sqe);
+        } else if !may_push || !self.push_operation(slot, class, sqe) {
             self.postpone(slot);
         }
         slot
+    }
+
+    // ---- plain calls and lanes -----------------------------------------------------------------
+
+    /// Performs an operation by plain calls. `None` when it has to go into the queue.
+    #[inline(always)]
+    fn perform(
+        &mut self,
+        sqe: &Sqe,
+        mut now: Now,
+        operation: impl Performer,
+    ) -> Option<Completion> {
+        let backend = self.backend.as_mut()?;
+        if !backend.is_intact() {
+            return None;
+        }
+        let kind = OpKind::of(sqe.opcode) as usize;
+        loop {
+            let timed = if now == Now::Plain { operation.mount() } else { None };
+            let attempt = match timed {
+                None => {
+                    // SAFETY: the entry names memory and a descriptor that the operation owns (its
+                    // promise), which stays where it is until the call is over.
+                    unsafe { backend.try_now(sqe, now) }
+                }
+                Some(mount) => {
+                    let breaker = &mount.breaker;
+                    if breaker.is_open() && !breaker.may_try_again(backend.now()) {
+                        return None;
+                    }
+                    // Usually one look at the clock does: what happened since the last one was this.
+                    let watched = breaker.is_suspicious().then(|| backend.waits());
+                    let begin = self.timed_until.filter(|_| watched.is_none());
+                    let begin = begin.unwrap_or_else(|| backend.now());
+                    // SAFETY: as above.
+                    let attempt = unsafe { backend.try_now(sqe, now) };
+                    let end = backend.now();
+                    self.timed_until = Some(end);
+                    let has_waited = watched.map(|before| backend.waits() != before);
+                    breaker.note(Timing { end, took: end.saturating_sub(begin), has_waited });
+                    attempt
+                }
+            };
+            match operation.judge(now, attempt) {
+                Verdict::Accept => {
+                    let Attempt::Done(res) = attempt else { return None };
+                    self.allowance.spend(sqe.len);
+                    self.counters.kinds[kind].inline += 1;
+                    return Some(Completion { res, flags: CqeFlags(0) });
+                }
+                Verdict::Refuse => {
+                    // What was refused has cost a call.
+                    self.allowance.spend(0);
+                    let refused = attempt == Attempt::WouldBlock;
+                    self.counters.kinds[kind].would_block += u64::from(refused);
+                    return None;
+                }
+                Verdict::Again(other) => now = other,
+            }
+        }
+    }
+
+    /// Whether the rules and this turn allow plain calls of all these kinds.
+    pub(crate) fn may_act_now(&self, kinds: &[OpKind]) -> bool {
+        self.phase == Phase::Running
+            && self.allowance.is_left()
+            && kinds.iter().all(|&kind| self.rules.of(kind).tries_now)
+            && self.is_intact()
+    }
+
+    /// Makes a plain call that belongs to no slot.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`Backend::try_now`].
+    pub(crate) unsafe fn act_now(&mut self, sqe: &Sqe, now: Now) -> Attempt {
+        let Some(backend) = &mut self.backend else { return Attempt::Unsupported };
+        // SAFETY: the caller's duties are the same.
+        let attempt = unsafe { backend.try_now(sqe, now) };
+        let counters = &mut self.counters.kinds[OpKind::of(sqe.opcode) as usize];
+        match attempt {
+            Attempt::Done(_) => counters.inline += 1,
+            Attempt::WouldBlock => counters.would_block += 1,
+            Attempt::Unsupported => {}
+        }
+        let is_transfer = sqe.opcode == Opcode::READ || sqe.opcode == Opcode::WRITE;
+        self.allowance.spend(if is_transfer { sqe.len } else { 0 });
+        attempt
+    }
+
+    /// The size of an open file, if the backend tells without waiting.
+    pub(crate) fn size_now(&self, raw: i32) -> Option<u64> {
+        self.backend.as_ref()?.size_now(raw)
+    }
+
+    /// Has an operation wait for the plain calls of the next turns.
+    #[cold]
+    #[inline(never)]
+    fn defer(&mut self, slot: SlotRef) {
+        self.counters.deferred += 1;
+        let header = self.slab.header(slot);
+        header.state = State::Backlog;
+        header.flags |= flag::DEFERRED;
+        self.deferred.push_back(&mut self.slab, slot);
+    }
+
+    /// Whether operations wait for the plain calls of the next turns.
+    pub(crate) fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    /// Performs the first of the operations that wait for this turn's plain calls. The others keep
+    /// their places: who is served goes on as long as the turn's allowance lasts, which saves most
+    /// operations from being waited for.
+    fn run_deferred(&mut self) {
+        const AT_A_TIME: u32 = 8;
+        for _ in 0..AT_A_TIME {
+            let Some(slot) = self.deferred.first().filter(|_| self.allowance.is_left()) else {
+                break;
+            };
+            self.deferred.remove(&mut self.slab, slot);
+            let header = self.slab.header(slot);
+            header.flags &= !flag::DEFERRED;
+            let vtable = header.vtable.expect("a slot that waits holds an operation");
+            // SAFETY: the cell holds a live operation of the table's type, the driver's alone.
+            let operation = unsafe { InCell::new(vtable, slot.cell()) };
+            // SAFETY: as above.
+            if unsafe { (vtable.is_closing)(slot.cell()) } {
+                self.finish(slot, Completion::CANCELED);
+                continue;
+            }
+            // SAFETY: as above.
+            let sqe = unsafe { (vtable.entry)(slot.cell()) };
+            match operation.route(&self.rules) {
+                Route::Now(now) => match self.perform(&sqe, now, operation) {
+                    Some(completion) => self.finish(slot, completion),
+                    None => self.list(slot),
+                },
+                Route::Lane(lane) => self.push_lane(slot, lane, sqe),
+                Route::Queue => self.list(slot),
+            }
+        }
+    }
+
+    /// Whether the queue cannot take such an operation, but a thread can.
+    #[inline(always)]
+    fn is_for_lanes(&self, opcode: Opcode) -> bool {
+        let index = usize::from(opcode.0);
+        self.for_lanes[index / 64] >> (index % 64) & 1 != 0
+    }
+
+    /// Gives an operation to a thread.
+    #[cold]
+    #[inline(never)]
+    fn push_lane(&mut self, slot: SlotRef, lane: Lane, sqe: Sqe) {
+        let key = self.slab.key(slot);
+        let Some(backend) = &mut self.backend else {
+            return self.finish(slot, Completion::CANCELED);
+        };
+        // SAFETY: as in `push_operation`.
+        let pushed = unsafe { backend.push_lane(sqe.user_data(key.user_data()), lane) };
+        match pushed {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => return self.list(slot), // no threads, but a queue, which is full
+            Err(errno) => return self.finish(slot, Completion::error(errno)),
+        }
+        let header = self.slab.header(slot);
+        header.state = State::Pushed;
+        header.flags |= flag::LANE;
+        // Its completion needs no room in a queue, and what may wait for ever is canceled when dropped.
+        header.class = Class::Waiting;
+        self.in_flight += 1;
     }
 
     /// As [`start`](Core::start), but waits for [`unpark`](Core::unpark) first.
@@ -181,7 +399,7 @@ impl<B: Backend> Core<B> {
 
     /// Starts an operation whose result nobody waits for.
     pub(crate) fn start_detached<O: Operation>(&mut self, operation: O) {
-        let slot = self.start(operation);
+        let slot = self.start(operation, None);
         let header = self.slab.header(slot);
         header.flags |= flag::ORPHAN;
         if header.state == State::Done {
@@ -272,6 +490,18 @@ impl<B: Backend> Core<B> {
         self.backlog[class as usize].push_back(&mut self.slab, slot);
     }
 
+    /// Takes an operation out of the backlog.
+    fn unlist(&mut self, slot: SlotRef) {
+        let header = self.slab.header(slot);
+        let list = if header.has(flag::DEFERRED) {
+            &mut self.deferred
+        } else {
+            &mut self.backlog[header.class as usize]
+        };
+        list.remove(&mut self.slab, slot);
+        self.slab.header(slot).flags &= !flag::DEFERRED;
+    }
+
     /// Lets a parked operation go on.
     pub(crate) fn unpark(&mut self, key: Key) {
         let Some(slot) = self.leave_park(key) else {
@@ -314,13 +544,20 @@ impl<B: Backend> Core<B> {
             return Err(self.refuse());
         }
         let is_ready = backend.cq_ready() > 0;
+        self.allowance.renew();
+        self.timed_until = None;
+        if !self.deferred.is_empty() {
+            self.run_deferred();
+        }
         if self.is_anything_listed() {
             self.admit();
         }
         if is_ready {
             self.reap();
         }
-        let idle = self.counters.finished == finished_before && !self.is_unsettled();
+        let idle = self.counters.finished == finished_before
+            && self.deferred.is_empty()
+            && !self.is_unsettled();
         let result = match wait {
             Wait::Forever if idle && (self.in_flight > 0 || self.can_be_woken) => {
                 self.drain(true, None)
@@ -499,7 +736,9 @@ impl<B: Backend> Core<B> {
             }
             // SAFETY: as above.
             let sqe = unsafe { (vtable.entry)(slot.cell()) };
-            if !self.push_operation(slot, class, sqe) {
+            if self.is_for_lanes(sqe.opcode) {
+                self.push_lane(slot, Lane::Bounded, sqe);
+            } else if !self.push_operation(slot, class, sqe) {
                 self.list(slot); // `next_in_backlog` saw room, but the backend had none
                 break;
             }
@@ -532,21 +771,27 @@ impl<B: Backend> Core<B> {
 
     /// Pushes requests to cancel as long as there is room for them and their completions.
     fn push_cancels(&mut self) {
-        if self.cancel_all && self.push_cancel(Sqe::cancel_all(), Kind::Cancel as u64) {
+        if self.cancel_all && self.push_cancel(Sqe::cancel_all(), Kind::Cancel as u64, true) {
             self.cancel_all = false;
         }
         while let Some(&(key, raw)) = self.closings.front() {
             // The descriptor's number is still ours as long as its close operation is parked.
             let slot = self.slab.find(key);
             let parked = slot.is_some_and(|slot| self.slab.header(slot).has(flag::PARKED));
-            if parked && !self.push_cancel(Sqe::cancel_fd(raw), Kind::Cancel as u64) {
+            if parked && !self.push_cancel(Sqe::cancel_fd(raw), Kind::Cancel as u64, true) {
                 break;
             }
             self.closings.pop_front();
         }
         while let Some(slot) = self.cancels.first() {
             let key = self.slab.key(slot);
-            let pushed = self.push_cancel(Sqe::cancel(key.user_data()), key.cancel_user_data());
+            let sqe = Sqe::cancel(key.user_data());
+            let pushed = if self.slab.header(slot).has(flag::LANE) {
+                self.push_lane_cancel(sqe);
+                true
+            } else {
+                self.push_cancel(sqe, key.cancel_user_data(), false)
+            };
             if !pushed && !mutant!("cancel_dropped_when_full") {
                 break;
             }
@@ -556,10 +801,12 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    fn push_cancel(&mut self, sqe: Sqe, user_data: u64) -> bool {
+    /// Pushes a request to cancel; with `everywhere` one for the lanes, too.
+    fn push_cancel(&mut self, sqe: Sqe, user_data: u64, everywhere: bool) -> bool {
         let Some(backend) = &mut self.backend else {
             return false;
         };
+        let has_lanes = everywhere && backend.has_lanes();
         if self.cancel_credits == 0 {
             return false;
         }
@@ -570,7 +817,20 @@ impl<B: Backend> Core<B> {
         self.cancel_credits -= 1;
         self.in_flight += 1;
         self.counters.kinds[OpKind::Cancel as usize].submitted += 1;
+        if has_lanes {
+            self.push_lane_cancel(sqe);
+        }
         true
+    }
+
+    /// Requests that operations which were given to a thread be canceled. Nothing waits for the answer,
+    /// nor does it need room in a queue.
+    fn push_lane_cancel(&mut self, sqe: Sqe) {
+        let Some(backend) = &mut self.backend else { return };
+        let sqe = sqe.user_data(Kind::Lane as u64);
+        // A backend that has no lanes any more has nothing there to cancel.
+        // SAFETY: a request to cancel names no memory.
+        let _ = unsafe { backend.push_lane(sqe, Lane::Bounded) };
     }
 
     // ---- completion ----------------------------------------------------------------------------
@@ -633,9 +893,13 @@ impl<B: Backend> Core<B> {
     /// A completion that belongs to no slot.
     #[cold]
     fn dispatch_other(&mut self, cqe: Cqe) {
-        if Kind::of(cqe.user_data) == Some(Kind::Wake) {
-            self.counters.remote_wakes += 1;
-            return;
+        match Kind::of(cqe.user_data) {
+            Some(Kind::Wake) => {
+                self.counters.remote_wakes += 1;
+                return;
+            }
+            Some(Kind::Lane) if self.backend.as_ref().is_some_and(Backend::has_lanes) => return,
+            _ => {}
         }
         let is_cancel = Kind::of(cqe.user_data) == Some(Kind::Cancel);
         // More of them than requests are none of ours: `in_flight` would forget an operation.
@@ -707,7 +971,7 @@ impl<B: Backend> Core<B> {
             State::Backlog => {
                 header.completion = Completion::CANCELED;
                 header.state = State::Disposing;
-                self.backlog[class as usize].remove(&mut self.slab, slot);
+                self.unlist(slot);
                 self.counters.orphaned += 1;
                 self.counters.finished += 1;
                 true
@@ -732,6 +996,9 @@ impl<B: Backend> Core<B> {
     fn revoke(&mut self, slot: SlotRef) -> bool {
         let key = self.slab.key(slot);
         let header = self.slab.header(slot);
+        if header.has(flag::LANE) {
+            return false;
+        }
         let position = Position::from_raw(header.position);
         let backend = self.backend.as_mut().filter(|backend| backend.is_intact());
         let revoked = backend.is_some_and(|backend| backend.make_nop(position, key.user_data()));
@@ -754,11 +1021,10 @@ impl<B: Backend> Core<B> {
     /// Cancels an operation whose handle goes on waiting for it.
     pub(crate) fn cancel(&mut self, slot: SlotRef) {
         let header = self.slab.header(slot);
-        let class = header.class;
         match header.state {
             State::Backlog if header.has(flag::PARKED) => {}
             State::Backlog => {
-                self.backlog[class as usize].remove(&mut self.slab, slot);
+                self.unlist(slot);
                 self.finish(slot, Completion::CANCELED);
             }
             State::Pushed => self.list_cancel(slot),
@@ -773,11 +1039,13 @@ impl<B: Backend> Core<B> {
         self.phase = Phase::Stopping;
         self.shared = Rc::downgrade(shared);
         self.keep();
-        for class in [Class::Bounded, Class::Waiting] {
-            while let Some(slot) = self.backlog[class as usize].first() {
-                self.backlog[class as usize].remove(&mut self.slab, slot);
-                self.finish(slot, Completion::CANCELED);
-            }
+        let first = |core: &Self| {
+            let lists = [&core.deferred, &core.backlog[0], &core.backlog[1]];
+            lists.into_iter().find_map(List::first)
+        };
+        while let Some(slot) = first(self) {
+            self.unlist(slot);
+            self.finish(slot, Completion::CANCELED);
         }
         self.cancel_all = self.in_flight > 0;
     }
@@ -792,6 +1060,7 @@ impl<B: Backend> Core<B> {
     pub(crate) fn is_busy(&self) -> bool {
         self.in_flight > 0
             || self.backlog.iter().any(|list| !list.is_empty())
+            || !self.deferred.is_empty()
             || !self.disposals.is_empty()
     }
 

@@ -39,6 +39,8 @@ counters! {
     completions,
     /// Operations that had to wait for admission: queue full or no credit left.
     backlogged,
+    /// Operations that waited for the plain calls of another turn.
+    deferred,
     /// Operations dropped before they were done.
     orphaned,
     /// Entries taken back before the kernel saw them.
@@ -144,7 +146,7 @@ op_kinds! {
     /// Writes of every form.
     Write "write": WRITE WRITEV WRITE_FIXED;
     /// Opening.
-    Open "open": OPENAT OPENAT2;
+    Open "open": OPENAT OPENAT2 + AWAIT_WRITER;
     /// Closing.
     Close "close": CLOSE;
     /// Asking about a file, or about a file system.

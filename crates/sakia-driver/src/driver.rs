@@ -14,6 +14,7 @@ use sakia_ring::Host;
 
 use crate::auto::Auto;
 use crate::backend::{Backend, RemoteWake};
+use crate::bypass::Mounts;
 use crate::core::{Core, Phase, Wait};
 use crate::fd::Fd;
 use crate::handle::{Handle, Shared};
@@ -63,8 +64,9 @@ impl<B: Backend> Driver<B> {
     /// A driver on this backend, which has nothing in flight.
     pub fn new(backend: B) -> Self {
         let descriptors = backend.descriptors();
-        let shared = Rc::new(Shared { core: RefCell::new(Core::new(backend)), descriptors });
-        Self { handle: Handle { shared }, thread: PhantomData }
+        let (core, mounts) = (RefCell::new(Core::new(backend)), Mounts::default());
+        let shared = Rc::new(Shared { core, descriptors, mounts });
+        Self { handle: Handle { shared, queues_all: false }, thread: PhantomData }
     }
 
     /// The handle through which operations are started.

@@ -1,14 +1,15 @@
 //! Descriptors that stay open as long as an operation needs them.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
 
-use crate::backend::FileKind;
+use crate::backend::{Descriptors, FileFacts, FileKind};
+use crate::bypass::{Attempt, Heat, Mount, Now, Route, Rule, Support, Transfer};
+use crate::epoll::Lane;
 use crate::key::Key;
-use crate::op::Completion;
+use crate::op::{Completion, Verdict};
 
 /// A descriptor that belongs to a driver. Clones refer to the same one.
 ///
@@ -27,6 +28,14 @@ struct Inner {
     kind: Cell<Option<FileKind>>,
     /// What was found out with it.
     size: Cell<Option<u64>>,
+    /// The status flags with which it was opened. `None` if somebody else opened it, until needed.
+    flags: Cell<Option<u32>>,
+    /// `O_NONBLOCK` was added when it was opened, so that opening did not wait.
+    is_nonblock_added: Cell<bool>,
+    /// Whether reads find their bytes in the page cache.
+    heat: Cell<Heat>,
+    /// The mounted file system, found out together with the kind.
+    mount: OnceCell<Rc<Mount>>,
     /// The parked close operation to go on with once the last clone is gone.
     closer: Cell<Option<Key>>,
     owner: Rc<dyn Owner>,
@@ -37,13 +46,16 @@ struct Inner {
 /// The driver side of a descriptor.
 pub(crate) trait Owner {
     /// The last clone is gone: closes the descriptor, as part of `closer` if somebody waits.
-    fn release(self: Rc<Self>, raw: i32, closer: Option<Key>);
+    /// `is_local` says that closing it asks nobody else.
+    fn release(self: Rc<Self>, raw: i32, is_local: bool, closer: Option<Key>);
     /// Closes the descriptor with a plain call.
     fn close_now(&self, raw: i32) -> Completion;
-    /// What the descriptor refers to, and its size if that is known too.
-    fn describe(&self, raw: i32) -> (FileKind, Option<u64>);
-    /// Whether the number is a descriptor of this process.
-    fn is_of_this_process(&self) -> bool;
+    /// What the descriptor refers to.
+    fn facts(&self, raw: i32) -> FileFacts;
+    /// The mounted file system of a file with these facts.
+    fn mount(&self, facts: &FileFacts) -> Rc<Mount>;
+    /// Plain calls on descriptors.
+    fn descriptors(&self) -> &dyn Descriptors;
     /// A descriptor could not be closed, and nobody waits for the result.
     fn note_close_error(&self);
 }
@@ -51,8 +63,28 @@ pub(crate) trait Owner {
 impl Fd {
     pub(crate) fn new(raw: i32, owner: Rc<dyn Owner>) -> Self {
         let driver = Rc::as_ptr(&owner).cast();
-        let (kind, size, closer) = (Cell::new(None), Cell::new(None), Cell::new(None));
-        Self { inner: Rc::new(Inner { raw, kind, size, closer, owner, driver }) }
+        Self {
+            inner: Rc::new(Inner {
+                raw,
+                kind: Cell::new(None),
+                size: Cell::new(None),
+                flags: Cell::new(None),
+                is_nonblock_added: Cell::new(false),
+                heat: Cell::new(Heat::new()),
+                mount: OnceCell::new(),
+                closer: Cell::new(None),
+                owner,
+                driver,
+            }),
+        }
+    }
+
+    /// A descriptor that the driver has just opened with these flags.
+    pub(crate) fn opened(raw: i32, owner: Rc<dyn Owner>, flags: u32, nonblock_added: bool) -> Self {
+        let fd = Self::new(raw, owner);
+        fd.inner.flags.set(Some(flags));
+        fd.inner.is_nonblock_added.set(nonblock_added);
+        fd
     }
 
     /// The number, for reading only: closing it or handing it to an owner would pull it away from
@@ -73,49 +105,124 @@ impl Fd {
 
     #[cold]
     fn learn_kind(&self) -> FileKind {
-        let (kind, size) = self.inner.owner.describe(self.inner.raw);
-        self.inner.kind.set(Some(kind));
-        self.inner.size.set(size);
-        kind
-    }
-
-    /// The size in bytes that a regular file had when its [`kind`](Fd::kind) was found out, if the
-    /// same call told it. Costs no call of its own.
-    pub fn first_size(&self) -> Option<u64> {
-        self.kind();
-        self.inner.size.get()
-    }
-
-    /// The descriptor, for its owner to close, if this is the only clone; else the clone back. Neither
-    /// an operation in flight nor one whose result was not taken uses it then.
-    ///
-    /// # Panics
-    /// On the simulated kernel, whose descriptors mean nothing to the process.
-    pub fn into_owned(self) -> Result<OwnedFd, Self> {
-        self.assert_is_of_this_process();
-        // Cells may hold a closer only while somebody else may drop the last clone.
-        if self.is_closing() {
-            return Err(self);
+        let inner = &*self.inner;
+        let facts = inner.owner.facts(inner.raw);
+        inner.kind.set(Some(facts.kind));
+        inner.size.set(facts.size);
+        if facts.kind == FileKind::Bounded {
+            // A file is never in the way of the flag; see `into_owned`.
+            let _ = inner.mount.set(inner.owner.mount(&facts));
+        } else if inner.is_nonblock_added.take() {
+            inner.owner.descriptors().make_blocking(inner.raw);
         }
-        let inner = Rc::try_unwrap(self.inner).map_err(|inner| Self { inner })?;
-        let inner = ManuallyDrop::new(inner);
-        // SAFETY: read once: `inner` is not used as a whole again, nor dropped.
-        drop(unsafe { std::ptr::read(&inner.owner) });
-        // SAFETY: an open descriptor of this process, which belonged to the value alone: the last clone
-        // is gone, and its `Drop`, which would close it, does not run.
-        Ok(unsafe { OwnedFd::from_raw_fd(inner.raw) })
+        facts.kind
     }
 
-    /// Whether the number means something to the simulated kernel only.
-    pub fn is_simulated(&self) -> bool {
-        !self.inner.owner.is_of_this_process()
+    /// Says that the descriptor refers to a file on which operations end by themselves.
+    pub(crate) fn mount(&self) -> Option<&Rc<Mount>> {
+        match self.kind() {
+            FileKind::Bounded => self.inner.mount.get(),
+            FileKind::Waiting => None,
+        }
     }
 
-    fn assert_is_of_this_process(&self) {
-        assert!(
-            !self.is_simulated(),
-            "{self:?} is the simulated kernel's, and means nothing to the process"
-        );
+    /// Whether transfers go past the page cache.
+    fn is_direct(&self) -> bool {
+        const DIRECT: u32 = rustix::fs::OFlags::DIRECT.bits();
+        let inner = &*self.inner;
+        let flags = inner.flags.get().unwrap_or_else(|| {
+            let flags = inner.owner.descriptors().status_flags(inner.raw);
+            inner.flags.set(Some(flags));
+            flags
+        });
+        flags & DIRECT != 0
+    }
+
+    /// Which way a transfer of so many bytes shall take.
+    #[inline(always)]
+    pub(crate) fn route(&self, transfer: Transfer, rule: Rule, bytes: u32) -> Route {
+        if !rule.tries_now {
+            return Route::Queue;
+        }
+        let Some(mount) = self.mount() else { return Route::Queue };
+        if mount.is_remote() {
+            return Route::Lane(Lane::Elastic);
+        }
+        if bytes > rule.bytes_max || self.is_direct() {
+            return Route::Queue;
+        }
+        match mount.nowait(transfer) {
+            Support::Yes | Support::Unknown if transfer == Transfer::Write => {
+                Route::Now(Now::NoWait)
+            }
+            Support::Yes | Support::Unknown => {
+                let heat = self.inner.heat.get();
+                if heat.is_worth_a_try() {
+                    return Route::Now(Now::NoWait);
+                }
+                self.inner.heat.set(heat.skipped());
+                Route::Queue
+            }
+            Support::No => Route::Now(Now::Plain),
+            Support::Lies => Route::Queue,
+        }
+    }
+
+    /// Which way a call on the descriptor shall take that is short unless a server has to be asked.
+    pub(crate) fn route_call(&self, rule: Rule) -> Route {
+        if !rule.tries_now {
+            return Route::Queue;
+        }
+        match self.mount() {
+            Some(mount) if mount.is_remote() => Route::Lane(Lane::Elastic),
+            Some(_) => Route::Now(Now::Plain),
+            None => Route::Queue,
+        }
+    }
+
+    /// What to make of a plain transfer.
+    #[inline(always)]
+    pub(crate) fn judge(
+        &self,
+        transfer: Transfer,
+        now: Now,
+        attempt: Attempt,
+        bytes: u32,
+    ) -> Verdict {
+        let mount = self.inner.mount.get().expect("a plain transfer is on a file of a mount");
+        match (now, attempt) {
+            (Now::NoWait, Attempt::Done(0)) if transfer == Transfer::Read && bytes > 0 => {
+                // The end of the file, or of what was there to be had without waiting.
+                Verdict::Again(Now::Plain)
+            }
+            (Now::NoWait, Attempt::Done(_)) => {
+                if transfer == Transfer::Read {
+                    self.inner.heat.set(self.inner.heat.get().hit());
+                }
+                if mount.nowait(transfer) == Support::Unknown {
+                    mount.learn(transfer, Support::Yes);
+                }
+                Verdict::Accept
+            }
+            (Now::Plain, Attempt::Done(res)) => {
+                let may_lie = mount.nowait(transfer) != Support::No;
+                if may_lie && transfer == Transfer::Read && res > 0 {
+                    mount.learn(transfer, Support::Lies);
+                }
+                Verdict::Accept
+            }
+            (_, Attempt::WouldBlock) => {
+                if transfer == Transfer::Read {
+                    self.inner.heat.set(self.inner.heat.get().missed());
+                }
+                Verdict::Refuse
+            }
+            (Now::NoWait, Attempt::Unsupported) => {
+                mount.learn(transfer, Support::No);
+                Verdict::Again(Now::Plain)
+            }
+            (Now::Plain, Attempt::Unsupported) => Verdict::Refuse,
+        }
     }
 
     /// Whether `Handle::close` was called on a clone.
@@ -143,7 +250,52 @@ impl Fd {
     pub(crate) fn set_closer(&self, closer: Key) {
         self.inner.closer.set(Some(closer));
     }
+
+    /// The size in bytes that a regular file had when its [`kind`](Fd::kind) was found out. Costs no
+    /// call of its own.
+    pub fn first_size(&self) -> Option<u64> {
+        self.kind();
+        self.inner.size.get()
+    }
+
+    /// Takes the descriptor out of the driver, if this is the only clone; else gives the clone back.
+    /// Neither an operation in flight nor one whose result was not taken uses it then.
+    ///
+    /// # Errors
+    /// The same value: there are other clones, or it is being closed.
+    ///
+    /// # Panics
+    /// On the simulated kernel, whose descriptors mean nothing to the process.
+    pub fn into_owned(self) -> Result<OwnedFd, Self> {
+        self.assert_is_of_this_process();
+        if self.is_closing() {
+            return Err(self);
+        }
+        let mut inner = Rc::try_unwrap(self.inner).map_err(|inner| Self { inner })?;
+        if inner.is_nonblock_added.take() {
+            inner.owner.descriptors().make_blocking(inner.raw);
+        }
+        let raw = std::mem::replace(&mut inner.raw, NO_DESCRIPTOR);
+        // SAFETY: an open descriptor of this process, to which this was the last reference; `Inner`, which
+        // would close it, has another number now.
+        Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+    }
+
+    /// Whether the descriptor is the simulated kernel's, and means nothing to the process.
+    pub fn is_simulated(&self) -> bool {
+        !self.inner.owner.descriptors().are_of_this_process()
+    }
+
+    fn assert_is_of_this_process(&self) {
+        assert!(
+            !self.is_simulated(),
+            "{self:?} is the simulated kernel's, and means nothing to the process"
+        );
+    }
 }
+
+/// In place of a number that somebody else owns now.
+const NO_DESCRIPTOR: i32 = -1;
 
 /// For calls that the driver does not know. Who changes the open file behind it (its position, its flags)
 /// changes it for operations too.
@@ -166,6 +318,10 @@ impl fmt::Debug for Fd {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        Rc::clone(&self.owner).release(self.raw, self.closer.get());
+        if self.raw == NO_DESCRIPTOR {
+            return;
+        }
+        let is_local = self.mount.get().is_some_and(|mount| !mount.is_remote());
+        Rc::clone(&self.owner).release(self.raw, is_local, self.closer.get());
     }
 }

@@ -6,9 +6,10 @@ use std::task::Waker;
 
 use rustix::io::Errno;
 
-use crate::backend::{Backend, Descriptors, FileKind};
+use crate::backend::{Backend, Descriptors, FileFacts};
+use crate::bypass::{Bypass, Mount, MountFacts, Mounts, Rule, Rules};
 use crate::core::{Core, Phase};
-use crate::counters::Counters;
+use crate::counters::{Counters, OpKind};
 use crate::fd::{Fd, Owner};
 use crate::key::Key;
 use crate::op::{Completion, Op, Operation, Storage};
@@ -21,18 +22,22 @@ pub(crate) struct Shared<B: Backend> {
     pub(crate) core: RefCell<Core<B>>,
     /// Outlives the backend.
     pub(crate) descriptors: Rc<dyn Descriptors>,
+    /// The file systems that descriptors led to.
+    pub(crate) mounts: Mounts,
 }
 
 /// Starts operations on a driver. Cheap to clone; stays valid, if useless, when the driver is gone:
 /// operations then end with `ECANCELED`.
 pub struct Handle<B: Backend> {
     pub(crate) shared: Rc<Shared<B>>,
+    /// Operations started by this handle go into the queue, whatever the rules.
+    pub(crate) queues_all: bool,
 }
 
 impl<B: Backend> Clone for Handle<B> {
     #[inline(always)]
     fn clone(&self) -> Self {
-        Self { shared: Rc::clone(&self.shared) }
+        Self { shared: Rc::clone(&self.shared), queues_all: self.queues_all }
     }
 }
 
@@ -46,8 +51,38 @@ impl<B: Backend> Handle<B> {
     /// Starts an operation. It reaches the kernel with the driver's next turn at the latest.
     #[inline(always)]
     pub fn start<O: Operation>(&self, operation: O) -> Op<O, B> {
-        let slot = self.shared.core.borrow_mut().start(operation);
+        let rules = if self.queues_all { Some(&Rules::NONE) } else { None };
+        let slot = self.shared.core.borrow_mut().start(operation, rules);
         Op::new(&self.shared, slot)
+    }
+
+    /// A handle that makes no plain calls, but puts all that it starts into the queue.
+    #[must_use]
+    pub fn without_bypass(&self) -> Self {
+        Self { queues_all: true, ..self.clone() }
+    }
+
+    /// Says whether operations may be done as plain calls where that is the cheaper way, from now on and
+    /// for all handles. At first a driver has [`Bypass::Never`].
+    ///
+    /// With a limit on the size of files in force (`RLIMIT_FSIZE`) there are no plain writes: they would
+    /// raise `SIGXFSZ`.
+    pub fn set_bypass(&self, bypass: Bypass) {
+        let mut rules = match bypass {
+            Bypass::Never => Rules::NONE,
+            Bypass::Rules(rules) => rules,
+        };
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
+        if limit.current.is_some() {
+            rules = rules.with(OpKind::Write, Rule::QUEUE);
+        }
+        self.shared.core.borrow_mut().rules = rules;
+    }
+
+    /// What was learned of the file systems that descriptors of this driver led to, in the order of
+    /// their devices.
+    pub fn mounts(&self) -> Vec<MountFacts> {
+        self.shared.mounts.facts()
     }
 
     /// What the driver did so far.
@@ -65,6 +100,11 @@ impl<B: Backend> Handle<B> {
         self.shared.core.borrow().in_flight
     }
 
+    /// Whether operations wait for the next turn, to be done as plain calls.
+    pub fn has_deferred(&self) -> bool {
+        self.shared.core.borrow().has_deferred()
+    }
+
     /// Refuses a descriptor of another driver: its number may mean something else there.
     #[inline(always)]
     pub(crate) fn check(&self, fd: &Fd) {
@@ -80,7 +120,7 @@ impl<B: Backend> Handle<B> {
     /// Starts to close a descriptor: cancels what is under way on it, waits for that, closes.
     pub(crate) fn start_close(&self, fd: Fd) -> Op<Close, B> {
         self.check(&fd);
-        let close = Close::new(fd.raw(), Rc::clone(fd.owner()));
+        let close = Close::new(fd.raw(), false, Rc::clone(fd.owner()));
         let mut core = self.shared.core.borrow_mut();
         let slot = core.start_parked(close);
         let key = core.slab.key(slot);
@@ -229,7 +269,7 @@ pub(crate) struct Kept<B: Backend>(
 );
 
 impl<B: Backend> Owner for Shared<B> {
-    fn release(self: Rc<Self>, raw: i32, closer: Option<Key>) {
+    fn release(self: Rc<Self>, raw: i32, is_local: bool, closer: Option<Key>) {
         let mut core = self.core.borrow_mut();
         let running = core.phase == Phase::Running && core.is_intact();
         match closer {
@@ -242,7 +282,7 @@ impl<B: Backend> Owner for Shared<B> {
             }
             _ if running => {
                 drop(core);
-                let close = Close::new(raw, Rc::clone(&self) as Rc<dyn Owner>);
+                let close = Close::new(raw, is_local, Rc::clone(&self) as Rc<dyn Owner>);
                 self.core.borrow_mut().start_detached(close);
             }
             _ => {
@@ -261,12 +301,16 @@ impl<B: Backend> Owner for Shared<B> {
         }
     }
 
-    fn describe(&self, raw: i32) -> (FileKind, Option<u64>) {
-        self.descriptors.describe(raw)
+    fn facts(&self, raw: i32) -> FileFacts {
+        self.descriptors.facts(raw)
     }
 
-    fn is_of_this_process(&self) -> bool {
-        self.descriptors.are_of_this_process()
+    fn mount(&self, facts: &FileFacts) -> Rc<Mount> {
+        self.mounts.get(facts.device.unwrap_or(0), || self.descriptors.file_system(facts))
+    }
+
+    fn descriptors(&self) -> &dyn Descriptors {
+        &*self.descriptors
     }
 
     fn note_close_error(&self) {

@@ -18,6 +18,8 @@ pub(crate) enum Kind {
     Cancel = 1,
     /// Another thread woke the driver; has neither slot nor entry.
     Wake = 2,
+    /// A thread of a lane has something for the backend; has no slot.
+    Lane = 3,
 }
 
 /// The most slots that a driver has: the width of the index.
@@ -65,6 +67,7 @@ impl Kind {
             0 => Some(Self::Operation),
             1 => Some(Self::Cancel),
             2 => Some(Self::Wake),
+            3 => Some(Self::Lane),
             _ => None,
         }
     }

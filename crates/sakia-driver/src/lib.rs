@@ -42,6 +42,7 @@ mod arena;
 mod auto;
 mod backend;
 mod buf;
+mod bypass;
 mod core;
 mod counters;
 mod descriptors;
@@ -50,18 +51,21 @@ mod epoll;
 mod fd;
 mod handle;
 mod key;
+mod now;
 mod op;
 mod ops;
 mod private;
 pub mod sim;
 mod slab;
 mod uring;
+mod whole;
 
 pub use aligned::AlignedBuf;
 pub use arena::{Arena, FixedBuf};
 pub use auto::{Auto, Choice, Policy};
-pub use backend::{Backend, Descriptors, FileKind, RemoteWake};
+pub use backend::{Backend, Descriptors, FileFacts, FileKind, RemoteWake};
 pub use buf::{BufResult, IoBuf, IoBufMut, MAX_RW_BYTES, Slice};
+pub use bypass::{Attempt, Bypass, MountFacts, Now, Route, Rule, Rules, Support};
 pub use core::Wait;
 pub use counters::{Counters, KindCounters, OpKind};
 pub use driver::{Drained, Driver};
@@ -69,13 +73,14 @@ pub use epoll::{Epoll, EpollOptions, EpollWake, Lane, LaneStatistics, StuckWorke
 pub use fd::Fd;
 pub use handle::Handle;
 pub use key::Key;
-pub use op::{Class, Completion, Op, Operation};
+pub use op::{Class, Completion, Op, Operation, Verdict};
 pub use ops::{
-    Advise, Chmod, Chown, Close, CopyFileRange, DirectoryEntries, DirectoryEntry, EntryKind,
-    Fallocate, Flock, Fsync, GetXattr, Link, ListXattr, Mkdir, Nop, Open, OpenHow, Openat2, Poll,
-    PollEvents, Read, ReadDirectory, ReadFixed, ReadVectored, Readlink, RemoveXattr, Rename,
-    SetTime, SetXattr, Statfs, StatfsResult, Statx, StatxResult, StatxTime, Symlink, Syncfs,
-    Truncate, Unlink, Utimens, Write, WriteFixed, WriteVectored,
+    Advise, AwaitWriter, Chmod, Chown, Close, CopyFileRange, DirectoryEntries, DirectoryEntry,
+    EntryKind, Fallocate, Flock, Fsync, GetXattr, Link, ListXattr, Mkdir, NextTurn, Nop, Open,
+    OpenHow, Openat2, Poll, PollEvents, Read, ReadDirectory, ReadFixed, ReadVectored, Readlink,
+    RemoveXattr, Rename, SetTime, SetXattr, Statfs, StatfsResult, Statx, StatxResult, StatxTime,
+    Symlink, Syncfs, Truncate, Unlink, Utimens, Write, WriteFixed, WriteVectored,
 };
 pub use sakia_ring::CURRENT_POSITION;
 pub use uring::Uring;
+pub use whole::WholeFile;

@@ -26,6 +26,7 @@ use std::task::{Context, Poll};
 use sakia_ring::{CqeFlags, Sqe};
 
 use crate::backend::{Backend, FileKind};
+use crate::bypass::{Attempt, Mount, Now, Route, Rules};
 use crate::fd::Fd;
 use crate::handle::Shared;
 use crate::slab::{CELL_BYTES, Cell, SlotRef};
@@ -129,6 +130,38 @@ pub unsafe trait Operation: 'static {
     fn descriptor(&self) -> Option<&Fd> {
         None
     }
+
+    /// Which way the operation shall take now, by these rules.
+    fn route(&self, rules: &Rules) -> Route {
+        let _ = rules;
+        Route::Queue
+    }
+
+    /// What to make of a plain call's result.
+    fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
+        let _ = now;
+        match attempt {
+            Attempt::Done(_) => Verdict::Accept,
+            Attempt::WouldBlock | Attempt::Unsupported => Verdict::Refuse,
+        }
+    }
+
+    /// The file system whose plain calls are timed, since nobody knows whether they wait.
+    #[doc(hidden)]
+    fn mount(&self) -> Option<&Rc<Mount>> {
+        None
+    }
+}
+
+/// What is to be made of a plain call's result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is the operation's.
+    Accept,
+    /// The operation goes into the queue.
+    Refuse,
+    /// Another plain call is to be made.
+    Again(Now),
 }
 
 /// Where an operation lies, by its size.
@@ -175,6 +208,12 @@ pub(crate) struct Vtable {
     pub(crate) dispose: unsafe fn(NonNull<Cell>, Completion),
     /// Whether the operation's descriptor is being closed.
     pub(crate) is_closing: unsafe fn(NonNull<Cell>) -> bool,
+    /// [`Operation::route`].
+    pub(crate) route: unsafe fn(NonNull<Cell>, &Rules) -> Route,
+    /// [`Operation::judge`].
+    pub(crate) judge: unsafe fn(NonNull<Cell>, Now, Attempt) -> Verdict,
+    /// [`Operation::mount`].
+    pub(crate) mount: unsafe fn(NonNull<Cell>) -> Option<Rc<Mount>>,
 }
 
 /// The table for one type of operation, and where its values lie.
@@ -197,6 +236,9 @@ impl<O: Operation> Erased<O> {
         entry: Self::entry,
         dispose: Self::dispose,
         is_closing: Self::is_closing,
+        route: Self::route,
+        judge: Self::judge,
+        mount: Self::mount,
     };
 
     /// Where the operation lies.
@@ -244,6 +286,78 @@ impl<O: Operation> Erased<O> {
     unsafe fn is_closing(cell: NonNull<Cell>) -> bool {
         // SAFETY: the cell holds a live operation of this type.
         unsafe { Self::place(cell).as_ref() }.descriptor().is_some_and(Fd::is_closing)
+    }
+
+    unsafe fn route(cell: NonNull<Cell>, rules: &Rules) -> Route {
+        // SAFETY: the cell holds a live operation of this type.
+        unsafe { Self::place(cell).as_ref() }.route(rules)
+    }
+
+    unsafe fn judge(cell: NonNull<Cell>, now: Now, attempt: Attempt) -> Verdict {
+        // SAFETY: the cell holds a live operation of this type.
+        unsafe { Self::place(cell).as_ref() }.judge(now, attempt)
+    }
+
+    unsafe fn mount(cell: NonNull<Cell>) -> Option<Rc<Mount>> {
+        // SAFETY: the cell holds a live operation of this type.
+        unsafe { Self::place(cell).as_ref() }.mount().cloned()
+    }
+}
+
+/// An operation that is to be performed as a plain call, whatever the core knows of its type.
+pub(crate) trait Performer {
+    fn route(&self, rules: &Rules) -> Route;
+    fn judge(&self, now: Now, attempt: Attempt) -> Verdict;
+    fn mount(&self) -> Option<Rc<Mount>>;
+}
+
+impl<O: Operation> Performer for &O {
+    #[inline(always)]
+    fn route(&self, rules: &Rules) -> Route {
+        O::route(self, rules)
+    }
+
+    #[inline(always)]
+    fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
+        O::judge(self, now, attempt)
+    }
+
+    #[inline(always)]
+    fn mount(&self) -> Option<Rc<Mount>> {
+        O::mount(self).cloned()
+    }
+}
+
+/// The operation in a cell.
+pub(crate) struct InCell {
+    vtable: &'static Vtable,
+    cell: NonNull<Cell>,
+}
+
+impl InCell {
+    /// # Safety
+    ///
+    /// - The cell holds a live operation of the table's type as long as the value is used, and nobody
+    ///   else accesses it.
+    pub(crate) unsafe fn new(vtable: &'static Vtable, cell: NonNull<Cell>) -> Self {
+        Self { vtable, cell }
+    }
+}
+
+impl Performer for InCell {
+    fn route(&self, rules: &Rules) -> Route {
+        // SAFETY: the promise to `new`.
+        unsafe { (self.vtable.route)(self.cell, rules) }
+    }
+
+    fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
+        // SAFETY: the promise to `new`.
+        unsafe { (self.vtable.judge)(self.cell, now, attempt) }
+    }
+
+    fn mount(&self) -> Option<Rc<Mount>> {
+        // SAFETY: the promise to `new`.
+        unsafe { (self.vtable.mount)(self.cell) }
     }
 }
 

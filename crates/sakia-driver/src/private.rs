@@ -50,6 +50,8 @@ private! {
     FLISTXATTR = 9;
     /// `fremovexattr(2)` on `fd`, of the name at `addr`.
     FREMOVEXATTR = 10;
+    /// Waits until somebody has opened the FIFO `fd` to write, or has done so meanwhile.
+    AWAIT_WRITER = 11;
 }
 
 /// Whether an operation is one of the driver's own, which no ring must see.
@@ -65,6 +67,10 @@ fn address<T>(pointer: *const T) -> u64 {
 
 pub(crate) fn getdents(fd: i32, buf: *mut u8, len: u32) -> Sqe {
     Sqe::new(GETDENTS, fd, address(buf), len, 0)
+}
+
+pub(crate) fn await_writer(fd: i32) -> Sqe {
+    Sqe::new(AWAIT_WRITER, fd, 0, 0, 0)
 }
 
 pub(crate) fn readlink(dir: i32, path: *const u8, buf: *mut u8, len: u32) -> Sqe {

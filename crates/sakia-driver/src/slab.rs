@@ -49,6 +49,10 @@ pub(crate) mod flag {
     pub(crate) const CANCEL_SENT: u8 = 8;
     /// Waits for its descriptor to be released, on no list. Only with `Backlog`.
     pub(crate) const PARKED: u8 = 16;
+    /// Waits for the next turn's plain calls, on the list of those. Only with `Backlog`.
+    pub(crate) const DEFERRED: u8 = 32;
+    /// Given to a thread instead of the queue: it is canceled there. Only with `Pushed`.
+    pub(crate) const LANE: u8 = 64;
 }
 
 /// How a finished operation is made known.

@@ -8,13 +8,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
 use sakia_ring::{
     Builder, Cqe, Entered, Host, IoVec, Kernel, Opcode, Position, Probe, Ring, Sqe, send_message,
 };
 
 use crate::backend::{Backend, Descriptors, RemoteWake};
+use crate::bypass::{Attempt, Now};
+use crate::counters::{KindCounters, OpKind};
 use crate::descriptors::KernelDescriptors;
+use crate::epoll::{Epoll, Lane, LaneStatistics, sys};
 use crate::key::Kind;
+use crate::now;
 use crate::private::is_private;
 
 /// A ring of the kernel, or of a [`Host`] that stands for it.
@@ -34,6 +39,16 @@ pub struct Uring<H: Host = Kernel> {
     polls_wake: bool,
     /// That poll is with the kernel.
     is_wake_armed: bool,
+    /// Threads for what the ring cannot do, or should not, once there was any of that.
+    lanes: Option<Box<Lanes>>,
+}
+
+/// The lanes of the poll backend, beside a ring.
+#[derive(Debug)]
+struct Lanes {
+    epoll: Epoll,
+    /// The ring polls their eventfd.
+    is_armed: bool,
 }
 
 impl Uring {
@@ -66,7 +81,14 @@ impl<H: Host> Uring<H> {
             wake: None,
             polls_wake: false,
             is_wake_armed: false,
+            lanes: None,
         }
+    }
+
+    /// What a lane does and did; all zero as long as nothing was given to one.
+    pub fn lane_statistics(&self, lane: Lane) -> LaneStatistics {
+        let lanes = self.lanes.as_deref();
+        lanes.map_or_else(LaneStatistics::default, |lanes| lanes.epoll.statistics(lane))
     }
 
     /// The ring, for what the driver does not do itself.
@@ -111,17 +133,60 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         if self.polls_wake && !self.is_wake_armed {
             self.arm_wake();
         }
+        if self.lanes.is_some() {
+            return self.enter_with_lanes(min_complete, timeout);
+        }
         self.ring.enter(min_complete, timeout)
     }
 
     #[inline(always)]
+    unsafe fn try_now(&mut self, sqe: &Sqe, now: Now) -> Attempt {
+        if !is_kernel::<H>() {
+            return Attempt::Unsupported;
+        }
+        // SAFETY: the caller's duties are the same.
+        unsafe { now::try_now(sqe, now) }
+    }
+
+    fn size_now(&self, raw: i32) -> Option<u64> {
+        is_kernel::<H>().then(|| now::size(raw)).flatten()
+    }
+
+    unsafe fn push_lane(&mut self, sqe: Sqe, lane: Lane) -> Result<(), Errno> {
+        let lanes = self.lanes()?;
+        // SAFETY: the caller's duties are the same.
+        unsafe { lanes.epoll.push_lane(sqe, lane) }
+    }
+
+    fn ways(&self, kind: OpKind) -> KindCounters {
+        self.lanes.as_ref().map_or_else(KindCounters::default, |lanes| lanes.epoll.ways(kind))
+    }
+
+    fn has_lanes(&self) -> bool {
+        self.lanes.is_some()
+    }
+
+    fn is_for_lanes(&self, opcode: Opcode) -> bool {
+        is_kernel::<H>() && Epoll::performs(opcode) && !self.supports(opcode)
+    }
+
+    #[inline(always)]
     fn cq_ready(&self) -> u32 {
-        self.ring.cq_ready()
+        let ready = self.ring.cq_ready();
+        match &self.lanes {
+            None => ready,
+            Some(lanes) => ready + lanes.epoll.cq_ready(),
+        }
     }
 
     #[inline(always)]
     fn reap(&mut self, out: &mut [Cqe]) -> usize {
-        let count = self.ring.reap(out);
+        let mut count = self.ring.reap(out);
+        if let Some(lanes) = &mut self.lanes {
+            let ended = |cqe: &Cqe| cqe.user_data == LANE && !cqe.flags.has_more();
+            lanes.is_armed &= !out[..count].iter().any(ended);
+            count += lanes.epoll.reap(&mut out[count..]);
+        }
         if self.polls_wake {
             let ended = |cqe: &Cqe| cqe.user_data == WAKE && !cqe.flags.has_more();
             self.is_wake_armed &= !out[..count].iter().any(ended);
@@ -131,7 +196,7 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
 
     #[inline(always)]
     fn needs_enter(&self) -> bool {
-        self.ring.needs_enter()
+        self.ring.needs_enter() || self.lanes.as_ref().is_some_and(|lanes| lanes.epoll.has_news())
     }
 
     fn is_overflowing(&self) -> bool {
@@ -153,6 +218,10 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
 
     fn now(&self) -> Duration {
         self.since.elapsed()
+    }
+
+    fn waits(&self) -> u64 {
+        sys::voluntary_switches()
     }
 
     fn nap(&mut self, duration: Duration) {
@@ -199,11 +268,56 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
 }
 
 impl<H: Host + 'static> Uring<H> {
+    /// The threads, started when first needed.
+    #[cold]
+    fn lanes(&mut self) -> Result<&mut Lanes, Errno> {
+        if !is_kernel::<H>() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if self.lanes.is_none() {
+            let epoll = Epoll::new();
+            let epoll = epoll.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOMEM))?;
+            self.lanes = Some(Box::new(Lanes { epoll, is_armed: false }));
+        }
+        Ok(self.lanes.as_mut().expect("made just above"))
+    }
+
+    /// As [`enter`](Backend::enter), with threads that may have something, too. They write to an eventfd
+    /// while this one sleeps, which the ring polls.
+    #[cold]
+    #[inline(never)]
+    fn enter_with_lanes(
+        &mut self,
+        min_complete: u32,
+        timeout: Option<Duration>,
+    ) -> io::Result<Entered> {
+        let Some(lanes) = &mut self.lanes else {
+            return self.ring.enter(min_complete, timeout);
+        };
+        lanes.epoll.collect();
+        if !lanes.is_armed {
+            let sqe = Sqe::poll_add_multishot(lanes.epoll.event().as_raw_fd(), POLLIN);
+            // SAFETY: a poll names no memory; the eventfd is closed after the ring, which is declared
+            // before it.
+            lanes.is_armed = unsafe { self.ring.push(sqe.user_data(LANE)) }.is_some();
+        }
+        let may_sleep = min_complete > 0 && lanes.is_armed;
+        // What is there already ends the sleep before it begins.
+        let sleeps = may_sleep && lanes.epoll.cq_ready() == 0 && lanes.epoll.park();
+        let entered = if sleeps || min_complete == 0 {
+            self.ring.enter(min_complete, timeout)
+        } else {
+            self.ring.enter(0, None)
+        };
+        lanes.epoll.collect();
+        entered
+    }
+
     /// Finds out how this ring can be woken: by a message where the kernel sends one without a ring of
     /// the sender's own (6.13), which was measured to be a quarter quicker than an eventfd.
     fn make_wake(&mut self) -> io::Result<RingWake> {
         // A host of an embedder's own is reached by its own thread only.
-        if TypeId::of::<H>() == TypeId::of::<Kernel>() {
+        if is_kernel::<H>() {
             let ring = rustix::io::fcntl_dupfd_cloexec(&self.ring, 0)?;
             // SAFETY: the driver counts completions of this kind, and takes them for nothing else.
             if unsafe { send_message(&Kernel, ring.as_fd(), WAKE, 0) }.is_ok() {
@@ -235,6 +349,13 @@ impl<H: Host> Drop for Uring<H> {
     }
 }
 
+/// Whether the ring is this machine's kernel's, so that threads and plain calls act on what it acts on.
+fn is_kernel<H: Host + 'static>() -> bool {
+    TypeId::of::<H>() == TypeId::of::<Kernel>()
+}
+
+/// The `user_data` of completions that mean something from a lane.
+const LANE: u64 = Kind::Lane as u64;
 /// The `user_data` of completions that mean a wake.
 const WAKE: u64 = Kind::Wake as u64;
 /// The kernel's `POLLIN`.

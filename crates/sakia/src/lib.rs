@@ -52,5 +52,9 @@ mod readme {}
 
 /// The guide, whose code runs as tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/start.md")]
-mod guide {}
+mod guide {
+    #[doc = include_str!("../../../docs/guide/start.md")]
+    mod start {}
+    #[doc = include_str!("../../../docs/guide/files.md")]
+    mod files {}
+}

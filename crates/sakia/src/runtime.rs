@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::JoinHandle as JoinThread;
 use std::time::Duration;
 
-use sakia_driver::{Auto, Choice, Counters, Driver, Policy};
+use sakia_driver::{Auto, Bypass, Choice, Counters, Driver, Policy, Rules};
 use sakia_ring::Ring;
 
 use crate::executor::{Entered, Local};
@@ -24,12 +24,14 @@ pub struct Builder {
     policy: Option<Policy>,
     threads: usize,
     ring: sakia_ring::Builder,
+    bypass: Bypass,
     virtual_time: bool,
 }
 
 impl Default for Builder {
     fn default() -> Self {
-        Self { policy: None, threads: 1, ring: Ring::builder(), virtual_time: false }
+        let bypass = Bypass::Rules(Rules::default());
+        Self { policy: None, threads: 1, ring: Ring::builder(), bypass, virtual_time: false }
     }
 }
 
@@ -60,6 +62,14 @@ impl Builder {
     #[must_use]
     pub fn ring(mut self, ring: sakia_ring::Builder) -> Self {
         self.ring = ring;
+        self
+    }
+
+    /// Whether operations are done as plain system calls where that is the cheaper way, and by which
+    /// rules. Without this call by the default ones.
+    #[must_use]
+    pub fn bypass(mut self, bypass: Bypass) -> Self {
+        self.bypass = bypass;
         self
     }
 
@@ -95,13 +105,15 @@ impl Builder {
         let remotes: Arc<[Arc<Remote>]> =
             (0..self.threads).map(|_| Arc::new(Remote::new())).collect();
         let local = Local::new(Driver::new(backend), 0, Arc::clone(&remotes))?;
+        local.driver.set_bypass(self.bypass.clone());
         if self.virtual_time {
             local.timers.make_virtual();
         }
         let mut runtime = Runtime { local, choice, threads: Vec::new() };
         for thread in 1..self.threads {
             // An error drops the runtime, and with it ends the threads that exist.
-            runtime.threads.push(Thread::start(thread, &remotes, policy, self.ring.clone())?);
+            let (ring, bypass) = (self.ring.clone(), self.bypass.clone());
+            runtime.threads.push(Thread::start(thread, &remotes, policy, ring, bypass)?);
         }
         Ok(runtime)
     }
@@ -114,6 +126,7 @@ impl Builder {
         let (backend, choice) = Auto::simulated(sim);
         let remotes = Arc::from([Arc::new(Remote::new())]);
         let local = Local::new(Driver::new(backend), 0, remotes)?;
+        local.driver.set_bypass(self.bypass);
         Ok(Runtime { local, choice, threads: Vec::new() })
     }
 }
@@ -132,6 +145,7 @@ impl Thread {
         remotes: &Arc<[Arc<Remote>]>,
         policy: Policy,
         ring: sakia_ring::Builder,
+        bypass: Bypass,
     ) -> io::Result<Self> {
         let (report, ready) = mpsc::channel();
         let remote = Arc::clone(&remotes[number]);
@@ -142,6 +156,7 @@ impl Thread {
                 .and_then(|(backend, _)| Local::new(Driver::new(backend), number, remotes));
             match built {
                 Ok(local) => {
+                    local.driver.set_bypass(bypass);
                     // Nobody listens if the runtime's builder gave up meanwhile; it stops us then.
                     report.send(Ok(())).ok();
                     run_until_stopped(&local);

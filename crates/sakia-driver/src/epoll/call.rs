@@ -11,7 +11,7 @@ use crate::private;
 
 /// A system call that ends by itself, and answers a count or nothing.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Call {
+pub(crate) struct Call {
     number: usize,
     args: [usize; 6],
     /// Interrupted by a signal, it has done nothing, or nothing that doing it again would change.
@@ -31,7 +31,7 @@ impl Call {
     }
 
     /// The call that performs an entry. `None` for operations that are not performed so.
-    pub(super) fn of(sqe: &Sqe) -> Option<Self> {
+    pub(crate) fn of(sqe: &Sqe) -> Option<Self> {
         let fd = register(sqe.fd);
         let (addr, off) = (sqe.addr as usize, sqe.off as usize);
         let (len, flags) = (sqe.len as usize, sqe.op_flags as usize);
@@ -83,7 +83,7 @@ impl Call {
     /// # Safety
     ///
     /// - The memory that the entry names is lent.
-    pub(super) unsafe fn run(self) -> Result<usize, Errno> {
+    pub(crate) unsafe fn run(self) -> Result<usize, Errno> {
         let Self { number, args, is_repeatable } = self;
         // SAFETY: the arguments are an entry's: memory that is lent, by the caller's promise, and
         // descriptors that whoever pushed it keeps open.

@@ -1,11 +1,13 @@
 //! What lane threads do: one or a few system calls that may block.
 //!
-//! Everything but opening a path ends by itself and belongs to the bounded lane. What is going to be
-//! opened is not known beforehand, and a FIFO must not be opened to find out: an open with
-//! `O_NONBLOCK` lets the other side's open return. So on the bounded lane
+//! Everything but opening a path and locking a file ends by itself and belongs to the bounded lane. A
+//! lock is tried there, and waited for on the elastic lane.
+//!
+//! What is going to be opened is not known beforehand, and a FIFO must not be opened to find out: an
+//! open with `O_NONBLOCK` lets the other side's open return. So on the bounded lane
 //! 1. what cannot wait by its flags is opened as it is;
-//! 2. otherwise the path is asked for its type. A FIFO, a character device, or no answer: the job
-//!    goes on to the elastic lane, and is a plain open there;
+//! 2. otherwise the path is asked for its type, within the bounds of an `openat2(2)`. A FIFO, a
+//!    character device, or no answer: the job goes on to the elastic lane, and is a plain open there;
 //! 3. a regular file, a directory or a block device, or nothing yet where one is to be created, is
 //!    opened with `O_NONBLOCK`, which means nothing to them, so that the thread cannot get stuck if
 //!    something else is there by now;
@@ -20,8 +22,10 @@ use std::cmp::Ordering;
 use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::ptr;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{AtFlags, FileType, OFlags};
 use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, tee};
 use sakia_ring::Opcode;
 
 use super::call::{Call, Copy};
@@ -48,6 +52,10 @@ pub(super) enum Work {
         data_only: bool,
     },
     Close {
+        raw: i32,
+    },
+    /// Waits for somebody to open a FIFO to write.
+    AwaitWriter {
         raw: i32,
     },
     /// Opens what ends by itself, and passes on what may wait.
@@ -148,6 +156,7 @@ impl Work {
             }
             Self::Fsync { raw, data_only } => Outcome::of(fsync(raw, data_only)),
             Self::Close { raw } => Outcome::Done(close(raw)),
+            Self::AwaitWriter { raw } => Outcome::of(await_writer(raw)),
             // SAFETY: the caller's promise.
             Self::Open(open) => unsafe { open.run() },
             // SAFETY: the caller's promise.
@@ -207,6 +216,29 @@ unsafe fn read_how(how: u64, how_len: u32) -> Result<sys::OpenHow, Errno> {
         Ordering::Equal => Ok(unsafe {
             ptr::with_exposed_provenance::<sys::OpenHow>(how as usize).read_unaligned()
         }),
+    }
+}
+
+/// Waits until somebody has opened a FIFO to write that was opened to read with `O_NONBLOCK`; also when
+/// they have written or left meanwhile. That is when an open without that flag returns.
+///
+/// Bytes, and a writer that has left, end a poll. A writer that is there and silent is only found by
+/// asking: a copy of what there is, none of it taken, fails with `EAGAIN` where more may come, and
+/// is empty where nobody is there.
+fn await_writer(raw: i32) -> Result<(), Errno> {
+    const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+    let fifo = borrow(raw)?;
+    let (_reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    loop {
+        let mut polled = [PollFd::new(&fifo, PollFlags::IN)];
+        if retry(|| rustix::event::poll(&mut polled, Some(&BETWEEN_LOOKS)))? > 0 {
+            return Ok(());
+        }
+        match tee(fifo, &writer, 1, SpliceFlags::NONBLOCK) {
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) | Err(Errno::AGAIN) => return Ok(()),
+            Err(errno) => return Err(errno),
+        }
     }
 }
 
@@ -303,7 +335,7 @@ impl Open {
             None => unsafe { sys::openat(dir, path, flags as u32, mode as u32) },
             // SAFETY: the caller's promise.
             Some(resolve) => unsafe {
-                sys::openat2(dir, path, sys::OpenHow { flags, mode, resolve })
+                sys::openat2(dir, path, &sys::OpenHow { flags, mode, resolve })
             },
         })?;
         // SAFETY: a descriptor that the kernel has just made for us.

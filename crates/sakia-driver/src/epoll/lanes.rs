@@ -53,7 +53,7 @@ const STACK_BYTES: usize = 128 * 1024;
 pub enum Lane {
     /// For what ends by itself: files, metadata.
     Bounded = 0,
-    /// For what may wait for ever: FIFOs and terminals that are opened.
+    /// For what may wait for ever: FIFOs and terminals that are opened, locks that others hold.
     Elastic = 1,
 }
 

@@ -360,6 +360,28 @@ impl Machine {
         }
     }
 
+    /// Makes an entry a job of this lane, whatever it acts on, or a cancel of such jobs.
+    pub(super) fn start_on_lane(&mut self, sqe: &Sqe, lane: Lane) {
+        let (work, raw) = match request::decode(sqe, self.registered) {
+            Ok(Request::Lane(job, raw)) => (job.work, raw),
+            Ok(Request::Transfer(transfer)) => (Work::Transfer(transfer), Some(transfer.raw)),
+            Ok(Request::Close { raw }) => (Work::Close { raw }, None),
+            Ok(Request::Nop { .. } | Request::Poll { .. } | Request::Cancel { .. }) | Err(_) => {
+                return self.start(sqe);
+            }
+        };
+        let id = self.take_off(sqe, raw, Stage::Lane);
+        self.give_to_lane(lane, id, work);
+        self.push_jobs();
+    }
+
+    /// Ends what lanes are done with, and nothing else.
+    pub(super) fn collect(&mut self) {
+        self.receive();
+        self.queue.flush_overflow();
+        self.keep_house();
+    }
+
     fn start_transfer(&mut self, sqe: &Sqe, transfer: Transfer) {
         let raw = transfer.raw;
         let class = match FileClass::of_descriptor(raw) {

@@ -38,7 +38,7 @@
 //!
 //! One thread calls the backend; [`EpollWake`] goes anywhere.
 
-mod call;
+pub(crate) mod call;
 mod inbox;
 mod job;
 mod lanes;
@@ -48,7 +48,7 @@ mod queue;
 mod registry;
 mod request;
 mod signals;
-mod sys;
+pub(crate) mod sys;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -56,7 +56,7 @@ mod transfer;
 use std::cell::Cell;
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -72,8 +72,10 @@ use self::process::Process;
 use self::queue::Queue;
 use self::transfer::Ways;
 use crate::backend::{Backend, Descriptors, RemoteWake};
+use crate::bypass::{Attempt, Now};
 use crate::counters::{KindCounters, OpKind};
 use crate::descriptors::KernelDescriptors;
+use crate::now;
 
 /// How an [`Epoll`] is made.
 #[must_use]
@@ -230,6 +232,36 @@ impl Epoll {
         }
     }
 
+    /// Whether there is such an operation here.
+    pub(crate) fn performs(opcode: Opcode) -> bool {
+        request::SUPPORTED.contains(&opcode)
+    }
+
+    // For a ring that uses the lanes only, and sleeps elsewhere.
+
+    /// The descriptor that threads write to when they have something, and the backend is parked.
+    pub(crate) fn event(&self) -> BorrowedFd<'_> {
+        self.machine.inbox.event()
+    }
+
+    /// To be called before a sleep that the descriptor ends. False when there is something to collect.
+    pub(crate) fn park(&self) -> bool {
+        self.process.is_intact() && self.machine.inbox.park()
+    }
+
+    /// Whether threads have something, or jobs are to be handed to them.
+    pub(crate) fn has_news(&self) -> bool {
+        self.process.is_intact()
+            && (self.machine.inbox.has_news() || self.machine.queue.is_overflowing())
+    }
+
+    /// Takes what threads have, without a look at epoll.
+    pub(crate) fn collect(&mut self) {
+        if self.process.is_intact() {
+            self.machine.collect();
+        }
+    }
+
     fn forked_error() -> io::Error {
         io::Error::other(
             "the epoll backend belongs to the parent process: a forked child must create its own",
@@ -280,6 +312,24 @@ unsafe impl Backend for Epoll {
 
     unsafe fn push(&mut self, sqe: Sqe) -> Option<Position> {
         if self.process.is_intact() { self.machine.queue.push(sqe) } else { None }
+    }
+
+    #[inline(always)]
+    unsafe fn try_now(&mut self, sqe: &Sqe, now: Now) -> Attempt {
+        // SAFETY: the caller's duties are the same.
+        unsafe { now::try_now(sqe, now) }
+    }
+
+    fn size_now(&self, raw: i32) -> Option<u64> {
+        now::size(raw)
+    }
+
+    unsafe fn push_lane(&mut self, sqe: Sqe, lane: Lane) -> Result<(), Errno> {
+        if !self.process.is_intact() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        self.machine.start_on_lane(&sqe, lane);
+        Ok(())
     }
 
     fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
@@ -347,6 +397,10 @@ unsafe impl Backend for Epoll {
 
     fn now(&self) -> Duration {
         self.since.elapsed()
+    }
+
+    fn waits(&self) -> u64 {
+        sys::voluntary_switches()
     }
 
     fn nap(&mut self, duration: Duration) {

@@ -25,7 +25,7 @@ const CANCEL_ANY: u32 = 1 << 2;
 const CANCEL_USERDATA: u32 = 1 << 4;
 
 /// The operations that there are.
-pub(super) const SUPPORTED: [Opcode; 35] = [
+pub(super) const SUPPORTED: [Opcode; 36] = [
     Opcode::NOP,
     Opcode::READV,
     Opcode::WRITEV,
@@ -61,6 +61,7 @@ pub(super) const SUPPORTED: [Opcode; 35] = [
     private::STATFS,
     private::FLISTXATTR,
     private::FREMOVEXATTR,
+    private::AWAIT_WRITER,
 ];
 
 /// What is asked for.
@@ -134,6 +135,9 @@ pub(super) fn decode(sqe: &Sqe, registered: Option<(u64, u64)>) -> Result<Reques
             Ok(Request::Lane(job(Work::Open2 { dir, path, how, how_len }), None))
         }
         private::COPY_FILE_RANGE => Ok(Request::Lane(job(Work::Copy(Copy::of(sqe))), Some(sqe.fd))),
+        private::AWAIT_WRITER => {
+            Ok(Request::Lane(job(Work::AwaitWriter { raw: sqe.fd }), Some(sqe.fd)))
+        }
         private::FLOCK => {
             let work = Work::Lock { raw: sqe.fd, operation: sqe.op_flags };
             Ok(Request::Lane(job(work), Some(sqe.fd)))

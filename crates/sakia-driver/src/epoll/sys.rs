@@ -20,7 +20,7 @@ use rustix::thread::Timespec;
 use sakia_ring::IoVec;
 
 /// Numbers of the system calls.
-pub(super) mod number {
+pub(crate) mod number {
     macro_rules! numbers {
         ($($name:ident: $x86_64:literal, $aarch64:literal;)*) => {$(
             pub(crate) const $name: usize =
@@ -29,6 +29,8 @@ pub(super) mod number {
     }
     numbers! {
         RT_SIGPROCMASK: 14, 135;
+        PREAD64: 17, 67;
+        PWRITE64: 18, 68;
         READV: 19, 65;
         WRITEV: 20, 66;
         SENDMSG: 46, 211;
@@ -37,6 +39,7 @@ pub(super) mod number {
         FTRUNCATE: 77, 46;
         FCHMOD: 91, 52;
         FCHOWN: 93, 55;
+        GETRUSAGE: 98, 165;
         RT_SIGPENDING: 127, 136;
         RT_SIGTIMEDWAIT: 128, 137;
         FSTATFS: 138, 44;
@@ -141,7 +144,7 @@ pub(super) fn register(raw: i32) -> usize {
 }
 
 /// Repeats a call that a signal interrupted. Only for calls that have done nothing then.
-pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {
             Err(Errno::INTR) => {}
@@ -152,7 +155,7 @@ pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, 
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(crate) enum Direction {
     Read = 0,
     Write = 1,
 }
@@ -163,7 +166,7 @@ pub(super) enum Direction {
 ///
 /// - `vector` points to `count` entries, whose memory the kernel may fill when reading, and nobody
 ///   changes when writing.
-pub(super) unsafe fn transfer(
+pub(crate) unsafe fn transfer(
     direction: Direction,
     raw: i32,
     vector: *const IoVec,
@@ -179,7 +182,7 @@ pub(super) unsafe fn transfer(
 /// # Safety
 ///
 /// - As [`transfer`].
-pub(super) unsafe fn transfer_at(
+pub(crate) unsafe fn transfer_at(
     direction: Direction,
     raw: i32,
     vector: *const IoVec,
@@ -197,7 +200,7 @@ pub(super) unsafe fn transfer_at(
 /// # Safety
 ///
 /// - As [`transfer`].
-pub(super) unsafe fn transfer_with(
+pub(crate) unsafe fn transfer_with(
     direction: Direction,
     raw: i32,
     vector: *const IoVec,
@@ -208,6 +211,26 @@ pub(super) unsafe fn transfer_with(
     let nr = [number::PREADV2, number::PWRITEV2][direction as usize];
     let high = (offset >> 32) as usize;
     let args = [register(raw), vector as usize, count, offset as usize, high, flags as usize];
+    // SAFETY: the caller's duties are this call's.
+    unsafe { syscall(nr, args) }
+}
+
+/// `pread(2)` or `pwrite(2)`.
+///
+/// # Safety
+///
+/// - `addr` is the address of `len` bytes, which the kernel may fill when reading, and nobody changes
+///   when writing.
+#[inline(always)]
+pub(crate) unsafe fn transfer_one(
+    direction: Direction,
+    raw: i32,
+    addr: u64,
+    len: u32,
+    offset: u64,
+) -> Result<usize, Errno> {
+    let nr = [number::PREAD64, number::PWRITE64][direction as usize];
+    let args = [register(raw), addr as usize, len as usize, offset as usize, 0, 0];
     // SAFETY: the caller's duties are this call's.
     unsafe { syscall(nr, args) }
 }
@@ -258,7 +281,7 @@ pub(super) unsafe fn transfer_socket(
 /// # Safety
 ///
 /// - `path` is the address of bytes that end with a NUL.
-pub(super) unsafe fn openat(dir: i32, path: u64, flags: u32, mode: u32) -> Result<i32, Errno> {
+pub(crate) unsafe fn openat(dir: i32, path: u64, flags: u32, mode: u32) -> Result<i32, Errno> {
     let args = [register(dir), path as usize, flags as usize, mode as usize, 0, 0];
     // SAFETY: the caller's duties are this call's.
     unsafe { syscall(number::OPENAT, args) }.map(|raw| raw as i32)
@@ -267,21 +290,22 @@ pub(super) unsafe fn openat(dir: i32, path: u64, flags: u32, mode: u32) -> Resul
 /// `struct open_how`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct OpenHow {
-    pub(super) flags: u64,
-    pub(super) mode: u64,
-    pub(super) resolve: u64,
+pub(crate) struct OpenHow {
+    pub(crate) flags: u64,
+    pub(crate) mode: u64,
+    pub(crate) resolve: u64,
 }
 
-/// `openat2(2)`. Answers the number of a new descriptor, which is the caller's.
+/// `openat2(2)`. Answers the number of a new descriptor, which is the caller's. Since Linux 5.6.
 ///
 /// # Safety
 ///
 /// - `path` is the address of bytes that end with a NUL.
-pub(super) unsafe fn openat2(dir: i32, path: u64, how: OpenHow) -> Result<i32, Errno> {
-    let address = &raw const how as usize;
-    let args = [register(dir), path as usize, address, size_of::<OpenHow>(), 0, 0];
-    // SAFETY: `how` outlives the call; the rest is the caller's to answer for.
+#[inline]
+pub(crate) unsafe fn openat2(dir: i32, path: u64, how: &OpenHow) -> Result<i32, Errno> {
+    let how = (&raw const *how as usize, size_of::<OpenHow>());
+    let args = [register(dir), path as usize, how.0, how.1, 0, 0];
+    // SAFETY: the structure outlives the call; else the caller's duties are this call's.
     unsafe { syscall(number::OPENAT2, args) }.map(|raw| raw as i32)
 }
 
@@ -315,7 +339,7 @@ pub(super) fn flock(raw: i32, operation: u32) -> Result<(), Errno> {
 ///
 /// - `path` is the address of bytes that end with a NUL, `result` that of a `struct statx` which the
 ///   kernel may fill.
-pub(super) unsafe fn statx(
+pub(crate) unsafe fn statx(
     dir: i32,
     path: u64,
     flags: u32,
@@ -351,6 +375,19 @@ pub(super) fn epoll_pwait2(
     let args = [register(epoll), events.as_mut_ptr() as usize, events.len(), timeout, 0, 0];
     // SAFETY: the kernel fills at most as many events as there are, and reads the time.
     unsafe { syscall(number::EPOLL_PWAIT2, args) }
+}
+
+/// How often the calling thread has gone to sleep of its own accord: `ru_nvcsw` of `getrusage(2)`.
+pub(crate) fn voluntary_switches() -> u64 {
+    const RUSAGE_THREAD: usize = 1;
+    /// `ru_nvcsw` of `struct rusage`: after two times of two words and twelve more.
+    const NVCSW: usize = 16;
+    let mut usage = [0_u64; 18];
+    let args = [RUSAGE_THREAD, usage.as_mut_ptr() as usize, 0, 0, 0, 0];
+    // SAFETY: the structure has 18 words, and outlives the call.
+    let result = unsafe { syscall(number::GETRUSAGE, args) };
+    debug_assert!(result.is_ok(), "{result:?}");
+    usage[NVCSW]
 }
 
 /// The kernel's set of 64 signals: signal n is bit n - 1.
@@ -395,12 +432,21 @@ pub(super) fn take_signal(set: SignalSet) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
-    use super::number;
+    use super::*;
+
+    #[test]
+    fn a_sleep_is_a_voluntary_switch() {
+        let before = voluntary_switches();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert!(voluntary_switches() > before);
+    }
 
     #[test]
     fn the_numbers_are_those_of_this_architecture() {
         let known = [
             (number::RT_SIGPROCMASK, libc::SYS_rt_sigprocmask),
+            (number::PREAD64, libc::SYS_pread64),
+            (number::PWRITE64, libc::SYS_pwrite64),
             (number::READV, libc::SYS_readv),
             (number::WRITEV, libc::SYS_writev),
             (number::SENDMSG, libc::SYS_sendmsg),
@@ -409,6 +455,7 @@ mod tests {
             (number::FTRUNCATE, libc::SYS_ftruncate),
             (number::FCHMOD, libc::SYS_fchmod),
             (number::FCHOWN, libc::SYS_fchown),
+            (number::GETRUSAGE, libc::SYS_getrusage),
             (number::RT_SIGPENDING, libc::SYS_rt_sigpending),
             (number::RT_SIGTIMEDWAIT, libc::SYS_rt_sigtimedwait),
             (number::FSTATFS, libc::SYS_fstatfs),

@@ -5,6 +5,8 @@ use std::io;
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
+use crate::bypass::{Route, Rules};
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
@@ -54,5 +56,9 @@ unsafe impl Operation for Advise {
 
     fn descriptor(&self) -> Option<&Fd> {
         Some(&self.fd)
+    }
+
+    fn route(&self, rules: &Rules) -> Route {
+        self.fd.route_call(rules.of(OpKind::Advise))
     }
 }

@@ -6,6 +6,8 @@ use std::rc::Rc;
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
+use crate::bypass::{Now, Route, Rules};
+use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
@@ -14,12 +16,14 @@ use crate::op::{Class, Completion, Op, Operation};
 pub struct Close {
     /// The number, which is this operation's alone once it is no longer parked.
     raw: i32,
+    /// Closing it asks nobody but this machine's kernel.
+    is_local: bool,
     owner: Rc<dyn Owner>,
 }
 
 impl Close {
-    pub(crate) fn new(raw: i32, owner: Rc<dyn Owner>) -> Self {
-        Self { raw, owner }
+    pub(crate) fn new(raw: i32, is_local: bool, owner: Rc<dyn Owner>) -> Self {
+        Self { raw, is_local, owner }
     }
 
     /// Closes the descriptor with a plain call if the kernel was kept from it.
@@ -65,6 +69,11 @@ unsafe impl Operation for Close {
 
     fn complete(self, completion: Completion) -> Self::Output {
         self.settle(completion).result().map(|_| ())
+    }
+
+    fn route(&self, rules: &Rules) -> Route {
+        let tries_now = self.is_local && rules.of(OpKind::Close).tries_now;
+        if tries_now { Route::Now(Now::Plain) } else { Route::Queue }
     }
 
     fn dispose(self, completion: Completion) {

@@ -1,10 +1,14 @@
 //! Listing a directory.
 
+use std::rc::Rc;
+
 use sakia_ring::Sqe;
 
 use super::transfer_len;
 use crate::backend::Backend;
 use crate::buf::BufResult;
+use crate::bypass::{Mount, Route, Rules};
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
@@ -57,6 +61,14 @@ unsafe impl Operation for ReadDirectory {
 
     fn descriptor(&self) -> Option<&Fd> {
         Some(&self.fd)
+    }
+
+    fn route(&self, rules: &Rules) -> Route {
+        self.fd.route_call(rules.of(OpKind::List))
+    }
+
+    fn mount(&self) -> Option<&Rc<Mount>> {
+        self.fd.mount()
     }
 }
 

@@ -42,8 +42,8 @@ pub use link::{Link, Readlink, Symlink};
 pub use list::{DirectoryEntries, DirectoryEntry, EntryKind, ReadDirectory};
 pub use lock::Flock;
 pub use mkdir::Mkdir;
-pub use nop::Nop;
-pub use open::Open;
+pub use nop::{NextTurn, Nop};
+pub use open::{AwaitWriter, Open};
 pub use openat2::{OpenHow, Openat2};
 pub use poll::{Poll, PollEvents};
 pub use read::{Read, ReadFixed};
@@ -63,7 +63,10 @@ impl<B: Backend> Handle<B> {
         debug_assert!(crate::private::is_private(opcode), "{opcode:?}");
         let mut core = self.shared.core.borrow_mut();
         // Without a backend it is refused like any other.
-        let has_it = core.backend.as_ref().is_none_or(|backend| backend.supports(opcode));
+        let has_it = core
+            .backend
+            .as_ref()
+            .is_none_or(|backend| backend.supports(opcode) || backend.is_for_lanes(opcode));
         if has_it {
             drop(core);
             return self.start(operation);

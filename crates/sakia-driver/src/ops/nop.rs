@@ -5,6 +5,7 @@ use std::io;
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
+use crate::bypass::{Now, Route, Rules};
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
 
@@ -40,5 +41,38 @@ unsafe impl Operation for Nop {
     #[inline(always)]
     fn complete(self, completion: Completion) -> Self::Output {
         completion.result().map(|_| ())
+    }
+}
+
+/// See [`Handle::next_turn`].
+#[derive(Debug)]
+pub struct NextTurn;
+
+impl<B: Backend> Handle<B> {
+    /// Waits until plain calls may be made: not at all if this turn has some left, else until a later
+    /// turn, behind the operations that wait already.
+    pub fn next_turn(&self) -> Op<NextTurn, B> {
+        self.start(NextTurn)
+    }
+}
+
+// SAFETY: the entry names neither memory nor a descriptor.
+unsafe impl Operation for NextTurn {
+    type Output = io::Result<()>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        Sqe::nop()
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| ())
+    }
+
+    fn route(&self, _: &Rules) -> Route {
+        Route::Now(Now::NoWait)
     }
 }

@@ -7,12 +7,22 @@ use std::rc::Rc;
 use sakia_ring::{AT_FDCWD, Sqe};
 
 use crate::backend::Backend;
+use crate::bypass::{Now, Route, Rules};
+use crate::counters::OpKind;
+use crate::epoll::Lane;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
+use crate::private;
 
 /// `O_CLOEXEC`: descriptors of a driver are not inherited by programs that the process starts.
 pub(super) const CLOEXEC: u32 = rustix::fs::OFlags::CLOEXEC.bits();
+
+/// `O_NONBLOCK`: opening a FIFO or a terminal waits for nobody.
+pub(crate) const NONBLOCK: u32 = rustix::fs::OFlags::NONBLOCK.bits();
+
+/// `O_PATH`.
+const PATH: u32 = rustix::fs::OFlags::PATH.bits();
 
 /// See [`Handle::open`].
 pub struct Open {
@@ -20,6 +30,10 @@ pub struct Open {
     path: CString,
     flags: u32,
     mode: u32,
+    /// `O_NONBLOCK` is none of the caller's flags.
+    is_nonblock_added: bool,
+    /// It may take for ever.
+    waits: bool,
     owner: Rc<dyn Owner>,
 }
 
@@ -30,8 +44,10 @@ impl<B: Backend> Handle<B> {
     ///
     /// A descriptor that comes when the handle is gone is closed.
     ///
-    /// A FIFO is opened as if with `O_NONBLOCK`, which then is not set: at once to read, and to write
-    /// only if somebody reads (`ENXIO`). A device that waits for something occupies a kernel worker.
+    /// Nothing waits for whoever else opens the file: it is opened with `O_NONBLOCK`. A FIFO is opened
+    /// at once to read, and to write only if somebody reads (`ENXIO`). The flag is taken off when the
+    /// descriptor turns out to be of the kind to which it matters; a regular file may keep it, to which
+    /// it does not.
     ///
     /// # Errors
     /// - `EMFILE`, `ENFILE`: no descriptor left.
@@ -47,14 +63,56 @@ impl<B: Backend> Handle<B> {
         flags: u32,
         mode: u32,
     ) -> Op<Open, B> {
+        self.start_open(directory, path, flags, mode, false)
+    }
+
+    /// As [`open`](Handle::open), but waits as `openat(2)` does: for the other end of a FIFO, for the
+    /// line of a terminal. It does so on a thread of the elastic lane, which stays occupied until then,
+    /// even if the handle is dropped.
+    pub fn open_waiting(
+        &self,
+        directory: Option<&Fd>,
+        path: CString,
+        flags: u32,
+        mode: u32,
+    ) -> Op<Open, B> {
+        self.start_open(directory, path, flags, mode, true)
+    }
+
+    /// Waits until somebody has opened the FIFO `fd` to write, if nobody has since `fd` was opened to
+    /// read: until an [`open`](Handle::open) that waits would have returned. It occupies a thread of the
+    /// elastic lane until then, even if the handle is dropped.
+    ///
+    /// # Errors
+    /// - `EINVAL`: not a FIFO that was opened to read. `ECANCELED`: canceled before it began.
+    ///
+    /// # Kernel
+    /// A plain poll, on a thread of a lane. Source: `fifo(7)`.
+    pub fn await_writer(&self, fd: &Fd) -> Op<AwaitWriter, B> {
+        self.check(fd);
+        self.start_private(private::AWAIT_WRITER, AwaitWriter { fd: fd.clone() })
+    }
+
+    fn start_open(
+        &self,
+        directory: Option<&Fd>,
+        path: CString,
+        flags: u32,
+        mode: u32,
+        waits: bool,
+    ) -> Op<Open, B> {
         if let Some(directory) = directory {
             self.check(directory);
         }
+        let (flags, is_nonblock_added) =
+            if waits { (flags | CLOEXEC, false) } else { open_flags(flags) };
         self.start(Open {
             directory: directory.cloned(),
             path,
-            flags: flags | CLOEXEC,
+            flags,
             mode,
+            is_nonblock_added,
+            waits,
             owner: Rc::clone(&self.shared) as Rc<dyn Owner>,
         })
     }
@@ -75,7 +133,8 @@ unsafe impl Operation for Open {
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|raw| Fd::new(raw as i32, self.owner))
+        let Self { flags, owner, is_nonblock_added, .. } = self;
+        completion.result().map(|raw| Fd::opened(raw as i32, owner, flags, is_nonblock_added))
     }
 
     fn dispose(self, completion: Completion) {
@@ -88,10 +147,61 @@ unsafe impl Operation for Open {
     fn descriptor(&self) -> Option<&Fd> {
         self.directory.as_ref()
     }
+
+    fn route(&self, rules: &Rules) -> Route {
+        if self.waits {
+            return Route::Lane(Lane::Elastic);
+        }
+        open_route(rules)
+    }
+}
+
+/// Which way an opening takes that waits for nobody: a lookup in the cache, or the queue.
+pub(super) fn open_route(rules: &Rules) -> Route {
+    if rules.of(OpKind::Open).tries_now { Route::Now(Now::NoWait) } else { Route::Queue }
+}
+
+/// The flags with which a file is opened, and whether `O_NONBLOCK` was added to the caller's.
+pub(crate) fn open_flags(flags: u32) -> (u32, bool) {
+    // With a path's descriptor the flag would be refused, and it never waits.
+    let is_nonblock_added = flags & (NONBLOCK | PATH) == 0;
+    let nonblock = if is_nonblock_added { NONBLOCK } else { 0 };
+    (flags | CLOEXEC | nonblock, is_nonblock_added)
 }
 
 impl std::fmt::Debug for Open {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Open").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// See [`Handle::await_writer`].
+#[derive(Debug)]
+pub struct AwaitWriter {
+    fd: Fd,
+}
+
+// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
+unsafe impl Operation for AwaitWriter {
+    type Output = io::Result<()>;
+
+    fn class(&self) -> Class {
+        Class::Waiting
+    }
+
+    fn entry(&mut self) -> Sqe {
+        private::await_writer(self.fd.raw())
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| ())
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+
+    fn route(&self, _: &Rules) -> Route {
+        Route::Lane(Lane::Elastic)
     }
 }

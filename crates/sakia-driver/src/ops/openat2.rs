@@ -7,8 +7,9 @@ use std::rc::Rc;
 use sakia_ring::Sqe;
 
 use super::at::At;
-use super::open::CLOEXEC;
+use super::open::{open_flags, open_route};
 use crate::backend::Backend;
+use crate::bypass::{Route, Rules};
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
@@ -50,6 +51,8 @@ impl OpenHow {
 pub struct Openat2 {
     at: At,
     how: OpenHow,
+    /// `O_NONBLOCK` is none of the caller's flags.
+    is_nonblock_added: bool,
     owner: Rc<dyn Owner>,
 }
 
@@ -70,9 +73,10 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_openat2(3)`, `openat2(2)`.
     pub fn openat2(&self, directory: Option<&Fd>, path: CString, how: OpenHow) -> Op<Openat2, B> {
-        let how = OpenHow { flags: how.flags | u64::from(CLOEXEC), ..how };
+        let (flags, is_nonblock_added) = open_flags(how.flags as u32);
+        let how = OpenHow { flags: how.flags | u64::from(flags), ..how };
         let owner = Rc::clone(&self.shared) as Rc<dyn Owner>;
-        self.start(Openat2 { at: self.at(directory, path), how, owner })
+        self.start(Openat2 { at: self.at(directory, path), how, is_nonblock_added, owner })
     }
 }
 
@@ -91,7 +95,9 @@ unsafe impl Operation for Openat2 {
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|raw| Fd::new(raw as i32, self.owner))
+        let Self { how, owner, is_nonblock_added, .. } = self;
+        let flags = how.flags as u32;
+        completion.result().map(|raw| Fd::opened(raw as i32, owner, flags, is_nonblock_added))
     }
 
     fn dispose(self, completion: Completion) {
@@ -100,6 +106,10 @@ unsafe impl Operation for Openat2 {
 
     fn descriptor(&self) -> Option<&Fd> {
         self.at.descriptor()
+    }
+
+    fn route(&self, rules: &Rules) -> Route {
+        open_route(rules)
     }
 }
 

@@ -6,6 +6,9 @@ use std::io;
 use sakia_ring::{AT_FDCWD, Sqe};
 
 use crate::backend::Backend;
+use crate::bypass::{Now, Route, Rules};
+use crate::counters::OpKind;
+use crate::epoll::Lane;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
@@ -181,6 +184,18 @@ unsafe impl Operation for Statx {
         match &self.target {
             Target::Path(directory, _) => directory.as_ref(),
             Target::Fd(fd) => Some(fd),
+        }
+    }
+
+    fn route(&self, rules: &Rules) -> Route {
+        if !rules.of(OpKind::Statx).tries_now {
+            return Route::Queue;
+        }
+        match &self.target {
+            Target::Fd(fd) if fd.mount().is_some_and(|mount| mount.is_remote()) => {
+                Route::Lane(Lane::Elastic)
+            }
+            _ => Route::Now(Now::NoWait),
         }
     }
 }

@@ -1,13 +1,17 @@
 //! Writing from one buffer.
 
+use std::rc::Rc;
+
 use sakia_ring::Sqe;
 
 use crate::arena::FixedBuf;
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf};
+use crate::bypass::{Attempt, Mount, Now, Route, Rules, Transfer};
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Class, Completion, Op, Operation, Verdict};
 use crate::ops::transfer_len;
 
 /// See [`Handle::write`].
@@ -102,6 +106,22 @@ unsafe impl<T: IoBuf> Operation for Write<T> {
 
     fn descriptor(&self) -> Option<&Fd> {
         Some(&self.fd)
+    }
+
+    #[inline(always)]
+    fn route(&self, rules: &Rules) -> Route {
+        let bytes = transfer_len(self.buf.bytes_len());
+        self.fd.route(Transfer::Write, rules.of(OpKind::Write), bytes)
+    }
+
+    #[inline(always)]
+    fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
+        self.fd.judge(Transfer::Write, now, attempt, transfer_len(self.buf.bytes_len()))
+    }
+
+    #[inline(always)]
+    fn mount(&self) -> Option<&Rc<Mount>> {
+        self.fd.mount()
     }
 }
 

@@ -12,7 +12,8 @@ use super::faults::{EnterFault, Fault, FaultKind, Target};
 use super::kernel::Object;
 use super::log::{code, nanos};
 use super::machine::{Event, Machine};
-use crate::backend::{Descriptors, FileKind};
+use super::tree::{InodeId, Place};
+use crate::backend::{Descriptors, FileFacts, FileKind};
 
 /// Looks at and acts on a simulated kernel from outside, while a driver has the backend and
 /// after it is gone. Clones are for the same kernel.
@@ -49,6 +50,19 @@ impl SimHandle {
         machine.kernel.note("test: file of {} bytes", &[content.len() as i64]);
         machine.kernel.note_name("  named", path);
         machine.kernel.put_file(path, content).expect("a file can be made there");
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Panics
+    /// When a directory on the way is missing, or there is something of that name.
+    pub fn create_directory(&self, path: impl AsRef<[u8]>) {
+        let mut machine = self.machine_mut();
+        machine.kernel.note_name("test: directory", path.as_ref());
+        let place = Place { start: InodeId::ROOT, path: path.as_ref().to_vec() };
+        let now = machine.kernel.time();
+        let made = machine.kernel.tree.mkdir(&place, 0o755, now);
+        made.expect("a directory can be made there");
     }
 
     /// The content of a file. `None` when there is none.
@@ -217,11 +231,16 @@ impl Descriptors for SimHandle {
         Ok(result?)
     }
 
-    fn kind(&self, raw: i32) -> FileKind {
-        match self.machine().kernel.file(raw) {
+    fn facts(&self, raw: i32) -> FileFacts {
+        let kind = match self.machine().kernel.file(raw) {
             Ok(file) if file.is_pipe() => FileKind::Waiting,
             _ => FileKind::Bounded,
-        }
+        };
+        FileFacts { kind, device: Some(0), ..FileFacts::UNKNOWN }
+    }
+
+    fn file_system(&self, _: &FileFacts) -> String {
+        "sim".into()
     }
 
     fn are_of_this_process(&self) -> bool {

@@ -115,7 +115,8 @@ pub(super) struct OpenFile {
     pub(super) is_writable: bool,
     /// Writes go to the end whatever their offset.
     pub(super) appends: bool,
-    /// Of a directory: the position of the entry that was listed last. Otherwise: where a read or write without an offset begins.
+    /// Where a read or write without an offset begins; of a directory, the position of the entry that was
+    /// listed last.
     pub(super) position: Cell<u64>,
 }
 

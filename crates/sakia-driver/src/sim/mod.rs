@@ -37,8 +37,8 @@
 //! # Layout
 //!
 //! `machine` and `cancel` know what is under way and when it ends; `ops`, `names` and `files` what an
-//! operation does; `kernel` and `tree` the objects that it acts on; `queue`, `faults`, `log`, `random` what their names say.
-//! `memory` alone touches what drivers lend.
+//! operation does; `kernel` and `tree` the objects that it acts on; `queue`, `faults`, `log`, `random`
+//! what their names say. `memory` alone touches what drivers lend.
 //!
 //! One thread.
 
@@ -71,6 +71,7 @@ pub use self::faults::{EnterFault, Fault, FaultKind, Target};
 pub use self::handle::SimHandle;
 use self::machine::Machine;
 use crate::backend::{Backend, Descriptors};
+use crate::epoll::Lane;
 
 /// The byte that the simulation writes into buffers of reads that have not happened yet.
 pub const SCRIBBLE: u8 = memory::SCRIBBLE;
@@ -273,6 +274,12 @@ unsafe impl Backend for Sim {
 
     unsafe fn push(&mut self, sqe: Sqe) -> Option<Position> {
         self.machine.borrow_mut().queue.push(sqe)
+    }
+
+    /// What a thread would do the kernel in memory does by itself.
+    unsafe fn push_lane(&mut self, sqe: Sqe, _: Lane) -> Result<(), Errno> {
+        // SAFETY: the caller's duties are the same.
+        unsafe { self.push(sqe) }.map(|_| ()).ok_or(Errno::AGAIN)
     }
 
     fn make_nop(&mut self, position: Position, user_data: u64) -> bool {

@@ -51,6 +51,13 @@ pub(super) enum Target {
 }
 
 impl Target {
+    fn path(&self) -> Option<&[u8]> {
+        match self {
+            Self::Path(place, _) => Some(&place.path),
+            Self::Open(_) => None,
+        }
+    }
+
     fn find(&self, kernel: &Kernel) -> Result<InodeId, Errno> {
         match self {
             Self::Path(place, last) => kernel.tree.lookup(place, *last),
@@ -77,7 +84,7 @@ pub(super) fn place(kernel: &Kernel, dir: i32, path: Vec<u8>) -> Result<Place, E
     let start = match path.first() {
         None => return Err(Errno::NOENT),
         // Where it begins still counts for those that are confined.
-        Some(b'/') => kernel.file(dir).map_or(InodeId::ROOT, |file| beginning(file)),
+        Some(b'/') => kernel.file(dir).map_or(InodeId::ROOT, beginning),
         Some(_) if dir == AT_FDCWD => InodeId::ROOT,
         Some(_) => match kernel.file(dir)?.object {
             Object::Directory(id) => id,
@@ -171,9 +178,9 @@ unsafe fn target(
     last: Last,
     may_be_empty: bool,
 ) -> Result<Target, Errno> {
-    // SAFETY: the caller's promise.
     let path = match sqe.addr {
         0 if may_be_empty => Vec::new(),
+        // SAFETY: the caller's promise.
         addr => unsafe { read_path(addr) }?,
     };
     if path.is_empty() && may_be_empty {
@@ -185,21 +192,17 @@ unsafe fn target(
 impl NameOp {
     /// The paths that it names.
     pub(super) fn paths(&self) -> impl Iterator<Item = &[u8]> {
-        let target = |target| match target {
-            &Target::Path(ref place, _) => Some(&place.path[..]),
-            Target::Open(_) => None,
-        };
         let (first, second) = match self {
             Self::Mkdir { place, .. }
             | Self::Unlink { place }
             | Self::Rmdir { place }
             | Self::Readlink { place } => (Some(&place.path[..]), None),
             Self::Rename { from, to, .. } => (Some(&from.path[..]), Some(&to.path[..])),
-            Self::Link { from, to } => (target(from), Some(&to.path[..])),
+            Self::Link { from, to } => (from.path(), Some(&to.path[..])),
             Self::Symlink { target, place } => (Some(&target[..]), Some(&place.path[..])),
             Self::Chmod { target: its, .. }
             | Self::Chown { target: its, .. }
-            | Self::Utimens { target: its, .. } => (target(its), None),
+            | Self::Utimens { target: its, .. } => (its.path(), None),
         };
         first.into_iter().chain(second)
     }

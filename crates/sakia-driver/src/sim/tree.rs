@@ -652,3 +652,121 @@ impl Walk {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Time = Time { seconds: 1, nanos: 0 };
+
+    fn at(path: &str) -> Place {
+        Place { start: InodeId::ROOT, path: path.as_bytes().to_vec() }
+    }
+
+    fn touch(tree: &mut Tree, path: &str) -> InodeId {
+        let found = tree.walk(&at(path), Last::Follow, 0).unwrap();
+        tree.create(found, 0o600, NOW).unwrap()
+    }
+
+    fn links(tree: &Tree, path: &str) -> u32 {
+        tree.inode(tree.lookup(&at(path), Last::NoFollow).unwrap()).links
+    }
+
+    #[test]
+    fn a_directory_has_a_link_from_each_directory_in_it() {
+        let mut tree = Tree::new();
+        for path in ["a", "a/b", "a/c", "d"] {
+            tree.mkdir(&at(path), 0o755, NOW).unwrap();
+        }
+        touch(&mut tree, "a/file");
+        assert_eq!((links(&tree, "/"), links(&tree, "a"), links(&tree, "d")), (4, 4, 2));
+        tree.rename(&at("a/b"), &at("d/b"), 0, NOW).unwrap();
+        assert_eq!((links(&tree, "a"), links(&tree, "d")), (3, 3));
+        // A directory for a file, either way.
+        tree.rename(&at("a/file"), &at("d/b"), RENAME_EXCHANGE, NOW).unwrap();
+        assert_eq!((links(&tree, "a"), links(&tree, "d")), (4, 2));
+        tree.rename(&at("a/c"), &at("a/file"), 0, NOW).unwrap();
+        assert_eq!((links(&tree, "a"), links(&tree, "a/file")), (3, 2));
+        tree.rmdir(&at("a/file"), NOW).unwrap();
+        assert_eq!(links(&tree, "a"), 2);
+        assert_eq!(tree.lookup(&at("a/.."), Last::Follow), Ok(InodeId::ROOT));
+    }
+
+    #[test]
+    fn positions_are_never_used_twice() {
+        let mut tree = Tree::new();
+        for path in ["a", "b", "c"] {
+            touch(&mut tree, path);
+        }
+        let list = |tree: &Tree, after| {
+            let entries = tree.list(InodeId::ROOT, after).unwrap();
+            entries.map(|entry| (entry.position, entry.name)).collect::<Vec<_>>()
+        };
+        let names = |list: &[(u64, Vec<u8>)]| {
+            list.iter().map(|(_, name)| name.clone()).collect::<Vec<_>>().join(&b' ')
+        };
+        let all = list(&tree, 0);
+        assert_eq!(names(&all), b". .. a b c");
+        let after_a = all[2].0;
+        for path in ["a", "b"] {
+            tree.unlink(&at(path), NOW).unwrap();
+        }
+        touch(&mut tree, "a");
+        assert_eq!(names(&list(&tree, after_a)), b"c a", "what stayed, once, and what is new");
+        assert_eq!(list(&tree, u64::MAX), []);
+    }
+
+    #[test]
+    fn what_was_removed_is_empty_for_good() {
+        let mut tree = Tree::new();
+        tree.mkdir(&at("d"), 0o755, NOW).unwrap();
+        let id = tree.lookup(&at("d"), Last::Follow).unwrap();
+        let inside = |path: &[u8]| Place { start: id, path: path.to_vec() };
+        tree.rmdir(&at("d"), NOW).unwrap();
+        assert_eq!(tree.mkdir(&inside(b"x"), 0o755, NOW), Err(Errno::NOENT));
+        assert_eq!(tree.symlink(b"x", &inside(b"y"), NOW), Err(Errno::NOENT));
+        let found = tree.walk(&inside(b"x"), Last::Follow, 0).unwrap();
+        assert_eq!(tree.create(found, 0o600, NOW), Err(Errno::NOENT));
+        touch(&mut tree, "file");
+        assert_eq!(tree.rename(&at("file"), &inside(b"x"), 0, NOW), Err(Errno::NOENT));
+        assert!(tree.list(id, 0).is_err());
+        assert_eq!(tree.lookup(&inside(b".."), Last::Follow), Ok(InodeId::ROOT));
+    }
+
+    #[test]
+    fn a_file_without_names_gets_no_new_one() {
+        let mut tree = Tree::new();
+        let id = touch(&mut tree, "file");
+        tree.link(id, &at("again"), NOW).unwrap();
+        for path in ["file", "again"] {
+            tree.unlink(&at(path), NOW).unwrap();
+        }
+        assert_eq!(tree.inode(id).links, 0);
+        assert_eq!(tree.link(id, &at("late"), NOW), Err(Errno::NOENT));
+    }
+
+    #[test]
+    fn the_last_part_of_a_path_counts() {
+        let mut tree = Tree::new();
+        tree.mkdir(&at("d"), 0o755, NOW).unwrap();
+        tree.symlink(b"d", &at("l"), NOW).unwrap();
+        let file = touch(&mut tree, "//d/./file");
+        let directory = tree.lookup(&at("d"), Last::Follow).unwrap();
+        for path in ["l/file", "d/../l/file", "/l//file"] {
+            assert_eq!(tree.lookup(&at(path), Last::NoFollow), Ok(file), "{path}");
+        }
+        for path in ["l/", "l/.", "l/./", "d/."] {
+            assert_eq!(tree.lookup(&at(path), Last::NoFollow), Ok(directory), "{path}");
+        }
+        assert_ne!(tree.lookup(&at("l"), Last::NoFollow), Ok(directory));
+        for path in ["d/file/", "d/file/.", "d/file/.."] {
+            assert_eq!(tree.lookup(&at(path), Last::Follow), Err(Errno::NOTDIR), "{path}");
+        }
+        // A link itself is acted on even with a slash.
+        assert_eq!(tree.unlink(&at("l/"), NOW), Err(Errno::NOTDIR));
+        assert_eq!(tree.rmdir(&at("l/"), NOW), Err(Errno::NOTDIR));
+        assert_eq!(tree.mkdir(&at("l/"), 0, NOW), Err(Errno::EXIST));
+        assert_eq!(tree.rmdir(&at("/"), NOW), Err(Errno::BUSY));
+        assert_eq!(tree.unlink(&at("d/.."), NOW), Err(Errno::ISDIR));
+    }
+}

@@ -18,6 +18,8 @@ mod room;
 mod stage;
 mod turns;
 
+use std::sync::{Mutex, PoisonError};
+
 use stage::{Kind, Stage};
 
 /// A case: its name and what it does.
@@ -119,7 +121,11 @@ cases! {
         what_is_canceled_before_it_is_submitted_says_so;
 }
 
+/// One backend at a time: cases ask whether a descriptor's number is open, which is the whole process's.
+static TURN: Mutex<()> = Mutex::new(());
+
 fn run(kind: Kind) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let skips = stage::skips(kind);
     let mut ran = 0;
     for &(name, case) in CASES {

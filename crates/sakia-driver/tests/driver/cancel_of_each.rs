@@ -63,10 +63,43 @@ fn operations_that_end_by_themselves() {
     cancel_each(&driver, || driver.fsync(&fd, true)).into_iter().for_each(assert_ok_or_canceled);
     cancel_each(&driver, || driver.statx_fd(&fd)).into_iter().for_each(assert_ok_or_canceled);
     let name = || std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+    let flags = cancel_each(&driver, || driver.write_with(&fd, buf(), 0, 2));
+    flags.into_iter().for_each(|(result, _)| assert_ok_or_canceled(result));
+    cancel_each(&driver, || driver.truncate(&fd, 8192)).into_iter().for_each(assert_ok_or_canceled);
+    cancel_each(&driver, || driver.advise(&fd, 0, 0, 0))
+        .into_iter()
+        .for_each(assert_ok_or_canceled);
+    let allocated = cancel_each(&driver, || driver.fallocate(&fd, 1, 0, 8192));
+    allocated.into_iter().for_each(assert_ok_or_canceled);
     // What was opened in time is closed with the next turn.
+    let how = sakia_driver::OpenHow::default();
+    let opened = cancel_each(&driver, || driver.openat2(None, name(), how));
+    opened.into_iter().for_each(assert_ok_or_canceled);
     let opened = cancel_each(&driver, || driver.open(None, name(), 0, 0));
     opened.into_iter().for_each(assert_ok_or_canceled);
     drain(&driver);
+}
+
+#[test]
+fn operations_on_names() {
+    let folder = TempDir::new();
+    let driver = driver();
+    let name = |name: &str| {
+        std::ffi::CString::new(folder.join(name).as_os_str().as_encoded_bytes()).unwrap()
+    };
+    // The second time it has been done already.
+    let assert_done = |results: Vec<std::io::Result<()>>, again: Errno| {
+        for error in results.into_iter().filter_map(Result::err) {
+            let errno = Errno::from_io_error(&error).unwrap();
+            assert!(errno == Errno::CANCELED || errno == again, "{errno}");
+        }
+    };
+    let (a, b, c) = (|| name("a"), || name("b"), || name("c"));
+    assert_done(cancel_each(&driver, || driver.mkdir(None, a(), 0o755)), Errno::EXIST);
+    assert_done(cancel_each(&driver, || driver.symlink(a(), None, b())), Errno::EXIST);
+    assert_done(cancel_each(&driver, || driver.link(None, b(), None, c(), 0)), Errno::EXIST);
+    assert_done(cancel_each(&driver, || driver.rename(None, c(), None, b(), 0)), Errno::NOENT);
+    assert_done(cancel_each(&driver, || driver.unlink(None, b(), 0)), Errno::NOENT);
 }
 
 #[test]

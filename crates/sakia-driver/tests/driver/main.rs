@@ -26,6 +26,7 @@ mod many_drivers;
 mod opening;
 mod page_guard;
 mod polling;
+mod private_operations;
 mod random_programs;
 mod reading;
 mod reentrancy;

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_driver::{Backend, Descriptors, Driver, Fd, FileKind, Wait};
+use sakia_driver::{Backend, Descriptors, Driver, Fd, FileFacts, FileKind, Wait};
 use sakia_ring::{Cqe, CqeFlags, Entered, Opcode, Position, Sqe};
 
 /// The flag of a completion that more will follow.
@@ -310,8 +310,9 @@ impl Descriptors for Numbers {
         state.close_error.map_or(Ok(()), |errno| Err(errno.into()))
     }
 
-    fn kind(&self, raw: i32) -> FileKind {
-        if raw < 100 { FileKind::Waiting } else { FileKind::Bounded }
+    fn facts(&self, raw: i32) -> FileFacts {
+        let kind = if raw < 100 { FileKind::Waiting } else { FileKind::Bounded };
+        FileFacts { kind, ..FileFacts::UNKNOWN }
     }
 
     fn are_of_this_process(&self) -> bool {

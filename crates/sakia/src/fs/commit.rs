@@ -213,22 +213,12 @@ async fn sync_while_wanted(running: Running) {
     while shared.failure.get().is_none() && shared.done.get() < shared.wanted.get() {
         let number = shared.begun.get() + 1;
         shared.begun.set(number);
-        match sync(&shared.file).await {
+        match shared.file.sync_data().await {
             Ok(()) => {
                 shared.done.set(number);
                 shared.wake();
             }
             Err(error) => shared.fail(&error),
-        }
-    }
-}
-
-async fn sync(file: &File) -> io::Result<()> {
-    loop {
-        match file.sync_data().await {
-            // Nothing was reported, so nothing is lost by asking again.
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
         }
     }
 }

@@ -17,7 +17,7 @@ use sakia_driver::{Auto, Fd, Handle, OpenHow};
 
 use super::error::{Context, Result, c_path};
 use super::paths::read_link_at;
-use super::{File, Metadata, OpenOptions, ReadDir, driver};
+use super::{File, Metadata, OpenOptions, ReadDir, driver, uninterrupted};
 
 /// How often a lookup is tried that somebody's renaming disturbs.
 const TRIES: u32 = 64;
@@ -216,7 +216,7 @@ impl Dir {
     async fn stat(&self, path: &Path, flags: OFlags) -> Result<Metadata> {
         let stat = async {
             let fd = self.open_beneath(path, flags).await?;
-            self.driver.statx_fd(&fd).await
+            uninterrupted(async || self.driver.statx_fd(&fd).await).await
         };
         stat.await.map(Metadata::new).at("metadata", &self.path.join(path))
     }
@@ -321,12 +321,12 @@ pub(super) async fn open_directory(
     path: &Path,
 ) -> io::Result<Fd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    driver.open(directory, c_path(path)?, flags.bits(), 0).await
+    uninterrupted(async || driver.open(directory, c_path(path)?, flags.bits(), 0).await).await
 }
 
 /// Makes names durable. A file system that has no such thing for directories is taken at its word.
 pub(super) async fn sync_directory(driver: &Handle<Auto>, fd: &Fd) -> io::Result<()> {
-    match driver.fsync(fd, false).await {
+    match uninterrupted(async || driver.fsync(fd, false).await).await {
         Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(()),
         result => result,
     }

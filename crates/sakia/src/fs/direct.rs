@@ -15,8 +15,8 @@ use rustix::fs::{OFlags, StatxFlags};
 use rustix::io::Errno;
 use sakia_driver::{AlignedBuf, BufResult, Fd, IoBuf, IoBufMut};
 
-use super::File;
 use super::file::check_offset;
+use super::{File, uninterrupted};
 
 /// Bytes that a direct file is read by to its end.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -71,7 +71,8 @@ impl File {
     /// ```
     #[doc(alias = "STATX_DIOALIGN")]
     pub async fn direct_alignment(&self) -> io::Result<Option<DirectAlignment>> {
-        let stat = self.driver.statx_fd(&self.fd).await?;
+        let metadata = self.metadata().await?;
+        let stat = metadata.as_statx();
         if stat.mask & StatxFlags::DIOALIGN.bits() == 0 {
             return Ok(Some(GUESS));
         }
@@ -100,7 +101,8 @@ impl File {
         let path = path.expect("a number has no zero byte");
         let flags = rustix::fs::fcntl_getfl(&self.fd)?;
         let flags = flags & (OFlags::RWMODE | OFlags::DSYNC | OFlags::SYNC);
-        let fd = self.driver.open(None, path, flags.bits(), 0).await?;
+        let open = async || self.driver.open(None, path.clone(), flags.bits(), 0).await;
+        let fd = uninterrupted(open).await?;
         Ok(direct.buffered.get_or_init(|| fd))
     }
 

@@ -19,7 +19,7 @@ use sakia_driver::{
 
 use super::direct::Direct;
 use super::error::Result;
-use super::{Metadata, OpenOptions};
+use super::{Metadata, OpenOptions, uninterrupted};
 use crate::executor::current;
 
 /// Bytes by which reading to the end makes room, at least.
@@ -607,7 +607,8 @@ impl File {
     /// 5.6. Source: `io_uring_prep_statx(3)`.
     #[doc(alias = "fstat")]
     pub async fn metadata(&self) -> io::Result<Metadata> {
-        self.driver.statx_fd(&self.fd).await.map(Metadata::new)
+        let stat = uninterrupted(async || self.driver.statx_fd(&self.fd).await).await;
+        stat.map(Metadata::new)
     }
 
     /// The size of the file in bytes, now.
@@ -630,7 +631,7 @@ impl File {
     /// 5.1. Source: `io_uring_prep_fsync(3)`.
     #[doc(alias = "fsync")]
     pub async fn sync_all(&self) -> io::Result<()> {
-        self.driver.fsync(&self.fd, false).await
+        uninterrupted(async || self.driver.fsync(&self.fd, false).await).await
     }
 
     /// As [`sync_all`](File::sync_all), without what is not needed to read the contents back: times, for
@@ -640,7 +641,7 @@ impl File {
     /// See [`sync_all`](File::sync_all).
     #[doc(alias = "fdatasync")]
     pub async fn sync_data(&self) -> io::Result<()> {
-        self.driver.fsync(&self.fd, true).await
+        uninterrupted(async || self.driver.fsync(&self.fd, true).await).await
     }
 
     /// Refuses offsets that are none, and all of them on a file opened to append.

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::time::SystemTime;
 
-use super::{File, FileTimes, Permissions};
+use super::{File, FileTimes, Permissions, uninterrupted};
 
 /// `LOCK_*` of `flock(2)`.
 const LOCK_SHARED: u32 = 1;
@@ -58,7 +58,7 @@ impl File {
     /// 6.9 (`io_uring_prep_ftruncate(3)`), else a plain call.
     #[doc(alias = "ftruncate")]
     pub async fn set_len(&self, len: u64) -> io::Result<()> {
-        self.driver.truncate(&self.fd, len).await
+        uninterrupted(async || self.driver.truncate(&self.fd, len).await).await
     }
 
     /// Reserves room for the bytes in `range`, so that writing them does not fail for lack of it. The file
@@ -202,11 +202,6 @@ impl File {
     }
 
     async fn flock(&self, operation: u32) -> io::Result<()> {
-        loop {
-            match self.driver.flock(&self.fd, operation).await {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => return result,
-            }
-        }
+        uninterrupted(async || self.driver.flock(&self.fd, operation).await).await
     }
 }

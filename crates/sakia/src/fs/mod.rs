@@ -53,7 +53,20 @@ pub use save::{AtomicFile, save};
 pub use tree::remove_dir_all;
 pub use whole::{copy, read, read_to_string, write, write_durable};
 
+use std::io;
+
 use sakia_driver::{Auto, Handle};
+
+/// Starts an operation again as long as a signal interrupts it. For those without effect until they are
+/// done: opening, asking, making durable.
+async fn uninterrupted<T>(mut operation: impl AsyncFnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match operation().await {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
 
 /// What starts operations on the calling thread's runtime.
 ///

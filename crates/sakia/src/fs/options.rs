@@ -7,7 +7,7 @@ use rustix::fs::{OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::error::{Context, Result, c_path};
-use super::{Dir, File, driver};
+use super::{Dir, File, driver, uninterrupted};
 
 /// How a file is to be opened: the names of [`std::fs::OpenOptions`], and a few more.
 ///
@@ -161,13 +161,16 @@ impl OpenOptions {
         let flags = self.flags()?;
         let makes = flags.intersects(OFlags::CREATE | OFlags::TMPFILE);
         let mode = if makes { self.mode } else { 0 };
-        let path = c_path(path)?;
         let driver = driver();
         let confined = directory.is_some().then_some(ResolveFlags::BENEATH);
         let fd = match self.resolve.or(confined) {
-            None => driver.open(None, path, flags.bits(), mode).await?,
+            None => {
+                let open = async || driver.open(None, c_path(path)?, flags.bits(), mode).await;
+                uninterrupted(open).await?
+            }
             Some(resolve) => {
                 let directory = directory.map(Dir::fd);
+                let path = c_path(path)?;
                 super::dir::open_resolving(&driver, directory, path, flags, mode, resolve).await?
             }
         };
@@ -234,8 +237,6 @@ impl std::ops::BitOr for Resolve {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::OpenOptionsExt;
-
     use super::*;
 
     #[test]
@@ -250,7 +251,7 @@ mod tests {
             theirs.read(read).write(write).append(append);
             theirs.truncate(truncate).create(create).create_new(create_new);
             // Fails in any case: it says whether it was the options or the path.
-            let error = theirs.mode(0).open("/nowhere/at/all").unwrap_err();
+            let error = theirs.open("/nowhere/at/all").unwrap_err();
             assert_eq!(ours.flags().is_ok(), error.raw_os_error() == Some(2), "{ours:?}: {error}");
         }
     }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use sakia_driver::{Auto, Fd, Handle};
 
 use super::error::{Context, Error, Result, c_path};
-use super::{FileTimes, Metadata, Permissions, ReadDir, driver};
+use super::{FileTimes, Metadata, Permissions, ReadDir, driver, uninterrupted};
 
 /// Makes a directory.
 ///
@@ -233,7 +233,9 @@ pub async fn symlink_metadata(path: impl AsRef<Path>) -> Result<Metadata> {
 }
 
 async fn stat(path: &Path, flags: AtFlags) -> io::Result<Metadata> {
-    driver().statx(None, c_path(path)?, flags.bits()).await.map(Metadata::new)
+    let driver = driver();
+    let stat = async || driver.statx(None, c_path(path)?, flags.bits()).await;
+    uninterrupted(stat).await.map(Metadata::new)
 }
 
 /// Whether there is something at `path`, links followed. The same as [`try_exists`]: both names are in use.

@@ -13,21 +13,25 @@
 use std::collections::hash_map::RandomState;
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
+use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
-use sakia_driver::{Auto, Fd, Handle, IoBuf};
+use sakia_driver::{Auto, Fd, Handle, IoBuf, Op, Open};
 
 use super::dir::{open_directory, sync_directory};
-use super::error::{Context, Error, Result, c_path};
+use super::error::{Context as _, Error, Result, c_path};
 use super::paths::read_link;
 use super::whole::parent;
 use super::{File, Metadata, driver};
+use crate::executor::try_current;
 
 /// How often a name is tried that nobody has.
 const NAME_TRIES: u32 = 16;
@@ -219,7 +223,10 @@ impl Drop for AtomicFile {
     fn drop(&mut self) {
         let Some(temporary) = &self.temporary else { return };
         if self.directory.is_simulated() {
-            drop(self.driver.unlink(Some(&self.directory), temporary.clone(), 0));
+            let unlink = self.driver.unlink(Some(&self.directory), temporary.clone(), 0);
+            if let Some(local) = try_current() {
+                local.spawn(unlink).detach();
+            }
         } else {
             // It may be gone, by a rename whose result nobody waited for.
             rustix::fs::unlinkat(self.directory.as_fd(), &**temporary, AtFlags::empty()).ok();
@@ -264,11 +271,50 @@ async fn create_temporary(
     let mut tries = NAME_TRIES;
     loop {
         let temporary = c_path(temporary_name(name).as_ref())?;
-        match driver.open(Some(directory), temporary.clone(), flags.bits(), mode).await {
+        let open = driver.open(Some(directory), temporary.clone(), flags.bits(), mode);
+        let creating = Creating { open: Some(open), driver, directory, name: &temporary };
+        match creating.await {
             Ok(fd) => return Ok((fd, temporary)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries > 0 => tries -= 1,
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// The making of a temporary file. Dropped before it is done, it has the file removed when it is there.
+struct Creating<'a> {
+    /// `None` when it is done.
+    open: Option<Op<Open, Auto>>,
+    driver: &'a Handle<Auto>,
+    directory: &'a Fd,
+    name: &'a CString,
+}
+
+impl Future for Creating<'_> {
+    type Output = io::Result<Fd>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<Fd>> {
+        let open = self.open.as_mut().expect("a future is not polled again after it was ready");
+        let result = ready!(Pin::new(open).poll(cx));
+        self.open = None;
+        Poll::Ready(result)
+    }
+}
+
+impl Drop for Creating<'_> {
+    fn drop(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        // Without a runtime it was canceled.
+        let Some(local) = try_current() else { return };
+        let (driver, directory) = (self.driver.clone(), self.directory.clone());
+        let name = self.name.clone();
+        let cleaning = async move {
+            if open.await.is_ok() {
+                driver.unlink(Some(&directory), name, 0).await.ok();
+            }
+        };
+        local.spawn(cleaning).detach();
     }
 }
 

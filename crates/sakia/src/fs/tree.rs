@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use sakia_driver::{Auto, Fd, Handle};
 
 use super::error::{Context, Error, Result, c_path};
-use super::{Metadata, ReadDir, driver};
+use super::{Metadata, ReadDir, driver, uninterrupted};
 
 /// Levels that are kept open.
 const OPEN_MAX: usize = 16;
@@ -231,7 +231,7 @@ async fn open_directory(
     name: CString,
 ) -> io::Result<Fd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-    driver.open(directory, name, flags.bits(), 0).await
+    uninterrupted(async || driver.open(directory, name.clone(), flags.bits(), 0).await).await
 }
 
 /// Something else, or a link.

@@ -6,11 +6,12 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use sakia_driver::{BufResult, CURRENT_POSITION, Fd, IoBuf};
+use rustix::path::Arg;
+use sakia_driver::{BufResult, CURRENT_POSITION, Fd, IoBuf, WholeFile};
 
 use super::error::{Context, Error, Result, c_path};
 use super::file::read_to_end;
-use super::{Dir, File, OpenOptions, Permissions, driver};
+use super::{Dir, File, OpenOptions, Permissions, driver, uninterrupted};
 
 /// Bytes that a file is thought to have when nothing is known.
 const GUESS_BYTES: usize = 8 << 10;
@@ -50,9 +51,30 @@ thread_local! {
 pub async fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
     let path = path.as_ref();
     let driver = driver();
-    let opened = async { driver.open(None, c_path(path)?, OFlags::RDONLY.bits(), 0).await };
-    let fd = opened.await.at("open", path)?;
+    driver.next_turn().await.at("open", path)?;
+    let expected = EXPECTED.get();
+    let read = path.into_with_c_str(|path| Ok(driver.read_file_now(path, expected)));
+    let read = read.map_err(io::Error::from).and_then(|read| read);
+    let fd = match read.at("open", path)? {
+        WholeFile::Read(bytes) => return Ok(learn_size(bytes, expected)),
+        WholeFile::Opened(fd, _) => fd,
+        WholeFile::NotNow => {
+            let open = async || driver.open(None, c_path(path)?, OFlags::RDONLY.bits(), 0).await;
+            uninterrupted(open).await.at("open", path)?
+        }
+    };
     read_all(File::new(fd, driver, OFlags::empty())).await.at("read", path)
+}
+
+/// Remembers how large a file was, and gives back what its buffer has too much.
+fn learn_size(mut bytes: Vec<u8>, expected: usize) -> Vec<u8> {
+    // Fast up, slowly down: a buffer too large costs little, one too small a read.
+    let next = bytes.len().max(expected - expected / 16);
+    EXPECTED.set(next.clamp(GUESS_BYTES, GUESS_BYTES_MAX));
+    if bytes.capacity() / 2 > bytes.len() {
+        bytes.shrink_to_fit();
+    }
+    bytes
 }
 
 async fn read_all(file: File) -> io::Result<Vec<u8>> {
@@ -73,13 +95,7 @@ async fn read_all(file: File) -> io::Result<Vec<u8>> {
         result?;
         buf = more;
     }
-    // Fast up, slowly down: a buffer too large costs little, one too small a read.
-    let next = buf.len().max(expected - expected / 16);
-    EXPECTED.set(next.clamp(GUESS_BYTES, GUESS_BYTES_MAX));
-    if buf.capacity() / 2 > buf.len() {
-        buf.shrink_to_fit();
-    }
-    Ok(buf)
+    Ok(learn_size(buf, expected))
 }
 
 /// Reads a text file as a whole.

@@ -134,7 +134,8 @@ impl Local {
         let Clock::Virtual(now) = self.timers.clock.get() else {
             return self.sleep_limit(limit);
         };
-        if self.driver.in_flight() > 0 || self.timers.wheel.borrow().is_idle() {
+        let is_busy = self.driver.in_flight() > 0 || self.driver.has_deferred();
+        if is_busy || self.timers.wheel.borrow().is_idle() {
             return limit;
         }
         let passed = self.sleep_limit(limit)?;

@@ -5,6 +5,7 @@ use std::os::fd::IntoRawFd;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use super::super::transfer::borrow;
 use super::wakes::Storm;
 use super::*;
 use crate::{Driver, Fd, Lane, Op, Operation, PollEvents, Wait};
@@ -172,7 +173,7 @@ fn the_end_with_a_stuck_open_is_bounded_and_leaks_it() {
     let driver = driver_with(EpollOptions::new());
     let (near, _far) = sockets(&driver);
     let waiting = driver.read(&near, vec![0; 1], 0);
-    let stuck = driver.open(None, c_path(&fifo), OFlags::WRONLY.bits(), 0);
+    let stuck = driver.open_waiting(None, c_path(&fifo), OFlags::WRONLY.bits(), 0);
     let statistics = || driver.with_backend(|epoll| epoll.statistics(Lane::Elastic)).unwrap();
     turn_until(&driver, || statistics().running == 1);
     let pool = driver.with_backend(|epoll| epoll.machine.pool.alive()).unwrap();
@@ -184,6 +185,35 @@ fn the_end_with_a_stuck_open_is_bounded_and_leaks_it() {
     let reader = rustix::fs::open(&fifo, flags, rustix::fs::Mode::empty()).unwrap();
     wait_until(|| pool.upgrade().is_none());
     assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0));
+}
+
+#[test]
+fn what_may_wait_goes_to_the_elastic_lane_and_what_ends_by_itself_does_not() {
+    let dir = TempDir::new();
+    let fifo = dir.fifo("fifo");
+    dir.file("file", b"");
+    let driver = driver_with(EpollOptions::new());
+    let elastic = || driver.with_backend(|epoll| epoll.statistics(Lane::Elastic)).unwrap();
+    let how = |flags: OFlags| crate::OpenHow { flags: flags.bits().into(), ..Default::default() };
+    let open = |name: &str, flags| driver.openat2(None, c_path(&dir.join(name)), how(flags));
+    let [file, other] = [0, 1].map(|_| finish(&driver, open("file", OFlags::RDWR)).unwrap());
+    let (exclusive, unlock) = (2, 8);
+    finish(&driver, driver.flock(&file, exclusive)).unwrap();
+    assert_eq!((elastic().threads_peak, elastic().finished), (0, 0));
+
+    let writer = open("fifo", OFlags::WRONLY);
+    let waiting = driver.flock(&other, exclusive);
+    turn_until(&driver, || elastic().running == 2);
+    // Both wait, and keep nothing else.
+    finish(&driver, driver.syncfs(&file)).unwrap();
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let _reader = rustix::fs::open(&fifo, flags, rustix::fs::Mode::empty()).unwrap();
+    let writer = finish(&driver, writer).unwrap();
+    let is_nonblocking = rustix::fs::fcntl_getfl(borrow(writer.raw()).unwrap()).unwrap();
+    assert!(!is_nonblocking.contains(OFlags::NONBLOCK), "as it was asked for");
+    finish(&driver, driver.flock(&file, unlock)).unwrap();
+    finish(&driver, waiting).unwrap();
+    assert_eq!(elastic().finished, 2);
 }
 
 #[test]

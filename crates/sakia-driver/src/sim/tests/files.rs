@@ -35,7 +35,7 @@ fn open_creates_finds_truncates_and_refuses() {
     assert_eq!(ring.open(c"", rd), err(Errno::NOENT));
     assert_eq!(ring.open(c"f", rd | OFlags::DIRECT), err(Errno::INVAL));
     assert_eq!(ring.handle.open_descriptors(), 3);
-    assert_eq!(ring.handle.kind(3), FileKind::Bounded);
+    assert_eq!(ring.handle.facts(3).kind, FileKind::Bounded);
 }
 
 #[test]

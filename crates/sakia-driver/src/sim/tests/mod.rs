@@ -6,6 +6,7 @@ mod driver;
 mod faults;
 mod files;
 mod late;
+mod names;
 mod pipes;
 mod schedule;
 

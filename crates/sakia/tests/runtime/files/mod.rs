@@ -2,13 +2,13 @@
 //!
 //! `SAKIA_DRIVER` says which backend; see `on_the_simulated_kernel` for the one in memory.
 
-//mod bad_places;
+mod bad_places;
 mod direct_io;
 mod directories;
 mod group_commit;
-//mod on_the_simulated_kernel;
+mod on_the_simulated_kernel;
 mod open_files;
-//mod saving;
+mod saving;
 mod whole_files;
 
 use std::path::{Path, PathBuf};
@@ -17,19 +17,23 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use sakia::{Runtime, fs};
 use sakia_driver::Policy;
 
-/// Runs `future` on the backend that the environment asks for. Where that lacks operations which no
-/// ring has, on the one with threads.
-fn run<T>(future: impl AsyncFnOnce() -> T) -> T {
+/// A runtime on the backend that the environment asks for. Where that lacks operations which no ring has,
+/// on the one with threads.
+fn runtime() -> Runtime {
     let runtime = Runtime::new().unwrap();
     let is_complete = runtime.block_on(async {
         let mut entries = fs::read_dir("/proc/self").await.unwrap();
         !entries.next_entry().await.is_err_and(|error| error.is_unsupported())
     });
     if is_complete {
-        return runtime.block_on(async { future().await });
+        return runtime;
     }
-    let runtime = Runtime::builder().backend(Policy::Poll).build().unwrap();
-    runtime.block_on(async { future().await })
+    Runtime::builder().backend(Policy::Poll).build().unwrap()
+}
+
+/// Runs `future` on such a runtime.
+fn run<T>(future: impl AsyncFnOnce() -> T) -> T {
+    runtime().block_on(async { future().await })
 }
 
 /// A folder of the test's own, removed in the end.

@@ -1,0 +1,608 @@
+//! Which way an operation takes: the queue of its backend, a plain system call here and now, or a thread
+//! of a lane.
+//!
+//! A ring is not always the cheaper way: what the page cache holds is read by one plain call for less
+//! than an entry and its completion cost, and what the kernel hands to its workers anyway (buffered
+//! writes on most file systems, everything on a file system in memory, questions about a file) costs a
+//! multiple on a ring. So for each kind of operation a [`Rule`] says what is tried first. A plain call
+//! is made only where it does not wait for a device: it either fails instead of waiting
+//! (`RWF_NOWAIT`, `RESOLVE_CACHED`), or it is one that is not known to wait, and is timed.
+//!
+//! What is learned on the way:
+//! - per *file*, in two bits, whether reads find their bytes in the page cache ([`Heat`]);
+//! - per *mount*, by the file system's type and by what it answers, whether it can refuse to wait, and
+//!   whether plain calls have lately been slow ([`Mount`], [`Breaker`]).
+//!
+//! What is done in a turn this way is bounded ([`Allowance`]); what exceeds it is done in the next
+//! turns, in the order of asking.
+//!
+//! Used by the driver's thread only.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::counters::OpKind;
+use crate::epoll::Lane;
+
+/// Whether a driver makes plain calls where they are the cheaper way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Bypass {
+    /// Never, as long as the queue can do it.
+    #[default]
+    Never,
+    /// Where a rule says so.
+    Rules(Rules),
+}
+
+/// What is tried first with one kind of operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Whether a plain call is tried before the queue.
+    pub tries_now: bool,
+    /// Bytes beyond which it is not: the copy alone would hold up others.
+    pub bytes_max: u32,
+}
+
+impl Rule {
+    /// Always the queue.
+    pub const QUEUE: Self = Self { tries_now: false, bytes_max: 0 };
+    /// Always a plain call first.
+    pub const NOW: Self = Self { tries_now: true, bytes_max: u32::MAX };
+    /// A plain call first for up to 64 KiB.
+    pub const SMALL: Self = Self { tries_now: true, bytes_max: 64 << 10 };
+}
+
+/// A rule for each kind of operation.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Rules {
+    by_kind: [Rule; OpKind::COUNT],
+}
+
+/// The rules that were measured to be right; see `PLATFORM.md` for what they lead to by file system.
+/// Kinds that are not here go to the queue.
+const MEASURED: &[(OpKind, Rule)] = &[
+    // What is cached is copied for less than an entry costs. What is not is refused, with read-ahead
+    // begun.
+    (OpKind::Read, Rule::SMALL),
+    // A ring hands these to a worker, unless the file system can refuse to wait.
+    (OpKind::Write, Rule::SMALL),
+    // The lookup succeeds from the cache, or is refused.
+    (OpKind::Open, Rule::NOW),
+    // A ring always hands these to a worker.
+    (OpKind::Statx, Rule::NOW),
+    // The same work on the same thread either way.
+    (OpKind::Close, Rule::NOW),
+    // No ring has it.
+    (OpKind::List, Rule::NOW),
+    // Some advice is handed to a worker; all of it is short.
+    (OpKind::Advise, Rule::NOW),
+];
+
+impl Default for Rules {
+    /// The rules that were measured to be right.
+    fn default() -> Self {
+        let mut by_kind = [Rule::QUEUE; OpKind::COUNT];
+        for &(kind, rule) in MEASURED {
+            by_kind[kind as usize] = rule;
+        }
+        Self { by_kind }
+    }
+}
+
+impl Rules {
+    /// The rule for one kind.
+    #[inline(always)]
+    pub fn of(&self, kind: OpKind) -> Rule {
+        self.by_kind[kind as usize]
+    }
+
+    /// The same rules but for one kind.
+    #[must_use]
+    pub fn with(mut self, kind: OpKind, rule: Rule) -> Self {
+        self.by_kind[kind as usize] = rule;
+        self
+    }
+
+    /// Nothing is tried.
+    pub(crate) const NONE: Self = Self { by_kind: [Rule::QUEUE; OpKind::COUNT] };
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds = OpKind::ALL.iter().map(|&kind| (kind.name(), self.of(kind)));
+        f.debug_map().entries(kinds).finish()
+    }
+}
+
+/// How a plain call is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Now {
+    /// It fails where it would have to wait: for a device, or for somebody else.
+    NoWait,
+    /// It takes its time.
+    Plain,
+}
+
+/// What a plain call brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// A result as of a completion.
+    Done(i32),
+    /// It would have had to wait; nothing was done.
+    WouldBlock,
+    /// The file or the backend has no such call; nothing was done.
+    Unsupported,
+}
+
+/// Which way an operation shall take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// Into the backend's queue.
+    Queue,
+    /// A plain call.
+    Now(Now),
+    /// To a thread.
+    Lane(Lane),
+}
+
+/// How long a plain call took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timing {
+    /// When it was over, on the backend's clock.
+    pub(crate) end: Duration,
+    /// How long it took at most.
+    pub(crate) took: Duration,
+    /// Whether the thread waited in that call and no other. `None` when that was not looked at: something
+    /// else may have happened in that time, too.
+    pub(crate) has_waited: Option<bool>,
+}
+
+// ---- what is done in a turn --------------------------------------------------------------------
+
+/// What plain calls may do in one turn: 64 of the smallest, or fewer that copy more. That is about 50
+/// microseconds.
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    left: u32,
+}
+
+impl Allowance {
+    /// In units of a small call.
+    const TURN: u32 = 64;
+    /// Copying so many bytes takes about as long as a small call.
+    const BYTES_PER_UNIT: u32 = 8 << 10;
+
+    pub(crate) const fn new() -> Self {
+        Self { left: Self::TURN }
+    }
+
+    /// A turn begins.
+    #[inline(always)]
+    pub(crate) fn renew(&mut self) {
+        self.left = Self::TURN;
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_left(&self) -> bool {
+        self.left > 0
+    }
+
+    /// A plain call with so many bytes is made.
+    #[inline(always)]
+    pub(crate) fn spend(&mut self, bytes: u32) {
+        self.left = self.left.saturating_sub(1 + bytes / Self::BYTES_PER_UNIT);
+    }
+}
+
+// ---- what is known of a file -------------------------------------------------------------------
+
+/// Whether reads of a file find their bytes in the page cache: a counter of two bits, and how many reads
+/// have gone by without asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Heat {
+    level: u8,
+    skipped: u8,
+}
+
+impl Heat {
+    const LEVEL_MAX: u8 = 3;
+    /// From this level on a plain read is tried.
+    const WARM: u8 = 2;
+    /// A cold file is tried again after so many reads.
+    const SKIPS: u8 = 15;
+
+    pub(crate) const fn new() -> Self {
+        Self { level: Self::WARM, skipped: 0 }
+    }
+
+    /// Whether to try a plain read now.
+    #[inline(always)]
+    pub(crate) fn is_worth_a_try(self) -> bool {
+        self.level >= Self::WARM || self.skipped >= Self::SKIPS
+    }
+
+    #[must_use]
+    #[inline(always)]
+    pub(crate) fn hit(self) -> Self {
+        Self { level: (self.level + 1).clamp(Self::WARM, Self::LEVEL_MAX), skipped: 0 }
+    }
+
+    #[must_use]
+    pub(crate) fn missed(self) -> Self {
+        Self { level: self.level.saturating_sub(1), skipped: 0 }
+    }
+
+    #[must_use]
+    pub(crate) fn skipped(self) -> Self {
+        Self { skipped: self.skipped.saturating_add(1), ..self }
+    }
+}
+
+// ---- what is known of a mount ------------------------------------------------------------------
+
+/// Whether a file system can refuse to wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Support {
+    /// Nobody has tried yet.
+    #[default]
+    Unknown,
+    /// It can.
+    Yes,
+    /// It cannot: every such call fails with `EOPNOTSUPP`.
+    No,
+    /// It claims to, but answered the end of a file where there was none.
+    Lies,
+}
+
+/// What a driver knows of one mounted file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MountFacts {
+    /// The device, as `st_dev`.
+    pub device: u64,
+    /// The file system's type, as in `/proc/self/mountinfo`; empty where that does not tell.
+    pub file_system: String,
+    /// Another machine or process serves it, so that any call may wait for ever.
+    pub is_remote: bool,
+    /// Whether reads can refuse to wait.
+    pub nowait_read: Support,
+    /// Whether writes can refuse to wait.
+    pub nowait_write: Support,
+    /// Plain calls have been slow, and are not made for a while.
+    pub is_slow: bool,
+    /// How often that happened.
+    pub slow_count: u64,
+}
+
+/// A mounted file system.
+#[derive(Debug)]
+pub struct Mount {
+    device: u64,
+    file_system: Box<str>,
+    is_remote: bool,
+    nowait: [Cell<Support>; 2],
+    pub(crate) breaker: Breaker,
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transfer {
+    Read = 0,
+    Write = 1,
+}
+
+impl Mount {
+    pub(crate) fn new(device: u64, file_system: &str) -> Self {
+        Self {
+            device,
+            file_system: file_system.into(),
+            is_remote: is_remote(file_system),
+            nowait: [const { Cell::new(Support::Unknown) }; 2],
+            breaker: Breaker::new(),
+        }
+    }
+
+    fn facts(&self) -> MountFacts {
+        MountFacts {
+            device: self.device,
+            file_system: self.file_system.to_string(),
+            is_remote: self.is_remote,
+            nowait_read: self.nowait[Transfer::Read as usize].get(),
+            nowait_write: self.nowait[Transfer::Write as usize].get(),
+            is_slow: self.breaker.is_open(),
+            slow_count: self.breaker.opened.get(),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_remote(&self) -> bool {
+        self.is_remote
+    }
+
+    #[inline(always)]
+    pub(crate) fn nowait(&self, transfer: Transfer) -> Support {
+        self.nowait[transfer as usize].get()
+    }
+
+    #[inline(always)]
+    pub(crate) fn learn(&self, transfer: Transfer, support: Support) {
+        self.nowait[transfer as usize].set(support);
+    }
+}
+
+/// Whether a file system of this type is served by somebody who may never answer.
+fn is_remote(file_system: &str) -> bool {
+    const REMOTE: [&str; 16] = [
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "fuse",
+        "gfs2",
+        "glusterfs",
+        "lustre",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "smb3",
+        "smbfs",
+        "virtiofs",
+    ];
+    // A FUSE server that stores on a block device is called `fuseblk`.
+    REMOTE.contains(&file_system)
+        || file_system.starts_with("fuse.")
+        || file_system.starts_with("fuseblk")
+}
+
+/// The mounts that a driver has met, by device.
+#[derive(Debug, Default)]
+pub(crate) struct Mounts {
+    by_device: RefCell<HashMap<u64, Rc<Mount>>>,
+}
+
+impl Mounts {
+    /// The mount with this device. When it is new, `file_system` tells its type.
+    pub(crate) fn get(&self, device: u64, file_system: impl FnOnce() -> String) -> Rc<Mount> {
+        let mut by_device = self.by_device.borrow_mut();
+        let mount =
+            by_device.entry(device).or_insert_with(|| Rc::new(Mount::new(device, &file_system())));
+        Rc::clone(mount)
+    }
+
+    pub(crate) fn facts(&self) -> Vec<MountFacts> {
+        let mut facts: Vec<_> =
+            self.by_device.borrow().values().map(|mount| mount.facts()).collect();
+        facts.sort_by_key(|facts| facts.device);
+        facts
+    }
+}
+
+// ---- plain calls that turn out to be slow ------------------------------------------------------
+
+/// Stops plain calls on a file system for a while after they have been slow.
+///
+/// A call that may wait is made without knowing whether it will. After one that took long the next is
+/// watched: did the thread wait in it, rather than lose its processor to others? One such wait of more
+/// than [`STALL`](Breaker::STALL), or several in a row of more than [`SLOW`](Breaker::SLOW), open the
+/// breaker: operations go to the queue, whose workers may wait as they like. After a time, which doubles
+/// as long as that is of no use, the next operation tries again.
+///
+/// So a device that stalls holds a thread up for as long as the kernel makes a writer wait, once each time
+/// the breaker tries; twice the first time, since the first of them was not watched.
+#[derive(Debug)]
+pub(crate) struct Breaker {
+    state: Cell<BreakerState>,
+    /// The next call is to be watched.
+    is_suspicious: Cell<bool>,
+    /// Slow calls in a row.
+    slow_in_a_row: Cell<u8>,
+    /// How long the breaker stays open next time.
+    pause: Cell<Duration>,
+    /// How often it has opened.
+    opened: Cell<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BreakerState {
+    /// Plain calls are made.
+    Closed,
+    /// None are, until then.
+    Open { until: Duration },
+    /// One is on trial.
+    Trial,
+}
+
+impl Breaker {
+    /// What no call that only copies takes.
+    const STALL: Duration = Duration::from_micros(500);
+    /// What is more than handing the operation to a worker costs.
+    const SLOW: Duration = Duration::from_micros(50);
+    const SLOW_MAX: u8 = 4;
+    const PAUSE_MIN: Duration = Duration::from_millis(100);
+    const PAUSE_MAX: Duration = Duration::from_secs(6);
+
+    pub(crate) const fn new() -> Self {
+        Self {
+            state: Cell::new(BreakerState::Closed),
+            is_suspicious: Cell::new(true),
+            slow_in_a_row: Cell::new(0),
+            pause: Cell::new(Self::PAUSE_MIN),
+            opened: Cell::new(0),
+        }
+    }
+
+    /// Whether no plain call is made for the time being.
+    #[inline(always)]
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.state.get(), BreakerState::Open { .. })
+    }
+
+    /// Whether the time has come for a trial; if so it begins.
+    #[cold]
+    pub(crate) fn may_try_again(&self, now: Duration) -> bool {
+        match self.state.get() {
+            BreakerState::Open { until } if now >= until => {
+                self.state.set(BreakerState::Trial);
+                self.is_suspicious.set(true);
+                true
+            }
+            BreakerState::Open { .. } => false,
+            BreakerState::Closed | BreakerState::Trial => true,
+        }
+    }
+
+    /// Whether the next call is to be watched.
+    #[inline(always)]
+    pub(crate) fn is_suspicious(&self) -> bool {
+        self.is_suspicious.get()
+    }
+
+    /// Notes how long a call took.
+    #[inline(always)]
+    pub(crate) fn note(&self, timing: Timing) {
+        if timing.took > Self::SLOW || self.is_suspicious.get() {
+            self.note_slowly(timing);
+        }
+    }
+
+    #[cold]
+    fn note_slowly(&self, timing: Timing) {
+        if timing.took <= Self::SLOW {
+            self.is_suspicious.set(false);
+            self.slow_in_a_row.set(0);
+            if self.state.replace(BreakerState::Closed) == BreakerState::Trial {
+                self.pause.set(Self::PAUSE_MIN);
+            }
+            return;
+        }
+        self.is_suspicious.set(true);
+        if timing.has_waited != Some(true) {
+            // Something else, or not the call but the machine was slow.
+            if timing.has_waited == Some(false) {
+                self.is_suspicious.set(false);
+                self.state.set(BreakerState::Closed);
+            }
+            return;
+        }
+        let slow = self.slow_in_a_row.get() + 1;
+        self.slow_in_a_row.set(slow);
+        let is_trial = self.state.get() == BreakerState::Trial;
+        if timing.took > Self::STALL || slow >= Self::SLOW_MAX || is_trial {
+            let pause = self.pause.get();
+            self.pause.set((pause * 2).min(Self::PAUSE_MAX));
+            self.state.set(BreakerState::Open { until: timing.end + pause });
+            self.slow_in_a_row.set(0);
+            self.opened.set(self.opened.get() + 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timing(end_ms: u64, took: Duration, is_watched: bool) -> Timing {
+        Timing { end: Duration::from_millis(end_ms), took, has_waited: is_watched.then_some(true) }
+    }
+
+    #[test]
+    fn a_thread_that_lost_its_processor_did_not_wait() {
+        let breaker = Breaker::new();
+        let preempted =
+            Timing { has_waited: Some(false), ..timing(9, Duration::from_millis(9), true) };
+        for _ in 0..10 {
+            breaker.note(preempted);
+            assert!(!breaker.is_open() && !breaker.is_suspicious());
+        }
+    }
+
+    #[test]
+    fn a_cold_file_is_tried_now_and_then_and_a_hot_one_always() {
+        let mut heat = Heat::new();
+        assert!(heat.is_worth_a_try());
+        heat = heat.missed();
+        assert!(!heat.is_worth_a_try());
+        for _ in 0..Heat::SKIPS {
+            assert!(!heat.is_worth_a_try());
+            heat = heat.skipped();
+        }
+        assert!(heat.is_worth_a_try());
+        heat = heat.hit();
+        assert!(heat.is_worth_a_try());
+        heat = heat.hit().hit().missed();
+        assert!(heat.is_worth_a_try(), "one miss of a hot file is no rule");
+    }
+
+    #[test]
+    fn one_stall_opens_the_breaker_until_a_quick_trial() {
+        let (quick, stall) = (Duration::from_micros(2), Duration::from_millis(20));
+        let breaker = Breaker::new();
+        breaker.note(timing(0, quick, true));
+        assert!(!breaker.is_suspicious());
+        breaker.note(timing(50, stall, false));
+        assert!(!breaker.is_open() && breaker.is_suspicious(), "it may have been the task");
+        breaker.note(timing(100, stall, true));
+        assert!(breaker.is_open());
+        assert!(!breaker.may_try_again(Duration::from_millis(199)));
+        assert!(breaker.may_try_again(Duration::from_millis(200)));
+        assert!(!breaker.is_open());
+        breaker.note(timing(220, stall, true));
+        assert!(breaker.is_open());
+        assert!(!breaker.may_try_again(Duration::from_millis(419)), "the pause has doubled");
+        assert!(breaker.may_try_again(Duration::from_millis(420)));
+        breaker.note(timing(421, quick, true));
+        assert!(!breaker.is_open() && !breaker.is_suspicious());
+        assert_eq!(breaker.pause.get(), Breaker::PAUSE_MIN);
+        assert_eq!(breaker.opened.get(), 2);
+    }
+
+    #[test]
+    fn calls_that_are_slow_one_after_the_other_open_the_breaker() {
+        let slow = Duration::from_micros(60);
+        let breaker = Breaker::new();
+        for _ in 1..Breaker::SLOW_MAX {
+            breaker.note(timing(0, slow, true));
+            assert!(!breaker.is_open());
+        }
+        breaker.note(timing(0, slow, true));
+        assert!(breaker.is_open());
+    }
+
+    #[test]
+    fn the_allowance_of_a_turn_is_64_small_calls_or_8_large_ones() {
+        for (bytes, count) in [(0, 64), (4096, 64), (32 << 10, 13), (64 << 10, 8)] {
+            let mut allowance = Allowance::new();
+            let mut calls = 0;
+            while allowance.is_left() {
+                allowance.spend(bytes);
+                calls += 1;
+            }
+            assert_eq!(calls, count, "{bytes}");
+            allowance.renew();
+            assert!(allowance.is_left());
+        }
+    }
+
+    #[test]
+    fn who_may_never_answer_is_remote() {
+        for name in ["nfs4", "fuse", "fuse.sshfs", "fuseblk", "9p", "virtiofs", "cifs"] {
+            assert!(is_remote(name), "{name}");
+        }
+        for name in ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "fusectl", ""] {
+            assert!(!is_remote(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn rules_can_be_changed_one_by_one() {
+        let rules = Rules::default().with(OpKind::Write, Rule::QUEUE);
+        assert!(rules.of(OpKind::Read).tries_now);
+        assert!(!rules.of(OpKind::Write).tries_now);
+        assert!(!rules.of(OpKind::Fsync).tries_now);
+    }
+}

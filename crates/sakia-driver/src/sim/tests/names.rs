@@ -1,0 +1,133 @@
+//! Operations on names and on open files, as entries.
+
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use sakia_ring::{AT_FDCWD, Sqe};
+
+use super::super::{Routes, Sim};
+use super::{Lendable, Loop, err};
+use crate::private;
+
+fn path(name: &str) -> Lendable {
+    Lendable::new(format!("{name}\0").as_bytes())
+}
+
+#[test]
+fn paths_are_copied_when_the_entry_is_consumed() {
+    let mut ring = Loop::routed(Routes::DEFERRED);
+    ring.handle.create_file("a", "kept");
+    let (from, to) = (path("a"), path("b"));
+    ring.push(1, Sqe::renameat(AT_FDCWD, from.ptr(), AT_FDCWD, to.ptr(), 0));
+    assert_eq!(ring.submit(), []);
+    drop((from, to)); // a driver must not; the kernel does not mind
+    assert_eq!(ring.enter(1), [(1, 0)]);
+    assert_eq!(ring.handle.contents("b").unwrap(), b"kept");
+    assert_eq!(ring.handle.contents("a"), None);
+}
+
+#[test]
+fn null_is_a_fault_where_there_should_be_a_path() {
+    let mut ring = Loop::inline();
+    let (null, some) = (std::ptr::null(), path("x"));
+    for sqe in [
+        Sqe::mkdirat(AT_FDCWD, null, 0),
+        Sqe::unlinkat(AT_FDCWD, null, 0),
+        Sqe::renameat(AT_FDCWD, some.ptr(), AT_FDCWD, null, 0),
+        Sqe::linkat(AT_FDCWD, null, AT_FDCWD, some.ptr(), 0),
+        Sqe::symlinkat(null, AT_FDCWD, some.ptr()),
+        Sqe::openat2(AT_FDCWD, some.ptr(), std::ptr::null::<u64>(), 24),
+        private::readlink(AT_FDCWD, some.ptr(), std::ptr::null_mut(), 1),
+    ] {
+        assert_eq!(ring.run(sqe), err(Errno::FAULT), "{sqe:?}");
+    }
+    for (len, errno) in [(23, Errno::INVAL), (25, Errno::TOOBIG)] {
+        let how = Lendable::zeroed(32);
+        let sqe = Sqe::openat2(AT_FDCWD, some.ptr(), how.ptr(), len);
+        assert_eq!(ring.run(sqe), err(errno), "{len}");
+    }
+}
+
+#[test]
+fn a_bad_descriptor_is_one_for_every_operation_that_takes_one() {
+    let mut ring = Loop::inline();
+    let (name, buf) = (path("user.x"), Lendable::zeroed(128));
+    for sqe in [
+        Sqe::mkdirat(9, name.ptr(), 0),
+        Sqe::symlinkat(name.ptr(), 9, name.ptr()),
+        Sqe::fallocate(9, 0, 0, 1),
+        Sqe::ftruncate(9, 0),
+        Sqe::fadvise(9, 0, 0, 0),
+        Sqe::fgetxattr(9, name.ptr(), buf.ptr(), 1),
+        Sqe::fsetxattr(9, name.ptr(), buf.ptr(), 1, 0),
+        private::getdents(9, buf.ptr(), 128),
+        private::chmod(9, std::ptr::null(), 0, 0),
+        private::chown(9, name.ptr(), 0, 0, 0),
+        private::copy_file_range(9, 0, 9, 0, 1),
+        private::syncfs(9),
+        private::flock(9, 1),
+        private::statfs(9, buf.ptr()),
+        private::flistxattr(9, buf.ptr(), 1),
+        private::fremovexattr(9, name.ptr()),
+    ] {
+        assert_eq!(ring.run(sqe), err(Errno::BADF), "{sqe:?}");
+    }
+}
+
+#[test]
+fn a_lock_that_waits_can_be_canceled_and_goes_on_when_the_holder_is_gone() {
+    let mut ring = Loop::inline();
+    let open = |ring: &mut Loop| ring.open(c"f", OFlags::RDWR | OFlags::CREATE);
+    let [a, b, c] = [open(&mut ring), open(&mut ring), open(&mut ring)];
+    assert_eq!(ring.run(private::flock(a, 2)), 0);
+    ring.push(1, private::flock(b, 2));
+    ring.push(2, private::flock(c, 1));
+    assert_eq!(ring.submit(), []);
+    ring.push(3, Sqe::cancel(1));
+    let mut ended = ring.turn();
+    ended.extend(ring.turn());
+    ended.sort_unstable();
+    assert_eq!(ended, [(1, err(Errno::CANCELED)), (3, 0)]);
+    ring.push(4, Sqe::close(a));
+    let mut ended = ring.turn();
+    ended.extend(ring.turn());
+    ended.sort_unstable();
+    assert_eq!(ended, [(2, 0), (4, 0)]);
+    assert_eq!(ring.run(private::flock(b, 1 | 4)), 0);
+}
+
+#[test]
+fn a_copy_can_be_short() {
+    use super::super::{Fault, Target};
+    let mut ring = Loop::inline();
+    ring.handle.create_directory("d");
+    ring.handle.create_file("d/from", "0123456789");
+    let (from, to) =
+        (ring.open(c"d/from", OFlags::RDONLY), ring.open(c"to", OFlags::WRONLY | OFlags::CREATE));
+    ring.handle.script(Target::opcode(private::COPY_FILE_RANGE), Fault::Short(3));
+    assert_eq!(ring.run(private::copy_file_range(from, 1, to, 0, 8)), 3);
+    assert_eq!(ring.handle.contents("to").unwrap(), b"123");
+}
+
+#[test]
+fn the_same_calls_give_the_same_log_wherever_their_memory_lies() {
+    let run = |pad: usize| {
+        let _elsewhere = vec![0_u8; pad];
+        let mut ring = Loop::new(Sim::builder(5).keep_log(true));
+        ring.handle.advance(Duration::from_secs(1));
+        let (a, b, buf) = (path("a"), path("b"), Lendable::zeroed(pad));
+        let _ = ring.run(Sqe::mkdirat(AT_FDCWD, a.ptr(), 0o755));
+        let _ = ring.run(Sqe::symlinkat(a.ptr(), AT_FDCWD, b.ptr()));
+        let _ = ring.run(Sqe::linkat(AT_FDCWD, b.ptr(), AT_FDCWD, path("c").ptr(), 0));
+        let _ = ring.run(Sqe::renameat(AT_FDCWD, a.ptr(), AT_FDCWD, b.ptr(), 2));
+        let _ = ring.run(private::readlink(AT_FDCWD, a.ptr(), buf.ptr(), 64));
+        let times = Box::new([0_i64; 4]);
+        let _ = ring.run(private::utimens(AT_FDCWD, a.ptr(), times.as_ptr(), 0));
+        let how = Box::new([0_u64; 3]);
+        let _ = ring.run(Sqe::openat2(AT_FDCWD, b.ptr(), how.as_ptr(), 24));
+        let _ = ring.run(private::statfs(3, buf.ptr()));
+        (ring.handle.log_hash(), ring.handle.log_text())
+    };
+    assert_eq!(run(128), run(1 << 20));
+}

@@ -1,0 +1,80 @@
+//! Small files as a whole, by plain calls that do not wait.
+//!
+//! To open, read and close a small file through slots costs a good part of the calls themselves. So
+//! what the caches hold is read here in one go: four plain calls, none of which waits for a device. What
+//! they cannot do is left to operations, with what there is so far.
+
+use std::ffi::CStr;
+use std::io;
+
+use sakia_ring::{AT_FDCWD, Sqe};
+
+use crate::backend::Backend;
+use crate::bypass::{Attempt, Now};
+use crate::counters::OpKind;
+use crate::fd::{Fd, Owner};
+use crate::handle::Handle;
+use crate::ops::open::{NONBLOCK, open_flags};
+use crate::ops::transfer_len;
+
+/// How far a file was read without waiting.
+#[derive(Debug)]
+pub enum WholeFile {
+    /// To its end.
+    Read(Vec<u8>),
+    /// It is open; these are its first bytes, perhaps none.
+    Opened(Fd, Vec<u8>),
+    /// Nothing was done.
+    NotNow,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Reads the file at `path` as a whole, if the caches hold it, it has at most `expected` bytes, and
+    /// rules and this turn's plain calls allow it. What remains to be done otherwise is the caller's.
+    ///
+    /// # Errors
+    /// As `open(2)`.
+    pub fn read_file_now(&self, path: &CStr, expected: usize) -> io::Result<WholeFile> {
+        let mut core = self.shared.core.borrow_mut();
+        if self.queues_all || !core.may_act_now(&[OpKind::Open, OpKind::Read, OpKind::Close]) {
+            return Ok(WholeFile::NotNow);
+        }
+        let (flags, nonblock_added) = open_flags(0);
+        let open = Sqe::openat(AT_FDCWD, path.as_ptr().cast(), flags, 0);
+        // SAFETY: the path outlives the call.
+        let raw = match unsafe { core.act_now(&open, Now::NoWait) } {
+            Attempt::Done(raw) if raw >= 0 => raw,
+            Attempt::Done(res) => return Err(io::Error::from_raw_os_error(-res)),
+            Attempt::WouldBlock | Attempt::Unsupported => return Ok(WholeFile::NotNow),
+        };
+        // A byte more than expected: a read that leaves room may have found the end.
+        let mut bytes = Vec::with_capacity(expected + 1);
+        let len = transfer_len(bytes.capacity());
+        let read = Sqe::read(raw, bytes.as_mut_ptr(), len, 0);
+        // SAFETY: the memory is the vector's, unused so far, and of that length; the descriptor was just
+        // opened.
+        let attempt = unsafe { core.act_now(&read, Now::NoWait) };
+        // What failed, or would have waited, an operation does once more, and tells how it went.
+        let count = match attempt {
+            Attempt::Done(count) => usize::try_from(count).unwrap_or(0).min(bytes.capacity()),
+            Attempt::WouldBlock | Attempt::Unsupported => 0,
+        };
+        // SAFETY: the kernel has filled as many bytes, of which there are at least as many.
+        unsafe { bytes.set_len(count) };
+        // A read may be short before the end; the size says where that is.
+        let is_short = count > 0 && count < bytes.capacity();
+        let is_whole = is_short && core.size_now(raw) == Some(count as u64);
+        if !is_whole {
+            drop(core);
+            let owner = std::rc::Rc::clone(&self.shared) as std::rc::Rc<dyn Owner>;
+            let fd = Fd::opened(raw, owner, flags & !NONBLOCK, nonblock_added);
+            return Ok(WholeFile::Opened(fd, bytes));
+        }
+        // SAFETY: the descriptor was just opened, and nobody else knows of it.
+        let closed = unsafe { core.act_now(&Sqe::close(raw), Now::Plain) };
+        if closed != Attempt::Done(0) {
+            core.counters.close_errors += 1;
+        }
+        Ok(WholeFile::Read(bytes))
+    }
+}

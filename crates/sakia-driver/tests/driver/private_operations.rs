@@ -1,0 +1,153 @@
+//! Operations of the driver's own numbers: a backend that does not have them never sees one.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use sakia_driver::sim::Sim;
+use sakia_driver::{Backend, Descriptors, Driver, Fd, Op, OpKind, Operation, SetTime, Uring, Wait};
+use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
+
+use crate::support::errno;
+
+/// From here on numbers are the driver's own.
+const FIRST: u8 = 0xe0;
+
+/// A backend that, like a ring, has none of them, and fails when it sees one.
+struct Ringlike(Sim);
+
+// SAFETY: each call goes to a backend that keeps the promise.
+unsafe impl Backend for Ringlike {
+    unsafe fn push(&mut self, sqe: Sqe) -> Option<Position> {
+        assert!(sqe.opcode.0 < FIRST, "{sqe:?} reached a ring");
+        // SAFETY: the caller's duties are the same.
+        unsafe { self.0.push(sqe) }
+    }
+
+    fn supports(&self, opcode: Opcode) -> bool {
+        opcode.0 < FIRST && self.0.supports(opcode)
+    }
+
+    fn sq_entries(&self) -> u32 {
+        self.0.sq_entries()
+    }
+
+    fn cq_entries(&self) -> u32 {
+        self.0.cq_entries()
+    }
+
+    fn sq_pending(&self) -> u32 {
+        self.0.sq_pending()
+    }
+
+    fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
+        self.0.make_nop(position, user_data)
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        self.0.submit()
+    }
+
+    fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered> {
+        self.0.enter(min_complete, timeout)
+    }
+
+    fn cq_ready(&self) -> u32 {
+        self.0.cq_ready()
+    }
+
+    fn reap(&mut self, out: &mut [Cqe]) -> usize {
+        self.0.reap(out)
+    }
+
+    fn needs_enter(&self) -> bool {
+        self.0.needs_enter()
+    }
+
+    fn is_overflowing(&self) -> bool {
+        self.0.is_overflowing()
+    }
+
+    fn is_intact(&self) -> bool {
+        self.0.is_intact()
+    }
+
+    unsafe fn register_buffer(&mut self, addr: *mut u8, len: usize) -> io::Result<()> {
+        // SAFETY: the caller's duties are the same.
+        unsafe { self.0.register_buffer(addr, len) }
+    }
+
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn nap(&mut self, duration: Duration) {
+        self.0.nap(duration);
+    }
+
+    fn descriptors(&self) -> Rc<dyn Descriptors> {
+        self.0.descriptors()
+    }
+}
+
+/// Ends an operation, which must be done already.
+#[track_caller]
+fn done<O: Operation, B: Backend>(mut op: Op<O, B>) -> O::Output {
+    op.try_take().expect("it is refused at once")
+}
+
+/// Starts each of them. Every one must be refused at once, its buffer back.
+fn refuse_each<B: Backend>(driver: &Driver<B>, fd: &Fd) {
+    let before = driver.counters();
+    let path = || c"path".to_owned();
+    let refused = |result: io::Result<()>| assert_eq!(errno(result), Errno::OPNOTSUPP);
+    let with_buf = |(result, buf): (io::Result<usize>, Vec<u8>)| {
+        refused(result.map(|_| ()));
+        assert_eq!(buf, [7; 64]);
+    };
+    let buf = || vec![7; 64];
+    with_buf(done(driver.read_directory(fd, buf())));
+    with_buf(done(driver.readlink(None, path(), buf())));
+    with_buf(done(driver.list_xattr(fd, buf())));
+    refused(done(driver.remove_xattr(fd, path())));
+    refused(done(driver.chmod(Some(fd), path(), 0o600, 0)));
+    refused(done(driver.chmod_fd(fd, 0o600)));
+    refused(done(driver.chown(None, path(), None, None, 0)));
+    refused(done(driver.chown_fd(fd, None, None)));
+    refused(done(driver.utimens(None, path(), SetTime::Now, SetTime::Keep, 0)));
+    refused(done(driver.utimens_fd(fd, SetTime::Now, SetTime::Keep)));
+    refused(done(driver.copy_file_range(fd, 0, fd, 0, 1)).map(|_| ()));
+    refused(done(driver.syncfs(fd)));
+    refused(done(driver.flock(fd, 1)));
+    refused(done(driver.statfs(fd)).map(|_| ()));
+    // One that nobody waits for.
+    drop(driver.flock(fd, 1));
+    let after = driver.counters();
+    assert_eq!((after.started - before.started, after.finished - before.finished), (15, 15));
+    assert_eq!((after.pushed - before.pushed, after.of(OpKind::Lock).submitted), (0, 0));
+    assert_eq!((driver.live_operations(), driver.in_flight()), (0, 0));
+}
+
+#[test]
+fn reach_no_backend_without_them() {
+    let sim = Sim::new(1);
+    sim.handle().create_file("file", "");
+    let driver = Driver::new(Ringlike(sim));
+    let mut open = driver.open(None, c"file".to_owned(), 0, 0);
+    driver.turn(Wait::Forever).unwrap();
+    let fd = open.try_take().expect("it is open").unwrap();
+    refuse_each(&driver, &fd);
+    assert_eq!(driver.turn(Wait::Poll).unwrap(), 0);
+}
+
+#[test]
+fn reach_no_ring() {
+    let backend = Uring::from_builder(sakia_ring::Ring::builder().sq_entries(4)).unwrap();
+    for code in FIRST..=u8::MAX {
+        assert!(!backend.supports(Opcode(code)), "{code}");
+    }
+    let driver = Driver::new(backend);
+    let file = std::fs::File::open("/proc/self/comm").unwrap();
+    refuse_each(&driver, &driver.adopt(file.into()));
+}

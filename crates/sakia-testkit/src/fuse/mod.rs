@@ -1,0 +1,248 @@
+//! A file system in this process, whose every answer a test can script.
+//!
+//! It speaks the kernel's protocol on `/dev/fuse` itself, on a thread of its own: one directory of
+//! regular files, kept in memory, that can be read, written, made, renamed and removed. What a
+//! [`Rule`] fits is answered late, short, with an error, never, or when a [`Gate`] opens. All
+//! requests are counted. Writes reach the server before `write` returns: there is no write-back.
+//!
+//! Nothing hangs for ever: dropping the file system ends the connection, and whatever still waits
+//! for it gets an error; the end of the process does the same, however it comes.
+//!
+//! 1. A request comes in, is counted, and meets the first [`Rule`] that fits.
+//! 2. It waits at the rule's gate, then the rule's delay. Others go on meanwhile.
+//! 3. It is done, or fails, as the rule says, on the files as they are *then*.
+//!
+//! A kernel thread, or a process in a sleep that cannot be killed, may hang on a closed gate:
+//! `sync` of the whole machine for one. Open gates soon. And a gate for [`Rule::any`] also holds what
+//! the test itself does, by the way: attributes, a close.
+//!
+//! ```
+//! use std::fs;
+//!
+//! use sakia_testkit::available;
+//! use sakia_testkit::fuse::{Fuse, Opcode, Rule};
+//!
+//! # fn main() {
+//! let fuse = available!(Fuse::builder().file("a", b"content".to_vec()).mount());
+//! assert_eq!(fs::read(fuse.join("a")).unwrap(), b"content");
+//!
+//! const EIO: i32 = 5;
+//! fuse.script(Rule::on(Opcode::OPEN).file("a").times(1).errno(EIO));
+//! assert_eq!(fs::read(fuse.join("a")).unwrap_err().raw_os_error(), Some(EIO));
+//!
+//! let gate = fuse.hold(Rule::on(Opcode::READ));
+//! std::thread::scope(|scope| {
+//!     let reader = scope.spawn(|| fs::read(fuse.join("a")));
+//!     gate.wait_held(1);
+//!     assert!(!reader.is_finished());
+//!     gate.open();
+//!     assert_eq!(reader.join().unwrap().unwrap(), b"content");
+//! });
+//! # }
+//! ```
+
+mod protocol;
+mod script;
+mod server;
+mod shared;
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
+pub use script::{Gate, Opcode, Rule};
+use shared::{Options, Shared};
+
+use crate::blocked::PATIENCE;
+use crate::place::{Mounted, PlaceError, Scratch};
+
+/// Bytes to fill a file with: no page, and no two neighboring words of 8 bytes, are alike.
+///
+/// Byte `i` is a function of `i` only, so that a piece read from anywhere can be checked.
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(pattern_byte).collect()
+}
+
+/// Byte `index` of [`pattern`].
+pub fn pattern_byte(index: usize) -> u8 {
+    let word = (index as u64 / 8 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    word.to_le_bytes()[index % 8]
+}
+
+/// A file system to be; see [`Fuse::builder`].
+#[derive(Debug, Default)]
+#[must_use = "nothing is mounted yet"]
+pub struct Builder {
+    files: Vec<(String, Vec<u8>)>,
+    options: Options,
+}
+
+impl Builder {
+    /// With a file of this name and content.
+    pub fn file(mut self, name: &str, content: Vec<u8>) -> Self {
+        self.files.push((name.to_owned(), content));
+        self
+    }
+
+    /// Whether reads and writes go past the page cache (`FOPEN_DIRECT_IO`): each reaches the
+    /// server as it is, and none is answered from memory. Off unless told.
+    pub fn direct_io(mut self, direct_io: bool) -> Self {
+        self.options.direct_io = direct_io;
+        self
+    }
+
+    /// Whether pages stay cached from one open to the next (`FOPEN_KEEP_CACHE`). Off unless told:
+    /// each open then starts cold.
+    pub fn keep_cache(mut self, keep_cache: bool) -> Self {
+        self.options.keep_cache = keep_cache;
+        self
+    }
+
+    /// Whether the kernel asks for attributes again each time it needs them, so that it notices
+    /// what [`Fuse::edit`] changes. Off unless told: it then asks once.
+    pub fn attributes_expire(mut self, expire: bool) -> Self {
+        self.options.attributes_expire = expire;
+        self
+    }
+
+    /// Mounts it in a new directory.
+    ///
+    /// # Errors
+    /// Without `/dev/fuse`, or the privilege to mount, the error says that something is missing.
+    pub fn mount(self) -> Result<Fuse, PlaceError> {
+        let scratch = Scratch::new()?;
+        let fifo = scratch.path().join("wake");
+        let waker = make_waker(&fifo).map_err(|errno| PlaceError::failed("make a FIFO", errno))?;
+        let shared = Arc::new(Shared::new(self.options, self.files, waker));
+        let (sender, mounted) = mpsc::sync_channel(1);
+        let server = {
+            let (shared, point) = (Arc::clone(&shared), scratch.path().join("mnt"));
+            let named = thread::Builder::new().name("testkit-fuse".into());
+            named
+                .spawn(move || server::run(shared, point, fifo, sender))
+                .map_err(|error| PlaceError::failed("start the server", error))?
+        };
+        match mounted.recv().expect("the server tells before it ends") {
+            Ok(()) => Ok(Fuse { shared, server: Some(server), mounted: Mounted::adopt(scratch) }),
+            Err(error) => {
+                // So that this thread closes the waker: the server has it under no number.
+                let _ = server.join();
+                Err(error)
+            }
+        }
+    }
+}
+
+/// The test's end of the server's waker. It can also read, so that a write never lacks a reader.
+fn make_waker(fifo: &Path) -> rustix::io::Result<OwnedFd> {
+    mknodat(CWD, fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+    open(fifo, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
+}
+
+/// A mounted file system. It is unmounted with the value; see the [module](self).
+#[derive(Debug)]
+pub struct Fuse {
+    shared: Arc<Shared>,
+    server: Option<JoinHandle<()>>,
+    mounted: Mounted,
+}
+
+impl Fuse {
+    /// A file system without files, through the page cache.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        self.mounted.path()
+    }
+
+    /// The path of the file `name`.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// Installs a rule, behind those there are.
+    pub fn script(&self, rule: Rule) {
+        self.shared.lock().add_rule(rule);
+    }
+
+    /// Installs a rule whose requests wait at a gate, which is closed. What else the rule says
+    /// applies to them once they may go on.
+    pub fn hold(&self, rule: Rule) -> Gate {
+        let id = self.shared.lock().add_gate(rule);
+        Gate { shared: Arc::clone(&self.shared), id }
+    }
+
+    /// Forgets all rules, opens all gates, and fails with `EIO` what would never be answered.
+    pub fn release(&self) {
+        self.shared.lock().release();
+        self.shared.wake();
+    }
+
+    /// How many requests of that kind have come so far.
+    pub fn count(&self, opcode: Opcode) -> u64 {
+        self.shared.lock().count(opcode)
+    }
+
+    /// How many requests wait: at gates, for their time, or for ever.
+    pub fn waiting(&self) -> usize {
+        self.shared.lock().parked()
+    }
+
+    /// Waits until at least `count` requests wait.
+    ///
+    /// # Panics
+    /// When fewer do after [`PATIENCE`].
+    #[track_caller]
+    pub fn wait_waiting(&self, count: usize) {
+        let reached =
+            self.shared.wait_until(Instant::now() + PATIENCE, |state| state.parked() >= count);
+        assert!(reached, "{} requests wait, not {count}", self.waiting());
+    }
+
+    /// The bytes of the file `name` as the server has them.
+    ///
+    /// # Panics
+    /// When there is no such file.
+    #[track_caller]
+    pub fn content(&self, name: &str) -> Vec<u8> {
+        let state = self.shared.lock();
+        state.content(name).unwrap_or_else(|| panic!("no file {name}")).to_vec()
+    }
+
+    /// Changes the file `name` behind the kernel's back, as another client of a network file
+    /// system would.
+    ///
+    /// # Panics
+    /// When there is no such file.
+    #[track_caller]
+    pub fn edit<T>(&self, name: &str, change: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        let mut state = self.shared.lock();
+        change(state.content_mut(name).unwrap_or_else(|| panic!("no file {name}")))
+    }
+
+    /// Ends the connection at once, as the death of a server does: whatever waits, and whatever
+    /// comes later, gets `ENOTCONN` or `ECONNABORTED`.
+    pub fn abort(&mut self) {
+        self.shared.lock().stop = true;
+        self.shared.wake();
+        if let Some(server) = self.server.take()
+            && server.join().is_err()
+            && !thread::panicking()
+        {
+            panic!("the server of {} has panicked", self.path().display());
+        }
+    }
+}
+
+impl Drop for Fuse {
+    fn drop(&mut self) {
+        self.abort();
+        self.mounted.unmount();
+    }
+}

@@ -1,0 +1,179 @@
+//! Loop devices, attached and detached by their ioctls. Source: `loop(4)`.
+
+use std::ffi::c_void;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use linux_raw_sys::loop_device as sys;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::ioctl::{Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
+
+use crate::place::{PlaceError, path_of_line};
+
+/// How long a device that was told to detach may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A loop device over a file. It is detached with the value, or, should something still use it,
+/// when that ends.
+#[derive(Debug)]
+pub(crate) struct LoopDevice {
+    number: i32,
+    /// `None` once detached. Keeps the device from detaching itself before it is mounted.
+    device: Option<OwnedFd>,
+}
+
+impl LoopDevice {
+    /// Attaches the lowest free device to a file.
+    pub(crate) fn attach(backing: &Path) -> Result<Self, PlaceError> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let control = open("/dev/loop-control", flags, Mode::empty())
+            .map_err(|errno| PlaceError::needing("open /dev/loop-control", errno))?;
+        let file = open(backing, flags, Mode::empty())
+            .map_err(|errno| PlaceError::failed(format!("open {}", backing.display()), errno))?;
+        loop {
+            // SAFETY: the call takes no memory, and has no effect but to make a device that is free.
+            let number = unsafe { ioctl(&control, GetFree) }
+                .map_err(|errno| PlaceError::needing("ask for a free loop device", errno))?;
+            let node = format!("/dev/loop{number}");
+            let device = open(&node, flags, Mode::empty())
+                .map_err(|errno| PlaceError::needing(format!("open {node}"), errno))?;
+            let configuration = configuration(&file);
+            // SAFETY: the call reads one such structure, which lives through it, and nothing else.
+            match unsafe { ioctl(&device, Configure::new(configuration)) } {
+                Ok(()) => {
+                    // Those of an earlier use outlive it.
+                    lift_limits(Path::new(&node));
+                    return Ok(Self { number, device: Some(device) });
+                }
+                // Somebody else was faster.
+                Err(Errno::BUSY) => {}
+                Err(errno) => return Err(PlaceError::needing(format!("configure {node}"), errno)),
+            }
+        }
+    }
+
+    /// The device's node.
+    pub(crate) fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/loop{}", self.number))
+    }
+
+    /// Keeps the dirty memory of this device below `bytes`, whatever the rest of the machine does.
+    /// Writers stand still beyond that.
+    pub(crate) fn limit_dirty(&self, bytes: u64) -> Result<(), PlaceError> {
+        let folder = limits_of(&self.path())
+            .map_err(|error| PlaceError::needing("find the device's limits", error))?;
+        for (name, value) in [("strict_limit", 1), ("max_bytes", bytes)] {
+            let file = folder.join(name);
+            fs::write(&file, value.to_string()).map_err(|error| {
+                PlaceError::needing(format!("set {} (kernel 6.2)", file.display()), error)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Detaches it, and waits until the backing file is no longer in use. Does not wait where
+    /// something else still uses the device: it detaches when that ends.
+    pub(crate) fn detach(&mut self) {
+        let Some(device) = self.device.take() else { return };
+        lift_limits(&self.path());
+        // SAFETY: the call takes no memory; it ends our own use of the device.
+        let _ = unsafe { ioctl(&device, ClearFd::new()) };
+        drop(device);
+        let attached = PathBuf::from(format!("/sys/block/loop{}/loop", self.number));
+        let deadline = Instant::now() + PATIENCE;
+        while attached.exists() && !is_mounted(&self.path()) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+/// Where the kernel shows the limits on dirty memory of a device.
+fn limits_of(node: &Path) -> io::Result<PathBuf> {
+    let name = node.file_name().unwrap_or_default();
+    let device = fs::read_to_string(Path::new("/sys/block").join(name).join("dev"))?;
+    Ok(Path::new("/sys/class/bdi").join(device.trim()))
+}
+
+/// Gives a device the kernel's defaults again, where it can be limited at all.
+pub(crate) fn lift_limits(node: &Path) {
+    if let Ok(folder) = limits_of(node) {
+        let _ = fs::write(folder.join("strict_limit"), "0");
+        let _ = fs::write(folder.join("max_ratio"), "100");
+    }
+}
+
+fn is_mounted(node: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    table.lines().any(|line| line.split(' ').next().is_some_and(|source| Path::new(source) == node))
+}
+
+/// Every attached loop device with its backing file.
+pub(crate) fn attached() -> Vec<(String, PathBuf)> {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().filter_map(io::Result::ok);
+    let backing = |device: fs::DirEntry| {
+        let name = device.file_name().into_string().ok()?;
+        let file = fs::read(device.path().join("loop/backing_file")).ok()?;
+        Some((name, path_of_line(file)))
+    };
+    devices.filter_map(backing).collect()
+}
+
+fn configuration(backing: &OwnedFd) -> sys::loop_config {
+    sys::loop_config {
+        fd: backing.as_raw_fd().cast_unsigned(),
+        block_size: 0,
+        info: sys::loop_info64 {
+            lo_device: 0,
+            lo_inode: 0,
+            lo_rdevice: 0,
+            lo_offset: 0,
+            lo_sizelimit: 0,
+            lo_number: 0,
+            lo_encrypt_type: 0,
+            lo_encrypt_key_size: 0,
+            // Its last user detaches it, so that a process that is killed leaves no device.
+            lo_flags: sys::LO_FLAGS_AUTOCLEAR as u32,
+            lo_file_name: [0; 64],
+            lo_crypt_name: [0; 64],
+            lo_encrypt_key: [0; 32],
+            lo_init: [0; 2],
+        },
+        __reserved: [0; 8],
+    }
+}
+
+type Configure = Setter<{ sys::LOOP_CONFIGURE as Opcode }, sys::loop_config>;
+type ClearFd = NoArg<{ sys::LOOP_CLR_FD as Opcode }>;
+
+/// `LOOP_CTL_GET_FREE`: its answer is the number of a free device.
+struct GetFree;
+
+// SAFETY: the call takes no argument, touches no memory of ours, and answers with a number.
+unsafe impl Ioctl for GetFree {
+    type Output = i32;
+
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        sys::LOOP_CTL_GET_FREE as Opcode
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::null_mut()
+    }
+
+    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<i32> {
+        Ok(out)
+    }
+}

@@ -1,0 +1,314 @@
+//! What a file system grants to those who must not wait, found out by trying.
+//!
+//! Whether `RWF_NOWAIT` is known, what it answers for cached and uncached pages and at the end of a
+//! file, whether an open can be answered from the name cache, what direct I/O asks for: none of
+//! that can be told from a name or a version, and all of it decides how Sakia does an operation.
+//! [`probe`] tries each on one directory, or reads one file that is there.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{IoSlice, IoSliceMut, Read};
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::Path;
+
+use rustix::fs::{
+    Advice, AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fadvise, openat2,
+    statfs, statx,
+};
+use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
+
+/// The sizes tried: a page of a file of many.
+const BLOCK_BYTES: usize = 4096;
+const FILE_BYTES: usize = 1 << 20;
+
+/// What the kernel answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Done, with that many bytes.
+    Bytes(usize),
+    /// Done, where there are no bytes to count.
+    Done,
+    /// An error number.
+    Errno(i32),
+    /// Not tried: it makes no sense here, or what it takes could not be had.
+    Untried,
+}
+
+impl Answer {
+    fn of_bytes(result: rustix::io::Result<usize>) -> Self {
+        result.map_or_else(|errno| Self::Errno(errno.raw_os_error()), Self::Bytes)
+    }
+
+    fn of<T>(result: rustix::io::Result<T>) -> Self {
+        result.map_or_else(|errno| Self::Errno(errno.raw_os_error()), |_| Self::Done)
+    }
+
+    /// Whether the kernel does not know such a request here.
+    pub fn is_unsupported(self) -> bool {
+        [Errno::OPNOTSUPP, Errno::NOSYS, Errno::INVAL]
+            .iter()
+            .any(|errno| self == Self::Errno(errno.raw_os_error()))
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = match *self {
+            Self::Bytes(count) => return write!(f, "{count}"),
+            Self::Done => return f.pad("ok"),
+            Self::Untried => return f.pad("-"),
+            Self::Errno(number) => number,
+        };
+        match Errno::from_raw_os_error(number) {
+            Errno::AGAIN => f.pad("EAGAIN"),
+            Errno::OPNOTSUPP => f.pad("EOPNOTSUPP"),
+            Errno::INVAL => f.pad("EINVAL"),
+            Errno::NOSYS => f.pad("ENOSYS"),
+            Errno::IO => f.pad("EIO"),
+            Errno::ACCESS => f.pad("EACCES"),
+            Errno::PERM => f.pad("EPERM"),
+            Errno::ROFS => f.pad("EROFS"),
+            _ => write!(f, "errno {number}"),
+        }
+    }
+}
+
+/// What direct I/O asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectIo {
+    /// What an open with `O_DIRECT` answers.
+    pub open: Answer,
+    /// What addresses must be a multiple of; 0: the kernel does not say.
+    #[doc(alias = "stx_dio_mem_align")]
+    pub mem_align_bytes: u32,
+    /// What offsets and lengths must be a multiple of; 0: the kernel does not say.
+    #[doc(alias = "stx_dio_offset_align")]
+    pub offset_align_bytes: u32,
+}
+
+/// The facts about one directory or file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountFacts {
+    /// The file system's name, or its number in hexadecimal where this program knows no name. For
+    /// a device, which kind of device.
+    pub kind: String,
+    /// The number of the file system that the path lies in.
+    #[doc(alias = "f_type")]
+    pub magic: u64,
+    /// A read of 4096 bytes that must not wait, of pages that were just read.
+    pub read_hot: Answer,
+    /// The same, after the kernel was asked to forget the pages. Where it does not, as for files
+    /// in memory, they are as hot as before.
+    pub read_cold: Answer,
+    /// The same, at the end of the file.
+    pub read_end: Answer,
+    /// A write of 4096 bytes that must not wait, over pages that were just read: the first in a
+    /// while, for which times must be updated too.
+    pub write_over: Answer,
+    /// The same, directly after an ordinary write: the best answer of several attempts.
+    pub write_again: Answer,
+    /// The same, behind the end of the file.
+    pub write_extend: Answer,
+    /// An open that must be answered from the name cache, of a name that was just looked up: the
+    /// best answer of several attempts.
+    #[doc(alias = "RESOLVE_CACHED")]
+    pub open_cached: Answer,
+    /// What direct I/O asks for.
+    pub direct: DirectIo,
+    /// Whether directory entries come with their kinds. `None`: no directory.
+    pub entry_kinds: Option<bool>,
+}
+
+/// Finds out the facts about `path`. In a directory it makes a file of 1 MiB, which is gone
+/// afterwards; a file it only reads.
+///
+/// # Errors
+/// As opening, reading and writing without further conditions.
+///
+/// # Kernel
+/// 4.18; 5.12 for `open_cached`, 6.1 for what direct I/O asks for.
+pub fn probe(path: &Path) -> std::io::Result<MountFacts> {
+    let magic = statfs(path)?.f_type as u64;
+    let file_type = fs::metadata(path)?.file_type();
+    let kind = if file_type.is_block_device() {
+        // What the number tells is where the node lies.
+        "block device".to_owned()
+    } else if file_type.is_char_device() {
+        "character device".to_owned()
+    } else {
+        name_of(magic).map_or_else(|| format!("{magic:#x}"), str::to_owned)
+    };
+    if !file_type.is_dir() {
+        return of_file(path, kind, magic);
+    }
+    let name = path.join(format!(".sakia-mount-facts-{}", std::process::id()));
+    let facts = of_new_file(&name, path, kind, magic);
+    // Whatever came of it, what was made goes.
+    let removed = fs::remove_file(&name);
+    let facts = facts?;
+    removed?;
+    Ok(facts)
+}
+
+fn of_new_file(
+    name: &Path,
+    directory: &Path,
+    kind: String,
+    magic: u64,
+) -> std::io::Result<MountFacts> {
+    let file = File::options().read(true).write(true).create_new(true).open(name)?;
+    file.write_all_at(&vec![1; FILE_BYTES], 0)?;
+    file.sync_all()?;
+
+    let mut facts = of_file(name, kind, magic)?;
+    fadvise(&file, 0, None, Advice::DontNeed)?;
+    facts.read_cold = read_nowait(&file, (FILE_BYTES / 2) as u64);
+
+    file.read_exact_at(&mut [0; BLOCK_BYTES], 0)?;
+    facts.write_over = write_nowait(&file, 0);
+    facts.write_again = write_again(&file)?;
+    facts.write_extend = write_nowait(&file, FILE_BYTES as u64);
+    facts.entry_kinds = Some(has_entry_kinds(directory)?);
+    Ok(facts)
+}
+
+/// What can be told by reading only.
+fn of_file(path: &Path, kind: String, magic: u64) -> std::io::Result<MountFacts> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    let mut block = [0; BLOCK_BYTES];
+    let count = file.read(&mut block)?;
+    let read_hot = if count == 0 { Answer::Untried } else { read_nowait(&file, 0) };
+    // Devices and the kernel's own files do not tell their length.
+    let read_end = if length == 0 { Answer::Untried } else { read_nowait(&file, length) };
+    Ok(MountFacts {
+        kind,
+        magic,
+        read_hot,
+        read_cold: Answer::Untried,
+        read_end,
+        write_over: Answer::Untried,
+        write_again: Answer::Untried,
+        write_extend: Answer::Untried,
+        open_cached: open_cached(path),
+        direct: direct_io(path),
+        entry_kinds: None,
+    })
+}
+
+fn read_nowait(file: &File, offset: u64) -> Answer {
+    let mut block = [0; BLOCK_BYTES];
+    let mut buffers = [IoSliceMut::new(&mut block)];
+    Answer::of_bytes(preadv2(file, &mut buffers, offset, ReadWriteFlags::NOWAIT))
+}
+
+fn write_nowait(file: &File, offset: u64) -> Answer {
+    let block = [2; BLOCK_BYTES];
+    Answer::of_bytes(pwritev2(file, &[IoSlice::new(&block)], offset, ReadWriteFlags::NOWAIT))
+}
+
+/// The clock of files may tick between two writes, so it takes some attempts.
+fn write_again(file: &File) -> std::io::Result<Answer> {
+    let mut answer = Answer::Untried;
+    for _ in 0..8 {
+        file.write_all_at(&[2; BLOCK_BYTES], 0)?;
+        answer = write_nowait(file, 0);
+        if matches!(answer, Answer::Bytes(_)) {
+            break;
+        }
+    }
+    Ok(answer)
+}
+
+/// A mount or a rename anywhere on the machine spoils a lookup, so it takes some attempts.
+fn open_cached(path: &Path) -> Answer {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let mut answer = Answer::Untried;
+    for _ in 0..8 {
+        answer = Answer::of(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED));
+        if answer == Answer::Done {
+            break;
+        }
+    }
+    answer
+}
+
+fn direct_io(path: &Path) -> DirectIo {
+    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+    let open = Answer::of(rustix::fs::open(path, flags, Mode::empty()));
+    // The kernel answers this for the device itself only when it is asked about the node.
+    let told = statx(CWD, path, AtFlags::empty(), StatxFlags::DIOALIGN)
+        .ok()
+        .filter(|told| told.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
+    DirectIo {
+        open,
+        mem_align_bytes: told.as_ref().map_or(0, |told| told.stx_dio_mem_align),
+        offset_align_bytes: told.as_ref().map_or(0, |told| told.stx_dio_offset_align),
+    }
+}
+
+fn has_entry_kinds(directory: &Path) -> std::io::Result<bool> {
+    let mut entries = Dir::new(File::open(directory)?)?;
+    Ok(entries.all(|entry| entry.is_ok_and(|entry| entry.file_type() != FileType::Unknown)))
+}
+
+/// The name of a file system's number. Source: `linux/magic.h`, `statfs(2)`.
+pub fn name_of(magic: u64) -> Option<&'static str> {
+    let name = match magic {
+        0xef53 => "ext4",
+        0x5846_5342 => "xfs",
+        0x9123_683e => "btrfs",
+        0x0102_1994 => "tmpfs",
+        0x794c_7630 => "overlay",
+        0x6969 => "nfs",
+        0xff53_4d42 => "cifs",
+        0xfe53_4d42 => "smb2",
+        0x6573_5546 => "fuse",
+        0x0102_1997 => "9p",
+        0x00c3_6400 => "ceph",
+        0x9fa0 => "proc",
+        0x6265_6572 => "sysfs",
+        0xf2f5_2010 => "f2fs",
+        0x2fc1_2fc1 => "zfs",
+        0xe0f5_e1e2 => "erofs",
+        0x7371_7368 => "squashfs",
+        0x2011_bab0 => "exfat",
+        0x4d44 => "vfat",
+        0x0027_e0eb => "cgroup",
+        0x6367_7270 => "cgroup2",
+        0x9584_58f6 => "hugetlbfs",
+        0x8584_58f6 => "ramfs",
+        0x0bd0_0bd0 => "lustre",
+        _ => return None,
+    };
+    Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_and_files_are_probed() {
+        let directory = std::env::temp_dir();
+        let facts = probe(&directory).unwrap();
+        assert_ne!(facts.read_hot, Answer::Untried);
+        assert_ne!(facts.write_over, Answer::Untried);
+        let names = fs::read_dir(&directory).unwrap();
+        let own = format!(".sakia-mount-facts-{}", std::process::id());
+        assert!(names.flatten().all(|entry| entry.file_name() != *own));
+
+        let facts = probe(Path::new("/proc/version")).unwrap();
+        assert_eq!(facts.kind, "proc");
+        assert_eq!(facts.write_over, Answer::Untried);
+        assert_eq!(facts.entry_kinds, None);
+    }
+
+    #[test]
+    fn answers_print_their_names() {
+        assert_eq!(format!("{:>6}", Answer::Done), "    ok");
+        assert_eq!(Answer::Errno(11).to_string(), "EAGAIN");
+        assert_eq!(Answer::Errno(999).to_string(), "errno 999");
+        assert!(Answer::Errno(95).is_unsupported() && !Answer::Errno(11).is_unsupported());
+    }
+}

@@ -1,0 +1,145 @@
+//! Small file systems of one's own: soon full, or on a disk that loses its end.
+//!
+//! ```
+//! use std::fs;
+//!
+//! use sakia_testkit::available;
+//! use sakia_testkit::small_fs::SmallFs;
+//!
+//! # fn main() {
+//! const ENOSPC: i32 = 28;
+//! let small = available!(SmallFs::tmpfs(1 << 20));
+//! let error = fs::write(small.path().join("a"), vec![0; 2 << 20]).unwrap_err();
+//! assert_eq!(error.raw_os_error(), Some(ENOSPC));
+//! # }
+//! ```
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::loop_device::LoopDevice;
+use crate::place::{Mounted, PlaceError, Scratch, run_tool};
+use crate::throttled::make_ext4;
+
+/// A mounted file system, with its disk if it has one. Both go with the value.
+#[derive(Debug)]
+pub struct SmallFs {
+    mounted: Mounted,
+    /// The device and the file behind it.
+    disk: Option<(LoopDevice, PathBuf)>,
+    /// What this lies on, and is unmounted after it.
+    _below: Option<Box<SmallFs>>,
+}
+
+impl SmallFs {
+    /// A tmpfs that holds `size_bytes`, rounded up to pages.
+    ///
+    /// # Errors
+    /// Without the privilege to mount, the error says that something is missing.
+    pub fn tmpfs(size_bytes: u64) -> Result<Self, PlaceError> {
+        let data = format!("size={size_bytes},mode=755");
+        let mounted = Mounted::new(Scratch::new()?, Path::new("sakia-testkit"), "tmpfs", &data)?;
+        Ok(Self { mounted, disk: None, _below: None })
+    }
+
+    /// An ext4 without a journal on a disk of `size_bytes`; 1 MiB is about the least.
+    ///
+    /// # Errors
+    /// Without loop devices, `mkfs.ext4` or the privilege to mount, the error says that something
+    /// is missing.
+    pub fn ext4(size_bytes: u64) -> Result<Self, PlaceError> {
+        let scratch = Scratch::new()?;
+        let image = make_ext4(&scratch, size_bytes, false)?;
+        Self::on_loop(scratch, image, "ext4", "errors=continue,noinit_itable")
+    }
+
+    /// An xfs, on a disk of 300 MiB that takes no more space than is written.
+    ///
+    /// # Errors
+    /// As [`Self::ext4`], with `mkfs.xfs`.
+    pub fn xfs() -> Result<Self, PlaceError> {
+        Self::made_by("mkfs.xfs", &["-q", "-f"], "xfs")
+    }
+
+    /// A btrfs, on a disk of 300 MiB that takes no more space than is written.
+    ///
+    /// # Errors
+    /// As [`Self::ext4`], with `mkfs.btrfs`.
+    pub fn btrfs() -> Result<Self, PlaceError> {
+        Self::made_by("mkfs.btrfs", &["-q", "-f"], "btrfs")
+    }
+
+    /// An overlay whose layers lie on this file system, in directories of their own. The lower
+    /// layer is empty.
+    ///
+    /// # Errors
+    /// Without the privilege to mount, or the kernel's support, the error says that something is
+    /// missing.
+    pub fn overlay(self) -> Result<Self, PlaceError> {
+        let layers = ["lower", "upper", "work"].map(|name| self.path().join(name));
+        for layer in &layers {
+            fs::create_dir(layer)
+                .map_err(|error| PlaceError::failed(format!("make {}", layer.display()), error))?;
+        }
+        let [lower, upper, work] = layers.each_ref().map(|layer| layer.display());
+        let data = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+        let mounted = Mounted::new(Scratch::new()?, Path::new("sakia-testkit"), "overlay", &data)?;
+        Ok(Self { mounted, disk: None, _below: Some(Box::new(self)) })
+    }
+
+    fn made_by(program: &str, options: &[&str], kind: &str) -> Result<Self, PlaceError> {
+        let scratch = Scratch::new()?;
+        let image = scratch.path().join("image");
+        let sized = File::create(&image).and_then(|file| file.set_len(300 << 20));
+        sized.map_err(|error| PlaceError::failed(format!("make {}", image.display()), error))?;
+        let mut arguments: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
+        arguments.push(image.as_os_str());
+        run_tool(program, &arguments)?;
+        Self::on_loop(scratch, image, kind, "")
+    }
+
+    fn on_loop(
+        scratch: Scratch,
+        image: PathBuf,
+        kind: &str,
+        options: &str,
+    ) -> Result<Self, PlaceError> {
+        let device = LoopDevice::attach(&image)?;
+        let mounted = Mounted::new(scratch, &device.path(), kind, options)?;
+        Ok(Self { mounted, disk: Some((device, image)), _below: None })
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        self.mounted.path()
+    }
+
+    /// The block device under it, if it has one.
+    pub fn device(&self) -> Option<PathBuf> {
+        self.disk.as_ref().map(|(device, _)| device.path())
+    }
+
+    /// Takes away the disk behind byte `keep`: reads there fail with `EIO`. What is in the page
+    /// cache can still be read, and a write makes the disk grow again.
+    ///
+    /// # Errors
+    /// As `ftruncate(2)`.
+    ///
+    /// # Panics
+    /// On a file system without a disk.
+    pub fn cut_disk(&self, keep: u64) -> io::Result<()> {
+        let (_, image) = self.disk.as_ref().expect("a file system on a disk");
+        File::options().write(true).open(image)?.set_len(keep)
+    }
+}
+
+impl Drop for SmallFs {
+    fn drop(&mut self) {
+        self.mounted.unmount();
+        if let Some((device, _)) = &mut self.disk {
+            device.detach();
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! A disk that stalls on command: ext4 on a loop device over a file of a scripted file system.
+//!
+//! What programs do on the mount reaches the "disk" as reads, writes and syncs of one file in a
+//! [`Fuse`], where a [`Gate`] holds them, a [`Rule`] delays them or makes them fail. Dirty memory of
+//! this disk alone is limited to a few MiB, so that a writer meets the kernel's throttling soon.
+//!
+//! With writes held,
+//! - a buffered write goes on until the limit, then stands still (`balance_dirty_pages`);
+//! - `fsync`, and a write with `RWF_DSYNC`, stand still at once;
+//! - with reads held, so does a read of what is not in the page cache.
+//!
+//! A disk that is held long also holds up `sync` of the whole machine: open gates soon.
+//!
+//! ```
+//! use std::fs::{self, File};
+//!
+//! use sakia_testkit::available;
+//! use sakia_testkit::throttled::ThrottledDisk;
+//!
+//! # fn main() {
+//! let disk = available!(ThrottledDisk::builder().build());
+//! let file = File::create(disk.path().join("a")).unwrap();
+//! fs::write(disk.path().join("a"), "not on the disk yet").unwrap();
+//! let gate = disk.hold_writes();
+//! std::thread::scope(|scope| {
+//!     let synced = scope.spawn(|| file.sync_all());
+//!     gate.wait_held(1);
+//!     assert!(!synced.is_finished());
+//!     gate.open();
+//!     synced.join().unwrap().unwrap();
+//! });
+//! # }
+//! ```
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::fuse::{Fuse, Gate, Opcode, Rule};
+use crate::loop_device::LoopDevice;
+use crate::place::{Mounted, PlaceError, Scratch, run_tool};
+
+/// The name of the file that is the disk.
+const IMAGE: &str = "disk";
+
+/// A disk to be; see [`ThrottledDisk::builder`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "nothing is mounted yet"]
+pub struct Builder {
+    size_bytes: u64,
+    dirty_bytes: u64,
+    journal: bool,
+}
+
+impl Builder {
+    /// The size of the disk, 64 MiB unless told. It is kept in memory, as far as it is written.
+    pub fn size_bytes(mut self, bytes: u64) -> Self {
+        self.size_bytes = bytes;
+        self
+    }
+
+    /// How much dirty memory the kernel allows the disk, 2 MiB unless told. A writer stands still
+    /// at some point below twice that.
+    pub fn dirty_bytes(mut self, bytes: u64) -> Self {
+        self.dirty_bytes = bytes;
+        self
+    }
+
+    /// Whether the file system has a journal, as most have. On unless told.
+    pub fn journal(mut self, journal: bool) -> Self {
+        self.journal = journal;
+        self
+    }
+
+    /// Makes and mounts it.
+    ///
+    /// # Errors
+    /// Without `/dev/fuse`, loop devices, `mkfs.ext4`, the privilege to mount, or limits per disk
+    /// (kernel 6.2), the error says that something is missing.
+    pub fn build(self) -> Result<ThrottledDisk, PlaceError> {
+        let scratch = Scratch::new()?;
+        let image = make_ext4(&scratch, self.size_bytes, self.journal)?;
+        let content = fs::read(&image)
+            .map_err(|error| PlaceError::failed(format!("read {}", image.display()), error))?;
+        let _ = fs::remove_file(&image);
+
+        // Without a page cache of its own, so that each read and write of the disk arrives.
+        let fuse = Fuse::builder().file(IMAGE, content).direct_io(true).mount()?;
+        let device = LoopDevice::attach(&fuse.join(IMAGE))?;
+        device.limit_dirty(self.dirty_bytes)?;
+        // Nothing by itself: no commit by the clock, no access times.
+        let options = if self.journal { "errors=continue,commit=3600" } else { "errors=continue" };
+        let mounted = Mounted::new(scratch, &device.path(), "ext4", options)?;
+        Ok(ThrottledDisk { mounted, device, fuse })
+    }
+}
+
+/// Makes an ext4 in a file of the scratch directory.
+pub(crate) fn make_ext4(
+    scratch: &Scratch,
+    size_bytes: u64,
+    journal: bool,
+) -> Result<std::path::PathBuf, PlaceError> {
+    let image = scratch.path().join("image");
+    let sized = File::create(&image).and_then(|file| file.set_len(size_bytes));
+    sized.map_err(|error| PlaceError::failed(format!("make {}", image.display()), error))?;
+    let features = if journal { "has_journal" } else { "^has_journal" };
+    // All is initialized here: no thread of the kernel does so later, behind the test's back.
+    let extended = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
+    let words = ["-q", "-F", "-b", "4096", "-m", "0", "-O", features, "-E", extended];
+    let mut arguments: Vec<&OsStr> = words.iter().map(OsStr::new).collect();
+    arguments.push(image.as_os_str());
+    run_tool("mkfs.ext4", &arguments)?;
+    Ok(image)
+}
+
+/// A mounted ext4 whose disk does what the test says; see the [module](self). Dropping it releases
+/// what is held, unmounts, and detaches.
+#[derive(Debug)]
+pub struct ThrottledDisk {
+    mounted: Mounted,
+    device: LoopDevice,
+    fuse: Fuse,
+}
+
+impl ThrottledDisk {
+    /// A disk of 64 MiB, of which 2 MiB may be dirty, with a journal.
+    pub fn builder() -> Builder {
+        Builder { size_bytes: 64 << 20, dirty_bytes: 2 << 20, journal: true }
+    }
+
+    /// Where the ext4 is mounted.
+    pub fn path(&self) -> &Path {
+        self.mounted.path()
+    }
+
+    /// The block device under the ext4.
+    pub fn device(&self) -> std::path::PathBuf {
+        self.device.path()
+    }
+
+    /// The file system that plays the disk, to count its requests and script them at will.
+    pub fn disk(&self) -> &Fuse {
+        &self.fuse
+    }
+
+    /// Holds every write of the disk at a gate: data, metadata, journal.
+    pub fn hold_writes(&self) -> Gate {
+        self.fuse.hold(Rule::on(Opcode::WRITE))
+    }
+
+    /// Holds every read of the disk at a gate.
+    pub fn hold_reads(&self) -> Gate {
+        self.fuse.hold(Rule::on(Opcode::READ))
+    }
+
+    /// Makes every write of the disk take that much longer, from now on.
+    pub fn delay_writes(&self, delay: Duration) {
+        self.fuse.script(Rule::on(Opcode::WRITE).delay(delay));
+    }
+
+    /// Makes every read of the disk take that much longer, from now on.
+    pub fn delay_reads(&self, delay: Duration) {
+        self.fuse.script(Rule::on(Opcode::READ).delay(delay));
+    }
+
+    /// Makes every read or write of the disk fail with `EIO`, from now on.
+    ///
+    /// What is written meanwhile is lost, and `fsync` says so once.
+    pub fn fail(&self, opcode: Opcode) {
+        self.fuse.script(Rule::on(opcode).errno(rustix::io::Errno::IO.raw_os_error()));
+    }
+
+    /// Ends all that was asked of the disk: gates are open, and rules forgotten.
+    pub fn release(&self) {
+        self.fuse.release();
+    }
+
+    /// Drops the cached pages of a file, whose content is on the disk, so that reads are cold.
+    ///
+    /// # Errors
+    /// As `fsync(2)` and `posix_fadvise(2)`.
+    pub fn make_cold(&self, file: &File) -> std::io::Result<()> {
+        file.sync_all()?;
+        Ok(rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?)
+    }
+}
+
+impl Drop for ThrottledDisk {
+    fn drop(&mut self) {
+        // Else the unmount would wait for what is held. The fields then end from top to bottom.
+        self.fuse.release();
+        self.mounted.unmount();
+        self.device.detach();
+    }
+}

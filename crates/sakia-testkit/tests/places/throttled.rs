@@ -1,0 +1,106 @@
+//! The disk that stalls.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+use sakia_testkit::available;
+use sakia_testkit::blocked::ThreadId;
+use sakia_testkit::fuse::{Opcode, pattern};
+use sakia_testkit::throttled::ThrottledDisk;
+
+use crate::{EIO, errno};
+
+#[test]
+fn buffered_writes_stand_still_at_the_limit() {
+    const TOTAL: u64 = 32 << 20;
+    const LIMIT: u64 = 2 << 20;
+    let disk = available!(ThrottledDisk::builder().dirty_bytes(LIMIT).build());
+    let file = File::create(disk.path().join("a")).unwrap();
+    let gate = disk.hold_writes();
+    let written = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let (sender, receiver) = mpsc::channel();
+        let (written, file) = (&written, &file);
+        let writer = scope.spawn(move || {
+            sender.send(ThreadId::current()).unwrap();
+            let block = vec![7; 64 << 10];
+            while written.load(Ordering::Relaxed) < TOTAL {
+                let offset = written.load(Ordering::Relaxed);
+                file.write_all_at(&block, offset).unwrap();
+                written.fetch_add(block.len() as u64, Ordering::Relaxed);
+            }
+        });
+        gate.wait_held(1);
+        // It ends before that only if the kernel took everything without a disk.
+        receiver.recv().unwrap().wait_until_in("balance_dirty_pages");
+        let stalled_at = written.load(Ordering::Relaxed);
+        assert!(stalled_at <= 4 * LIMIT, "the writer got as far as {stalled_at}");
+        assert!(!writer.is_finished());
+        gate.open();
+        writer.join().unwrap();
+    });
+    file.sync_all().unwrap();
+    assert_eq!(fs::metadata(disk.path().join("a")).unwrap().len(), TOTAL);
+}
+
+#[test]
+fn fsync_stands_still() {
+    let disk = available!(ThrottledDisk::builder().build());
+    let file = File::create(disk.path().join("a")).unwrap();
+    let gate = disk.hold_writes();
+    file.write_all_at(&[1; 4096], 0).unwrap();
+    thread::scope(|scope| {
+        let synced = scope.spawn(|| file.sync_all());
+        gate.wait_held(1);
+        assert!(!synced.is_finished());
+        gate.open();
+        synced.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn cold_reads_stand_still_and_hot_ones_do_not() {
+    let disk = available!(ThrottledDisk::builder().build());
+    let path = disk.path().join("a");
+    fs::write(&path, pattern(100_000)).unwrap();
+    let file = File::open(&path).unwrap();
+    disk.make_cold(&file).unwrap();
+    let gate = disk.hold_reads();
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| fs::read(&path));
+        gate.wait_held(1);
+        assert!(!reader.is_finished());
+        gate.open();
+        assert_eq!(reader.join().unwrap().unwrap(), pattern(100_000));
+    });
+    gate.close();
+    assert_eq!(fs::read(&path).unwrap(), pattern(100_000));
+}
+
+#[test]
+fn failing_disk_is_told_by_fsync() {
+    let disk = available!(ThrottledDisk::builder().journal(false).build());
+    let file = File::create(disk.path().join("a")).unwrap();
+    file.write_all_at(&[1; 4096], 0).unwrap();
+    disk.fail(Opcode::WRITE);
+    assert_eq!(errno(file.sync_all()), EIO);
+    disk.release();
+}
+
+#[test]
+fn held_disk_can_be_dropped() {
+    let disk = available!(ThrottledDisk::builder().build());
+    let file = File::create(disk.path().join("a")).unwrap();
+    let gate = disk.hold_writes();
+    file.write_all_at(&[1; 4096], 0).unwrap();
+    let syncer = thread::spawn(move || file.sync_all());
+    gate.wait_held(1);
+    let path = disk.path().to_owned();
+    drop(disk);
+    // Synced before the disk ended, or failed by its end: in either case it returns.
+    drop(syncer.join().unwrap());
+    assert!(!path.exists());
+}

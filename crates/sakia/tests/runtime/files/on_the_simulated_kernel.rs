@@ -1,0 +1,163 @@
+//! The same interface on the kernel in memory, which moves fewer bytes than asked, interrupts, delays and
+//! reorders.
+
+use std::io::SeekFrom;
+use std::rc::Rc;
+
+use sakia::fs::{self, Dir, File, OpenOptions, Permissions};
+use sakia::io::IoBuf;
+use sakia::{Runtime, spawn};
+use sakia_driver::sim::{Fault, FaultKind, Sim, SimHandle, Target};
+use sakia_ring::Opcode;
+
+use super::Random;
+
+/// Kernels that are as awkward as a sound one may be.
+fn awkward(seed: u64) -> (Runtime, SimHandle) {
+    let kinds = [
+        FaultKind::PartialSubmit,
+        FaultKind::EnterInterrupted,
+        FaultKind::EnterBusy,
+        FaultKind::ShortTransfer,
+        FaultKind::Duplicate,
+        FaultKind::Stale,
+        FaultKind::Held,
+    ];
+    let builder = Sim::builder(seed).entries(2, 4).late_writes(1 << 13);
+    let sim = kinds.into_iter().fold(builder, |builder, kind| builder.fault(kind, 1 << 13)).build();
+    let kernel = sim.handle();
+    (Runtime::builder().build_simulated(sim).unwrap(), kernel)
+}
+
+#[test]
+fn transfers_are_whole_whatever_the_kernel_makes_of_them() {
+    for seed in 0..60 {
+        let (runtime, kernel) = awkward(seed);
+        runtime.block_on(async {
+            let mut random = Random(seed + 1);
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(true);
+            let mut file = options.open("file").await.unwrap();
+            let mut model = Vec::new();
+            for _ in 0..10 {
+                let len = random.below(2000);
+                let bytes = random.bytes(len);
+                let offset = random.below(4000);
+                model.resize(model.len().max(offset + len), 0);
+                model[offset..offset + len].copy_from_slice(&bytes);
+                if random.below(2) == 0 {
+                    file.write_all_at(bytes, offset as u64).await.0.unwrap();
+                } else {
+                    file.seek(SeekFrom::Start(offset as u64)).await.unwrap();
+                    file.write_all(bytes).await.0.unwrap();
+                }
+                // A write of nothing makes no file longer.
+                if len == 0 {
+                    model.truncate(file.len().await.unwrap() as usize);
+                }
+            }
+            file.rewind().await.unwrap();
+            let (result, read) = file.read_to_end(Vec::new()).await;
+            assert_eq!((result.unwrap(), &read), (model.len(), &model), "seed {seed}");
+            assert_eq!(fs::read("file").await.unwrap(), model, "seed {seed}");
+            let half = model.len() / 2;
+            let (result, part) =
+                file.read_exact_at(vec![0; half], (model.len() - half) as u64).await;
+            result.unwrap();
+            assert_eq!(part, model[model.len() - half..]);
+            let parts: Vec<_> = model.chunks(100).map(<[u8]>::to_vec).collect();
+            let copy = File::create("copy").await.unwrap();
+            copy.write_all_vectored_at(parts, 0).await.0.unwrap();
+            copy.write_durable_at(b"durable".to_vec().slice(..), 0).await.0.unwrap();
+            copy.append("end").await.0.unwrap();
+            model.splice(..model.len().min(7), *b"durable");
+            model.extend(b"end");
+            copy.close().await.unwrap();
+        });
+        let copy = kernel.contents("copy").unwrap();
+        assert!(copy.starts_with(b"durable") && copy.ends_with(b"end"), "seed {seed}");
+    }
+}
+
+#[test]
+fn interrupted_operations_are_started_again() {
+    const EINTR: i32 = 4;
+    let sim = Sim::new(3);
+    let kernel = sim.handle();
+    kernel.create_file("file", b"text");
+    let runtime = Runtime::builder().build_simulated(sim).unwrap();
+    runtime.block_on(async {
+        let again = [
+            Opcode::OPENAT,
+            Opcode::STATX,
+            Opcode::READ,
+            Opcode::WRITE,
+            Opcode::FSYNC,
+            Opcode::FTRUNCATE,
+            Opcode::READV,
+            Opcode::WRITEV,
+        ];
+        for opcode in again {
+            kernel.script(Target::opcode(opcode), Fault::Errno(EINTR));
+            kernel.script(Target::opcode(opcode), Fault::Restart);
+        }
+        let mut file = OpenOptions::new();
+        let mut file = file.read(true).write(true).open("file").await.unwrap();
+        file.write_all("TEXT, more").await.0.unwrap();
+        assert_eq!(file.len().await.unwrap(), 10);
+        file.set_len(6).await.unwrap();
+        file.sync_all().await.unwrap();
+        assert_eq!(file.read_to_end_at(Vec::new(), 0).await.1, b"TEXT, ");
+        let (result, parts) = file.read_vectored_at(vec![vec![0; 2], vec![0; 2]], 0).await;
+        assert_eq!((result.unwrap(), parts.concat()), (4, b"TEXT".to_vec()));
+        file.write_all_vectored_at(vec!["te", "xt"], 0).await.0.unwrap();
+    });
+    assert_eq!(kernel.scripted(), 0);
+    assert_eq!(kernel.contents("file").unwrap(), b"text, ");
+}
+
+#[test]
+fn trees_are_made_listed_saved_in_and_removed() {
+    for seed in 0..20 {
+        let (runtime, kernel) = awkward(seed);
+        kernel.create_file("kept", b"kept");
+        runtime.block_on(async {
+            fs::create_dir_all("tree/a/b").await.unwrap();
+            let tasks: Vec<_> = (0..40)
+                .map(|number| {
+                    spawn(async move {
+                        let path = format!("tree/a/{number}");
+                        fs::write(&path, path.clone()).await?;
+                        fs::save(&path, "saved").await?;
+                        if number % 2 == 0 {
+                            fs::rename(&path, format!("tree/a/b/{number}")).await?;
+                        }
+                        Ok::<_, fs::Error>(())
+                    })
+                })
+                .collect();
+            for task in tasks {
+                task.await.unwrap().unwrap();
+            }
+            fs::symlink("../../kept", "tree/a/link").await.unwrap();
+            fs::hard_link("kept", "tree/hard").await.unwrap();
+            fs::set_permissions("tree/hard", Permissions::from_mode(0o400)).await.unwrap();
+            let dir = Rc::new(Dir::open("tree").await.unwrap());
+            let metadata = fs::metadata("tree/hard").await.unwrap();
+            assert_eq!((metadata.permissions().mode(), metadata.nlink()), (0o400, 2));
+            assert_eq!(dir.open_file("a/link").await.unwrap_err().raw_os_error(), Some(18));
+            let mut entries = dir.open_dir("a/b").await.unwrap().read_dir().await.unwrap();
+            let mut count = 0;
+            while let Some(entry) = entries.next_entry().await.unwrap() {
+                assert!(entry.file_type().await.unwrap().is_file());
+                count += 1;
+            }
+            assert_eq!(count, 20, "seed {seed}");
+            assert_eq!(fs::copy("kept", "tree/copy").await.unwrap(), 4);
+            assert_eq!(fs::read("tree/copy").await.unwrap(), b"kept");
+            fs::remove_dir_all("tree").await.unwrap();
+            assert!(!fs::exists("tree").await.unwrap());
+        });
+        assert_eq!(kernel.contents("kept").unwrap(), b"kept");
+    }
+}

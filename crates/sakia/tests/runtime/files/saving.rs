@@ -1,0 +1,268 @@
+//! Files replaced as a whole: dropped, failed or killed at any point, they are old or new.
+
+use std::future::poll_fn;
+use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::task::Poll;
+use std::time::Duration;
+
+use sakia::fs::{self, AtomicFile};
+use sakia::time::sleep;
+use sakia::{Runtime, block_on, yield_now};
+use sakia_driver::sim::{Fault, Sim, Target};
+
+use super::{Random, TempDir, run, runtime};
+use crate::refused::children::announce_skip;
+
+#[test]
+fn a_saved_file_has_contents_owner_and_permissions() {
+    let dir = TempDir::new();
+    let path = dir.join("file");
+    run(async || {
+        fs::save(&path, "first").await.unwrap();
+        let plain = dir.join("plain");
+        std::fs::write(&plain, "").unwrap();
+        let mode = |path| std::fs::metadata(path).unwrap().mode();
+        assert_eq!(mode(&path), mode(&plain), "as any new file");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4751)).unwrap();
+        // Only who may give files away can tell whether the owner is kept.
+        let is_given = std::os::unix::fs::chown(&path, Some(12), Some(34)).is_ok();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4751)).unwrap();
+        let before = std::fs::metadata(&path).unwrap();
+        fs::save(&path, vec![7; 100_000]).await.unwrap();
+        let after = std::fs::metadata(&path).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), [7; 100_000]);
+        assert_eq!(after.mode(), before.mode());
+        assert_ne!(after.ino(), before.ino());
+        if is_given {
+            assert_eq!((after.uid(), after.gid()), (12, 34));
+        }
+    });
+    assert_eq!(dir.names(), ["file", "plain"]);
+}
+
+#[test]
+fn links_are_followed_and_stay() {
+    let dir = TempDir::new();
+    std::fs::create_dir(dir.join("sub")).unwrap();
+    std::fs::write(dir.join("sub/file"), "old").unwrap();
+    symlink("sub/file", dir.join("link")).unwrap();
+    symlink(dir.join("link"), dir.join("second")).unwrap();
+    symlink("sub/new", dir.join("dangling")).unwrap();
+    symlink("loop", dir.join("loop")).unwrap();
+    run(async || {
+        fs::save(dir.join("second"), "new").await.unwrap();
+        fs::save(dir.join("dangling"), "made").await.unwrap();
+        assert_eq!(fs::save(dir.join("loop"), "").await.unwrap_err().raw_os_error(), Some(40));
+        let error = fs::save(dir.join("sub"), "").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::IsADirectory);
+        let error = fs::save(dir.join("sub/.."), "").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::IsADirectory);
+        let error = fs::save(dir.join("missing/file"), "").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    });
+    assert!(std::fs::symlink_metadata(dir.join("link")).unwrap().is_symlink());
+    assert_eq!(std::fs::read(dir.join("sub/file")).unwrap(), b"new");
+    assert_eq!(std::fs::read(dir.join("sub/new")).unwrap(), b"made");
+}
+
+#[test]
+fn what_is_discarded_leaves_nothing() {
+    let dir = TempDir::new();
+    let path = dir.join("x".repeat(255));
+    std::fs::write(&path, "old").unwrap();
+    run(async || {
+        let mut new = AtomicFile::create(&path).await.unwrap();
+        new.file_mut().write_all("half").await.0.unwrap();
+        assert_eq!(dir.names().len(), 2);
+        new.discard().await.unwrap();
+        assert_eq!(dir.names().len(), 1);
+        let new = AtomicFile::create(&path).await.unwrap();
+        new.file().write_all_at("half", 0).await.0.unwrap();
+        drop(new);
+        assert_eq!(dir.names().len(), 1);
+    });
+    assert_eq!(std::fs::read(&path).unwrap(), b"old");
+}
+
+#[test]
+fn dropped_at_any_point_it_is_old_or_new_and_nothing_is_left() {
+    let dir = TempDir::new();
+    let path = dir.join("file");
+    std::fs::write(&path, "old").unwrap();
+    let mut outcomes = [0; 2];
+    for polls in 0.. {
+        let runtime = runtime();
+        let is_done = runtime.block_on(async {
+            let mut saving = Box::pin(fs::save(&path, "new!"));
+            for _ in 0..polls {
+                let ready = poll_fn(|cx| Poll::Ready(saving.as_mut().poll(cx).is_ready())).await;
+                if ready {
+                    return true;
+                }
+                // An operation more, if it is quick.
+                for _ in 0..3 {
+                    yield_now().await;
+                }
+            }
+            false
+        });
+        // What was under way ends, and what was made by then is removed.
+        while runtime.live_tasks() > 0 {
+            runtime.block_on(yield_now());
+        }
+        match &std::fs::read(&path).unwrap()[..] {
+            b"old" => outcomes[0] += 1,
+            b"new!" => outcomes[1] += 1,
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(dir.names(), ["file"]);
+        if is_done {
+            break;
+        }
+    }
+    assert!(outcomes[0] > 5 && outcomes[1] > 0, "{outcomes:?}");
+}
+
+#[test]
+fn whatever_operation_fails_it_is_old_or_new() {
+    const ENOSPC: i32 = 28;
+    let mut outcomes = [0; 2];
+    for failing in 0.. {
+        let sim = Sim::new(failing.into());
+        let kernel = sim.handle();
+        kernel.create_file("file", b"old");
+        let runtime = Runtime::builder().build_simulated(sim).unwrap();
+        let (result, names) = runtime.block_on(async {
+            kernel.script(Target::any().skip(failing), Fault::Errno(ENOSPC));
+            let result = fs::save("file", "new").await;
+            let is_over = kernel.scripted() > 0;
+            let mut names = Vec::new();
+            if is_over {
+                return (None, names);
+            }
+            sleep(Duration::from_secs(1)).await; // what was dropped goes on, in any order
+            let mut entries = fs::read_dir(".").await.unwrap();
+            while let Some(entry) = entries.next_entry().await.unwrap() {
+                names.push(entry.into_file_name());
+            }
+            (Some(result), names)
+        });
+        let Some(result) = result else { break };
+        let contents = kernel.contents("file").unwrap();
+        match result {
+            Ok(()) => assert_eq!(contents, b"new"),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(ENOSPC), "{error}");
+                let is_new = error.operation() == "sync directory";
+                assert_eq!(contents, if is_new { b"new" } else { b"old" }, "{error}");
+                outcomes[usize::from(is_new)] += 1;
+            }
+        }
+        assert_eq!(names, ["file"], "{failing}");
+    }
+    assert!(outcomes[0] > 5 && outcomes[1] == 1, "{outcomes:?}");
+}
+
+/// A file system of one megabyte, while there is one.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    fn mount() -> Option<Self> {
+        let dir = TempDir::new();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=1m", "sakia-test"]).arg(&dir.0);
+        match mount.stderr(Stdio::null()).status() {
+            Ok(status) if status.success() => Some(Self(dir)),
+            _ => {
+                announce_skip("no privilege to mount a file system");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        Command::new("umount").arg("-l").arg(&self.0.0).status().ok();
+    }
+}
+
+#[test]
+fn a_full_disk_leaves_the_old_file() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let path = disk.0.join("file");
+    run(async || {
+        fs::save(&path, vec![1; 300_000]).await.unwrap();
+        let error = fs::save(&path, vec![2; 900_000]).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StorageFull);
+        assert_eq!((error.operation(), error.path()), ("write", &*path));
+        assert_eq!(std::fs::read(&path).unwrap(), [1; 300_000]);
+        assert_eq!(disk.0.names(), ["file"]);
+        fs::save(&path, vec![3; 300_000]).await.unwrap();
+        // Others meet the same wall.
+        let other = disk.0.join("other");
+        let error = fs::write(&other, vec![4; 2 << 20]).await.unwrap_err();
+        assert_eq!((error.raw_os_error(), error.operation()), (Some(28), "write"));
+        let error = fs::copy("/proc/self/exe", &other).await.unwrap_err();
+        assert_eq!((error.raw_os_error(), error.operation()), (Some(28), "copy"));
+        let file = fs::File::create(&other).await.unwrap();
+        assert_eq!(file.allocate(0..2 << 20).await.unwrap_err().raw_os_error(), Some(28));
+    });
+    assert_eq!(std::fs::read(&path).unwrap(), [3; 300_000]);
+}
+
+/// Bytes that say by themselves whether they are whole.
+fn version(number: u64) -> Vec<u8> {
+    let mut bytes = Random(number + 1).bytes(1000 + number as usize % 7 * 5000);
+    bytes.splice(..0, number.to_le_bytes());
+    bytes
+}
+
+/// Saves ever new versions when another test starts this one as a program.
+#[test]
+fn saves_for_ever_when_asked() {
+    let Some(path) = std::env::var_os("SAKIA_TEST_SAVE") else {
+        return; // the test that asks is below
+    };
+    run(async || {
+        for number in 0.. {
+            fs::save(Path::new(&path), version(number)).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn killed_at_random_points_it_is_a_whole_version() {
+    let dir = TempDir::new();
+    let path = dir.join("file");
+    let mut random = Random(77);
+    let mut last = None;
+    for _ in 0..25 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "files::saving::saves_for_ever_when_asked"])
+            .env("SAKIA_TEST_SAVE", &path)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        // It saves, and then it is killed somewhere within the next ones.
+        let begun = std::fs::read(&path).ok();
+        while std::fs::read(&path).ok() == begun {
+            assert!(child.try_wait().unwrap().is_none(), "the child ended by itself");
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_micros(random.below(5000) as u64));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let number = u64::from_le_bytes(*bytes.first_chunk().unwrap());
+        assert!(bytes == version(number), "version {number} is not whole");
+        last = last.max(Some(number));
+    }
+    assert!(last > Some(0), "it was always killed before it could save twice");
+    // What the killed ones left is recognizable, and in nobody's way.
+    assert!(dir.names().iter().all(|name| name == "file" || name.ends_with(".tmp")));
+    block_on(async { drop(fs::read(&path).await.unwrap()) });
+}
