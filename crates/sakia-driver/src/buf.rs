@@ -28,6 +28,13 @@ pub unsafe trait IoBuf: 'static {
     /// How many bytes there are.
     fn bytes_len(&self) -> usize;
 
+    /// The bytes, for code that is not the kernel.
+    fn as_bytes(&self) -> &[u8] {
+        // SAFETY: the trait promises that many initialized bytes there, which stay the same while the
+        // value is borrowed: only a `&mut` to it may change them.
+        unsafe { std::slice::from_raw_parts(self.stable_ptr(), self.bytes_len()) }
+    }
+
     /// The part of the buffer in `range`.
     ///
     /// # Panics
@@ -66,6 +73,13 @@ pub unsafe trait IoBuf: 'static {
 pub unsafe trait IoBufMut: IoBuf {
     /// Where the bytes begin.
     fn stable_mut_ptr(&mut self) -> *mut u8;
+
+    /// The bytes, for code that is not the kernel.
+    fn as_bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the trait promises that many initialized bytes there, which may be written to, and
+        // which nothing else accesses while the value is borrowed.
+        unsafe { std::slice::from_raw_parts_mut(self.stable_mut_ptr(), self.bytes_len()) }
+    }
 }
 
 macro_rules! owned_bytes {
@@ -141,6 +155,16 @@ impl<T> Slice<T> {
     /// The whole buffer, borrowed.
     pub fn buffer(&self) -> &T {
         &self.buf
+    }
+
+    /// Takes `count` bytes off the front.
+    ///
+    /// # Panics
+    /// When it has fewer.
+    pub fn advance(&mut self, count: usize) {
+        let len = self.end - self.begin;
+        assert!(count <= len, "{count} bytes taken off a slice of {len}");
+        self.begin += count;
     }
 }
 

@@ -30,6 +30,7 @@ mod options;
 mod paths;
 mod read_dir;
 mod save;
+mod traits;
 mod tree;
 mod whole;
 

@@ -76,6 +76,20 @@ impl Stream {
         }
     }
 
+    pub(crate) async fn write_vectored<T: IoBuf>(
+        &self,
+        mut bufs: Vec<T>,
+    ) -> BufResult<usize, Vec<T>> {
+        loop {
+            let (result, back) = self.driver.write_vectored(&self.fd, bufs, CURRENT_POSITION).await;
+            bufs = back;
+            match result {
+                Err(error) if self.may_retry(&error, PollEvents::WRITABLE).await => {}
+                result => return (result, bufs),
+            }
+        }
+    }
+
     pub(crate) async fn write_all<T: IoBuf>(&self, mut buf: T) -> BufResult<(), T> {
         let mut done = 0;
         while done < buf.bytes_len() {
@@ -131,6 +145,12 @@ macro_rules! reader {
 
             closer!();
         }
+
+        impl super::AsyncRead for $type {
+            async fn read<T: IoBufMut>(&mut self, buf: T) -> BufResult<usize, T> {
+                self.stream.read(buf).await
+            }
+        }
     };
 }
 
@@ -167,6 +187,20 @@ macro_rules! writer {
             }
 
             closer!();
+        }
+
+        impl super::AsyncWrite for $type {
+            async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
+                self.stream.write(buf).await
+            }
+
+            async fn write_vectored<T: IoBuf>(&mut self, bufs: Vec<T>) -> BufResult<usize, Vec<T>> {
+                self.stream.write_vectored(bufs).await
+            }
+
+            async fn close(self) -> std::io::Result<()> {
+                self.stream.close().await
+            }
         }
     };
 }

@@ -7,12 +7,16 @@
 
 mod blocking;
 mod budget;
+mod buffered_files;
+mod copies;
 mod counted;
 mod files;
 mod foreign;
 mod macros;
+mod mocks;
 mod pipes;
 mod processes;
+mod readers;
 mod readiness;
 mod refused;
 mod shutdown;
@@ -21,3 +25,4 @@ mod structured;
 mod tasks;
 mod teardown;
 mod time;
+mod writers;

@@ -1,0 +1,84 @@
+//! Files as what readers and writers are made of.
+
+use std::io;
+
+use sakia_driver::{Auto, BufResult, CURRENT_POSITION, IoBuf, IoBufMut, Op, Read};
+
+use super::File;
+use crate::io::{AsyncRead, AsyncReadAt, AsyncWrite, AsyncWriteAt, Level};
+
+/// At the file's position.
+impl AsyncRead for File {
+    async fn read<T: IoBufMut>(&mut self, buf: T) -> BufResult<usize, T> {
+        File::read(self, buf).await
+    }
+}
+
+impl AsyncReadAt for File {
+    type ReadAt<T: IoBufMut> = Op<Read<T>, Auto>;
+
+    /// Begins to read; the future can tell `EINTR`, unlike that of [`read_at`](File::read_at).
+    #[inline]
+    fn start_read_at<T: IoBufMut>(&self, buf: T, offset: u64) -> Self::ReadAt<T> {
+        // The one number that means something else: the next lower is as little an offset.
+        let offset = offset.min(CURRENT_POSITION - 1);
+        self.driver.read(&self.fd, buf, offset)
+    }
+
+    /// With direct I/O what every device at hand can do: a page.
+    fn read_alignment(&self) -> usize {
+        if self.direct.is_some() { 4096 } else { 1 }
+    }
+}
+
+/// At the file's position; at its end, if it was opened to append.
+impl AsyncWrite for File {
+    async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
+        File::write(self, buf).await
+    }
+
+    async fn sync(&mut self) -> io::Result<Level> {
+        if self.is_stream() {
+            return Ok(Level::Accepted);
+        }
+        self.sync_data().await.map(|()| Level::Durable)
+    }
+
+    async fn close(self) -> io::Result<()> {
+        File::close(self).await
+    }
+}
+
+impl AsyncWriteAt for File {
+    /// As [`write_at`](File::write_at); with direct I/O all of `buf`, what is off the alignment at its end
+    /// by way of the page cache.
+    async fn write_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<usize, T> {
+        if self.direct.is_none() {
+            return File::write_at(self, buf, offset).await;
+        }
+        let len = buf.bytes_len();
+        let (result, buf) = self.write_all_at(buf, offset).await;
+        (result.map(|()| len), buf)
+    }
+
+    async fn write_vectored_at<T: IoBuf>(
+        &self,
+        mut bufs: Vec<T>,
+        offset: u64,
+    ) -> BufResult<usize, Vec<T>> {
+        if self.direct.is_none() || bufs.is_empty() {
+            return File::write_vectored_at(self, bufs, offset).await;
+        }
+        let (result, buf) = AsyncWriteAt::write_at(self, bufs.remove(0), offset).await;
+        bufs.insert(0, buf);
+        (result, bufs)
+    }
+
+    async fn sync_data(&self) -> io::Result<()> {
+        File::sync_data(self).await
+    }
+
+    async fn close(self) -> io::Result<()> {
+        File::close(self).await
+    }
+}

@@ -1,0 +1,135 @@
+//! Copying from readers to writers.
+//!
+//! Blocks that a reader has filled are handed to the writer as they are, and others come back for them, so
+//! the bytes are not copied within the process. What fills less than half a block is copied: it would
+//! keep more memory than it has bytes.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::task::Poll;
+
+use super::reader::Reader;
+use super::source::{Level, Source};
+use super::writer::Writer;
+
+/// Writes what `reader` has left to `writer`, until the end, and flushes it to [`Level::Accepted`].
+/// Resolves to the number of bytes copied.
+///
+/// Reading and writing overlap, as far as the reader reads ahead and the writer's bound allows. The writer
+/// is not closed. Dropping the future leaves what was taken from the reader with the writer, where it
+/// [counts](Writer::accepted); another copy goes on from there.
+///
+/// # Errors
+/// What reading or writing fails with. After an error of reading, what was read before it has been given to
+/// the writer.
+///
+/// # Examples
+/// ```
+/// use sakia::io::{Reader, Writer, copy, pipe};
+///
+/// # fn main() -> std::io::Result<()> {
+/// sakia::block_on(async {
+///     let (input, mut sender) = pipe()?;
+///     let (mut receiver, output) = pipe()?;
+///     sender.write_all("all of it").await.0?;
+///     sender.close().await?;
+///
+///     let (mut reader, mut writer) = (Reader::new(input), Writer::new(output));
+///     assert_eq!(copy(&mut reader, &mut writer).await?, 9);
+///     writer.close().await?;
+///     assert_eq!(receiver.read_to_end(Vec::new()).await.1, b"all of it");
+///     Ok(())
+/// })
+/// # }
+/// ```
+pub async fn copy<S: Source, W>(reader: &mut Reader<S>, writer: &mut Writer<W>) -> io::Result<u64> {
+    let before = reader.consumed();
+    loop {
+        let bytes = reader.fill().await?;
+        if bytes.is_empty() {
+            break;
+        }
+        let count = bytes.len();
+        if reader.has_block() {
+            poll_fn(|cx| writer.poll_room(cx, count)).await?;
+            let spare = writer.spare_block(reader.size_of_block());
+            let (block, range) = reader.exchange(spare);
+            writer.put_block(block, range);
+        } else {
+            let count = writer.write(reader.buffered()).await?;
+            reader.consume(count);
+        }
+    }
+    writer.flush(Level::Accepted).await?;
+    Ok(reader.consumed() - before)
+}
+
+/// Copies both ways between two peers, each a reader and a writer, until both have ended. Resolves to the
+/// bytes copied from `a` to `b`, and from `b` to `a`.
+///
+/// When one peer has no more to say, the writer to the other is [closed](Writer::close): the other learns
+/// that, and may still answer. Both writers are closed in the end.
+///
+/// # Errors
+/// The first error of either way, which ends both: the writers are not closed then. Bytes are not lost,
+/// as for [`copy`].
+///
+/// # Examples
+/// ```
+/// use sakia::io::{Reader, Writer, copy_bidirectional, pipe};
+///
+/// # fn main() -> std::io::Result<()> {
+/// sakia::block_on(async {
+///     // What a sends, b gets, and the other way around.
+///     let ((a_input, mut a_sends), (b_input, mut b_sends)) = (pipe()?, pipe()?);
+///     let ((mut a_gets, a_output), (mut b_gets, b_output)) = (pipe()?, pipe()?);
+///     let a = (&mut Reader::new(a_input), &mut Writer::new(a_output));
+///     let b = (&mut Reader::new(b_input), &mut Writer::new(b_output));
+///     a_sends.write_all("question").await.0?;
+///     b_sends.write_all("answer").await.0?;
+///     a_sends.close().await?;
+///     b_sends.close().await?;
+///     assert_eq!(copy_bidirectional(a, b).await?, (8, 6));
+///     assert_eq!(b_gets.read_to_end(Vec::new()).await.1, b"question");
+///     assert_eq!(a_gets.read_to_end(Vec::new()).await.1, b"answer");
+///     Ok(())
+/// })
+/// # }
+/// ```
+pub async fn copy_bidirectional<A: Source, B: Source, V, W>(
+    a: (&mut Reader<A>, &mut Writer<V>),
+    b: (&mut Reader<B>, &mut Writer<W>),
+) -> io::Result<(u64, u64)> {
+    let (a_reader, a_writer) = a;
+    let (b_reader, b_writer) = b;
+    let mut there = pin!(copy_and_close(a_reader, b_writer));
+    let mut back = pin!(copy_and_close(b_reader, a_writer));
+    let (mut there_count, mut back_count) = (None, None);
+    poll_fn(|cx| {
+        if there_count.is_none()
+            && let Poll::Ready(count) = there.as_mut().poll(cx)
+        {
+            there_count = Some(count?);
+        }
+        if back_count.is_none()
+            && let Poll::Ready(count) = back.as_mut().poll(cx)
+        {
+            back_count = Some(count?);
+        }
+        match (there_count, back_count) {
+            (Some(there), Some(back)) => Poll::Ready(Ok((there, back))),
+            _ => Poll::Pending,
+        }
+    })
+    .await
+}
+
+async fn copy_and_close<S: Source, W>(
+    reader: &mut Reader<S>,
+    writer: &mut Writer<W>,
+) -> io::Result<u64> {
+    let count = copy(reader, writer).await?;
+    writer.close().await?;
+    Ok(count)
+}

@@ -1,0 +1,620 @@
+//! Reading with buffers that the reader owns, so that ordinary code borrows.
+//!
+//! Bytes are in one of two places, in this order: in `carry`, where what spans blocks is put together, and
+//! in the block that was read last. What a method has looked at and not used stays there, so dropping any
+//! of its futures, and an error, lose nothing.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::ops::Range;
+use std::task::{Context, Poll, ready};
+
+use super::offload::Offloaded;
+use super::source::{AsyncRead, AsyncReadAt, Block, Positional, Source, Streamed};
+
+/// Bytes of a block, unless told otherwise.
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// Reads with a buffer of its own, of which ordinary code borrows.
+///
+/// There are three kinds, by where the blocks come from:
+/// - [`new`](Reader::new) reads in order, when asked: pipes, sockets, standard input.
+/// - [`with_depth`](Reader::with_depth) reads a file, with several blocks in flight.
+/// - [`offload`](Reader::offload) has a thread read a file ahead.
+///
+/// Dropping any future of a reader loses no bytes: the next call goes on where it was. Errors come after
+/// the bytes before them, and the next call tries again at the same place. The end is found only where a
+/// read brings no bytes at all; a later call sees what was appended since. A reader that is dropped with
+/// reads in flight leaves their memory to the driver.
+///
+/// # Examples
+/// ```
+/// use sakia::io::{Reader, pipe};
+///
+/// # fn main() -> std::io::Result<()> {
+/// sakia::block_on(async {
+///     let (reader, mut writer) = pipe()?;
+///     writer.write_all("one\ntwo\nthree").await.0?;
+///     writer.close().await?;
+///
+///     let mut reader = Reader::new(reader);
+///     assert_eq!(reader.line(80).await?, Some("one"));
+///     assert_eq!(reader.peek(2).await?, b"tw");
+///     assert_eq!(reader.line(80).await?, Some("two"));
+///     let mut rest = Vec::new();
+///     reader.read_to_end(&mut rest, 1000).await?;
+///     assert_eq!(rest, b"three");
+///     Ok(())
+/// })
+/// # }
+/// ```
+pub struct Reader<S: Source> {
+    source: S,
+    /// Bytes put together from several blocks; they come before those of `block`.
+    carry: Vec<u8>,
+    /// Those of `carry` from here on are not consumed.
+    carry_at: usize,
+    /// What was read last.
+    block: Option<Block>,
+    /// The bytes of `block` that are not consumed, nor in `carry`.
+    range: Range<usize>,
+    /// Bytes consumed in all.
+    consumed: u64,
+}
+
+impl<R: AsyncRead + 'static> Reader<Streamed<R>> {
+    /// Reads `source` in order, in blocks of 64 KiB.
+    pub fn new(source: R) -> Self {
+        Self::with_block_bytes(source, BLOCK_BYTES)
+    }
+
+    /// Reads `source` in order, at most `block_bytes` at a time.
+    pub fn with_block_bytes(source: R, block_bytes: usize) -> Self {
+        Self::from_source(Streamed::new(source, block_bytes))
+    }
+
+    /// Gives the source back. Bytes that are [`buffered`](Reader::buffered) are lost.
+    ///
+    /// # Errors
+    /// The reader itself, while a read is under way that a dropped future began; [`fill`](Reader::fill)
+    /// awaits it.
+    pub fn into_inner(self) -> Result<R, Self> {
+        let Self { source, carry, carry_at, block, range, consumed } = self;
+        source.into_source().map_err(|source| Self {
+            source,
+            carry,
+            carry_at,
+            block,
+            range,
+            consumed,
+        })
+    }
+}
+
+impl<F: AsyncReadAt> Reader<Positional<F>> {
+    /// Reads `file` from its first byte on, in blocks of `block_bytes`, with up to `depth` of them in
+    /// flight.
+    ///
+    /// There are `depth` buffers. While the caller works on one, the others are being read, so with a
+    /// depth of 1 nothing is read before it is asked for. Blocks are delivered in order. A file that
+    /// shrinks meanwhile ends early.
+    ///
+    /// For a file opened with `O_DIRECT`, `block_bytes` is rounded up to a multiple of its alignment.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::{fs::File, io::Reader};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// sakia::block_on(async {
+    ///     let file = File::open("/etc/passwd").await?;
+    ///     let mut reader = Reader::with_depth(&file, 32 << 10, 8);
+    ///     let mut lines = 0;
+    ///     while reader.line(4096).await?.is_some() {
+    ///         lines += 1;
+    ///     }
+    ///     assert!(lines > 0);
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    pub fn with_depth(file: F, block_bytes: usize, depth: usize) -> Self {
+        Self::from_source(Positional::new(file, block_bytes, depth))
+    }
+
+    /// Goes on at byte `offset`. What was read ahead is thrown away.
+    pub fn seek(&mut self, offset: u64) {
+        self.clear();
+        self.source.seek(offset);
+    }
+
+    /// The file that is read.
+    pub fn get_ref(&self) -> &F {
+        self.source.file()
+    }
+
+    /// Gives the file back.
+    pub fn into_inner(self) -> F {
+        self.source.into_file()
+    }
+}
+
+impl Reader<Offloaded> {
+    /// Has a thread read `file` from its first byte on, a MiB ahead of the caller.
+    ///
+    /// On a machine with a core to spare this overlaps the copying of bytes out of the kernel with the
+    /// work on them, which pays where that work is quick: sums, searches, parsers. The thread makes plain
+    /// calls, sleeps while it is far enough ahead, and wakes the caller only when that waits and half of
+    /// the blocks are there, or the device is slow. It ends soon after the reader is dropped.
+    ///
+    /// `file` should be a regular file. The runtime must be one that other threads can wake, which the
+    /// simulated kernel is not.
+    ///
+    /// # Errors
+    /// - `EAGAIN`: the machine has no thread for it. Errors of reading come from the methods that read.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::io::Reader;
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// sakia::block_on(async {
+    ///     let mut reader = Reader::offload(std::fs::File::open("/etc/passwd")?)?;
+    ///     let mut sum = 0;
+    ///     let mut chunks = reader.chunks(32 << 10);
+    ///     while let Some(chunk) = chunks.next().await? {
+    ///         sum += chunk.iter().map(|&byte| u64::from(byte)).sum::<u64>();
+    ///     }
+    ///     assert!(sum > 0);
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    pub fn offload(file: std::fs::File) -> io::Result<Self> {
+        Self::offload_with(file, 0, Offloaded::BLOCK_BYTES, Offloaded::BLOCKS)
+    }
+
+    /// As [`offload`](Reader::offload), from byte `offset` on, with `blocks` blocks of `block_bytes`; at
+    /// least 2 and 1.
+    ///
+    /// # Errors
+    /// As for [`offload`](Reader::offload).
+    pub fn offload_with(
+        file: std::fs::File,
+        offset: u64,
+        block_bytes: usize,
+        blocks: usize,
+    ) -> io::Result<Self> {
+        Ok(Self::from_source(Offloaded::start(file, offset, block_bytes, blocks)?))
+    }
+}
+
+/// Where in a reader some bytes are.
+enum Place {
+    Carry(Range<usize>),
+    Block(Range<usize>),
+}
+
+impl<S: Source> Reader<S> {
+    fn from_source(source: S) -> Self {
+        let carry = Vec::new();
+        Self { source, carry, carry_at: 0, block: None, range: 0..0, consumed: 0 }
+    }
+
+    /// Bytes that are here already, perhaps not all: those that [`fill`](Reader::fill) would give without
+    /// waiting.
+    pub fn buffered(&self) -> &[u8] {
+        if self.carry_at < self.carry.len() {
+            &self.carry[self.carry_at..]
+        } else {
+            self.block_bytes()
+        }
+    }
+
+    /// The bytes of the block that are not consumed.
+    fn block_bytes(&self) -> &[u8] {
+        match &self.block {
+            Some(block) => &block[self.range.clone()],
+            None => &[],
+        }
+    }
+
+    /// Bytes in `carry` that are not consumed.
+    fn carried(&self) -> usize {
+        self.carry.len() - self.carry_at
+    }
+
+    /// How many bytes were consumed so far, by any method.
+    pub fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
+    /// The next bytes, at least one; none at the end. They stay until [consumed](Reader::consume).
+    ///
+    /// # Errors
+    /// What reading fails with, once all bytes before it are consumed; never `EINTR`. The next call tries
+    /// again.
+    pub async fn fill(&mut self) -> io::Result<&[u8]> {
+        poll_fn(|cx| self.poll_fill(cx)).await?;
+        Ok(self.buffered())
+    }
+
+    /// Waits until bytes are [`buffered`](Reader::buffered), or the end is reached.
+    ///
+    /// # Errors
+    /// As for [`fill`](Reader::fill).
+    pub fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.buffered().is_empty() {
+            ready!(self.poll_next(cx))?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Gets the next block, when the last one is used up; answers false at the end.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        debug_assert!(self.range.is_empty(), "the block before is used up");
+        let next = ready!(self.source.poll_block(cx, &mut self.block))?;
+        let Some((block, range)) = next else { return Poll::Ready(Ok(false)) };
+        (self.block, self.range) = (Some(block), range);
+        Poll::Ready(Ok(true))
+    }
+
+    /// Uses up `count` bytes of those that are [`buffered`](Reader::buffered).
+    ///
+    /// # Panics
+    /// When fewer are.
+    pub fn consume(&mut self, count: usize) {
+        let buffered = self.buffered().len();
+        assert!(count <= buffered, "{count} bytes consumed of {buffered}");
+        if self.carry_at < self.carry.len() {
+            self.carry_at += count;
+        } else {
+            self.range.start += count;
+        }
+        self.consumed += count as u64;
+    }
+
+    fn clear(&mut self) {
+        self.carry_at = self.carry.len();
+        self.range = 0..0;
+    }
+
+    /// Moves `count` bytes of the block to `carry`.
+    fn carry(&mut self, count: usize) {
+        if count == 0 {
+            return;
+        }
+        self.carry.drain(..self.carry_at);
+        self.carry_at = 0;
+        let begin = self.range.start;
+        let block = self.block.as_ref().expect("bytes of a block are carried");
+        self.carry.extend_from_slice(&block[begin..begin + count]);
+        self.range.start += count;
+    }
+
+    fn at(&self, place: Place) -> &[u8] {
+        match place {
+            Place::Carry(range) => &self.carry[range],
+            Place::Block(range) => self.block.as_ref().map_or(&[], |block| &block[range]),
+        }
+    }
+
+    /// The first `count` bytes, in one piece.
+    fn first(&self, count: usize) -> Place {
+        match self.carried() {
+            0 => Place::Block(self.range.start..self.range.start + count),
+            _ => Place::Carry(self.carry_at..self.carry_at + count),
+        }
+    }
+
+    /// The next `count` bytes in one piece, fewer at the end. They stay until
+    /// [consumed](Reader::consume). The reader keeps `count` bytes for it besides its blocks.
+    ///
+    /// # Errors
+    /// As for [`fill`](Reader::fill). The bytes before it stay.
+    pub async fn peek(&mut self, count: usize) -> io::Result<&[u8]> {
+        let count = poll_fn(|cx| self.poll_peek(cx, count)).await?;
+        Ok(self.at(self.first(count)))
+    }
+
+    /// Has `count` bytes in one piece, fewer at the end; answers how many.
+    fn poll_peek(&mut self, cx: &mut Context<'_>, count: usize) -> Poll<io::Result<usize>> {
+        loop {
+            let (carried, in_block) = (self.carried(), self.range.len());
+            let in_one_piece = if carried == 0 { in_block } else { carried };
+            if in_one_piece >= count {
+                return Poll::Ready(Ok(count));
+            }
+            self.carry(in_block.min(count - carried));
+            if self.range.is_empty() && self.carried() < count && !ready!(self.poll_next(cx))? {
+                return Poll::Ready(Ok(self.carried()));
+            }
+        }
+    }
+
+    /// Copies bytes to `buf`, as many as are there, at least one; none at the end.
+    ///
+    /// # Errors
+    /// As for [`fill`](Reader::fill).
+    pub async fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        let bytes = self.fill().await?;
+        let count = bytes.len().min(buf.len());
+        buf[..count].copy_from_slice(&bytes[..count]);
+        self.consume(count);
+        Ok(count)
+    }
+
+    /// Fills `buf`.
+    ///
+    /// Dropping the future, and an error, leave in `buf` what was consumed by then; see
+    /// [`consumed`](Reader::consumed). What must not be consumed in part is [peeked](Reader::peek) at.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` when the end comes before. Otherwise as for [`fill`](Reader::fill).
+    pub async fn read_exact(&mut self, buf: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.read(&mut buf[done..]).await? {
+                0 => {
+                    let message = format!("{done} bytes and the end, {} wanted", buf.len());
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
+                }
+                count => done += count,
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes up to the next `delimiter`, and it; without it what is left before the end, and nothing
+    /// at the end. They are consumed. At most `limit` bytes come before the delimiter.
+    ///
+    /// # Errors
+    /// `InvalidData` when there are more than `limit` bytes without a delimiter. They are not consumed: a
+    /// call with a higher limit, or any other method, finds them. Otherwise as for
+    /// [`fill`](Reader::fill).
+    pub async fn read_until(&mut self, delimiter: u8, limit: usize) -> io::Result<&[u8]> {
+        let count = self.find(delimiter, limit).await?;
+        let place = self.take(count);
+        Ok(self.at(place))
+    }
+
+    /// How many bytes there are up to a delimiter, it included, or to the end. They are in one piece
+    /// then.
+    async fn find(&mut self, delimiter: u8, limit: usize) -> io::Result<usize> {
+        let mut searched = 0;
+        poll_fn(|cx| self.poll_find(cx, delimiter, limit, &mut searched)).await
+    }
+
+    fn poll_find(
+        &mut self,
+        cx: &mut Context<'_>,
+        delimiter: u8,
+        limit: usize,
+        searched: &mut usize,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            // One byte more than the limit, which may be the delimiter.
+            let bytes = self.buffered();
+            let bytes = &bytes[..bytes.len().min(limit.saturating_add(1))];
+            if let Some(at) = memchr::memchr(delimiter, &bytes[*searched..]) {
+                return Poll::Ready(Ok(*searched + at + 1));
+            }
+            *searched = bytes.len();
+            if *searched > limit {
+                let message = format!("more than {limit} bytes without a delimiter");
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, message)));
+            }
+            if self.carried() > 0 && !self.range.is_empty() {
+                let bytes = self.block_bytes();
+                let bytes = &bytes[..bytes.len().min(limit.saturating_add(1) - *searched)];
+                let found = memchr::memchr(delimiter, bytes);
+                self.carry(found.map_or(bytes.len(), |at| at + 1));
+                continue;
+            }
+            self.carry(self.range.len());
+            if !ready!(self.poll_next(cx))? {
+                return Poll::Ready(Ok(self.carried()));
+            }
+        }
+    }
+
+    /// Consumes the first `count` bytes, which are in one piece, and stay where they are until the next
+    /// call.
+    fn take(&mut self, count: usize) -> Place {
+        let place = self.first(count);
+        if count > 0 {
+            self.consume(count);
+        }
+        place
+    }
+
+    /// The next line without its end, `\n` or `\r\n`; `None` at the end. It is consumed. A line has at
+    /// most `limit` bytes, a `\r` included.
+    ///
+    /// # Errors
+    /// `InvalidData` when the line is longer, or is not UTF-8. It is not consumed then;
+    /// [`read_until`](Reader::read_until) gives its bytes. Otherwise as for [`fill`](Reader::fill).
+    pub async fn line(&mut self, limit: usize) -> io::Result<Option<&str>> {
+        let count = self.find(b'\n', limit).await?;
+        if count == 0 {
+            return Ok(None);
+        }
+        let bytes = self.at(self.first(count));
+        let bytes = bytes
+            .strip_suffix(b"\n")
+            .map_or(bytes, |line| line.strip_suffix(b"\r").unwrap_or(line));
+        let len = bytes.len();
+        std::str::from_utf8(bytes).map_err(|error| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("a line is not UTF-8: {error}"))
+        })?;
+        let place = self.take(count);
+        let line = std::str::from_utf8(&self.at(place)[..len]);
+        Ok(Some(line.expect("it was UTF-8 just now")))
+    }
+
+    /// Line after line, each of at most `limit` bytes; see [`line`](Reader::line).
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::io::{Reader, pipe};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// sakia::block_on(async {
+    ///     let (reader, mut writer) = pipe()?;
+    ///     writer.write_all("1\n2\r\n\n4").await.0?;
+    ///     drop(writer);
+    ///     let mut reader = Reader::new(reader);
+    ///     let mut lines = reader.lines(80);
+    ///     let mut all = Vec::new();
+    ///     while let Some(line) = lines.next().await? {
+    ///         all.push(line.to_owned());
+    ///     }
+    ///     assert_eq!(all, ["1", "2", "", "4"]);
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    pub fn lines(&mut self, limit: usize) -> Lines<'_, S> {
+        Lines { reader: self, limit }
+    }
+
+    /// Piece after piece of `count` bytes, at least 1; the last may be shorter. Where `count` divides the
+    /// size of a block, whole files are given out without copying.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::io::{Reader, pipe};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// sakia::block_on(async {
+    ///     let (reader, mut writer) = pipe()?;
+    ///     writer.write_all("abcdefgh").await.0?;
+    ///     drop(writer);
+    ///     let mut reader = Reader::new(reader);
+    ///     let mut chunks = reader.chunks(3);
+    ///     assert_eq!(chunks.next().await?, Some(&b"abc"[..]));
+    ///     assert_eq!(chunks.next().await?, Some(&b"def"[..]));
+    ///     assert_eq!(chunks.next().await?, Some(&b"gh"[..]));
+    ///     assert_eq!(chunks.next().await?, None);
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    pub fn chunks(&mut self, count: usize) -> Chunks<'_, S> {
+        Chunks { reader: self, count: count.max(1) }
+    }
+
+    /// Reads until the end, and appends to `buf`, at most `limit` bytes. Resolves to their number.
+    ///
+    /// Dropping the future, and an error, leave in `buf` what was consumed by then.
+    ///
+    /// # Errors
+    /// `InvalidData` when there are more than `limit` bytes. The others are not consumed, and `limit`
+    /// bytes were appended. Otherwise as for [`fill`](Reader::fill).
+    pub async fn read_to_end(&mut self, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
+        let mut done = 0;
+        loop {
+            let bytes = self.fill().await?;
+            if bytes.is_empty() {
+                return Ok(done);
+            }
+            if done == limit {
+                let message = format!("more than {limit} bytes");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+            }
+            let count = bytes.len().min(limit - done);
+            buf.extend_from_slice(&bytes[..count]);
+            self.consume(count);
+            done += count;
+        }
+    }
+
+    /// Reads `count` bytes and throws them away, fewer at the end. Resolves to their number.
+    ///
+    /// # Errors
+    /// As for [`fill`](Reader::fill).
+    pub async fn skip(&mut self, count: u64) -> io::Result<u64> {
+        let mut left = count;
+        while left > 0 {
+            let here = self.fill().await?.len();
+            if here == 0 {
+                break;
+            }
+            let step = usize::try_from(left).unwrap_or(usize::MAX).min(here);
+            self.consume(step);
+            left -= step as u64;
+        }
+        Ok(count - left)
+    }
+
+    /// Whether the next bytes are a block, or a large part of one.
+    pub(crate) fn has_block(&self) -> bool {
+        self.carried() == 0 && self.range.len() * 2 > self.source.block_bytes()
+    }
+
+    /// Bytes of a block.
+    pub(crate) fn size_of_block(&self) -> usize {
+        self.source.block_bytes()
+    }
+
+    /// Consumes the block of [`has_block`](Self::has_block), and takes it in exchange for one of the
+    /// same size.
+    pub(crate) fn exchange(&mut self, block: Block) -> (Block, Range<usize>) {
+        debug_assert!(self.has_block() && block.len() == self.source.block_bytes());
+        let range = std::mem::take(&mut self.range);
+        self.consumed += range.len() as u64;
+        (self.block.replace(block).expect("there is a block"), range)
+    }
+}
+
+impl<S: Source + fmt::Debug> fmt::Debug for Reader<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Reader");
+        debug.field("source", &self.source).field("consumed", &self.consumed);
+        debug.field("buffered", &(self.carried() + self.range.len())).finish()
+    }
+}
+
+/// See [`Reader::lines`].
+#[derive(Debug)]
+pub struct Lines<'a, S: Source> {
+    reader: &'a mut Reader<S>,
+    limit: usize,
+}
+
+impl<S: Source> Lines<'_, S> {
+    /// The next line; `None` at the end. See [`Reader::line`].
+    ///
+    /// # Errors
+    /// As for [`Reader::line`].
+    pub fn next(&mut self) -> impl Future<Output = io::Result<Option<&str>>> {
+        self.reader.line(self.limit)
+    }
+}
+
+/// See [`Reader::chunks`].
+#[derive(Debug)]
+pub struct Chunks<'a, S: Source> {
+    reader: &'a mut Reader<S>,
+    count: usize,
+}
+
+impl<S: Source> Chunks<'_, S> {
+    /// The next piece; `None` at the end.
+    ///
+    /// # Errors
+    /// As for [`Reader::fill`]. The bytes before it stay.
+    pub async fn next(&mut self) -> io::Result<Option<&[u8]>> {
+        let reader = &mut *self.reader;
+        let count = poll_fn(|cx| reader.poll_peek(cx, self.count)).await?;
+        if count == 0 {
+            return Ok(None);
+        }
+        let place = reader.take(count);
+        Ok(Some(reader.at(place)))
+    }
+}

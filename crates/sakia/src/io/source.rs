@@ -1,0 +1,543 @@
+//! What can be read and written, and in which order its bytes arrive.
+//!
+//! Four small traits say what a type can do: [`AsyncRead`] and [`AsyncWrite`] for what is read and
+//! written in order, [`AsyncReadAt`] and [`AsyncWriteAt`] for what has positions. Buffers go in by value
+//! and come back. Three of them have futures that borrow the object, as `async fn` makes them; reading at
+//! a position answers with a future that does not, since reading ahead keeps several at a time.
+//!
+//! A [`Source`] turns one of them into a sequence of blocks, for [`Reader`](super::Reader). Blocks are
+//! recycled: the caller gives the last one back when it asks for the next.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use sakia_driver::{AlignedBuf, BufResult, IoBuf, IoBufMut, Slice};
+
+/// Memory that is read into, and written from.
+pub(crate) type Block = AlignedBuf;
+
+/// What is read in order: pipes, standard input, sockets, and what is built on them.
+///
+/// # Examples
+/// ```
+/// use sakia::io::{AsyncRead, BufResult, IoBufMut, Reader};
+///
+/// /// Reads the letter a for ever.
+/// struct Letters;
+///
+/// impl AsyncRead for Letters {
+///     async fn read<T: IoBufMut>(&mut self, mut buf: T) -> BufResult<usize, T> {
+///         buf.as_bytes_mut().fill(b'a');
+///         (Ok(buf.bytes_len()), buf)
+///     }
+/// }
+///
+/// # fn main() -> std::io::Result<()> {
+/// sakia::block_on(async {
+///     let mut reader = Reader::new(Letters);
+///     assert_eq!(reader.peek(3).await?, b"aaa");
+///     Ok(())
+/// })
+/// # }
+/// ```
+pub trait AsyncRead {
+    /// Reads up to `buf.bytes_len()` bytes, as soon as there are any, into the front of `buf`.
+    ///
+    /// Resolves to the number of bytes read and the buffer; 0 means the end, or an empty buffer.
+    ///
+    /// # Errors
+    /// As the type says. `Interrupted` may be tried again at once.
+    fn read<T: IoBufMut>(&mut self, buf: T) -> impl Future<Output = BufResult<usize, T>>;
+}
+
+/// What is read at positions: files.
+///
+/// The future does not borrow the object and begins at once, so that several reads are in flight at a
+/// time. Dropping it gives the buffer up.
+pub trait AsyncReadAt {
+    /// A read under way.
+    type ReadAt<T: IoBufMut>: Future<Output = BufResult<usize, T>> + Unpin;
+
+    /// Begins to read up to `buf.bytes_len()` bytes from byte `offset` on, polled or not.
+    ///
+    /// Resolves to the number of bytes read and the buffer; 0 means the end, or an empty buffer. Fewer
+    /// bytes than asked do not mean the end.
+    fn start_read_at<T: IoBufMut>(&self, buf: T, offset: u64) -> Self::ReadAt<T>;
+
+    /// What offsets and lengths of reads must be a multiple of, as with `O_DIRECT`. Such a read brings a
+    /// number of bytes off that only at the end; a [`Reader`](super::Reader) goes on from the multiple
+    /// before.
+    fn read_alignment(&self) -> usize {
+        1
+    }
+}
+
+/// What is written in order: pipes, standard output, sockets, and what is built on them.
+pub trait AsyncWrite {
+    /// Writes up to `buf.bytes_len()` bytes, as soon as there is room for any.
+    ///
+    /// Resolves to the number of bytes written and the buffer. It may be fewer than asked.
+    ///
+    /// # Errors
+    /// As the type says. `Interrupted` may be tried again at once.
+    fn write<T: IoBuf>(&mut self, buf: T) -> impl Future<Output = BufResult<usize, T>>;
+
+    /// As [`write`](AsyncWrite::write), taking one buffer after the other. Unless a type does better,
+    /// only the first that is not empty is written.
+    ///
+    /// # Errors
+    /// As for [`write`](AsyncWrite::write).
+    fn write_vectored<T: IoBuf>(
+        &mut self,
+        mut bufs: Vec<T>,
+    ) -> impl Future<Output = BufResult<usize, Vec<T>>> {
+        async move {
+            let Some(at) = bufs.iter().position(|buf| buf.bytes_len() > 0) else {
+                return (Ok(0), bufs);
+            };
+            let (result, buf) = self.write(bufs.remove(at)).await;
+            bufs.insert(at, buf);
+            (result, bufs)
+        }
+    }
+
+    /// Passes on what the type itself holds back, and makes it durable where the type knows what that
+    /// means. Resolves to the level that was reached: [`Level::Accepted`] unless a type does better.
+    ///
+    /// # Errors
+    /// As the type says.
+    fn sync(&mut self) -> impl Future<Output = io::Result<Level>> {
+        async { Ok(Level::Accepted) }
+    }
+
+    /// Tells the other side that no more comes, and gives up the object.
+    ///
+    /// # Errors
+    /// As the type says. The object is gone in any case.
+    fn close(self) -> impl Future<Output = io::Result<()>>
+    where
+        Self: Sized;
+}
+
+/// What is written at positions: files.
+pub trait AsyncWriteAt {
+    /// Writes up to `buf.bytes_len()` bytes from byte `offset` on.
+    ///
+    /// Resolves to the number of bytes written and the buffer. It may be fewer than asked.
+    ///
+    /// # Errors
+    /// As the type says. `Interrupted` may be tried again at once.
+    fn write_at<T: IoBuf>(&self, buf: T, offset: u64) -> impl Future<Output = BufResult<usize, T>>;
+
+    /// As [`write_at`](AsyncWriteAt::write_at), taking one buffer after the other. Unless a type does
+    /// better, only the first that is not empty is written.
+    ///
+    /// # Errors
+    /// As for [`write_at`](AsyncWriteAt::write_at).
+    fn write_vectored_at<T: IoBuf>(
+        &self,
+        mut bufs: Vec<T>,
+        offset: u64,
+    ) -> impl Future<Output = BufResult<usize, Vec<T>>> {
+        async move {
+            let Some(at) = bufs.iter().position(|buf| buf.bytes_len() > 0) else {
+                return (Ok(0), bufs);
+            };
+            let (result, buf) = self.write_at(bufs.remove(at), offset).await;
+            bufs.insert(at, buf);
+            (result, bufs)
+        }
+    }
+
+    /// Makes durable what was written, with as much of the file's attributes as reading it back needs.
+    ///
+    /// # Errors
+    /// As the type says.
+    fn sync_data(&self) -> impl Future<Output = io::Result<()>>;
+
+    /// Gives up the object, and tells how that went.
+    ///
+    /// # Errors
+    /// As the type says. The object is gone in any case.
+    fn close(self) -> impl Future<Output = io::Result<()>>
+    where
+        Self: Sized;
+}
+
+/// How far bytes have come that were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// The kernel has taken them: they survive the end of the process.
+    Accepted,
+    /// The device has them: they survive the end of the machine's power, if it keeps its promises.
+    Durable,
+}
+
+/// Passes a shared object's methods on.
+macro_rules! shared {
+    ($($type:ty),*) => {$(
+        impl<F: AsyncReadAt> AsyncReadAt for $type {
+            type ReadAt<T: IoBufMut> = F::ReadAt<T>;
+
+            #[inline]
+            fn start_read_at<T: IoBufMut>(&self, buf: T, offset: u64) -> Self::ReadAt<T> {
+                F::start_read_at(self, buf, offset)
+            }
+
+            fn read_alignment(&self) -> usize {
+                F::read_alignment(self)
+            }
+        }
+
+        /// Closing it leaves the object to those who share it.
+        impl<F: AsyncWriteAt> AsyncWriteAt for $type {
+            async fn write_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<usize, T> {
+                F::write_at(self, buf, offset).await
+            }
+
+            async fn write_vectored_at<T: IoBuf>(
+                &self,
+                bufs: Vec<T>,
+                offset: u64,
+            ) -> BufResult<usize, Vec<T>> {
+                F::write_vectored_at(self, bufs, offset).await
+            }
+
+            async fn sync_data(&self) -> io::Result<()> {
+                F::sync_data(self).await
+            }
+
+            async fn close(self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+    )*};
+}
+
+shared!(&F, Rc<F>);
+
+/// Where a [`Reader`](super::Reader) gets its blocks: [`Streamed`], [`Positional`] or
+/// [`Offloaded`](super::Offloaded). What else there is to read goes through one of these.
+pub trait Source: private::Blocks {}
+
+impl<S: private::Blocks> Source for S {}
+
+pub(crate) mod private {
+    use super::{Block, Context, Poll, Range, io};
+
+    /// A sequence of blocks.
+    pub trait Blocks {
+        /// Bytes of a block.
+        fn block_bytes(&self) -> usize;
+
+        /// Takes back the block given out last, and gives the next with its bytes, at least one; `None`
+        /// at the end. Asked again after the end or an error, it tries to go on.
+        ///
+        /// When it waits, it has taken `spent`.
+        fn poll_block(
+            &mut self,
+            cx: &mut Context<'_>,
+            spent: &mut Option<Block>,
+        ) -> Poll<io::Result<Option<(Block, Range<usize>)>>>;
+    }
+}
+
+/// Blocks of something that is read in order, one read at a time, each begun when a block is asked for.
+///
+/// A read goes on when the future that asked for it is dropped; nothing is lost.
+pub struct Streamed<R> {
+    block_bytes: usize,
+    /// Not in use.
+    spare: Option<Block>,
+    link: Rc<Link>,
+    /// Performs the reads that `link` asks for, one after the other. A future of its own, so that a read
+    /// can borrow the object and still outlive the future of whoever wants the block.
+    pump: Pin<Box<dyn Future<Output = R>>>,
+}
+
+/// What [`Streamed`] and its pump tell each other.
+type Link = RefCell<Request>;
+
+/// Where a read stands.
+#[derive(Debug)]
+enum Request {
+    /// Nothing is asked for.
+    Idle,
+    /// A read is asked for; the pump takes it when polled.
+    Wanted(Slice<Block>),
+    /// The pump is at it.
+    Reading,
+    /// It is done.
+    Done(BufResult<usize, Slice<Block>>),
+    /// The object is asked for.
+    Leave,
+}
+
+impl<R: AsyncRead + 'static> Streamed<R> {
+    pub(crate) fn new(source: R, block_bytes: usize) -> Self {
+        let link = Rc::new(RefCell::new(Request::Idle));
+        let pump = Box::pin(pump(source, Rc::clone(&link)));
+        Self { block_bytes: block_bytes.max(1), spare: None, link, pump }
+    }
+}
+
+impl<R> Streamed<R> {
+    /// The object, unless a read is under way.
+    pub(crate) fn into_source(mut self) -> Result<R, Self> {
+        let is_idle = matches!(*self.link.borrow(), Request::Idle);
+        if !is_idle {
+            return Err(self);
+        }
+        *self.link.borrow_mut() = Request::Leave;
+        match self.pump.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(source) => Ok(source),
+            Poll::Pending => unreachable!("the pump waits for a request, and there is one"),
+        }
+    }
+}
+
+/// Reads from `source` when asked, and gives it back in the end.
+async fn pump<R: AsyncRead>(mut source: R, link: Rc<Link>) -> R {
+    loop {
+        // Whoever asks polls afterwards: no waker is needed.
+        let wanted = poll_fn(|_| {
+            let mut request = link.borrow_mut();
+            match std::mem::replace(&mut *request, Request::Reading) {
+                Request::Wanted(buf) => Poll::Ready(Some(buf)),
+                Request::Leave => Poll::Ready(None),
+                other => {
+                    *request = other;
+                    Poll::Pending
+                }
+            }
+        });
+        let Some(buf) = wanted.await else { return source };
+        let result = source.read(buf).await;
+        *link.borrow_mut() = Request::Done(result);
+    }
+}
+
+impl<R> private::Blocks for Streamed<R> {
+    fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    fn poll_block(
+        &mut self,
+        cx: &mut Context<'_>,
+        spent: &mut Option<Block>,
+    ) -> Poll<io::Result<Option<(Block, Range<usize>)>>> {
+        if let Some(block) = spent.take() {
+            self.spare = Some(block);
+        }
+        loop {
+            if matches!(*self.link.borrow(), Request::Idle) {
+                let block = self.spare.take();
+                let block = block.unwrap_or_else(|| Block::zeroed(self.block_bytes));
+                *self.link.borrow_mut() = Request::Wanted(block.slice(..));
+            }
+            let polled = self.pump.as_mut().poll(cx);
+            assert!(polled.is_pending(), "the pump ends only when asked to leave");
+            let mut request = self.link.borrow_mut();
+            let (result, slice) = match std::mem::replace(&mut *request, Request::Idle) {
+                Request::Done(done) => done,
+                other => {
+                    *request = other;
+                    return Poll::Pending;
+                }
+            };
+            let (len, block) = (slice.bytes_len(), slice.into_inner());
+            match result {
+                Ok(count) if count > 0 => {
+                    return Poll::Ready(Ok(Some((block, 0..count.min(len)))));
+                }
+                Ok(_) => {
+                    self.spare = Some(block);
+                    return Poll::Ready(Ok(None));
+                }
+                Err(error) => {
+                    self.spare = Some(block);
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Poll::Ready(Err(error));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<R> fmt::Debug for Streamed<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Streamed").field("block_bytes", &self.block_bytes).finish_non_exhaustive()
+    }
+}
+
+/// Blocks of something that has positions, with reads ahead of the caller, delivered in order.
+///
+/// Up to `depth` blocks are in flight while the caller waits, one fewer while it works on a block. The
+/// story of a short read: the bytes that came are delivered; what is missing is read next, before what
+/// was read ahead is delivered. Only when nothing more comes there is it the end: what was read beyond
+/// is thrown away then. An error is the same with no bytes, and is told. So the caller sees what a loop of
+/// reads would have given it.
+pub struct Positional<F: AsyncReadAt> {
+    file: F,
+    block_bytes: usize,
+    /// See [`AsyncReadAt::read_alignment`].
+    alignment: usize,
+    depth: usize,
+    /// Not in use. At most `depth`.
+    spare: Vec<Block>,
+    /// In flight or done, in the order of delivery.
+    queue: VecDeque<Ahead<F>>,
+    /// To be read and delivered before the queue: what a short or failed read left.
+    gap: Option<Range<u64>>,
+    /// Where the next read ahead begins.
+    next: u64,
+    /// The end was found. Until there are bytes again, reads are made one at a time.
+    is_ended: bool,
+}
+
+/// A read ahead.
+struct Ahead<F: AsyncReadAt> {
+    read: F::ReadAt<Slice<Block>>,
+    /// The first byte wanted.
+    offset: u64,
+    /// Where it comes to lie in the block: what is before was delivered already.
+    begin: usize,
+    /// Where the read ends in the block.
+    end: usize,
+}
+
+impl<F: AsyncReadAt> Positional<F> {
+    pub(crate) fn new(file: F, block_bytes: usize, depth: usize) -> Self {
+        let depth = depth.max(1);
+        let alignment = file.read_alignment().max(1);
+        Self {
+            file,
+            block_bytes: block_bytes.max(1).next_multiple_of(alignment),
+            alignment,
+            depth,
+            spare: Vec::with_capacity(depth),
+            queue: VecDeque::with_capacity(depth + 1),
+            gap: None,
+            next: 0,
+            is_ended: false,
+        }
+    }
+
+    pub(crate) fn file(&self) -> &F {
+        &self.file
+    }
+
+    pub(crate) fn into_file(self) -> F {
+        self.file
+    }
+
+    /// Goes on at `offset`. What was read ahead is thrown away.
+    pub(crate) fn seek(&mut self, offset: u64) {
+        self.queue.clear();
+        (self.gap, self.next, self.is_ended) = (None, offset, false);
+    }
+
+    /// Begins the reads for which there is room.
+    fn read_ahead(&mut self) {
+        if let Some(gap) = self.gap.take() {
+            let read = self.start(gap);
+            self.queue.push_front(read);
+        }
+        let depth = if self.is_ended { 1 } else { self.depth };
+        while self.queue.len() < depth {
+            // No file is that long: there, 0 bytes tell the end.
+            let end = self.block_begin(self.next).saturating_add(self.block_bytes as u64);
+            let read = self.start(self.next..end);
+            self.next = end;
+            self.queue.push_back(read);
+        }
+    }
+
+    /// Where a read begins that is to bring byte `offset`.
+    fn block_begin(&self, offset: u64) -> u64 {
+        offset - offset % self.alignment as u64
+    }
+
+    /// The bytes `from..to` are missing before what was read ahead.
+    fn go_on(&mut self, from: u64, to: u64) {
+        if self.queue.is_empty() {
+            self.next = from;
+        } else if from < to {
+            self.gap = Some(from..to);
+        }
+    }
+
+    /// Begins to read bytes that are in one block.
+    fn start(&mut self, bytes: Range<u64>) -> Ahead<F> {
+        let from = self.block_begin(bytes.start);
+        // No more than a block has.
+        let (begin, end) = ((bytes.start - from) as usize, (bytes.end - from) as usize);
+        let block = self.spare.pop().unwrap_or_else(|| Block::zeroed(self.block_bytes));
+        let read = self.file.start_read_at(block.slice(..end), from);
+        Ahead { read, offset: bytes.start, begin, end }
+    }
+}
+
+impl<F: AsyncReadAt> private::Blocks for Positional<F> {
+    fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    fn poll_block(
+        &mut self,
+        cx: &mut Context<'_>,
+        spent: &mut Option<Block>,
+    ) -> Poll<io::Result<Option<(Block, Range<usize>)>>> {
+        self.spare.extend(spent.take());
+        loop {
+            self.read_ahead();
+            let ahead = self.queue.front_mut().expect("at least one read is in flight");
+            let (offset, begin, end) = (ahead.offset, ahead.begin, ahead.end);
+            let Poll::Ready((result, slice)) = Pin::new(&mut ahead.read).poll(cx) else {
+                return Poll::Pending;
+            };
+            self.queue.pop_front();
+            let block = slice.into_inner();
+            let after = offset + (end - begin) as u64;
+            match result {
+                Ok(count) if count > begin => {
+                    let count = count.min(end);
+                    self.go_on(offset + (count - begin) as u64, after);
+                    self.is_ended = false;
+                    return Poll::Ready(Ok(Some((block, begin..count))));
+                }
+                Ok(_) => {
+                    self.seek(offset);
+                    self.is_ended = true;
+                    self.spare.push(block);
+                    return Poll::Ready(Ok(None));
+                }
+                Err(error) => {
+                    self.go_on(offset, after);
+                    self.spare.push(block);
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Poll::Ready(Err(error));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<F: AsyncReadAt + fmt::Debug> fmt::Debug for Positional<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, block_bytes, depth, .. } = self;
+        let mut debug = f.debug_struct("Positional");
+        debug.field("file", file).field("block_bytes", block_bytes).field("depth", depth);
+        debug.finish_non_exhaustive()
+    }
+}

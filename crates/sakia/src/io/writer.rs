@@ -1,0 +1,772 @@
+//! Writing with buffers that the writer owns, so that ordinary code lends.
+//!
+//! A writer consists of a queue of blocks, shared by two sides: the methods of [`Writer`] put bytes in, and
+//! a task of its own, the *pump*, which owns the sink, takes them out. The pump runs when the task that
+//! writes waits, so what that wrote in one go leaves together. One operation is in flight at a time.
+//!
+//! The pump ends when the writer is closed, or dropped and everything is written, or its runtime ends. An
+//! error of the sink is kept, ends all writing, and makes the pump wait for the writer's end.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker, ready};
+
+use sakia_driver::{BufResult, IoBuf, Slice};
+
+use super::source::{AsyncWrite, AsyncWriteAt, Block, Level};
+use crate::executor::spawn;
+use crate::join::JoinHandle;
+
+/// Bytes of a block, unless told otherwise.
+const BLOCK_BYTES: usize = 64 << 10;
+/// Bytes that may wait, unless told otherwise.
+const BOUND_BYTES: usize = 4 * BLOCK_BYTES;
+/// The most blocks in one operation.
+const BATCH: usize = 64;
+
+/// Errors that no caller was told of, since the writer was dropped before.
+static UNREPORTED: AtomicU64 = AtomicU64::new(0);
+
+/// How many writers of this process lost bytes after they were dropped: their sink failed, or their
+/// runtime ended first. [Closing](Writer::close) a writer tells instead.
+pub fn unreported_write_errors() -> u64 {
+    UNREPORTED.load(Ordering::Relaxed)
+}
+
+/// Writes from a buffer of its own, which it fills from what ordinary code lends.
+///
+/// Writing copies bytes to blocks and does not wait while there is room. What a task writes before it
+/// waits leaves together, to a sink that is written in order ([`new`](Writer::new)); to a file
+/// ([`at`](Writer::at)) bytes leave by whole blocks, and the rest when flushed, closed or dropped. When
+/// the [bound](Writer::bound_bytes) is reached, writing waits until there is room.
+///
+/// The first error of the sink ends all writing. The next call of a method that can fail tells it, and
+/// each call after that repeats it; [`written`](Writer::written) says how many bytes the sink had taken by
+/// then.
+///
+/// Dropping a writer does not lose what was written: it still leaves, in the background, as long as the
+/// runtime lives. How that ends nobody is told; what is lost is counted, see [`unreported_write_errors`].
+/// [`close`](Writer::close) waits, and tells.
+///
+/// # Examples
+/// ```
+/// use sakia::io::{Level, Writer, pipe};
+///
+/// # fn main() -> std::io::Result<()> {
+/// sakia::block_on(async {
+///     let (mut reader, writer) = pipe()?;
+///     let mut writer = Writer::new(writer);
+///     for word in ["a", " few", " words"] {
+///         writer.write_all(word.as_bytes()).await?;
+///     }
+///     assert_eq!(writer.flush(Level::Accepted).await?, Level::Accepted);
+///     assert_eq!(writer.written(), 11);
+///     writer.close().await?;
+///     let (result, text) = reader.read_to_end(Vec::new()).await;
+///     result?;
+///     assert_eq!(text, b"a few words");
+///     Ok(())
+/// })
+/// # }
+/// ```
+pub struct Writer<W> {
+    shared: Rc<Shared>,
+    /// Resolves to the sink when that was asked for.
+    pump: JoinHandle<Option<W>>,
+}
+
+type Shared = RefCell<State>;
+
+/// What a writer and its pump share.
+struct State {
+    block_bytes: usize,
+    bound_bytes: usize,
+    gathers: Gathers,
+    /// Bytes to be written, oldest first. The last block may have room.
+    queue: VecDeque<Part>,
+    /// Blocks not in use.
+    spare: Vec<Block>,
+    /// Bytes in the queue and in flight.
+    waiting: usize,
+    /// Bytes put in, in all.
+    accepted: u64,
+    /// Bytes the sink took, in all.
+    written: u64,
+    /// Bytes up to here were asked to be written without waiting for more.
+    flush_to: u64,
+    /// One more than the bytes that were asked to be synced, and 0 before; so that syncing nothing is
+    /// syncing too: others may have written to the sink.
+    sync_to: u64,
+    /// The same of what was synced, and reached `level`.
+    synced: u64,
+    /// What syncing reaches.
+    level: Level,
+    end: End,
+    /// The sink's first error.
+    error: Option<Failure>,
+    /// The pump is gone.
+    is_ended: bool,
+    /// The writer waits: for room, a flush, or the end.
+    writer: Option<Waker>,
+    /// The pump waits for something to do.
+    pump: Option<Waker>,
+}
+
+/// When bytes leave that fill no block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gathers {
+    /// When the writing task waits.
+    Turn,
+    /// When flushed.
+    Block,
+}
+
+/// How the pump is to end, once everything is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Not yet.
+    No,
+    /// By closing the sink.
+    Close,
+    /// By closing the sink; nobody waits.
+    Dropped,
+    /// By giving the sink back.
+    Give,
+}
+
+/// Bytes of a block.
+struct Part {
+    block: Block,
+    range: Range<usize>,
+}
+
+/// An error that can be told more than once.
+struct Failure {
+    /// Until told.
+    first: Option<io::Error>,
+    errno: Option<i32>,
+    kind: io::ErrorKind,
+    text: String,
+}
+
+impl Failure {
+    fn new(error: io::Error) -> Self {
+        let (errno, kind, text) = (error.raw_os_error(), error.kind(), error.to_string());
+        Self { first: Some(error), errno, kind, text }
+    }
+
+    fn tell(&mut self) -> io::Error {
+        match (self.first.take(), self.errno) {
+            (Some(error), _) => error,
+            (None, Some(errno)) => io::Error::from_raw_os_error(errno),
+            (None, None) => io::Error::new(self.kind, self.text.clone()),
+        }
+    }
+}
+
+impl State {
+    /// Tells the error, if there is one.
+    fn check(&mut self) -> io::Result<()> {
+        match &mut self.error {
+            Some(error) => Err(error.tell()),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`check`](State::check), and refuses when the writer is closed.
+    fn check_open(&mut self) -> io::Result<()> {
+        self.check()?;
+        match self.end {
+            End::No => Ok(()),
+            _ => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the writer is closed")),
+        }
+    }
+
+    /// A block with room, `len` bytes long, that nobody uses.
+    fn block(&mut self, len: usize) -> Block {
+        match self.spare.iter().rposition(|block| block.len() == len) {
+            Some(at) => self.spare.swap_remove(at),
+            None => Block::zeroed(len),
+        }
+    }
+
+    fn recycle(&mut self, block: Block) {
+        if self.spare.len() * block.len() < self.bound_bytes.saturating_add(block.len()) {
+            self.spare.push(block);
+        }
+    }
+
+    /// Copies `bytes` to the queue.
+    fn put(&mut self, mut bytes: &[u8]) {
+        self.waiting += bytes.len();
+        self.accepted += bytes.len() as u64;
+        while !bytes.is_empty() {
+            let has_room = |part: &&mut Part| part.range.end < part.block.len();
+            let Some(part) = self.queue.back_mut().filter(has_room) else {
+                let block = self.block(self.block_bytes);
+                self.queue.push_back(Part { block, range: 0..0 });
+                continue;
+            };
+            let room = &mut part.block[part.range.end..];
+            let count = room.len().min(bytes.len());
+            room[..count].copy_from_slice(&bytes[..count]);
+            part.range.end += count;
+            bytes = &bytes[count..];
+        }
+    }
+
+    /// Bytes for which there is room.
+    fn room(&self) -> usize {
+        self.bound_bytes.saturating_sub(self.waiting)
+    }
+
+    /// Whether the pump has something to write.
+    fn is_writable(&self) -> bool {
+        let Some(first) = self.queue.front() else { return false };
+        self.gathers == Gathers::Turn
+            || self.queue.len() > 1
+            || first.range.end == first.block.len()
+            || self.written < self.flush_to
+            || self.end != End::No
+            || self.room() == 0
+    }
+
+    /// The waker of the pump, if that has something to do.
+    fn pump_waker(&mut self) -> Option<Waker> {
+        let has_work = self.error.is_none() && (self.is_writable() || self.sync_to > self.synced);
+        self.pump.take_if(|_| has_work || self.end != End::No)
+    }
+
+    /// Keeps the waker of the writer. The answer is to be dropped outside the borrow.
+    #[must_use]
+    fn wait(&mut self, cx: &Context<'_>) -> Option<Waker> {
+        match &self.writer {
+            Some(waker) if waker.will_wake(cx.waker()) => None,
+            _ => self.writer.replace(cx.waker().clone()),
+        }
+    }
+
+    /// The sink has failed: nothing in the queue will be written.
+    fn fail(&mut self, error: io::Error) {
+        self.error.get_or_insert_with(|| Failure::new(error));
+        self.waiting = 0;
+        self.queue.clear();
+        self.spare.clear();
+    }
+}
+
+/// What the pump is to do.
+enum Work {
+    Write,
+    Sync(u64),
+    End(End),
+}
+
+impl<W: AsyncWrite + 'static> Writer<W> {
+    /// Writes to `sink` in order, on the calling thread's runtime.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn new(sink: W) -> Self {
+        Self::start(Gathers::Turn, |shared| pump(InOrder(sink), shared))
+    }
+}
+
+impl<W: AsyncWriteAt + 'static> Writer<W> {
+    /// Writes to `file` from byte `offset` on, on the calling thread's runtime. The file's own position is
+    /// not used.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn at(file: W, offset: u64) -> Self {
+        Self::start(Gathers::Block, |shared| pump(AtOffset { file, offset }, shared))
+    }
+}
+
+impl<W: 'static> Writer<W> {
+    fn start<F, P>(gathers: Gathers, pump: F) -> Self
+    where
+        F: FnOnce(Rc<Shared>) -> P,
+        P: Future<Output = Option<W>> + 'static,
+    {
+        let shared = Rc::new(RefCell::new(State {
+            block_bytes: BLOCK_BYTES,
+            bound_bytes: BOUND_BYTES,
+            gathers,
+            queue: VecDeque::new(),
+            spare: Vec::new(),
+            waiting: 0,
+            accepted: 0,
+            written: 0,
+            flush_to: 0,
+            sync_to: 0,
+            synced: 0,
+            level: Level::Accepted,
+            end: End::No,
+            error: None,
+            is_ended: false,
+            writer: None,
+            pump: None,
+        }));
+        let pump = spawn(pump(Rc::clone(&shared)));
+        Self { shared, pump }
+    }
+}
+
+impl<W> Writer<W> {
+    /// Sets how many bytes a block has, at least 1. Without this call 64 KiB.
+    #[must_use]
+    pub fn block_bytes(self, bytes: usize) -> Self {
+        self.shared.borrow_mut().block_bytes = bytes.max(1);
+        self
+    }
+
+    /// Sets how many bytes may wait, at least 1: what was put in and not written, in flight included.
+    /// Without this call 256 KiB.
+    #[must_use]
+    pub fn bound_bytes(self, bytes: usize) -> Self {
+        self.shared.borrow_mut().bound_bytes = bytes.max(1);
+        self
+    }
+
+    /// Bytes put in so far.
+    pub fn accepted(&self) -> u64 {
+        self.shared.borrow().accepted
+    }
+
+    /// Bytes that the sink took so far. After an error it is how many are known to be written, in order
+    /// from the first.
+    pub fn written(&self) -> u64 {
+        self.shared.borrow().written
+    }
+
+    /// Copies bytes, as many as there is room for, and resolves to their number; waits when there is no
+    /// room. Dropping the future copies none.
+    ///
+    /// # Errors
+    /// - What the sink failed with, now or before; see [`written`](Writer::written). Never `EINTR`.
+    /// - `WriteZero`: the sink takes nothing.
+    /// - `BrokenPipe`: the writer is closed. `ECANCELED`: the runtime has ended.
+    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        poll_fn(|cx| self.poll_write(cx, bytes)).await
+    }
+
+    /// See [`write`](Writer::write).
+    ///
+    /// # Errors
+    /// As for [`write`](Writer::write).
+    pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut state = self.shared.borrow_mut();
+        state.check_open()?;
+        let count = bytes.len().min(state.room());
+        state.put(&bytes[..count]);
+        let is_full = count == 0 && !bytes.is_empty();
+        let previous = if is_full { state.wait(cx) } else { None };
+        let pump = state.pump_waker();
+        drop(state);
+        drop(previous);
+        if let Some(pump) = pump {
+            pump.wake();
+        }
+        if is_full { Poll::Pending } else { Poll::Ready(Ok(count)) }
+    }
+
+    /// Copies all of `bytes`, and waits for room as often as need be. Dropping the future leaves an unknown
+    /// part of them copied; see [`accepted`](Writer::accepted).
+    ///
+    /// # Errors
+    /// As for [`write`](Writer::write).
+    pub async fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let count = self.write(bytes).await?;
+            bytes = &bytes[count..];
+        }
+        Ok(())
+    }
+
+    /// Writes everything that was put in, and resolves to the level that it reached: at least
+    /// [`Level::Accepted`]; [`Level::Durable`] where that is asked for and the sink has it, which files
+    /// do.
+    ///
+    /// Dropping the future does not take the request back.
+    ///
+    /// # Errors
+    /// As for [`write`](Writer::write). `EIO`, `ENOSPC`, `EDQUOT` when it was to be durable: what was
+    /// written may be lost.
+    pub async fn flush(&mut self, level: Level) -> io::Result<Level> {
+        poll_fn(|cx| self.poll_flush(cx, level)).await
+    }
+
+    /// See [`flush`](Writer::flush).
+    ///
+    /// # Errors
+    /// As for [`flush`](Writer::flush).
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>, level: Level) -> Poll<io::Result<Level>> {
+        let mut state = self.shared.borrow_mut();
+        state.check_open()?;
+        let all = state.accepted;
+        state.flush_to = all;
+        let mut reached = Level::Accepted;
+        let mut is_done = state.written == all;
+        if level == Level::Durable {
+            state.sync_to = all + 1;
+            is_done &= state.synced >= state.sync_to;
+            reached = state.level;
+        }
+        let previous = if is_done { None } else { state.wait(cx) };
+        let pump = state.pump_waker();
+        drop(state);
+        drop(previous);
+        if let Some(pump) = pump {
+            pump.wake();
+        }
+        if is_done { Poll::Ready(Ok(reached)) } else { Poll::Pending }
+    }
+
+    /// Writes everything that was put in, closes the sink, and tells how all of that went. Closing again
+    /// tells the same.
+    ///
+    /// Dropping the future lets it go on.
+    ///
+    /// # Errors
+    /// As for [`flush`](Writer::flush); otherwise what closing fails with. The sink is gone in any case.
+    pub async fn close(&mut self) -> io::Result<()> {
+        poll_fn(|cx| self.poll_close(cx)).await
+    }
+
+    /// See [`close`](Writer::close).
+    ///
+    /// # Errors
+    /// As for [`close`](Writer::close).
+    pub fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_end(cx, End::Close));
+        Poll::Ready(self.shared.borrow_mut().check())
+    }
+
+    /// Writes everything that was put in, and gives the sink back.
+    ///
+    /// # Errors
+    /// As for [`flush`](Writer::flush). The sink is gone then.
+    pub async fn into_inner(mut self) -> io::Result<W> {
+        self.shared.borrow_mut().check_open()?;
+        poll_fn(|cx| self.poll_end(cx, End::Give)).await;
+        self.shared.borrow_mut().check()?;
+        let sink = (&mut self.pump).await;
+        sink.ok().flatten().ok_or_else(canceled)
+    }
+
+    /// Asks the pump to end, and waits for it.
+    fn poll_end(&mut self, cx: &mut Context<'_>, end: End) -> Poll<()> {
+        let mut state = self.shared.borrow_mut();
+        if state.end == End::No {
+            state.end = end;
+        }
+        let previous = if state.is_ended { None } else { state.wait(cx) };
+        let (pump, is_ended) = (state.pump_waker(), state.is_ended);
+        drop(state);
+        drop(previous);
+        if let Some(pump) = pump {
+            pump.wake();
+        }
+        if is_ended { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// A block that nobody uses, of `len` bytes.
+    pub(crate) fn spare_block(&mut self, len: usize) -> Block {
+        self.shared.borrow_mut().block(len)
+    }
+
+    /// Waits until `count` bytes fit, or nothing else waits.
+    pub(crate) fn poll_room(&mut self, cx: &mut Context<'_>, count: usize) -> Poll<io::Result<()>> {
+        let mut state = self.shared.borrow_mut();
+        state.check_open()?;
+        if state.waiting == 0 || state.room() >= count {
+            return Poll::Ready(Ok(()));
+        }
+        // Lets the pump take what fills no block: there is no room for more.
+        state.flush_to = state.accepted;
+        let (previous, pump) = (state.wait(cx), state.pump_waker());
+        drop(state);
+        drop(previous);
+        if let Some(pump) = pump {
+            pump.wake();
+        }
+        Poll::Pending
+    }
+
+    /// Puts in bytes of a block, without copying them. There must be [room](Self::poll_room).
+    pub(crate) fn put_block(&mut self, block: Block, range: Range<usize>) {
+        let mut state = self.shared.borrow_mut();
+        state.waiting += range.len();
+        state.accepted += range.len() as u64;
+        state.queue.push_back(Part { block, range });
+        let pump = state.pump_waker();
+        drop(state);
+        if let Some(pump) = pump {
+            pump.wake();
+        }
+    }
+}
+
+impl<W> Drop for Writer<W> {
+    fn drop(&mut self) {
+        let mut state = self.shared.borrow_mut();
+        if state.is_ended {
+            state.count_loss();
+        } else {
+            state.end = End::Dropped;
+        }
+        let (pump, writer) = (state.pump_waker(), state.writer.take());
+        drop(state);
+        drop(writer); // users' code
+        if let Some(pump) = pump {
+            pump.wake();
+        }
+    }
+}
+
+impl<W> fmt::Debug for Writer<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.borrow();
+        let mut debug = f.debug_struct("Writer");
+        debug.field("accepted", &state.accepted).field("written", &state.written);
+        debug.field("is_failed", &state.error.is_some()).finish_non_exhaustive()
+    }
+}
+
+impl State {
+    /// Counts an error that nobody was told, and will not be.
+    fn count_loss(&mut self) {
+        if self.error.as_mut().and_then(|error| error.first.take()).is_some() {
+            UNREPORTED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn canceled() -> io::Error {
+    io::Error::from_raw_os_error(rustix::io::Errno::CANCELED.raw_os_error())
+}
+
+/// What the pump writes to.
+trait Sink {
+    type Inner: 'static;
+    async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T>;
+    async fn write_vectored<T: IoBuf>(&mut self, bufs: Vec<T>) -> BufResult<usize, Vec<T>>;
+    async fn sync(&mut self) -> io::Result<Level>;
+    async fn close(self) -> io::Result<()>;
+    fn into_inner(self) -> Self::Inner;
+}
+
+/// A sink that is written in order.
+struct InOrder<W>(W);
+
+impl<W: AsyncWrite + 'static> Sink for InOrder<W> {
+    type Inner = W;
+
+    async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
+        self.0.write(buf).await
+    }
+
+    async fn write_vectored<T: IoBuf>(&mut self, bufs: Vec<T>) -> BufResult<usize, Vec<T>> {
+        self.0.write_vectored(bufs).await
+    }
+
+    async fn sync(&mut self) -> io::Result<Level> {
+        self.0.sync().await
+    }
+
+    async fn close(self) -> io::Result<()> {
+        self.0.close().await
+    }
+
+    fn into_inner(self) -> W {
+        self.0
+    }
+}
+
+/// A file that is written from `offset` on.
+struct AtOffset<W> {
+    file: W,
+    offset: u64,
+}
+
+impl<W: AsyncWriteAt + 'static> Sink for AtOffset<W> {
+    type Inner = W;
+
+    async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
+        let (result, buf) = self.file.write_at(buf, self.offset).await;
+        self.offset += result.as_ref().map_or(0, |&count| count as u64);
+        (result, buf)
+    }
+
+    async fn write_vectored<T: IoBuf>(&mut self, bufs: Vec<T>) -> BufResult<usize, Vec<T>> {
+        let (result, bufs) = self.file.write_vectored_at(bufs, self.offset).await;
+        self.offset += result.as_ref().map_or(0, |&count| count as u64);
+        (result, bufs)
+    }
+
+    async fn sync(&mut self) -> io::Result<Level> {
+        self.file.sync_data().await.map(|()| Level::Durable)
+    }
+
+    async fn close(self) -> io::Result<()> {
+        self.file.close().await
+    }
+
+    fn into_inner(self) -> W {
+        self.file
+    }
+}
+
+/// Tells the writer when the pump is gone, in whatever way.
+struct Ended(Rc<Shared>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let mut state = self.0.borrow_mut();
+        state.is_ended = true;
+        // The runtime has ended, or the sink panicked.
+        if state.waiting > 0 {
+            state.fail(canceled());
+        } else if state.end == End::No && state.error.is_none() {
+            state.fail(canceled());
+            state.check().ok(); // nothing is lost that would have to be told
+        }
+        if state.end == End::Dropped {
+            state.count_loss();
+        }
+        let (writer, pump) = (state.writer.take(), state.pump.take());
+        drop(state);
+        drop(pump);
+        if let Some(writer) = writer {
+            writer.wake();
+        }
+    }
+}
+
+/// Takes bytes out of the queue and writes them to `sink`, until asked to end.
+async fn pump<S: Sink>(mut sink: S, shared: Rc<Shared>) -> Option<S::Inner> {
+    let ended = Ended(Rc::clone(&shared));
+    let mut batch = Vec::new();
+    loop {
+        match poll_fn(|cx| poll_work(&shared, cx)).await {
+            Work::Write => write_batch(&mut sink, &shared, &mut batch).await,
+            Work::Sync(to) => {
+                let result = sink.sync().await;
+                let mut state = shared.borrow_mut();
+                match result {
+                    Ok(level) => (state.synced, state.level) = (to, level),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => state.fail(error),
+                }
+            }
+            Work::End(end) => {
+                let mut given = None;
+                if end == End::Give {
+                    given = Some(sink.into_inner());
+                } else if let Err(error) = sink.close().await {
+                    shared.borrow_mut().fail(error);
+                }
+                drop(ended);
+                return given;
+            }
+        }
+        let writer = shared.borrow_mut().writer.take();
+        if let Some(writer) = writer {
+            writer.wake();
+        }
+    }
+}
+
+fn poll_work(shared: &Rc<Shared>, cx: &mut Context<'_>) -> Poll<Work> {
+    let mut state = shared.borrow_mut();
+    if state.error.is_none() {
+        if state.is_writable() {
+            return Poll::Ready(Work::Write);
+        }
+        if state.sync_to > state.synced {
+            return Poll::Ready(Work::Sync(state.sync_to));
+        }
+    }
+    if state.end != End::No {
+        return Poll::Ready(Work::End(state.end));
+    }
+    let previous = state.pump.replace(cx.waker().clone());
+    drop(state);
+    drop(previous);
+    Poll::Pending
+}
+
+/// Writes what is in the queue, and does not come back before all of it is written or the sink fails.
+async fn write_batch<S: Sink>(sink: &mut S, shared: &Rc<Shared>, batch: &mut Vec<Slice<Block>>) {
+    {
+        let mut state = shared.borrow_mut();
+        let count = state.queue.len().min(BATCH);
+        let parts = state.queue.drain(..count);
+        batch.extend(parts.map(|Part { block, range }| block.slice(range)));
+    }
+    while !batch.is_empty() {
+        let result = if batch.len() == 1 {
+            let slice = batch.pop().expect("there is one");
+            let (result, slice) = sink.write(slice).await;
+            batch.push(slice);
+            result
+        } else {
+            let (result, slices) = sink.write_vectored(std::mem::take(batch)).await;
+            *batch = slices;
+            result
+        };
+        let count = match result {
+            Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            result => result,
+        };
+        let mut state = shared.borrow_mut();
+        match count {
+            Ok(count) => {
+                let count = state.advance(batch, count);
+                state.waiting -= count;
+                state.written += count as u64;
+            }
+            Err(error) => {
+                batch.clear();
+                state.fail(error);
+            }
+        }
+        // Room is told of at once.
+        let writer = state.writer.take_if(|_| !batch.is_empty());
+        drop(state);
+        if let Some(writer) = writer {
+            writer.wake();
+        }
+    }
+}
+
+impl State {
+    /// Takes `count` written bytes off the front of `batch`. Answers their number, which is no more than
+    /// there were.
+    fn advance(&mut self, batch: &mut Vec<Slice<Block>>, count: usize) -> usize {
+        let mut left = count;
+        let mut full = 0;
+        while let Some(slice) = batch.get(full).filter(|slice| slice.bytes_len() <= left) {
+            left -= slice.bytes_len();
+            full += 1;
+        }
+        for slice in batch.drain(..full) {
+            self.recycle(slice.into_inner());
+        }
+        match batch.first_mut() {
+            Some(first) => {
+                first.advance(left);
+                count
+            }
+            None => count - left,
+        }
+    }
+}

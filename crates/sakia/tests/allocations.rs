@@ -1,0 +1,218 @@
+//! Readers and writers in steady operation allocate nothing. A program has one allocator, hence a program
+//! of its own.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "the failure of a test, or of what it calls, is its report"
+)]
+
+use std::cell::Cell;
+use std::future::{Ready, ready};
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+
+use sakia::block_on;
+use sakia::io::{
+    AsyncRead, AsyncReadAt, AsyncWrite, AsyncWriteAt, BufResult, IoBuf, IoBufMut, Level, Reader,
+    Source, Writer, copy, pipe,
+};
+use sakia_testkit::alloc_count::{CountingAllocator, Counts, measure, thread_counts};
+
+#[global_allocator]
+static GLOBAL: CountingAllocator = CountingAllocator::new();
+
+const BLOCK_BYTES: usize = 4096;
+
+/// Reads and takes whatever is asked for.
+#[derive(Clone, Default)]
+struct Endless {
+    reads: Rc<Cell<u64>>,
+}
+
+impl AsyncRead for Endless {
+    async fn read<T: IoBufMut>(&mut self, mut buf: T) -> BufResult<usize, T> {
+        self.reads.set(self.reads.get() + 1);
+        buf.as_bytes_mut()[0] = 1;
+        (Ok(buf.bytes_len()), buf)
+    }
+}
+
+impl AsyncReadAt for Endless {
+    type ReadAt<T: IoBufMut> = Ready<BufResult<usize, T>>;
+
+    fn start_read_at<T: IoBufMut>(&self, buf: T, _offset: u64) -> Self::ReadAt<T> {
+        self.reads.set(self.reads.get() + 1);
+        ready((Ok(buf.bytes_len()), buf))
+    }
+}
+
+impl AsyncWrite for Endless {
+    async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
+        (Ok(buf.bytes_len()), buf)
+    }
+
+    async fn close(self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsyncWriteAt for Endless {
+    async fn write_at<T: IoBuf>(&self, buf: T, _offset: u64) -> BufResult<usize, T> {
+        (Ok(buf.bytes_len()), buf)
+    }
+
+    async fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    async fn close(self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+const NOTHING: Counts = Counts {
+    allocations: 0,
+    deallocations: 0,
+    reallocations: 0,
+    bytes_allocated: 0,
+    bytes_deallocated: 0,
+};
+
+/// What 1,000 rounds allocate, after a hundred of warm-up.
+async fn steady(mut round: impl AsyncFnMut()) -> Counts {
+    // Fails loudly if nothing is counted.
+    measure(|| ());
+    for _ in 0..100 {
+        round().await;
+    }
+    let before = thread_counts();
+    for _ in 0..1000 {
+        round().await;
+    }
+    thread_counts().since(before)
+}
+
+async fn fill<S: Source>(reader: &mut Reader<S>) {
+    let count = reader.fill().await.unwrap().len();
+    reader.consume(count);
+}
+
+#[test]
+fn filling() {
+    block_on(async {
+        let source = Endless::default();
+        let mut reader = Reader::with_block_bytes(source.clone(), BLOCK_BYTES);
+        assert_eq!(steady(async || fill(&mut reader).await).await, NOTHING);
+        assert_eq!(source.reads.get(), 1100);
+        for depth in [1, 8] {
+            let source = Endless::default();
+            let mut reader = Reader::with_depth(source.clone(), BLOCK_BYTES, depth);
+            assert_eq!(steady(async || fill(&mut reader).await).await, NOTHING);
+            assert_eq!(source.reads.get(), 1100 + depth as u64 - 1);
+        }
+    });
+}
+
+#[test]
+fn files() {
+    let name = format!("allocations-{}-files", std::process::id());
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, vec![7; 1200 * BLOCK_BYTES]).unwrap();
+    block_on(async {
+        let file = sakia::fs::File::options().read(true).write(true).open(&path).await.unwrap();
+        for depth in [1, 8] {
+            let mut reader = Reader::with_depth(&file, BLOCK_BYTES, depth);
+            assert_eq!(steady(async || fill(&mut reader).await).await, NOTHING);
+            assert_eq!(reader.consumed() as usize, 1100 * BLOCK_BYTES);
+        }
+        let mut writer = Writer::at(file, 0);
+        writer = writer.block_bytes(BLOCK_BYTES).bound_bytes(BLOCK_BYTES);
+        let counts = steady(async || writer.write_all(&[1; 1000]).await.unwrap());
+        assert_eq!(counts.await, NOTHING);
+    });
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn pieces_across_blocks() {
+    block_on(async {
+        let mut reader = Reader::with_depth(Endless::default(), BLOCK_BYTES, 2);
+        let counts = steady(async || {
+            assert_eq!(reader.chunks(1000).next().await.unwrap().unwrap().len(), 1000);
+            assert_eq!(reader.peek(5000).await.unwrap().len(), 5000);
+        });
+        assert_eq!(counts.await, NOTHING);
+    });
+}
+
+#[test]
+fn offloaded() {
+    let name = format!("allocations-{}", std::process::id());
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, vec![7; 1200 * BLOCK_BYTES]).unwrap();
+    block_on(async {
+        let file = std::fs::File::open(&path).unwrap();
+        let mut reader = Reader::offload_with(file, 0, BLOCK_BYTES, 4).unwrap();
+        // The reader's side; the thread's is the same blocks.
+        assert_eq!(steady(async || fill(&mut reader).await).await, NOTHING);
+        assert_eq!(reader.consumed() as usize, 1100 * BLOCK_BYTES);
+    });
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn writing() {
+    block_on(async {
+        let mut writer = Writer::at(Endless::default(), 0);
+        writer = writer.block_bytes(BLOCK_BYTES).bound_bytes(BLOCK_BYTES);
+        let counts = steady(async || writer.write_all(&[1; 1000]).await.unwrap());
+        assert_eq!(counts.await, NOTHING);
+        let counts = steady(async || {
+            writer.write_all(&[1; 100]).await.unwrap();
+            writer.flush(Level::Durable).await.unwrap();
+        });
+        assert_eq!(counts.await, NOTHING);
+    });
+}
+
+#[test]
+fn copying() {
+    block_on(async {
+        let source = Endless::default();
+        let mut reader = Reader::with_depth(source.clone(), BLOCK_BYTES, 2);
+        let mut writer = Writer::at(Endless::default(), 0).bound_bytes(BLOCK_BYTES);
+        {
+            // Never ends: dropped after so many blocks.
+            let mut copying = std::pin::pin!(copy(&mut reader, &mut writer));
+            let mut until = async |blocks| {
+                std::future::poll_fn(|cx| {
+                    if source.reads.get() >= blocks {
+                        return std::task::Poll::Ready(());
+                    }
+                    let polled = copying.as_mut().poll(cx);
+                    polled.map(|_| panic!("an endless copy ended"))
+                })
+                .await;
+            };
+            until(100).await;
+            let before = thread_counts();
+            until(1100).await;
+            assert_eq!(thread_counts().since(before), NOTHING);
+        }
+    });
+}
+
+#[test]
+fn a_pipe() {
+    block_on(async {
+        let (reader, writer) = pipe().unwrap();
+        let mut reader = Reader::with_block_bytes(reader, BLOCK_BYTES);
+        let mut writer = Writer::new(writer).block_bytes(BLOCK_BYTES);
+        let counts = steady(async || {
+            writer.write_all(&[1; 1000]).await.unwrap();
+            reader.read_exact(&mut [0; 1000]).await.unwrap();
+        });
+        assert_eq!(counts.await, NOTHING);
+    });
+}
