@@ -145,27 +145,22 @@ impl Fd {
             return Route::Queue;
         }
         let Some(mount) = self.mount() else { return Route::Queue };
-        if mount.is_remote() {
-            return Route::Lane(Lane::Elastic);
+        let usual = mount.route(transfer);
+        if usual == Route::Lane(Lane::Elastic) {
+            return usual;
         }
         if bytes > rule.bytes_max || self.is_direct() {
             return Route::Queue;
         }
-        match mount.nowait(transfer) {
-            Support::Yes | Support::Unknown if transfer == Transfer::Write => {
-                Route::Now(Now::NoWait)
-            }
-            Support::Yes | Support::Unknown => {
-                let heat = self.inner.heat.get();
-                if heat.is_worth_a_try() {
-                    return Route::Now(Now::NoWait);
-                }
-                self.inner.heat.set(heat.skipped());
-                Route::Queue
-            }
-            Support::No => Route::Now(Now::Plain),
-            Support::Lies => Route::Queue,
+        if usual != Route::Now(Now::NoWait) || transfer == Transfer::Write {
+            return usual;
         }
+        let heat = self.inner.heat.get();
+        if heat.is_worth_a_try() {
+            return usual;
+        }
+        self.inner.heat.set(heat.skipped());
+        Route::Queue
     }
 
     /// Which way a call on the descriptor shall take that is short unless a server has to be asked.
@@ -214,6 +209,9 @@ impl Fd {
             (_, Attempt::WouldBlock) => {
                 if transfer == Transfer::Read {
                     self.inner.heat.set(self.inner.heat.get().missed());
+                }
+                if mount.nowait(transfer) == Support::Unknown {
+                    mount.learn(transfer, Support::Yes); // it has just done so
                 }
                 Verdict::Refuse
             }
