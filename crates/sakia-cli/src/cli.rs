@@ -49,8 +49,9 @@ enum Command {
 /// Sum the bytes of files
 ///
 /// Adds all bytes of each file, as unsigned numbers and modulo 2^64, and prints the sum, the number
-/// of bytes and the name. Several files get a total. The files are read through the ring, several
-/// blocks at a time; what that took is printed to standard error in the end. Where there is no ring
+/// of bytes and the name. Several files get a total. Small files that the page cache holds are read by
+/// plain calls, all others through the ring, several blocks at a time; what that took is printed to
+/// standard error in the end. Where there is no ring
 /// epoll and threads do the same, and a line on standard error says why.
 ///
 /// Standard input is read from where it stands. Pipes, terminals and devices are read to their end,
@@ -100,10 +101,11 @@ JSON Lines, with --json:
       A file that failed, and in which operation. Without a path: there is no ring, or nothing
       else to read with, and nothing follows.
   {\"type\":\"summary\",\"files\":…,\"errors\":…,\"bytes\":…,\"sum\":…,\"elapsed_ns\":…,
-   \"bytes_per_s\":…,\"reads\":…,\"block_bytes\":…,\"depth\":…,\"driver\":\"uring\",
-   \"refusal\":…,\"counters\":{…}}
-      The last line, unless a signal ended the program. The driver is uring or poll; the refusal is
-      there if the lack of a ring led to poll, and says why. The counters are those of the engine.
+   \"bytes_per_s\":…,\"reads\":…,\"plain_reads\":…,\"block_bytes\":…,\"depth\":…,
+   \"driver\":\"uring\",\"refusal\":…,\"counters\":{…}}
+      The last line, unless a signal ended the program. Plain reads are those of the reads that were
+      plain calls on the program's own thread. The driver is uring or poll; the refusal is there if
+      the lack of a ring led to poll, and says why. The counters are those of the engine.
 A path that is not UTF-8 is given as \"path_bytes\", in base64, instead of \"path\".";
 
 const ENVIRONMENT_HELP: &str = "\
