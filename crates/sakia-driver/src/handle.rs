@@ -309,6 +309,10 @@ impl<B: Backend> Owner for Shared<B> {
         self.mounts.get(facts.device.unwrap_or(0), || self.descriptors.file_system(facts))
     }
 
+    fn may_wait(&self, path: &[u8]) -> bool {
+        self.mounts.may_wait(path, || self.descriptors.remote_mounts())
+    }
+
     fn descriptors(&self) -> &dyn Descriptors {
         &*self.descriptors
     }
