@@ -1,9 +1,8 @@
 //! The experiments on Sakia.
 //!
 //! A runtime per thread, as it is by default: each operation takes the ring or the plain call by
-//! Sakia's own rules. Its files are measured when it is built with the feature `fs`.
+//! Sakia's own rules.
 
-#[cfg(feature = "fs")]
 mod files;
 
 use std::future::Future;
@@ -30,12 +29,6 @@ impl Peer for Sakia {
     }
 }
 
-#[cfg(feature = "fs")]
 fn main() -> ExitCode {
     peers_common::main::<Sakia>()
-}
-
-#[cfg(not(feature = "fs"))]
-fn main() -> ExitCode {
-    peers_common::main_tasks::<Sakia>()
 }

@@ -5,8 +5,6 @@ use std::io;
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
-use crate::bypass::{Route, Rules};
-use crate::epoll::Lane;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
@@ -59,10 +57,5 @@ unsafe impl Operation for Flock {
 
     fn descriptor(&self) -> Option<&Fd> {
         Some(&self.fd)
-    }
-
-    /// Whoever holds the lock may keep it for ever.
-    fn route(&self, _: &Rules) -> Route {
-        Route::Lane(Lane::Elastic)
     }
 }

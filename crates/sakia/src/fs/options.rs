@@ -185,10 +185,12 @@ impl OpenOptions {
             (true, _, true) => OFlags::RDWR | OFlags::APPEND,
             (false, false, false) => return Err(Errno::INVAL.into()),
         };
-        let makes = self.create || self.create_new;
-        if !self.write && !self.append && (self.truncate || makes)
-            || self.append && self.truncate && !self.create_new
-        {
+        let is_invalid = match (self.write, self.append) {
+            (true, false) => false,
+            (false, false) => self.truncate || self.create || self.create_new,
+            (_, true) => self.truncate && !self.create_new,
+        };
+        if is_invalid {
             return Err(Errno::INVAL.into());
         }
         let creation = match (self.create, self.truncate, self.create_new) {

@@ -201,7 +201,8 @@ fn what_may_wait_goes_to_the_elastic_lane_and_what_ends_by_itself_does_not() {
     finish(&driver, driver.flock(&file, exclusive)).unwrap();
     assert_eq!((elastic().threads_peak, elastic().finished), (0, 0));
 
-    let writer = open("fifo", OFlags::WRONLY);
+    let path = c_path(&dir.join("fifo"));
+    let writer = driver.open_waiting(None, path, OFlags::WRONLY.bits(), 0);
     let waiting = driver.flock(&other, exclusive);
     turn_until(&driver, || elastic().running == 2);
     // Both wait, and keep nothing else.
