@@ -143,7 +143,7 @@ pub async fn write(path: impl AsRef<Path>, contents: impl IoBuf) -> Result<()> {
 /// be.
 ///
 /// # Errors
-/// `EIO`: it could not be made durable. Otherwise as for [`write`].
+/// `EIO`: it could not be made durable. Otherwise as for [`write()`].
 ///
 /// # Panics
 /// Outside of a runtime.
