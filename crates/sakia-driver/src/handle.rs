@@ -100,6 +100,11 @@ impl<B: Backend> Handle<B> {
         self.shared.core.borrow().in_flight
     }
 
+    /// Whether this turn has plain calls left; see [`next_turn`](Handle::next_turn).
+    pub fn has_allowance(&self) -> bool {
+        self.shared.core.borrow().has_allowance()
+    }
+
     /// Whether operations wait for the next turn, to be done as plain calls.
     pub fn has_deferred(&self) -> bool {
         self.shared.core.borrow().has_deferred()
