@@ -787,7 +787,8 @@ impl<B: Backend> Core<B> {
         while let Some(slot) = self.cancels.first() {
             let key = self.slab.key(slot);
             let sqe = Sqe::cancel(key.user_data());
-            let pushed = if self.slab.header(slot).has(flag::LANE) {
+            let is_laned = self.slab.header(slot).has(flag::LANE);
+            let pushed = if is_laned && !mutant!("lane_cancel_sent_to_ring") {
                 self.push_lane_cancel(sqe);
                 true
             } else {
@@ -970,12 +971,13 @@ impl<B: Backend> Core<B> {
             // A parked close goes on by itself: its descriptor still has to be closed.
             State::Backlog if header.has(flag::PARKED) => false,
             State::Backlog => {
+                let forgotten = mutant!("dropped_deferred_forgotten") && header.has(flag::DEFERRED);
                 header.completion = Completion::CANCELED;
                 header.state = State::Disposing;
                 self.unlist(slot);
                 self.counters.orphaned += 1;
                 self.counters.finished += 1;
-                true
+                !forgotten
             }
             State::Pushed => {
                 self.counters.orphaned += 1;
