@@ -244,7 +244,8 @@ impl Machine {
         };
         let is_cancel = matches!(request.kind, Kind::Cancel { .. });
         // To create is work on the device, for which there is no cache.
-        let creates = matches!(&request.kind, Kind::Open { how, .. } if how.creates || how.truncates);
+        let creates =
+            matches!(&request.kind, Kind::Open { how, .. } if how.creates || how.truncates);
         if is_cancel || creates || request.may_wait() {
             return Attempt::Unsupported;
         }
