@@ -131,7 +131,8 @@ fn what_waits_for_a_thread_can_be_canceled_and_dropped() {
     let folder = TempDir::new();
     let path = fifo(&folder);
     each(|driver| {
-        let mut running: Vec<_> = (0..ELASTIC).map(|_| open_waiting(&driver, &path)).collect();
+        let fd = open_fifo(&driver, &path);
+        let mut running: Vec<_> = (0..ELASTIC).map(|_| driver.await_writer(&fd)).collect();
         until_running(&driver, ELASTIC);
         let mut waits = open_waiting(&driver, &path);
         let dropped = open_waiting(&driver, &path);
@@ -140,15 +141,15 @@ fn what_waits_for_a_thread_can_be_canceled_and_dropped() {
         waits.cancel();
         assert_eq!(errno(finish(&driver, &mut waits)), Errno::CANCELED);
         drop(dropped);
-        turn_until(&driver, || driver.live_operations() == ELASTIC as u32 + 1 - 1);
+        turn_until(&driver, || driver.live_operations() == ELASTIC as u32);
         // What runs cannot be canceled, and ends by itself.
         running[0].cancel();
         assert_goes_on(&driver);
         let writer = open_writer(&path);
-        for open in &mut running {
-            drop(finish(&driver, open).unwrap());
+        for wait in &mut running {
+            finish(&driver, wait).unwrap();
         }
-        drop((writer, running, waits));
+        drop((writer, running, waits, fd));
         turn_until(&driver, || driver.live_operations() == 0);
         assert_eq!(driver.counters().stale, 0);
     });
@@ -159,14 +160,15 @@ fn the_end_does_not_wait_for_what_runs_and_counts_it() {
     let folder = TempDir::new();
     let path = fifo(&folder);
     each(|driver| {
-        let mut open = open_waiting(&driver, &path);
+        let fd = open_fifo(&driver, &path);
+        let mut wait = driver.await_writer(&fd);
         until_running(&driver, 1);
-        open.cancel();
+        wait.cancel();
         let handle = driver.handle().clone();
         assert_eq!(driver.shutdown(Duration::from_millis(5)).leaked, 1);
         assert_eq!(handle.counters().leaked, 1);
-        drop(open);
-        // The thread that is left behind ends now, and closes what it opened.
+        drop((wait, fd));
+        // The thread that is left behind ends now; the descriptor is leaked.
         drop(open_writer(&path));
     });
 }
