@@ -11,7 +11,8 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sakia_driver::{
-    Auto, Backend, Driver, Fd, FileKind, Lane, LaneStatistics, Op, OpKind, Open, Policy, Wait,
+    Auto, Backend, Driver, Fd, FileKind, KindCounters, Lane, LaneStatistics, Op, OpKind, Open,
+    Policy, Wait, WholeFile,
 };
 use sakia_testkit::available;
 use sakia_testkit::blocked::ThreadId;
