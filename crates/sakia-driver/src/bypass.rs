@@ -182,6 +182,9 @@ impl Allowance {
     /// A turn begins.
     #[inline(always)]
     pub(crate) fn renew(&mut self) {
+        if mutant!("allowance_never_renewed") {
+            return;
+        }
         self.left = Self::TURN;
     }
 
@@ -232,6 +235,9 @@ impl Heat {
 
     #[must_use]
     pub(crate) fn missed(self) -> Self {
+        if mutant!("heat_never_learns") {
+            return self;
+        }
         Self { level: self.level.saturating_sub(1), skipped: 0 }
     }
 
@@ -540,9 +546,13 @@ impl Breaker {
         let slow = self.slow_in_a_row.get() + 1;
         self.slow_in_a_row.set(slow);
         let is_trial = self.state.get() == BreakerState::Trial;
+        if mutant!("breaker_never_opens") {
+            return;
+        }
         if timing.took > Self::STALL || slow >= Self::SLOW_MAX || is_trial {
             let pause = self.pause.get();
-            self.pause.set((pause * 2).min(Self::PAUSE_MAX));
+            let factor = if mutant!("breaker_never_patient") { 1 } else { 2 };
+            self.pause.set((pause * factor).min(Self::PAUSE_MAX));
             self.state.set(BreakerState::Open { until: timing.end + pause });
             self.slow_in_a_row.set(0);
             self.opened.set(self.opened.get() + 1);

@@ -79,6 +79,8 @@ pub(crate) struct Core<B: Backend> {
     cancel_credits: u32,
     /// How many those are when none is in flight.
     cancel_reserve: u32,
+    /// Requests to cancel that went to lanes whose answers come through the queue, and have not come.
+    lane_cancels: u32,
     /// Close operations that wait for their descriptor's last user; each wants that descriptor's
     /// operations canceled.
     pub(crate) closings: VecDeque<(Key, i32)>,
@@ -149,6 +151,7 @@ impl<B: Backend> Core<B> {
             credits: cq_entries.saturating_sub(reserve).max(1),
             cancel_credits: reserve,
             cancel_reserve: reserve,
+            lane_cancels: 0,
             closings: VecDeque::new(),
             cancel_all: false,
             in_flight: 0,
@@ -391,7 +394,7 @@ impl<B: Backend> Core<B> {
     #[inline(never)]
     fn push_lane(&mut self, slot: SlotRef, lane: Lane, sqe: Sqe) {
         let key = self.slab.key(slot);
-        let Some(backend) = &mut self.backend else {
+        let Some(backend) = self.backend.as_mut().filter(|backend| backend.is_intact()) else {
             return self.finish(slot, Completion::CANCELED);
         };
         // SAFETY: as in `push_operation`.
@@ -812,9 +815,9 @@ impl<B: Backend> Core<B> {
         while let Some(slot) = self.cancels.first() {
             let key = self.slab.key(slot);
             let sqe = Sqe::cancel(key.user_data());
-            let pushed = if self.slab.header(slot).has(flag::LANE) {
-                self.push_lane_cancel(sqe);
-                true
+            let is_laned = self.slab.header(slot).has(flag::LANE);
+            let pushed = if is_laned && !mutant!("lane_cancel_sent_to_ring") {
+                self.push_lane_cancel(sqe)
             } else {
                 self.push_cancel(sqe, key.cancel_user_data(), false)
             };
@@ -844,19 +847,26 @@ impl<B: Backend> Core<B> {
         self.in_flight += 1;
         self.counters.kinds[OpKind::Cancel as usize].submitted += 1;
         if has_lanes {
-            self.push_lane_cancel(sqe);
+            let _ = self.push_lane_cancel(sqe); // what has lanes has room for this
         }
         true
     }
 
-    /// Requests that operations which were given to a thread be canceled. Nothing waits for the answer,
-    /// nor does it need room in a queue.
-    fn push_lane_cancel(&mut self, sqe: Sqe) {
-        let Some(backend) = &mut self.backend else { return };
+    /// Requests that operations which were given to a thread be canceled. Nothing waits for the answer.
+    /// False when the backend has a queue in place of threads, without room.
+    fn push_lane_cancel(&mut self, sqe: Sqe) -> bool {
+        let Some(backend) = &mut self.backend else { return true };
         let sqe = sqe.user_data(Kind::Lane as u64);
-        // A backend that has no lanes any more has nothing there to cancel.
         // SAFETY: a request to cancel names no memory.
-        let _ = unsafe { backend.push_lane(sqe, Lane::Bounded) };
+        match unsafe { backend.push_lane(sqe, Lane::Bounded) } {
+            Ok(()) => {
+                self.lane_cancels += u32::from(!backend.has_lanes());
+                true
+            }
+            Err(Errno::AGAIN) => false,
+            // A backend that has no lanes any more has nothing there to cancel.
+            Err(_) => true,
+        }
     }
 
     // ---- completion ----------------------------------------------------------------------------
@@ -925,6 +935,10 @@ impl<B: Backend> Core<B> {
                 return;
             }
             Some(Kind::Lane) if self.backend.as_ref().is_some_and(Backend::has_lanes) => return,
+            Some(Kind::Lane) if self.lane_cancels > 0 => {
+                self.lane_cancels -= 1;
+                return;
+            }
             _ => {}
         }
         let is_cancel = Kind::of(cqe.user_data) == Some(Kind::Cancel);
@@ -995,12 +1009,13 @@ impl<B: Backend> Core<B> {
             // A parked close goes on by itself: its descriptor still has to be closed.
             State::Backlog if header.has(flag::PARKED) => false,
             State::Backlog => {
+                let forgotten = mutant!("dropped_deferred_forgotten") && header.has(flag::DEFERRED);
                 header.completion = Completion::CANCELED;
                 header.state = State::Disposing;
                 self.unlist(slot);
                 self.counters.orphaned += 1;
                 self.counters.finished += 1;
-                true
+                !forgotten
             }
             State::Pushed => {
                 self.counters.orphaned += 1;

@@ -66,7 +66,8 @@ impl<B: Backend> Handle<B> {
         unsafe { bytes.set_len(count) };
         // A read may be short before the end; the size says where that is.
         let is_short = count > 0 && count < bytes.capacity();
-        let is_whole = is_short && core.size_now(raw) == Some(count as u64);
+        let is_whole = is_short
+            && (core.size_now(raw) == Some(count as u64) || mutant!("whole_size_not_checked"));
         if !is_whole {
             drop(core);
             let owner = std::rc::Rc::clone(&self.shared) as std::rc::Rc<dyn Owner>;
