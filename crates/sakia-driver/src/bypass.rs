@@ -182,6 +182,9 @@ impl Allowance {
     /// A turn begins.
     #[inline(always)]
     pub(crate) fn renew(&mut self) {
+        if mutant!("allowance_never_renewed") {
+            return;
+        }
         self.left = Self::TURN;
     }
 
@@ -232,6 +235,9 @@ impl Heat {
 
     #[must_use]
     pub(crate) fn missed(self) -> Self {
+        if mutant!("heat_never_learns") {
+            return self;
+        }
         Self { level: self.level.saturating_sub(1), skipped: 0 }
     }
 
@@ -291,10 +297,14 @@ impl MountFacts {
 }
 
 /// Which way a transfer takes on such a mount.
-#[inline(always)]
 fn transfer_route(is_remote: bool, nowait: Support) -> Route {
+    if is_remote { Route::Lane(Lane::Elastic) } else { local_route(nowait) }
+}
+
+/// Which way a transfer takes where nobody else serves the file.
+#[inline(always)]
+pub(crate) fn local_route(nowait: Support) -> Route {
     match nowait {
-        _ if is_remote => Route::Lane(Lane::Elastic),
         Support::Yes | Support::Unknown => Route::Now(Now::NoWait),
         Support::No => Route::Now(Now::Plain),
         Support::Lies => Route::Queue,
@@ -346,12 +356,6 @@ impl Mount {
         self.is_remote
     }
 
-    /// Which way a transfer takes that a rule wants done at once.
-    #[inline(always)]
-    pub(crate) fn route(&self, transfer: Transfer) -> Route {
-        transfer_route(self.is_remote, self.nowait(transfer))
-    }
-
     #[inline(always)]
     pub(crate) fn nowait(&self, transfer: Transfer) -> Support {
         self.nowait[transfer as usize].get()
@@ -364,7 +368,7 @@ impl Mount {
 }
 
 /// Whether a file system of this type is served by somebody who may never answer.
-fn is_remote(file_system: &str) -> bool {
+pub(crate) fn is_remote(file_system: &str) -> bool {
     const REMOTE: [&str; 16] = [
         "9p",
         "afs",
@@ -389,13 +393,61 @@ fn is_remote(file_system: &str) -> bool {
         || file_system.starts_with("fuseblk")
 }
 
-/// The mounts that a driver has met, by device.
+/// The mounts that a driver has met, by device, and the paths at which opening may wait for a server.
 #[derive(Debug, Default)]
 pub(crate) struct Mounts {
     by_device: RefCell<HashMap<u64, Rc<Mount>>>,
+    remote: RefCell<RemotePaths>,
+}
+
+/// Where file systems are mounted that somebody else serves. Looking a path up there, and opening what
+/// was looked up, may wait for the server, cached or not.
+#[derive(Debug, Default)]
+struct RemotePaths {
+    /// Mount points, as absolute paths.
+    points: Vec<Vec<u8>>,
+    /// The working directory is on one of them.
+    holds_working_directory: bool,
+    /// Openings until the table of mounts is looked at again.
+    openings_left: u32,
+}
+
+/// What the table of mounts says of file systems that somebody else serves.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct RemoteMounts {
+    /// Where they are mounted, as absolute paths.
+    pub(crate) points: Vec<Vec<u8>>,
+    /// The working directory is on one of them.
+    pub(crate) holds_working_directory: bool,
 }
 
 impl Mounts {
+    /// Openings between two looks at the table of mounts.
+    const OPENINGS: u32 = 4096;
+
+    /// Whether opening this path may wait for a server. `look` reads the table of mounts: at first, and
+    /// again after many openings, or when a mount was met that is new.
+    pub(crate) fn may_wait(&self, path: &[u8], look: impl FnOnce() -> RemoteMounts) -> bool {
+        let mut remote = self.remote.borrow_mut();
+        if remote.openings_left == 0 {
+            let RemoteMounts { points, holds_working_directory } = look();
+            let openings_left = Self::OPENINGS;
+            *remote = RemotePaths { points, holds_working_directory, openings_left };
+        }
+        remote.openings_left -= 1;
+        if remote.points.is_empty() {
+            return false;
+        }
+        if path.first() != Some(&b'/') {
+            return remote.holds_working_directory;
+        }
+        // By the letters of the path: a link that leads there is followed on this thread.
+        remote.points.iter().any(|point| {
+            path.strip_prefix(&point[..])
+                .is_some_and(|rest| rest.first().is_none_or(|&c| c == b'/'))
+        })
+    }
+
     /// The mount with this device. When it is new, `file_system` tells its type.
     pub(crate) fn get(&self, device: u64, file_system: impl FnOnce() -> String) -> Rc<Mount> {
         let mut by_device = self.by_device.borrow_mut();
@@ -522,9 +574,13 @@ impl Breaker {
         let slow = self.slow_in_a_row.get() + 1;
         self.slow_in_a_row.set(slow);
         let is_trial = self.state.get() == BreakerState::Trial;
+        if mutant!("breaker_never_opens") {
+            return;
+        }
         if timing.took > Self::STALL || slow >= Self::SLOW_MAX || is_trial {
             let pause = self.pause.get();
-            self.pause.set((pause * 2).min(Self::PAUSE_MAX));
+            let factor = if mutant!("breaker_never_patient") { 1 } else { 2 };
+            self.pause.set((pause * factor).min(Self::PAUSE_MAX));
             self.state.set(BreakerState::Open { until: timing.end + pause });
             self.slow_in_a_row.set(0);
             self.opened.set(self.opened.get() + 1);
@@ -634,8 +690,7 @@ mod tests {
             let mount = Mount::new(1, file_system);
             mount.learn(Transfer::Read, support);
             let facts = mount.facts();
-            assert_eq!(facts.read_route(), mount.route(Transfer::Read));
-            assert_eq!(facts.write_route(), mount.route(Transfer::Write));
+            assert_eq!(facts.write_route(), transfer_route(facts.is_remote, Support::Unknown));
             facts.read_route()
         };
         assert_eq!(routes("ext4", Support::Unknown), Route::Now(Now::NoWait));
@@ -645,6 +700,25 @@ mod tests {
         for support in [Support::Unknown, Support::Yes, Support::No, Support::Lies] {
             assert_eq!(routes("nfs4", support), Route::Lane(Lane::Elastic));
         }
+    }
+
+    #[test]
+    fn what_lies_on_a_remote_mount_may_wait_to_be_opened() {
+        let mounts = Mounts::default();
+        let look =
+            || RemoteMounts { points: vec![b"/net/host".to_vec()], holds_working_directory: false };
+        for (path, expected) in [
+            ("/net/host", true),
+            ("/net/host/a/b", true),
+            ("/net/hostess/a", false),
+            ("/net", false),
+            ("relative", false),
+        ] {
+            assert_eq!(mounts.may_wait(path.as_bytes(), look), expected, "{path}");
+        }
+        assert!(!Mounts::default().may_wait(b"/net/host/a", RemoteMounts::default));
+        let here = || RemoteMounts { holds_working_directory: true, ..look() };
+        assert!(Mounts::default().may_wait(b"relative", here));
     }
 
     #[test]

@@ -79,6 +79,8 @@ pub(crate) struct Core<B: Backend> {
     cancel_credits: u32,
     /// How many those are when none is in flight.
     cancel_reserve: u32,
+    /// Requests to cancel that went to lanes whose answers come through the queue, and have not come.
+    lane_cancels: u32,
     /// Close operations that wait for their descriptor's last user; each wants that descriptor's
     /// operations canceled.
     pub(crate) closings: VecDeque<(Key, i32)>,
@@ -90,6 +92,8 @@ pub(crate) struct Core<B: Backend> {
     pub(crate) rules: Rules,
     /// What plain calls may still do in this turn.
     allowance: Allowance,
+    /// Turns that were waited for and not used yet: each is good for one file as a whole.
+    grants: u32,
     /// Operations that wait for the plain calls of the next turns.
     deferred: List,
     /// When the last timed call of this turn was over.
@@ -124,6 +128,9 @@ pub(crate) struct Core<B: Backend> {
 }
 
 impl<B: Backend> Core<B> {
+    /// Turns that are kept for whoever waited for them; what is not used by then was given up.
+    const GRANTS_MAX: u32 = 32;
+
     pub(crate) fn new(backend: B) -> Self {
         let cq_entries = backend.cq_entries();
         // Cancels must find room whatever else is in flight, on the smallest queue too.
@@ -144,11 +151,13 @@ impl<B: Backend> Core<B> {
             credits: cq_entries.saturating_sub(reserve).max(1),
             cancel_credits: reserve,
             cancel_reserve: reserve,
+            lane_cancels: 0,
             closings: VecDeque::new(),
             cancel_all: false,
             in_flight: 0,
             rules: Rules::NONE,
             allowance: Allowance::new(),
+            grants: 0,
             deferred: List::new(),
             timed_until: None,
             for_lanes,
@@ -274,11 +283,15 @@ impl<B: Backend> Core<B> {
     }
 
     /// Whether the rules and this turn allow plain calls of all these kinds.
-    pub(crate) fn may_act_now(&self, kinds: &[OpKind]) -> bool {
-        self.phase == Phase::Running
-            && self.allowance.is_left()
+    pub(crate) fn may_act_now(&mut self, kinds: &[OpKind]) -> bool {
+        let may = self.phase == Phase::Running
+            && (self.allowance.is_left() || self.grants > 0)
             && kinds.iter().all(|&kind| self.rules.of(kind).tries_now)
-            && self.is_intact()
+            && self.is_intact();
+        if may && !self.allowance.is_left() {
+            self.grants -= 1;
+        }
+        may
     }
 
     /// Makes a plain call that belongs to no slot.
@@ -296,8 +309,11 @@ impl<B: Backend> Core<B> {
             Attempt::WouldBlock => counters.would_block += 1,
             Attempt::Unsupported => {}
         }
-        let is_transfer = sqe.opcode == Opcode::READ || sqe.opcode == Opcode::WRITE;
-        self.allowance.spend(if is_transfer { sqe.len } else { 0 });
+        let bytes = match attempt {
+            Attempt::Done(count) if sqe.opcode == Opcode::READ => u32::try_from(count).unwrap_or(0),
+            _ => 0,
+        };
+        self.allowance.spend(bytes);
         attempt
     }
 
@@ -317,6 +333,11 @@ impl<B: Backend> Core<B> {
         self.deferred.push_back(&mut self.slab, slot);
     }
 
+    /// Whether this turn has plain calls left.
+    pub(crate) fn has_allowance(&self) -> bool {
+        self.allowance.is_left()
+    }
+
     /// Whether operations wait for the plain calls of the next turns.
     pub(crate) fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()
@@ -327,10 +348,11 @@ impl<B: Backend> Core<B> {
     /// operations from being waited for.
     fn run_deferred(&mut self) {
         const AT_A_TIME: u32 = 8;
-        for _ in 0..AT_A_TIME {
-            let Some(slot) = self.deferred.first().filter(|_| self.allowance.is_left()) else {
-                break;
-            };
+        /// Whoever waits for a turn has more than one call to make.
+        const TURN: u32 = 4;
+        let mut count = 0;
+        while count < AT_A_TIME && self.allowance.is_left() {
+            let Some(slot) = self.deferred.first() else { break };
             self.deferred.remove(&mut self.slab, slot);
             let header = self.slab.header(slot);
             header.flags &= !flag::DEFERRED;
@@ -344,9 +366,14 @@ impl<B: Backend> Core<B> {
             }
             // SAFETY: as above.
             let sqe = unsafe { (vtable.entry)(slot.cell()) };
+            count += if sqe.opcode == Opcode::NOP { TURN } else { 1 };
             match operation.route(&self.rules) {
                 Route::Now(now) => match self.perform(&sqe, now, operation) {
-                    Some(completion) => self.finish(slot, completion),
+                    Some(completion) => {
+                        // Whoever waited for nothing but its turn has it, whatever others do before.
+                        self.grants += u32::from(sqe.opcode == Opcode::NOP);
+                        self.finish(slot, completion);
+                    }
                     None => self.list(slot),
                 },
                 Route::Lane(lane) => self.push_lane(slot, lane, sqe),
@@ -367,7 +394,7 @@ impl<B: Backend> Core<B> {
     #[inline(never)]
     fn push_lane(&mut self, slot: SlotRef, lane: Lane, sqe: Sqe) {
         let key = self.slab.key(slot);
-        let Some(backend) = &mut self.backend else {
+        let Some(backend) = self.backend.as_mut().filter(|backend| backend.is_intact()) else {
             return self.finish(slot, Completion::CANCELED);
         };
         // SAFETY: as in `push_operation`.
@@ -546,6 +573,7 @@ impl<B: Backend> Core<B> {
         }
         let is_ready = backend.cq_ready() > 0;
         self.allowance.renew();
+        self.grants = self.grants.min(Self::GRANTS_MAX);
         self.timed_until = None;
         if !self.deferred.is_empty() {
             self.run_deferred();
@@ -787,9 +815,9 @@ impl<B: Backend> Core<B> {
         while let Some(slot) = self.cancels.first() {
             let key = self.slab.key(slot);
             let sqe = Sqe::cancel(key.user_data());
-            let pushed = if self.slab.header(slot).has(flag::LANE) {
-                self.push_lane_cancel(sqe);
-                true
+            let is_laned = self.slab.header(slot).has(flag::LANE);
+            let pushed = if is_laned && !mutant!("lane_cancel_sent_to_ring") {
+                self.push_lane_cancel(sqe)
             } else {
                 self.push_cancel(sqe, key.cancel_user_data(), false)
             };
@@ -819,19 +847,26 @@ impl<B: Backend> Core<B> {
         self.in_flight += 1;
         self.counters.kinds[OpKind::Cancel as usize].submitted += 1;
         if has_lanes {
-            self.push_lane_cancel(sqe);
+            let _ = self.push_lane_cancel(sqe); // what has lanes has room for this
         }
         true
     }
 
-    /// Requests that operations which were given to a thread be canceled. Nothing waits for the answer,
-    /// nor does it need room in a queue.
-    fn push_lane_cancel(&mut self, sqe: Sqe) {
-        let Some(backend) = &mut self.backend else { return };
+    /// Requests that operations which were given to a thread be canceled. Nothing waits for the answer.
+    /// False when the backend has a queue in place of threads, without room.
+    fn push_lane_cancel(&mut self, sqe: Sqe) -> bool {
+        let Some(backend) = &mut self.backend else { return true };
         let sqe = sqe.user_data(Kind::Lane as u64);
-        // A backend that has no lanes any more has nothing there to cancel.
         // SAFETY: a request to cancel names no memory.
-        let _ = unsafe { backend.push_lane(sqe, Lane::Bounded) };
+        match unsafe { backend.push_lane(sqe, Lane::Bounded) } {
+            Ok(()) => {
+                self.lane_cancels += u32::from(!backend.has_lanes());
+                true
+            }
+            Err(Errno::AGAIN) => false,
+            // A backend that has no lanes any more has nothing there to cancel.
+            Err(_) => true,
+        }
     }
 
     // ---- completion ----------------------------------------------------------------------------
@@ -900,6 +935,10 @@ impl<B: Backend> Core<B> {
                 return;
             }
             Some(Kind::Lane) if self.backend.as_ref().is_some_and(Backend::has_lanes) => return,
+            Some(Kind::Lane) if self.lane_cancels > 0 => {
+                self.lane_cancels -= 1;
+                return;
+            }
             _ => {}
         }
         let is_cancel = Kind::of(cqe.user_data) == Some(Kind::Cancel);
@@ -970,12 +1009,13 @@ impl<B: Backend> Core<B> {
             // A parked close goes on by itself: its descriptor still has to be closed.
             State::Backlog if header.has(flag::PARKED) => false,
             State::Backlog => {
+                let forgotten = mutant!("dropped_deferred_forgotten") && header.has(flag::DEFERRED);
                 header.completion = Completion::CANCELED;
                 header.state = State::Disposing;
                 self.unlist(slot);
                 self.counters.orphaned += 1;
                 self.counters.finished += 1;
-                true
+                !forgotten
             }
             State::Pushed => {
                 self.counters.orphaned += 1;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
 
 use crate::backend::{Descriptors, FileFacts, FileKind};
-use crate::bypass::{Attempt, Heat, Mount, Now, Route, Rule, Support, Transfer};
+use crate::bypass::{Attempt, Heat, Mount, Now, Route, Rule, Support, Transfer, local_route};
 use crate::epoll::Lane;
 use crate::key::Key;
 use crate::op::{Completion, Verdict};
@@ -54,6 +54,8 @@ pub(crate) trait Owner {
     fn facts(&self, raw: i32) -> FileFacts;
     /// The mounted file system of a file with these facts.
     fn mount(&self, facts: &FileFacts) -> Rc<Mount>;
+    /// Whether looking this path up, or opening what is there, may wait for a server.
+    fn may_wait(&self, path: &[u8]) -> bool;
     /// Plain calls on descriptors.
     fn descriptors(&self) -> &dyn Descriptors;
     /// A descriptor could not be closed, and nobody waits for the result.
@@ -135,7 +137,7 @@ impl Fd {
             inner.flags.set(Some(flags));
             flags
         });
-        flags & DIRECT != 0
+        flags & DIRECT != 0 && !mutant!("direct_read_plainly")
     }
 
     /// Which way a transfer of so many bytes shall take.
@@ -145,13 +147,13 @@ impl Fd {
             return Route::Queue;
         }
         let Some(mount) = self.mount() else { return Route::Queue };
-        let usual = mount.route(transfer);
-        if usual == Route::Lane(Lane::Elastic) {
-            return usual;
+        if mount.is_remote() && !mutant!("remote_read_plainly") {
+            return Route::Lane(Lane::Elastic);
         }
         if bytes > rule.bytes_max || self.is_direct() {
             return Route::Queue;
         }
+        let usual = local_route(mount.nowait(transfer));
         if usual != Route::Now(Now::NoWait) || transfer == Transfer::Write {
             return usual;
         }
@@ -161,6 +163,12 @@ impl Fd {
         }
         self.inner.heat.set(heat.skipped());
         Route::Queue
+    }
+
+    /// Which way a transfer shall take that is never made as a plain call.
+    pub(crate) fn route_queued(&self, rule: Rule) -> Route {
+        let is_remote = rule.tries_now && self.mount().is_some_and(|mount| mount.is_remote());
+        if is_remote { Route::Lane(Lane::Elastic) } else { Route::Queue }
     }
 
     /// Which way a call on the descriptor shall take that is short unless a server has to be asked.
@@ -186,10 +194,12 @@ impl Fd {
     ) -> Verdict {
         let mount = self.inner.mount.get().expect("a plain transfer is on a file of a mount");
         match (now, attempt) {
-            (Now::NoWait, Attempt::Done(0)) if transfer == Transfer::Read && bytes > 0 => {
+            (Now::NoWait, Attempt::Done(0)) if bytes > 0 && !mutant!("nowait_zero_is_the_end") => {
                 // The end of the file, or of what was there to be had without waiting.
                 Verdict::Again(Now::Plain)
             }
+            // What a file system says that can refuse to wait, but not in a buffered write: such as f2fs.
+            (Now::NoWait, Attempt::Done(INVALID)) => Verdict::Again(Now::Plain),
             (Now::NoWait, Attempt::Done(_)) => {
                 if transfer == Transfer::Read {
                     self.inner.heat.set(self.inner.heat.get().hit());
@@ -200,9 +210,13 @@ impl Fd {
                 Verdict::Accept
             }
             (Now::Plain, Attempt::Done(res)) => {
-                let may_lie = mount.nowait(transfer) != Support::No;
-                if may_lie && transfer == Transfer::Read && res > 0 {
-                    mount.learn(transfer, Support::Lies);
+                if res > 0 && mount.nowait(transfer) != Support::No {
+                    // Without waiting this brought nothing, or was invalid.
+                    let support = match transfer {
+                        Transfer::Read => Support::Lies,
+                        Transfer::Write => Support::No,
+                    };
+                    mount.learn(transfer, support);
                 }
                 Verdict::Accept
             }
@@ -216,7 +230,9 @@ impl Fd {
                 Verdict::Refuse
             }
             (Now::NoWait, Attempt::Unsupported) => {
-                mount.learn(transfer, Support::No);
+                if !mutant!("unsupported_not_learned") {
+                    mount.learn(transfer, Support::No);
+                }
                 Verdict::Again(Now::Plain)
             }
             (Now::Plain, Attempt::Unsupported) => Verdict::Refuse,
@@ -291,6 +307,9 @@ impl Fd {
         );
     }
 }
+
+/// The result of a call that was refused as invalid.
+const INVALID: i32 = -rustix::io::Errno::INVAL.raw_os_error();
 
 /// In place of a number that somebody else owns now.
 const NO_DESCRIPTOR: i32 = -1;

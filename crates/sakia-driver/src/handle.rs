@@ -73,7 +73,7 @@ impl<B: Backend> Handle<B> {
             Bypass::Rules(rules) => rules,
         };
         let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
-        if limit.current.is_some() {
+        if limit.current.is_some() && !mutant!("file_size_limit_ignored") {
             rules = rules.with(OpKind::Write, Rule::QUEUE);
         }
         self.shared.core.borrow_mut().rules = rules;
@@ -98,6 +98,11 @@ impl<B: Backend> Handle<B> {
     /// Entries that the kernel has or will have, and whose last completion has not come.
     pub fn in_flight(&self) -> u32 {
         self.shared.core.borrow().in_flight
+    }
+
+    /// Whether this turn has plain calls left; see [`next_turn`](Handle::next_turn).
+    pub fn has_allowance(&self) -> bool {
+        self.shared.core.borrow().has_allowance()
     }
 
     /// Whether operations wait for the next turn, to be done as plain calls.
@@ -307,6 +312,10 @@ impl<B: Backend> Owner for Shared<B> {
 
     fn mount(&self, facts: &FileFacts) -> Rc<Mount> {
         self.mounts.get(facts.device.unwrap_or(0), || self.descriptors.file_system(facts))
+    }
+
+    fn may_wait(&self, path: &[u8]) -> bool {
+        self.mounts.may_wait(path, || self.descriptors.remote_mounts())
     }
 
     fn descriptors(&self) -> &dyn Descriptors {

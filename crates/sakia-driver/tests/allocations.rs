@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::path::Path;
 use std::task::{Context, Waker};
 
-use sakia_driver::{Driver, Op, Operation, PollEvents, Uring, Wait};
+use sakia_driver::{Bypass, Driver, Op, OpKind, Operation, PollEvents, Rules, Uring, Wait};
 use sakia_testkit::alloc_count::{CountingAllocator, Counts, measure};
 
 #[global_allocator]
@@ -155,4 +155,38 @@ fn large_operations_and_registered_memory() {
         assert_eq!(result.expect("read"), 4096);
     });
     assert_eq!(counts, NOTHING);
+}
+
+#[test]
+fn plain_calls() {
+    let driver = Driver::uring().expect("a ring");
+    driver.set_bypass(Bypass::Rules(Rules::default()));
+    let fd = driver.adopt(file("plain").into());
+    let mut buf = Some(vec![0; 4096]);
+    let counts = steady(|| {
+        let mut read = driver.read(&fd, buf.take().expect("it came back"), 4096);
+        let (result, back) = finish(&driver, &mut read);
+        assert_eq!(result.expect("read"), 4096);
+        buf = Some(back);
+        finish(&driver, &mut driver.statx_fd(&fd)).expect("known");
+    });
+    assert_eq!(counts, NOTHING);
+    let counters = driver.counters();
+    assert!(counters.of(OpKind::Read).inline >= 1000, "{:?}", counters.of(OpKind::Read));
+
+    // More of them than a turn makes.
+    let mut bufs: Vec<Vec<u8>> = vec![vec![0; 512]; 2 * DEPTH];
+    let mut reads = Vec::with_capacity(2 * DEPTH);
+    let counts = steady(|| {
+        while let Some(buf) = bufs.pop() {
+            reads.push(driver.read(&fd, buf, 512));
+        }
+        for mut read in reads.drain(..) {
+            let (result, buf) = finish(&driver, &mut read);
+            assert_eq!(result.expect("read"), 512);
+            bufs.push(buf);
+        }
+    });
+    assert_eq!(counts, NOTHING);
+    assert!(driver.counters().deferred > 0);
 }

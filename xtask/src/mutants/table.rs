@@ -78,6 +78,35 @@ table! {
     restart_code_leaks: "the kernel's restart codes are reported as errors of their own"
         => Driver "reading";
 
+    // Plain calls in place of the queue, and lanes beside a ring.
+
+    nowait_zero_is_the_end: "a read that must not wait and brings nothing ends the file"
+        => DriverUnits "tests::bypass::zero_without_waiting";
+    unsupported_not_learned: "a file system that cannot refuse to wait is asked again and again"
+        => DriverUnits "tests::bypass::what_cannot_refuse";
+    heat_never_learns: "each read of a cold file is tried first"
+        => DriverUnits "tests::bypass::what_would_block";
+    breaker_never_opens: "plain calls go on however long the last ones took"
+        => DriverUnits "tests::bypass::plain_writes_stop tests::bypass::a_few_slow";
+    breaker_never_patient: "a disk that stands still is tried again at the same short intervals"
+        => DriverUnits "tests::bypass::plain_writes_stop";
+    whole_size_not_checked: "a short read counts as a whole file"
+        => DriverUnits "tests::bypass::a_whole_file";
+    allowance_never_renewed: "what was left for the next turns is never done"
+        => Driver "bypass::what_exceeds_a_turn";
+    dropped_deferred_forgotten: "dropping what waits for the next turn keeps its memory"
+        => Driver "bypass::a_deferred_read_that_is_dropped";
+    direct_read_plainly: "a read past the page cache is waited for on the driver's thread"
+        => Driver "bypass::direct_io";
+    remote_read_plainly: "a read that a server answers is waited for on the driver's thread"
+        => Driver "bypass_lanes::reads_and_writes_of_a_remote_file";
+    file_size_limit_ignored: "a plain write beyond the limit on the size of files kills the process"
+        => Driver "bypass::a_limit_on_the_size";
+    lane_cancel_sent_to_ring: "a cancel of what a lane has goes to the ring, which knows nothing of it"
+        => Driver "bypass_lanes::what_waits_for_a_thread";
+    lane_results_do_not_wake: "a turn sleeps on when a thread of a lane is done"
+        => Driver "bypass_lanes::a_result_wakes";
+
     // The backend on epoll and threads: the lanes.
 
     lane_without_bound: "a lane starts a thread for each job"

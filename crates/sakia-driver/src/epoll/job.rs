@@ -230,14 +230,15 @@ fn await_writer(raw: i32) -> Result<(), Errno> {
     let fifo = borrow(raw)?;
     let (_reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
     loop {
-        let mut polled = [PollFd::new(&fifo, PollFlags::IN)];
-        if retry(|| rustix::event::poll(&mut polled, Some(&BETWEEN_LOOKS)))? > 0 {
-            return Ok(());
-        }
+        // First of all this tells what is no FIFO.
         match tee(fifo, &writer, 1, SpliceFlags::NONBLOCK) {
             Ok(0) | Err(Errno::INTR) => {}
             Ok(_) | Err(Errno::AGAIN) => return Ok(()),
             Err(errno) => return Err(errno),
+        }
+        let mut polled = [PollFd::new(&fifo, PollFlags::IN)];
+        if retry(|| rustix::event::poll(&mut polled, Some(&BETWEEN_LOOKS)))? > 0 {
+            return Ok(());
         }
     }
 }

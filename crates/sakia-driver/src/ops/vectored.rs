@@ -4,6 +4,8 @@ use sakia_ring::{IoVec, Sqe};
 
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut};
+use crate::bypass::{Route, Rules};
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
@@ -140,6 +142,10 @@ unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
     fn descriptor(&self) -> Option<&Fd> {
         Some(&self.0.fd)
     }
+
+    fn route(&self, rules: &Rules) -> Route {
+        self.0.fd.route_queued(rules.of(OpKind::Read))
+    }
 }
 
 // SAFETY: as for `ReadVectored`; the kernel only reads the bytes.
@@ -162,5 +168,9 @@ unsafe impl<T: IoBuf> Operation for WriteVectored<T> {
 
     fn descriptor(&self) -> Option<&Fd> {
         Some(&self.0.fd)
+    }
+
+    fn route(&self, rules: &Rules) -> Route {
+        self.0.fd.route_queued(rules.of(OpKind::Write))
     }
 }

@@ -60,6 +60,12 @@ kinds! {
     Held,
     /// An operation never completes, canceled or not.
     Stuck,
+    /// A plain call that must not wait would have to.
+    PlainBlocks,
+    /// A plain read that must not wait answers 0 before the end of the file.
+    PlainEnd,
+    /// A plain call takes up to 20 ms, in which the thread waits.
+    PlainStall,
 }
 
 /// The number of kinds.
@@ -104,6 +110,24 @@ pub enum EnterFault {
     ErrnoAfter(u32, i32),
     /// The completion queue has only this many free places while it lasts.
     ShortCq(u32),
+}
+
+/// What is to go wrong with one plain call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PlainFault {
+    /// One that must not wait would have to. Another is not affected.
+    WouldBlock,
+    /// It moves at most this many bytes, at least one.
+    Short(u32),
+    /// One that must not wait answers 0, without effect. Another is not affected.
+    End,
+    /// It fails with this errno, without effect.
+    Errno(i32),
+    /// It takes this long, and the thread waits meanwhile.
+    Stall(Duration),
+    /// It takes this long, and the thread does not wait. Not counted as a fault.
+    Busy(Duration),
 }
 
 /// Which operations a scripted fault is meant for.
@@ -195,6 +219,8 @@ pub(super) struct Faults {
     script: Vec<(Target, Fault)>,
     /// Faults to come for enters, with the number of enters that go well before.
     enter_script: Vec<(u32, EnterFault)>,
+    /// Faults to come for plain calls; the first whose turn it is applies.
+    plain_script: Vec<(Target, PlainFault)>,
 }
 
 impl Faults {
@@ -204,6 +230,7 @@ impl Faults {
             counts: [0; KINDS],
             script: Vec::new(),
             enter_script: Vec::new(),
+            plain_script: Vec::new(),
         }
     }
 
@@ -227,9 +254,13 @@ impl Faults {
         self.enter_script.push((skip, fault));
     }
 
+    pub(super) fn script_plain(&mut self, target: Target, fault: PlainFault) {
+        self.plain_script.push((target, fault));
+    }
+
     /// Scripted faults whose turn has not come.
     pub(super) fn scripted(&self) -> usize {
-        self.script.len() + self.enter_script.len()
+        self.script.len() + self.enter_script.len() + self.plain_script.len()
     }
 
     fn rolls(&self, kind: FaultKind, random: &mut Random) -> bool {
@@ -281,18 +312,35 @@ impl Faults {
 
     /// The scripted fault whose turn it is at this operation.
     fn scripted_op(&mut self, sqe: &Sqe) -> Option<Fault> {
-        let mut due = None;
-        for (index, (target, _)) in self.script.iter_mut().enumerate() {
-            if !target.matches(sqe) {
-                continue;
-            }
-            if target.skip > 0 {
-                target.skip -= 1;
-            } else if due.is_none() {
-                due = Some(index);
-            }
+        take_due(&mut self.script, sqe)
+    }
+
+    /// What goes wrong with the plain call that `sqe` asks for.
+    pub(super) fn for_plain(
+        &mut self,
+        sqe: &Sqe,
+        nowait: bool,
+        random: &mut Random,
+    ) -> Option<PlainFault> {
+        if let Some(fault) = take_due(&mut self.plain_script, sqe) {
+            return Some(fault);
         }
-        due.map(|index| self.script.remove(index).1)
+        let is_read = matches!(sqe.opcode, Opcode::READ | Opcode::READV);
+        let is_transfer = is_read || matches!(sqe.opcode, Opcode::WRITE | Opcode::WRITEV);
+        if nowait && self.rolls(FaultKind::PlainBlocks, random) {
+            return Some(PlainFault::WouldBlock);
+        }
+        if nowait && is_read && self.rolls(FaultKind::PlainEnd, random) {
+            return Some(PlainFault::End);
+        }
+        if is_transfer && self.rolls(FaultKind::ShortTransfer, random) {
+            let len = 1 + random.below(u64::from(sqe.len.max(1))) as u32;
+            return Some(PlainFault::Short(len));
+        }
+        if !nowait && self.rolls(FaultKind::PlainStall, random) {
+            return Some(PlainFault::Stall(Duration::from_micros(random.below(20_000))));
+        }
+        None
     }
 
     /// What goes wrong with a submit or enter while `pending` entries wait and `free` places of the
@@ -340,6 +388,22 @@ impl Faults {
         }
         due.map(|index| self.enter_script.remove(index).1)
     }
+}
+
+/// Takes the fault out of a script whose turn it is at this operation.
+fn take_due<T>(script: &mut Vec<(Target, T)>, sqe: &Sqe) -> Option<T> {
+    let mut due = None;
+    for (index, (target, _)) in script.iter_mut().enumerate() {
+        if !target.matches(sqe) {
+            continue;
+        }
+        if target.skip > 0 {
+            target.skip -= 1;
+        } else if due.is_none() {
+            due = Some(index);
+        }
+    }
+    due.map(|index| script.remove(index).1)
 }
 
 /// The kind under which a failing enter is counted.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::faults::{EnterFault, Fault, FaultKind, Target};
+use super::faults::{EnterFault, Fault, FaultKind, PlainFault, Target};
 use super::kernel::Object;
 use super::log::{code, nanos};
 use super::machine::{Event, Machine};
@@ -167,6 +167,11 @@ impl SimHandle {
     /// Injects a fault into a submit or enter, after letting `skip` of them go well.
     pub fn script_enter(&self, skip: u32, fault: EnterFault) {
         self.machine_mut().faults.script_enter(skip, fault);
+    }
+
+    /// Injects a fault into the next plain call that `target` names, as [`script`](SimHandle::script).
+    pub fn script_plain(&self, target: Target, fault: PlainFault) {
+        self.machine_mut().faults.script_plain(target, fault);
     }
 
     /// How many scripted faults have not had their turn.

@@ -24,13 +24,14 @@ use rustix::io::Errno;
 use sakia_ring::{Cqe, CqeFlags, Entered, Opcode, Sqe, sqe_flags};
 
 use super::SimBuilder;
-use super::faults::{ERESTARTSYS, EnterFault, FaultKind, Faults, Plan, enter_kind};
+use super::faults::{ERESTARTSYS, EnterFault, FaultKind, Faults, PlainFault, Plan, enter_kind};
 use super::kernel::Kernel;
 use super::log::{code, name, nanos};
 use super::memory::Lent;
 use super::ops::{self, Kind, Outcome, Request, failed};
 use super::queue::Queue;
 use super::random::Random;
+use crate::bypass::{Attempt, Now};
 
 /// `IO_LOCAL_TW_DEFAULT_MAX`: the ready operations that an enter finishes at least.
 const ROUND: u32 = 20;
@@ -57,6 +58,8 @@ pub(super) struct Machine {
     timed: u64,
     /// Memory of entries that were pending when the backend was dropped.
     abandoned: Vec<Lent>,
+    /// How often the thread has waited in a plain call.
+    pub(super) waits: u64,
 }
 
 /// An operation under way. While there is one, its last completion was not posted, so its memory
@@ -133,6 +136,7 @@ impl Machine {
             consumed: 0,
             timed: 0,
             abandoned: Vec::new(),
+            waits: 0,
             config,
         }
     }
@@ -172,6 +176,91 @@ impl Machine {
         let numbers = [consumed, timed_out, self.queue.ready().into()];
         self.kernel.note("entered: {} {}, {} ready", &numbers);
         result
+    }
+
+    /// Performs an operation as a plain call.
+    ///
+    /// # Safety
+    ///
+    /// - The memory that the entry names is lent until this returns.
+    pub(super) unsafe fn try_now(&mut self, sqe: &Sqe, now: Now) -> Attempt {
+        if !self.config.plain_calls {
+            return Attempt::Unsupported;
+        }
+        // SAFETY: the caller's promise.
+        let attempt = unsafe { self.call(sqe, now) };
+        let (outcome, res) = match attempt {
+            Attempt::Done(res) => (0, res),
+            Attempt::WouldBlock => (1, 0),
+            Attempt::Unsupported => (2, 0),
+        };
+        let nowait = i64::from(now == Now::NoWait);
+        let numbers = [sqe.opcode.0.into(), nowait, sqe.len.into(), outcome, res.into()];
+        self.kernel.note("plain {op}, nowait {}, len {}: {} {}", &numbers);
+        self.settle();
+        attempt
+    }
+
+    /// # Safety
+    ///
+    /// - As [`try_now`](Machine::try_now).
+    unsafe fn call(&mut self, sqe: &Sqe, now: Now) -> Attempt {
+        let nowait = now == Now::NoWait;
+        let is_read = matches!(sqe.opcode, Opcode::READ | Opcode::READV);
+        let is_transfer = is_read || matches!(sqe.opcode, Opcode::WRITE | Opcode::WRITEV);
+        if is_transfer && nowait && !self.config.refuses_to_wait {
+            return Attempt::Unsupported;
+        }
+        let mut len_max = usize::MAX;
+        match self.faults.for_plain(sqe, nowait, &mut self.random) {
+            Some(PlainFault::WouldBlock) if nowait => {
+                self.count(FaultKind::PlainBlocks);
+                return Attempt::WouldBlock;
+            }
+            Some(PlainFault::End) if nowait => {
+                self.count(FaultKind::PlainEnd);
+                return Attempt::Done(0);
+            }
+            Some(PlainFault::Short(len)) => {
+                self.count(FaultKind::ShortTransfer);
+                len_max = len.max(1) as usize;
+            }
+            Some(PlainFault::Errno(errno)) => {
+                self.count(FaultKind::Errno);
+                return Attempt::Done(-errno);
+            }
+            Some(PlainFault::Stall(duration)) => {
+                self.count(FaultKind::PlainStall);
+                self.waits += 1;
+                self.advance(duration);
+            }
+            Some(PlainFault::Busy(duration)) => self.advance(duration),
+            Some(PlainFault::WouldBlock | PlainFault::End) | None => {}
+        }
+        // SAFETY: the caller's promise.
+        let request = match unsafe { ops::prepare(&self.kernel, sqe) } {
+            Ok(request) => request,
+            Err(errno) => return Attempt::Done(failed(errno)),
+        };
+        let is_cancel = matches!(request.kind, Kind::Cancel { .. });
+        // To create is work on the device, for which there is no cache.
+        let creates =
+            matches!(&request.kind, Kind::Open { how, .. } if how.creates || how.truncates);
+        if is_cancel || creates || request.may_wait() {
+            return Attempt::Unsupported;
+        }
+        // SAFETY: the caller's promise.
+        match unsafe { ops::perform(&mut self.kernel, &request, len_max) } {
+            Outcome::Done(res) => Attempt::Done(res),
+            Outcome::WouldBlock => Attempt::WouldBlock,
+        }
+    }
+
+    /// The size of an open file.
+    pub(super) fn size_now(&self, raw: i32) -> Option<u64> {
+        let id = self.kernel.file(raw).ok()?.inode().ok()?;
+        let size = self.kernel.tree.inode(id).content()?.len() as u64;
+        self.config.plain_calls.then_some(size)
     }
 
     /// An enter would finish something or move overflowed completions.

@@ -67,10 +67,11 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
-pub use self::faults::{EnterFault, Fault, FaultKind, Target};
+pub use self::faults::{EnterFault, Fault, FaultKind, PlainFault, Target};
 pub use self::handle::SimHandle;
 use self::machine::Machine;
 use crate::backend::{Backend, Descriptors};
+use crate::bypass::{Attempt, Now};
 use crate::epoll::Lane;
 
 /// The byte that the simulation writes into buffers of reads that have not happened yet.
@@ -115,6 +116,8 @@ pub struct SimBuilder {
     pipe_bytes: usize,
     locked_bytes_max: usize,
     keep_log: bool,
+    plain_calls: bool,
+    refuses_to_wait: bool,
     faults: Vec<(FaultKind, u16)>,
 }
 
@@ -192,6 +195,20 @@ impl SimBuilder {
         self
     }
 
+    /// Whether the kernel performs operations as plain calls, too; see [`Backend::try_now`]. Default
+    /// false: then it has none, and all goes through the queue.
+    pub fn plain_calls(mut self, performs: bool) -> Self {
+        self.plain_calls = performs;
+        self
+    }
+
+    /// Whether plain reads and writes can refuse to wait, or fail with `EOPNOTSUPP` when told to.
+    /// Default true.
+    pub fn refuses_to_wait(mut self, refuses: bool) -> Self {
+        self.refuses_to_wait = refuses;
+        self
+    }
+
     /// Injects a fault with this probability in 65536 wherever it could happen; `u16::MAX` is
     /// always. Default 0 for all.
     pub fn fault(mut self, kind: FaultKind, per_65536: u16) -> Self {
@@ -241,6 +258,8 @@ impl Sim {
             pipe_bytes: 65_536,
             locked_bytes_max: usize::MAX,
             keep_log: false,
+            plain_calls: false,
+            refuses_to_wait: true,
             faults: Vec::new(),
         }
     }
@@ -256,7 +275,8 @@ impl Sim {
     }
 }
 
-// SAFETY: memory is accessed by `memory` alone, on behalf of a flight or of an abandoned entry. A
+// SAFETY: memory is accessed by `memory` alone, on behalf of a flight, of an abandoned entry, or of a
+// plain call while it lasts. A
 // flight begins when a pushed entry is consumed and is gone before its completion is posted; an
 // abandoned entry has no completion. An entry that was made a nop names no memory any more.
 unsafe impl Backend for Sim {
@@ -280,6 +300,19 @@ unsafe impl Backend for Sim {
     unsafe fn push_lane(&mut self, sqe: Sqe, _: Lane) -> Result<(), Errno> {
         // SAFETY: the caller's duties are the same.
         unsafe { self.push(sqe) }.map(|_| ()).ok_or(Errno::AGAIN)
+    }
+
+    unsafe fn try_now(&mut self, sqe: &Sqe, now: Now) -> Attempt {
+        // SAFETY: the caller's duties are the same.
+        unsafe { self.machine.borrow_mut().try_now(sqe, now) }
+    }
+
+    fn size_now(&self, raw: i32) -> Option<u64> {
+        self.machine.borrow().size_now(raw)
+    }
+
+    fn waits(&self) -> u64 {
+        self.machine.borrow().waits
     }
 
     fn make_nop(&mut self, position: Position, user_data: u64) -> bool {

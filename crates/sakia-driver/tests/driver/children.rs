@@ -6,7 +6,7 @@
 use std::panic::catch_unwind;
 use std::process::{Command, Stdio, exit};
 
-use crate::{descriptor_reused, forked_child, writing};
+use crate::{bypass, bypass_lanes, descriptor_reused, forked_child, writing};
 
 const SCENE: &str = "SAKIA_DRIVER_SCENE";
 
@@ -14,6 +14,8 @@ const SCENES: &[(&str, fn())] = &[
     ("fork", forked_child::scene),
     ("fork_with_done_operations", forked_child::scene_with_done_operations),
     ("descriptors", descriptor_reused::scene),
+    ("file_size_limit", bypass::scene_file_size_limit),
+    ("fork_with_lanes", bypass_lanes::scene_fork),
     ("broken_pipe", writing::scene_broken_pipe),
 ];
 

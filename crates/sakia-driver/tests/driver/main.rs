@@ -11,6 +11,8 @@
 )]
 
 mod arena;
+mod bypass;
+mod bypass_lanes;
 mod cancel_of_each;
 mod children;
 mod counted;

@@ -1,5 +1,6 @@
 //! Tests of the simulated kernel, through its queues.
 
+mod bypass;
 mod cancel;
 mod determinism;
 mod driver;

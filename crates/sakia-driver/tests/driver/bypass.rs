@@ -1,0 +1,717 @@
+//! Operations that are done as plain calls: which are, what is done in a turn, and what becomes of those
+//! that wait for the next. What is slow, or lies, is simulated: see `sim/tests/bypass.rs`.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{Advice, FileType, Mode, OFlags, fadvise};
+use rustix::io::{Errno, ReadWriteFlags};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use sakia_driver::{
+    Auto, Backend, Bypass, CURRENT_POSITION, Driver, Fd, FileKind, KindCounters, Op, OpKind,
+    Policy, Read, Rule, Rules, Support, Wait, WholeFile,
+};
+use sakia_ring::Ring;
+
+use crate::children;
+use crate::support::{
+    Buf, DropCounter, TempDir, content, errno, finish, identity, open_direct, skip, turn_until,
+};
+
+const RDONLY: u32 = OFlags::RDONLY.bits();
+
+/// The small calls that a turn does at once.
+const TURN: usize = 64;
+/// Those that waited, of which it does that many.
+const LATER: usize = 8;
+
+pub fn c(path: impl AsRef<Path>) -> CString {
+    CString::new(path.as_ref().as_os_str().as_encoded_bytes()).unwrap()
+}
+
+/// A driver with the default rules on this backend.
+pub fn ruled(policy: Policy) -> Driver<Auto> {
+    let (backend, _) = Auto::new(policy, Ring::builder()).unwrap();
+    let driver = Driver::new(backend);
+    driver.set_bypass(Bypass::Rules(Rules::default()));
+    driver
+}
+
+/// The same on each backend that acts on real files.
+pub fn each(test: impl Fn(Driver<Auto>)) {
+    test(ruled(Policy::Uring));
+    test(ruled(Policy::Poll));
+}
+
+fn of<B: Backend>(driver: &Driver<B>, kind: OpKind) -> KindCounters {
+    driver.counters().of(kind)
+}
+
+fn adopt(driver: &Driver<Auto>, path: impl AsRef<Path>) -> Fd {
+    let file = File::options().read(true).write(true).open(path.as_ref());
+    driver.adopt(file.unwrap().into())
+}
+
+fn assert_content(bytes: &[u8], offset: usize) {
+    let wrong = bytes.iter().enumerate().find(|&(i, &byte)| byte != content(offset + i));
+    assert_eq!(wrong, None);
+}
+
+/// Uses up what a turn may do at once.
+fn use_up(driver: &Driver<Auto>, fd: &Fd) {
+    for _ in 0..TURN {
+        drop(driver.read(fd, vec![0; 1], 0));
+    }
+    assert!(!driver.has_deferred());
+}
+
+pub fn fifo(folder: &TempDir) -> std::path::PathBuf {
+    let path = folder.join("fifo");
+    let mode = Mode::RUSR | Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, mode, 0).unwrap();
+    path
+}
+
+pub fn is_nonblocking(fd: impl AsFd) -> bool {
+    rustix::fs::fcntl_getfl(fd).unwrap().contains(OFlags::NONBLOCK)
+}
+
+// ---- reads and writes --------------------------------------------------------------------------
+
+#[test]
+fn small_hot_reads_are_done_at_once_and_large_ones_queued() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 256 << 10);
+    each(|driver| {
+        let fd = adopt(&driver, &path);
+        for (count, len) in [1, 4096, 64 << 10].into_iter().enumerate() {
+            let mut read = driver.read(&fd, vec![0; len], 4000);
+            let (result, buf) = read.try_take().expect("done at once");
+            assert_eq!(result.unwrap(), len);
+            assert_content(&buf, 4000);
+            let read = of(&driver, OpKind::Read);
+            assert_eq!((read.inline, read.submitted), (count as u64 + 1, 0));
+            assert_eq!(driver.counters().enters, 0);
+        }
+        let mut read = driver.read(&fd, vec![0; (64 << 10) + 1], 0);
+        assert!(read.try_take().is_none());
+        assert_eq!(of(&driver, OpKind::Read).submitted, 1);
+        let (result, buf) = finish(&driver, &mut read);
+        assert_content(&buf[..result.unwrap()], 0);
+        drop(read);
+        assert_eq!(driver.live_operations(), 0);
+    });
+}
+
+#[test]
+fn vectored_reads_and_writes_are_queued() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 8192);
+    each(|driver| {
+        let fd = adopt(&driver, &path);
+        let bufs = vec![vec![0; 10], vec![0; 4096]];
+        let mut read = driver.read_vectored(&fd, bufs, 3);
+        let (result, bufs) = finish(&driver, &mut read);
+        assert_eq!(result.unwrap(), 4106);
+        assert_content(&bufs.concat(), 3);
+        let bufs = vec![vec![1; 10], vec![2; 10]];
+        let (result, _) = finish(&driver, &mut driver.write_vectored(&fd, bufs, 8192));
+        assert_eq!(result.unwrap(), 20);
+        if driver.with_backend(|backend| matches!(backend, Auto::Uring(_))).unwrap() {
+            assert_eq!(of(&driver, OpKind::Read).submitted, 1);
+            assert_eq!(of(&driver, OpKind::Write).inline, 0);
+        }
+        let written = fs::read(&path).unwrap();
+        assert_eq!(written[8192..], [[1; 10], [2; 10]].concat());
+        File::options().write(true).open(&path).unwrap().set_len(8192).unwrap();
+    });
+}
+
+#[test]
+fn the_end_of_a_file_is_zero_and_what_is_before_it_short() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 5000);
+    each(|driver| {
+        let fd = adopt(&driver, &path);
+        for (offset, expected) in [(4990, 10), (5000, 0), (1 << 40, 0), (0, 5000)] {
+            let mut read = driver.read(&fd, vec![0; 8192], offset);
+            let (result, buf) = read.try_take().expect("done at once");
+            assert_eq!(result.unwrap(), expected, "{offset}");
+            assert_content(&buf[..expected], offset as usize);
+        }
+        let mut nothing = driver.read(&fd, vec![0; 0], 0);
+        assert_eq!(finish(&driver, &mut nothing).0.unwrap(), 0);
+        // By the file's own position.
+        for expected in [4000, 1000, 0] {
+            let mut read = driver.read(&fd, vec![0; 4000], CURRENT_POSITION);
+            assert_eq!(finish(&driver, &mut read).0.unwrap(), expected);
+        }
+        // A file that has ended goes on: reads see that.
+        let support = driver.mounts()[0].nowait_read;
+        assert_ne!(support, Support::Lies, "an end that is one is no lie");
+    });
+}
+
+#[test]
+fn what_is_wrong_is_told_as_by_the_queue() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 10);
+    each(|driver| {
+        let write_only = File::options().write(true).open(&path).unwrap();
+        let fd = driver.adopt(write_only.into());
+        let mut read = driver.read(&fd, vec![0; 4], 0);
+        assert_eq!(errno(finish(&driver, &mut read).0), Errno::BADF);
+        let directory = driver.adopt(File::open(folder.path()).unwrap().into());
+        let mut read = driver.read(&directory, vec![0; 4], 0);
+        assert_eq!(errno(finish(&driver, &mut read).0), Errno::ISDIR);
+        let fd = adopt(&driver, &path);
+        let mut read = driver.read(&fd, vec![0; 4], i64::MAX as u64 + 2);
+        assert_eq!(errno(finish(&driver, &mut read).0), Errno::INVAL);
+        let mut write = driver.write(&fd, vec![0; 4], i64::MAX as u64 + 2);
+        assert_eq!(errno(finish(&driver, &mut write).0), Errno::INVAL);
+        // None of that says anything of the file system.
+        let mut read = driver.read(&fd, vec![0; 4], 0);
+        assert_eq!(read.try_take().expect("done at once").0.unwrap(), 4);
+    });
+}
+
+#[test]
+fn direct_io_is_never_done_at_once() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 8192);
+    let driver = ruled(Policy::Uring);
+    let Some(direct) = open_direct(&path) else { return };
+    let counter = DropCounter::new();
+    let adopted = driver.adopt(direct);
+    // The flag is known of those that the driver opens, and asked for of others.
+    let flags = (OFlags::RDONLY | OFlags::DIRECT).bits();
+    let opened = finish(&driver, &mut driver.open(None, c(&path), flags, 0)).unwrap();
+    for fd in [adopted, opened] {
+        let mut read = driver.read(&fd, Buf::new(4096, &counter), 4096);
+        assert!(read.try_take().is_none(), "not waited for here");
+        let (result, buf) = finish(&driver, &mut read);
+        assert_eq!(result.unwrap(), 4096);
+        assert_content(buf.bytes(), 4096);
+    }
+    let read = of(&driver, OpKind::Read);
+    assert_eq!((read.inline, read.would_block, read.submitted), (0, 0, 2));
+}
+
+#[test]
+fn a_cold_read_is_refused_and_then_queued() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 1 << 20);
+    let file = File::open(&path).unwrap();
+    let driver = ruled(Policy::Uring);
+    let fd = adopt(&driver, &path);
+    // The kernel need not drop what it is advised to.
+    for round in 0..20_usize {
+        file.sync_all().unwrap();
+        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        let offset = round * 50_000;
+        let mut read = driver.read(&fd, vec![0; 4096], offset as u64);
+        let (result, buf) = finish(&driver, &mut read);
+        assert_eq!(result.unwrap(), 4096);
+        assert_content(&buf, offset);
+        let read = of(&driver, OpKind::Read);
+        if read.would_block > 0 {
+            assert_eq!(read.submitted, read.would_block, "what is refused goes into the queue");
+            assert_eq!(read.inline, round as u64);
+            return;
+        }
+    }
+    skip!("nothing drops the cached pages of {}", path.display());
+}
+
+#[test]
+fn reads_of_a_cold_file_are_not_tried_every_time() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 1 << 20);
+    let file = File::open(&path).unwrap();
+    let driver = ruled(Policy::Uring);
+    let fd = adopt(&driver, &path);
+    let mut refused_in_a_row = 0;
+    for round in 0..40_usize {
+        file.sync_all().unwrap();
+        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        let before = of(&driver, OpKind::Read);
+        let mut read = driver.read(&fd, vec![0; 512], (round * 8192) as u64);
+        finish(&driver, &mut read).0.unwrap();
+        let after = of(&driver, OpKind::Read);
+        if after.inline > before.inline {
+            skip!("nothing drops the cached pages of {}", path.display());
+        }
+        let was_tried = after.would_block > before.would_block;
+        refused_in_a_row = if was_tried { refused_in_a_row + 1 } else { 0 };
+        assert!(refused_in_a_row < 3, "each cold read is tried");
+    }
+    let read = of(&driver, OpKind::Read);
+    assert!((2..=6).contains(&read.would_block), "{} of 40 tries", read.would_block);
+}
+
+#[test]
+fn writes_are_done_at_once() {
+    let folder = TempDir::new();
+    let path = folder.join("file");
+    File::create(&path).unwrap();
+    each(|driver| {
+        let fd = adopt(&driver, &path);
+        for index in 0..10_u8 {
+            let mut write = driver.write(&fd, vec![index; 4096], u64::from(index) * 4096);
+            let (result, buf) = finish(&driver, &mut write);
+            assert_eq!((result.unwrap(), buf.len()), (4096, 4096));
+        }
+        let write = of(&driver, OpKind::Write);
+        // Unless one was refused, or the machine so slow that they were stopped.
+        assert!(write.inline + write.submitted >= 10 && write.inline > 0, "{write:?}");
+        let bytes = fs::read(&path).unwrap();
+        assert!(bytes.iter().enumerate().all(|(i, &byte)| usize::from(byte) == i / 4096));
+    });
+}
+
+#[test]
+fn a_file_system_that_cannot_refuse_is_learned_once() {
+    let Ok(directory) = fs::metadata("/dev/shm") else {
+        skip!("no /dev/shm");
+    };
+    assert!(directory.is_dir());
+    let path = format!("/dev/shm/sakia-driver-{}", std::process::id());
+    let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
+    let Ok(file) = file else { skip!("/dev/shm cannot be written to") };
+    fs::remove_file(&path).unwrap();
+    rustix::io::write(&file, &[7; 8192]).unwrap();
+    let mut byte = [0];
+    let mut io = [rustix::io::IoSliceMut::new(&mut byte)];
+    let asked = rustix::io::preadv2(&file, &mut io, 0, ReadWriteFlags::NOWAIT);
+    let expected = if asked == Err(Errno::OPNOTSUPP) { Support::No } else { Support::Yes };
+    each(|driver| {
+        let fd = driver.adopt(file.try_clone().unwrap().into());
+        for count in 1..=5 {
+            let mut read = driver.read(&fd, vec![0; 4096], 4096);
+            let (result, buf) = read.try_take().expect("done at once");
+            assert_eq!((result.unwrap(), buf), (4096, vec![7; 4096]));
+            assert_eq!(of(&driver, OpKind::Read).inline, count);
+        }
+        let mounts = driver.mounts();
+        assert_eq!(mounts.len(), 1);
+        assert_eq!(mounts[0].nowait_read, expected);
+        assert_eq!(mounts[0].nowait_write, Support::Unknown);
+        assert!(!mounts[0].is_remote && !mounts[0].file_system.is_empty());
+    });
+}
+
+#[test]
+fn who_asks_for_the_queue_gets_it() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 4096);
+    let driver = ruled(Policy::Uring);
+    let fd = adopt(&driver, &path);
+    let handle = driver.without_bypass();
+    let mut read = handle.read(&fd, vec![0; 10], 0);
+    assert!(read.try_take().is_none());
+    finish(&driver, &mut read).0.unwrap();
+    finish(&driver, &mut handle.write(&fd, vec![content(0)], 0)).0.unwrap();
+    finish(&driver, &mut handle.statx_fd(&fd)).unwrap();
+    drop(finish(&driver, &mut handle.open(None, c(&path), RDONLY, 0)).unwrap());
+    assert!(matches!(handle.read_file_now(&c(&path), 100).unwrap(), WholeFile::NotNow));
+    driver.set_bypass(Bypass::Never);
+    finish(&driver, &mut driver.read(&fd, vec![0; 10], 0)).0.unwrap();
+    finish(&driver, &mut driver.statx_fd(&fd)).unwrap();
+    assert!(matches!(driver.read_file_now(&c(&path), 100).unwrap(), WholeFile::NotNow));
+    for kind in [OpKind::Read, OpKind::Write, OpKind::Statx, OpKind::Open] {
+        let KindCounters { inline, would_block, submitted, .. } = of(&driver, kind);
+        assert_eq!((inline, would_block), (0, 0), "{}", kind.name());
+        assert!(submitted > 0, "{}", kind.name());
+    }
+    // One kind alone can be switched off.
+    driver.set_bypass(Bypass::Rules(Rules::default().with(OpKind::Read, Rule::QUEUE)));
+    assert!(driver.read(&fd, vec![0; 10], 0).try_take().is_none());
+    assert!(driver.statx_fd(&fd).try_take().is_some());
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_and_no_signal() {
+    children::run("file_size_limit");
+}
+
+pub fn scene_file_size_limit() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 100);
+    let limit = Rlimit { current: Some(8192), maximum: Some(8192) };
+    setrlimit(Resource::Fsize, limit).unwrap();
+    each(|driver| {
+        let fd = adopt(&driver, &path);
+        finish(&driver, &mut driver.write(&fd, vec![1; 4096], 0)).0.unwrap();
+        let mut write = driver.write(&fd, vec![1; 4096], 16 << 10);
+        assert_eq!(errno(finish(&driver, &mut write).0), Errno::FBIG);
+        let mut write = driver.write_vectored(&fd, vec![vec![1; 4096]], 16 << 10);
+        assert_eq!(errno(finish(&driver, &mut write).0), Errno::FBIG);
+        assert_eq!(fs::metadata(&path).unwrap().len(), 4096);
+        // Reads are not concerned.
+        assert!(driver.read(&fd, vec![0; 10], 0).try_take().is_some());
+    });
+}
+
+// ---- turns -------------------------------------------------------------------------------------
+
+#[test]
+fn what_exceeds_a_turn_is_done_in_the_next_ones_in_order() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 4096);
+    each(|driver| {
+        let fd = adopt(&driver, &path);
+        let mut reads: Vec<_> = (0..TURN + 36)
+            .map(|index| {
+                let mut read = driver.read(&fd, vec![0; 16], index as u64);
+                read.set_token(index as u64);
+                read
+            })
+            .collect();
+        assert_eq!(driver.counters().deferred, 36);
+        assert_eq!(of(&driver, OpKind::Read).inline, TURN as u64);
+        let tokens = || std::iter::from_fn(|| driver.next_done()).collect::<Vec<_>>();
+        assert_eq!(tokens(), (0..TURN as u64).collect::<Vec<_>>());
+        let mut next = TURN as u64;
+        for expected in [LATER, LATER, LATER, LATER, 4] {
+            assert!(driver.has_deferred());
+            // Does not sleep, though nothing is in flight.
+            assert_eq!(driver.turn(Wait::Forever).unwrap() as usize, expected);
+            let end = next + expected as u64;
+            assert_eq!(tokens(), (next..end).collect::<Vec<_>>());
+            next = end;
+        }
+        assert!(!driver.has_deferred());
+        assert_eq!(driver.counters().enters, 0);
+        for (index, read) in reads.iter_mut().enumerate() {
+            let (result, buf) = read.try_take().expect("done");
+            assert_eq!(result.unwrap(), 16);
+            assert_content(&buf, index);
+        }
+        drop(reads);
+        assert_eq!(driver.live_operations(), 0);
+        // A turn has the whole allowance again.
+        driver.turn(Wait::Poll).unwrap();
+        use_up(&driver, &fd);
+        drop(driver.read(&fd, vec![0; 1], 0));
+        assert_eq!(driver.counters().deferred, 37);
+    });
+}
+
+#[test]
+fn large_copies_use_a_turn_up_sooner() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 64 << 10);
+    let driver = ruled(Policy::Uring);
+    let fd = adopt(&driver, &path);
+    let reads: Vec<_> = (0..9).map(|_| driver.read(&fd, vec![0; 64 << 10], 0)).collect();
+    assert_eq!((of(&driver, OpKind::Read).inline, driver.counters().deferred), (8, 1));
+    drop(reads);
+    assert_eq!(driver.live_operations(), 0);
+}
+
+/// A driver whose turn is used up, and a read of `Buf` that waits for the next.
+fn with_deferred(
+    path: &Path,
+    counter: &DropCounter,
+    test: impl Fn(Driver<Auto>, Fd, DeferredRead),
+) {
+    each(|driver| {
+        let fd = adopt(&driver, path);
+        use_up(&driver, &fd);
+        let read = driver.read(&fd, Buf::new(64, counter), 0);
+        assert!(driver.has_deferred());
+        assert_eq!(driver.live_operations(), 1);
+        test(driver, fd, read);
+    });
+    counter.assert_each_dropped_once();
+}
+
+type DeferredRead = Op<Read<Buf>, Auto>;
+
+#[test]
+fn a_deferred_read_that_is_dropped_is_disposed_of() {
+    let (folder, counter) = (TempDir::new(), DropCounter::new());
+    with_deferred(&folder.file("file", 64), &counter, |driver, _fd, read| {
+        let (made, dropped) = (of(&driver, OpKind::Read).inline, counter.dropped());
+        drop(read);
+        assert_eq!(counter.dropped(), dropped + 1);
+        assert_eq!(driver.live_operations(), 0);
+        assert!(!driver.has_deferred());
+        driver.turn(Wait::Poll).unwrap();
+        assert_eq!(of(&driver, OpKind::Read).inline, made);
+        let counters = driver.counters();
+        assert_eq!(counters.started, counters.finished);
+        assert_eq!(counters.orphaned, 1);
+    });
+}
+
+#[test]
+fn a_deferred_read_that_is_canceled_says_so_once() {
+    let (folder, counter) = (TempDir::new(), DropCounter::new());
+    with_deferred(&folder.file("file", 64), &counter, |driver, _fd, mut read| {
+        read.set_token(7);
+        read.cancel();
+        read.cancel();
+        assert_eq!((driver.next_done(), driver.next_done()), (Some(7), None));
+        assert_eq!(errno(read.try_take().expect("over").0), Errno::CANCELED);
+        assert!(!driver.has_deferred());
+        driver.turn(Wait::Poll).unwrap();
+        let counters = driver.counters();
+        assert_eq!((counters.started, counters.cancels), (counters.finished, 0));
+    });
+}
+
+#[test]
+fn closing_a_descriptor_cancels_its_deferred_reads() {
+    let (folder, counter) = (TempDir::new(), DropCounter::new());
+    with_deferred(&folder.file("file", 64), &counter, |driver, fd, mut read| {
+        let raw = fd.raw();
+        let mut close = driver.close(fd);
+        assert_eq!(errno(finish(&driver, &mut read).0), Errno::CANCELED);
+        drop(read);
+        finish(&driver, &mut close).unwrap();
+        assert_eq!(identity(raw), None);
+        drop(close);
+        assert_eq!(driver.live_operations(), 0);
+    });
+}
+
+#[test]
+fn the_end_of_the_driver_cancels_deferred_reads() {
+    let (folder, counter) = (TempDir::new(), DropCounter::new());
+    with_deferred(&folder.file("file", 64), &counter, |driver, fd, mut read| {
+        let (raw, handle) = (fd.raw(), driver.handle().clone());
+        let dropped = driver.read(&fd, Buf::new(64, &counter), 0);
+        drop(fd);
+        drop(dropped);
+        assert_eq!(driver.shutdown(Duration::from_secs(3600)).leaked, 0);
+        assert_eq!(errno(read.try_take().expect("over").0), Errno::CANCELED);
+        drop(read);
+        assert_eq!(identity(raw), None);
+        assert_eq!(handle.live_operations(), 0);
+    });
+}
+
+#[test]
+fn what_was_deferred_goes_to_the_queue_when_the_rules_change() {
+    let (folder, counter) = (TempDir::new(), DropCounter::new());
+    with_deferred(&folder.file("file", 64), &counter, |driver, _fd, mut read| {
+        driver.set_bypass(Bypass::Never);
+        let (result, buf) = finish(&driver, &mut read);
+        assert_eq!(result.unwrap(), 64);
+        assert_content(buf.bytes(), 0);
+        assert_eq!(of(&driver, OpKind::Read).submitted, 1);
+    });
+}
+
+#[test]
+fn a_deferred_close_closes_in_the_next_turn_or_at_the_end() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 64);
+    for ends in [false, true] {
+        each(|driver| {
+            let fd = adopt(&driver, &path);
+            use_up(&driver, &fd);
+            let raw = fd.raw();
+            drop(fd);
+            assert!(driver.has_deferred() && identity(raw).is_some());
+            if ends {
+                assert_eq!(driver.shutdown(Duration::from_secs(3600)).leaked, 0);
+            } else {
+                driver.turn(Wait::Poll).unwrap();
+                assert_eq!(driver.live_operations(), 0);
+            }
+            assert_eq!(identity(raw), None);
+        });
+    }
+}
+
+// ---- names -------------------------------------------------------------------------------------
+
+#[test]
+fn a_cached_path_is_opened_at_once_and_a_new_file_made_by_the_queue() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 10);
+    let driver = ruled(Policy::Uring);
+    let fd = driver.open(None, c(&path), RDONLY, 0).try_take().expect("done at once").unwrap();
+    assert_eq!(identity(fd.raw()), Some(path.clone()));
+    assert_eq!(of(&driver, OpKind::Open).inline, 1);
+    let directory = driver.adopt(File::open(folder.path()).unwrap().into());
+    let mut open = driver.open(Some(&directory), c("file"), RDONLY, 0);
+    drop(open.try_take().expect("done at once").unwrap());
+    for flags in [OFlags::CREATE, OFlags::TRUNC] {
+        let before = of(&driver, OpKind::Open);
+        let flags = (flags | OFlags::RDWR).bits();
+        let mut open = driver.open(None, c(&path), flags, 0o600);
+        assert!(open.try_take().is_none());
+        drop(finish(&driver, &mut open).unwrap());
+        let after = of(&driver, OpKind::Open);
+        assert_eq!((after.inline, after.submitted), (before.inline, before.submitted + 1));
+    }
+    let mut open = driver.open(None, c(folder.join("file/below")), RDONLY, 0);
+    assert_eq!(errno(finish(&driver, &mut open)), Errno::NOTDIR);
+    let mut open = driver.open(None, c(folder.join("missing")), RDONLY, 0);
+    assert_eq!(errno(finish(&driver, &mut open)), Errno::NOENT);
+}
+
+#[test]
+fn a_fifo_that_is_opened_at_once_waits_for_nobody_and_later_for_bytes() {
+    let folder = TempDir::new();
+    let path = fifo(&folder);
+    each(|driver| {
+        let mut open = driver.open(None, c(&path), OFlags::WRONLY.bits(), 0);
+        assert_eq!(errno(finish(&driver, &mut open)), Errno::NXIO);
+        let fd = finish(&driver, &mut driver.open(None, c(&path), RDONLY, 0)).unwrap();
+        assert_eq!(fd.kind(), FileKind::Waiting);
+        assert!(!is_nonblocking(&fd), "the flag is taken off");
+        let writer = File::options().write(true).open(&path).unwrap();
+        let inline = of(&driver, OpKind::Read).inline;
+        let mut read = driver.read(&fd, vec![0; 4], 0);
+        for _ in 0..3 {
+            driver.turn(Wait::Poll).unwrap();
+            assert!(read.try_take().is_none(), "nothing was written");
+        }
+        assert_eq!(of(&driver, OpKind::Read).inline, inline);
+        rustix::io::write(&writer, b"late").unwrap();
+        assert_eq!(finish(&driver, &mut read).1, b"late");
+    });
+}
+
+#[test]
+fn questions_about_cached_files_are_answered_at_once() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 123);
+    std::os::unix::fs::symlink("file", folder.join("link")).unwrap();
+    each(|driver| {
+        let fd = adopt(&driver, &path);
+        let by_fd = driver.statx_fd(&fd).try_take().expect("done at once").unwrap();
+        let by_path = driver.statx(None, c(&path), 0).try_take().expect("at once").unwrap();
+        assert_eq!((by_fd.size, by_fd.inode), (123, by_path.inode));
+        let link = c(folder.join("link"));
+        let followed = finish(&driver, &mut driver.statx(None, link.clone(), 0)).unwrap();
+        assert_eq!(followed.inode, by_path.inode);
+        let nofollow = rustix::fs::AtFlags::SYMLINK_NOFOLLOW.bits();
+        let itself = finish(&driver, &mut driver.statx(None, link, nofollow)).unwrap();
+        assert!(itself.inode != by_path.inode && !itself.is_file());
+        let missing = finish(&driver, &mut driver.statx(None, c("/no/where"), 0));
+        assert_eq!(errno(missing), Errno::NOENT);
+        assert!(of(&driver, OpKind::Statx).inline >= 2);
+    });
+}
+
+// ---- whole files -------------------------------------------------------------------------------
+
+#[test]
+fn a_small_file_is_read_as_a_whole() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 5000);
+    each(|driver| {
+        for expected in [5000, 5001, 60_000] {
+            match driver.read_file_now(&c(&path), expected).unwrap() {
+                WholeFile::Read(bytes) => {
+                    assert_eq!(bytes.len(), 5000);
+                    assert_content(&bytes, 0);
+                }
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(open_descriptors(&path), 0);
+        }
+        assert_eq!((driver.live_operations(), driver.counters().enters), (0, 0));
+        let kinds = [OpKind::Open, OpKind::Read, OpKind::Close];
+        assert_eq!(kinds.map(|kind| of(&driver, kind).inline), [3; 3]);
+    });
+}
+
+/// How many descriptors of this process lead to the file.
+fn open_descriptors(path: &Path) -> usize {
+    let targets = fs::read_dir("/proc/self/fd").unwrap();
+    let targets = targets.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+    targets.filter(|target| target == path).count()
+}
+
+#[test]
+fn what_is_no_small_file_is_left_to_operations() {
+    let folder = TempDir::new();
+    let large = folder.file("large", 5000);
+    let empty = folder.file("empty", 0);
+    let fifo = fifo(&folder);
+    each(|driver| {
+        let now = |path: &Path, expected| driver.read_file_now(&c(path), expected);
+        let opened = |path: &Path, expected| match now(path, expected).unwrap() {
+            WholeFile::Opened(fd, bytes) => (fd, bytes),
+            other => panic!("{}: {other:?}", path.display()),
+        };
+        let (fd, bytes) = opened(&large, 99);
+        assert!((100..=5000).contains(&bytes.len()), "{}", bytes.len());
+        assert_content(&bytes, 0);
+        let mut read = driver.read(&fd, vec![0; 10_000], bytes.len() as u64);
+        let (result, rest) = finish(&driver, &mut read);
+        assert_eq!(bytes.len() + result.unwrap(), 5000);
+        assert_content(&rest[..5000 - bytes.len()], bytes.len());
+
+        let (fd, bytes) = opened(&empty, 99);
+        assert!(bytes.is_empty());
+        assert_eq!(finish(&driver, &mut driver.read(&fd, vec![0; 9], 0)).0.unwrap(), 0);
+
+        let (fd, bytes) = opened(folder.path(), 99);
+        assert!(bytes.is_empty());
+        let mut read = driver.read(&fd, vec![0; 9], 0);
+        assert_eq!(errno(finish(&driver, &mut read).0), Errno::ISDIR);
+
+        let (fd, bytes) = opened(&fifo, 99);
+        assert!(bytes.is_empty());
+        assert_eq!(fd.kind(), FileKind::Waiting);
+        assert!(!is_nonblocking(&fd));
+
+        match now(&folder.join("missing"), 99) {
+            Err(error) => assert_eq!(Errno::from_io_error(&error), Some(Errno::NOENT)),
+            Ok(WholeFile::NotNow) => {}
+            Ok(other) => panic!("{other:?}"),
+        }
+        // A file that says nothing of its size.
+        match now(Path::new("/proc/self/stat"), 9999).unwrap() {
+            WholeFile::Opened(fd, bytes) => {
+                let mut read = driver.read(&fd, vec![0; 9999], bytes.len() as u64);
+                let (result, rest) = finish(&driver, &mut read);
+                let whole = [&bytes[..], &rest[..result.unwrap()]].concat();
+                assert!(whole.ends_with(b"\n"), "{whole:?}");
+            }
+            WholeFile::NotNow => {}
+            WholeFile::Read(bytes) => panic!("a size of {} bytes", bytes.len()),
+        }
+        drop((fd, bytes));
+        turn_until(&driver, || driver.live_operations() == 0);
+    });
+}
+
+#[test]
+fn no_file_is_read_when_the_turn_is_used_up() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 100);
+    let driver = ruled(Policy::Uring);
+    let fd = adopt(&driver, &path);
+    use_up(&driver, &fd);
+    assert!(matches!(driver.read_file_now(&c(&path), 100).unwrap(), WholeFile::NotNow));
+    driver.turn(Wait::Poll).unwrap();
+    assert!(matches!(driver.read_file_now(&c(&path), 100).unwrap(), WholeFile::Read(_)));
+}
+
+/// So that the number of an adopted file is not used again while its test looks at it.
+#[test]
+fn adopted_files_are_closed_at_once() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 100);
+    let driver = ruled(Policy::Uring);
+    let file: OwnedFd = File::open(&path).unwrap().into();
+    let raw = file.as_raw_fd();
+    let fd = driver.adopt(file);
+    driver.read(&fd, vec![0; 1], 0).try_take().expect("done at once").0.unwrap();
+    let mut close = driver.close(fd);
+    finish(&driver, &mut close).unwrap();
+    assert_ne!(identity(raw), Some(path));
+    let close = of(&driver, OpKind::Close);
+    assert_eq!(close.inline + close.submitted, 1);
+}

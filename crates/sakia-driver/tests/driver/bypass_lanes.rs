@@ -1,0 +1,415 @@
+//! Threads beside a ring: what goes to them, how their results come back, and how they end. And that a
+//! file system which somebody else serves, or a disk that stands still, holds up no other operation.
+
+use std::fs::{self, File};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use sakia_driver::{
+    Auto, Backend, Driver, Fd, FileKind, KindCounters, Lane, LaneStatistics, Op, OpKind, Open,
+    Policy, Wait, WholeFile,
+};
+use sakia_testkit::available;
+use sakia_testkit::blocked::ThreadId;
+use sakia_testkit::fuse::{Fuse, Opcode, Rule, pattern};
+use sakia_testkit::throttled::ThrottledDisk;
+
+use crate::bypass::{c, each, fifo, is_nonblocking, ruled};
+use crate::children;
+use crate::support::{Buf, DropCounter, TempDir, Watch, errno, finish, skip, turn_until};
+
+const RDONLY: u32 = OFlags::RDONLY.bits();
+/// The threads of the elastic lane.
+const ELASTIC: usize = 64;
+
+fn elastic(driver: &Driver<Auto>) -> LaneStatistics {
+    let statistics = driver.with_backend(|backend| match backend {
+        Auto::Uring(uring) => uring.lane_statistics(Lane::Elastic),
+        Auto::Epoll(epoll) => epoll.statistics(Lane::Elastic),
+        Auto::Sim(_) => LaneStatistics::default(),
+    });
+    statistics.unwrap()
+}
+
+fn open_waiting(driver: &Driver<Auto>, path: &Path) -> Op<Open, Auto> {
+    driver.open_waiting(None, c(path), RDONLY, 0)
+}
+
+/// Takes turns until a thread performs that many operations.
+fn until_running(driver: &Driver<Auto>, count: usize) {
+    let watch = Watch::new();
+    while elastic(driver).running < count as u64 {
+        driver.turn(Wait::Poll).unwrap();
+        thread::yield_now();
+        watch.check(|| format!("{count} running, not {:?}", elastic(driver)));
+    }
+}
+
+fn open_writer(path: &Path) -> File {
+    File::options().write(true).open(path).unwrap()
+}
+
+/// Other operations are done although something stands still.
+fn assert_goes_on<B: Backend>(driver: &Driver<B>) {
+    for _ in 0..3 {
+        finish(driver, &mut driver.nop()).unwrap();
+    }
+}
+
+// ---- lanes -------------------------------------------------------------------------------------
+
+#[test]
+fn a_result_wakes_a_turn_that_sleeps() {
+    let folder = TempDir::new();
+    let path = fifo(&folder);
+    each(|driver| {
+        let mut open = open_waiting(&driver, &path);
+        until_running(&driver, 1);
+        let sleeper = ThreadId::current();
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                while sleeper.state().unwrap() != 'S' {
+                    thread::yield_now();
+                }
+                open_writer(&path)
+            });
+            let fd = loop {
+                driver.turn(Wait::Forever).unwrap();
+                if let Some(result) = open.try_take() {
+                    break result.unwrap();
+                }
+            };
+            assert!(!is_nonblocking(&fd));
+            drop(writer.join().unwrap());
+        });
+        assert_eq!(of_open(&driver).lane, 1);
+        drop(open);
+        turn_until(&driver, || driver.live_operations() == 0);
+        assert_eq!(driver.in_flight(), 0);
+    });
+}
+
+fn of_open(driver: &Driver<Auto>) -> KindCounters {
+    driver.counters().of(OpKind::Open)
+}
+
+#[test]
+fn a_result_comes_to_turns_that_never_sleep() {
+    let folder = TempDir::new();
+    let path = fifo(&folder);
+    each(|driver| {
+        for _ in 0..3 {
+            let mut open = open_waiting(&driver, &path);
+            until_running(&driver, 1);
+            let writer = open_writer(&path);
+            let watch = Watch::new();
+            let fd = loop {
+                driver.turn(Wait::Poll).unwrap();
+                if let Some(result) = open.try_take() {
+                    break result.unwrap();
+                }
+                thread::yield_now();
+                watch.check(|| "the result of a lane".into());
+            };
+            assert_eq!(fd.kind(), FileKind::Waiting);
+            rustix::io::write(&writer, b"hello").unwrap();
+            drop(writer);
+            for expected in [&b"hello"[..], b""] {
+                let (result, buf) = finish(&driver, &mut driver.read(&fd, vec![0; 9], 0));
+                assert_eq!(&buf[..result.unwrap()], expected);
+            }
+        }
+    });
+}
+
+#[test]
+fn what_waits_for_a_thread_can_be_canceled_and_dropped() {
+    let folder = TempDir::new();
+    let path = fifo(&folder);
+    each(|driver| {
+        let fd = open_fifo(&driver, &path);
+        let mut running: Vec<_> = (0..ELASTIC).map(|_| driver.await_writer(&fd)).collect();
+        until_running(&driver, ELASTIC);
+        let mut waits = open_waiting(&driver, &path);
+        let dropped = open_waiting(&driver, &path);
+        driver.turn(Wait::Poll).unwrap();
+        assert_eq!(elastic(&driver).queued, 2);
+        waits.cancel();
+        assert_eq!(errno(finish(&driver, &mut waits)), Errno::CANCELED);
+        drop(dropped);
+        turn_until(&driver, || driver.live_operations() == ELASTIC as u32);
+        // What runs cannot be canceled, and ends by itself.
+        running[0].cancel();
+        assert_goes_on(&driver);
+        let writer = open_writer(&path);
+        for wait in &mut running {
+            finish(&driver, wait).unwrap();
+        }
+        drop((writer, running, waits, fd));
+        turn_until(&driver, || driver.live_operations() == 0);
+        assert_eq!(driver.counters().stale, 0);
+    });
+}
+
+#[test]
+fn the_end_does_not_wait_for_what_runs_and_counts_it() {
+    let folder = TempDir::new();
+    let path = fifo(&folder);
+    each(|driver| {
+        let fd = open_fifo(&driver, &path);
+        let mut wait = driver.await_writer(&fd);
+        until_running(&driver, 1);
+        wait.cancel();
+        let handle = driver.handle().clone();
+        assert_eq!(driver.shutdown(Duration::from_millis(5)).leaked, 1);
+        assert_eq!(handle.counters().leaked, 1);
+        drop((wait, fd));
+        // The thread that is left behind ends now; the descriptor is leaked.
+        drop(open_writer(&path));
+    });
+}
+
+#[test]
+fn a_forked_child_leaves_its_parents_threads_alone() {
+    children::run("fork_with_lanes");
+}
+
+pub fn scene_fork() {
+    let folder = TempDir::new();
+    let path = fifo(&folder);
+    let driver = ruled(Policy::Uring);
+    let mut open = open_waiting(&driver, &path);
+    until_running(&driver, 1);
+    let mut both = Some((driver, open));
+    // SAFETY: the child runs on with this thread alone. The others are of the lane, and wait in the
+    // kernel, so that no lock is held that the child needs.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
+    if pid == 0 {
+        let ended_well = catch_unwind(AssertUnwindSafe(|| {
+            let (driver, mut open) = both.take().unwrap();
+            let error = driver.turn(Wait::Poll).unwrap_err();
+            assert!(error.to_string().contains("forked child"), "{error}");
+            let mut late = driver.open_waiting(None, c("/"), RDONLY, 0);
+            assert_eq!(errno(late.try_take().expect("refused at once")), Errno::CANCELED);
+            open.cancel();
+            drop(open);
+            assert_eq!(driver.shutdown(Duration::from_secs(3600)).leaked, 1);
+            let own = ruled(Policy::Uring);
+            let mut open = own.open_waiting(None, c("/"), RDONLY, 0);
+            drop(finish(&own, &mut open).unwrap());
+        }));
+        // SAFETY: ends the child at once, without what the parent has registered for its exit.
+        unsafe { libc::_exit(if ended_well.is_ok() { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: writes one integer.
+    let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    assert_eq!((waited, status), (pid, 0), "the child failed");
+    let driver;
+    (driver, open) = both.take().unwrap();
+    let writer = open_writer(&path);
+    drop(finish(&driver, &mut open).unwrap());
+    drop(writer);
+    assert_eq!(driver.shutdown(Duration::from_secs(10)).leaked, 0);
+}
+
+// ---- who writes to a FIFO ----------------------------------------------------------------------
+
+fn open_fifo(driver: &Driver<Auto>, path: &Path) -> Fd {
+    finish(driver, &mut driver.open(None, c(path), RDONLY, 0)).unwrap()
+}
+
+#[test]
+fn a_writer_that_has_come_and_gone_was_there() {
+    let folder = TempDir::new();
+    let path = fifo(&folder);
+    each(|driver| {
+        for bytes in [&b"all"[..], b""] {
+            let fd = open_fifo(&driver, &path);
+            let writer = open_writer(&path);
+            rustix::io::write(&writer, bytes).unwrap();
+            drop(writer);
+            finish(&driver, &mut driver.await_writer(&fd)).unwrap();
+            let (result, buf) = finish(&driver, &mut driver.read(&fd, vec![0; 9], 0));
+            assert_eq!(&buf[..result.unwrap()], bytes);
+        }
+    });
+}
+
+#[test]
+fn a_writer_that_says_nothing_is_there() {
+    let folder = TempDir::new();
+    let path = fifo(&folder);
+    each(|driver| {
+        let fd = open_fifo(&driver, &path);
+        let writer = open_writer(&path);
+        finish(&driver, &mut driver.await_writer(&fd)).unwrap();
+        drop(writer);
+
+        let fd = open_fifo(&driver, &path);
+        let mut wait = driver.await_writer(&fd);
+        until_running(&driver, 1);
+        assert_goes_on(&driver);
+        assert!(wait.try_take().is_none(), "there is no writer");
+        let writer = open_writer(&path);
+        finish(&driver, &mut wait).unwrap();
+        drop(writer);
+    });
+}
+
+#[test]
+fn only_a_fifo_has_a_writer_to_wait_for() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 10);
+    each(|driver| {
+        let fd = driver.adopt(File::open(&path).unwrap().into());
+        assert_eq!(errno(finish(&driver, &mut driver.await_writer(&fd))), Errno::INVAL);
+    });
+}
+
+// ---- file systems that may never answer --------------------------------------------------------
+
+/// Beyond what the kernel reads ahead.
+const FAR: usize = 900 << 10;
+
+#[test]
+fn reads_and_writes_of_a_remote_file_are_for_a_lane() {
+    let fuse = available!(Fuse::builder().file("a", pattern(1_000_000)).mount());
+    let counter = DropCounter::new();
+    each(|driver| {
+        let flags = OFlags::RDWR.bits();
+        let fd = finish(&driver, &mut driver.open(None, c(fuse.join("a")), flags, 0)).unwrap();
+        let (result, _) = finish(&driver, &mut driver.read(&fd, vec![0; 10], 0));
+        assert_eq!((result.unwrap(), driver.counters().of(OpKind::Read).inline), (10, 0));
+        let before = elastic(&driver).finished;
+        let gate = fuse.hold(Rule::on(Opcode::READ));
+        let mut read = driver.read(&fd, Buf::new(4096, &counter), FAR as u64);
+        assert!(read.try_take().is_none());
+        until_running(&driver, 1);
+        gate.wait_held(1);
+        assert_goes_on(&driver);
+        assert!(read.try_take().is_none());
+        gate.open();
+        let (result, buf) = finish(&driver, &mut read);
+        assert_eq!(result.unwrap(), 4096);
+        assert_eq!(buf.bytes(), &pattern(FAR + 4096)[FAR..]);
+        drop(buf);
+
+        let gate = fuse.hold(Rule::on(Opcode::WRITE));
+        let mut write = driver.write(&fd, pattern(4096), 0);
+        let mut vectored = driver.write_vectored(&fd, vec![pattern(10)], 0);
+        until_running(&driver, 2);
+        gate.wait_held(1);
+        assert_goes_on(&driver);
+        assert!(write.try_take().is_none() && vectored.try_take().is_none());
+        gate.open();
+        assert_eq!(finish(&driver, &mut write).0.unwrap(), 4096);
+        assert_eq!(finish(&driver, &mut vectored).0.unwrap(), 10);
+        for (kind, count) in [(OpKind::Read, 2), (OpKind::Write, 2)] {
+            let ways = driver.counters().of(kind);
+            assert_eq!((ways.inline, ways.would_block, ways.lane), (0, 0, count));
+        }
+        assert_eq!(elastic(&driver).finished, before + 3);
+        let mounts = driver.mounts();
+        assert!(mounts.iter().any(|mount| mount.is_remote), "{mounts:?}");
+        fuse.release();
+    });
+    counter.assert_each_dropped_once();
+}
+
+#[test]
+fn a_remote_file_is_not_read_as_a_whole() {
+    let fuse = available!(Fuse::builder().file("a", pattern(100)).mount());
+    let driver = ruled(Policy::Uring);
+    // So that its name is known.
+    fs::metadata(fuse.join("a")).unwrap();
+    let reads = fuse.count(Opcode::READ);
+    match driver.read_file_now(&c(fuse.join("a")), 100).unwrap() {
+        WholeFile::Opened(fd, bytes) => {
+            assert!(bytes.is_empty());
+            let (result, buf) = finish(&driver, &mut driver.read(&fd, vec![0; 100], 0));
+            assert_eq!((result.unwrap(), buf), (100, pattern(100)));
+        }
+        WholeFile::NotNow => assert_eq!(fuse.count(Opcode::READ), reads),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(driver.counters().of(OpKind::Read).inline, 0);
+}
+
+// ---- a disk that stands still ------------------------------------------------------------------
+
+#[test]
+fn a_disk_that_stands_still_stops_plain_writes() {
+    let disk = available!(ThrottledDisk::builder().build());
+    let driver = ruled(Policy::Uring);
+    let path = disk.path().join("file");
+    let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
+    let fd = driver.adopt(file.unwrap().into());
+    let writer = ThreadId::current();
+    disk.delay_writes(Duration::from_millis(20));
+    // As if each write of a task came after the one before: until plain writes are given up.
+    let mut offset = 0;
+    let watch = Watch::new();
+    let facts = || driver.mounts().into_iter().find(|mount| !mount.is_remote).unwrap();
+    let mut inline = 0;
+    loop {
+        let mut write = driver.write(&fd, vec![7; 4096], offset);
+        finish(&driver, &mut write).0.unwrap();
+        offset += 4096;
+        if facts().is_slow {
+            break;
+        }
+        inline = driver.counters().of(OpKind::Write).inline;
+        if offset > 32 << 20 {
+            disk.release();
+            skip!("the kernel lets a writer go on however slow the disk is");
+        }
+        watch.check(|| "a write that stands still".into());
+    }
+    assert_eq!(facts().slow_count, 1);
+    let ways = driver.counters().of(OpKind::Write);
+    assert!(ways.inline <= inline + 1, "{ways:?}");
+
+    // Now it stands still altogether. Nothing but a trial may run into that.
+    let gate = disk.hold_writes();
+    let (done, is_done) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        let gate = &gate;
+        let helper = scope.spawn(move || {
+            let mut stalls = 0;
+            while is_done.recv_timeout(Duration::from_millis(5))
+                == Err(mpsc::RecvTimeoutError::Timeout)
+            {
+                let is_stalled = writer.state().is_ok_and(|state| state == 'D');
+                if is_stalled && stalls == 0 {
+                    stalls += 1;
+                    gate.open();
+                }
+            }
+            stalls
+        });
+        let before = driver.counters().of(OpKind::Write);
+        let mut writes: Vec<_> =
+            (0..16).map(|index| driver.write(&fd, vec![8; 4096], offset + index * 4096)).collect();
+        let after = driver.counters().of(OpKind::Write);
+        assert!(after.inline <= before.inline + 1, "one trial at most: {after:?}");
+        assert!(after.submitted >= before.submitted + 15, "{after:?}");
+        assert_goes_on(&driver);
+        gate.open();
+        disk.release();
+        for write in &mut writes {
+            assert_eq!(finish(&driver, write).0.unwrap(), 4096);
+        }
+        drop(done);
+        assert!(helper.join().unwrap() <= 1);
+    });
+    assert!(facts().slow_count <= 3, "{:?}", facts());
+    drop(fd);
+    assert_eq!(driver.shutdown(Duration::from_secs(60)).leaked, 0);
+}
