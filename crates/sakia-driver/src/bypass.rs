@@ -164,33 +164,54 @@ pub(crate) struct Timing {
 
 /// What plain calls may do in one turn: 64 of the smallest, or fewer that copy more. That is about 50
 /// microseconds.
+///
+/// Operations that find nothing left, and that a ring does well when it gets many at once, go there
+/// ([`crowded`](Allowance::crowded)). Where that happens to many in a turn, they would all have been
+/// better off there: an entry in a full queue costs less than a call. So the allowance shrinks, and grows
+/// again when nobody is left without.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     left: u32,
+    /// What a turn begins with.
+    turn: u32,
+    /// Operations of this turn that went to the ring for want of more.
+    crowd: u32,
 }
 
 impl Allowance {
     /// In units of a small call.
-    const TURN: u32 = 64;
+    const TURN_MAX: u32 = 64;
+    const TURN_MIN: u32 = 4;
+    /// So many in a turn are a crowd.
+    const CROWD: u32 = 8;
     /// Copying so many bytes takes about as long as a small call.
     const BYTES_PER_UNIT: u32 = 8 << 10;
 
     pub(crate) const fn new() -> Self {
-        Self { left: Self::TURN }
+        Self { left: Self::TURN_MAX, turn: Self::TURN_MAX, crowd: 0 }
     }
 
     /// A turn begins.
     #[inline(always)]
     pub(crate) fn renew(&mut self) {
-        if mutant!("allowance_never_renewed") {
-            return;
+        if self.crowd >= Self::CROWD {
+            self.turn = (self.turn / 2).max(Self::TURN_MIN);
+        } else if self.crowd == 0 {
+            self.turn = (self.turn * 2).min(Self::TURN_MAX);
         }
-        self.left = Self::TURN;
+        self.crowd = 0;
+        self.left = self.turn;
     }
 
     #[inline(always)]
     pub(crate) fn is_left(&self) -> bool {
         self.left > 0
+    }
+
+    /// An operation went to the ring for want of more.
+    #[inline(always)]
+    pub(crate) fn crowded(&mut self) {
+        self.crowd += 1;
     }
 
     /// A plain call with so many bytes is made.
@@ -644,6 +665,24 @@ mod tests {
             allowance.renew();
             assert!(allowance.is_left());
         }
+    }
+
+    #[test]
+    fn a_crowd_shrinks_the_allowance_until_it_is_gone() {
+        let mut allowance = Allowance::new();
+        let mut crowds = |count: u32, turns: u32| {
+            for _ in 0..turns {
+                (0..count).for_each(|_| allowance.crowded());
+                allowance.renew();
+            }
+            allowance.left
+        };
+        assert_eq!(crowds(Allowance::CROWD - 1, 3), 64, "a few are no crowd");
+        assert_eq!(crowds(Allowance::CROWD, 1), 32);
+        assert_eq!(crowds(31, 10), Allowance::TURN_MIN);
+        assert_eq!(crowds(1, 10), Allowance::TURN_MIN, "some still want");
+        assert_eq!(crowds(0, 2), 4 * Allowance::TURN_MIN);
+        assert_eq!(crowds(0, 9), 64);
     }
 
     #[test]
