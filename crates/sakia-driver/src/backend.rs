@@ -16,7 +16,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
-use crate::bypass::{Attempt, Now};
+use crate::bypass::{Attempt, Now, RemoteMounts};
 use crate::counters::{KindCounters, OpKind};
 use crate::epoll::Lane;
 
@@ -251,6 +251,12 @@ pub trait Descriptors {
     fn file_system(&self, facts: &FileFacts) -> String {
         let _ = facts;
         String::new()
+    }
+
+    /// The mounted file systems that somebody else serves.
+    #[doc(hidden)]
+    fn remote_mounts(&self) -> RemoteMounts {
+        RemoteMounts::default()
     }
 
     /// Whether the numbers are descriptors of this process, or mean something elsewhere only.

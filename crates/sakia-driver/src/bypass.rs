@@ -340,7 +340,7 @@ impl Mount {
 }
 
 /// Whether a file system of this type is served by somebody who may never answer.
-fn is_remote(file_system: &str) -> bool {
+pub(crate) fn is_remote(file_system: &str) -> bool {
     const REMOTE: [&str; 16] = [
         "9p",
         "afs",
@@ -365,13 +365,61 @@ fn is_remote(file_system: &str) -> bool {
         || file_system.starts_with("fuseblk")
 }
 
-/// The mounts that a driver has met, by device.
+/// The mounts that a driver has met, by device, and the paths at which opening may wait for a server.
 #[derive(Debug, Default)]
 pub(crate) struct Mounts {
     by_device: RefCell<HashMap<u64, Rc<Mount>>>,
+    remote: RefCell<RemotePaths>,
+}
+
+/// Where file systems are mounted that somebody else serves. Looking a path up there, and opening what
+/// was looked up, may wait for the server, cached or not.
+#[derive(Debug, Default)]
+struct RemotePaths {
+    /// Mount points, as absolute paths.
+    points: Vec<Vec<u8>>,
+    /// The working directory is on one of them.
+    holds_working_directory: bool,
+    /// Openings until the table of mounts is looked at again.
+    openings_left: u32,
+}
+
+/// What the table of mounts says of file systems that somebody else serves.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct RemoteMounts {
+    /// Where they are mounted, as absolute paths.
+    pub(crate) points: Vec<Vec<u8>>,
+    /// The working directory is on one of them.
+    pub(crate) holds_working_directory: bool,
 }
 
 impl Mounts {
+    /// Openings between two looks at the table of mounts.
+    const OPENINGS: u32 = 4096;
+
+    /// Whether opening this path may wait for a server. `look` reads the table of mounts: at first, and
+    /// again after many openings, or when a mount was met that is new.
+    pub(crate) fn may_wait(&self, path: &[u8], look: impl FnOnce() -> RemoteMounts) -> bool {
+        let mut remote = self.remote.borrow_mut();
+        if remote.openings_left == 0 {
+            let RemoteMounts { points, holds_working_directory } = look();
+            let openings_left = Self::OPENINGS;
+            *remote = RemotePaths { points, holds_working_directory, openings_left };
+        }
+        remote.openings_left -= 1;
+        if remote.points.is_empty() {
+            return false;
+        }
+        if path.first() != Some(&b'/') {
+            return remote.holds_working_directory;
+        }
+        // By the letters of the path: a link that leads there is followed on this thread.
+        remote.points.iter().any(|point| {
+            path.strip_prefix(&point[..])
+                .is_some_and(|rest| rest.first().is_none_or(|&c| c == b'/'))
+        })
+    }
+
     /// The mount with this device. When it is new, `file_system` tells its type.
     pub(crate) fn get(&self, device: u64, file_system: impl FnOnce() -> String) -> Rc<Mount> {
         let mut by_device = self.by_device.borrow_mut();
@@ -615,6 +663,25 @@ mod tests {
         for name in ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "fusectl", ""] {
             assert!(!is_remote(name), "{name}");
         }
+    }
+
+    #[test]
+    fn what_lies_on_a_remote_mount_may_wait_to_be_opened() {
+        let mounts = Mounts::default();
+        let look =
+            || RemoteMounts { points: vec![b"/net/host".to_vec()], holds_working_directory: false };
+        for (path, expected) in [
+            ("/net/host", true),
+            ("/net/host/a/b", true),
+            ("/net/hostess/a", false),
+            ("/net", false),
+            ("relative", false),
+        ] {
+            assert_eq!(mounts.may_wait(path.as_bytes(), look), expected, "{path}");
+        }
+        assert!(!Mounts::default().may_wait(b"/net/host/a", RemoteMounts::default));
+        let here = || RemoteMounts { holds_working_directory: true, ..look() };
+        assert!(Mounts::default().may_wait(b"relative", here));
     }
 
     #[test]

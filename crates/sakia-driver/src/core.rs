@@ -92,6 +92,8 @@ pub(crate) struct Core<B: Backend> {
     pub(crate) rules: Rules,
     /// What plain calls may still do in this turn.
     allowance: Allowance,
+    /// Turns that were waited for and not used yet: each is good for one file as a whole.
+    grants: u32,
     /// Operations that wait for the plain calls of the next turns.
     deferred: List,
     /// When the last timed call of this turn was over.
@@ -126,6 +128,9 @@ pub(crate) struct Core<B: Backend> {
 }
 
 impl<B: Backend> Core<B> {
+    /// Turns that are kept for whoever waited for them; what is not used by then was given up.
+    const GRANTS_MAX: u32 = 32;
+
     pub(crate) fn new(backend: B) -> Self {
         let cq_entries = backend.cq_entries();
         // Cancels must find room whatever else is in flight, on the smallest queue too.
@@ -152,6 +157,7 @@ impl<B: Backend> Core<B> {
             in_flight: 0,
             rules: Rules::NONE,
             allowance: Allowance::new(),
+            grants: 0,
             deferred: List::new(),
             timed_until: None,
             for_lanes,
@@ -277,11 +283,15 @@ impl<B: Backend> Core<B> {
     }
 
     /// Whether the rules and this turn allow plain calls of all these kinds.
-    pub(crate) fn may_act_now(&self, kinds: &[OpKind]) -> bool {
-        self.phase == Phase::Running
-            && self.allowance.is_left()
+    pub(crate) fn may_act_now(&mut self, kinds: &[OpKind]) -> bool {
+        let may = self.phase == Phase::Running
+            && (self.allowance.is_left() || self.grants > 0)
             && kinds.iter().all(|&kind| self.rules.of(kind).tries_now)
-            && self.is_intact()
+            && self.is_intact();
+        if may && !self.allowance.is_left() {
+            self.grants -= 1;
+        }
+        may
     }
 
     /// Makes a plain call that belongs to no slot.
@@ -299,8 +309,11 @@ impl<B: Backend> Core<B> {
             Attempt::WouldBlock => counters.would_block += 1,
             Attempt::Unsupported => {}
         }
-        let is_transfer = sqe.opcode == Opcode::READ || sqe.opcode == Opcode::WRITE;
-        self.allowance.spend(if is_transfer { sqe.len } else { 0 });
+        let bytes = match attempt {
+            Attempt::Done(count) if sqe.opcode == Opcode::READ => u32::try_from(count).unwrap_or(0),
+            _ => 0,
+        };
+        self.allowance.spend(bytes);
         attempt
     }
 
@@ -320,6 +333,11 @@ impl<B: Backend> Core<B> {
         self.deferred.push_back(&mut self.slab, slot);
     }
 
+    /// Whether this turn has plain calls left.
+    pub(crate) fn has_allowance(&self) -> bool {
+        self.allowance.is_left()
+    }
+
     /// Whether operations wait for the plain calls of the next turns.
     pub(crate) fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()
@@ -330,10 +348,11 @@ impl<B: Backend> Core<B> {
     /// operations from being waited for.
     fn run_deferred(&mut self) {
         const AT_A_TIME: u32 = 8;
-        for _ in 0..AT_A_TIME {
-            let Some(slot) = self.deferred.first().filter(|_| self.allowance.is_left()) else {
-                break;
-            };
+        /// Whoever waits for a turn has more than one call to make.
+        const TURN: u32 = 4;
+        let mut count = 0;
+        while count < AT_A_TIME && self.allowance.is_left() {
+            let Some(slot) = self.deferred.first() else { break };
             self.deferred.remove(&mut self.slab, slot);
             let header = self.slab.header(slot);
             header.flags &= !flag::DEFERRED;
@@ -347,9 +366,14 @@ impl<B: Backend> Core<B> {
             }
             // SAFETY: as above.
             let sqe = unsafe { (vtable.entry)(slot.cell()) };
+            count += if sqe.opcode == Opcode::NOP { TURN } else { 1 };
             match operation.route(&self.rules) {
                 Route::Now(now) => match self.perform(&sqe, now, operation) {
-                    Some(completion) => self.finish(slot, completion),
+                    Some(completion) => {
+                        // Whoever waited for nothing but its turn has it, whatever others do before.
+                        self.grants += u32::from(sqe.opcode == Opcode::NOP);
+                        self.finish(slot, completion);
+                    }
                     None => self.list(slot),
                 },
                 Route::Lane(lane) => self.push_lane(slot, lane, sqe),
@@ -549,6 +573,7 @@ impl<B: Backend> Core<B> {
         }
         let is_ready = backend.cq_ready() > 0;
         self.allowance.renew();
+        self.grants = self.grants.min(Self::GRANTS_MAX);
         self.timed_until = None;
         if !self.deferred.is_empty() {
             self.run_deferred();

@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 
 use crate::backend::{Descriptors, FileFacts, FileKind};
+use crate::bypass::{RemoteMounts, is_remote};
 
 /// The descriptors of this process.
 pub(crate) struct KernelDescriptors;
@@ -42,6 +43,12 @@ impl Descriptors for KernelDescriptors {
 
     fn file_system(&self, facts: &FileFacts) -> String {
         mount_info().map_or_else(|_| String::new(), |text| find_type(&text, facts))
+    }
+
+    fn remote_mounts(&self) -> RemoteMounts {
+        let text = mount_info().unwrap_or_default();
+        let here = rustix::process::getcwd(Vec::new());
+        find_remote(&text, here.as_ref().map_or(b"", |path| path.to_bytes()))
     }
 
     fn make_blocking(&self, raw: i32) {
@@ -116,6 +123,52 @@ fn find_type(text: &[u8], facts: &FileFacts) -> String {
     String::from_utf8_lossy(text).lines().find_map(line_type).unwrap_or_default()
 }
 
+/// The mounts of the table that somebody else serves, and whether the directory `here` is on one.
+fn find_remote(text: &[u8], here: &[u8]) -> RemoteMounts {
+    let mut found = RemoteMounts::default();
+    // The mount point that `here` is below of, the longest one so far, and whether it is remote.
+    let mut above: (usize, bool) = (0, false);
+    for line in text.split(|&byte| byte == b'\n') {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let Some(point) = fields.nth(4).map(unescape) else { continue };
+        let mut fields = fields.skip_while(|&field| field != b"-");
+        let Some(file_system) = fields.nth(1) else { continue };
+        let is_remote = is_remote(&String::from_utf8_lossy(file_system));
+        let is_above = point == b"/"
+            || here
+                .strip_prefix(&point[..])
+                .is_some_and(|rest| rest.first().is_none_or(|&byte| byte == b'/'));
+        // Later lines are mounted over earlier ones.
+        if is_above && point.len() >= above.0 {
+            above = (point.len(), is_remote);
+        }
+        if is_remote {
+            found.points.push(point);
+        }
+    }
+    found.holds_working_directory = above.1;
+    found
+}
+
+/// A path as it is: in the table blanks, tabs, line ends and backslashes are octal numbers.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut path = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        match rest {
+            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', tail @ ..] => {
+                path.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = tail;
+            }
+            _ => {
+                path.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    path
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +187,16 @@ mod tests {
         assert_eq!(find_type(TABLE, &facts(None, root)), "ext4");
         assert_eq!(find_type(TABLE, &facts(Some(99), root)), "");
         assert_eq!(find_type(b"garbage\n\n - \n", &facts(Some(1), None)), "");
+    }
+
+    #[test]
+    fn remote_mounts_are_found_and_whether_one_holds_a_directory() {
+        let remote = |here: &str| find_remote(TABLE, here.as_bytes());
+        assert_eq!(remote("/home").points, [b"/with space".to_vec()]);
+        assert!(!remote("/home").holds_working_directory);
+        assert!(!remote("/with spaces").holds_working_directory);
+        assert!(remote("/with space/below").holds_working_directory);
+        assert_eq!(find_remote(b"garbage\n\n - \n", b"/"), RemoteMounts::default());
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub(crate) trait Owner {
     fn facts(&self, raw: i32) -> FileFacts;
     /// The mounted file system of a file with these facts.
     fn mount(&self, facts: &FileFacts) -> Rc<Mount>;
+    /// Whether looking this path up, or opening what is there, may wait for a server.
+    fn may_wait(&self, path: &[u8]) -> bool;
     /// Plain calls on descriptors.
     fn descriptors(&self) -> &dyn Descriptors;
     /// A descriptor could not be closed, and nobody waits for the result.

@@ -100,6 +100,11 @@ impl<B: Backend> Handle<B> {
         self.shared.core.borrow().in_flight
     }
 
+    /// Whether this turn has plain calls left; see [`next_turn`](Handle::next_turn).
+    pub fn has_allowance(&self) -> bool {
+        self.shared.core.borrow().has_allowance()
+    }
+
     /// Whether operations wait for the next turn, to be done as plain calls.
     pub fn has_deferred(&self) -> bool {
         self.shared.core.borrow().has_deferred()
@@ -307,6 +312,10 @@ impl<B: Backend> Owner for Shared<B> {
 
     fn mount(&self, facts: &FileFacts) -> Rc<Mount> {
         self.mounts.get(facts.device.unwrap_or(0), || self.descriptors.file_system(facts))
+    }
+
+    fn may_wait(&self, path: &[u8]) -> bool {
+        self.mounts.may_wait(path, || self.descriptors.remote_mounts())
     }
 
     fn descriptors(&self) -> &dyn Descriptors {

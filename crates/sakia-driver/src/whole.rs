@@ -39,6 +39,9 @@ impl<B: Backend> Handle<B> {
         if self.queues_all || !core.may_act_now(&[OpKind::Open, OpKind::Read, OpKind::Close]) {
             return Ok(WholeFile::NotNow);
         }
+        if self.shared.may_wait(path.to_bytes()) {
+            return Ok(WholeFile::NotNow);
+        }
         let (flags, nonblock_added) = open_flags(0);
         let open = Sqe::openat(AT_FDCWD, path.as_ptr().cast(), flags, 0);
         // SAFETY: the path outlives the call.

@@ -1,6 +1,6 @@
 //! What operations on paths act on.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 
 use sakia_ring::AT_FDCWD;
 
@@ -24,6 +24,10 @@ impl At {
     /// The path's bytes, which end with a NUL. They stay where they are when the value is moved.
     pub(crate) fn path(&self) -> *const u8 {
         self.path.as_ptr().cast()
+    }
+
+    pub(crate) fn c_path(&self) -> &CStr {
+        &self.path
     }
 
     pub(crate) fn descriptor(&self) -> Option<&Fd> {

@@ -1,6 +1,6 @@
 //! Opening a path.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::rc::Rc;
 
@@ -152,13 +152,28 @@ unsafe impl Operation for Open {
         if self.waits {
             return Route::Lane(Lane::Elastic);
         }
-        open_route(rules)
+        path_route(rules, OpKind::Open, self.directory.as_ref(), &self.path, &*self.owner)
     }
 }
 
-/// Which way an opening takes that waits for nobody: a lookup in the cache, or the queue.
-pub(super) fn open_route(rules: &Rules) -> Route {
-    if rules.of(OpKind::Open).tries_now { Route::Now(Now::NoWait) } else { Route::Queue }
+/// Which way a lookup takes: one in the cache, which is refused what is not there; or a thread, where a
+/// server may have to be asked, of which the cache says nothing.
+pub(super) fn path_route(
+    rules: &Rules,
+    kind: OpKind,
+    directory: Option<&Fd>,
+    path: &CStr,
+    owner: &dyn Owner,
+) -> Route {
+    if !rules.of(kind).tries_now {
+        return Route::Queue;
+    }
+    let is_absolute = path.to_bytes().first() == Some(&b'/');
+    let may_wait = match directory {
+        Some(directory) if !is_absolute => directory.mount().is_some_and(|mount| mount.is_remote()),
+        _ => owner.may_wait(path.to_bytes()),
+    };
+    if may_wait { Route::Lane(Lane::Elastic) } else { Route::Now(Now::NoWait) }
 }
 
 /// The flags with which a file is opened, and whether `O_NONBLOCK` was added to the caller's.

@@ -7,9 +7,10 @@ use std::rc::Rc;
 use sakia_ring::Sqe;
 
 use super::at::At;
-use super::open::{open_flags, open_route};
+use super::open::{open_flags, path_route};
 use crate::backend::Backend;
 use crate::bypass::{Route, Rules};
+use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
@@ -109,7 +110,8 @@ unsafe impl Operation for Openat2 {
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        open_route(rules)
+        let (directory, path) = (self.at.descriptor(), self.at.c_path());
+        path_route(rules, OpKind::Open, directory, path, &*self.owner)
     }
 }
 

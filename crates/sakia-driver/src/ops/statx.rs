@@ -2,14 +2,15 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
+use std::rc::Rc;
 
 use sakia_ring::{AT_FDCWD, Sqe};
 
+use super::open::path_route;
 use crate::backend::Backend;
-use crate::bypass::{Now, Route, Rules};
+use crate::bypass::{Route, Rules};
 use crate::counters::OpKind;
-use crate::epoll::Lane;
-use crate::fd::Fd;
+use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
 
@@ -115,11 +116,11 @@ enum Target {
 }
 
 /// See [`Handle::statx`].
-#[derive(Debug)]
 pub struct Statx {
     target: Target,
     flags: u32,
     result: StatxResult,
+    owner: Rc<dyn Owner>,
 }
 
 impl<B: Backend> Handle<B> {
@@ -152,7 +153,8 @@ impl<B: Backend> Handle<B> {
     }
 
     fn start_statx(&self, target: Target, flags: u32) -> Op<Statx, B> {
-        self.start(Statx { target, flags, result: StatxResult::default() })
+        let owner = Rc::clone(&self.shared) as Rc<dyn Owner>;
+        self.start(Statx { target, flags, result: StatxResult::default(), owner })
     }
 }
 
@@ -188,14 +190,21 @@ unsafe impl Operation for Statx {
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        if !rules.of(OpKind::Statx).tries_now {
-            return Route::Queue;
-        }
         match &self.target {
-            Target::Fd(fd) if fd.mount().is_some_and(|mount| mount.is_remote()) => {
-                Route::Lane(Lane::Elastic)
+            Target::Path(directory, path) => {
+                path_route(rules, OpKind::Statx, directory.as_ref(), path, &*self.owner)
             }
-            _ => Route::Now(Now::NoWait),
+            Target::Fd(fd) => fd.route_call(rules.of(OpKind::Statx)),
         }
+    }
+}
+
+impl std::fmt::Debug for Statx {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { target, flags, .. } = self;
+        f.debug_struct("Statx")
+            .field("target", target)
+            .field("flags", flags)
+            .finish_non_exhaustive()
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! - [`File`]: reads and writes at an offset, any number at a time, or at the file's position; whole,
 //!   vectored, durable, appended. Locks, times, room, advice.
-//! - [`read`], [`write`], [`copy`] and the others, by path.
+//! - [`read`], [`write()`], [`copy`] and the others, by path.
 //! - [`Dir`]: lookups that cannot leave a directory. [`ReadDir`]: its entries, with their kinds.
 //! - [`save`], [`AtomicFile`]: contents that are replaced as a whole. [`write_durable`],
 //!   [`GroupCommit`]: contents that are there after a power failure.
@@ -13,7 +13,7 @@
 //! if the future is dropped. See [`BufResult`](crate::io::BufResult).
 //!
 //! Errors of operations on paths are an [`Error`] that names operation and path; `?` turns it into an
-//! [`io::Error`](std::io::Error). Those of an open file are the kernel's. [`os_error`] finds the errno in
+//! [`std::io::Error`]. Those of an open file are the kernel's. [`os_error`] finds the errno in
 //! either.
 //!
 //! All of it belongs to the runtime thread on which it was made, and never blocks that thread.

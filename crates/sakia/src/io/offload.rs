@@ -19,7 +19,6 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -28,7 +27,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::source::Block;
-use super::source::private::Blocks;
+use super::source::private::{Blocks, Next};
 
 /// A read that takes this long waited for a device: a wake costs little beside it.
 const SLOW: Duration = Duration::from_micros(100);
@@ -198,11 +197,7 @@ impl Blocks for Offloaded {
         self.shared.block_bytes
     }
 
-    fn poll_block(
-        &mut self,
-        cx: &mut Context<'_>,
-        spent: &mut Option<Block>,
-    ) -> Poll<io::Result<Option<(Block, Range<usize>)>>> {
+    fn poll_block(&mut self, cx: &mut Context<'_>, spent: &mut Option<Block>) -> Poll<Next> {
         let is_turn_over = self.taken >= TURN_BLOCKS;
         let mut state = self.shared.lock();
         state.empty.extend(spent.take());

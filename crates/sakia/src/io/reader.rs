@@ -5,7 +5,7 @@
 //! of its futures, and an error, lose nothing.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
 use std::task::{Context, Poll, ready};
@@ -591,8 +591,8 @@ impl<S: Source> Lines<'_, S> {
     ///
     /// # Errors
     /// As for [`Reader::line`].
-    pub fn next(&mut self) -> impl Future<Output = io::Result<Option<&str>>> {
-        self.reader.line(self.limit)
+    pub async fn next(&mut self) -> io::Result<Option<&str>> {
+        self.reader.line(self.limit).await
     }
 }
 

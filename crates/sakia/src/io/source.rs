@@ -232,6 +232,9 @@ impl<S: private::Blocks> Source for S {}
 pub(crate) mod private {
     use super::{Block, Context, Poll, Range, io};
 
+    /// A block and its bytes, or the end.
+    pub type Next = io::Result<Option<(Block, Range<usize>)>>;
+
     /// A sequence of blocks.
     pub trait Blocks {
         /// Bytes of a block.
@@ -241,11 +244,7 @@ pub(crate) mod private {
         /// at the end. Asked again after the end or an error, it tries to go on.
         ///
         /// When it waits, it has taken `spent`.
-        fn poll_block(
-            &mut self,
-            cx: &mut Context<'_>,
-            spent: &mut Option<Block>,
-        ) -> Poll<io::Result<Option<(Block, Range<usize>)>>>;
+        fn poll_block(&mut self, cx: &mut Context<'_>, spent: &mut Option<Block>) -> Poll<Next>;
     }
 }
 
@@ -333,7 +332,7 @@ impl<R> private::Blocks for Streamed<R> {
         &mut self,
         cx: &mut Context<'_>,
         spent: &mut Option<Block>,
-    ) -> Poll<io::Result<Option<(Block, Range<usize>)>>> {
+    ) -> Poll<private::Next> {
         if let Some(block) = spent.take() {
             self.spare = Some(block);
         }
@@ -496,7 +495,7 @@ impl<F: AsyncReadAt> private::Blocks for Positional<F> {
         &mut self,
         cx: &mut Context<'_>,
         spent: &mut Option<Block>,
-    ) -> Poll<io::Result<Option<(Block, Range<usize>)>>> {
+    ) -> Poll<private::Next> {
         self.spare.extend(spent.take());
         loop {
             self.read_ahead();

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::Config;
@@ -321,7 +322,9 @@ fn path(test: &str) -> PathBuf {
 /// An empty file without a name.
 fn temporary(test: &str) -> std::fs::File {
     let path = path(test);
-    let file = std::fs::File::options().read(true).write(true).create(true).open(&path).unwrap();
+    let file = std::fs::File::create_new(&path).unwrap();
+    drop(file);
+    let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
     std::fs::remove_file(path).unwrap();
     file
 }
@@ -573,4 +576,30 @@ fn dropping_ends_the_reading_thread() {
         }
     });
     std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_waker_that_panics_ends_the_reading_thread_only() {
+    struct Panics(std::sync::mpsc::Sender<()>);
+    impl std::task::Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            self.0.send(()).unwrap();
+            panic!("a bad waker");
+        }
+    }
+    block_on(async {
+        let mut reader = Reader::offload_with(temporary("panics"), 0, 16, 4).unwrap();
+        assert_eq!(reader.fill().await.unwrap(), b"");
+        // The thread waits to be asked again, so this waits for the thread.
+        let (sender, woken) = std::sync::mpsc::channel();
+        let waker = std::task::Waker::from(Arc::new(Panics(sender)));
+        let mut context = std::task::Context::from_waker(&waker);
+        assert!(reader.poll_fill(&mut context).is_pending());
+        woken.recv().unwrap();
+        // What it had found before it woke us, then what became of it.
+        assert_eq!(reader.fill().await.unwrap(), b"");
+        let error = reader.fill().await.unwrap_err();
+        assert_eq!(error.to_string(), "the reading thread panicked");
+        assert!(reader.fill().await.is_err());
+    });
 }
