@@ -423,9 +423,12 @@ impl Mounts {
     /// The mount with this device. When it is new, `file_system` tells its type.
     pub(crate) fn get(&self, device: u64, file_system: impl FnOnce() -> String) -> Rc<Mount> {
         let mut by_device = self.by_device.borrow_mut();
-        let mount =
-            by_device.entry(device).or_insert_with(|| Rc::new(Mount::new(device, &file_system())));
-        Rc::clone(mount)
+        let make = || {
+            // There may be others that are new.
+            self.remote.borrow_mut().openings_left = 0;
+            Rc::new(Mount::new(device, &file_system()))
+        };
+        Rc::clone(by_device.entry(device).or_insert_with(make))
     }
 
     pub(crate) fn facts(&self) -> Vec<MountFacts> {
@@ -682,6 +685,12 @@ mod tests {
         assert!(!Mounts::default().may_wait(b"/net/host/a", RemoteMounts::default));
         let here = || RemoteMounts { holds_working_directory: true, ..look() };
         assert!(Mounts::default().may_wait(b"relative", here));
+        // The table is looked at again when a mount turns out to be new.
+        let mounts = Mounts::default();
+        assert!(!mounts.may_wait(b"/net/host/a", RemoteMounts::default));
+        assert!(!mounts.may_wait(b"/net/host/a", look));
+        mounts.get(7, || "ext4".into());
+        assert!(mounts.may_wait(b"/net/host/a", look));
     }
 
     #[test]

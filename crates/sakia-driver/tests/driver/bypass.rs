@@ -704,9 +704,31 @@ fn no_file_is_read_when_the_turn_is_used_up() {
     assert!(matches!(driver.read_file_now(&c(&path), 100).unwrap(), WholeFile::Read(_)));
 }
 
-/// So that the number of an adopted file is not used again while its test looks at it.
 #[test]
-fn adopted_files_are_closed_at_once() {
+fn who_waited_for_a_turn_may_read_a_file_whatever_others_do_before() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 100);
+    each(|driver| {
+        let fd = adopt(&driver, &path);
+        use_up(&driver, &fd);
+        let mut turn = driver.next_turn();
+        assert!(turn.try_take().is_none());
+        let given_up = driver.next_turn();
+        drop(given_up);
+        finish(&driver, &mut turn).unwrap();
+        while driver.has_allowance() {
+            drop(driver.read(&fd, vec![0; 1], 0));
+        }
+        let now = || driver.read_file_now(&c(&path), 100).unwrap();
+        assert!(matches!(now(), WholeFile::Read(bytes) if bytes.len() == 100));
+        assert!(matches!(now(), WholeFile::NotNow), "once");
+        drop((turn, fd));
+        turn_until(&driver, || driver.live_operations() == 0);
+    });
+}
+
+#[test]
+fn an_adopted_file_is_closed_once() {
     let folder = TempDir::new();
     let path = folder.file("file", 100);
     let driver = ruled(Policy::Uring);
