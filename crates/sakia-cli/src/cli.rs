@@ -15,6 +15,7 @@ use sakia_bench::file_sum;
 use sakia_driver::Policy;
 
 use crate::engine::Shape;
+use crate::mounts::Place;
 use crate::output::Format;
 use crate::{bench, doctor, sum};
 
@@ -48,8 +49,9 @@ enum Command {
 /// Sum the bytes of files
 ///
 /// Adds all bytes of each file, as unsigned numbers and modulo 2^64, and prints the sum, the number
-/// of bytes and the name. Several files get a total. The files are read through the ring, several
-/// blocks at a time; what that took is printed to standard error in the end. Where there is no ring
+/// of bytes and the name. Several files get a total. Small files that the page cache holds are read by
+/// plain calls, all others through the ring, several blocks at a time; what that took is printed to
+/// standard error in the end. Where there is no ring
 /// epoll and threads do the same, and a line on standard error says why.
 ///
 /// Standard input is read from where it stands. Pipes, terminals and devices are read to their end,
@@ -99,10 +101,11 @@ JSON Lines, with --json:
       A file that failed, and in which operation. Without a path: there is no ring, or nothing
       else to read with, and nothing follows.
   {\"type\":\"summary\",\"files\":…,\"errors\":…,\"bytes\":…,\"sum\":…,\"elapsed_ns\":…,
-   \"bytes_per_s\":…,\"reads\":…,\"block_bytes\":…,\"depth\":…,\"driver\":\"uring\",
-   \"refusal\":…,\"counters\":{…}}
-      The last line, unless a signal ended the program. The driver is uring or poll; the refusal is
-      there if the lack of a ring led to poll, and says why. The counters are those of the engine.
+   \"bytes_per_s\":…,\"reads\":…,\"plain_reads\":…,\"block_bytes\":…,\"depth\":…,
+   \"driver\":\"uring\",\"refusal\":…,\"counters\":{…}}
+      The last line, unless a signal ended the program. Plain reads are those of the reads that were
+      plain calls on the program's own thread. The driver is uring or poll; the refusal is there if
+      the lack of a ring led to poll, and says why. The counters are those of the engine.
 A path that is not UTF-8 is given as \"path_bytes\", in base64, instead of \"path\".";
 
 const ENVIRONMENT_HELP: &str = "\
@@ -117,10 +120,18 @@ Environment:
 /// limits and filters of this process. Where there is no ring it says why and what to change. It also
 /// tries epoll and threads, which stand in for the ring, and tells which of the two programs use.
 ///
-/// The exit status is 0 when there is a ring, 1 when there is none, 2 for wrong usage.
+/// It then says what the engine does on the file systems of the working directory, of temporary files,
+/// of /dev/shm, of / and of the given paths. To find out it writes 4 KiB to a file without a name in a
+/// directory, or reads as much of a file. A network or FUSE file system is only looked up.
+///
+/// The exit status is 0 when there is a ring, 1 when there is none or a path cannot be looked up, 2 for
+/// wrong usage.
 #[derive(Debug, Args)]
 #[command(after_long_help = ENVIRONMENT_HELP)]
 struct DoctorArgs {
+    /// Directories or files whose file systems to look at, too
+    paths: Vec<PathBuf>,
+
     /// Write one JSON object: {"type":"doctor",…}
     #[arg(long)]
     json: bool,
@@ -268,7 +279,11 @@ fn resolve(cli: Cli, surroundings: Surroundings) -> Result<Task, clap::Error> {
         .map_err(|error| Cli::command().error(ErrorKind::InvalidValue, error))?;
     let args = match cli.command {
         Command::Doctor(args) => {
-            return Ok(Task::Doctor(doctor::Options { format: format(args.json), policy }));
+            return Ok(Task::Doctor(doctor::Options {
+                format: format(args.json),
+                policy,
+                places: places(args.paths),
+            }));
         }
         Command::Bench(args) => return Ok(Task::Bench(resolve_bench(args, &surroundings))),
         Command::BenchCell { spec } => return Ok(Task::BenchCell(spec)),
@@ -301,6 +316,14 @@ fn resolve(cli: Cli, surroundings: Surroundings) -> Result<Task, clap::Error> {
         statistics: is_chatty,
         progress: is_chatty && surroundings.err_is_terminal,
     }))
+}
+
+/// Where `doctor` looks at file systems.
+fn places(arguments: Vec<PathBuf>) -> Vec<Place> {
+    let usual = [PathBuf::from("."), env::temp_dir(), "/dev/shm".into(), "/".into()];
+    let usual = usual.into_iter().map(|path| Place { path, is_argument: false });
+    let wanted = arguments.into_iter().map(|path| Place { path, is_argument: true });
+    usual.chain(wanted).collect()
 }
 
 fn resolve_bench(args: BenchArgs, surroundings: &Surroundings) -> bench::Options {

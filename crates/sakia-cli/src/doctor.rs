@@ -1,4 +1,5 @@
-//! `sakia doctor`: what io_uring offers on this machine, and what to change where it offers none.
+//! `sakia doctor`: what io_uring offers on this machine, what to change where it offers none, and what the
+//! driver does on which mounted file system.
 //!
 //! First [`Findings`] are gathered, which are the JSON object; the human layout is made from them.
 
@@ -14,6 +15,8 @@ use sakia_ring::{Opcode, Ring, SetupError, SetupStep};
 use serde::{Serialize, Serializer};
 
 use crate::exit::Exit;
+use crate::mounts::{self, Failure, Mount, Place};
+use crate::name::Shown;
 use crate::output::{Format, message};
 
 /// What `sakia doctor` is to do.
@@ -22,6 +25,8 @@ pub struct Options {
     pub format: Format,
     /// What the environment asks for.
     pub policy: Policy,
+    /// Where to look at file systems.
+    pub places: Vec<Place>,
 }
 
 /// The operations that the engine uses.
@@ -50,7 +55,7 @@ const MEMLOCK_COMFORT_BYTES: u64 = 1 << 20;
 /// # Errors
 /// Standard output cannot be written.
 pub fn run(options: &Options) -> anyhow::Result<Exit> {
-    let findings = Findings::gather(options.policy);
+    let findings = Findings::gather(options);
     let mut text = match options.format {
         Format::Human => findings.to_string(),
         Format::Json => serde_json::to_string(&findings).context("json")?,
@@ -60,8 +65,12 @@ pub fn run(options: &Options) -> anyhow::Result<Exit> {
     }
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output")?;
+    for Failure { path, error } in &findings.failures {
+        eprintln!("sakia: {}: open: {error}", Shown(path.as_os_str()));
+    }
     Ok(match &findings.ring {
-        Found::Granted { .. } => Exit::Success,
+        Found::Granted { .. } if findings.failures.is_empty() => Exit::Success,
+        Found::Granted { .. } => Exit::Failure,
         Found::Refused { error, .. } => {
             eprintln!("sakia: io_uring is not available: {error}");
             Exit::Failure
@@ -79,6 +88,9 @@ struct Findings {
     ring: Found,
     poll: FoundPoll,
     backend: Chosen,
+    mounts: Vec<Mount>,
+    /// Paths that could not be looked up.
+    failures: Vec<Failure>,
     /// What could be changed, a sentence each.
     advice: Vec<String>,
 }
@@ -223,7 +235,8 @@ impl Serialize for Operations {
 }
 
 impl Findings {
-    fn gather(policy: Policy) -> Self {
+    fn gather(options: &Options) -> Self {
+        let (mounts, failures) = mounts::gather(&options.places, options.policy);
         let mut findings = Self {
             kernel: Kernel::gather(),
             limits: Limits {
@@ -233,7 +246,9 @@ impl Findings {
             sandbox: Sandbox::gather(),
             ring: Found::gather(),
             poll: FoundPoll::gather(),
-            backend: Chosen::gather(policy),
+            backend: Chosen::gather(options.policy),
+            mounts,
+            failures,
             advice: Vec::new(),
         };
         findings.advice = findings.advise();
@@ -434,7 +449,7 @@ const NAME_WIDTH: usize = 18;
 const LINE_WIDTH: usize = 80;
 
 /// A name and what there is to say about it; lists continue below themselves.
-fn row(f: &mut fmt::Formatter<'_>, name: &str, value: impl fmt::Display) -> fmt::Result {
+pub fn row(f: &mut fmt::Formatter<'_>, name: &str, value: impl fmt::Display) -> fmt::Result {
     writeln!(f, "  {name:<NAME_WIDTH$}  {value}")
 }
 
@@ -459,7 +474,7 @@ fn words<'a>(
     row(f, name, if is_empty { "none" } else { &line })
 }
 
-fn yes(answer: bool) -> &'static str {
+pub fn yes(answer: bool) -> &'static str {
     if answer { "yes" } else { "no" }
 }
 
@@ -476,7 +491,7 @@ impl fmt::Display for Limit {
 
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kernel, limits, sandbox, ring, poll, backend, advice } = self;
+        let Self { kernel, limits, sandbox, ring, poll, backend, mounts, advice, .. } = self;
         writeln!(f, "system")?;
         row(f, "kernel", &kernel.release)?;
         row(f, "architecture", &kernel.architecture)?;
@@ -508,6 +523,9 @@ impl fmt::Display for Findings {
         write!(f, "{poll}")?;
         writeln!(f, "\nbackend")?;
         write!(f, "{backend}")?;
+        for mount in mounts {
+            write!(f, "\n{mount}")?;
+        }
         writeln!(f, "\nwhat to change")?;
         if advice.is_empty() {
             writeln!(f, "  nothing: the kernel granted the best configuration")?;

@@ -1,11 +1,14 @@
 //! Reads files through the driver, and sums their bytes.
 //!
 //! A hand-written loop around [`Driver::turn`]: operations are started, a turn submits them and
-//! sleeps until something completes, and what has completed is worked off. Paths are announced
-//! ahead of their turn, so that several are being looked up and opened while one is read. Memory
-//! for the reads is allocated once.
+//! sleeps until something completes, and what has completed is worked off. Memory for the reads is
+//! allocated once.
 //!
-//! How a file is read depends on what `statx(2)` says of it:
+//! A small file that the caches hold is read as a whole, by plain calls. Where the caches have no more,
+//! paths are announced ahead of their turn, so that several are being looked up and opened while one is
+//! read.
+//!
+//! How any other file is read depends on what `statx(2)` says of it:
 //! - A regular file with a size, or a block device: several reads at a time, at offsets of ours.
 //!   The order of their completions does not matter to a sum. The size only tells how far reads may
 //!   run ahead and where the end may be; the end is where a read finds nothing. A file that grows
@@ -16,15 +19,16 @@
 //! Invariant: no more than `depth` blocks exist, and each is either in its slot or with the driver.
 
 use std::collections::VecDeque;
-use std::ffi::CString;
+use std::ffi::{CString, NulError};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use sakia_driver::{
     Backend, CURRENT_POSITION, Driver, Fd, IoBuf, Op, Open, Operation, Poll, PollEvents, Read,
-    Slice, Statx, StatxResult, Wait,
+    Slice, Statx, StatxResult, Wait, WholeFile,
 };
 
 use crate::bytes;
@@ -84,8 +88,22 @@ fn file_type(stat: &StatxResult) -> FileType {
     FileType::from_raw_mode(stat.mode.into())
 }
 
+/// How far an input came without waiting.
+#[derive(Debug)]
+pub enum Start {
+    /// It was small, and has been read.
+    Read(Sum),
+    /// It is open.
+    Opened(Fd),
+    /// It is to be [announced](Engine::announce).
+    NotNow,
+}
+
 /// Opens a device with a plain call, which may block, for a driver.
 pub type OpenDevice<B> = fn(&Driver<B>, &Path) -> io::Result<Fd>;
+
+/// Bytes of the largest files that are read as a whole: as much as a plain call copies.
+const WHOLE_BYTES_MAX: usize = 64 << 10;
 
 /// Memory for one read, with room to begin at an aligned address.
 type Block = Box<[u8]>;
@@ -153,6 +171,41 @@ impl<'d, B: Backend> Engine<'d, B> {
     /// Bytes of the announced inputs whose size was learned since the last call.
     pub fn fresh_bytes(&mut self) -> u64 {
         std::mem::take(&mut self.fresh_bytes)
+    }
+
+    /// Reads `path` as a whole, if it is small and the caches hold it, or goes as far as that is possible
+    /// without waiting. Nothing may be announced.
+    pub fn start(&mut self, path: &Path) -> Result<Start, Failure> {
+        debug_assert!(self.ahead.is_empty());
+        // The plain calls of another turn; and signals are heard.
+        self.turn_with(Wait::Poll)?;
+        let Ok(path) = c_path(path) else { return Ok(Start::NotNow) };
+        match self.driver.read_file_now(&path, WHOLE_BYTES_MAX) {
+            Ok(WholeFile::Read(bytes)) => {
+                self.reads += 1;
+                Ok(Start::Read(Sum { bytes: bytes.len() as u64, sum: bytes::sum(&bytes) }))
+            }
+            // What was read of it is read again, in blocks that begin at better addresses.
+            Ok(WholeFile::Opened(fd, _)) => Ok(Start::Opened(fd)),
+            Ok(WholeFile::NotNow) => Ok(Start::NotNow),
+            Err(error) => Err(Failure::Input("open", error)),
+        }
+    }
+
+    /// Goes on with what [`start`](Engine::start) has opened at `path`.
+    pub fn resume(&mut self, fd: Fd, path: &Path) -> Result<Opened, Failure> {
+        let Opened { fd, stat } = self.inspect(fd)?;
+        match file_type(&stat) {
+            FileType::Fifo => self.wait_readable(&fd)?,
+            // Opened once more, as every other program does; it may block.
+            FileType::CharacterDevice => {
+                let opened = (self.open_device)(self.driver, path);
+                let fd = opened.map_err(|error| Failure::Input("open", error))?;
+                return Ok(Opened { fd, stat });
+            }
+            _ => {}
+        }
+        Ok(Opened { fd, stat })
     }
 
     /// Begins to open `path`.
@@ -249,9 +302,10 @@ impl<'d, B: Backend> Engine<'d, B> {
             if in_flight == 0 {
                 break;
             }
-            self.turn()?;
+            let mut is_any_done = false;
             for index in 0..self.slots.len() {
                 let Some(result) = self.take(index) else { continue };
+                is_any_done = true;
                 in_flight -= 1;
                 let slot = &mut self.slots[index];
                 match result {
@@ -278,6 +332,10 @@ impl<'d, B: Backend> Engine<'d, B> {
                     }
                 }
             }
+            // A read that was a plain call is done when it starts, and no turn would bring anything.
+            if !is_any_done {
+                self.turn()?;
+            }
         }
         match failure {
             Some(error) => Err(Failure::Input("read", error)),
@@ -291,10 +349,10 @@ impl<'d, B: Backend> Engine<'d, B> {
         loop {
             let index = self.start_block(fd, CURRENT_POSITION, self.shape.block_bytes);
             let result = loop {
-                self.turn()?;
                 if let Some(result) = self.take(index) {
                     break result;
                 }
+                self.turn()?;
             };
             match result {
                 Ok(0) => return Ok(sum),
@@ -368,7 +426,11 @@ impl<'d, B: Backend> Engine<'d, B> {
 
     /// One turn of the driver, for whatever is under way.
     fn turn(&mut self) -> Result<(), Failure> {
-        self.driver.turn(Wait::Forever).map_err(Failure::Driver)?;
+        self.turn_with(Wait::Forever)
+    }
+
+    fn turn_with(&mut self, wait: Wait) -> Result<(), Failure> {
+        self.driver.turn(wait).map_err(Failure::Driver)?;
         if self.interrupt.as_mut().is_some_and(|op| op.try_take().is_some()) {
             return Err(Failure::Interrupted);
         }
@@ -393,6 +455,10 @@ impl<B: Backend> Slot<B> {
         self.filled += len;
         Sum { bytes: len as u64, sum: bytes::sum(fresh) }
     }
+}
+
+fn c_path(path: &Path) -> Result<CString, NulError> {
+    CString::new(path.as_os_str().as_bytes())
 }
 
 /// Whether trying again is the answer: a signal came.
@@ -424,8 +490,7 @@ impl<B: Backend> Stage<B> {
 
 impl<B: Backend> Opening<B> {
     fn start(driver: &Driver<B>, path: &Path) -> Self {
-        use std::os::unix::ffi::OsStrExt;
-        match CString::new(path.as_os_str().as_bytes()) {
+        match c_path(path) {
             Ok(path) => {
                 let statx = driver.statx(None, path.clone(), 0);
                 Self { path, stage: Stage::Stat(statx) }

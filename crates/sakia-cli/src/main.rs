@@ -12,6 +12,7 @@ mod cli;
 mod doctor;
 mod engine;
 mod exit;
+mod mounts;
 mod name;
 mod output;
 mod progress;

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ pub struct Summary<'a> {
     pub total: Sum,
     pub elapsed: Duration,
     pub reads: u64,
+    /// Of these, the ones that were plain calls on this thread.
+    pub plain_reads: u64,
     pub shape: Shape,
     /// The backend.
     pub choice: &'a Choice,
@@ -44,10 +46,13 @@ impl Summary<'_> {
     }
 }
 
+/// Bytes of results that are written at once at most.
+const OUT_BYTES: usize = 16 << 10;
+
 /// Writes results to standard output, and errors to standard error.
 #[derive(Debug)]
-pub struct Output<W> {
-    out: W,
+pub struct Output<W: Write> {
+    out: BufWriter<W>,
     format: Format,
     /// Names are made harmless.
     to_terminal: bool,
@@ -80,6 +85,7 @@ enum Line<'a> {
         elapsed_ns: u64,
         bytes_per_s: u64,
         reads: u64,
+        plain_reads: u64,
         block_bytes: usize,
         depth: usize,
         driver: &'a str,
@@ -97,7 +103,7 @@ fn by_name<S: Serializer>(counters: &&Counters, serializer: S) -> Result<S::Ok, 
 
 impl<W: Write> Output<W> {
     pub fn new(out: W, format: Format, to_terminal: bool) -> Self {
-        Self { out, format, to_terminal }
+        Self { out: BufWriter::with_capacity(OUT_BYTES, out), format, to_terminal }
     }
 
     /// The result of one input.
@@ -110,6 +116,11 @@ impl<W: Write> Output<W> {
         }
     }
 
+    /// Lets the results be seen that there are. To be called before anything that may take long.
+    pub fn flush(&mut self) -> anyhow::Result<()> {
+        self.out.flush().context(STDOUT)
+    }
+
     /// The failure of one input.
     pub fn error(
         &mut self,
@@ -117,6 +128,7 @@ impl<W: Write> Output<W> {
         operation: &str,
         error: &io::Error,
     ) -> anyhow::Result<()> {
+        self.flush()?;
         eprintln!("sakia: {}: {operation}: {error}", Shown(name));
         if self.format == Format::Human {
             return Ok(());
@@ -151,7 +163,7 @@ impl<W: Write> Output<W> {
                 if several {
                     self.row(OsStr::new("total"), summary.total)?;
                 }
-                self.out.flush().context(STDOUT)?;
+                self.flush()?;
                 if statistics {
                     eprint!("{}", Statistics(summary));
                 }
@@ -166,13 +178,14 @@ impl<W: Write> Output<W> {
                     elapsed_ns: u64::try_from(summary.elapsed.as_nanos()).unwrap_or(u64::MAX),
                     bytes_per_s: summary.bytes_per_s() as u64,
                     reads: summary.reads,
+                    plain_reads: summary.plain_reads,
                     block_bytes: summary.shape.block_bytes,
                     depth: summary.shape.depth,
                     driver: summary.choice.name(),
                     refusal: summary.choice.refusal().map(|refusal| refusal.to_string()),
                     counters: &summary.counters,
                 })?;
-                self.out.flush().context(STDOUT)
+                self.flush()
             }
         }
     }
@@ -186,7 +199,8 @@ impl<W: Write> Output<W> {
             line.extend(name.as_bytes());
         }
         line.push(b'\n');
-        self.out.write_all(&line).context(STDOUT)
+        self.out.write_all(&line).context(STDOUT)?;
+        if self.to_terminal { self.flush() } else { Ok(()) }
     }
 
     fn line(&mut self, line: &Line<'_>) -> anyhow::Result<()> {
@@ -241,6 +255,7 @@ impl fmt::Display for Statistics<'_> {
         row("elapsed", &format!("{seconds:.6}"), format_args!("s"))?;
         row("rate", &format!("{rate:.3}"), format_args!("GiB/s"))?;
         row("reads", &summary.reads, format_args!("of {block}, up to {depth} at a time"))?;
+        row("plain calls", &summary.plain_reads, format_args!("of these reads"))?;
         if summary.choice.name() == "poll" {
             row("driver", &"poll", format_args!("epoll and threads"))?;
         }

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use sakia_driver::{Auto, Choice, Driver, Fd, Policy};
+use sakia_driver::{Auto, Bypass, Choice, Driver, Fd, OpKind, Policy, Rules};
 use sakia_ring::{Ring, SetupError};
 
-use crate::engine::{Engine, Failure, Opened, Shape, Sum};
+use crate::engine::{Engine, Failure, Opened, Shape, Start, Sum};
 use crate::exit::Exit;
 use crate::output::{Format, Output, Summary, message};
 use crate::progress::Progress;
@@ -19,6 +19,8 @@ use crate::signals::Signals;
 
 /// Inputs that are being opened while one is read.
 const AHEAD: usize = 16;
+/// So many inputs are opened ahead after one that the caches did not hold.
+const COLD: usize = 64;
 /// How long to wait for reads in flight when the program is interrupted.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
@@ -75,9 +77,10 @@ pub fn run(options: &Options) -> anyhow::Result<Exit> {
     {
         eprintln!("sakia: epoll and threads instead of io_uring: {refusal}");
     }
+    driver.set_bypass(Bypass::Rules(Rules::default()));
     let interrupt = driver.adopt(interrupt);
     let engine = Engine::new(&driver, options.shape, open_device, Some(&interrupt));
-    let mut work = Work { engine, progress: Progress::new(options.progress), output };
+    let mut work = Work { engine, progress: Progress::new(options.progress), output, cold: 0 };
     let result = work.run(options, &driver, &choice);
     work.progress.clear();
     drop(work);
@@ -117,6 +120,8 @@ struct Work<'d, W: Write> {
     engine: Engine<'d, Auto>,
     progress: Progress,
     output: Output<W>,
+    /// Inputs that are still to be opened ahead.
+    cold: usize,
 }
 
 impl<W: Write> Work<'_, W> {
@@ -133,14 +138,28 @@ impl<W: Write> Work<'_, W> {
             Input::Stdin => None,
         });
         for input in &options.inputs {
-            while self.engine.announced() < AHEAD
-                && let Some(path) = paths.next()
-            {
-                self.engine.announce(path);
-            }
-            let result = match input {
-                Input::Path(path) => self.sum_path(path),
-                Input::Stdin => self.sum_stdin(driver),
+            let start = match input {
+                Input::Path(path) if self.engine.announced() == 0 => {
+                    paths.next(); // this one
+                    self.engine.start(path)
+                }
+                _ => Ok(Start::NotNow),
+            };
+            let result = match (start, input) {
+                (Ok(Start::Read(sum)), _) => {
+                    self.progress.expect(sum.bytes);
+                    self.progress.advance(sum.bytes);
+                    Ok(sum)
+                }
+                (Ok(start), input) => {
+                    self.output.flush()?;
+                    match (input, start) {
+                        (Input::Stdin, _) => self.sum_stdin(driver),
+                        (Input::Path(path), Start::Opened(fd)) => self.sum_started(fd, path),
+                        (Input::Path(path), _) => self.sum_announced(path, &mut paths),
+                    }
+                }
+                (Err(failure), _) => Err(failure),
             };
             match result {
                 Ok(sum) => {
@@ -165,6 +184,7 @@ impl<W: Write> Work<'_, W> {
             total,
             elapsed: begin.elapsed(),
             reads: self.engine.reads(),
+            plain_reads: driver.counters().of(OpKind::Read).inline,
             shape: options.shape,
             choice,
             counters: driver.counters(),
@@ -173,7 +193,30 @@ impl<W: Write> Work<'_, W> {
         Ok(if errors > 0 { End::Errors } else { End::Complete })
     }
 
-    fn sum_path(&mut self, path: &Path) -> Result<Sum, Failure> {
+    /// Sums `path`, which is open.
+    fn sum_started(&mut self, fd: Fd, path: &Path) -> Result<Sum, Failure> {
+        let opened = self.engine.resume(fd, path)?;
+        self.progress.expect(opened.stat.size);
+        self.sum_opened(&opened, 0)
+    }
+
+    /// Sums `path`, which the caches do not hold, and announces those that follow.
+    fn sum_announced<'p>(
+        &mut self,
+        path: &Path,
+        following: &mut impl Iterator<Item = &'p Path>,
+    ) -> Result<Sum, Failure> {
+        if self.engine.announced() == 0 {
+            self.engine.announce(path);
+            self.cold = COLD;
+        }
+        while self.cold > 0
+            && self.engine.announced() < AHEAD
+            && let Some(next) = following.next()
+        {
+            self.engine.announce(next);
+            self.cold -= 1;
+        }
         let opened = self.engine.open(path)?;
         self.sum_opened(&opened, 0)
     }

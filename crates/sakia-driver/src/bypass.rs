@@ -276,7 +276,7 @@ pub enum Support {
     /// Nobody has tried yet.
     #[default]
     Unknown,
-    /// It can.
+    /// It can: it has answered without waiting, or refused to wait.
     Yes,
     /// It cannot: every such call fails with `EOPNOTSUPP`.
     No,
@@ -302,6 +302,34 @@ pub struct MountFacts {
     pub is_slow: bool,
     /// How often that happened.
     pub slow_count: u64,
+}
+
+impl MountFacts {
+    /// Which way a read takes that a rule wants done at once: buffered, and small enough for the rule.
+    /// Of a file whose bytes were not in the page cache lately, the queue.
+    pub fn read_route(&self) -> Route {
+        transfer_route(self.is_remote, self.nowait_read)
+    }
+
+    /// The same for a write.
+    pub fn write_route(&self) -> Route {
+        transfer_route(self.is_remote, self.nowait_write)
+    }
+}
+
+/// Which way a transfer takes on such a mount.
+fn transfer_route(is_remote: bool, nowait: Support) -> Route {
+    if is_remote { Route::Lane(Lane::Elastic) } else { local_route(nowait) }
+}
+
+/// Which way a transfer takes where nobody else serves the file.
+#[inline(always)]
+pub(crate) fn local_route(nowait: Support) -> Route {
+    match nowait {
+        Support::Yes | Support::Unknown => Route::Now(Now::NoWait),
+        Support::No => Route::Now(Now::Plain),
+        Support::Lies => Route::Queue,
+    }
 }
 
 /// A mounted file system.
@@ -704,6 +732,24 @@ mod tests {
         }
         for name in ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "fusectl", ""] {
             assert!(!is_remote(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_a_mount_leads_to() {
+        let routes = |file_system, support| {
+            let mount = Mount::new(1, file_system);
+            mount.learn(Transfer::Read, support);
+            let facts = mount.facts();
+            assert_eq!(facts.write_route(), transfer_route(facts.is_remote, Support::Unknown));
+            facts.read_route()
+        };
+        assert_eq!(routes("ext4", Support::Unknown), Route::Now(Now::NoWait));
+        assert_eq!(routes("ext4", Support::Yes), Route::Now(Now::NoWait));
+        assert_eq!(routes("tmpfs", Support::No), Route::Now(Now::Plain));
+        assert_eq!(routes("odd", Support::Lies), Route::Queue);
+        for support in [Support::Unknown, Support::Yes, Support::No, Support::Lies] {
+            assert_eq!(routes("nfs4", support), Route::Lane(Lane::Elastic));
         }
     }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
 
 use crate::backend::{Descriptors, FileFacts, FileKind};
-use crate::bypass::{Attempt, Heat, Mount, Now, Route, Rule, Support, Transfer};
+use crate::bypass::{Attempt, Heat, Mount, Now, Route, Rule, Support, Transfer, local_route};
 use crate::epoll::Lane;
 use crate::key::Key;
 use crate::op::{Completion, Verdict};
@@ -153,21 +153,16 @@ impl Fd {
         if bytes > rule.bytes_max || self.is_direct() {
             return Route::Queue;
         }
-        match mount.nowait(transfer) {
-            Support::Yes | Support::Unknown if transfer == Transfer::Write => {
-                Route::Now(Now::NoWait)
-            }
-            Support::Yes | Support::Unknown => {
-                let heat = self.inner.heat.get();
-                if heat.is_worth_a_try() {
-                    return Route::Now(Now::NoWait);
-                }
-                self.inner.heat.set(heat.skipped());
-                Route::Queue
-            }
-            Support::No => Route::Now(Now::Plain),
-            Support::Lies => Route::Queue,
+        let usual = local_route(mount.nowait(transfer));
+        if usual != Route::Now(Now::NoWait) || transfer == Transfer::Write {
+            return usual;
         }
+        let heat = self.inner.heat.get();
+        if heat.is_worth_a_try() {
+            return usual;
+        }
+        self.inner.heat.set(heat.skipped());
+        Route::Queue
     }
 
     /// Which way a transfer shall take that is never made as a plain call.
@@ -228,6 +223,9 @@ impl Fd {
             (_, Attempt::WouldBlock) => {
                 if transfer == Transfer::Read {
                     self.inner.heat.set(self.inner.heat.get().missed());
+                }
+                if mount.nowait(transfer) == Support::Unknown {
+                    mount.learn(transfer, Support::Yes); // it has just done so
                 }
                 Verdict::Refuse
             }

@@ -12,7 +12,24 @@
 //! - A completion that the driver does not know changes nothing.
 //!
 //! The core of it ([`Driver`], slots, admission, cancellation) makes no system call. It stands on a
-//! [`Backend`]: [`Uring`] is the kernel's ring, [`sim`] a kernel in memory for tests.
+//! [`Backend`]: [`Uring`] is the kernel's ring, [`Epoll`] epoll and threads, [`sim`] a kernel in memory for
+//! tests, and [`Auto`] whichever the machine offers.
+//!
+//! # Ways
+//!
+//! Each operation takes one of three ways, and is counted by it ([`KindCounters`]):
+//! - The *queue*: an entry of the ring; without a ring, a thread or a wait in epoll.
+//! - A *plain call*, here and now. A driver makes none until it is told to by
+//!   [`set_bypass`](Handle::set_bypass), with a [`Rule`] for each kind of operation. The [`Rules`] that come
+//!   by default read what the page cache holds, and look up what the name cache holds, by calls that refuse
+//!   to wait; a file system that cannot refuse gets calls that are timed, and none for a while after slow
+//!   ones. A turn makes a limited number of them; further ones wait for the next.
+//!   [`without_bypass`](Handle::without_bypass) puts the rules aside.
+//! - A *lane* of threads ([`Lane`]): the bounded one for what no ring has, the elastic one for what may wait
+//!   for ever, such as network file systems and FUSE. A ring gets lanes once something needs them.
+//!
+//! What was learned of mounted file systems is in [`mounts`](Handle::mounts). An operation that was a plain
+//! call is done when it has been started: ask [`try_take`](Op::try_take) before a turn that may sleep.
 //!
 //! ```
 //! use sakia_driver::{CURRENT_POSITION, Driver, Wait};

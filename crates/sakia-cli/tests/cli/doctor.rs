@@ -1,8 +1,12 @@
 //! `sakia doctor`.
 
+use std::fs;
+
+use sakia_testkit::available;
+use sakia_testkit::fuse::{Fuse, Opcode};
 use serde_json::Value;
 
-use crate::support::{needs_ring, run, sakia};
+use crate::support::{TempDir, needs_ring, run, sakia};
 
 #[test]
 fn says_what_was_granted() {
@@ -67,5 +71,81 @@ fn says_what_the_environment_asks_for() {
         let ended = run(sakia(["doctor", "--json"]).env("SAKIA_DRIVER", driver));
         let found: Value = serde_json::from_str(&ended.stdout).unwrap();
         assert_eq!(found["backend"]["wanted"], driver);
+    }
+}
+
+/// What is said of the mount where `path` lies.
+fn mount<'f>(found: &'f Value, path: &str) -> &'f Value {
+    let mounts = found["mounts"].as_array().unwrap();
+    let lies_there = |mount: &&Value| mount["paths"].as_array().unwrap().contains(&path.into());
+    mounts.iter().find(lies_there).unwrap()
+}
+
+#[test]
+fn says_what_it_does_on_mounts() {
+    needs_ring!();
+    let directory = TempDir::new();
+    let file = directory.file("file", b"abc");
+    let (directory, file) = (directory.path().to_str().unwrap(), file.to_str().unwrap());
+
+    let ended = run(&mut sakia(["doctor", "--json", directory, file, "/proc/self"]));
+    ended.assert_quiet_success();
+    let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(found["failures"], Value::Array(Vec::new()));
+    let there = mount(&found, directory);
+    assert_eq!(there, mount(&found, file));
+    assert_eq!(there["is_remote"], false);
+    assert_eq!(there["not_tried"], Value::Null);
+    assert!(there["mount_point"].is_string() && there["device"].is_string());
+    for (answer, way) in [("nowait_read", "reads"), ("nowait_write", "writes")] {
+        let expected = match there[answer].as_str().unwrap() {
+            "yes" => "nowait",
+            "no" => "timed",
+            _ => "ring",
+        };
+        assert_eq!(there[way], expected, "{there}");
+    }
+    let proc = mount(&found, "/proc/self");
+    assert_eq!((&proc["file_system"], &proc["mount_point"]), (&"proc".into(), &"/proc".into()));
+    assert!(proc["not_tried"].is_string() && proc["nowait_write"].is_null(), "{proc}");
+    // Nothing is left.
+    assert_eq!(fs::read_dir(directory).unwrap().count(), 1);
+
+    let ended = run(&mut sakia(["doctor", "/proc/version"]));
+    ended.assert_quiet_success();
+    for words in ["mount /proc\n", "file system         proc", "reads               ", "direct I/O"]
+    {
+        assert!(ended.stdout.contains(words), "{words}: {}", ended.stdout);
+    }
+}
+
+#[test]
+fn path_that_is_not_there_is_reported() {
+    needs_ring!();
+    let ended = run(&mut sakia(["doctor", "--json", "/nowhere", "/dev/null"]));
+    assert_eq!(ended.code, Some(1));
+    let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let failures = found["failures"].as_array().unwrap();
+    assert_eq!((&failures[0]["path"], &failures[0]["errno"]), (&"/nowhere".into(), &2.into()));
+    assert_eq!(failures.len(), 2);
+    let lines: Vec<_> = ended.stderr.lines().collect();
+    assert_eq!(lines[0], "sakia: /nowhere: open: No such file or directory (os error 2)");
+    assert_eq!(lines[1], "sakia: /dev/null: open: neither a file nor a directory");
+}
+
+#[test]
+fn file_system_of_a_server_is_left_alone() {
+    needs_ring!();
+    let fuse = available!(Fuse::builder().file("a", vec![1; 5000]).mount());
+    let file = fuse.join("a");
+    let ended = run(sakia(["doctor", "--json"]).arg(fuse.path()).arg(&file));
+    ended.assert_quiet_success();
+    let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let there = mount(&found, file.to_str().unwrap());
+    assert_eq!(there["is_remote"], true);
+    assert_eq!((&there["reads"], &there["writes"]), (&"thread".into(), &"thread".into()));
+    assert!(there["nowait_read"].is_null() && there["not_tried"].is_string(), "{there}");
+    for opcode in [Opcode::OPEN, Opcode::CREATE, Opcode::READ, Opcode::WRITE, Opcode::FLUSH] {
+        assert_eq!(fuse.count(opcode), 0, "{opcode:?}");
     }
 }

@@ -53,6 +53,29 @@ fn has_a_line_per_file_and_error_and_a_summary() {
 }
 
 #[test]
+fn says_how_many_reads_were_plain_calls() {
+    for driver in ["auto", "poll"] {
+        let directory = TempDir::new();
+        let small: Vec<_> =
+            (0..40).map(|number| directory.file(number.to_string(), &[1; 5000])).collect();
+        let large = directory.file("large", &vec![1; 2_000_000]);
+        let mut command = sakia(["sum", "--json"]);
+        let ended = run(command.args(&small).arg(&large).env("SAKIA_DRIVER", driver));
+        ended.assert_quiet_success();
+        let lines = lines(&ended);
+        let summary = lines.last().unwrap();
+        let (reads, plain) = (summary["reads"].as_u64(), summary["plain_reads"].as_u64());
+        assert!((40 + 4..).contains(&reads.unwrap()), "{summary}");
+        // How many depends on what the cache holds, and on whether the file system tells.
+        assert!(plain.unwrap() <= reads.unwrap(), "{summary}");
+        assert_eq!(summary["sum"], 40 * 5000 + 2_000_000);
+    }
+    let directory = TempDir::new();
+    let ended = run(sakia(["sum"]).arg(directory.file("file", b"abc")));
+    assert!(ended.stderr.contains("plain calls "), "{ended:?}");
+}
+
+#[test]
 fn steady_reads_need_few_system_calls_and_no_allocation_by_the_driver() {
     needs_ring!();
     let directory = TempDir::new();

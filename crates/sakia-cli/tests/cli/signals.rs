@@ -1,5 +1,6 @@
 //! Signals that end the program: it stops, cleans up, and dies of them.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Write, pipe};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -8,6 +9,22 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{TempDir, await_that, needs_ring, plain_sum, sakia, wait};
+
+/// `sakia` with these arguments, which hears the signals that end it. They may be ignored here (`nohup`, a
+/// shell's `&`), and what is ignored stays so in a child.
+fn hearing<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = sakia(args);
+    let hear = || {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: a plain system call.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure only makes system calls.
+    unsafe { command.pre_exec(hear) };
+    command
+}
 
 /// Starts the program and waits until it listens to signals, or decided not to.
 fn start(command: &mut Command) -> Child {
@@ -41,7 +58,7 @@ fn interrupt_a_pipe_that_never_ends() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         for bytes in [0, 100_000] {
             let (reader, mut writer) = pipe().unwrap();
-            let mut child = start(sakia(["sum"]).stdin(reader));
+            let mut child = start(hearing(["sum"]).stdin(reader));
             writer.write_all(&vec![1; bytes]).unwrap();
             send(&child, signal);
             assert_eq!(end(&mut child).signal(), Some(signal.as_raw()));
@@ -55,7 +72,7 @@ fn interrupt_the_wait_for_a_writer() {
     needs_ring!();
     let directory = TempDir::new();
     let (file, fifo) = (directory.file("file", b"abc"), directory.fifo());
-    let mut child = start(sakia(["sum", "-q"]).args([&file, &fifo, &file]));
+    let mut child = start(hearing(["sum", "-q"]).args([&file, &fifo, &file]));
     send(&child, Signal::INT);
     assert_eq!(end(&mut child).signal(), Some(libc::SIGINT));
     let ended = wait_output(child);
@@ -72,7 +89,7 @@ fn interrupt_at_any_moment() {
     let path = directory.file("file", b"");
     fs::File::options().write(true).open(&path).unwrap().set_len(64 << 30).unwrap();
     for round in 0..20u64 {
-        let mut child = start(sakia(["sum"]).arg(&path));
+        let mut child = start(hearing(["sum"]).arg(&path));
         std::thread::sleep(std::time::Duration::from_micros(round * 700));
         send(&child, Signal::INT);
         assert_eq!(end(&mut child).signal(), Some(libc::SIGINT));
@@ -84,7 +101,7 @@ fn interrupt_at_any_moment() {
 fn ignored_signals_stay_ignored() {
     needs_ring!();
     let (reader, mut writer) = pipe().unwrap();
-    let mut command = sakia(["sum", "-q"]);
+    let mut command = hearing(["sum", "-q"]);
     let ignore = || {
         // SAFETY: a plain system call.
         unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };

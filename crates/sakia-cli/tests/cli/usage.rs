@@ -14,7 +14,7 @@ fn wrong_usage_exits_with_2() {
         &["sum", "--depth", "0"],
         &["sum", "--depth", "1025"],
         &["sum", "--block", "1G", "--depth", "2"],
-        &["doctor", "file"],
+        &["doctor", "--quiet"],
     ];
     for args in wrong {
         let ended = run(&mut sakia(args));

@@ -1,0 +1,497 @@
+//! What a driver does on mounted file systems, for `sakia doctor`.
+//!
+//! Nothing is decided here: a driver with the usual rules writes and reads a small file that has no name,
+//! and says what it has learned from the answers. A file system that another machine or process serves is
+//! only looked up: whatever else might wait for ever.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fmt::{self, Write};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags, major, makedev, minor};
+use rustix::io::Errno;
+use sakia_driver::{
+    Auto, Bypass, Driver, MountFacts, Now, Op, Operation, Policy, Route, Rules, Support, Wait,
+};
+use sakia_ring::Ring;
+use serde::Serialize;
+
+use crate::doctor::{row, yes};
+use crate::name::{Member, Shown};
+use crate::output::message;
+
+/// How long an operation on a file may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Bytes that are written and read.
+const TRIAL_BYTES: usize = 4096;
+/// The bit of `stx_mask` which says that the alignment of direct I/O was told.
+const STATX_DIOALIGN: u32 = 0x2000;
+
+/// A path whose file system is of interest.
+#[derive(Debug)]
+pub struct Place {
+    pub path: PathBuf,
+    /// The user named it, and wants to know if there is nothing.
+    pub is_argument: bool,
+}
+
+/// A mounted file system.
+#[derive(Debug, Serialize)]
+pub struct Mount {
+    /// `null` where `/proc` does not tell.
+    mount_point: Option<String>,
+    /// What is mounted: a block device, a server, or any word.
+    source: Option<String>,
+    /// Major and minor number, as `st_dev`.
+    device: String,
+    file_system: String,
+    is_remote: bool,
+    /// The places that lie there.
+    paths: Vec<String>,
+    /// Whether reads and writes can refuse to wait; `null`: not tried.
+    nowait_read: Option<Nowait>,
+    nowait_write: Option<Nowait>,
+    /// Why not all was tried.
+    not_tried: Option<String>,
+    /// What direct I/O asks for; 0: there is none, `null`: not told.
+    direct_memory_align: Option<u32>,
+    direct_offset_align: Option<u32>,
+    /// What the driver does with small buffered reads and writes; `null`: not known before the first.
+    reads: Option<Way>,
+    writes: Option<Way>,
+    /// Plain calls have been slow, and are not made for a while.
+    is_slow: bool,
+    /// For the words: what the driver's queue is.
+    #[serde(skip)]
+    queue: Way,
+}
+
+/// A place that could not be looked up.
+#[derive(Debug)]
+pub struct Failure {
+    pub path: PathBuf,
+    pub error: io::Error,
+}
+
+impl Serialize for Failure {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            #[serde(flatten)]
+            path: Member<'a>,
+            errno: Option<i32>,
+            message: String,
+        }
+        let path = Member(self.path.as_os_str());
+        Line { path, errno: self.error.raw_os_error(), message: message(&self.error) }
+            .serialize(serializer)
+    }
+}
+
+/// Whether a file system can refuse to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Nowait {
+    Yes,
+    No,
+    /// It claims to, and answers wrongly.
+    Lies,
+}
+
+impl Nowait {
+    fn of(support: Support) -> Option<Self> {
+        match support {
+            Support::Unknown => None,
+            Support::Yes => Some(Self::Yes),
+            Support::No => Some(Self::No),
+            Support::Lies => Some(Self::Lies),
+        }
+    }
+}
+
+/// Which way an operation takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Way {
+    /// A plain call that refuses to wait; if it does, the queue.
+    Nowait,
+    /// A plain call that is timed, and not made for a while after slow ones.
+    Timed,
+    Ring,
+    Thread,
+}
+
+impl Way {
+    fn of(route: Route, queue: Self) -> Self {
+        match route {
+            Route::Now(Now::NoWait) => Self::Nowait,
+            Route::Now(Now::Plain) => Self::Timed,
+            Route::Queue => queue,
+            Route::Lane(_) => Self::Thread,
+        }
+    }
+
+    fn noun(self) -> &'static str {
+        if self == Self::Ring { "the ring" } else { "a thread" }
+    }
+}
+
+/// Finds out about the file systems of these places, each once, in the order in which they come. Places
+/// that are no arguments, and are not there, are left out.
+pub fn gather(places: &[Place], policy: Policy) -> (Vec<Mount>, Vec<Failure>) {
+    let (mut mounts, mut failures) = (Vec::<Candidate>::new(), Vec::new());
+    // What was asked for may not be there, and has been reported then.
+    let backend = Auto::new(policy, Ring::builder());
+    let Ok((backend, choice)) = backend.or_else(|_| Auto::new(Policy::Poll, Ring::builder()))
+    else {
+        return (Vec::new(), failures);
+    };
+    let queue = if choice.name() == "uring" { Way::Ring } else { Way::Thread };
+    let driver = Driver::new(backend);
+    driver.set_bypass(Bypass::Rules(Rules::default()));
+    for place in places {
+        match Candidate::look_up(&driver, &place.path) {
+            Ok(fresh) => match mounts.iter_mut().find(|known| known.is_same_mount(&fresh)) {
+                Some(known) => known.paths.extend(fresh.paths),
+                None => mounts.push(fresh),
+            },
+            Err(_) if !place.is_argument => {}
+            Err(error) => failures.push(Failure { path: place.path.clone(), error }),
+        }
+    }
+    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = mounts.iter().map(|mount| mount.examine(&driver, &table, queue)).collect();
+    // Of an operation that does not end nobody waits for the end.
+    let _ = driver.shutdown(Duration::from_millis(100));
+    (mounts, failures)
+}
+
+/// A file system that was looked up.
+struct Candidate {
+    device: u64,
+    mount_id: Option<u64>,
+    /// The places that lie there, and what they are.
+    paths: Vec<(PathBuf, FileType)>,
+}
+
+impl Candidate {
+    /// A lookup, and what the kernel knows of it by itself. The driver meets the file system.
+    fn look_up(driver: &Driver<Auto>, path: &Path) -> io::Result<Self> {
+        let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let wanted = StatxFlags::TYPE | StatxFlags::MNT_ID;
+        let stat: Statx = rustix::fs::statx(&fd, c"", at, wanted)?;
+        let device = makedev(stat.stx_dev_major, stat.stx_dev_minor);
+        let has_id = stat.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+        driver.adopt(fd).kind();
+        if !driver.mounts().iter().any(|facts| facts.device == device) {
+            return Err(io::Error::other("neither a file nor a directory"));
+        }
+        let file_type = FileType::from_raw_mode(stat.stx_mode.into());
+        Ok(Self {
+            device,
+            mount_id: has_id.then_some(stat.stx_mnt_id),
+            paths: vec![(path.to_owned(), file_type)],
+        })
+    }
+
+    fn is_same_mount(&self, other: &Self) -> bool {
+        (self.mount_id, self.device) == (other.mount_id, other.device)
+    }
+
+    /// Tries what can be tried, and says what the driver makes of it.
+    fn examine(&self, driver: &Driver<Auto>, table: &[u8], queue: Way) -> Mount {
+        let is_remote = self.facts(driver).is_remote;
+        let (mut not_tried, mut alignment) = (None, None);
+        if is_remote {
+            not_tried = Some("another machine or process serves it".to_owned());
+        }
+        for (path, file_type) in self.paths.iter().filter(|_| !is_remote) {
+            let tried = try_out(driver, path, *file_type);
+            alignment = alignment.or(tried.alignment);
+            match tried.result {
+                Ok(()) => {
+                    not_tried = None;
+                    break;
+                }
+                Err(why) => not_tried = not_tried.or(Some(why)),
+            }
+        }
+        let facts = self.facts(driver);
+        let known = Known::find(table, self.mount_id, self.device);
+        let nowait_read = Nowait::of(facts.nowait_read);
+        let nowait_write = Nowait::of(facts.nowait_write);
+        let way = |answer: Option<Nowait>, route| {
+            (is_remote || answer.is_some()).then(|| Way::of(route, queue))
+        };
+        Mount {
+            mount_point: known.as_ref().map(|known| known.mount_point.clone()),
+            source: known.map(|known| known.source),
+            device: format!("{}:{}", major(self.device), minor(self.device)),
+            reads: way(nowait_read, facts.read_route()),
+            writes: way(nowait_write, facts.write_route()),
+            file_system: facts.file_system,
+            is_remote,
+            paths: self.paths.iter().map(|(path, _)| lossy(path.as_os_str())).collect(),
+            nowait_read,
+            nowait_write,
+            not_tried,
+            direct_memory_align: alignment.map(|(memory, _)| memory),
+            direct_offset_align: alignment.map(|(_, offset)| offset),
+            is_slow: facts.is_slow,
+            queue,
+        }
+    }
+
+    fn facts(&self, driver: &Driver<Auto>) -> MountFacts {
+        let mut mounts = driver.mounts().into_iter();
+        mounts.find(|facts| facts.device == self.device).expect("the driver has met it")
+    }
+}
+
+/// What a trial brought besides what the driver learned.
+struct Tried {
+    /// Why not all was tried.
+    result: Result<(), String>,
+    /// What direct I/O asks for, of memory and of offsets.
+    alignment: Option<(u32, u32)>,
+}
+
+/// Has the driver write and read a small file in a directory, or read a file that is there.
+fn try_out(driver: &Driver<Auto>, path: &Path, file_type: FileType) -> Tried {
+    let mut alignment = None;
+    let result = match file_type {
+        FileType::Directory => {
+            transfer(driver, path, true, &mut alignment).map_err(|e| message(&e))
+        }
+        FileType::RegularFile => match transfer(driver, path, false, &mut alignment) {
+            Ok(()) => Err("no directory to write in".to_owned()),
+            Err(error) => Err(message(&error)),
+        },
+        _ => Err("a device".to_owned()),
+    };
+    Tried { result, alignment }
+}
+
+fn transfer(
+    driver: &Driver<Auto>,
+    path: &Path,
+    is_directory: bool,
+    alignment: &mut Option<(u32, u32)>,
+) -> io::Result<()> {
+    let fd = if is_directory {
+        open_unnamed(driver, path)?
+    } else {
+        finish(driver, driver.open(None, c_path(path)?, OFlags::RDONLY.bits(), 0))??
+    };
+    let stat = finish(driver, driver.statx_fd(&fd))??;
+    if stat.mask & STATX_DIOALIGN != 0 {
+        *alignment = Some((stat.direct_memory_align, stat.direct_offset_align));
+    }
+    if is_directory {
+        finish(driver, driver.write(&fd, vec![0; TRIAL_BYTES], 0))?.0?;
+    }
+    finish(driver, driver.read(&fd, vec![0; TRIAL_BYTES], 0))?.0?;
+    Ok(())
+}
+
+/// Opens a new file that has no name, or loses it at once where files must have one.
+fn open_unnamed(driver: &Driver<Auto>, directory: &Path) -> io::Result<sakia_driver::Fd> {
+    let (flags, mode) = (OFlags::RDWR, (Mode::RUSR | Mode::WUSR).bits());
+    let open = |path: &Path, more: OFlags| {
+        let open = driver.open(None, c_path(path)?, (flags | more).bits(), mode);
+        finish(driver, open)?
+    };
+    let opened = open(directory, OFlags::TMPFILE);
+    let is_unknown = opened.as_ref().is_err_and(|error| {
+        matches!(Errno::from_io_error(error), Some(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL))
+    });
+    if !is_unknown {
+        return opened;
+    }
+    let name = directory.join(format!(".sakia-doctor-{}", std::process::id()));
+    let fd = open(&name, OFlags::CREATE | OFlags::EXCL)?;
+    finish(driver, driver.unlink(None, c_path(&name)?, 0))??;
+    Ok(fd)
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+/// Takes turns until the operation is done, but not for ever.
+fn finish<O: Operation>(driver: &Driver<Auto>, mut op: Op<O, Auto>) -> io::Result<O::Output> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(output) = op.try_take() {
+            return Ok(output);
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let seconds = PATIENCE.as_secs();
+            return Err(io::Error::other(format!("no answer within {seconds} s")));
+        }
+        driver.turn(Wait::For(left))?;
+    }
+}
+
+fn lossy(name: &OsStr) -> String {
+    name.to_string_lossy().into_owned()
+}
+
+// ---- the table of mounts -----------------------------------------------------------------------
+
+/// What the table of mounts says of one.
+#[derive(Debug, PartialEq, Eq)]
+struct Known {
+    mount_point: String,
+    source: String,
+}
+
+impl Known {
+    /// A line: mount, parent, major:minor, root, mount point, options, any number of fields, `-`, type,
+    /// source, options. Source: `proc_pid_mountinfo(5)`.
+    fn find(table: &[u8], mount_id: Option<u64>, device: u64) -> Option<Self> {
+        let device = format!("{}:{}", major(device), minor(device)).into_bytes();
+        let mount_id = mount_id.map(|id| id.to_string().into_bytes());
+        let known = |line: &[u8]| {
+            let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+            let is_it = match &mount_id {
+                Some(mount_id) => fields.first() == Some(&&mount_id[..]),
+                None => fields.get(2) == Some(&&device[..]),
+            };
+            let dash = fields.iter().position(|&field| field == b"-").filter(|_| is_it)?;
+            let (mount_point, source) = (fields.get(4)?, fields.get(dash + 2)?);
+            Some(Self { mount_point: unescaped(mount_point), source: unescaped(source) })
+        };
+        table.split(|&byte| byte == b'\n').find_map(known)
+    }
+}
+
+/// The table has blanks, line ends and backslashes in octal, as `\040`.
+fn unescaped(field: &[u8]) -> String {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, others)) = rest.split_first() {
+        let digits = others.get(..3).filter(|_| first == b'\\');
+        let number = digits.and_then(|digits| str::from_utf8(digits).ok());
+        match number.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &others[3..];
+            }
+            None => {
+                bytes.push(first);
+                rest = others;
+            }
+        }
+    }
+    lossy(&OsString::from_vec(bytes))
+}
+
+// ---- the human layout --------------------------------------------------------------------------
+
+impl fmt::Display for Mount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |name: &str| Shown(OsStr::new(name)).to_string();
+        let name = |name: &Option<String>| name.as_deref().map_or("unknown".to_owned(), shown);
+        writeln!(f, "mount {}", name(&self.mount_point))?;
+        row(f, "device", format_args!("{} ({})", name(&self.source), self.device))?;
+        let file_system = if self.file_system.is_empty() { "unknown" } else { &self.file_system };
+        row(f, "file system", file_system)?;
+        row(f, "remote", yes(self.is_remote))?;
+        let paths: Vec<_> = self.paths.iter().map(|path| shown(path)).collect();
+        row(f, "paths", paths.join(", "))?;
+        let can = |answer| match (answer, &self.not_tried) {
+            (Some(Nowait::Yes), _) => "yes".to_owned(),
+            (Some(Nowait::No), _) => "no".to_owned(),
+            (Some(Nowait::Lies), _) => "it says so, and answers wrongly".to_owned(),
+            (None, Some(why)) => format!("not tried: {why}"),
+            (None, None) => "not tried: a limit on the size of files is in force".to_owned(),
+        };
+        row(f, "reads can refuse", can(self.nowait_read))?;
+        row(f, "writes can refuse", can(self.nowait_write))?;
+        match (self.direct_memory_align, self.direct_offset_align) {
+            (Some(0), _) => row(f, "direct I/O", "no")?,
+            (Some(memory), Some(offset)) => {
+                let text = format_args!("memory at multiples of {memory}, offsets of {offset}");
+                row(f, "direct I/O", text)?;
+            }
+            _ => row(f, "direct I/O", "alignment not told; 4096 is assumed")?,
+        }
+        row(f, "reads", self.words(self.reads))?;
+        row(f, "writes", self.words(self.writes))
+    }
+}
+
+impl Mount {
+    fn words(&self, way: Option<Way>) -> String {
+        let queue = self.queue.noun();
+        let mut text = String::new();
+        let written = match way {
+            None => write!(text, "known after the first one"),
+            Some(Way::Nowait) => write!(text, "plain call that refuses to wait, else {queue}"),
+            Some(Way::Timed) if self.is_slow => {
+                write!(text, "{queue}: plain calls have just been slow")
+            }
+            Some(Way::Timed) => write!(text, "plain call, timed; {queue} for a while if slow"),
+            Some(other) => write!(text, "{}", other.noun()),
+        };
+        written.expect("a string takes everything");
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &[u8] = b"22 28 0:20 / /sys rw,nosuid - sysfs sysfs rw\n\
+        28 1 254:0 / / rw,relatime shared:1 master:2 - ext4 /dev/root rw\n\
+        31 28 254:0 /a /with\\040space\\134 rw - fuse.sshfs host:/ rw\n";
+
+    #[test]
+    fn the_table_tells_where_a_mount_is_and_of_what() {
+        let device = makedev(254, 0);
+        let known = Known::find(TABLE, Some(31), device).unwrap();
+        assert_eq!((&*known.mount_point, &*known.source), ("/with space\\", "host:/"));
+        let known = Known::find(TABLE, None, device).unwrap();
+        assert_eq!((&*known.mount_point, &*known.source), ("/", "/dev/root"));
+        assert_eq!(Known::find(TABLE, Some(99), device), None);
+        assert_eq!(Known::find(b"31\n\n31 - x\n - \n", Some(31), device), None);
+    }
+
+    #[test]
+    fn what_is_no_escape_stays() {
+        assert_eq!(unescaped(b"a\\040b\\9\\"), "a b\\9\\");
+        assert_eq!(unescaped(b"\\777"), "\\777");
+    }
+
+    #[test]
+    fn a_remote_file_system_is_left_alone() {
+        let facts = Mount {
+            mount_point: Some("/mnt".to_owned()),
+            source: Some("host:/".to_owned()),
+            device: "0:50".to_owned(),
+            file_system: "nfs4".to_owned(),
+            is_remote: true,
+            paths: vec!["/mnt/a".to_owned()],
+            nowait_read: None,
+            nowait_write: None,
+            not_tried: Some("another machine or process serves it".to_owned()),
+            direct_memory_align: None,
+            direct_offset_align: None,
+            reads: Some(Way::of(Route::Lane(sakia_driver::Lane::Elastic), Way::Ring)),
+            writes: Some(Way::Thread),
+            is_slow: false,
+            queue: Way::Ring,
+        };
+        let text = facts.to_string();
+        assert!(text.contains("reads               a thread\n"), "{text}");
+        assert!(text.contains("not tried: another machine"), "{text}");
+    }
+}
