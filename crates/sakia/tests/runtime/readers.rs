@@ -438,7 +438,7 @@ fn bounds_at_their_limits() {
 fn reads_ahead_are_in_flight_while_the_caller_works() {
     block_on(async {
         let bytes: Vec<u8> = (0..100).collect();
-        let waits = [Turn::Wait(2), Turn::Short(10)].repeat(10);
+        let waits = (0..10).flat_map(|_| [Turn::Wait(2), Turn::Short(10)]).collect();
         let mock = mock(&bytes, waits, &[]);
         let mut reader = Reader::with_depth(mock.clone(), 10, 4);
         assert_eq!(mock.operations.get(), 0);
@@ -449,7 +449,7 @@ fn reads_ahead_are_in_flight_while_the_caller_works() {
         assert_eq!(reader.fill().await.unwrap()[0], 10);
         assert_eq!(mock.operations.get(), 5);
         // What is done at once is not read ahead; what waits between is.
-        let turns = [[Turn::Short(10)].as_slice(), &[Turn::Wait(2), Turn::Short(10)]].concat();
+        let turns = vec![Turn::Short(10), Turn::Wait(2), Turn::Short(10)];
         let mock = self::mock(&bytes, turns, &[]);
         let mut reader = Reader::with_depth(mock.clone(), 10, 4);
         let mut begun = Vec::new();
