@@ -362,9 +362,36 @@ pub fn scene_file_size_limit() {
 
 // ---- turns -------------------------------------------------------------------------------------
 
+/// Files in memory, whose reads cannot refuse to wait, are deferred. Others go to the ring, where many cost
+/// less: and if that happens to many the allowance shrinks.
+#[test]
+fn a_crowd_of_cached_reads_goes_to_the_ring() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 4096);
+    let driver = ruled(Policy::Uring);
+    let fd = adopt(&driver, &path);
+    let mut reads: Vec<_> =
+        (0..TURN + 36).map(|at| driver.read(&fd, vec![0; 16], at as u64)).collect();
+    let counts = || (of(&driver, OpKind::Read).inline, of(&driver, OpKind::Read).submitted);
+    assert_eq!((counts(), driver.counters().deferred), ((TURN as u64, 36), 0));
+    while driver.in_flight() > 0 {
+        driver.turn(Wait::Forever).unwrap();
+    }
+    for (at, read) in reads.iter_mut().enumerate() {
+        let (result, buf) = read.try_take().expect("done");
+        assert_eq!(result.unwrap(), 16);
+        assert_content(&buf, at);
+    }
+    let before = counts();
+    let more: Vec<_> = (0..TURN).map(|_| driver.read(&fd, vec![0; 16], 0)).collect();
+    let (inline, submitted) = counts();
+    assert!(inline - before.0 < TURN as u64 && submitted > before.1, "{before:?}");
+    drop(more);
+}
+
 #[test]
 fn what_exceeds_a_turn_is_done_in_the_next_ones_in_order() {
-    let folder = TempDir::new();
+    let Some(folder) = TempDir::in_memory() else { skip!("/dev/shm cannot be written to") };
     let path = folder.file("file", 4096);
     each(|driver| {
         let fd = adopt(&driver, &path);
@@ -407,7 +434,7 @@ fn what_exceeds_a_turn_is_done_in_the_next_ones_in_order() {
 
 #[test]
 fn large_copies_use_a_turn_up_sooner() {
-    let folder = TempDir::new();
+    let Some(folder) = TempDir::in_memory() else { skip!("/dev/shm cannot be written to") };
     let path = folder.file("file", 64 << 10);
     let driver = ruled(Policy::Uring);
     let fd = adopt(&driver, &path);
@@ -438,7 +465,8 @@ type DeferredRead = Op<Read<Buf>, Auto>;
 
 #[test]
 fn a_deferred_read_that_is_dropped_is_disposed_of() {
-    let (folder, counter) = (TempDir::new(), DropCounter::new());
+    let Some(folder) = TempDir::in_memory() else { skip!("/dev/shm cannot be written to") };
+    let counter = DropCounter::new();
     with_deferred(&folder.file("file", 64), &counter, |driver, _fd, read| {
         let (made, dropped) = (of(&driver, OpKind::Read).inline, counter.dropped());
         drop(read);
@@ -455,7 +483,8 @@ fn a_deferred_read_that_is_dropped_is_disposed_of() {
 
 #[test]
 fn a_deferred_read_that_is_canceled_says_so_once() {
-    let (folder, counter) = (TempDir::new(), DropCounter::new());
+    let Some(folder) = TempDir::in_memory() else { skip!("/dev/shm cannot be written to") };
+    let counter = DropCounter::new();
     with_deferred(&folder.file("file", 64), &counter, |driver, _fd, mut read| {
         read.set_token(7);
         read.cancel();
@@ -471,7 +500,8 @@ fn a_deferred_read_that_is_canceled_says_so_once() {
 
 #[test]
 fn closing_a_descriptor_cancels_its_deferred_reads() {
-    let (folder, counter) = (TempDir::new(), DropCounter::new());
+    let Some(folder) = TempDir::in_memory() else { skip!("/dev/shm cannot be written to") };
+    let counter = DropCounter::new();
     with_deferred(&folder.file("file", 64), &counter, |driver, fd, mut read| {
         let raw = fd.raw();
         let mut close = driver.close(fd);
@@ -486,7 +516,8 @@ fn closing_a_descriptor_cancels_its_deferred_reads() {
 
 #[test]
 fn the_end_of_the_driver_cancels_deferred_reads() {
-    let (folder, counter) = (TempDir::new(), DropCounter::new());
+    let Some(folder) = TempDir::in_memory() else { skip!("/dev/shm cannot be written to") };
+    let counter = DropCounter::new();
     with_deferred(&folder.file("file", 64), &counter, |driver, fd, mut read| {
         let (raw, handle) = (fd.raw(), driver.handle().clone());
         let dropped = driver.read(&fd, Buf::new(64, &counter), 0);
@@ -502,7 +533,8 @@ fn the_end_of_the_driver_cancels_deferred_reads() {
 
 #[test]
 fn what_was_deferred_goes_to_the_queue_when_the_rules_change() {
-    let (folder, counter) = (TempDir::new(), DropCounter::new());
+    let Some(folder) = TempDir::in_memory() else { skip!("/dev/shm cannot be written to") };
+    let counter = DropCounter::new();
     with_deferred(&folder.file("file", 64), &counter, |driver, _fd, mut read| {
         driver.set_bypass(Bypass::Never);
         let (result, buf) = finish(&driver, &mut read);
