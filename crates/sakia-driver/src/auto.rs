@@ -183,6 +183,11 @@ unsafe impl Backend for Auto {
         each!(self, backend => unsafe { backend.try_now(sqe, now) })
     }
 
+    #[inline(always)]
+    fn goes_well_in_crowds(&self, opcode: Opcode) -> bool {
+        each!(self, backend => backend.goes_well_in_crowds(opcode))
+    }
+
     fn size_now(&self, raw: i32) -> Option<u64> {
         each!(self, backend => backend.size_now(raw))
     }

@@ -87,6 +87,13 @@ pub unsafe trait Backend: 'static {
         Attempt::Unsupported
     }
 
+    /// Whether operations of this kind that find what they need cached cost the queue no more than plain
+    /// calls, if it gets many at once.
+    fn goes_well_in_crowds(&self, opcode: Opcode) -> bool {
+        let _ = opcode;
+        false
+    }
+
     /// The size in bytes of an open regular file, which moves to its end. `None` where that cannot be told
     /// at once.
     fn size_now(&self, raw: i32) -> Option<u64> {

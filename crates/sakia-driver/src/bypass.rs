@@ -164,33 +164,54 @@ pub(crate) struct Timing {
 
 /// What plain calls may do in one turn: 64 of the smallest, or fewer that copy more. That is about 50
 /// microseconds.
+///
+/// Operations that find nothing left, and that a ring does well when it gets many at once, go there
+/// ([`crowded`](Allowance::crowded)). Where that happens to many in a turn, they would all have been
+/// better off there: an entry in a full queue costs less than a call. So the allowance shrinks, and grows
+/// again when nobody is left without.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     left: u32,
+    /// What a turn begins with.
+    turn: u32,
+    /// Operations of this turn that went to the ring for want of more.
+    crowd: u32,
 }
 
 impl Allowance {
     /// In units of a small call.
-    const TURN: u32 = 64;
+    const TURN_MAX: u32 = 64;
+    const TURN_MIN: u32 = 4;
+    /// So many in a turn are a crowd.
+    const CROWD: u32 = 8;
     /// Copying so many bytes takes about as long as a small call.
     const BYTES_PER_UNIT: u32 = 8 << 10;
 
     pub(crate) const fn new() -> Self {
-        Self { left: Self::TURN }
+        Self { left: Self::TURN_MAX, turn: Self::TURN_MAX, crowd: 0 }
     }
 
     /// A turn begins.
     #[inline(always)]
     pub(crate) fn renew(&mut self) {
-        if mutant!("allowance_never_renewed") {
-            return;
+        if self.crowd >= Self::CROWD {
+            self.turn = (self.turn / 2).max(Self::TURN_MIN);
+        } else if self.crowd == 0 {
+            self.turn = (self.turn * 2).min(Self::TURN_MAX);
         }
-        self.left = Self::TURN;
+        self.crowd = 0;
+        self.left = self.turn;
     }
 
     #[inline(always)]
     pub(crate) fn is_left(&self) -> bool {
         self.left > 0
+    }
+
+    /// An operation went to the ring for want of more.
+    #[inline(always)]
+    pub(crate) fn crowded(&mut self) {
+        self.crowd += 1;
     }
 
     /// A plain call with so many bytes is made.
@@ -451,9 +472,12 @@ impl Mounts {
     /// The mount with this device. When it is new, `file_system` tells its type.
     pub(crate) fn get(&self, device: u64, file_system: impl FnOnce() -> String) -> Rc<Mount> {
         let mut by_device = self.by_device.borrow_mut();
-        let mount =
-            by_device.entry(device).or_insert_with(|| Rc::new(Mount::new(device, &file_system())));
-        Rc::clone(mount)
+        let make = || {
+            // There may be others that are new.
+            self.remote.borrow_mut().openings_left = 0;
+            Rc::new(Mount::new(device, &file_system()))
+        };
+        Rc::clone(by_device.entry(device).or_insert_with(make))
     }
 
     pub(crate) fn facts(&self) -> Vec<MountFacts> {
@@ -468,19 +492,20 @@ impl Mounts {
 
 /// Stops plain calls on a file system for a while after they have been slow.
 ///
-/// A call that may wait is made without knowing whether it will. After one that took long the next is
-/// watched: did the thread wait in it, rather than lose its processor to others? One such wait of more
-/// than [`STALL`](Breaker::STALL), or several in a row of more than [`SLOW`](Breaker::SLOW), open the
+/// A call that may wait is made without knowing whether it will. After one that took long the next are
+/// watched: did the thread wait in them, rather than lose its processor to others? They are many, since
+/// the kernel has a writer wait once for many writes. One such wait of more than
+/// [`STALL`](Breaker::STALL), or several in a row of more than [`SLOW`](Breaker::SLOW), open the
 /// breaker: operations go to the queue, whose workers may wait as they like. After a time, which doubles
-/// as long as that is of no use, the next operation tries again.
+/// until all that is watched went well, the next operation tries again.
 ///
 /// So a device that stalls holds a thread up for as long as the kernel makes a writer wait, once each time
 /// the breaker tries; twice the first time, since the first of them was not watched.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     state: Cell<BreakerState>,
-    /// The next call is to be watched.
-    is_suspicious: Cell<bool>,
+    /// How many of the next calls are to be watched.
+    watched: Cell<u16>,
     /// Slow calls in a row.
     slow_in_a_row: Cell<u8>,
     /// How long the breaker stays open next time.
@@ -505,13 +530,15 @@ impl Breaker {
     /// What is more than handing the operation to a worker costs.
     const SLOW: Duration = Duration::from_micros(50);
     const SLOW_MAX: u8 = 4;
+    /// Calls that are watched after a stall or a pause.
+    const WATCHED: u16 = 256;
     const PAUSE_MIN: Duration = Duration::from_millis(100);
     const PAUSE_MAX: Duration = Duration::from_secs(6);
 
     pub(crate) const fn new() -> Self {
         Self {
             state: Cell::new(BreakerState::Closed),
-            is_suspicious: Cell::new(true),
+            watched: Cell::new(1),
             slow_in_a_row: Cell::new(0),
             pause: Cell::new(Self::PAUSE_MIN),
             opened: Cell::new(0),
@@ -530,7 +557,7 @@ impl Breaker {
         match self.state.get() {
             BreakerState::Open { until } if now >= until => {
                 self.state.set(BreakerState::Trial);
-                self.is_suspicious.set(true);
+                self.watched.set(Self::WATCHED);
                 true
             }
             BreakerState::Open { .. } => false,
@@ -541,34 +568,35 @@ impl Breaker {
     /// Whether the next call is to be watched.
     #[inline(always)]
     pub(crate) fn is_suspicious(&self) -> bool {
-        self.is_suspicious.get()
+        self.watched.get() > 0
     }
 
     /// Notes how long a call took.
     #[inline(always)]
     pub(crate) fn note(&self, timing: Timing) {
-        if timing.took > Self::SLOW || self.is_suspicious.get() {
+        if timing.took > Self::SLOW || self.is_suspicious() {
             self.note_slowly(timing);
         }
     }
 
     #[cold]
     fn note_slowly(&self, timing: Timing) {
-        if timing.took <= Self::SLOW {
-            self.is_suspicious.set(false);
-            self.slow_in_a_row.set(0);
-            if self.state.replace(BreakerState::Closed) == BreakerState::Trial {
+        if timing.took <= Self::SLOW || timing.has_waited == Some(false) {
+            // Quick; or not the call but the machine was slow.
+            self.state.set(BreakerState::Closed);
+            let watched = self.watched.get().saturating_sub(1);
+            self.watched.set(watched);
+            if watched == 0 {
                 self.pause.set(Self::PAUSE_MIN);
+            }
+            if timing.took <= Self::SLOW {
+                self.slow_in_a_row.set(0);
             }
             return;
         }
-        self.is_suspicious.set(true);
-        if timing.has_waited != Some(true) {
-            // Something else, or not the call but the machine was slow.
-            if timing.has_waited == Some(false) {
-                self.is_suspicious.set(false);
-                self.state.set(BreakerState::Closed);
-            }
+        if timing.has_waited.is_none() {
+            // Something else, perhaps.
+            self.watched.set(if timing.took > Self::STALL { Self::WATCHED } else { 1 });
             return;
         }
         let slow = self.slow_in_a_row.get() + 1;
@@ -642,7 +670,12 @@ mod tests {
         assert!(!breaker.may_try_again(Duration::from_millis(419)), "the pause has doubled");
         assert!(breaker.may_try_again(Duration::from_millis(420)));
         breaker.note(timing(421, quick, true));
-        assert!(!breaker.is_open() && !breaker.is_suspicious());
+        assert!(!breaker.is_open() && breaker.is_suspicious(), "it may have been one of many");
+        assert!(breaker.pause.get() > Breaker::PAUSE_MIN);
+        for _ in 1..Breaker::WATCHED {
+            breaker.note(timing(421, quick, true));
+        }
+        assert!(!breaker.is_suspicious());
         assert_eq!(breaker.pause.get(), Breaker::PAUSE_MIN);
         assert_eq!(breaker.opened.get(), 2);
     }
@@ -672,6 +705,24 @@ mod tests {
             allowance.renew();
             assert!(allowance.is_left());
         }
+    }
+
+    #[test]
+    fn a_crowd_shrinks_the_allowance_until_it_is_gone() {
+        let mut allowance = Allowance::new();
+        let mut crowds = |count: u32, turns: u32| {
+            for _ in 0..turns {
+                (0..count).for_each(|_| allowance.crowded());
+                allowance.renew();
+            }
+            allowance.left
+        };
+        assert_eq!(crowds(Allowance::CROWD - 1, 3), 64, "a few are no crowd");
+        assert_eq!(crowds(Allowance::CROWD, 1), 32);
+        assert_eq!(crowds(31, 10), Allowance::TURN_MIN);
+        assert_eq!(crowds(1, 10), Allowance::TURN_MIN, "some still want");
+        assert_eq!(crowds(0, 2), 4 * Allowance::TURN_MIN);
+        assert_eq!(crowds(0, 9), 64);
     }
 
     #[test]
@@ -719,6 +770,12 @@ mod tests {
         assert!(!Mounts::default().may_wait(b"/net/host/a", RemoteMounts::default));
         let here = || RemoteMounts { holds_working_directory: true, ..look() };
         assert!(Mounts::default().may_wait(b"relative", here));
+        // The table is looked at again when a mount turns out to be new.
+        let mounts = Mounts::default();
+        assert!(!mounts.may_wait(b"/net/host/a", RemoteMounts::default));
+        assert!(!mounts.may_wait(b"/net/host/a", look));
+        mounts.get(7, || "ext4".into());
+        assert!(mounts.may_wait(b"/net/host/a", look));
     }
 
     #[test]

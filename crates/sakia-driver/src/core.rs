@@ -192,9 +192,14 @@ impl<B: Backend> Core<B> {
         if self.phase == Phase::Running {
             match operation.route(rules.unwrap_or(&self.rules)) {
                 Route::Queue => {}
-                Route::Now(_) if !self.allowance.is_left() => {
-                    self.defer(slot);
-                    return slot;
+                Route::Now(now) if !self.allowance.is_left() => {
+                    // What is not refused here the queue hands to a worker, or waits for.
+                    let opcode = operation.entry().opcode;
+                    if now == Now::Plain || !self.goes_well_in_crowds(opcode) {
+                        self.defer(slot);
+                        return slot;
+                    }
+                    self.allowance.crowded();
                 }
                 Route::Now(now) => {
                     let sqe = operation.entry();
@@ -320,6 +325,12 @@ impl<B: Backend> Core<B> {
     /// The size of an open file, if the backend tells without waiting.
     pub(crate) fn size_now(&self, raw: i32) -> Option<u64> {
         self.backend.as_ref()?.size_now(raw)
+    }
+
+    /// Whether the queue does such operations as cheaply as plain calls, if it gets many of them.
+    #[inline(always)]
+    fn goes_well_in_crowds(&self, opcode: Opcode) -> bool {
+        self.backend.as_ref().is_some_and(|backend| backend.goes_well_in_crowds(opcode))
     }
 
     /// Has an operation wait for the plain calls of the next turns.

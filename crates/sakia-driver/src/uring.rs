@@ -148,6 +148,11 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         unsafe { now::try_now(sqe, now) }
     }
 
+    #[inline(always)]
+    fn goes_well_in_crowds(&self, opcode: Opcode) -> bool {
+        matches!(opcode, Opcode::READ | Opcode::READV | Opcode::OPENAT | Opcode::OPENAT2)
+    }
+
     fn size_now(&self, raw: i32) -> Option<u64> {
         is_kernel::<H>().then(|| now::size(raw)).flatten()
     }

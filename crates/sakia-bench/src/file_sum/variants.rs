@@ -1,40 +1,27 @@
-//! The ways to read the file.
-//!
-//! [`Stream`] stands for what a runtime's reader does: it is the one place to change when files are
-//! read in another way.
+//! The ways to read the file. Those of the runtime are what its users write: a file, and a reader.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
-use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::thread;
-use std::time::Duration;
 
-use anyhow::{Context, anyhow};
-use sakia_driver::{
-    AlignedBuf, Auto, BufResult, Bypass, Driver, Fd, IoBuf, Op, OpKind, Policy, Read, Rules, Slice,
-    Wait,
-};
-use sakia_ring::{Ring, SetupError};
+use sakia::Runtime;
+use sakia::io::{Reader, Source};
+use sakia_driver::{AlignedBuf, Bypass, OpKind, Policy, Rules};
+use sakia_ring::SetupError;
 
 use super::pool::Pool;
 use super::sum;
 use crate::cell::{Counters, Done};
 use crate::measure::Meter;
 
-/// Reads that a [`Stream`] has in flight.
+/// Blocks that a reader on the runtime's thread has in memory.
 pub(super) const DEPTH: usize = 4;
-/// Bytes that the reading thread of `offload` hands over at a time; fewer with small blocks.
-const CHUNK_BYTES: usize = 512 << 10;
-/// The most blocks of a chunk.
-const CHUNK_BLOCKS_MAX: usize = 128;
-/// Chunks there are: one that is being read, one that waits, and one that is being summed.
-const CHUNKS: usize = 3;
-/// Of these, those that may wait.
-const CHUNKS_WAITING: usize = 1;
-/// How long operations in flight may take to end when the driver does. None is.
-const DRAIN_LIMIT: Duration = Duration::from_secs(1);
+/// Bytes of all blocks of `offload`: as many as such a reader has unless told otherwise.
+const OFFLOAD_BYTES: usize = 1 << 20;
+/// The fewest blocks of these, where they are large.
+const OFFLOAD_BLOCKS_MIN: usize = 4;
+/// The most, where they are small.
+const OFFLOAD_BLOCKS_MAX: usize = 256;
 
 /// A way to read the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +36,7 @@ pub enum Variant {
     Pool,
     /// Plain reads.
     Blocking,
-    /// As `Uring`, on a thread of its own that reads ahead.
+    /// A reader's thread that reads ahead by plain calls, and the runtime's thread, which adds.
     Offload,
 }
 
@@ -87,14 +74,13 @@ pub(super) fn work(
     block_bytes: usize,
     meter: &mut Meter,
 ) -> anyhow::Result<Done> {
-    let file = File::open(path)?;
     match variant {
-        Variant::Uring => driven(Engine::DEFAULT, file, block_bytes, meter),
-        Variant::Ring => driven(Engine::RING, file, block_bytes, meter),
-        Variant::Poll => driven(Engine::POLL, file, block_bytes, meter),
-        Variant::Pool => pooled(file, block_bytes, meter),
-        Variant::Blocking => blocking(file, block_bytes, meter),
-        Variant::Offload => offloaded(file, block_bytes, meter),
+        Variant::Uring => through_reader(Engine::DEFAULT, path, block_bytes, meter),
+        Variant::Ring => through_reader(Engine::RING, path, block_bytes, meter),
+        Variant::Poll => through_reader(Engine::POLL, path, block_bytes, meter),
+        Variant::Pool => pooled(File::open(path)?, block_bytes, meter),
+        Variant::Blocking => blocking(File::open(path)?, block_bytes, meter),
+        Variant::Offload => offloaded(File::open(path)?, block_bytes, meter),
     }
 }
 
@@ -136,114 +122,90 @@ fn pooled(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Result<D
     Ok(Done::Worked { sum: total, counters: counters([("reads", reads), ("hops", reads)]) })
 }
 
-/// Through a driver on this thread.
-fn driven(
+/// Through a reader on this thread.
+fn through_reader(
     engine: Engine,
-    file: File,
+    path: &Path,
     block_bytes: usize,
     meter: &mut Meter,
 ) -> anyhow::Result<Done> {
-    let driver = match engine.start()? {
-        Ok(driver) => driver,
+    let runtime = match engine.start()? {
+        Ok(runtime) => runtime,
         Err(reason) => return Ok(Done::Unavailable(reason)),
     };
-    let mut stream = Stream::new(&driver, file);
-    (0..DEPTH).for_each(|_| stream.give(AlignedBuf::zeroed(block_bytes)));
-    let mut total = 0u64;
-    while let Some((block, len)) = stream.next()? {
-        total = total.wrapping_add(sum(&block[..len]));
-        stream.give(block);
-    }
-    let counters = stream.end();
+    let total = runtime.block_on(async {
+        let file = sakia::fs::File::open(path).await?;
+        let mut reader = Reader::with_depth(&file, block_bytes, engine.depth);
+        let (total, _) = sum_blocks(&mut reader).await?;
+        drop(reader);
+        file.close().await?;
+        anyhow::Ok(total)
+    })?;
     meter.note_threads();
-    let _ = driver.shutdown(DRAIN_LIMIT);
+    Ok(Done::Worked { sum: total, counters: counted(&runtime) })
+}
+
+/// Through a reader whose thread reads ahead of this one, which adds.
+fn offloaded(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Result<Done> {
+    let runtime = match Engine::DEFAULT.start()? {
+        Ok(runtime) => runtime,
+        Err(reason) => return Ok(Done::Unavailable(reason)),
+    };
+    let blocks = (OFFLOAD_BYTES / block_bytes).clamp(OFFLOAD_BLOCKS_MIN, OFFLOAD_BLOCKS_MAX);
+    let (total, reads) = runtime.block_on(async {
+        let mut reader = Reader::offload_with(file, 0, block_bytes, blocks)?;
+        let summed = sum_blocks(&mut reader).await;
+        meter.note_threads(); // the reader's thread lives as long as the reader
+        summed
+    })?;
+    let mut counters = counted(&runtime);
+    // The thread makes plain calls, of which the driver knows nothing: one for each block, and one that
+    // finds the end.
+    counters.insert("reads".into(), reads);
     Ok(Done::Worked { sum: total, counters })
 }
 
-/// Through a driver on another thread, which reads ahead of the one that sums.
-fn offloaded(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Result<Done> {
-    let (full, chunks) = mpsc::sync_channel(CHUNKS_WAITING);
-    let (back, empty) = mpsc::channel();
-    let reader = thread::spawn(move || read_ahead(file, block_bytes, &full, &empty));
-    let (mut total, mut has_noted) = (0u64, false);
-    for chunk in &chunks {
-        if !has_noted {
-            has_noted = true;
-            meter.note_threads();
+/// Adds the bytes of all blocks, and counts these and the end.
+async fn sum_blocks<S: Source>(reader: &mut Reader<S>) -> io::Result<(u64, u64)> {
+    let (mut total, mut fills) = (0u64, 0);
+    loop {
+        fills += 1;
+        let bytes = reader.fill().await?;
+        let len = bytes.len();
+        if len == 0 {
+            return Ok((total, fills));
         }
-        for (block, len) in &chunk {
-            total = total.wrapping_add(sum(&block[..*len]));
-        }
-        back.send(chunk).ok(); // the reader may have come to the end
-    }
-    match reader.join().map_err(|_| anyhow!("the reading thread panicked"))?? {
-        Ok(counters) => Ok(Done::Worked { sum: total, counters }),
-        Err(reason) => Ok(Done::Unavailable(reason)),
+        total = total.wrapping_add(sum(bytes));
+        reader.consume(len);
     }
 }
 
-/// Only a panic ends the summing thread before the reading one.
-const GONE: &str = "the summing thread is gone";
-
-/// Blocks with how much of each was read.
-type Chunk = Vec<(AlignedBuf, usize)>;
-
-/// Reads the file into chunks, which come back empty.
-fn read_ahead(
-    file: File,
-    block_bytes: usize,
-    full: &SyncSender<Chunk>,
-    empty: &Receiver<Chunk>,
-) -> anyhow::Result<Result<Counters, String>> {
-    let driver = match Engine::DEFAULT.start()? {
-        Ok(driver) => driver,
-        Err(reason) => return Ok(Err(reason)),
-    };
-    let mut stream = Stream::new(&driver, file);
-    let chunk_blocks = CHUNK_BYTES.div_ceil(block_bytes).min(CHUNK_BLOCKS_MAX);
-    (0..CHUNKS * chunk_blocks + DEPTH).for_each(|_| stream.give(AlignedBuf::zeroed(block_bytes)));
-    let mut chunk = Vec::with_capacity(chunk_blocks);
-    while let Some(read) = stream.next()? {
-        chunk.push(read);
-        if chunk.len() == chunk_blocks {
-            let next = Vec::with_capacity(chunk_blocks);
-            full.send(std::mem::replace(&mut chunk, next)).context(GONE)?;
-            // When all chunks are out, one of them has been summed and comes back.
-            while stream.blocks() < chunk_blocks {
-                let used = empty.recv().context(GONE)?;
-                used.into_iter().for_each(|(block, _)| stream.give(block));
-            }
-        }
-    }
-    full.send(chunk).ok();
-    let counters = stream.end();
-    let _ = driver.shutdown(DRAIN_LIMIT);
-    Ok(Ok(counters))
-}
-
-/// Which driver reads.
+/// Which runtime reads, and how far ahead.
 #[derive(Clone, Copy, Debug)]
 struct Engine {
     policy: Policy,
     /// Whether reads are done as plain calls where that is the cheaper way.
     bypass: bool,
+    /// Blocks that a reader has in memory.
+    depth: usize,
 }
 
 impl Engine {
-    const DEFAULT: Self = Self { policy: Policy::Uring, bypass: true };
-    const RING: Self = Self { policy: Policy::Uring, bypass: false };
-    const POLL: Self = Self { policy: Policy::Poll, bypass: true };
+    /// A reader begins reads ahead only when the first has to wait, so the depth costs nothing where
+    /// the bytes are in the page cache: each block is read when it is asked for, by a plain call, and
+    /// added while it is in the processor's cache. Where they are not, the device works meanwhile.
+    const DEFAULT: Self = Self { policy: Policy::Uring, bypass: true, depth: DEPTH };
+    /// Several reads share the cost of an enter. With more than a few of them blocks leave the
+    /// processor's nearest caches before they are added.
+    const RING: Self = Self { policy: Policy::Uring, bypass: false, depth: DEPTH };
+    /// As the first. Where it waits, a few reads keep its threads busy.
+    const POLL: Self = Self { policy: Policy::Poll, bypass: true, depth: DEPTH };
 
-    /// The driver; or why this machine cannot have it.
-    fn start(self) -> io::Result<Result<Driver<Auto>, String>> {
-        match Auto::new(self.policy, Ring::builder()) {
-            Ok((backend, _)) => {
-                let driver = Driver::new(backend);
-                if self.bypass {
-                    driver.set_bypass(Bypass::Rules(Rules::default()));
-                }
-                Ok(Ok(driver))
-            }
+    /// The runtime; or why this machine cannot have it.
+    fn start(self) -> io::Result<Result<Runtime, String>> {
+        let bypass = if self.bypass { Bypass::Rules(Rules::default()) } else { Bypass::Never };
+        match Runtime::builder().backend(self.policy).bypass(bypass).build() {
+            Ok(runtime) => Ok(Ok(runtime)),
             Err(error) => {
                 let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<SetupError>());
                 match refusal {
@@ -255,112 +217,19 @@ impl Engine {
     }
 }
 
-/// A file's blocks in order, several being read ahead.
-struct Stream<'d> {
-    driver: &'d Driver<Auto>,
-    fd: Fd,
-    /// Where the next block begins.
-    offset: u64,
-    /// Memory for blocks.
-    free: Vec<AlignedBuf>,
-    /// Reads that were started, in order.
-    in_flight: VecDeque<Reading>,
-    /// A read found the end.
-    has_ended: bool,
-    /// How many reads were started.
-    reads: u64,
-}
-
-/// A block that is being read.
-struct Reading {
-    op: Op<Read<Slice<AlignedBuf>>, Auto>,
-    /// What it came to, where it was done at once.
-    output: Option<BufResult<usize, Slice<AlignedBuf>>>,
-    offset: u64,
-    filled: usize,
-}
-
-impl<'d> Stream<'d> {
-    fn new(driver: &'d Driver<Auto>, file: File) -> Self {
-        let (free, in_flight) = (Vec::new(), VecDeque::new());
-        let fd = driver.adopt(file.into());
-        Self { driver, fd, offset: 0, free, in_flight, has_ended: false, reads: 0 }
+/// What a runtime's driver counted, and the reads that were begun.
+fn counted(runtime: &Runtime) -> Counters {
+    let totals = runtime.counters();
+    let mut counters = counters(totals.iter());
+    for &kind in OpKind::ALL {
+        let ways = totals.of(kind);
+        let ways = ways.iter().filter(|&(_, count)| count > 0);
+        counters.extend(ways.map(|(way, count)| (format!("{}.{way}", kind.name()), count)));
     }
-
-    /// Gives memory for a block.
-    fn give(&mut self, block: AlignedBuf) {
-        self.free.push(block);
-    }
-
-    /// Blocks that are free or being read.
-    fn blocks(&self) -> usize {
-        self.free.len() + self.in_flight.len()
-    }
-
-    /// The next block, and how much of it was read; less than all only at the end of the file.
-    fn next(&mut self) -> io::Result<Option<(AlignedBuf, usize)>> {
-        // Ahead is read only while reads have to wait: what is done at once is best used at once, while
-        // the bytes are in the processor's cache.
-        while !self.has_ended
-            && self.in_flight.len() < DEPTH
-            && self.in_flight.front().is_none_or(|reading| reading.output.is_none())
-            && let Some(block) = self.free.pop()
-        {
-            let offset = self.offset;
-            self.offset += block.len() as u64;
-            let reading = self.start(block, offset, 0);
-            self.in_flight.push_back(reading);
-        }
-        while let Some(mut reading) = self.in_flight.pop_front() {
-            let (result, slice) = loop {
-                if let Some(output) = reading.output.take().or_else(|| reading.op.try_take()) {
-                    break output;
-                }
-                self.driver.turn(Wait::Forever)?;
-            };
-            let Reading { offset, mut filled, .. } = reading;
-            let block = slice.into_inner();
-            match result {
-                Ok(0) => {
-                    self.has_ended = true;
-                    if filled > 0 {
-                        return Ok(Some((block, filled)));
-                    }
-                    continue; // so do all that are ahead
-                }
-                Ok(read) => filled += read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-            if filled == block.len() {
-                return Ok(Some((block, filled)));
-            }
-            let reading = self.start(block, offset, filled);
-            self.in_flight.push_front(reading);
-        }
-        Ok(None)
-    }
-
-    /// Starts to read what is missing of a block.
-    fn start(&mut self, block: AlignedBuf, offset: u64, filled: usize) -> Reading {
-        let len = block.len();
-        self.reads += 1;
-        let mut op = self.driver.read(&self.fd, block.slice(filled..len), offset + filled as u64);
-        let output = op.try_take();
-        Reading { op, output, offset, filled }
-    }
-
-    /// What was counted.
-    fn end(self) -> Counters {
-        let totals = self.driver.counters();
-        let mut counters = counters(totals.iter().chain([("reads", self.reads)]));
-        for &kind in OpKind::ALL {
-            let ways = totals.of(kind);
-            let ways = ways.iter().filter(|&(_, count)| count > 0);
-            counters.extend(ways.map(|(way, count)| (format!("{}.{way}", kind.name()), count)));
-        }
-        counters
-    }
+    let count = |name| counters.get(name).copied().unwrap_or(0);
+    let reads = count("read.submitted") + count("read.inline");
+    counters.insert("reads".into(), reads);
+    counters
 }
 
 /// Counters with these names.

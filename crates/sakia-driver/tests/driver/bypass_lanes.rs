@@ -324,6 +324,37 @@ fn reads_and_writes_of_a_remote_file_are_for_a_lane() {
 }
 
 #[test]
+fn a_remote_path_is_opened_and_asked_about_by_a_lane() {
+    let fuse = available!(Fuse::builder().file("a", pattern(100)).mount());
+    let path = fuse.join("a");
+    each(|driver| {
+        // So that its name is known, which says nothing of what opening it takes.
+        fs::metadata(&path).unwrap();
+        let gate = fuse.hold(Rule::on(Opcode::OPEN));
+        let mut open = driver.open(None, c(&path), RDONLY, 0);
+        let dropped = driver.open(None, c(&path), RDONLY, 0);
+        assert!(open.try_take().is_none());
+        assert!(matches!(driver.read_file_now(&c(&path), 100).unwrap(), WholeFile::NotNow));
+        until_running(&driver, 2);
+        gate.wait_held(2);
+        assert_goes_on(&driver);
+        drop(dropped);
+        assert_goes_on(&driver);
+        gate.open();
+        let fd = finish(&driver, &mut open).unwrap();
+        finish(&driver, &mut driver.statx(None, c(&path), 0)).unwrap();
+        finish(&driver, &mut driver.statx_fd(&fd)).unwrap();
+        for (kind, count) in [(OpKind::Open, 2), (OpKind::Statx, 2)] {
+            let ways = driver.counters().of(kind);
+            assert_eq!((ways.inline, ways.lane), (0, count), "{}", kind.name());
+        }
+        drop((fd, open));
+        turn_until(&driver, || driver.live_operations() == 0);
+        fuse.release();
+    });
+}
+
+#[test]
 fn a_remote_file_is_not_read_as_a_whole() {
     let fuse = available!(Fuse::builder().file("a", pattern(100)).mount());
     let driver = ruled(Policy::Uring);

@@ -327,12 +327,20 @@ pub struct TempDir(PathBuf);
 
 impl TempDir {
     pub fn new() -> Self {
+        Self::below(Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap()
+    }
+
+    /// On a file system in memory. `None` where there is none.
+    pub fn in_memory() -> Option<Self> {
+        Self::below(Path::new("/dev/shm")).ok()
+    }
+
+    fn below(parent: &Path) -> std::io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("driver-{}-{number}", std::process::id());
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
+        let path = parent.join(format!("driver-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path)?;
+        Ok(Self(path))
     }
 
     pub fn path(&self) -> &Path {

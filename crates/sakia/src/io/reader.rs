@@ -97,8 +97,9 @@ impl<F: AsyncReadAt> Reader<Positional<F>> {
     /// flight.
     ///
     /// There are `depth` buffers. While the caller works on one, the others are being read, so with a
-    /// depth of 1 nothing is read before it is asked for. Blocks are delivered in order. A file that
-    /// shrinks meanwhile ends early.
+    /// depth of 1 nothing is read before it is asked for. Where reads are done at once, since the bytes
+    /// are in the page cache, nothing is read ahead: that begins with the first read that has to wait.
+    /// Blocks are delivered in order. A file that shrinks meanwhile ends early.
     ///
     /// For a file opened with `O_DIRECT`, `block_bytes` is rounded up to a multiple of its alignment.
     ///

@@ -16,7 +16,7 @@ use std::io;
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use sakia_driver::{AlignedBuf, BufResult, IoBuf, IoBufMut, Slice};
 
@@ -406,6 +406,8 @@ pub struct Positional<F: AsyncReadAt> {
 /// A read ahead.
 struct Ahead<F: AsyncReadAt> {
     read: F::ReadAt<Slice<Block>>,
+    /// What it came to, where it was done as soon as it began.
+    output: Option<BufResult<usize, Slice<Block>>>,
     /// The first byte wanted.
     offset: u64,
     /// Where it comes to lie in the block: what is before was delivered already.
@@ -445,20 +447,63 @@ impl<F: AsyncReadAt> Positional<F> {
         (self.gap, self.next, self.is_ended) = (None, offset, false);
     }
 
-    /// Begins the reads for which there is room.
+    /// Begins the reads for which there is room, up to one that is done at once: what needs no waiting is
+    /// best read when it is used, into memory that is in the processor's cache.
     fn read_ahead(&mut self) {
         if let Some(gap) = self.gap.take() {
             let read = self.start(gap);
             self.queue.push_front(read);
         }
         let depth = if self.is_ended { 1 } else { self.depth };
-        while self.queue.len() < depth {
-            // No file is that long: there, 0 bytes tell the end.
-            let end = self.block_begin(self.next).saturating_add(self.block_bytes as u64);
-            let read = self.start(self.next..end);
-            self.next = end;
-            self.queue.push_back(read);
+        while self.queue.len() < depth && self.queue.back().is_none_or(|last| last.output.is_none())
+        {
+            let mut ahead = self.start_next();
+            // Nobody waits for this one yet: it is polled again when it is the first.
+            let mut cx = Context::from_waker(Waker::noop());
+            if let Poll::Ready(output) = Pin::new(&mut ahead.read).poll(&mut cx) {
+                ahead.output = Some(output);
+            }
+            self.queue.push_back(ahead);
         }
+    }
+
+    /// Begins to read the block after all that were begun.
+    #[inline]
+    fn start_next(&mut self) -> Ahead<F> {
+        // No file is that long: there, 0 bytes tell the end.
+        let end = self.block_begin(self.next).saturating_add(self.block_bytes as u64);
+        let ahead = self.start(self.next..end);
+        self.next = end;
+        ahead
+    }
+
+    /// The first read's result.
+    #[inline]
+    fn poll_first(&mut self, cx: &mut Context<'_>) -> Poll<Done> {
+        if self.queue.is_empty() {
+            debug_assert!(self.gap.is_none(), "a gap comes before something");
+            let mut ahead = self.start_next();
+            if let Poll::Ready(output) = Pin::new(&mut ahead.read).poll(cx) {
+                return Poll::Ready(ahead.done(output));
+            }
+            self.queue.push_back(ahead);
+            self.read_ahead();
+            return Poll::Pending;
+        }
+        self.poll_queue(cx)
+    }
+
+    /// The same, of reads that are in the queue.
+    fn poll_queue(&mut self, cx: &mut Context<'_>) -> Poll<Done> {
+        self.read_ahead();
+        let ahead = self.queue.front_mut().expect("at least one read is in flight");
+        let output = match ahead.output.take() {
+            Some(output) => output,
+            None => ready!(Pin::new(&mut ahead.read).poll(cx)),
+        };
+        let done = ahead.done(output);
+        self.queue.pop_front();
+        Poll::Ready(done)
     }
 
     /// Where a read begins that is to bring byte `offset`.
@@ -482,7 +527,24 @@ impl<F: AsyncReadAt> Positional<F> {
         let (begin, end) = ((bytes.start - from) as usize, (bytes.end - from) as usize);
         let block = self.spare.pop().unwrap_or_else(|| Block::zeroed(self.block_bytes));
         let read = self.file.start_read_at(block.slice(..end), from);
-        Ahead { read, offset: bytes.start, begin, end }
+        Ahead { read, output: None, offset: bytes.start, begin, end }
+    }
+}
+
+/// A read that is done; see [`Ahead`].
+struct Done {
+    result: io::Result<usize>,
+    block: Block,
+    offset: u64,
+    begin: usize,
+    end: usize,
+}
+
+impl<F: AsyncReadAt> Ahead<F> {
+    #[inline]
+    fn done(&self, (result, slice): BufResult<usize, Slice<Block>>) -> Done {
+        let &Self { offset, begin, end, .. } = self;
+        Done { result, block: slice.into_inner(), offset, begin, end }
     }
 }
 
@@ -498,14 +560,7 @@ impl<F: AsyncReadAt> private::Blocks for Positional<F> {
     ) -> Poll<private::Next> {
         self.spare.extend(spent.take());
         loop {
-            self.read_ahead();
-            let ahead = self.queue.front_mut().expect("at least one read is in flight");
-            let (offset, begin, end) = (ahead.offset, ahead.begin, ahead.end);
-            let Poll::Ready((result, slice)) = Pin::new(&mut ahead.read).poll(cx) else {
-                return Poll::Pending;
-            };
-            self.queue.pop_front();
-            let block = slice.into_inner();
+            let Done { result, block, offset, begin, end } = ready!(self.poll_first(cx));
             let after = offset + (end - begin) as u64;
             match result {
                 Ok(count) if count > begin => {

@@ -441,7 +441,8 @@ fn bounds_at_their_limits() {
 fn reads_ahead_are_in_flight_while_the_caller_works() {
     block_on(async {
         let bytes: Vec<u8> = (0..100).collect();
-        let mock = Mock::new(bytes);
+        let waits = (0..10).flat_map(|_| [Turn::Wait(2), Turn::Short(10)]).collect();
+        let mock = mock(&bytes, waits, &[]);
         let mut reader = Reader::with_depth(mock.clone(), 10, 4);
         assert_eq!(mock.operations.get(), 0);
         assert_eq!(reader.fill().await.unwrap().len(), 10);
@@ -450,6 +451,18 @@ fn reads_ahead_are_in_flight_while_the_caller_works() {
         assert_eq!(mock.operations.get(), 4);
         assert_eq!(reader.fill().await.unwrap()[0], 10);
         assert_eq!(mock.operations.get(), 5);
+        // What is done at once is not read ahead; what waits between is.
+        let turns = vec![Turn::Short(10), Turn::Wait(2), Turn::Short(10)];
+        let mock = self::mock(&bytes, turns, &[]);
+        let mut reader = Reader::with_depth(mock.clone(), 10, 4);
+        let mut begun = Vec::new();
+        for block in 0..10 {
+            assert_eq!(reader.fill().await.unwrap(), &bytes[block * 10..][..10]);
+            begun.push(mock.operations.get());
+            reader.consume(10);
+        }
+        // The second waits, so the third is begun with it. That one is done at once.
+        assert_eq!(begun, [1, 3, 3, 4, 5, 6, 7, 8, 9, 10]);
         // With a depth of 1 there is nothing but what was asked for.
         let mock = Mock::new([7; 30]);
         let mut reader = Reader::with_depth(mock.clone(), 10, 1);

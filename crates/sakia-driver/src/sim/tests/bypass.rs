@@ -270,16 +270,39 @@ fn plain_writes_stop_after_two_stalls_and_are_tried_again_in_ever_longer_interva
     let before = ways(&driver, OpKind::Read).submitted;
     read(&driver, &fd, 10, 0);
     assert_eq!(ways(&driver, OpKind::Read).submitted, before + 1);
-    // A trial that is quick ends it, and the patience begins anew.
+    // A trial that is quick ends it. After many more that are the patience begins anew.
     handle.advance(PAUSE * 8);
     assert!(write_was_plain(&driver, &fd) && !facts(&driver).is_slow);
-    assert!(write_was_plain(&driver, &fd));
+    for _ in 0..256 {
+        assert!(write_was_plain(&driver, &fd));
+    }
     stalled_write(&driver, &handle, &fd);
     stalled_write(&driver, &handle, &fd);
     assert!(facts(&driver).is_slow);
     handle.advance(PAUSE);
     assert!(write_was_plain(&driver, &fd), "the pause is the shortest again");
     assert_eq!(facts(&driver).slow_count, 5);
+}
+
+/// The kernel has a writer wait for many writes at a time.
+#[test]
+fn stalls_with_quick_writes_between_them_are_noticed() {
+    let (driver, handle, fd) = scene(Sim::builder(1).refuses_to_wait(false));
+    let stall_after = |quick: u32| {
+        handle.script_plain(WRITES.skip(quick), PlainFault::Stall(STALL));
+        (0..=quick).all(|_| write_was_plain(&driver, &fd)) && handle.scripted() == 0
+    };
+    assert!(stall_after(30) && stall_after(30));
+    assert_eq!(facts(&driver).slow_count, 1);
+    assert!(facts(&driver).is_slow);
+    // Nor does one that goes well make the next pause shorter.
+    handle.advance(PAUSE);
+    assert!(stall_after(30));
+    assert_eq!(facts(&driver).slow_count, 2);
+    handle.advance(PAUSE);
+    assert!(!write_was_plain(&driver, &fd));
+    handle.advance(PAUSE);
+    assert!(write_was_plain(&driver, &fd));
 }
 
 #[test]
@@ -337,7 +360,7 @@ fn who_stays_in_the_queue_is_not_slowed_by_who_stalls() {
 // ---- everything at once ------------------------------------------------------------------------
 
 /// Random reads, writes, drops and cancels, with every fault there is.
-fn program(seed: u64) -> (u64, u64) {
+fn program(seed: u64) -> (u64, u64, [u64; 3]) {
     let builder = Sim::builder(seed).chaos(3000).refuses_to_wait(!seed.is_multiple_of(3));
     let sim = builder.plain_calls(true).build();
     let handle = sim.handle();
@@ -386,7 +409,9 @@ fn program(seed: u64) -> (u64, u64) {
     assert_eq!((handle_to_driver.live_operations(), handle.open_descriptors()), (0, 0));
     let counters_at_end = handle_to_driver.counters();
     assert_eq!(counters_at_end.started, counters_at_end.finished, "seed {seed}");
-    (handle.log_hash(), counters.of(OpKind::Read).inline)
+    let kinds = [FaultKind::PlainBlocks, FaultKind::PlainEnd, FaultKind::PlainStall];
+    let injected = kinds.map(|kind| handle.injected(kind));
+    (handle.log_hash(), counters.of(OpKind::Read).inline, injected)
 }
 
 /// Whether a read is still under way; one that is done brought what the file holds there.
@@ -402,13 +427,14 @@ fn check(offset: u64, output: Option<(std::io::Result<usize>, Vec<u8>)>) -> bool
 
 #[test]
 fn random_programs_lose_nothing_and_are_the_same_again() {
-    let mut inline = 0;
+    let (mut inline, mut injected) = (0, [0; 3]);
     for seed in 0..SEEDS {
         let first = program(seed);
         inline += first.1;
+        injected.iter_mut().zip(first.2).for_each(|(all, count)| *all += count);
         if seed % 8 == 0 {
             assert_eq!(program(seed), first, "seed {seed}");
         }
     }
-    assert!(inline > 0);
+    assert!(inline > 0 && !injected.contains(&0), "{inline} {injected:?}");
 }
