@@ -196,8 +196,7 @@ impl<B: Backend> Core<B> {
                 Route::Queue => {}
                 Route::Now(now) if !self.allowance.is_left() => {
                     // What is not refused here the queue hands to a worker, or waits for.
-                    let opcode = operation.entry().opcode;
-                    if now == Now::Plain || !self.goes_well_in_crowds(opcode) {
+                    if now == Now::Plain || !self.goes_well_in_crowds(&operation.entry()) {
                         self.defer(slot);
                         return slot;
                     }

@@ -113,8 +113,12 @@ impl<B: Backend> Core<B> {
 
     /// Whether the queue does such operations as cheaply as plain calls, if it gets many of them.
     #[inline(always)]
-    pub(super) fn goes_well_in_crowds(&self, opcode: Opcode) -> bool {
-        self.backend.as_ref().is_some_and(|backend| backend.goes_well_in_crowds(opcode))
+    pub(super) fn goes_well_in_crowds(&self, sqe: &Sqe) -> bool {
+        /// Of what copies more, the call itself is a small part.
+        const BYTES_MAX: u32 = 8 << 10;
+        let is_small = sqe.opcode != Opcode::READ || sqe.len <= BYTES_MAX;
+        let backend = self.backend.as_ref();
+        is_small && backend.is_some_and(|backend| backend.goes_well_in_crowds(sqe.opcode))
     }
 
     /// Has an operation wait for the plain calls of the next turns.
