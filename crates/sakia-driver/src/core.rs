@@ -12,6 +12,8 @@
 //! - An operation that is to be canceled is on the cancel list until its request is pushed.
 //! - A completion for a key that is not in flight changes nothing but a counter.
 
+mod plain;
+
 use std::collections::VecDeque;
 use std::io;
 use std::ptr::NonNull;
@@ -20,16 +22,16 @@ use std::task::Waker;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_ring::{Cqe, CqeFlags, Opcode, Position, Sqe};
+use sakia_ring::{Cqe, Opcode, Position, Sqe};
 
 use crate::arena::Arena;
 use crate::backend::Backend;
-use crate::bypass::{Allowance, Attempt, Now, Route, Rules, Timing};
+use crate::bypass::{Allowance, Now, Route, Rules};
 use crate::counters::{Counters, OpKind};
 use crate::epoll::Lane;
 use crate::handle::{Kept, Shared};
 use crate::key::{Key, Kind};
-use crate::op::{Block, Class, Completion, Erased, InCell, Operation, Performer, Storage, Verdict};
+use crate::op::{Block, Class, Completion, Erased, Operation, Storage};
 use crate::slab::{Cell, List, Notify, Slab, SlotRef, State, flag};
 
 /// Completions copied out of the queue at a time.
@@ -225,203 +227,6 @@ impl<B: Backend> Core<B> {
             self.postpone(slot);
         }
         slot
-    }
-
-    // ---- plain calls and lanes -----------------------------------------------------------------
-
-    /// Performs an operation by plain calls. `None` when it has to go into the queue.
-    #[inline(always)]
-    fn perform(
-        &mut self,
-        sqe: &Sqe,
-        mut now: Now,
-        operation: impl Performer,
-    ) -> Option<Completion> {
-        let backend = self.backend.as_mut()?;
-        if !backend.is_intact() {
-            return None;
-        }
-        let kind = OpKind::of(sqe.opcode) as usize;
-        loop {
-            let timed = if now == Now::Plain { operation.mount() } else { None };
-            let attempt = match timed {
-                None => {
-                    // SAFETY: the entry names memory and a descriptor that the operation owns (its
-                    // promise), which stays where it is until the call is over.
-                    unsafe { backend.try_now(sqe, now) }
-                }
-                Some(mount) => {
-                    let breaker = &mount.breaker;
-                    if breaker.is_open() && !breaker.may_try_again(backend.now()) {
-                        return None;
-                    }
-                    // Usually one look at the clock does: what happened since the last one was this.
-                    let watched = breaker.is_suspicious().then(|| backend.waits());
-                    let begin = self.timed_until.filter(|_| watched.is_none());
-                    let begin = begin.unwrap_or_else(|| backend.now());
-                    // SAFETY: as above.
-                    let attempt = unsafe { backend.try_now(sqe, now) };
-                    let end = backend.now();
-                    self.timed_until = Some(end);
-                    let has_waited = watched.map(|before| backend.waits() != before);
-                    breaker.note(Timing { end, took: end.saturating_sub(begin), has_waited });
-                    attempt
-                }
-            };
-            match operation.judge(now, attempt) {
-                Verdict::Accept => {
-                    let Attempt::Done(res) = attempt else { return None };
-                    self.allowance.spend(sqe.len);
-                    self.counters.kinds[kind].inline += 1;
-                    return Some(Completion { res, flags: CqeFlags(0) });
-                }
-                Verdict::Refuse => {
-                    // What was refused has cost a call.
-                    self.allowance.spend(0);
-                    let refused = attempt == Attempt::WouldBlock;
-                    self.counters.kinds[kind].would_block += u64::from(refused);
-                    return None;
-                }
-                Verdict::Again(other) => now = other,
-            }
-        }
-    }
-
-    /// Whether the rules and this turn allow plain calls of all these kinds.
-    pub(crate) fn may_act_now(&mut self, kinds: &[OpKind]) -> bool {
-        let may = self.phase == Phase::Running
-            && (self.allowance.is_left() || self.grants > 0)
-            && kinds.iter().all(|&kind| self.rules.of(kind).tries_now)
-            && self.is_intact();
-        if may && !self.allowance.is_left() {
-            self.grants -= 1;
-        }
-        may
-    }
-
-    /// Makes a plain call that belongs to no slot.
-    ///
-    /// # Safety
-    ///
-    /// - As for [`Backend::try_now`].
-    pub(crate) unsafe fn act_now(&mut self, sqe: &Sqe, now: Now) -> Attempt {
-        let Some(backend) = &mut self.backend else { return Attempt::Unsupported };
-        // SAFETY: the caller's duties are the same.
-        let attempt = unsafe { backend.try_now(sqe, now) };
-        let counters = &mut self.counters.kinds[OpKind::of(sqe.opcode) as usize];
-        match attempt {
-            Attempt::Done(_) => counters.inline += 1,
-            Attempt::WouldBlock => counters.would_block += 1,
-            Attempt::Unsupported => {}
-        }
-        let bytes = match attempt {
-            Attempt::Done(count) if sqe.opcode == Opcode::READ => u32::try_from(count).unwrap_or(0),
-            _ => 0,
-        };
-        self.allowance.spend(bytes);
-        attempt
-    }
-
-    /// The size of an open file, if the backend tells without waiting.
-    pub(crate) fn size_now(&self, raw: i32) -> Option<u64> {
-        self.backend.as_ref()?.size_now(raw)
-    }
-
-    /// Whether the queue does such operations as cheaply as plain calls, if it gets many of them.
-    #[inline(always)]
-    fn goes_well_in_crowds(&self, opcode: Opcode) -> bool {
-        self.backend.as_ref().is_some_and(|backend| backend.goes_well_in_crowds(opcode))
-    }
-
-    /// Has an operation wait for the plain calls of the next turns.
-    #[cold]
-    #[inline(never)]
-    fn defer(&mut self, slot: SlotRef) {
-        self.counters.deferred += 1;
-        let header = self.slab.header(slot);
-        header.state = State::Backlog;
-        header.flags |= flag::DEFERRED;
-        self.deferred.push_back(&mut self.slab, slot);
-    }
-
-    /// Whether this turn has plain calls left.
-    pub(crate) fn has_allowance(&self) -> bool {
-        self.allowance.is_left()
-    }
-
-    /// Whether operations wait for the plain calls of the next turns.
-    pub(crate) fn has_deferred(&self) -> bool {
-        !self.deferred.is_empty()
-    }
-
-    /// Performs the first of the operations that wait for this turn's plain calls. The others keep
-    /// their places: who is served goes on as long as the turn's allowance lasts, which saves most
-    /// operations from being waited for.
-    fn run_deferred(&mut self) {
-        const AT_A_TIME: u32 = 8;
-        /// Whoever waits for a turn has more than one call to make.
-        const TURN: u32 = 4;
-        let mut count = 0;
-        while count < AT_A_TIME && self.allowance.is_left() {
-            let Some(slot) = self.deferred.first() else { break };
-            self.deferred.remove(&mut self.slab, slot);
-            let header = self.slab.header(slot);
-            header.flags &= !flag::DEFERRED;
-            let vtable = header.vtable.expect("a slot that waits holds an operation");
-            // SAFETY: the cell holds a live operation of the table's type, the driver's alone.
-            let operation = unsafe { InCell::new(vtable, slot.cell()) };
-            // SAFETY: as above.
-            if unsafe { (vtable.is_closing)(slot.cell()) } {
-                self.finish(slot, Completion::CANCELED);
-                continue;
-            }
-            // SAFETY: as above.
-            let sqe = unsafe { (vtable.entry)(slot.cell()) };
-            count += if sqe.opcode == Opcode::NOP { TURN } else { 1 };
-            match operation.route(&self.rules) {
-                Route::Now(now) => match self.perform(&sqe, now, operation) {
-                    Some(completion) => {
-                        // Whoever waited for nothing but its turn has it, whatever others do before.
-                        self.grants += u32::from(sqe.opcode == Opcode::NOP);
-                        self.finish(slot, completion);
-                    }
-                    None => self.list(slot),
-                },
-                Route::Lane(lane) => self.push_lane(slot, lane, sqe),
-                Route::Queue => self.list(slot),
-            }
-        }
-    }
-
-    /// Whether the queue cannot take such an operation, but a thread can.
-    #[inline(always)]
-    fn is_for_lanes(&self, opcode: Opcode) -> bool {
-        let index = usize::from(opcode.0);
-        self.for_lanes[index / 64] >> (index % 64) & 1 != 0
-    }
-
-    /// Gives an operation to a thread.
-    #[cold]
-    #[inline(never)]
-    fn push_lane(&mut self, slot: SlotRef, lane: Lane, sqe: Sqe) {
-        let key = self.slab.key(slot);
-        let Some(backend) = self.backend.as_mut().filter(|backend| backend.is_intact()) else {
-            return self.finish(slot, Completion::CANCELED);
-        };
-        // SAFETY: as in `push_operation`.
-        let pushed = unsafe { backend.push_lane(sqe.user_data(key.user_data()), lane) };
-        match pushed {
-            Ok(()) => {}
-            Err(Errno::AGAIN) => return self.list(slot), // no threads, but a queue, which is full
-            Err(errno) => return self.finish(slot, Completion::error(errno)),
-        }
-        let header = self.slab.header(slot);
-        header.state = State::Pushed;
-        header.flags |= flag::LANE;
-        // Its completion needs no room in a queue, and what may wait for ever is canceled when dropped.
-        header.class = Class::Waiting;
-        self.in_flight += 1;
-        self.counters.kinds[OpKind::of(sqe.opcode) as usize].submitted += 1;
     }
 
     /// As [`start`](Core::start), but waits for [`unpark`](Core::unpark) first.
