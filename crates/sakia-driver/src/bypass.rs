@@ -194,6 +194,9 @@ impl Allowance {
     /// A turn begins.
     #[inline(always)]
     pub(crate) fn renew(&mut self) {
+        if mutant!("allowance_never_renewed") {
+            return;
+        }
         if self.crowd >= Self::CROWD {
             self.turn = (self.turn / 2).max(Self::TURN_MIN);
         } else if self.crowd == 0 {
