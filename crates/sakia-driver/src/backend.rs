@@ -266,6 +266,11 @@ pub trait Descriptors {
         RemoteMounts::default()
     }
 
+    /// Whether a write may fail because of a limit on the size of files, and then raise a signal.
+    fn limits_file_size(&self) -> bool {
+        false
+    }
+
     /// Whether the numbers are descriptors of this process, or mean something elsewhere only.
     fn are_of_this_process(&self) -> bool {
         true

@@ -51,6 +51,10 @@ impl Descriptors for KernelDescriptors {
         find_remote(&text, here.as_ref().map_or(b"", |path| path.to_bytes()))
     }
 
+    fn limits_file_size(&self) -> bool {
+        rustix::process::getrlimit(rustix::process::Resource::Fsize).current.is_some()
+    }
+
     fn make_blocking(&self, raw: i32) {
         // SAFETY: as above.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };

@@ -120,7 +120,8 @@ impl Fd {
         facts.kind
     }
 
-    /// Says that the descriptor refers to a file on which operations end by themselves.
+    /// The mounted file system of a file on which operations end by themselves; `None` for other
+    /// descriptors.
     pub(crate) fn mount(&self) -> Option<&Rc<Mount>> {
         match self.kind() {
             FileKind::Bounded => self.inner.mount.get(),

@@ -72,8 +72,7 @@ impl<B: Backend> Handle<B> {
             Bypass::Never => Rules::NONE,
             Bypass::Rules(rules) => rules,
         };
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
-        if limit.current.is_some() && !mutant!("file_size_limit_ignored") {
+        if self.shared.descriptors.limits_file_size() {
             rules = rules.with(OpKind::Write, Rule::QUEUE);
         }
         self.shared.core.borrow_mut().rules = rules;

@@ -432,7 +432,10 @@ impl Machine {
     }
 
     fn start_poll(&mut self, sqe: &Sqe, raw: i32, events: u16) {
-        match poll_now(raw, PollFlags::from_bits_retain(events)) {
+        // Signed where `rustix` goes by libc, as it does under Miri.
+        #[allow(clippy::unnecessary_cast, reason = "not everywhere")]
+        let wanted = PollFlags::from_bits_retain(events as _);
+        match poll_now(raw, wanted) {
             Err(errno) => self.queue.post(sqe.user_data, failed(errno)),
             Ok(ready) if ready.is_empty() => {
                 let place = self.registry.wait_poll(raw, events, self.consumed);
@@ -441,7 +444,7 @@ impl Machine {
             }
             Ok(ready) => {
                 self.count(sqe.opcode).inline += 1;
-                self.queue.post(sqe.user_data, i32::from(ready.bits()));
+                self.queue.post(sqe.user_data, i32::from(ready.bits() as u16));
             }
         }
     }
