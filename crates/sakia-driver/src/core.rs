@@ -31,7 +31,7 @@ use crate::counters::{Counters, OpKind};
 use crate::epoll::Lane;
 use crate::handle::{Kept, Shared};
 use crate::key::{Key, Kind};
-use crate::op::{Block, Class, Completion, Erased, Operation, Storage};
+use crate::op::{Block, Class, Completion, Erased, Operation, Performer, Placed, Storage};
 use crate::slab::{Cell, List, Notify, Slab, SlotRef, State, flag};
 
 /// Completions copied out of the queue at a time.
@@ -186,9 +186,9 @@ impl<B: Backend> Core<B> {
     #[inline(always)]
     pub(crate) fn start<O: Operation>(&mut self, operation: O, rules: Option<&Rules>) -> SlotRef {
         let slot = self.occupy(operation);
-        // SAFETY: `occupy` has just filled the cell with a live operation of this type, to which
-        // nobody else has access yet.
-        let operation = unsafe { Erased::<O>::place(slot.cell()).as_mut() };
+        // SAFETY: `occupy` has just filled the cell with a live operation of this type, to which nobody
+        // else has access before this function returns.
+        let operation = unsafe { Placed::<O>::new(slot.cell()) };
         let class = operation.class();
         self.slab.header(slot).class = class;
         if self.phase == Phase::Running {
@@ -204,7 +204,7 @@ impl<B: Backend> Core<B> {
                 }
                 Route::Now(now) => {
                     let sqe = operation.entry();
-                    if let Some(completion) = self.perform(&sqe, now, &*operation) {
+                    if let Some(completion) = self.perform(&sqe, now, operation) {
                         self.finish(slot, completion);
                         return slot;
                     }

@@ -311,20 +311,61 @@ pub(crate) trait Performer {
     fn mount(&self) -> Option<Rc<Mount>>;
 }
 
-impl<O: Operation> Performer for &O {
+/// The operation of this type in a cell. It is borrowed for one question at a time: between them a plain
+/// call may write to memory within it.
+pub(crate) struct Placed<O>(NonNull<O>);
+
+impl<O> Clone for Placed<O> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<O> Copy for Placed<O> {}
+
+impl<O: Operation> Placed<O> {
+    /// # Safety
+    ///
+    /// - The cell holds a live operation of this type as long as the value is used, and nobody else
+    ///   accesses it but the system calls for its entry.
+    #[inline(always)]
+    pub(crate) unsafe fn new(cell: NonNull<Cell>) -> Self {
+        // SAFETY: the caller says that the cell holds such an operation.
+        Self(unsafe { Erased::<O>::place(cell) })
+    }
+
+    #[inline(always)]
+    fn get(&self) -> &O {
+        // SAFETY: the promise to `new`; no system call is under way while a method of this type runs.
+        unsafe { self.0.as_ref() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn class(self) -> Class {
+        self.get().class()
+    }
+
+    #[inline(always)]
+    pub(crate) fn entry(mut self) -> Sqe {
+        // SAFETY: as in `get`, and nobody else looks at it meanwhile.
+        unsafe { self.0.as_mut() }.entry()
+    }
+}
+
+impl<O: Operation> Performer for Placed<O> {
     #[inline(always)]
     fn route(&self, rules: &Rules) -> Route {
-        O::route(self, rules)
+        self.get().route(rules)
     }
 
     #[inline(always)]
     fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
-        O::judge(self, now, attempt)
+        self.get().judge(now, attempt)
     }
 
     #[inline(always)]
     fn mount(&self) -> Option<Rc<Mount>> {
-        O::mount(self).cloned()
+        self.get().mount().cloned()
     }
 }
 
