@@ -431,9 +431,8 @@ impl Machine {
         }
     }
 
+    #[allow(clippy::unnecessary_cast, reason = "the bits are signed where `rustix` goes by libc")]
     fn start_poll(&mut self, sqe: &Sqe, raw: i32, events: u16) {
-        // Signed where `rustix` goes by libc, as it does under Miri.
-        #[allow(clippy::unnecessary_cast, reason = "not everywhere")]
         let wanted = PollFlags::from_bits_retain(events as _);
         match poll_now(raw, wanted) {
             Err(errno) => self.queue.post(sqe.user_data, failed(errno)),

@@ -377,7 +377,7 @@ fn program(seed: u64) -> (u64, u64, [u64; 3]) {
     let (file, sink) = (open(c"file"), open(c"sink"));
     let mut random = Random::new(seed);
     let mut reads = Vec::new();
-    for _ in 0..200 {
+    for _ in 0..if cfg!(miri) { 20 } else { 200 } {
         let (offset, len) = (random.below(1000), 1 + random.below(40) as usize);
         let mut op = driver.read(&file, vec![0; len], offset);
         match random.below(8) {
@@ -436,5 +436,6 @@ fn random_programs_lose_nothing_and_are_the_same_again() {
             assert_eq!(program(seed), first, "seed {seed}");
         }
     }
-    assert!(inline > 0 && !injected.contains(&0), "{inline} {injected:?}");
+    let is_long = !cfg!(miri);
+    assert!(inline > 0 && !(is_long && injected.contains(&0)), "{inline} {injected:?}");
 }
