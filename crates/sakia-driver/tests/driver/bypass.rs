@@ -215,10 +215,10 @@ fn a_cold_read_is_refused_and_then_queued() {
     let driver = ruled(Policy::Uring);
     let fd = adopt_without_read_ahead(&driver, &path);
     // The kernel need not drop what it is advised to.
-    for round in 0..20_usize {
+    for round in 0..200_usize {
         file.sync_all().unwrap();
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-        let offset = round * 50_000;
+        let offset = round * 5000;
         let mut read = driver.read(&fd, vec![0; 4096], offset as u64);
         let (result, buf) = finish(&driver, &mut read);
         assert_eq!(result.unwrap(), 4096);
@@ -230,7 +230,9 @@ fn a_cold_read_is_refused_and_then_queued() {
             return;
         }
     }
-    skip!("nothing drops the cached pages of {}", path.display());
+    // The kernel's choice, and not for want of anything; what a refusal leads to is shown on the simulated
+    // kernel, too.
+    eprintln!("SKIP: nothing drops the cached pages of {}", path.display());
 }
 
 #[test]

@@ -21,7 +21,7 @@ use sakia_testkit::throttled::ThrottledDisk;
 
 use crate::bypass::{c, each, fifo, is_nonblocking, ruled};
 use crate::children;
-use crate::support::{Buf, DropCounter, TempDir, Watch, errno, finish, skip, turn_until};
+use crate::support::{Buf, DropCounter, TempDir, Watch, errno, finish, turn_until};
 
 const RDONLY: u32 = OFlags::RDONLY.bits();
 /// The threads of the elastic lane.
@@ -399,7 +399,9 @@ fn a_disk_that_stands_still_stops_plain_writes() {
         inline = driver.counters().of(OpKind::Write).inline;
         if offset > 32 << 20 {
             disk.release();
-            skip!("the kernel lets a writer go on however slow the disk is");
+            // The kernel's choice, and not for want of anything.
+            eprintln!("SKIP: the kernel lets a writer go on however slow the disk is");
+            return;
         }
         watch.check(|| "a write that stands still".into());
     }
