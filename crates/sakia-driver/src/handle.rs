@@ -72,7 +72,8 @@ impl<B: Backend> Handle<B> {
             Bypass::Never => Rules::NONE,
             Bypass::Rules(rules) => rules,
         };
-        if self.shared.descriptors.limits_file_size() {
+        let is_limited = self.shared.descriptors.limits_file_size();
+        if is_limited && !mutant!("file_size_limit_ignored") {
             rules = rules.with(OpKind::Write, Rule::QUEUE);
         }
         self.shared.core.borrow_mut().rules = rules;
