@@ -424,14 +424,11 @@ pub(crate) struct Mounts {
     remote: RefCell<RemotePaths>,
 }
 
-/// Where file systems are mounted that somebody else serves. Looking a path up there, and opening what
-/// was looked up, may wait for the server, cached or not.
+/// What was last read of the table of mounts. Looking a path up on a mount that somebody else serves, and
+/// opening what was looked up, may wait for the server, cached or not.
 #[derive(Debug, Default)]
 struct RemotePaths {
-    /// Mount points, as absolute paths.
-    points: Vec<Vec<u8>>,
-    /// The working directory is on one of them.
-    holds_working_directory: bool,
+    mounts: RemoteMounts,
     /// Openings until the table of mounts is looked at again.
     openings_left: u32,
 }
@@ -454,19 +451,18 @@ impl Mounts {
     pub(crate) fn may_wait(&self, path: &[u8], look: impl FnOnce() -> RemoteMounts) -> bool {
         let mut remote = self.remote.borrow_mut();
         if remote.openings_left == 0 {
-            let RemoteMounts { points, holds_working_directory } = look();
-            let openings_left = Self::OPENINGS;
-            *remote = RemotePaths { points, holds_working_directory, openings_left };
+            *remote = RemotePaths { mounts: look(), openings_left: Self::OPENINGS };
         }
         remote.openings_left -= 1;
-        if remote.points.is_empty() {
+        let RemoteMounts { points, holds_working_directory } = &remote.mounts;
+        if points.is_empty() {
             return false;
         }
         if path.first() != Some(&b'/') {
-            return remote.holds_working_directory;
+            return *holds_working_directory;
         }
         // By the letters of the path: a link that leads there is followed on this thread.
-        remote.points.iter().any(|point| {
+        points.iter().any(|point| {
             path.strip_prefix(&point[..])
                 .is_some_and(|rest| rest.first().is_none_or(|&c| c == b'/'))
         })
