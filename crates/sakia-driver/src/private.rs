@@ -54,6 +54,47 @@ private! {
     AWAIT_WRITER = 11;
 }
 
+/// Every operation that a backend without a ring performs: those of a ring that the driver uses, and its
+/// own.
+pub(crate) const PERFORMED: [Opcode; 36] = [
+    Opcode::NOP,
+    Opcode::READV,
+    Opcode::WRITEV,
+    Opcode::FSYNC,
+    Opcode::READ_FIXED,
+    Opcode::WRITE_FIXED,
+    Opcode::POLL_ADD,
+    Opcode::ASYNC_CANCEL,
+    Opcode::OPENAT,
+    Opcode::CLOSE,
+    Opcode::STATX,
+    Opcode::READ,
+    Opcode::WRITE,
+    Opcode::FALLOCATE,
+    Opcode::FADVISE,
+    Opcode::OPENAT2,
+    Opcode::RENAMEAT,
+    Opcode::UNLINKAT,
+    Opcode::MKDIRAT,
+    Opcode::SYMLINKAT,
+    Opcode::LINKAT,
+    Opcode::FSETXATTR,
+    Opcode::FGETXATTR,
+    Opcode::FTRUNCATE,
+    GETDENTS,
+    READLINK,
+    CHMOD,
+    CHOWN,
+    UTIMENS,
+    COPY_FILE_RANGE,
+    SYNCFS,
+    FLOCK,
+    STATFS,
+    FLISTXATTR,
+    FREMOVEXATTR,
+    AWAIT_WRITER,
+];
+
 /// Whether an operation is one of the driver's own, which no ring must see.
 #[inline(always)]
 pub(crate) const fn is_private(opcode: Opcode) -> bool {

@@ -76,6 +76,7 @@ use crate::bypass::{Attempt, Now};
 use crate::counters::{KindCounters, OpKind};
 use crate::descriptors::KernelDescriptors;
 use crate::now;
+use crate::private::PERFORMED;
 
 /// How an [`Epoll`] is made.
 #[must_use]
@@ -234,7 +235,7 @@ impl Epoll {
 
     /// Whether there is such an operation here.
     pub(crate) fn performs(opcode: Opcode) -> bool {
-        request::SUPPORTED.contains(&opcode)
+        PERFORMED.contains(&opcode)
     }
 
     // For a ring that uses the lanes only, and sleeps elsewhere.
@@ -249,7 +250,7 @@ impl Epoll {
         self.process.is_intact() && self.machine.inbox.park()
     }
 
-    /// Whether threads have something, or jobs are to be handed to them.
+    /// Whether threads have something, or completions overflow.
     pub(crate) fn has_news(&self) -> bool {
         self.process.is_intact()
             && (self.machine.inbox.has_news() || self.machine.queue.is_overflowing())
@@ -383,7 +384,7 @@ unsafe impl Backend for Epoll {
     }
 
     fn supports(&self, opcode: Opcode) -> bool {
-        request::SUPPORTED.contains(&opcode)
+        Self::performs(opcode)
     }
 
     unsafe fn register_buffer(&mut self, addr: *mut u8, len: usize) -> io::Result<()> {

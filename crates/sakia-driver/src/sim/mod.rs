@@ -355,7 +355,7 @@ unsafe impl Backend for Sim {
     }
 
     fn supports(&self, opcode: Opcode) -> bool {
-        ops::SUPPORTED.contains(&opcode)
+        ops::is_supported(opcode)
     }
 
     unsafe fn register_buffer(&mut self, addr: *mut u8, len: usize) -> io::Result<()> {
