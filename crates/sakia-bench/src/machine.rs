@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use sakia_driver::MountTable;
 use serde::Serialize;
 
 use crate::measure::{Usage, kib_of};
@@ -39,15 +39,16 @@ impl Machine {
     pub fn detect(directory: &Path) -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let uname = rustix::system::uname();
-        let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let mounts = MountTable::read().unwrap_or_default();
         let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+        let mount = mounts.find_by_path(&directory);
         Self {
             cpu: cpu_name(&read("/proc/cpuinfo")).unwrap_or_default().to_owned(),
             cpus: thread::available_parallelism().map_or(0, usize::from),
             kernel: uname.release().to_string_lossy().into_owned(),
             architecture: uname.machine().to_string_lossy().into_owned(),
             memory_bytes: kib_of(&read("/proc/meminfo"), "MemTotal:").unwrap_or(0) << 10,
-            file_system: file_system(&mounts, &directory).unwrap_or_default(),
+            file_system: mount.map_or_else(String::new, |mount| mount.file_system.clone()),
             directory: directory.to_string_lossy().into_owned(),
             version: env!("CARGO_PKG_VERSION"),
             optimized: !cfg!(debug_assertions),
@@ -75,49 +76,6 @@ pub fn memory_available_bytes() -> Option<u64> {
 fn cpu_name(cpuinfo: &str) -> Option<&str> {
     let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
     line.split_once(':').map(|(_, name)| name.trim())
-}
-
-/// The type of the file system that holds `path`, according to a `mountinfo` file.
-fn file_system(mountinfo: &[u8], path: &Path) -> Option<String> {
-    let mount = |line: &[u8]| {
-        // ID, parent, device, root, mount point, options, other fields, a dash, type, …
-        let mut fields = line.split(|&byte| byte == b' ');
-        let point = unescape(fields.nth(4)?);
-        fields.by_ref().find(|field| field == b"-")?;
-        let kind = String::from_utf8_lossy(fields.next()?).into_owned();
-        Some((point, kind))
-    };
-    let path = path.as_os_str().as_bytes();
-    let holds = |point: &[u8]| match path.strip_prefix(point) {
-        Some(rest) => point.ends_with(b"/") || rest.is_empty() || rest.starts_with(b"/"),
-        None => false,
-    };
-    let mounts = mountinfo.split(|&byte| byte == b'\n').filter_map(mount);
-    // Of equal points the last one covers the others.
-    let (_, kind) =
-        mounts.filter(|(point, _)| holds(point)).max_by_key(|(point, _)| point.len())?;
-    Some(kind)
-}
-
-/// Replaces `\040` and the like.
-fn unescape(text: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&first, tail)) = rest.split_first() {
-        let octal = tail.first_chunk::<3>().filter(|_| first == b'\\');
-        let code = octal.and_then(|digits| str::from_utf8(digits).ok());
-        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &tail[3..];
-            }
-            None => {
-                bytes.push(first);
-                rest = tail;
-            }
-        }
-    }
-    bytes
 }
 
 /// A run is noisy from this many processors on that other programs took.
@@ -221,22 +179,6 @@ mod tests {
         assert_eq!(machine.file_system, "proc");
         assert!(machine.cpus > 0 && machine.memory_bytes > 0);
         assert!(machine.describe().contains(&machine.kernel));
-    }
-
-    #[test]
-    fn file_system_is_that_of_the_innermost_mount() {
-        let mounts = b"\
-22 1 8:1 / / rw - ext4 /dev/sda1 rw
-23 22 0:5 / /a rw shared:1 - tmpfs none rw
-24 22 0:6 / /a\\040b rw shared:1 master:2 - xfs none rw
-25 22 0:7 / /a rw - btrfs none rw
-";
-        let kind = |path: &str| file_system(mounts, Path::new(path)).unwrap();
-        assert_eq!(kind("/"), "ext4");
-        assert_eq!(kind("/ab"), "ext4");
-        assert_eq!((kind("/a"), kind("/a/c")), ("btrfs".into(), "btrfs".into()));
-        assert_eq!(kind("/a b/c"), "xfs");
-        assert_eq!(file_system(b"", Path::new("/")), None);
     }
 
     #[test]

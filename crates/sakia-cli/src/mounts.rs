@@ -4,18 +4,18 @@
 //! and says what it has learned from the answers. A file system that another machine or process serves is
 //! only looked up: whatever else might wait for ever.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsStr};
 use std::fmt::{self, Write};
-use std::fs;
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags, major, makedev, minor};
 use rustix::io::Errno;
 use sakia_driver::{
-    Auto, Bypass, Driver, MountFacts, Now, Op, Operation, Policy, Route, Rules, Support, Wait,
+    Auto, Bypass, Driver, MountFacts, MountTable, Now, Op, Operation, Policy, Route, Rules,
+    Support, Wait,
 };
 use sakia_ring::Ring;
 use serde::Serialize;
@@ -163,7 +163,7 @@ pub fn gather(places: &[Place], policy: Policy) -> (Vec<Mount>, Vec<Failure>) {
             Err(error) => failures.push(Failure { path: place.path.clone(), error }),
         }
     }
-    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let table = MountTable::read().unwrap_or_default();
     let mounts = mounts.iter().map(|mount| mount.examine(&driver, &table, queue)).collect();
     // Of an operation that does not end nobody waits for the end.
     let _ = driver.shutdown(Duration::from_millis(100));
@@ -204,7 +204,7 @@ impl Candidate {
     }
 
     /// Tries what can be tried, and says what the driver makes of it.
-    fn examine(&self, driver: &Driver<Auto>, table: &[u8], queue: Way) -> Mount {
+    fn examine(&self, driver: &Driver<Auto>, table: &MountTable, queue: Way) -> Mount {
         let is_remote = self.facts(driver).is_remote;
         let (mut not_tried, mut alignment) = (None, None);
         if is_remote {
@@ -222,15 +222,18 @@ impl Candidate {
             }
         }
         let facts = self.facts(driver);
-        let known = Known::find(table, self.mount_id, self.device);
+        let entry = match self.mount_id {
+            Some(id) => table.find_by_id(id),
+            None => table.find_by_device(self.device),
+        };
         let nowait_read = Nowait::of(facts.nowait_read);
         let nowait_write = Nowait::of(facts.nowait_write);
         let way = |answer: Option<Nowait>, route| {
             (is_remote || answer.is_some()).then(|| Way::of(route, queue))
         };
         Mount {
-            mount_point: known.as_ref().map(|known| known.mount_point.clone()),
-            source: known.map(|known| known.source),
+            mount_point: entry.map(|entry| lossy(entry.point.as_os_str())),
+            source: entry.map(|entry| lossy(&entry.source)),
             device: format!("{}:{}", major(self.device), minor(self.device)),
             reads: way(nowait_read, facts.read_route()),
             writes: way(nowait_write, facts.write_route()),
@@ -343,56 +346,6 @@ fn lossy(name: &OsStr) -> String {
     name.to_string_lossy().into_owned()
 }
 
-// ---- the table of mounts -----------------------------------------------------------------------
-
-/// What the table of mounts says of one.
-#[derive(Debug, PartialEq, Eq)]
-struct Known {
-    mount_point: String,
-    source: String,
-}
-
-impl Known {
-    /// A line: mount, parent, major:minor, root, mount point, options, any number of fields, `-`, type,
-    /// source, options. Source: `proc_pid_mountinfo(5)`.
-    fn find(table: &[u8], mount_id: Option<u64>, device: u64) -> Option<Self> {
-        let device = format!("{}:{}", major(device), minor(device)).into_bytes();
-        let mount_id = mount_id.map(|id| id.to_string().into_bytes());
-        let known = |line: &[u8]| {
-            let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
-            let is_it = match &mount_id {
-                Some(mount_id) => fields.first() == Some(&&mount_id[..]),
-                None => fields.get(2) == Some(&&device[..]),
-            };
-            let dash = fields.iter().position(|&field| field == b"-").filter(|_| is_it)?;
-            let (mount_point, source) = (fields.get(4)?, fields.get(dash + 2)?);
-            Some(Self { mount_point: unescaped(mount_point), source: unescaped(source) })
-        };
-        table.split(|&byte| byte == b'\n').find_map(known)
-    }
-}
-
-/// The table has blanks, line ends and backslashes in octal, as `\040`.
-fn unescaped(field: &[u8]) -> String {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&first, others)) = rest.split_first() {
-        let digits = others.get(..3).filter(|_| first == b'\\');
-        let number = digits.and_then(|digits| str::from_utf8(digits).ok());
-        match number.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &others[3..];
-            }
-            None => {
-                bytes.push(first);
-                rest = others;
-            }
-        }
-    }
-    lossy(&OsString::from_vec(bytes))
-}
-
 // ---- the human layout --------------------------------------------------------------------------
 
 impl fmt::Display for Mount {
@@ -449,27 +402,6 @@ impl Mount {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const TABLE: &[u8] = b"22 28 0:20 / /sys rw,nosuid - sysfs sysfs rw\n\
-        28 1 254:0 / / rw,relatime shared:1 master:2 - ext4 /dev/root rw\n\
-        31 28 254:0 /a /with\\040space\\134 rw - fuse.sshfs host:/ rw\n";
-
-    #[test]
-    fn the_table_tells_where_a_mount_is_and_of_what() {
-        let device = makedev(254, 0);
-        let known = Known::find(TABLE, Some(31), device).unwrap();
-        assert_eq!((&*known.mount_point, &*known.source), ("/with space\\", "host:/"));
-        let known = Known::find(TABLE, None, device).unwrap();
-        assert_eq!((&*known.mount_point, &*known.source), ("/", "/dev/root"));
-        assert_eq!(Known::find(TABLE, Some(99), device), None);
-        assert_eq!(Known::find(b"31\n\n31 - x\n - \n", Some(31), device), None);
-    }
-
-    #[test]
-    fn what_is_no_escape_stays() {
-        assert_eq!(unescaped(b"a\\040b\\9\\"), "a b\\9\\");
-        assert_eq!(unescaped(b"\\777"), "\\777");
-    }
 
     #[test]
     fn a_remote_file_system_is_left_alone() {

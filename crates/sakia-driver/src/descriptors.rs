@@ -1,12 +1,16 @@
 //! The descriptors of this process, for every backend that acts on them.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 
 use crate::backend::{Descriptors, FileFacts, FileKind};
 use crate::bypass::{RemoteMounts, is_remote};
+use crate::mounts::{MountEntry, MountTable};
 
 /// The descriptors of this process.
 pub(crate) struct KernelDescriptors;
@@ -42,13 +46,15 @@ impl Descriptors for KernelDescriptors {
     }
 
     fn file_system(&self, facts: &FileFacts) -> String {
-        mount_info().map_or_else(|_| String::new(), |text| find_type(&text, facts))
+        find_type(&MountTable::read().unwrap_or_default(), facts)
     }
 
     fn remote_mounts(&self) -> RemoteMounts {
-        let text = mount_info().unwrap_or_default();
-        let here = rustix::process::getcwd(Vec::new());
-        find_remote(&text, here.as_ref().map_or(b"", |path| path.to_bytes()))
+        let here = rustix::process::getcwd(Vec::new()).unwrap_or_default();
+        let here = Path::new(OsStr::from_bytes(here.to_bytes()));
+        // A directory that was removed, or is not below the root, is taken to be on the root's mount.
+        let here = if here.is_absolute() { here } else { Path::new("/") };
+        find_remote(&MountTable::read().unwrap_or_default(), here)
     }
 
     fn limits_file_size(&self) -> bool {
@@ -91,86 +97,24 @@ fn kind_of(file_type: FileType) -> FileKind {
     }
 }
 
-/// The table of mounts. The kernel makes it up while it is read, so that nothing waits.
-fn mount_info() -> rustix::io::Result<Vec<u8>> {
-    let path = c"/proc/self/mountinfo";
-    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut text = Vec::with_capacity(16 << 10);
-    loop {
-        text.reserve(4 << 10);
-        if rustix::io::read(&file, rustix::buffer::spare_capacity(&mut text))? == 0 {
-            return Ok(text);
-        }
-    }
-}
-
 /// The type of the file system that a file is on; empty when the table does not have it.
-///
-/// A line: mount, parent, major:minor, root, mount point, options, any number of fields, `-`, type, and
-/// more. Source: `proc_pid_mountinfo(5)`.
-fn find_type(text: &[u8], facts: &FileFacts) -> String {
-    let device = facts
-        .device
-        .map(|device| format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)));
-    let mount_id = facts.mount_id.map(|id| id.to_string());
-    let line_type = |line: &str| -> Option<String> {
-        let mut fields = line.split(' ');
-        let (id, at) = (fields.next()?, fields.nth(1)?);
-        let is_it = match (&mount_id, &device) {
-            (Some(mount_id), _) => mount_id == id,
-            (None, Some(device)) => device == at,
-            (None, None) => false,
-        };
-        let mut fields = fields.skip_while(|&field| field != "-");
-        is_it.then(|| fields.nth(1).map(str::to_owned)).flatten()
+fn find_type(table: &MountTable, facts: &FileFacts) -> String {
+    let entry = match (facts.mount_id, facts.device) {
+        (Some(id), _) => table.find_by_id(id),
+        (None, Some(device)) => table.find_by_device(device),
+        (None, None) => None,
     };
-    String::from_utf8_lossy(text).lines().find_map(line_type).unwrap_or_default()
+    entry.map_or_else(String::new, |entry| entry.file_system.clone())
 }
 
 /// The mounts of the table that somebody else serves, and whether the directory `here` is on one.
-fn find_remote(text: &[u8], here: &[u8]) -> RemoteMounts {
-    let mut found = RemoteMounts::default();
-    // The mount point that `here` is below of, the longest one so far, and whether it is remote.
-    let mut above: (usize, bool) = (0, false);
-    for line in text.split(|&byte| byte == b'\n') {
-        let mut fields = line.split(|&byte| byte == b' ');
-        let Some(point) = fields.nth(4).map(unescape) else { continue };
-        let mut fields = fields.skip_while(|&field| field != b"-");
-        let Some(file_system) = fields.nth(1) else { continue };
-        let is_remote = is_remote(&String::from_utf8_lossy(file_system));
-        let is_above = point == b"/"
-            || here
-                .strip_prefix(&point[..])
-                .is_some_and(|rest| rest.first().is_none_or(|&byte| byte == b'/'));
-        // Later lines are mounted over earlier ones.
-        if is_above && point.len() >= above.0 {
-            above = (point.len(), is_remote);
-        }
-        if is_remote {
-            found.points.push(point);
-        }
+fn find_remote(table: &MountTable, here: &Path) -> RemoteMounts {
+    let is_remote = |entry: &&MountEntry| is_remote(&entry.file_system);
+    let points = table.entries().iter().filter(is_remote);
+    RemoteMounts {
+        points: points.map(|entry| entry.point.as_os_str().as_bytes().to_vec()).collect(),
+        holds_working_directory: table.find_by_path(here).as_ref().is_some_and(is_remote),
     }
-    found.holds_working_directory = above.1;
-    found
-}
-
-/// A path as it is: in the table blanks, tabs, line ends and backslashes are octal numbers.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut path = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, tail @ ..] = rest {
-        match rest {
-            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', tail @ ..] => {
-                path.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                rest = tail;
-            }
-            _ => {
-                path.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    path
 }
 
 #[cfg(test)]
@@ -186,21 +130,25 @@ mod tests {
     fn the_type_is_found_by_mount_and_else_by_device() {
         let facts = |mount_id, device| FileFacts { device, mount_id, ..FileFacts::UNKNOWN };
         let root = Some(rustix::fs::makedev(254, 0));
-        assert_eq!(find_type(TABLE, &facts(Some(31), root)), "fuse.sshfs");
-        assert_eq!(find_type(TABLE, &facts(Some(28), root)), "ext4");
-        assert_eq!(find_type(TABLE, &facts(None, root)), "ext4");
-        assert_eq!(find_type(TABLE, &facts(Some(99), root)), "");
-        assert_eq!(find_type(b"garbage\n\n - \n", &facts(Some(1), None)), "");
+        let find = |facts| find_type(&MountTable::parse(TABLE), &facts);
+        assert_eq!(find(facts(Some(31), root)), "fuse.sshfs");
+        assert_eq!(find(facts(Some(28), root)), "ext4");
+        assert_eq!(find(facts(None, root)), "ext4");
+        assert_eq!(find(facts(Some(99), root)), "");
+        assert_eq!(find(facts(None, None)), "");
+        let garbage = MountTable::parse(b"garbage\n\n - \n");
+        assert_eq!(find_type(&garbage, &facts(Some(1), None)), "");
     }
 
     #[test]
     fn remote_mounts_are_found_and_whether_one_holds_a_directory() {
-        let remote = |here: &str| find_remote(TABLE, here.as_bytes());
+        let remote = |here: &str| find_remote(&MountTable::parse(TABLE), Path::new(here));
         assert_eq!(remote("/home").points, [b"/with space".to_vec()]);
         assert!(!remote("/home").holds_working_directory);
         assert!(!remote("/with spaces").holds_working_directory);
         assert!(remote("/with space/below").holds_working_directory);
-        assert_eq!(find_remote(b"garbage\n\n - \n", b"/"), RemoteMounts::default());
+        let garbage = MountTable::parse(b"garbage\n\n - \n");
+        assert_eq!(find_remote(&garbage, Path::new("/")), RemoteMounts::default());
     }
 
     #[test]

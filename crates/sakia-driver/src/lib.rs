@@ -28,8 +28,9 @@
 //! - A *lane* of threads ([`Lane`]): the bounded one for what no ring has, the elastic one for what may wait
 //!   for ever, such as network file systems and FUSE. A ring gets lanes once something needs them.
 //!
-//! What was learned of mounted file systems is in [`mounts`](Handle::mounts). An operation that was a plain
-//! call is done when it has been started: ask [`try_take`](Op::try_take) before a turn that may sleep.
+//! What was learned of mounted file systems is in [`mounts`](Handle::mounts), and all that are mounted in a
+//! [`MountTable`]. An operation that was a plain call is done when it has been started: ask
+//! [`try_take`](Op::try_take) before a turn that may sleep.
 //!
 //! ```
 //! use sakia_driver::{CURRENT_POSITION, Driver, Wait};
@@ -68,6 +69,7 @@ mod epoll;
 mod fd;
 mod handle;
 mod key;
+mod mounts;
 mod now;
 mod op;
 mod ops;
@@ -90,6 +92,7 @@ pub use epoll::{Epoll, EpollOptions, EpollWake, Lane, LaneStatistics, StuckWorke
 pub use fd::Fd;
 pub use handle::Handle;
 pub use key::Key;
+pub use mounts::{MountEntry, MountTable};
 pub use op::{Class, Completion, Op, Operation, Verdict};
 pub use ops::{
     Advise, AwaitWriter, Chmod, Chown, Close, CopyFileRange, DirectoryEntries, DirectoryEntry,

@@ -1,0 +1,277 @@
+//! The table of mounts, as `/proc/self/mountinfo` has it.
+//!
+//! The one place that reads and takes apart that file: `descriptors` asks it who serves a file, and programs
+//! built on the driver what lies where. It holds no more than one reading of the file: what is mounted
+//! afterwards is not in it.
+//!
+//! Source: `proc_pid_mountinfo(5)`.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+/// The mounts of a process, in the order in which its table has them.
+///
+/// Unlike [`Handle::mounts`](crate::Handle::mounts), which has what a driver learned by using them, this is
+/// what the kernel says of all.
+///
+/// # Examples
+/// ```
+/// use std::path::Path;
+///
+/// use sakia_driver::MountTable;
+///
+/// let table = MountTable::parse(
+///     b"28 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw\n\
+///       31 28 0:50 / /mnt/my\\040disk rw - nfs4 host:/export rw\n",
+/// );
+/// let entry = table.find_by_path(Path::new("/mnt/my disk/file")).unwrap();
+/// assert_eq!((entry.id, entry.file_system.as_str()), (31, "nfs4"));
+/// assert_eq!(table.find_by_path(Path::new("/mnt")).unwrap().id, 28);
+/// ```
+///
+/// # Kernel
+/// 2.6.26. Source: `proc_pid_mountinfo(5)`.
+#[doc(alias = "mountinfo")]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountTable {
+    entries: Vec<MountEntry>,
+}
+
+/// A line of the table: one mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MountEntry {
+    /// The mount's number, as `stx_mnt_id` of `statx(2)`. After an unmount it may be given again.
+    pub id: u64,
+    /// The device of its file system, as `st_dev`: major and minor number in one.
+    pub device: u64,
+    /// Where it is mounted, as an absolute path below this process's root.
+    pub point: PathBuf,
+    /// The type of its file system, with a subtype after a dot, such as `ext4` or `fuse.sshfs`. It is left as
+    /// the table has it, and so always one word. Bytes that are not UTF-8 are replaced.
+    pub file_system: String,
+    /// What is mounted there: a block device, a server, or any word.
+    pub source: OsString,
+}
+
+impl MountTable {
+    /// Reads the table of this process. The kernel makes it up meanwhile, so that no device and no server is
+    /// waited for.
+    ///
+    /// # Errors
+    /// As `open(2)` and `read(2)`: `ENOENT` where there is no `/proc`.
+    pub fn read() -> io::Result<Self> {
+        Ok(Self::parse(&read_text()?))
+    }
+
+    /// Takes the text of such a table apart. Lines that are not of its form are left out.
+    pub fn parse(text: &[u8]) -> Self {
+        let lines = text.split(|&byte| byte == b'\n');
+        Self { entries: lines.filter_map(MountEntry::parse).collect() }
+    }
+
+    /// All mounts. Of those at one point, a later one is mounted over an earlier one.
+    pub fn entries(&self) -> &[MountEntry] {
+        &self.entries
+    }
+
+    /// The mount with this number.
+    pub fn find_by_id(&self, id: u64) -> Option<&MountEntry> {
+        self.entries.iter().find(|entry| entry.id == id)
+    }
+
+    /// The first mount of the file system with this device, as `st_dev`; others may show other parts of it.
+    ///
+    /// There is none for the files of some file systems, which give them devices that are not the file
+    /// system's own: those of a subvolume of `btrfs`.
+    pub fn find_by_device(&self, device: u64) -> Option<&MountEntry> {
+        self.entries.iter().find(|entry| entry.device == device)
+    }
+
+    /// The mount that holds this absolute path, going by its letters only: the one whose point is the longest
+    /// that the path lies at or below, and of several there the last.
+    ///
+    /// Links are not followed, nor is `..`, and a mount counts also when a later one nearer to the root hides
+    /// it. A relative path is on none.
+    pub fn find_by_path(&self, path: &Path) -> Option<&MountEntry> {
+        let above = self.entries.iter().filter(|entry| path.starts_with(&entry.point));
+        // Of equal ones this takes the last.
+        above.max_by_key(|entry| entry.point.as_os_str().len())
+    }
+}
+
+impl MountEntry {
+    /// A line: mount, parent, major:minor, root, mount point, options, any number of fields, `-`, type,
+    /// source, options of the file system.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+        let (major, minor) = str::from_utf8(fields.nth(1)?).ok()?.split_once(':')?;
+        let device = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
+        let point = fields.nth(1).filter(|point| point.starts_with(b"/"))?;
+        fields.by_ref().find(|field| field == b"-")?;
+        let (file_system, source) = (fields.next()?, fields.next()?);
+        Some(Self {
+            id,
+            device,
+            point: unescaped(point).into(),
+            file_system: String::from_utf8_lossy(file_system).into_owned(),
+            source: unescaped(source),
+        })
+    }
+}
+
+/// The text of this process's table.
+fn read_text() -> rustix::io::Result<Vec<u8>> {
+    let path = c"/proc/self/mountinfo";
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut text = Vec::with_capacity(16 << 10);
+    loop {
+        text.reserve(4 << 10);
+        if rustix::io::read(&file, rustix::buffer::spare_capacity(&mut text))? == 0 {
+            return Ok(text);
+        }
+    }
+}
+
+/// A field as it is: in the table blanks, tabs, line ends, backslashes and `#` are three octal digits.
+fn unescaped(field: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        match rest {
+            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', tail @ ..] => {
+                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = tail;
+            }
+            _ => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    use rustix::fs::makedev;
+
+    /// The root, one file system at two points, and one that is served by another machine.
+    const TABLE: &[u8] = b"22 28 0:20 / /sys rw,nosuid - sysfs sysfs rw\n\
+        28 1 254:0 / / rw,relatime shared:1 master:2 - ext4 /dev/root rw\n\
+        31 28 254:0 /a /with\\040space\\134 rw - fuse.sshfs host:/ rw\n";
+
+    #[test]
+    fn mounts_are_found_by_number_and_by_device() {
+        let table = MountTable::parse(TABLE);
+        let numbers: Vec<_> = table.entries().iter().map(|entry| entry.id).collect();
+        assert_eq!(numbers, [22, 28, 31]);
+        let entry = table.find_by_id(31).expect("it is there");
+        assert_eq!(entry.point, Path::new("/with space\\"));
+        assert_eq!(entry.device, makedev(254, 0));
+        assert_eq!((&*entry.file_system, &*entry.source), ("fuse.sshfs", OsStr::new("host:/")));
+        let entry = table.find_by_device(makedev(254, 0)).expect("it is there");
+        assert_eq!((&*entry.point, &*entry.source), (Path::new("/"), OsStr::new("/dev/root")));
+        assert_eq!(table.find_by_id(99), None);
+        assert_eq!(table.find_by_device(makedev(0, 254)), None);
+    }
+
+    #[test]
+    fn a_path_is_on_the_innermost_mount() {
+        let table = MountTable::parse(
+            b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+              23 22 0:5 / /a rw shared:1 - tmpfs none rw\n\
+              24 22 0:6 / /a\\040b rw shared:1 master:2 - xfs none rw\n\
+              25 22 0:7 / /a rw - btrfs none rw\n",
+        );
+        let kind = |path: &str| &*table.find_by_path(Path::new(path)).unwrap().file_system;
+        assert_eq!(kind("/"), "ext4");
+        assert_eq!(kind("/ab"), "ext4");
+        // Two are mounted there.
+        assert_eq!((kind("/a"), kind("/a/c")), ("btrfs", "btrfs"));
+        assert_eq!(kind("/a b/c"), "xfs");
+        assert_eq!(table.find_by_path(Path::new("a")), None);
+        assert_eq!(table.find_by_path(Path::new("")), None);
+    }
+
+    #[test]
+    fn of_several_roots_the_last_holds_what_no_other_mount_does() {
+        let table = MountTable::parse(
+            b"1 1 0:2 / / rw - rootfs none rw\n\
+              23 1 0:5 / /a rw - tmpfs none rw\n\
+              28 1 254:0 / / rw - ext4 /dev/root rw\n",
+        );
+        let id = |path: &str| table.find_by_path(Path::new(path)).map(|entry| entry.id);
+        assert_eq!((id("/"), id("/b"), id("/a/b")), (Some(28), Some(28), Some(23)));
+        assert_eq!(MountTable::parse(b"").find_by_path(Path::new("/")), None);
+        // In a root without a mount at its top, such as one of `chroot(2)`.
+        let table = MountTable::parse(b"23 1 0:5 / /a rw - tmpfs none rw\n");
+        assert_eq!(table.find_by_path(Path::new("/b")), None);
+    }
+
+    #[test]
+    fn escapes_are_undone_and_what_is_none_stays() {
+        assert_eq!(unescaped(b"a\\040b\\9\\"), "a b\\9\\");
+        assert_eq!(unescaped(b"\\777"), "\\777");
+        assert_eq!(unescaped(br"\011\012\134\043"), "\t\n\\#");
+        // What was undone is not looked at again, and a sign is no digit.
+        assert_eq!(unescaped(br"\134040\04\+12"), r"\040\04\+12");
+        let table = MountTable::parse(br"5 1 0:9 /\040 /x\012y rw - fuse.a\040b dev\040ice rw");
+        let entry = table.find_by_id(5).expect("it is of the form");
+        assert_eq!((&*entry.point, &*entry.source), (Path::new("/x\ny"), OsStr::new("dev ice")));
+        assert_eq!(entry.file_system, "fuse.a\\040b");
+    }
+
+    #[test]
+    fn names_need_not_be_utf_8() {
+        let table = MountTable::parse(b"5 1 0:9 / /\xff\\377 rw - fuse.\xff \xfe rw\n");
+        let path = Path::new(OsStr::from_bytes(b"/\xff\xff/below"));
+        let entry = table.find_by_path(path).expect("it is mounted there");
+        assert_eq!(entry.source.as_bytes(), b"\xfe");
+        assert_eq!(entry.file_system, "fuse.\u{fffd}");
+    }
+
+    #[test]
+    fn lines_of_another_form_are_left_out() {
+        let odd: [&[u8]; 12] = [
+            b"",
+            b"garbage",
+            b" - ",
+            b"31",
+            b"31 - x",
+            b"x 28 254:0 / / rw - ext4 /dev/root rw",
+            b"-1 28 254:0 / / rw - ext4 /dev/root rw",
+            b"31 28 254 / / rw - ext4 /dev/root rw",
+            b"31 28 254:\xff / / rw - ext4 /dev/root rw",
+            b"31 28 254:0 / relative rw - ext4 /dev/root rw",
+            b"31 28 254:0 / / rw shared:1 ext4 /dev/root rw",
+            b"31 28 254:0 / / rw - ext4",
+        ];
+        for line in odd {
+            let text = [TABLE, line, b"\n", TABLE].concat();
+            let entries = MountTable::parse(&text).entries;
+            assert_eq!(entries.len(), 6, "{}", line.escape_ascii());
+        }
+        // A name that could not be printed is empty.
+        let table = MountTable::parse(b"31 28 0:5 / /a rw - tmpfs  rw");
+        assert_eq!(table.find_by_id(31).map(|entry| &*entry.source), Some(OsStr::new("")));
+    }
+
+    #[test]
+    fn this_process_has_a_table() {
+        let table = MountTable::read().expect("there is /proc");
+        let entry = table.find_by_path(Path::new("/proc/self")).expect("it is mounted");
+        assert_eq!(entry.file_system, "proc");
+        assert_eq!(table.find_by_id(entry.id), Some(entry));
+    }
+}
