@@ -6,10 +6,12 @@
 //! they make the same system calls. Needs `valgrind`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
+
+use crate::cargo;
 
 /// The first is the yardstick of the second, the third that of the fourth.
 const VARIANTS: [&str; 4] = ["crate", "ring", "owned", "driver"];
@@ -86,24 +88,11 @@ fn verdict(ratio: f64) -> String {
     format!("{ratio:.2}{mark}")
 }
 
-fn build(root: &Path) -> anyhow::Result<std::path::PathBuf> {
-    let output = Command::new(env!("CARGO"))
-        .current_dir(root)
-        .args(["build", "--release", "--package", "sakia-driver", "--example", "instructions"])
-        .args(["--message-format", "json-render-diagnostics"])
-        .stderr(std::process::Stdio::inherit())
-        .output()
-        .context("run cargo build")?;
-    ensure!(output.status.success(), "the example does not build");
-    let messages = String::from_utf8_lossy(&output.stdout);
-    let program = messages
-        .lines()
-        .filter_map(|line| line.split_once(r#""executable":""#))
-        .filter_map(|(_, rest)| rest.split_once('"'))
-        .map(|(path, _)| path)
-        .find(|path| path.ends_with("/instructions"))
-        .context("cargo names no executable")?;
-    Ok(program.into())
+fn build(root: &Path) -> anyhow::Result<PathBuf> {
+    let mut command = cargo::command(root);
+    command.args(["build", "--release", "--package", "sakia-driver", "--example", "instructions"]);
+    let messages = cargo::build(&mut command).context("the example")?;
+    cargo::program(&messages, "instructions")
 }
 
 /// Instructions of one whole run.

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cargo;
 mod instructions;
 mod mutants;
 mod peers;

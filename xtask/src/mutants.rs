@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use crate::cargo;
+
 /// How long tests may take with no bug switched on.
 const TIME_MAX: Duration = Duration::from_secs(120);
 /// How long tests may take with a bug before they count as hanging: this, and
@@ -171,32 +173,23 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec
 
 /// Builds the tests with the bugs compiled in, and returns the programs by their names.
 fn build(root: &Path) -> anyhow::Result<BTreeMap<String, PathBuf>> {
-    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let mut flags = env::var("RUSTFLAGS").unwrap_or_default();
     flags.push_str(" --cfg sakia_mutants");
-    let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut command = cargo::command(root);
+    command
         .args(["test", "--package", "sakia-driver", "--package", "sakia"])
         .args(["--lib", "--tests", "--no-run"])
-        .args(["--message-format", "json-render-diagnostics"])
-        .env("CARGO_TARGET_DIR", target.join("mutants"))
-        .env("RUSTFLAGS", flags)
-        .current_dir(root)
-        .stderr(Stdio::inherit())
-        .output()
-        .context("cannot run cargo")?;
-    if !output.status.success() {
-        bail!("the tests cannot be built");
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(program).collect())
+        .env("CARGO_TARGET_DIR", cargo::target_folder(root).join("mutants"))
+        .env("RUSTFLAGS", flags);
+    let messages = cargo::build(&mut command).context("the tests")?;
+    Ok(messages.lines().filter_map(program).collect())
 }
 
 /// The test program that a line of cargo's messages is about, and its name without the hash.
 fn program(message: &str) -> Option<(String, PathBuf)> {
-    let (_, rest) = message.split_once(r#""executable":""#)?;
-    let (path, _) = rest.split_once('"')?;
-    let path = message.contains(r#""test":true"#).then(|| PathBuf::from(path))?;
+    let path = cargo::executable(message).filter(|_| message.contains(r#""test":true"#))?;
     let (name, _) = path.file_name()?.to_str()?.rsplit_once('-')?;
-    Some((name.to_owned(), path))
+    Some((name.to_owned(), path.to_owned()))
 }
 
 /// What runs tests.

@@ -14,7 +14,8 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 
 use super::report::{Cell, Row, Title, as_json, as_tables};
-use super::{Build, Run, output, run_program, started, target_folder};
+use super::{Build, Run, output, run_program, started};
+use crate::cargo;
 
 /// How it is run.
 #[derive(Debug, Args)]
@@ -285,7 +286,8 @@ const MEMORY: &str = "/dev/shm/sakia-peers";
 pub(super) fn run(folder: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let sizes = if options.quick { &QUICK } else { &FULL };
     let runs = options.runs.unwrap_or(if options.quick { 3 } else { 9 }).max(1);
-    let dir = options.dir.clone().unwrap_or_else(|| target_folder(folder).join("peers-files"));
+    let dir =
+        options.dir.clone().unwrap_or_else(|| cargo::target_folder(folder).join("peers-files"));
     fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
     let is_chosen = |chosen: &[String], name| chosen.is_empty() || chosen.iter().any(|c| c == name);
     let peers: Vec<&Peer> =

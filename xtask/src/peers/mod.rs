@@ -10,11 +10,13 @@ mod stats;
 mod tasks;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde::Deserialize;
+
+use crate::cargo;
 
 /// What can be compared.
 #[derive(Debug, Subcommand)]
@@ -72,32 +74,17 @@ impl Build {
 
     /// Builds it; the others do not depend on its success.
     fn run(&self, folder: &Path) -> anyhow::Result<PathBuf> {
-        let mut command = Command::new(env!("CARGO"));
-        command.current_dir(folder).args(["build", "--locked", "--package", self.package]);
-        command.args(["--profile", self.profile, "--message-format", "json-render-diagnostics"]);
+        let mut command = cargo::command(folder);
+        command.args(["build", "--locked", "--package", self.package, "--profile", self.profile]);
         if !self.features.is_empty() {
             command.arg("--features").arg(self.features.join(","));
         }
         if let Some(flags) = self.flags {
-            let target = target_folder(folder).join("flags");
+            let target = cargo::target_folder(folder).join("flags");
             command.env("RUSTFLAGS", flags).arg("--target-dir").arg(target);
         }
-        let output = command.stderr(Stdio::inherit()).output().context("run cargo build")?;
-        ensure!(output.status.success(), "does not build");
-        let messages = String::from_utf8_lossy(&output.stdout);
-        let executable = messages
-            .lines()
-            .filter_map(|line| line.split_once(r#""executable":""#))
-            .filter_map(|(_, rest)| rest.split_once('"'))
-            .map(|(path, _)| PathBuf::from(path))
-            .find(|path| path.ends_with(self.package));
-        executable.context("cargo names no executable")
+        cargo::program(&cargo::build(&mut command)?, self.package)
     }
-}
-
-/// Where Cargo puts what it builds of the workspace in `folder`.
-fn target_folder(folder: &Path) -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| folder.join("target"), PathBuf::from)
 }
 
 /// The program, or why there is none.
