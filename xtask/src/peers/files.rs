@@ -30,18 +30,22 @@ pub(crate) struct Options {
     #[arg(long)]
     json: bool,
     /// Peers to run, of all
-    #[arg(long, value_name = "PEER", value_delimiter = ',', value_parser = names(&PEER_NAMES))]
+    #[arg(long, value_name = "PEER", value_delimiter = ',', value_parser = peer_names())]
     only: Vec<String>,
     /// Cells to run, of all
-    #[arg(long, value_name = "CELL", value_delimiter = ',', value_parser = names(&CELL_NAMES))]
+    #[arg(long, value_name = "CELL", value_delimiter = ',', value_parser = cell_names())]
     cells: Vec<String>,
     /// Folder for the files, on the file system to measure [default: in the target folder]
     #[arg(long)]
     dir: Option<PathBuf>,
 }
 
-fn names(names: &'static [&'static str]) -> PossibleValuesParser {
-    PossibleValuesParser::new(names)
+fn peer_names() -> PossibleValuesParser {
+    PossibleValuesParser::new(PEERS.map(|peer| peer.name))
+}
+
+fn cell_names() -> PossibleValuesParser {
+    PossibleValuesParser::new(EXPERIMENTS.map(|experiment| experiment.name))
 }
 
 /// What is measured by one table.
@@ -182,16 +186,6 @@ const EXPERIMENTS: [Experiment; 11] = [
     },
 ];
 
-const CELL_NAMES: [&str; EXPERIMENTS.len()] = {
-    let mut names = [""; EXPERIMENTS.len()];
-    let mut index = 0;
-    while index < names.len() {
-        names[index] = EXPERIMENTS[index].name;
-        index += 1;
-    }
-    names
-};
-
 /// A row of the tables.
 struct Peer {
     name: &'static str,
@@ -254,16 +248,6 @@ const PEERS: [Peer; 17] = [
 /// Has no runtime; also makes the files and warms them.
 const STD: &str = "peers-std";
 const NOWAIT: &[&str] = &["randread", "randread2", "randread-tmpfs", "smallfiles"];
-
-const PEER_NAMES: [&str; PEERS.len()] = {
-    let mut names = [""; PEERS.len()];
-    let mut index = 0;
-    while index < names.len() {
-        names[index] = PEERS[index].name;
-        index += 1;
-    }
-    names
-};
 
 impl Peer {
     fn has(&self, experiment: &Experiment) -> bool {
