@@ -12,6 +12,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, ensure};
 
+use super::stats::Spread;
 use super::{Build, run_program, started};
 
 /// The first is compared with the second.
@@ -57,14 +58,7 @@ const OPERATIONS: [Operation; 3] = [
 /// What one runtime needs for one operation.
 struct Cell {
     instructions_per_op: anyhow::Result<f64>,
-    wall_ns_per_op: anyhow::Result<Times>,
-}
-
-#[derive(Clone, Copy)]
-struct Times {
-    median: f64,
-    min: f64,
-    max: f64,
+    wall_ns_per_op: anyhow::Result<Spread>,
 }
 
 /// Prints instructions and wall time per operation, a row per runtime.
@@ -96,16 +90,10 @@ fn measure(programs: &[anyhow::Result<PathBuf>], operation: &Operation) -> Vec<C
             let long = instructions(program, operation, 2 * COUNT)?;
             Ok((long as f64 - short as f64) / COUNT as f64)
         }),
-        wall_ns_per_op: times.map(Times::of),
+        wall_ns_per_op: times
+            .and_then(|times| Spread::of(times.into_iter()).context("there were no runs")),
     };
     programs.iter().zip(times).map(cell).collect()
-}
-
-impl Times {
-    fn of(mut times: Vec<f64>) -> Self {
-        times.sort_by(f64::total_cmp);
-        Self { median: times[times.len() / 2], min: times[0], max: times[times.len() - 1] }
-    }
 }
 
 fn as_tables(table: &Table) -> String {
@@ -180,7 +168,7 @@ fn as_json(table: &Table) -> String {
         for (cell, peer) in cells.iter().zip(PEERS) {
             let count = or_null(instructions_of(cell).ok());
             let wall = cell.wall_ns_per_op.as_ref().map_or("null".into(), |times| {
-                let Times { median, min, max } = times;
+                let Spread { median, min, max } = times;
                 format!(r#"{{"median":{median:.3},"min":{min:.3},"max":{max:.3}}}"#)
             });
             write!(text, r#"{{"type":"result","experiment":"tasks","variant":"{peer}","#).ok();
@@ -240,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_runtime_that_does_not_run_has_its_reason_below_the_table() {
-        let times = Times::of(vec![3.0, 1.0, 2.0]);
+        let times = Spread::of([3.0, 1.0, 2.0].into_iter()).unwrap();
         let good = |count| Cell { instructions_per_op: Ok(count), wall_ns_per_op: Ok(times) };
         let bad = || Cell {
             instructions_per_op: Err(anyhow::anyhow!("does not build")),
