@@ -14,17 +14,13 @@ fn file_sum(directory: &TempDir, args: &[&str]) -> Ended {
     run(sakia(["bench", "file-sum", "--runs", "2", "--dir"]).arg(directory.path()).args(args))
 }
 
-fn lines(ended: &Ended) -> Vec<Value> {
-    ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 #[test]
 fn every_variant_is_measured_and_all_sums_are_equal() {
     needs_ring!();
     let directory = TempDir::new();
     let ended = file_sum(&directory, &["--json", "--size", "1M,64K", "--offload"]);
     ended.assert_quiet_success();
-    let lines = lines(&ended);
+    let lines = ended.json_lines();
     let of = |kind: &str| lines.iter().filter(|line| line["type"] == kind).collect::<Vec<_>>();
     let variants = ["uring", "ring", "poll", "pool", "blocking", "offload"];
 
@@ -108,7 +104,7 @@ fn without(call: libc::c_long, errno: i32) -> (Ended, Vec<Value>, Vec<String>) {
     let mut command = sakia(["bench", "file-sum", "--runs", "1", "--size", "64K", "--json"]);
     command.args(["--variants", "uring,poll,blocking", "--dir"]).arg(directory.path());
     let ended = run(deny(&mut command, call, errno));
-    let lines = lines(&ended);
+    let lines = ended.json_lines();
     let of = |kind: &'static str| lines.iter().filter(move |line| line["type"] == kind);
     let results = of("result").map(|line| line["variant"].as_str().unwrap().to_owned()).collect();
     let missing = of("missing").cloned().collect();

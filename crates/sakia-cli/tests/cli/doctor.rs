@@ -51,7 +51,7 @@ fn says_the_same_in_json() {
     let ended = run(&mut sakia(["doctor", "--json"]));
     ended.assert_quiet_success();
     assert_eq!(ended.stdout.lines().count(), 1);
-    let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let found = ended.json();
     assert_eq!(found["type"], "doctor");
     assert!(found["kernel"]["release"].is_string() && found["kernel"]["cpus"].is_u64());
     let ring = &found["ring"];
@@ -69,7 +69,7 @@ fn says_the_same_in_json() {
 fn says_what_the_environment_asks_for() {
     for driver in ["uring", "poll"] {
         let ended = run(sakia(["doctor", "--json"]).env("SAKIA_DRIVER", driver));
-        let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+        let found = ended.json();
         assert_eq!(found["backend"]["wanted"], driver);
     }
 }
@@ -90,7 +90,7 @@ fn says_what_it_does_on_mounts() {
 
     let ended = run(&mut sakia(["doctor", "--json", directory, file, "/proc/self"]));
     ended.assert_quiet_success();
-    let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let found = ended.json();
     assert_eq!(found["failures"], Value::Array(Vec::new()));
     let there = mount(&found, directory);
     assert_eq!(there, mount(&found, file));
@@ -124,7 +124,7 @@ fn path_that_is_not_there_is_reported() {
     needs_ring!();
     let ended = run(&mut sakia(["doctor", "--json", "/nowhere", "/dev/null"]));
     assert_eq!(ended.code, Some(1));
-    let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let found = ended.json();
     let failures = found["failures"].as_array().unwrap();
     assert_eq!((&failures[0]["path"], &failures[0]["errno"]), (&"/nowhere".into(), &2.into()));
     assert_eq!(failures.len(), 2);
@@ -140,7 +140,7 @@ fn file_system_of_a_server_is_left_alone() {
     let file = fuse.join("a");
     let ended = run(sakia(["doctor", "--json"]).arg(fuse.path()).arg(&file));
     ended.assert_quiet_success();
-    let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let found = ended.json();
     let there = mount(&found, file.to_str().unwrap());
     assert_eq!(there["is_remote"], true);
     assert_eq!((&there["reads"], &there["writes"]), (&"thread".into(), &"thread".into()));

@@ -3,13 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-use serde_json::Value;
-
-use crate::support::{Ended, TempDir, needs_ring, plain_sum, random_bytes, run, sakia};
-
-fn lines(ended: &Ended) -> Vec<Value> {
-    ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
+use crate::support::{TempDir, needs_ring, plain_sum, random_bytes, run, sakia};
 
 #[test]
 fn has_a_line_per_file_and_error_and_a_summary() {
@@ -21,7 +15,7 @@ fn has_a_line_per_file_and_error_and_a_summary() {
     let ended = run(sakia(["sum", "--json", "--block", "64K"]).args([&good, &missing]));
     assert_eq!(ended.code, Some(1));
     assert!(ended.stderr.starts_with("sakia: ") && ended.stderr.lines().count() == 1, "{ended:?}");
-    let lines = lines(&ended);
+    let lines = ended.json_lines();
     let [file, error, summary] = &lines[..] else { panic!("{ended:?}") };
 
     assert_eq!(file["type"], "file");
@@ -62,7 +56,7 @@ fn says_how_many_reads_were_plain_calls() {
         let mut command = sakia(["sum", "--json"]);
         let ended = run(command.args(&small).arg(&large).env("SAKIA_DRIVER", driver));
         ended.assert_quiet_success();
-        let lines = lines(&ended);
+        let lines = ended.json_lines();
         let summary = lines.last().unwrap();
         let (reads, plain) = (summary["reads"].as_u64(), summary["plain_reads"].as_u64());
         assert!((40 + 4..).contains(&reads.unwrap()), "{summary}");
@@ -81,7 +75,7 @@ fn steady_reads_need_few_system_calls_and_no_allocation_by_the_driver() {
     let directory = TempDir::new();
     let path = directory.file("file", &random_bytes(1, 8 << 20));
     let ended = run(sakia(["sum", "--json", "--block", "32K", "--depth", "8"]).arg(&path));
-    let lines = lines(&ended);
+    let lines = ended.json_lines();
     let summary = lines.last().unwrap();
     let counter = |name: &str| summary["counters"][name].as_u64().unwrap();
     assert_eq!(summary["reads"], 257);
@@ -98,7 +92,7 @@ fn path_that_is_not_text_is_encoded() {
     let mut command = sakia(["sum", "--json"]);
     let ended = run(command.arg(OsString::from_vec(b"a\xff".into())).current_dir(directory.path()));
     assert_eq!(ended.code, Some(0));
-    let lines = lines(&ended);
+    let lines = ended.json_lines();
     assert_eq!(lines[0]["path_bytes"], "Yf8=");
     assert_eq!(lines[0].get("path"), None);
     assert_eq!(lines[0]["sum"], 195);
@@ -109,5 +103,5 @@ fn standard_input_is_a_dash() {
     needs_ring!();
     let ended = run(&mut sakia(["sum", "--json"]));
     ended.assert_quiet_success();
-    assert_eq!(lines(&ended)[0]["path"], "-");
+    assert_eq!(ended.json_lines()[0]["path"], "-");
 }

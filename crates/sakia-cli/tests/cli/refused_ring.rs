@@ -170,7 +170,7 @@ fn no_locked_memory(command: &mut Command) {
 fn is_told_in_json_too() {
     let ended = run(deny(&mut insisting(["sum", "--json"]), libc::SYS_io_uring_setup, libc::EPERM));
     assert_one_line(&ended, &[]);
-    let error: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let error = ended.json();
     assert_eq!((&error["type"], &error["errno"]), (&"error".into(), &1.into()));
     assert!(error["message"].as_str().unwrap().contains("seccomp filter"));
     assert_eq!(error.get("path"), None);
@@ -192,7 +192,7 @@ fn doctor_says_why_and_what_to_change() {
 
     let ended = denied(&["doctor", "--json"]);
     assert_eq!(ended.code, Some(1));
-    let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let found = ended.json();
     assert_eq!((&found["ring"]["available"], &found["ring"]["errno"]), (&false.into(), &1.into()));
     assert_eq!(found["sandbox"]["seccomp"], "filter");
     assert_eq!(found["poll"]["available"], true);

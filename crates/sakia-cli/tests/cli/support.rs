@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FileType, Mode};
+use serde_json::Value;
 
 /// The user that owns nothing.
 const NOBODY: u32 = 65534;
@@ -153,6 +154,18 @@ impl Ended {
                 (sum, bytes, name)
             })
             .collect()
+    }
+
+    /// The only JSON object on standard output.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap()
+    }
+
+    /// The JSON objects on standard output, one a line.
+    #[track_caller]
+    pub fn json_lines(&self) -> Vec<Value> {
+        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     /// Nothing went wrong, and nothing was complained about.
