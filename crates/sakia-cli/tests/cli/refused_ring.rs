@@ -5,10 +5,11 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
+use sakia_testkit::skip;
 use serde_json::Value;
 
 use crate::support::{
-    Ended, TempDir, needs_ring, plain_sum, program_for_all, random_bytes, run, sakia, skip,
+    Ended, TempDir, needs_ring, plain_sum, program_for_all, random_bytes, run, sakia,
     without_privileges,
 };
 

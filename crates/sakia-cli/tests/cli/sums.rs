@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::support::{TempDir, needs_ring, plain_sum, random_bytes, sakia, skip, sum_on};
+use sakia_testkit::skip;
+
+use crate::support::{TempDir, needs_ring, plain_sum, random_bytes, sakia, sum_on};
 
 const SIZES: [usize; 9] = [0, 1, 4095, 4096, 4097, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 8 << 20];
 

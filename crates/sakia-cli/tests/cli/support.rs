@@ -19,33 +19,15 @@ const NOBODY: u32 = 65534;
 /// How long a test waits for what must happen.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Ends the calling test, which cannot say anything on this machine. Fails it instead when
-/// `SAKIA_DENY_SKIPS` is set.
-macro_rules! skip {
-    ($($reason:tt)*) => {{
-        $crate::support::announce_skip(module_path!(), &format!($($reason)*));
-        return;
-    }};
-}
-pub(crate) use skip;
-
 /// Skips the calling test where there is no ring.
 macro_rules! needs_ring {
     () => {
         if let Err(error) = sakia_ring::Ring::builder().build() {
-            $crate::support::skip!("{error}");
+            sakia_testkit::skip!("{error}");
         }
     };
 }
 pub(crate) use needs_ring;
-
-pub fn announce_skip(test: &str, reason: &str) {
-    assert!(
-        std::env::var_os("SAKIA_DENY_SKIPS").is_none(),
-        "skips are denied, and {test} must skip: {reason}"
-    );
-    eprintln!("SKIP {test}: {reason}");
-}
 
 /// A directory that is removed at the end of a test.
 pub struct TempDir(PathBuf);
