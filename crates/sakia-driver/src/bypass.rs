@@ -181,7 +181,7 @@ pub(crate) struct Allowance {
 impl Allowance {
     /// In units of a small call.
     const TURN_MAX: u32 = 64;
-    const TURN_MIN: u32 = 4;
+    const TURN_MIN: u32 = 1;
     /// So many in a turn are a crowd.
     const CROWD: u32 = 8;
     /// Copying so many bytes takes about as long as a small call.
@@ -463,8 +463,8 @@ impl Mounts {
         }
         // By the letters of the path: a link that leads there is followed on this thread.
         points.iter().any(|point| {
-            path.strip_prefix(&point[..])
-                .is_some_and(|rest| rest.first().is_none_or(|&c| c == b'/'))
+            let point = point.strip_suffix(b"/").unwrap_or(point); // the root's
+            path.strip_prefix(point).is_some_and(|rest| rest.first().is_none_or(|&c| c == b'/'))
         })
     }
 
@@ -769,6 +769,9 @@ mod tests {
         assert!(!Mounts::default().may_wait(b"/net/host/a", RemoteMounts::default));
         let here = || RemoteMounts { holds_working_directory: true, ..look() };
         assert!(Mounts::default().may_wait(b"relative", here));
+        let root = || RemoteMounts { points: vec![b"/".into()], holds_working_directory: true };
+        assert!(Mounts::default().may_wait(b"/a/b", root));
+        assert!(Mounts::default().may_wait(b"/", root));
         // The table is looked at again when a mount turns out to be new.
         let mounts = Mounts::default();
         assert!(!mounts.may_wait(b"/net/host/a", RemoteMounts::default));
