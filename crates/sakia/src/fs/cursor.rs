@@ -83,7 +83,7 @@ impl File {
     /// As for [`write_at`](File::write_at), but for the first.
     pub async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
         if self.appends || self.is_stream() {
-            let (result, buf) = self.write_explained(buf, CURRENT_POSITION, 0).await;
+            let (result, buf) = self.write_explained(buf, CURRENT_POSITION).await;
             if result.is_ok()
                 && !self.is_stream()
                 && !self.fd.is_simulated()

@@ -247,34 +247,101 @@ impl File {
     pub(super) async fn read_once<T: IoBufMut>(
         &self,
         fd: &Fd,
+        buf: T,
+        offset: u64,
+    ) -> BufResult<usize, T> {
+        let (result, buf) = self.driver.read(fd, buf, offset).await;
+        match result {
+            Ok(count) => (Ok(count), buf),
+            Err(error) => self.read_again(fd, error, buf, offset).await,
+        }
+    }
+
+    /// Goes on where a read ended with an error: tries again, or gives up.
+    async fn read_again<T: IoBufMut>(
+        &self,
+        fd: &Fd,
+        mut error: io::Error,
         mut buf: T,
         offset: u64,
     ) -> BufResult<usize, T> {
-        loop {
+        while self.may_retry(&error, PollEvents::READABLE).await {
             let (result, back) = self.driver.read(fd, buf, offset).await;
             buf = back;
             match result {
-                Err(error) if self.may_retry(&error, PollEvents::READABLE).await => {}
-                result => return (result, buf),
+                Ok(count) => return (Ok(count), buf),
+                Err(other) => error = other,
             }
         }
+        (Err(error), buf)
     }
 
     /// One write.
     pub(super) async fn write_once<T: IoBuf>(
         &self,
         fd: &Fd,
+        buf: T,
+        offset: u64,
+        flags: u32,
+    ) -> BufResult<usize, T> {
+        let (result, buf) = self.driver.write_with(fd, buf, offset, flags).await;
+        match result {
+            Ok(count) => (Ok(count), buf),
+            Err(error) => self.write_again(fd, error, buf, offset, flags).await,
+        }
+    }
+
+    /// Goes on where a write ended with an error: tries again, or gives up.
+    async fn write_again<T: IoBuf>(
+        &self,
+        fd: &Fd,
+        mut error: io::Error,
         mut buf: T,
         offset: u64,
         flags: u32,
     ) -> BufResult<usize, T> {
-        loop {
+        while self.may_retry(&error, PollEvents::WRITABLE).await {
             let (result, back) = self.driver.write_with(fd, buf, offset, flags).await;
             buf = back;
             match result {
-                Err(error) if self.may_retry(&error, PollEvents::WRITABLE).await => {}
-                result => return (result, buf),
+                Ok(count) => return (Ok(count), buf),
+                Err(other) => error = other,
             }
+        }
+        (Err(error), buf)
+    }
+
+    /// The end of a read that is not well, at the first attempt: tried again, or explained.
+    async fn read_failed<T: IoBufMut>(
+        &self,
+        error: io::Error,
+        buf: T,
+        offset: u64,
+    ) -> BufResult<usize, T> {
+        let (result, buf) = self.read_again(&self.fd, error, buf, offset).await;
+        self.explained(result, buf, offset).await
+    }
+
+    /// The same of a write.
+    async fn write_failed<T: IoBuf>(
+        &self,
+        error: io::Error,
+        buf: T,
+        offset: u64,
+    ) -> BufResult<usize, T> {
+        let (result, buf) = self.write_again(&self.fd, error, buf, offset, 0).await;
+        self.explained(result, buf, offset).await
+    }
+
+    async fn explained<T: IoBuf>(
+        &self,
+        result: io::Result<usize>,
+        buf: T,
+        offset: u64,
+    ) -> BufResult<usize, T> {
+        match result {
+            Err(error) => (Err(self.explain(error, &buf, offset).await), buf),
+            Ok(count) => (Ok(count), buf),
         }
     }
 
@@ -298,7 +365,12 @@ impl File {
         if let Err(error) = check_offset(offset) {
             return (Err(error), buf);
         }
-        self.read_explained(buf, offset).await
+        // What ends well is in one piece here, and the rest boxed: this is what programs do most.
+        let (result, buf) = self.driver.read(&self.fd, buf, offset).await;
+        match result {
+            Ok(count) => (Ok(count), buf),
+            Err(error) => Box::pin(self.read_failed(error, buf, offset)).await,
+        }
     }
 
     /// As [`read_at`](File::read_at), at an offset that the kernel may take as the file's position.
@@ -308,13 +380,7 @@ impl File {
         offset: u64,
     ) -> BufResult<usize, T> {
         let (result, buf) = self.read_once(&self.fd, buf, offset).await;
-        match result {
-            Err(error) if self.direct.is_some() => {
-                let error = self.explain(error, &buf, offset).await;
-                (Err(error), buf)
-            }
-            result => (result, buf),
-        }
+        self.explained(result, buf, offset).await
     }
 
     /// Fills `buf` with the bytes from `offset` on. On error the buffer has what was read before it.
@@ -408,24 +474,22 @@ impl File {
         if let Err(error) = self.check_write(offset) {
             return (Err(error), buf);
         }
-        self.write_explained(buf, offset, 0).await
+        // As in `read_at`.
+        let (result, buf) = self.driver.write(&self.fd, buf, offset).await;
+        match result {
+            Ok(count) => (Ok(count), buf),
+            Err(error) => Box::pin(self.write_failed(error, buf, offset)).await,
+        }
     }
 
-    /// As [`write_at`](File::write_at), with flags, and at an offset that the kernel may ignore.
+    /// As [`write_at`](File::write_at), at an offset that the kernel may ignore.
     pub(super) async fn write_explained<T: IoBuf>(
         &self,
         buf: T,
         offset: u64,
-        flags: u32,
     ) -> BufResult<usize, T> {
-        let (result, buf) = self.write_once(&self.fd, buf, offset, flags).await;
-        match result {
-            Err(error) if self.direct.is_some() => {
-                let error = self.explain(error, &buf, offset).await;
-                (Err(error), buf)
-            }
-            result => (result, buf),
-        }
+        let (result, buf) = self.write_once(&self.fd, buf, offset, 0).await;
+        self.explained(result, buf, offset).await
     }
 
     /// Writes all of `buf`, starting at byte `offset`. After an error an unknown part of it is written.
