@@ -178,6 +178,15 @@ unsafe impl Backend for Auto {
     }
 
     #[inline(always)]
+    fn forget_descriptor(&mut self, raw: i32) {
+        each!(self, backend => backend.forget_descriptor(raw));
+    }
+
+    fn registered_files(&self) -> u64 {
+        each!(self, backend => backend.registered_files())
+    }
+
+    #[inline(always)]
     unsafe fn try_now(&mut self, sqe: &Sqe, now: Now) -> Attempt {
         // SAFETY: the caller's duties are the same.
         each!(self, backend => unsafe { backend.try_now(sqe, now) })

@@ -56,6 +56,17 @@ pub unsafe trait Backend: 'static {
     ///   ever if it never is.
     unsafe fn push(&mut self, sqe: Sqe) -> Option<Position>;
 
+    /// A descriptor is about to be closed or given away, and no operation uses it any more. What is known
+    /// by its number is not true of the next file that has it.
+    fn forget_descriptor(&mut self, raw: i32) {
+        let _ = raw;
+    }
+
+    /// How many files were registered with the queue.
+    fn registered_files(&self) -> u64 {
+        0
+    }
+
     /// Makes an entry do nothing that was pushed at `position` with `user_data` and is still
     /// pending. It completes with 0. False when it has been consumed.
     fn make_nop(&mut self, position: Position, user_data: u64) -> bool;

@@ -251,6 +251,13 @@ impl<B: Backend> Core<B> {
         }
     }
 
+    /// A descriptor is about to be closed or given away.
+    pub(crate) fn forget_descriptor(&mut self, raw: i32) {
+        if let Some(backend) = self.backend.as_mut().filter(|backend| backend.is_intact()) {
+            backend.forget_descriptor(raw);
+        }
+    }
+
     /// Moves an operation into a free slot.
     #[inline(always)]
     fn occupy<O: Operation>(&mut self, operation: O) -> SlotRef {
@@ -989,6 +996,7 @@ impl<B: Backend> Core<B> {
             }
         }
         counters.cancels = counters.of(OpKind::Cancel).submitted;
+        counters.registered_files = self.backend.as_ref().map_or(0, B::registered_files);
         counters
     }
 

@@ -61,6 +61,8 @@ counters! {
     pooled,
     /// Operations too large for that too, kept in an allocation of their own.
     boxed,
+    /// Files that were registered with the ring, since many transfers went through it.
+    registered_files,
     /// Descriptors whose `close(2)` failed with nobody waiting for it.
     close_errors,
     /// Operations whose memory was given up at the end because they would not finish.

@@ -48,6 +48,8 @@ pub(crate) trait Owner {
     /// The last clone is gone: closes the descriptor, as part of `closer` if somebody waits.
     /// `is_local` says that closing it asks nobody else.
     fn release(self: Rc<Self>, raw: i32, is_local: bool, closer: Option<Key>);
+    /// The last clone gives the descriptor away.
+    fn forget(&self, raw: i32);
     /// Closes the descriptor with a plain call.
     fn close_now(&self, raw: i32) -> Completion;
     /// What the descriptor refers to.
@@ -291,6 +293,7 @@ impl Fd {
             inner.owner.descriptors().make_blocking(inner.raw);
         }
         let raw = std::mem::replace(&mut inner.raw, NO_DESCRIPTOR);
+        inner.owner.forget(raw);
         // SAFETY: an open descriptor of this process, to which this was the last reference; `Inner`, which
         // would close it, has another number now.
         Ok(unsafe { OwnedFd::from_raw_fd(raw) })

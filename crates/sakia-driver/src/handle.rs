@@ -276,6 +276,7 @@ pub(crate) struct Kept<B: Backend>(
 impl<B: Backend> Owner for Shared<B> {
     fn release(self: Rc<Self>, raw: i32, is_local: bool, closer: Option<Key>) {
         let mut core = self.core.borrow_mut();
+        core.forget_descriptor(raw);
         let running = core.phase == Phase::Running && core.is_intact();
         match closer {
             Some(key) if running => {
@@ -297,6 +298,10 @@ impl<B: Backend> Owner for Shared<B> {
                 }
             }
         }
+    }
+
+    fn forget(&self, raw: i32) {
+        self.core.borrow_mut().forget_descriptor(raw);
     }
 
     fn close_now(&self, raw: i32) -> Completion {

@@ -475,6 +475,10 @@ impl<O: Operation, B: Backend> Future for Op<O, B> {
     /// When polled again after it was ready, and when the driver was dropped and could not get the
     /// operation's memory back from the kernel.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<O::Output> {
+        // Most are done when they are polled: by a plain call, or because that is why they are polled.
+        if let Some(output) = self.try_take() {
+            return Poll::Ready(output);
+        }
         let (shared, slot) =
             self.parts().expect("an operation is not polled again after it was ready");
         if !shared.register(slot, cx.waker()) {

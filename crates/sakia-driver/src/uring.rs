@@ -1,5 +1,7 @@
 //! The kernel's ring as a backend.
 
+mod files;
+
 use std::any::TypeId;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -13,6 +15,7 @@ use sakia_ring::{
     Builder, Cqe, Entered, Host, IoVec, Kernel, Opcode, Position, Probe, Ring, Sqe, send_message,
 };
 
+use self::files::Files;
 use crate::backend::{Backend, Descriptors, RemoteWake};
 use crate::bypass::{Attempt, Now};
 use crate::counters::{KindCounters, OpKind};
@@ -41,6 +44,7 @@ pub struct Uring<H: Host = Kernel> {
     is_wake_armed: bool,
     /// Threads for what the ring cannot do, or should not, once there was any of that.
     lanes: Option<Box<Lanes>>,
+    files: Files,
 }
 
 /// The lanes of the poll backend, beside a ring.
@@ -82,6 +86,7 @@ impl<H: Host> Uring<H> {
             polls_wake: false,
             is_wake_armed: false,
             lanes: None,
+            files: Files::default(),
         }
     }
 
@@ -116,8 +121,19 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
 
     #[inline(always)]
     unsafe fn push(&mut self, sqe: Sqe) -> Option<Position> {
-        // SAFETY: the caller's duties are the same.
+        let sqe = self.files.resolve(&mut self.ring, sqe);
+        // SAFETY: the caller's duties are the same; a place of the table has the file of the descriptor
+        // that was named, as long as that is open.
         unsafe { self.ring.push(sqe) }
+    }
+
+    #[inline(always)]
+    fn forget_descriptor(&mut self, raw: i32) {
+        self.files.forget(&mut self.ring, raw);
+    }
+
+    fn registered_files(&self) -> u64 {
+        self.files.registered
     }
 
     fn make_nop(&mut self, position: Position, user_data: u64) -> bool {

@@ -53,6 +53,8 @@ table! {
         => Driver "tiny_ring";
     dropped_close_forgotten: "dropping the handle of a pending close leaves the descriptor open"
         => Driver "descriptor_reused";
+    registered_file_kept: "a file that was registered with the ring stays there when it is closed"
+        => Driver "registered_files";
     foreign_fd_accepted: "a descriptor of another driver is used as if it were the driver's own"
         => Driver "descriptor_reused";
     memory_not_kept: "the driver's memory is freed though handles of operations refer to it"

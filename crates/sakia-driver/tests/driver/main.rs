@@ -33,6 +33,7 @@ mod private_operations;
 mod random_programs;
 mod reading;
 mod reentrancy;
+mod registered_files;
 mod scripted;
 mod stale_and_duplicate;
 mod statx;
