@@ -318,9 +318,21 @@ impl<H: Host> Ring<H> {
         offset: u32,
         files: &[Option<BorrowedFd<'_>>],
     ) -> io::Result<u32> {
-        let numbers: Vec<i32> =
-            files.iter().map(|file| file.map_or(-1, |file| file.as_raw_fd())).collect();
-        let count = count_of(&numbers)?;
+        let numbers: Vec<i32> = files.iter().map(number).collect();
+        self.update_numbers(offset, &numbers)
+    }
+
+    /// As [`update_files`](Ring::update_files) with one place, and without an allocation.
+    ///
+    /// # Errors
+    /// As for [`update_files`](Ring::update_files).
+    #[doc(alias = "IORING_REGISTER_FILES_UPDATE")]
+    pub fn update_file(&mut self, place: u32, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        self.update_numbers(place, &[number(&file)]).map(|_| ())
+    }
+
+    fn update_numbers(&mut self, offset: u32, numbers: &[i32]) -> io::Result<u32> {
+        let count = count_of(numbers)?;
         let mut update = sys::io_uring_rsrc_update {
             offset,
             resv: 0,
@@ -518,6 +530,11 @@ pub unsafe fn send_message<H: Host>(
     // SAFETY: one entry, read during the call; it names no memory.
     unsafe { host.register(-1, opcode, (&raw mut message).cast(), 1)? };
     Ok(())
+}
+
+/// A file as the kernel takes it, or that there is none.
+fn number(file: &Option<BorrowedFd<'_>>) -> i32 {
+    file.as_ref().map_or(-1, |file| file.as_raw_fd())
 }
 
 /// The length as the kernel takes it.

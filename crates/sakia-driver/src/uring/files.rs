@@ -14,8 +14,8 @@ use std::os::fd::BorrowedFd;
 
 use sakia_ring::{Host, Opcode, Ring, Sqe, sqe_flags};
 
-/// Places of the table.
-const PLACES: u16 = 64;
+/// Places of the table: as many as a word has bits.
+const PLACES: u32 = u64::BITS;
 /// Transfers after which a descriptor is worth a place.
 const TRANSFERS: i16 = 64;
 /// Numbers that are counted: a descriptor with a higher one is not registered.
@@ -34,8 +34,8 @@ const TRANSFER_BITS: u64 = 1 << Opcode::READV.0
 pub(super) struct Files {
     /// For each descriptor number its place; below 0, how many transfers are left until it gets one.
     by_number: Vec<i16>,
-    /// Places that are free. `None` before the table is made.
-    free: Option<Vec<u16>>,
+    /// A bit for each place that is free. `None` before the table is made.
+    free: Option<u64>,
     /// How many files were registered.
     pub(super) registered: u64,
 }
@@ -79,22 +79,18 @@ impl Files {
     fn register<H: Host>(&mut self, ring: &mut Ring<H>, raw: i32) -> Option<i16> {
         let free = self.free.get_or_insert_with(|| {
             // Fails before Linux 5.19 and in a ring that is restricted: then there are no places.
-            let is_made = ring.register_files_sparse(u32::from(PLACES)).is_ok();
-            if is_made { (0..PLACES).rev().collect() } else { Vec::new() }
+            if ring.register_files_sparse(PLACES).is_ok() { u64::MAX } else { 0 }
         });
-        let place = free.pop()?;
+        let place = free.trailing_zeros();
+        if place == PLACES {
+            return None;
+        }
         // SAFETY: the operation whose entry is being pushed keeps the descriptor open.
         let file = unsafe { BorrowedFd::borrow_raw(raw) };
-        match ring.update_files(u32::from(place), &[Some(file)]) {
-            Ok(1) => {
-                self.registered += 1;
-                Some(place as i16)
-            }
-            _ => {
-                free.push(place);
-                None
-            }
-        }
+        ring.update_file(place, Some(file)).ok()?;
+        *free &= !(1 << place);
+        self.registered += 1;
+        Some(place as i16)
     }
 
     /// Takes a file back that is about to be closed or given away. No operation uses it any more.
@@ -103,16 +99,16 @@ impl Files {
         let Some(place) = self.by_number.get_mut(raw as usize) else { return };
         let place = std::mem::replace(place, -TRANSFERS);
         if place >= 0 && !mutant!("registered_file_kept") {
-            self.take_back(ring, place as u16);
+            self.take_back(ring, place as u32);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn take_back<H: Host>(&mut self, ring: &mut Ring<H>, place: u16) {
+    fn take_back<H: Host>(&mut self, ring: &mut Ring<H>, place: u32) {
         // A place that cannot be emptied is not used again.
-        if ring.update_files(u32::from(place), &[None]).is_ok() {
-            self.free.as_mut().expect("a place is of a table").push(place);
+        if let (Some(free), Ok(())) = (&mut self.free, ring.update_file(place, None)) {
+            *free |= 1 << place;
         }
     }
 }

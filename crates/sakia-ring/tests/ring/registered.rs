@@ -84,9 +84,10 @@ fn places_of_files_are_filled_replaced_and_emptied() {
 
     assert_eq!(ring.update_files(3, &[Some(files[2].as_fd())]).unwrap(), 1);
     assert_eq!(read_registered(&mut ring, 3).unwrap(), "number 2");
-    assert_eq!(ring.update_files(1, &[None]).unwrap(), 1);
+    ring.update_file(1, None).unwrap();
     assert_eq!(read_registered(&mut ring, 1), Err(libc::EBADF));
     assert_errno(ring.update_files(4, &[None]), Errno::INVAL);
+    assert_errno(ring.update_file(4, None), Errno::INVAL);
     assert_errno(ring.update_files(u32::MAX, &[None]), Errno::OVERFLOW);
 }
 
