@@ -264,7 +264,9 @@ pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
     })
 }
 
-/// The sum of the bytes, modulo 2^64; the same in all variants.
+/// The sum of the bytes, modulo 2^64; the same in all variants, also as compiled: in a loop of its own it
+/// may come out at half the speed.
+#[inline(never)]
 fn sum(bytes: &[u8]) -> u64 {
     // Parts whose sum fits 32 bits: such a loop the compiler makes twice as fast.
     let part = |part: &[u8]| part.iter().map(|&byte| u32::from(byte)).sum::<u32>();
@@ -331,7 +333,8 @@ mod tests {
                 let Some(measured) = run_or_skip(&experiment, variant) else { continue };
                 assert_eq!(measured.sum, expected, "{} {size}", variant.name());
                 let reads = measured.counters["reads"];
-                assert!(reads >= size.div_ceil(32 << 10), "{} {size}: {reads}", variant.name());
+                // A reader brings up to 64 KiB by one call.
+                assert!(reads >= size.div_ceil(64 << 10), "{} {size}: {reads}", variant.name());
                 assert!(measured.section.threads_max >= 1 && measured.section.wall_ns > 0);
             }
         }
@@ -369,8 +372,8 @@ mod tests {
         experiment.prepare(0, &|| false).unwrap();
         let count =
             |measured: &Measured, name: &str| measured.counters.get(name).copied().unwrap_or(0);
-        // 32 blocks, the end, and what was read ahead of it.
-        let reads = 33..=33 + variants::DEPTH as u64;
+        // 32 blocks, or half as many calls that bring two, the end, and what was read ahead of it.
+        let reads = 17..=33 + variants::DEPTH as u64;
         for variant in [Variant::Uring, Variant::Ring, Variant::Poll] {
             let Some(measured) = run_or_skip(&experiment, variant) else { continue };
             let (submitted, inline) =

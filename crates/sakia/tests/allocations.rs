@@ -123,7 +123,11 @@ fn files() {
         let file = sakia::fs::File::options().read(true).write(true).open(&path).await.unwrap();
         for depth in [1, 8] {
             let mut reader = Reader::with_depth(&file, BLOCK_BYTES, depth);
-            assert_eq!(steady(async || fill(&mut reader).await).await, NOTHING);
+            let a_block = async || {
+                let count = reader.fill().await.unwrap().len();
+                reader.consume(count.min(BLOCK_BYTES));
+            };
+            assert_eq!(steady(a_block).await, NOTHING);
             assert_eq!(reader.consumed() as usize, 1100 * BLOCK_BYTES);
         }
         let mut writer = Writer::at(file, 0);

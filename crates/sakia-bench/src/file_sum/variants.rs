@@ -136,7 +136,7 @@ fn through_reader(
     let total = runtime.block_on(async {
         let file = sakia::fs::File::open(path).await?;
         let mut reader = Reader::with_depth(&file, block_bytes, engine.depth);
-        let (total, _) = sum_blocks(&mut reader).await?;
+        let (total, _) = sum_blocks(&mut reader, block_bytes).await?;
         drop(reader);
         file.close().await?;
         anyhow::Ok(total)
@@ -154,7 +154,7 @@ fn offloaded(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Resul
     let blocks = (OFFLOAD_BYTES / block_bytes).clamp(OFFLOAD_BLOCKS_MIN, OFFLOAD_BLOCKS_MAX);
     let (total, reads) = runtime.block_on(async {
         let mut reader = Reader::offload_with(file, 0, block_bytes, blocks)?;
-        let summed = sum_blocks(&mut reader).await;
+        let summed = sum_blocks(&mut reader, block_bytes).await;
         meter.note_threads(); // the reader's thread lives as long as the reader
         summed
     })?;
@@ -166,16 +166,20 @@ fn offloaded(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Resul
 }
 
 /// Adds the bytes of all blocks, and counts these and the end.
-async fn sum_blocks<S: Source>(reader: &mut Reader<S>) -> io::Result<(u64, u64)> {
-    let (mut total, mut fills) = (0u64, 0);
+async fn sum_blocks<S: Source>(
+    reader: &mut Reader<S>,
+    block_bytes: usize,
+) -> io::Result<(u64, u64)> {
+    let (mut total, mut blocks) = (0u64, 0);
     loop {
-        fills += 1;
+        blocks += 1;
         let bytes = reader.fill().await?;
-        let len = bytes.len();
+        // A reader may have several blocks at hand.
+        let len = bytes.len().min(block_bytes);
         if len == 0 {
-            return Ok((total, fills));
+            return Ok((total, blocks));
         }
-        total = total.wrapping_add(sum(bytes));
+        total = total.wrapping_add(sum(&bytes[..len]));
         reader.consume(len);
     }
 }
@@ -192,8 +196,8 @@ struct Engine {
 
 impl Engine {
     /// A reader begins reads ahead only when the first has to wait, so the depth costs nothing where
-    /// the bytes are in the page cache: each block is read when it is asked for, by a plain call, and
-    /// added while it is in the processor's cache. Where they are not, the device works meanwhile.
+    /// the bytes are in the page cache: two blocks are read when they are asked for, by a plain call, and
+    /// added while they are in the processor's cache. Where they are not, the device works meanwhile.
     const DEFAULT: Self = Self { policy: Policy::Uring, bypass: true, depth: DEPTH };
     /// Several reads share the cost of an enter. With more than a few of them blocks leave the
     /// processor's nearest caches before they are added.

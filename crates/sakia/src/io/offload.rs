@@ -193,10 +193,6 @@ impl Shared {
 }
 
 impl Blocks for Offloaded {
-    fn block_bytes(&self) -> usize {
-        self.shared.block_bytes
-    }
-
     fn poll_block(&mut self, cx: &mut Context<'_>, spent: &mut Option<Block>) -> Poll<Next> {
         let is_turn_over = self.taken >= TURN_BLOCKS;
         let mut state = self.shared.lock();

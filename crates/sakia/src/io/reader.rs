@@ -98,8 +98,10 @@ impl<F: AsyncReadAt> Reader<Positional<F>> {
     ///
     /// There are `depth` buffers. While the caller works on one, the others are being read, so with a
     /// depth of 1 nothing is read before it is asked for. Where reads are done at once, since the bytes
-    /// are in the page cache, nothing is read ahead: that begins with the first read that has to wait.
-    /// Blocks are delivered in order. A file that shrinks meanwhile ends early.
+    /// are in the page cache, reads ahead begin with the first that has to wait; until then one call
+    /// brings as many as half of the blocks, if that is no more than 64 KiB, in a buffer of its own, and
+    /// [`fill`](Reader::fill) gives all of them. Blocks are delivered in order. A file that shrinks
+    /// meanwhile ends early.
     ///
     /// For a file opened with `O_DIRECT`, `block_bytes` is rounded up to a multiple of its alignment.
     ///
@@ -554,18 +556,18 @@ impl<S: Source> Reader<S> {
 
     /// Whether the next bytes are a block, or a large part of one.
     pub(crate) fn has_block(&self) -> bool {
-        self.carried() == 0 && self.range.len() * 2 > self.source.block_bytes()
+        self.carried() == 0 && self.range.len() * 2 > self.size_of_block()
     }
 
-    /// Bytes of a block.
+    /// Bytes of the memory that the block takes.
     pub(crate) fn size_of_block(&self) -> usize {
-        self.source.block_bytes()
+        self.block.as_ref().map_or(0, |block| block.len())
     }
 
     /// Consumes the block of [`has_block`](Self::has_block), and takes it in exchange for one of the
     /// same size.
     pub(crate) fn exchange(&mut self, block: Block) -> (Block, Range<usize>) {
-        debug_assert!(self.has_block() && block.len() == self.source.block_bytes());
+        debug_assert!(self.has_block() && block.len() == self.size_of_block());
         let range = std::mem::take(&mut self.range);
         self.consumed += range.len() as u64;
         (self.block.replace(block).expect("there is a block"), range)

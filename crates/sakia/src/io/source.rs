@@ -237,9 +237,6 @@ pub(crate) mod private {
 
     /// A sequence of blocks.
     pub trait Blocks {
-        /// Bytes of a block.
-        fn block_bytes(&self) -> usize;
-
         /// Takes back the block given out last, and gives the next with its bytes, at least one; `None`
         /// at the end. Asked again after the end or an error, it tries to go on.
         ///
@@ -324,10 +321,6 @@ async fn pump<R: AsyncRead>(mut source: R, link: Rc<Link>) -> R {
 }
 
 impl<R> private::Blocks for Streamed<R> {
-    fn block_bytes(&self) -> usize {
-        self.block_bytes
-    }
-
     fn poll_block(
         &mut self,
         cx: &mut Context<'_>,
@@ -380,8 +373,10 @@ impl<R> fmt::Debug for Streamed<R> {
 
 /// Blocks of something that has positions, with reads ahead of the caller, delivered in order.
 ///
-/// Up to `depth` blocks are in flight while the caller waits, one fewer while it works on a block. The
-/// story of a short read: the bytes that came are delivered; what is missing is read next, before what
+/// Up to `depth` blocks are in flight while the caller waits, one fewer while it works on a block. Where
+/// reads are done at once, several blocks come by one call: a run, see [`RUN_BYTES`].
+///
+/// The story of a short read: the bytes that came are delivered; what is missing is read next, before what
 /// was read ahead is delivered. Only when nothing more comes there is it the end: what was read beyond
 /// is thrown away then. An error is the same with no bytes, and is told. So the caller sees what a loop of
 /// reads would have given it.
@@ -393,6 +388,12 @@ pub struct Positional<F: AsyncReadAt> {
     depth: usize,
     /// Not in use. At most `depth`.
     spare: Vec<Block>,
+    /// How many blocks a run has; 1 where there are none.
+    run_blocks: usize,
+    /// The memory of a run, while not in use.
+    run: Option<Block>,
+    /// A block was read since the last seek: there may be more.
+    is_under_way: bool,
     /// In flight or done, in the order of delivery.
     queue: VecDeque<Ahead<F>>,
     /// To be read and delivered before the queue: what a short or failed read left.
@@ -402,6 +403,11 @@ pub struct Positional<F: AsyncReadAt> {
     /// The end was found. Until there are bytes again, reads are made one at a time.
     is_ended: bool,
 }
+
+/// Bytes that are read by one call, if that is several blocks, as long as no read has to wait. A call costs
+/// the more the less it brings: on 32 KiB a tenth, with what the caches lose meanwhile. More than this would
+/// no longer be done as a plain call, and leave the processor's nearer caches before it is used.
+const RUN_BYTES: usize = 64 << 10;
 
 /// A read ahead.
 struct Ahead<F: AsyncReadAt> {
@@ -420,12 +426,18 @@ impl<F: AsyncReadAt> Positional<F> {
     pub(crate) fn new(file: F, block_bytes: usize, depth: usize) -> Self {
         let depth = depth.max(1);
         let alignment = file.read_alignment().max(1);
+        let block_bytes = block_bytes.max(1).next_multiple_of(alignment);
+        // With direct I/O every read waits. When a run has to, other blocks can be read meanwhile.
+        let run_blocks = if alignment > 1 { 1 } else { (RUN_BYTES / block_bytes).min(depth / 2) };
         Self {
             file,
-            block_bytes: block_bytes.max(1).next_multiple_of(alignment),
+            block_bytes,
             alignment,
             depth,
             spare: Vec::with_capacity(depth),
+            run_blocks: run_blocks.max(1),
+            run: None,
+            is_under_way: false,
             queue: VecDeque::with_capacity(depth + 1),
             gap: None,
             next: 0,
@@ -445,6 +457,7 @@ impl<F: AsyncReadAt> Positional<F> {
     pub(crate) fn seek(&mut self, offset: u64) {
         self.queue.clear();
         (self.gap, self.next, self.is_ended) = (None, offset, false);
+        self.is_under_way = false;
     }
 
     /// Begins the reads for which there is room, up to one that is done at once: what needs no waiting is
@@ -455,9 +468,12 @@ impl<F: AsyncReadAt> Positional<F> {
             self.queue.push_front(read);
         }
         let depth = if self.is_ended { 1 } else { self.depth };
-        while self.queue.len() < depth && self.queue.back().is_none_or(|last| last.output.is_none())
+        // The first may be a run.
+        let more = self.queue.front().map_or(0, |first| (first.end - 1) / self.block_bytes);
+        while self.queue.len() + more < depth
+            && self.queue.back().is_none_or(|last| last.output.is_none())
         {
-            let mut ahead = self.start_next();
+            let mut ahead = self.start_next(1);
             // Nobody waits for this one yet: it is polled again when it is the first.
             let mut cx = Context::from_waker(Waker::noop());
             if let Poll::Ready(output) = Pin::new(&mut ahead.read).poll(&mut cx) {
@@ -467,11 +483,12 @@ impl<F: AsyncReadAt> Positional<F> {
         }
     }
 
-    /// Begins to read the block after all that were begun.
+    /// Begins to read the blocks after all that were begun.
     #[inline]
-    fn start_next(&mut self) -> Ahead<F> {
+    fn start_next(&mut self, blocks: usize) -> Ahead<F> {
+        let bytes = blocks * self.block_bytes;
         // No file is that long: there, 0 bytes tell the end.
-        let end = self.block_begin(self.next).saturating_add(self.block_bytes as u64);
+        let end = self.block_begin(self.next).saturating_add(bytes as u64);
         let ahead = self.start(self.next..end);
         self.next = end;
         ahead
@@ -482,7 +499,8 @@ impl<F: AsyncReadAt> Positional<F> {
     fn poll_first(&mut self, cx: &mut Context<'_>) -> Poll<Done> {
         if self.queue.is_empty() {
             debug_assert!(self.gap.is_none(), "a gap comes before something");
-            let mut ahead = self.start_next();
+            let is_going_on = self.is_under_way && !self.is_ended;
+            let mut ahead = self.start_next(if is_going_on { self.run_blocks } else { 1 });
             if let Poll::Ready(output) = Pin::new(&mut ahead.read).poll(cx) {
                 return Poll::Ready(ahead.done(output));
             }
@@ -520,12 +538,26 @@ impl<F: AsyncReadAt> Positional<F> {
         }
     }
 
-    /// Begins to read bytes that are in one block.
+    /// Keeps memory for another read.
+    fn keep(&mut self, block: Block) {
+        if block.len() > self.block_bytes {
+            self.run = Some(block);
+        } else {
+            self.spare.push(block);
+        }
+    }
+
+    /// Begins to read bytes that are in one block, or in a run of them.
     fn start(&mut self, bytes: Range<u64>) -> Ahead<F> {
         let from = self.block_begin(bytes.start);
         // No more than a block has.
         let (begin, end) = ((bytes.start - from) as usize, (bytes.end - from) as usize);
-        let block = self.spare.pop().unwrap_or_else(|| Block::zeroed(self.block_bytes));
+        let block = if end > self.block_bytes {
+            let run = self.run.take();
+            run.unwrap_or_else(|| Block::zeroed(self.run_blocks * self.block_bytes))
+        } else {
+            self.spare.pop().unwrap_or_else(|| Block::zeroed(self.block_bytes))
+        };
         let read = self.file.start_read_at(block.slice(..end), from);
         Ahead { read, output: None, offset: bytes.start, begin, end }
     }
@@ -549,16 +581,14 @@ impl<F: AsyncReadAt> Ahead<F> {
 }
 
 impl<F: AsyncReadAt> private::Blocks for Positional<F> {
-    fn block_bytes(&self) -> usize {
-        self.block_bytes
-    }
-
     fn poll_block(
         &mut self,
         cx: &mut Context<'_>,
         spent: &mut Option<Block>,
     ) -> Poll<private::Next> {
-        self.spare.extend(spent.take());
+        if let Some(block) = spent.take() {
+            self.keep(block);
+        }
         loop {
             let Done { result, block, offset, begin, end } = ready!(self.poll_first(cx));
             let after = offset + (end - begin) as u64;
@@ -566,18 +596,18 @@ impl<F: AsyncReadAt> private::Blocks for Positional<F> {
                 Ok(count) if count > begin => {
                     let count = count.min(end);
                     self.go_on(offset + (count - begin) as u64, after);
-                    self.is_ended = false;
+                    (self.is_ended, self.is_under_way) = (false, true);
                     return Poll::Ready(Ok(Some((block, begin..count))));
                 }
                 Ok(_) => {
                     self.seek(offset);
                     self.is_ended = true;
-                    self.spare.push(block);
+                    self.keep(block);
                     return Poll::Ready(Ok(None));
                 }
                 Err(error) => {
                     self.go_on(offset, after);
-                    self.spare.push(block);
+                    self.keep(block);
                     if error.kind() != io::ErrorKind::Interrupted {
                         return Poll::Ready(Err(error));
                     }

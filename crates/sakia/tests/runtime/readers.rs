@@ -451,18 +451,29 @@ fn reads_ahead_are_in_flight_while_the_caller_works() {
         assert_eq!(mock.operations.get(), 4);
         assert_eq!(reader.fill().await.unwrap()[0], 10);
         assert_eq!(mock.operations.get(), 5);
-        // What is done at once is not read ahead; what waits between is.
-        let turns = vec![Turn::Short(10), Turn::Wait(2), Turn::Short(10)];
+        // What is done at once is not read ahead, but two blocks at a time once there was one.
+        let turns = vec![Turn::Short(10), Turn::Wait(2), Turn::Short(20), Turn::Short(10)];
         let mock = self::mock(&bytes, turns, &[]);
         let mut reader = Reader::with_depth(mock.clone(), 10, 4);
-        let mut begun = Vec::new();
-        for block in 0..10 {
-            assert_eq!(reader.fill().await.unwrap(), &bytes[block * 10..][..10]);
-            begun.push(mock.operations.get());
-            reader.consume(10);
+        let (mut seen, mut at) = (Vec::new(), 0);
+        while at < bytes.len() {
+            let len = reader.fill().await.unwrap().len();
+            assert_eq!(reader.buffered(), &bytes[at..at + len]);
+            seen.push((len, mock.operations.get()));
+            reader.consume(len);
+            at += len;
         }
         // The second waits, so the third is begun with it. That one is done at once.
-        assert_eq!(begun, [1, 3, 3, 4, 5, 6, 7, 8, 9, 10]);
+        assert_eq!(seen, [(10, 1), (20, 3), (10, 3), (20, 4), (20, 5), (20, 6)]);
+        // Half of the blocks, and no more than 64 KiB.
+        for (block, depth, run) in
+            [(10, 2, 10), (10, 9, 40), (30_000, 8, 60_000), (70_000, 8, 70_000)]
+        {
+            let mut reader = Reader::with_depth(Mock::new(vec![7; 500_000]), block, depth);
+            assert_eq!(reader.fill().await.unwrap().len(), block);
+            reader.consume(block);
+            assert_eq!(reader.fill().await.unwrap().len(), run, "{block} {depth}");
+        }
         // With a depth of 1 there is nothing but what was asked for.
         let mock = Mock::new([7; 30]);
         let mut reader = Reader::with_depth(mock.clone(), 10, 1);
