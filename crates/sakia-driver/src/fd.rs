@@ -166,12 +166,6 @@ impl Fd {
         Route::Queue
     }
 
-    /// Which way a transfer shall take that is never made as a plain call.
-    pub(crate) fn route_queued(&self, rule: Rule) -> Route {
-        let is_remote = rule.tries_now && self.mount().is_some_and(|mount| mount.is_remote());
-        if is_remote { Route::Lane(Lane::Elastic) } else { Route::Queue }
-    }
-
     /// Which way a call on the descriptor shall take that is short unless a server has to be asked.
     pub(crate) fn route_call(&self, rule: Rule) -> Route {
         if !rule.tries_now {

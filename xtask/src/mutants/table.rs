@@ -96,6 +96,8 @@ table! {
         => Driver "bypass::what_exceeds_a_turn";
     dropped_deferred_forgotten: "dropping what waits for the next turn keeps its memory"
         => Driver "bypass::a_deferred_read_that_is_dropped";
+    vectored_counts_parts_as_bytes: "a turn copies any number of bytes if they are in few parts"
+        => Driver "bypass::large_copies";
     direct_read_plainly: "a read past the page cache is waited for on the driver's thread"
         => Driver "bypass::direct_io";
     remote_read_plainly: "a read that a server answers is waited for on the driver's thread"

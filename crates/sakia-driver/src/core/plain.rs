@@ -10,7 +10,26 @@ use crate::bypass::{Attempt, Now, Route, Timing};
 use crate::counters::OpKind;
 use crate::epoll::Lane;
 use crate::op::{Class, Completion, InCell, Performer, Verdict};
+use crate::private;
 use crate::slab::{SlotRef, State, flag};
+
+/// How many bytes a plain call with this result has moved. What an entry calls its length need not be
+/// bytes, and a result need not be a count.
+#[inline(always)]
+fn bytes_moved(sqe: &Sqe, res: i32) -> u32 {
+    match sqe.opcode {
+        Opcode::READV | Opcode::WRITEV if mutant!("vectored_counts_parts_as_bytes") => sqe.len,
+        Opcode::READ
+        | Opcode::READV
+        | Opcode::READ_FIXED
+        | Opcode::WRITE
+        | Opcode::WRITEV
+        | Opcode::WRITE_FIXED
+        // Entries of a directory, each of which costs more than copying it.
+        | private::GETDENTS => u32::try_from(res).unwrap_or(0),
+        _ => 0,
+    }
+}
 
 impl<B: Backend> Core<B> {
     /// Performs an operation by plain calls. `None` when it has to go into the queue.
@@ -55,7 +74,7 @@ impl<B: Backend> Core<B> {
             match operation.judge(now, attempt) {
                 Verdict::Accept => {
                     let Attempt::Done(res) = attempt else { return None };
-                    self.allowance.spend(sqe.len);
+                    self.allowance.spend(bytes_moved(sqe, res));
                     self.counters.kinds[kind].inline += 1;
                     return Some(Completion { res, flags: CqeFlags(0) });
                 }
@@ -98,11 +117,10 @@ impl<B: Backend> Core<B> {
             Attempt::WouldBlock => counters.would_block += 1,
             Attempt::Unsupported => {}
         }
-        let bytes = match attempt {
-            Attempt::Done(count) if sqe.opcode == Opcode::READ => u32::try_from(count).unwrap_or(0),
-            _ => 0,
-        };
-        self.allowance.spend(bytes);
+        self.allowance.spend(match attempt {
+            Attempt::Done(res) => bytes_moved(sqe, res),
+            Attempt::WouldBlock | Attempt::Unsupported => 0,
+        });
         attempt
     }
 
@@ -116,7 +134,12 @@ impl<B: Backend> Core<B> {
     pub(super) fn goes_well_in_crowds(&self, sqe: &Sqe) -> bool {
         /// Of what copies more, the call itself is a small part.
         const BYTES_MAX: u32 = 8 << 10;
-        let is_small = sqe.opcode != Opcode::READ || sqe.len <= BYTES_MAX;
+        let is_small = match sqe.opcode {
+            Opcode::READ => sqe.len <= BYTES_MAX,
+            // Its entry tells how many parts there are, and not how large they are.
+            Opcode::READV => false,
+            _ => true,
+        };
         let backend = self.backend.as_ref();
         is_small && backend.is_some_and(|backend| backend.goes_well_in_crowds(sqe.opcode))
     }

@@ -46,6 +46,10 @@ pub fn each(test: impl Fn(Driver<Auto>)) {
     test(ruled(Policy::Poll));
 }
 
+fn is_uring(driver: &Driver<Auto>) -> bool {
+    driver.with_backend(|backend| matches!(backend, Auto::Uring(_))).unwrap()
+}
+
 fn of<B: Backend>(driver: &Driver<B>, kind: OpKind) -> KindCounters {
     driver.counters().of(kind)
 }
@@ -113,27 +117,106 @@ fn small_hot_reads_are_done_at_once_and_large_ones_queued() {
     });
 }
 
+/// Parts of these lengths.
+fn parts(lens: &[usize]) -> Vec<Vec<u8>> {
+    lens.iter().map(|&len| vec![0; len]).collect()
+}
+
 #[test]
-fn vectored_reads_and_writes_are_queued() {
+fn small_hot_reads_into_parts_are_done_at_once_and_large_ones_queued() {
     let folder = TempDir::new();
-    let path = folder.file("file", 8192);
+    let path = folder.file("file", 256 << 10);
     each(|driver| {
         let fd = adopt(&driver, &path);
-        let bufs = vec![vec![0; 10], vec![0; 4096]];
-        let mut read = driver.read_vectored(&fd, bufs, 3);
-        let (result, bufs) = finish(&driver, &mut read);
-        assert_eq!(result.unwrap(), 4106);
-        assert_content(&bufs.concat(), 3);
-        let bufs = vec![vec![1; 10], vec![2; 10]];
-        let (result, _) = finish(&driver, &mut driver.write_vectored(&fd, bufs, 8192));
-        assert_eq!(result.unwrap(), 20);
-        if driver.with_backend(|backend| matches!(backend, Auto::Uring(_))).unwrap() {
-            assert_eq!(of(&driver, OpKind::Read).submitted, 1);
-            assert_eq!(of(&driver, OpKind::Write).inline, 0);
+        let small: [&[usize]; 4] = [&[1], &[10, 0, 4096], &[32 << 10; 2], &[64; 1024]];
+        for (count, lens) in (1..).zip(small) {
+            let mut read = driver.read_vectored(&fd, parts(lens), 4000);
+            let (result, bufs) = read.try_take().expect("done at once");
+            assert_eq!(result.unwrap(), lens.iter().sum::<usize>());
+            assert_content(&bufs.concat(), 4000);
+            let read = of(&driver, OpKind::Read);
+            assert_eq!((read.inline, read.submitted), (count, 0));
+            assert_eq!(driver.counters().enters, 0);
         }
-        let written = fs::read(&path).unwrap();
-        assert_eq!(written[8192..], [[1; 10], [2; 10]].concat());
-        File::options().write(true).open(&path).unwrap().set_len(8192).unwrap();
+        // All that is asked for counts, not a part of it; and no more than the kernel takes.
+        let mut read = driver.read_vectored(&fd, parts(&[32 << 10, 32 << 10, 1]), 0);
+        assert!(read.try_take().is_none());
+        assert_eq!(of(&driver, OpKind::Read).submitted, 1);
+        let (result, bufs) = finish(&driver, &mut read);
+        assert_content(&bufs.concat()[..result.unwrap()], 0);
+        let mut read = driver.read_vectored(&fd, parts(&[64; 1025]), 0);
+        let (result, bufs) = read.try_take().expect("done at once");
+        assert_eq!((result.unwrap(), bufs.len()), (64 << 10, 1025));
+        // 4 GiB in all, and to be refused.
+        let large: &'static [u8] = vec![0; 64 << 20].leak();
+        let read_only = driver.adopt(File::open(&path).unwrap().into());
+        let mut write = driver.write_vectored(&read_only, vec![large; 64], 0);
+        assert!(write.try_take().is_none());
+        assert_eq!(errno(finish(&driver, &mut write).0), Errno::BADF);
+        assert_eq!(of(&driver, OpKind::Write).inline, 0);
+        drop(read);
+        assert_eq!(driver.live_operations(), 0);
+    });
+}
+
+#[test]
+fn the_end_of_a_file_is_zero_in_parts_too() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 5000);
+    each(|driver| {
+        let fd = adopt(&driver, &path);
+        for (offset, expected) in [(4990, 10), (5000, 0), (0, 5000)] {
+            let mut read = driver.read_vectored(&fd, parts(&[7, 8192]), offset);
+            let (result, bufs) = read.try_take().expect("done at once");
+            assert_eq!(result.unwrap(), expected, "{offset}");
+            assert_content(&bufs.concat()[..expected], offset as usize);
+        }
+        // By the file's own position.
+        for expected in [4000, 1000, 0] {
+            let mut read = driver.read_vectored(&fd, parts(&[1000, 3000]), CURRENT_POSITION);
+            assert_eq!(read.try_take().expect("done at once").0.unwrap(), expected);
+        }
+        let mut write = driver.write_vectored(&fd, vec![vec![1; 4]], CURRENT_POSITION);
+        assert_eq!(finish(&driver, &mut write).0.unwrap(), 4);
+        assert_eq!(fs::metadata(&path).unwrap().len(), 5004);
+        File::options().write(true).open(&path).unwrap().set_len(5000).unwrap();
+        for parts in [vec![], vec![vec![]; 3]] {
+            let mut nothing = driver.read_vectored(&fd, parts, 0);
+            assert_eq!(nothing.try_take().expect("done at once").0.unwrap(), 0);
+        }
+        assert_ne!(driver.mounts()[0].nowait_read, Support::Lies, "an end that is one is no lie");
+        // What has no end is never waited for here.
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let (reader, inline) = (driver.adopt(reader), of(&driver, OpKind::Read).inline);
+        let mut read = driver.read_vectored(&reader, parts(&[2, 2]), CURRENT_POSITION);
+        driver.turn(Wait::Poll).unwrap();
+        assert!(read.try_take().is_none());
+        rustix::io::write(&writer, b"late").unwrap();
+        assert_eq!(finish(&driver, &mut read).1.concat(), b"late");
+        if is_uring(&driver) {
+            assert_eq!(of(&driver, OpKind::Read).inline, inline);
+        }
+    });
+}
+
+#[test]
+fn parts_are_written_at_once() {
+    let folder = TempDir::new();
+    let path = folder.join("file");
+    File::create(&path).unwrap();
+    each(|driver| {
+        let fd = adopt(&driver, &path);
+        for index in 0..10_u8 {
+            let parts = vec![vec![index; 96], vec![index; 4000]];
+            let mut write = driver.write_vectored(&fd, parts, u64::from(index) * 4096);
+            let (result, bufs) = finish(&driver, &mut write);
+            assert_eq!((result.unwrap(), bufs.len()), (4096, 2));
+        }
+        let write = of(&driver, OpKind::Write);
+        // Unless one was refused, or the machine so slow that they were stopped.
+        assert!(write.inline + write.submitted >= 10 && write.inline > 0, "{write:?}");
+        let bytes = fs::read(&path).unwrap();
+        assert!(bytes.iter().enumerate().all(|(i, &byte)| usize::from(byte) == i / 4096));
     });
 }
 
@@ -202,9 +285,14 @@ fn direct_io_is_never_done_at_once() {
         let (result, buf) = finish(&driver, &mut read);
         assert_eq!(result.unwrap(), 4096);
         assert_content(buf.bytes(), 4096);
+        let mut read = driver.read_vectored(&fd, vec![buf], 0);
+        assert!(read.try_take().is_none(), "not waited for here");
+        let (result, bufs) = finish(&driver, &mut read);
+        assert_eq!(result.unwrap(), 4096);
+        assert_content(bufs[0].bytes(), 0);
     }
     let read = of(&driver, OpKind::Read);
-    assert_eq!((read.inline, read.would_block, read.submitted), (0, 0, 2));
+    assert_eq!((read.inline, read.would_block, read.submitted), (0, 0, 4));
 }
 
 #[test]
@@ -391,6 +479,27 @@ fn a_crowd_of_cached_reads_goes_to_the_ring() {
     drop(more);
 }
 
+/// Nobody knows how large they are: their entries do not tell.
+#[test]
+fn a_crowd_of_reads_into_parts_waits_for_the_next_turns() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 4096);
+    each(|driver| {
+        let fd = adopt(&driver, &path);
+        let mut reads: Vec<_> = (0..TURN + LATER)
+            .map(|at| driver.read_vectored(&fd, parts(&[8, 8]), at as u64))
+            .collect();
+        assert_eq!(driver.counters().deferred, LATER as u64);
+        driver.turn(Wait::Poll).unwrap();
+        assert_eq!(of(&driver, OpKind::Read).inline, (TURN + LATER) as u64);
+        for (at, read) in reads.iter_mut().enumerate() {
+            let (result, bufs) = read.try_take().expect("done");
+            assert_eq!(result.unwrap(), 16);
+            assert_content(&bufs.concat(), at);
+        }
+    });
+}
+
 #[test]
 fn what_exceeds_a_turn_is_done_in_the_next_ones_in_order() {
     let Some(folder) = TempDir::in_memory() else { skip!("/dev/shm cannot be written to") };
@@ -444,6 +553,18 @@ fn large_copies_use_a_turn_up_sooner() {
     assert_eq!((of(&driver, OpKind::Read).inline, driver.counters().deferred), (8, 1));
     drop(reads);
     assert_eq!(driver.live_operations(), 0);
+    // In parts as well; and what was asked for but not there has cost nothing.
+    for (offset, count) in [(0, 8), (32 << 10, 13), ((64 << 10) - 1, TURN)] {
+        let driver = ruled(Policy::Uring);
+        let fd = adopt(&driver, &path);
+        let half = vec![0; 32 << 10];
+        let read = || driver.read_vectored(&fd, vec![half.clone(), half.clone()], offset);
+        let reads: Vec<_> = (0..=count).map(|_| read()).collect();
+        let inline = of(&driver, OpKind::Read).inline;
+        assert_eq!((inline, driver.counters().deferred), (count as u64, 1), "{offset}");
+        drop(reads);
+        assert_eq!(driver.live_operations(), 0);
+    }
 }
 
 /// A driver whose turn is used up, and a read of `Buf` that waits for the next.
