@@ -5,6 +5,9 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
 
+use rustix::fs::OFlags;
+use rustix::io::ReadWriteFlags;
+
 use crate::backend::{Descriptors, FileFacts, FileKind};
 use crate::bypass::{Attempt, Heat, Mount, Now, Route, Rule, Support, Transfer, local_route};
 use crate::epoll::Lane;
@@ -129,16 +132,22 @@ impl Fd {
         }
     }
 
-    /// Whether transfers go past the page cache.
-    fn is_direct(&self) -> bool {
-        const DIRECT: u32 = rustix::fs::OFlags::DIRECT.bits();
+    /// Whether transfers end only when the device has done its part: past the page cache, or down to the
+    /// device.
+    fn reaches_device(&self, transfer: Transfer) -> bool {
+        const DIRECT: u32 = OFlags::DIRECT.bits();
+        let reaching = match transfer {
+            Transfer::Read => DIRECT,
+            // `O_SYNC` has the bit, too.
+            Transfer::Write => DIRECT | OFlags::DSYNC.bits(),
+        };
         let inner = &*self.inner;
         let flags = inner.flags.get().unwrap_or_else(|| {
             let flags = inner.owner.descriptors().status_flags(inner.raw);
             inner.flags.set(Some(flags));
             flags
         });
-        flags & DIRECT != 0 && !mutant!("direct_read_plainly")
+        flags & reaching != 0 && !mutant!("direct_read_plainly")
     }
 
     /// Which way a transfer of so many bytes shall take.
@@ -151,7 +160,7 @@ impl Fd {
         if mount.is_remote() && !mutant!("remote_read_plainly") {
             return Route::Lane(Lane::Elastic);
         }
-        if bytes > rule.bytes_max || self.is_direct() {
+        if bytes > rule.bytes_max || self.reaches_device(transfer) {
             return Route::Queue;
         }
         let usual = local_route(mount.nowait(transfer));
@@ -164,6 +173,19 @@ impl Fd {
         }
         self.inner.heat.set(heat.skipped());
         Route::Queue
+    }
+
+    /// As [`route`](Fd::route), of a write with these `RWF_*` flags. One that is to be durable waits for the
+    /// device.
+    #[inline(always)]
+    pub(crate) fn route_write(&self, rule: Rule, bytes: u32, flags: u32) -> Route {
+        const DURABLE: u32 = ReadWriteFlags::DSYNC.bits() | ReadWriteFlags::SYNC.bits();
+        match self.route(Transfer::Write, rule, bytes) {
+            Route::Now(_) if flags & DURABLE != 0 && !mutant!("durable_written_plainly") => {
+                Route::Queue
+            }
+            route => route,
+        }
     }
 
     /// Which way a call on the descriptor shall take that is short unless a server has to be asked.

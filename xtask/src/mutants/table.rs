@@ -100,6 +100,8 @@ table! {
         => Driver "bypass::large_copies";
     direct_read_plainly: "a read past the page cache is waited for on the driver's thread"
         => Driver "bypass::direct_io";
+    durable_written_plainly: "a durable write is waited for on the driver's thread"
+        => Driver "bypass::durable_writes";
     remote_read_plainly: "a read that a server answers is waited for on the driver's thread"
         => Driver "bypass_lanes::reads_and_writes_of_a_remote_file";
     file_size_limit_ignored: "a plain write beyond the limit on the size of files kills the process"

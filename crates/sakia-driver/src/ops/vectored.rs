@@ -186,7 +186,7 @@ unsafe impl<T: IoBuf> Operation for WriteVectored<T> {
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        self.0.fd.route(Transfer::Write, rules.of(OpKind::Write), self.0.bytes)
+        self.0.fd.route_write(rules.of(OpKind::Write), self.0.bytes, self.0.flags)
     }
 
     fn judge(&self, now: Now, attempt: Attempt) -> Verdict {

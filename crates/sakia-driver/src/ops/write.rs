@@ -111,7 +111,7 @@ unsafe impl<T: IoBuf> Operation for Write<T> {
     #[inline(always)]
     fn route(&self, rules: &Rules) -> Route {
         let bytes = transfer_len(self.buf.bytes_len());
-        self.fd.route(Transfer::Write, rules.of(OpKind::Write), bytes)
+        self.fd.route_write(rules.of(OpKind::Write), bytes, self.flags)
     }
 
     #[inline(always)]

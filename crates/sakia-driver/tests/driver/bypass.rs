@@ -296,6 +296,34 @@ fn direct_io_is_never_done_at_once() {
 }
 
 #[test]
+fn durable_writes_are_never_done_at_once() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 100);
+    let driver = ruled(Policy::Uring);
+    let fd = adopt(&driver, &path);
+    for flags in [ReadWriteFlags::DSYNC, ReadWriteFlags::SYNC] {
+        let mut write = driver.write_with(&fd, vec![1; 10], 0, flags.bits());
+        assert!(write.try_take().is_none(), "not waited for here");
+        assert_eq!(finish(&driver, &mut write).0.unwrap(), 10);
+        let mut write = driver.write_vectored_with(&fd, vec![vec![1; 5]; 2], 0, flags.bits());
+        assert!(write.try_take().is_none(), "not waited for here");
+        assert_eq!(finish(&driver, &mut write).0.unwrap(), 10);
+    }
+    for flags in [OFlags::DSYNC, OFlags::SYNC] {
+        let flags = (OFlags::RDWR | flags).bits();
+        let fd = finish(&driver, &mut driver.open(None, c(&path), flags, 0)).unwrap();
+        let mut write = driver.write(&fd, vec![1; 10], 0);
+        assert!(write.try_take().is_none(), "not waited for here");
+        assert_eq!(finish(&driver, &mut write).0.unwrap(), 10);
+        // To read is nothing that lasts.
+        assert_eq!(driver.read(&fd, vec![0; 10], 0).try_take().expect("done at once").1, [1; 10]);
+    }
+    let KindCounters { inline, would_block, submitted, .. } = of(&driver, OpKind::Write);
+    assert_eq!((inline, would_block, submitted), (0, 0, 6));
+    assert_eq!(driver.mounts()[0].nowait_write, Support::Unknown);
+}
+
+#[test]
 fn a_cold_read_is_refused_and_then_queued() {
     let folder = TempDir::new();
     let path = folder.file("file", 1 << 20);
