@@ -102,6 +102,8 @@ table! {
         => Driver "bypass::direct_io";
     durable_written_plainly: "a durable write is waited for on the driver's thread"
         => Driver "bypass::durable_writes";
+    foreign_block_used: "a plain call uses registered memory of another driver"
+        => Driver "bypass::registered_memory_of_another";
     remote_read_plainly: "a read that a server answers is waited for on the driver's thread"
         => Driver "bypass_lanes::reads_and_writes_of_a_remote_file";
     file_size_limit_ignored: "a plain write beyond the limit on the size of files kills the process"

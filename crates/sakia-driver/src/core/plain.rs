@@ -31,6 +31,17 @@ fn bytes_moved(sqe: &Sqe, res: i32) -> u32 {
     }
 }
 
+/// The same on memory that a ring has registered, which threads beside the ring do not know of. Only blocks
+/// of this driver's arena get that far; see `ReadFixed`.
+fn unfixed(sqe: Sqe) -> Sqe {
+    let opcode = match sqe.opcode {
+        Opcode::READ_FIXED => Opcode::READ,
+        Opcode::WRITE_FIXED => Opcode::WRITE,
+        _ => return sqe,
+    };
+    Sqe { opcode, buf_index: 0, ..sqe }
+}
+
 impl<B: Backend> Core<B> {
     /// Performs an operation by plain calls. `None` when it has to go into the queue.
     #[inline(always)]
@@ -220,7 +231,7 @@ impl<B: Backend> Core<B> {
             return self.finish(slot, Completion::CANCELED);
         };
         // SAFETY: as in `push_operation`.
-        let pushed = unsafe { backend.push_lane(sqe.user_data(key.user_data()), lane) };
+        let pushed = unsafe { backend.push_lane(unfixed(sqe).user_data(key.user_data()), lane) };
         match pushed {
             Ok(()) => {}
             Err(Errno::AGAIN) => return self.list(slot), // no threads, but a queue, which is full

@@ -16,6 +16,7 @@ use sakia_driver::{
 };
 use sakia_ring::Ring;
 
+use crate::arena::arena;
 use crate::children;
 use crate::support::{
     Buf, DropCounter, TempDir, content, errno, finish, identity, open_direct, skip, turn_until,
@@ -293,6 +294,71 @@ fn direct_io_is_never_done_at_once() {
     }
     let read = of(&driver, OpKind::Read);
     assert_eq!((read.inline, read.would_block, read.submitted), (0, 0, 4));
+}
+
+#[test]
+fn registered_memory_is_transferred_at_once_too() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 256 << 10);
+    let memory_file = TempDir::in_memory().map(|folder| (folder.file("file", 64 << 10), folder));
+    for policy in [Policy::Uring, Policy::Poll] {
+        let driver = ruled(policy);
+        let arena = arena!(&driver, 16, 64 << 10);
+        let block = || arena.block().unwrap();
+        let fd = adopt(&driver, &path);
+        let mut read = driver.read_fixed(&fd, block(), 4000);
+        let (result, mut buf) = read.try_take().expect("done at once");
+        assert_eq!(result.unwrap(), 64 << 10);
+        assert_content(&buf, 4000);
+        let mut at_end = driver.read_fixed(&fd, block(), 256 << 10);
+        assert_eq!(at_end.try_take().expect("done at once").0.unwrap(), 0);
+        let KindCounters { inline, submitted, .. } = of(&driver, OpKind::Read);
+        assert_eq!((inline, submitted), (2, 0));
+        buf.fill(7);
+        let mut write = driver.write_fixed(&fd, buf, 256 << 10);
+        assert_eq!(finish(&driver, &mut write).0.unwrap(), 64 << 10);
+        let written = of(&driver, OpKind::Write);
+        // Unless the file system can refuse, and has.
+        assert!(written.inline + written.would_block > 0, "{written:?}");
+        assert!(fs::read(&path).unwrap()[256 << 10..].iter().all(|&byte| byte == 7));
+        File::options().write(true).open(&path).unwrap().set_len(256 << 10).unwrap();
+        if let Some((path, _folder)) = &memory_file {
+            // As many bytes as of other memory.
+            driver.turn(Wait::Poll).unwrap();
+            let before = (of(&driver, OpKind::Read).inline, driver.counters().deferred);
+            let fd = adopt(&driver, path);
+            let reads: Vec<_> = (0..9).map(|_| driver.read_fixed(&fd, block(), 0)).collect();
+            let after = (of(&driver, OpKind::Read).inline, driver.counters().deferred);
+            assert_eq!(after, (before.0 + 8, before.1 + 1));
+            drop(reads);
+        }
+        let Some(direct) = open_direct(&path) else { continue };
+        let (direct, before) = (driver.adopt(direct), of(&driver, OpKind::Read).submitted);
+        let mut read = driver.read_fixed(&direct, block(), 0);
+        assert!(read.try_take().is_none(), "not waited for here");
+        let (result, buf) = finish(&driver, &mut read);
+        assert_eq!(result.unwrap(), 64 << 10);
+        assert_content(&buf, 0);
+        assert_eq!(of(&driver, OpKind::Read).submitted, before + 1);
+    }
+}
+
+#[test]
+fn registered_memory_of_another_driver_is_refused_as_by_the_queue() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 100);
+    let other = ruled(Policy::Uring);
+    let foreign = arena!(&other, 2, 4096);
+    let blocks = || [foreign.block().unwrap(), foreign.block().unwrap()];
+    each(|ours| {
+        let fd = adopt(&ours, &path);
+        for has_arena in [false, true] {
+            let _arena = has_arena.then(|| ours.register_arena(1, 4096).unwrap());
+            let [to, from] = blocks();
+            assert_eq!(errno(finish(&ours, &mut ours.read_fixed(&fd, to, 0)).0), Errno::FAULT);
+            assert_eq!(errno(finish(&ours, &mut ours.write_fixed(&fd, from, 0)).0), Errno::FAULT);
+        }
+    });
 }
 
 #[test]
