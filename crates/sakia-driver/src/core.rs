@@ -360,14 +360,14 @@ impl<B: Backend> Core<B> {
         self.slab.header(slot).flags &= !flag::DEFERRED;
     }
 
-    /// Lets a parked operation go on.
+    /// Lets a parked operation go on: as a plain call, if it is for one.
     pub(crate) fn unpark(&mut self, key: Key) {
         let Some(slot) = self.leave_park(key) else {
             return;
         };
         let forgotten = mutant!("dropped_close_forgotten");
         if !(forgotten && self.slab.header(slot).has(flag::ORPHAN)) {
-            self.list(slot);
+            self.go_on(slot);
         }
     }
 

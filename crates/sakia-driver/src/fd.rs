@@ -272,6 +272,11 @@ impl Fd {
         std::ptr::addr_eq(self.inner.driver, Rc::as_ptr(driver))
     }
 
+    /// Whether closing it asks nobody but this machine's kernel, as far as is known without asking now.
+    pub(crate) fn is_local(&self) -> bool {
+        self.inner.is_local()
+    }
+
     /// Whether this is the only clone.
     pub(crate) fn is_sole(&self) -> bool {
         Rc::strong_count(&self.inner) == 1
@@ -350,12 +355,18 @@ impl fmt::Debug for Fd {
     }
 }
 
+impl Inner {
+    fn is_local(&self) -> bool {
+        let is_local = |mount: &Rc<Mount>| !mount.is_remote() || mutant!("remote_closed_plainly");
+        self.mount.get().is_some_and(is_local)
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.raw == NO_DESCRIPTOR {
             return;
         }
-        let is_local = self.mount.get().is_some_and(|mount| !mount.is_remote());
-        Rc::clone(&self.owner).release(self.raw, is_local, self.closer.get());
+        Rc::clone(&self.owner).release(self.raw, self.is_local(), self.closer.get());
     }
 }

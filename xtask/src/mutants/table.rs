@@ -106,6 +106,8 @@ table! {
         => Driver "bypass::registered_memory_of_another";
     remote_read_plainly: "a read that a server answers is waited for on the driver's thread"
         => Driver "bypass_lanes::reads_and_writes_of_a_remote_file";
+    remote_closed_plainly: "a server is waited for on the driver's thread to close a file"
+        => Driver "bypass_lanes::closing_a_remote_file";
     file_size_limit_ignored: "a plain write beyond the limit on the size of files kills the process"
         => Driver "bypass::a_limit_on_the_size";
     lane_cancel_sent_to_ring: "a cancel of what a lane has goes to the ring, which knows nothing of it"

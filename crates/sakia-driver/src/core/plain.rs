@@ -155,6 +155,25 @@ impl<B: Backend> Core<B> {
         is_small && backend.is_some_and(|backend| backend.goes_well_in_crowds(sqe.opcode))
     }
 
+    /// Performs an operation that was parked, or has it wait for the next turns or for the queue.
+    pub(super) fn go_on(&mut self, slot: SlotRef) {
+        let vtable = self.slab.header(slot).vtable.expect("a slot that waits holds an operation");
+        // SAFETY: the cell holds a live operation of the table's type, the driver's alone.
+        let operation = unsafe { InCell::new(vtable, slot.cell()) };
+        match operation.route(&self.rules) {
+            Route::Now(_) if !self.allowance.is_left() => self.defer(slot),
+            Route::Now(now) => {
+                // SAFETY: as above.
+                let sqe = unsafe { (vtable.entry)(slot.cell()) };
+                match self.perform(&sqe, now, operation) {
+                    Some(completion) => self.finish(slot, completion),
+                    None => self.list(slot),
+                }
+            }
+            Route::Queue | Route::Lane(_) => self.list(slot),
+        }
+    }
+
     /// Has an operation wait for the plain calls of the next turns.
     #[cold]
     #[inline(never)]

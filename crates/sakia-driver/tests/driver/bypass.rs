@@ -783,6 +783,34 @@ fn a_deferred_close_closes_in_the_next_turn_or_at_the_end() {
     }
 }
 
+#[test]
+fn a_deferred_close_that_is_waited_for_closes_too() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 64);
+    for end in ["turn", "cancel", "drop", "shutdown"] {
+        each(|driver| {
+            let fd = adopt(&driver, &path);
+            use_up(&driver, &fd);
+            let raw = fd.raw();
+            let mut close = driver.close(fd);
+            assert!(driver.has_deferred() && close.try_take().is_none(), "{end}");
+            assert_eq!(identity(raw), Some(path.clone()));
+            match end {
+                "turn" => drop(driver.turn(Wait::Poll)),
+                "cancel" => close.cancel(),
+                "shutdown" => assert_eq!(driver.shutdown(Duration::from_secs(3600)).leaked, 0),
+                _ => {}
+            }
+            if end == "drop" {
+                drop(close);
+            } else {
+                close.try_take().expect("over").unwrap();
+            }
+            assert_eq!(open_descriptors(&path), 0, "{end}");
+        });
+    }
+}
+
 // ---- names -------------------------------------------------------------------------------------
 
 #[test]
@@ -974,6 +1002,59 @@ fn who_waited_for_a_turn_may_read_a_file_whatever_others_do_before() {
         drop((turn, fd));
         turn_until(&driver, || driver.live_operations() == 0);
     });
+}
+
+#[test]
+fn a_file_that_is_not_in_use_is_closed_at_once() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 256 << 10);
+    let used = |driver: &Driver<Auto>| {
+        let fd = adopt(driver, &path);
+        driver.read(&fd, vec![0; 1], 0).try_take().expect("done at once").0.unwrap();
+        fd
+    };
+    each(|driver| {
+        let fd = used(&driver);
+        let raw = fd.raw();
+        driver.close(fd).try_take().expect("done at once").unwrap();
+        assert_ne!(identity(raw), Some(path.clone()));
+        drop(driver.close(used(&driver)));
+        assert_eq!(open_descriptors(&path), 0);
+        let close = of(&driver, OpKind::Close);
+        assert_eq!((close.inline, close.submitted, driver.counters().enters), (2, 0, 0));
+        turn_until(&driver, || driver.live_operations() == 0);
+    });
+    // What is in use, what was not used yet, and what is no file go to the queue.
+    let driver = ruled(Policy::Uring);
+    let queued = |expected| {
+        let close = of(&driver, OpKind::Close);
+        assert_eq!((close.inline, close.submitted), (0, expected));
+    };
+    let fd = used(&driver);
+    let mut read = driver.read(&fd, vec![0; 256 << 10], 0);
+    let mut close = driver.close(fd);
+    // Canceled, or not.
+    let _ = finish(&driver, &mut read).0;
+    finish(&driver, &mut close).unwrap();
+    queued(1);
+    let fd = used(&driver);
+    let clone = fd.clone();
+    let mut close = driver.close(fd);
+    assert!(close.try_take().is_none());
+    drop(clone);
+    finish(&driver, &mut close).unwrap();
+    queued(2);
+    let close = &mut driver.without_bypass().close(used(&driver));
+    finish(&driver, close).unwrap();
+    queued(3);
+    finish(&driver, &mut driver.close(adopt(&driver, &path))).unwrap();
+    queued(4);
+    let (reader, _writer) = rustix::pipe::pipe().unwrap();
+    let reader = driver.adopt(reader);
+    assert_eq!(reader.kind(), FileKind::Waiting);
+    finish(&driver, &mut driver.close(reader)).unwrap();
+    queued(5);
+    assert_eq!((open_descriptors(&path), driver.live_operations()), (0, 0));
 }
 
 #[test]

@@ -325,6 +325,26 @@ fn reads_and_writes_of_a_remote_file_are_for_a_lane() {
 }
 
 #[test]
+fn closing_a_remote_file_is_left_to_the_queue() {
+    let fuse = available!(Fuse::builder().file("a", pattern(100)).mount());
+    let driver = ruled(Policy::Uring);
+    for dropped in [false, true] {
+        let flags = OFlags::RDWR.bits();
+        let fd = finish(&driver, &mut driver.open(None, c(fuse.join("a")), flags, 0)).unwrap();
+        let (result, _) = finish(&driver, &mut driver.read(&fd, vec![0; 10], 0));
+        assert_eq!(result.unwrap(), 10);
+        if dropped {
+            drop(fd);
+        } else {
+            finish(&driver, &mut driver.close(fd)).unwrap();
+        }
+        turn_until(&driver, || driver.live_operations() == 0);
+    }
+    let ways = driver.counters().of(OpKind::Close);
+    assert_eq!((ways.inline, ways.submitted), (0, 2));
+}
+
+#[test]
 fn registered_memory_of_a_remote_file_is_transferred_by_a_lane() {
     let fuse = available!(Fuse::builder().file("a", pattern(4096)).mount());
     for policy in [Policy::Uring, Policy::Poll] {

@@ -249,6 +249,28 @@ fn other_errors_are_the_operations_own() {
     assert_eq!(driver.counters().enters, 0);
 }
 
+#[test]
+fn a_plain_close_that_fails_is_told_or_counted() {
+    let (driver, handle, fd) = plain();
+    let fds: Vec<_> = (0..2)
+        .map(|_| finish(&driver, &mut driver.open(None, c"file".into(), 0, 0)).unwrap())
+        .collect();
+    for fd in fds.iter().chain([&fd]) {
+        read(&driver, fd, 1, 0);
+        handle.script_plain(Target::opcode(Opcode::CLOSE), PlainFault::Errno(5));
+    }
+    let told = driver.close(fd).try_take().expect("closed at once");
+    assert_eq!(told.unwrap_err().raw_os_error(), Some(5));
+    assert_eq!(driver.counters().close_errors, 0);
+    let mut fds = fds.into_iter();
+    drop(driver.close(fds.next().unwrap()));
+    drop(fds.next());
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!((driver.counters().close_errors, driver.counters().enters), (2, 0));
+    assert_eq!((handle.scripted(), ways(&driver, OpKind::Close).inline), (0, 3));
+    assert_eq!(driver.live_operations(), 0);
+}
+
 // ---- whole files -------------------------------------------------------------------------------
 
 #[test]
