@@ -276,7 +276,7 @@ fn a_million_entries_that_a_server_tells_take_as_much_memory_as_a_few() {
     }
 }
 
-/// How many entries the longer tier asks for; it takes a minute to make a million.
+/// How many entries the longer tier asks for; to make a million takes a while.
 const ENTRIES: &str = "SAKIA_TEST_ENTRIES";
 
 #[test]
