@@ -58,12 +58,25 @@ impl<B: Backend> Handle<B> {
     }
 }
 
+impl<B: Backend> Handle<B> {
+    /// Whether the block is of this driver's arena, as operations on it ask for.
+    pub(crate) fn has_registered(&self, block: &FixedBuf) -> bool {
+        let core = self.shared.core.borrow();
+        core.arena.as_ref().is_some_and(|arena| arena.has(block)) || mutant!("foreign_block_used")
+    }
+}
+
 impl Arena {
     /// A block that nobody else has, or `None` when all are in use. Its bytes are whatever the last
     /// user left there.
     pub fn block(&self) -> Option<FixedBuf> {
         let index = self.memory.free.borrow_mut().pop()?;
         Some(FixedBuf { memory: Rc::clone(&self.memory), index })
+    }
+
+    /// Whether the block is one of these.
+    pub(crate) fn has(&self, block: &FixedBuf) -> bool {
+        Rc::ptr_eq(&self.memory, &block.memory)
     }
 
     /// Bytes of each block.

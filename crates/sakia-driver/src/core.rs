@@ -194,20 +194,22 @@ impl<B: Backend> Core<B> {
         if self.phase == Phase::Running {
             match operation.route(rules.unwrap_or(&self.rules)) {
                 Route::Queue => {}
-                Route::Now(now) if !self.allowance.is_left() => {
-                    // What is not refused here the queue hands to a worker, or waits for.
-                    if now == Now::Plain || !self.goes_well_in_crowds(&operation.entry()) {
-                        self.defer(slot);
-                        return slot;
-                    }
-                    self.allowance.crowded();
-                }
                 Route::Now(now) => {
                     let sqe = operation.entry();
-                    if let Some(completion) = self.perform(&sqe, now, operation) {
-                        self.finish(slot, completion);
+                    if self.allowance.is_left() {
+                        if let Some(completion) = self.perform(&sqe, now, operation) {
+                            self.finish(slot, completion);
+                            return slot;
+                        }
+                    } else if now == Now::Plain || !self.goes_well_in_crowds(&sqe) {
+                        // What is not refused here the queue hands to a worker, or waits for.
+                        self.defer(slot);
                         return slot;
+                    } else {
+                        self.allowance.crowded();
                     }
+                    self.queue_refused(slot, class, sqe);
+                    return slot;
                 }
                 Route::Lane(lane) => {
                     let sqe = operation.entry();
@@ -216,16 +218,29 @@ impl<B: Backend> Core<B> {
                 }
             }
         }
+        self.queue(slot, class, operation.entry());
+        slot
+    }
+
+    /// Puts an operation into the queue or, where that cannot take such, gives it to a thread; into the
+    /// backlog if there is no room.
+    #[inline(always)]
+    fn queue(&mut self, slot: SlotRef, class: Class, sqe: Sqe) {
         let may_push = self.phase == Phase::Running
             && (self.backlog[class as usize].is_empty() || mutant!("newcomers_overtake"))
             && (class == Class::Waiting || self.credits > 0);
-        let sqe = operation.entry();
         if may_push && self.is_for_lanes(sqe.opcode) {
             self.push_lane(slot, Lane::Bounded, sqe);
         } else if !may_push || !self.push_operation(slot, class, sqe) {
             self.postpone(slot);
         }
-        slot
+    }
+
+    /// The same for what was to be a plain call. A function of its own, so that the way of those that go to
+    /// the queue at once stays straight.
+    #[inline(never)]
+    fn queue_refused(&mut self, slot: SlotRef, class: Class, sqe: Sqe) {
+        self.queue(slot, class, sqe);
     }
 
     /// As [`start`](Core::start), but waits for [`unpark`](Core::unpark) first.
@@ -352,14 +367,14 @@ impl<B: Backend> Core<B> {
         self.slab.header(slot).flags &= !flag::DEFERRED;
     }
 
-    /// Lets a parked operation go on.
+    /// Lets a parked operation go on: as a plain call, if it is for one.
     pub(crate) fn unpark(&mut self, key: Key) {
         let Some(slot) = self.leave_park(key) else {
             return;
         };
         let forgotten = mutant!("dropped_close_forgotten");
         if !(forgotten && self.slab.header(slot).has(flag::ORPHAN)) {
-            self.list(slot);
+            self.go_on(slot);
         }
     }
 

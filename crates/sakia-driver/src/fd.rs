@@ -5,6 +5,9 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
 
+use rustix::fs::OFlags;
+use rustix::io::ReadWriteFlags;
+
 use crate::backend::{Descriptors, FileFacts, FileKind};
 use crate::bypass::{Attempt, Heat, Mount, Now, Route, Rule, Support, Transfer, local_route};
 use crate::epoll::Lane;
@@ -131,16 +134,22 @@ impl Fd {
         }
     }
 
-    /// Whether transfers go past the page cache.
-    fn is_direct(&self) -> bool {
-        const DIRECT: u32 = rustix::fs::OFlags::DIRECT.bits();
+    /// Whether transfers end only when the device has done its part: past the page cache, or down to the
+    /// device.
+    fn reaches_device(&self, transfer: Transfer) -> bool {
+        const DIRECT: u32 = OFlags::DIRECT.bits();
+        let reaching = match transfer {
+            Transfer::Read => DIRECT,
+            // `O_SYNC` has the bit, too.
+            Transfer::Write => DIRECT | OFlags::DSYNC.bits(),
+        };
         let inner = &*self.inner;
         let flags = inner.flags.get().unwrap_or_else(|| {
             let flags = inner.owner.descriptors().status_flags(inner.raw);
             inner.flags.set(Some(flags));
             flags
         });
-        flags & DIRECT != 0 && !mutant!("direct_read_plainly")
+        flags & reaching != 0 && !mutant!("direct_read_plainly")
     }
 
     /// Which way a transfer of so many bytes shall take.
@@ -153,7 +162,7 @@ impl Fd {
         if mount.is_remote() && !mutant!("remote_read_plainly") {
             return Route::Lane(Lane::Elastic);
         }
-        if bytes > rule.bytes_max || self.is_direct() {
+        if bytes > rule.bytes_max || self.reaches_device(transfer) {
             return Route::Queue;
         }
         let usual = local_route(mount.nowait(transfer));
@@ -168,10 +177,17 @@ impl Fd {
         Route::Queue
     }
 
-    /// Which way a transfer shall take that is never made as a plain call.
-    pub(crate) fn route_queued(&self, rule: Rule) -> Route {
-        let is_remote = rule.tries_now && self.mount().is_some_and(|mount| mount.is_remote());
-        if is_remote { Route::Lane(Lane::Elastic) } else { Route::Queue }
+    /// As [`route`](Fd::route), of a write with these `RWF_*` flags. One that is to be durable waits for the
+    /// device.
+    #[inline(always)]
+    pub(crate) fn route_write(&self, rule: Rule, bytes: u32, flags: u32) -> Route {
+        const DURABLE: u32 = ReadWriteFlags::DSYNC.bits() | ReadWriteFlags::SYNC.bits();
+        match self.route(Transfer::Write, rule, bytes) {
+            Route::Now(_) if flags & DURABLE != 0 && !mutant!("durable_written_plainly") => {
+                Route::Queue
+            }
+            route => route,
+        }
     }
 
     /// Which way a call on the descriptor shall take that is short unless a server has to be asked.
@@ -258,6 +274,11 @@ impl Fd {
         std::ptr::addr_eq(self.inner.driver, Rc::as_ptr(driver))
     }
 
+    /// Whether closing it asks nobody but this machine's kernel, as far as is known without asking now.
+    pub(crate) fn is_local(&self) -> bool {
+        self.inner.is_local()
+    }
+
     /// Whether this is the only clone.
     pub(crate) fn is_sole(&self) -> bool {
         Rc::strong_count(&self.inner) == 1
@@ -337,12 +358,18 @@ impl fmt::Debug for Fd {
     }
 }
 
+impl Inner {
+    fn is_local(&self) -> bool {
+        let is_local = |mount: &Rc<Mount>| !mount.is_remote() || mutant!("remote_closed_plainly");
+        self.mount.get().is_some_and(is_local)
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.raw == NO_DESCRIPTOR {
             return;
         }
-        let is_local = self.mount.get().is_some_and(|mount| !mount.is_remote());
-        Rc::clone(&self.owner).release(self.raw, is_local, self.closer.get());
+        Rc::clone(&self.owner).release(self.raw, self.is_local(), self.closer.get());
     }
 }

@@ -125,7 +125,10 @@ impl<B: Backend> Handle<B> {
     /// Starts to close a descriptor: cancels what is under way on it, waits for that, closes.
     pub(crate) fn start_close(&self, fd: Fd) -> Op<Close, B> {
         self.check(&fd);
-        let close = Close::new(fd.raw(), false, Rc::clone(fd.owner()));
+        // Where somebody uses it, operations on it are canceled by its number, in the queue. A plain call
+        // might overtake that: the number would name another file by then.
+        let may_close_now = fd.is_sole() && fd.is_local() && !self.queues_all;
+        let close = Close::new(fd.raw(), may_close_now, Rc::clone(fd.owner()));
         let mut core = self.shared.core.borrow_mut();
         let slot = core.start_parked(close);
         let key = core.slab.key(slot);

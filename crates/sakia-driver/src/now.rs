@@ -57,6 +57,9 @@ unsafe fn try_other(sqe: &Sqe, now: Now) -> Attempt {
     // SAFETY: the caller's duties are those of each.
     unsafe {
         match sqe.opcode {
+            // Registered memory is memory like any other to a call.
+            Opcode::READ_FIXED => transfer(sqe, now, Direction::Read),
+            Opcode::WRITE_FIXED => transfer(sqe, now, Direction::Write),
             Opcode::READV => vectored(sqe, now, Direction::Read),
             Opcode::WRITEV => vectored(sqe, now, Direction::Write),
             Opcode::NOP => Attempt::Done(0),

@@ -62,6 +62,11 @@ impl Counts {
         }
     }
 
+    /// Bytes that were allocated and not freed. Less than none, where others' were freed.
+    const fn bytes_held(self) -> i64 {
+        self.bytes_allocated.wrapping_sub(self.bytes_deallocated) as i64
+    }
+
     const fn plus(self, other: Self) -> Self {
         Self {
             allocations: self.allocations + other.allocations,
@@ -106,6 +111,25 @@ pub fn measure(f: impl FnOnce()) -> Counts {
     thread_counts().since(before)
 }
 
+/// Runs `f` and tells how many bytes more than before it the calling thread had at a time, at the most:
+/// allocated by it and not freed by it. What it answers comes with that.
+///
+/// What other threads do is not seen, even on behalf of `f`. A call that resizes an allocation counts as
+/// if it were done in place.
+///
+/// # Panics
+/// When [`CountingAllocator`] is not the global allocator: zeros would prove nothing.
+#[track_caller]
+pub fn measure_peak<T>(f: impl FnOnce() -> T) -> (T, u64) {
+    assert!(is_installed(), "the counting allocator is not this program's global allocator");
+    let before = thread_counts().bytes_held();
+    let outer = PEAK.replace(before);
+    let output = f();
+    let peak = PEAK.get();
+    PEAK.set(outer.max(peak));
+    (output, (peak - before) as u64)
+}
+
 /// Whether an ordinary allocation is counted.
 fn is_installed() -> bool {
     let before = thread_counts();
@@ -135,6 +159,8 @@ thread_local! {
     /// The counters behind [`thread_counts`]. Constant, without destructor: first use allocates
     /// nothing and registers nothing.
     static THREAD: Cell<Counts> = const { Cell::new(Counts::ZERO) };
+    /// The most bytes that the thread has held at a time, since [`measure_peak`] began.
+    static PEAK: Cell<i64> = const { Cell::new(0) };
 }
 
 /// Adds `step` to both sets of counters.
@@ -150,7 +176,11 @@ fn count(step: Counts) {
     add(&PROCESS.bytes_allocated, step.bytes_allocated);
     add(&PROCESS.bytes_deallocated, step.bytes_deallocated);
     // Where thread-locals are gone already, nobody is left to ask this thread for its counts.
-    let _ = THREAD.try_with(|counts| counts.set(counts.get().plus(step)));
+    let _ = THREAD.try_with(|counts| {
+        let sum = counts.get().plus(step);
+        counts.set(sum);
+        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(sum.bytes_held())));
+    });
 }
 
 /// [`System`], counted. Declare it `#[global_allocator]` in a test program.
@@ -253,6 +283,24 @@ mod tests {
         let expected =
             Counts { reallocations: 1, bytes_allocated: 30, bytes_deallocated: 10, ..Counts::ZERO };
         assert_eq!(counts, expected);
+    }
+
+    #[test]
+    fn a_peak_is_what_was_held_at_a_time() {
+        let bytes = |len: usize| black_box(vec![0_u8; len]);
+        let kept = bytes(1 << 20);
+        let ((), peak) = measure_peak(|| {
+            (0..100).for_each(|_| drop(bytes(1000)));
+            drop((bytes(300), bytes(900)));
+        });
+        assert_eq!(peak, 1200);
+        let ((), outer) = measure_peak(|| {
+            let held = bytes(500);
+            assert_eq!(measure_peak(|| drop(bytes(2000))), ((), 2000));
+            drop(held);
+        });
+        assert_eq!(outer, 2500);
+        assert_eq!(measure_peak(|| drop(kept)), ((), 0));
     }
 
     #[test]

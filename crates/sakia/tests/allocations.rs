@@ -12,12 +12,15 @@ use std::io;
 use std::path::Path;
 use std::rc::Rc;
 
-use sakia::block_on;
 use sakia::io::{
     AsyncRead, AsyncReadAt, AsyncWrite, AsyncWriteAt, BufResult, IoBuf, IoBufMut, Level, Reader,
     Source, Writer, copy, pipe,
 };
-use sakia_testkit::alloc_count::{CountingAllocator, Counts, measure, thread_counts};
+use sakia::{Runtime, block_on};
+use sakia_driver::OpKind;
+use sakia_testkit::alloc_count::{CountingAllocator, Counts, measure, measure_peak, thread_counts};
+use sakia_testkit::fuse::{Fuse, Opcode};
+use sakia_testkit::{available, skip};
 
 #[global_allocator]
 static GLOBAL: CountingAllocator = CountingAllocator::new();
@@ -219,4 +222,96 @@ fn a_pipe() {
         });
         assert_eq!(counts.await, NOTHING);
     });
+}
+
+// ---- directories -------------------------------------------------------------------------------
+
+/// How many files, directories, links and others an entry may be.
+type Kinds = [u64; 4];
+
+/// Reads a directory with the kinds of its entries, and tells how many there are of each and how many bytes
+/// that took at a time. Nobody is asked about an entry.
+fn read_directory(runtime: &Runtime, path: &Path) -> (Kinds, u64) {
+    let statx = || runtime.counters().of(OpKind::Statx);
+    let before = statx();
+    let read = async || {
+        let mut kinds = Kinds::default();
+        let mut entries = sakia::fs::read_dir(path).await.unwrap();
+        while let Some(entry) = entries.next_entry().await.unwrap() {
+            assert!(!entry.file_name().is_empty());
+            let kind = match entry.file_type().await.unwrap() {
+                kind if kind.is_file() => 0,
+                kind if kind.is_dir() => 1,
+                kind if kind.is_symlink() => 2,
+                _ => 3,
+            };
+            kinds[kind] += 1;
+        }
+        kinds
+    };
+    // What is learned of a mount, and the threads for one that somebody serves, are no part of it.
+    runtime.block_on(async {
+        sakia::fs::read_dir(path).await.unwrap().next_entry().await.unwrap().unwrap();
+    });
+    let measured = measure_peak(|| runtime.block_on(async { read().await }));
+    assert_eq!(statx(), before);
+    measured
+}
+
+/// A few batches' worth, so that a peak is one.
+const FEW: u64 = 10_000;
+/// What a directory may take at a time, however many entries it has: a batch, and what is made for one
+/// entry.
+const DIRECTORY_BYTES: u64 = 64 << 10;
+
+#[test]
+fn a_million_entries_that_a_server_tells_take_as_much_memory_as_a_few() {
+    const MANY: u64 = 1_000_000;
+    let runtime = Runtime::new().unwrap();
+    for count in [FEW, MANY] {
+        let fuse = available!(Fuse::builder().invented(count).mount());
+        let (kinds, peak) = read_directory(&runtime, fuse.path());
+        let of_each = |first: u64| (count - first).div_ceil(3);
+        assert_eq!(kinds, [of_each(0), of_each(1), of_each(2), 0]);
+        assert!(peak < DIRECTORY_BYTES, "{count} entries: {peak} bytes");
+        // The directory itself may be asked about, each time it is opened.
+        assert_eq!(fuse.count(Opcode::LOOKUP), 0);
+        assert!(fuse.count(Opcode::GETATTR) <= 2, "{}", fuse.count(Opcode::GETATTR));
+    }
+}
+
+/// How many entries the longer tier asks for; to make a million takes a while.
+const ENTRIES: &str = "SAKIA_TEST_ENTRIES";
+
+#[test]
+fn many_entries_of_a_local_directory_take_as_much_memory_as_a_few() {
+    let path = Path::new("/dev/shm").join(format!("sakia-entries-{}", std::process::id()));
+    if std::fs::create_dir(&path).is_err() {
+        skip!("/dev/shm cannot be written to");
+    }
+    let folder = Removed(&path);
+    let many = std::env::var(ENTRIES).map_or(100_000, |count| count.parse().unwrap());
+    let runtime = Runtime::new().unwrap();
+    let first = path.join("0");
+    std::fs::write(&first, "").unwrap();
+    let mut made = 1;
+    for count in [FEW, many] {
+        // Another name costs less than another file.
+        (made..count)
+            .for_each(|name| std::fs::hard_link(&first, path.join(name.to_string())).unwrap());
+        made = count;
+        let (kinds, peak) = read_directory(&runtime, &path);
+        assert_eq!(kinds, [count, 0, 0, 0]);
+        assert!(peak < DIRECTORY_BYTES, "{count} entries: {peak} bytes");
+    }
+    drop(folder);
+}
+
+/// Removes a directory in the end.
+struct Removed<'a>(&'a Path);
+
+impl Drop for Removed<'_> {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(self.0).ok();
+    }
 }

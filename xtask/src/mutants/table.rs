@@ -98,10 +98,18 @@ table! {
         => Driver "bypass::what_exceeds_a_turn";
     dropped_deferred_forgotten: "dropping what waits for the next turn keeps its memory"
         => Driver "bypass::a_deferred_read_that_is_dropped";
+    vectored_counts_parts_as_bytes: "a turn copies any number of bytes if they are in few parts"
+        => Driver "bypass::large_copies";
     direct_read_plainly: "a read past the page cache is waited for on the driver's thread"
         => Driver "bypass::direct_io";
+    durable_written_plainly: "a durable write is waited for on the driver's thread"
+        => Driver "bypass::durable_writes";
+    foreign_block_used: "a plain call uses registered memory of another driver"
+        => Driver "bypass::registered_memory_of_another";
     remote_read_plainly: "a read that a server answers is waited for on the driver's thread"
         => Driver "bypass_lanes::reads_and_writes_of_a_remote_file";
+    remote_closed_plainly: "a server is waited for on the driver's thread to close a file"
+        => Driver "bypass_lanes::closing_a_remote_file";
     file_size_limit_ignored: "a plain write beyond the limit on the size of files kills the process"
         => Driver "bypass::a_limit_on_the_size";
     lane_cancel_sent_to_ring: "a cancel of what a lane has goes to the ring, which knows nothing of it"

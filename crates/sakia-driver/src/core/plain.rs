@@ -10,7 +10,37 @@ use crate::bypass::{Attempt, Now, Route, Timing};
 use crate::counters::OpKind;
 use crate::epoll::Lane;
 use crate::op::{Class, Completion, InCell, Performer, Verdict};
+use crate::private;
 use crate::slab::{SlotRef, State, flag};
+
+/// How many bytes a plain call with this result has moved. What an entry calls its length need not be
+/// bytes, and a result need not be a count.
+#[inline(always)]
+fn bytes_moved(sqe: &Sqe, res: i32) -> u32 {
+    match sqe.opcode {
+        Opcode::READV | Opcode::WRITEV if mutant!("vectored_counts_parts_as_bytes") => sqe.len,
+        Opcode::READ
+        | Opcode::READV
+        | Opcode::READ_FIXED
+        | Opcode::WRITE
+        | Opcode::WRITEV
+        | Opcode::WRITE_FIXED
+        // Entries of a directory, each of which costs more than copying it.
+        | private::GETDENTS => u32::try_from(res).unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// The same on memory that a ring has registered, which threads beside the ring do not know of. Only blocks
+/// of this driver's arena get that far; see `ReadFixed`.
+fn unfixed(sqe: Sqe) -> Sqe {
+    let opcode = match sqe.opcode {
+        Opcode::READ_FIXED => Opcode::READ,
+        Opcode::WRITE_FIXED => Opcode::WRITE,
+        _ => return sqe,
+    };
+    Sqe { opcode, buf_index: 0, ..sqe }
+}
 
 impl<B: Backend> Core<B> {
     /// Performs an operation by plain calls. `None` when it has to go into the queue.
@@ -55,7 +85,7 @@ impl<B: Backend> Core<B> {
             match operation.judge(now, attempt) {
                 Verdict::Accept => {
                     let Attempt::Done(res) = attempt else { return None };
-                    self.allowance.spend(sqe.len);
+                    self.allowance.spend(bytes_moved(sqe, res));
                     self.counters.kinds[kind].inline += 1;
                     return Some(Completion { res, flags: CqeFlags(0) });
                 }
@@ -98,11 +128,10 @@ impl<B: Backend> Core<B> {
             Attempt::WouldBlock => counters.would_block += 1,
             Attempt::Unsupported => {}
         }
-        let bytes = match attempt {
-            Attempt::Done(count) if sqe.opcode == Opcode::READ => u32::try_from(count).unwrap_or(0),
-            _ => 0,
-        };
-        self.allowance.spend(bytes);
+        self.allowance.spend(match attempt {
+            Attempt::Done(res) => bytes_moved(sqe, res),
+            Attempt::WouldBlock | Attempt::Unsupported => 0,
+        });
         attempt
     }
 
@@ -116,9 +145,33 @@ impl<B: Backend> Core<B> {
     pub(super) fn goes_well_in_crowds(&self, sqe: &Sqe) -> bool {
         /// Of what copies more, the call itself is a small part.
         const BYTES_MAX: u32 = 8 << 10;
-        let is_small = sqe.opcode != Opcode::READ || sqe.len <= BYTES_MAX;
+        let is_small = match sqe.opcode {
+            Opcode::READ => sqe.len <= BYTES_MAX,
+            // Its entry tells how many parts there are, and not how large they are.
+            Opcode::READV => false,
+            _ => true,
+        };
         let backend = self.backend.as_ref();
         is_small && backend.is_some_and(|backend| backend.goes_well_in_crowds(sqe.opcode))
+    }
+
+    /// Performs an operation that was parked, or has it wait for the next turns or for the queue.
+    pub(super) fn go_on(&mut self, slot: SlotRef) {
+        let vtable = self.slab.header(slot).vtable.expect("a slot that waits holds an operation");
+        // SAFETY: the cell holds a live operation of the table's type, the driver's alone.
+        let operation = unsafe { InCell::new(vtable, slot.cell()) };
+        match operation.route(&self.rules) {
+            Route::Now(_) if !self.allowance.is_left() => self.defer(slot),
+            Route::Now(now) => {
+                // SAFETY: as above.
+                let sqe = unsafe { (vtable.entry)(slot.cell()) };
+                match self.perform(&sqe, now, operation) {
+                    Some(completion) => self.finish(slot, completion),
+                    None => self.list(slot),
+                }
+            }
+            Route::Queue | Route::Lane(_) => self.list(slot),
+        }
     }
 
     /// Has an operation wait for the plain calls of the next turns.
@@ -197,7 +250,7 @@ impl<B: Backend> Core<B> {
             return self.finish(slot, Completion::CANCELED);
         };
         // SAFETY: as in `push_operation`.
-        let pushed = unsafe { backend.push_lane(sqe.user_data(key.user_data()), lane) };
+        let pushed = unsafe { backend.push_lane(unfixed(sqe).user_data(key.user_data()), lane) };
         match pushed {
             Ok(()) => {}
             Err(Errno::AGAIN) => return self.list(slot), // no threads, but a queue, which is full

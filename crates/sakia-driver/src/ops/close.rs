@@ -16,14 +16,14 @@ use crate::op::{Class, Completion, Op, Operation};
 pub struct Close {
     /// The number, which is this operation's alone once it is no longer parked.
     raw: i32,
-    /// Closing it asks nobody but this machine's kernel.
-    is_local: bool,
+    /// A plain call may do it: closing asks nobody but this machine's kernel, and no entry names the number.
+    may_close_now: bool,
     owner: Rc<dyn Owner>,
 }
 
 impl Close {
-    pub(crate) fn new(raw: i32, is_local: bool, owner: Rc<dyn Owner>) -> Self {
-        Self { raw, is_local, owner }
+    pub(crate) fn new(raw: i32, may_close_now: bool, owner: Rc<dyn Owner>) -> Self {
+        Self { raw, may_close_now, owner }
     }
 
     /// Closes the descriptor with a plain call if the kernel was kept from it.
@@ -72,7 +72,7 @@ unsafe impl Operation for Close {
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        let tries_now = self.is_local && rules.of(OpKind::Close).tries_now;
+        let tries_now = self.may_close_now && rules.of(OpKind::Close).tries_now;
         if tries_now { Route::Now(Now::Plain) } else { Route::Queue }
     }
 

@@ -69,13 +69,19 @@ impl<B: Backend> Handle<B> {
     }
 
     /// As [`read`](Handle::read), into a block of the registered arena, which saves the kernel from
-    /// looking up and pinning its pages each time. What counts is `O_DIRECT`.
+    /// looking up and pinning its pages each time. What counts is `O_DIRECT`: what the page cache holds is
+    /// read as into any other memory.
+    ///
+    /// # Errors
+    /// `EFAULT`: a block of another driver's arena. Otherwise as [`read`](Handle::read).
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_read_fixed(3)`.
     pub fn read_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<ReadFixed, B> {
         self.check(fd);
-        self.start(ReadFixed(Read { fd: fd.clone(), buf, offset, flags: 0 }))
+        let is_registered = self.has_registered(&buf);
+        let read = Read { fd: fd.clone(), buf, offset, flags: 0 };
+        self.start(ReadFixed { read, is_registered })
     }
 }
 
@@ -124,28 +130,44 @@ unsafe impl<T: IoBufMut> Operation for Read<T> {
 
 /// See [`Handle::read_fixed`].
 #[derive(Debug)]
-pub struct ReadFixed(Read<FixedBuf>);
+pub struct ReadFixed {
+    read: Read<FixedBuf>,
+    /// The block is one of this driver's. Another is left to the queue to refuse.
+    is_registered: bool,
+}
 
 // SAFETY: as for `Read`; the bytes lie within the registered buffer, which the block keeps alive.
 unsafe impl Operation for ReadFixed {
     type Output = BufResult<usize, FixedBuf>;
 
     fn class(&self) -> Class {
-        self.0.class()
+        self.read.class()
     }
 
     fn entry(&mut self) -> Sqe {
-        let Self(inner) = self;
-        let len = transfer_len(inner.buf.bytes_len());
-        let (pointer, index) = (inner.buf.stable_mut_ptr(), inner.buf.registered_index());
-        Sqe::read_fixed(inner.fd.raw(), pointer, len, inner.offset, index)
+        let read = &mut self.read;
+        let len = transfer_len(read.buf.bytes_len());
+        let (pointer, index) = (read.buf.stable_mut_ptr(), read.buf.registered_index());
+        Sqe::read_fixed(read.fd.raw(), pointer, len, read.offset, index)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        self.0.complete(completion)
+        self.read.complete(completion)
     }
 
     fn descriptor(&self) -> Option<&Fd> {
-        self.0.descriptor()
+        self.read.descriptor()
+    }
+
+    fn route(&self, rules: &Rules) -> Route {
+        if self.is_registered { self.read.route(rules) } else { Route::Queue }
+    }
+
+    fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
+        self.read.judge(now, attempt)
+    }
+
+    fn mount(&self) -> Option<&Rc<Mount>> {
+        self.read.mount()
     }
 }

@@ -1,14 +1,17 @@
 //! Reading into and writing from several buffers at once.
 
+use std::rc::Rc;
+
 use sakia_ring::{IoVec, Sqe};
 
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut};
-use crate::bypass::{Route, Rules};
+use crate::bypass::{Attempt, Mount, Now, Route, Rules, Transfer};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Class, Completion, Op, Operation, Verdict};
+use crate::ops::transfer_len;
 
 /// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
 const BUFFERS_MAX: usize = 1024;
@@ -23,12 +26,16 @@ struct Vectored<T> {
     offset: u64,
     /// `RWF_*`.
     flags: u32,
+    /// What is asked for in all.
+    bytes: u32,
 }
 
-impl<T> Vectored<T> {
+impl<T: IoBuf> Vectored<T> {
     fn new(fd: &Fd, bufs: Vec<T>, offset: u64, flags: u32) -> Self {
         let vector = Vec::with_capacity(bufs.len());
-        Self { fd: fd.clone(), bufs, vector, offset, flags }
+        let used = bufs.iter().take(BUFFERS_MAX);
+        let bytes = transfer_len(used.map(T::bytes_len).fold(0, usize::saturating_add));
+        Self { fd: fd.clone(), bufs, vector, offset, flags, bytes }
     }
 
     /// Describes the buffers, and returns where the vector is and how many parts it has.
@@ -144,7 +151,15 @@ unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        self.0.fd.route_queued(rules.of(OpKind::Read))
+        self.0.fd.route(Transfer::Read, rules.of(OpKind::Read), self.0.bytes)
+    }
+
+    fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
+        self.0.fd.judge(Transfer::Read, now, attempt, self.0.bytes)
+    }
+
+    fn mount(&self) -> Option<&Rc<Mount>> {
+        self.0.fd.mount()
     }
 }
 
@@ -171,6 +186,14 @@ unsafe impl<T: IoBuf> Operation for WriteVectored<T> {
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        self.0.fd.route_queued(rules.of(OpKind::Write))
+        self.0.fd.route_write(rules.of(OpKind::Write), self.0.bytes, self.0.flags)
+    }
+
+    fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
+        self.0.fd.judge(Transfer::Write, now, attempt, self.0.bytes)
+    }
+
+    fn mount(&self) -> Option<&Rc<Mount>> {
+        self.0.fd.mount()
     }
 }

@@ -75,11 +75,16 @@ impl<B: Backend> Handle<B> {
 
     /// As [`write`](Handle::write), from a block of the registered arena.
     ///
+    /// # Errors
+    /// `EFAULT`: a block of another driver's arena. Otherwise as [`write`](Handle::write).
+    ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_write_fixed(3)`.
     pub fn write_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<WriteFixed, B> {
         self.check(fd);
-        self.start(WriteFixed(Write { fd: fd.clone(), buf, offset, flags: 0 }))
+        let is_registered = self.has_registered(&buf);
+        let write = Write { fd: fd.clone(), buf, offset, flags: 0 };
+        self.start(WriteFixed { write, is_registered })
     }
 }
 
@@ -111,7 +116,7 @@ unsafe impl<T: IoBuf> Operation for Write<T> {
     #[inline(always)]
     fn route(&self, rules: &Rules) -> Route {
         let bytes = transfer_len(self.buf.bytes_len());
-        self.fd.route(Transfer::Write, rules.of(OpKind::Write), bytes)
+        self.fd.route_write(rules.of(OpKind::Write), bytes, self.flags)
     }
 
     #[inline(always)]
@@ -127,28 +132,44 @@ unsafe impl<T: IoBuf> Operation for Write<T> {
 
 /// See [`Handle::write_fixed`].
 #[derive(Debug)]
-pub struct WriteFixed(Write<FixedBuf>);
+pub struct WriteFixed {
+    write: Write<FixedBuf>,
+    /// The block is one of this driver's. Another is left to the queue to refuse.
+    is_registered: bool,
+}
 
 // SAFETY: as for `Write`; the bytes lie within the registered buffer, which the block keeps alive.
 unsafe impl Operation for WriteFixed {
     type Output = BufResult<usize, FixedBuf>;
 
     fn class(&self) -> Class {
-        self.0.class()
+        self.write.class()
     }
 
     fn entry(&mut self) -> Sqe {
-        let Self(inner) = self;
-        let len = transfer_len(inner.buf.bytes_len());
-        let (pointer, index) = (inner.buf.stable_ptr(), inner.buf.registered_index());
-        Sqe::write_fixed(inner.fd.raw(), pointer, len, inner.offset, index)
+        let write = &mut self.write;
+        let len = transfer_len(write.buf.bytes_len());
+        let (pointer, index) = (write.buf.stable_ptr(), write.buf.registered_index());
+        Sqe::write_fixed(write.fd.raw(), pointer, len, write.offset, index)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        self.0.complete(completion)
+        self.write.complete(completion)
     }
 
     fn descriptor(&self) -> Option<&Fd> {
-        self.0.descriptor()
+        self.write.descriptor()
+    }
+
+    fn route(&self, rules: &Rules) -> Route {
+        if self.is_registered { self.write.route(rules) } else { Route::Queue }
+    }
+
+    fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
+        self.write.judge(now, attempt)
+    }
+
+    fn mount(&self) -> Option<&Rc<Mount>> {
+        self.write.mount()
     }
 }

@@ -325,8 +325,9 @@ impl Faults {
         if let Some(fault) = take_due(&mut self.plain_script, sqe) {
             return Some(fault);
         }
-        let is_read = matches!(sqe.opcode, Opcode::READ | Opcode::READV);
-        let is_transfer = is_read || matches!(sqe.opcode, Opcode::WRITE | Opcode::WRITEV);
+        let is_read = matches!(sqe.opcode, Opcode::READ | Opcode::READV | Opcode::READ_FIXED);
+        let is_transfer =
+            is_read || matches!(sqe.opcode, Opcode::WRITE | Opcode::WRITEV | Opcode::WRITE_FIXED);
         if nowait && self.rolls(FaultKind::PlainBlocks, random) {
             return Some(PlainFault::WouldBlock);
         }

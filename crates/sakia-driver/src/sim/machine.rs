@@ -206,8 +206,9 @@ impl Machine {
     /// - As [`try_now`](Machine::try_now).
     unsafe fn call(&mut self, sqe: &Sqe, now: Now) -> Attempt {
         let nowait = now == Now::NoWait;
-        let is_read = matches!(sqe.opcode, Opcode::READ | Opcode::READV);
-        let is_transfer = is_read || matches!(sqe.opcode, Opcode::WRITE | Opcode::WRITEV);
+        let is_read = matches!(sqe.opcode, Opcode::READ | Opcode::READV | Opcode::READ_FIXED);
+        let is_transfer =
+            is_read || matches!(sqe.opcode, Opcode::WRITE | Opcode::WRITEV | Opcode::WRITE_FIXED);
         if is_transfer && nowait && !self.config.refuses_to_wait {
             return Attempt::Unsupported;
         }

@@ -20,6 +20,7 @@ mod turns;
 
 use std::sync::{Mutex, PoisonError};
 
+use sakia_driver::{Bypass, Rules};
 use stage::{Kind, Stage};
 
 /// A case: its name and what it does.
@@ -124,7 +125,7 @@ cases! {
 /// One backend at a time: cases ask whether a descriptor's number is open, which is the whole process's.
 static TURN: Mutex<()> = Mutex::new(());
 
-fn run(kind: Kind) {
+fn run(kind: Kind, bypass: &Bypass) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let skips = stage::skips(kind);
     let mut ran = 0;
@@ -132,7 +133,7 @@ fn run(kind: Kind) {
         if skips.contains(&name) {
             continue;
         }
-        match Stage::new(kind, name) {
+        match Stage::new(kind, bypass.clone(), name) {
             Ok(stage) => {
                 eprintln!("{kind}: {name}");
                 case(&stage);
@@ -151,17 +152,24 @@ fn run(kind: Kind) {
 
 #[test]
 fn every_case_on_the_ring() {
-    run(Kind::Uring);
+    run(Kind::Uring, &Bypass::Never);
 }
 
 #[test]
 fn every_case_on_epoll_and_threads() {
-    run(Kind::Poll);
+    run(Kind::Poll, &Bypass::Never);
 }
 
 #[test]
 fn every_case_on_the_simulated_kernel() {
-    run(Kind::Sim);
+    run(Kind::Sim, &Bypass::Never);
+}
+
+#[test]
+fn every_case_with_plain_calls() {
+    for kind in [Kind::Uring, Kind::Poll, Kind::Sim] {
+        run(kind, &Bypass::Rules(Rules::default()));
+    }
 }
 
 #[test]

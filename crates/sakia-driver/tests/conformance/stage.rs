@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use rustix::fs::{Mode, OFlags};
 use sakia_driver::sim::{Sim, SimHandle};
-use sakia_driver::{Auto, Driver, Fd, Op, Operation, Policy, Wait};
+use sakia_driver::{Auto, Bypass, Driver, Fd, KindCounters, Op, OpKind, Operation, Policy, Wait};
 use sakia_ring::Ring;
 
 /// How many turns a case waits for what must happen.
@@ -48,6 +48,8 @@ pub fn skips(kind: Kind) -> Vec<&'static str> {
 /// One case's world.
 pub struct Stage {
     kind: Kind,
+    /// What is tried before the queue.
+    bypass: Bypass,
     /// Where files are, on a real kernel; removed at the end.
     directory: PathBuf,
     /// The simulated kernel of the driver that was made last.
@@ -56,11 +58,11 @@ pub struct Stage {
 
 impl Stage {
     /// Fails with the reason when this machine does not offer the backend.
-    pub fn new(kind: Kind, name: &str) -> Result<Self, String> {
+    pub fn new(kind: Kind, bypass: Bypass, name: &str) -> Result<Self, String> {
         let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("conformance-{kind}-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
-        let stage = Self { kind, directory, sim: RefCell::new(None) };
+        let stage = Self { kind, bypass, directory, sim: RefCell::new(None) };
         if kind == Kind::Uring {
             Auto::new(Policy::Uring, Ring::builder()).map_err(|error| error.to_string())?;
         }
@@ -79,13 +81,21 @@ impl Stage {
             Kind::Uring => Auto::new(Policy::Uring, ring).unwrap(),
             Kind::Poll => Auto::new(Policy::Poll, ring).unwrap(),
             Kind::Sim => {
-                let sim = Sim::builder(7).entries(sq_entries, cq_entries).build();
+                let sim = Sim::builder(7).entries(sq_entries, cq_entries);
+                let sim = sim.plain_calls(self.bypasses()).build();
                 *self.sim.borrow_mut() = Some(sim.handle());
                 Auto::simulated(sim)
             }
         };
         assert_eq!(choice.name(), self.kind.to_string());
-        Driver::new(backend)
+        let driver = Driver::new(backend);
+        driver.set_bypass(self.bypass.clone());
+        driver
+    }
+
+    /// Whether the driver makes plain calls where they are the cheaper way.
+    pub fn bypasses(&self) -> bool {
+        self.bypass != Bypass::Never
     }
 
     fn sim(&self) -> SimHandle {
@@ -174,6 +184,21 @@ impl Stage {
     /// Whether the backend does operations by plain calls, and counts which way.
     pub fn counts_ways(&self) -> bool {
         self.kind == Kind::Poll
+    }
+
+    /// Asserts that as many operations were counted, and once each.
+    pub fn assert_count(&self, kind: OpKind, count: KindCounters, expected: u64) {
+        let KindCounters { submitted, inline, lane, .. } = count;
+        // Who takes a way of its own says which, for what is submitted to it as well.
+        let performed = inline + lane;
+        let counted = match (self.counts_ways(), self.bypasses()) {
+            (true, true) => performed,
+            (true, false) => submitted.min(performed),
+            (false, _) => submitted + inline,
+        };
+        let name = kind.name();
+        assert_eq!(counted, expected, "{name}: {count:?}");
+        assert!(submitted == expected || self.bypasses(), "{name}: {count:?}");
     }
 
     /// Bytes that fit into a pipe with room to spare, and bytes that do not fit at all.

@@ -112,11 +112,8 @@ pub fn operations_are_counted_by_kind(stage: &Stage) {
     wait(&driver, driver.nop()).unwrap();
     let counters = driver.counters();
     for kind in [OpKind::Open, OpKind::Read, OpKind::Statx, OpKind::Nop] {
-        let count = counters.of(kind);
-        assert_eq!(count.submitted, 1, "{}", kind.name());
-        // Who takes a way of its own says which.
-        let ways = count.inline + count.lane;
-        assert_eq!(ways, u64::from(stage.counts_ways()), "{}", kind.name());
+        stage.assert_count(kind, counters.of(kind), 1);
     }
-    assert_eq!((counters.started, counters.finished, counters.pushed), (4, 4, 4));
+    assert_eq!((counters.started, counters.finished), (4, 4));
+    assert!(counters.pushed == 4 || stage.bypasses());
 }

@@ -16,6 +16,7 @@ use sakia_driver::{
 };
 use sakia_ring::Ring;
 
+use crate::arena::arena;
 use crate::children;
 use crate::support::{
     Buf, DropCounter, TempDir, content, errno, finish, identity, open_direct, skip, turn_until,
@@ -44,6 +45,10 @@ pub fn ruled(policy: Policy) -> Driver<Auto> {
 pub fn each(test: impl Fn(Driver<Auto>)) {
     test(ruled(Policy::Uring));
     test(ruled(Policy::Poll));
+}
+
+fn is_uring(driver: &Driver<Auto>) -> bool {
+    driver.with_backend(|backend| matches!(backend, Auto::Uring(_))).unwrap()
 }
 
 fn of<B: Backend>(driver: &Driver<B>, kind: OpKind) -> KindCounters {
@@ -113,27 +118,106 @@ fn small_hot_reads_are_done_at_once_and_large_ones_queued() {
     });
 }
 
+/// Parts of these lengths.
+fn parts(lens: &[usize]) -> Vec<Vec<u8>> {
+    lens.iter().map(|&len| vec![0; len]).collect()
+}
+
 #[test]
-fn vectored_reads_and_writes_are_queued() {
+fn small_hot_reads_into_parts_are_done_at_once_and_large_ones_queued() {
     let folder = TempDir::new();
-    let path = folder.file("file", 8192);
+    let path = folder.file("file", 256 << 10);
     each(|driver| {
         let fd = adopt(&driver, &path);
-        let bufs = vec![vec![0; 10], vec![0; 4096]];
-        let mut read = driver.read_vectored(&fd, bufs, 3);
-        let (result, bufs) = finish(&driver, &mut read);
-        assert_eq!(result.unwrap(), 4106);
-        assert_content(&bufs.concat(), 3);
-        let bufs = vec![vec![1; 10], vec![2; 10]];
-        let (result, _) = finish(&driver, &mut driver.write_vectored(&fd, bufs, 8192));
-        assert_eq!(result.unwrap(), 20);
-        if driver.with_backend(|backend| matches!(backend, Auto::Uring(_))).unwrap() {
-            assert_eq!(of(&driver, OpKind::Read).submitted, 1);
-            assert_eq!(of(&driver, OpKind::Write).inline, 0);
+        let small: [&[usize]; 4] = [&[1], &[10, 0, 4096], &[32 << 10; 2], &[64; 1024]];
+        for (count, lens) in (1..).zip(small) {
+            let mut read = driver.read_vectored(&fd, parts(lens), 4000);
+            let (result, bufs) = read.try_take().expect("done at once");
+            assert_eq!(result.unwrap(), lens.iter().sum::<usize>());
+            assert_content(&bufs.concat(), 4000);
+            let read = of(&driver, OpKind::Read);
+            assert_eq!((read.inline, read.submitted), (count, 0));
+            assert_eq!(driver.counters().enters, 0);
         }
-        let written = fs::read(&path).unwrap();
-        assert_eq!(written[8192..], [[1; 10], [2; 10]].concat());
-        File::options().write(true).open(&path).unwrap().set_len(8192).unwrap();
+        // All that is asked for counts, not a part of it; and no more than the kernel takes.
+        let mut read = driver.read_vectored(&fd, parts(&[32 << 10, 32 << 10, 1]), 0);
+        assert!(read.try_take().is_none());
+        assert_eq!(of(&driver, OpKind::Read).submitted, 1);
+        let (result, bufs) = finish(&driver, &mut read);
+        assert_content(&bufs.concat()[..result.unwrap()], 0);
+        let mut read = driver.read_vectored(&fd, parts(&[64; 1025]), 0);
+        let (result, bufs) = read.try_take().expect("done at once");
+        assert_eq!((result.unwrap(), bufs.len()), (64 << 10, 1025));
+        // 4 GiB in all, and to be refused.
+        let large: &'static [u8] = vec![0; 64 << 20].leak();
+        let read_only = driver.adopt(File::open(&path).unwrap().into());
+        let mut write = driver.write_vectored(&read_only, vec![large; 64], 0);
+        assert!(write.try_take().is_none());
+        assert_eq!(errno(finish(&driver, &mut write).0), Errno::BADF);
+        assert_eq!(of(&driver, OpKind::Write).inline, 0);
+        drop(read);
+        assert_eq!(driver.live_operations(), 0);
+    });
+}
+
+#[test]
+fn the_end_of_a_file_is_zero_in_parts_too() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 5000);
+    each(|driver| {
+        let fd = adopt(&driver, &path);
+        for (offset, expected) in [(4990, 10), (5000, 0), (0, 5000)] {
+            let mut read = driver.read_vectored(&fd, parts(&[7, 8192]), offset);
+            let (result, bufs) = read.try_take().expect("done at once");
+            assert_eq!(result.unwrap(), expected, "{offset}");
+            assert_content(&bufs.concat()[..expected], offset as usize);
+        }
+        // By the file's own position.
+        for expected in [4000, 1000, 0] {
+            let mut read = driver.read_vectored(&fd, parts(&[1000, 3000]), CURRENT_POSITION);
+            assert_eq!(read.try_take().expect("done at once").0.unwrap(), expected);
+        }
+        let mut write = driver.write_vectored(&fd, vec![vec![1; 4]], CURRENT_POSITION);
+        assert_eq!(finish(&driver, &mut write).0.unwrap(), 4);
+        assert_eq!(fs::metadata(&path).unwrap().len(), 5004);
+        File::options().write(true).open(&path).unwrap().set_len(5000).unwrap();
+        for parts in [vec![], vec![vec![]; 3]] {
+            let mut nothing = driver.read_vectored(&fd, parts, 0);
+            assert_eq!(nothing.try_take().expect("done at once").0.unwrap(), 0);
+        }
+        assert_ne!(driver.mounts()[0].nowait_read, Support::Lies, "an end that is one is no lie");
+        // What has no end is never waited for here.
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let (reader, inline) = (driver.adopt(reader), of(&driver, OpKind::Read).inline);
+        let mut read = driver.read_vectored(&reader, parts(&[2, 2]), CURRENT_POSITION);
+        driver.turn(Wait::Poll).unwrap();
+        assert!(read.try_take().is_none());
+        rustix::io::write(&writer, b"late").unwrap();
+        assert_eq!(finish(&driver, &mut read).1.concat(), b"late");
+        if is_uring(&driver) {
+            assert_eq!(of(&driver, OpKind::Read).inline, inline);
+        }
+    });
+}
+
+#[test]
+fn parts_are_written_at_once() {
+    let folder = TempDir::new();
+    let path = folder.join("file");
+    File::create(&path).unwrap();
+    each(|driver| {
+        let fd = adopt(&driver, &path);
+        for index in 0..10_u8 {
+            let parts = vec![vec![index; 96], vec![index; 4000]];
+            let mut write = driver.write_vectored(&fd, parts, u64::from(index) * 4096);
+            let (result, bufs) = finish(&driver, &mut write);
+            assert_eq!((result.unwrap(), bufs.len()), (4096, 2));
+        }
+        let write = of(&driver, OpKind::Write);
+        // Unless one was refused, or the machine so slow that they were stopped.
+        assert!(write.inline + write.submitted >= 10 && write.inline > 0, "{write:?}");
+        let bytes = fs::read(&path).unwrap();
+        assert!(bytes.iter().enumerate().all(|(i, &byte)| usize::from(byte) == i / 4096));
     });
 }
 
@@ -202,9 +286,107 @@ fn direct_io_is_never_done_at_once() {
         let (result, buf) = finish(&driver, &mut read);
         assert_eq!(result.unwrap(), 4096);
         assert_content(buf.bytes(), 4096);
+        let mut read = driver.read_vectored(&fd, vec![buf], 0);
+        assert!(read.try_take().is_none(), "not waited for here");
+        let (result, bufs) = finish(&driver, &mut read);
+        assert_eq!(result.unwrap(), 4096);
+        assert_content(bufs[0].bytes(), 0);
     }
     let read = of(&driver, OpKind::Read);
-    assert_eq!((read.inline, read.would_block, read.submitted), (0, 0, 2));
+    assert_eq!((read.inline, read.would_block, read.submitted), (0, 0, 4));
+}
+
+#[test]
+fn registered_memory_is_transferred_at_once_too() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 256 << 10);
+    let memory_file = TempDir::in_memory().map(|folder| (folder.file("file", 64 << 10), folder));
+    for policy in [Policy::Uring, Policy::Poll] {
+        let driver = ruled(policy);
+        let arena = arena!(&driver, 16, 64 << 10);
+        let block = || arena.block().unwrap();
+        let fd = adopt(&driver, &path);
+        let mut read = driver.read_fixed(&fd, block(), 4000);
+        let (result, mut buf) = read.try_take().expect("done at once");
+        assert_eq!(result.unwrap(), 64 << 10);
+        assert_content(&buf, 4000);
+        let mut at_end = driver.read_fixed(&fd, block(), 256 << 10);
+        assert_eq!(at_end.try_take().expect("done at once").0.unwrap(), 0);
+        let KindCounters { inline, submitted, .. } = of(&driver, OpKind::Read);
+        assert_eq!((inline, submitted), (2, 0));
+        buf.fill(7);
+        let mut write = driver.write_fixed(&fd, buf, 256 << 10);
+        assert_eq!(finish(&driver, &mut write).0.unwrap(), 64 << 10);
+        let written = of(&driver, OpKind::Write);
+        // Unless the file system can refuse, and has.
+        assert!(written.inline + written.would_block > 0, "{written:?}");
+        assert!(fs::read(&path).unwrap()[256 << 10..].iter().all(|&byte| byte == 7));
+        File::options().write(true).open(&path).unwrap().set_len(256 << 10).unwrap();
+        if let Some((path, _folder)) = &memory_file {
+            // As many bytes as of other memory.
+            driver.turn(Wait::Poll).unwrap();
+            let before = (of(&driver, OpKind::Read).inline, driver.counters().deferred);
+            let fd = adopt(&driver, path);
+            let reads: Vec<_> = (0..9).map(|_| driver.read_fixed(&fd, block(), 0)).collect();
+            let after = (of(&driver, OpKind::Read).inline, driver.counters().deferred);
+            assert_eq!(after, (before.0 + 8, before.1 + 1));
+            drop(reads);
+        }
+        let Some(direct) = open_direct(&path) else { continue };
+        let (direct, before) = (driver.adopt(direct), of(&driver, OpKind::Read).submitted);
+        let mut read = driver.read_fixed(&direct, block(), 0);
+        assert!(read.try_take().is_none(), "not waited for here");
+        let (result, buf) = finish(&driver, &mut read);
+        assert_eq!(result.unwrap(), 64 << 10);
+        assert_content(&buf, 0);
+        assert_eq!(of(&driver, OpKind::Read).submitted, before + 1);
+    }
+}
+
+#[test]
+fn registered_memory_of_another_driver_is_refused_as_by_the_queue() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 100);
+    let other = ruled(Policy::Uring);
+    let foreign = arena!(&other, 2, 4096);
+    let blocks = || [foreign.block().unwrap(), foreign.block().unwrap()];
+    each(|ours| {
+        let fd = adopt(&ours, &path);
+        for has_arena in [false, true] {
+            let _arena = has_arena.then(|| ours.register_arena(1, 4096).unwrap());
+            let [to, from] = blocks();
+            assert_eq!(errno(finish(&ours, &mut ours.read_fixed(&fd, to, 0)).0), Errno::FAULT);
+            assert_eq!(errno(finish(&ours, &mut ours.write_fixed(&fd, from, 0)).0), Errno::FAULT);
+        }
+    });
+}
+
+#[test]
+fn durable_writes_are_never_done_at_once() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 100);
+    let driver = ruled(Policy::Uring);
+    let fd = adopt(&driver, &path);
+    for flags in [ReadWriteFlags::DSYNC, ReadWriteFlags::SYNC] {
+        let mut write = driver.write_with(&fd, vec![1; 10], 0, flags.bits());
+        assert!(write.try_take().is_none(), "not waited for here");
+        assert_eq!(finish(&driver, &mut write).0.unwrap(), 10);
+        let mut write = driver.write_vectored_with(&fd, vec![vec![1; 5]; 2], 0, flags.bits());
+        assert!(write.try_take().is_none(), "not waited for here");
+        assert_eq!(finish(&driver, &mut write).0.unwrap(), 10);
+    }
+    for flags in [OFlags::DSYNC, OFlags::SYNC] {
+        let flags = (OFlags::RDWR | flags).bits();
+        let fd = finish(&driver, &mut driver.open(None, c(&path), flags, 0)).unwrap();
+        let mut write = driver.write(&fd, vec![1; 10], 0);
+        assert!(write.try_take().is_none(), "not waited for here");
+        assert_eq!(finish(&driver, &mut write).0.unwrap(), 10);
+        // To read is nothing that lasts.
+        assert_eq!(driver.read(&fd, vec![0; 10], 0).try_take().expect("done at once").1, [1; 10]);
+    }
+    let KindCounters { inline, would_block, submitted, .. } = of(&driver, OpKind::Write);
+    assert_eq!((inline, would_block, submitted), (0, 0, 6));
+    assert_eq!(driver.mounts()[0].nowait_write, Support::Unknown);
 }
 
 #[test]
@@ -391,6 +573,27 @@ fn a_crowd_of_cached_reads_goes_to_the_ring() {
     drop(more);
 }
 
+/// Nobody knows how large they are: their entries do not tell.
+#[test]
+fn a_crowd_of_reads_into_parts_waits_for_the_next_turns() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 4096);
+    each(|driver| {
+        let fd = adopt(&driver, &path);
+        let mut reads: Vec<_> = (0..TURN + LATER)
+            .map(|at| driver.read_vectored(&fd, parts(&[8, 8]), at as u64))
+            .collect();
+        assert_eq!(driver.counters().deferred, LATER as u64);
+        driver.turn(Wait::Poll).unwrap();
+        assert_eq!(of(&driver, OpKind::Read).inline, (TURN + LATER) as u64);
+        for (at, read) in reads.iter_mut().enumerate() {
+            let (result, bufs) = read.try_take().expect("done");
+            assert_eq!(result.unwrap(), 16);
+            assert_content(&bufs.concat(), at);
+        }
+    });
+}
+
 #[test]
 fn what_exceeds_a_turn_is_done_in_the_next_ones_in_order() {
     let Some(folder) = TempDir::in_memory() else { skip!("/dev/shm cannot be written to") };
@@ -444,6 +647,18 @@ fn large_copies_use_a_turn_up_sooner() {
     assert_eq!((of(&driver, OpKind::Read).inline, driver.counters().deferred), (8, 1));
     drop(reads);
     assert_eq!(driver.live_operations(), 0);
+    // In parts as well; and what was asked for but not there has cost nothing.
+    for (offset, count) in [(0, 8), (32 << 10, 13), ((64 << 10) - 1, TURN)] {
+        let driver = ruled(Policy::Uring);
+        let fd = adopt(&driver, &path);
+        let half = vec![0; 32 << 10];
+        let read = || driver.read_vectored(&fd, vec![half.clone(), half.clone()], offset);
+        let reads: Vec<_> = (0..=count).map(|_| read()).collect();
+        let inline = of(&driver, OpKind::Read).inline;
+        assert_eq!((inline, driver.counters().deferred), (count as u64, 1), "{offset}");
+        drop(reads);
+        assert_eq!(driver.live_operations(), 0);
+    }
 }
 
 /// A driver whose turn is used up, and a read of `Buf` that waits for the next.
@@ -564,6 +779,34 @@ fn a_deferred_close_closes_in_the_next_turn_or_at_the_end() {
                 assert_eq!(driver.live_operations(), 0);
             }
             assert_ne!(identity(raw), Some(folder.join("file")));
+        });
+    }
+}
+
+#[test]
+fn a_deferred_close_that_is_waited_for_closes_too() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 64);
+    for end in ["turn", "cancel", "drop", "shutdown"] {
+        each(|driver| {
+            let fd = adopt(&driver, &path);
+            use_up(&driver, &fd);
+            let raw = fd.raw();
+            let mut close = driver.close(fd);
+            assert!(driver.has_deferred() && close.try_take().is_none(), "{end}");
+            assert_eq!(identity(raw), Some(path.clone()));
+            match end {
+                "turn" => drop(driver.turn(Wait::Poll)),
+                "cancel" => close.cancel(),
+                "shutdown" => assert_eq!(driver.shutdown(Duration::from_secs(3600)).leaked, 0),
+                _ => {}
+            }
+            if end == "drop" {
+                drop(close);
+            } else {
+                close.try_take().expect("over").unwrap();
+            }
+            assert_eq!(open_descriptors(&path), 0, "{end}");
         });
     }
 }
@@ -759,6 +1002,59 @@ fn who_waited_for_a_turn_may_read_a_file_whatever_others_do_before() {
         drop((turn, fd));
         turn_until(&driver, || driver.live_operations() == 0);
     });
+}
+
+#[test]
+fn a_file_that_is_not_in_use_is_closed_at_once() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 256 << 10);
+    let used = |driver: &Driver<Auto>| {
+        let fd = adopt(driver, &path);
+        driver.read(&fd, vec![0; 1], 0).try_take().expect("done at once").0.unwrap();
+        fd
+    };
+    each(|driver| {
+        let fd = used(&driver);
+        let raw = fd.raw();
+        driver.close(fd).try_take().expect("done at once").unwrap();
+        assert_ne!(identity(raw), Some(path.clone()));
+        drop(driver.close(used(&driver)));
+        assert_eq!(open_descriptors(&path), 0);
+        let close = of(&driver, OpKind::Close);
+        assert_eq!((close.inline, close.submitted, driver.counters().enters), (2, 0, 0));
+        turn_until(&driver, || driver.live_operations() == 0);
+    });
+    // What is in use, what was not used yet, and what is no file go to the queue.
+    let driver = ruled(Policy::Uring);
+    let queued = |expected| {
+        let close = of(&driver, OpKind::Close);
+        assert_eq!((close.inline, close.submitted), (0, expected));
+    };
+    let fd = used(&driver);
+    let mut read = driver.read(&fd, vec![0; 256 << 10], 0);
+    let mut close = driver.close(fd);
+    // Canceled, or not.
+    let _ = finish(&driver, &mut read).0;
+    finish(&driver, &mut close).unwrap();
+    queued(1);
+    let fd = used(&driver);
+    let clone = fd.clone();
+    let mut close = driver.close(fd);
+    assert!(close.try_take().is_none());
+    drop(clone);
+    finish(&driver, &mut close).unwrap();
+    queued(2);
+    let close = &mut driver.without_bypass().close(used(&driver));
+    finish(&driver, close).unwrap();
+    queued(3);
+    finish(&driver, &mut driver.close(adopt(&driver, &path))).unwrap();
+    queued(4);
+    let (reader, _writer) = rustix::pipe::pipe().unwrap();
+    let reader = driver.adopt(reader);
+    assert_eq!(reader.kind(), FileKind::Waiting);
+    finish(&driver, &mut driver.close(reader)).unwrap();
+    queued(5);
+    assert_eq!((open_descriptors(&path), driver.live_operations()), (0, 0));
 }
 
 #[test]

@@ -19,6 +19,7 @@ use sakia_testkit::blocked::ThreadId;
 use sakia_testkit::fuse::{Fuse, Opcode, Rule, pattern};
 use sakia_testkit::throttled::ThrottledDisk;
 
+use crate::arena::arena;
 use crate::bypass::{c, each, fifo, is_nonblocking, ruled};
 use crate::children;
 use crate::support::{Buf, DropCounter, TempDir, Watch, errno, finish, turn_until};
@@ -321,6 +322,49 @@ fn reads_and_writes_of_a_remote_file_are_for_a_lane() {
         fuse.release();
     });
     counter.assert_each_dropped_once();
+}
+
+#[test]
+fn closing_a_remote_file_is_left_to_the_queue() {
+    let fuse = available!(Fuse::builder().file("a", pattern(100)).mount());
+    let driver = ruled(Policy::Uring);
+    for dropped in [false, true] {
+        let flags = OFlags::RDWR.bits();
+        let fd = finish(&driver, &mut driver.open(None, c(fuse.join("a")), flags, 0)).unwrap();
+        let (result, _) = finish(&driver, &mut driver.read(&fd, vec![0; 10], 0));
+        assert_eq!(result.unwrap(), 10);
+        if dropped {
+            drop(fd);
+        } else {
+            finish(&driver, &mut driver.close(fd)).unwrap();
+        }
+        turn_until(&driver, || driver.live_operations() == 0);
+    }
+    let ways = driver.counters().of(OpKind::Close);
+    assert_eq!((ways.inline, ways.submitted), (0, 2));
+}
+
+#[test]
+fn registered_memory_of_a_remote_file_is_transferred_by_a_lane() {
+    let fuse = available!(Fuse::builder().file("a", pattern(4096)).mount());
+    for policy in [Policy::Uring, Policy::Poll] {
+        let driver = ruled(policy);
+        let arena = arena!(&driver, 1, 4096);
+        let flags = OFlags::RDWR.bits();
+        let fd = finish(&driver, &mut driver.open(None, c(fuse.join("a")), flags, 0)).unwrap();
+        let mut read = driver.read_fixed(&fd, arena.block().unwrap(), 0);
+        let (result, mut block) = finish(&driver, &mut read);
+        assert_eq!((result.unwrap(), &block[..]), (4096, &pattern(4096)[..]));
+        block[0] = 7;
+        let mut write = driver.write_fixed(&fd, block, 0);
+        assert_eq!(finish(&driver, &mut write).0.unwrap(), 4096);
+        assert_eq!(fuse.content("a")[0], 7);
+        fuse.edit("a", |bytes| *bytes = pattern(4096));
+        for kind in [OpKind::Read, OpKind::Write] {
+            let ways = driver.counters().of(kind);
+            assert_eq!((ways.inline, ways.would_block, ways.lane), (0, 0, 1), "{}", kind.name());
+        }
+    }
 }
 
 #[test]

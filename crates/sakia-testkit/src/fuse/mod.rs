@@ -108,6 +108,13 @@ impl Builder {
         self
     }
 
+    /// With so many more entries in the directory, which are made up while it is read: `invented-0` is a
+    /// file, `invented-1` a directory, `invented-2` a link, and so on. There is nothing behind them.
+    pub fn invented(mut self, count: u64) -> Self {
+        self.options.invented = count;
+        self
+    }
+
     /// Mounts it in a new directory.
     ///
     /// # Errors

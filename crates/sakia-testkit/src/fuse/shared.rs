@@ -74,6 +74,8 @@ pub(super) struct Options {
     pub direct_io: bool,
     pub keep_cache: bool,
     pub attributes_expire: bool,
+    /// Entries that are only listed.
+    pub invented: u64,
 }
 
 /// A file. It stays when its name is gone: it may be open.
@@ -478,21 +480,48 @@ impl State {
         Ok(())
     }
 
-    /// Entries of the root, from that place on, as many as fit.
+    /// Entries of the root, from that place on, as many as fit: files, then what is invented.
     fn entries(&self, offset: u64, size: usize, reply: &mut Reply) -> Result<(), Refusal> {
-        const REGULAR: u32 = 8;
-        for (index, node) in self.nodes.iter().enumerate().skip(to_usize(offset)?) {
-            let Some(name) = &node.name else { continue };
-            let padded = name.len().next_multiple_of(8);
-            if reply.body_len() + 24 + padded > size {
+        let mut begin = offset.saturating_sub(FIRST_INVENTED);
+        if offset < FIRST_INVENTED {
+            for (index, node) in self.nodes.iter().enumerate().skip(to_usize(offset)?) {
+                let Some(name) = &node.name else { continue };
+                let index = index as u64;
+                if !list(reply, size, (FIRST_FILE + index, index + 1, REGULAR_ENTRY), name) {
+                    return Ok(());
+                }
+            }
+            begin = 0;
+        }
+        for number in begin..self.options.invented {
+            let kind = INVENTED_KINDS[(number % 3) as usize];
+            let place = FIRST_INVENTED + number;
+            let name = format!("invented-{number}");
+            if !list(reply, size, (place, place + 1, kind), name.as_bytes()) {
                 break;
             }
-            reply.u64(FIRST_FILE + index as u64).u64(index as u64 + 1);
-            reply.u32(name.len() as u32).u32(REGULAR);
-            reply.bytes(name).bytes(&[0; 8][..padded - name.len()]);
         }
         Ok(())
     }
+}
+
+/// `DT_REG`.
+const REGULAR_ENTRY: u32 = 8;
+/// `DT_REG`, `DT_DIR` and `DT_LNK`, by turns.
+const INVENTED_KINDS: [u32; 3] = [REGULAR_ENTRY, 4, 10];
+/// The place of the first invented entry in the directory, and its node: beyond all files.
+const FIRST_INVENTED: u64 = 1 << 40;
+
+/// Adds an entry: its node, the place after it, and its kind. False when it does not fit.
+fn list(reply: &mut Reply, size: usize, entry: (u64, u64, u32), name: &[u8]) -> bool {
+    let (node, next, kind) = entry;
+    let padded = name.len().next_multiple_of(8);
+    let fits = reply.body_len() + 24 + padded <= size;
+    if fits {
+        reply.u64(node).u64(next).u32(name.len() as u32).u32(kind);
+        reply.bytes(name).bytes(&[0; 8][..padded - name.len()]);
+    }
+    fits
 }
 
 fn to_usize(number: u64) -> Result<usize, Refusal> {

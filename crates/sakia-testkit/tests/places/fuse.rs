@@ -48,6 +48,21 @@ fn files_are_made_renamed_and_removed() {
 }
 
 #[test]
+fn entries_are_invented_behind_the_files() {
+    let fuse = available!(Fuse::builder().file("a", Vec::new()).invented(1000).mount());
+    let entries: Vec<_> = fs::read_dir(fuse.path()).unwrap().map(|entry| entry.unwrap()).collect();
+    assert_eq!((entries.len(), entries[0].file_name().to_str()), (1001, Some("a")));
+    for (number, entry) in entries[1..].iter().enumerate() {
+        assert_eq!(entry.file_name().to_str(), Some(&format!("invented-{number}")[..]));
+        let kind = entry.file_type().unwrap();
+        let is_expected = [kind.is_file(), kind.is_dir(), kind.is_symlink()][number % 3];
+        assert!(is_expected, "{number}: {kind:?}");
+    }
+    assert!(fuse.count(Opcode::READDIR) > 1 && fuse.count(Opcode::LOOKUP) == 0);
+    assert!(!fuse.join("invented-0").exists());
+}
+
+#[test]
 fn errors_come_as_scripted() {
     let fuse = available!(Fuse::builder().file("a", pattern(10)).direct_io(true).mount());
     fuse.script(Rule::on(Opcode::READ).skip(1).times(1).errno(EIO));

@@ -183,6 +183,58 @@ fn writes_that_are_invalid_without_waiting_are_made_plainly() {
 }
 
 #[test]
+fn transfers_in_parts_are_judged_as_those_of_one() {
+    let readv = Target::opcode(Opcode::READV);
+    let read = |driver: &Driver<Sim>, fd: &Fd, offset| {
+        let bufs = vec![vec![0; 60], vec![0; 40]];
+        let (result, bufs) = finish(driver, &mut driver.read_vectored(fd, bufs, offset));
+        let mut bytes = bufs.concat();
+        bytes.truncate(result.unwrap());
+        bytes
+    };
+    let write = |driver: &Driver<Sim>, fd: &Fd| {
+        let bufs = vec![vec![9; 6], vec![9; 4]];
+        let (result, _) = finish(driver, &mut driver.write_vectored(fd, bufs, 0));
+        assert_eq!(result.unwrap(), 10);
+    };
+    // What would have had to wait goes into the queue, and a cold file is tried seldom.
+    let (driver, handle, fd) = plain();
+    handle.set_fault(FaultKind::PlainBlocks, u16::MAX);
+    for _ in 0..40 {
+        assert_eq!(read(&driver, &fd, 5), content(105)[5..]);
+    }
+    let cold = ways(&driver, OpKind::Read);
+    assert_eq!((cold.inline, cold.would_block, cold.submitted), (0, 3, 40));
+    // The end of a file is none, and nothing is one.
+    let (driver, handle, fd) = plain();
+    assert_eq!(read(&driver, &fd, 1000), []);
+    assert_eq!(read(&driver, &fd, 950), content(1000)[950..]);
+    assert_eq!(facts(&driver).nowait_read, Support::Yes);
+    handle.script_plain(readv, PlainFault::Short(70));
+    assert_eq!(read(&driver, &fd, 0), content(70));
+    handle.script_plain(readv, PlainFault::End);
+    assert_eq!(read(&driver, &fd, 0), content(100), "there are 1000 bytes");
+    assert_eq!(facts(&driver).nowait_read, Support::Lies);
+    let ways_of_read = ways(&driver, OpKind::Read);
+    assert_eq!((ways_of_read.inline, ways_of_read.submitted), (4, 0));
+    // Where none can refuse they are made plainly, and timed.
+    let (driver, handle, fd) = scene(Sim::builder(1).refuses_to_wait(false));
+    assert_eq!(read(&driver, &fd, 0), content(100));
+    write(&driver, &fd);
+    let learned = facts(&driver);
+    assert_eq!((learned.nowait_read, learned.nowait_write), (Support::No, Support::No));
+    for _ in 0..2 {
+        handle.script_plain(Target::opcode(Opcode::WRITEV), PlainFault::Stall(STALL));
+        write(&driver, &fd);
+    }
+    assert!(facts(&driver).is_slow);
+    assert_eq!(ways(&driver, OpKind::Write).submitted, 0);
+    write(&driver, &fd);
+    assert_eq!(ways(&driver, OpKind::Write).submitted, 1);
+    assert_eq!(handle.contents("file").unwrap()[..11], [&[9; 10][..], &[10]].concat());
+}
+
+#[test]
 fn other_errors_are_the_operations_own() {
     let (driver, handle, fd) = plain();
     for (target, is_read) in [(READS, true), (WRITES, false)] {
@@ -195,6 +247,28 @@ fn other_errors_are_the_operations_own() {
         assert_eq!(result.unwrap_err().raw_os_error(), Some(5));
     }
     assert_eq!(driver.counters().enters, 0);
+}
+
+#[test]
+fn a_plain_close_that_fails_is_told_or_counted() {
+    let (driver, handle, fd) = plain();
+    let fds: Vec<_> = (0..2)
+        .map(|_| finish(&driver, &mut driver.open(None, c"file".into(), 0, 0)).unwrap())
+        .collect();
+    for fd in fds.iter().chain([&fd]) {
+        read(&driver, fd, 1, 0);
+        handle.script_plain(Target::opcode(Opcode::CLOSE), PlainFault::Errno(5));
+    }
+    let told = driver.close(fd).try_take().expect("closed at once");
+    assert_eq!(told.unwrap_err().raw_os_error(), Some(5));
+    assert_eq!(driver.counters().close_errors, 0);
+    let mut fds = fds.into_iter();
+    drop(driver.close(fds.next().unwrap()));
+    drop(fds.next());
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!((driver.counters().close_errors, driver.counters().enters), (2, 0));
+    assert_eq!((handle.scripted(), ways(&driver, OpKind::Close).inline), (0, 3));
+    assert_eq!(driver.live_operations(), 0);
 }
 
 // ---- whole files -------------------------------------------------------------------------------
@@ -377,6 +451,7 @@ fn program(seed: u64) -> (u64, u64, [u64; 3]) {
     let (file, sink) = (open(c"file"), open(c"sink"));
     let mut random = Random::new(seed);
     let mut reads = Vec::new();
+    let mut vectored = Vec::new();
     for _ in 0..if cfg!(miri) { 20 } else { 200 } {
         let (offset, len) = (random.below(1000), 1 + random.below(40) as usize);
         let mut op = driver.read(&file, vec![0; len], offset);
@@ -386,6 +461,9 @@ fn program(seed: u64) -> (u64, u64, [u64; 3]) {
             2 => drop(driver.write(&sink, vec![1; len], offset)),
             3 => drop(driver.turn(Wait::Poll)),
             4 => handle.advance(Duration::from_millis(random.below(200))),
+            5 => {
+                vectored.push((offset, driver.read_vectored(&file, vec![vec![0; 2]; len], offset)))
+            }
             _ => {}
         }
         reads.push((offset, op));
@@ -401,6 +479,15 @@ fn program(seed: u64) -> (u64, u64, [u64; 3]) {
             output = op.try_take();
         }
         check(*offset, output);
+    }
+    for (offset, mut op) in vectored {
+        let output = loop {
+            if let Some(output) = op.try_take() {
+                break output;
+            }
+            driver.turn(Wait::For(Duration::from_millis(1))).unwrap();
+        };
+        check(offset, Some((output.0, output.1.concat())));
     }
     drop((reads, file, sink));
     let counters = driver.counters();
