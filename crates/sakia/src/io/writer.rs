@@ -449,6 +449,12 @@ impl<W> Writer<W> {
         Poll::Ready(self.shared.borrow_mut().check())
     }
 
+    /// Whether it was asked to close.
+    #[cfg(any(feature = "futures-io", feature = "hyper", feature = "tokio"))]
+    pub(crate) fn is_closing(&self) -> bool {
+        self.shared.borrow().end == End::Close
+    }
+
     /// Writes everything that was put in, and gives the sink back.
     ///
     /// # Errors
