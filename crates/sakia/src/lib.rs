@@ -11,6 +11,7 @@
 //! - [`fs`]: files and directories.
 //! - [`io`]: pipes, standard streams, and the readiness of any descriptor.
 //! - [`signal`], [`process`], [`shutdown`].
+//! - `compat`: the traits of other ecosystems, with the features `futures-io`, `tokio` and `hyper`.
 //!
 //! A program with a loop of its own runs a runtime by [`Runtime::run_once`].
 
@@ -20,6 +21,8 @@
 mod mutant;
 
 pub mod blocking;
+#[cfg(any(feature = "futures-io", feature = "hyper", feature = "tokio"))]
+pub mod compat;
 mod executor;
 pub mod fs;
 pub mod io;
@@ -60,4 +63,7 @@ mod guide {
     mod start {}
     #[doc = include_str!("../../../docs/guide/files.md")]
     mod files {}
+    #[cfg(all(feature = "futures-io", feature = "hyper", feature = "tokio"))]
+    #[doc = include_str!("../../../docs/guide/other-libraries.md")]
+    mod other_libraries {}
 }

@@ -82,6 +82,11 @@ impl File {
     /// # Errors
     /// As for [`write_at`](File::write_at), but for the first.
     pub async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
+        self.write_next(buf).await
+    }
+
+    /// As [`write`](File::write), of a file that is shared by those who keep their order themselves.
+    pub(crate) async fn write_next<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {
         if self.appends || self.is_stream() {
             let (result, buf) = self.write_explained(buf, CURRENT_POSITION).await;
             if result.is_ok()
@@ -136,6 +141,11 @@ impl File {
     /// - `ESPIPE`: a file without positions. As `fstat(2)` when it counts from the end.
     #[doc(alias = "lseek")]
     pub async fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
+        self.seek_next(position).await
+    }
+
+    /// As [`seek`](File::seek), of a file that is shared by those who keep their order themselves.
+    pub(crate) async fn seek_next(&self, position: SeekFrom) -> io::Result<u64> {
         let position = match position {
             SeekFrom::Start(position) => Some(position),
             SeekFrom::Current(by) => self.position.get().checked_add_signed(by),
@@ -164,6 +174,18 @@ impl File {
     /// `ESPIPE`: a file without positions.
     pub async fn stream_position(&mut self) -> io::Result<u64> {
         self.seek(SeekFrom::Current(0)).await
+    }
+
+    /// The file's position, for those who share it; 0 of a file without positions.
+    #[cfg(any(feature = "futures-io", feature = "hyper", feature = "tokio"))]
+    pub(crate) fn position(&self) -> u64 {
+        self.position.get()
+    }
+
+    /// Moves the file's position to where something was read or written.
+    #[cfg(any(feature = "futures-io", feature = "hyper", feature = "tokio"))]
+    pub(crate) fn set_position(&self, position: u64) {
+        self.position.set(position);
     }
 
     /// Where the file ends.

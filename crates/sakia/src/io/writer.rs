@@ -274,7 +274,7 @@ impl<W: AsyncWrite + 'static> Writer<W> {
     /// # Panics
     /// Outside of a runtime.
     pub fn new(sink: W) -> Self {
-        Self::start(Gathers::Turn, |shared| pump(InOrder(sink), shared))
+        Self::start(Gathers::Turn, |ended| pump(InOrder(sink), ended))
     }
 }
 
@@ -285,14 +285,14 @@ impl<W: AsyncWriteAt + 'static> Writer<W> {
     /// # Panics
     /// Outside of a runtime.
     pub fn at(file: W, offset: u64) -> Self {
-        Self::start(Gathers::Block, |shared| pump(AtOffset { file, offset }, shared))
+        Self::start(Gathers::Block, |ended| pump(AtOffset { file, offset }, ended))
     }
 }
 
 impl<W: 'static> Writer<W> {
     fn start<F, P>(gathers: Gathers, pump: F) -> Self
     where
-        F: FnOnce(Rc<Shared>) -> P,
+        F: FnOnce(Ended) -> P,
         P: Future<Output = Option<W>> + 'static,
     {
         let shared = Rc::new(RefCell::new(State {
@@ -314,7 +314,7 @@ impl<W: 'static> Writer<W> {
             writer: None,
             pump: None,
         }));
-        let pump = spawn(pump(Rc::clone(&shared)));
+        let pump = spawn(pump(Ended(Rc::clone(&shared))));
         Self { shared, pump }
     }
 }
@@ -447,6 +447,12 @@ impl<W> Writer<W> {
     pub fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_end(cx, End::Close));
         Poll::Ready(self.shared.borrow_mut().check())
+    }
+
+    /// Whether it was asked to close.
+    #[cfg(any(feature = "futures-io", feature = "hyper", feature = "tokio"))]
+    pub(crate) fn is_closing(&self) -> bool {
+        self.shared.borrow().end == End::Close
     }
 
     /// Writes everything that was put in, and gives the sink back.
@@ -651,8 +657,9 @@ impl Drop for Ended {
 }
 
 /// Takes bytes out of the queue and writes them to `sink`, until asked to end.
-async fn pump<S: Sink>(mut sink: S, shared: Rc<Shared>) -> Option<S::Inner> {
-    let ended = Ended(Rc::clone(&shared));
+/// `ended` is dropped with it also if it never ran.
+async fn pump<S: Sink>(mut sink: S, ended: Ended) -> Option<S::Inner> {
+    let shared = Rc::clone(&ended.0);
     let mut batch = Vec::new();
     loop {
         match poll_fn(|cx| poll_work(&shared, cx)).await {

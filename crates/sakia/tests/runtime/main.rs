@@ -8,6 +8,8 @@
 mod blocking;
 mod budget;
 mod buffered_files;
+#[cfg(all(feature = "futures-io", feature = "hyper", feature = "tokio"))]
+mod compat;
 mod copies;
 mod counted;
 mod files;

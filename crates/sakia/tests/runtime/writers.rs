@@ -431,6 +431,19 @@ fn losses_that_nobody_was_told_of_are_counted() {
     assert_eq!(block_on(held.write(b"x")).unwrap_err().raw_os_error(), Some(125));
     drop(held);
     assert_eq!(unreported_write_errors(), before + 3);
+    // The runtime ends before the pump was ever polled.
+    let runtime = Runtime::new().unwrap();
+    let mut unused = runtime.block_on(async {
+        Writer::new(Mock::default()).write_all(b"bytes").await.unwrap();
+        Writer::new(Mock::default())
+    });
+    assert_eq!(unreported_write_errors(), before + 3);
+    drop(runtime);
+    assert_eq!(unreported_write_errors(), before + 4);
+    assert_eq!(block_on(unused.close()).unwrap_err().raw_os_error(), Some(125));
+    assert_eq!(block_on(unused.write(b"x")).unwrap_err().raw_os_error(), Some(125));
+    drop(unused);
+    assert_eq!(unreported_write_errors(), before + 4);
 }
 
 #[test]

@@ -1,0 +1,297 @@
+//! A file that is read, written and sought by way of buffers, with one position.
+//!
+//! The position is the file's own. Bytes that are read move it when they are consumed, not when they come
+//! into the buffer; bytes that are written move it when the kernel takes them. So reading and seeking
+//! first wait until what was written has left the buffer; then the position is right, and the reader goes
+//! on from there. It keeps its buffer as long as the position is within it and nothing was written.
+
+use std::fmt;
+use std::future::Future;
+use std::io::{self, SeekFrom};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker, ready};
+
+use sakia_driver::{BufResult, IoBuf};
+
+use super::parts::{Readable, Seekable, Writable};
+use crate::fs::File;
+use crate::io::{AsyncWrite, Level, Positional, Reader, Writer};
+
+/// Bytes read at a time.
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// A file that is read, written and sought at its position, by way of buffers. From
+/// [`Compat::file`](super::Compat::file), which gives it the traits.
+///
+/// It is for regular files and block devices. FIFOs and terminals have no position: a
+/// [`Reader`](crate::io::Reader) or a [`Writer`](crate::io::Writer) takes them. A file opened to append is
+/// written at its end, wherever the position is; it is after the end of what was written then.
+///
+/// Reads and seeks wait until what was written before has left the buffer, and tell if that failed. Then
+/// they can go on, and the position is after what was written; writing has ended.
+///
+/// Closing, which tokio calls shutting down, flushes and leaves the file open. Dropping it closes it, once
+/// everything is written; [`Compat::into_file`](super::Compat::into_file) gives it back.
+///
+/// # Examples
+#[cfg_attr(feature = "tokio", doc = "```")]
+#[cfg_attr(not(feature = "tokio"), doc = "```ignore")]
+/// use std::io::SeekFrom;
+///
+/// use sakia::compat::Compat;
+/// use sakia::fs::File;
+/// use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
+///
+/// # fn main() -> std::io::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("sakia-compat-{}", std::process::id()));
+/// sakia::block_on(async {
+///     let mut file = Compat::file(File::create_new(&path).await?);
+///     file.write_all(b"hello, world").await?;
+///     file.seek(SeekFrom::Start(7)).await?;
+///     let mut word = String::new();
+///     file.read_to_string(&mut word).await?;
+///     assert_eq!(word, "world");
+///     file.into_file().await?.close().await?;
+/// #   std::fs::remove_file(&path)?;
+///     Ok(())
+/// })
+/// # }
+/// ```
+pub struct BufferedFile {
+    file: Rc<File>,
+    reader: Reader<Positional<Rc<File>>>,
+    /// Where in the file the reader's next byte is, unless what it has in its buffer may be old.
+    reader_at: Option<u64>,
+    /// There once something was written.
+    writer: Option<Writer<Next>>,
+    /// Bytes were put in that are not known to be written.
+    is_dirty: bool,
+    /// What waits for the writer.
+    halves: Arc<Halves>,
+    /// Wakes them.
+    waker: Waker,
+    /// A seek that was begun.
+    seek: Option<Seek>,
+    /// A seek that was asked for by a call that does not wait.
+    pending_seek: Option<SeekFrom>,
+}
+
+/// A seek under way.
+struct Seek {
+    to: SeekFrom,
+    future: Pin<Box<dyn Future<Output = io::Result<u64>>>>,
+}
+
+/// Writes at the file's position, which moves with that.
+struct Next(Rc<File>);
+
+impl AsyncWrite for Next {
+    async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
+        self.0.write_next(buf).await
+    }
+
+    /// Leaves the file to those who share it.
+    async fn close(self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The tasks that wait for the writer. It wakes one only, and there may be two, where a function of an
+/// ecosystem has split the adapter in a half to read and a half to write.
+#[derive(Default)]
+struct Halves {
+    wakers: Mutex<[Option<Waker>; 2]>,
+}
+
+/// Which of them.
+#[derive(Clone, Copy)]
+enum Half {
+    Reading,
+    Writing,
+}
+
+impl Halves {
+    fn register(&self, half: Half, cx: &Context<'_>) {
+        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        let previous = match &mut wakers[half as usize] {
+            Some(waker) if waker.will_wake(cx.waker()) => None,
+            slot => slot.replace(cx.waker().clone()),
+        };
+        drop(wakers);
+        drop(previous); // users' code
+    }
+}
+
+impl Wake for Halves {
+    fn wake(self: Arc<Self>) {
+        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = std::mem::take(&mut *wakers);
+        drop(wakers);
+        taken.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+impl BufferedFile {
+    /// Takes a file, at its position.
+    pub fn new(file: File) -> Self {
+        let file = Rc::new(file);
+        let halves = Arc::<Halves>::default();
+        Self {
+            reader: Reader::with_depth(Rc::clone(&file), BLOCK_BYTES, 1),
+            reader_at: None,
+            file,
+            writer: None,
+            is_dirty: false,
+            waker: Waker::from(Arc::clone(&halves)),
+            halves,
+            seek: None,
+            pending_seek: None,
+        }
+    }
+
+    /// The file. Its position is not told of; what was written may not be there yet, before a flush.
+    pub fn get_ref(&self) -> &File {
+        &self.file
+    }
+
+    /// See [`Compat::into_file`](super::Compat::into_file).
+    pub(super) async fn into_file(self) -> io::Result<File> {
+        let Self { file, reader, writer, seek, .. } = self;
+        drop((reader, seek));
+        if let Some(writer) = writer {
+            drop(writer.into_inner().await?);
+        }
+        Ok(Rc::try_unwrap(file).expect("nobody shares the file any more"))
+    }
+
+    /// Waits for the writer in the name of one half.
+    fn poll_writer<T>(
+        &mut self,
+        cx: &Context<'_>,
+        half: Half,
+        poll: impl FnOnce(&mut Writer<Next>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        self.halves.register(half, cx);
+        let writer = self.writer.get_or_insert_with(|| Writer::new(Next(Rc::clone(&self.file))));
+        poll(writer, &mut Context::from_waker(&self.waker))
+    }
+
+    /// Waits until what was put in is written, if something was.
+    fn poll_settle(&mut self, cx: &Context<'_>, half: Half) -> Poll<io::Result<()>> {
+        if self.is_dirty {
+            let flush = |writer: &mut Writer<_>, cx: &mut Context<'_>| {
+                writer.poll_flush(cx, Level::Accepted)
+            };
+            let result = ready!(self.poll_writer(cx, half, flush));
+            // After an error there is nothing left that could be written.
+            self.is_dirty = false;
+            result?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ends a seek that was asked for, before something else is done; and forgets one whose future was
+    /// dropped.
+    fn poll_sought(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.pending_seek {
+            Some(to) => {
+                let result = ready!(self.poll_seek(cx, to));
+                self.pending_seek = None;
+                Poll::Ready(result.map(|_| ()))
+            }
+            None => {
+                self.seek = None;
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+
+    /// Moves the reader to the file's position.
+    fn place_reader(&mut self) {
+        let position = self.file.position();
+        let buffered = self.reader.buffered().len() as u64;
+        match self.reader_at.and_then(|at| position.checked_sub(at)) {
+            Some(ahead) if ahead <= buffered => {
+                self.reader.consume(usize::try_from(ahead).expect("at most what is buffered"));
+            }
+            _ => self.reader.seek(position),
+        }
+        self.reader_at = Some(position);
+    }
+}
+
+impl Readable for BufferedFile {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_sought(cx))?;
+        ready!(self.poll_settle(cx, Half::Reading))?;
+        self.place_reader();
+        self.reader.poll_fill(cx)
+    }
+
+    fn buffered(&self) -> &[u8] {
+        self.reader.buffered()
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.reader.consume(count);
+        let position = self.file.position() + count as u64;
+        self.file.set_position(position);
+        self.reader_at = Some(position);
+    }
+}
+
+impl Writable for BufferedFile {
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_sought(cx))?;
+        let count =
+            ready!(self.poll_writer(cx, Half::Writing, |writer, cx| writer.poll_write(cx, bytes)))?;
+        if count > 0 {
+            self.is_dirty = true;
+            self.reader_at = None;
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Also when nothing is to be written, to tell an error again.
+        self.is_dirty |= self.writer.is_some();
+        self.poll_settle(cx, Half::Writing)
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush(cx)
+    }
+}
+
+impl Seekable for BufferedFile {
+    fn poll_seek(&mut self, cx: &mut Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>> {
+        ready!(self.poll_settle(cx, Half::Reading))?;
+        let seek = match &mut self.seek {
+            Some(seek) if seek.to == to => seek,
+            other => {
+                let file = Rc::clone(&self.file);
+                let future = Box::pin(async move { file.seek_next(to).await });
+                other.insert(Seek { to, future })
+            }
+        };
+        let result = ready!(seek.future.as_mut().poll(cx));
+        self.seek = None;
+        Poll::Ready(result)
+    }
+
+    #[cfg(feature = "tokio")]
+    fn pending_seek(&mut self) -> &mut Option<SeekFrom> {
+        &mut self.pending_seek
+    }
+}
+
+impl fmt::Debug for BufferedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, reader, writer, .. } = self;
+        let mut debug = f.debug_struct("BufferedFile");
+        debug.field("file", file).field("reader", reader).field("writer", writer);
+        debug.finish_non_exhaustive()
+    }
+}

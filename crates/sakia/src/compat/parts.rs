@@ -1,0 +1,181 @@
+//! What the ecosystems' traits have in common, so that each of them is written once.
+
+use std::io::{self, SeekFrom};
+use std::task::{Context, Poll, ready};
+
+use crate::io::{Level, Reader, Source, Writer};
+
+/// What is read by way of a buffer.
+pub trait Readable {
+    /// Waits until bytes are buffered, or the end is reached.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// The bytes that are here already.
+    fn buffered(&self) -> &[u8];
+
+    /// Uses up bytes that are buffered.
+    fn consume(&mut self, count: usize);
+}
+
+/// What is written by way of a buffer.
+pub trait Writable {
+    /// Copies bytes to the buffer, as many as there is room for; waits when there is none.
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
+
+    /// Waits until the kernel has taken all of them.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// The same, and nothing comes after.
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
+
+/// What has a position.
+pub trait Seekable {
+    /// Moves the position, and answers where it is then.
+    fn poll_seek(&mut self, cx: &mut Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>>;
+
+    /// Where tokio keeps what a seek is to do, which it names in another call than the one that waits.
+    #[cfg(feature = "tokio")]
+    fn pending_seek(&mut self) -> &mut Option<SeekFrom>;
+}
+
+/// Copies what is buffered to `put`, at most `room` bytes, which is what `put` has room for. Waits if
+/// nothing is buffered; then copies nothing at the end.
+pub(super) fn poll_read<R: Readable>(
+    reader: &mut R,
+    cx: &mut Context<'_>,
+    room: usize,
+    put: impl FnOnce(&[u8]),
+) -> Poll<io::Result<usize>> {
+    if room == 0 {
+        return Poll::Ready(Ok(0));
+    }
+    ready!(reader.poll_fill(cx))?;
+    let bytes = reader.buffered();
+    let count = bytes.len().min(room);
+    put(&bytes[..count]);
+    reader.consume(count);
+    Poll::Ready(Ok(count))
+}
+
+/// Copies one slice after the other to the buffer, as many bytes as there is room for.
+pub(super) fn poll_write_vectored<'a, W: Writable>(
+    writer: &mut W,
+    cx: &mut Context<'_>,
+    slices: impl IntoIterator<Item = &'a [u8]>,
+) -> Poll<io::Result<usize>> {
+    let mut done = 0;
+    for slice in slices.into_iter().filter(|slice| !slice.is_empty()) {
+        match writer.poll_write(cx, slice) {
+            Poll::Ready(Ok(count)) => {
+                done += count;
+                if count < slice.len() {
+                    break;
+                }
+            }
+            // What was taken before is told first; an error comes again.
+            _ if done > 0 => break,
+            first => return first,
+        }
+    }
+    Poll::Ready(Ok(done))
+}
+
+impl<S: Source> Readable for Reader<S> {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Reader::poll_fill(self, cx)
+    }
+
+    fn buffered(&self) -> &[u8] {
+        Reader::buffered(self)
+    }
+
+    fn consume(&mut self, count: usize) {
+        Reader::consume(self, count);
+    }
+}
+
+impl<W> Writable for Writer<W> {
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Writer::poll_write(self, cx, bytes)
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Closing flushes, and there is code that flushes again after it.
+        if self.is_closing() {
+            return Writer::poll_close(self, cx);
+        }
+        Writer::poll_flush(self, cx, Level::Accepted).map_ok(|_| ())
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Writer::poll_close(self, cx)
+    }
+}
+
+impl<R: Readable, W> Readable for (R, W) {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_fill(cx)
+    }
+
+    fn buffered(&self) -> &[u8] {
+        self.0.buffered()
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.0.consume(count);
+    }
+}
+
+impl<R, W: Writable> Writable for (R, W) {
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.1.poll_write(cx, bytes)
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.1.poll_flush(cx)
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.1.poll_close(cx)
+    }
+}
+
+impl<T: Readable> Readable for &mut T {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        T::poll_fill(self, cx)
+    }
+
+    fn buffered(&self) -> &[u8] {
+        T::buffered(self)
+    }
+
+    fn consume(&mut self, count: usize) {
+        T::consume(self, count);
+    }
+}
+
+impl<T: Writable> Writable for &mut T {
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        T::poll_write(self, cx, bytes)
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        T::poll_flush(self, cx)
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        T::poll_close(self, cx)
+    }
+}
+
+impl<T: Seekable> Seekable for &mut T {
+    fn poll_seek(&mut self, cx: &mut Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>> {
+        T::poll_seek(self, cx, to)
+    }
+
+    #[cfg(feature = "tokio")]
+    fn pending_seek(&mut self) -> &mut Option<SeekFrom> {
+        T::pending_seek(self)
+    }
+}
