@@ -153,8 +153,8 @@ async fn small_files<P: Files>(job: &Job, paths: &[PathBuf], index: u64) -> Tall
 
 /// The small files that task number `index` reads.
 pub fn share_of<'p>(job: &Job, paths: &'p [PathBuf], index: u64) -> impl Iterator<Item = &'p Path> {
-    let share = paths.iter().skip(index as usize).step_by(job.tasks_total() as usize);
-    share.take(job.ops_per_task() as usize).map(PathBuf::as_path)
+    let each = job.ops_per_task() as usize;
+    paths[index as usize * each..][..each].iter().map(PathBuf::as_path)
 }
 
 /// A transfer that moves less than a block is an error in these experiments.

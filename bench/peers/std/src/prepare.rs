@@ -31,12 +31,12 @@ fn make_file(job: &Job) -> io::Result<()> {
 
 fn make_tree(job: &Job) -> io::Result<()> {
     let mut block = vec![0; job.block];
-    for (number, path) in job.small_files().iter().enumerate() {
+    for (number, path) in job.small_files_in_order().enumerate() {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
         fill(&mut block, number as u64);
-        fs::write(path, &block)?;
+        fs::write(&path, &block)?;
     }
     // So that nothing is written back while others measure.
     rustix::fs::syncfs(File::open(&job.path)?)?;
@@ -46,7 +46,9 @@ fn make_tree(job: &Job) -> io::Result<()> {
 /// Brings all of it into the page cache, with nothing to be written back.
 pub(crate) fn warm(job: &Job) {
     let warmed = match job.cell {
-        Cell::SmallFiles => job.small_files().iter().try_for_each(|path| fs::read(path).map(drop)),
+        Cell::SmallFiles => {
+            job.small_files_in_order().try_for_each(|path| fs::read(path).map(drop))
+        }
         Cell::Write => rewrite(job),
         _ => warm_file(&job.path),
     };
