@@ -136,6 +136,7 @@ impl Fd {
 
     /// Whether transfers end only when the device has done its part: past the page cache, or down to the
     /// device.
+    #[inline(always)]
     fn reaches_device(&self, transfer: Transfer) -> bool {
         const DIRECT: u32 = OFlags::DIRECT.bits();
         let reaching = match transfer {
@@ -143,13 +144,16 @@ impl Fd {
             // `O_SYNC` has the bit, too.
             Transfer::Write => DIRECT | OFlags::DSYNC.bits(),
         };
-        let inner = &*self.inner;
-        let flags = inner.flags.get().unwrap_or_else(|| {
-            let flags = inner.owner.descriptors().status_flags(inner.raw);
-            inner.flags.set(Some(flags));
-            flags
-        });
+        let flags = self.inner.flags.get().unwrap_or_else(|| self.learn_flags());
         flags & reaching != 0 && !mutant!("direct_read_plainly")
+    }
+
+    #[cold]
+    fn learn_flags(&self) -> u32 {
+        let inner = &*self.inner;
+        let flags = inner.owner.descriptors().status_flags(inner.raw);
+        inner.flags.set(Some(flags));
+        flags
     }
 
     /// Which way a transfer of so many bytes shall take.
