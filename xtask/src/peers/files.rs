@@ -215,11 +215,12 @@ const fn peer(
     Peer { name, build: Build::new(package, PROFILE), variant, cells }
 }
 
-const PEERS: [Peer; 17] = [
+const PEERS: [Peer; 18] = [
     peer("std", STD, "", Cells::Files),
     peer("std-fs-read", STD, "fs-read", Cells::Only(&["smallfiles"])),
     peer("limit", "peers-limit", "", Cells::Files),
     peer("limit-nowait", STD, "nowait", Cells::Only(NOWAIT)),
+    peer("limit-nowait-vec", STD, "nowait-vec", Cells::Only(&["smallfiles"])),
     peer("sakia", "peers-sakia", "", Cells::All),
     peer("sakia-driver", "peers-driver", "", Cells::Files),
     peer("tokio-mt", "peers-tokio", "mt", Cells::Files),

@@ -9,6 +9,7 @@
 //! - `nowait`: the limit of a loop that never blocks. A read is one `preadv2` with `RWF_NOWAIT` into
 //!   one of 64 buffers; a small file is an `openat2` with `RESOLVE_CACHED`, a `FIONREAD` for its length,
 //!   a `preadv2` with `RWF_NOWAIT`, and a close. Where the kernel would block, the plain call follows.
+//!   `nowait-vec`: the same into a new vector for each small file.
 //! - `make`, `warm` and `sync` write the files of a job, cache them, and write them back.
 
 mod nowait;
@@ -117,6 +118,7 @@ fn small_files(job: &Job, gate: &Gate, tasks: std::ops::Range<u64>) -> Tally {
                 small_file_check(job, &whole)
             }
             "nowait" => nowait::small_file(job, path, &mut buffer),
+            "nowait-vec" => nowait::small_file_owned(job, path),
             _ => bare(job, path, &mut buffer),
         };
         tally.count(check);

@@ -38,11 +38,29 @@ fn read(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
 
 /// Reads a small file whose path, inode and pages are all cached.
 pub(crate) fn small_file(job: &Job, path: &Path, buffer: &mut [u8]) -> u64 {
-    let len = whole(path, buffer).unwrap_or_else(|error| fail(path.display(), error));
+    let len = whole(path, |len| buffer.get_mut(..len)).map(|part| part.len());
+    let len = len.unwrap_or_else(|error| fail(path.display(), error));
     small_file_check(job, &buffer[..len])
 }
 
-fn whole(path: &Path, buffer: &mut [u8]) -> io::Result<usize> {
+/// The same into a vector of its own, which is what a function has to do that returns the contents.
+pub(crate) fn small_file_owned(job: &Job, path: &Path) -> u64 {
+    let mut whole_file = Vec::new();
+    let read = whole(path, |len| {
+        whole_file.resize(len, 0);
+        Some(&mut whole_file[..])
+    });
+    if let Err(error) = read {
+        fail(path.display(), error);
+    }
+    small_file_check(job, &whole_file)
+}
+
+/// Reads a file into the memory that `memory` gives for its length, and answers that memory.
+fn whole<'b>(
+    path: &Path,
+    memory: impl FnOnce(usize) -> Option<&'b mut [u8]>,
+) -> io::Result<&'b mut [u8]> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
         Err(Errno::AGAIN) => rustix::fs::open(path, flags, Mode::empty())?,
@@ -50,6 +68,7 @@ fn whole(path: &Path, buffer: &mut [u8]) -> io::Result<usize> {
     };
     // A read of so many bytes ends at the end of the file, so that no second one has to ask for it.
     let len = rustix::io::ioctl_fionread(file.as_fd())? as usize;
-    let buffer = buffer.get_mut(..len).ok_or(io::ErrorKind::FileTooLarge)?;
-    read(&File::from(file), buffer, 0)
+    let buffer = memory(len).ok_or(io::ErrorKind::FileTooLarge)?;
+    let len = read(&File::from(file), buffer, 0)?;
+    Ok(&mut buffer[..len])
 }
