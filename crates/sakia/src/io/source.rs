@@ -374,7 +374,7 @@ impl<R> fmt::Debug for Streamed<R> {
 /// Blocks of something that has positions, with reads ahead of the caller, delivered in order.
 ///
 /// Up to `depth` blocks are in flight while the caller waits, one fewer while it works on a block. Where
-/// reads are done at once, several blocks come by one call: a run, see [`RUN_BYTES`].
+/// reads are done at once, several blocks come by one call: a run.
 ///
 /// The story of a short read: the bytes that came are delivered; what is missing is read next, before what
 /// was read ahead is delivered. Only when nothing more comes there is it the end: what was read beyond
