@@ -398,6 +398,7 @@ fn a_cold_read_is_refused_and_then_queued() {
     let fd = adopt_without_read_ahead(&driver, &path);
     // The kernel need not drop what it is advised to.
     for round in 0..200_usize {
+        driver.turn(Wait::Poll).unwrap(); // or its plain calls run out, and reads queue for that
         file.sync_all().unwrap();
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
         let offset = round * 5000;
