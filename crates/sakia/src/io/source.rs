@@ -392,7 +392,7 @@ pub struct Positional<F: AsyncReadAt> {
     run_blocks: usize,
     /// The memory of a run, while not in use.
     run: Option<Block>,
-    /// A block was read since the last seek: there may be more.
+    /// A block was read since the last seek, and the end not found: there may be more.
     is_under_way: bool,
     /// In flight or done, in the order of delivery.
     queue: VecDeque<Ahead<F>>,
@@ -499,8 +499,7 @@ impl<F: AsyncReadAt> Positional<F> {
     fn poll_first(&mut self, cx: &mut Context<'_>) -> Poll<Done> {
         if self.queue.is_empty() {
             debug_assert!(self.gap.is_none(), "a gap comes before something");
-            let is_going_on = self.is_under_way && !self.is_ended;
-            let mut ahead = self.start_next(if is_going_on { self.run_blocks } else { 1 });
+            let mut ahead = self.start_next(if self.is_under_way { self.run_blocks } else { 1 });
             if let Poll::Ready(output) = Pin::new(&mut ahead.read).poll(cx) {
                 return Poll::Ready(ahead.done(output));
             }
@@ -550,7 +549,7 @@ impl<F: AsyncReadAt> Positional<F> {
     /// Begins to read bytes that are in one block, or in a run of them.
     fn start(&mut self, bytes: Range<u64>) -> Ahead<F> {
         let from = self.block_begin(bytes.start);
-        // No more than a block has.
+        // No more than a block has, or a run.
         let (begin, end) = ((bytes.start - from) as usize, (bytes.end - from) as usize);
         let block = if end > self.block_bytes {
             let run = self.run.take();
