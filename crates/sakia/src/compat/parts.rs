@@ -1,6 +1,6 @@
 //! What the ecosystems' traits have in common, so that each of them is written once.
 
-use std::io::{self, SeekFrom};
+use std::io::{self, IoSlice, SeekFrom};
 use std::task::{Context, Poll, ready};
 
 use crate::io::{Level, Reader, Source, Writer};
@@ -59,13 +59,13 @@ pub(super) fn poll_read<R: Readable>(
 }
 
 /// Copies one slice after the other to the buffer, as many bytes as there is room for.
-pub(super) fn poll_write_vectored<'a, W: Writable>(
+pub(super) fn poll_write_vectored<W: Writable>(
     writer: &mut W,
     cx: &mut Context<'_>,
-    slices: impl IntoIterator<Item = &'a [u8]>,
+    slices: &[IoSlice<'_>],
 ) -> Poll<io::Result<usize>> {
     let mut done = 0;
-    for slice in slices.into_iter().filter(|slice| !slice.is_empty()) {
+    for slice in slices.iter().filter(|slice| !slice.is_empty()) {
         match writer.poll_write(cx, slice) {
             Poll::Ready(Ok(count)) => {
                 done += count;

@@ -47,7 +47,7 @@ impl<T: Writable> AsyncWrite for Compat<T> {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        poll_write_vectored(&mut self.get_mut().inner, cx, slices.iter().map(|slice| &**slice))
+        poll_write_vectored(&mut self.get_mut().inner, cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
