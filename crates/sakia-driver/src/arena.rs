@@ -56,9 +56,7 @@ impl<B: Backend> Handle<B> {
         core.arena = Some(arena.clone());
         Ok(arena)
     }
-}
 
-impl<B: Backend> Handle<B> {
     /// Whether the block is of this driver's arena, as operations on it ask for.
     pub(crate) fn has_registered(&self, block: &FixedBuf) -> bool {
         let core = self.shared.core.borrow();
