@@ -9,6 +9,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use proptest::prelude::*;
 use sakia::Runtime;
 use sakia::io::{
     AsyncRead, AsyncReadAt, AsyncWrite, AsyncWriteAt, BufResult, IoBuf, IoBufMut, Level,
@@ -25,6 +26,17 @@ pub enum Turn {
     Interrupted,
     /// Waits for so many polls first, then goes as the next.
     Wait(usize),
+}
+
+/// How the operations of a mock go.
+pub fn turns() -> impl Strategy<Value = Vec<Turn>> {
+    let turn = prop_oneof![
+        4 => (1usize..9).prop_map(Turn::Short),
+        2 => (9usize..80).prop_map(Turn::Short),
+        1 => Just(Turn::Interrupted),
+        2 => (1usize..4).prop_map(Turn::Wait),
+    ];
+    prop::collection::vec(turn, 0..60)
 }
 
 /// The bytes of a mock, and how it behaves. Clones share them.

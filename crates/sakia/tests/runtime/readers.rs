@@ -9,7 +9,7 @@ use proptest::test_runner::Config;
 use sakia::io::{PipeReader, Reader, Source, pipe};
 use sakia::{Runtime, block_on, spawn};
 
-use super::mocks::{EIO, Mock, Turn, at_most, run};
+use super::mocks::{EIO, Mock, Turn, at_most, run, turns};
 
 /// One use of a reader.
 #[derive(Clone, Debug)]
@@ -31,16 +31,6 @@ pub type Step = (Call, usize);
 /// Few letters and many ends of lines.
 pub fn letters() -> impl Strategy<Value = u8> {
     prop_oneof![8 => b'a'..=b'd', 1 => Just(b'\n'), 1 => Just(b'\r')]
-}
-
-fn turns() -> impl Strategy<Value = Vec<Turn>> {
-    let turn = prop_oneof![
-        4 => (1usize..9).prop_map(Turn::Short),
-        2 => (9usize..80).prop_map(Turn::Short),
-        1 => Just(Turn::Interrupted),
-        2 => (1usize..4).prop_map(Turn::Wait),
-    ];
-    prop::collection::vec(turn, 0..60)
 }
 
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {

@@ -13,7 +13,7 @@ use sakia::io::{
 };
 use sakia::{Runtime, block_on, spawn, yield_now};
 
-use super::mocks::{EIO, Mock, Syncing, Turn, at_most, pause, run, with_runtime};
+use super::mocks::{EIO, Mock, Syncing, Turn, at_most, pause, run, turns, with_runtime};
 
 fn config(cases: u32) -> Config {
     Config { cases, failure_persistence: None, ..Config::default() }
@@ -37,16 +37,6 @@ fn steps() -> impl Strategy<Value = Vec<(Call, usize)>> {
         2 => Just(Call::Yield),
     ];
     prop::collection::vec((call, 0usize..4), 0..40)
-}
-
-fn turns() -> impl Strategy<Value = Vec<Turn>> {
-    let turn = prop_oneof![
-        4 => (1usize..9).prop_map(Turn::Short),
-        2 => (9usize..80).prop_map(Turn::Short),
-        1 => Just(Turn::Interrupted),
-        2 => (1usize..4).prop_map(Turn::Wait),
-    ];
-    prop::collection::vec(turn, 0..60)
 }
 
 /// Performs all calls, each dropped after some polls first. Answers the bytes that were put in, and the

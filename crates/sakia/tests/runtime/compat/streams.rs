@@ -13,7 +13,7 @@ use sakia::fs::File;
 use sakia::io::{PipeReader, PipeWriter, Reader, Writer, pipe};
 use sakia::{Runtime, block_on, join, spawn, yield_now};
 
-use super::super::mocks::{EIO, Mock, Turn, at_most, pause, run, with_runtime};
+use super::super::mocks::{EIO, Mock, Turn, at_most, pause, run, turns, with_runtime};
 use super::super::readers::config;
 use super::numbered;
 
@@ -24,16 +24,6 @@ const ECANCELED: i32 = 125;
 
 /// Much more than pipes, blocks and bounds hold.
 const MUCH: usize = 3 << 20;
-
-fn turns() -> impl Strategy<Value = Vec<Turn>> {
-    let turn = prop_oneof![
-        4 => (1usize..9).prop_map(Turn::Short),
-        2 => (9usize..80).prop_map(Turn::Short),
-        1 => Just(Turn::Interrupted),
-        2 => (1usize..4).prop_map(Turn::Wait),
-    ];
-    prop::collection::vec(turn, 0..60)
-}
 
 fn mock(bytes: &[u8], turns: Vec<Turn>, failures: &[usize]) -> Mock {
     let mock = Mock::new(bytes);
