@@ -183,6 +183,8 @@ impl<B: Backend> Driver<B> {
                 core.cancel_again();
                 ask_again = now + CANCEL_INTERVAL;
             }
+            // Nobody asks for them any more, and with some the turn would not sleep.
+            core.tokens.clear();
             let turn = core.turn(Wait::For(left.min(ask_again - now)));
             drop(core);
             settle();

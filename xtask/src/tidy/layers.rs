@@ -19,6 +19,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("sakia-preload", &["sakia-socket", "sakia-driver", "sakia-ring"]),
     ("sakia-bench", LIBRARIES),
     ("sakia-cli", PROGRAMS),
+    ("sakia-check", &["sakia", "sakia-driver", "sakia-ring"]),
     (TESTKIT, &[]),
     ("xtask", PROGRAMS),
 ];

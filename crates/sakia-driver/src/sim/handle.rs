@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::buffer::SimBuf;
 use super::faults::{EnterFault, Fault, FaultKind, PlainFault, Target};
 use super::kernel::Object;
 use super::log::{code, nanos};
@@ -154,6 +155,24 @@ impl SimHandle {
         let count = machine.disturb_all();
         machine.kernel.note("test: disturbed {}", &[count as i64]);
         count
+    }
+
+    // Memory.
+
+    /// A buffer with these bytes that notices when it is freed while an operation under way may use it.
+    pub fn buffer(&self, bytes: impl Into<Box<[u8]>>) -> SimBuf {
+        SimBuf::new(bytes.into(), self.clone())
+    }
+
+    /// How many [buffers](SimHandle::buffer) were freed while the kernel might still use them. With a
+    /// correct driver that is 0, whatever is dropped or forgotten.
+    pub fn freed_early(&self) -> u64 {
+        self.machine().freed_early
+    }
+
+    pub(super) fn note_freed(&self, addr: u64, len: usize) {
+        let mut machine = self.machine_mut();
+        machine.freed_early += u64::from(machine.is_lent(addr, len));
     }
 
     // Faults.

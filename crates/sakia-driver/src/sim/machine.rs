@@ -60,6 +60,8 @@ pub(super) struct Machine {
     abandoned: Vec<Lent>,
     /// How often the thread has waited in a plain call.
     pub(super) waits: u64,
+    /// Buffers that were freed while they were lent.
+    pub(super) freed_early: u64,
 }
 
 /// An operation under way. While there is one, its last completion was not posted, so its memory
@@ -137,6 +139,7 @@ impl Machine {
             timed: 0,
             abandoned: Vec::new(),
             waits: 0,
+            freed_early: 0,
             config,
         }
     }
@@ -297,6 +300,12 @@ impl Machine {
         // SAFETY: a flight's memory is lent as long as there is the flight; that of an abandoned
         // entry for ever, since it has no completion.
         lent.chain(&self.abandoned).filter(|lent| unsafe { lent.disturb() }).count()
+    }
+
+    /// Whether any of these bytes is lent to an operation under way, or was to one that never ends.
+    pub(super) fn is_lent(&self, addr: u64, len: usize) -> bool {
+        let lent = self.flights.values().map(|flight| &flight.request.lent);
+        lent.chain(&self.abandoned).any(|lent| lent.overlaps(addr, len))
     }
 
     // Consuming.

@@ -77,6 +77,15 @@ impl Lent {
         self.segments().iter().fold(0, |sum, segment| sum.saturating_add(segment.len))
     }
 
+    /// Whether any of the bytes at `addr` is among them.
+    pub(super) fn overlaps(&self, addr: u64, len: usize) -> bool {
+        let end = addr.saturating_add(len as u64);
+        self.segments().iter().any(|segment| {
+            let start = segment.ptr.addr() as u64;
+            start < end && addr < start.saturating_add(segment.len as u64)
+        })
+    }
+
     /// Writes `bytes`, which must fit, to the front.
     ///
     /// # Safety

@@ -42,6 +42,7 @@
 //!
 //! One thread.
 
+mod buffer;
 mod cancel;
 mod faults;
 mod files;
@@ -67,6 +68,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
+pub use self::buffer::SimBuf;
 pub use self::faults::{EnterFault, Fault, FaultKind, PlainFault, Target};
 pub use self::handle::SimHandle;
 use self::machine::Machine;

@@ -1,0 +1,139 @@
+//! Where programs run: on the simulated kernel, or on this machine.
+
+use std::ffi::CString;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::ops::Deref;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use sakia_driver::sim::{Sim, SimBuf, SimHandle};
+use sakia_driver::{Auto, Backend, Driver, Fd, IoBufMut};
+
+use crate::program::Config;
+
+/// Files with contents, and their size at the beginning in bytes.
+pub(crate) const FILES: [(&str, usize); 4] = [("d0", 0), ("d1", 100), ("d2", 300), ("d3", 4096)];
+/// The directory of names without contents.
+pub(crate) const NAMES: &str = "n";
+/// The first descriptor of a simulated kernel.
+const DESCRIPTOR_FIRST: usize = 3;
+
+/// The bytes of a file at the beginning.
+pub(crate) fn initial(file: usize) -> Vec<u8> {
+    let (_, len) = FILES[file];
+    (0..len).map(|index| (index * 7 + file * 31 + index / 251) as u8).collect()
+}
+
+/// A kernel with the files of a program.
+pub(crate) trait Env {
+    /// What the driver stands on.
+    type Backend: Backend;
+    /// What is lent to the kernel.
+    type Buf: IoBufMut + Deref<Target = [u8]> + fmt::Debug;
+
+    /// A buffer with these bytes.
+    fn buffer(&self, bytes: Vec<u8>) -> Self::Buf;
+    /// A pipe's ends; `None` when there are no descriptors left.
+    fn pipe(&self, driver: &Driver<Self::Backend>) -> io::Result<Option<(Fd, Fd)>>;
+    /// A path to what a program names.
+    fn path(&self, name: &str) -> CString;
+    /// The bytes of a file.
+    fn contents(&self, name: &str) -> io::Result<Vec<u8>>;
+}
+
+/// The simulated kernel.
+#[derive(Clone, Debug)]
+pub(crate) struct Simulated {
+    pub(crate) kernel: SimHandle,
+    descriptors_max: usize,
+}
+
+impl Simulated {
+    /// The kernel of a program, with its files.
+    pub(crate) fn new(config: &Config, keep_log: bool) -> anyhow::Result<(Self, Sim)> {
+        let sim = config.build(keep_log)?;
+        let kernel = sim.handle();
+        for (index, (name, _)) in FILES.iter().enumerate() {
+            kernel.create_file(name, initial(index));
+        }
+        kernel.create_directory(NAMES);
+        let descriptors_max = config.descriptors_max as usize;
+        Ok((Self { kernel, descriptors_max }, sim))
+    }
+}
+
+impl Env for Simulated {
+    type Backend = Sim;
+    type Buf = SimBuf;
+
+    fn buffer(&self, bytes: Vec<u8>) -> SimBuf {
+        self.kernel.buffer(bytes)
+    }
+
+    fn pipe(&self, driver: &Driver<Sim>) -> io::Result<Option<(Fd, Fd)>> {
+        if self.kernel.open_descriptors() + DESCRIPTOR_FIRST + 2 > self.descriptors_max {
+            return Ok(None);
+        }
+        let (reader, writer) = self.kernel.pipe();
+        Ok(Some((driver.adopt(reader), driver.adopt(writer))))
+    }
+
+    fn path(&self, name: &str) -> CString {
+        CString::new(name).expect("a name has no NUL")
+    }
+
+    fn contents(&self, name: &str) -> io::Result<Vec<u8>> {
+        self.kernel.contents(name).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+/// This machine, in a directory of its own.
+#[derive(Debug)]
+pub(crate) struct Real {
+    folder: PathBuf,
+}
+
+impl Real {
+    /// Makes the files of a program in `folder`, which must not exist yet.
+    pub(crate) fn new(folder: PathBuf) -> anyhow::Result<Self> {
+        let context = || format!("make {}", folder.display());
+        fs::create_dir(&folder).with_context(context)?;
+        fs::create_dir(folder.join(NAMES)).with_context(context)?;
+        for (index, (name, _)) in FILES.iter().enumerate() {
+            fs::write(folder.join(name), initial(index)).with_context(context)?;
+        }
+        Ok(Self { folder })
+    }
+}
+
+impl Drop for Real {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.folder).ok();
+    }
+}
+
+impl Env for Real {
+    type Backend = Auto;
+    type Buf = Vec<u8>;
+
+    fn buffer(&self, bytes: Vec<u8>) -> Vec<u8> {
+        bytes
+    }
+
+    fn pipe(&self, driver: &Driver<Auto>) -> io::Result<Option<(Fd, Fd)>> {
+        let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        Ok(Some((driver.adopt(reader), driver.adopt(writer))))
+    }
+
+    fn path(&self, name: &str) -> CString {
+        let path = self.folder.join(name);
+        CString::new(path.as_os_str().as_bytes()).expect("a name has no NUL")
+    }
+
+    fn contents(&self, name: &str) -> io::Result<Vec<u8>> {
+        fs::read(self.folder.join(name))
+    }
+}

@@ -1,0 +1,172 @@
+//! Operations that a program holds.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use sakia_driver::{Backend, Fd, Op, Operation, PollEvents};
+
+use crate::names::Kind;
+
+/// How an operation ended, whatever its type.
+#[derive(Debug)]
+pub(crate) enum Output {
+    /// Well or not.
+    Done(io::Result<()>),
+    /// With a number of bytes, and the buffers' bytes one after the other.
+    Bytes(io::Result<usize>, Vec<u8>),
+    /// With an open file.
+    Opened(io::Result<Fd>),
+    /// With a kind and a size in bytes.
+    Asked(io::Result<(Kind, u64)>),
+    /// With what is ready.
+    Ready(io::Result<PollEvents>),
+}
+
+impl Output {
+    /// The error, if it is one.
+    pub(crate) fn error(&self) -> Option<&io::Error> {
+        match self {
+            Self::Done(result) => result.as_ref().err(),
+            Self::Bytes(result, _) => result.as_ref().err(),
+            Self::Opened(result) => result.as_ref().err(),
+            Self::Asked(result) => result.as_ref().err(),
+            Self::Ready(result) => result.as_ref().err(),
+        }
+    }
+}
+
+/// An operation of some type.
+pub(crate) trait Pending {
+    fn try_take(&mut self) -> Option<Output>;
+    fn poll(&mut self, waker: &Waker) -> Option<Output>;
+    fn set_token(&mut self, token: u64);
+    fn cancel(&mut self);
+    fn forget(self: Box<Self>);
+}
+
+struct Running<O: Operation, B: Backend, F> {
+    op: Op<O, B>,
+    read: F,
+}
+
+impl<O: Operation, B: Backend, F: Fn(O::Output) -> Output> Pending for Running<O, B, F> {
+    fn try_take(&mut self) -> Option<Output> {
+        self.op.try_take().map(&self.read)
+    }
+
+    fn poll(&mut self, waker: &Waker) -> Option<Output> {
+        match Pin::new(&mut self.op).poll(&mut Context::from_waker(waker)) {
+            Poll::Ready(output) => Some((self.read)(output)),
+            Poll::Pending => None,
+        }
+    }
+
+    fn set_token(&mut self, token: u64) {
+        self.op.set_token(token);
+    }
+
+    fn cancel(&mut self) {
+        self.op.cancel();
+    }
+
+    fn forget(self: Box<Self>) {
+        std::mem::forget(self.op);
+    }
+}
+
+/// An operation, and how to read its result.
+pub(crate) fn pending<O: Operation, B: Backend>(
+    op: Op<O, B>,
+    read: impl Fn(O::Output) -> Output + 'static,
+) -> Box<dyn Pending> {
+    Box::new(Running { op, read })
+}
+
+/// How a program learns that an operation is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// By its waker.
+    Waker,
+    /// By its token.
+    Token,
+    /// By asking.
+    None,
+}
+
+/// Raised when an operation is done.
+#[derive(Debug, Default)]
+pub(crate) struct Flag(AtomicBool);
+
+impl Flag {
+    pub(crate) fn raise(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_raised(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.raise();
+    }
+}
+
+/// An operation that a program holds. What it is to do is `role`.
+pub(crate) struct Held<R> {
+    pub(crate) id: u64,
+    pub(crate) role: R,
+    pub(crate) pending: Box<dyn Pending>,
+    notice: Notice,
+    /// It was asked for at least once, and so notice will be given.
+    is_registered: bool,
+    flag: Arc<Flag>,
+    /// The program asked for it to be canceled.
+    pub(crate) is_canceled: bool,
+    /// Turns that were taken while it was held.
+    pub(crate) turns: u32,
+}
+
+impl<R> Held<R> {
+    pub(crate) fn new(id: u64, role: R, mut pending: Box<dyn Pending>) -> Self {
+        let notice = [Notice::Waker, Notice::Token, Notice::None][(id % 3) as usize];
+        if notice == Notice::Token {
+            pending.set_token(id);
+        }
+        let flag = Arc::new(Flag::default());
+        let is_registered = false;
+        Self { id, role, pending, notice, is_registered, flag, is_canceled: false, turns: 0 }
+    }
+
+    /// Asks as a program does that trusts the notice it gets: not again before that comes.
+    pub(crate) fn ask(&mut self) -> Option<Output> {
+        let waits = self.is_registered && !self.flag.is_raised();
+        if waits && self.notice != Notice::None {
+            return None;
+        }
+        self.ask_anyway()
+    }
+
+    /// Asks, notice or not.
+    pub(crate) fn ask_anyway(&mut self) -> Option<Output> {
+        self.is_registered = true;
+        match self.notice {
+            Notice::Waker => self.pending.poll(&Waker::from(Arc::clone(&self.flag))),
+            Notice::Token | Notice::None => self.pending.try_take(),
+        }
+    }
+
+    /// The driver reported the token.
+    pub(crate) fn notify(&self) {
+        self.flag.raise();
+    }
+
+    /// Whether it ought to have been noticed, had it been done.
+    pub(crate) fn is_unnoticed(&self) -> bool {
+        self.notice != Notice::None && self.is_registered && !self.flag.is_raised()
+    }
+}

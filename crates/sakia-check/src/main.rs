@@ -1,0 +1,105 @@
+//! `sakia-check`: random programs on the simulated kernel, from the command line. `cargo xtask sim`
+//! builds and runs it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use sakia_check::program::Program;
+use sakia_check::run::simulated;
+use sakia_check::stats::Stats;
+use sakia_check::sweep::{catch_panics, check, sweep};
+
+/// Random programs of operations, held against models.
+#[derive(Debug, Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs the programs of many seeds on the simulated kernel with all its faults.
+    Sim {
+        /// How many seeds.
+        #[arg(long, default_value_t = 1000)]
+        seeds: u64,
+        /// The first of them.
+        #[arg(long, default_value_t = 0)]
+        first_seed: u64,
+        /// Threads that run them; as many as there are processors by default.
+        #[arg(long)]
+        jobs: Option<usize>,
+        /// Runs each once only, without looking whether it does the same again.
+        #[arg(long)]
+        once: bool,
+        /// Prints the counts as one line of JSON.
+        #[arg(long)]
+        json: bool,
+        /// Where to write a program that fails.
+        #[arg(long, default_value = "failed-program.txt")]
+        failed: PathBuf,
+    },
+    /// Runs programs from files, and prints the log of the last.
+    Replay {
+        /// The files.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let Arguments { command } = Arguments::parse();
+    match command {
+        Command::Sim { seeds, first_seed, jobs, once, json, failed } => {
+            catch_panics();
+            let jobs = jobs.or_else(|| std::thread::available_parallelism().ok().map(Into::into));
+            let range = first_seed..first_seed.saturating_add(seeds);
+            let progress = |done| {
+                if done % 65_536 == 0 {
+                    eprintln!("{done} of {seeds} seeds");
+                }
+            };
+            let report = sweep(range, jobs.unwrap_or(1), !once, progress);
+            if json {
+                println!("{}", serde_json::to_string(&report.stats)?);
+            } else {
+                print!("{}", report.stats);
+            }
+            for (seed, program, failure) in &report.failures {
+                let text = format!("# {}\n{}", one_line(&failure.what), program.to_text());
+                fs::write(&failed, text).with_context(|| format!("write {}", failed.display()))?;
+                println!("seed {seed} fails: {}", failure.what);
+                println!("made smaller, in {}: {} steps", failed.display(), program.steps.len());
+            }
+            let never: Vec<_> =
+                report.stats.faults.iter().filter(|&(_, &count)| count == 0).map(|(name, _)| name).collect();
+            if !never.is_empty() && report.failures.is_empty() && seeds >= 1000 {
+                println!("these faults never took effect: {never:?}");
+                return Ok(ExitCode::FAILURE);
+            }
+            Ok(if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Command::Replay { files } => {
+            let mut has_failed = false;
+            let mut log = String::new();
+            for file in files {
+                let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+                let program = Program::from_text(&text).with_context(|| file.display().to_string())?;
+                log = simulated(&program, true, &mut Stats::default())?.log;
+                if let Err(failure) = check(&program, true, &mut Stats::default()) {
+                    has_failed = true;
+                    println!("{}: {}", file.display(), failure.what);
+                }
+            }
+            print!("{log}");
+            Ok(if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        }
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,548 @@
+//! Open files and what is done with their contents.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use sakia_driver::sim::FaultKind;
+use sakia_driver::{CURRENT_POSITION, Fd};
+
+use super::{BLOCK_BYTES, Check, Role, Runner};
+use crate::bytes::Content;
+use crate::env::{Env, FILES, initial};
+use crate::held::{Output, Pending, pending};
+use crate::names::Kind;
+use crate::program::{Memory, Parting};
+use crate::stats::Fate;
+
+/// An open file of the program.
+pub(crate) struct OpenFile {
+    fd: Fd,
+    file: usize,
+    is_readable: bool,
+    is_writable: bool,
+    appends: bool,
+    /// It is being closed, by way of this handle or of a clone.
+    is_closing: Rc<Cell<bool>>,
+}
+
+/// A file, and what is under way on it.
+#[derive(Debug)]
+pub(crate) struct FileModel {
+    content: Rc<Content>,
+    /// Changes that have begun and may not be over.
+    changes: Vec<Change>,
+    /// Nothing can be said about it any more.
+    pub(crate) is_spoiled: bool,
+}
+
+/// A change that has begun.
+#[derive(Debug)]
+struct Change {
+    id: u64,
+    /// The bytes that it may change, without moving the end; `None` for all.
+    range: Option<Range<usize>>,
+    is_given_up: bool,
+}
+
+/// What changes a file.
+#[derive(Clone, Debug)]
+pub(crate) enum Edit {
+    /// Bytes at an offset.
+    Write(usize, Rc<[u8]>),
+    /// A size.
+    Truncate(usize),
+    /// A smallest size.
+    Allocate(usize),
+}
+
+impl Edit {
+    /// Changes the content; of a write, the first `count` bytes.
+    fn apply(&self, content: &mut Content, count: usize) {
+        match self {
+            Self::Write(at, bytes) => content.write(*at, &bytes[..count]),
+            Self::Truncate(len) => content.truncate(*len),
+            Self::Allocate(len) => content.extend_to(*len),
+        }
+    }
+
+    fn len(&self) -> usize {
+        if let Self::Write(_, bytes) = self { bytes.len() } else { 0 }
+    }
+
+    fn range(&self, size_min: usize) -> Option<Range<usize>> {
+        match self {
+            Self::Write(at, bytes) if at + bytes.len() <= size_min => Some(*at..at + bytes.len()),
+            _ => None,
+        }
+    }
+}
+
+/// What an operation on a file is to do.
+pub(crate) enum FileRole {
+    /// With the content before, if that is cut off.
+    Open { file: usize, how: How, cut: Option<Rc<Content>> },
+    Read { file: usize, at: usize, len: usize, seen: Rc<Content>, is_readable: bool, closing: Rc<Cell<bool>> },
+    Change { file: usize, edit: Edit, before: Rc<Content>, is_writable: bool, closing: Rc<Cell<bool>> },
+    Sync { file: usize, closing: Rc<Cell<bool>> },
+    Size { file: usize, seen: Rc<Content>, closing: Rc<Cell<bool>> },
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    is_readable: bool,
+    is_writable: bool,
+    appends: bool,
+}
+
+impl FileRole {
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Open { .. } => "open",
+            Self::Read { .. } => "read",
+            Self::Change { edit: Edit::Write(..), .. } => "write",
+            Self::Change { edit: Edit::Truncate(_), .. } => "truncate",
+            Self::Change { edit: Edit::Allocate(_), .. } => "allocate",
+            Self::Sync { .. } => "sync",
+            Self::Size { .. } => "statx",
+        }
+    }
+
+    pub(crate) fn file(&self) -> usize {
+        match *self {
+            Self::Open { file, .. }
+            | Self::Read { file, .. }
+            | Self::Change { file, .. }
+            | Self::Sync { file, .. }
+            | Self::Size { file, .. } => file,
+        }
+    }
+
+    /// The content as it may have been since the operation began.
+    fn seen(&mut self) -> Option<&mut Rc<Content>> {
+        match self {
+            Self::Read { seen, .. } | Self::Size { seen, .. } => Some(seen),
+            _ => None,
+        }
+    }
+}
+
+impl FileModel {
+    /// All files of a program.
+    pub(crate) fn all() -> Vec<Self> {
+        let model = |file| Self {
+            content: Rc::new(Content::exactly(&initial(file))),
+            changes: Vec::new(),
+            is_spoiled: false,
+        };
+        (0..FILES.len()).map(model).collect()
+    }
+
+    /// Whether an edit may begin: what is under way leaves its bytes, and the end, alone.
+    fn allows(&self, edit: &Edit) -> bool {
+        let Some(range) = edit.range(self.content.size_min()) else {
+            return self.changes.is_empty();
+        };
+        let is_apart = |other: &Range<usize>| other.end <= range.start || range.end <= other.start;
+        self.changes.iter().all(|change| change.range.as_ref().is_some_and(is_apart))
+    }
+
+    /// An edit begins, and may happen from now on. Returns the content before it.
+    fn begin(&mut self, id: u64, edit: &Edit) -> Rc<Content> {
+        let before = Rc::clone(&self.content);
+        let range = edit.range(before.size_min());
+        let mut after = (*before).clone();
+        edit.apply(&mut after, edit.len());
+        // It may not have happened, or in part.
+        after.or(&before);
+        self.content = Rc::new(after);
+        self.changes.push(Change { id, range, is_given_up: false });
+        before
+    }
+
+    /// An edit is over: `count` bytes of it were written, or it had no effect.
+    fn end(&mut self, id: u64, edit: &Edit, before: &Content, count: Option<usize>) {
+        let Some(index) = self.changes.iter().position(|change| change.id == id) else { return };
+        let change = self.changes.swap_remove(index);
+        let content = Rc::make_mut(&mut self.content);
+        match change.range {
+            Some(range) => content.restore(range, before),
+            None => content.clone_from(before),
+        }
+        if let Some(count) = count {
+            edit.apply(content, count);
+        }
+    }
+
+    /// The program does not want to know how an operation ends.
+    pub(crate) fn give_up(&mut self, id: u64) {
+        for change in self.changes.iter_mut().filter(|change| change.id == id) {
+            change.is_given_up = true;
+        }
+    }
+
+    /// What was given up is over.
+    pub(crate) fn settle(&mut self) {
+        self.changes.retain(|change| !change.is_given_up);
+    }
+}
+
+/// Bytes that tell the operation that wrote them.
+pub(super) fn text(id: u64, len: usize) -> Vec<u8> {
+    let salt = id.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (0..len).map(|index| (salt.rotate_left((index % 57) as u32) as u8) ^ index as u8).collect()
+}
+
+/// The errors of an operation on something that may be closed meanwhile.
+pub(super) fn known_errors(is_closing: bool) -> &'static [Errno] {
+    if is_closing { &[Errno::BADF, Errno::CANCELED] } else { &[] }
+}
+
+/// Parts of a transfer in several buffers: one byte, half of the rest, nothing, the rest.
+pub(super) fn split(mut bytes: Vec<u8>) -> Vec<Vec<u8>> {
+    let mut rest = bytes.split_off(bytes.len().min(1));
+    let last = rest.split_off(rest.len() / 2);
+    vec![bytes, rest, Vec::new(), last]
+}
+
+/// What was written in several buffers, or read into them.
+pub(super) fn join<T: std::ops::Deref<Target = [u8]>>(bufs: &[T]) -> Vec<u8> {
+    bufs.iter().flat_map(|buf| buf.iter().copied()).collect()
+}
+
+impl<E: Env> Runner<'_, E> {
+    fn pick_open(&self, number: u8) -> Option<usize> {
+        (!self.open.is_empty()).then(|| usize::from(number) % self.open.len())
+    }
+
+    pub(super) fn open_file(&mut self, file: u8, way: u8) {
+        let file = usize::from(file) % FILES.len();
+        let (flags, how) = match way % 5 {
+            0 => (OFlags::RDONLY, (true, false, false)),
+            1 => (OFlags::WRONLY, (false, true, false)),
+            2 => (OFlags::RDWR, (true, true, false)),
+            3 => (OFlags::WRONLY | OFlags::APPEND, (false, true, true)),
+            _ => (OFlags::RDWR | OFlags::TRUNC, (true, true, false)),
+        };
+        let (is_readable, is_writable, appends) = how;
+        let how = How { is_readable, is_writable, appends };
+        let truncates = flags.contains(OFlags::TRUNC);
+        let edit = Edit::Truncate(0);
+        if truncates && !self.files[file].allows(&edit) {
+            return;
+        }
+        let path = self.env.path(FILES[file].0);
+        let op = pending(self.driver.open(None, path, flags.bits(), 0), Output::Opened);
+        if truncates {
+            self.hold_change(file, edit, true, Rc::default(), |_| op, Some(how));
+        } else {
+            self.hold(Role::File(FileRole::Open { file, how, cut: None }), op);
+        }
+    }
+
+    pub(super) fn clone_open(&mut self, number: u8) {
+        let Some(index) = self.pick_open(number) else { return };
+        let OpenFile { fd, file, is_readable, is_writable, appends, is_closing } = &self.open[index];
+        let clone = OpenFile {
+            fd: fd.clone(),
+            file: *file,
+            is_readable: *is_readable,
+            is_writable: *is_writable,
+            appends: *appends,
+            is_closing: Rc::clone(is_closing),
+        };
+        self.open.push(clone);
+    }
+
+    pub(super) fn read(&mut self, number: u8, at: u16, len: u16, memory: Memory) {
+        let Some(index) = self.pick_open(number) else { return };
+        let (mut len, at) = (usize::from(len), usize::from(at));
+        let OpenFile { fd, file, is_readable, is_closing, .. } = &self.open[index];
+        let (offset, file) = (at as u64, *file);
+        let op = match (memory, self.arena.as_ref().and_then(sakia_driver::Arena::block)) {
+            (Memory::Fixed, Some(block)) => {
+                len = BLOCK_BYTES;
+                let op = self.driver.read_fixed(fd, block, offset);
+                pending(op, |(result, block)| Output::Bytes(result, block.to_vec()))
+            }
+            (Memory::Vector, _) => {
+                let bufs = split(vec![0; len]);
+                let bufs = bufs.into_iter().map(|buf| self.env.buffer(buf)).collect();
+                let op = self.driver.read_vectored(fd, bufs, offset);
+                pending(op, |(result, bufs)| Output::Bytes(result, join(&bufs)))
+            }
+            _ => {
+                let op = self.driver.read(fd, self.env.buffer(vec![0; len]), offset);
+                pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec()))
+            }
+        };
+        let (closing, is_readable) = (Rc::clone(is_closing), *is_readable);
+        let seen = Rc::clone(&self.files[file].content);
+        self.hold(Role::File(FileRole::Read { file, at, len, seen, is_readable, closing }), op);
+    }
+
+    pub(super) fn write(&mut self, number: u8, at: u16, len: u16, memory: Memory) {
+        let Some(index) = self.pick_open(number) else { return };
+        let block = self.arena.as_ref().filter(|_| memory == Memory::Fixed);
+        let block = block.and_then(sakia_driver::Arena::block);
+        let len = if block.is_some() { BLOCK_BYTES } else { usize::from(len) };
+        let OpenFile { fd, file, is_writable, is_closing, appends, .. } = &self.open[index];
+        let (fd, file) = (fd.clone(), *file);
+        let content = &self.files[file].content;
+        let at = if *appends { content.size_max() } else { usize::from(at) };
+        if *appends && content.size_min() != content.size_max() {
+            return; // nobody knows where it goes
+        }
+        let bytes = text(self.started + 1, len);
+        let edit = if *appends && len == 0 {
+            Edit::Allocate(0)
+        } else {
+            Edit::Write(at, Rc::from(bytes.as_slice()))
+        };
+        // To append is to change the end, whatever the length.
+        if !self.files[file].allows(&edit) || *appends && !self.files[file].changes.is_empty() {
+            return;
+        }
+        let (closing, is_writable, offset) = (Rc::clone(is_closing), *is_writable, at as u64);
+        let start = |runner: &Self| match (memory, block) {
+            (_, Some(mut block)) => {
+                block.copy_from_slice(&bytes);
+                let op = runner.driver.write_fixed(&fd, block, offset);
+                pending(op, |(result, block)| Output::Bytes(result, block.to_vec()))
+            }
+            (Memory::Vector, None) => {
+                let bufs = split(bytes).into_iter().map(|buf| runner.env.buffer(buf)).collect();
+                let op = runner.driver.write_vectored(&fd, bufs, offset);
+                pending(op, |(result, bufs)| Output::Bytes(result, join(&bufs)))
+            }
+            _ => {
+                let op = runner.driver.write(&fd, runner.env.buffer(bytes), offset);
+                pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec()))
+            }
+        };
+        self.hold_change(file, edit, is_writable, closing, start, None);
+    }
+
+    pub(super) fn truncate(&mut self, number: u8, len: u16) {
+        let Some(index) = self.pick_open(number).filter(|&index| self.open[index].is_writable) else {
+            return;
+        };
+        let OpenFile { fd, file, is_closing, .. } = &self.open[index];
+        let (fd, file, closing) = (fd.clone(), *file, Rc::clone(is_closing));
+        let edit = Edit::Truncate(len.into());
+        let start = |runner: &Self| pending(runner.driver.truncate(&fd, len.into()), Output::Done);
+        self.hold_change(file, edit, true, closing, start, None);
+    }
+
+    pub(super) fn allocate(&mut self, number: u8, at: u16, len: u16) {
+        let Some(index) = self.pick_open(number).filter(|&index| self.open[index].is_writable) else {
+            return;
+        };
+        let OpenFile { fd, file, is_closing, .. } = &self.open[index];
+        let (fd, file, closing) = (fd.clone(), *file, Rc::clone(is_closing));
+        let len = len.max(1);
+        let edit = Edit::Allocate(usize::from(at) + usize::from(len));
+        let start = |runner: &Self| {
+            let op = runner.driver.fallocate(&fd, 0, at.into(), len.into());
+            pending(op, Output::Done)
+        };
+        self.hold_change(file, edit, true, closing, start, None);
+    }
+
+    /// Begins an edit in the model, and lets everybody who reads see it, before it is started.
+    fn hold_change(
+        &mut self,
+        file: usize,
+        edit: Edit,
+        is_writable: bool,
+        closing: Rc<Cell<bool>>,
+        start: impl FnOnce(&Self) -> Box<dyn Pending>,
+        how: Option<How>,
+    ) {
+        if !self.files[file].allows(&edit) {
+            return;
+        }
+        let op = start(self);
+        let id = self.next_id();
+        let before = if is_writable {
+            self.files[file].begin(id, &edit)
+        } else {
+            Rc::clone(&self.files[file].content)
+        };
+        for held in &mut self.held {
+            if let Role::File(role) = &mut held.role
+                && role.file() == file
+                && let Some(seen) = role.seen()
+            {
+                Rc::make_mut(seen).or(&self.files[file].content);
+            }
+        }
+        let role = match how {
+            Some(how) => FileRole::Open { file, how, cut: Some(before) },
+            None => FileRole::Change { file, edit, before, is_writable, closing },
+        };
+        self.hold_as(id, Role::File(role), op);
+    }
+
+    pub(super) fn sync(&mut self, number: u8, data_only: bool) {
+        let Some(index) = self.pick_open(number) else { return };
+        let OpenFile { fd, file, is_closing, .. } = &self.open[index];
+        let (file, closing) = (*file, Rc::clone(is_closing));
+        let op = pending(self.driver.fsync(fd, data_only), Output::Done);
+        self.hold(Role::File(FileRole::Sync { file, closing }), op);
+    }
+
+    pub(super) fn size(&mut self, number: u8) {
+        let Some(index) = self.pick_open(number) else { return };
+        let OpenFile { fd, file, is_closing, .. } = &self.open[index];
+        let (file, closing) = (*file, Rc::clone(is_closing));
+        let op = pending(self.driver.statx_fd(fd), |result| {
+            Output::Asked(result.map(|facts| (Kind::File, facts.size)))
+        });
+        let seen = Rc::clone(&self.files[file].content);
+        self.hold(Role::File(FileRole::Size { file, seen, closing }), op);
+    }
+
+    pub(super) fn close_file(&mut self, number: u8, parting: Parting) {
+        let Some(index) = self.pick_open(number) else { return };
+        let OpenFile { fd, file, is_closing, .. } = self.open.swap_remove(index);
+        match parting {
+            Parting::Drop => drop(fd),
+            Parting::Close => {
+                for held in &self.held {
+                    if let Role::File(role) = &held.role
+                        && role.file() == file
+                    {
+                        self.stats.fate(role.kind(), Self::moment(held), Fate::Closed);
+                    }
+                }
+                is_closing.set(true);
+                let op = pending(self.driver.close(fd), Output::Done);
+                self.hold(Role::Close, op);
+            }
+        }
+    }
+
+    /// An operation on a file ended.
+    pub(super) fn end_file(
+        &mut self,
+        id: u64,
+        role: FileRole,
+        is_canceled: bool,
+        output: Output,
+    ) -> Check {
+        match (role, output) {
+            (FileRole::Open { file, how, cut }, Output::Opened(result)) => {
+                if let Some(before) = cut {
+                    let count = result.is_ok().then_some(0);
+                    self.files[file].end(id, &Edit::Truncate(0), &before, count);
+                }
+                self.end_open(file, how, is_canceled, result)
+            }
+            (FileRole::Read { file, at, len, seen, is_readable, closing }, Output::Bytes(result, bytes)) => {
+                match result {
+                    _ if self.files[file].is_spoiled => Ok(()),
+                    // Nothing is the end, too, for a kernel that says so before it looks.
+                    Ok(0) if len == 0 => Ok(()),
+                    Ok(_) if !is_readable => Err("it was not opened to read".to_owned()),
+                    Ok(count) if count > bytes.len() => Err("more than there is room for".to_owned()),
+                    Ok(count) => {
+                        let may_be_short = self.has(FaultKind::ShortTransfer);
+                        seen.check_read(at, len, &bytes[..count], may_be_short)
+                    }
+                    Err(error) if !is_readable => {
+                        self.excuse(&error, is_canceled, &[Errno::BADF, Errno::CANCELED])
+                    }
+                    Err(error) => self.excuse(&error, is_canceled, known_errors(closing.get())),
+                }
+            }
+            (FileRole::Change { file, edit, before, is_writable, closing }, output) => {
+                let (count, bytes, error) = match output {
+                    Output::Bytes(Ok(count), bytes) => (count, Some(bytes), None),
+                    Output::Bytes(Err(error), bytes) => (0, Some(bytes), Some(error)),
+                    Output::Done(Ok(())) => (0, None, None),
+                    Output::Done(Err(error)) => (0, None, Some(error)),
+                    _ => return Err("no result of its kind".to_owned()),
+                };
+                if let (Edit::Write(_, ours), Some(bytes)) = (&edit, &bytes)
+                    && **ours != **bytes
+                {
+                    return Err("the buffer came back with other bytes".to_owned());
+                }
+                if let Some(error) = error {
+                    self.files[file].end(id, &edit, &before, None);
+                    let known: &[Errno] = if is_writable {
+                        known_errors(closing.get())
+                    } else {
+                        &[Errno::BADF, Errno::CANCELED]
+                    };
+                    return self.excuse(&error, is_canceled, known);
+                }
+                if !is_writable {
+                    return Err("it was not opened to write".to_owned());
+                }
+                if let Edit::Write(_, ours) = &edit {
+                    let may_be_short = self.has(FaultKind::ShortTransfer);
+                    let is_right = count == ours.len() || may_be_short && count > 0 && count < ours.len();
+                    if !is_right {
+                        return Err(format!("{count} of {} bytes", ours.len()));
+                    }
+                }
+                self.files[file].end(id, &edit, &before, Some(count));
+                Ok(())
+            }
+            (FileRole::Sync { closing, .. }, Output::Done(result)) => match result {
+                Ok(()) => Ok(()),
+                Err(error) => self.excuse(&error, is_canceled, known_errors(closing.get())),
+            },
+            (FileRole::Size { file, seen, closing }, Output::Asked(result)) => match result {
+                _ if self.files[file].is_spoiled => Ok(()),
+                Ok((_, size)) => {
+                    let possible = seen.size_min() as u64..=seen.size_max() as u64;
+                    let is_right = possible.contains(&size);
+                    is_right.then_some(()).ok_or_else(|| format!("where {possible:?} are possible"))
+                }
+                Err(error) => self.excuse(&error, is_canceled, known_errors(closing.get())),
+            },
+            _ => Err("no result of its kind".to_owned()),
+        }
+    }
+
+    fn end_open(
+        &mut self,
+        file: usize,
+        how: How,
+        is_canceled: bool,
+        result: std::io::Result<Fd>,
+    ) -> Check {
+        let fd = match result {
+            Ok(fd) => fd,
+            Err(error) => {
+                let known: &[Errno] = if self.has_few_descriptors() { &[Errno::MFILE] } else { &[] };
+                return self.excuse(&error, is_canceled, known);
+            }
+        };
+        let How { is_readable, is_writable, appends } = how;
+        let is_closing = Rc::default();
+        self.open.push(OpenFile { fd, file, is_readable, is_writable, appends, is_closing });
+        Ok(())
+    }
+
+    /// When all is over the files hold what the model says.
+    pub(super) fn check_files(&mut self) -> Check {
+        for (file, (name, _)) in self.files.iter().zip(FILES) {
+            if file.is_spoiled {
+                continue;
+            }
+            let bytes = self.env.contents(name).map_err(|error| format!("{name}: {error}"))?;
+            file.content.check_whole(&bytes).map_err(|wrong| format!("{name} has {wrong}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Offsets of transfers that have none.
+pub(super) const NO_OFFSET: u64 = CURRENT_POSITION;

@@ -1,0 +1,592 @@
+//! Runs a program and holds its outcome against the models.
+
+mod files;
+mod names;
+mod pipes;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use sakia_driver::sim::FaultKind;
+use sakia_driver::{Arena, Auto, Backend, Bypass, Driver, Handle, Policy, Rules, Wait};
+
+use sakia_ring::Ring;
+
+use crate::env::{Env, Real, Simulated};
+use crate::held::{Held, Output, Pending};
+use crate::names::Worlds;
+use crate::program::{Config, Program, Step};
+use crate::stats::{Fate, Moment, Stats};
+
+use self::files::{FileModel, FileRole, OpenFile};
+use self::names::NameRole;
+use self::pipes::{PipeModel, PipeRole};
+
+/// What a program did wrong, or rather what was done wrong to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What is wrong.
+    pub what: String,
+}
+
+/// Whether all is well.
+type Check = Result<(), String>;
+
+/// How an operation of the model ends.
+pub(crate) enum Role {
+    /// Done.
+    Nop,
+    File(FileRole),
+    Name(NameRole),
+    Pipe(PipeRole),
+    /// The close of something.
+    Close,
+}
+
+impl Role {
+    /// The kind of operation, for counting.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Nop => "nop",
+            Self::File(role) => role.kind(),
+            Self::Name(_) => "name",
+            Self::Pipe(role) => role.kind(),
+            Self::Close => "close",
+        }
+    }
+
+    /// Whether it may wait for ever. A close waits for whoever uses its descriptor, and a result that was
+    /// not taken is a user.
+    fn may_wait(&self) -> bool {
+        matches!(self, Self::Pipe(_) | Self::Close)
+    }
+}
+
+/// Blocks of registered memory, and their size in bytes.
+const BLOCKS: u32 = 4;
+const BLOCK_BYTES: usize = 4096;
+/// Turns after which an operation that ends by itself must be done, on the simulated kernel and on this
+/// machine; and those that are spent on one that may not.
+const TURNS_MAX: u32 = 3000;
+const TURNS_TRIED: u32 = 10;
+/// How long each of these turns sleeps at most.
+const NAP: Duration = Duration::from_millis(5);
+/// Operations held at most.
+const HELD_MAX: usize = 48;
+
+/// A program under way.
+pub(crate) struct Runner<'a, E: Env> {
+    env: &'a E,
+    driver: Driver<E::Backend>,
+    config: &'a Config,
+    arena: Option<Arena>,
+    files: Vec<FileModel>,
+    open: Vec<OpenFile>,
+    pipes: Vec<PipeModel>,
+    worlds: Worlds,
+    /// Operations on names that were given up and may not be over.
+    names_given_up: Vec<u64>,
+    held: Vec<Held<Role>>,
+    /// Handles that were forgotten: their slots stay in use.
+    forgotten: u32,
+    /// Errors that only a fault explains.
+    excused: u64,
+    /// Operations started.
+    started: u64,
+    /// The kernel has failed for good.
+    is_dead: bool,
+    stats: &'a mut Stats,
+}
+
+/// What a run on the simulated kernel left behind.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// [`SimHandle::log_hash`](sakia_driver::sim::SimHandle::log_hash).
+    pub hash: u64,
+    /// The log, if it was kept.
+    pub log: String,
+    /// What is wrong, if anything.
+    pub failure: Option<Failure>,
+}
+
+/// Runs a program on the simulated kernel.
+///
+/// # Errors
+/// The program names a fault that does not exist.
+pub fn simulated(program: &Program, keep_log: bool, stats: &mut Stats) -> anyhow::Result<Outcome> {
+    let (env, sim) = Simulated::new(&program.config, keep_log)?;
+    let kernel = env.kernel.clone();
+    stats.program(program.steps.len());
+    let driver = Driver::new(sim);
+    let handle = driver.handle().clone();
+    let result = run(&env, driver, program, stats).and_then(|end| check_kernel(&env, &end));
+    for kind in FaultKind::ALL {
+        *stats.faults.entry(format!("{kind:?}")).or_default() += kernel.injected(*kind);
+    }
+    count(&handle, stats);
+    let failure = result.err().map(|what| Failure { what });
+    Ok(Outcome { hash: kernel.log_hash(), log: kernel.log_text(), failure })
+}
+
+/// Runs a program on this machine, with files in `folder`, which it makes and removes.
+///
+/// # Errors
+/// The folder cannot be made, or there is no such backend.
+pub fn real(
+    program: &Program,
+    policy: Policy,
+    folder: std::path::PathBuf,
+    stats: &mut Stats,
+) -> anyhow::Result<Option<Failure>> {
+    let env = Real::new(folder)?;
+    stats.program(program.steps.len());
+    let config = Config::real();
+    let program = Program { config, steps: program.steps.clone() };
+    let ring = Ring::builder().sq_entries(program.config.sq_entries);
+    let (backend, _) = Auto::new(policy, ring)?;
+    let driver = Driver::new(backend);
+    let handle = driver.handle().clone();
+    let result = run(&env, driver, &program, stats);
+    count(&handle, stats);
+    Ok(result.err().map(|what| Failure { what }))
+}
+
+fn count<B: Backend>(handle: &Handle<B>, stats: &mut Stats) {
+    let counters = handle.counters();
+    stats.pushed += counters.pushed;
+    stats.enters += counters.enters;
+}
+
+/// What is left when the driver is gone.
+struct Ended {
+    /// Every operation was to end.
+    all_ended: bool,
+    forgotten: u32,
+    excused: u64,
+    leaked: u64,
+    stale: u64,
+}
+
+fn run<E: Env>(
+    env: &E,
+    driver: Driver<E::Backend>,
+    program: &Program,
+    stats: &mut Stats,
+) -> Result<Ended, String> {
+    let config = &program.config;
+    if config.rules {
+        driver.set_bypass(Bypass::Rules(Rules::default()));
+    }
+    let arena = driver.register_arena(BLOCKS, BLOCK_BYTES).ok();
+    let mut runner = Runner {
+        env,
+        driver,
+        config,
+        arena,
+        files: FileModel::all(),
+        open: Vec::new(),
+        pipes: Vec::new(),
+        worlds: Worlds::default(),
+        names_given_up: Vec::new(),
+        held: Vec::new(),
+        forgotten: 0,
+        excused: 0,
+        started: 0,
+        is_dead: false,
+        stats,
+    };
+    for (index, &step) in program.steps.iter().enumerate() {
+        runner.step(step).map_err(|what| format!("step {index}, {step:?}: {what}"))?;
+        if runner.is_dead {
+            break;
+        }
+    }
+    // Three in four programs come to an end in good order; the others are cut off.
+    if config.seed % 4 != 0 && !runner.is_dead {
+        runner.finish().map_err(|what| format!("at the end: {what}"))?;
+    }
+    runner.end().map_err(|what| format!("after the driver's end: {what}"))
+}
+
+/// What must hold for the simulated kernel when all is over.
+fn check_kernel(env: &Simulated, end: &Ended) -> Check {
+    let kernel = &env.kernel;
+    let injected = |kind| kernel.injected(kind);
+    let ghosts = injected(FaultKind::Duplicate) + injected(FaultKind::Stale);
+    if end.stale > ghosts {
+        return Err(format!("{} completions were unknown, and {ghosts} were made up", end.stale));
+    }
+    let faults = injected(FaultKind::Errno) + injected(FaultKind::Restart);
+    if end.excused > faults {
+        return Err(format!("{} errors, and {faults} were made up", end.excused));
+    }
+    kernel.run_late();
+    if kernel.freed_early() > 0 {
+        return Err(format!("{} buffers were freed too early", kernel.freed_early()));
+    }
+    if !end.all_ended {
+        return Ok(());
+    }
+    if (end.leaked, kernel.in_flight()) != (0, 0) {
+        let left = kernel.in_flight();
+        return Err(format!("{} operations were leaked, {left} are in flight", end.leaked));
+    }
+    if end.forgotten == 0 && kernel.open_descriptors() != 0 {
+        return Err(format!("{} descriptors are still open", kernel.open_descriptors()));
+    }
+    Ok(())
+}
+
+impl<E: Env> Runner<'_, E> {
+    fn step(&mut self, step: Step) -> Check {
+        if self.held.len() >= HELD_MAX {
+            self.await_op(0)?;
+            if self.held.len() >= HELD_MAX {
+                self.drop_op(0);
+            }
+        }
+        match step {
+            Step::Open { file, way } => self.open_file(file, way),
+            Step::Clone { open } => self.clone_open(open),
+            Step::Read { open, at, len, memory } => self.read(open, at, len, memory),
+            Step::Write { open, at, len, memory } => self.write(open, at, len, memory),
+            Step::Truncate { open, len } => self.truncate(open, len),
+            Step::Allocate { open, at, len } => self.allocate(open, at, len),
+            Step::Sync { open, data_only } => self.sync(open, data_only),
+            Step::Size { open } => self.size(open),
+            Step::Close { open, parting } => self.close_file(open, parting),
+            Step::Name(op) => self.name(op),
+            Step::List { directory } => self.list(directory)?,
+            Step::Pipe => self.make_pipe()?,
+            Step::Send { pipe, len, memory } => self.send(pipe, len, memory),
+            Step::Receive { pipe, len, memory } => self.receive(pipe, len, memory),
+            Step::Poll { pipe, end } => self.poll_pipe(pipe, end),
+            Step::ClosePipe { pipe, end, parting } => self.close_pipe(pipe, end, parting),
+            Step::Nop => {
+                let op = crate::held::pending(self.driver.nop(), Output::Done);
+                self.hold(Role::Nop, op);
+            }
+            Step::NextTurn => {
+                let op = crate::held::pending(self.driver.next_turn(), Output::Done);
+                self.hold(Role::Nop, op);
+            }
+            Step::Turn { sleep_us: 0 } => self.turn(Wait::Poll)?,
+            Step::Turn { sleep_us } | Step::Pass { us: sleep_us } => {
+                self.turn(Wait::For(Duration::from_micros(sleep_us.into())))?;
+            }
+            Step::Await { op } => self.await_op(op.into())?,
+            Step::Cancel { op } => self.cancel_op(op.into()),
+            Step::Drop { op } => self.drop_op(op.into()),
+            Step::Forget { op } => self.forget_op(op.into()),
+            Step::Peek => self.peek()?,
+        }
+        Ok(())
+    }
+
+    /// Whether this fault may happen.
+    fn has(&self, kind: FaultKind) -> bool {
+        self.config.chance(kind) > 0
+    }
+
+    /// Whether the table of descriptors may be full.
+    fn has_few_descriptors(&self) -> bool {
+        self.config.descriptors_max < 100
+    }
+
+    /// Whether operations may not end.
+    fn may_hang(&self) -> bool {
+        self.has(FaultKind::Stuck) || self.is_dead
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.started += 1;
+        self.started
+    }
+
+    /// Keeps an operation that was just started, with a number of its own.
+    fn hold(&mut self, role: Role, pending: Box<dyn Pending>) {
+        let id = self.next_id();
+        self.hold_as(id, role, pending);
+    }
+
+    fn hold_as(&mut self, id: u64, role: Role, pending: Box<dyn Pending>) {
+        *self.stats.operations.entry(role.kind()).or_default() += 1;
+        self.held.push(Held::new(id, role, pending));
+    }
+
+    /// The operation that a number stands for.
+    fn pick(&self, number: usize) -> Option<usize> {
+        (!self.held.is_empty()).then(|| number % self.held.len())
+    }
+
+    fn moment(held: &Held<Role>) -> Moment {
+        if held.turns == 0 { Moment::Started } else { Moment::UnderWay }
+    }
+
+    // Turns.
+
+    fn turn(&mut self, wait: Wait) -> Check {
+        if let Err(error) = self.driver.turn(wait) {
+            if !self.has(FaultKind::EnterFailed) {
+                return Err(format!("the turn failed: {error}"));
+            }
+            self.is_dead = true;
+            return Ok(());
+        }
+        while let Some(token) = self.driver.next_done() {
+            if let Some(held) = self.held.iter().find(|held| held.id == token) {
+                held.notify();
+            }
+        }
+        for held in &mut self.held {
+            held.turns = held.turns.saturating_add(1);
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// When nothing is in flight that the program does not hold, what was given up is over.
+    fn settle(&mut self) {
+        let known = self.held.len() as u32 + self.forgotten;
+        if self.driver.live_operations() != known {
+            return;
+        }
+        for file in &mut self.files {
+            file.settle();
+        }
+        for pipe in &mut self.pipes {
+            pipe.settle();
+        }
+        if !self.names_given_up.is_empty() {
+            self.worlds.settle(&std::mem::take(&mut self.names_given_up));
+        }
+    }
+
+    /// Takes turns until the operation is done, or long enough.
+    fn await_op(&mut self, number: usize) -> Check {
+        let Some(index) = self.pick(number) else { return Ok(()) };
+        let may_wait = self.held[index].role.may_wait() || self.may_hang();
+        let turns = if may_wait { TURNS_TRIED } else { TURNS_MAX };
+        for _ in 0..turns {
+            if let Some(output) = self.held[index].ask() {
+                let held = self.held.swap_remove(index);
+                return self.take(held, output);
+            }
+            self.turn(Wait::For(NAP))?;
+            if self.is_dead {
+                return Ok(());
+            }
+        }
+        match may_wait {
+            true => Ok(()),
+            false => Err(format!("{} never ends", self.held[index].role.kind())),
+        }
+    }
+
+    /// Looks at what was not noticed: it must not be done.
+    fn peek(&mut self) -> Check {
+        self.turn(Wait::Poll)?;
+        let mut index = 0;
+        while index < self.held.len() {
+            let was_unnoticed = self.held[index].is_unnoticed();
+            let Some(output) = self.held[index].ask_anyway() else {
+                index += 1;
+                continue;
+            };
+            let held = self.held.swap_remove(index);
+            if was_unnoticed && !self.is_dead {
+                return Err(format!("{} was done without notice: {output:?}", held.role.kind()));
+            }
+            self.take(held, output)?;
+        }
+        Ok(())
+    }
+
+    // What befalls operations.
+
+    fn cancel_op(&mut self, number: usize) {
+        let Some(index) = self.pick(number) else { return };
+        let held = &mut self.held[index];
+        self.stats.fate(held.role.kind(), Self::moment(held), Fate::Canceled);
+        held.pending.cancel();
+        held.is_canceled = true;
+    }
+
+    fn drop_op(&mut self, number: usize) {
+        let Some(index) = self.pick(number) else { return };
+        let held = self.held.swap_remove(index);
+        self.stats.fate(held.role.kind(), Self::moment(&held), Fate::Dropped);
+        self.give_up(held.id, held.role);
+        drop(held.pending);
+    }
+
+    fn forget_op(&mut self, number: usize) {
+        let Some(index) = self.pick(number) else { return };
+        match &self.held[index].role {
+            // It could happen at any time until the end, so nothing could be said of names any more.
+            Role::Name(_) => return,
+            Role::File(role) => self.files[role.file()].is_spoiled = true,
+            Role::Pipe(role) => self.pipes[role.pipe()].is_spoiled = true,
+            Role::Nop | Role::Close => {}
+        }
+        let held = self.held.swap_remove(index);
+        self.stats.fate(held.role.kind(), Self::moment(&held), Fate::Forgotten);
+        self.forgotten += 1;
+        held.pending.forget();
+    }
+
+    /// The model's side of dropping an operation.
+    fn give_up(&mut self, id: u64, role: Role) {
+        match role {
+            Role::Name(_) => self.names_given_up.push(id),
+            Role::File(role) => self.files[role.file()].give_up(id),
+            Role::Pipe(role) => self.pipes[role.pipe()].give_up(&role),
+            Role::Nop | Role::Close => {}
+        }
+    }
+
+    /// An operation ended: holds it against the model.
+    fn take(&mut self, held: Held<Role>, output: Output) -> Check {
+        let moment = if held.turns == 0 { Moment::Started } else { Moment::Done };
+        let kind = held.role.kind();
+        self.stats.fate(kind, moment, Fate::Taken);
+        if let Some(error) = output.error() {
+            let errno = error.raw_os_error().map_or_else(|| error.to_string(), errno_name);
+            *self.stats.errors.entry(format!("{kind} {errno}")).or_default() += 1;
+        }
+        let what = format!("{output:?}");
+        let result = match held.role {
+            Role::Nop => match output {
+                Output::Done(Ok(())) => Ok(()),
+                Output::Done(Err(error)) => self.excuse(&error, held.is_canceled, &[]),
+                _ => Err("no result of its kind".to_owned()),
+            },
+            Role::Close => match output {
+                Output::Done(Ok(())) => Ok(()),
+                // By way of another clone it was closed before.
+                Output::Done(Err(error)) => self.excuse(&error, held.is_canceled, &[Errno::BADF]),
+                _ => Err("no result of its kind".to_owned()),
+            },
+            Role::File(role) => self.end_file(held.id, role, held.is_canceled, output),
+            Role::Name(role) => self.end_name(held.id, role, held.is_canceled, output),
+            Role::Pipe(role) => self.end_pipe(role, held.is_canceled, output),
+        };
+        result.map_err(|wrong| format!("{kind} #{} ended with {}: {wrong}", held.id, short(&what)))
+    }
+
+    /// Whether an error without effect is one that may have happened: that the model knows of, that a
+    /// cancel explains, or that was made up.
+    fn excuse(&mut self, error: &std::io::Error, is_canceled: bool, known: &[Errno]) -> Check {
+        let Some(errno) = Errno::from_io_error(error) else {
+            return Err(format!("{error} is no errno"));
+        };
+        if known.contains(&errno) || is_canceled && errno == Errno::CANCELED {
+            return Ok(());
+        }
+        let made_up = [
+            Errno::IO,
+            Errno::INTR,
+            Errno::AGAIN,
+            Errno::NOMEM,
+            Errno::NOSPC,
+            Errno::DQUOT,
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::CANCELED,
+        ];
+        let may_fail = self.has(FaultKind::Errno) && made_up.contains(&errno);
+        if may_fail || self.has(FaultKind::Restart) && errno == Errno::INTR {
+            self.excused += 1;
+            return Ok(());
+        }
+        Err("an error without a reason".to_owned())
+    }
+
+    // The end.
+
+    /// Parts with everything in good order and waits for all operations.
+    fn finish(&mut self) -> Check {
+        self.open.clear();
+        for pipe in &mut self.pipes {
+            pipe.part_with_ends();
+        }
+        let mut turns = 0;
+        while !self.held.is_empty() || self.driver.live_operations() != self.forgotten {
+            let mut index = 0;
+            while index < self.held.len() {
+                // Close what is read and written only by what is held: all but polls end by that.
+                match self.held[index].ask() {
+                    Some(output) => {
+                        let held = self.held.swap_remove(index);
+                        self.take(held, output)?;
+                    }
+                    None => index += 1,
+                }
+            }
+            if turns == TURNS_TRIED {
+                // What holds both ends of its pipe by itself waits for ever.
+                let waits = |held: &&mut Held<Role>| matches!(held.role, Role::Pipe(_));
+                self.held.iter_mut().filter(waits).for_each(|held| {
+                    held.pending.cancel();
+                    held.is_canceled = true;
+                });
+            }
+            turns += 1;
+            // What was forgotten uses its descriptor for ever.
+            let is_left = self.forgotten > 0
+                && self.held.iter().all(|held| matches!(held.role, Role::Close));
+            if turns > TURNS_TRIED * 4 && (is_left || self.may_hang()) {
+                return Ok(());
+            }
+            if turns > TURNS_MAX {
+                let held: Vec<_> = self.held.iter().map(|held| held.role.kind()).collect();
+                let live = self.driver.live_operations();
+                return Err(format!("{held:?} never end, {live} are live"));
+            }
+            self.turn(Wait::For(NAP))?;
+            if self.is_dead {
+                return Ok(());
+            }
+        }
+        self.settle();
+        self.check_files()?;
+        self.check_names()
+    }
+
+    /// Ends the driver, then looks at what the program still holds.
+    fn end(mut self) -> Result<Ended, String> {
+        for held in &self.held {
+            self.stats.fate(held.role.kind(), Self::moment(held), Fate::Ended);
+        }
+        let handle = self.driver.handle().clone();
+        // Half of the programs let go of their files first.
+        if self.config.seed % 8 < 4 {
+            self.open.clear();
+            self.pipes.clear();
+        }
+        let Self { driver, arena, open, pipes, held, forgotten, excused, .. } = self;
+        let leaked = driver.shutdown(Duration::from_secs(1)).leaked;
+        drop((open, pipes, arena));
+        for mut held in held {
+            // Results from before the end are kept; what they are was not looked at in order.
+            drop(held.pending.try_take());
+        }
+        let counters: BTreeMap<_, _> = handle.counters().iter().collect();
+        let all_ended = self.config.chance(FaultKind::Stuck) == 0
+            && self.config.chance(FaultKind::EnterFailed) == 0;
+        Ok(Ended { all_ended, forgotten, excused, leaked, stale: counters["stale"] })
+    }
+}
+
+/// The beginning of a text that may be long.
+fn short(text: &str) -> String {
+    match text.char_indices().nth(200) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+fn errno_name(errno: i32) -> String {
+    format!("{:?}", std::io::Error::from_raw_os_error(errno).kind())
+}

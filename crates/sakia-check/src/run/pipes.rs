@@ -1,0 +1,293 @@
+//! Pipes: what is sent comes out, in order and whole, whoever drops what.
+
+use sakia_driver::{Fd, PollEvents};
+
+use rustix::io::Errno;
+
+use super::files::{NO_OFFSET, join, known_errors, split, text};
+use super::{BLOCK_BYTES, Check, Role, Runner};
+use crate::env::Env;
+use crate::held::{Output, pending};
+use crate::program::{End, Memory, Parting};
+use crate::stats::Fate;
+use crate::stream::Stream;
+
+/// A pipe of the program.
+#[derive(Debug)]
+pub(crate) struct PipeModel {
+    reader: Option<Fd>,
+    writer: Option<Fd>,
+    stream: Stream,
+    /// A write, or a read, has begun and may not be over. A second would make the order uncertain.
+    sending: Activity,
+    receiving: Activity,
+    /// Bytes that a read whose handle was dropped may take.
+    lost_max: usize,
+    /// The end was closed, not only dropped: what is under way there is canceled.
+    is_reader_closed: bool,
+    is_writer_closed: bool,
+    /// Nothing can be said about it any more.
+    pub(crate) is_spoiled: bool,
+}
+
+/// Whether something is under way in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Activity {
+    #[default]
+    None,
+    Held,
+    GivenUp,
+}
+
+impl Activity {
+    fn settle(&mut self) {
+        if *self == Self::GivenUp {
+            *self = Self::None;
+        }
+    }
+}
+
+/// What an operation on a pipe is to do.
+pub(crate) enum PipeRole {
+    Send { pipe: usize, segment: usize, bytes: Vec<u8> },
+    Receive { pipe: usize, len: usize },
+    Poll { pipe: usize, end: End },
+}
+
+impl PipeRole {
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Send { .. } => "pipe write",
+            Self::Receive { .. } => "pipe read",
+            Self::Poll { .. } => "poll",
+        }
+    }
+
+    pub(crate) fn pipe(&self) -> usize {
+        match *self {
+            Self::Send { pipe, .. } | Self::Receive { pipe, .. } | Self::Poll { pipe, .. } => pipe,
+        }
+    }
+
+    fn end(&self) -> End {
+        match *self {
+            Self::Send { .. } => End::Write,
+            Self::Receive { .. } => End::Read,
+            Self::Poll { end, .. } => end,
+        }
+    }
+}
+
+impl PipeModel {
+    /// The program does not want to know how an operation ends.
+    pub(crate) fn give_up(&mut self, role: &PipeRole) {
+        match *role {
+            PipeRole::Send { .. } => self.sending = Activity::GivenUp,
+            PipeRole::Receive { len, .. } => {
+                self.receiving = Activity::GivenUp;
+                self.lost_max = len;
+            }
+            PipeRole::Poll { .. } => {}
+        }
+    }
+
+    /// What was given up is over.
+    pub(crate) fn settle(&mut self) {
+        if self.receiving == Activity::GivenUp {
+            self.stream.maybe_received(self.lost_max);
+        }
+        self.sending.settle();
+        self.receiving.settle();
+    }
+
+    /// Drops both ends.
+    pub(crate) fn part_with_ends(&mut self) {
+        self.reader = None;
+        self.writer = None;
+    }
+
+    fn end(&self, end: End) -> Option<&Fd> {
+        match end {
+            End::Read => self.reader.as_ref(),
+            End::Write => self.writer.as_ref(),
+        }
+    }
+
+    fn is_closed(&self, end: End) -> bool {
+        match end {
+            End::Read => self.is_reader_closed,
+            End::Write => self.is_writer_closed,
+        }
+    }
+}
+
+impl<E: Env> Runner<'_, E> {
+    pub(super) fn make_pipe(&mut self) -> Check {
+        let ends = self.env.pipe(&self.driver).map_err(|error| format!("no pipe: {error}"))?;
+        let Some((reader, writer)) = ends else { return Ok(()) };
+        self.pipes.push(PipeModel {
+            reader: Some(reader),
+            writer: Some(writer),
+            stream: Stream::default(),
+            sending: Activity::None,
+            receiving: Activity::None,
+            lost_max: 0,
+            is_reader_closed: false,
+            is_writer_closed: false,
+            is_spoiled: false,
+        });
+        Ok(())
+    }
+
+    fn pick_pipe(&self, number: u8) -> Option<usize> {
+        (!self.pipes.is_empty()).then(|| usize::from(number) % self.pipes.len())
+    }
+
+    pub(super) fn send(&mut self, number: u8, len: u16, memory: Memory) {
+        let Some(pipe) = self.pick_pipe(number) else { return };
+        let Some(fd) = self.pipes[pipe].writer.clone() else { return };
+        if self.pipes[pipe].sending != Activity::None {
+            return;
+        }
+        let block = self.arena.as_ref().filter(|_| memory == Memory::Fixed);
+        let block = block.and_then(sakia_driver::Arena::block);
+        let len = if block.is_some() { BLOCK_BYTES } else { usize::from(len) };
+        let bytes = text(self.started + 1, len);
+        let segment = self.pipes[pipe].stream.begin(bytes.clone());
+        self.pipes[pipe].sending = Activity::Held;
+        let op = match (memory, block) {
+            (_, Some(mut block)) => {
+                block.copy_from_slice(&bytes);
+                let op = self.driver.write_fixed(&fd, block, NO_OFFSET);
+                pending(op, |(result, block)| Output::Bytes(result, block.to_vec()))
+            }
+            (Memory::Vector, None) => {
+                let bufs = split(bytes.clone());
+                let bufs = bufs.into_iter().map(|buf| self.env.buffer(buf)).collect();
+                let op = self.driver.write_vectored(&fd, bufs, NO_OFFSET);
+                pending(op, |(result, bufs)| Output::Bytes(result, join(&bufs)))
+            }
+            _ => {
+                let op = self.driver.write(&fd, self.env.buffer(bytes.clone()), NO_OFFSET);
+                pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec()))
+            }
+        };
+        self.hold(Role::Pipe(PipeRole::Send { pipe, segment, bytes }), op);
+    }
+
+    pub(super) fn receive(&mut self, number: u8, len: u16, memory: Memory) {
+        let Some(pipe) = self.pick_pipe(number) else { return };
+        let Some(fd) = self.pipes[pipe].reader.clone() else { return };
+        if self.pipes[pipe].receiving != Activity::None {
+            return;
+        }
+        let mut len = usize::from(len);
+        let op = match (memory, self.arena.as_ref().and_then(sakia_driver::Arena::block)) {
+            (Memory::Fixed, Some(block)) => {
+                len = BLOCK_BYTES;
+                let op = self.driver.read_fixed(&fd, block, NO_OFFSET);
+                pending(op, |(result, block)| Output::Bytes(result, block.to_vec()))
+            }
+            (Memory::Vector, _) => {
+                let bufs = split(vec![0; len]);
+                let bufs = bufs.into_iter().map(|buf| self.env.buffer(buf)).collect();
+                let op = self.driver.read_vectored(&fd, bufs, NO_OFFSET);
+                pending(op, |(result, bufs)| Output::Bytes(result, join(&bufs)))
+            }
+            _ => {
+                let op = self.driver.read(&fd, self.env.buffer(vec![0; len]), NO_OFFSET);
+                pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec()))
+            }
+        };
+        self.pipes[pipe].receiving = Activity::Held;
+        self.hold(Role::Pipe(PipeRole::Receive { pipe, len }), op);
+    }
+
+    pub(super) fn poll_pipe(&mut self, number: u8, end: End) {
+        let Some(pipe) = self.pick_pipe(number) else { return };
+        let Some(fd) = self.pipes[pipe].end(end) else { return };
+        let events = match end {
+            End::Read => PollEvents::READABLE,
+            End::Write => PollEvents::WRITABLE,
+        };
+        let op = pending(self.driver.poll(fd, events), Output::Ready);
+        self.hold(Role::Pipe(PipeRole::Poll { pipe, end }), op);
+    }
+
+    pub(super) fn close_pipe(&mut self, number: u8, end: End, parting: Parting) {
+        let Some(pipe) = self.pick_pipe(number) else { return };
+        let its = &mut self.pipes[pipe];
+        let fd = match end {
+            End::Read => its.reader.take(),
+            End::Write => its.writer.take(),
+        };
+        let Some(fd) = fd else { return };
+        if parting == Parting::Drop {
+            return;
+        }
+        match end {
+            End::Read => its.is_reader_closed = true,
+            End::Write => its.is_writer_closed = true,
+        }
+        for held in &self.held {
+            if let Role::Pipe(role) = &held.role
+                && (role.pipe(), role.end()) == (pipe, end)
+            {
+                self.stats.fate(role.kind(), Self::moment(held), Fate::Closed);
+            }
+        }
+        let op = pending(self.driver.close(fd), Output::Done);
+        self.hold(Role::Close, op);
+    }
+
+    /// An operation on a pipe ended.
+    pub(super) fn end_pipe(&mut self, role: PipeRole, is_canceled: bool, output: Output) -> Check {
+        let pipe = role.pipe();
+        let is_spoiled = self.pipes[pipe].is_spoiled;
+        let mut known = known_errors(self.pipes[pipe].is_closed(role.end())).to_vec();
+        match (role, output) {
+            (PipeRole::Poll { .. }, Output::Ready(result)) => match result {
+                Ok(_) => Ok(()),
+                Err(error) => self.excuse(&error, is_canceled, &known),
+            },
+            (PipeRole::Send { segment, bytes, .. }, Output::Bytes(result, buffer)) => {
+                let its = &mut self.pipes[pipe];
+                its.sending = Activity::None;
+                if buffer != bytes {
+                    return Err("the buffer came back with other bytes".to_owned());
+                }
+                let count = *result.as_ref().unwrap_or(&0);
+                let has_reader = its.reader.is_some();
+                let ended = its.stream.sent(segment, count);
+                match result {
+                    Ok(count) if count > bytes.len() || count == 0 && !bytes.is_empty() => {
+                        Err(format!("{count} of {} bytes", bytes.len()))
+                    }
+                    _ if is_spoiled => Ok(()),
+                    Ok(_) => ended,
+                    Err(error) => {
+                        ended?;
+                        if !has_reader {
+                            known.push(Errno::PIPE);
+                        }
+                        self.excuse(&error, is_canceled, &known)
+                    }
+                }
+            }
+            (PipeRole::Receive { len, .. }, Output::Bytes(result, buffer)) => {
+                let its = &mut self.pipes[pipe];
+                its.receiving = Activity::None;
+                match result {
+                    Ok(count) if count > len => Err("more than there is room for".to_owned()),
+                    _ if is_spoiled => Ok(()),
+                    Ok(0) if len == 0 => Ok(()),
+                    Ok(0) if its.writer.is_some() => Err("the end, and it can be written".to_owned()),
+                    Ok(0) => its.stream.ended(),
+                    Ok(count) => its.stream.received(&buffer[..count]),
+                    Err(error) => self.excuse(&error, is_canceled, &known),
+                }
+            }
+            _ => Err("no result of its kind".to_owned()),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What was done in how many programs, so that nobody believes in what was never tried.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+/// In which state of an operation something befell it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Moment {
+    /// It was started, and no turn was taken since.
+    Started,
+    /// Turns were taken, and it is not done.
+    UnderWay,
+    /// It is done, and its result was not taken.
+    Done,
+}
+
+/// What befalls operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fate {
+    /// Its result was taken.
+    Taken,
+    /// It was asked to be canceled.
+    Canceled,
+    /// Its handle was dropped.
+    Dropped,
+    /// Its handle was forgotten.
+    Forgotten,
+    /// Its descriptor was closed.
+    Closed,
+    /// Its driver ended.
+    Ended,
+}
+
+/// Counts of a number of programs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Stats {
+    /// Programs.
+    pub programs: u64,
+    /// Programs by the number of their steps: 1 to 9, 10 to 19 and so on, by the first number.
+    pub lengths: BTreeMap<usize, u64>,
+    /// Operations by kind.
+    pub operations: BTreeMap<&'static str, u64>,
+    /// Faults that took effect, by kind.
+    pub faults: BTreeMap<String, u64>,
+    /// How often what befell an operation of a kind at which moment: `read/under_way/dropped`.
+    pub fates: BTreeMap<String, u64>,
+    /// Results that were errors, by the name of the operation's kind and the errno.
+    pub errors: BTreeMap<String, u64>,
+    /// Entries given to the kernel, plain calls and enters.
+    pub pushed: u64,
+    /// Calls of enter.
+    pub enters: u64,
+    /// Plain calls that were made instead.
+    pub plain_calls: u64,
+}
+
+/// The width of the classes of [`Stats::lengths`].
+const CLASS: usize = 20;
+
+impl Stats {
+    /// Counts a program with so many steps.
+    pub fn program(&mut self, steps: usize) {
+        self.programs += 1;
+        *self.lengths.entry(steps / CLASS * CLASS).or_default() += 1;
+    }
+
+    /// Counts what befell an operation.
+    pub fn fate(&mut self, kind: &'static str, moment: Moment, fate: Fate) {
+        let key = format!("{kind}/{}/{}", text(moment), text(fate));
+        *self.fates.entry(key).or_default() += 1;
+    }
+
+    /// Adds the counts of others.
+    pub fn add(&mut self, other: Self) {
+        self.programs += other.programs;
+        self.pushed += other.pushed;
+        self.enters += other.enters;
+        self.plain_calls += other.plain_calls;
+        add(&mut self.lengths, other.lengths);
+        add(&mut self.operations, other.operations);
+        add(&mut self.faults, other.faults);
+        add(&mut self.fates, other.fates);
+        add(&mut self.errors, other.errors);
+    }
+}
+
+fn add<K: Ord>(counts: &mut BTreeMap<K, u64>, more: BTreeMap<K, u64>) {
+    for (key, count) in more {
+        *counts.entry(key).or_default() += count;
+    }
+}
+
+fn text(value: impl Serialize) -> String {
+    let text = serde_json::to_value(value).expect("names are JSON");
+    text.as_str().expect("an enum without fields is a string").to_owned()
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "programs {}", self.programs)?;
+        writeln!(
+            f,
+            "entries {}, enters {}, plain calls {}",
+            self.pushed, self.enters, self.plain_calls
+        )?;
+        writeln!(f, "steps of a program:")?;
+        for (first, count) in &self.lengths {
+            writeln!(f, "  {first:>4} to {:<4} {count:>9}", first + CLASS - 1)?;
+        }
+        for (title, counts) in [("faults", &self.faults), ("errors", &self.errors)] {
+            writeln!(f, "{title}:")?;
+            for (name, count) in counts {
+                writeln!(f, "  {name:<24} {count:>9}")?;
+            }
+        }
+        writeln!(f, "operations:")?;
+        for (name, count) in &self.operations {
+            writeln!(f, "  {name:<24} {count:>9}")?;
+        }
+        writeln!(f, "what befell them, and when:")?;
+        for (name, count) in &self.fates {
+            writeln!(f, "  {name:<34} {count:>9}")?;
+        }
+        Ok(())
+    }
+}
