@@ -1,7 +1,10 @@
 //! Operations that a program holds.
 
+use std::cell::RefCell;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -85,6 +88,9 @@ pub(crate) fn pending<O: Operation, B: Backend>(
     Box::new(Running { op, read })
 }
 
+/// One in so many operations has a waker that panics.
+const PANICS: u64 = 24;
+
 /// How a program learns that an operation is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
@@ -96,23 +102,54 @@ pub(crate) enum Notice {
     None,
 }
 
+/// What wakers do beside raising their flags.
+type Hook = Rc<dyn Fn()>;
+
+thread_local! {
+    /// Called by each waker of this thread: it uses the driver, as tasks do that are woken.
+    static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
+}
+
+/// Lets every waker of this thread call `hook`, and some of them panic, until the value is dropped.
+pub(crate) fn hook_wakers(hook: Hook) -> impl Drop {
+    struct Unhook;
+    impl Drop for Unhook {
+        fn drop(&mut self) {
+            HOOK.set(None);
+        }
+    }
+    HOOK.set(Some(hook));
+    Unhook
+}
+
+/// What a waker panics with.
+pub(crate) struct WakerPanic;
+
 /// Raised when an operation is done.
 #[derive(Debug, Default)]
-pub(crate) struct Flag(AtomicBool);
+pub(crate) struct Flag {
+    is_raised: AtomicBool,
+    panics: bool,
+}
 
 impl Flag {
     pub(crate) fn raise(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.is_raised.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn is_raised(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.is_raised.load(Ordering::Relaxed)
     }
 }
 
 impl Wake for Flag {
     fn wake(self: Arc<Self>) {
         self.raise();
+        let Some(hook) = HOOK.with_borrow(Clone::clone) else { return };
+        hook();
+        if self.panics {
+            std::panic::resume_unwind(Box::new(WakerPanic));
+        }
     }
 }
 
@@ -155,9 +192,22 @@ impl<R> Held<R> {
     pub(crate) fn ask_anyway(&mut self) -> Option<Output> {
         self.is_registered = true;
         match self.notice {
-            Notice::Waker => self.pending.poll(&Waker::from(Arc::clone(&self.flag))),
+            Notice::Waker => {
+                // A new one each time: the last that was given is the one that counts.
+                let panics = self.id.is_multiple_of(PANICS);
+                self.flag = Arc::new(Flag { panics, ..Flag::default() });
+                self.pending.poll(&Waker::from(Arc::clone(&self.flag)))
+            }
             Notice::Token | Notice::None => self.pending.try_take(),
         }
+    }
+
+    /// Whether it waits although its driver has ended: then it would for ever. One that was given up
+    /// with its memory says so by a panic.
+    pub(crate) fn is_left_waiting(&mut self) -> bool {
+        let waker = Waker::from(Arc::clone(&self.flag));
+        let poll = AssertUnwindSafe(|| self.pending.poll(&waker).is_none());
+        catch_unwind(poll).unwrap_or(false)
     }
 
     /// The driver reported the token.

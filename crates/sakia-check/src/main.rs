@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 use sakia_check::program::Program;
 use sakia_check::run::simulated;
 use sakia_check::stats::Stats;
-use sakia_check::sweep::{catch_panics, check, sweep};
+use sakia_check::sweep::{catch_panics, check, smallest, sweep};
 
 /// Random programs of operations, held against models.
 #[derive(Debug, Parser)]
@@ -68,10 +68,11 @@ fn main() -> anyhow::Result<ExitCode> {
             } else {
                 print!("{}", report.stats);
             }
-            for (seed, program, failure) in &report.failures {
+            for (seed, failure) in &report.failures {
+                println!("seed {seed} fails: {}", failure.what);
+                let (program, failure) = smallest(&Program::random(*seed), failure.clone());
                 let text = format!("# {}\n{}", one_line(&failure.what), program.to_text());
                 fs::write(&failed, text).with_context(|| format!("write {}", failed.display()))?;
-                println!("seed {seed} fails: {}", failure.what);
                 println!("made smaller, in {}: {} steps", failed.display(), program.steps.len());
             }
             let never: Vec<_> =

@@ -93,6 +93,8 @@ pub enum Step {
     Open { file: u8, way: u8 },
     /// Makes another handle for an open file.
     Clone { open: u8 },
+    /// Reads one of the files with contents as a whole, if the caches hold it.
+    ReadWhole { file: u8, expected: u16 },
     /// Reads from an open file.
     Read { open: u8, at: u16, len: u16, memory: Memory },
     /// Writes to it; one that was opened to append ignores the offset.
@@ -169,9 +171,9 @@ impl Config {
             busy_on_overflow: rng.u8(0..4) == 0,
             descriptors_max: if rng.u8(0..4) == 0 { rng.u32(8..16) } else { 1024 },
             pipe_bytes: if rng.bool() { rng.usize(1..64) } else { 65_536 },
-            plain_calls: rng.bool(),
+            plain_calls: rng.u8(0..4) != 0,
             refuses_to_wait: rng.u8(0..4) != 0,
-            rules: rng.bool(),
+            rules: rng.u8(0..4) != 0,
             faults,
         }
     }
@@ -238,7 +240,7 @@ impl Program {
         let longest = [8, 40, STEPS_MAX][rng.usize(0..3)];
         let count = rng.usize(1..=longest);
         // What there is little of in one program there is more of in another.
-        let weights: [u16; 5] = std::array::from_fn(|_| [0, 1, 2, 4][rng.usize(0..4)]);
+        let weights: [u16; 5] = std::array::from_fn(|_| [0, 1, 4, 16][rng.usize(0..4)]);
         let steps = (0..count).map(|_| random_step(&mut rng, &weights)).collect();
         Self { config: Config::random(seed), steps }
     }
@@ -332,6 +334,7 @@ fn file_step(rng: &mut Rng) -> Step {
         12..18 => Step::Write { open, at, len, memory: memory(rng) },
         18 => Step::Truncate { open, len },
         19 => Step::Allocate { open, at, len },
+        20 if rng.bool() => Step::ReadWhole { file: rng.u8(0..4), expected: len },
         20 => Step::Sync { open, data_only: rng.bool() },
         21 => Step::Size { open },
         _ => Step::Close { open, parting: parting(rng) },
@@ -359,10 +362,10 @@ fn pipe_step(rng: &mut Rng) -> Step {
     let (pipe, len) = (rng.u8(..), len(rng));
     let end = if rng.bool() { End::Read } else { End::Write };
     match rng.u8(0..16) {
-        0..2 => Step::Pipe,
-        2..7 => Step::Send { pipe, len, memory: memory(rng) },
-        7..13 => Step::Receive { pipe, len, memory: memory(rng) },
-        13..15 => Step::Poll { pipe, end },
+        0..3 => Step::Pipe,
+        3..7 => Step::Send { pipe, len, memory: memory(rng) },
+        7..12 => Step::Receive { pipe, len, memory: memory(rng) },
+        12..15 => Step::Poll { pipe, end },
         _ => Step::ClosePipe { pipe, end, parting: parting(rng) },
     }
 }

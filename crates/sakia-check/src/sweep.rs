@@ -18,9 +18,9 @@ use crate::stats::Stats;
 pub struct Report {
     /// What was done.
     pub stats: Stats,
-    /// Programs that failed, made smaller, each with its seed and with what is wrong with it. Empty when
-    /// all is well; otherwise the seeds were not all run.
-    pub failures: Vec<(u64, Program, Failure)>,
+    /// Seeds whose programs failed, with what is wrong. Empty when all is well; otherwise the seeds were
+    /// not all run.
+    pub failures: Vec<(u64, Failure)>,
 }
 
 thread_local! {
@@ -68,8 +68,8 @@ pub fn check(program: &Program, twice: bool, stats: &mut Stats) -> Result<(), Fa
     Err(Failure { what: format!("the same program did something else: {differing:?}") })
 }
 
-/// Runs the programs of all seeds on as many threads, up to the first failures, which it makes smaller.
-/// `progress` is called now and then with the number of seeds that were run.
+/// Runs the programs of all seeds on as many threads, up to the first failures. `progress` is called now
+/// and then with the number of seeds that were run.
 pub fn sweep(seeds: Range<u64>, threads: usize, twice: bool, progress: impl Fn(u64) + Sync) -> Report {
     let next = AtomicU64::new(seeds.start);
     let has_failed = AtomicBool::new(false);
@@ -86,9 +86,8 @@ pub fn sweep(seeds: Range<u64>, threads: usize, twice: bool, progress: impl Fn(u
                     let program = Program::random(seed);
                     if let Err(failure) = check(&program, twice, &mut stats) {
                         has_failed.store(true, Ordering::Relaxed);
-                        let (program, failure) = smallest(&program, failure);
                         let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
-                        report.failures.push((seed, program, failure));
+                        report.failures.push((seed, failure));
                     }
                     if (seed - seeds.start) % 1024 == 1023 {
                         progress(seed - seeds.start + 1);
@@ -101,7 +100,7 @@ pub fn sweep(seeds: Range<u64>, threads: usize, twice: bool, progress: impl Fn(u
     report.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The program made smaller, and what is wrong with that.
+/// A program that fails made smaller, and what is wrong with that.
 pub fn smallest(program: &Program, failure: Failure) -> (Program, Failure) {
     let fails = |program: &Program| check(program, true, &mut Stats::default()).err();
     let small = shrink(program, |program| fails(program).is_some());

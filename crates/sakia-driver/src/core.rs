@@ -760,6 +760,9 @@ impl<B: Backend> Core<B> {
                 self.cancels.remove(&mut self.slab, slot);
             }
         }
+        if mutant!("cancel_overrides_value") && self.slab.header(slot).has(flag::CANCEL_SENT) {
+            completion = Completion::CANCELED;
+        }
         self.finish(slot, completion);
     }
 
@@ -806,6 +809,7 @@ impl<B: Backend> Core<B> {
             return;
         }
         match std::mem::replace(&mut header.notify, Notify::none()) {
+            Notify::Token(_) if mutant!("token_lost") => {}
             Notify::Token(token) => self.tokens.push_back(token),
             Notify::Wake(waker) => self.wakes.push_back(waker),
         }

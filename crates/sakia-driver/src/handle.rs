@@ -178,7 +178,9 @@ impl<B: Backend> Shared<B> {
                     "the driver was dropped while the kernel held this operation's memory, and \
                      could not get it back"
                 ),
-                (_, Notify::Wake(old)) if old.will_wake(waker) => return false,
+                (_, Notify::Wake(old)) if old.will_wake(waker) || mutant!("first_waker_kept") => {
+                    return false;
+                }
                 _ => {}
             }
             if let Some(fresh) = fresh.take() {

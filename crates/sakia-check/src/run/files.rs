@@ -7,7 +7,7 @@ use std::rc::Rc;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sakia_driver::sim::FaultKind;
-use sakia_driver::{CURRENT_POSITION, Fd};
+use sakia_driver::{CURRENT_POSITION, Fd, WholeFile};
 
 use super::{BLOCK_BYTES, Check, Role, Runner};
 use crate::bytes::Content;
@@ -201,8 +201,17 @@ pub(super) fn known_errors(is_closing: bool) -> &'static [Errno] {
     if is_closing { &[Errno::BADF, Errno::CANCELED] } else { &[] }
 }
 
-/// Parts of a transfer in several buffers: one byte, half of the rest, nothing, the rest.
+/// Most buffers that a transfer uses.
+const PARTS_MAX: usize = 1024;
+
+/// Parts of a transfer in several buffers: one byte, half of the rest, nothing, the rest. Of a long one
+/// more than a transfer takes.
 pub(super) fn split(mut bytes: Vec<u8>) -> Vec<Vec<u8>> {
+    if bytes.len() > 4 * PARTS_MAX {
+        let mut parts: Vec<Vec<u8>> = bytes[..PARTS_MAX].iter().map(|&byte| vec![byte]).collect();
+        parts.push(bytes.split_off(PARTS_MAX));
+        return parts;
+    }
     let mut rest = bytes.split_off(bytes.len().min(1));
     let last = rest.split_off(rest.len() / 2);
     vec![bytes, rest, Vec::new(), last]
@@ -255,6 +264,35 @@ impl<E: Env> Runner<'_, E> {
             is_closing: Rc::clone(is_closing),
         };
         self.open.push(clone);
+    }
+
+    pub(super) fn read_whole(&mut self, file: u8, expected: u16) -> Check {
+        let file = usize::from(file) % FILES.len();
+        let path = self.env.path(FILES[file].0);
+        let (content, is_spoiled) = (&self.files[file].content, self.files[file].is_spoiled);
+        let wrong = |bytes: &[u8], wrong| Err(format!("{} bytes of {file}: {wrong}", bytes.len()));
+        match self.driver.read_file_now(&path, expected.into()) {
+            Ok(WholeFile::NotNow) => Ok(()),
+            Ok(WholeFile::Read(_)) if is_spoiled => Ok(()),
+            Ok(WholeFile::Read(bytes)) => {
+                content.check_whole(&bytes).or_else(|text| wrong(&bytes, text))
+            }
+            Ok(WholeFile::Opened(fd, bytes)) => {
+                // It may be that nothing was read yet.
+                let check = content.check_read(0, bytes.len(), &bytes, true);
+                if !is_spoiled && !bytes.is_empty() {
+                    check.or_else(|text| wrong(&bytes, text))?;
+                }
+                let (is_readable, is_writable, appends) = (true, false, false);
+                let is_closing = Rc::default();
+                self.open.push(OpenFile { fd, file, is_readable, is_writable, appends, is_closing });
+                Ok(())
+            }
+            Err(error) => {
+                let known: &[Errno] = if self.has_few_descriptors() { &[Errno::MFILE] } else { &[] };
+                self.excuse(&error, false, known)
+            }
+        }
     }
 
     pub(super) fn read(&mut self, number: u8, at: u16, len: u16, memory: Memory) {
@@ -450,7 +488,7 @@ impl<E: Env> Runner<'_, E> {
                     Ok(_) if !is_readable => Err("it was not opened to read".to_owned()),
                     Ok(count) if count > bytes.len() => Err("more than there is room for".to_owned()),
                     Ok(count) => {
-                        let may_be_short = self.has(FaultKind::ShortTransfer);
+                        let may_be_short = self.has(FaultKind::ShortTransfer) || len > 4 * PARTS_MAX;
                         seen.check_read(at, len, &bytes[..count], may_be_short)
                     }
                     Err(error) if !is_readable => {
@@ -485,7 +523,8 @@ impl<E: Env> Runner<'_, E> {
                     return Err("it was not opened to write".to_owned());
                 }
                 if let Edit::Write(_, ours) = &edit {
-                    let may_be_short = self.has(FaultKind::ShortTransfer);
+                    let is_long = ours.len() > 4 * PARTS_MAX;
+                    let may_be_short = self.has(FaultKind::ShortTransfer) || is_long;
                     let is_right = count == ours.len() || may_be_short && count > 0 && count < ours.len();
                     if !is_right {
                         return Err(format!("{count} of {} bytes", ours.len()));

@@ -129,7 +129,9 @@ unsafe impl Operation for Open {
 
     fn entry(&mut self) -> Sqe {
         let directory = self.directory.as_ref().map_or(AT_FDCWD, Fd::raw);
-        Sqe::openat(directory, self.path.as_ptr().cast(), self.flags, self.mode)
+        // All but to create it where it is missing.
+        let kept = if mutant!("open_drops_flags") { 0o103 } else { u32::MAX };
+        Sqe::openat(directory, self.path.as_ptr().cast(), self.flags & kept, self.mode)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {

@@ -47,7 +47,8 @@ unsafe impl Operation for Unlink {
     }
 
     fn entry(&mut self) -> Sqe {
-        Sqe::unlinkat(self.at.raw(), self.at.path(), self.flags)
+        let flags = if mutant!("unlink_drops_flags") { 0 } else { self.flags };
+        Sqe::unlinkat(self.at.raw(), self.at.path(), flags)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {

@@ -43,6 +43,9 @@ impl<T: IoBuf> Vectored<T> {
         self.vector.clear();
         let count_max = if mutant!("vectored_unclamped") { usize::MAX } else { BUFFERS_MAX };
         self.vector.extend(self.bufs.iter_mut().take(count_max).map(part));
+        if mutant!("vectored_reversed") {
+            self.vector.reverse();
+        }
         (self.vector.as_ptr(), self.vector.len() as u32)
     }
 

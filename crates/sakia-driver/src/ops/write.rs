@@ -106,6 +106,9 @@ unsafe impl<T: IoBuf> Operation for Write<T> {
 
     #[inline(always)]
     fn complete(self, completion: Completion) -> Self::Output {
+        if mutant!("short_write_is_whole") {
+            return (completion.result().map(|_| self.buf.bytes_len()), self.buf);
+        }
         (completion.result().map(|len| len as usize), self.buf)
     }
 
