@@ -460,7 +460,8 @@ impl<O: Operation, B: Backend> Op<O, B> {
     }
 
     /// Asks the kernel to cancel the operation, which then ends with `ECANCELED`; or well, if it
-    /// was quicker. Go on to await it either way.
+    /// was quicker. Go on to await it either way. One that the kernel has not seen yet is over at once, and
+    /// its waker is called from here.
     pub fn cancel(&mut self) {
         if let Some((shared, slot)) = self.parts() {
             shared.cancel(slot);

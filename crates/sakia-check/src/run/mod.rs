@@ -336,13 +336,8 @@ impl<E: Env> Runner<'_, E> {
     // Turns.
 
     fn turn(&mut self, wait: Wait) -> Check {
-        let turn = catch_unwind(AssertUnwindSafe(|| self.driver.turn(wait)));
-        let turn = match turn {
-            Ok(turn) => turn.map(drop),
-            Err(payload) if payload.is::<WakerPanic>() => Ok(()),
-            Err(payload) => resume_unwind(payload),
-        };
-        if let Err(error) = turn {
+        let driver = &self.driver;
+        if let Some(Err(error)) = survive_wakers(|| driver.turn(wait)) {
             if !self.has(FaultKind::EnterFailed) {
                 return Err(format!("the turn failed: {error}"));
             }
@@ -424,7 +419,8 @@ impl<E: Env> Runner<'_, E> {
         let Some(index) = self.pick(number) else { return };
         let held = &mut self.held[index];
         self.stats.fate(held.role.kind(), Self::moment(held), Fate::Canceled);
-        held.pending.cancel();
+        // What is not pushed yet is canceled, and its waker called, at once.
+        survive_wakers(|| held.pending.cancel());
         held.is_canceled = true;
     }
 
@@ -543,7 +539,7 @@ impl<E: Env> Runner<'_, E> {
                 // What holds both ends of its pipe by itself waits for ever.
                 let waits = |held: &&mut Held<Role>| matches!(held.role, Role::Pipe(_));
                 self.held.iter_mut().filter(waits).for_each(|held| {
-                    held.pending.cancel();
+                    survive_wakers(|| held.pending.cancel());
                     held.is_canceled = true;
                 });
             }
@@ -600,6 +596,15 @@ impl<E: Env> Runner<'_, E> {
         let all_ended = self.config.chance(FaultKind::Stuck) == 0
             && self.config.chance(FaultKind::EnterFailed) == 0;
         Ok(Ended { all_ended, forgotten, excused, leaked, stale: counters["stale"] })
+    }
+}
+
+/// Calls what may call wakers. `None` when one of them panicked.
+fn survive_wakers<T>(f: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(value) => Some(value),
+        Err(payload) if payload.is::<WakerPanic>() => None,
+        Err(payload) => resume_unwind(payload),
     }
 }
 
