@@ -202,6 +202,8 @@ impl Block {
 #[derive(Debug)]
 pub(crate) struct Vtable {
     pub(crate) storage: Storage,
+    /// The type's path.
+    pub(crate) name: fn() -> &'static str,
     /// [`Operation::entry`].
     pub(crate) entry: unsafe fn(NonNull<Cell>) -> Sqe,
     /// [`Operation::dispose`]; the cell holds nothing afterwards, even if that panics.
@@ -233,6 +235,7 @@ impl<O: Operation> Erased<O> {
 
     pub(crate) const VTABLE: &'static Vtable = &Vtable {
         storage: Self::STORAGE,
+        name: std::any::type_name::<O>,
         entry: Self::entry,
         dispose: Self::dispose,
         is_closing: Self::is_closing,
