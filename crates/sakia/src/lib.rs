@@ -32,6 +32,7 @@ mod remote;
 mod runtime;
 pub mod shutdown;
 pub mod signal;
+pub mod sim;
 mod task;
 pub mod time;
 mod yielding;

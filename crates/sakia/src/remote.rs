@@ -105,6 +105,11 @@ impl Remote {
         queue.append(&mut inbox.tasks);
     }
 
+    /// Whether something is to be taken, or the thread is to look around.
+    pub(crate) fn has_mail(&self) -> bool {
+        self.has_mail.load(Ordering::SeqCst)
+    }
+
     /// Announces that the thread is about to sleep. False when it must not, since there is mail or the
     /// thread is to end.
     pub(crate) fn prepare_to_park(&self) -> bool {
