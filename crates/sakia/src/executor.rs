@@ -256,7 +256,7 @@ impl Local {
     }
 
     /// Whether nothing is left that could wake a task, unless another thread does: no task is ready, no
-    /// timer is set, and no operation is under way.
+    /// timer is set, and no operation is in flight.
     pub(crate) fn is_at_rest(&self) -> bool {
         !self.has_ready()
             && !self.remote.has_mail()

@@ -28,6 +28,7 @@ pub mod fs;
 pub mod io;
 mod join;
 pub mod process;
+mod random;
 mod remote;
 mod runtime;
 pub mod shutdown;

@@ -16,6 +16,7 @@ use sakia_ring::Ring;
 
 use crate::executor::{Entered, Local};
 use crate::join::JoinHandle;
+use crate::random;
 use crate::remote::Remote;
 use crate::sim::Watch;
 
@@ -127,6 +128,7 @@ impl Builder {
     /// The simulated kernel has no memory or descriptors left.
     pub fn build_simulated(self, sim: sakia_driver::sim::Sim) -> io::Result<Runtime> {
         let kernel = sim.handle();
+        random::reseed(kernel.seed());
         let (backend, choice) = Auto::simulated(sim);
         let remotes = Arc::from([Arc::new(Remote::new())]);
         let local = Local::new(Driver::new(backend), 0, remotes)?;

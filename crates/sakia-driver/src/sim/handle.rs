@@ -55,6 +55,11 @@ impl SimHandle {
         self.machine.borrow_mut()
     }
 
+    /// The seed from which every choice follows; for a test that makes choices of its own.
+    pub fn seed(&self) -> u64 {
+        self.machine().config.seed
+    }
+
     // Files and pipes.
 
     /// Makes a file with this content, or replaces the content of the one that is there.

@@ -10,7 +10,7 @@
 //! sim::check(0..20, async |kernel| {
 //!     fs::write("note", "text").await?;
 //!     assert_eq!(kernel.contents("note").unwrap(), b"text");
-//!     fs::Result::Ok(())
+//!     Ok::<_, fs::Error>(())
 //! });
 //! ```
 //!

@@ -104,7 +104,7 @@ impl Watch {
             }
             let is_busy = self.run_batch(local) || main.is_woken();
             self.drive(local, is_busy)?;
-            if !is_busy && !main.is_woken() && local.is_at_rest() {
+            if !is_busy && !main.is_woken() && is_at_rest(local) {
                 return Err(Cause::Deadlock(self.waiters(local, true)));
             }
             if self.kernel.now() > self.time_limit.get() {
@@ -122,7 +122,7 @@ impl Watch {
             let is_busy = self.run_batch(local);
             let is_settled = local.live_tasks() == 0 && local.driver.live_operations() == 0;
             let is_stopped = self.drive(local, is_busy).is_err();
-            let is_at_rest = !is_busy && local.is_at_rest();
+            let is_at_rest = !is_busy && is_at_rest(local);
             if is_settled || is_stopped || is_at_rest || self.kernel.now() > deadline {
                 break;
             }
@@ -216,6 +216,12 @@ impl Watch {
         }
         waits
     }
+}
+
+/// Whether nothing is left that could wake a task, not even an operation that the driver starts next.
+fn is_at_rest(local: &Local) -> bool {
+    let is_queued = |live: LiveOperation| live.stage == Stage::Queued;
+    local.is_at_rest() && !local.driver.operations().into_iter().any(is_queued)
 }
 
 /// Takes what `owner` waits for out of `waits`, in order.
