@@ -68,9 +68,11 @@ impl Failure {
         let package = package.map_or_else(|_| String::new(), |name| format!(" -p {name}"));
         // The test harness names the thread of a test after it, unless it has one thread only.
         let thread = std::thread::current();
-        let test = thread.name().filter(|&name| name != "main");
-        let test = test.map_or_else(String::new, |name| format!(" --exact {name}"));
-        format!("SAKIA_SIM_SEED={} cargo test{package} --{test} --nocapture", self.seed)
+        let test = match thread.name() {
+            None | Some("main") => String::from(" --"),
+            Some(name) => format!(" --tests -- --exact {name}"),
+        };
+        format!("SAKIA_SIM_SEED={} cargo test{package}{test} --nocapture", self.seed)
     }
 }
 

@@ -23,7 +23,7 @@
 //!   task 0, started at tests/relay.rs:21:9, waits for Read of descriptor 3 for 1.02ms
 //!
 //! run it alone, with what the kernel saw:
-//!     SAKIA_SIM_SEED=17 cargo test -p relay -- --exact relays_all --nocapture
+//!     SAKIA_SIM_SEED=17 cargo test -p relay --tests -- --exact relays_all --nocapture
 //! ```
 //!
 //! # What is checked

@@ -37,6 +37,11 @@ const MASKED: [FaultKind; 14] = [
     FaultKind::PlainStall,
 ];
 
+/// Something done to a kernel, or looked at in it.
+type Act<'a> = Box<dyn Fn(&SimHandle) + 'a>;
+/// Something changed in the description of a kernel.
+type Change<'a> = Box<dyn Fn(SimBuilder) -> SimBuilder + 'a>;
+
 /// A test that runs a program with many seeds.
 ///
 /// # Examples
@@ -68,10 +73,10 @@ const MASKED: [FaultKind; 14] = [
 #[must_use = "a test does nothing unless it is run"]
 pub struct Test<'a> {
     seeds: Range<u64>,
-    kernel: Vec<Box<dyn Fn(SimBuilder) -> SimBuilder + 'a>>,
+    kernel: Vec<Change<'a>>,
     runtime: Builder,
-    before: Vec<Box<dyn Fn(&SimHandle) + 'a>>,
-    after: Vec<Box<dyn Fn(&SimHandle) + 'a>>,
+    before: Vec<Act<'a>>,
+    after: Vec<Act<'a>>,
     twice: u64,
     time_limit: Duration,
     allows_tasks: bool,

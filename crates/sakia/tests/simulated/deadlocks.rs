@@ -51,7 +51,7 @@ fn every_waiter_is_named() {
         "seed 7 failed: deadlock: after ",
         "\n  the body waits for another task or thread\n",
         &format!("started at {spawned_at}, waits for Read of descriptor 3 for "),
-        "SAKIA_SIM_SEED=7 cargo test -p sakia -- --exact deadlocks::every_waiter_is_named --nocapture",
+        "SAKIA_SIM_SEED=7 cargo test -p sakia --tests -- --exact deadlocks::every_waiter_is_named",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }

@@ -1,11 +1,13 @@
 //! Pipes, and readers and writers over them: every byte once and in order.
 
 use std::io;
+use std::time::Duration;
 
 use sakia::fs::File;
 use sakia::io::{Level, Reader, Writer, copy, pipe};
 use sakia::sim::{FaultKind, Test};
-use sakia::{join, spawn, yield_now};
+use sakia::time::sleep;
+use sakia::{join, spawn};
 
 use super::awkward;
 
@@ -112,14 +114,14 @@ fn a_dropped_fill_loses_nothing() {
         let writing = spawn(async move {
             for chunk in bytes(600).chunks(11) {
                 writer.write_all(chunk.to_vec()).await.0?;
-                yield_now().await;
+                sleep(Duration::from_millis(1)).await;
             }
             writer.close().await
         });
         let mut reader = Reader::with_block_bytes(reader, 40);
         let mut read = Vec::new();
         loop {
-            // Given up when others have had a turn, as often as not.
+            // Given up after a while, as often as not.
             sakia::select! {
                 result = reader.fill() => {
                     let piece = result?;
@@ -130,7 +132,7 @@ fn a_dropped_fill_loses_nothing() {
                     read.extend_from_slice(&piece[..count]);
                     reader.consume(count);
                 },
-                () = yield_now() => {},
+                () = sleep(Duration::from_millis(1)) => {},
             }
         }
         assert_eq!(read, bytes(600));
