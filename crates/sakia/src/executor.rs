@@ -239,6 +239,7 @@ impl Local {
         !self.queue.borrow().is_empty()
     }
 
+    #[inline(always)]
     fn next_task(&self) -> Option<Runnable> {
         let mut queue = self.queue.borrow_mut();
         if mutant!("newest_task_first") { queue.pop_back() } else { queue.pop_front() }
@@ -329,8 +330,8 @@ impl<F: Future> Future for Registering<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
         let poll = this.future.poll(cx);
-        if let Place::Unlisted(spawned_at) = this.guard.place
-            && poll.is_pending()
+        if poll.is_pending()
+            && let Place::Unlisted(spawned_at) = this.guard.place
         {
             let task = Listed { waker: cx.waker().clone(), spawned_at };
             this.guard.place = Place::Listed(this.guard.local.tasks.borrow_mut().insert(task));

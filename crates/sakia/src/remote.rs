@@ -89,7 +89,7 @@ impl Remote {
     }
 
     /// Moves what was sent to the end of `queue`, oldest first.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&self, queue: &mut VecDeque<Runnable>) {
         if self.has_mail.load(Ordering::Acquire) {
             self.take_slowly(queue);

@@ -276,7 +276,9 @@ impl<'a> Test<'a> {
         if let Some(error) = outcome.into_error() {
             return Err(Cause::Error(error));
         }
-        watch.settle(local);
+        if !self.allows_tasks {
+            watch.settle(local);
+        }
         let tasks = watch.waiters(local, false);
         let task_count = if self.allows_tasks { 0 } else { local.live_tasks() };
         let driver = local.driver.handle().clone();

@@ -91,7 +91,7 @@ impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Operation(operation) => operation.fmt(f),
-            Self::Timer(left) => write!(f, "timer, due in {left:?}"),
+            Self::Timer(left) => write!(f, "a timer, due in {left:?}"),
         }
     }
 }

@@ -103,7 +103,7 @@ impl Watch {
                 self.look(local, Owner::Body);
             }
             let is_busy = self.run_batch(local) || main.is_woken();
-            self.drive(local, is_busy)?;
+            self.drive(local, is_busy, None)?;
             if !is_busy && !main.is_woken() && is_at_rest(local) {
                 return Err(Cause::Deadlock(self.waiters(local, true)));
             }
@@ -121,9 +121,11 @@ impl Watch {
         loop {
             let is_busy = self.run_batch(local);
             let is_settled = local.live_tasks() == 0 && local.driver.live_operations() == 0;
-            let is_stopped = self.drive(local, is_busy).is_err();
-            let is_at_rest = !is_busy && is_at_rest(local);
-            if is_settled || is_stopped || is_at_rest || self.kernel.now() > deadline {
+            let left = deadline.saturating_sub(self.kernel.now());
+            if is_settled || left.is_zero() || self.drive(local, is_busy, Some(left)).is_err() {
+                break;
+            }
+            if !is_busy && is_at_rest(local) {
                 break;
             }
         }
@@ -137,9 +139,9 @@ impl Watch {
         })
     }
 
-    fn drive(&self, local: &Local, is_busy: bool) -> Result<(), Cause> {
+    fn drive(&self, local: &Local, is_busy: bool, timeout: Option<Duration>) -> Result<(), Cause> {
         let before = self.kernel.now();
-        let result = local.drive(is_busy, None);
+        let result = local.drive(is_busy, timeout);
         self.look(local, Owner::Nobody);
         if is_busy && self.kernel.now() == before {
             self.kernel.advance(ROUND);

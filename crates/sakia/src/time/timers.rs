@@ -118,7 +118,7 @@ impl Local {
     }
 
     /// Wakes whoever waits for a timer that is due.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fire_timers(&self) {
         if !self.timers.wheel.borrow().is_idle() {
             self.fire_due();

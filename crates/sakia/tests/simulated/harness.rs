@@ -120,6 +120,9 @@ fn what_a_run_leaves_behind_is_found() {
     assert_eq!((found.task_count, found.tasks.waiters.len()), (1, 1));
     assert!(found.to_string().contains("harness.rs"), "{found}");
 
+    let found = leaks(&test, async |_| spawn(sleep(Duration::from_secs(10))).detach());
+    assert!(found.to_string().contains("waits for a timer, due in 8.9"), "{found}");
+
     let found = leaks(&test, async |kernel| _ = kernel.pipe());
     assert_eq!((found.task_count, found.descriptors), (0, vec![3, 4]));
 
