@@ -25,6 +25,8 @@ table! {
         => Driver "stale_and_duplicate";
     cancel_dropped_when_full: "a request to cancel that finds no room is forgotten"
         => Driver "drop_in_every_state endless_waiters";
+    full_queue_sleeps: "a turn sleeps while operations wait for places that its enter makes"
+        => Driver "full_queue";
     revoked_succeeds: "an entry that was taken back reports the no-op's result as its own"
         => Driver "drop_in_every_state";
     close_does_not_wait: "a descriptor is closed while operations on it are in flight"

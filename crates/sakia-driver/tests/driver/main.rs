@@ -22,6 +22,7 @@ mod drop_in_every_state;
 mod endless_waiters;
 mod forgotten_read;
 mod forked_child;
+mod full_queue;
 mod handles_after_the_end;
 mod hosts;
 mod interruptions;
