@@ -28,7 +28,8 @@
 //!
 //! # What is checked
 //!
-//! - The body ends: with no panic, no error, no deadlock, and within a limit of virtual time.
+//! - The body ends: with no panic, no error, no deadlock, and within a limit of virtual time. A panic of a
+//!   task is what its handle resolves to, here as elsewhere: the body fails if it awaits that and unwraps.
 //! - It leaves nothing behind: no task, no operation, no open descriptor; see [`Test::allow_tasks`] and
 //!   [`Test::allow_leaks`].
 //! - What it does follows from the seed alone: the first seeds are run twice, see [`Test::twice`].
