@@ -277,14 +277,14 @@ impl Runtime {
     /// # Panics
     /// When `future` panics, and when the driver fails for good.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let _entered = Entered::new(&self.local);
+        let mut future = pin!(future);
         if let Some(watch) = &self.watch {
             match watch.block_on(&self.local, future) {
                 Ok(output) => return output,
                 Err(cause) => panic!("{cause}"),
             }
         }
-        let _entered = Entered::new(&self.local);
-        let mut future = pin!(future);
         let main = Main::new(self.remote());
         let waker = Waker::from(Arc::clone(&main));
         let mut cx = Context::from_waker(&waker);
