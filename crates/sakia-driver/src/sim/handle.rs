@@ -27,7 +27,7 @@ pub struct FlightFacts {
     /// The descriptor that its entry names, be it the directory that a path begins at.
     pub descriptor: Option<i32>,
     /// The paths that it names.
-    pub paths: Vec<Vec<u8>>,
+    pub names: Vec<Vec<u8>>,
     /// It never ends, by [`Fault::Stuck`].
     pub is_stuck: bool,
 }
@@ -186,7 +186,7 @@ impl SimHandle {
             opcode: flight.opcode,
             user_data: flight.user_data,
             descriptor: Some(flight.raw).filter(|&raw| raw >= 0),
-            paths: flight.request.paths(),
+            names: flight.request.paths(),
             is_stuck: flight.stage == Stage::Stuck,
         };
         self.machine().flights.values().map(facts).collect()

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::panic::Location;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use sakia_driver::Stage;
@@ -59,7 +58,7 @@ pub struct PendingOperation {
     /// The descriptor that it acts on, or that its path begins at.
     pub descriptor: Option<i32>,
     /// The paths that it names, once the kernel has it.
-    pub paths: Vec<PathBuf>,
+    pub names: Vec<String>,
     /// How far it is.
     pub stage: Stage,
     /// The kernel never ends it: see [`Fault::Stuck`](super::Fault::Stuck).
@@ -74,8 +73,8 @@ impl fmt::Display for PendingOperation {
         if let Some(descriptor) = self.descriptor {
             write!(f, " of descriptor {descriptor}")?;
         }
-        for path in &self.paths {
-            write!(f, " {}", path.display())?;
+        for name in &self.names {
+            write!(f, " {name}")?;
         }
         write!(f, " for {:?}", self.age)?;
         f.write_str(match self.stage {

@@ -10,12 +10,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::future::Future;
 use std::io;
 use std::mem;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -233,11 +230,11 @@ fn take_of(waits: &mut Vec<(Owner, Wait)>, owner: Owner) -> Vec<Wait> {
 
 /// What the driver knows of an operation, and the kernel if it has it.
 fn pending(live: &LiveOperation, flight: Option<&FlightFacts>, age: Duration) -> PendingOperation {
-    let paths = flight.map(|flight| flight.paths.clone()).unwrap_or_default();
+    let names = flight.map(|flight| &flight.names[..]).unwrap_or_default();
     PendingOperation {
         kind: live.kind,
         descriptor: flight.map_or(live.descriptor, |flight| flight.descriptor),
-        paths: paths.into_iter().map(|path| PathBuf::from(OsString::from_vec(path))).collect(),
+        names: names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect(),
         stage: live.stage,
         is_stuck: flight.is_some_and(|flight| flight.is_stuck),
         age,
