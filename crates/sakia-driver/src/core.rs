@@ -555,6 +555,11 @@ impl<B: Backend> Core<B> {
         }
     }
 
+    /// Whether there can be another turn.
+    pub(crate) fn check(&mut self) -> io::Result<()> {
+        if self.failure.is_none() && self.is_intact() { Ok(()) } else { Err(self.refuse()) }
+    }
+
     /// Why there are no more turns: a permanent failure, or this is a forked child.
     #[cold]
     fn refuse(&mut self) -> io::Error {

@@ -1,8 +1,10 @@
 //! Forks and panics in the middle of a load.
 
+use std::cell::Cell;
 use std::future::pending;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -36,12 +38,21 @@ pub fn scene_forks_under_load(policy: Policy) -> Result<(), String> {
     let runtime = load::runtime(policy);
     let path = folder.path().to_owned();
     let load = runtime.spawn(async move { load::run(&path, 5, 3).await });
+    let polls = Rc::new(Cell::new(0_u64));
+    let counted = Rc::clone(&polls);
+    let counting = runtime.spawn(async move {
+        loop {
+            counted.set(counted.get() + 1);
+            yield_now().await;
+        }
+    });
+    counting.detach();
     for fork in 0..FORKS {
         for _ in 0..20 {
             runtime.run_once(Duration::from_millis(1)).unwrap();
         }
         assert!(!load.is_finished(), "the load was too small");
-        assert!(is_inert_in_child(&runtime), "the child of fork {fork} failed");
+        assert!(is_inert_in_child(&runtime, &polls), "the child of fork {fork} failed");
     }
     runtime.block_on(load).unwrap();
     load::assert_sound(&runtime);
@@ -49,15 +60,19 @@ pub fn scene_forks_under_load(policy: Policy) -> Result<(), String> {
 }
 
 /// Forks. Whether the child found what it should: the runtime of its parent is inert, and says so.
-fn is_inert_in_child(runtime: &Runtime) -> bool {
+fn is_inert_in_child(runtime: &Runtime, polls: &Cell<u64>) -> bool {
     // SAFETY: the child uses what is its own, allocates, which the C library allows for, and ends by
     // `_exit`. The locks that it takes are those of the runtime's one thread it has.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork: {}", io::Error::last_os_error());
     if pid == 0 {
         let ended_well = catch_unwind(AssertUnwindSafe(|| {
+            let before = polls.get();
             let error = runtime.run_once(Duration::ZERO).unwrap_err();
             assert!(error.to_string().contains("forked child"), "{error}");
+            let panic = catch_unwind(AssertUnwindSafe(|| runtime.block_on(async {})));
+            assert!(panic.is_err(), "a future was run");
+            assert_eq!(polls.get(), before, "a task was run");
         }));
         // SAFETY: ends the child at once, without what the parent has registered for its exit.
         unsafe { libc::_exit(i32::from(ended_well.is_err())) };
