@@ -764,6 +764,8 @@ impl<B: Backend> Core<B> {
             if header.has(flag::CANCEL_LISTED) {
                 self.cancels.remove(&mut self.slab, slot);
             }
+        } else if completion == Completion::CANCELED && self.lacked_worker(slot) {
+            return self.push_lane_again(slot);
         }
         self.finish(slot, completion);
     }
