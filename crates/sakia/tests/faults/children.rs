@@ -12,6 +12,7 @@ use std::thread;
 
 use sakia_driver::Policy;
 
+use crate::situations::{cancellation, crowds};
 use crate::support::{announce_skip, patience};
 use crate::{credentials, forks_and_panics, killed, limits, refused_calls, signals};
 
@@ -24,6 +25,9 @@ const SKIPPED: i32 = 77;
 pub type Scene = fn(Policy) -> Result<(), String>;
 
 const SCENES: &[(&str, Scene)] = &[
+    ("many_runtimes", crowds::scene_many_runtimes),
+    ("many_runtimes_of_two_threads", crowds::scene_many_runtimes_of_two_threads),
+    ("dropped_opens", cancellation::scene_dropped_opens),
     ("credentials", credentials::scene_credentials),
     ("credentials_without_bypass", credentials::scene_credentials_without_bypass),
     ("forks_under_load", forks_and_panics::scene_forks_under_load),

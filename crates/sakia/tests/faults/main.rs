@@ -19,6 +19,8 @@ mod killed;
 mod limits;
 mod load;
 mod refused_calls;
+mod restricted_ring;
 mod signals;
+mod situations;
 mod supervisor;
 mod support;
