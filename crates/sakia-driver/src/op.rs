@@ -81,6 +81,12 @@ impl Completion {
         if self.res >= 0 { Ok(self.res as u32) } else { Err(self.failure()) }
     }
 
+    /// The result as a count of bytes, of which there are `at_most`: no host is trusted to count.
+    #[inline(always)]
+    pub(crate) fn count(self, at_most: usize) -> io::Result<usize> {
+        self.result().map(|count| (count as usize).min(at_most))
+    }
+
     #[cold]
     fn failure(self) -> io::Error {
         let errno = self.res.wrapping_neg();

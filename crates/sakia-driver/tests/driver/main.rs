@@ -24,6 +24,7 @@ mod forgotten_read;
 mod forked_child;
 mod handles_after_the_end;
 mod hosts;
+mod injected_results;
 mod interruptions;
 mod many_drivers;
 mod opening;
