@@ -1,10 +1,7 @@
 //! What is given up at the moment at which it is done.
 
-use std::future::{Future, poll_fn};
 use std::io::Write;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
 use sakia::fs::File;
@@ -14,7 +11,7 @@ use sakia::{CancellationToken, select, spawn, yield_now};
 use sakia_driver::Policy;
 
 use crate::load;
-use crate::support::{Random, TempDir, on_each_backend, open_descriptors, runtime};
+use crate::support::{Random, TempDir, on_each_backend, open_descriptors, poll_once, runtime};
 
 on_each_backend! {
     value_wins_over_cancel
@@ -120,7 +117,7 @@ fn exit_while_a_cancel_is_in_flight(policy: Policy) {
                     writers.push(writer);
                     let mut reader = PipeReader::from_fd(reader.into());
                     let mut read = Box::pin(async move { reader.read(vec![0; 4096]).await });
-                    poll_fn(|cx| Poll::Ready(assert!(read.as_mut().poll(cx).is_pending()))).await;
+                    assert!(poll_once(&mut read).await.is_pending());
                     reads.push(read);
                 }
                 yield_now().await;
@@ -158,18 +155,14 @@ pub fn scene_dropped_opens(policy: Policy) -> Result<(), String> {
         create.open(folder.join("new")).await.unwrap().close().await.unwrap();
         let before = open_descriptors();
         for round in 0..200 {
-            let mut old = pin!(File::open(&path));
             let target = folder.join("new");
-            let mut new = pin!(create.open(&target));
-            poll_fn(|cx| {
-                drop(old.as_mut().poll(cx));
-                drop(new.as_mut().poll(cx));
-                Poll::Ready(())
-            })
-            .await;
+            let (mut old, mut new) = (Box::pin(File::open(&path)), Box::pin(create.open(&target)));
+            drop(poll_once(&mut old).await);
+            drop(poll_once(&mut new).await);
             for _ in 0..round % 4 {
                 yield_now().await;
             }
+            drop((old, new));
         }
         while open_descriptors() > before {
             yield_now().await;
@@ -185,14 +178,12 @@ fn dropping_waits_for_nothing(policy: Policy) {
     let (reader, writer) = std::io::pipe().unwrap();
     runtime.block_on(async {
         let mut reader = PipeReader::from_fd(reader.into());
-        {
-            let mut read = pin!(reader.read(vec![0; 8]));
-            poll_fn(|cx| Poll::Ready(assert!(read.as_mut().poll(cx).is_pending()))).await;
-            yield_now().await;
-            let enters = runtime.counters().enters;
-            drop(read);
-            assert_eq!(runtime.counters().enters, enters, "the drop entered the kernel");
-        }
+        let mut read = Box::pin(reader.read(vec![0; 8]));
+        assert!(poll_once(&mut read).await.is_pending());
+        yield_now().await;
+        let enters = runtime.counters().enters;
+        drop(read);
+        assert_eq!(runtime.counters().enters, enters, "the drop entered the kernel");
         // Had it waited for the read, nobody would have come this far.
         rustix::io::write(&writer, b"x").unwrap();
         let (result, bytes) = reader.read(vec![0; 8]).await;

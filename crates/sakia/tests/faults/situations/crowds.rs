@@ -112,8 +112,9 @@ fn a_batch_leaves_the_others_in_flight(policy: Policy) {
             yield_now().await;
         }
         for batch in 0..BATCHES {
-            for number in batch * EACH..(batch + 1) * EACH {
-                rustix::io::write(&writers[number], &[number as u8]).unwrap();
+            let batched = writers.iter().enumerate().skip(batch * EACH).take(EACH);
+            for (number, writer) in batched {
+                rustix::io::write(writer, &[number as u8]).unwrap();
             }
             while done.get() < (batch + 1) * EACH {
                 yield_now().await;

@@ -1,7 +1,7 @@
 //! The end of a runtime, with what the kernel still has.
 
 use std::fs::File as StdFile;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::os::unix::fs::OpenOptionsExt;
 use std::rc::Rc;
 use std::task::Poll;
@@ -13,7 +13,7 @@ use sakia::io::PipeReader;
 use sakia::{spawn, spawn_on, yield_now};
 use sakia_driver::Policy;
 
-use crate::support::{TempDir, announce_skip, on_each_backend, runtime};
+use crate::support::{TempDir, announce_skip, on_each_backend, poll_once, runtime};
 
 on_each_backend! {
     direct_reads_dropped_with_their_runtime
@@ -48,14 +48,11 @@ fn direct_reads_dropped_with_their_runtime(policy: Policy) {
                     Box::pin(async move { file.read_at(buf, (read % 4 * LEN) as u64).await })
                 })
                 .collect();
-            poll_fn(|cx| {
-                let pending = reads.iter_mut().filter_map(|read| {
-                    let is_pending = read.as_mut().poll(cx).is_pending();
-                    is_pending.then_some(())
-                });
-                Poll::Ready(assert!(pending.count() > READS / 2, "they were done at once"))
-            })
-            .await;
+            let mut pending = 0;
+            for read in &mut reads {
+                pending += usize::from(poll_once(read).await.is_pending());
+            }
+            assert!(pending > READS / 2, "they were done at once");
             yield_now().await;
             drop(reads);
         });
@@ -75,7 +72,7 @@ fn a_forgotten_read(policy: Policy) {
     let reuse: Vec<Vec<u8>> = runtime.block_on(async {
         let mut reader = PipeReader::from_fd(reader.into());
         let mut read = Box::pin(async move { reader.read(vec![0; LEN]).await });
-        poll_fn(|cx| Poll::Ready(assert!(read.as_mut().poll(cx).is_pending()))).await;
+        assert!(poll_once(&mut read).await.is_pending());
         yield_now().await;
         std::mem::forget(read);
         let reuse = (0..64).map(|_| vec![0x5c; LEN]).collect();
