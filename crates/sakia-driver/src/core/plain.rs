@@ -274,6 +274,7 @@ impl<B: Backend> Core<B> {
             && !header.has(flag::ORPHAN | flag::CANCEL_LISTED | flag::CANCEL_SENT | flag::LANE);
         let vtable = header.vtable.expect("a slot in flight holds an operation");
         was_wanted
+            && !mutant!("lack_of_workers_told")
             && self.phase == Phase::Running
             && self.backend.as_ref().is_some_and(Backend::may_lack_workers)
             // SAFETY: the cell holds a live operation of the table's type, the driver's alone again.

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sakia::fs::{self, File};
-use sakia::io::{Async, Level, PipeReader, Reader, Writer, pipe};
+use sakia::io::{Async, Level, Reader, Writer, pipe};
 use sakia::process::Command;
 use sakia::{Runtime, spawn, spawn_blocking, yield_now};
 use sakia_driver::{Driver, Policy, Uring, Wait};
@@ -124,7 +124,10 @@ pub fn scene_no_descriptors(policy: Policy) -> Result<(), String> {
 pub fn scene_no_locked_memory(_: Policy) -> Result<(), String> {
     // Enough for a small ring, where rings are charged to it, and too little for the arena.
     const LOCKED: u64 = 64 << 10;
-    become_somebody_else()?;
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } == 0 {
+        become_somebody_else()?;
+    }
     setrlimit(Resource::Memlock, Rlimit { current: Some(LOCKED), maximum: Some(LOCKED) }).unwrap();
     let ring = Ring::builder().sq_entries(8).cq_entries(16);
     let ring = ring.build().map_err(|error| error.to_string())?;
@@ -138,12 +141,13 @@ pub fn scene_no_locked_memory(_: Policy) -> Result<(), String> {
     assert_eq!(error.raw_os_error(), Some(libc::ENOMEM), "not that there is one already");
     let file = driver.adopt(std::fs::File::open("/dev/zero").unwrap().into());
     let mut read = driver.read(&file, vec![1; 5000], 0);
-    while read.try_take().is_none_or(|(result, bytes)| {
-        assert_eq!((result.unwrap(), bytes), (5000, vec![0; 5000]));
-        false
-    }) {
-        driver.turn(Wait::Forever).unwrap();
-    }
+    let (result, bytes) = loop {
+        match read.try_take() {
+            Some(done) => break done,
+            None => driver.turn(Wait::Forever).unwrap(),
+        };
+    };
+    assert_eq!((result.unwrap(), bytes), (5000, vec![0; 5000]));
     Ok(())
 }
 
@@ -152,8 +156,7 @@ pub fn scene_no_locked_memory(_: Policy) -> Result<(), String> {
 pub fn scene_limited_file_size(policy: Policy) -> Result<(), String> {
     const LIMIT: usize = 64 << 10;
     let folder = TempDir::new();
-    // What must not be outlived is another's file: the limit is per process, and its signal is fatal
-    // where nobody ignores it.
+    // The kernel's own answer to what exceeds the limit would be to end the process.
     // SAFETY: takes numbers only.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     limit(Resource::Fsize, Some(LIMIT as u64));
@@ -228,8 +231,6 @@ pub fn scene_no_threads(policy: Policy) -> Result<(), String> {
         assert_eq!(error.raw_os_error(), Some(libc::EAGAIN), "{error}");
         let error = Command::new("true").spawn().err().unwrap();
         assert_eq!(error.raw_os_error(), Some(libc::EAGAIN), "{error}");
-        let mut tty = PipeReader::from_fd(std::fs::File::open("/dev/null").unwrap().into());
-        assert_eq!(tty.read(vec![0; 4]).await.0.unwrap(), 0);
     });
     load::assert_sound(&runtime);
     Ok(())
