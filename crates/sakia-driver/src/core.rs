@@ -554,6 +554,11 @@ impl<B: Backend> Core<B> {
         }
     }
 
+    /// Whether there can be another turn.
+    pub(crate) fn check(&mut self) -> io::Result<()> {
+        if self.failure.is_none() && self.is_intact() { Ok(()) } else { Err(self.refuse()) }
+    }
+
     /// Why there are no more turns: a permanent failure, or this is a forked child.
     #[cold]
     fn refuse(&mut self) -> io::Error {
@@ -765,6 +770,8 @@ impl<B: Backend> Core<B> {
             if header.has(flag::CANCEL_LISTED) {
                 self.cancels.remove(&mut self.slab, slot);
             }
+        } else if completion == Completion::CANCELED && self.lacked_worker(slot) {
+            return self.push_lane_again(slot);
         }
         self.finish(slot, completion);
     }

@@ -81,6 +81,13 @@ impl Completion {
         if self.res >= 0 { Ok(self.res as u32) } else { Err(self.failure()) }
     }
 
+    /// The result as a count of bytes, of which there are `at_most`: no host is trusted to count.
+    #[inline(always)]
+    pub(crate) fn count(self, at_most: usize) -> io::Result<usize> {
+        let at_most = if mutant!("host_counts_trusted") { usize::MAX } else { at_most };
+        self.result().map(|count| (count as usize).min(at_most))
+    }
+
     #[cold]
     fn failure(self) -> io::Error {
         let errno = self.res.wrapping_neg();

@@ -275,8 +275,12 @@ impl Runtime {
     /// Runs `future` and all tasks until it is done.
     ///
     /// # Panics
-    /// When `future` panics, and when the driver fails for good.
+    /// When `future` panics, and when the driver fails for good; in a forked child at once: its parent
+    /// runs the tasks.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        if let Err(error) = self.local.driver.check() {
+            panic!("the driver failed: {error}");
+        }
         let _entered = Entered::new(&self.local);
         let mut future = pin!(future);
         if let Some(watch) = &self.watch {
@@ -307,8 +311,12 @@ impl Runtime {
     /// already.
     ///
     /// # Errors
-    /// A permanent failure of the driver.
+    /// A permanent failure of the driver; in a forked child always, and then no task runs: its parent
+    /// runs them.
     pub fn run_once(&self, max_wait: Duration) -> io::Result<bool> {
+        if !mutant!("forked_child_runs_tasks") {
+            self.local.driver.check()?;
+        }
         let _entered = Entered::new(&self.local);
         self.local.remote.unpark();
         if !mutant!("pollable_never_quiet") {

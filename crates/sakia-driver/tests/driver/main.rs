@@ -25,6 +25,7 @@ mod forked_child;
 mod full_queue;
 mod handles_after_the_end;
 mod hosts;
+mod injected_results;
 mod interruptions;
 mod many_drivers;
 mod opening;
