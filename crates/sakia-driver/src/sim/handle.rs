@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::disk::Disk;
 use super::faults::{EnterFault, Fault, FaultKind, PlainFault, Target};
 use super::kernel::Object;
 use super::log::{code, nanos};
@@ -40,7 +41,8 @@ impl SimHandle {
 
     // Files and pipes.
 
-    /// Makes a file with this content, or replaces the content of the one that is there.
+    /// Makes a file with this content, or replaces the content of the one that is there. It is durable, and
+    /// so is every name.
     ///
     /// # Panics
     /// When a directory on the way is missing, or the path is that of one.
@@ -52,7 +54,7 @@ impl SimHandle {
         machine.kernel.put_file(path, content).expect("a file can be made there");
     }
 
-    /// Makes a directory.
+    /// Makes a directory. It is durable, and so is every name.
     ///
     /// # Panics
     /// When a directory on the way is missing, or there is something of that name.
@@ -63,13 +65,14 @@ impl SimHandle {
         let now = machine.kernel.time();
         let made = machine.kernel.tree.mkdir(&place, 0o755, now);
         made.expect("a directory can be made there");
+        machine.kernel.tree.store_names();
     }
 
     /// The content of a file. `None` when there is none.
     pub fn contents(&self, path: impl AsRef<[u8]>) -> Option<Vec<u8>> {
         let machine = self.machine();
         let id = machine.kernel.lookup(path.as_ref()).ok()?;
-        machine.kernel.tree.inode(id).content().cloned()
+        machine.kernel.tree.inode(id).content().map(<[u8]>::to_vec)
     }
 
     /// Makes a pipe. Returns the descriptors of its read end and its write end.
@@ -133,6 +136,26 @@ impl SimHandle {
     /// Whether the descriptor is open.
     pub fn is_open(&self, raw: i32) -> bool {
         self.machine().kernel.file(raw).is_ok()
+    }
+
+    // Crashes.
+
+    /// What there would be on the disk if the power failed now: what is durable, and of the rest what chance
+    /// decides, anew with each call. The kernel goes on.
+    ///
+    /// For [`SimBuilder::disk`](super::SimBuilder::disk), to start another kernel after the crash.
+    pub fn crash(&self) -> Disk {
+        self.machine_mut().kernel.crash()
+    }
+
+    /// The same, of the moment that [`SimBuilder::crash_at`](super::SimBuilder::crash_at) says. `None` before.
+    pub fn crashed(&self) -> Option<Disk> {
+        self.machine().kernel.device.crashed.clone()
+    }
+
+    /// How many events there were: as many as the [log](SimHandle::log_text) has lines.
+    pub fn events(&self) -> u64 {
+        self.machine().kernel.log.events()
     }
 
     // Operations.

@@ -250,10 +250,22 @@ impl Machine {
         if is_cancel || creates || request.may_wait() {
             return Attempt::Unsupported;
         }
+        let loses_sync = self.faults.loses_sync(sqe, &mut self.random);
+        self.kernel.device.loses_sync = loses_sync;
         // SAFETY: the caller's promise.
-        match unsafe { ops::perform(&mut self.kernel, &request, len_max) } {
+        let outcome = unsafe { ops::perform(&mut self.kernel, &request, len_max) };
+        self.count_lost_sync(loses_sync);
+        match outcome {
             Outcome::Done(res) => Attempt::Done(res),
             Outcome::WouldBlock => Attempt::WouldBlock,
+        }
+    }
+
+    /// An operation was performed that was to lose what it makes durable, or not. Whether it did the kernel
+    /// knows.
+    fn count_lost_sync(&mut self, was_to_lose: bool) {
+        if was_to_lose && !std::mem::take(&mut self.kernel.device.loses_sync) {
+            self.count(FaultKind::FsyncFailed);
         }
     }
 
@@ -556,8 +568,10 @@ impl Machine {
             return Outcome::Done(self.cancel(what, *all, flight.plan.cancel));
         }
         let len_max = flight.plan.short.map_or(usize::MAX, |len| len as usize);
+        self.kernel.device.loses_sync = flight.plan.loses_sync;
         // SAFETY: the flight has not completed, so its memory is lent.
         let outcome = unsafe { ops::perform(&mut self.kernel, &flight.request, len_max) };
+        self.count_lost_sync(flight.plan.loses_sync);
         let is_transfer = matches!(flight.request.kind, Kind::Read { .. } | Kind::Write { .. });
         if let Outcome::Done(count) = outcome
             && is_transfer
@@ -669,6 +683,7 @@ impl Machine {
 
     fn advance_to(&mut self, time: Duration) {
         self.disturb_some();
+        self.kernel.write_back_some();
         while let Some(entry) = self.timers.first_entry()
             && entry.key().0 <= time
         {
@@ -677,6 +692,7 @@ impl Machine {
             self.happen(event);
             self.settle();
             self.disturb_some();
+            self.kernel.write_back_some();
         }
         self.kernel.now = self.kernel.now.max(time);
     }
