@@ -252,14 +252,21 @@ impl Content {
             let is_kept = fate == Fate::Kept || fate == Fate::Pages && random.chance(1 << 15);
             for sector in (page * PAGE_BYTES..(page + 1) * PAGE_BYTES).step_by(SECTOR_BYTES) {
                 if is_kept || fate == Fate::Sectors && random.chance(1 << 15) {
-                    let end = (sector + SECTOR_BYTES).min(bytes.len()).min(self.cached.len());
-                    let begin = sector.min(end);
-                    bytes[begin..end].copy_from_slice(&self.cached[begin..end]);
+                    copy_padded(&self.cached, &mut bytes, sector);
                 }
             }
         }
         Self::stored(bytes)
     }
+}
+
+/// Copies the sector at `begin`, in which zeros follow the end of `from`, as far as `to` goes.
+fn copy_padded(from: &[u8], to: &mut [u8], begin: usize) {
+    let end = (begin + SECTOR_BYTES).min(to.len());
+    let begin = begin.min(end);
+    let known = from.get(begin..end.min(from.len())).unwrap_or_default();
+    to[begin..begin + known.len()].copy_from_slice(known);
+    to[begin + known.len()..end].fill(0);
 }
 
 /// The length of a file that has grown, after a crash.
@@ -283,4 +290,171 @@ fn pages(range: &Range<usize>) -> Range<usize> {
         return 0..0;
     }
     range.start / PAGE_BYTES..range.end.div_ceil(PAGE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEEDS: u64 = if cfg!(miri) { 2 } else { 60 };
+
+    /// The content, and every version of its bytes since the disk had all of it.
+    struct Story {
+        content: Content,
+        versions: Vec<Vec<u8>>,
+        /// Truncations so far, which here the journal keeps in order.
+        cuts: u64,
+    }
+
+    impl Story {
+        fn step(&mut self, random: &mut Random, value: u8) {
+            let place = |random: &mut Random| random.below(3 * PAGE_BYTES as u64 + 700) as usize;
+            let (a, b) = (place(random), place(random));
+            let range = a.min(b)..a.max(b);
+            let content = &mut self.content;
+            match random.below(8) {
+                0..3 => content.write(range.start, &vec![value; range.len()]),
+                3 if a < content.bytes().len() => {
+                    self.cuts += 1;
+                    content.cut(a, self.cuts);
+                }
+                4 => content.extend(a),
+                5 => content.punch(range),
+                6 if content.may_write_back() => content.write_back(random),
+                7 => content.store_cuts(random.below(self.cuts + 1)),
+                _ => return,
+            }
+            self.versions.push(self.content.bytes().to_vec());
+        }
+
+        fn sync(&mut self) {
+            self.content.sync(0..usize::MAX);
+            self.versions = vec![self.content.bytes().to_vec()];
+        }
+
+        /// What is there after a crash is made of sectors that were there before it.
+        fn check(&self, random: &mut Random) -> Vec<u8> {
+            let left = self.content.clone().after_crash(random).bytes().to_vec();
+            let lens = self.versions.iter().map(Vec::len);
+            assert!(lens.clone().min().unwrap() <= left.len());
+            assert!(left.len() <= lens.max().unwrap());
+            for (index, sector) in left.chunks(SECTOR_BYTES).enumerate() {
+                let begin = index * SECTOR_BYTES;
+                let is_version = |version: &Vec<u8>| {
+                    let byte = |at: usize| version.get(begin + at).copied().unwrap_or(0);
+                    sector.iter().enumerate().all(|(at, &its)| its == byte(at))
+                };
+                // A length without its bytes; a tail that a truncation has made zeros.
+                let is_empty = sector.iter().all(|&byte| byte == 0);
+                let is_cut = |version: &Vec<u8>| {
+                    let end = sector.iter().rposition(|&byte| byte != 0).map_or(0, |at| at + 1);
+                    version.get(begin..begin + end) == Some(&sector[..end])
+                };
+                assert!(is_empty || self.versions.iter().any(|its| is_version(its) || is_cut(its)));
+            }
+            left
+        }
+    }
+
+    #[test]
+    fn a_crash_leaves_sectors_of_before_and_a_sync_all_of_them() {
+        let mut changed = 0;
+        for seed in 0..SEEDS {
+            let mut random = Random::new(seed);
+            let content = Content::stored(vec![0xff; random.below(9000) as usize]);
+            let versions = vec![content.bytes().to_vec()];
+            let mut story = Story { content, versions, cuts: 0 };
+            for step in 1..40 {
+                story.step(&mut random, step);
+                changed += usize::from(story.check(&mut random) != story.content.bytes());
+                if random.below(6) == 0 {
+                    story.sync();
+                    assert_eq!(story.check(&mut random), story.content.bytes(), "seed {seed}");
+                }
+            }
+        }
+        assert!(changed > 40 || cfg!(miri), "only {changed} crashes lost something");
+    }
+
+    #[test]
+    fn each_fate_of_a_page_is_met() {
+        let (old, new) = (vec![1; 2 * PAGE_BYTES], vec![2; 2 * PAGE_BYTES]);
+        let mut content = Content::stored(old.clone());
+        content.write(0, &new);
+        let [mut lost, mut kept, mut halved, mut torn] = [0; 4];
+        for seed in 0..200 {
+            let left = content.clone().after_crash(&mut Random::new(seed));
+            let is_torn = |page: &[u8]| page.iter().any(|&byte| byte != page[0]);
+            match left.bytes() {
+                left if left == old => lost += 1,
+                left if left == new => kept += 1,
+                left if left.chunks(PAGE_BYTES).any(is_torn) => torn += 1,
+                _ => halved += 1,
+            }
+        }
+        assert!(lost.min(kept).min(halved).min(torn) > 10, "{lost} {kept} {halved} {torn}");
+    }
+
+    #[test]
+    fn what_comes_after_a_truncation_is_not_there_before_it() {
+        let old = vec![1; 3 * PAGE_BYTES];
+        let mut content = Content::stored(old.clone());
+        content.cut(PAGE_BYTES, 7);
+        content.write(PAGE_BYTES, &[2; PAGE_BYTES]);
+        for seed in 0..100 {
+            let left = content.clone().after_crash(&mut Random::new(seed));
+            assert_eq!(left.bytes(), old, "the truncation is lost, and with it what came after");
+        }
+        content.store_cuts(7);
+        let lens = (0..100).map(|seed| {
+            let left = content.clone().after_crash(&mut Random::new(seed));
+            assert!(left.bytes()[PAGE_BYTES..].iter().all(|&byte| byte != 1));
+            left.bytes().len()
+        });
+        assert_eq!(lens.collect::<BTreeSet<_>>(), BTreeSet::from([PAGE_BYTES, 2 * PAGE_BYTES]));
+    }
+
+    #[test]
+    fn what_a_failed_sync_has_lost_comes_back_only_by_being_written() {
+        let mut content = Content::stored(Vec::new());
+        content.write(0, &[1; 2 * PAGE_BYTES]);
+        assert_eq!((content.lose(0..PAGE_BYTES), content.dirty_pages()), (1, 1));
+        assert_eq!(content.sync(0..usize::MAX), 1);
+        assert_eq!(content.bytes(), [1; 2 * PAGE_BYTES]);
+        let expected = [[0; PAGE_BYTES], [1; PAGE_BYTES]].concat();
+        assert_eq!(content.clone().after_crash(&mut Random::new(0)).bytes(), expected);
+        content.write(5, b"!");
+        content.sync(0..usize::MAX);
+        assert_eq!(content.clone().after_crash(&mut Random::new(0)).bytes(), content.bytes());
+    }
+
+    #[test]
+    fn failures_are_told_once_and_not_to_those_who_come_after() {
+        let mut failures = Failures::default();
+        let before = Cell::new(failures.sample());
+        failures.add();
+        let untold = Cell::new(failures.sample());
+        assert!(failures.tell(&before) && !failures.tell(&before));
+        let after = Cell::new(failures.sample());
+        assert!(failures.tell(&untold), "nobody had been told when it was opened");
+        assert!(!failures.tell(&after));
+    }
+
+    #[test]
+    fn room_is_taken_by_pages() {
+        let mut content = Content::stored(vec![0; 10]);
+        assert_eq!(content.allocated_pages(), 1);
+        assert_eq!(content.fitting(0..PAGE_BYTES, 0), PAGE_BYTES);
+        assert_eq!(content.fitting(10..3 * PAGE_BYTES, 0), PAGE_BYTES - 10);
+        assert_eq!(content.fitting(5 * PAGE_BYTES + 1..6 * PAGE_BYTES, 0), 0);
+        content.write(5 * PAGE_BYTES, b"x");
+        content.extend(9 * PAGE_BYTES);
+        assert_eq!(content.allocated_pages(), 2, "holes take none");
+        content.reserve(PAGE_BYTES - 1..2 * PAGE_BYTES + 1);
+        assert_eq!(content.allocated_pages(), 4);
+        content.punch(1..2 * PAGE_BYTES);
+        assert_eq!(content.allocated_pages(), 3);
+        content.cut(2 * PAGE_BYTES, 1);
+        assert_eq!(content.allocated_pages(), 1);
+    }
 }

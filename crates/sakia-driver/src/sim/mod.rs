@@ -43,19 +43,19 @@
 //! | `syncfs` | everything |
 //!
 //! When the power fails, of what is not durable
-//! - the last changes of names and attributes and the last truncations are lost, and the ones before them kept:
-//!   each operation
-//!   is an entry of a journal, which survives up to some point, so a rename is there or not and never halfway;
-//! - each page of a file is kept, lost, or torn at its sectors of 512 bytes; pages know no order, also not
+//!
+//! - the last changes of names and attributes, and the last truncations, are lost, and those before them kept.
+//!   Each operation survives whole or not at all: a rename is there or not, and never halfway;
+//! - each page of a file is kept, lost, or torn at its sectors of 512 bytes. Pages know no order, also not
 //!   with names;
-//! - a file that has grown has its old length, the new one, or one between at the end of a page; what is then
+//! - a file that has grown has its old length, the new one, or one between at the end of a page. What is then
 //!   missing of it reads as zeros;
 //! - a file without a name is gone.
 //!
-//! Real file systems do each of this, and most of them less. ext4 makes the name of a new file durable with
-//! `fsync` of the file, writes bytes before the length that covers them (`data=ordered`), and before a rename
-//! that replaces another file; ext2 does none of it, XFS not the last two, and POSIX promises none. No
-//! file system with a journal reorders renames in one directory, so neither does this one.
+//! File systems do each of this, and most of them less. ext4 and XFS make the name of a new file durable with
+//! `fsync` of the file, and write bytes before the length that covers them (ext4 unless `data=writeback`); ext4
+//! writes a file's bytes also before a rename that replaces another file. ext2 does none of it, and POSIX
+//! promises none. ext4 and XFS keep the order in which names change, and so does this.
 //!
 //! [`SimHandle::crash`] gives what is left, as often as wanted, and [`SimBuilder::disk`] starts a kernel with
 //! it.
@@ -66,7 +66,8 @@
 //!
 //! # Limits
 //!
-//! One file system without permissions or special files; pipes but no sockets. Operations that are not there complete with `EINVAL`, as do links, drains, fixed files and
+//! One file system without permissions or special files; pipes but no sockets. Reads never fail for what a
+//! disk has lost. Operations that are not there complete with `EINVAL`, as do links, drains, fixed files and
 //! provided buffers.
 //!
 //! # Layout

@@ -2,6 +2,7 @@
 
 mod bypass;
 mod cancel;
+mod crashes;
 mod determinism;
 mod driver;
 mod faults;
