@@ -66,9 +66,9 @@ kinds! {
     PlainEnd,
     /// A plain call takes up to 20 ms, in which the thread waits.
     PlainStall,
-    /// A sync, or a write that is to be durable, fails with `EIO`, and what it was to make durable is lost: the
-    /// next sync succeeds, readers see it all the same, and it is gone after a crash. Every file that was
-    /// open is told once.
+    /// A sync, or a write that is to be durable, fails with `EIO`, and what it was to make durable is lost:
+    /// the next sync succeeds, readers see it all the same, and it is gone after a crash. Every file that
+    /// was open is told once.
     FsyncFailed,
 }
 

@@ -1,8 +1,7 @@
 //! What becomes durable in order: changes of names and attributes, and truncations.
 //!
-//! An entry is one operation and survives a crash whole or not at all; those that survive are the oldest ones.
-//! That is what file systems with a journal do (ext4, XFS). It is more than POSIX promises, and less than some
-//! do: see [`disk`](super::disk) for what forces entries to the disk.
+//! An entry is one operation and survives a crash whole or not at all; those that survive are the oldest.
+//! That is what file systems with a journal do (ext4, XFS), and more than POSIX promises.
 
 use std::collections::VecDeque;
 

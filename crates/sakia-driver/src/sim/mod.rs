@@ -44,8 +44,8 @@
 //!
 //! When the power fails, of what is not durable
 //!
-//! - the last changes of names and attributes, and the last truncations, are lost, and those before them kept.
-//!   Each operation survives whole or not at all: a rename is there or not, and never halfway;
+//! - the last changes of names and attributes, and the last truncations, are lost, and those before them
+//!   kept. Each operation survives whole or not at all: a rename is there or not, and never halfway;
 //! - each page of a file is kept, lost, or torn at its sectors of 512 bytes. Pages know no order, also not
 //!   with names;
 //! - a file that has grown has its old length, the new one, or one between at the end of a page. What is then
@@ -53,16 +53,16 @@
 //! - a file without a name is gone.
 //!
 //! File systems do each of this, and most of them less. ext4 and XFS make the name of a new file durable with
-//! `fsync` of the file, and write bytes before the length that covers them (ext4 unless `data=writeback`); ext4
-//! writes a file's bytes also before a rename that replaces another file. ext2 does none of it, and POSIX
-//! promises none. ext4 and XFS keep the order in which names change, and so does this.
+//! `fsync` of the file, and write bytes before the length that covers them (ext4 unless `data=writeback`);
+//! ext4 writes a file's bytes also before a rename that replaces another file. ext2 does none of it, and
+//! POSIX promises none. ext4 and XFS keep the order in which names change, and so does this.
 //!
 //! [`SimHandle::crash`] gives what is left, as often as wanted, and [`SimBuilder::disk`] starts a kernel with
 //! it.
 //!
-//! A sync that fails ([`FaultKind::FsyncFailed`]) says `EIO` to each file that was open once. What it was to
-//! make durable is clean from then on: readers see it, later syncs succeed, and the disk gets it only if it is
-//! written again. Changes of names are not lost so.
+//! A sync that fails ([`FaultKind::FsyncFailed`]) says `EIO`, once to each file that was open. What it was to
+//! make durable is clean from then on: readers see it, later syncs succeed, and the disk gets it only if it
+//! is written again. Changes of names are not lost so.
 //!
 //! # Limits
 //!
@@ -261,8 +261,8 @@ impl SimBuilder {
         self
     }
 
-    /// The room for the contents of files, in pages of 4096 bytes: what does not fit fails with `ENOSPC`, or is
-    /// written in part. Default unlimited.
+    /// The room for the contents of files, in pages of 4096 bytes: what does not fit fails with `ENOSPC`, or
+    /// is written in part. Default unlimited.
     pub fn disk_bytes_max(mut self, bytes: u64) -> Self {
         self.disk_bytes_max = bytes;
         self
