@@ -232,16 +232,13 @@ impl Content {
 
     /// What is there after a crash, when the disk has got no more truncations.
     pub(super) fn after_crash(self, random: &mut Random) -> Self {
-        if self.dirty.is_empty() && self.cuts.is_empty() && self.stored.len() == self.cached.len() {
-            return Self::stored(self.stored);
-        }
         let fate = match random.below(4) {
             0 => Fate::Lost,
             1 => Fate::Kept,
             2 => Fate::Pages,
             _ => Fate::Sectors,
         };
-        let mut bytes = self.stored;
+        let (mut bytes, allocated) = (self.stored, self.allocated);
         // A length that came after a truncation does not come before it.
         if self.cuts.is_empty() {
             bytes.resize(surviving_len(fate, bytes.len(), self.cached.len(), random), 0);
@@ -256,7 +253,12 @@ impl Content {
                 }
             }
         }
-        Self::stored(bytes)
+        // A hole stays one; what a truncation that is lost has freed is not.
+        let is_filled = |page: &[u8]| page.iter().any(|&byte| byte != 0);
+        let pages = bytes.chunks(PAGE_BYTES).enumerate();
+        let taken = pages.filter(|(page, bytes)| allocated.contains(page) || is_filled(bytes));
+        let allocated = taken.map(|(page, _)| page).collect();
+        Self { cached: bytes.clone(), stored: bytes, allocated, ..Self::default() }
     }
 }
 

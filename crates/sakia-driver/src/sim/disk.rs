@@ -208,7 +208,9 @@ impl Kernel {
         let (tree, random) = (&mut self.tree, &mut self.device.random);
         if random.chance(1 << 15) {
             let count = tree.store_some(random);
-            self.note("wrote back {} changes", &[count as i64]);
+            if count > 0 {
+                self.note("wrote back {} changes", &[count as i64]);
+            }
         } else if let Some(left) = tree.store_page(random) {
             self.note("wrote back a page, {} left", &[left as i64]);
         }
@@ -293,8 +295,9 @@ impl Tree {
             self.store_up_to(last);
         }
         let as_of = self.journal.last();
+        let is_all = level == Level::All || self.is_directory(id);
         let inode = self.inode_mut(id);
-        if level == Level::All {
+        if is_all {
             inode.stored = inode.attributes.clone();
             inode.stored_as_of = as_of;
         }
