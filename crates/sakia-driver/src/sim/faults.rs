@@ -58,6 +58,10 @@ kinds! {
     Stale,
     /// A completion goes to the overflow list although there is a place for it.
     Held,
+    /// A sync, or a write that is to be durable, fails with `EIO`, and what it was to make durable is lost:
+    /// the next sync succeeds, readers see it all the same, and it is gone after a crash. Every file that
+    /// was open is told once.
+    FsyncFailed,
     /// An operation never completes, canceled or not.
     Stuck,
     /// A plain call that must not wait would have to.
@@ -66,10 +70,6 @@ kinds! {
     PlainEnd,
     /// A plain call takes up to 20 ms, in which the thread waits.
     PlainStall,
-    /// A sync, or a write that is to be durable, fails with `EIO`, and what it was to make durable is lost:
-    /// the next sync succeeds, readers see it all the same, and it is gone after a crash. Every file that
-    /// was open is told once.
-    FsyncFailed,
 }
 
 /// The number of kinds.

@@ -537,6 +537,7 @@ impl Machine {
 
     /// Performs an operation, which is not among the flights now, and completes it or arms it.
     fn perform(&mut self, id: u64, mut flight: Flight) {
+        self.kernel.device.loses_sync = flight.plan.loses_sync;
         match self.outcome(&flight) {
             Outcome::Done(res) => self.complete(id, flight, res),
             Outcome::WouldBlock if flight.must_end => {
@@ -568,10 +569,8 @@ impl Machine {
             return Outcome::Done(self.cancel(what, *all, flight.plan.cancel));
         }
         let len_max = flight.plan.short.map_or(usize::MAX, |len| len as usize);
-        self.kernel.device.loses_sync = flight.plan.loses_sync;
         // SAFETY: the flight has not completed, so its memory is lent.
         let outcome = unsafe { ops::perform(&mut self.kernel, &flight.request, len_max) };
-        self.count_lost_sync(flight.plan.loses_sync);
         let is_transfer = matches!(flight.request.kind, Kind::Read { .. } | Kind::Write { .. });
         if let Outcome::Done(count) = outcome
             && is_transfer
@@ -598,6 +597,7 @@ impl Machine {
         };
         // Its memory is the driver's again as soon as the completion is posted.
         drop(flight);
+        self.count_lost_sync(plan.loses_sync);
         if plan.held {
             self.count(FaultKind::Held);
         }

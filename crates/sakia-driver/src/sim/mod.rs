@@ -73,9 +73,10 @@
 //! # Layout
 //!
 //! `machine` and `cancel` know what is under way and when it ends; `ops`, `names` and `files` what an
-//! operation does; `kernel` and `tree` the objects that it acts on; `content`, `journal` and `disk` what of
-//! them is durable; `queue`, `faults`, `log`, `random` what their names say. `memory` alone touches what
-//! drivers lend.
+//! operation does; `kernel` and `tree` the objects that it acts on; `queue`, `faults`, `log`, `random`
+//! what their names say. `memory` alone touches what drivers lend.
+//!
+//! `content`, `journal` and `disk` know what of files is durable.
 //!
 //! One thread.
 
@@ -289,9 +290,8 @@ impl SimBuilder {
         self
     }
 
-    /// Injects every fault that a correct driver survives without loss, but for what it is told of, with
-    /// this probability in 65536: all but [`Stuck`](FaultKind::Stuck) and
-    /// [`EnterFailed`](FaultKind::EnterFailed).
+    /// Injects every fault that a correct driver survives without loss with this probability in
+    /// 65536: all but [`Stuck`](FaultKind::Stuck) and [`EnterFailed`](FaultKind::EnterFailed).
     pub fn chaos(mut self, per_65536: u16) -> Self {
         let is_fatal = |kind| matches!(kind, FaultKind::Stuck | FaultKind::EnterFailed);
         let kinds = FaultKind::ALL.iter().filter(|&&kind| !is_fatal(kind));

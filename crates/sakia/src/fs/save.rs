@@ -31,7 +31,7 @@ use super::error::{Context as _, Error, Result, c_path};
 use super::paths::follow_links;
 use super::whole::parent;
 use super::{File, Metadata, driver};
-use crate::executor::{current, try_current};
+use crate::executor::try_current;
 
 /// How often a name is tried that nobody has.
 const NAME_TRIES: u32 = 16;
@@ -254,7 +254,7 @@ async fn create_temporary(
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
     let mut tries = NAME_TRIES;
     loop {
-        let temporary = c_path(temporary_name(name, unlikely_number(driver, directory)).as_ref())?;
+        let temporary = c_path(temporary_name(name).as_ref())?;
         let open = driver.open(Some(directory), temporary.clone(), flags.bits(), mode);
         let creating = Creating { open: Some(open), driver, directory, name: &temporary };
         match creating.await {
@@ -302,19 +302,10 @@ impl Drop for Creating<'_> {
     }
 }
 
-/// A number for a name that nobody has. On a simulated kernel it follows from its time and from what was
-/// done before: there the same seed gives the same names.
-fn unlikely_number(driver: &Handle<Auto>, directory: &Fd) -> u64 {
-    if directory.is_simulated() {
-        let now = current().now().as_nanos() as u64;
-        return now ^ driver.counters().started << 40;
-    }
-    RandomState::new().build_hasher().finish()
-}
-
 /// `.name.0123456789abcdef.tmp`, of a long name the beginning.
-fn temporary_name(name: &OsStr, number: u64) -> OsString {
-    let tail = format!(".{number:016x}.tmp");
+fn temporary_name(name: &OsStr) -> OsString {
+    let random = RandomState::new().build_hasher().finish();
+    let tail = format!(".{random:016x}.tmp");
     let name = name.as_bytes();
     let name = &name[..name.len().min(NAME_BYTES_MAX - 1 - tail.len())];
     OsString::from_vec([b".", name, tail.as_bytes()].concat())
@@ -327,7 +318,7 @@ mod tests {
     #[test]
     fn temporary_names_fit_and_differ() {
         let name = OsString::from("x".repeat(NAME_BYTES_MAX));
-        let (first, second) = (temporary_name(&name, 1), temporary_name(&name, u64::MAX));
+        let (first, second) = (temporary_name(&name), temporary_name(&name));
         assert_eq!(first.len(), NAME_BYTES_MAX);
         assert_ne!(first, second);
         assert!(first.as_bytes().starts_with(b".xx") && first.as_bytes().ends_with(b".tmp"));

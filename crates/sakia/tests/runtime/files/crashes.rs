@@ -177,7 +177,7 @@ fn the_same_seed_leaves_the_same() {
         let kernel = sim.handle();
         Runtime::builder().build_simulated(sim).unwrap().block_on(async {
             for number in 0..3 {
-                fs::save("file", version(number)).await.ok();
+                fs::write_durable("file", version(number)).await.ok();
             }
         });
         (kernel.log_hash(), kernel.crash().contents("file"))
