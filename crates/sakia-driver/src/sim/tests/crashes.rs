@@ -1,12 +1,15 @@
 //! What is durable, and what a crash leaves.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sakia_ring::{AT_FDCWD, Opcode, Sqe};
 
+use super::super::kernel::Kernel;
+use super::super::random::Random;
+use super::super::tree::{InodeId, Last, Place, Time, Tree};
 use super::super::{Disk, Fault, FaultKind, Routes, Sim, SimBuilder, Target};
 use super::{Lendable, Loop, SEEDS, err, read, write};
 use crate::private;
@@ -469,4 +472,99 @@ fn a_long_journal_is_stored_in_part() {
     let fewest = outcomes(&ring, |disk| disk.names("/").unwrap().len());
     let fewest = *fewest.first().unwrap();
     assert!((76..count).contains(&fewest), "{fewest}");
+}
+
+/// Every path, and the number of what it leads to.
+fn paths(tree: &Tree) -> BTreeMap<String, u64> {
+    let mut found = BTreeMap::new();
+    let mut directories = vec![(String::new(), InodeId::ROOT)];
+    while let Some((path, id)) = directories.pop() {
+        for entry in tree.list(id, 2).unwrap() {
+            let path = format!("{path}/{}", String::from_utf8(entry.name).unwrap());
+            found.insert(path.clone(), entry.id.number());
+            if tree.is_directory(entry.id) {
+                directories.push((path, entry.id));
+            }
+        }
+    }
+    found
+}
+
+/// Changes some names, if that is possible.
+fn change_names(tree: &mut Tree, random: &mut Random) {
+    let mut place = || {
+        let names = ["a", "b", "a/c", "a/d", "b/c", "b/d", "a/c/e"];
+        let path = names[random.below(names.len() as u64) as usize];
+        Place { start: InodeId::ROOT, path: path.as_bytes().to_vec() }
+    };
+    let (first, second, now) = (place(), place(), Time::default());
+    match random.below(8) {
+        0 | 1 => drop(tree.mkdir(&first, 0o755, now)),
+        2 => {
+            if let Ok(found) = tree.walk(&first, Last::Follow, 0) {
+                tree.create(found, 0o644, now).ok();
+            }
+        }
+        3 => drop(tree.unlink(&first, now)),
+        4 => drop(tree.rmdir(&first, now)),
+        5 => drop(tree.rename(&first, &second, 0, now)),
+        6 => drop(tree.rename(&first, &second, 2, now)),
+        _ => {
+            if let Ok(id) = tree.lookup(&first, Last::NoFollow) {
+                tree.link(id, &second, now).ok();
+            }
+        }
+    }
+}
+
+#[test]
+fn names_are_those_of_some_moment_since_the_last_sync() {
+    let mut differences = 0;
+    for seed in 0..300 {
+        let mut random = Random::new(seed);
+        let mut kernel = Kernel::new(&Sim::builder(seed));
+        // What the names were at each moment, from the one on that must be there.
+        let mut moments = vec![paths(&kernel.tree)];
+        for _ in 0..40 {
+            change_names(&mut kernel.tree, &mut random);
+            moments.push(paths(&kernel.tree));
+            if random.below(10) == 0 {
+                kernel.tree.store_names();
+                moments.drain(..moments.len() - 1);
+            }
+            let disk = kernel.crash();
+            let left = paths(&disk.tree());
+            assert!(moments.contains(&left), "seed {seed}: {left:?}");
+            differences += u32::from(left != *moments.last().unwrap());
+            // Whoever starts with it finds everything in order.
+            assert_eq!(links_by_counting(&disk.tree()), links(&disk.tree()), "seed {seed}");
+        }
+    }
+    assert!(differences > 1000, "{differences}");
+}
+
+/// What each path's inode says of its links.
+fn links(tree: &Tree) -> BTreeMap<u64, u32> {
+    let ids = paths(tree).into_keys().map(|path| {
+        let place = Place { start: InodeId::ROOT, path: path.into_bytes() };
+        tree.lookup(&place, Last::NoFollow).unwrap()
+    });
+    ids.map(|id| (id.number(), tree.inode(id).links)).collect()
+}
+
+fn links_by_counting(tree: &Tree) -> BTreeMap<u64, u32> {
+    let mut links = BTreeMap::new();
+    for (path, number) in paths(tree) {
+        let place = Place { start: InodeId::ROOT, path: path.clone().into_bytes() };
+        let id = tree.lookup(&place, Last::NoFollow).unwrap();
+        *links.entry(number).or_default() += 1 + u32::from(tree.is_directory(id));
+        let above = Place { start: id, path: b"..".to_vec() };
+        if tree.is_directory(id) {
+            let parent = tree.lookup(&above, Last::NoFollow).unwrap();
+            if parent != InodeId::ROOT {
+                *links.entry(parent.number()).or_default() += 1;
+            }
+        }
+    }
+    links
 }
