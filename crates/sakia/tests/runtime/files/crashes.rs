@@ -14,8 +14,8 @@ const SEEDS: u64 = 3;
 
 const EIO: i32 = 5;
 
-/// A kernel that moves fewer bytes than asked, reorders, and writes to its disk when it likes; every other one
-/// performs plain calls.
+/// A kernel that moves fewer bytes than asked, reorders, and writes to its disk when it likes. Every other
+/// one performs plain calls.
 fn awkward(seed: u64) -> SimBuilder {
     let builder = Sim::builder(seed).entries(4, 8).write_back(1 << 12).plain_calls(seed % 2 == 1);
     builder.fault(FaultKind::ShortTransfer, 1 << 13).fault(FaultKind::EnterInterrupted, 1 << 12)
