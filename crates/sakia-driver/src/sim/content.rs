@@ -253,13 +253,18 @@ impl Content {
                 }
             }
         }
-        // A hole stays one; what a truncation that is lost has freed is not.
-        let is_filled = |page: &[u8]| page.iter().any(|&byte| byte != 0);
-        let pages = bytes.chunks(PAGE_BYTES).enumerate();
-        let taken = pages.filter(|(page, bytes)| allocated.contains(page) || is_filled(bytes));
-        let allocated = taken.map(|(page, _)| page).collect();
+        let allocated = allocated_after(&bytes, &allocated);
         Self { cached: bytes.clone(), stored: bytes, allocated, ..Self::default() }
     }
+}
+
+/// The pages that take room after a crash that has left `bytes`: a hole stays one, and what a truncation has
+/// freed that is lost is there again.
+fn allocated_after(bytes: &[u8], before: &BTreeSet<usize>) -> BTreeSet<usize> {
+    let is_filled = |page: &[u8]| page.iter().any(|&byte| byte != 0);
+    let pages = bytes.chunks(PAGE_BYTES).enumerate();
+    let taken = pages.filter(|(page, bytes)| before.contains(page) || is_filled(bytes));
+    taken.map(|(page, _)| page).collect()
 }
 
 /// Copies the sector at `begin`, in which zeros follow the end of `from`, as far as `to` goes.

@@ -2,11 +2,13 @@
 //! replaced as a whole is whole.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 
 use sakia::fs::{self, AtomicFile, Dir, GroupCommit, OpenOptions};
 use sakia::io::{Level, Writer};
-use sakia::{Runtime, spawn};
+use sakia::{Runtime, spawn, yield_now};
 use sakia_driver::sim::{Disk, FaultKind, Sim, SimBuilder, SimHandle};
 
 /// Runs of each program, each of which is repeated for all its events.
@@ -145,6 +147,30 @@ fn a_file_saved_for_the_first_time_is_whole_or_not_there() {
             None => assert!(said.is_empty()),
         }
         assert_names(left, &["new"]);
+    });
+}
+
+#[test]
+fn saves_that_are_given_up_leave_the_old_or_the_new_file() {
+    let program = async |told: &Rc<Told<u8>>| {
+        for number in 1..5 {
+            let mut saving = Box::pin(fs::save("file", version(number)));
+            for _ in 0..6 * number {
+                let is_done = poll_fn(|cx| Poll::Ready(saving.as_mut().poll(cx).is_ready())).await;
+                if is_done {
+                    told.say(number);
+                    break;
+                }
+                yield_now().await;
+            }
+        }
+        fs::save("file", version(5)).await.unwrap();
+        told.say(5);
+    };
+    at_every_event(&disk_with(&[("file", &version(0))]), awkward, program, |left, said| {
+        let number = whole_version(&left.contents("file").expect("there is a file"));
+        assert!(number >= said.last().copied().unwrap_or(0), "{number} after {said:?}");
+        assert_names(left, &["file"]);
     });
 }
 
