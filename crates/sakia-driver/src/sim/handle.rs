@@ -1,6 +1,7 @@
 //! The test's side of a simulated kernel.
 
 use std::cell::{Ref, RefCell, RefMut};
+use std::ffi::CStr;
 use std::fmt;
 use std::io;
 use std::rc::Rc;
@@ -13,6 +14,7 @@ use super::faults::{EnterFault, Fault, FaultKind, PlainFault, Target};
 use super::kernel::Object;
 use super::log::{code, nanos};
 use super::machine::{Event, Machine};
+use super::names;
 use super::tree::{InodeId, Place};
 use crate::backend::{Descriptors, FileFacts, FileKind};
 
@@ -269,6 +271,15 @@ impl Descriptors for SimHandle {
 
     fn file_system(&self, _: &FileFacts) -> String {
         "sim".into()
+    }
+
+    fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
+        let mut machine = self.machine_mut();
+        let kernel = &mut machine.kernel;
+        kernel.note_name("unlink at once", name.to_bytes());
+        let place = names::place(kernel, raw, name.to_bytes().to_vec())?;
+        let now = kernel.time();
+        Ok(kernel.tree.unlink(&place, now)?)
     }
 
     fn are_of_this_process(&self) -> bool {

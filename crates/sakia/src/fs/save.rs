@@ -16,7 +16,6 @@ use std::fmt;
 use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -225,15 +224,9 @@ impl Drop for AtomicFile {
     /// if the runtime has ended.
     fn drop(&mut self) {
         let Some(temporary) = &self.temporary else { return };
-        if self.directory.is_simulated() {
-            let unlink = self.driver.unlink(Some(&self.directory), temporary.clone(), 0);
-            if let Some(local) = try_current() {
-                local.spawn(unlink).detach();
-            }
-        } else {
-            // It may be gone, by a rename whose result nobody waited for.
-            rustix::fs::unlinkat(self.directory.as_fd(), &**temporary, AtFlags::empty()).ok();
-        }
+        // It may be gone, by a rename whose result nobody waited for. Otherwise that rename fails now, and
+        // does not come after what is saved next.
+        self.directory.unlink_now(temporary).ok();
     }
 }
 
