@@ -7,6 +7,7 @@
 //!
 //! Only the driver's thread calls a backend.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -135,6 +136,13 @@ pub unsafe trait Backend: 'static {
     /// Whether the queue cannot take operations of this kind, but a thread can.
     fn is_for_lanes(&self, opcode: Opcode) -> bool {
         let _ = opcode;
+        false
+    }
+
+    /// Whether operations may end with `ECANCELED` though nobody asked for that, without having begun, and
+    /// whether a thread can do them instead. So a kernel's ring ends what needs one of its workers, where
+    /// there can be no more of them.
+    fn may_lack_workers(&self) -> bool {
         false
     }
 
@@ -290,5 +298,14 @@ pub trait Descriptors {
     /// Takes `O_NONBLOCK` off the descriptor.
     fn make_blocking(&self, raw: i32) {
         let _ = raw;
+    }
+
+    /// Removes a name, which is not that of a directory, from the open directory `raw`.
+    ///
+    /// # Errors
+    /// As `unlinkat(2)`; `EOPNOTSUPP` where there are no names.
+    fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
+        let _ = (raw, name);
+        Err(Errno::OPNOTSUPP.into())
     }
 }

@@ -25,6 +25,8 @@ table! {
         => Driver "stale_and_duplicate";
     cancel_dropped_when_full: "a request to cancel that finds no room is forgotten"
         => Driver "drop_in_every_state endless_waiters";
+    full_queue_sleeps: "a turn sleeps while operations wait for places that its enter makes"
+        => Driver "full_queue";
     revoked_succeeds: "an entry that was taken back reports the no-op's result as its own"
         => Driver "drop_in_every_state";
     close_does_not_wait: "a descriptor is closed while operations on it are in flight"
@@ -77,8 +79,12 @@ table! {
         => Driver "vectored";
     read_ignores_offset: "every read begins at the start of the file"
         => Conformance "every_case";
+    host_counts_trusted: "a host may say that more bytes were moved than were asked for"
+        => Driver "injected_results";
     restart_code_leaks: "the kernel's restart codes are reported as errors of their own"
         => Driver "reading";
+    lack_of_workers_told: "what the kernel has no worker for ends as if somebody had canceled it"
+        => Faults "limits::uring::of_threads";
 
     // Plain calls in place of the queue, and lanes beside a ring.
 
@@ -334,8 +340,27 @@ table! {
     aborted_work_keeps_place: "work that was held back and aborted waits in the queue"
         => RuntimeOnPoll "blocking::aborted_work";
 
-    // Signals, processes, shutdown, streams.
+    // What is durable.
 
+    save_not_synced: "a file that is saved gets its name before its contents are durable"
+        => RuntimeOnPoll "crashes::a_saved_file";
+    saved_name_not_synced: "a file counts as saved before its name is durable"
+        => RuntimeOnPoll "crashes::a_saved_file";
+    durable_name_not_synced: "a file counts as durable before its name is"
+        => RuntimeOnPoll "crashes::what_was_written_durably";
+    directory_of_link_synced: "of a link's target not its own name is made durable"
+        => RuntimeOnPoll "crashes::a_file_made_durable_through_a_link";
+    durable_write_is_plain: "a durable write is a write"
+        => RuntimeOnPoll "crashes::single_writes";
+    running_sync_serves_all: "a commit is served by a sync that began before it"
+        => RuntimeOnPoll "crashes::what_a_group_has_committed";
+    failed_sync_tried_again: "a sync that failed is tried again, and believed"
+        => RuntimeOnPoll "crashes::a_lost_sync crashes::what_a_group_has_committed";
+
+    // Signals, processes, forks, shutdown, streams.
+
+    forked_child_runs_tasks: "a forked child runs its parent's tasks once more"
+        => Faults "forks_and_panics::uring::forks";
     signals_taken_in_parts: "many signals are several"
         => RuntimeOnPoll "signals::many_signals";
     dropped_listener_stays: "a listener that was dropped is told of signals"

@@ -109,7 +109,7 @@ unsafe impl<T: IoBuf> Operation for Write<T> {
         if mutant!("short_write_is_whole") {
             return (completion.result().map(|_| self.buf.bytes_len()), self.buf);
         }
-        (completion.result().map(|len| len as usize), self.buf)
+        (completion.count(self.buf.bytes_len()), self.buf)
     }
 
     fn descriptor(&self) -> Option<&Fd> {

@@ -1,20 +1,40 @@
 //! The test's side of a simulated kernel.
 
 use std::cell::{Ref, RefCell, RefMut};
+use std::ffi::CStr;
 use std::fmt;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use sakia_ring::Opcode;
 
 use super::buffer::SimBuf;
+use super::disk::Disk;
 use super::faults::{EnterFault, Fault, FaultKind, PlainFault, Target};
 use super::kernel::Object;
 use super::log::{code, nanos};
-use super::machine::{Event, Machine};
+use super::machine::{Event, Flight, Machine, Stage};
+use super::names;
 use super::tree::{InodeId, Place};
 use crate::backend::{Descriptors, FileFacts, FileKind};
+
+/// An operation under way in a simulated kernel. From [`SimHandle::flights`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FlightFacts {
+    /// What it does.
+    pub opcode: Opcode,
+    /// What its entry had for `user_data`.
+    pub user_data: u64,
+    /// The descriptor that its entry names, be it the directory that a path begins at.
+    pub descriptor: Option<i32>,
+    /// The paths that it names.
+    pub names: Vec<Vec<u8>>,
+    /// It never ends, by [`Fault::Stuck`].
+    pub is_stuck: bool,
+}
 
 /// Looks at and acts on a simulated kernel from outside, while a driver has the backend and
 /// after it is gone. Clones are for the same kernel.
@@ -39,9 +59,15 @@ impl SimHandle {
         self.machine.borrow_mut()
     }
 
+    /// The seed from which every choice follows; for a test that makes choices of its own.
+    pub fn seed(&self) -> u64 {
+        self.machine().config.seed
+    }
+
     // Files and pipes.
 
-    /// Makes a file with this content, or replaces the content of the one that is there.
+    /// Makes a file with this content, or replaces the content of the one that is there. It is durable, and
+    /// so is every name.
     ///
     /// # Panics
     /// When a directory on the way is missing, or the path is that of one.
@@ -53,7 +79,7 @@ impl SimHandle {
         machine.kernel.put_file(path, content).expect("a file can be made there");
     }
 
-    /// Makes a directory.
+    /// Makes a directory. It is durable, and so is every name.
     ///
     /// # Panics
     /// When a directory on the way is missing, or there is something of that name.
@@ -64,13 +90,14 @@ impl SimHandle {
         let now = machine.kernel.time();
         let made = machine.kernel.tree.mkdir(&place, 0o755, now);
         made.expect("a directory can be made there");
+        machine.kernel.tree.store_names();
     }
 
     /// The content of a file. `None` when there is none.
     pub fn contents(&self, path: impl AsRef<[u8]>) -> Option<Vec<u8>> {
         let machine = self.machine();
         let id = machine.kernel.lookup(path.as_ref()).ok()?;
-        machine.kernel.tree.inode(id).content().cloned()
+        machine.kernel.tree.inode(id).content().map(<[u8]>::to_vec)
     }
 
     /// Makes a pipe. Returns the descriptors of its read end and its write end.
@@ -78,11 +105,19 @@ impl SimHandle {
     /// # Panics
     /// When the table of descriptors is full.
     pub fn pipe(&self) -> (i32, i32) {
+        self.try_pipe().expect("there is room for two descriptors")
+    }
+
+    /// As [`pipe`](SimHandle::pipe).
+    ///
+    /// # Errors
+    /// `EMFILE` when the table of descriptors is full.
+    pub fn try_pipe(&self) -> io::Result<(i32, i32)> {
         let mut machine = self.machine_mut();
-        let ends = machine.kernel.pipe().expect("there is room for two descriptors");
+        let ends = machine.kernel.pipe()?;
         let numbers = [ends.0.into(), ends.1.into()];
         machine.kernel.note("test: pipe {} {}", &numbers);
-        ends
+        Ok(ends)
     }
 
     /// Writes to a pipe as somebody at its other end, without waiting. Returns how many bytes it
@@ -131,9 +166,37 @@ impl SimHandle {
         self.machine().kernel.open_descriptors()
     }
 
+    /// Closes a descriptor that no driver has, such as an end of a [`pipe`](SimHandle::pipe).
+    ///
+    /// # Errors
+    /// `EBADF` when it is not open.
+    pub fn close(&self, raw: i32) -> io::Result<()> {
+        Descriptors::close(self, raw)
+    }
+
     /// Whether the descriptor is open.
     pub fn is_open(&self, raw: i32) -> bool {
         self.machine().kernel.file(raw).is_ok()
+    }
+
+    // Crashes.
+
+    /// What there would be on the disk if the power failed now: what is durable, and of the rest what chance
+    /// decides, anew with each call. The kernel goes on.
+    ///
+    /// For [`SimBuilder::disk`](super::SimBuilder::disk), to start another kernel after the crash.
+    pub fn crash(&self) -> Disk {
+        self.machine_mut().kernel.crash()
+    }
+
+    /// The same, of the moment that [`SimBuilder::crash_at`](super::SimBuilder::crash_at) says. `None` before.
+    pub fn crashed(&self) -> Option<Disk> {
+        self.machine().kernel.device.crashed.clone()
+    }
+
+    /// How many events there were: as many as the [log](SimHandle::log_text) has lines.
+    pub fn events(&self) -> u64 {
+        self.machine().kernel.log.events()
     }
 
     // Operations.
@@ -141,6 +204,18 @@ impl SimHandle {
     /// How many operations were consumed and have posted no completion yet.
     pub fn in_flight(&self) -> usize {
         self.machine().in_flight()
+    }
+
+    /// What these operations are, oldest first.
+    pub fn flights(&self) -> Vec<FlightFacts> {
+        let facts = |flight: &Flight| FlightFacts {
+            opcode: flight.opcode,
+            user_data: flight.user_data,
+            descriptor: Some(flight.raw).filter(|&raw| raw >= 0),
+            names: flight.request.paths(),
+            is_stuck: flight.stage == Stage::Stuck,
+        };
+        self.machine().flights.values().map(facts).collect()
     }
 
     /// Uses all memory that the kernel was lent and that was not given back by a completion: writes
@@ -265,6 +340,15 @@ impl Descriptors for SimHandle {
 
     fn file_system(&self, _: &FileFacts) -> String {
         "sim".into()
+    }
+
+    fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
+        let mut machine = self.machine_mut();
+        let kernel = &mut machine.kernel;
+        kernel.note_name("unlink at once", name.to_bytes());
+        let place = names::place(kernel, raw, name.to_bytes().to_vec())?;
+        let now = kernel.time();
+        Ok(kernel.tree.unlink(&place, now)?)
     }
 
     fn are_of_this_process(&self) -> bool {

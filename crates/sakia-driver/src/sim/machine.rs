@@ -68,8 +68,10 @@ pub(super) struct Machine {
 /// is still lent.
 #[derive(Debug)]
 pub(super) struct Flight {
-    opcode: Opcode,
+    pub(super) opcode: Opcode,
     pub(super) user_data: u64,
+    /// The descriptor that its entry names.
+    pub(super) raw: i32,
     pub(super) request: Request,
     pub(super) plan: Plan,
     pub(super) stage: Stage,
@@ -253,10 +255,22 @@ impl Machine {
         if is_cancel || creates || request.may_wait() {
             return Attempt::Unsupported;
         }
+        let loses_sync = self.faults.loses_sync(sqe, &mut self.random);
+        self.kernel.device.loses_sync = loses_sync;
         // SAFETY: the caller's promise.
-        match unsafe { ops::perform(&mut self.kernel, &request, len_max) } {
+        let outcome = unsafe { ops::perform(&mut self.kernel, &request, len_max) };
+        self.count_lost_sync(loses_sync);
+        match outcome {
             Outcome::Done(res) => Attempt::Done(res),
             Outcome::WouldBlock => Attempt::WouldBlock,
+        }
+    }
+
+    /// An operation was performed that was to lose what it makes durable, or not. Whether it did the kernel
+    /// knows.
+    fn count_lost_sync(&mut self, was_to_lose: bool) {
+        if was_to_lose && !std::mem::take(&mut self.kernel.device.loses_sync) {
+            self.count(FaultKind::FsyncFailed);
         }
     }
 
@@ -381,6 +395,7 @@ impl Machine {
         let flight = Flight {
             opcode: sqe.opcode,
             user_data: sqe.user_data,
+            raw: sqe.fd,
             request,
             plan,
             stage: Stage::Inline,
@@ -534,6 +549,7 @@ impl Machine {
 
     /// Performs an operation, which is not among the flights now, and completes it or arms it.
     fn perform(&mut self, id: u64, mut flight: Flight) {
+        self.kernel.device.loses_sync = flight.plan.loses_sync;
         match self.outcome(&flight) {
             Outcome::Done(res) => self.complete(id, flight, res),
             Outcome::WouldBlock if flight.must_end => {
@@ -593,6 +609,7 @@ impl Machine {
         };
         // Its memory is the driver's again as soon as the completion is posted.
         drop(flight);
+        self.count_lost_sync(plan.loses_sync);
         if plan.held {
             self.count(FaultKind::Held);
         }
@@ -678,6 +695,7 @@ impl Machine {
 
     fn advance_to(&mut self, time: Duration) {
         self.disturb_some();
+        self.kernel.write_back_some();
         while let Some(entry) = self.timers.first_entry()
             && entry.key().0 <= time
         {
@@ -686,6 +704,7 @@ impl Machine {
             self.happen(event);
             self.settle();
             self.disturb_some();
+            self.kernel.write_back_some();
         }
         self.kernel.now = self.kernel.now.max(time);
     }
