@@ -327,16 +327,16 @@ fn parting(rng: &mut Rng) -> Parting {
 
 fn file_step(rng: &mut Rng) -> Step {
     let (open, at, len) = (rng.u8(..), at(rng), len(rng));
-    match rng.u8(0..24) {
+    match rng.u8(0..26) {
         0..4 => Step::Open { file: rng.u8(0..4), way: rng.u8(0..5) },
         4 => Step::Clone { open },
         5..12 => Step::Read { open, at, len, memory: memory(rng) },
         12..18 => Step::Write { open, at, len, memory: memory(rng) },
         18 => Step::Truncate { open, len },
         19 => Step::Allocate { open, at, len },
-        20 if rng.bool() => Step::ReadWhole { file: rng.u8(0..4), expected: len },
-        20 => Step::Sync { open, data_only: rng.bool() },
-        21 => Step::Size { open },
+        20 => Step::ReadWhole { file: rng.u8(0..4), expected: len },
+        21..23 => Step::Sync { open, data_only: rng.bool() },
+        23 => Step::Size { open },
         _ => Step::Close { open, parting: parting(rng) },
     }
 }

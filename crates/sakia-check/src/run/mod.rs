@@ -337,7 +337,15 @@ impl<E: Env> Runner<'_, E> {
 
     fn turn(&mut self, wait: Wait) -> Check {
         let driver = &self.driver;
-        if let Some(Err(error)) = survive_wakers(|| driver.turn(wait)) {
+        // After a panic the next turn goes on with the other wakers.
+        let turn = survive_wakers(|| driver.turn(wait)).unwrap_or_else(|| {
+            loop {
+                if let Some(turn) = survive_wakers(|| driver.turn(Wait::Poll)) {
+                    break turn;
+                }
+            }
+        });
+        if let Err(error) = turn {
             if !self.has(FaultKind::EnterFailed) {
                 return Err(format!("the turn failed: {error}"));
             }
