@@ -47,7 +47,10 @@ pub struct Content {
 impl Content {
     /// Exactly these bytes.
     pub fn exactly(bytes: &[u8]) -> Self {
-        Self { values: bytes.iter().map(|&byte| ByteSet::one(byte)).collect(), size_min: bytes.len() }
+        Self {
+            values: bytes.iter().map(|&byte| ByteSet::one(byte)).collect(),
+            size_min: bytes.len(),
+        }
     }
 
     /// The smallest size that the file may have, in bytes.
@@ -125,7 +128,13 @@ impl Content {
     ///
     /// # Errors
     /// What is wrong with them.
-    pub fn check_read(&self, at: usize, len: usize, bytes: &[u8], may_be_short: bool) -> Result<(), String> {
+    pub fn check_read(
+        &self,
+        at: usize,
+        len: usize,
+        bytes: &[u8],
+        may_be_short: bool,
+    ) -> Result<(), String> {
         let count = bytes.len();
         let most = self.size_max().saturating_sub(at).min(len);
         let least = self.size_min.saturating_sub(at).min(len);
@@ -133,7 +142,10 @@ impl Content {
         if !(least..=most).contains(&count) {
             return Err(format!("{count} bytes at {at}, where {least} to {most} are possible"));
         }
-        let wrong = bytes.iter().zip(self.values.iter().skip(at)).position(|(&byte, set)| !set.contains(byte));
+        let wrong = bytes
+            .iter()
+            .zip(self.values.iter().skip(at))
+            .position(|(&byte, set)| !set.contains(byte));
         match wrong {
             Some(index) => Err(format!("the byte at {} cannot be {}", at + index, bytes[index])),
             None => Ok(()),
@@ -161,7 +173,9 @@ mod tests {
     fn what_is_certain_is_all_that_a_read_may_bring() {
         let mut content = Content::exactly(b"abc");
         assert_eq!(content.check_read(1, 9, b"bc", false), Ok(()));
-        for (bytes, may_be_short) in [(&b"bd"[..], true), (b"b", false), (b"", true), (b"bcd", true)] {
+        for (bytes, may_be_short) in
+            [(&b"bd"[..], true), (b"b", false), (b"", true), (b"bcd", true)]
+        {
             assert!(content.check_read(1, 9, bytes, may_be_short).is_err(), "{bytes:?}");
         }
         assert_eq!(content.check_read(1, 9, b"b", true), Ok(()));

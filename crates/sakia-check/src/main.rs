@@ -75,8 +75,13 @@ fn main() -> anyhow::Result<ExitCode> {
                 fs::write(&failed, text).with_context(|| format!("write {}", failed.display()))?;
                 println!("made smaller, in {}: {} steps", failed.display(), program.steps.len());
             }
-            let never: Vec<_> =
-                report.stats.faults.iter().filter(|&(_, &count)| count == 0).map(|(name, _)| name).collect();
+            let never: Vec<_> = report
+                .stats
+                .faults
+                .iter()
+                .filter(|&(_, &count)| count == 0)
+                .map(|(name, _)| name)
+                .collect();
             if !never.is_empty() && report.failures.is_empty() && seeds >= 1000 {
                 println!("these faults never took effect: {never:?}");
                 return Ok(ExitCode::FAILURE);
@@ -87,8 +92,10 @@ fn main() -> anyhow::Result<ExitCode> {
             let mut has_failed = false;
             let mut log = String::new();
             for file in files {
-                let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-                let program = Program::from_text(&text).with_context(|| file.display().to_string())?;
+                let text = fs::read_to_string(&file)
+                    .with_context(|| format!("read {}", file.display()))?;
+                let program =
+                    Program::from_text(&text).with_context(|| file.display().to_string())?;
                 log = simulated(&program, true, &mut Stats::default())?.log;
                 if let Err(failure) = check(&program, true, &mut Stats::default()) {
                     has_failed = true;

@@ -354,10 +354,8 @@ impl Worlds {
 
     fn retain(&mut self, keep: impl Fn(&mut World) -> bool) {
         let worlds = std::mem::take(&mut self.worlds);
-        self.worlds = worlds
-            .into_iter()
-            .filter_map(|mut world| keep(&mut world).then_some(world))
-            .collect();
+        self.worlds =
+            worlds.into_iter().filter_map(|mut world| keep(&mut world).then_some(world)).collect();
     }
 
     /// An operation ended like this.
@@ -474,7 +472,9 @@ mod tests {
         other.end(1, Ok(None)).unwrap();
         other.end(2, code(Errno::NOENT)).unwrap();
         other.check_list(None, &BTreeMap::from([("x".to_owned(), Kind::Directory)])).unwrap();
-        assert!(other.check_list(Some(X), &BTreeMap::from([("p".to_owned(), Kind::File)])).is_err());
+        assert!(
+            other.check_list(Some(X), &BTreeMap::from([("p".to_owned(), Kind::File)])).is_err()
+        );
     }
 
     #[test]

@@ -222,7 +222,7 @@ fn random_faults(rng: &mut Rng) -> Vec<(String, u16)> {
     for kind in FaultKind::ALL {
         let is_fatal = matches!(kind, FaultKind::Stuck | FaultKind::EnterFailed);
         let (is_in, chance) = if is_fatal {
-            (rng.u8(0..16) == 0, 1 << rng.u16(6..10))
+            (rng.u8(0..16) == 0, 1 << rng.u16(8..12))
         } else {
             (rng.bool(), 1 << rng.u16(7..14))
         };

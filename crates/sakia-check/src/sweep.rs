@@ -70,7 +70,12 @@ pub fn check(program: &Program, twice: bool, stats: &mut Stats) -> Result<(), Fa
 
 /// Runs the programs of all seeds on as many threads, up to the first failures. `progress` is called now
 /// and then with the number of seeds that were run.
-pub fn sweep(seeds: Range<u64>, threads: usize, twice: bool, progress: impl Fn(u64) + Sync) -> Report {
+pub fn sweep(
+    seeds: Range<u64>,
+    threads: usize,
+    twice: bool,
+    progress: impl Fn(u64) + Sync,
+) -> Report {
     let next = AtomicU64::new(seeds.start);
     let has_failed = AtomicBool::new(false);
     let report = Mutex::new(Report::default());

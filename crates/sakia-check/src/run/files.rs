@@ -83,11 +83,35 @@ impl Edit {
 /// What an operation on a file is to do.
 pub(crate) enum FileRole {
     /// With the content before, if that is cut off.
-    Open { file: usize, how: How, cut: Option<Rc<Content>> },
-    Read { file: usize, at: usize, len: usize, seen: Rc<Content>, is_readable: bool, closing: Rc<Cell<bool>> },
-    Change { file: usize, edit: Edit, before: Rc<Content>, is_writable: bool, closing: Rc<Cell<bool>> },
-    Sync { file: usize, closing: Rc<Cell<bool>> },
-    Size { file: usize, seen: Rc<Content>, closing: Rc<Cell<bool>> },
+    Open {
+        file: usize,
+        how: How,
+        cut: Option<Rc<Content>>,
+    },
+    Read {
+        file: usize,
+        at: usize,
+        len: usize,
+        seen: Rc<Content>,
+        is_readable: bool,
+        closing: Rc<Cell<bool>>,
+    },
+    Change {
+        file: usize,
+        edit: Edit,
+        before: Rc<Content>,
+        is_writable: bool,
+        closing: Rc<Cell<bool>>,
+    },
+    Sync {
+        file: usize,
+        closing: Rc<Cell<bool>>,
+    },
+    Size {
+        file: usize,
+        seen: Rc<Content>,
+        closing: Rc<Cell<bool>>,
+    },
 }
 
 /// How a file is opened.
@@ -254,7 +278,8 @@ impl<E: Env> Runner<'_, E> {
 
     pub(super) fn clone_open(&mut self, number: u8) {
         let Some(index) = self.pick_open(number) else { return };
-        let OpenFile { fd, file, is_readable, is_writable, appends, is_closing } = &self.open[index];
+        let OpenFile { fd, file, is_readable, is_writable, appends, is_closing } =
+            &self.open[index];
         let clone = OpenFile {
             fd: fd.clone(),
             file: *file,
@@ -285,11 +310,19 @@ impl<E: Env> Runner<'_, E> {
                 }
                 let (is_readable, is_writable, appends) = (true, false, false);
                 let is_closing = Rc::default();
-                self.open.push(OpenFile { fd, file, is_readable, is_writable, appends, is_closing });
+                self.open.push(OpenFile {
+                    fd,
+                    file,
+                    is_readable,
+                    is_writable,
+                    appends,
+                    is_closing,
+                });
                 Ok(())
             }
             Err(error) => {
-                let known: &[Errno] = if self.has_few_descriptors() { &[Errno::MFILE] } else { &[] };
+                let known: &[Errno] =
+                    if self.has_few_descriptors() { &[Errno::MFILE] } else { &[] };
                 self.excuse(&error, false, known)
             }
         }
@@ -365,7 +398,8 @@ impl<E: Env> Runner<'_, E> {
     }
 
     pub(super) fn truncate(&mut self, number: u8, len: u16) {
-        let Some(index) = self.pick_open(number).filter(|&index| self.open[index].is_writable) else {
+        let Some(index) = self.pick_open(number).filter(|&index| self.open[index].is_writable)
+        else {
             return;
         };
         let OpenFile { fd, file, is_closing, .. } = &self.open[index];
@@ -376,7 +410,8 @@ impl<E: Env> Runner<'_, E> {
     }
 
     pub(super) fn allocate(&mut self, number: u8, at: u16, len: u16) {
-        let Some(index) = self.pick_open(number).filter(|&index| self.open[index].is_writable) else {
+        let Some(index) = self.pick_open(number).filter(|&index| self.open[index].is_writable)
+        else {
             return;
         };
         let OpenFile { fd, file, is_closing, .. } = &self.open[index];
@@ -480,15 +515,21 @@ impl<E: Env> Runner<'_, E> {
                 }
                 self.end_open(file, how, is_canceled, result)
             }
-            (FileRole::Read { file, at, len, seen, is_readable, closing }, Output::Bytes(result, bytes)) => {
+            (
+                FileRole::Read { file, at, len, seen, is_readable, closing },
+                Output::Bytes(result, bytes),
+            ) => {
                 match result {
                     _ if self.files[file].is_spoiled => Ok(()),
                     // Nothing is the end, too, for a kernel that says so before it looks.
                     Ok(0) if len == 0 => Ok(()),
                     Ok(_) if !is_readable => Err("it was not opened to read".to_owned()),
-                    Ok(count) if count > bytes.len() => Err("more than there is room for".to_owned()),
+                    Ok(count) if count > bytes.len() => {
+                        Err("more than there is room for".to_owned())
+                    }
                     Ok(count) => {
-                        let may_be_short = self.has(FaultKind::ShortTransfer) || len > 4 * PARTS_MAX;
+                        let may_be_short =
+                            self.has(FaultKind::ShortTransfer) || len > 4 * PARTS_MAX;
                         seen.check_read(at, len, &bytes[..count], may_be_short)
                     }
                     Err(error) if !is_readable => {
@@ -525,7 +566,8 @@ impl<E: Env> Runner<'_, E> {
                 if let Edit::Write(_, ours) = &edit {
                     let is_long = ours.len() > 4 * PARTS_MAX;
                     let may_be_short = self.has(FaultKind::ShortTransfer) || is_long;
-                    let is_right = count == ours.len() || may_be_short && count > 0 && count < ours.len();
+                    let is_right =
+                        count == ours.len() || may_be_short && count > 0 && count < ours.len();
                     if !is_right {
                         return Err(format!("{count} of {} bytes", ours.len()));
                     }
@@ -567,7 +609,8 @@ impl<E: Env> Runner<'_, E> {
         let fd = match result {
             Ok(fd) => fd,
             Err(error) => {
-                let known: &[Errno] = if self.has_few_descriptors() { &[Errno::MFILE] } else { &[] };
+                let known: &[Errno] =
+                    if self.has_few_descriptors() { &[Errno::MFILE] } else { &[] };
                 return self.excuse(&error, is_canceled, known);
             }
         };

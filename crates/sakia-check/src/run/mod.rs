@@ -553,8 +553,8 @@ impl<E: Env> Runner<'_, E> {
             }
             turns += 1;
             // What was forgotten uses its descriptor for ever.
-            let is_left = self.forgotten > 0
-                && self.held.iter().all(|held| matches!(held.role, Role::Close));
+            let is_left =
+                self.forgotten > 0 && self.held.iter().all(|held| matches!(held.role, Role::Close));
             if turns > TURNS_TRIED * 4 && (is_left || self.may_hang()) {
                 return Ok(());
             }

@@ -281,7 +281,9 @@ impl<E: Env> Runner<'_, E> {
                     Ok(count) if count > len => Err("more than there is room for".to_owned()),
                     _ if is_spoiled => Ok(()),
                     Ok(0) if len == 0 => Ok(()),
-                    Ok(0) if its.writer.is_some() => Err("the end, and it can be written".to_owned()),
+                    Ok(0) if its.writer.is_some() => {
+                        Err("the end, and it can be written".to_owned())
+                    }
                     Ok(0) => its.stream.ended(),
                     Ok(count) => its.stream.received(&buffer[..count]),
                     Err(error) => self.excuse(&error, is_canceled, &known),
