@@ -79,6 +79,8 @@ const MEASURED: &[(OpKind, Rule)] = &[
     (OpKind::List, Rule::NOW),
     // Some advice is handed to a worker; all of it is short.
     (OpKind::Advise, Rule::NOW),
+    // Short, and needs nobody else; a ring hands what ends a connection to a worker.
+    (OpKind::Socket, Rule::NOW),
 ];
 
 impl Default for Rules {
