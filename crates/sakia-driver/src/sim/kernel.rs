@@ -1,7 +1,7 @@
 //! The simulated kernel's objects: files, pipes, descriptors, the clock, the log.
 //!
 //! Nothing here knows of queues or of operations under way; those are the machine's. Files and their
-//! names are in [`Tree`].
+//! names are in [`Tree`], sockets in [`Sockets`].
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::SimBuilder;
 use super::log::Log;
+use super::sockets::{SocketId, Sockets};
 use super::tree::{InodeId, Last, Place, Time, Tree};
 
 /// The number of the first descriptor; those before it are taken, as in any process.
@@ -47,6 +48,7 @@ pub(super) struct Kernel {
     locks: Vec<Lock>,
     /// All pipes ever made.
     pipes: Vec<Pipe>,
+    pub(super) sockets: Sockets,
     /// Open descriptors from [`DESCRIPTOR_FIRST`] on.
     table: Vec<Option<Rc<OpenFile>>>,
     /// `RLIMIT_NOFILE`: numbers stay below.
@@ -105,6 +107,7 @@ pub(super) enum Object {
     Directory(InodeId),
     PipeReader(PipeId),
     PipeWriter(PipeId),
+    Socket(SocketId),
 }
 
 /// An open file description: what a descriptor and the operations on it share.
@@ -121,19 +124,30 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    /// Whether operations on it may wait for ever.
-    pub(super) fn is_pipe(&self) -> bool {
-        matches!(self.object, Object::PipeReader(_) | Object::PipeWriter(_))
+    /// One that refers to a socket.
+    pub(super) fn of_socket(id: SocketId) -> Self {
+        Self {
+            object: Object::Socket(id),
+            is_readable: true,
+            is_writable: true,
+            appends: false,
+            position: Cell::new(0),
+        }
+    }
+
+    /// Whether operations on it may wait for ever: a pipe or a socket.
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(self.object, Object::PipeReader(_) | Object::PipeWriter(_) | Object::Socket(_))
     }
 
     /// The inode, if it has one.
     ///
     /// # Errors
-    /// `EINVAL`: a pipe.
+    /// `EINVAL`: a pipe or a socket.
     pub(super) fn inode(&self) -> Result<InodeId, Errno> {
         match self.object {
             Object::File(id) | Object::Directory(id) => Ok(id),
-            Object::PipeReader(_) | Object::PipeWriter(_) => Err(Errno::INVAL),
+            Object::PipeReader(_) | Object::PipeWriter(_) | Object::Socket(_) => Err(Errno::INVAL),
         }
     }
 }
@@ -163,6 +177,7 @@ impl Kernel {
             tree: Tree::new(),
             locks: Vec::new(),
             pipes: Vec::new(),
+            sockets: Sockets::new(config.socket_bytes),
             table: Vec::new(),
             descriptors_max: config.descriptors_max,
             pipe_bytes: config.pipe_bytes,
@@ -290,14 +305,21 @@ impl Kernel {
     // Descriptors.
 
     /// The lowest free place in the table.
-    fn free_index(&self) -> Result<usize, Errno> {
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    pub(super) fn free_index(&self) -> Result<usize, Errno> {
         let free = self.table.iter().position(Option::is_none);
         let index = free.unwrap_or(self.table.len());
         let is_below = index + (DESCRIPTOR_FIRST as usize) < self.descriptors_max as usize;
         if is_below { Ok(index) } else { Err(Errno::MFILE) }
     }
 
-    fn install(&mut self, file: OpenFile) -> Result<(i32, Weak<OpenFile>), Errno> {
+    /// Gives an open file the lowest number that is free.
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    pub(super) fn install(&mut self, file: OpenFile) -> Result<(i32, Weak<OpenFile>), Errno> {
         let index = self.free_index()?;
         let file = Rc::new(file);
         let weak = Rc::downgrade(&file);
@@ -411,6 +433,7 @@ impl Kernel {
                 let has_room = pipe.room() >= PIPE_ATOMIC_BYTES.min(pipe.capacity);
                 when(has_room, poll::WRITABLE) | when(!pipe.has_reader(), poll::ERR)
             }
+            Object::Socket(id) => self.sockets.poll_events(id),
         }
     }
 }

@@ -4,7 +4,7 @@ use sakia_ring::Sqe;
 
 use super::RECV_FLAGS;
 use crate::backend::Backend;
-use crate::buf::{BufResult, IoBuf, IoBufMut};
+use crate::buf::{BufResult, IoBufMut};
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
