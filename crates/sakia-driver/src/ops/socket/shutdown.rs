@@ -25,7 +25,7 @@ pub enum ShutdownHow {
     Both = 2,
 }
 
-/// See [`Handle::shutdown`].
+/// See [`Handle::shutdown_socket`].
 #[derive(Debug)]
 pub struct Shutdown {
     fd: Fd,
@@ -41,7 +41,8 @@ impl<B: Backend> Handle<B> {
     ///
     /// # Kernel
     /// 5.11. Source: `io_uring_prep_shutdown(3)`.
-    pub fn shutdown(&self, fd: &Fd, how: ShutdownHow) -> Op<Shutdown, B> {
+    #[doc(alias = "shutdown")]
+    pub fn shutdown_socket(&self, fd: &Fd, how: ShutdownHow) -> Op<Shutdown, B> {
         self.check(fd);
         self.start(Shutdown { fd: fd.clone(), how })
     }

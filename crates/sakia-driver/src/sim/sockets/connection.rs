@@ -177,24 +177,30 @@ impl Sockets {
     pub(super) fn connect(&mut self, id: SocketId, address: SocketAddress) -> Result<bool, Errno> {
         let is_unix = self.get(id).domain == Domain::UNIX;
         let is_stream = self.get(id).transport == Transport::Stream;
-        match self.get(id).role {
-            Role::Connected(_) => return Err(Errno::ISCONN),
-            Role::Listening { .. } => {
-                return Err(if is_unix { Errno::INVAL } else { Errno::ISCONN });
-            }
-            Role::Idle | Role::Directed(_) => self.check_domain(id, &address)?,
+        let refusal = match self.get(id).role {
+            Role::Connected(_) => Some(Errno::ISCONN),
+            Role::Listening { .. } => Some(if is_unix { Errno::INVAL } else { Errno::ISCONN }),
+            Role::Idle | Role::Directed(_) => None,
+        };
+        match refusal.filter(|_| !is_unix) {
+            Some(errno) => return Err(errno),
+            None => self.check_domain(id, &address)?,
         }
         if !is_stream {
             return self.direct(id, address).map(|()| true);
         }
         let target = self.find(self.get(id).domain, Transport::Stream, &address);
         let listens = |&target: &SocketId| matches!(self.get(target).role, Role::Listening { .. });
-        let refusal = if is_unix { self.missing(&address) } else { Errno::CONNREFUSED };
+        let missing = if is_unix { self.missing(&address) } else { Errno::CONNREFUSED };
         let target = match target {
             Some(target) if listens(&target) => target,
             Some(_) => return Err(Errno::CONNREFUSED),
-            None => return Err(refusal),
+            None => return Err(missing),
         };
+        // Within the machine who is there is looked up first.
+        if let Some(errno) = refusal {
+            return Err(errno);
+        }
         if !self.takes_connection(id, &address) {
             return Ok(false);
         }
