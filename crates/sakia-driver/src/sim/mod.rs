@@ -31,14 +31,14 @@
 //! # Limits
 //!
 //! One file system without permissions or special files; sockets within the machine, and on a loopback
-//! network without options; everything is durable at once. Operations that are not there complete with `EINVAL`, as do links, drains, fixed files and
-//! provided buffers.
+//! network without options; everything is durable at once. Operations that are not there complete with
+//! `EINVAL`, as do links, drains, fixed files and provided buffers.
 //!
 //! # Layout
 //!
 //! `machine` and `cancel` know what is under way and when it ends; `ops`, `names` and `files` what an
-//! operation does; `kernel`, `tree` and `sockets` the objects that it acts on; `queue`, `faults`, `log`, `random`
-//! what their names say. `memory` alone touches what drivers lend.
+//! operation does; `kernel`, `tree` and `sockets` the objects that it acts on; `queue`, `faults`, `log`,
+//! `random` what their names say. `memory` alone touches what drivers lend.
 //!
 //! One thread.
 

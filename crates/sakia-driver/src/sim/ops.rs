@@ -647,8 +647,8 @@ unsafe fn statx(
     Ok(())
 }
 
-/// The bytes of a `struct statx`, of a pipe or a socket without an inode. Has all basic fields whatever was asked
-/// for, as it may.
+/// The bytes of a `struct statx`, of a pipe or a socket without an inode. Has all basic fields whatever
+/// was asked for, as it may.
 fn statx_record(
     kernel: &Kernel,
     inode: Option<InodeId>,

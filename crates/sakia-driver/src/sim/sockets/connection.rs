@@ -111,8 +111,7 @@ impl Sockets {
             let has_address = match (address.inet(), socket.local.inet()) {
                 (Some(wanted), Some(its)) => {
                     let is_any = its.ip().is_unspecified() || wanted.ip().is_unspecified();
-                    let is_local = is_any && (wanted.ip().is_loopback() || is_any);
-                    wanted.port() == its.port() && (is_local || wanted.ip() == its.ip())
+                    wanted.port() == its.port() && (is_any || wanted.ip() == its.ip())
                 }
                 _ => socket.local == *address,
             };
