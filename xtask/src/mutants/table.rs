@@ -43,6 +43,8 @@ table! {
         => Driver "stale_and_duplicate";
     late_open_leaks: "a descriptor that was opened for nobody stays open"
         => Driver "drop_in_every_state";
+    late_accept_leaks: "a connection that was accepted for nobody stays open"
+        => Driver "drop_of_sockets";
     eintr_forgets_in_flight: "a signal makes the driver forget what is in flight"
         => Driver "interruptions";
     again_is_fatal: "a kernel that has no room for the moment ends the driver"
