@@ -80,7 +80,7 @@ const MEASURED: &[(OpKind, Rule)] = &[
     (OpKind::List, Rule::NOW),
     // Some advice is handed to a worker; all of it is short.
     (OpKind::Advise, Rule::NOW),
-    // Short, and needs nobody else; a ring hands what ends a connection to a worker.
+    // Short, and needs nobody else.
     (OpKind::Socket, Rule::NOW),
 ];
 

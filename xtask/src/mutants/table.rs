@@ -133,6 +133,12 @@ table! {
         => DriverUnits "tests::opens::a_full_elastic_lane tests::opens::opening_a_fifo";
     fifo_opened_to_find_out: "a FIFO is opened without waiting, which its other side sees"
         => DriverUnits "tests::opens::opening_a_fifo";
+    socket_mode_kept: "a socket stays in the mode that it is put into for a call"
+        => DriverUnits "epoll::tests::sockets::sockets_made_here";
+    given_socket_is_own: "a socket that was given away is still taken for one's own"
+        => DriverUnits "epoll::tests::sockets::a_socket_that_was_given";
+    others_sockets_are_own: "the mode of sockets is changed that others made"
+        => DriverUnits "epoll::tests::sockets::a_listener_of_others";
     opened_files_nonblocking: "files stay in the mode in which they were opened to find out"
         => DriverUnits "tests::opens::files_are_opened";
     running_job_canceled: "a job that a thread performs is reported as canceled"

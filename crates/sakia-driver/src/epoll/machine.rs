@@ -426,7 +426,7 @@ impl Machine {
             || mutant!("late_reads_overtake");
         let tried = if is_first {
             // SAFETY: the entry is not completed, so its memory is lent.
-            let tried = unsafe { trial.try_now(self.ways, self.sockets.contains(&raw)) };
+            let tried = unsafe { trial.try_now(self.ways, self.is_own(raw)) };
             self.count_try(sqe.opcode, &tried);
             tried
         } else {
@@ -472,7 +472,14 @@ impl Machine {
 
     /// The number is another file's from now on.
     pub(super) fn forget_socket(&mut self, raw: i32) {
-        self.sockets.remove(&raw);
+        if !mutant!("given_socket_is_own") {
+            self.sockets.remove(&raw);
+        }
+    }
+
+    /// Whether the descriptor's file was made here, and nobody was given it.
+    fn is_own(&self, raw: i32) -> bool {
+        self.sockets.contains(&raw) || mutant!("others_sockets_are_own")
     }
 
     #[allow(clippy::unnecessary_cast, reason = "the bits are signed where `rustix` goes by libc")]
@@ -595,7 +602,7 @@ impl Machine {
                 unreachable!("what waits in a way is to be tried")
             };
             // SAFETY: there is the flight, so its memory is lent.
-            let tried = unsafe { trial.try_now(self.ways, self.sockets.contains(&trial.raw())) };
+            let tried = unsafe { trial.try_now(self.ways, self.is_own(trial.raw())) };
             let opcode = self.flights[&id].opcode;
             self.count_try(opcode, &tried);
             match tried {

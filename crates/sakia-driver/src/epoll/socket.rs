@@ -127,7 +127,9 @@ impl SocketCall {
         if is_own {
             rustix::fs::fcntl_setfl(fd, mode | OFlags::NONBLOCK).map_err(refused)?;
             let result = retry(call);
-            rustix::fs::fcntl_setfl(fd, mode).map_err(refused)?;
+            if !mutant!("socket_mode_kept") {
+                rustix::fs::fcntl_setfl(fd, mode).map_err(refused)?;
+            }
             return Ok(result);
         }
         match FileClass::of_descriptor(self.raw) {

@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sakia_driver::{Domain, Driver, Fd, SocketAddress, Wait};
 use sakia_ring::{Opcode, Sqe};
 
-use crate::scripted::{Cancels, PIPE, scripted, write_to};
+use crate::scripted::{Cancels, PIPE, Scripted, scripted, write_to};
 use crate::support::{
     Buf, DropCounter, Reuse, drain, driver, errno, finish, poll_once, turn_until, write_all,
 };
@@ -44,9 +44,7 @@ fn an_accept_before_the_kernel_sees_it() {
     let mut accept = driver.accept(&listener);
     assert!(poll_once(&mut accept).is_pending());
     drop(accept);
-    for _ in 0..3 {
-        driver.turn(Wait::Poll).unwrap();
-    }
+    few_turns(&driver);
     // An entry taken back completes as a no-op does, with 0: no descriptor.
     assert_eq!(stage.state().closed, [0; 0]);
     assert_eq!((driver.in_flight(), driver.live_operations()), (0, 0));
@@ -72,7 +70,7 @@ fn an_accept_in_flight() {
         assert_eq!(driver.live_operations(), 1);
         tell_peer(&entry, &internet());
         stage.complete(Opcode::ACCEPT, res);
-        drain_but_cancels(&driver);
+        few_turns(&driver);
         let closed: &[i32] = if res == ACCEPTED { &[ACCEPTED] } else { &[] };
         assert_eq!(stage.state().closed, closed);
         assert_eq!(driver.live_operations(), 0);
@@ -80,8 +78,10 @@ fn an_accept_in_flight() {
 }
 
 /// Takes the turns in which a completion leads to a close, and that is done.
-fn drain_but_cancels<B: sakia_driver::Backend>(driver: &Driver<B>) {
-    (0..3).for_each(|_| drop(driver.turn(Wait::Poll).unwrap()));
+fn few_turns(driver: &Driver<Scripted>) {
+    for _ in 0..3 {
+        driver.turn(Wait::Poll).unwrap();
+    }
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn an_accept_that_is_done() {
     driver.turn(Wait::Poll).unwrap();
     assert_eq!(stage.state().closed, [0; 0], "somebody may still take it");
     drop(accept);
-    drain_but_cancels(&driver);
+    few_turns(&driver);
     assert_eq!(stage.state().closed, [ACCEPTED]);
 }
 
@@ -110,10 +110,10 @@ fn an_accept_that_was_taken() {
     let (connection, peer) = accept.try_take().unwrap().unwrap();
     assert_eq!((connection.raw(), peer), (ACCEPTED, internet()));
     drop(accept);
-    drain_but_cancels(&driver);
+    few_turns(&driver);
     assert_eq!(stage.state().closed, [0; 0]);
     drop(connection);
-    drain_but_cancels(&driver);
+    few_turns(&driver);
     assert_eq!(stage.state().closed, [ACCEPTED]);
 }
 
@@ -166,7 +166,7 @@ fn a_send_in_flight() {
     let send = driver.send(&fd, Buf::filled(3, 8, &counter), 0);
     driver.turn(Wait::Poll).unwrap();
     drop(send);
-    (0..3).for_each(|_| drop(driver.turn(Wait::Poll).unwrap()));
+    few_turns(&driver);
     assert_eq!((counter.dropped(), driver.counters().cancels), (0, 1), "it may wait for ever");
     stage.complete(Opcode::SEND, 8);
     driver.turn(Wait::Poll).unwrap();

@@ -5,8 +5,6 @@ use std::io;
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
-use crate::bypass::{Now, Route, Rules};
-use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
@@ -35,6 +33,8 @@ pub struct Shutdown {
 impl<B: Backend> Handle<B> {
     /// Ends one or both directions of a connection, for all descriptors of the socket. Operations that
     /// wait for it end. The descriptor stays open.
+    ///
+    /// A send that is not done yet may be overtaken, and fails then: wait for it first.
     ///
     /// # Errors
     /// - `ENOTCONN`: the socket is not connected. `ENOTSOCK`: not a socket. Otherwise as `shutdown(2)`.
@@ -66,10 +66,5 @@ unsafe impl Operation for Shutdown {
 
     fn descriptor(&self) -> Option<&Fd> {
         Some(&self.fd)
-    }
-
-    fn route(&self, rules: &Rules) -> Route {
-        // A ring hands it to a worker.
-        if rules.of(OpKind::Socket).tries_now { Route::Now(Now::Plain) } else { Route::Queue }
     }
 }
