@@ -484,7 +484,7 @@ impl Machine {
 
     #[allow(clippy::unnecessary_cast, reason = "the bits are signed where `rustix` goes by libc")]
     fn start_poll(&mut self, sqe: &Sqe, raw: i32, events: u16) {
-        let wanted = PollFlags::from_bits_retain(events as _);
+        let wanted = PollFlags::from_bits_retain(events as _) | PollFlags::RDHUP;
         match poll_now(raw, wanted) {
             Err(errno) => self.queue.post(sqe.user_data, failed(errno)),
             Ok(ready) if ready.is_empty() => {
@@ -564,7 +564,8 @@ impl Machine {
 
     /// Epoll reported something for a watch.
     fn handle_event(&mut self, place: usize, ready: EventFlags) {
-        const ALWAYS: EventFlags = EventFlags::ERR.union(EventFlags::HUP);
+        // As the ring tells of a poll whether asked or not.
+        const ALWAYS: EventFlags = EventFlags::ERR.union(EventFlags::HUP).union(EventFlags::RDHUP);
         self.registry.fired(place);
         let mut was_fruitful = false;
         if ready.intersects(ALWAYS | EventFlags::IN) {

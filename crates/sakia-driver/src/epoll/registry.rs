@@ -91,6 +91,9 @@ impl Watch {
             }
         }
         let polled = self.polls.iter().fold(0, |all, (_, events)| all | events);
+        if !self.polls.is_empty() {
+            interest |= EventFlags::RDHUP;
+        }
         // The bits of poll and epoll are the same.
         interest | EventFlags::from_bits_retain(u32::from(polled))
     }
@@ -367,7 +370,8 @@ mod tests {
         let all = EventFlags::IN | EventFlags::OUT | EventFlags::PRI;
         assert!(registry.watch(place).armed.contains(all));
         registry.watch(place).way(Direction::Write).is_busy = true;
-        assert_eq!(registry.watch(place).interest(), EventFlags::IN | EventFlags::PRI);
+        let rest = EventFlags::IN | EventFlags::PRI | EventFlags::RDHUP;
+        assert_eq!(registry.watch(place).interest(), rest);
     }
 
     #[test]

@@ -27,6 +27,10 @@ impl PollEvents {
     #[doc(alias = "POLLHUP")]
     pub const HANG_UP: Self = Self(0x10);
 
+    /// The other end sends no more. Always waited for.
+    #[doc(alias = "POLLRDHUP")]
+    pub const READ_HANG_UP: Self = Self(0x2000);
+
     /// Whether all of `other` is in `self`.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0

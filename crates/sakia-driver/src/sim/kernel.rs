@@ -29,6 +29,8 @@ pub(super) mod poll {
     pub(crate) const OUT: u16 = 0x4;
     pub(crate) const ERR: u16 = 0x8;
     pub(crate) const HUP: u16 = 0x10;
+    /// The peer sends no more.
+    pub(crate) const RDHUP: u16 = 0x2000;
     pub(crate) const RDNORM: u16 = 0x40;
     pub(crate) const WRNORM: u16 = 0x100;
     /// Something can be read.
@@ -36,7 +38,7 @@ pub(super) mod poll {
     /// Something can be written.
     pub(crate) const WRITABLE: u16 = OUT | WRNORM;
     /// Reported whether asked for or not.
-    pub(crate) const ALWAYS: u16 = ERR | HUP;
+    pub(crate) const ALWAYS: u16 = ERR | HUP | RDHUP;
 }
 
 /// Everything that a descriptor may lead to.

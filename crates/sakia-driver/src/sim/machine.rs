@@ -358,8 +358,8 @@ impl Machine {
         // SAFETY: the entry was pushed, which lends its memory until its completion was reaped, and
         // that is posted only after the flight is gone.
         let prepared = unsafe { ops::prepare(&self.kernel, sqe) };
-        for path in prepared.iter().flat_map(Request::paths) {
-            self.kernel.note_name("  path", &path);
+        for name in prepared.iter().flat_map(Request::names) {
+            self.kernel.note_name("  named", &name);
         }
         let (request, forced) = match prepared {
             Ok(request) => (request, None),

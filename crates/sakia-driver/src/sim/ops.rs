@@ -144,13 +144,16 @@ impl Request {
         Self { kind, lent: Lent::Nothing, file: Some(Rc::clone(file)) }
     }
 
-    /// The paths that it names.
-    pub(super) fn paths(&self) -> Vec<Vec<u8>> {
+    /// The paths and addresses that it names.
+    pub(super) fn names(&self) -> Vec<Vec<u8>> {
         match &self.kind {
             Kind::Open { place, .. } | Kind::Statx { path: Some((place, _)) } => {
                 vec![place.path.clone()]
             }
             Kind::Name(op) => op.paths().map(<[u8]>::to_vec).collect(),
+            Kind::Socket(op) => {
+                op.address().map(|it| format!("{it:?}").into()).into_iter().collect()
+            }
             _ => Vec::new(),
         }
     }

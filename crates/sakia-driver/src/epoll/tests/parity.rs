@@ -187,6 +187,9 @@ fn cases(stage: &Stage) -> Vec<(&'static str, Sqe)> {
         ("send after it", Sqe::send(raw(near), buffer.ptr(), 5, NO_SIGNAL)),
         ("recv after it", Sqe::recv(raw(far), buffer.ptr(), 5, 0)),
         ("shutdown of an unknown direction", Sqe::shutdown(raw(near), 9)),
+        ("shutdown of an idle socket", Sqe::shutdown(raw(&stage.unconnected), 2)),
+        ("poll of what hears no more", Sqe::poll_add(raw(far), 0x4)),
+        ("poll of what hears no more, for nothing", Sqe::poll_add(raw(far), 0)),
         ("shutdown of a pipe", Sqe::shutdown(raw(reader), 2)),
         ("event write", Sqe::write(raw(event), stage.lend(&1_u64.to_ne_bytes()), 8, 0)),
         ("event read", Sqe::read(raw(event), buffer.ptr(), 8, 0)),
@@ -220,7 +223,6 @@ fn cases(stage: &Stage) -> Vec<(&'static str, Sqe)> {
         ("cancel by a bad descriptor", Sqe::cancel_fd(-1)),
         ("cancel with unknown flags", Sqe::cancel(1).op_flags(1 << 30)),
         ("bad close", Sqe::close(-1)),
-        ("shutdown of an idle socket", Sqe::shutdown(raw(&stage.unconnected), 2)),
     ]
 }
 

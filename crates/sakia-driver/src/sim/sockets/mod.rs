@@ -30,9 +30,6 @@ use super::kernel::{OpenFile, poll};
 use crate::address::{Domain, SocketAddress};
 use crate::ops::{ShutdownHow, SocketType};
 
-/// `EPOLLRDHUP`: the peer sends no more.
-const PEER_SENDS_NO_MORE: u16 = 0x2000;
-
 /// Names a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SocketId(usize);
@@ -219,11 +216,12 @@ impl Sockets {
             (Role::Connected(_), _) => {
                 let (ended, peer_ended) = (socket.sends_ended, self.has_input_ended(id));
                 let is_broken = self.is_reset(id);
+                let is_alone = socket.domain == Domain::UNIX && self.has_lost_peer(id);
                 when(self.has_input(id), poll::READABLE)
                     | when(self.has_room(id), poll::WRITABLE)
                     | when(is_broken && !socket.has_told_reset, poll::ERR)
-                    | when(is_broken || peer_ended && ended, poll::HUP)
-                    | when(peer_ended, PEER_SENDS_NO_MORE)
+                    | when(is_broken || is_alone || peer_ended && ended, poll::HUP)
+                    | when(peer_ended, poll::RDHUP)
             }
             (_, Transport::Stream) => poll::WRITABLE | poll::HUP,
             (_, Transport::Datagram) => {

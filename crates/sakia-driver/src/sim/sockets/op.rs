@@ -173,6 +173,15 @@ unsafe fn read_address(addr: u64, len: u64) -> Result<SocketAddress, Errno> {
 }
 
 impl SocketOp {
+    /// The address that it names.
+    pub(in super::super) fn address(&self) -> Option<&SocketAddress> {
+        match self {
+            Self::Bind { address } | Self::Connect { address } => Some(address),
+            Self::Send { to, .. } => to.as_ref(),
+            _ => None,
+        }
+    }
+
     /// Whether it may wait for ever.
     pub(in super::super) fn may_wait(&self) -> bool {
         match self {

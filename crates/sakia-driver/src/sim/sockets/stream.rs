@@ -36,6 +36,11 @@ impl Sockets {
         self.get(id).was_reset || self.peer(id).is_some_and(is_left)
     }
 
+    /// Whether the other end is gone.
+    pub(super) fn has_lost_peer(&self, id: SocketId) -> bool {
+        self.peer(id).is_some_and(|peer| self.is_gone(peer))
+    }
+
     /// Whether nothing will be received that is not there.
     pub(super) fn has_input_ended(&self, id: SocketId) -> bool {
         let has_ended = |peer| self.is_gone(peer) || self.get(peer).sends_ended;
