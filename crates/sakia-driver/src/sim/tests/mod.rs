@@ -10,6 +10,7 @@ mod late;
 mod names;
 mod pipes;
 mod schedule;
+mod socket_programs;
 mod sockets;
 
 use std::time::Duration;
