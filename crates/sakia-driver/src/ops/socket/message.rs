@@ -46,7 +46,8 @@ pub struct RecvFrom<T> {
 pub struct Received {
     /// How many bytes of the buffer it fills.
     pub len: usize,
-    /// Who sent it; [unnamed](SocketAddress::is_unnamed) on a connection.
+    /// Who sent it. On a stream the kernel need not tell: then it is
+    /// [unnamed](SocketAddress::is_unnamed).
     pub from: SocketAddress,
     /// It was longer than the buffer, and the rest is lost.
     pub is_truncated: bool,
@@ -59,8 +60,8 @@ impl<B: Backend> Handle<B> {
     /// Resolves to the number of bytes sent, and the buffer.
     ///
     /// # Errors
-    /// - `EMSGSIZE`: too long for a datagram. `EISCONN`: the socket is connected, and is of a sort that
-    ///   has no other peers then.
+    /// - `EMSGSIZE`: too long for a datagram. `EISCONN`, `EOPNOTSUPP`: a stream within the machine; one of
+    ///   the network sends to its peer whatever the address.
     /// - `ECONNREFUSED`, `ENOENT`: nobody is there, as far as the machine knows.
     /// - `ENETUNREACH`, `EHOSTUNREACH`: no way leads there. Otherwise as [`send`](Handle::send).
     ///

@@ -316,8 +316,9 @@ unsafe fn send(
     let transport = sockets.get(id).transport;
     let room = match transport {
         Transport::Datagram => Some(len),
-        Transport::Stream if to.is_some() && sockets.peer_address(id).is_ok() => {
-            return Err(Errno::ISCONN);
+        Transport::Stream if to.is_some() && sockets.get(id).domain == Domain::UNIX => {
+            let is_connected = sockets.peer_address(id).is_ok();
+            return Err(if is_connected { Errno::ISCONN } else { Errno::OPNOTSUPP });
         }
         Transport::Stream => sockets.stream_room(id, len.min(len_max))?,
     };
@@ -367,7 +368,9 @@ fn receive(
     peeks: bool,
 ) -> Result<Option<Received>, Errno> {
     let sockets = &mut kernel.sockets;
-    let from = SocketAddress::UNNAMED;
+    // On a stream of the network nobody is told.
+    let peer = sockets.peer_address(id).ok().filter(|peer| peer.inet().is_none());
+    let from = peer.unwrap_or(SocketAddress::UNNAMED);
     Ok(match sockets.get(id).transport {
         Transport::Stream => sockets.stream_receive(id, len_max, peeks)?.map(|bytes| Received {
             bytes,
