@@ -484,7 +484,8 @@ impl Machine {
 
     #[allow(clippy::unnecessary_cast, reason = "the bits are signed where `rustix` goes by libc")]
     fn start_poll(&mut self, sqe: &Sqe, raw: i32, events: u16) {
-        let wanted = PollFlags::from_bits_retain(events as _) | PollFlags::RDHUP;
+        let events = with_read_hang_up(events);
+        let wanted = PollFlags::from_bits_retain(events as _);
         match poll_now(raw, wanted) {
             Err(errno) => self.queue.post(sqe.user_data, failed(errno)),
             Ok(ready) if ready.is_empty() => {
@@ -564,8 +565,7 @@ impl Machine {
 
     /// Epoll reported something for a watch.
     fn handle_event(&mut self, place: usize, ready: EventFlags) {
-        // As the ring tells of a poll whether asked or not.
-        const ALWAYS: EventFlags = EventFlags::ERR.union(EventFlags::HUP).union(EventFlags::RDHUP);
+        const ALWAYS: EventFlags = EventFlags::ERR.union(EventFlags::HUP);
         self.registry.fired(place);
         let mut was_fruitful = false;
         if ready.intersects(ALWAYS | EventFlags::IN) {
@@ -745,6 +745,14 @@ impl Machine {
         }
         Ok(())
     }
+}
+
+/// The events that a poll for these is told of. Who waits to read learns of a peer that sends no more, as
+/// from the ring.
+fn with_read_hang_up(events: u16) -> u16 {
+    const IN: u16 = EventFlags::IN.bits() as u16;
+    const READ_HANG_UP: u16 = EventFlags::RDHUP.bits() as u16;
+    if events & IN == 0 { events } else { events | READ_HANG_UP }
 }
 
 /// The next whole number of milliseconds that is not less, as far as the kernel counts them.

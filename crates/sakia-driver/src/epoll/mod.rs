@@ -16,6 +16,8 @@
 //!
 //! - `poll` watches a number, the ring a file: whoever closes a descriptor that is in use, which the
 //!   driver never does, ends its waiting operations with `ECANCELED`.
+//! - A poll that is not for reading is not ended by a peer that sends no more, and is not told of it. The
+//!   ring ends any. Who waits for room on such a socket is better off without.
 //! - A cancel by descriptor matches the number, not other numbers of the same file.
 //! - A cancel of what a thread performs answers `EALREADY`, and the operation goes on: no thread is
 //!   interrupted. The ring interrupts some.

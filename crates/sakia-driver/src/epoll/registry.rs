@@ -91,9 +91,6 @@ impl Watch {
             }
         }
         let polled = self.polls.iter().fold(0, |all, (_, events)| all | events);
-        if !self.polls.is_empty() {
-            interest |= EventFlags::RDHUP;
-        }
         // The bits of poll and epoll are the same.
         interest | EventFlags::from_bits_retain(u32::from(polled))
     }
@@ -370,8 +367,7 @@ mod tests {
         let all = EventFlags::IN | EventFlags::OUT | EventFlags::PRI;
         assert!(registry.watch(place).armed.contains(all));
         registry.watch(place).way(Direction::Write).is_busy = true;
-        let rest = EventFlags::IN | EventFlags::PRI | EventFlags::RDHUP;
-        assert_eq!(registry.watch(place).interest(), rest);
+        assert_eq!(registry.watch(place).interest(), EventFlags::IN | EventFlags::PRI);
     }
 
     #[test]

@@ -27,7 +27,8 @@ impl PollEvents {
     #[doc(alias = "POLLHUP")]
     pub const HANG_UP: Self = Self(0x10);
 
-    /// The other end sends no more. Always waited for.
+    /// The other end sends no more. Waited for together with [`READABLE`](PollEvents::READABLE), and on a
+    /// ring always.
     #[doc(alias = "POLLRDHUP")]
     pub const READ_HANG_UP: Self = Self(0x2000);
 
