@@ -83,6 +83,8 @@ enum Suite {
     RuntimeOnPoll,
     /// The unit tests there.
     RuntimeUnits,
+    /// `tests/faults` there, whose tests choose the backend themselves.
+    Faults,
 }
 
 impl Suite {
@@ -96,6 +98,7 @@ impl Suite {
             Self::RuntimeOnUring => ("sakia", "runtime", Some("uring")),
             Self::RuntimeOnPoll => ("sakia", "runtime", Some("poll")),
             Self::RuntimeUnits => ("sakia", "sakia", None),
+            Self::Faults => ("sakia", "faults", None),
         }
     }
 }

@@ -227,6 +227,10 @@ unsafe impl Backend for Auto {
         each!(self, backend => backend.enter(min_complete, timeout))
     }
 
+    fn may_lack_workers(&self) -> bool {
+        each!(self, backend => backend.may_lack_workers())
+    }
+
     #[inline(always)]
     fn cq_ready(&self) -> u32 {
         each!(self, backend => backend.cq_ready())

@@ -139,6 +139,13 @@ pub unsafe trait Backend: 'static {
         false
     }
 
+    /// Whether operations may end with `ECANCELED` though nobody asked for that, without having begun, and
+    /// whether a thread can do them instead. So a kernel's ring ends what needs one of its workers, where
+    /// there can be no more of them.
+    fn may_lack_workers(&self) -> bool {
+        false
+    }
+
     /// Completions ready to be reaped.
     fn cq_ready(&self) -> u32;
 

@@ -415,14 +415,13 @@ impl<B: Backend> Core<B> {
         if !self.deferred.is_empty() {
             self.run_deferred();
         }
-        if self.is_anything_listed() {
-            self.admit();
-        }
+        let is_held_up = self.is_anything_listed() && self.admit();
         if is_ready {
             self.reap();
         }
         let idle = self.counters.finished == finished_before
             && self.deferred.is_empty()
+            && !is_held_up
             && !self.is_unsettled();
         let result = match wait {
             Wait::Forever if idle && (self.in_flight > 0 || self.can_be_woken) => {
@@ -470,8 +469,8 @@ impl<B: Backend> Core<B> {
             let fresh = self.reap();
             reaped += fresh;
             entered?;
-            if self.is_anything_listed() {
-                self.admit();
+            if self.is_anything_listed() && self.admit() {
+                sleep = false;
             }
             if speculate && fresh < all {
                 // Also so that a kernel that has no room is not asked for ever.
@@ -555,6 +554,11 @@ impl<B: Backend> Core<B> {
         }
     }
 
+    /// Whether there can be another turn.
+    pub(crate) fn check(&mut self) -> io::Result<()> {
+        if self.failure.is_none() && self.is_intact() { Ok(()) } else { Err(self.refuse()) }
+    }
+
     /// Why there are no more turns: a permanent failure, or this is a forked child.
     #[cold]
     fn refuse(&mut self) -> io::Error {
@@ -585,9 +589,12 @@ impl<B: Backend> Core<B> {
             || self.cancel_all
     }
 
-    /// Pushes what waits for room: requests to cancel first, then both classes by turns.
+    /// Pushes what waits for room: requests to cancel first, then both classes by turns. Answers whether
+    /// something is left because the queue is full, which it is when the kernel was not able to take what
+    /// is there. Then there is room after the next enter, which must not sleep: what it would wait for may
+    /// depend on what is left.
     #[inline(never)]
-    fn admit(&mut self) {
+    fn admit(&mut self) -> bool {
         if !self.cancels.is_empty() || !self.closings.is_empty() || self.cancel_all {
             self.push_cancels();
         }
@@ -609,6 +616,10 @@ impl<B: Backend> Core<B> {
                 break;
             }
         }
+        let is_full = |backend: &B| backend.sq_pending() >= backend.sq_entries();
+        self.backend.as_ref().is_some_and(is_full)
+            && self.is_anything_listed()
+            && !mutant!("full_queue_sleeps")
     }
 
     /// The operation that may be pushed next, if there is one and room for it.
@@ -759,6 +770,8 @@ impl<B: Backend> Core<B> {
             if header.has(flag::CANCEL_LISTED) {
                 self.cancels.remove(&mut self.slab, slot);
             }
+        } else if completion == Completion::CANCELED && self.lacked_worker(slot) {
+            return self.push_lane_again(slot);
         }
         self.finish(slot, completion);
     }

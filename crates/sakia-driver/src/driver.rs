@@ -97,6 +97,14 @@ impl<B: Backend> Driver<B> {
         result
     }
 
+    /// Whether there can be another turn, without taking one.
+    ///
+    /// # Errors
+    /// As for [`turn`](Driver::turn).
+    pub fn check(&self) -> io::Result<()> {
+        self.handle.shared.core.borrow_mut().check()
+    }
+
     /// The token of an operation that is done, oldest first; see [`Op::set_token`](crate::Op::set_token).
     #[inline]
     pub fn next_done(&self) -> Option<u64> {

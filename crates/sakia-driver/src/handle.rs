@@ -12,6 +12,7 @@ use crate::core::{Core, Phase};
 use crate::counters::{Counters, OpKind};
 use crate::fd::{Fd, Owner};
 use crate::key::Key;
+use crate::live::LiveOperation;
 use crate::op::{Completion, Op, Operation, Storage};
 use crate::ops::close::Close;
 use crate::slab::{Notify, SlotRef, State};
@@ -93,6 +94,11 @@ impl<B: Backend> Handle<B> {
     /// Operations whose handle has not taken the result, or that are in flight for nobody.
     pub fn live_operations(&self) -> u32 {
         self.shared.core.borrow().live()
+    }
+
+    /// Every operation that has a slot, for people to see. Slow: it looks at all slots.
+    pub fn operations(&self) -> Vec<LiveOperation> {
+        self.shared.core.borrow_mut().live_operations()
     }
 
     /// Entries that the kernel has or will have, and whose last completion has not come.

@@ -70,6 +70,7 @@ mod epoll;
 mod fd;
 mod handle;
 mod key;
+mod live;
 mod mounts;
 mod now;
 mod op;
@@ -94,6 +95,7 @@ pub use epoll::{Epoll, EpollOptions, EpollWake, Lane, LaneStatistics, StuckWorke
 pub use fd::Fd;
 pub use handle::Handle;
 pub use key::Key;
+pub use live::{LiveOperation, Stage};
 pub use mounts::{MountEntry, MountTable};
 pub use op::{Class, Completion, Op, Operation, Verdict};
 pub use ops::{

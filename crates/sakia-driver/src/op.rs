@@ -81,6 +81,13 @@ impl Completion {
         if self.res >= 0 { Ok(self.res as u32) } else { Err(self.failure()) }
     }
 
+    /// The result as a count of bytes, of which there are `at_most`: no host is trusted to count.
+    #[inline(always)]
+    pub(crate) fn count(self, at_most: usize) -> io::Result<usize> {
+        let at_most = if mutant!("host_counts_trusted") { usize::MAX } else { at_most };
+        self.result().map(|count| (count as usize).min(at_most))
+    }
+
     #[cold]
     fn failure(self) -> io::Error {
         let errno = self.res.wrapping_neg();
@@ -202,6 +209,8 @@ impl Block {
 #[derive(Debug)]
 pub(crate) struct Vtable {
     pub(crate) storage: Storage,
+    /// The type's path.
+    pub(crate) name: fn() -> &'static str,
     /// [`Operation::entry`].
     pub(crate) entry: unsafe fn(NonNull<Cell>) -> Sqe,
     /// [`Operation::dispose`]; the cell holds nothing afterwards, even if that panics.
@@ -233,6 +242,7 @@ impl<O: Operation> Erased<O> {
 
     pub(crate) const VTABLE: &'static Vtable = &Vtable {
         storage: Self::STORAGE,
+        name: std::any::type_name::<O>,
         entry: Self::entry,
         dispose: Self::dispose,
         is_closing: Self::is_closing,

@@ -191,6 +191,10 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         is_kernel::<H>() && Epoll::performs(opcode) && !self.supports(opcode)
     }
 
+    fn may_lack_workers(&self) -> bool {
+        is_kernel::<H>()
+    }
+
     #[inline(always)]
     fn cq_ready(&self) -> u32 {
         let ready = self.ring.cq_ready();

@@ -144,9 +144,17 @@ impl<H: Host> DisabledRing<H> {
         // A filter may allow to set up and not to enter. Submits nothing and waits for nothing.
         match ring.enter(0, None) {
             Ok(_) => Ok(ring),
+            Err(error) if is_passing(&error) => Ok(ring),
             Err(error) => Err(SetupError::new("io_uring_enter", error, &ring.report)),
         }
     }
+}
+
+/// Whether an enter failed for a reason that does not last: a signal, or want of memory or room. It is
+/// allowed, then.
+fn is_passing(error: &io::Error) -> bool {
+    let passing = [Errno::INTR, Errno::AGAIN, Errno::BUSY];
+    passing.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 impl<H: Host> fmt::Debug for DisabledRing<H> {

@@ -24,6 +24,7 @@ use async_lock::futures::AcquireArc;
 use async_lock::{Semaphore, SemaphoreGuardArc};
 use async_task::Runnable;
 
+use crate::executor::try_current;
 use crate::join::{JoinError, JoinHandle, Outcome};
 
 /// Runs code that blocks on a thread of the pool that the whole process shares: at most 64 threads,
@@ -35,6 +36,9 @@ use crate::join::{JoinError, JoinHandle, Outcome};
 ///
 /// See the [module](self) for what happens when the queue is full.
 ///
+/// On the [simulated kernel](crate::sim) `f` runs on the calling thread, as a task, so that what happens
+/// is the same each time.
+///
 /// # Examples
 /// ```
 /// use sakia::spawn_blocking;
@@ -42,12 +46,19 @@ use crate::join::{JoinError, JoinHandle, Outcome};
 /// let sum = sakia::block_on(async { spawn_blocking(|| (1..=1000_u64).sum::<u64>()).await });
 /// assert_eq!(sum.unwrap(), 500_500);
 /// ```
+#[track_caller]
 pub fn spawn_blocking<F, T>(f: F) -> BlockingHandle<T>
 where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    shared_pool().spawn(f)
+    match try_current() {
+        Some(local) if local.timers.is_simulated() => {
+            let join = local.spawn(async move { f() });
+            BlockingHandle { held: None, join }
+        }
+        _ => shared_pool().spawn(f),
+    }
 }
 
 /// What the process's shared pool does.

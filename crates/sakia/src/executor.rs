@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::mem::ManuallyDrop;
+use std::panic::Location;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -43,8 +44,8 @@ thread_local! {
 pub(crate) struct Local {
     /// Tasks to run, oldest first.
     queue: RefCell<VecDeque<Runnable>>,
-    /// The waker of each task that has waited, to end it with the runtime.
-    tasks: RefCell<Slab<Waker>>,
+    /// Each task that has waited, to end it with the runtime.
+    tasks: RefCell<Slab<Listed>>,
     /// Tasks that have not ended.
     live: Cell<usize>,
     pub(crate) remote: Arc<Remote>,
@@ -53,6 +54,13 @@ pub(crate) struct Local {
     pub(crate) timers: Rc<Timers>,
     /// The inboxes of all threads of the runtime, this one's included.
     pub(crate) threads: Arc<[Arc<Remote>]>,
+}
+
+/// A task that has waited.
+struct Listed {
+    waker: Waker,
+    /// Where it was started.
+    spawned_at: &'static Location<'static>,
 }
 
 /// The runtime that the calling code runs in.
@@ -112,6 +120,7 @@ fn schedule(remote: &Arc<Remote>, runnable: Runnable) {
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
@@ -125,6 +134,7 @@ where
 ///
 /// # Panics
 /// Outside of a runtime, and when it has no such thread.
+#[track_caller]
 pub fn spawn_on<S, F>(thread: usize, start: S) -> JoinHandle<F::Output>
 where
     S: FnOnce() -> F + Send + 'static,
@@ -138,6 +148,7 @@ where
 }
 
 /// As [`spawn_on`], to any thread's inbox.
+#[track_caller]
 pub(crate) fn spawn_to<S, F>(remote: &Arc<Remote>, start: S) -> JoinHandle<F::Output>
 where
     S: FnOnce() -> F + Send + 'static,
@@ -146,8 +157,9 @@ where
 {
     // The future is made, polled and dropped on the target thread only: a task that never gets there
     // holds no more than `start`, and one that does is one of that thread's from then on.
+    let spawned_at = Location::caller();
     let future = async move {
-        let guard = Registered::new(&current());
+        let guard = Registered::new(&current(), spawned_at);
         SendWrapper::new(Registering { future: start(), guard }).await
     };
     let to = Arc::clone(remote);
@@ -186,12 +198,13 @@ impl Local {
     }
 
     #[inline]
+    #[track_caller]
     pub(crate) fn spawn<F>(self: &Rc<Self>, future: F) -> JoinHandle<F::Output>
     where
         F: Future + 'static,
         F::Output: 'static,
     {
-        let guard = Registered::new(self);
+        let guard = Registered::new(self, Location::caller());
         let future = Registering { future: Contain::new(future), guard };
         let remote = Arc::clone(&self.remote);
         let schedule = move |runnable| schedule(&remote, runnable);
@@ -208,16 +221,25 @@ impl Local {
 
     /// Fires timers and runs what is ready, at most one batch. Answers whether something is left to run.
     pub(crate) fn run_batch(&self) -> bool {
+        self.run_batch_by(|runnable| {
+            runnable.run();
+        })
+    }
+
+    /// The same, with each task run by `run`.
+    #[inline(always)]
+    pub(crate) fn run_batch_by(&self, mut run: impl FnMut(Runnable)) -> bool {
         self.fire_timers();
         self.remote.take(&mut self.queue.borrow_mut());
         let batch = if mutant!("batch_without_end") { usize::MAX } else { BATCH };
         for _ in 0..batch {
             let Some(runnable) = self.next_task() else { break };
-            runnable.run();
+            run(runnable);
         }
         !self.queue.borrow().is_empty()
     }
 
+    #[inline(always)]
     fn next_task(&self) -> Option<Runnable> {
         let mut queue = self.queue.borrow_mut();
         if mutant!("newest_task_first") { queue.pop_back() } else { queue.pop_front() }
@@ -226,6 +248,22 @@ impl Local {
     /// Whether a task is ready to run.
     pub(crate) fn has_ready(&self) -> bool {
         !self.queue.borrow().is_empty()
+    }
+
+    /// The tasks that have waited: their numbers, their wakers, and where they were started.
+    pub(crate) fn listed_tasks(&self) -> Vec<(usize, Waker, &'static Location<'static>)> {
+        let tasks = self.tasks.borrow();
+        tasks.iter().map(|(key, task)| (key, task.waker.clone(), task.spawned_at)).collect()
+    }
+
+    /// Whether nothing is left that could wake a task, unless another thread does: no task is ready, no
+    /// timer is set, and no operation is in flight.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        !self.has_ready()
+            && !self.remote.has_mail()
+            && self.sleep_limit(None).is_none()
+            && self.driver.in_flight() == 0
+            && !self.driver.has_deferred()
     }
 
     /// Gives the driver a turn: without waiting when `is_busy`, else until the next timer is due
@@ -250,7 +288,8 @@ impl Local {
         loop {
             // Each waker puts its task on the queue; dropping what is there drops the futures, which may
             // wake and even start others.
-            let wakers: Vec<Waker> = self.tasks.borrow_mut().drain().collect();
+            let wakers: Vec<Waker> =
+                self.tasks.borrow_mut().drain().map(|task| task.waker).collect();
             if !mutant!("tasks_outlive_runtime") {
                 wakers.into_iter().for_each(Waker::wake);
             }
@@ -291,9 +330,11 @@ impl<F: Future> Future for Registering<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
         let poll = this.future.poll(cx);
-        if poll.is_pending() && this.guard.key.is_none() {
-            let key = this.guard.local.tasks.borrow_mut().insert(cx.waker().clone());
-            this.guard.key = Some(key);
+        if poll.is_pending()
+            && let Place::Unlisted(spawned_at) = this.guard.place
+        {
+            let task = Listed { waker: cx.waker().clone(), spawned_at };
+            this.guard.place = Place::Listed(this.guard.local.tasks.borrow_mut().insert(task));
         }
         poll
     }
@@ -303,14 +344,21 @@ impl<F: Future> Future for Registering<F> {
 struct Registered {
     /// The task's thread. A circle, which [`Local::end_tasks`] breaks.
     local: Rc<Local>,
-    /// Where the waker is, once the task has waited.
-    key: Option<usize>,
+    place: Place,
+}
+
+/// Whether a task is on the list.
+enum Place {
+    /// It has not waited; where it was started.
+    Unlisted(&'static Location<'static>),
+    /// It has, and is under this number.
+    Listed(usize),
 }
 
 impl Registered {
-    fn new(local: &Rc<Local>) -> Self {
+    fn new(local: &Rc<Local>, spawned_at: &'static Location<'static>) -> Self {
         local.live.set(local.live.get() + 1);
-        Self { local: Rc::clone(local), key: None }
+        Self { local: Rc::clone(local), place: Place::Unlisted(spawned_at) }
     }
 }
 
@@ -319,12 +367,12 @@ impl Drop for Registered {
         if !mutant!("ended_tasks_counted") {
             self.local.live.set(self.local.live.get() - 1);
         }
-        if let Some(key) = self.key {
+        if let Place::Listed(key) = self.place {
             if mutant!("ended_tasks_listed") {
                 return;
             }
-            let waker = self.local.tasks.borrow_mut().try_remove(key);
-            drop(waker); // outside the borrow: the last one of a task frees it
+            let task = self.local.tasks.borrow_mut().try_remove(key);
+            drop(task); // outside the borrow: the last one of a task frees it
         }
     }
 }

@@ -11,6 +11,7 @@
 //! - [`fs`]: files and directories.
 //! - [`io`]: pipes, standard streams, and the readiness of any descriptor.
 //! - [`signal`], [`process`], [`shutdown`].
+//! - [`sim`]: tests of one's own programs on a kernel in memory, with many seeds.
 //! - `compat`: the traits of other ecosystems, with the features `futures-io`, `tokio` and `hyper`.
 //!
 //! A program with a loop of its own runs a runtime by [`Runtime::run_once`].
@@ -28,10 +29,12 @@ pub mod fs;
 pub mod io;
 mod join;
 pub mod process;
+mod random;
 mod remote;
 mod runtime;
 pub mod shutdown;
 pub mod signal;
+pub mod sim;
 mod task;
 pub mod time;
 mod yielding;
@@ -63,6 +66,8 @@ mod guide {
     mod start {}
     #[doc = include_str!("../../../docs/guide/files.md")]
     mod files {}
+    #[doc = include_str!("../../../docs/guide/testing.md")]
+    mod testing {}
     #[cfg(all(feature = "futures-io", feature = "hyper", feature = "tokio"))]
     #[doc = include_str!("../../../docs/guide/other-libraries.md")]
     mod other_libraries {}

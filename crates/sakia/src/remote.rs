@@ -89,7 +89,7 @@ impl Remote {
     }
 
     /// Moves what was sent to the end of `queue`, oldest first.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&self, queue: &mut VecDeque<Runnable>) {
         if self.has_mail.load(Ordering::Acquire) {
             self.take_slowly(queue);
@@ -103,6 +103,11 @@ impl Remote {
         // what else is announced without the lock.
         self.has_mail.swap(false, Ordering::SeqCst);
         queue.append(&mut inbox.tasks);
+    }
+
+    /// Whether something is to be taken, or the thread is to look around.
+    pub(crate) fn has_mail(&self) -> bool {
+        self.has_mail.load(Ordering::SeqCst)
     }
 
     /// Announces that the thread is about to sleep. False when it must not, since there is mail or the

@@ -16,7 +16,9 @@ use sakia_ring::Ring;
 
 use crate::executor::{Entered, Local};
 use crate::join::JoinHandle;
+use crate::random;
 use crate::remote::Remote;
+use crate::sim::Watch;
 
 /// How a runtime is to be built.
 #[derive(Clone, Debug)]
@@ -109,7 +111,7 @@ impl Builder {
         if self.virtual_time {
             local.timers.make_virtual();
         }
-        let mut runtime = Runtime { local, choice, threads: Vec::new() };
+        let mut runtime = Runtime { local, choice, threads: Vec::new(), watch: None };
         for thread in 1..self.threads {
             // An error drops the runtime, and with it ends the threads that exist.
             let (ring, bypass) = (self.ring.clone(), self.bypass.clone());
@@ -118,16 +120,21 @@ impl Builder {
         Ok(runtime)
     }
 
-    /// Builds a runtime of one thread on the simulated kernel, whose time is virtual.
+    /// Builds a runtime of one thread on the simulated kernel, whose time is virtual; see [`sim`](crate::sim).
+    ///
+    /// When nothing can happen any more, [`block_on`](Runtime::block_on) panics, and names all that wait.
     ///
     /// # Errors
     /// The simulated kernel has no memory or descriptors left.
     pub fn build_simulated(self, sim: sakia_driver::sim::Sim) -> io::Result<Runtime> {
+        let kernel = sim.handle();
+        random::reseed(kernel.seed());
         let (backend, choice) = Auto::simulated(sim);
         let remotes = Arc::from([Arc::new(Remote::new())]);
         let local = Local::new(Driver::new(backend), 0, remotes)?;
         local.driver.set_bypass(self.bypass);
-        Ok(Runtime { local, choice, threads: Vec::new() })
+        let watch = Some(Watch::new(kernel));
+        Ok(Runtime { local, choice, threads: Vec::new(), watch })
     }
 }
 
@@ -211,6 +218,8 @@ pub struct Runtime {
     local: Rc<Local>,
     choice: Choice,
     threads: Vec<Thread>,
+    /// Who waits for what; on the simulated kernel only.
+    watch: Option<Watch>,
 }
 
 /// Runs a future on a runtime of its own, made for it.
@@ -254,6 +263,7 @@ impl Runtime {
     }
 
     /// Starts a task. It runs while the runtime runs something.
+    #[track_caller]
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + 'static,
@@ -265,21 +275,30 @@ impl Runtime {
     /// Runs `future` and all tasks until it is done.
     ///
     /// # Panics
-    /// When `future` panics, and when the driver fails for good.
+    /// When `future` panics, and when the driver fails for good; in a forked child at once: its parent
+    /// runs the tasks.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        if let Err(error) = self.local.driver.check() {
+            panic!("the driver failed: {error}");
+        }
         let _entered = Entered::new(&self.local);
         let mut future = pin!(future);
-        let main = Arc::new(Main { is_woken: AtomicBool::new(true), remote: self.remote() });
+        if let Some(watch) = &self.watch {
+            match watch.block_on(&self.local, future) {
+                Ok(output) => return output,
+                Err(cause) => panic!("{cause}"),
+            }
+        }
+        let main = Main::new(self.remote());
         let waker = Waker::from(Arc::clone(&main));
         let mut cx = Context::from_waker(&waker);
         loop {
-            if main.is_woken.swap(false, Ordering::AcqRel)
+            if main.take_wake()
                 && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
             {
                 return output;
             }
-            let is_woken = || main.is_woken.load(Ordering::Acquire) && !mutant!("main_wake_lost");
-            let is_busy = self.local.run_batch() || is_woken();
+            let is_busy = self.local.run_batch() || main.is_woken();
             if let Err(error) = self.local.drive(is_busy, None) {
                 panic!("the driver failed: {error}");
             }
@@ -292,8 +311,12 @@ impl Runtime {
     /// already.
     ///
     /// # Errors
-    /// A permanent failure of the driver.
+    /// A permanent failure of the driver; in a forked child always, and then no task runs: its parent
+    /// runs them.
     pub fn run_once(&self, max_wait: Duration) -> io::Result<bool> {
+        if !mutant!("forked_child_runs_tasks") {
+            self.local.driver.check()?;
+        }
         let _entered = Entered::new(&self.local);
         self.local.remote.unpark();
         if !mutant!("pollable_never_quiet") {
@@ -328,6 +351,11 @@ impl Runtime {
         self.local.sleep_limit(None)
     }
 
+    /// Who waits for what, on the simulated kernel.
+    pub(crate) fn watched(&self) -> Option<(&Watch, &Rc<Local>)> {
+        self.watch.as_ref().map(|watch| (watch, &self.local))
+    }
+
     fn remote(&self) -> Arc<Remote> {
         Arc::clone(&self.local.remote)
     }
@@ -341,9 +369,28 @@ impl Drop for Runtime {
 }
 
 /// The waker of the future that `block_on` runs.
-struct Main {
+pub(crate) struct Main {
     is_woken: AtomicBool,
     remote: Arc<Remote>,
+}
+
+impl Main {
+    /// One that was woken, for the first poll.
+    pub(crate) fn new(remote: Arc<Remote>) -> Arc<Self> {
+        Arc::new(Self { is_woken: AtomicBool::new(true), remote })
+    }
+
+    /// Whether the future was woken since this was last asked.
+    #[inline]
+    pub(crate) fn take_wake(&self) -> bool {
+        self.is_woken.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether it was woken.
+    #[inline]
+    pub(crate) fn is_woken(&self) -> bool {
+        self.is_woken.load(Ordering::Acquire) && !mutant!("main_wake_lost")
+    }
 }
 
 impl Wake for Main {

@@ -25,6 +25,8 @@ table! {
         => Driver "stale_and_duplicate";
     cancel_dropped_when_full: "a request to cancel that finds no room is forgotten"
         => Driver "drop_in_every_state endless_waiters";
+    full_queue_sleeps: "a turn sleeps while operations wait for places that its enter makes"
+        => Driver "full_queue";
     revoked_succeeds: "an entry that was taken back reports the no-op's result as its own"
         => Driver "drop_in_every_state";
     close_does_not_wait: "a descriptor is closed while operations on it are in flight"
@@ -79,8 +81,12 @@ table! {
         => Driver "vectored";
     read_ignores_offset: "every read begins at the start of the file"
         => Conformance "every_case";
+    host_counts_trusted: "a host may say that more bytes were moved than were asked for"
+        => Driver "injected_results";
     restart_code_leaks: "the kernel's restart codes are reported as errors of their own"
         => Driver "reading";
+    lack_of_workers_told: "what the kernel has no worker for ends as if somebody had canceled it"
+        => Faults "limits::uring::of_threads";
 
     // Plain calls in place of the queue, and lanes beside a ring.
 
@@ -342,8 +348,10 @@ table! {
     aborted_work_keeps_place: "work that was held back and aborted waits in the queue"
         => RuntimeOnPoll "blocking::aborted_work";
 
-    // Signals, processes, shutdown, streams.
+    // Signals, processes, forks, shutdown, streams.
 
+    forked_child_runs_tasks: "a forked child runs its parent's tasks once more"
+        => Faults "forks_and_panics::uring::forks";
     signals_taken_in_parts: "many signals are several"
         => RuntimeOnPoll "signals::many_signals";
     dropped_listener_stays: "a listener that was dropped is told of signals"

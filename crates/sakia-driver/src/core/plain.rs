@@ -264,4 +264,29 @@ impl<B: Backend> Core<B> {
         self.in_flight += 1;
         self.counters.kinds[OpKind::of(sqe.opcode) as usize].submitted += 1;
     }
+
+    /// Whether an operation that ended as if canceled did so for want of a worker of the kernel: nobody
+    /// asked for its end, and it was not with a thread already.
+    #[cold]
+    pub(super) fn lacked_worker(&mut self, slot: SlotRef) -> bool {
+        let header = self.slab.header(slot);
+        let was_wanted = header.class == Class::Bounded
+            && !header.has(flag::ORPHAN | flag::CANCEL_LISTED | flag::CANCEL_SENT | flag::LANE);
+        let vtable = header.vtable.expect("a slot in flight holds an operation");
+        was_wanted
+            && !mutant!("lack_of_workers_told")
+            && self.phase == Phase::Running
+            && self.backend.as_ref().is_some_and(Backend::may_lack_workers)
+            // SAFETY: the cell holds a live operation of the table's type, the driver's alone again.
+            && !unsafe { (vtable.is_closing)(slot.cell()) }
+    }
+
+    /// Gives an operation that the queue could not do to a thread.
+    #[cold]
+    pub(super) fn push_lane_again(&mut self, slot: SlotRef) {
+        let vtable = self.slab.header(slot).vtable.expect("a slot in flight holds an operation");
+        // SAFETY: as in `lacked_worker`.
+        let sqe = unsafe { (vtable.entry)(slot.cell()) };
+        self.push_lane(slot, Lane::Bounded, sqe);
+    }
 }

@@ -47,7 +47,7 @@ impl<T: IoBuf> Vectored<T> {
     }
 
     fn complete(self, completion: Completion) -> BufResult<usize, Vec<T>> {
-        (completion.result().map(|len| len as usize), self.bufs)
+        (completion.count(self.bytes as usize), self.bufs)
     }
 }
 

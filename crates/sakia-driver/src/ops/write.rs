@@ -106,7 +106,7 @@ unsafe impl<T: IoBuf> Operation for Write<T> {
 
     #[inline(always)]
     fn complete(self, completion: Completion) -> Self::Output {
-        (completion.result().map(|len| len as usize), self.buf)
+        (completion.count(self.buf.bytes_len()), self.buf)
     }
 
     fn descriptor(&self) -> Option<&Fd> {

@@ -7,14 +7,31 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use sakia_ring::Opcode;
 
 use super::faults::{EnterFault, Fault, FaultKind, PlainFault, Target};
 use super::kernel::Object;
 use super::log::{code, nanos};
-use super::machine::{Event, Machine};
+use super::machine::{Event, Flight, Machine, Stage};
 use super::tree::{InodeId, Place};
 use crate::address::SocketAddress;
 use crate::backend::{Descriptors, FileFacts, FileKind};
+
+/// An operation under way in a simulated kernel. From [`SimHandle::flights`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FlightFacts {
+    /// What it does.
+    pub opcode: Opcode,
+    /// What its entry had for `user_data`.
+    pub user_data: u64,
+    /// The descriptor that its entry names, be it the directory that a path begins at.
+    pub descriptor: Option<i32>,
+    /// The paths that it names, and the address of a socket as text.
+    pub names: Vec<Vec<u8>>,
+    /// It never ends, by [`Fault::Stuck`].
+    pub is_stuck: bool,
+}
 
 /// Looks at and acts on a simulated kernel from outside, while a driver has the backend and
 /// after it is gone. Clones are for the same kernel.
@@ -37,6 +54,11 @@ impl SimHandle {
 
     fn machine_mut(&self) -> RefMut<'_, Machine> {
         self.machine.borrow_mut()
+    }
+
+    /// The seed from which every choice follows; for a test that makes choices of its own.
+    pub fn seed(&self) -> u64 {
+        self.machine().config.seed
     }
 
     // Files and pipes.
@@ -78,11 +100,19 @@ impl SimHandle {
     /// # Panics
     /// When the table of descriptors is full.
     pub fn pipe(&self) -> (i32, i32) {
+        self.try_pipe().expect("there is room for two descriptors")
+    }
+
+    /// As [`pipe`](SimHandle::pipe).
+    ///
+    /// # Errors
+    /// `EMFILE` when the table of descriptors is full.
+    pub fn try_pipe(&self) -> io::Result<(i32, i32)> {
         let mut machine = self.machine_mut();
-        let ends = machine.kernel.pipe().expect("there is room for two descriptors");
+        let ends = machine.kernel.pipe()?;
         let numbers = [ends.0.into(), ends.1.into()];
         machine.kernel.note("test: pipe {} {}", &numbers);
-        ends
+        Ok(ends)
     }
 
     /// Writes to a pipe as somebody at its other end, without waiting. Returns how many bytes it
@@ -185,6 +215,14 @@ impl SimHandle {
         self.machine().kernel.open_descriptors()
     }
 
+    /// Closes a descriptor that no driver has, such as an end of a [`pipe`](SimHandle::pipe).
+    ///
+    /// # Errors
+    /// `EBADF` when it is not open.
+    pub fn close(&self, raw: i32) -> io::Result<()> {
+        Descriptors::close(self, raw)
+    }
+
     /// Whether the descriptor is open.
     pub fn is_open(&self, raw: i32) -> bool {
         self.machine().kernel.file(raw).is_ok()
@@ -195,6 +233,18 @@ impl SimHandle {
     /// How many operations were consumed and have posted no completion yet.
     pub fn in_flight(&self) -> usize {
         self.machine().in_flight()
+    }
+
+    /// What these operations are, oldest first.
+    pub fn flights(&self) -> Vec<FlightFacts> {
+        let facts = |flight: &Flight| FlightFacts {
+            opcode: flight.opcode,
+            user_data: flight.user_data,
+            descriptor: Some(flight.raw).filter(|&raw| raw >= 0),
+            names: flight.request.names(),
+            is_stuck: flight.stage == Stage::Stuck,
+        };
+        self.machine().flights.values().map(facts).collect()
     }
 
     /// Uses all memory that the kernel was lent and that was not given back by a completion: writes

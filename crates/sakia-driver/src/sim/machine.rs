@@ -66,8 +66,10 @@ pub(super) struct Machine {
 /// is still lent.
 #[derive(Debug)]
 pub(super) struct Flight {
-    opcode: Opcode,
+    pub(super) opcode: Opcode,
     pub(super) user_data: u64,
+    /// The descriptor that its entry names.
+    pub(super) raw: i32,
     pub(super) request: Request,
     pub(super) plan: Plan,
     pub(super) stage: Stage,
@@ -372,6 +374,7 @@ impl Machine {
         let flight = Flight {
             opcode: sqe.opcode,
             user_data: sqe.user_data,
+            raw: sqe.fd,
             request,
             plan,
             stage: Stage::Inline,

@@ -69,7 +69,7 @@ use rustix::io::Errno;
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
 pub use self::faults::{EnterFault, Fault, FaultKind, PlainFault, Target};
-pub use self::handle::SimHandle;
+pub use self::handle::{FlightFacts, SimHandle};
 use self::machine::Machine;
 use crate::backend::{Backend, Descriptors};
 use crate::bypass::{Attempt, Now};

@@ -31,6 +31,8 @@ pub struct Rig {
     pub faults: RefCell<VecDeque<Fault>>,
     /// Whether requests to cancel become no-ops on their way to the kernel.
     pub swallows_cancels: Cell<bool>,
+    /// What the kernel answers to every entry, requests to cancel apart, in place of performing it.
+    pub injects: Cell<Option<i32>>,
     /// The entries of the ring and their number.
     entries: Cell<Option<(NonNull<Sqe>, usize)>>,
 }
@@ -49,15 +51,18 @@ pub fn rigged(sq_entries: u32, cq_entries: u32) -> (Driver<Uring<Rigged>>, Rc<Ri
 }
 
 impl Rig {
-    fn swallow_cancels(&self) {
+    fn rewrite_entries(&self) {
         let Some((entries, count)) = self.entries.get() else { return };
         for index in 0..count {
             // SAFETY: the entries are mapped until `unmap`, where they are forgotten. The kernel reads
             // them during an enter only, and the driver's thread is here now.
             let sqe = unsafe { entries.add(index).as_mut() };
-            if sqe.opcode == Opcode::ASYNC_CANCEL {
-                *sqe = Sqe::nop().user_data(sqe.user_data);
-            }
+            let other = match (sqe.opcode, self.injects.get()) {
+                (Opcode::ASYNC_CANCEL, _) if self.swallows_cancels.get() => Sqe::nop(),
+                (Opcode::ASYNC_CANCEL, _) | (_, None) => continue,
+                (_, Some(result)) => Sqe::nop_with_result(result),
+            };
+            *sqe = other.user_data(sqe.user_data);
         }
     }
 }
@@ -79,8 +84,8 @@ unsafe impl Host for Rigged {
         arg_size: usize,
     ) -> io::Result<u32> {
         self.0.enters.set(self.0.enters.get() + 1);
-        if self.0.swallows_cancels.get() {
-            self.0.swallow_cancels();
+        if self.0.swallows_cancels.get() || self.0.injects.get().is_some() {
+            self.0.rewrite_entries();
         }
         let fault = self.0.faults.borrow_mut().pop_front();
         match fault {

@@ -23,6 +23,8 @@ pub struct Log {
     pub refuse_setup: Refuse<u32>,
     /// Given the opcode of a registration, with what to refuse it.
     pub refuse_register: Refuse<u32>,
+    /// Given how many enters were made before, with what to refuse one.
+    pub refuse_enter: Refuse<u32>,
     /// Given how many maps were made before, with what to refuse one.
     pub refuse_map: Refuse<u32>,
     maps: Cell<u32>,
@@ -40,6 +42,7 @@ impl Rigged {
             live_maps: Cell::new(0),
             refuse_setup: RefCell::new(Box::new(|_| None)),
             refuse_register: RefCell::new(Box::new(|_| None)),
+            refuse_enter: RefCell::new(Box::new(|_| None)),
             refuse_map: RefCell::new(Box::new(|_| None)),
             maps: Cell::new(0),
         }))
@@ -52,6 +55,11 @@ impl Rigged {
 
     pub fn refuse_register(self, refuse: impl FnMut(u32) -> Option<Errno> + 'static) -> Self {
         *self.0.refuse_register.borrow_mut() = Box::new(refuse);
+        self
+    }
+
+    pub fn refuse_enter(self, refuse: impl FnMut(u32) -> Option<Errno> + 'static) -> Self {
+        *self.0.refuse_enter.borrow_mut() = Box::new(refuse);
         self
     }
 
@@ -86,7 +94,8 @@ unsafe impl Host for Rigged {
         arg: *const c_void,
         arg_size: usize,
     ) -> io::Result<u32> {
-        self.0.enters.set(self.0.enters.get() + 1);
+        let before = self.0.enters.replace(self.0.enters.get() + 1);
+        refuse(&self.0.refuse_enter, before)?;
         // SAFETY: the caller's duties are the same.
         unsafe { Kernel.enter(ring, to_submit, min_complete, flags, arg, arg_size) }
     }

@@ -123,6 +123,16 @@ fn refusals_are_told_from_other_failures() {
 }
 
 #[test]
+fn a_first_enter_that_fails_for_now_is_no_refusal() {
+    for errno in [Errno::INTR, Errno::AGAIN, Errno::BUSY] {
+        let host = Rigged::new().refuse_enter(move |enter| (enter == 0).then_some(errno));
+        assert_works(&mut build(&host).unwrap());
+    }
+    let host = Rigged::new().refuse_enter(|_| Some(Errno::PERM));
+    assert!(build(&host).unwrap_err().is_refusal());
+}
+
+#[test]
 fn messages_are_one_line_with_cause_and_remedy() {
     let cases = [
         (Errno::NOSYS, "kernel 6.1"),

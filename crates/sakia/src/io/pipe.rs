@@ -3,9 +3,11 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use sakia_driver::{BufResult, IoBuf, IoBufMut};
+use sakia_driver::sim::SimHandle;
+use sakia_driver::{Auto, BufResult, IoBuf, IoBufMut};
 
 use super::stream::{Stream, closer, reader, writer};
+use crate::executor::current;
 
 /// Makes a pipe: what goes into the writer comes out of the reader. Neither end is inherited by other
 /// programs.
@@ -14,7 +16,7 @@ use super::stream::{Stream, closer, reader, writer};
 /// - `EMFILE`, `ENFILE`: no descriptors left.
 ///
 /// # Panics
-/// Outside of a runtime, and on a simulated kernel.
+/// Outside of a runtime.
 ///
 /// # Examples
 /// ```
@@ -35,8 +37,21 @@ use super::stream::{Stream, closer, reader, writer};
 /// ```
 #[doc(alias = "pipe2")]
 pub fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
+    let local = current();
+    if let Some(Some(kernel)) = local.driver.with_backend(simulated) {
+        let (reader, writer) = kernel.try_pipe()?;
+        return Ok((PipeReader::from_simulated(reader), PipeWriter::from_simulated(writer)));
+    }
     let (reader, writer) = io::pipe()?;
     Ok((PipeReader::from_fd(reader.into()), PipeWriter::from_fd(writer.into())))
+}
+
+/// The simulated kernel, if that is the backend.
+fn simulated(backend: &Auto) -> Option<SimHandle> {
+    match backend {
+        Auto::Sim(sim) => Some(sim.handle()),
+        _ => None,
+    }
 }
 
 /// The end of a pipe to read from. Dropping it closes it.
@@ -59,6 +74,15 @@ impl PipeReader {
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self { stream: Stream::new(fd) }
     }
+
+    /// Takes over the reading end of a pipe of the simulated kernel, by descriptor; see
+    /// [`SimHandle::pipe`](crate::sim::SimHandle::pipe).
+    ///
+    /// # Panics
+    /// Outside of a runtime, and on another backend.
+    pub fn from_simulated(raw: i32) -> Self {
+        Self { stream: Stream::simulated(raw) }
+    }
 }
 
 impl PipeWriter {
@@ -68,6 +92,15 @@ impl PipeWriter {
     /// Outside of a runtime, and on a simulated kernel.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self { stream: Stream::new(fd) }
+    }
+
+    /// Takes over the writing end of a pipe of the simulated kernel, by descriptor; see
+    /// [`SimHandle::pipe`](crate::sim::SimHandle::pipe).
+    ///
+    /// # Panics
+    /// Outside of a runtime, and on another backend.
+    pub fn from_simulated(raw: i32) -> Self {
+        Self { stream: Stream::simulated(raw) }
     }
 }
 

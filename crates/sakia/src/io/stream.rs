@@ -28,6 +28,12 @@ impl Stream {
         Self { fd: local.driver.adopt(fd), driver: local.driver.handle().clone() }
     }
 
+    /// A descriptor of the simulated kernel.
+    pub(crate) fn simulated(raw: i32) -> Self {
+        let local = current();
+        Self { fd: local.driver.adopt_simulated(raw), driver: local.driver.handle().clone() }
+    }
+
     /// Whether to try again after `error`, having waited if need be.
     async fn may_retry(&self, error: &io::Error, events: PollEvents) -> bool {
         match error.kind() {

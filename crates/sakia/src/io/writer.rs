@@ -273,6 +273,7 @@ impl<W: AsyncWrite + 'static> Writer<W> {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn new(sink: W) -> Self {
         Self::start(Gathers::Turn, |ended| pump(InOrder(sink), ended))
     }
@@ -284,12 +285,14 @@ impl<W: AsyncWriteAt + 'static> Writer<W> {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn at(file: W, offset: u64) -> Self {
         Self::start(Gathers::Block, |ended| pump(AtOffset { file, offset }, ended))
     }
 }
 
 impl<W: 'static> Writer<W> {
+    #[track_caller]
     fn start<F, P>(gathers: Gathers, pump: F) -> Self
     where
         F: FnOnce(Ended) -> P,

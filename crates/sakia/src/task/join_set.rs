@@ -116,6 +116,7 @@ impl<T: 'static> JoinSet<T> {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn spawn<F>(&mut self, future: F)
     where
         F: Future<Output = T> + 'static,

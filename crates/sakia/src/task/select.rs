@@ -2,11 +2,12 @@
 //!
 //! The macros make a tuple of their futures; the traits here, for tuples of up to eight, do the work.
 
-use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
+
+use crate::random;
 
 /// Waits for all of up to eight futures, side by side, and gives their values as a tuple.
 ///
@@ -149,13 +150,7 @@ pub trait TryJoin {
 ///
 /// Not in turns, as those of several loops that take turns themselves might fall in step.
 fn places(count: usize) -> impl Iterator<Item = usize> {
-    thread_local! {
-        static SEED: Cell<u64> = const { Cell::new(0x9e37_79b9_7f4a_7c15) };
-    }
-    // Knuth's generator for MMIX; its upper half is the good one.
-    let next = |seed: u64| seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-    let seed = SEED.with(|seed| seed.replace(next(seed.get())));
-    let start = (seed >> 33) as usize % count;
+    let start = (random::next() >> 33) as usize % count;
     (start..count).chain(0..start)
 }
 

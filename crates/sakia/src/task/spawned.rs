@@ -132,6 +132,7 @@ impl<E: 'static> TaskScope<E> {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn spawn<F, T>(&self, future: F) -> ScopedHandle<T>
     where
         F: Future<Output = Result<T, E>> + 'static,

@@ -23,8 +23,8 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! A runtime on the [simulated kernel](crate::Builder::build_simulated) uses that kernel's time, which
-//! is virtual too, and passes for operations as it does for timers.
+//! A runtime on the [simulated kernel](crate::sim) uses that kernel's time, which is virtual too, and passes
+//! for operations as it does for timers: timeouts of idle connections fire there.
 
 mod instant;
 mod interval;

@@ -74,6 +74,20 @@ impl Timers {
         drop(waker);
     }
 
+    /// The timers that have not fired: their numbers, and when they are due.
+    pub(crate) fn armed(&self) -> Vec<(u32, Duration)> {
+        let wheel = self.wheel.borrow();
+        if wheel.is_idle() {
+            return Vec::new();
+        }
+        wheel.armed().map(|(key, tick)| (key, time_of(tick))).collect()
+    }
+
+    /// Whether the time is the simulated kernel's.
+    pub(crate) fn is_simulated(&self) -> bool {
+        matches!(self.clock.get(), Clock::Driver)
+    }
+
     /// Whether a timer has fired. If not, `waker` is who is to be woken.
     pub(super) fn poll(&self, key: u32, waker: &Waker) -> bool {
         let wheel = self.wheel.borrow();
@@ -104,7 +118,7 @@ impl Local {
     }
 
     /// Wakes whoever waits for a timer that is due.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fire_timers(&self) {
         if !self.timers.wheel.borrow().is_idle() {
             self.fire_due();

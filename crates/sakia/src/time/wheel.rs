@@ -119,6 +119,12 @@ impl Wheel {
         self.entries.remove(key as usize).waker
     }
 
+    /// The timers that have not fired, by number and tick.
+    pub(super) fn armed(&self) -> impl Iterator<Item = (u32, u64)> {
+        let armed = self.entries.iter().filter(|(_, entry)| entry.list != NONE);
+        armed.map(|(key, entry)| (key as u32, entry.at))
+    }
+
     pub(super) fn has_fired(&self, key: u32) -> bool {
         self.entries[key as usize].list == NONE
     }

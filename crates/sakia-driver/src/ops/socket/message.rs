@@ -120,7 +120,7 @@ unsafe impl<T: IoBuf> Operation for SendTo<T> {
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        (completion.result().map(|len| len as usize), self.buf)
+        (completion.count(self.buf.bytes_len()), self.buf)
     }
 
     fn descriptor(&self) -> Option<&Fd> {
@@ -145,8 +145,8 @@ unsafe impl<T: IoBufMut> Operation for RecvFrom<T> {
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        let received = completion.result().map(|len| Received {
-            len: (len as usize).min(self.buf.bytes_len()),
+        let received = completion.count(self.buf.bytes_len()).map(|len| Received {
+            len,
             from: self.from.address_of(self.message.name_len),
             is_truncated: self.message.flags & TRUNCATED != 0,
         });

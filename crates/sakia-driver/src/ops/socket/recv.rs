@@ -65,7 +65,7 @@ unsafe impl<T: IoBufMut> Operation for SocketRecv<T> {
 
     #[inline(always)]
     fn complete(self, completion: Completion) -> Self::Output {
-        (completion.result().map(|len| len as usize), self.buf)
+        (completion.count(self.buf.bytes_len()), self.buf)
     }
 
     fn descriptor(&self) -> Option<&Fd> {

@@ -63,7 +63,7 @@ unsafe impl<T: IoBuf> Operation for SocketSend<T> {
 
     #[inline(always)]
     fn complete(self, completion: Completion) -> Self::Output {
-        (completion.result().map(|len| len as usize), self.buf)
+        (completion.count(self.buf.bytes_len()), self.buf)
     }
 
     fn descriptor(&self) -> Option<&Fd> {

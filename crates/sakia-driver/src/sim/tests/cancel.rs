@@ -7,7 +7,7 @@ use sakia_ring::{Opcode, Sqe, sqe_flags};
 
 use super::super::{Fault, FaultKind, Routes, Sim, Target};
 use super::{Lendable, Loop, SEEDS, err, read};
-use crate::backend::{Backend, Descriptors};
+use crate::backend::Backend;
 
 const CANCEL_ALL: u32 = 1;
 const CANCEL_FD: u32 = 2;

@@ -1,0 +1,125 @@
+//! What is under way in a driver, for people.
+//!
+//! Made when somebody asks, from the slots alone: nothing is recorded while operations run.
+
+use crate::backend::Backend;
+use crate::core::Core;
+use crate::slab::{SlotRef, State, flag};
+
+/// How far an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stage {
+    /// The close of a descriptor that is still in use: it waits for the last clone.
+    Parked,
+    /// It waits in the driver, for room or for the next turn.
+    Queued,
+    /// The kernel has it, or gets it with the next turn.
+    InFlight,
+    /// It is over, and nobody has taken its result.
+    Done,
+    /// The driver has ended and could not get it back from the kernel.
+    Lost,
+}
+
+/// An operation that has a slot. From [`Handle::operations`](crate::Handle::operations).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LiveOperation {
+    /// The name of its type, such as `Read` or `Open`.
+    pub kind: &'static str,
+    /// What its entry has for `user_data`. No other operation of the driver has the same.
+    pub user_data: u64,
+    /// How far it is.
+    pub stage: Stage,
+    /// The descriptor that its entry names, while the kernel does not have it. Then the memory which
+    /// tells is the kernel's, too.
+    pub descriptor: Option<i32>,
+    /// Nobody waits for it any more.
+    pub is_orphan: bool,
+}
+
+impl<B: Backend> Core<B> {
+    /// Every operation that has a slot, in the order of these.
+    pub(crate) fn live_operations(&mut self) -> Vec<LiveOperation> {
+        self.slab.slots().filter_map(|slot| self.describe(slot)).collect()
+    }
+
+    fn describe(&mut self, slot: SlotRef) -> Option<LiveOperation> {
+        let user_data = self.slab.key(slot).user_data();
+        let header = self.slab.header(slot);
+        let stage = match header.state {
+            State::Free => return None,
+            State::Backlog if header.has(flag::PARKED) => Stage::Parked,
+            State::Backlog => Stage::Queued,
+            State::Pushed => Stage::InFlight,
+            State::Done | State::Disposing => Stage::Done,
+            State::Lost => Stage::Lost,
+        };
+        let is_orphan = header.has(flag::ORPHAN);
+        let vtable = header.vtable.expect("a slot in use holds an operation");
+        let descriptor = matches!(stage, Stage::Parked | Stage::Queued).then(|| {
+            // SAFETY: in the state `Backlog` the cell holds a live operation of the table's type, the
+            // driver's alone, of which the entry is asked for again when it is pushed.
+            unsafe { (vtable.entry)(slot.cell()) }.fd
+        });
+        let descriptor = descriptor.filter(|&raw| raw >= 0);
+        Some(LiveOperation {
+            kind: short((vtable.name)()),
+            user_data,
+            stage,
+            descriptor,
+            is_orphan,
+        })
+    }
+}
+
+/// The last part of a type's path, without its parameters.
+fn short(path: &'static str) -> &'static str {
+    let path = path.split_once('<').map_or(path, |(path, _)| path);
+    path.rsplit_once("::").map_or(path, |(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::Sim;
+    use crate::{CURRENT_POSITION, Driver, Wait};
+
+    #[test]
+    fn names_are_short() {
+        assert_eq!(short("a::b::Read<alloc::vec::Vec<u8>>"), "Read");
+        assert_eq!(short("Nop"), "Nop");
+    }
+
+    #[test]
+    fn operations_are_listed_with_their_stage() {
+        let sim = Sim::new(1);
+        let kernel = sim.handle();
+        let driver = Driver::new(sim);
+        assert_eq!(driver.operations(), []);
+        let (raw, _) = kernel.pipe();
+        let fd = driver.adopt(raw);
+        let read = driver.read(&fd, vec![0; 4], CURRENT_POSITION);
+        let orphan = driver.read(&fd, vec![0; 4], CURRENT_POSITION);
+        driver.turn(Wait::Poll).unwrap();
+        let close = driver.close(fd.clone());
+        drop(orphan);
+        let operations = driver.operations();
+        let seen: Vec<_> = operations
+            .iter()
+            .map(|live| (live.kind, live.stage, live.descriptor, live.is_orphan))
+            .collect();
+        let expected = [
+            ("Read", Stage::InFlight, None, false),
+            ("Read", Stage::InFlight, None, true),
+            ("Close", Stage::Parked, Some(raw), false),
+        ];
+        assert_eq!(seen, expected);
+        let flights = kernel.flights();
+        assert_eq!(flights.len(), 2);
+        assert_eq!(flights[0].user_data, operations[0].user_data);
+        assert_eq!((flights[0].descriptor, flights[0].is_stuck), (Some(raw), false));
+        drop((read, fd, close));
+    }
+}

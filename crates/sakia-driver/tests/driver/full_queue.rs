@@ -1,0 +1,77 @@
+//! The kernel takes nothing for a while, the queue is full, and what waits for a place in it is what would
+//! end the operations that have one.
+
+use std::io;
+
+use sakia_driver::sim::{EnterFault, Routes, Sim, SimHandle};
+use sakia_driver::{CURRENT_POSITION, Driver, Fd, Wait};
+
+/// Turns within which all is over, none of which may wait for what never comes.
+const TURNS_MAX: u32 = 10;
+
+/// A driver with a queue of two entries, and two pipes.
+fn tiny() -> (Driver<Sim>, SimHandle, [(Fd, Fd); 2]) {
+    let sim = Sim::builder(0).entries(2, 4).routes(Routes::INLINE).build();
+    let kernel = sim.handle();
+    let driver = Driver::new(sim);
+    let pipes = [(); 2].map(|()| {
+        let (reader, writer) = kernel.pipe();
+        (driver.adopt(reader), driver.adopt(writer))
+    });
+    (driver, kernel, pipes)
+}
+
+/// The kernel takes nothing in the next enters.
+fn refuse(kernel: &SimHandle, enters: u32) {
+    (0..enters).for_each(|_| kernel.script_enter(0, EnterFault::Partial(0)));
+}
+
+/// Turns that may sleep for ever, until `is_over`.
+fn turn_until(driver: &Driver<Sim>, mut is_over: impl FnMut() -> bool) -> io::Result<()> {
+    for _ in 0..TURNS_MAX {
+        driver.turn(Wait::Forever)?;
+        if is_over() {
+            return Ok(());
+        }
+    }
+    panic!("not over after {TURNS_MAX} turns");
+}
+
+#[test]
+fn reads_wait_for_a_write_that_has_no_place() {
+    let (driver, kernel, [one, two]) = tiny();
+    refuse(&kernel, 2);
+    let mut first = driver.read(&one.0, vec![0; 4], CURRENT_POSITION);
+    let second = driver.read(&two.0, vec![0; 4], CURRENT_POSITION);
+    let write = driver.write(&one.1, b"text".to_vec(), CURRENT_POSITION);
+    assert_eq!(kernel.in_flight(), 0, "the kernel has taken nothing");
+    let mut result = None;
+    turn_until(&driver, || {
+        result = result.take().or_else(|| first.try_take());
+        result.is_some()
+    })
+    .unwrap();
+    let (count, bytes) = result.unwrap();
+    assert_eq!((count.unwrap(), &bytes[..]), (4, &b"text"[..]));
+    drop((second, write));
+}
+
+#[test]
+fn a_cancel_has_no_place() {
+    let (driver, kernel, [one, two]) = tiny();
+    let mut canceled = driver.read(&one.0, vec![0; 4], CURRENT_POSITION);
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!(kernel.in_flight(), 1);
+    refuse(&kernel, 2);
+    let others = [(); 2].map(|()| driver.read(&two.0, vec![0; 4], CURRENT_POSITION));
+    canceled.cancel();
+    let mut result = None;
+    turn_until(&driver, || {
+        result = result.take().or_else(|| canceled.try_take());
+        result.is_some()
+    })
+    .unwrap();
+    let (result, _) = result.unwrap();
+    assert_eq!(result.unwrap_err().raw_os_error(), Some(125));
+    drop(others);
+}

@@ -1,0 +1,86 @@
+//! Tests of programs on a kernel in memory: many runs, each another story, and each the same again.
+//!
+//! The simulated kernel has files, pipes and a clock of its own, and makes no system call. Every choice in
+//! it follows from a seed: which operation ends first, how much a read brings, which call fails. So a test
+//! runs a program with many seeds, and a seed that fails shows the same failure as often as one likes.
+//!
+//! ```
+//! use sakia::{fs, sim};
+//!
+//! sim::check(0..20, async |kernel| {
+//!     fs::write("note", "text").await?;
+//!     assert_eq!(kernel.contents("note").unwrap(), b"text");
+//!     Ok::<_, fs::Error>(())
+//! });
+//! ```
+//!
+//! [`Test`] says more: which kernel, which faults, what there is before. When a run fails, it says
+//! with which seed, and the command that runs this seed alone:
+//!
+//! ```text
+//! seed 17 failed: deadlock: after 1.04ms nothing can happen any more
+//!   the body waits for another task or thread
+//!   task 0, started at tests/relay.rs:21:9, waits for Read of descriptor 3 for 1.02ms
+//!
+//! run it alone, with what the kernel saw:
+//!     SAKIA_SIM_SEED=17 cargo test -p relay --tests -- --exact relays_all --nocapture
+//! ```
+//!
+//! # What is checked
+//!
+//! - The body ends: with no panic, no error, no deadlock, and within a limit of virtual time. A panic of a
+//!   task is what its handle resolves to, here as elsewhere: the body fails if it awaits that and unwraps.
+//! - It leaves nothing behind: no task, no operation, no open descriptor; see [`Test::allow_tasks`] and
+//!   [`Test::allow_leaks`].
+//! - What it does follows from the seed alone: the first seeds are run twice, see [`Test::twice`].
+//!
+//! # Time
+//!
+//! [`time`](crate::time) goes by the kernel's clock, which is virtual. It passes when all tasks wait: up to
+//! the next timer, or the next operation that ends. A round of busy tasks takes a microsecond.
+//!
+//! # Deadlocks
+//!
+//! When all tasks wait, no timer is set, and no operation under way can end, the run fails and names every
+//! [`Waiter`]: the task, where it was started, and the operations that it waits for.
+//!
+//! # Limits
+//!
+//! Threads are no part of the simulation. [`spawn_blocking`](crate::spawn_blocking) runs its code as a
+//! task; a task that a thread of one's own is to wake is found to be deadlocked. Child processes, signals,
+//! standard streams and descriptors of the process are not there. The kernel's own limits are in
+//! [`sakia_driver::sim`].
+
+mod failure;
+mod outcome;
+mod test;
+mod waiters;
+mod watch;
+
+use std::ops::Range;
+
+pub use sakia_driver::Stage;
+pub use sakia_driver::sim::{
+    EnterFault, Fault, FaultKind, FlightFacts, PlainFault, Routes, SCRIBBLE, Sim, SimBuilder,
+    SimHandle, Target,
+};
+pub use sakia_ring::Opcode;
+
+pub use self::failure::{Cause, Failure, Leaks};
+pub use self::outcome::Outcome;
+pub use self::test::{Summary, Test};
+pub use self::waiters::{PendingOperation, TaskFacts, Wait, Waiter, Waiters};
+pub(crate) use self::watch::Watch;
+
+/// Runs `body` with each of these seeds, on a kernel with the defaults; see [`Test`].
+///
+/// # Panics
+/// When a run fails.
+#[track_caller]
+pub fn check<F, R>(seeds: Range<u64>, body: F)
+where
+    F: AsyncFn(SimHandle) -> R,
+    R: Outcome,
+{
+    Test::new().seeds(seeds).run(body);
+}

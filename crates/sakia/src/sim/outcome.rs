@@ -1,0 +1,28 @@
+//! What the body of a test may end with.
+
+use std::fmt::Debug;
+
+/// What the body of a test ends with: nothing, or a result whose error fails the test.
+pub trait Outcome: sealed::Sealed {
+    /// The error as text.
+    #[doc(hidden)]
+    fn into_error(self) -> Option<String>;
+}
+
+impl Outcome for () {
+    fn into_error(self) -> Option<String> {
+        None
+    }
+}
+
+impl<E: Debug> Outcome for Result<(), E> {
+    fn into_error(self) -> Option<String> {
+        self.err().map(|error| format!("{error:?}"))
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for () {}
+    impl<E> Sealed for Result<(), E> {}
+}

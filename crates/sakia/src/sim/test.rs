@@ -1,0 +1,400 @@
+//! Tests: what is run, how often, and what a run must leave behind.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use sakia_driver::sim::{FaultKind, Sim, SimBuilder, SimHandle};
+use sakia_ring::Opcode;
+
+use super::failure::{Cause, Failure, Leaks};
+use super::outcome::Outcome;
+use crate::runtime::{Builder, Runtime};
+
+/// The environment variable that says which seeds are run: one, `17`, or several, `0..1000`.
+const SEED_VARIABLE: &str = "SAKIA_SIM_SEED";
+/// Lines of the logs shown before the first in which two runs differ.
+const LINES_BEFORE: usize = 5;
+
+/// The faults that no program has to know of, by [`Test::masked_faults`].
+const MASKED: [FaultKind; 14] = [
+    FaultKind::PartialSubmit,
+    FaultKind::EnterInterrupted,
+    FaultKind::EnterAgain,
+    FaultKind::EnterBusy,
+    FaultKind::ShortCq,
+    FaultKind::ShortTransfer,
+    FaultKind::CancelTooLate,
+    FaultKind::CancelAlready,
+    FaultKind::Duplicate,
+    FaultKind::Stale,
+    FaultKind::Held,
+    FaultKind::PlainBlocks,
+    FaultKind::PlainEnd,
+    FaultKind::PlainStall,
+];
+
+/// Something done to a kernel, or looked at in it.
+type Act<'a> = Box<dyn Fn(&SimHandle) + 'a>;
+/// Something changed in the description of a kernel.
+type Change<'a> = Box<dyn Fn(SimBuilder) -> SimBuilder + 'a>;
+
+/// A test that runs a program with many seeds.
+///
+/// # Examples
+/// A relay copies what comes through a pipe, on a kernel with tiny queues on which much goes wrong:
+/// ```
+/// use sakia::fs::File;
+/// use sakia::io::{Reader, Writer, copy, pipe};
+/// use sakia::sim::Test;
+///
+/// Test::new()
+///     .seeds(0..20)
+///     .kernel(|kernel| kernel.entries(2, 4).pipe_bytes(100))
+///     .masked_faults(1 << 12)
+///     .before(|kernel| kernel.create_file("in", vec![7; 1000]))
+///     .after(|kernel| assert_eq!(kernel.contents("out").unwrap(), [7; 1000]))
+///     .run(async |_| {
+///         let (reader, writer) = pipe()?;
+///         let relay = sakia::spawn(async move {
+///             let mut output = Writer::new(File::create("out").await?);
+///             copy(&mut Reader::new(reader), &mut output).await?;
+///             output.close().await
+///         });
+///         let (mut input, mut writer) = (Reader::new(File::open("in").await?), Writer::new(writer));
+///         copy(&mut input, &mut writer).await?;
+///         writer.close().await?;
+///         relay.await.expect("it does not panic")
+///     });
+/// ```
+#[must_use = "a test does nothing unless it is run"]
+pub struct Test<'a> {
+    seeds: Range<u64>,
+    kernel: Vec<Change<'a>>,
+    runtime: Builder,
+    before: Vec<Act<'a>>,
+    after: Vec<Act<'a>>,
+    twice: u64,
+    time_limit: Duration,
+    allows_tasks: bool,
+    allows_leaks: bool,
+}
+
+impl Default for Test<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<'a> Test<'a> {
+    /// A test with 100 seeds.
+    pub fn new() -> Self {
+        Self {
+            seeds: 0..100,
+            kernel: Vec::new(),
+            runtime: Runtime::builder(),
+            before: Vec::new(),
+            after: Vec::new(),
+            twice: 2,
+            time_limit: Duration::from_secs(3600),
+            allows_tasks: false,
+            allows_leaks: false,
+        }
+    }
+
+    /// The seeds, a run for each. Default `0..100`.
+    ///
+    /// The environment variable `SAKIA_SIM_SEED` says otherwise, for all tests: `17` is that seed alone,
+    /// after which everything that the kernel saw is printed; `0..10000` are these.
+    pub fn seeds(mut self, seeds: Range<u64>) -> Self {
+        self.seeds = seeds;
+        self
+    }
+
+    /// Changes the kernel of each run: its queues, routes, limits and faults. Calls add up.
+    pub fn kernel(mut self, change: impl Fn(SimBuilder) -> SimBuilder + 'a) -> Self {
+        self.kernel.push(Box::new(change));
+        self
+    }
+
+    /// Injects every fault that `sakia::fs` and `sakia::io` mask, with this probability in 65536 wherever
+    /// it could happen: a program does the same with and without, later perhaps. What may bring less than
+    /// was asked for, such as [`File::read`](crate::fs::File::read), does so more often.
+    ///
+    /// [`SimBuilder::chaos`] is for programs that expect errors: there operations fail, too.
+    pub fn masked_faults(self, per_65536: u16) -> Self {
+        self.kernel(move |kernel| {
+            MASKED.iter().fold(kernel, |kernel, &kind| kernel.fault(kind, per_65536))
+        })
+    }
+
+    /// How the runtime of each run is built, as far as that is a matter of the simulated kernel: see
+    /// [`Builder::build_simulated`].
+    pub fn runtime(mut self, builder: Builder) -> Self {
+        self.runtime = builder;
+        self
+    }
+
+    /// What is done to the kernel before each run: files made, faults scripted. Calls add up.
+    pub fn before(mut self, act: impl Fn(&SimHandle) + 'a) -> Self {
+        self.before.push(Box::new(act));
+        self
+    }
+
+    /// What is checked after each run, when the runtime has ended: the contents of files, say. Calls add
+    /// up.
+    pub fn after(mut self, check: impl Fn(&SimHandle) + 'a) -> Self {
+        self.after.push(Box::new(check));
+        self
+    }
+
+    /// How many seeds are run twice, the first ones. Default 2.
+    ///
+    /// Both runs must look the same to the kernel. If they do not, the program depends on something else:
+    /// on real time, on the order of a hash map, on addresses, on threads. The failure shows where they
+    /// part.
+    pub fn twice(mut self, count: u64) -> Self {
+        self.twice = count;
+        self
+    }
+
+    /// The most virtual time that a run may take. Default one hour.
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = limit;
+        self
+    }
+
+    /// Lets tasks go on when the body is done; they end with the runtime. Without this call they fail the
+    /// run. It waits a little for those that are about to end: for one second of virtual time at most.
+    pub fn allow_tasks(mut self) -> Self {
+        self.allows_tasks = true;
+        self
+    }
+
+    /// Lets operations and descriptors be left when the runtime has ended. Without this call they fail
+    /// the run, among them descriptors which the test itself opened and did not
+    /// [close](SimHandle::close).
+    pub fn allow_leaks(mut self) -> Self {
+        self.allows_leaks = true;
+        self
+    }
+
+    /// Runs `body` with each seed. Gives what happened in all runs together.
+    ///
+    /// # Panics
+    /// When a run fails, with a message that says how to see it again; no further seeds are run. When
+    /// `SAKIA_SIM_SEED` is neither a number nor a range of them.
+    #[track_caller]
+    pub fn run<F, R>(&self, body: F) -> Summary
+    where
+        F: AsyncFn(SimHandle) -> R,
+        R: Outcome,
+    {
+        match self.try_run(body) {
+            Ok(summary) => summary,
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+
+    /// As [`run`](Test::run), without the panic.
+    ///
+    /// # Errors
+    /// The first run that failed.
+    ///
+    /// # Panics
+    /// When `SAKIA_SIM_SEED` is neither a number nor a range of them.
+    pub fn try_run<F, R>(&self, body: F) -> Result<Summary, Failure>
+    where
+        F: AsyncFn(SimHandle) -> R,
+        R: Outcome,
+    {
+        let asked = std::env::var(SEED_VARIABLE).ok().map(|text| parse_seeds(&text));
+        let prints = matches!(asked, Some(Asked::One(_)));
+        let seeds = match asked {
+            None => self.seeds.clone(),
+            Some(Asked::One(seed)) => seed..seed.saturating_add(1),
+            Some(Asked::Several(seeds)) => seeds,
+        };
+        let mut summary = Summary::default();
+        for (count, seed) in seeds.enumerate() {
+            let is_twice = (count as u64) < self.twice;
+            let kernel = self.build_kernel(seed, is_twice || prints);
+            let handle = kernel.handle();
+            let mut result = self.run_once(kernel, &body);
+            if prints {
+                eprintln!("seed {seed}, as the kernel saw it:\n{}", handle.log_text());
+            }
+            if is_twice && result.is_ok() {
+                let second = self.build_kernel(seed, true);
+                let second_handle = second.handle();
+                let second_result = self.run_once(second, &body);
+                result = compare(&handle, &second_handle).and(second_result);
+            }
+            result.map_err(|cause| Failure { seed, cause })?;
+            summary.add(&handle);
+        }
+        Ok(summary)
+    }
+
+    fn build_kernel(&self, seed: u64, keep_log: bool) -> Sim {
+        let kernel = Sim::builder(seed);
+        let kernel = self.kernel.iter().fold(kernel, |kernel, change| change(kernel));
+        if keep_log { kernel.keep_log(true).build() } else { kernel.build() }
+    }
+
+    /// One run, with everything around it.
+    fn run_once<F, R>(&self, kernel: Sim, body: &F) -> Result<(), Cause>
+    where
+        F: AsyncFn(SimHandle) -> R,
+        R: Outcome,
+    {
+        let handle = kernel.handle();
+        // Whoever sees what a panic has left half-changed is a test that fails because of it.
+        let run = AssertUnwindSafe(|| {
+            self.before.iter().for_each(|act| act(&handle));
+            self.run_body(kernel, body)?;
+            self.after.iter().for_each(|check| check(&handle));
+            Ok(())
+        });
+        catch_unwind(run).unwrap_or_else(|payload| Err(Cause::Panic(message(&*payload))))
+    }
+
+    /// The body on a runtime of its own, and what both leave behind.
+    fn run_body<F, R>(&self, kernel: Sim, body: &F) -> Result<(), Cause>
+    where
+        F: AsyncFn(SimHandle) -> R,
+        R: Outcome,
+    {
+        let handle = kernel.handle();
+        let runtime = self.runtime.clone().build_simulated(kernel).map_err(Cause::Kernel)?;
+        let (watch, local) = runtime.watched().expect("the runtime is on the simulated kernel");
+        watch.set_time_limit(self.time_limit);
+        let outcome = watch.block_on(local, async { body(handle.clone()).await })?;
+        if let Some(error) = outcome.into_error() {
+            return Err(Cause::Error(error));
+        }
+        if !self.allows_tasks {
+            watch.settle(local);
+        }
+        let tasks = watch.waiters(local, false);
+        let task_count = if self.allows_tasks { 0 } else { local.live_tasks() };
+        let driver = local.driver.handle().clone();
+        drop(runtime);
+        let mut leaks =
+            Leaks { tasks, task_count, operations: 0, in_flight: 0, descriptors: Vec::new() };
+        if !self.allows_leaks {
+            leaks.operations = driver.live_operations();
+            leaks.in_flight = in_flight(&handle);
+            leaks.descriptors = open_descriptors(&handle);
+        }
+        leaks.check()
+    }
+}
+
+impl fmt::Debug for Test<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Test").field("seeds", &self.seeds).finish_non_exhaustive()
+    }
+}
+
+/// What happened in all runs of a test together.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    runs: u64,
+    /// By the number of the kind.
+    injected: BTreeMap<usize, u64>,
+}
+
+impl Summary {
+    /// How many seeds were run; those that were run twice count once.
+    pub fn runs(&self) -> u64 {
+        self.runs
+    }
+
+    /// How often a fault of this kind took effect. A test that is about a fault asserts that it is not 0.
+    pub fn injected(&self, kind: FaultKind) -> u64 {
+        self.injected.get(&(kind as usize)).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, kernel: &SimHandle) {
+        self.runs += 1;
+        for &kind in FaultKind::ALL {
+            *self.injected.entry(kind as usize).or_default() += kernel.injected(kind);
+        }
+    }
+}
+
+/// What `SAKIA_SIM_SEED` asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    One(u64),
+    Several(Range<u64>),
+}
+
+fn parse_seeds(text: &str) -> Asked {
+    let number = |text: &str| text.parse::<u64>().ok();
+    let asked = match text.split_once("..") {
+        None => number(text).map(Asked::One),
+        Some((first, end)) => {
+            number(first).zip(number(end)).map(|(first, end)| Asked::Several(first..end))
+        }
+    };
+    asked.unwrap_or_else(|| {
+        panic!("{SEED_VARIABLE} is {text:?}, neither a seed nor a range of them")
+    })
+}
+
+/// Whether two runs looked the same to their kernels; if not, where they part.
+fn compare(first: &SimHandle, second: &SimHandle) -> Result<(), Cause> {
+    if first.log_hash() == second.log_hash() {
+        return Ok(());
+    }
+    let (first, second) = (first.log_text(), second.log_text());
+    let first: Vec<&str> = first.lines().collect();
+    let second: Vec<&str> = second.lines().collect();
+    let same = first.iter().zip(&second).take_while(|(first, second)| first == second).count();
+    let line =
+        |log: &[&str]| log.get(same).map_or_else(|| "the end".to_owned(), |&line| line.into());
+    let mut place = String::new();
+    for line in &first[same.saturating_sub(LINES_BEFORE)..same] {
+        place.push_str(&format!("  both:   {line}\n"));
+    }
+    place.push_str(&format!("  first:  {}\n  second: {}", line(&first), line(&second)));
+    Err(Cause::Diverged(place))
+}
+
+/// Operations that hold something of the driver's. A request to cancel does not; it may be left where a
+/// completion that nobody asked for passed for its answer.
+fn in_flight(kernel: &SimHandle) -> usize {
+    kernel.flights().iter().filter(|flight| flight.opcode != Opcode::ASYNC_CANCEL).count()
+}
+
+/// The descriptors that are open, in order.
+fn open_descriptors(kernel: &SimHandle) -> Vec<i32> {
+    (0..).filter(|&raw| kernel.is_open(raw)).take(kernel.open_descriptors()).collect()
+}
+
+/// What a panic says.
+fn message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&'static str>().map(|&text| text.to_owned());
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "a panic without a message".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_one_or_a_range() {
+        assert_eq!(parse_seeds("17"), Asked::One(17));
+        assert_eq!(parse_seeds("3..9"), Asked::Several(3..9));
+        for text in ["", "x", "1..", "-1"] {
+            let panic = catch_unwind(|| parse_seeds(text)).unwrap_err();
+            assert!(message(&*panic).contains(SEED_VARIABLE), "{text}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Who waits for what, at one moment of a runtime.
+
+use std::fmt;
+use std::panic::Location;
+use std::time::Duration;
+
+use sakia_driver::Stage;
+
+/// Everything that waits in a runtime on the simulated kernel, at one moment.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Waiters {
+    /// The virtual time of that moment.
+    pub now: Duration,
+    /// The body first, if it has not ended, then the tasks in the order of their numbers.
+    pub waiters: Vec<Waiter>,
+    /// Operations under way for nobody: their futures were dropped, or are held by none of the above.
+    pub orphans: Vec<PendingOperation>,
+}
+
+/// A future that the runtime runs, and what it waits for.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Waiter {
+    /// Which task it is; `None` for the future that the runtime was given to run, the body.
+    pub task: Option<TaskFacts>,
+    /// What it waits for. Nothing of this where another task or a thread has to wake it.
+    pub waits: Vec<Wait>,
+}
+
+/// A task that has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TaskFacts {
+    /// Its number. No other task has the same until it ends.
+    pub number: usize,
+    /// Where it was started.
+    pub spawned_at: &'static Location<'static>,
+}
+
+/// Something that a task waits for. It may wait for several at once, the children of its scopes
+/// included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wait {
+    /// An operation.
+    Operation(PendingOperation),
+    /// A timer that is due after so much time.
+    Timer(Duration),
+}
+
+/// An operation that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PendingOperation {
+    /// Its name, such as `Read`.
+    pub kind: &'static str,
+    /// The descriptor that it acts on, or that its path begins at.
+    pub descriptor: Option<i32>,
+    /// The paths that it names, once the kernel has it.
+    pub names: Vec<String>,
+    /// How far it is.
+    pub stage: Stage,
+    /// The kernel never ends it: see [`Fault::Stuck`](super::Fault::Stuck).
+    pub is_stuck: bool,
+    /// The virtual time since it was started.
+    pub age: Duration,
+}
+
+impl fmt::Display for PendingOperation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind)?;
+        if let Some(descriptor) = self.descriptor {
+            write!(f, " of descriptor {descriptor}")?;
+        }
+        for name in &self.names {
+            write!(f, " {name}")?;
+        }
+        write!(f, " for {:?}", self.age)?;
+        f.write_str(match self.stage {
+            _ if self.is_stuck => ", which a fault keeps from ending",
+            Stage::Parked => ", until nothing uses the descriptor",
+            Stage::Queued => ", not begun for want of room",
+            _ => "",
+        })
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Operation(operation) => operation.fmt(f),
+            Self::Timer(left) => write!(f, "a timer, due in {left:?}"),
+        }
+    }
+}
+
+impl fmt::Display for Waiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.task {
+            None => f.write_str("the body")?,
+            Some(TaskFacts { number, spawned_at }) => {
+                write!(f, "task {number}, started at {spawned_at},")?;
+            }
+        }
+        match &self.waits[..] {
+            [] => f.write_str(" waits for another task or thread"),
+            [wait] => write!(f, " waits for {wait}"),
+            waits => {
+                f.write_str(" waits for")?;
+                waits.iter().try_for_each(|wait| write!(f, "\n    {wait}"))
+            }
+        }
+    }
+}
+
+/// A line for each waiter, indented.
+impl fmt::Display for Waiters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for waiter in &self.waiters {
+            write!(f, "{separator}  {waiter}")?;
+            separator = "\n";
+        }
+        for operation in &self.orphans {
+            write!(f, "{separator}  nobody waits for {operation}")?;
+            separator = "\n";
+        }
+        Ok(())
+    }
+}

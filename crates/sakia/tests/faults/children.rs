@@ -1,0 +1,142 @@
+//! Processes of their own, for what a test must not do to the others.
+//!
+//! The test binary runs itself with the name of a scene in the environment. A function that the loader
+//! calls before `main` finds it and plays the scene: there, the process has one thread, which libtest
+//! would not leave it.
+
+use std::os::unix::process::CommandExt;
+use std::panic::catch_unwind;
+use std::process::{Child, Command, Output, Stdio, exit};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+
+use sakia_driver::Policy;
+
+use crate::situations::{cancellation, crowds};
+use crate::support::{announce_skip, patience};
+use crate::{credentials, forks_and_panics, killed, limits, refused_calls, signals};
+
+const SCENE: &str = "SAKIA_FAULTS_SCENE";
+/// How the process of a scene ends that cannot say anything on this machine; its last line of output
+/// is the reason.
+const SKIPPED: i32 = 77;
+
+/// A scene: `Err` is the reason to skip.
+pub type Scene = fn(Policy) -> Result<(), String>;
+
+const SCENES: &[(&str, Scene)] = &[
+    ("many_runtimes", crowds::scene_many_runtimes),
+    ("many_runtimes_of_two_threads", crowds::scene_many_runtimes_of_two_threads),
+    ("dropped_opens", cancellation::scene_dropped_opens),
+    ("credentials", credentials::scene_credentials),
+    ("credentials_without_bypass", credentials::scene_credentials_without_bypass),
+    ("forks_under_load", forks_and_panics::scene_forks_under_load),
+    ("saves_and_commits", killed::scene_saves_and_commits),
+    ("no_descriptors", limits::scene_no_descriptors),
+    ("no_locked_memory", limits::scene_no_locked_memory),
+    ("limited_file_size", limits::scene_limited_file_size),
+    ("no_threads", limits::scene_no_threads),
+    ("refused_by_a_supervisor", refused_calls::scene_refused_by_a_supervisor),
+    ("a_thousand_signals_a_second", signals::scene_a_thousand_signals_a_second),
+    ("stopped_and_continued", signals::scene_stopped_and_continued),
+];
+
+/// The process of a scene, not yet started. `argument` is what [`argument`] answers there.
+pub fn command(scene: &str, policy: Policy, argument: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .env(SCENE, format!("{scene} {argument}"))
+        .env("SAKIA_DRIVER", if policy == Policy::Poll { "poll" } else { "uring" })
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    // Whatever becomes of the test, its processes do not outlive it.
+    // SAFETY: a call that takes numbers only may be made between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        })
+    };
+    command
+}
+
+/// What the process of this scene was given beside the scene's name.
+pub fn argument() -> String {
+    let scene = std::env::var(SCENE).unwrap();
+    scene.split_once(' ').unwrap().1.to_owned()
+}
+
+/// Runs a scene in a process of its own.
+#[track_caller]
+pub fn run(scene: &str, policy: Policy) {
+    let child = command(scene, policy, "").spawn().unwrap();
+    judge(scene, &finish(child));
+}
+
+/// Waits for a child's end, as long as patience lasts.
+#[track_caller]
+pub fn finish(child: Child) -> Output {
+    let pid = child.id();
+    let (sender, output) = channel();
+    let waiting = thread::spawn(move || sender.send(child.wait_with_output().unwrap()));
+    match output.recv_timeout(patience()) {
+        Ok(output) => {
+            waiting.join().unwrap().unwrap();
+            output
+        }
+        Err(RecvTimeoutError::Timeout) => {
+            // SAFETY: takes numbers only; the child has not been waited for, so the number is its own.
+            unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+            let output = output.recv().unwrap();
+            panic!("waited in vain for the end of a scene\n{}", text(&output));
+        }
+        Err(RecvTimeoutError::Disconnected) => panic!("nobody waits for the child"),
+    }
+}
+
+/// Fails or skips the test as the scene did.
+#[track_caller]
+pub fn judge(scene: &str, output: &Output) {
+    match output.status.code() {
+        Some(0) => {}
+        Some(SKIPPED) => announce_skip(scene, String::from_utf8_lossy(&output.stdout).trim()),
+        _ => panic!("scene {scene}: {}\n{}", output.status, text(output)),
+    }
+}
+
+fn text(output: &Output) -> String {
+    let [stdout, stderr] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+    format!("{stdout}\n{stderr}")
+}
+
+/// Called before `main`.
+#[used]
+// SAFETY: the section holds the addresses of functions that are called in turn, with arguments that
+// this one ignores.
+#[unsafe(link_section = ".init_array")]
+static PLAY: extern "C" fn() = play;
+
+/// Plays the scene that this process was started for, and ends it; nothing in any other process.
+extern "C" fn play() {
+    let Ok(name) = std::env::var(SCENE) else {
+        return;
+    };
+    let result = catch_unwind(|| {
+        let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
+        assert_eq!(threads, 1, "the process of a scene has one thread");
+        let policy = Policy::from_environment(std::env::var_os("SAKIA_DRIVER").as_deref()).unwrap();
+        let name = name.split(' ').next().unwrap();
+        let known = SCENES.iter().find(|(known, _)| *known == name);
+        let (_, scene) = known.unwrap_or_else(|| panic!("no scene {name}"));
+        scene(policy)
+    });
+    match result {
+        Ok(Ok(())) => exit(0),
+        Ok(Err(reason)) => {
+            println!("{reason}");
+            exit(SKIPPED)
+        }
+        Err(_) => exit(1),
+    }
+}

@@ -1,0 +1,125 @@
+//! Calls of this process that are answered by somebody else: a filter hands them to a supervisor, a
+//! thread that has no filter, which refuses some and lets the kernel perform the others.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use crate::support::Random;
+
+/// `SECCOMP_IOCTL_NOTIF_RECV` and `SECCOMP_IOCTL_NOTIF_SEND`, which libc lacks.
+const NOTIF_RECV: libc::Ioctl = 0xc050_2100_u32 as libc::Ioctl;
+const NOTIF_SEND: libc::Ioctl = 0xc018_2101_u32 as libc::Ioctl;
+
+/// A call that is refused now and then.
+#[derive(Clone, Copy, Debug)]
+pub struct Refused {
+    /// Its number.
+    pub call: libc::c_long,
+    /// One of these comes instead, as long as the call's arguments allow for it.
+    pub errnos: &'static [i32],
+    /// An argument, by its place, and the bits of it without which `EAGAIN` would be no answer.
+    pub try_again_flag: Option<(usize, u64)>,
+}
+
+impl Refused {
+    pub const fn new(call: libc::c_long, errnos: &'static [i32]) -> Self {
+        Self { call, errnos, try_again_flag: None }
+    }
+}
+
+/// How often each errno was the answer so far.
+#[derive(Clone, Default)]
+pub struct Refusals(Arc<Mutex<Vec<(libc::c_long, i32)>>>);
+
+impl Refusals {
+    pub fn count(&self, call: libc::c_long, errno: i32) -> usize {
+        self.0.lock().unwrap().iter().filter(|&&entry| entry == (call, errno)).count()
+    }
+}
+
+/// Refuses some of these calls, of the calling thread and of those it starts from now on, for ever.
+///
+/// # Errors
+/// Why the kernel has no such filters.
+pub fn refuse(calls: &'static [Refused], seed: u64) -> Result<Refusals, String> {
+    let refusals = Refusals::default();
+    let (sender, receiver) = channel();
+    let its = refusals.clone();
+    // It begins before there is a filter, and so it has none.
+    thread::spawn(move || supervise(&receiver, calls, Random::new(seed), &its));
+    let listener = install(calls)?;
+    sender.send(listener).unwrap();
+    Ok(refusals)
+}
+
+/// Installs the filter, and gives the descriptor by which the supervisor is told.
+fn install(calls: &[Refused]) -> Result<OwnedFd, String> {
+    let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    // The number of the call is the first field of what a filter sees.
+    let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];
+    for refused in calls {
+        let equal = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, refused.call as u32);
+        program.push(libc::sock_filter { jf: 1, ..equal });
+        program.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_USER_NOTIF));
+    }
+    program.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: takes numbers only.
+    let result = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(result, 0, "PR_SET_NO_NEW_PRIVS: {}", io::Error::last_os_error());
+    // SAFETY: the program outlives the call, which copies it.
+    let result = unsafe {
+        let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
+    };
+    if result < 0 {
+        return Err(format!("no filter with a supervisor: {}", io::Error::last_os_error()));
+    }
+    // SAFETY: the descriptor was made for us just now.
+    Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
+}
+
+/// Answers, until the process ends.
+fn supervise(
+    listener: &Receiver<OwnedFd>,
+    calls: &[Refused],
+    mut random: Random,
+    refusals: &Refusals,
+) {
+    let Ok(listener) = listener.recv() else { return };
+    loop {
+        // SAFETY: zeros are a value of this struct, and the one that the kernel asks for.
+        let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel writes one such struct.
+        if unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_RECV, &raw mut call) } != 0 {
+            continue; // interrupted, or the caller is gone
+        }
+        let refused = calls.iter().find(|it| it.call == libc::c_long::from(call.data.nr));
+        let errno = choose(refused.expect("no other call is told of"), &call.data, &mut random);
+        if let Some(errno) = errno {
+            refusals.0.lock().unwrap().push((call.data.nr.into(), errno));
+        }
+        let goes_on = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
+        let mut answer = libc::seccomp_notif_resp {
+            id: call.id,
+            val: 0,
+            error: errno.map_or(0, |errno| -errno),
+            flags: if errno.is_some() { 0 } else { goes_on },
+        };
+        // SAFETY: the kernel reads one such struct. It fails when the caller is gone.
+        unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_SEND, &raw mut answer) };
+    }
+}
+
+/// What the call is refused with, if it is.
+fn choose(refused: &Refused, data: &libc::seccomp_data, random: &mut Random) -> Option<i32> {
+    if random.below(3) > 0 {
+        return None;
+    }
+    let errno = refused.errnos[random.below(refused.errnos.len())];
+    let may_try_again = refused.try_again_flag.is_none_or(|(at, flag)| data.args[at] & flag != 0);
+    (errno != libc::EAGAIN || may_try_again).then_some(errno)
+}

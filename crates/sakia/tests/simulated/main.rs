@@ -1,0 +1,27 @@
+//! The runtime on the simulated kernel, tested as a user would test a program: by `sakia::sim`.
+//!
+//! Each test runs with many seeds and the faults that nobody has to know of, and the outcome is the same
+//! each time. `harness` is about the tests themselves: what they find, and what they say then.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "the failure of a test, or of what it calls, is its report"
+)]
+
+mod deadlocks;
+mod files;
+mod harness;
+mod pipes;
+mod structured;
+mod tasks;
+mod time;
+
+use sakia::sim::Test;
+
+/// A test on kernels that are as awkward as a sound one may be.
+fn awkward() -> Test<'static> {
+    Test::new()
+        .seeds(0..150)
+        .kernel(|kernel| kernel.entries(2, 4).late_writes(1 << 13))
+        .masked_faults(1 << 12)
+}
