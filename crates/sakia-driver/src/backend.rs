@@ -7,6 +7,7 @@
 //!
 //! Only the driver's thread calls a backend.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -316,5 +317,14 @@ pub trait Descriptors {
     /// Takes `O_NONBLOCK` off the descriptor.
     fn make_blocking(&self, raw: i32) {
         let _ = raw;
+    }
+
+    /// Removes a name, which is not that of a directory, from the open directory `raw`.
+    ///
+    /// # Errors
+    /// As `unlinkat(2)`; `EOPNOTSUPP` where there are no names.
+    fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
+        let _ = (raw, name);
+        Err(Errno::OPNOTSUPP.into())
     }
 }

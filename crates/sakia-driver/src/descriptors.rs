@@ -1,6 +1,6 @@
 //! The descriptors of this process, for every backend that acts on them.
 
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -39,6 +39,12 @@ impl Descriptors for KernelDescriptors {
             device: Some(rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)),
             mount_id: (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id),
         }
+    }
+
+    fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
+        // SAFETY: the driver keeps the descriptor open as long as an `Fd` asks for this.
+        let directory = unsafe { BorrowedFd::borrow_raw(raw) };
+        rustix::fs::unlinkat(directory, name, AtFlags::empty()).map_err(io::Error::from)
     }
 
     fn status_flags(&self, raw: i32) -> u32 {

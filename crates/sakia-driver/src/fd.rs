@@ -1,7 +1,9 @@
 //! Descriptors that stay open as long as an operation needs them.
 
 use std::cell::{Cell, OnceCell};
+use std::ffi::CStr;
 use std::fmt;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
 
@@ -334,6 +336,16 @@ impl Fd {
     /// Whether the descriptor is the simulated kernel's, and means nothing to the process.
     pub fn is_simulated(&self) -> bool {
         !self.inner.owner.descriptors().are_of_this_process()
+    }
+
+    /// Removes a name, which is not that of a directory, from this directory, by a plain call: it is gone
+    /// when this returns. For destructors, which cannot wait; otherwise see
+    /// [`Handle::unlink`](crate::Handle::unlink).
+    ///
+    /// # Errors
+    /// As `unlinkat(2)`.
+    pub fn unlink_now(&self, name: &CStr) -> io::Result<()> {
+        self.inner.owner.descriptors().unlink(self.raw(), name)
     }
 
     fn assert_is_of_this_process(&self) {

@@ -348,6 +348,23 @@ table! {
     aborted_work_keeps_place: "work that was held back and aborted waits in the queue"
         => RuntimeOnPoll "blocking::aborted_work";
 
+    // What is durable.
+
+    save_not_synced: "a file that is saved gets its name before its contents are durable"
+        => RuntimeOnPoll "crashes::a_saved_file";
+    saved_name_not_synced: "a file counts as saved before its name is durable"
+        => RuntimeOnPoll "crashes::a_saved_file";
+    durable_name_not_synced: "a file counts as durable before its name is"
+        => RuntimeOnPoll "crashes::what_was_written_durably";
+    directory_of_link_synced: "of a link's target not its own name is made durable"
+        => RuntimeOnPoll "crashes::a_file_made_durable_through_a_link";
+    durable_write_is_plain: "a durable write is a write"
+        => RuntimeOnPoll "crashes::single_writes";
+    running_sync_serves_all: "a commit is served by a sync that began before it"
+        => RuntimeOnPoll "crashes::what_a_group_has_committed";
+    failed_sync_tried_again: "a sync that failed is tried again, and believed"
+        => RuntimeOnPoll "crashes::a_lost_sync crashes::what_a_group_has_committed";
+
     // Signals, processes, forks, shutdown, streams.
 
     forked_child_runs_tasks: "a forked child runs its parent's tasks once more"

@@ -59,6 +59,10 @@ kinds! {
     Stale,
     /// A completion goes to the overflow list although there is a place for it.
     Held,
+    /// A sync, or a write that is to be durable, fails with `EIO`, and what it was to make durable is lost:
+    /// the next sync succeeds, readers see it all the same, and it is gone after a crash. Every file that
+    /// was open is told once.
+    FsyncFailed,
     /// An operation never completes, canceled or not.
     Stuck,
     /// A plain call that must not wait would have to.
@@ -111,6 +115,9 @@ pub enum Fault {
     Held,
     /// It never completes.
     Stuck,
+    /// A sync, or a write that is to be durable, fails with `EIO`, and what it was to make durable is lost;
+    /// see [`FaultKind::FsyncFailed`]. Without effect on others.
+    FsyncFailed,
     /// It takes this long in a worker. Not counted as a fault.
     Delay(Duration),
     /// The connection that it sends or receives on is broken off.
@@ -211,6 +218,8 @@ pub(super) struct Plan {
     pub(super) stale: bool,
     pub(super) held: bool,
     pub(super) stuck: bool,
+    /// What it is to make durable is lost.
+    pub(super) loses_sync: bool,
     /// How long it takes in a worker.
     pub(super) delay: Option<Duration>,
     /// Its connection is broken off.
@@ -231,6 +240,7 @@ impl Plan {
             Fault::Stale => self.stale = true,
             Fault::Held => self.held = true,
             Fault::Stuck => self.stuck = true,
+            Fault::FsyncFailed => self.loses_sync = true,
             Fault::Delay(delay) => self.delay = Some(delay),
             Fault::Reset => self.reset = true,
             Fault::DatagramLost => self.fate = Some(Fate::Lost),
@@ -342,6 +352,14 @@ impl Faults {
             plan.errno = Some(ERESTARTSYS);
         }
         plan.stuck |= self.rolls(FaultKind::Stuck, random);
+        plan.loses_sync |= self.loses_sync(sqe, random);
+    }
+
+    /// Whether what the operation is to make durable is lost; of writes that are not, it means nothing.
+    pub(super) fn loses_sync(&self, sqe: &Sqe, random: &mut Random) -> bool {
+        let may_sync = [Opcode::FSYNC, Opcode::WRITE, Opcode::WRITEV, Opcode::WRITE_FIXED];
+        let may_sync = may_sync.contains(&sqe.opcode) || sqe.opcode == private::SYNCFS;
+        may_sync && self.rolls(FaultKind::FsyncFailed, random)
     }
 
     /// What a network does by probability.

@@ -202,7 +202,8 @@ impl FileOp {
                 done(allocate(kernel, file, *mode, *offset, *len))
             }
             Self::Truncate { len } => done(truncate(kernel, file, *len)),
-            Self::Advise | Self::Syncfs => done(Ok(())),
+            Self::Advise => done(Ok(())),
+            Self::Syncfs => done(kernel.sync_file_system(file)),
             // SAFETY: the caller's promise.
             Self::List => unsafe { list(kernel, file, lent) }.into(),
             Self::Copy { from_offset, to, to_offset, len } => {
@@ -218,7 +219,7 @@ impl FileOp {
             }
             Self::Statfs => {
                 // SAFETY: the caller's promise.
-                unsafe { lent.fill(&statfs_record()) };
+                unsafe { lent.fill(&statfs_record(kernel)) };
                 done(Ok(()))
             }
             // SAFETY: the caller's promise.
@@ -235,7 +236,7 @@ impl FileOp {
     }
 }
 
-/// `fallocate(2)`. Nothing takes room here, so that what is allocated is no different from a hole.
+/// `fallocate(2)`.
 fn allocate(
     kernel: &mut Kernel,
     file: &OpenFile,
@@ -262,13 +263,18 @@ fn allocate(
         Object::Socket(_) => return Err(Errno::NODEV),
     };
     let end = end.filter(|&end| end <= FILE_BYTES_MAX).ok_or(Errno::FBIG)? as usize;
-    let now = kernel.time();
-    let size = kernel.tree.content(id).len();
+    let (now, range) = (kernel.time(), offset as usize..end);
     if punches {
-        let begin = (offset as usize).min(size);
-        kernel.tree.content_mut(id, now)[begin..end.min(size)].fill(0);
-    } else if end > size && !keeps_size {
-        kernel.tree.content_mut(id, now).resize(end, 0);
+        kernel.tree.content_mut(id, now).punch(range);
+        return Ok(());
+    }
+    if kernel.fitting(id, range.clone()) < range.len() {
+        return Err(Errno::NOSPC);
+    }
+    let content = kernel.tree.content_mut(id, now);
+    content.reserve(range);
+    if !keeps_size {
+        content.extend(end);
     }
     Ok(())
 }
@@ -283,7 +289,7 @@ fn truncate(kernel: &mut Kernel, file: &OpenFile, len: u64) -> Result<(), Errno>
         return Err(Errno::FBIG);
     }
     let now = kernel.time();
-    kernel.tree.content_mut(id, now).resize(len as usize, 0);
+    kernel.tree.resize(id, len as usize, now);
     Ok(())
 }
 
@@ -359,6 +365,10 @@ fn copy(kernel: &mut Kernel, ends: [(&OpenFile, u64); 2], len: usize) -> Result<
         return Err(Errno::INVAL);
     }
     let count = put(kernel, to_id, begins[1], &bytes)?;
+    if let Some(level) = to.durability.syncs {
+        let begin = begins[1] as usize;
+        kernel.sync(to, level, begin..begin + count)?;
+    }
     for (file, offset) in ends {
         if offset == CURRENT_POSITION {
             file.position.set(file.position.get() + count as u64);
@@ -371,7 +381,10 @@ fn overlaps([a, b]: [u64; 2], len: usize) -> bool {
     a.abs_diff(b) < len as u64
 }
 
-/// Puts bytes into a file, as many as the largest file holds.
+/// Puts bytes into a file, as many as the largest file and the disk hold.
+///
+/// # Errors
+/// `EFBIG`, `ENOSPC` when that is none.
 pub(super) fn put(
     kernel: &mut Kernel,
     id: InodeId,
@@ -385,20 +398,21 @@ pub(super) fn put(
         return Err(Errno::FBIG);
     }
     let count = bytes.len().min((FILE_BYTES_MAX - begin) as usize);
-    let (begin, end) = (begin as usize, begin as usize + count);
-    let now = kernel.time();
-    let content = kernel.tree.content_mut(id, now);
-    if content.len() < end {
-        content.resize(end, 0);
+    let begin = begin as usize;
+    let count = kernel.fitting(id, begin..begin + count);
+    if count == 0 {
+        return Err(Errno::NOSPC);
     }
-    content[begin..end].copy_from_slice(&bytes[..count]);
+    let now = kernel.time();
+    kernel.tree.content_mut(id, now).write(begin, &bytes[..count]);
     Ok(count)
 }
 
-/// The bytes of a `struct statfs`: a file system without end.
-fn statfs_record() -> Vec<u8> {
+/// The bytes of a `struct statfs`. A disk without end says that it has 4 TiB.
+fn statfs_record(kernel: &mut Kernel) -> Vec<u8> {
     const BLOCKS: u64 = 1 << 30;
-    let fields = [MAGIC, 4096, BLOCKS, BLOCKS, BLOCKS, 0, 0, 0, NAME_BYTES_MAX as u64, 4096];
+    let (blocks, free) = kernel.blocks().unwrap_or((BLOCKS, BLOCKS));
+    let fields = [MAGIC, 4096, blocks, free, free, 0, 0, 0, NAME_BYTES_MAX as u64, 4096];
     let mut record: Vec<u8> = fields.iter().flat_map(|field| field.to_ne_bytes()).collect();
     record.resize(15 * 8, 0);
     record
@@ -421,7 +435,7 @@ unsafe fn get_xattr(
     lent: &Lent,
 ) -> Result<usize, Errno> {
     let inode = kernel.tree.inode(with_xattrs(file)?);
-    let value = inode.attributes.get(name).ok_or(Errno::NODATA)?;
+    let value = inode.attributes.extended.get(name).ok_or(Errno::NODATA)?;
     // SAFETY: the caller's promise.
     unsafe { fill_all(lent, value) }
 }
@@ -433,7 +447,7 @@ unsafe fn get_xattr(
 /// - `lent` is still lent.
 unsafe fn list_xattr(kernel: &Kernel, file: &OpenFile, lent: &Lent) -> Result<usize, Errno> {
     let inode = kernel.tree.inode(with_xattrs(file)?);
-    let names = inode.attributes.keys().flat_map(|name| name.iter().copied().chain([0]));
+    let names = inode.attributes.extended.keys().flat_map(|name| name.iter().copied().chain([0]));
     // SAFETY: the caller's promise.
     unsafe { fill_all(lent, &names.collect::<Vec<u8>>()) }
 }
@@ -468,23 +482,26 @@ fn set_xattr(
     if value.len() > XATTR_BYTES_MAX {
         return Err(Errno::TOOBIG);
     }
-    let now = kernel.time();
-    let inode = kernel.tree.inode_mut(with_xattrs(file)?);
-    match inode.attributes.contains_key(name) {
+    let (now, id) = (kernel.time(), with_xattrs(file)?);
+    match kernel.tree.inode(id).attributes.extended.contains_key(name) {
         true if flags & XATTR_CREATE != 0 => return Err(Errno::EXIST),
         false if flags & XATTR_REPLACE != 0 => return Err(Errno::NODATA),
         _ => {}
     }
-    inode.attributes.insert(name.to_vec(), value);
-    inode.changed = now;
+    kernel.tree.change(id, now, |attributes| {
+        attributes.extended.insert(name.to_vec(), value);
+    });
     Ok(())
 }
 
 /// `fremovexattr(2)`.
 fn remove_xattr(kernel: &mut Kernel, file: &OpenFile, name: &[u8]) -> Result<(), Errno> {
-    let now = kernel.time();
-    let inode = kernel.tree.inode_mut(with_xattrs(file)?);
-    inode.attributes.remove(name).ok_or(Errno::NODATA)?;
-    inode.changed = now;
+    let (now, id) = (kernel.time(), with_xattrs(file)?);
+    if !kernel.tree.inode(id).attributes.extended.contains_key(name) {
+        return Err(Errno::NODATA);
+    }
+    kernel.tree.change(id, now, |attributes| {
+        attributes.extended.remove(name);
+    });
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The test's side of a simulated kernel.
 
 use std::cell::{Ref, RefCell, RefMut};
+use std::ffi::CStr;
 use std::fmt;
 use std::io;
 use std::rc::Rc;
@@ -9,10 +10,12 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sakia_ring::Opcode;
 
+use super::disk::Disk;
 use super::faults::{EnterFault, Fault, FaultKind, PlainFault, Target};
 use super::kernel::Object;
 use super::log::{code, nanos};
 use super::machine::{Event, Flight, Machine, Stage};
+use super::names;
 use super::tree::{InodeId, Place};
 use crate::address::SocketAddress;
 use crate::backend::{Descriptors, FileFacts, FileKind};
@@ -63,7 +66,8 @@ impl SimHandle {
 
     // Files and pipes.
 
-    /// Makes a file with this content, or replaces the content of the one that is there.
+    /// Makes a file with this content, or replaces the content of the one that is there. It is durable, and
+    /// so is every name.
     ///
     /// # Panics
     /// When a directory on the way is missing, or the path is that of one.
@@ -75,7 +79,7 @@ impl SimHandle {
         machine.kernel.put_file(path, content).expect("a file can be made there");
     }
 
-    /// Makes a directory.
+    /// Makes a directory. It is durable, and so is every name.
     ///
     /// # Panics
     /// When a directory on the way is missing, or there is something of that name.
@@ -86,13 +90,14 @@ impl SimHandle {
         let now = machine.kernel.time();
         let made = machine.kernel.tree.mkdir(&place, 0o755, now);
         made.expect("a directory can be made there");
+        machine.kernel.tree.store_names();
     }
 
     /// The content of a file. `None` when there is none.
     pub fn contents(&self, path: impl AsRef<[u8]>) -> Option<Vec<u8>> {
         let machine = self.machine();
         let id = machine.kernel.lookup(path.as_ref()).ok()?;
-        machine.kernel.tree.inode(id).content().cloned()
+        machine.kernel.tree.inode(id).content().map(<[u8]>::to_vec)
     }
 
     /// Makes a pipe. Returns the descriptors of its read end and its write end.
@@ -226,6 +231,26 @@ impl SimHandle {
     /// Whether the descriptor is open.
     pub fn is_open(&self, raw: i32) -> bool {
         self.machine().kernel.file(raw).is_ok()
+    }
+
+    // Crashes.
+
+    /// What there would be on the disk if the power failed now: what is durable, and of the rest what chance
+    /// decides, anew with each call. The kernel goes on.
+    ///
+    /// For [`SimBuilder::disk`](super::SimBuilder::disk), to start another kernel after the crash.
+    pub fn crash(&self) -> Disk {
+        self.machine_mut().kernel.crash()
+    }
+
+    /// The same, of the moment that [`SimBuilder::crash_at`](super::SimBuilder::crash_at) says. `None` before.
+    pub fn crashed(&self) -> Option<Disk> {
+        self.machine().kernel.device.crashed.clone()
+    }
+
+    /// How many events there were: as many as the [log](SimHandle::log_text) has lines.
+    pub fn events(&self) -> u64 {
+        self.machine().kernel.log.events()
     }
 
     // Operations.
@@ -363,6 +388,15 @@ impl Descriptors for SimHandle {
 
     fn file_system(&self, _: &FileFacts) -> String {
         "sim".into()
+    }
+
+    fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
+        let mut machine = self.machine_mut();
+        let kernel = &mut machine.kernel;
+        kernel.note_name("unlink at once", name.to_bytes());
+        let place = names::place(kernel, raw, name.to_bytes().to_vec())?;
+        let now = kernel.time();
+        Ok(kernel.tree.unlink(&place, now)?)
     }
 
     fn are_of_this_process(&self) -> bool {

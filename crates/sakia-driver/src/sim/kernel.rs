@@ -12,6 +12,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use super::SimBuilder;
+use super::disk::{Device, Disk, Durability, Level};
 use super::log::Log;
 use super::sockets::{SocketId, Sockets};
 use super::tree::{InodeId, Last, Place, Time, Tree};
@@ -46,6 +47,8 @@ pub(super) mod poll {
 pub(super) struct Kernel {
     /// All files, and the names that lead to them.
     pub(super) tree: Tree,
+    /// Whether the disk has all of them, and what becomes of them in a crash.
+    pub(super) device: Device,
     /// What is locked by `flock(2)`. A lock whose holder is gone is none.
     locks: Vec<Lock>,
     /// All pipes ever made.
@@ -123,6 +126,7 @@ pub(super) struct OpenFile {
     /// Where a read or write without an offset begins; of a directory, the position of the entry that was
     /// listed last.
     pub(super) position: Cell<u64>,
+    pub(super) durability: Durability,
 }
 
 impl OpenFile {
@@ -134,6 +138,7 @@ impl OpenFile {
             is_writable: true,
             appends: false,
             position: Cell::new(0),
+            durability: Durability::default(),
         }
     }
 
@@ -168,6 +173,8 @@ pub(super) struct OpenHow {
     pub(super) is_nofollow: bool,
     /// Only a directory will do.
     pub(super) is_directory: bool,
+    /// Every write is durable before it completes.
+    pub(super) syncs: Option<Level>,
     pub(super) mode: u32,
     /// `RESOLVE_*`.
     pub(super) bounds: u64,
@@ -176,7 +183,8 @@ pub(super) struct OpenHow {
 impl Kernel {
     pub(super) fn new(config: &SimBuilder) -> Self {
         Self {
-            tree: Tree::new(),
+            tree: config.disk.as_ref().map_or_else(Tree::new, Disk::tree),
+            device: Device::new(config),
             locks: Vec::new(),
             pipes: Vec::new(),
             sockets: Sockets::new(config.socket_bytes),
@@ -193,10 +201,12 @@ impl Kernel {
     /// Adds an event to the log, see [`Log::note`].
     pub(super) fn note(&mut self, template: &str, numbers: &[i64]) {
         self.log.note(self.now, template, numbers);
+        self.crash_if_due();
     }
 
     pub(super) fn note_name(&mut self, label: &str, name: &[u8]) {
         self.log.note_name(self.now, label, name);
+        self.crash_if_due();
     }
 
     // Names and files.
@@ -214,7 +224,7 @@ impl Kernel {
         self.tree.lookup(&Place { start: InodeId::ROOT, path: path.to_vec() }, Last::Follow)
     }
 
-    /// Makes a file, or replaces the content of the one that is there.
+    /// Makes a file, or replaces the content of the one that is there. The disk has it, and all names.
     ///
     /// # Errors
     /// As `open(2)`.
@@ -222,7 +232,8 @@ impl Kernel {
         let how = OpenHow { creates: true, is_writable: true, mode: 0o644, ..OpenHow::default() };
         let place = Place { start: InodeId::ROOT, path: path.to_vec() };
         let id = self.find_to_open(&place, how)?;
-        *self.tree.content_mut(id, self.now.into()) = content;
+        self.tree.content_mut(id, self.now.into()).replace(content);
+        self.tree.store_names();
         Ok(id)
     }
 
@@ -233,16 +244,19 @@ impl Kernel {
         let id = self.find_to_open(place, how)?;
         let is_directory = self.tree.is_directory(id);
         if how.truncates && how.is_writable {
-            self.tree.content_mut(id, self.now.into()).clear();
+            self.tree.resize(id, 0, self.now.into());
         }
-        self.install(OpenFile {
+        let durability = self.durability(id, how.syncs);
+        let (raw, file) = self.install(OpenFile {
             object: if is_directory { Object::Directory(id) } else { Object::File(id) },
             is_readable: how.is_readable,
             is_writable: how.is_writable,
             appends: how.appends,
             position: Cell::new(0),
-        })
-        .map(|(raw, _)| raw)
+            durability,
+        })?;
+        self.hold(id, file);
+        Ok(raw)
     }
 
     /// Finds what to open, or makes it.
@@ -369,6 +383,7 @@ impl Kernel {
             is_writable: !is_readable,
             appends: false,
             position: Cell::new(0),
+            durability: Durability::default(),
         };
         let (read_raw, reader) = self.install(end(Object::PipeReader(id), true))?;
         let (write_raw, writer) = match self.install(end(Object::PipeWriter(id), false)) {
@@ -458,6 +473,7 @@ mod tests {
         appends: false,
         is_nofollow: false,
         is_directory: false,
+        syncs: None,
         mode: 0o600,
         bounds: 0,
     };

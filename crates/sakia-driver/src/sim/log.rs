@@ -15,18 +15,21 @@ use sakia_ring::Opcode;
 #[derive(Debug)]
 pub(super) struct Log {
     digest: Digest,
+    /// How many events there were.
+    events: u64,
     /// The events, a line each, when they are kept.
     text: Option<String>,
 }
 
 impl Log {
     pub(super) fn new(keep_text: bool) -> Self {
-        Self { digest: Digest::new(), text: keep_text.then(String::new) }
+        Self { digest: Digest::new(), events: 0, text: keep_text.then(String::new) }
     }
 
     /// Adds an event that happened at `now`, a line of text. In the template `{}` stands for the next number,
     /// `{x}` for the same in hexadecimal, `{op}` for the name of the operation with that number.
     pub(super) fn note(&mut self, now: Duration, template: &str, numbers: &[i64]) {
+        self.events += 1;
         self.digest.add_number(nanos(now) as u64);
         self.digest.add(template.as_bytes());
         for &number in numbers {
@@ -49,6 +52,10 @@ impl Log {
             text.push_str(&String::from_utf8_lossy(name));
             text.push('\n');
         }
+    }
+
+    pub(super) fn events(&self) -> u64 {
+        self.events
     }
 
     pub(super) fn hash(&self) -> u64 {

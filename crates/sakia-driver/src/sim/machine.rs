@@ -252,10 +252,22 @@ impl Machine {
         if is_cancel || creates || request.may_wait() {
             return Attempt::Unsupported;
         }
+        let loses_sync = self.faults.loses_sync(sqe, &mut self.random);
+        self.kernel.device.loses_sync = loses_sync;
         // SAFETY: the caller's promise.
-        match unsafe { ops::perform(&mut self.kernel, &request, len_max) } {
+        let outcome = unsafe { ops::perform(&mut self.kernel, &request, len_max) };
+        self.count_lost_sync(loses_sync);
+        match outcome {
             Outcome::Done(res) => Attempt::Done(res),
             Outcome::WouldBlock => Attempt::WouldBlock,
+        }
+    }
+
+    /// An operation was performed that was to lose what it makes durable, or not. Whether it did the kernel
+    /// knows.
+    fn count_lost_sync(&mut self, was_to_lose: bool) {
+        if was_to_lose && !std::mem::take(&mut self.kernel.device.loses_sync) {
+            self.count(FaultKind::FsyncFailed);
         }
     }
 
@@ -528,6 +540,7 @@ impl Machine {
 
     /// Performs an operation, which is not among the flights now, and completes it or arms it.
     fn perform(&mut self, id: u64, mut flight: Flight) {
+        self.kernel.device.loses_sync = flight.plan.loses_sync;
         match self.outcome(&flight) {
             Outcome::Done(res) => self.complete(id, flight, res),
             Outcome::WouldBlock if flight.must_end => {
@@ -606,6 +619,7 @@ impl Machine {
         };
         // Its memory is the driver's again as soon as the completion is posted.
         drop(flight);
+        self.count_lost_sync(plan.loses_sync);
         if plan.held {
             self.count(FaultKind::Held);
         }
@@ -691,6 +705,7 @@ impl Machine {
 
     fn advance_to(&mut self, time: Duration) {
         self.disturb_some();
+        self.kernel.write_back_some();
         while let Some(entry) = self.timers.first_entry()
             && entry.key().0 <= time
         {
@@ -699,6 +714,7 @@ impl Machine {
             self.happen(event);
             self.settle();
             self.disturb_some();
+            self.kernel.write_back_some();
         }
         self.kernel.now = self.kernel.now.max(time);
     }

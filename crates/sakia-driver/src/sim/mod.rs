@@ -28,11 +28,47 @@
 //! An enter that waits without a timeout for what can never happen does not hang: it fails with
 //! [`Deadlock`](std::io::ErrorKind::Deadlock) and lists what is under way.
 //!
+//! # Crashes
+//!
+//! What a program has written is in the page cache until a sync, or the kernel by itself
+//! ([`write_back`](SimBuilder::write_back)), brings it to the disk:
+//!
+//! | | makes durable |
+//! |---|---|
+//! | `fsync` of a file | its bytes, its length, its attributes; not its name |
+//! | `fdatasync` of a file | its bytes and its length |
+//! | a write with `RWF_DSYNC`, or after `O_DSYNC` | the pages it has written, and the length |
+//! | a write with `RWF_SYNC`, or after `O_SYNC` | the same, and the attributes |
+//! | either sync of a directory | its attributes and its entries; of names elsewhere those changed before |
+//! | `syncfs` | everything |
+//!
+//! When the power fails, of what is not durable
+//!
+//! - the last changes of names and attributes, and the last truncations, are lost, and those before them
+//!   kept. Each operation survives whole or not at all: a rename is there or not, and never halfway;
+//! - each page of a file is kept, lost, or torn at its sectors of 512 bytes. Pages know no order, also not
+//!   with names;
+//! - a file that has grown has its old length, the new one, or one between at the end of a page. What is then
+//!   missing of it reads as zeros;
+//! - a file without a name is gone.
+//!
+//! File systems do each of this, and most of them less. ext4 and XFS make the name of a new file durable with
+//! `fsync` of the file, and write bytes before the length that covers them (ext4 unless `data=writeback`);
+//! ext4 writes a file's bytes also before a rename that replaces another file. ext2 does none of it, and
+//! POSIX promises none. ext4 and XFS keep the order in which names change, and so does this.
+//!
+//! [`SimHandle::crash`] gives what is left, as often as wanted, and [`SimBuilder::disk`] starts a kernel with
+//! it.
+//!
+//! A sync that fails ([`FaultKind::FsyncFailed`]) says `EIO`, once to each file that was open. What it was to
+//! make durable is clean from then on: readers see it, later syncs succeed, and the disk gets it only if it
+//! is written again. Changes of names are not lost so.
+//!
 //! # Limits
 //!
 //! One file system without permissions or special files; sockets within the machine, and on a loopback
-//! network without options; everything is durable at once. Operations that are not there complete with
-//! `EINVAL`, as do links, drains, fixed files and provided buffers.
+//! network without options. Reads never fail for what a disk has lost. Operations that are not there
+//! complete with `EINVAL`, as do links, drains, fixed files and provided buffers.
 //!
 //! # Layout
 //!
@@ -40,12 +76,17 @@
 //! operation does; `kernel`, `tree` and `sockets` the objects that it acts on; `queue`, `faults`, `log`,
 //! `random` what their names say. `memory` alone touches what drivers lend.
 //!
+//! `content`, `journal` and `disk` know what of files is durable.
+//!
 //! One thread.
 
 mod cancel;
+mod content;
+mod disk;
 mod faults;
 mod files;
 mod handle;
+mod journal;
 mod kernel;
 mod log;
 mod machine;
@@ -68,6 +109,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
+pub use self::disk::Disk;
 pub use self::faults::{EnterFault, Fault, FaultKind, PlainFault, Target};
 pub use self::handle::{FlightFacts, SimHandle};
 use self::machine::Machine;
@@ -120,6 +162,10 @@ pub struct SimBuilder {
     keep_log: bool,
     plain_calls: bool,
     refuses_to_wait: bool,
+    disk: Option<Disk>,
+    disk_bytes_max: u64,
+    write_back: u16,
+    crash_at: Option<u64>,
     faults: Vec<(FaultKind, u16)>,
 }
 
@@ -218,6 +264,34 @@ impl SimBuilder {
         self
     }
 
+    /// The disk that it starts with, such as one that another kernel [left](SimHandle::crash). Default an
+    /// empty one.
+    pub fn disk(mut self, disk: Disk) -> Self {
+        self.disk = Some(disk);
+        self
+    }
+
+    /// The room for the contents of files, in pages of 4096 bytes: what does not fit fails with `ENOSPC`, or
+    /// is written in part. Default unlimited.
+    pub fn disk_bytes_max(mut self, bytes: u64) -> Self {
+        self.disk_bytes_max = bytes;
+        self
+    }
+
+    /// Makes the kernel write something to the disk by itself at every step of time with this probability in
+    /// 65536: a page, or changes of names. Default 0; `u16::MAX` is always.
+    pub fn write_back(mut self, per_65536: u16) -> Self {
+        self.write_back = per_65536;
+        self
+    }
+
+    /// The power fails when [this many events](SimHandle::events) have happened. The kernel goes on as if
+    /// nothing were; what was there is what [`SimHandle::crashed`] gives. Default never.
+    pub fn crash_at(mut self, event: u64) -> Self {
+        self.crash_at = Some(event);
+        self
+    }
+
     /// Injects a fault with this probability in 65536 wherever it could happen; `u16::MAX` is
     /// always. Default 0 for all.
     pub fn fault(mut self, kind: FaultKind, per_65536: u16) -> Self {
@@ -279,6 +353,10 @@ impl Sim {
             keep_log: false,
             plain_calls: false,
             refuses_to_wait: true,
+            disk: None,
+            disk_bytes_max: u64::MAX,
+            write_back: 0,
+            crash_at: None,
             faults: Vec::new(),
         }
     }

@@ -234,19 +234,19 @@ impl NameOp {
             }
             Self::Chmod { target, mode } => {
                 let id = target.find(kernel)?;
-                let inode = kernel.tree.inode_mut(id);
-                if inode.kind() == rustix::fs::FileType::Symlink {
+                if kernel.tree.inode(id).kind() == rustix::fs::FileType::Symlink {
                     return Err(Errno::OPNOTSUPP);
                 }
-                (inode.mode, inode.changed) = (mode & 0o7777, now);
+                kernel.tree.change(id, now, |attributes| attributes.mode = mode & 0o7777);
             }
             Self::Chown { target, uid, gid } => {
                 let id = target.find(kernel)?;
-                let inode = kernel.tree.inode_mut(id);
-                for (owner, value) in [(&mut inode.uid, *uid), (&mut inode.gid, *gid)] {
-                    *owner = if value == KEEP { *owner } else { value };
-                }
-                inode.changed = now;
+                kernel.tree.change(id, now, |attributes| {
+                    let owners = [(&mut attributes.uid, *uid), (&mut attributes.gid, *gid)];
+                    for (owner, value) in owners {
+                        *owner = if value == KEEP { *owner } else { value };
+                    }
+                });
             }
             Self::Utimens { target, times } => utimens(kernel, target, times)?,
         }
@@ -268,9 +268,9 @@ fn utimens(kernel: &mut Kernel, target: &Target, times: &[[i64; 2]; 2]) -> Resul
     };
     let (accessed, modified) = (time(times[0])?, time(times[1])?);
     let id = target.find(kernel)?;
-    let inode = kernel.tree.inode_mut(id);
-    inode.accessed = accessed.unwrap_or(inode.accessed);
-    inode.modified = modified.unwrap_or(inode.modified);
-    inode.changed = now;
+    kernel.tree.change(id, now, |attributes| {
+        attributes.accessed = accessed.unwrap_or(attributes.accessed);
+        attributes.modified = modified.unwrap_or(attributes.modified);
+    });
     Ok(())
 }

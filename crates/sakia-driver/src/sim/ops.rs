@@ -16,6 +16,7 @@ use rustix::fs::{FileType, OFlags, Statx, StatxTimestamp};
 use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, Opcode, Sqe, sqe_flags};
 
+use super::disk::Level;
 use super::files::{self, FileOp};
 use super::kernel::{Kernel, Object, OpenFile, OpenHow, poll};
 use super::log::Digest;
@@ -30,8 +31,9 @@ use crate::private;
 const NOP_INJECT_RESULT: u32 = 1;
 /// `AT_NO_AUTOMOUNT | AT_STATX_SYNC_TYPE`, which mean nothing here.
 const AT_WITHOUT_EFFECT: u32 = 0x800 | 0x6000;
-/// `RWF_DSYNC | RWF_SYNC`: durable before it completes, as everything here is.
-const RWF_DURABLE: u32 = 0x2 | 0x4;
+/// `RWF_DSYNC` and `RWF_SYNC`: durable before it completes.
+const RWF_DSYNC: u32 = 0x2;
+const RWF_SYNC: u32 = 0x4;
 /// `RWF_NOWAIT`: `EAGAIN` instead of waiting.
 const RWF_NOWAIT: u32 = 0x8;
 /// `RWF_APPEND`: to the end, whatever the offset.
@@ -86,11 +88,12 @@ pub(super) enum Kind {
         nowait: bool,
         /// To the end, whatever the offset.
         appends: bool,
+        syncs: Option<Level>,
     },
     Close {
         raw: i32,
     },
-    Fsync,
+    Fsync(Level),
     /// Of the path, or without one of the open file.
     Statx {
         path: Option<(Place, Last)>,
@@ -318,6 +321,11 @@ fn open_how(flags: u64, mode: u64, bounds: u64) -> Result<OpenHow, Errno> {
         appends: flags.contains(OFlags::APPEND),
         is_nofollow: flags.contains(OFlags::NOFOLLOW),
         is_directory: flags.contains(OFlags::DIRECTORY),
+        syncs: match () {
+            () if flags.contains(OFlags::SYNC) => Some(Level::All),
+            () if flags.contains(OFlags::DSYNC) => Some(Level::Data),
+            () => None,
+        },
         mode: mode as u32 & 0o7777,
         bounds,
     })
@@ -348,7 +356,13 @@ unsafe fn prepare_write(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
     }
     let nowait = check_transfer(file, sqe)?;
     let appends = file.appends || sqe.op_flags & RWF_APPEND != 0;
-    let mut request = Request::on(Kind::Write { offset: sqe.off, nowait, appends }, file);
+    let syncs = match sqe.op_flags {
+        flags if flags & RWF_SYNC != 0 => Some(Level::All),
+        flags if flags & RWF_DSYNC != 0 => Some(Level::Data),
+        _ => None,
+    };
+    let syncs = syncs.max(file.durability.syncs);
+    let mut request = Request::on(Kind::Write { offset: sqe.off, nowait, appends, syncs }, file);
     // SAFETY: the caller's promise.
     request.lent = Lent::to_take(unsafe { segments(kernel, sqe) }?)?;
     Ok(request)
@@ -356,7 +370,7 @@ unsafe fn prepare_write(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
 
 /// Checks offset and flags of a read or write. Returns whether it must not wait.
 fn check_transfer(file: &OpenFile, sqe: &Sqe) -> Result<bool, Errno> {
-    if sqe.op_flags & !(RWF_DURABLE | RWF_NOWAIT | RWF_APPEND) != 0 {
+    if sqe.op_flags & !(RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND) != 0 {
         return Err(Errno::OPNOTSUPP);
     }
     if matches!(file.object, Object::Socket(_)) && !matches!(sqe.off, 0 | CURRENT_POSITION) {
@@ -397,7 +411,8 @@ fn prepare_fsync(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
     if sqe.op_flags & !FSYNC_DATASYNC != 0 || sqe.addr != 0 || file.is_stream() {
         return Err(Errno::INVAL);
     }
-    Ok(Request::on(Kind::Fsync, file))
+    let data_only = sqe.op_flags & FSYNC_DATASYNC != 0;
+    Ok(Request::on(Kind::Fsync(if data_only { Level::Data } else { Level::All }), file))
 }
 
 /// # Safety
@@ -471,8 +486,8 @@ pub(super) unsafe fn perform(kernel: &mut Kernel, request: &Request, len_max: us
             or_again(*nowait, read(kernel, file, *offset, lent, len_max))
         },
         // SAFETY: the caller's promise.
-        (Kind::Write { offset, nowait, appends }, Some(file)) => unsafe {
-            let write = Write { offset: *offset, appends: *appends };
+        (Kind::Write { offset, nowait, appends, syncs }, Some(file)) => unsafe {
+            let write = Write { offset: *offset, appends: *appends, syncs: *syncs };
             or_again(*nowait, write.perform(kernel, file, lent, len_max))
         },
         // SAFETY: the caller's promise.
@@ -489,10 +504,13 @@ pub(super) unsafe fn perform(kernel: &mut Kernel, request: &Request, len_max: us
             statx(kernel, path.as_ref(), file, lent).map(|()| 0).into()
         },
         (Kind::Poll { events }, Some(file)) => poll_once(kernel, file, *events),
-        (Kind::Fsync, _) => Outcome::Done(0),
+        (Kind::Fsync(level), Some(file)) => {
+            kernel.sync(file, *level, 0..usize::MAX).map(|()| 0).into()
+        }
         (
             Kind::Read { .. }
             | Kind::Write { .. }
+            | Kind::Fsync(_)
             | Kind::File(_)
             | Kind::Poll { .. }
             | Kind::Cancel { .. },
@@ -550,6 +568,7 @@ unsafe fn read(
 struct Write {
     offset: u64,
     appends: bool,
+    syncs: Option<Level>,
 }
 
 impl Write {
@@ -609,6 +628,9 @@ impl Write {
             advance(file, self.offset, count);
         }
         note_data(kernel, "  wrote {} bytes {x}", &bytes[..count]);
+        if let Some(level) = self.syncs {
+            kernel.sync(file, level, begin as usize..begin as usize + count)?;
+        }
         Ok(count)
     }
 }
@@ -673,18 +695,19 @@ fn statx_record(
         return record;
     };
     let inode = kernel.tree.inode(id);
-    let (mode, size) = ((inode.kind().as_raw_mode() | inode.mode) as u16, inode.size());
+    let attributes = &inode.attributes;
+    let (mode, size) = ((inode.kind().as_raw_mode() | attributes.mode) as u16, inode.size());
     put(offset_of!(Statx, stx_nlink), &inode.links.to_ne_bytes());
-    put(offset_of!(Statx, stx_uid), &inode.uid.to_ne_bytes());
-    put(offset_of!(Statx, stx_gid), &inode.gid.to_ne_bytes());
+    put(offset_of!(Statx, stx_uid), &attributes.uid.to_ne_bytes());
+    put(offset_of!(Statx, stx_gid), &attributes.gid.to_ne_bytes());
     put(offset_of!(Statx, stx_mode), &mode.to_ne_bytes());
     put(offset_of!(Statx, stx_ino), &id.number().to_ne_bytes());
     put(offset_of!(Statx, stx_size), &size.to_ne_bytes());
     put(offset_of!(Statx, stx_blocks), &size.div_ceil(512).to_ne_bytes());
     let times = [
-        (offset_of!(Statx, stx_atime), inode.accessed),
-        (offset_of!(Statx, stx_ctime), inode.changed),
-        (offset_of!(Statx, stx_mtime), inode.modified),
+        (offset_of!(Statx, stx_atime), attributes.accessed),
+        (offset_of!(Statx, stx_ctime), attributes.changed),
+        (offset_of!(Statx, stx_mtime), attributes.modified),
     ];
     for (field, Time { seconds, nanos }) in times {
         put(field + offset_of!(StatxTimestamp, tv_sec), &seconds.to_ne_bytes());

@@ -3,13 +3,20 @@
 //! One file system without permissions, as root sees it; the working directory is its root. Inodes stay
 //! for good, so that one that has lost its names can still be used by whoever has it open.
 //!
+//! Beside what programs see, inodes have what the disk has of them: the names in a directory, attributes,
+//! the [`Content`] of a file. Every change of names or attributes goes to the [`Journal`] as well; what makes
+//! it durable, and what a crash leaves, is in [`disk`](super::disk).
+//!
 //! Sources: `path_resolution(7)`, `openat2(2)`, `rename(2)` and the manual page of each call.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
+
+use super::content::Content;
+use super::journal::{Change, Journal};
 
 /// `NAME_MAX`.
 pub(super) const NAME_BYTES_MAX: usize = 255;
@@ -38,7 +45,7 @@ pub(super) mod resolve {
 
 /// Names an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct InodeId(usize);
+pub(super) struct InodeId(pub(super) usize);
 
 impl InodeId {
     /// The root, and the working directory.
@@ -64,42 +71,56 @@ impl From<Duration> for Time {
 }
 
 /// A file, a directory or a symbolic link.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Inode {
-    node: Node,
+    pub(super) node: Node,
+    pub(super) attributes: Attributes,
+    /// Names that lead here. A directory has one in its parent, one in itself, and one in each directory
+    /// in it; none once it was removed.
+    pub(super) links: u32,
+    /// The attributes that the disk has.
+    pub(super) stored: Attributes,
+    /// The number of the last operation in the journal when the disk got them; older ones change nothing.
+    pub(super) stored_as_of: u64,
+}
+
+/// What is told of an inode beside its kind, its size and its names.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Attributes {
     /// Permission bits.
     pub(super) mode: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
-    /// Names that lead here. A directory has one in its parent, one in itself, and one in each directory
-    /// in it; none once it was removed.
-    pub(super) links: u32,
     pub(super) accessed: Time,
     /// Last change of the contents.
     pub(super) modified: Time,
     /// Last change of anything.
     pub(super) changed: Time,
     /// Extended attributes.
-    pub(super) attributes: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub(super) extended: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-#[derive(Debug)]
-enum Node {
-    File(Vec<u8>),
+#[derive(Clone, Debug)]
+pub(super) enum Node {
+    File(Content),
     Directory(Directory),
     Symlink(Vec<u8>),
 }
 
-#[derive(Debug)]
-struct Directory {
-    /// Where a name leads, and the entry's position.
-    names: BTreeMap<Vec<u8>, (InodeId, u64)>,
+/// Where each name leads, and the entry's position.
+pub(super) type Names = BTreeMap<Vec<u8>, (InodeId, u64)>;
+
+#[derive(Clone, Debug)]
+pub(super) struct Directory {
+    pub(super) names: Names,
     /// The names by position, which is never used twice: whoever lists while others add and remove sees
     /// what stays exactly once.
-    positions: BTreeMap<u64, Vec<u8>>,
-    parent: InodeId,
+    pub(super) positions: BTreeMap<u64, Vec<u8>>,
+    pub(super) parent: InodeId,
     /// The position of the entry that was added last.
     last_position: u64,
+    /// As `names`, on the disk.
+    pub(super) stored: Names,
 }
 
 impl Inode {
@@ -112,9 +133,9 @@ impl Inode {
     }
 
     /// The bytes of a regular file.
-    pub(super) fn content(&self) -> Option<&Vec<u8>> {
+    pub(super) fn content(&self) -> Option<&[u8]> {
         match &self.node {
-            Node::File(content) => Some(content),
+            Node::File(content) => Some(content.bytes()),
             _ => None,
         }
     }
@@ -122,7 +143,8 @@ impl Inode {
     /// The size that `statx` reports.
     pub(super) fn size(&self) -> u64 {
         match &self.node {
-            Node::File(bytes) | Node::Symlink(bytes) => bytes.len() as u64,
+            Node::File(content) => content.bytes().len() as u64,
+            Node::Symlink(target) => target.len() as u64,
             Node::Directory(directory) => 4096 + 32 * directory.names.len() as u64,
         }
     }
@@ -179,14 +201,18 @@ enum End {
 }
 
 /// All inodes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Tree {
-    inodes: Vec<Inode>,
+    pub(super) inodes: Vec<Inode>,
+    pub(super) journal: Journal,
+    /// Changes by the operation under way, not in the journal yet.
+    changes: Vec<Change>,
 }
 
 impl Tree {
     pub(super) fn new() -> Self {
-        let mut tree = Self { inodes: Vec::new() };
+        let (inodes, changes) = (Vec::new(), Vec::new());
+        let mut tree = Self { inodes, journal: Journal::default(), changes };
         tree.add(Node::directory(InodeId::ROOT), 0o755, Time::default());
         tree
     }
@@ -194,19 +220,15 @@ impl Tree {
     fn add(&mut self, node: Node, mode: u32, now: Time) -> InodeId {
         let links = if matches!(node, Node::Directory(_)) { 2 } else { 1 };
         let id = InodeId(self.inodes.len());
-        let (uid, gid, attributes) = (0, 0, BTreeMap::new());
-        let (accessed, modified, changed) = (now, now, now);
-        self.inodes.push(Inode {
-            node,
+        let attributes = Attributes {
             mode,
-            uid,
-            gid,
-            links,
-            accessed,
-            modified,
-            changed,
-            attributes,
-        });
+            accessed: now,
+            modified: now,
+            changed: now,
+            ..Attributes::default()
+        };
+        let stored = attributes.clone();
+        self.inodes.push(Inode { node, attributes, links, stored, stored_as_of: 0 });
         id
     }
 
@@ -219,18 +241,37 @@ impl Tree {
     }
 
     /// The bytes of what is open as a regular file.
-    pub(super) fn content(&self, id: InodeId) -> &Vec<u8> {
+    pub(super) fn content(&self, id: InodeId) -> &[u8] {
         self.inode(id).content().expect("what is open as a file is one")
     }
 
-    /// The same, about to be changed.
-    pub(super) fn content_mut(&mut self, id: InodeId, now: Time) -> &mut Vec<u8> {
+    /// The content of a regular file, about to be changed.
+    pub(super) fn content_mut(&mut self, id: InodeId, now: Time) -> &mut Content {
         let inode = self.inode_mut(id);
-        (inode.modified, inode.changed) = (now, now);
+        (inode.attributes.modified, inode.attributes.changed) = (now, now);
         match &mut inode.node {
             Node::File(content) => content,
             _ => unreachable!("what is open as a file is one"),
         }
+    }
+
+    /// `truncate(2)`.
+    pub(super) fn resize(&mut self, id: InodeId, len: usize, now: Time) {
+        if len < self.content(id).len() {
+            let number = self.log(vec![Change::Cut { id }]);
+            self.content_mut(id, now).cut(len, number);
+        } else {
+            self.content_mut(id, now).extend(len);
+        }
+    }
+
+    /// Changes attributes of an inode, as one operation.
+    pub(super) fn change(&mut self, id: InodeId, now: Time, change: impl FnOnce(&mut Attributes)) {
+        let attributes = &mut self.inode_mut(id).attributes;
+        change(attributes);
+        attributes.changed = now;
+        let attributes = attributes.clone();
+        self.log(vec![Change::Attributes { id, attributes }]);
     }
 
     fn directory(&self, id: InodeId) -> Result<&Directory, Errno> {
@@ -353,7 +394,7 @@ impl Tree {
             self.inode_mut(parent).links += 1;
         }
         let inode = self.inode_mut(id);
-        inode.changed = now;
+        inode.attributes.changed = now;
         if let Node::Directory(directory) = &mut inode.node {
             directory.parent = parent;
         }
@@ -364,16 +405,18 @@ impl Tree {
         directory.last_position += 1;
         let position = directory.last_position;
         directory.positions.insert(position, name.clone());
-        directory.names.insert(name, (id, position));
+        directory.names.insert(name.clone(), (id, position));
+        self.changes.push(Change::Link { parent, name, id, position });
     }
 
     /// Takes a name away. What had it keeps its count of links.
     fn remove_entry(&mut self, parent: InodeId, name: &[u8], now: Time) -> Option<InodeId> {
         let inode = self.inode_mut(parent);
-        (inode.modified, inode.changed) = (now, now);
+        (inode.attributes.modified, inode.attributes.changed) = (now, now);
         let Node::Directory(directory) = &mut inode.node else { return None };
         let (id, position) = directory.names.remove(name)?;
         directory.positions.remove(&position);
+        self.changes.push(Change::Unlink { parent, name: name.to_vec() });
         if self.is_directory(id) {
             self.inode_mut(parent).links -= 1;
         }
@@ -385,7 +428,25 @@ impl Tree {
         let is_directory = self.is_directory(id);
         let inode = self.inode_mut(id);
         inode.links = if is_directory { 0 } else { inode.links - 1 };
-        inode.changed = now;
+        inode.attributes.changed = now;
+    }
+
+    /// The operation under way has changed all that it changes: that is an entry of the journal now.
+    fn end(&mut self) {
+        let mut changes = std::mem::take(&mut self.changes);
+        let mut inodes = BTreeSet::new();
+        for change in &changes {
+            match change {
+                Change::Link { parent, id, .. } => inodes.extend([*parent, *id]),
+                Change::Unlink { parent, .. } => inodes.extend([*parent]),
+                Change::Attributes { .. } | Change::Cut { .. } => {}
+            }
+        }
+        for id in inodes {
+            let attributes = self.inode(id).attributes.clone();
+            changes.push(Change::Attributes { id, attributes });
+        }
+        self.log(changes);
     }
 
     /// The entries of a directory after a position, oldest first.
@@ -430,8 +491,9 @@ impl Tree {
         if self.inode(parent).links == 0 {
             return Err(Errno::NOENT);
         }
-        let id = self.add(Node::File(Vec::new()), mode, now);
+        let id = self.add(Node::File(Content::default()), mode, now);
         self.enter(parent, name, id, now);
+        self.end();
         Ok(id)
     }
 
@@ -440,6 +502,7 @@ impl Tree {
         let (parent, name) = self.vacant(place, true)?;
         let id = self.add(Node::directory(parent), mode & 0o1777, now);
         self.enter(parent, name, id, now);
+        self.end();
         Ok(())
     }
 
@@ -451,6 +514,7 @@ impl Tree {
         let (parent, name) = self.vacant(place, false)?;
         let id = self.add(Node::Symlink(target.to_vec()), 0o777, now);
         self.enter(parent, name, id, now);
+        self.end();
         Ok(())
     }
 
@@ -473,6 +537,7 @@ impl Tree {
         }
         self.inode_mut(id).links += 1;
         self.enter(parent, name, id, now);
+        self.end();
         Ok(())
     }
 
@@ -487,6 +552,7 @@ impl Tree {
         self.existing(&found)?;
         self.remove_entry(found.parent, name, now);
         self.lose_name(id, now);
+        self.end();
         Ok(())
     }
 
@@ -505,6 +571,7 @@ impl Tree {
         }
         self.remove_entry(found.parent, name, now);
         self.lose_name(id, now);
+        self.end();
         Ok(())
     }
 
@@ -561,6 +628,7 @@ impl Tree {
             None => {}
         }
         self.enter(to.parent, to_name.clone(), id, now);
+        self.end();
         Ok(())
     }
 
@@ -593,6 +661,7 @@ impl Node {
             positions: BTreeMap::new(),
             parent,
             last_position: POSITION_PARENT,
+            stored: BTreeMap::new(),
         })
     }
 }

@@ -26,6 +26,9 @@ use super::File;
 /// The first failure, to append or to sync, is final: everything after it fails with the same error. What
 /// was committed before is durable; of what came later nothing is known until the file is read again.
 ///
+/// What is durable is the file's contents. The name of one that was just made needs its directory
+/// [synced](super::Dir::sync), once.
+///
 /// # Examples
 /// ```
 /// use sakia::fs::{File, GroupCommit};
@@ -149,7 +152,7 @@ impl GroupCommit {
         self.check()?;
         let shared = &self.shared;
         // The one that runs may have begun before the last write was done.
-        let number = shared.begun.get() + 1;
+        let number = shared.begun.get() + 1 - u64::from(mutant!("running_sync_serves_all"));
         shared.wanted.set(shared.wanted.get().max(number));
         if !shared.is_running.replace(true) {
             crate::spawn(sync_while_wanted(Running(Rc::clone(shared)))).detach();
@@ -218,6 +221,7 @@ async fn sync_while_wanted(running: Running) {
                 shared.done.set(number);
                 shared.wake();
             }
+            Err(_) if mutant!("failed_sync_tried_again") => shared.begun.set(number - 1),
             Err(error) => shared.fail(&error),
         }
     }

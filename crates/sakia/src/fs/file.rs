@@ -517,7 +517,8 @@ impl File {
     /// 4.7 (`RWF_DSYNC`); where a file system does not know it, a write and `fdatasync(2)`.
     #[doc(alias = "RWF_DSYNC")]
     pub async fn write_durable_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<(), T> {
-        let (result, buf) = self.write_all_with(buf, offset, RWF_DSYNC).await;
+        let flags = if mutant!("durable_write_is_plain") { 0 } else { RWF_DSYNC };
+        let (result, buf) = self.write_all_with(buf, offset, flags).await;
         match result {
             Err(error) if is_unknown_flag(&error) => {}
             result => return (result, buf),

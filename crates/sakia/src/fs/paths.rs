@@ -10,7 +10,11 @@ use rustix::io::Errno;
 use sakia_driver::{Auto, Fd, Handle};
 
 use super::error::{Context, Error, Result, c_path};
+use super::whole::parent;
 use super::{FileTimes, Metadata, Permissions, ReadDir, driver, uninterrupted};
+
+/// Symbolic links followed, as by the kernel.
+const LINKS_MAX: u32 = 40;
 
 /// Makes a directory.
 ///
@@ -182,6 +186,25 @@ pub async fn read_link(path: impl AsRef<Path>) -> Result<PathBuf> {
     let path = path.as_ref();
     let read = async { read_link_at(&driver(), None, c_path(path)?).await };
     read.await.at("read link", path)
+}
+
+/// Where a path leads when its last part is a symbolic link, one that leads nowhere included.
+pub(super) async fn follow_links(path: &Path) -> io::Result<PathBuf> {
+    let mut target = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        match read_link(&target).await {
+            Ok(link) => target = parent(&target).join(link),
+            // Not a link, or nothing.
+            Err(error)
+                if error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
+                    || error.kind() == io::ErrorKind::NotFound =>
+            {
+                return Ok(target);
+            }
+            Err(error) => return Err(error.into_io_error()),
+        }
+    }
+    Err(Errno::LOOP.into())
 }
 
 /// As [`read_link`], relative to a directory.

@@ -16,7 +16,6 @@ use std::fmt;
 use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -28,7 +27,7 @@ use sakia_driver::{Auto, Fd, Handle, IoBuf, Op, Open};
 
 use super::dir::{open_directory, sync_directory};
 use super::error::{Context as _, Error, Result, c_path};
-use super::paths::read_link;
+use super::paths::follow_links;
 use super::whole::parent;
 use super::{File, Metadata, driver};
 use crate::executor::try_current;
@@ -36,8 +35,6 @@ use crate::random;
 
 /// How often a name is tried that nobody has.
 const NAME_TRIES: u32 = 16;
-/// Symbolic links followed, as by the kernel.
-const LINKS_MAX: u32 = 40;
 /// The most bytes of a name on most file systems.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -122,7 +119,7 @@ impl AtomicFile {
     pub async fn create(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let driver = driver();
-        let target = follow_links(path).await?;
+        let target = follow_links(path).await.at("save", path)?;
         let name = target.file_name().ok_or_else(|| Errno::ISDIR.into());
         let name = name.at("save", path)?.to_owned();
         let directory = open_directory(&driver, None, parent(&target)).await;
@@ -175,7 +172,9 @@ impl AtomicFile {
     pub async fn commit(mut self) -> Result<()> {
         let path = self.path.clone();
         self.take_over().await.at("set permissions", &path)?;
-        self.file().sync_all().await.at("sync", &path)?;
+        if !mutant!("save_not_synced") {
+            self.file().sync_all().await.at("sync", &path)?;
+        }
         if let Some(file) = self.file.take() {
             // Network file systems tell of lost writes here.
             file.close().await.at("close", &path)?;
@@ -186,6 +185,9 @@ impl AtomicFile {
         let renamed = self.driver.rename(Some(directory), temporary, Some(directory), name, 0);
         renamed.await.at("rename", &path)?;
         self.temporary = None;
+        if mutant!("saved_name_not_synced") {
+            return Ok(());
+        }
         sync_directory(&self.driver, &self.directory).await.at("sync directory", &path)
     }
 
@@ -223,15 +225,9 @@ impl Drop for AtomicFile {
     /// if the runtime has ended.
     fn drop(&mut self) {
         let Some(temporary) = &self.temporary else { return };
-        if self.directory.is_simulated() {
-            let unlink = self.driver.unlink(Some(&self.directory), temporary.clone(), 0);
-            if let Some(local) = try_current() {
-                local.spawn(unlink).detach();
-            }
-        } else {
-            // It may be gone, by a rename whose result nobody waited for.
-            rustix::fs::unlinkat(self.directory.as_fd(), &**temporary, AtFlags::empty()).ok();
-        }
+        // It may be gone, by a rename whose result nobody waited for. Otherwise that rename fails now, and
+        // does not come after what is saved next.
+        self.directory.unlink_now(temporary).ok();
     }
 }
 
@@ -240,25 +236,6 @@ impl fmt::Debug for AtomicFile {
         let mut f = f.debug_struct("AtomicFile");
         f.field("path", &self.path).field("temporary", &self.temporary).finish_non_exhaustive()
     }
-}
-
-/// Where a path leads when its last part is a symbolic link, one that leads nowhere included.
-async fn follow_links(path: &Path) -> Result<PathBuf> {
-    let mut target = path.to_owned();
-    for _ in 0..LINKS_MAX {
-        match read_link(&target).await {
-            Ok(link) => target = parent(&target).join(link),
-            // Not a link, or nothing.
-            Err(error)
-                if error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
-                    || error.kind() == io::ErrorKind::NotFound =>
-            {
-                return Ok(target);
-            }
-            Err(error) => return Err(error.into_io_error()).at("save", path),
-        }
-    }
-    Err(Error::new("save", path, Errno::LOOP.into()))
 }
 
 /// Makes a file with a name that nobody has.

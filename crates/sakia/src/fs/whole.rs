@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -12,6 +12,7 @@ use sakia_driver::{BufResult, CURRENT_POSITION, Fd, IoBuf, WholeFile};
 use super::error::{Context, Error, Result};
 use super::file::read_to_end;
 use super::options::{await_writer, open_like_std};
+use super::paths::follow_links;
 use super::{Dir, File, OpenOptions, Permissions, driver};
 
 /// Bytes that a file is thought to have when nothing is known.
@@ -142,7 +143,7 @@ pub async fn write(path: impl AsRef<Path>, contents: impl IoBuf) -> Result<()> {
 
 /// Writes a file as a whole so that it, and its name, are there after a power failure once the future has
 /// resolved. Until then it may be empty or half written; [`save`](super::save) is for files that must not
-/// be.
+/// be. A symbolic link is followed: the name that is durable is that of what it points to.
 ///
 /// # Errors
 /// `EIO`: it could not be made durable. Otherwise as for [`write()`].
@@ -151,10 +152,30 @@ pub async fn write(path: impl AsRef<Path>, contents: impl IoBuf) -> Result<()> {
 /// Outside of a runtime.
 pub async fn write_durable(path: impl AsRef<Path>, contents: impl IoBuf) -> Result<()> {
     let path = path.as_ref();
-    let mut file = File::create(path).await?;
+    let (mut file, directory) = create_in_directory(path).await?;
     file.write_all(contents).await.0.at("write", path)?;
     file.sync_all().await.at("sync", path)?;
-    Dir::open(parent(path)).await?.sync().await
+    if mutant!("durable_name_not_synced") {
+        return Ok(());
+    }
+    Dir::open(directory).await?.sync().await
+}
+
+/// As [`File::create`], and the directory that the file is in: of a link that is another one.
+async fn create_in_directory(path: &Path) -> Result<(File, PathBuf)> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    match options.open(path).await {
+        Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+            if mutant!("directory_of_link_synced") {
+                return Ok((File::create(path).await?, parent(path).to_owned()));
+            }
+            let target = follow_links(path).await.at("open", path)?;
+            Ok((File::create(&target).await?, parent(&target).to_owned()))
+        }
+        opened => Ok((opened?, parent(path).to_owned())),
+    }
 }
 
 /// The directory that a path's last part lies in.

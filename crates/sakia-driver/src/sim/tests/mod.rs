@@ -2,6 +2,9 @@
 
 mod bypass;
 mod cancel;
+// Nothing about memory, and many runs: too slow for Miri.
+#[cfg(not(miri))]
+mod crashes;
 mod determinism;
 mod driver;
 mod faults;

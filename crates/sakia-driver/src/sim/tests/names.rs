@@ -8,6 +8,7 @@ use sakia_ring::{AT_FDCWD, Sqe};
 
 use super::super::{Routes, Sim};
 use super::{Lendable, Loop, err};
+use crate::backend::Backend;
 use crate::private;
 
 fn path(name: &str) -> Lendable {
@@ -25,6 +26,26 @@ fn paths_are_copied_when_the_entry_is_consumed() {
     assert_eq!(ring.enter(1), [(1, 0)]);
     assert_eq!(ring.handle.contents("b").unwrap(), b"kept");
     assert_eq!(ring.handle.contents("a"), None);
+}
+
+#[test]
+fn names_are_removed_at_once_for_destructors() {
+    let mut ring = Loop::routed(Routes::DEFERRED);
+    for name in ["d", "d/e"] {
+        ring.handle.create_directory(name);
+    }
+    ring.handle.create_file("d/f", "");
+    ring.push(1, Sqe::openat(AT_FDCWD, c"d".as_ptr().cast(), OFlags::DIRECTORY.bits(), 0));
+    let (_, directory) = ring.enter(1)[0];
+    let descriptors = ring.sim.descriptors();
+    descriptors.unlink(directory, c"f").unwrap();
+    assert_eq!(ring.handle.contents("d/f"), None);
+    for (raw, name, errno) in
+        [(directory, c"f", Errno::NOENT), (directory, c"e", Errno::ISDIR), (99, c"f", Errno::BADF)]
+    {
+        let error = descriptors.unlink(raw, name).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(errno.raw_os_error()));
+    }
 }
 
 #[test]

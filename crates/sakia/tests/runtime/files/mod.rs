@@ -3,6 +3,7 @@
 //! `SAKIA_DRIVER` says which backend; see `on_the_simulated_kernel` for the one in memory.
 
 mod bad_places;
+mod crashes;
 mod direct_io;
 mod directories;
 mod group_commit;

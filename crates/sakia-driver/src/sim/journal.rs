@@ -1,0 +1,83 @@
+//! What becomes durable in order: changes of names and attributes, and truncations.
+//!
+//! An entry is one operation and survives a crash whole or not at all; those that survive are the oldest.
+//! That is what file systems with a journal do (ext4, XFS), and more than POSIX promises.
+
+use std::collections::VecDeque;
+
+use super::tree::{Attributes, InodeId};
+
+/// A part of an operation.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    /// A directory's entry: its name, what it leads to, and its position.
+    Link {
+        parent: InodeId,
+        name: Vec<u8>,
+        id: InodeId,
+        position: u64,
+    },
+    Unlink {
+        parent: InodeId,
+        name: Vec<u8>,
+    },
+    /// All attributes of an inode, as they were then.
+    Attributes {
+        id: InodeId,
+        attributes: Attributes,
+    },
+    /// A file was cut off; its content knows where.
+    Cut {
+        id: InodeId,
+    },
+}
+
+/// An operation.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) number: u64,
+    pub(super) changes: Vec<Change>,
+}
+
+/// Operations that the disk may not have, oldest first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Journal {
+    entries: VecDeque<Entry>,
+    /// The number of the last one; they count up from 1.
+    last: u64,
+}
+
+impl Journal {
+    /// Adds an operation. Returns its number.
+    pub(super) fn add(&mut self, changes: Vec<Change>) -> u64 {
+        self.last += 1;
+        self.entries.push_back(Entry { number: self.last, changes });
+        self.last
+    }
+
+    /// The number of the last operation ever.
+    pub(super) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// How many operations the disk may not have.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The number of the last operation that has changed the entries of a directory, if the disk may not have
+    /// it.
+    pub(super) fn last_in(&self, directory: InodeId) -> Option<u64> {
+        let is_in = |change: &Change| match change {
+            Change::Link { parent, .. } | Change::Unlink { parent, .. } => *parent == directory,
+            Change::Attributes { .. } | Change::Cut { .. } => false,
+        };
+        let is_in = |entry: &&Entry| entry.changes.iter().any(is_in);
+        self.entries.iter().rev().find(is_in).map(|entry| entry.number)
+    }
+
+    /// Takes the oldest operation out, if its number is not above this one.
+    pub(super) fn take(&mut self, up_to: u64) -> Option<Entry> {
+        self.entries.pop_front_if(|entry| entry.number <= up_to)
+    }
+}
