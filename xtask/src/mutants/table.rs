@@ -45,6 +45,8 @@ table! {
         => Driver "stale_and_duplicate";
     late_open_leaks: "a descriptor that was opened for nobody stays open"
         => Driver "drop_in_every_state";
+    late_accept_leaks: "a connection that was accepted for nobody stays open"
+        => Driver "drop_of_sockets";
     eintr_forgets_in_flight: "a signal makes the driver forget what is in flight"
         => Driver "interruptions";
     again_is_fatal: "a kernel that has no room for the moment ends the driver"
@@ -137,6 +139,12 @@ table! {
         => DriverUnits "tests::opens::a_full_elastic_lane tests::opens::opening_a_fifo";
     fifo_opened_to_find_out: "a FIFO is opened without waiting, which its other side sees"
         => DriverUnits "tests::opens::opening_a_fifo";
+    socket_mode_kept: "a socket stays in the mode that it is put into for a call"
+        => DriverUnits "epoll::tests::sockets::sockets_made_here";
+    given_socket_is_own: "a socket that was given away is still taken for one's own"
+        => DriverUnits "epoll::tests::sockets::a_socket_that_was_given";
+    others_sockets_are_own: "the mode of sockets is changed that others made"
+        => DriverUnits "epoll::tests::sockets::a_listener_of_others";
     opened_files_nonblocking: "files stay in the mode in which they were opened to find out"
         => DriverUnits "tests::opens::files_are_opened";
     running_job_canceled: "a job that a thread performs is reported as canceled"
