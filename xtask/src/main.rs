@@ -9,9 +9,11 @@ mod cargo;
 mod instructions;
 mod mutants;
 mod peers;
+mod sim;
 mod tidy;
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -46,6 +48,12 @@ enum Command {
         #[command(subcommand)]
         experiment: peers::Experiment,
     },
+    /// Run random programs on the simulated kernel, with all its faults
+    Sim {
+        /// What `sakia-check sim` takes: --seeds N, --first-seed S, --jobs J, --once, --json
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Check properties of the source that no other tool checks
     Tidy,
 }
@@ -57,6 +65,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Instructions { json, check } => instructions::run(&root, json, check),
         Command::Mutants { names } => mutants::run(&root, &names),
         Command::Peers { experiment } => peers::run(&root, &experiment),
+        Command::Sim { arguments } => sim::run(&root, "sim", &arguments),
         Command::Tidy => tidy::run(&root),
     }
 }
