@@ -13,6 +13,8 @@
 //!
 //! What fails is made smaller by [`shrink`] and written to a file, which the tests run for ever.
 
+#![forbid(unsafe_code)]
+
 pub mod bytes;
 mod env;
 mod held;

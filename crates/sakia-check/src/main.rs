@@ -1,6 +1,8 @@
 //! `sakia-check`: random programs on the simulated kernel, from the command line. `cargo xtask sim`
 //! builds and runs it.
 
+#![forbid(unsafe_code)]
+
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -17,7 +17,7 @@ fn agree(policy: Policy, name: &str) {
     for seed in 0..PROGRAMS {
         let program = Program::random(seed);
         let folder = env::temp_dir().join(format!("sakia-check-{name}-{}-{seed}", process::id()));
-        if let Some(failure) = real(&program, policy, folder, &mut stats).unwrap() {
+        if let Some(failure) = real(&program, policy, folder, &mut stats).expect("a backend") {
             panic!("seed {seed} on {name}: {}\n{}", failure.what, program.to_text());
         }
     }

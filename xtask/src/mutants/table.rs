@@ -384,7 +384,7 @@ table! {
         => Sweep "a_thousand_seeds";
     token_lost: "an operation that is done is not reported by its token"
         => Sweep "a_thousand_seeds";
-    short_write_is_whole: "a short write counts as a whole one"
+    written_count_is_length: "a short write counts as a whole one"
         => Sweep "a_thousand_seeds";
     open_drops_flags: "files are opened without cutting, appending or exclusion"
         => Sweep "a_thousand_seeds";
