@@ -14,7 +14,7 @@ use sakia_check::sweep::{check, sweep};
 fn a_thousand_seeds_do_what_the_models_say_and_the_same_twice() {
     let report = sweep(0..1000, 2, true, |_| ());
     let again = "to see it smaller: cargo xtask sim --seeds 1 --first-seed";
-    for (seed, failure) in &report.failures {
+    if let Some((seed, failure)) = report.failures.first() {
         panic!("seed {seed}: {}; {again} {seed}", failure.what);
     }
     let faults = &report.stats.faults;
