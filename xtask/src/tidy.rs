@@ -10,6 +10,7 @@ mod libc_free;
 mod links;
 mod manifest;
 mod reasons;
+mod soundness;
 mod text;
 mod tokens;
 mod unfinished;
@@ -39,6 +40,7 @@ const CHECKS: &[Check] = &[
     links::have_targets,
     manifest::parse,
     reasons::are_given,
+    soundness::names_tests,
     text::lines_fit,
     text::files_are_short,
     text::whitespace_is_clean,

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use sakia_ring::Opcode;
+
 use crate::sim::random::Random;
-use crate::sim::{FaultKind, Sim, SimHandle};
+use crate::sim::{Fault, FaultKind, Sim, SimHandle, Target};
 use crate::{Driver, Fd, Op, Read, Wait, Write};
 
 /// What the file holds: the byte at each offset is the offset.
@@ -149,4 +151,28 @@ fn the_same_seed_is_the_same_run() {
     for seed in 0..if cfg!(miri) { 1 } else { 50 } {
         assert_eq!(run(seed, false).log_hash(), run(seed, false).log_hash(), "seed {seed}");
     }
+}
+
+/// Nobody asks a driver that ends for its tokens, and it sleeps all the same: no time passes otherwise.
+#[test]
+fn an_end_with_unreported_tokens_sleeps_until_the_kernel_is_done() {
+    let sim = Sim::new(0);
+    let kernel = sim.handle();
+    kernel.create_file("f", [1; 8]);
+    let driver = Driver::new(sim);
+    let mut open = driver.open(None, c"f".to_owned(), 0, 0);
+    while driver.turn(Wait::For(Duration::from_secs(1))).unwrap() == 0 {}
+    let file = open.try_take().unwrap().unwrap();
+    kernel.script(Target::opcode(Opcode::FSYNC), Fault::Stuck);
+    let stuck = driver.fsync(&file, false);
+    let mut nop = driver.nop();
+    nop.set_token(7);
+    driver.turn(Wait::For(Duration::from_millis(10))).unwrap();
+    let (handle, begin) = (driver.handle().clone(), kernel.now());
+    let before = handle.counters().enters;
+    assert_eq!(driver.shutdown(Duration::from_secs(1)).leaked, 1);
+    assert!(kernel.now() - begin >= Duration::from_secs(1));
+    let enters = handle.counters().enters - before;
+    assert!(enters < 1000, "{enters} enters in a second");
+    drop((stuck, nop, file));
 }
