@@ -61,8 +61,8 @@ use std::ops::Range;
 
 pub use sakia_driver::Stage;
 pub use sakia_driver::sim::{
-    EnterFault, Fault, FaultKind, FlightFacts, PlainFault, Routes, SCRIBBLE, Sim, SimBuilder,
-    SimHandle, Target,
+    Disk, EnterFault, Fault, FaultKind, FlightFacts, PlainFault, Routes, SCRIBBLE, Sim, SimBuf,
+    SimBuilder, SimHandle, Target,
 };
 pub use sakia_ring::Opcode;
 
