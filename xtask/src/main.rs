@@ -9,6 +9,7 @@ mod cargo;
 mod instructions;
 mod mutants;
 mod peers;
+mod soak;
 mod tidy;
 
 use std::env;
@@ -46,6 +47,12 @@ enum Command {
         #[command(subcommand)]
         experiment: peers::Experiment,
     },
+    /// Run a mixed load with random drops on the real kernel: `--minutes N`, `--driver uring|poll`
+    Soak {
+        /// What `sakia-check soak` is given
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Check properties of the source that no other tool checks
     Tidy,
 }
@@ -57,6 +64,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Instructions { json, check } => instructions::run(&root, json, check),
         Command::Mutants { names } => mutants::run(&root, &names),
         Command::Peers { experiment } => peers::run(&root, &experiment),
+        Command::Soak { arguments } => soak::run(&root, &arguments),
         Command::Tidy => tidy::run(&root),
     }
 }
