@@ -188,7 +188,8 @@ impl Run {
         let mut quiet = vec![false; workers.len()];
         while !quiet.iter().all(|&is_quiet| is_quiet) || self.common.board.len() > 0 {
             for (worker, is_quiet) in workers.iter().zip(&mut quiet) {
-                *is_quiet |= self.look_at(worker)?;
+                let state = || format!("a runtime has {:?}", worker.state());
+                *is_quiet |= self.look_at(worker).with_context(state)?;
             }
             sleep(LOOK_INTERVAL);
         }

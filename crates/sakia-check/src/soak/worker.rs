@@ -172,6 +172,7 @@ impl Playing {
         let step = self.common.board.begin("the end of all tasks and operations");
         while runtime.live_tasks() > 0 || runtime.in_flight() > 0 {
             sleep(Duration::from_millis(2)).await;
+            self.publish(runtime);
         }
         drop(step);
         self.publish(runtime);

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use sakia::time::{Instant, interval, sleep, timeout};
-use sakia::{JoinSet, for_each_concurrent, spawn, spawn_blocking, spawned_scope, yield_now};
+use sakia::{CancellationToken, JoinSet};
+use sakia::{for_each_concurrent, spawn, spawn_blocking, spawned_scope, yield_now};
 
 use super::{Context, same};
 
@@ -52,8 +53,14 @@ pub(super) async fn tasks(mut context: Context) -> anyhow::Result<()> {
     }
     same("sum of tasks", &sum, &(count * (count - 1) / 2))?;
 
-    let mut aborted = spawn(pending::<()>());
-    let canceled = spawn(sleep(Duration::from_secs(3600)));
+    // Ends the tasks, too, if this step is dropped before it does.
+    let token = CancellationToken::new();
+    let _end = token.clone().drop_guard();
+    let waiting = || {
+        let token = token.clone();
+        spawn(async move { token.canceled().await })
+    };
+    let (mut aborted, canceled) = (waiting(), waiting());
     for _ in 0..context.random.u32(0..4) {
         yield_now().await;
     }
