@@ -166,9 +166,12 @@ fn run_soak(arguments: &SoakArguments) -> anyhow::Result<ExitCode> {
         seed: arguments.seed,
         folder: arguments.folder.clone().unwrap_or_else(std::env::temp_dir),
     };
-    let show = |sample: &Sample| match arguments.json {
-        true => println!("{}", serde_json::json!(sample)),
-        false => println!("{sample}"),
+    let show = |sample: &Sample| {
+        match arguments.json {
+            true => println!("{}", serde_json::to_string(sample)?),
+            false => println!("{sample}"),
+        }
+        anyhow::Ok(())
     };
     match (soak(&options, show), arguments.json) {
         (Ok(summary), true) => println!("{}", serde_json::to_string(&summary)?),

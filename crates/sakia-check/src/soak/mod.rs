@@ -81,8 +81,11 @@ pub struct Options {
 /// Runs the soak, and gives each sample to `show`.
 ///
 /// # Errors
-/// What is wrong, see the [module](self). Threads and files may be left then: the process should end.
-pub fn soak(options: &Options, mut show: impl FnMut(&Sample)) -> anyhow::Result<Summary> {
+/// What is wrong, see the [module](self), or what `show` answers. Threads and files may be left then: the process should end.
+pub fn soak(
+    options: &Options,
+    mut show: impl FnMut(&Sample) -> anyhow::Result<()>,
+) -> anyhow::Result<Summary> {
     let folder = options.folder.join(format!("sakia-soak-{}", std::process::id()));
     std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
     let (board, counts) = (Arc::new(Board::default()), Counts::default());
@@ -102,7 +105,11 @@ struct Run {
 }
 
 impl Run {
-    fn all(mut self, options: &Options, show: &mut impl FnMut(&Sample)) -> anyhow::Result<Summary> {
+    fn all(
+        mut self,
+        options: &Options,
+        show: &mut impl FnMut(&Sample) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Summary> {
         let seed = options.seed;
         let choice = self.warm_process(seed)?;
         let without_runtimes = self.settled()?;
@@ -230,7 +237,7 @@ impl Run {
         &mut self,
         duration: Duration,
         workers: &[Worker],
-        show: &mut impl FnMut(&Sample),
+        show: &mut impl FnMut(&Sample) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let interval = SAMPLE_INTERVAL.min(duration / 10).max(LOOK_INTERVAL);
         let mut next = interval;
@@ -242,7 +249,7 @@ impl Run {
                 next += interval;
                 let states = workers.iter().map(Worker::state).collect();
                 let sample = Sample::new(self.begin.elapsed(), &self.common.counts, states)?;
-                show(&sample);
+                show(&sample)?;
                 self.samples.push(sample);
             }
             sleep(LOOK_INTERVAL);
