@@ -9,10 +9,11 @@ mod cargo;
 mod instructions;
 mod mutants;
 mod peers;
-mod soak;
+mod sim;
 mod tidy;
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -47,11 +48,17 @@ enum Command {
         #[command(subcommand)]
         experiment: peers::Experiment,
     },
-    /// Run a mixed load with random drops on the real kernel: `--minutes N`, `--driver uring|poll`
-    Soak {
-        /// What `sakia-check soak` is given
+    /// Run random programs on the simulated kernel, with all its faults
+    Sim {
+        /// What `sakia-check sim` takes: --seeds N, --first-seed S, --jobs J, --once, --json
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
+        arguments: Vec<OsString>,
+    },
+    /// Run a mixed load with random drops on the real kernel, and look whether anything is left of it
+    Soak {
+        /// What `sakia-check soak` takes: --minutes N, --seconds N, --driver D, --threads T, --json
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
     },
     /// Check properties of the source that no other tool checks
     Tidy,
@@ -64,7 +71,8 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Instructions { json, check } => instructions::run(&root, json, check),
         Command::Mutants { names } => mutants::run(&root, &names),
         Command::Peers { experiment } => peers::run(&root, &experiment),
-        Command::Soak { arguments } => soak::run(&root, &arguments),
+        Command::Sim { arguments } => sim::run(&root, "sim", &arguments),
+        Command::Soak { arguments } => sim::run(&root, "soak", &arguments),
         Command::Tidy => tidy::run(&root),
     }
 }

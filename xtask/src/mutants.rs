@@ -44,7 +44,7 @@ const PATIENCE_S: &str = "5";
 const PARALLEL_MAX: usize = 2;
 
 /// A known bug.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Mutant {
     name: &'static str,
     /// What is wrong when it is switched on.
@@ -85,6 +85,8 @@ enum Suite {
     RuntimeUnits,
     /// `tests/faults` there, whose tests choose the backend themselves.
     Faults,
+    /// `tests/sweep` of `sakia-check`: the random programs of a thousand seeds.
+    Sweep,
 }
 
 impl Suite {
@@ -99,6 +101,7 @@ impl Suite {
             Self::RuntimeOnPoll => ("sakia", "runtime", Some("poll")),
             Self::RuntimeUnits => ("sakia", "sakia", None),
             Self::Faults => ("sakia", "faults", None),
+            Self::Sweep => ("sakia-check", "sweep", None),
         }
     }
 }
@@ -123,7 +126,8 @@ pub(crate) fn run(root: &Path, names: &[String]) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(2));
     }
     let is_wanted = |mutant: &&Mutant| names.is_empty() || names.iter().any(|n| n == mutant.name);
-    let mutants: Vec<&Mutant> = table::ALL.iter().filter(is_wanted).collect();
+    let all: Vec<Mutant> = table::ALL.iter().copied().chain(table::swept()).collect();
+    let mutants: Vec<&Mutant> = all.iter().filter(is_wanted).collect();
     let bench = Bench { root, programs: build(root)? };
     let usual = bench.time_without_bugs(&mutants)?;
     let width = mutants.iter().map(|mutant| mutant.name.len()).max().unwrap_or(0);
@@ -181,6 +185,7 @@ fn build(root: &Path) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let mut command = cargo::command(root);
     command
         .args(["test", "--package", "sakia-driver", "--package", "sakia"])
+        .args(["--package", "sakia-check"])
         .args(["--lib", "--tests", "--no-run"])
         .env("CARGO_TARGET_DIR", cargo::target_folder(root).join("mutants"))
         .env("RUSTFLAGS", flags);
@@ -333,6 +338,15 @@ mod tests {
             assert!(name.chars().all(is_name) && what.contains(' '), "{name}: {what}");
             assert!(!tests.words.trim().is_empty(), "{name} runs all of {:?}", tests.suite);
         }
+    }
+
+    #[test]
+    fn random_programs_find_at_least_25_bugs() {
+        let names: BTreeSet<_> = table::swept().map(|mutant| mutant.name).collect();
+        let mut found = names.len();
+        found += table::ALL.iter().filter(|mutant| mutant.tests.suite == Suite::Sweep).count();
+        assert_eq!(table::swept().count(), names.len());
+        assert!(found >= 25, "{found}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use sakia_driver::{Backend, Fd, Op, Operation, PollEvents};
+use sakia_driver::{Backend, Fd, Op, Operation, PollEvents, Received};
 
 use crate::names::Kind;
 
@@ -24,6 +24,8 @@ pub(crate) enum Output {
     Opened(io::Result<Fd>),
     /// With a kind and a size in bytes.
     Asked(io::Result<(Kind, u64)>),
+    /// With a datagram, and the buffer's bytes.
+    Message(io::Result<Received>, Vec<u8>),
     /// With what is ready.
     Ready(io::Result<PollEvents>),
 }
@@ -36,6 +38,7 @@ impl Output {
             Self::Bytes(result, _) => result.as_ref().err(),
             Self::Opened(result) => result.as_ref().err(),
             Self::Asked(result) => result.as_ref().err(),
+            Self::Message(result, _) => result.as_ref().err(),
             Self::Ready(result) => result.as_ref().err(),
         }
     }

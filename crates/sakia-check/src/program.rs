@@ -123,6 +123,16 @@ pub enum Step {
     Poll { pipe: u8, end: End },
     /// Parts with an end of a pipe.
     ClosePipe { pipe: u8, end: End, parting: Parting },
+    /// Makes a connection, whose two directions are used like pipes: a listener, a connect, an accept.
+    Connection,
+    /// Makes two sockets for datagrams.
+    Datagrams,
+    /// Sends a datagram from one to the other.
+    SendTo { pair: u8, len: u16 },
+    /// Receives one.
+    ReceiveFrom { pair: u8, len: u16 },
+    /// Drops the socket that receives.
+    CloseDatagrams { pair: u8 },
     /// Does nothing, through the queue.
     Nop,
     /// Waits for the next turn's plain calls.
@@ -361,11 +371,16 @@ fn name_step(rng: &mut Rng) -> Step {
 fn pipe_step(rng: &mut Rng) -> Step {
     let (pipe, len) = (rng.u8(..), len(rng));
     let end = if rng.bool() { End::Read } else { End::Write };
-    match rng.u8(0..16) {
+    match rng.u8(0..22) {
         0..3 => Step::Pipe,
         3..7 => Step::Send { pipe, len, memory: memory(rng) },
         7..12 => Step::Receive { pipe, len, memory: memory(rng) },
         12..15 => Step::Poll { pipe, end },
+        15..17 => Step::Connection,
+        17 => Step::Datagrams,
+        18 => Step::SendTo { pair: pipe, len },
+        19 => Step::ReceiveFrom { pair: pipe, len },
+        20 if rng.u8(0..4) == 0 => Step::CloseDatagrams { pair: pipe },
         _ => Step::ClosePipe { pipe, end, parting: parting(rng) },
     }
 }

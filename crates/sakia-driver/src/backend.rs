@@ -17,6 +17,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
+use crate::address::SocketAddress;
 use crate::bypass::{Attempt, Now, RemoteMounts};
 use crate::counters::{KindCounters, OpKind};
 use crate::epoll::Lane;
@@ -293,6 +294,24 @@ pub trait Descriptors {
     /// Whether the numbers are descriptors of this process, or mean something elsewhere only.
     fn are_of_this_process(&self) -> bool {
         true
+    }
+
+    /// The address of a socket.
+    ///
+    /// # Errors
+    /// As `getsockname(2)`. `EOPNOTSUPP`: there are no sockets.
+    fn local_address(&self, raw: i32) -> io::Result<SocketAddress> {
+        let _ = raw;
+        Err(Errno::OPNOTSUPP.into())
+    }
+
+    /// The address of a socket's peer.
+    ///
+    /// # Errors
+    /// As `getpeername(2)`. `EOPNOTSUPP`: there are no sockets.
+    fn peer_address(&self, raw: i32) -> io::Result<SocketAddress> {
+        let _ = raw;
+        Err(Errno::OPNOTSUPP.into())
     }
 
     /// Takes `O_NONBLOCK` off the descriptor.

@@ -29,6 +29,7 @@ use crate::epoll::Lane;
 
 /// Whether a driver makes plain calls where they are the cheaper way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "a driver has one, which is looked at and not moved")]
 pub enum Bypass {
     /// Never, as long as the queue can do it.
     #[default]
@@ -79,6 +80,8 @@ const MEASURED: &[(OpKind, Rule)] = &[
     (OpKind::List, Rule::NOW),
     // Some advice is handed to a worker; all of it is short.
     (OpKind::Advise, Rule::NOW),
+    // Short, and needs nobody else.
+    (OpKind::Socket, Rule::NOW),
 ];
 
 impl Default for Rules {

@@ -180,6 +180,16 @@ op_kinds! {
         + CHMOD CHOWN UTIMENS FLISTXATTR FREMOVEXATTR;
     /// Locking a file, and unlocking.
     Lock "lock": + FLOCK;
+    /// Making a socket, giving it an address, letting it take connections, ending one.
+    Socket "socket": SOCKET BIND LISTEN SHUTDOWN;
+    /// Accepting a connection.
+    Accept "accept": ACCEPT;
+    /// Connecting.
+    Connect "connect": CONNECT;
+    /// Sends of every form.
+    Send "send": SEND SENDMSG;
+    /// Receives of every form.
+    Recv "recv": RECV RECVMSG;
     /// Waiting for readiness.
     Poll "poll": POLL_ADD;
     /// Requests to cancel.

@@ -8,8 +8,10 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 
+use crate::address::{AddressRoom, SocketAddress};
 use crate::backend::{Descriptors, FileFacts, FileKind};
 use crate::bypass::{RemoteMounts, is_remote};
+use crate::epoll::sys::{self, number};
 use crate::mounts::{MountEntry, MountTable};
 
 /// The descriptors of this process.
@@ -67,6 +69,14 @@ impl Descriptors for KernelDescriptors {
         rustix::process::getrlimit(rustix::process::Resource::Fsize).current.is_some()
     }
 
+    fn local_address(&self, raw: i32) -> io::Result<SocketAddress> {
+        address_by(number::GETSOCKNAME, raw)
+    }
+
+    fn peer_address(&self, raw: i32) -> io::Result<SocketAddress> {
+        address_by(number::GETPEERNAME, raw)
+    }
+
     fn make_blocking(&self, raw: i32) {
         // SAFETY: as above.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
@@ -75,6 +85,15 @@ impl Descriptors for KernelDescriptors {
             let _ = rustix::fs::fcntl_setfl(fd, flags - OFlags::NONBLOCK);
         }
     }
+}
+
+/// The address that this call tells of a socket.
+fn address_by(call: usize, raw: i32) -> io::Result<SocketAddress> {
+    let mut room = AddressRoom::new();
+    let (address, len) = room.pointers();
+    // SAFETY: the room outlives the call, which fills no more of it than its length says.
+    unsafe { sys::socket_address(call, raw, address, len) }?;
+    Ok(room.address())
 }
 
 /// Where there is no `statx(2)`.

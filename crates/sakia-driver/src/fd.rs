@@ -96,6 +96,13 @@ impl Fd {
         fd
     }
 
+    /// A socket that the driver has just made.
+    pub(crate) fn socket(raw: i32, owner: Rc<dyn Owner>) -> Self {
+        let fd = Self::opened(raw, owner, 0, false);
+        fd.inner.kind.set(Some(FileKind::Waiting));
+        fd
+    }
+
     /// The number, for reading only: closing it or handing it to an owner would pull it away from
     /// under the driver.
     #[inline(always)]

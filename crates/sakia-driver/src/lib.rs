@@ -55,6 +55,7 @@
 #[doc(hidden)]
 pub mod mutant;
 
+mod address;
 mod aligned;
 mod arena;
 mod auto;
@@ -80,6 +81,7 @@ mod slab;
 mod uring;
 mod whole;
 
+pub use address::{Domain, SocketAddress};
 pub use aligned::AlignedBuf;
 pub use arena::{Arena, FixedBuf};
 pub use auto::{Auto, Choice, Policy};
@@ -97,11 +99,13 @@ pub use live::{LiveOperation, Stage};
 pub use mounts::{MountEntry, MountTable};
 pub use op::{Class, Completion, Op, Operation, Verdict};
 pub use ops::{
-    Advise, AwaitWriter, Chmod, Chown, Close, CopyFileRange, DirectoryEntries, DirectoryEntry,
-    EntryKind, Fallocate, Flock, Fsync, GetXattr, Link, ListXattr, Mkdir, NextTurn, Nop, Open,
-    OpenHow, Openat2, Poll, PollEvents, Read, ReadDirectory, ReadFixed, ReadVectored, Readlink,
-    RemoveXattr, Rename, SetTime, SetXattr, Statfs, StatfsResult, Statx, StatxResult, StatxTime,
-    Symlink, Syncfs, Truncate, Unlink, Utimens, Write, WriteFixed, WriteVectored,
+    Accept, Advise, AwaitWriter, Bind, Chmod, Chown, Close, Connect, CopyFileRange,
+    DirectoryEntries, DirectoryEntry, EntryKind, Fallocate, Flock, Fsync, GetXattr, Link,
+    ListXattr, Listen, Mkdir, NextTurn, Nop, Open, OpenHow, Openat2, Poll, PollEvents, Read,
+    ReadDirectory, ReadFixed, ReadVectored, Readlink, Received, RecvFrom, RemoveXattr, Rename,
+    SendTo, SetTime, SetXattr, Shutdown, ShutdownHow, Socket, SocketRecv, SocketSend, SocketType,
+    Statfs, StatfsResult, Statx, StatxResult, StatxTime, Symlink, Syncfs, Truncate, Unlink,
+    Utimens, Write, WriteFixed, WriteVectored,
 };
 pub use sakia_ring::CURRENT_POSITION;
 pub use uring::Uring;

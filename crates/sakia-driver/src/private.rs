@@ -56,7 +56,7 @@ private! {
 
 /// Every operation that a backend without a ring performs: those of a ring that the driver uses, and its
 /// own.
-pub(crate) const PERFORMED: [Opcode; 36] = [
+pub(crate) const PERFORMED: [Opcode; 46] = [
     Opcode::NOP,
     Opcode::READV,
     Opcode::WRITEV,
@@ -81,6 +81,16 @@ pub(crate) const PERFORMED: [Opcode; 36] = [
     Opcode::FSETXATTR,
     Opcode::FGETXATTR,
     Opcode::FTRUNCATE,
+    Opcode::SOCKET,
+    Opcode::BIND,
+    Opcode::LISTEN,
+    Opcode::ACCEPT,
+    Opcode::CONNECT,
+    Opcode::SEND,
+    Opcode::RECV,
+    Opcode::SENDMSG,
+    Opcode::RECVMSG,
+    Opcode::SHUTDOWN,
     GETDENTS,
     READLINK,
     CHMOD,

@@ -4,7 +4,9 @@ use std::fs::{File, OpenOptions};
 use std::path::Path;
 use std::task::{Context, Waker};
 
-use sakia_driver::{Bypass, Driver, Op, OpKind, Operation, PollEvents, Rules, Uring, Wait};
+use sakia_driver::{
+    Bypass, Driver, Op, OpKind, Operation, PollEvents, Rules, SocketAddress, Uring, Wait,
+};
 use sakia_testkit::alloc_count::{CountingAllocator, Counts, measure};
 
 #[global_allocator]
@@ -58,6 +60,36 @@ fn reads_and_writes_of_a_file() {
         assert_eq!(result.expect("read"), 4096);
         let (result, back) = finish(&driver, &mut driver.write(&fd, back, 4096));
         assert_eq!(result.expect("written"), 4096);
+        buf = Some(back);
+    });
+    assert_eq!(counts, NOTHING);
+}
+
+/// One connection that answers what it receives, and datagrams with addresses.
+#[test]
+fn messages_between_sockets() {
+    let driver = Driver::uring().expect("a ring");
+    let (near, far) = std::os::unix::net::UnixStream::pair().expect("two sockets");
+    let (near, far) = (driver.adopt(near.into()), driver.adopt(far.into()));
+    let socket = std::net::UdpSocket::bind(("127.0.0.1", 0)).expect("a socket");
+    let address = SocketAddress::from(socket.local_addr().expect("its address"));
+    let datagrams = driver.adopt(socket.into());
+    let mut buf = Some(vec![0; 256]);
+    let counts = steady(|| {
+        let mut back = buf.take().expect("it came back");
+        for (from, to) in [(&near, &far), (&far, &near)] {
+            let mut recv = driver.recv(to, back, 0);
+            let (sent, _) = finish(&driver, &mut driver.send(from, "hello", 0));
+            assert_eq!(sent.expect("sent"), 5);
+            let received;
+            (received, back) = finish(&driver, &mut recv);
+            assert_eq!(received.expect("received"), 5);
+        }
+        let mut recv = driver.recv_from(&datagrams, back, 0);
+        let (sent, _) = finish(&driver, &mut driver.send_to(&datagrams, "hi", &address, 0));
+        assert_eq!(sent.expect("sent"), 2);
+        let (received, back) = finish(&driver, &mut recv);
+        assert_eq!(received.expect("received").from, address);
         buf = Some(back);
     });
     assert_eq!(counts, NOTHING);

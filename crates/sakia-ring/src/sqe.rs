@@ -482,6 +482,71 @@ impl Sqe {
         Self::new(Opcode::FSETXATTR, fd, address(name), len, address(value)).op_flags(flags)
     }
 
+    /// Makes a socket of these `AF_*`, `SOCK_*` and `IPPROTO_*` numbers. Completes with a descriptor.
+    /// Since 5.19.
+    #[doc(alias = "io_uring_prep_socket")]
+    pub const fn socket(domain: i32, kind: u32, protocol: u32) -> Self {
+        Self::new(Opcode::SOCKET, domain, 0, protocol, kind as u64)
+    }
+
+    /// Gives the socket the `len` bytes at `addr` as its address. Since 6.11.
+    #[doc(alias = "io_uring_prep_bind")]
+    pub fn bind<T>(fd: i32, addr: *const T, len: u32) -> Self {
+        Self::new(Opcode::BIND, fd, address(addr), 0, len as u64)
+    }
+
+    /// Lets the socket take connections, of which `backlog` may wait to be accepted. Since 6.11.
+    #[doc(alias = "io_uring_prep_listen")]
+    pub const fn listen(fd: i32, backlog: u32) -> Self {
+        Self::new(Opcode::LISTEN, fd, 0, backlog, 0)
+    }
+
+    /// Accepts a connection, with the `SOCK_*` flags. The peer's address goes to `addr`, which has room
+    /// for the number of bytes at `len`; its length goes there. Completes with a descriptor. Since 5.5.
+    #[doc(alias = "io_uring_prep_accept")]
+    pub fn accept<T>(fd: i32, addr: *mut T, len: *mut u32, flags: u32) -> Self {
+        Self::new(Opcode::ACCEPT, fd, address(addr), 0, address(len)).op_flags(flags)
+    }
+
+    /// Connects the socket to the address of `len` bytes at `addr`. Since 5.5.
+    #[doc(alias = "io_uring_prep_connect")]
+    pub fn connect<T>(fd: i32, addr: *const T, len: u32) -> Self {
+        Self::new(Opcode::CONNECT, fd, address(addr), 0, len as u64)
+    }
+
+    /// Sends up to `len` bytes at `buf`, with the `MSG_*` flags. Since 5.6.
+    #[doc(alias = "io_uring_prep_send")]
+    #[inline(always)]
+    pub fn send(fd: i32, buf: *const u8, len: u32, flags: u32) -> Self {
+        Self::new(Opcode::SEND, fd, address(buf), len, 0).op_flags(flags)
+    }
+
+    /// Receives up to `len` bytes to `buf`, with the `MSG_*` flags. Since 5.6.
+    #[doc(alias = "io_uring_prep_recv")]
+    #[inline(always)]
+    pub fn recv(fd: i32, buf: *mut u8, len: u32, flags: u32) -> Self {
+        Self::new(Opcode::RECV, fd, address(buf), len, 0).op_flags(flags)
+    }
+
+    /// Sends what the `struct msghdr` at `message` describes, with the `MSG_*` flags. Since 5.3.
+    #[doc(alias = "io_uring_prep_sendmsg")]
+    pub fn sendmsg<T>(fd: i32, message: *const T, flags: u32) -> Self {
+        Self::new(Opcode::SENDMSG, fd, address(message), 1, 0).op_flags(flags)
+    }
+
+    /// Receives to what the `struct msghdr` at `message` describes, which also tells where from, with the
+    /// `MSG_*` flags. Since 5.3.
+    #[doc(alias = "io_uring_prep_recvmsg")]
+    pub fn recvmsg<T>(fd: i32, message: *mut T, flags: u32) -> Self {
+        Self::new(Opcode::RECVMSG, fd, address(message), 1, 0).op_flags(flags)
+    }
+
+    /// Ends one or both directions of a connection: one of `SHUT_*`. Since 5.11.
+    #[doc(alias = "io_uring_prep_shutdown")]
+    pub const fn shutdown(fd: i32, how: u32) -> Self {
+        Self::new(Opcode::SHUTDOWN, fd, 0, how, 0)
+    }
+
     /// Completes with the ready `POLL*` events once any of `events` is ready. Since 5.1.
     #[doc(alias = "io_uring_prep_poll_add")]
     pub const fn poll_add(fd: i32, events: u32) -> Self {

@@ -4,6 +4,34 @@
 
 use super::{Mutant, Suite, Tests};
 
+/// What random programs are to find, besides the tests of [`ALL`], within a thousand seeds.
+const SWEPT: &[&str] = &[
+    "again_is_fatal",
+    "allowance_never_renewed",
+    "close_does_not_wait",
+    "credit_not_returned",
+    "dropped_close_forgotten",
+    "eintr_forgets_in_flight",
+    "free_on_drop",
+    "late_open_leaks",
+    "lost_handle_waits",
+    "no_generation_check",
+    "nowait_zero_is_the_end",
+    "panic_loses_wakes",
+    "read_ignores_offset",
+    "restart_code_leaks",
+    "teardown_frees",
+    "vectored_unclamped",
+    "wakes_inside_borrow",
+];
+
+/// The bugs of [`SWEPT`], with the random programs as their tests.
+pub(super) fn swept() -> impl Iterator<Item = Mutant> {
+    let is_swept = |mutant: &&Mutant| SWEPT.contains(&mutant.name);
+    let tests = Tests { suite: Suite::Sweep, words: "a_thousand_seeds" };
+    ALL.iter().filter(is_swept).map(move |mutant| Mutant { tests, ..*mutant })
+}
+
 /// `name: "what is wrong" => Suite "words in the names of tests";`
 macro_rules! table {
     ($($name:ident: $what:literal => $suite:ident $words:literal;)*) => {
@@ -45,6 +73,8 @@ table! {
         => Driver "stale_and_duplicate";
     late_open_leaks: "a descriptor that was opened for nobody stays open"
         => Driver "drop_in_every_state";
+    late_accept_leaks: "a connection that was accepted for nobody stays open"
+        => Driver "drop_of_sockets";
     eintr_forgets_in_flight: "a signal makes the driver forget what is in flight"
         => Driver "interruptions";
     again_is_fatal: "a kernel that has no room for the moment ends the driver"
@@ -137,6 +167,12 @@ table! {
         => DriverUnits "tests::opens::a_full_elastic_lane tests::opens::opening_a_fifo";
     fifo_opened_to_find_out: "a FIFO is opened without waiting, which its other side sees"
         => DriverUnits "tests::opens::opening_a_fifo";
+    socket_mode_kept: "a socket stays in the mode that it is put into for a call"
+        => DriverUnits "epoll::tests::sockets::sockets_made_here";
+    given_socket_is_own: "a socket that was given away is still taken for one's own"
+        => DriverUnits "epoll::tests::sockets::a_socket_that_was_given";
+    others_sockets_are_own: "the mode of sockets is changed that others made"
+        => DriverUnits "epoll::tests::sockets::a_listener_of_others";
     opened_files_nonblocking: "files stay in the mode in which they were opened to find out"
         => DriverUnits "tests::opens::files_are_opened";
     running_job_canceled: "a job that a thread performs is reported as canceled"
@@ -339,6 +375,25 @@ table! {
         => RuntimeOnPoll "blocking::dropped_handles";
     aborted_work_keeps_place: "work that was held back and aborted waits in the queue"
         => RuntimeOnPoll "blocking::aborted_work";
+
+    // What random programs alone are to find.
+
+    cancel_overrides_value: "what was to be canceled counts as canceled, though it was done"
+        => Sweep "a_thousand_seeds";
+    first_waker_kept: "who asks again with another waker is told by the first"
+        => Sweep "a_thousand_seeds";
+    token_lost: "an operation that is done is not reported by its token"
+        => Sweep "a_thousand_seeds";
+    written_count_is_length: "a short write counts as a whole one"
+        => Sweep "a_thousand_seeds";
+    open_drops_flags: "files are opened without cutting, appending or exclusion"
+        => Sweep "a_thousand_seeds";
+    rename_drops_flags: "names are replaced that were not to be"
+        => Sweep "a_thousand_seeds";
+    unlink_drops_flags: "directories are removed like files"
+        => Sweep "a_thousand_seeds";
+    vectored_reversed: "the buffers of a vector are used from the last to the first"
+        => Sweep "a_thousand_seeds";
 
     // What is durable.
 

@@ -3,6 +3,7 @@
 mod files;
 mod names;
 mod pipes;
+mod sockets;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -24,6 +25,7 @@ use crate::stats::{Fate, Moment, Stats};
 use self::files::{FileModel, FileRole, OpenFile};
 use self::names::NameRole;
 use self::pipes::{PipeModel, PipeRole};
+use self::sockets::{DatagramModel, DatagramRole};
 
 /// What a program did wrong, or rather what was done wrong to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +44,7 @@ pub(crate) enum Role {
     File(FileRole),
     Name(NameRole),
     Pipe(PipeRole),
+    Datagram(DatagramRole),
     /// The close of something.
     Close,
 }
@@ -54,6 +57,7 @@ impl Role {
             Self::File(role) => role.kind(),
             Self::Name(_) => "name",
             Self::Pipe(role) => role.kind(),
+            Self::Datagram(role) => role.kind(),
             Self::Close => "close",
         }
     }
@@ -61,7 +65,7 @@ impl Role {
     /// Whether it may wait for ever. A close waits for whoever uses its descriptor, and a result that was
     /// not taken is a user.
     fn may_wait(&self) -> bool {
-        matches!(self, Self::Pipe(_) | Self::Close)
+        matches!(self, Self::Pipe(_) | Self::Datagram(_) | Self::Close)
     }
 }
 
@@ -86,6 +90,7 @@ pub(crate) struct Runner<'a, E: Env> {
     files: Vec<FileModel>,
     open: Vec<OpenFile>,
     pipes: Vec<PipeModel>,
+    datagrams: Vec<DatagramModel>,
     worlds: Worlds,
     /// Operations on names that were given up and may not be over.
     names_given_up: Vec<u64>,
@@ -190,6 +195,7 @@ fn run<E: Env>(
         files: FileModel::all(),
         open: Vec::new(),
         pipes: Vec::new(),
+        datagrams: Vec::new(),
         worlds: Worlds::default(),
         names_given_up: Vec::new(),
         held: Vec::new(),
@@ -208,7 +214,7 @@ fn run<E: Env>(
         }
     }
     // Three in four programs come to an end in good order; the others are cut off.
-    if config.seed % 4 != 0 && !runner.is_dead {
+    if !config.seed.is_multiple_of(4) && !runner.is_dead {
         runner.finish().map_err(|what| format!("at the end: {what}"))?;
     }
     drop(hook);
@@ -272,6 +278,11 @@ impl<E: Env> Runner<'_, E> {
             Step::Receive { pipe, len, memory } => self.receive(pipe, len, memory),
             Step::Poll { pipe, end } => self.poll_pipe(pipe, end),
             Step::ClosePipe { pipe, end, parting } => self.close_pipe(pipe, end, parting),
+            Step::Connection => self.make_connection()?,
+            Step::Datagrams => self.make_datagrams()?,
+            Step::SendTo { pair, len } => self.send_datagram(pair, len),
+            Step::ReceiveFrom { pair, len } => self.receive_datagram(pair, len),
+            Step::CloseDatagrams { pair } => self.close_datagrams(pair),
             Step::Nop => {
                 let op = crate::held::pending(self.driver.nop(), Output::Done);
                 self.hold(Role::Nop, op);
@@ -447,7 +458,7 @@ impl<E: Env> Runner<'_, E> {
             Role::Name(_) => return,
             Role::File(role) => self.files[role.file()].is_spoiled = true,
             Role::Pipe(role) => self.pipes[role.pipe()].is_spoiled = true,
-            Role::Nop | Role::Close => {}
+            Role::Datagram(_) | Role::Nop | Role::Close => {}
         }
         let held = self.held.swap_remove(index);
         self.stats.fate(held.role.kind(), Self::moment(&held), Fate::Forgotten);
@@ -461,7 +472,7 @@ impl<E: Env> Runner<'_, E> {
             Role::Name(_) => self.names_given_up.push(id),
             Role::File(role) => self.files[role.file()].give_up(id),
             Role::Pipe(role) => self.pipes[role.pipe()].give_up(&role),
-            Role::Nop | Role::Close => {}
+            Role::Datagram(_) | Role::Nop | Role::Close => {}
         }
     }
 
@@ -484,12 +495,15 @@ impl<E: Env> Runner<'_, E> {
             Role::Close => match output {
                 Output::Done(Ok(())) => Ok(()),
                 // By way of another clone it was closed before.
-                Output::Done(Err(error)) => self.excuse(&error, held.is_canceled, &[Errno::BADF]),
+                Output::Done(Err(error)) => {
+                    self.excuse(&error, held.is_canceled, &[Errno::BADF, Errno::NOTCONN])
+                }
                 _ => Err("no result of its kind".to_owned()),
             },
             Role::File(role) => self.end_file(held.id, role, held.is_canceled, output),
             Role::Name(role) => self.end_name(held.id, role, held.is_canceled, output),
             Role::Pipe(role) => self.end_pipe(role, held.is_canceled, output),
+            Role::Datagram(role) => self.end_datagram(role, held.is_canceled, output),
         };
         result.map_err(|wrong| format!("{kind} #{} ended with {}: {wrong}", held.id, short(&what)))
     }
@@ -513,6 +527,7 @@ impl<E: Env> Runner<'_, E> {
             Errno::MFILE,
             Errno::NFILE,
             Errno::CANCELED,
+            Errno::NOBUFS,
         ];
         let may_fail = self.has(FaultKind::Errno) && made_up.contains(&errno);
         if may_fail || self.has(FaultKind::Restart) && errno == Errno::INTR {
@@ -530,6 +545,7 @@ impl<E: Env> Runner<'_, E> {
         for pipe in &mut self.pipes {
             pipe.part_with_ends();
         }
+        self.datagrams.iter_mut().for_each(DatagramModel::part_with_ends);
         let mut turns = 0;
         while !self.held.is_empty() || self.driver.live_operations() != self.forgotten {
             let mut index = 0;
@@ -545,7 +561,8 @@ impl<E: Env> Runner<'_, E> {
             }
             if turns == TURNS_TRIED {
                 // What holds both ends of its pipe by itself waits for ever.
-                let waits = |held: &&mut Held<Role>| matches!(held.role, Role::Pipe(_));
+                let waits =
+                    |held: &&mut Held<Role>| matches!(held.role, Role::Pipe(_) | Role::Datagram(_));
                 self.held.iter_mut().filter(waits).for_each(|held| {
                     survive_wakers(|| held.pending.cancel());
                     held.is_canceled = true;
@@ -583,10 +600,11 @@ impl<E: Env> Runner<'_, E> {
         if self.config.seed % 8 < 4 {
             self.open.clear();
             self.pipes.clear();
+            self.datagrams.clear();
         }
-        let Self { driver, arena, open, pipes, held, forgotten, excused, .. } = self;
+        let Self { driver, arena, open, pipes, datagrams, held, forgotten, excused, .. } = self;
         let leaked = driver.shutdown(Duration::from_secs(1)).leaked;
-        drop((open, pipes, arena));
+        drop((open, pipes, datagrams, arena));
         // Results from before the end are kept; what they are was not looked at in order. A result that
         // is taken may be what a close waits for, one that was forgotten is waited for in vain.
         let mut held = held;

@@ -154,7 +154,10 @@ impl<E: Env> Runner<'_, E> {
     }
 
     /// Takes turns until there is a result. `None` when there will be none.
-    fn finish_now<T>(&mut self, mut take: impl FnMut() -> Option<T>) -> Result<Option<T>, String> {
+    pub(super) fn finish_now<T>(
+        &mut self,
+        mut take: impl FnMut() -> Option<T>,
+    ) -> Result<Option<T>, String> {
         for _ in 0..TURNS_MAX {
             if let Some(result) = take() {
                 return Ok(Some(result));
@@ -164,7 +167,7 @@ impl<E: Env> Runner<'_, E> {
                 return Ok(None);
             }
         }
-        if self.may_hang() { Ok(None) } else { Err("a directory is never listed".to_owned()) }
+        if self.may_hang() { Ok(None) } else { Err("it never ends".to_owned()) }
     }
 
     /// When all is over there are the names that the model says.

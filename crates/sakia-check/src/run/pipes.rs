@@ -1,8 +1,8 @@
 //! Pipes: what is sent comes out, in order and whole, whoever drops what.
 
-use sakia_driver::{Fd, PollEvents};
-
 use rustix::io::Errno;
+use sakia_driver::sim::FaultKind;
+use sakia_driver::{Fd, PollEvents, ShutdownHow};
 
 use super::files::{NO_OFFSET, join, known_errors, split, text};
 use super::{BLOCK_BYTES, Check, Role, Runner};
@@ -26,6 +26,8 @@ pub(crate) struct PipeModel {
     /// The end was closed, not only dropped: what is under way there is canceled.
     is_reader_closed: bool,
     is_writer_closed: bool,
+    /// It is one direction of a connection.
+    is_socket: bool,
     /// Nothing can be said about it any more.
     pub(crate) is_spoiled: bool,
 }
@@ -113,6 +115,12 @@ impl PipeModel {
         }
     }
 
+    /// With what operations on a connection may fail: its other side, or the network, has ended it.
+    fn errors_of_connection(&self, is_reset: bool) -> &'static [Errno] {
+        let is_ended = self.reader.is_none() || self.writer.is_none() || is_reset;
+        if self.is_socket && is_ended { &[Errno::PIPE, Errno::CONNRESET] } else { &[] }
+    }
+
     fn is_closed(&self, end: End) -> bool {
         match end {
             End::Read => self.is_reader_closed,
@@ -124,7 +132,14 @@ impl PipeModel {
 impl<E: Env> Runner<'_, E> {
     pub(super) fn make_pipe(&mut self) -> Check {
         let ends = self.env.pipe(&self.driver).map_err(|error| format!("no pipe: {error}"))?;
-        let Some((reader, writer)) = ends else { return Ok(()) };
+        if let Some((reader, writer)) = ends {
+            self.add_stream(reader, writer, false);
+        }
+        Ok(())
+    }
+
+    /// Adds a stream with these ends.
+    pub(super) fn add_stream(&mut self, reader: Fd, writer: Fd, is_socket: bool) {
         self.pipes.push(PipeModel {
             reader: Some(reader),
             writer: Some(writer),
@@ -134,9 +149,10 @@ impl<E: Env> Runner<'_, E> {
             lost_max: 0,
             is_reader_closed: false,
             is_writer_closed: false,
-            is_spoiled: false,
+            is_socket,
+            // Bytes that were sent are lost when the connection is reset.
+            is_spoiled: is_socket && self.has(FaultKind::Reset),
         });
-        Ok(())
     }
 
     fn pick_pipe(&self, number: u8) -> Option<usize> {
@@ -149,7 +165,8 @@ impl<E: Env> Runner<'_, E> {
         if self.pipes[pipe].sending != Activity::None {
             return;
         }
-        let block = self.arena.as_ref().filter(|_| memory == Memory::Fixed);
+        let is_socket = self.pipes[pipe].is_socket;
+        let block = self.arena.as_ref().filter(|_| memory == Memory::Fixed && !is_socket);
         let block = block.and_then(sakia_driver::Arena::block);
         let len = if block.is_some() { BLOCK_BYTES } else { usize::from(len) };
         let bytes = text(self.started + 1, len);
@@ -160,6 +177,10 @@ impl<E: Env> Runner<'_, E> {
                 block.copy_from_slice(&bytes);
                 let op = self.driver.write_fixed(&fd, block, NO_OFFSET);
                 pending(op, |(result, block)| Output::Bytes(result, block.to_vec()))
+            }
+            _ if is_socket => {
+                let op = self.driver.send(&fd, self.env.buffer(bytes.clone()), 0);
+                pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec()))
             }
             (Memory::Vector, None) => {
                 let bufs = split(bytes.clone());
@@ -182,7 +203,12 @@ impl<E: Env> Runner<'_, E> {
             return;
         }
         let mut len = usize::from(len);
+        let is_socket = self.pipes[pipe].is_socket;
         let op = match (memory, self.arena.as_ref().and_then(sakia_driver::Arena::block)) {
+            _ if is_socket => {
+                let op = self.driver.recv(&fd, self.env.buffer(vec![0; len]), 0);
+                pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec()))
+            }
             (Memory::Fixed, Some(block)) => {
                 len = BLOCK_BYTES;
                 let op = self.driver.read_fixed(&fd, block, NO_OFFSET);
@@ -222,7 +248,7 @@ impl<E: Env> Runner<'_, E> {
             End::Write => its.writer.take(),
         };
         let Some(fd) = fd else { return };
-        if parting == Parting::Drop {
+        if parting == Parting::Drop || its.is_socket && end == End::Read {
             return;
         }
         match end {
@@ -236,7 +262,11 @@ impl<E: Env> Runner<'_, E> {
                 self.stats.fate(role.kind(), Self::moment(held), Fate::Closed);
             }
         }
-        let op = pending(self.driver.close(fd), Output::Done);
+        let op = if self.pipes[pipe].is_socket {
+            pending(self.driver.shutdown_socket(&fd, ShutdownHow::Sends), Output::Done)
+        } else {
+            pending(self.driver.close(fd), Output::Done)
+        };
         self.hold(Role::Close, op);
     }
 
@@ -245,6 +275,7 @@ impl<E: Env> Runner<'_, E> {
         let pipe = role.pipe();
         let is_spoiled = self.pipes[pipe].is_spoiled;
         let mut known = known_errors(self.pipes[pipe].is_closed(role.end())).to_vec();
+        known.extend(self.pipes[pipe].errors_of_connection(self.has(FaultKind::Reset)));
         match (role, output) {
             (PipeRole::Poll { .. }, Output::Ready(result)) => match result {
                 Ok(_) => Ok(()),

@@ -8,8 +8,8 @@
 //!
 //! 1. A runtime does a step of each kind and is dropped, for what the process keeps for ever. What it
 //!    holds then is the first *baseline*.
-//! 2. The workers, each with a runtime of its own, do the same and wait. What the process holds
-//!    then is the second one.
+//! 2. The workers, each with a runtime of its own, do the same and wait. What the process holds then is the
+//!    second one.
 //! 3. They do random steps until the time is over. Every few seconds a [`Sample`] is printed.
 //! 4. Everything is awaited. The process must be back at the second baseline: the same descriptors, threads,
 //!    child processes, and live tasks and operations of each runtime. Threads of pools and lanes, which end
@@ -19,8 +19,8 @@
 //!
 //! It fails upon a wrong byte, an operation or a step that fails, a step that takes longer than
 //! [`PATIENCE`], which is how a lost wake shows, and whatever is left at the end. Memory must not grow by
-//! more than [`RSS_SLOPE_MAX_MIB`] a minute in the second half; that is held to only if this half is longer
-//! than [`SLOPE_TIME`], since a short one says little.
+//! more than [`RSS_SLOPE_MAX_MIB`] a minute in the second half; that is held to only if this half takes
+//! [`SLOPE_TIME`] or more, since a short one says little.
 
 #![forbid(unsafe_code)]
 
@@ -40,6 +40,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use sakia::Runtime;
+use sakia::process::{Command, Stdio};
 use sakia_driver::Policy;
 
 use self::board::Board;
@@ -150,8 +151,12 @@ impl Run {
         let runtime = Runtime::builder().backend(self.common.policy).build()?;
         let mut random = fastrand::Rng::with_seed(!seed);
         runtime.block_on(async {
-            // The thread that reaps children lasts as long as the process.
-            drop(sakia::process::Command::new("true").spawn()?);
+            // The thread that reaps children lasts as long as the process. It is started with the first child
+            // that is dropped before it has ended, which this one does only with its input.
+            let mut child = Command::new("cat").stdin(Stdio::piped()).spawn()?;
+            let input = child.stdin.take();
+            drop(child);
+            drop(input);
             warm_up(&self.common, &mut random).await
         })?;
         Ok(runtime.choice().to_string())

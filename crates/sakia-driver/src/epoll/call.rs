@@ -71,6 +71,10 @@ impl Call {
             private::UTIMENS => Self::new(number::UTIMENSAT, [fd, addr, off, flags]),
             private::SYNCFS => Self::new(number::SYNCFS, [fd]),
             private::STATFS => Self::new(number::FSTATFS, [fd, off]),
+            Opcode::SOCKET => Self::new(number::SOCKET, [fd, off, len]),
+            Opcode::BIND => Self::new(number::BIND, [fd, addr, off]),
+            Opcode::LISTEN => Self::new(number::LISTEN, [fd, len]),
+            Opcode::SHUTDOWN => Self::new(number::SHUTDOWN, [fd, len]),
             _ => return None,
         })
     }
@@ -132,7 +136,7 @@ mod tests {
                 count += 1;
             }
         }
-        assert_eq!(count, 19);
+        assert_eq!(count, 23);
     }
 
     #[test]

@@ -29,6 +29,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, tee};
 use sakia_ring::Opcode;
 
 use super::call::{Call, Copy};
+use super::socket::SocketCall;
 use super::sys::{self, retry};
 use super::transfer::{FileClass, Transfer, Try, borrow, failed, outcome};
 
@@ -47,6 +48,8 @@ pub(super) enum Work {
     Transfer(Transfer),
     /// A transfer on a stream that cannot be tried, and that was ready just now.
     TransferIfReady(Transfer, FileClass),
+    /// An accept or a connect that could not be tried.
+    Socket(SocketCall),
     Fsync {
         raw: i32,
         data_only: bool,
@@ -154,6 +157,8 @@ impl Work {
                     Try::WouldBlock | Try::Unable => Outcome::WouldBlock,
                 }
             }
+            // SAFETY: the caller's promise.
+            Self::Socket(call) => unsafe { call.wait() },
             Self::Fsync { raw, data_only } => Outcome::of(fsync(raw, data_only)),
             Self::Close { raw } => Outcome::Done(close(raw)),
             Self::AwaitWriter { raw } => Outcome::of(await_writer(raw)),

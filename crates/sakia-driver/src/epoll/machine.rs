@@ -26,6 +26,7 @@ use rustix::io::Errno;
 use rustix::thread::Timespec;
 use sakia_ring::{Cqe, Entered, Opcode, Sqe};
 
+use super::call::Call;
 use super::inbox::Inbox;
 use super::job::{self, Job, Outcome, Work};
 use super::lanes::{Lane, Limits, Pool, StuckWorker};
@@ -34,6 +35,7 @@ use super::registry::{INBOX, Registry};
 use super::request::{self, Request, Victims};
 use super::sys::{self, Direction};
 use super::transfer::{FileClass, Transfer, Try, Ways, borrow, failed, outcome, poll_now};
+use super::trial::Trial;
 use crate::counters::{KindCounters, OpKind};
 
 /// Events fetched at a time.
@@ -59,6 +61,8 @@ pub(super) struct Machine {
     consumed: u64,
     /// Jobs that go to the pool together, by lane.
     jobs: [Vec<(u64, Job)>; 2],
+    /// Sockets that were made here, by number, until they are closed or given away.
+    sockets: BTreeSet<i32>,
     /// Which way operations took, by kind.
     pub(super) kinds: [KindCounters; OpKind::COUNT],
     /// Room for what the inbox holds.
@@ -91,7 +95,7 @@ struct Flight {
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     /// For the descriptor of the watch at this place to get ready, and those before it.
-    Waiting { place: usize, transfer: Transfer, class: FileClass },
+    Waiting { place: usize, trial: Trial },
     /// For an event at the watch at this place.
     Polling { place: usize },
     /// For a lane.
@@ -126,6 +130,7 @@ impl Machine {
             by_user_data: BTreeSet::new(),
             consumed: 0,
             jobs: [Vec::new(), Vec::new()],
+            sockets: BTreeSet::new(),
             kinds: [KindCounters::default(); OpKind::COUNT],
             results: Vec::new(),
             events: Vec::with_capacity(EVENTS),
@@ -340,6 +345,8 @@ impl Machine {
                 self.queue.post(user_data, res);
             }
             Ok(Request::Transfer(transfer)) => self.start_transfer(sqe, transfer),
+            Ok(Request::Socket(call)) => self.start_trial(sqe, Trial::Socket(call)),
+            Ok(Request::Now(call)) => self.call_now(sqe, call),
             Ok(Request::Poll { raw, events }) => self.start_poll(sqe, raw, events),
             Ok(Request::Close { raw }) => self.start_close(sqe, raw),
             Ok(Request::Lane(job, raw)) => {
@@ -369,9 +376,14 @@ impl Machine {
             Ok(Request::Lane(job, raw)) => (job.work, raw),
             Ok(Request::Transfer(transfer)) => (Work::Transfer(transfer), Some(transfer.raw)),
             Ok(Request::Close { raw }) => (Work::Close { raw }, None),
-            Ok(Request::Nop { .. } | Request::Poll { .. } | Request::Cancel { .. }) | Err(_) => {
-                return self.start(sqe);
-            }
+            Ok(
+                Request::Nop { .. }
+                | Request::Poll { .. }
+                | Request::Cancel { .. }
+                | Request::Socket(_)
+                | Request::Now(_),
+            )
+            | Err(_) => return self.start(sqe),
         };
         let id = self.take_off(sqe, raw, Stage::Lane);
         self.give_to_lane(lane, id, work);
@@ -401,15 +413,20 @@ impl Machine {
             let id = self.take_off(sqe, Some(raw), Stage::Lane);
             return self.give_to_lane(Lane::Bounded, id, Work::Transfer(transfer));
         }
-        let direction = transfer.direction;
+        self.start_trial(sqe, Trial::Transfer(transfer, class));
+    }
+
+    /// Tries an operation, unless others wait already, and has it wait if it must.
+    fn start_trial(&mut self, sqe: &Sqe, trial: Trial) {
+        let (raw, direction) = (trial.raw(), trial.direction());
         let is_first = self
             .registry
             .find(raw)
             .is_none_or(|place| self.registry.watch(place).way(direction).queue.is_empty())
             || mutant!("late_reads_overtake");
         let tried = if is_first {
-            // SAFETY: as above.
-            let tried = unsafe { transfer.try_now(class, self.ways) };
+            // SAFETY: the entry is not completed, so its memory is lent.
+            let tried = unsafe { trial.try_now(self.ways, self.is_own(raw)) };
             self.count_try(sqe.opcode, &tried);
             tried
         } else {
@@ -417,22 +434,57 @@ impl Machine {
         };
         match tried {
             Try::Done(res) => self.queue.post(sqe.user_data, res),
-            Try::WouldBlock if transfer.is_nowait() => {
+            Try::WouldBlock if trial.is_nowait() => {
                 self.queue.post(sqe.user_data, failed(Errno::AGAIN));
             }
-            Try::Unable if transfer.is_nowait() => {
+            Try::Unable if trial.is_nowait() => {
                 self.queue.post(sqe.user_data, failed(Errno::OPNOTSUPP));
+            }
+            Try::Unable if trial.is_for_threads() => {
+                let id = self.take_off(sqe, Some(raw), Stage::Lane);
+                self.give_to_lane(Lane::Elastic, id, trial.work());
             }
             Try::WouldBlock | Try::Unable => {
                 let place = self.registry.wait(raw, direction, self.consumed);
-                self.take_off(sqe, Some(raw), Stage::Waiting { place, transfer, class });
+                self.take_off(sqe, Some(raw), Stage::Waiting { place, trial });
                 self.arm(place);
             }
         }
     }
 
+    /// Makes a call that waits for nobody.
+    fn call_now(&mut self, sqe: &Sqe, call: Call) {
+        // SAFETY: the entry is not completed, so its memory is lent.
+        let res = outcome(unsafe { call.run() });
+        self.count(sqe.opcode).inline += 1;
+        if sqe.opcode == Opcode::SOCKET {
+            self.note_socket(res);
+        }
+        self.queue.post(sqe.user_data, res);
+    }
+
+    /// A socket was made here, if this is the number of one.
+    pub(super) fn note_socket(&mut self, raw: i32) {
+        if raw >= 0 {
+            self.sockets.insert(raw);
+        }
+    }
+
+    /// The number is another file's from now on.
+    pub(super) fn forget_socket(&mut self, raw: i32) {
+        if !mutant!("given_socket_is_own") {
+            self.sockets.remove(&raw);
+        }
+    }
+
+    /// Whether the descriptor's file was made here, and nobody was given it.
+    fn is_own(&self, raw: i32) -> bool {
+        self.sockets.contains(&raw) || mutant!("others_sockets_are_own")
+    }
+
     #[allow(clippy::unnecessary_cast, reason = "the bits are signed where `rustix` goes by libc")]
     fn start_poll(&mut self, sqe: &Sqe, raw: i32, events: u16) {
+        let events = with_read_hang_up(events);
         let wanted = PollFlags::from_bits_retain(events as _);
         match poll_now(raw, wanted) {
             Err(errno) => self.queue.post(sqe.user_data, failed(errno)),
@@ -451,6 +503,7 @@ impl Machine {
     /// Closing a file may write, closing a terminal may wait for its output. What is done here and now is
     /// what the ring, too, does on the caller's thread.
     fn start_close(&mut self, sqe: &Sqe, raw: i32) {
+        self.forget_socket(raw);
         // The driver closes nothing that is in use. Whoever does would wait for ever.
         if let Some(place) = self.registry.find(raw).filter(|_| !mutant!("close_leaves_waiters")) {
             for id in self.registry.members(place) {
@@ -546,11 +599,11 @@ impl Machine {
             let Some(&id) = way.queue.front().filter(|_| !way.is_busy) else {
                 return was_fruitful;
             };
-            let Stage::Waiting { transfer, class, .. } = self.flights[&id].stage else {
-                unreachable!("what waits in a way is a transfer")
+            let Stage::Waiting { trial, .. } = self.flights[&id].stage else {
+                unreachable!("what waits in a way is to be tried")
             };
             // SAFETY: there is the flight, so its memory is lent.
-            let tried = unsafe { transfer.try_now(class, self.ways) };
+            let tried = unsafe { trial.try_now(self.ways, self.is_own(trial.raw())) };
             let opcode = self.flights[&id].opcode;
             self.count_try(opcode, &tried);
             match tried {
@@ -562,7 +615,7 @@ impl Machine {
                 Try::WouldBlock => return was_fruitful,
                 Try::Unable => {
                     self.registry.watch(place).way(direction).is_busy = true;
-                    self.give_to_lane(Lane::Elastic, id, Work::TransferIfReady(transfer, class));
+                    self.give_to_lane(Lane::Elastic, id, trial.work());
                     return was_fruitful;
                 }
             }
@@ -581,7 +634,7 @@ impl Machine {
             self.registry.leave(place, id);
             match (errno, self.flights[&id].stage) {
                 // A file without readiness: its operations end by themselves.
-                (Errno::PERM, Stage::Waiting { transfer, .. }) => {
+                (Errno::PERM, Stage::Waiting { trial: Trial::Transfer(transfer, _), .. }) => {
                     self.flight_mut(id).stage = Stage::Lane;
                     self.give_to_lane(Lane::Bounded, id, Work::Transfer(transfer));
                 }
@@ -597,21 +650,21 @@ impl Machine {
 
     /// Whether an operation that waits at this place is with a lane nevertheless.
     fn is_tried_by_lane(&mut self, place: usize, id: u64) -> bool {
-        let Stage::Waiting { transfer, .. } = self.flights[&id].stage else {
+        let Stage::Waiting { trial, .. } = self.flights[&id].stage else {
             return false;
         };
-        let way = self.registry.watch(place).way(transfer.direction);
+        let way = self.registry.watch(place).way(trial.direction());
         way.is_busy && way.queue.front() == Some(&id)
     }
 
     /// A lane is done with a job.
     fn end_job(&mut self, id: u64, outcome: Outcome) {
         let Flight { stage, is_canceled, .. } = self.flights[&id];
-        let Stage::Waiting { place, transfer, .. } = stage else {
+        let Stage::Waiting { place, trial } = stage else {
             let res = outcome.into_result().expect("only waiters are tried by a lane");
             return self.finish(id, res);
         };
-        self.registry.watch(place).way(transfer.direction).is_busy = false;
+        self.registry.watch(place).way(trial.direction()).is_busy = false;
         let is_canceled = is_canceled && !mutant!("canceled_try_waits_again");
         let res = outcome.into_result().or(is_canceled.then_some(failed(Errno::CANCELED)));
         if let Some(res) = res {
@@ -677,13 +730,13 @@ impl Machine {
                 self.finish(id, canceled);
                 self.arm(place);
             }
-            Stage::Waiting { place, transfer, .. } => {
+            Stage::Waiting { place, trial } => {
                 if self.is_tried_by_lane(place, id) {
                     if !self.pool.cancel(id) {
                         self.flight_mut(id).is_canceled = true;
                         return Err(Errno::ALREADY);
                     }
-                    self.registry.watch(place).way(transfer.direction).is_busy = false;
+                    self.registry.watch(place).way(trial.direction()).is_busy = false;
                 }
                 self.registry.leave(place, id);
                 self.finish(id, canceled);
@@ -692,6 +745,14 @@ impl Machine {
         }
         Ok(())
     }
+}
+
+/// The events that a poll for these is told of. Who waits to read learns of a peer that sends no more, as
+/// from the ring.
+fn with_read_hang_up(events: u16) -> u16 {
+    const IN: u16 = EventFlags::IN.bits() as u16;
+    const READ_HANG_UP: u16 = EventFlags::RDHUP.bits() as u16;
+    if events & IN == 0 { events } else { events | READ_HANG_UP }
 }
 
 /// The next whole number of milliseconds that is not less, as far as the kernel counts them.

@@ -16,6 +16,8 @@
 //!
 //! - `poll` watches a number, the ring a file: whoever closes a descriptor that is in use, which the
 //!   driver never does, ends its waiting operations with `ECANCELED`.
+//! - A poll that is not for reading is not ended by a peer that sends no more, and is not told of it. The
+//!   ring ends any. Who waits for room on such a socket is better off without.
 //! - A cancel by descriptor matches the number, not other numbers of the same file.
 //! - A cancel of what a thread performs answers `EALREADY`, and the operation goes on: no thread is
 //!   interrupted. The ring interrupts some.
@@ -32,7 +34,8 @@
 //! # Layout
 //!
 //! `machine` knows what is under way; `request` checks entries; `registry` what epoll watches;
-//! `transfer` how bytes are moved without blocking; `job` what threads do, `lanes` the threads;
+//! `transfer` how bytes are moved without blocking, and `socket` connections and messages, either of
+//! them a `trial`; `job` what threads do, `lanes` the threads;
 //! `inbox` how they reach the sleeping backend; `signals`, `process`, `queue`, `sys` what their names
 //! say.
 //!
@@ -48,10 +51,12 @@ mod queue;
 mod registry;
 mod request;
 mod signals;
+mod socket;
 pub(crate) mod sys;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod trial;
 
 use std::cell::Cell;
 use std::fmt;
@@ -318,7 +323,17 @@ unsafe impl Backend for Epoll {
     #[inline(always)]
     unsafe fn try_now(&mut self, sqe: &Sqe, now: Now) -> Attempt {
         // SAFETY: the caller's duties are the same.
-        unsafe { now::try_now(sqe, now) }
+        let attempt = unsafe { now::try_now(sqe, now) };
+        if sqe.opcode == Opcode::SOCKET
+            && let Attempt::Done(raw) = attempt
+        {
+            self.machine.note_socket(raw);
+        }
+        attempt
+    }
+
+    fn forget_descriptor(&mut self, raw: i32) {
+        self.machine.forget_socket(raw);
     }
 
     fn size_now(&self, raw: i32) -> Option<u64> {

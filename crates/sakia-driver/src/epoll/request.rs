@@ -10,6 +10,7 @@ use sakia_ring::{Opcode, Sqe, sqe_flags};
 
 use super::call::{Call, Copy};
 use super::job::{Job, Open, Work};
+use super::socket::SocketCall;
 use super::sys::Direction;
 use super::transfer::{Buffers, RWF_KNOWN, Transfer};
 use crate::private;
@@ -31,6 +32,10 @@ pub(super) enum Request {
         result: i32,
     },
     Transfer(Transfer),
+    /// What may wait for a socket.
+    Socket(SocketCall),
+    /// A call that is short and waits for nobody.
+    Now(Call),
     Poll {
         raw: i32,
         events: u16,
@@ -112,9 +117,15 @@ pub(super) fn decode(sqe: &Sqe, registered: Option<(u64, u64)>) -> Result<Reques
             let Sqe { fd: dir, addr: path, op_flags: flags, len: mask, off: result, .. } = *sqe;
             Ok(Request::Lane(job(Work::Statx { dir, path, flags, mask, result }), None))
         }
+        Opcode::SOCKET | Opcode::LISTEN | Opcode::SHUTDOWN => {
+            Call::of(sqe).map(Request::Now).ok_or(Errno::INVAL)
+        }
         Opcode::POLL_ADD => decode_poll(sqe),
         Opcode::ASYNC_CANCEL => decode_cancel(sqe),
         _ => {
+            if let Some(call) = SocketCall::of(sqe) {
+                return Ok(Request::Socket(call));
+            }
             let call = Call::of(sqe).ok_or(Errno::INVAL)?;
             Ok(Request::Lane(job(Work::Call(call)), acts_on(sqe)))
         }

@@ -12,6 +12,7 @@
 
 use std::arch::asm;
 use std::mem::MaybeUninit;
+use std::ptr;
 
 use rustix::event::epoll::Event;
 use rustix::fs::Statx;
@@ -33,8 +34,17 @@ pub(crate) mod number {
         PWRITE64: 18, 68;
         READV: 19, 65;
         WRITEV: 20, 66;
+        SOCKET: 41, 198;
+        CONNECT: 42, 203;
+        SENDTO: 44, 206;
+        RECVFROM: 45, 207;
         SENDMSG: 46, 211;
         RECVMSG: 47, 212;
+        SHUTDOWN: 48, 210;
+        BIND: 49, 200;
+        LISTEN: 50, 201;
+        GETSOCKNAME: 51, 204;
+        GETPEERNAME: 52, 205;
         FLOCK: 73, 32;
         FTRUNCATE: 77, 46;
         FCHMOD: 91, 52;
@@ -59,6 +69,7 @@ pub(crate) mod number {
         FCHMODAT: 268, 53;
         UTIMENSAT: 280, 88;
         FALLOCATE: 285, 47;
+        ACCEPT4: 288, 242;
         PREADV: 295, 69;
         PWRITEV: 296, 70;
         SYNCFS: 306, 267;
@@ -235,16 +246,38 @@ pub(crate) unsafe fn transfer_one(
     unsafe { syscall(nr, args) }
 }
 
-/// `struct msghdr` of the kernel, `struct user_msghdr`.
+/// `struct msghdr` of the kernel, `struct user_msghdr`, without control data.
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
-struct Message {
-    name: usize,
-    name_len: i32,
-    vector: *const IoVec,
-    vector_len: usize,
+pub(crate) struct Message {
+    pub(crate) name: *mut u8,
+    /// The bytes of the address there are; or, of a receive, those that are there to be filled, and then
+    /// those that were filled or would have been.
+    pub(crate) name_len: u32,
+    pub(crate) vector: *mut IoVec,
+    pub(crate) vector_len: usize,
     control: usize,
     control_len: usize,
-    flags: u32,
+    /// Of a receive, what is to be said of it: `MSG_*`.
+    pub(crate) flags: u32,
+}
+
+impl Message {
+    /// A message about nothing.
+    pub(crate) const EMPTY: Self = Self {
+        name: ptr::null_mut(),
+        name_len: 0,
+        vector: ptr::null_mut(),
+        vector_len: 0,
+        control: 0,
+        control_len: 0,
+        flags: 0,
+    };
+
+    /// A message of one part, with an address of as many bytes or room for one.
+    pub(crate) const fn new((name, name_len): (*mut u8, u32), part: *mut IoVec) -> Self {
+        Self { name, name_len, vector: part, vector_len: 1, ..Self::EMPTY }
+    }
 }
 
 /// `recvmsg(2)` or `sendmsg(2)` that neither waits nor raises a signal.
@@ -261,19 +294,27 @@ pub(super) unsafe fn transfer_socket(
     const DONTWAIT: usize = 0x40;
     const NOSIGNAL: usize = 0x4000;
     let nr = [number::RECVMSG, number::SENDMSG][direction as usize];
-    let mut message = Message {
-        name: 0,
-        name_len: 0,
-        vector,
-        vector_len: count,
-        control: 0,
-        control_len: 0,
-        flags: 0,
-    };
+    let vector = vector.cast_mut(); // which the kernel only reads
+    let mut message = Message { vector, vector_len: count, ..Message::EMPTY };
     let header = &raw mut message as usize;
     // SAFETY: the header outlives the call, names no address and no control data, and else what the
     // caller answers for.
     unsafe { syscall(nr, [register(raw), header, DONTWAIT | NOSIGNAL, 0, 0, 0]) }
+}
+
+/// `getsockname(2)` or `getpeername(2)`, by the number of the call.
+///
+/// # Safety
+///
+/// - `address` has room for as many bytes as there are at `len`, and nobody else uses either.
+pub(crate) unsafe fn socket_address(
+    call: usize,
+    raw: i32,
+    address: *mut u8,
+    len: *mut u32,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's duties are this call's.
+    unsafe { syscall(call, [register(raw), address as usize, len as usize, 0, 0, 0]) }.map(|_| ())
 }
 
 /// `openat(2)`. Answers the number of a new descriptor, which is the caller's.

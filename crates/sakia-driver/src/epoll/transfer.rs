@@ -155,7 +155,7 @@ pub(super) enum Try {
 }
 
 impl Try {
-    fn of(result: Result<usize, Errno>) -> Self {
+    pub(super) fn of(result: Result<usize, Errno>) -> Self {
         match result {
             // On Linux the same as `EWOULDBLOCK`.
             Err(Errno::AGAIN) => Self::WouldBlock,

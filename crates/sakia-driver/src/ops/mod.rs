@@ -17,6 +17,7 @@ mod openat2;
 pub(crate) mod poll;
 pub(crate) mod read;
 mod rename;
+mod socket;
 mod statfs;
 pub(crate) mod statx;
 mod truncate;
@@ -48,6 +49,10 @@ pub use openat2::{OpenHow, Openat2};
 pub use poll::{Poll, PollEvents};
 pub use read::{Read, ReadFixed};
 pub use rename::Rename;
+pub use socket::{
+    Accept, Bind, Connect, Listen, Received, RecvFrom, SendTo, Shutdown, ShutdownHow, Socket,
+    SocketRecv, SocketSend, SocketType,
+};
 pub use statfs::{Statfs, StatfsResult};
 pub use statx::{Statx, StatxResult, StatxTime};
 pub use truncate::Truncate;

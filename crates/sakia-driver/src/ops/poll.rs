@@ -27,6 +27,11 @@ impl PollEvents {
     #[doc(alias = "POLLHUP")]
     pub const HANG_UP: Self = Self(0x10);
 
+    /// The other end sends no more. Waited for together with [`READABLE`](PollEvents::READABLE), and on a
+    /// ring always.
+    #[doc(alias = "POLLRDHUP")]
+    pub const READ_HANG_UP: Self = Self(0x2000);
+
     /// Whether all of `other` is in `self`.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0

@@ -11,6 +11,7 @@ use sakia_ring::{Opcode, Sqe};
 use crate::private;
 
 use super::random::Random;
+use super::sockets::Fate;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -70,6 +71,22 @@ kinds! {
     PlainEnd,
     /// A plain call takes up to 20 ms, in which the thread waits.
     PlainStall,
+    /// A connection is broken off when one of its ends sends or receives: what is on its way is lost, and
+    /// each end gets `ECONNRESET`.
+    Reset,
+    /// A datagram on the network does not arrive.
+    DatagramLost,
+    /// A datagram on the network arrives twice.
+    DatagramDuplicated,
+    /// A datagram on the network overtakes the one before.
+    DatagramReordered,
+}
+
+impl FaultKind {
+    /// What a network does, and no kernel: connections are broken off, and datagrams do not arrive as they
+    /// were sent.
+    pub const NETWORK: [Self; 4] =
+        [Self::Reset, Self::DatagramLost, Self::DatagramDuplicated, Self::DatagramReordered];
 }
 
 /// The number of kinds.
@@ -103,6 +120,14 @@ pub enum Fault {
     FsyncFailed,
     /// It takes this long in a worker. Not counted as a fault.
     Delay(Duration),
+    /// The connection that it sends or receives on is broken off.
+    Reset,
+    /// The datagram that it sends on the network does not arrive.
+    DatagramLost,
+    /// The datagram that it sends on the network arrives twice.
+    DatagramDuplicated,
+    /// The datagram that it sends on the network overtakes the one before.
+    DatagramReordered,
 }
 
 /// What is to go wrong with one submit or enter.
@@ -197,6 +222,10 @@ pub(super) struct Plan {
     pub(super) loses_sync: bool,
     /// How long it takes in a worker.
     pub(super) delay: Option<Duration>,
+    /// Its connection is broken off.
+    pub(super) reset: bool,
+    /// What becomes of its datagram.
+    pub(super) fate: Option<Fate>,
 }
 
 impl Plan {
@@ -213,6 +242,10 @@ impl Plan {
             Fault::Stuck => self.stuck = true,
             Fault::FsyncFailed => self.loses_sync = true,
             Fault::Delay(delay) => self.delay = Some(delay),
+            Fault::Reset => self.reset = true,
+            Fault::DatagramLost => self.fate = Some(Fate::Lost),
+            Fault::DatagramDuplicated => self.fate = Some(Fate::Duplicated),
+            Fault::DatagramReordered => self.fate = Some(Fate::Reordered),
         }
     }
 }
@@ -291,6 +324,7 @@ impl Faults {
                 plan.cancel = Some(CancelRace::Already);
             }
         }
+        self.roll_network(sqe, random, &mut plan);
         plan.duplicate |= self.rolls(FaultKind::Duplicate, random);
         plan.stale |= self.rolls(FaultKind::Stale, random);
         plan.held |= self.rolls(FaultKind::Held, random);
@@ -326,6 +360,23 @@ impl Faults {
         let may_sync = [Opcode::FSYNC, Opcode::WRITE, Opcode::WRITEV, Opcode::WRITE_FIXED];
         let may_sync = may_sync.contains(&sqe.opcode) || sqe.opcode == private::SYNCFS;
         may_sync && self.rolls(FaultKind::FsyncFailed, random)
+    }
+
+    /// What a network does by probability.
+    fn roll_network(&self, sqe: &Sqe, random: &mut Random, plan: &mut Plan) {
+        let is_send = matches!(sqe.opcode, Opcode::SEND | Opcode::SENDMSG | Opcode::WRITE);
+        if is_send || matches!(sqe.opcode, Opcode::RECV | Opcode::RECVMSG | Opcode::READ) {
+            plan.reset |= self.rolls(FaultKind::Reset, random);
+        }
+        for (kind, fate) in [
+            (FaultKind::DatagramLost, Fate::Lost),
+            (FaultKind::DatagramDuplicated, Fate::Duplicated),
+            (FaultKind::DatagramReordered, Fate::Reordered),
+        ] {
+            if is_send && self.rolls(kind, random) && plan.fate.is_none() {
+                plan.fate = Some(fate);
+            }
+        }
     }
 
     /// The scripted fault whose turn it is at this operation.
@@ -461,6 +512,32 @@ fn errnos(opcode: Opcode) -> &'static [Errno] {
         private::GETDENTS | private::READLINK => &[Errno::IO, Errno::NOMEM, Errno::INTR],
         private::COPY_FILE_RANGE => &[Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::NOMEM],
         private::CHMOD | private::CHOWN | private::UTIMENS => &[Errno::IO, Errno::ROFS],
+        Opcode::SOCKET => &[Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM],
+        Opcode::BIND | Opcode::LISTEN => &[Errno::ADDRINUSE, Errno::NOMEM, Errno::ACCESS],
+        Opcode::ACCEPT => &[
+            Errno::CONNABORTED,
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::NOBUFS,
+            Errno::NOMEM,
+            Errno::INTR,
+            Errno::CANCELED,
+        ],
+        Opcode::CONNECT => &[
+            Errno::CONNREFUSED,
+            Errno::TIMEDOUT,
+            Errno::NETUNREACH,
+            Errno::HOSTUNREACH,
+            Errno::ADDRNOTAVAIL,
+            Errno::INTR,
+            Errno::CANCELED,
+        ],
+        Opcode::SEND | Opcode::SENDMSG => {
+            &[Errno::NOBUFS, Errno::NOMEM, Errno::INTR, Errno::AGAIN, Errno::CANCELED]
+        }
+        Opcode::RECV | Opcode::RECVMSG => {
+            &[Errno::NOMEM, Errno::INTR, Errno::AGAIN, Errno::CANCELED]
+        }
         _ => &[],
     }
 }

@@ -142,7 +142,7 @@ pub(super) unsafe fn prepare(kernel: &Kernel, sqe: &Sqe) -> Result<Option<Reques
 }
 
 fn prepare_advise(kernel: &Kernel, sqe: &Sqe) -> Result<FileOp, Errno> {
-    if kernel.file(sqe.fd)?.is_pipe() {
+    if kernel.file(sqe.fd)?.is_stream() {
         return Err(Errno::SPIPE);
     }
     let len = if sqe.addr != 0 { sqe.addr } else { sqe.len.into() };
@@ -260,6 +260,7 @@ fn allocate(
         Object::File(id) => id,
         Object::Directory(_) => return Err(Errno::ISDIR),
         Object::PipeReader(_) | Object::PipeWriter(_) => return Err(Errno::SPIPE),
+        Object::Socket(_) => return Err(Errno::NODEV),
     };
     let end = end.filter(|&end| end <= FILE_BYTES_MAX).ok_or(Errno::FBIG)? as usize;
     let (now, range) = (kernel.time(), offset as usize..end);

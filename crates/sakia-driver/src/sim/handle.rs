@@ -18,6 +18,7 @@ use super::log::{code, nanos};
 use super::machine::{Event, Flight, Machine, Stage};
 use super::names;
 use super::tree::{InodeId, Place};
+use crate::address::SocketAddress;
 use crate::backend::{Descriptors, FileFacts, FileKind};
 
 /// An operation under way in a simulated kernel. From [`SimHandle::flights`].
@@ -30,7 +31,7 @@ pub struct FlightFacts {
     pub user_data: u64,
     /// The descriptor that its entry names, be it the directory that a path begins at.
     pub descriptor: Option<i32>,
-    /// The paths that it names.
+    /// The paths that it names, and the address of a socket as text.
     pub names: Vec<Vec<u8>>,
     /// It never ends, by [`Fault::Stuck`].
     pub is_stuck: bool,
@@ -159,6 +160,60 @@ impl SimHandle {
         Ok(bytes?)
     }
 
+    // Sockets.
+
+    /// Makes two streams that are connected with each other. Returns their descriptors.
+    ///
+    /// # Panics
+    /// When the table of descriptors is full.
+    pub fn socket_pair(&self) -> (i32, i32) {
+        let mut machine = self.machine_mut();
+        let ends = machine.kernel.socket_pair().expect("there is room for two descriptors");
+        machine.kernel.note("test: sockets {} {}", &[ends.0.into(), ends.1.into()]);
+        ends
+    }
+
+    /// Connects a new stream to an address as somebody else would, without waiting. Returns its
+    /// descriptor.
+    ///
+    /// # Errors
+    /// As `connect(2)`; `EAGAIN` when too many wait to be accepted.
+    pub fn connect_peer(&self, address: &SocketAddress) -> io::Result<i32> {
+        let mut machine = self.machine_mut();
+        let result = machine.kernel.connect_to(*address);
+        let numbers = [code(result.map(|raw| raw as usize))];
+        machine.kernel.note("test: connect: {}", &numbers);
+        machine.settle();
+        Ok(result?)
+    }
+
+    /// Sends on a connected socket as its owner, without waiting. Returns how many bytes it took.
+    ///
+    /// # Errors
+    /// As `send(2)`; `EAGAIN` when it has no room for any.
+    pub fn send_peer(&self, raw: i32, bytes: &[u8]) -> io::Result<usize> {
+        let mut machine = self.machine_mut();
+        let result = machine.kernel.send_bytes(raw, bytes);
+        machine.kernel.note("test: send on {}: {}", &[raw.into(), code(result)]);
+        machine.settle();
+        Ok(result?)
+    }
+
+    /// Receives up to `len_max` bytes on a socket as its owner, without waiting.
+    ///
+    /// # Errors
+    /// As `recv(2)`; `EAGAIN` when there is nothing.
+    pub fn receive_peer(&self, raw: i32, len_max: usize) -> io::Result<Vec<u8>> {
+        let mut machine = self.machine_mut();
+        let (id, _) = machine.kernel.socket_of(raw)?;
+        let bytes = machine.kernel.socket_read(id, len_max);
+        let bytes = bytes.and_then(|bytes| bytes.ok_or(Errno::AGAIN));
+        let count = bytes.as_ref().map(Vec::len).map_err(|&errno| errno);
+        machine.kernel.note("test: receive on {}: {}", &[raw.into(), code(count)]);
+        machine.settle();
+        Ok(bytes?)
+    }
+
     // Descriptors.
 
     /// How many descriptors are open. An operation under way on a closed one does not count.
@@ -212,7 +267,7 @@ impl SimHandle {
             opcode: flight.opcode,
             user_data: flight.user_data,
             descriptor: Some(flight.raw).filter(|&raw| raw >= 0),
-            names: flight.request.paths(),
+            names: flight.request.names(),
             is_stuck: flight.stage == Stage::Stuck,
         };
         self.machine().flights.values().map(facts).collect()
@@ -332,10 +387,22 @@ impl Descriptors for SimHandle {
 
     fn facts(&self, raw: i32) -> FileFacts {
         let kind = match self.machine().kernel.file(raw) {
-            Ok(file) if file.is_pipe() => FileKind::Waiting,
+            Ok(file) if file.is_stream() => FileKind::Waiting,
             _ => FileKind::Bounded,
         };
         FileFacts { kind, device: Some(0), ..FileFacts::UNKNOWN }
+    }
+
+    fn local_address(&self, raw: i32) -> io::Result<SocketAddress> {
+        let machine = self.machine();
+        let (id, _) = machine.kernel.socket_of(raw)?;
+        Ok(machine.kernel.sockets.local_address(id))
+    }
+
+    fn peer_address(&self, raw: i32) -> io::Result<SocketAddress> {
+        let machine = self.machine();
+        let (id, _) = machine.kernel.socket_of(raw)?;
+        Ok(machine.kernel.sockets.peer_address(id)?)
     }
 
     fn file_system(&self, _: &FileFacts) -> String {

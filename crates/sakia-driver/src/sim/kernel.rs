@@ -1,7 +1,7 @@
 //! The simulated kernel's objects: files, pipes, descriptors, the clock, the log.
 //!
 //! Nothing here knows of queues or of operations under way; those are the machine's. Files and their
-//! names are in [`Tree`].
+//! names are in [`Tree`], sockets in [`Sockets`].
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use super::SimBuilder;
 use super::disk::{Device, Disk, Durability, Level};
 use super::log::Log;
+use super::sockets::{SocketId, Sockets};
 use super::tree::{InodeId, Last, Place, Time, Tree};
 
 /// The number of the first descriptor; those before it are taken, as in any process.
@@ -29,6 +30,8 @@ pub(super) mod poll {
     pub(crate) const OUT: u16 = 0x4;
     pub(crate) const ERR: u16 = 0x8;
     pub(crate) const HUP: u16 = 0x10;
+    /// The peer sends no more.
+    pub(crate) const RDHUP: u16 = 0x2000;
     pub(crate) const RDNORM: u16 = 0x40;
     pub(crate) const WRNORM: u16 = 0x100;
     /// Something can be read.
@@ -36,7 +39,7 @@ pub(super) mod poll {
     /// Something can be written.
     pub(crate) const WRITABLE: u16 = OUT | WRNORM;
     /// Reported whether asked for or not.
-    pub(crate) const ALWAYS: u16 = ERR | HUP;
+    pub(crate) const ALWAYS: u16 = ERR | HUP | RDHUP;
 }
 
 /// Everything that a descriptor may lead to.
@@ -50,6 +53,7 @@ pub(super) struct Kernel {
     locks: Vec<Lock>,
     /// All pipes ever made.
     pipes: Vec<Pipe>,
+    pub(super) sockets: Sockets,
     /// Open descriptors from [`DESCRIPTOR_FIRST`] on.
     table: Vec<Option<Rc<OpenFile>>>,
     /// `RLIMIT_NOFILE`: numbers stay below.
@@ -108,6 +112,7 @@ pub(super) enum Object {
     Directory(InodeId),
     PipeReader(PipeId),
     PipeWriter(PipeId),
+    Socket(SocketId),
 }
 
 /// An open file description: what a descriptor and the operations on it share.
@@ -125,19 +130,31 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    /// Whether operations on it may wait for ever.
-    pub(super) fn is_pipe(&self) -> bool {
-        matches!(self.object, Object::PipeReader(_) | Object::PipeWriter(_))
+    /// One that refers to a socket.
+    pub(super) fn of_socket(id: SocketId) -> Self {
+        Self {
+            object: Object::Socket(id),
+            is_readable: true,
+            is_writable: true,
+            appends: false,
+            position: Cell::new(0),
+            durability: Durability::default(),
+        }
+    }
+
+    /// Whether operations on it may wait for ever: a pipe or a socket.
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(self.object, Object::PipeReader(_) | Object::PipeWriter(_) | Object::Socket(_))
     }
 
     /// The inode, if it has one.
     ///
     /// # Errors
-    /// `EINVAL`: a pipe.
+    /// `EINVAL`: a pipe or a socket.
     pub(super) fn inode(&self) -> Result<InodeId, Errno> {
         match self.object {
             Object::File(id) | Object::Directory(id) => Ok(id),
-            Object::PipeReader(_) | Object::PipeWriter(_) => Err(Errno::INVAL),
+            Object::PipeReader(_) | Object::PipeWriter(_) | Object::Socket(_) => Err(Errno::INVAL),
         }
     }
 }
@@ -170,6 +187,7 @@ impl Kernel {
             device: Device::new(config),
             locks: Vec::new(),
             pipes: Vec::new(),
+            sockets: Sockets::new(config.socket_bytes),
             table: Vec::new(),
             descriptors_max: config.descriptors_max,
             pipe_bytes: config.pipe_bytes,
@@ -303,14 +321,21 @@ impl Kernel {
     // Descriptors.
 
     /// The lowest free place in the table.
-    fn free_index(&self) -> Result<usize, Errno> {
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    pub(super) fn free_index(&self) -> Result<usize, Errno> {
         let free = self.table.iter().position(Option::is_none);
         let index = free.unwrap_or(self.table.len());
         let is_below = index + (DESCRIPTOR_FIRST as usize) < self.descriptors_max as usize;
         if is_below { Ok(index) } else { Err(Errno::MFILE) }
     }
 
-    fn install(&mut self, file: OpenFile) -> Result<(i32, Weak<OpenFile>), Errno> {
+    /// Gives an open file the lowest number that is free.
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    pub(super) fn install(&mut self, file: OpenFile) -> Result<(i32, Weak<OpenFile>), Errno> {
         let index = self.free_index()?;
         let file = Rc::new(file);
         let weak = Rc::downgrade(&file);
@@ -425,6 +450,7 @@ impl Kernel {
                 let has_room = pipe.room() >= PIPE_ATOMIC_BYTES.min(pipe.capacity);
                 when(has_room, poll::WRITABLE) | when(!pipe.has_reader(), poll::ERR)
             }
+            Object::Socket(id) => self.sockets.poll_events(id),
         }
     }
 }

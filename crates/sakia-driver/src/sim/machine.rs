@@ -25,7 +25,7 @@ use sakia_ring::{Cqe, CqeFlags, Entered, Opcode, Sqe, sqe_flags};
 
 use super::SimBuilder;
 use super::faults::{ERESTARTSYS, EnterFault, FaultKind, Faults, PlainFault, Plan, enter_kind};
-use super::kernel::Kernel;
+use super::kernel::{Kernel, Object};
 use super::log::{code, name, nanos};
 use super::memory::Lent;
 use super::ops::{self, Kind, Outcome, Request, failed};
@@ -381,8 +381,8 @@ impl Machine {
         // SAFETY: the entry was pushed, which lends its memory until its completion was reaped, and
         // that is posted only after the flight is gone.
         let prepared = unsafe { ops::prepare(&self.kernel, sqe) };
-        for path in prepared.iter().flat_map(Request::paths) {
-            self.kernel.note_name("  path", &path);
+        for name in prepared.iter().flat_map(Request::names) {
+            self.kernel.note_name("  named", &name);
         }
         let (request, forced) = match prepared {
             Ok(request) => (request, None),
@@ -580,18 +580,37 @@ impl Machine {
         if let Kind::Cancel { what, all } = &flight.request.kind {
             return Outcome::Done(self.cancel(what, *all, flight.plan.cancel));
         }
+        self.act_as_network(flight);
         let len_max = flight.plan.short.map_or(usize::MAX, |len| len as usize);
         // SAFETY: the flight has not completed, so its memory is lent.
         let outcome = unsafe { ops::perform(&mut self.kernel, &flight.request, len_max) };
-        let is_transfer = matches!(flight.request.kind, Kind::Read { .. } | Kind::Write { .. });
+        if let Some(fate) = flight.plan.fate
+            && self.kernel.sockets.fate.take().is_none()
+        {
+            self.count(fate.kind());
+        }
         if let Outcome::Done(count) = outcome
-            && is_transfer
+            && flight.request.is_transfer()
             && usize::try_from(count) == Ok(len_max)
             && len_max < flight.request.lent.len()
         {
             self.count(FaultKind::ShortTransfer);
         }
         outcome
+    }
+
+    /// Does to what an operation is about to move what a network may do.
+    fn act_as_network(&mut self, flight: &Flight) {
+        self.kernel.sockets.fate = flight.plan.fate;
+        if let Some(file) = &flight.request.file
+            && let Object::Socket(id) = file.object
+            && flight.plan.reset
+            && flight.request.is_transfer()
+            && self.kernel.sockets.break_off(id)
+        {
+            self.kernel.has_changed = true;
+            self.count(FaultKind::Reset);
+        }
     }
 
     /// Ends an operation and posts its completion, and what faults add to it.
@@ -604,7 +623,7 @@ impl Machine {
             Kind::Cancel { .. } => true,
             _ => {
                 self.kernel.has_locks()
-                    || flight.request.file.as_ref().is_some_and(|file| file.is_pipe())
+                    || flight.request.file.as_ref().is_some_and(|file| file.is_stream())
             }
         };
         // Its memory is the driver's again as soon as the completion is posted.

@@ -91,14 +91,30 @@ impl Lent {
     /// # Safety
     ///
     /// - The memory is still lent: the operation's last completion was not reaped.
-    pub(super) unsafe fn fill(&self, mut bytes: &[u8]) {
+    pub(super) unsafe fn fill(&self, bytes: &[u8]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.fill_at(0, bytes) };
+    }
+
+    /// Writes `bytes`, which must fit, after the first `skipped` ones.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is still lent: the operation's last completion was not reaped.
+    pub(super) unsafe fn fill_at(&self, mut skipped: usize, mut bytes: &[u8]) {
         assert!(matches!(self, Self::ToFill(_)) || bytes.is_empty(), "nothing was lent to fill");
-        assert!(bytes.len() <= self.len(), "{} bytes for {}", bytes.len(), self.len());
+        let end = skipped.saturating_add(bytes.len());
+        assert!(end <= self.len(), "{end} bytes for {}", self.len());
         for segment in self.segments() {
-            let (front, rest) = bytes.split_at(bytes.len().min(segment.len));
+            let begin = skipped.min(segment.len);
+            skipped -= begin;
+            let (front, rest) = bytes.split_at(bytes.len().min(segment.len - begin));
             // SAFETY: the caller says that the memory is still lent, to be written to, so nothing
-            // else accesses it; `front` is no longer than the segment, and our own memory.
-            unsafe { ptr::copy_nonoverlapping(front.as_ptr(), segment.ptr, front.len()) };
+            // else accesses it; `front` is no longer than the rest of the segment, and our own memory.
+            unsafe {
+                let place = segment.ptr.wrapping_add(begin);
+                ptr::copy_nonoverlapping(front.as_ptr(), place, front.len());
+            }
             bytes = rest;
         }
     }
@@ -180,6 +196,19 @@ pub(super) unsafe fn read_path(addr: u64) -> Result<Vec<u8>, Errno> {
     Err(Errno::NAMETOOLONG)
 }
 
+/// The `len` bytes at `addr`.
+///
+/// # Errors
+/// `EFAULT` when the address is null, and there should be some.
+///
+/// # Safety
+///
+/// - Unless `addr` is 0, it is lent memory of `len` bytes.
+pub(super) unsafe fn read_bytes(addr: u64, len: usize) -> Result<Vec<u8>, Errno> {
+    // SAFETY: the caller's promise.
+    Ok(unsafe { Lent::to_take(vec![Segment::new(addr, len)])?.take(len) })
+}
+
 /// Numbers at `addr`, which need not be aligned.
 ///
 /// # Errors
@@ -255,6 +284,23 @@ mod tests {
         assert_eq!(five, b"abcde");
         assert_eq!(all, b"abcde\0\0");
         assert_eq!((&a, &b), (b"abc", b"de\0\0"));
+    }
+
+    #[test]
+    fn bytes_go_behind_those_that_are_skipped() {
+        let (mut a, mut b) = ([0_u8; 3], [0_u8; 4]);
+        let segments = vec![
+            Segment::new(address(a.as_mut_ptr()), 3),
+            Segment::new(address(b.as_mut_ptr()), 4),
+        ];
+        let lent = Lent::to_fill(segments).unwrap();
+        // SAFETY: both arrays are alive and used by nothing else.
+        unsafe {
+            lent.fill_at(2, b"xyz");
+            lent.fill_at(7, b"");
+            lent.fill_at(6, b"e");
+        }
+        assert_eq!((&a, &b), (b"\0\0x", b"yz\0e"));
     }
 
     #[test]

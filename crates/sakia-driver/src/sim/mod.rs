@@ -66,15 +66,15 @@
 //!
 //! # Limits
 //!
-//! One file system without permissions or special files; pipes but no sockets. Reads never fail for what a
-//! disk has lost. Operations that are not there complete with `EINVAL`, as do links, drains, fixed files and
-//! provided buffers.
+//! One file system without permissions or special files; sockets within the machine, and on a loopback
+//! network without options. Reads never fail for what a disk has lost. Operations that are not there
+//! complete with `EINVAL`, as do links, drains, fixed files and provided buffers.
 //!
 //! # Layout
 //!
 //! `machine` and `cancel` know what is under way and when it ends; `ops`, `names` and `files` what an
-//! operation does; `kernel` and `tree` the objects that it acts on; `queue`, `faults`, `log`, `random`
-//! what their names say. `memory` alone touches what drivers lend.
+//! operation does; `kernel`, `tree` and `sockets` the objects that it acts on; `queue`, `faults`, `log`,
+//! `random` what their names say. `memory` alone touches what drivers lend.
 //!
 //! `content`, `journal` and `disk` know what of files is durable.
 //!
@@ -96,6 +96,7 @@ mod names;
 mod ops;
 mod queue;
 mod random;
+mod sockets;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -158,6 +159,7 @@ pub struct SimBuilder {
     busy_on_overflow: bool,
     descriptors_max: u32,
     pipe_bytes: usize,
+    socket_bytes: usize,
     locked_bytes_max: usize,
     keep_log: bool,
     plain_calls: bool,
@@ -231,6 +233,13 @@ impl SimBuilder {
         self
     }
 
+    /// What a socket holds at most that was sent to it and not yet received: the buffers of both ends. A
+    /// datagram takes as many bytes as it has, and at least one. Default 128 KiB.
+    pub fn socket_bytes(mut self, bytes: usize) -> Self {
+        self.socket_bytes = bytes;
+        self
+    }
+
     /// `RLIMIT_MEMLOCK`: the largest buffer that can be registered. Default unlimited.
     pub fn locked_bytes_max(mut self, bytes: usize) -> Self {
         self.locked_bytes_max = bytes;
@@ -293,11 +302,20 @@ impl SimBuilder {
     }
 
     /// Injects every fault that a correct driver survives without loss with this probability in
-    /// 65536: all but [`Stuck`](FaultKind::Stuck) and [`EnterFailed`](FaultKind::EnterFailed).
+    /// 65536: all but [`Stuck`](FaultKind::Stuck), [`EnterFailed`](FaultKind::EnterFailed) and what a
+    /// network does, which [`network_chaos`](SimBuilder::network_chaos) injects.
     pub fn chaos(mut self, per_65536: u16) -> Self {
         let is_fatal = |kind| matches!(kind, FaultKind::Stuck | FaultKind::EnterFailed);
-        let kinds = FaultKind::ALL.iter().filter(|&&kind| !is_fatal(kind));
+        let kinds = FaultKind::ALL.iter();
+        let kinds = kinds.filter(|&&kind| !is_fatal(kind) && !FaultKind::NETWORK.contains(&kind));
         self.faults.extend(kinds.map(|&kind| (kind, per_65536)));
+        self
+    }
+
+    /// Injects what a network does to those who use it with this probability in 65536:
+    /// [`FaultKind::NETWORK`].
+    pub fn network_chaos(mut self, per_65536: u16) -> Self {
+        self.faults.extend(FaultKind::NETWORK.map(|kind| (kind, per_65536)));
         self
     }
 
@@ -332,6 +350,7 @@ impl Sim {
             busy_on_overflow: false,
             descriptors_max: 1024,
             pipe_bytes: 65_536,
+            socket_bytes: 131_072,
             locked_bytes_max: usize::MAX,
             keep_log: false,
             plain_calls: false,

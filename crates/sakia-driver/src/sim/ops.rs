@@ -22,6 +22,7 @@ use super::kernel::{Kernel, Object, OpenFile, OpenHow, poll};
 use super::log::Digest;
 use super::memory::{Lent, Segment, read_path, read_plain, read_vector};
 use super::names::{self, AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, NameOp};
+use super::sockets::{self, SocketOp};
 use super::tree::{InodeId, Last, Place, Time, resolve};
 use crate::buf::MAX_RW_BYTES;
 use crate::private;
@@ -54,7 +55,7 @@ pub(super) fn is_supported(opcode: Opcode) -> bool {
 pub(super) fn has_address_for_offset(opcode: Opcode) -> bool {
     let by_path = [Opcode::OPENAT2, Opcode::RENAMEAT, Opcode::SYMLINKAT, Opcode::LINKAT];
     let by_private = [private::READLINK, private::UTIMENS, private::STATFS];
-    let others = [Opcode::STATX, Opcode::FSETXATTR, Opcode::FGETXATTR];
+    let others = [Opcode::STATX, Opcode::FSETXATTR, Opcode::FGETXATTR, Opcode::ACCEPT];
     by_path.contains(&opcode) || by_private.contains(&opcode) || others.contains(&opcode)
 }
 
@@ -99,6 +100,7 @@ pub(super) enum Kind {
     },
     Name(NameOp),
     File(FileOp),
+    Socket(SocketOp),
     Poll {
         events: u16,
     },
@@ -145,24 +147,37 @@ impl Request {
         Self { kind, lent: Lent::Nothing, file: Some(Rc::clone(file)) }
     }
 
-    /// The paths that it names.
-    pub(super) fn paths(&self) -> Vec<Vec<u8>> {
+    /// The paths and addresses that it names.
+    pub(super) fn names(&self) -> Vec<Vec<u8>> {
         match &self.kind {
             Kind::Open { place, .. } | Kind::Statx { path: Some((place, _)) } => {
                 vec![place.path.clone()]
             }
             Kind::Name(op) => op.paths().map(<[u8]>::to_vec).collect(),
+            Kind::Socket(op) => {
+                op.address().map(|it| format!("{it:?}").into()).into_iter().collect()
+            }
             _ => Vec::new(),
         }
     }
 
     /// Whether it may wait for ever, and so can be canceled while it does.
     pub(super) fn may_wait(&self) -> bool {
-        let is_pipe = self.file.as_ref().is_some_and(|file| file.is_pipe());
+        let is_stream = self.file.as_ref().is_some_and(|file| file.is_stream());
         match &self.kind {
-            Kind::Read { nowait, .. } | Kind::Write { nowait, .. } => is_pipe && !*nowait,
+            Kind::Read { nowait, .. } | Kind::Write { nowait, .. } => is_stream && !*nowait,
             Kind::Poll { .. } => true,
             Kind::File(op) => op.may_wait(),
+            Kind::Socket(op) => op.may_wait(),
+            _ => false,
+        }
+    }
+
+    /// Whether it moves bytes, and may move fewer than it is asked to.
+    pub(super) fn is_transfer(&self) -> bool {
+        match &self.kind {
+            Kind::Read { .. } | Kind::Write { .. } => true,
+            Kind::Socket(op) => op.is_transfer(),
             _ => false,
         }
     }
@@ -177,7 +192,10 @@ impl Request {
                 len == 0 || events & (poll::IN | poll::HUP) != 0
             }
             (Kind::Write { .. }, Object::PipeWriter(id)) => kernel.pipe_room(id, len) != Ok(None),
+            (Kind::Read { .. }, Object::Socket(id)) => len == 0 || kernel.sockets.can_receive(id),
+            (Kind::Write { .. }, Object::Socket(id)) => kernel.sockets.can_send(id, len, None),
             (Kind::File(op), _) => op.is_ready(kernel, file),
+            (Kind::Socket(op), _) => op.is_ready(kernel, file, len),
             (Kind::Poll { events }, _) => ready_events(kernel, file, *events) != 0,
             _ => true,
         }
@@ -209,10 +227,15 @@ pub(super) unsafe fn prepare(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errn
             Opcode::STATX => prepare_statx(kernel, sqe),
             Opcode::POLL_ADD => prepare_poll(kernel, sqe),
             Opcode::ASYNC_CANCEL => prepare_cancel(kernel, sqe),
-            _ => match names::prepare(kernel, sqe)? {
-                Some(request) => Ok(request),
-                None => files::prepare(kernel, sqe)?.ok_or(Errno::INVAL),
-            },
+            _ => {
+                if let Some(request) = names::prepare(kernel, sqe)? {
+                    return Ok(request);
+                }
+                match sockets::prepare(kernel, sqe)? {
+                    Some(request) => Ok(request),
+                    None => files::prepare(kernel, sqe)?.ok_or(Errno::INVAL),
+                }
+            }
         }
     }
 }
@@ -350,8 +373,11 @@ fn check_transfer(file: &OpenFile, sqe: &Sqe) -> Result<bool, Errno> {
     if sqe.op_flags & !(RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND) != 0 {
         return Err(Errno::OPNOTSUPP);
     }
+    if matches!(file.object, Object::Socket(_)) && !matches!(sqe.off, 0 | CURRENT_POSITION) {
+        return Err(Errno::SPIPE);
+    }
     let is_negative = sqe.off > i64::MAX as u64 && sqe.off != CURRENT_POSITION;
-    if is_negative && !file.is_pipe() {
+    if is_negative && !file.is_stream() {
         return Err(Errno::INVAL);
     }
     Ok(sqe.op_flags & RWF_NOWAIT != 0)
@@ -382,7 +408,7 @@ unsafe fn segments(kernel: &Kernel, sqe: &Sqe) -> Result<Vec<Segment>, Errno> {
 
 fn prepare_fsync(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
     let file = kernel.file(sqe.fd)?;
-    if sqe.op_flags & !FSYNC_DATASYNC != 0 || sqe.addr != 0 || file.is_pipe() {
+    if sqe.op_flags & !FSYNC_DATASYNC != 0 || sqe.addr != 0 || file.is_stream() {
         return Err(Errno::INVAL);
     }
     let data_only = sqe.op_flags & FSYNC_DATASYNC != 0;
@@ -468,6 +494,10 @@ pub(super) unsafe fn perform(kernel: &mut Kernel, request: &Request, len_max: us
         (Kind::Name(op), _) => unsafe { op.perform(kernel, lent) }.into(),
         // SAFETY: the caller's promise.
         (Kind::File(op), Some(file)) => unsafe { op.perform(kernel, file, lent, len_max) },
+        // SAFETY: the caller's promise.
+        (Kind::Socket(op), file) => unsafe {
+            op.perform(kernel, file.map(|file| &**file), lent, len_max)
+        },
         (Kind::Close { raw }, _) => kernel.close(*raw).map(|()| 0).into(),
         // SAFETY: the caller's promise.
         (Kind::Statx { path }, file) => unsafe {
@@ -521,6 +551,11 @@ unsafe fn read(
             Some(bytes) => bytes,
             None => return Outcome::WouldBlock,
         },
+        Object::Socket(id) => match kernel.socket_read(id, len) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return Outcome::WouldBlock,
+            Err(errno) => return Outcome::Done(failed(errno)),
+        },
     };
     // SAFETY: the caller's promise.
     unsafe { lent.fill(&bytes) };
@@ -565,6 +600,11 @@ impl Write {
                 }
                 Err(errno) => Err(errno),
             },
+            // SAFETY: the caller's promise.
+            Object::Socket(id) => match unsafe { kernel.socket_write(id, lent, len_max) } {
+                Ok(None) => return Outcome::WouldBlock,
+                result => result.map(Option::unwrap_or_default),
+            },
         };
         result.into()
     }
@@ -608,7 +648,7 @@ fn advance(file: &OpenFile, offset: u64, count: usize) {
 }
 
 /// Data goes into the log as its hash, so that runs that move other bytes are told apart.
-fn note_data(kernel: &mut Kernel, template: &str, bytes: &[u8]) {
+pub(super) fn note_data(kernel: &mut Kernel, template: &str, bytes: &[u8]) {
     let numbers = [bytes.len() as i64, Digest::of(bytes) as i64];
     kernel.note(template, &numbers);
 }
@@ -628,13 +668,17 @@ unsafe fn statx(
         (None, None) => return Err(Errno::BADF),
     };
     // SAFETY: the caller's promise.
-    unsafe { lent.fill(&statx_record(kernel, inode)) };
+    unsafe { lent.fill(&statx_record(kernel, inode, file)) };
     Ok(())
 }
 
-/// The bytes of a `struct statx`, of a pipe without an inode. Has all basic fields whatever was asked
-/// for, as it may.
-fn statx_record(kernel: &Kernel, inode: Option<InodeId>) -> [u8; size_of::<Statx>()] {
+/// The bytes of a `struct statx`, of a pipe or a socket without an inode. Has all basic fields whatever
+/// was asked for, as it may.
+fn statx_record(
+    kernel: &Kernel,
+    inode: Option<InodeId>,
+    file: Option<&Rc<OpenFile>>,
+) -> [u8; size_of::<Statx>()] {
     const BASIC_STATS: u32 = 0x7ff;
     let mut record = [0; size_of::<Statx>()];
     let mut put = |offset: usize, bytes: &[u8]| {
@@ -643,7 +687,9 @@ fn statx_record(kernel: &Kernel, inode: Option<InodeId>) -> [u8; size_of::<Statx
     put(offset_of!(Statx, stx_mask), &BASIC_STATS.to_ne_bytes());
     put(offset_of!(Statx, stx_blksize), &4096_u32.to_ne_bytes());
     let Some(id) = inode else {
-        let mode = (FileType::Fifo.as_raw_mode() | 0o600) as u16;
+        let is_socket = file.is_some_and(|file| matches!(file.object, Object::Socket(_)));
+        let kind = if is_socket { FileType::Socket } else { FileType::Fifo };
+        let mode = (kind.as_raw_mode() | 0o600) as u16;
         put(offset_of!(Statx, stx_mode), &mode.to_ne_bytes());
         put(offset_of!(Statx, stx_nlink), &1_u32.to_ne_bytes());
         return record;

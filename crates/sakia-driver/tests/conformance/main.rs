@@ -10,11 +10,13 @@
     reason = "the failure of a test, or of what it calls, is its report"
 )]
 
+mod datagrams;
 mod files;
 mod names;
 mod pipes;
 mod plain;
 mod room;
+mod sockets;
 mod stage;
 mod turns;
 
@@ -109,6 +111,39 @@ cases! {
         a_close_ends_what_waits
         reads_of_one_pipe_are_served_in_order
         many_waiters_keep_no_file_read_out;
+    sockets:
+        a_stream_carries_bytes_both_ways
+        what_is_sent_in_turn_arrives_in_order
+        much_goes_through_little_room
+        an_end_of_sending_is_one_of_receiving
+        a_closed_connection_is_at_its_end
+        unread_bytes_break_a_connection_off
+        where_nobody_listens_is_refused
+        an_address_is_taken_once
+        a_path_is_an_address
+        addresses_are_told
+        an_accept_waits_for_a_connection
+        a_dropped_accept_takes_no_connection_along
+        a_late_connection_is_closed
+        a_dropped_receive_leaves_the_bytes
+        a_canceled_send_says_so
+        a_shutdown_ends_what_waits
+        a_close_ends_an_accept
+        a_peek_leaves_the_bytes
+        what_must_not_wait_does_not
+        what_makes_no_sense_is_refused
+        messages_go_over_streams
+        sockets_are_read_and_written
+        readiness_of_sockets_is_told
+        both_versions_of_the_internet_work
+        operations_on_sockets_are_counted;
+    datagrams:
+        datagrams_keep_their_bounds
+        a_datagram_is_waited_for
+        a_long_datagram_is_cut
+        a_socket_of_datagrams_gets_a_peer
+        a_datagram_to_nobody_is_refused
+        a_dropped_receive_leaves_the_datagram;
     turns:
         a_no_op_does_nothing
         an_idle_turn_returns
@@ -174,5 +209,5 @@ fn every_case_with_plain_calls() {
 
 #[test]
 fn the_suite_has_the_size_it_had() {
-    assert_eq!(CASES.len(), 80, "a case was added or lost: say so here");
+    assert_eq!(CASES.len(), 111, "a case was added or lost: say so here");
 }

@@ -3,15 +3,23 @@
 use std::cell::RefCell;
 use std::ffi::CString;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 use sakia_driver::sim::{Sim, SimHandle};
-use sakia_driver::{Auto, Bypass, Driver, Fd, KindCounters, Op, OpKind, Operation, Policy, Wait};
+use sakia_driver::{
+    Auto, Bypass, Domain, Driver, Fd, KindCounters, Op, OpKind, Operation, Policy, SocketAddress,
+    SocketType, Wait,
+};
 use sakia_ring::Ring;
 
 /// How many turns a case waits for what must happen.
 const TURNS_MAX: u32 = 100_000;
+
+/// Makes names of sockets different.
+static NEXT_NAME: AtomicU32 = AtomicU32::new(0);
 
 /// Which backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +163,61 @@ impl Stage {
         }
     }
 
+    /// A new socket.
+    pub fn socket(&self, driver: &Driver<Auto>, domain: Domain, kind: SocketType) -> Fd {
+        wait(driver, driver.socket(domain, kind, 0)).unwrap()
+    }
+
+    /// An address that nobody has, to be bound to.
+    pub fn free_address(&self, domain: Domain) -> SocketAddress {
+        if domain == Domain::INET {
+            return SocketAddr::from(([127, 0, 0, 1], 0)).into();
+        }
+        let number = NEXT_NAME.fetch_add(1, Ordering::Relaxed);
+        let name = format!("sakia-conformance-{}-{number}", std::process::id());
+        SocketAddress::abstract_name(name).unwrap()
+    }
+
+    /// The address of version 6 by which the machine reaches itself, if it has one.
+    pub fn address_of_version_6(&self) -> Option<SocketAddress> {
+        let address = SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, 0));
+        let has_it = self.kind == Kind::Sim || std::net::TcpListener::bind(address).is_ok();
+        if !has_it {
+            let denied = std::env::var_os("SAKIA_DENY_SKIPS").is_some();
+            assert!(!denied, "skips are denied, and there is no version 6 here");
+            eprintln!("SKIP {}: no version 6 of the internet protocol here", self.kind);
+        }
+        has_it.then(|| address.into())
+    }
+
+    /// The address of a socket in a directory of this case.
+    pub fn socket_path(&self, name: &str) -> SocketAddress {
+        let directory = self.socket_directory();
+        if self.kind != Kind::Sim {
+            std::fs::create_dir_all(&directory).unwrap();
+        }
+        SocketAddress::unix(directory.join(name)).unwrap()
+    }
+
+    /// Where sockets are: the path of the case's other files may be too long for an address.
+    fn socket_directory(&self) -> PathBuf {
+        std::env::temp_dir().join(format!("sakia-{}-{}", self.kind, std::process::id()))
+    }
+
+    /// A socket that takes connections, and where.
+    pub fn listener(&self, driver: &Driver<Auto>, domain: Domain) -> (Fd, SocketAddress) {
+        let listener = self.socket(driver, domain, SocketType::STREAM);
+        wait(driver, driver.bind(&listener, &self.free_address(domain))).unwrap();
+        wait(driver, driver.listen(&listener, 16)).unwrap();
+        let address = driver.local_address(&listener).unwrap();
+        (listener, address)
+    }
+
+    /// More bytes than a socket takes that nobody receives on.
+    pub fn socket_bytes(&self) -> usize {
+        16 << 20
+    }
+
     /// Which file a descriptor refers to, to be able to tell later whether it still does.
     pub fn identify(&self, fd: &Fd) -> Identity {
         let raw = fd.raw();
@@ -222,6 +285,7 @@ fn link_of(raw: i32) -> Option<PathBuf> {
 impl Drop for Stage {
     fn drop(&mut self) {
         std::fs::remove_dir_all(&self.directory).ok();
+        std::fs::remove_dir_all(self.socket_directory()).ok();
     }
 }
 

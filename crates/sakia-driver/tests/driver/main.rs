@@ -19,6 +19,7 @@ mod counted;
 mod descriptor_lent;
 mod descriptor_reused;
 mod drop_in_every_state;
+mod drop_of_sockets;
 mod endless_waiters;
 mod forgotten_read;
 mod forked_child;

@@ -139,9 +139,10 @@ impl Stage {
     }
 }
 
-/// What the kernel does for a read that it has not completed yet.
+/// What the kernel does for a read or a receive that it has not completed yet.
 pub fn write_to(sqe: &Sqe, bytes: &[u8]) {
-    assert!(sqe.opcode == Opcode::READ && bytes.len() <= sqe.len as usize);
+    let reads = matches!(sqe.opcode, Opcode::READ | Opcode::RECV);
+    assert!(reads && bytes.len() <= sqe.len as usize);
     let buffer = std::ptr::with_exposed_provenance_mut::<u8>(sqe.addr as usize);
     // SAFETY: `Backend::push` got the promise that the memory of an entry stays valid until it is
     // reaped, which the tests let happen afterwards.

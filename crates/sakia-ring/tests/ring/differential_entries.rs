@@ -136,6 +136,70 @@ fn poll_add() {
 }
 
 #[test]
+fn sockets() {
+    for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC] {
+        for protocol in [0, libc::IPPROTO_TCP] {
+            let entry = opcode::Socket::new(libc::AF_INET6, kind, protocol).build();
+            assert_same(Sqe::socket(libc::AF_INET6, kind as u32, protocol as u32), entry);
+        }
+    }
+    for fd in FDS {
+        for backlog in [0, 1, i32::MAX] {
+            let entry = opcode::Listen::new(types::Fd(fd), backlog).build();
+            assert_same(Sqe::listen(fd, backlog as u32), entry);
+        }
+        for how in [libc::SHUT_RD, libc::SHUT_WR, libc::SHUT_RDWR] {
+            let entry = opcode::Shutdown::new(types::Fd(fd), how).build();
+            assert_same(Sqe::shutdown(fd, how as u32), entry);
+        }
+    }
+}
+
+#[test]
+fn addresses_of_sockets() {
+    let mut name = [0_u64; 16];
+    let name = name.as_mut_ptr();
+    let mut room = 128_u32;
+    let room = &raw mut room;
+    for fd in FDS {
+        for len in [0, 2, 110] {
+            let entry = opcode::Connect::new(types::Fd(fd), name.cast(), len).build();
+            assert_same(Sqe::connect(fd, name, len), entry);
+            let entry = opcode::Bind::new(types::Fd(fd), name.cast(), len).build();
+            assert_same(Sqe::bind(fd, name, len), entry);
+        }
+        for flags in [0, libc::SOCK_CLOEXEC] {
+            let entry = opcode::Accept::new(types::Fd(fd), name.cast(), room).flags(flags);
+            assert_same(Sqe::accept(fd, name, room, flags as u32), entry.build());
+        }
+    }
+}
+
+#[test]
+fn sends_and_receives() {
+    let mut byte = 0u8;
+    let buf = &raw mut byte;
+    // SAFETY: all fields of the structure are integers and pointers, for which zero is valid.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    let message = &raw mut message;
+    for flags in [0, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT] {
+        let bits = flags as u32;
+        each(|fd, len, _| {
+            let entry = opcode::Send::new(types::Fd(fd), buf, len).flags(flags);
+            assert_same(Sqe::send(fd, buf, len, bits), entry.build());
+            let entry = opcode::Recv::new(types::Fd(fd), buf, len).flags(flags);
+            assert_same(Sqe::recv(fd, buf, len, bits), entry.build());
+        });
+        for fd in FDS {
+            let entry = opcode::SendMsg::new(types::Fd(fd), message).flags(bits);
+            assert_same(Sqe::sendmsg(fd, message, bits), entry.build());
+            let entry = opcode::RecvMsg::new(types::Fd(fd), message).flags(bits);
+            assert_same(Sqe::recvmsg(fd, message, bits), entry.build());
+        }
+    }
+}
+
+#[test]
 fn cancel() {
     for user_data in [0, 1, u64::MAX] {
         let entry = opcode::AsyncCancel::new(user_data);

@@ -12,6 +12,7 @@ mod opens;
 mod parity;
 mod programs;
 mod sandbox;
+mod sockets;
 mod streams;
 mod wakes;
 mod ways;

@@ -9,7 +9,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sakia_ring::{IoVec, Opcode};
 
 use super::*;
+use crate::epoll::sys::Message;
 use crate::{StatxResult, Uring};
+
+/// `MSG_NOSIGNAL`.
+const NO_SIGNAL: u32 = 0x4000;
 
 /// What the cases act on. Made anew for each backend, so that both find the same.
 struct Stage {
@@ -25,6 +29,7 @@ struct Stage {
     far: OwnedFd,
     event: OwnedFd,
     unconnected: OwnedFd,
+    idle: OwnedFd,
     buffer: Lendable,
     /// What the cases lend besides.
     lent: std::cell::RefCell<Vec<Rc<Lendable>>>,
@@ -54,6 +59,7 @@ impl Stage {
             event: eventfd(0, EventfdFlags::CLOEXEC).unwrap(),
             unconnected: rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)
                 .unwrap(),
+            idle: rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap(),
             buffer: Lendable::zeroed(64),
             lent: std::cell::RefCell::default(),
             dir,
@@ -88,6 +94,12 @@ fn cases(stage: &Stage) -> Vec<(&'static str, Sqe)> {
     let part = |len| IoVec { base: buffer.ptr(), len };
     let vector = Box::leak(Box::new([part(2), IoVec::EMPTY, part(3)])).as_ptr();
     let empty = stage.lend(b"\0");
+    let null = std::ptr::null_mut::<u8>();
+    let unix = stage.lend(b"\x01\0\0sakia-none");
+    let parts = IoVec { base: buffer.ptr(), len: 4 };
+    let parts = Box::leak(Box::new(parts));
+    let message = Box::leak(Box::new(Message::new((null, 0), parts)));
+    let message = std::ptr::from_mut(message);
     let at_empty = rustix::fs::AtFlags::EMPTY_PATH.bits();
     let mut linked = Sqe::nop();
     linked.personality = 999;
@@ -141,6 +153,43 @@ fn cases(stage: &Stage) -> Vec<(&'static str, Sqe)> {
         ("socket fsync", Sqe::fsync(raw(near), true)),
         ("unconnected read", receive(&stage.unconnected, buffer)),
         ("unconnected write", send(&stage.unconnected, buffer)),
+        ("socket", Sqe::socket(77, 1, 0)),
+        ("socket of an unknown type", Sqe::socket(2, 99, 0)),
+        ("bind to no address", Sqe::bind(raw(&stage.unconnected), buffer.ptr(), 0)),
+        ("bind to another family's address", Sqe::bind(raw(&stage.unconnected), unix, 3)),
+        ("listen on a connection", Sqe::listen(raw(near), 1)),
+        ("listen on a pipe", Sqe::listen(raw(reader), 1)),
+        ("bad accept", Sqe::accept(-1, null, null.cast(), 0)),
+        ("accept on a connection", Sqe::accept(raw(near), null, null.cast(), 0)),
+        ("accept on an idle socket", Sqe::accept(raw(&stage.unconnected), null, null.cast(), 0)),
+        ("accept on a pipe", Sqe::accept(raw(reader), null, null.cast(), 0)),
+        ("accept on a file", Sqe::accept(raw(file), null, null.cast(), 0)),
+        ("accept with unknown flags", Sqe::accept(raw(near), null, null.cast(), 1 << 20)),
+        ("connect of a pipe", Sqe::connect(raw(reader), unix, 3)),
+        ("connect to nobody", Sqe::connect(raw(&stage.idle), unix, 12)),
+        ("connect to another family's address", Sqe::connect(raw(&stage.unconnected), unix, 12)),
+        ("connect to a short address", Sqe::connect(raw(&stage.unconnected), unix, 1)),
+        ("send", Sqe::send(raw(near), buffer.ptr(), 5, 0)),
+        ("send of nothing", Sqe::send(raw(near), buffer.ptr(), 0, 0)),
+        ("send on a pipe", Sqe::send(raw(writer), buffer.ptr(), 5, 0)),
+        ("send on a file", Sqe::send(raw(file), buffer.ptr(), 5, 0)),
+        ("send from nowhere", Sqe::send(raw(near), null, 5, 0)),
+        ("unconnected send", Sqe::send(raw(&stage.unconnected), buffer.ptr(), 5, NO_SIGNAL)),
+        ("recv with a peek", Sqe::recv(raw(far), buffer.ptr(), 3, 2)),
+        ("recv", Sqe::recv(raw(far), buffer.ptr(), 64, 0)),
+        ("recv that must not wait", Sqe::recv(raw(far), buffer.ptr(), 64, 0x40)),
+        ("unconnected recv", Sqe::recv(raw(&stage.unconnected), buffer.ptr(), 64, 0)),
+        ("bad recv", Sqe::recv(-1, buffer.ptr(), 64, 0)),
+        ("message", Sqe::sendmsg(raw(near), message, 0)),
+        ("message received", Sqe::recvmsg(raw(far), message, 0)),
+        ("message from nowhere", Sqe::sendmsg(raw(near), null, 0)),
+        ("shutdown of one direction", Sqe::shutdown(raw(near), 1)),
+        ("send after it", Sqe::send(raw(near), buffer.ptr(), 5, NO_SIGNAL)),
+        ("recv after it", Sqe::recv(raw(far), buffer.ptr(), 5, 0)),
+        ("shutdown of an unknown direction", Sqe::shutdown(raw(near), 9)),
+        ("shutdown of an idle socket", Sqe::shutdown(raw(&stage.unconnected), 2)),
+        ("poll of what hears no more", Sqe::poll_add(raw(far), 0x1)),
+        ("shutdown of a pipe", Sqe::shutdown(raw(reader), 2)),
         ("event write", Sqe::write(raw(event), stage.lend(&1_u64.to_ne_bytes()), 8, 0)),
         ("event read", Sqe::read(raw(event), buffer.ptr(), 8, 0)),
         ("event short read", Sqe::read(raw(event), buffer.ptr(), 4, 0)),

@@ -13,6 +13,8 @@ mod late;
 mod names;
 mod pipes;
 mod schedule;
+mod socket_programs;
+mod sockets;
 
 use std::time::Duration;
 

@@ -1,0 +1,190 @@
+//! Operations on sockets that may wait: accepting, connecting, sending, receiving.
+//!
+//! A send or a receive is tried with `MSG_DONTWAIT`. An accept and a connect have no such flag, and go by
+//! the mode of the socket, which belongs to all who share it:
+//! - In non-blocking mode they are tried as they are.
+//! - A socket that this backend made is put into that mode for the moment of the call. Who was given a
+//!   copy of its descriptor might see that; a socket on which nothing was sent yet has little for them.
+//! - Any other is left as it is: an accept waits until epoll says that there is a connection, and a
+//!   thread of the elastic lane takes it; a connect is such a thread's from the beginning.
+//!
+//! A connect that was begun goes on by itself. To repeat the call then tells how far it is: `EALREADY`,
+//! or its result.
+//!
+//! Source: `accept(2)`, `connect(2)`, `send(2)`, `recv(2)`.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use rustix::event::PollFlags;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, sockopt};
+use sakia_ring::{Opcode, Sqe};
+
+use super::job::Outcome;
+use super::sys::{self, Direction, number, register, retry};
+use super::transfer::{FileClass, Try, borrow, failed, poll_now};
+
+/// `MSG_DONTWAIT`: `EAGAIN` instead of waiting.
+const DONT_WAIT: u32 = RecvFlags::DONTWAIT.bits();
+
+/// Which of them it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    Accept,
+    Connect,
+    Send,
+    Recv,
+    SendMessage,
+    RecvMessage,
+}
+
+/// An operation on a socket. What it names is lent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SocketCall {
+    pub(super) raw: i32,
+    verb: Verb,
+    /// The system call's arguments after the descriptor, but for the flags.
+    args: [usize; 2],
+    flags: u32,
+}
+
+impl SocketCall {
+    /// The operation that an entry asks for. `None` if it is none of these.
+    pub(super) fn of(sqe: &Sqe) -> Option<Self> {
+        let (verb, second) = match sqe.opcode {
+            Opcode::ACCEPT => (Verb::Accept, sqe.off),
+            Opcode::CONNECT => (Verb::Connect, sqe.off),
+            Opcode::SEND => (Verb::Send, sqe.len.into()),
+            Opcode::RECV => (Verb::Recv, sqe.len.into()),
+            Opcode::SENDMSG => (Verb::SendMessage, 0),
+            Opcode::RECVMSG => (Verb::RecvMessage, 0),
+            _ => return None,
+        };
+        let args = [sqe.addr as usize, second as usize];
+        Some(Self { raw: sqe.fd, verb, args, flags: sqe.op_flags })
+    }
+
+    /// What it waits for.
+    pub(super) fn direction(&self) -> Direction {
+        match self.verb {
+            Verb::Accept | Verb::Recv | Verb::RecvMessage => Direction::Read,
+            Verb::Connect | Verb::Send | Verb::SendMessage => Direction::Write,
+        }
+    }
+
+    /// Whether it waits for a thread instead of epoll, where it cannot be tried.
+    pub(super) fn is_for_threads(&self) -> bool {
+        self.verb == Verb::Connect
+    }
+
+    /// Whether it is to fail with `EAGAIN` instead of waiting.
+    pub(super) fn is_nowait(&self) -> bool {
+        let has_flags = !matches!(self.verb, Verb::Accept | Verb::Connect);
+        has_flags && self.flags & DONT_WAIT != 0
+    }
+
+    /// Tries on the calling thread. `is_own` says that this backend made the socket.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is lent.
+    pub(super) unsafe fn try_now(&self, is_own: bool) -> Try {
+        let result = match self.verb {
+            Verb::Accept | Verb::Connect => {
+                // SAFETY: the caller's promise.
+                self.without_waiting(is_own, || unsafe { self.call(self.flags) })
+            }
+            // SAFETY: as above.
+            _ => Ok(retry(|| unsafe { self.call(self.flags | DONT_WAIT) })),
+        };
+        match (self.verb, result) {
+            (_, Err(unable)) => unable,
+            (Verb::Connect, Ok(Err(Errno::INPROGRESS | Errno::ALREADY))) => Try::WouldBlock,
+            // Nothing tells when those who wait to be accepted have become fewer.
+            (Verb::Connect, Ok(Err(Errno::AGAIN))) => Try::Unable,
+            (_, Ok(result)) => Try::of(result),
+        }
+    }
+
+    /// Makes a call that goes by the socket's mode, and does not wait.
+    ///
+    /// # Errors
+    /// What the try came to without the call.
+    fn without_waiting(
+        &self,
+        is_own: bool,
+        mut call: impl FnMut() -> Result<usize, Errno>,
+    ) -> Result<Result<usize, Errno>, Try> {
+        let refused = |errno| Try::Done(failed(errno));
+        let fd = borrow(self.raw).map_err(refused)?;
+        let mode = rustix::fs::fcntl_getfl(fd).map_err(refused)?;
+        let fails_at_once =
+            || self.verb == Verb::Accept && sockopt::socket_acceptconn(fd) != Ok(true);
+        if mode.contains(OFlags::NONBLOCK) {
+            return Ok(retry(call));
+        }
+        if is_own {
+            rustix::fs::fcntl_setfl(fd, mode | OFlags::NONBLOCK).map_err(refused)?;
+            let result = retry(call);
+            if !mutant!("socket_mode_kept") {
+                rustix::fs::fcntl_setfl(fd, mode).map_err(refused)?;
+            }
+            return Ok(result);
+        }
+        match FileClass::of_descriptor(self.raw) {
+            Ok(FileClass::Socket) if fails_at_once() => Ok(call()),
+            Ok(FileClass::Socket) => Err(Try::Unable),
+            Ok(_) => Err(refused(Errno::NOTSOCK)),
+            Err(errno) => Err(refused(errno)),
+        }
+    }
+
+    /// Performs what could not be tried, on a thread of the elastic lane. An accept asks first whether
+    /// there is a connection, and waits if somebody else takes it in between; a connect waits.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is lent.
+    pub(super) unsafe fn wait(&self) -> Outcome {
+        if self.verb == Verb::Accept {
+            match poll_now(self.raw, PollFlags::IN) {
+                Err(errno) => return Outcome::Done(failed(errno)),
+                Ok(ready) if ready.is_empty() => return Outcome::WouldBlock,
+                Ok(_) => {}
+            }
+        }
+        // SAFETY: the caller's promise.
+        match retry(|| unsafe { self.call(self.flags) }) {
+            Err(Errno::AGAIN) => Outcome::WouldBlock,
+            Err(errno) => Outcome::Done(failed(errno)),
+            // SAFETY: a descriptor that the kernel has just made for us.
+            Ok(raw) if self.verb == Verb::Accept => unsafe {
+                Outcome::Opened(OwnedFd::from_raw_fd(raw as i32))
+            },
+            Ok(count) => Outcome::Done(count as i32),
+        }
+    }
+
+    /// The system call.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is lent.
+    unsafe fn call(&self, flags: u32) -> Result<usize, Errno> {
+        let (raw, [first, second]) = (register(self.raw), self.args);
+        let quiet = (flags | SendFlags::NOSIGNAL.bits()) as usize;
+        let flags = flags as usize;
+        let (number, args) = match self.verb {
+            Verb::Accept => (number::ACCEPT4, [raw, first, second, flags, 0, 0]),
+            Verb::Connect => (number::CONNECT, [raw, first, second, 0, 0, 0]),
+            Verb::Send => (number::SENDTO, [raw, first, second, quiet, 0, 0]),
+            Verb::Recv => (number::RECVFROM, [raw, first, second, flags, 0, 0]),
+            Verb::SendMessage => (number::SENDMSG, [raw, first, quiet, 0, 0, 0]),
+            Verb::RecvMessage => (number::RECVMSG, [raw, first, flags, 0, 0, 0]),
+        };
+        // SAFETY: the arguments are an entry's: memory that is lent, by the caller's promise, and a
+        // descriptor that whoever pushed it keeps open.
+        unsafe { sys::syscall(number, args) }
+    }
+}

@@ -1,0 +1,66 @@
+//! What waits for a stream, and is tried whenever that may be ready.
+
+use super::job::Work;
+use super::socket::SocketCall;
+use super::sys::Direction;
+use super::transfer::{FileClass, Transfer, Try, Ways};
+
+/// An operation that can be tried without waiting, on most files.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Trial {
+    Transfer(Transfer, FileClass),
+    Socket(SocketCall),
+}
+
+impl Trial {
+    /// What it waits for.
+    pub(super) fn direction(&self) -> Direction {
+        match self {
+            Self::Transfer(transfer, _) => transfer.direction,
+            Self::Socket(call) => call.direction(),
+        }
+    }
+
+    /// The descriptor acted on.
+    pub(super) fn raw(&self) -> i32 {
+        match self {
+            Self::Transfer(transfer, _) => transfer.raw,
+            Self::Socket(call) => call.raw,
+        }
+    }
+
+    /// Whether it is to fail with `EAGAIN` instead of waiting.
+    pub(super) fn is_nowait(&self) -> bool {
+        match self {
+            Self::Transfer(transfer, _) => transfer.is_nowait(),
+            Self::Socket(call) => call.is_nowait(),
+        }
+    }
+
+    /// Whether it waits for a thread instead of epoll, where it cannot be tried.
+    pub(super) fn is_for_threads(&self) -> bool {
+        matches!(self, Self::Socket(call) if call.is_for_threads())
+    }
+
+    /// Tries on the calling thread. `is_own` says that this backend made what the descriptor refers to.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is lent.
+    pub(super) unsafe fn try_now(&self, ways: Ways, is_own: bool) -> Try {
+        match self {
+            // SAFETY: the caller's promise.
+            Self::Transfer(transfer, class) => unsafe { transfer.try_now(*class, ways) },
+            // SAFETY: as above.
+            Self::Socket(call) => unsafe { call.try_now(is_own) },
+        }
+    }
+
+    /// What a thread does where nothing can be tried.
+    pub(super) fn work(self) -> Work {
+        match self {
+            Self::Transfer(transfer, class) => Work::TransferIfReady(transfer, class),
+            Self::Socket(call) => Work::Socket(call),
+        }
+    }
+}

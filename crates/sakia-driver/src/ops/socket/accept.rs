@@ -1,0 +1,73 @@
+//! Accepting a connection.
+
+use std::io;
+use std::rc::Rc;
+
+use sakia_ring::Sqe;
+
+use super::create::CLOEXEC;
+use crate::address::{AddressRoom, SocketAddress};
+use crate::backend::Backend;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+
+/// See [`Handle::accept`].
+#[derive(Debug)]
+pub struct Accept {
+    fd: Fd,
+    peer: AddressRoom,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Accepts a connection of a socket that [listens](Handle::listen), or waits for one.
+    ///
+    /// Resolves to the connection and its peer's address. A connection that comes when the handle is gone
+    /// is closed, which its peer sees; one that was not accepted by then goes to the next accept.
+    ///
+    /// # Errors
+    /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left; the connection waits on.
+    /// - `ECONNABORTED`: the connection ended meanwhile; others may wait.
+    /// - `EINVAL`: the socket does not listen. `EOPNOTSUPP`: it takes no connections.
+    /// - `ECANCELED`: canceled before there was any. Otherwise as `accept(2)`.
+    ///
+    /// # Kernel
+    /// 5.5. Source: `io_uring_prep_accept(3)`.
+    #[doc(alias = "accept4")]
+    pub fn accept(&self, fd: &Fd) -> Op<Accept, B> {
+        self.check(fd);
+        self.start(Accept { fd: fd.clone(), peer: AddressRoom::new() })
+    }
+}
+
+// SAFETY: the entry names the room for an address, which is part of the value, and a descriptor that the
+// value keeps open.
+unsafe impl Operation for Accept {
+    type Output = io::Result<(Fd, SocketAddress)>;
+
+    fn class(&self) -> Class {
+        Class::Waiting
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let (peer, len) = self.peer.pointers();
+        Sqe::accept(self.fd.raw(), peer, len, CLOEXEC)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        let raw = completion.result()?;
+        let connection = Fd::socket(raw as i32, Rc::clone(self.fd.owner()));
+        Ok((connection, self.peer.address()))
+    }
+
+    fn dispose(self, completion: Completion) {
+        if mutant!("late_accept_leaks") {
+            return;
+        }
+        drop(self.complete(completion)); // closes the connection
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+}

@@ -1,0 +1,115 @@
+//! Giving a socket an address, and letting it take connections.
+
+use std::io;
+
+use sakia_ring::Sqe;
+
+use crate::address::SocketAddress;
+use crate::backend::Backend;
+use crate::bypass::{Now, Route, Rules};
+use crate::counters::OpKind;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+
+/// See [`Handle::bind`].
+#[derive(Debug)]
+pub struct Bind {
+    fd: Fd,
+    address: SocketAddress,
+}
+
+/// See [`Handle::listen`].
+#[derive(Debug)]
+pub struct Listen {
+    fd: Fd,
+    backlog: u32,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Gives the socket an address. With port 0 the kernel chooses one that is free; what it chose
+    /// [`local_address`](Handle::local_address) tells.
+    ///
+    /// A path is made, and stays when the socket is closed: then somebody has to remove it.
+    ///
+    /// # Errors
+    /// - `EADDRINUSE`: somebody else has the address, or something is at the path.
+    /// - `EADDRNOTAVAIL`: it is not this machine's. `EINVAL`: the socket has one.
+    /// - `EACCES`: not allowed to have that port. Otherwise as `bind(2)`.
+    ///
+    /// # Kernel
+    /// 6.11; a plain call, on a thread of a lane, before. Source: `io_uring_prep_bind(3)`.
+    pub fn bind(&self, fd: &Fd, address: &SocketAddress) -> Op<Bind, B> {
+        self.check(fd);
+        self.start(Bind { fd: fd.clone(), address: *address })
+    }
+
+    /// Lets the socket take connections, to be [accepted](Handle::accept). About `backlog` of them may
+    /// wait for that, or as many as the system's limit allows; whoever connects beyond waits.
+    ///
+    /// # Errors
+    /// - `EADDRINUSE`: somebody else listens there. `EOPNOTSUPP`: the socket takes no connections.
+    /// - `EDESTADDRREQ`, `EINVAL`: it has no address, or is connected. Otherwise as `listen(2)`.
+    ///
+    /// # Kernel
+    /// 6.11; a plain call, on a thread of a lane, before. Source: `io_uring_prep_listen(3)`.
+    pub fn listen(&self, fd: &Fd, backlog: u32) -> Op<Listen, B> {
+        self.check(fd);
+        self.start(Listen { fd: fd.clone(), backlog })
+    }
+}
+
+// SAFETY: the entry names the address, which is part of the value, and a descriptor that the value keeps
+// open.
+unsafe impl Operation for Bind {
+    type Output = io::Result<()>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let address = self.address.as_bytes();
+        Sqe::bind(self.fd.raw(), address.as_ptr(), address.len() as u32)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| ())
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+
+    fn route(&self, rules: &Rules) -> Route {
+        // A path has to be looked up and made, on a device perhaps.
+        let is_short = self.address.path().is_none();
+        let tries_now = is_short && rules.of(OpKind::Socket).tries_now;
+        if tries_now { Route::Now(Now::Plain) } else { Route::Queue }
+    }
+}
+
+// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
+unsafe impl Operation for Listen {
+    type Output = io::Result<()>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        Sqe::listen(self.fd.raw(), self.backlog)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| ())
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+
+    fn route(&self, rules: &Rules) -> Route {
+        if rules.of(OpKind::Socket).tries_now { Route::Now(Now::Plain) } else { Route::Queue }
+    }
+}

@@ -1,0 +1,61 @@
+//! Connecting a socket.
+
+use std::io;
+
+use sakia_ring::Sqe;
+
+use crate::address::SocketAddress;
+use crate::backend::Backend;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+
+/// See [`Handle::connect`].
+#[derive(Debug)]
+pub struct Connect {
+    fd: Fd,
+    address: SocketAddress,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Connects the socket to `address`, and waits until that is done. A socket of datagrams gets a peer
+    /// by it, and is done at once.
+    ///
+    /// After a failure, or when it was canceled, the state of the socket is not known: make another one.
+    ///
+    /// # Errors
+    /// - `ECONNREFUSED`: nobody listens there. `ENOENT`: nothing is at that path.
+    /// - `ETIMEDOUT`, `ENETUNREACH`, `EHOSTUNREACH`: nobody answered.
+    /// - `EADDRNOTAVAIL`: no port left. `EISCONN`: the socket is connected.
+    /// - `ECANCELED`: canceled before it was connected. Otherwise as `connect(2)`.
+    ///
+    /// # Kernel
+    /// 5.5. Source: `io_uring_prep_connect(3)`.
+    pub fn connect(&self, fd: &Fd, address: &SocketAddress) -> Op<Connect, B> {
+        self.check(fd);
+        self.start(Connect { fd: fd.clone(), address: *address })
+    }
+}
+
+// SAFETY: the entry names the address, which is part of the value, and a descriptor that the value keeps
+// open.
+unsafe impl Operation for Connect {
+    type Output = io::Result<()>;
+
+    fn class(&self) -> Class {
+        Class::Waiting
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let address = self.address.as_bytes();
+        Sqe::connect(self.fd.raw(), address.as_ptr(), address.len() as u32)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| ())
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+}

@@ -1,0 +1,87 @@
+//! Making a socket.
+
+use std::io;
+use std::rc::Rc;
+
+use sakia_ring::Sqe;
+
+use crate::address::Domain;
+use crate::backend::Backend;
+use crate::bypass::{Now, Route, Rules};
+use crate::counters::OpKind;
+use crate::fd::{Fd, Owner};
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+
+/// What a socket does with bytes: one of the kernel's `SOCK_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SocketType(pub u32);
+
+impl SocketType {
+    /// A stream of bytes between two sockets.
+    #[doc(alias = "SOCK_STREAM")]
+    pub const STREAM: Self = Self(1);
+    /// Messages, each for itself. Between machines they may get lost, and overtake each other.
+    #[doc(alias = "SOCK_DGRAM")]
+    pub const DATAGRAM: Self = Self(2);
+    /// Messages in order between two sockets.
+    #[doc(alias = "SOCK_SEQPACKET")]
+    pub const SEQUENCED: Self = Self(5);
+}
+
+/// `SOCK_CLOEXEC`: descriptors of a driver are not inherited by programs that the process starts.
+pub(super) const CLOEXEC: u32 = rustix::net::SocketFlags::CLOEXEC.bits();
+
+/// See [`Handle::socket`].
+pub struct Socket {
+    domain: Domain,
+    kind: SocketType,
+    /// `IPPROTO_*`.
+    protocol: u32,
+    owner: Rc<dyn Owner>,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Makes a socket. `protocol` is one of the kernel's `IPPROTO_*`, 0 for the one that is usual.
+    ///
+    /// A descriptor that comes when the handle is gone is closed.
+    ///
+    /// # Errors
+    /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left.
+    /// - `EAFNOSUPPORT`, `EPROTONOSUPPORT`, `EINVAL`: no such sockets here. Otherwise as `socket(2)`.
+    ///
+    /// # Kernel
+    /// 5.19. Source: `io_uring_prep_socket(3)`.
+    pub fn socket(&self, domain: Domain, kind: SocketType, protocol: u32) -> Op<Socket, B> {
+        let owner = Rc::clone(&self.shared) as Rc<dyn Owner>;
+        self.start(Socket { domain, kind, protocol, owner })
+    }
+}
+
+// SAFETY: the entry names no memory and no descriptor.
+unsafe impl Operation for Socket {
+    type Output = io::Result<Fd>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        Sqe::socket(self.domain.0.into(), self.kind.0 | CLOEXEC, self.protocol)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|raw| Fd::socket(raw as i32, self.owner))
+    }
+
+    fn route(&self, rules: &Rules) -> Route {
+        if rules.of(OpKind::Socket).tries_now { Route::Now(Now::Plain) } else { Route::Queue }
+    }
+}
+
+impl std::fmt::Debug for Socket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { domain, kind, protocol, .. } = self;
+        write!(f, "Socket({domain:?}, {kind:?}, {protocol})")
+    }
+}

@@ -1,0 +1,51 @@
+//! Operations on sockets, one at a time: each brings one connection or moves one buffer.
+
+mod accept;
+mod bind;
+mod connect;
+mod create;
+mod message;
+mod name;
+mod recv;
+mod send;
+mod shutdown;
+
+pub use accept::Accept;
+pub use bind::{Bind, Listen};
+pub use connect::Connect;
+pub use create::{Socket, SocketType};
+pub use message::{Received, RecvFrom, SendTo};
+pub use recv::SocketRecv;
+pub use send::SocketSend;
+pub use shutdown::{Shutdown, ShutdownHow};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::backend::Backend;
+use crate::handle::Handle;
+use crate::op::{Completion, Op, Operation};
+
+/// `MSG_NOSIGNAL`: what cannot be sent any more fails, and raises no `SIGPIPE`.
+const NO_SIGNAL: u32 = SendFlags::NOSIGNAL.bits();
+
+/// The `MSG_*` flags of a send that mean the same on every backend.
+const SEND_FLAGS: u32 = SendFlags::DONTWAIT.bits() | SendFlags::MORE.bits() | NO_SIGNAL;
+
+/// The `MSG_*` flags of a receive that mean the same on every backend.
+const RECV_FLAGS: u32 = RecvFlags::DONTWAIT.bits() | RecvFlags::PEEK.bits();
+
+impl<B: Backend> Handle<B> {
+    /// Starts an operation, or ends it with `EINVAL` if it has `flags` that are none of `known`.
+    fn start_flagged<O: Operation>(&self, operation: O, flags: u32, known: u32) -> Op<O, B> {
+        if flags & !known == 0 {
+            return self.start(operation);
+        }
+        let mut core = self.shared.core.borrow_mut();
+        let slot = core.start_parked(operation);
+        let key = core.slab.key(slot);
+        core.finish_parked(key, Completion::error(Errno::INVAL));
+        drop(core);
+        Op::new(&self.shared, slot)
+    }
+}

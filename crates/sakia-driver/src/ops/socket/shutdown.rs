@@ -1,0 +1,70 @@
+//! Ending a connection, or one direction of it.
+
+use std::io;
+
+use sakia_ring::Sqe;
+
+use crate::backend::Backend;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+
+/// Which directions of a connection end: the kernel's `SHUT_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShutdownHow {
+    /// Nothing more is received: receives that wait bring 0.
+    #[doc(alias = "SHUT_RD")]
+    Receives = 0,
+    /// Nothing more is sent: the peer receives 0 after what was sent.
+    #[doc(alias = "SHUT_WR")]
+    Sends = 1,
+    /// Both.
+    #[doc(alias = "SHUT_RDWR")]
+    Both = 2,
+}
+
+/// See [`Handle::shutdown_socket`].
+#[derive(Debug)]
+pub struct Shutdown {
+    fd: Fd,
+    how: ShutdownHow,
+}
+
+impl<B: Backend> Handle<B> {
+    /// Ends one or both directions of a connection, for all descriptors of the socket. Operations that
+    /// wait for it end. The descriptor stays open.
+    ///
+    /// A send that is not done yet may be overtaken, and fails then: wait for it first.
+    ///
+    /// # Errors
+    /// - `ENOTCONN`: the socket is not connected. `ENOTSOCK`: not a socket. Otherwise as `shutdown(2)`.
+    ///
+    /// # Kernel
+    /// 5.11. Source: `io_uring_prep_shutdown(3)`.
+    #[doc(alias = "shutdown")]
+    pub fn shutdown_socket(&self, fd: &Fd, how: ShutdownHow) -> Op<Shutdown, B> {
+        self.check(fd);
+        self.start(Shutdown { fd: fd.clone(), how })
+    }
+}
+
+// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
+unsafe impl Operation for Shutdown {
+    type Output = io::Result<()>;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Sqe {
+        Sqe::shutdown(self.fd.raw(), self.how as u32)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.result().map(|_| ())
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+}

@@ -1,0 +1,162 @@
+//! Datagrams.
+
+use rustix::io::Errno;
+
+use super::{Role, SocketId, Sockets, Transport};
+use crate::address::{Domain, SocketAddress};
+use crate::sim::faults::FaultKind;
+
+/// The most bytes of a datagram on the network.
+const NETWORK_BYTES_MAX: usize = 65_507;
+
+/// A datagram in a queue.
+#[derive(Clone, Debug)]
+pub(super) struct Datagram {
+    pub(super) from: SocketAddress,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// What a network may do to a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Fate {
+    Lost,
+    Duplicated,
+    /// It overtakes the one before.
+    Reordered,
+}
+
+impl Fate {
+    /// The fault that this is.
+    pub(in super::super) fn kind(self) -> FaultKind {
+        match self {
+            Self::Lost => FaultKind::DatagramLost,
+            Self::Duplicated => FaultKind::DatagramDuplicated,
+            Self::Reordered => FaultKind::DatagramReordered,
+        }
+    }
+}
+
+/// The room that a datagram of so many bytes takes: an empty one takes some, too.
+pub(super) fn datagram_bytes(len: usize) -> usize {
+    len.max(1)
+}
+
+/// Where a datagram goes.
+enum Way {
+    To(SocketId),
+    /// Nobody takes it, and nobody says so.
+    Nowhere,
+    /// Nobody takes it, which the sender is told with its next operation.
+    Refused,
+}
+
+impl Sockets {
+    /// Sends a datagram. False when the sender has to wait.
+    ///
+    /// # Errors
+    /// As `send(2)`.
+    pub(super) fn datagram_send(
+        &mut self,
+        id: SocketId,
+        bytes: &[u8],
+        to: Option<SocketAddress>,
+    ) -> Result<bool, Errno> {
+        let way = self.way(id, bytes.len(), to)?;
+        if let Some(errno) = self.get_mut(id).error.take() {
+            return Err(errno);
+        }
+        let is_unix = self.get(id).domain == Domain::UNIX;
+        if !is_unix {
+            self.take_port(id)?;
+        }
+        match way {
+            Way::To(target) if self.has_room_for_datagram(target, bytes.len()) => {
+                let datagram = Datagram { from: self.get(id).local, bytes: bytes.to_vec() };
+                self.deliver(target, datagram, is_unix);
+            }
+            Way::To(_) if is_unix => return Ok(false),
+            Way::Refused => self.get_mut(id).error = Some(Errno::CONNREFUSED),
+            Way::To(_) | Way::Nowhere => {}
+        }
+        Ok(true)
+    }
+
+    /// Whether a send of a datagram would not wait.
+    pub(super) fn takes_datagram(
+        &self,
+        id: SocketId,
+        len: usize,
+        to: Option<SocketAddress>,
+    ) -> bool {
+        match self.way(id, len, to) {
+            Ok(Way::To(target)) if self.get(id).domain == Domain::UNIX => {
+                self.has_room_for_datagram(target, len)
+            }
+            _ => true,
+        }
+    }
+
+    fn way(&self, id: SocketId, len: usize, to: Option<SocketAddress>) -> Result<Way, Errno> {
+        let socket = self.get(id);
+        let is_unix = socket.domain == Domain::UNIX;
+        if socket.sends_ended {
+            return Err(Errno::PIPE);
+        }
+        let to = match (to, &socket.role) {
+            (Some(to), _) => to,
+            (None, Role::Directed(to)) => *to,
+            (None, _) if is_unix => return Err(Errno::NOTCONN),
+            (None, _) => return Err(Errno::DESTADDRREQ),
+        };
+        self.check_domain(id, &to)?;
+        let len_max = if is_unix { self.capacity } else { NETWORK_BYTES_MAX };
+        if datagram_bytes(len) > len_max {
+            return Err(Errno::MSGSIZE);
+        }
+        let from = socket.local;
+        let takes = |target: SocketId| match &self.get(target).role {
+            Role::Directed(peer) => *peer == from,
+            _ => true,
+        };
+        match self.find(socket.domain, Transport::Datagram, &to) {
+            Some(target) if takes(target) => Ok(Way::To(target)),
+            Some(_) if is_unix => Err(Errno::PERM),
+            None if is_unix => Err(self.missing(&to)),
+            _ if matches!(socket.role, Role::Directed(_)) => Ok(Way::Refused),
+            _ => Ok(Way::Nowhere),
+        }
+    }
+
+    /// Puts a datagram into a queue, unless the network does something else with it.
+    fn deliver(&mut self, target: SocketId, datagram: Datagram, is_unix: bool) {
+        let fate = self.fate.filter(|_| !is_unix);
+        let queue = &mut self.get_mut(target).datagrams;
+        match fate {
+            Some(Fate::Lost) => {}
+            Some(Fate::Duplicated) => queue.extend([datagram.clone(), datagram]),
+            Some(Fate::Reordered) if !queue.is_empty() => queue.insert(queue.len() - 1, datagram),
+            // Nothing is there to be overtaken.
+            Some(Fate::Reordered) | None => return queue.push_back(datagram),
+        }
+        self.fate = None;
+    }
+
+    /// Takes the oldest datagram, or copies it. `None` when a receiver has to wait.
+    ///
+    /// # Errors
+    /// `ECONNREFUSED`: nobody took one that was sent before.
+    pub(super) fn datagram_receive(
+        &mut self,
+        id: SocketId,
+        peeks: bool,
+    ) -> Result<Option<Datagram>, Errno> {
+        let socket = self.get_mut(id);
+        if let Some(errno) = socket.error.take() {
+            return Err(errno);
+        }
+        let datagram =
+            if peeks { socket.datagrams.front().cloned() } else { socket.datagrams.pop_front() };
+        let end = || Datagram { from: SocketAddress::UNNAMED, bytes: Vec::new() };
+        Ok(datagram.or_else(|| socket.receives_ended.then(end)))
+    }
+}

@@ -1,0 +1,243 @@
+//! The simulated kernel's sockets: within the machine by path or name, and on a loopback network.
+//!
+//! A socket is there as long as a descriptor or an operation under way refers to it, or as long as the
+//! listener is there at which it waits to be accepted. What the end of one means to its peer (the end of
+//! the stream, or a reset) is not done to the peer then, but found out when somebody looks.
+//!
+//! What is sent is at once in the peer's queue, so that of the buffers of both ends there is one, of
+//! [`socket_bytes`](super::SimBuilder::socket_bytes).
+//!
+//! Not there: options, `SO_REUSEADDR` among them; ports that stay taken for a while after their
+//! connections; addresses beyond the loopback network; packets in sequence; control data. Paths of sockets
+//! are not in the file system: one can be bound again once its socket is gone.
+//!
+//! Sources: `socket(7)`, `unix(7)`, `tcp(7)`, `udp(7)`, and the system calls of these names.
+
+mod connection;
+mod datagram;
+mod op;
+mod stream;
+
+use std::collections::VecDeque;
+use std::rc::Weak;
+
+use rustix::io::Errno;
+
+pub(super) use self::datagram::Fate;
+use self::datagram::{Datagram, datagram_bytes};
+pub(super) use self::op::{SocketOp, prepare};
+use super::kernel::{OpenFile, poll};
+use crate::address::{Domain, SocketAddress};
+use crate::ops::{ShutdownHow, SocketType};
+
+/// Names a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SocketId(usize);
+
+/// All sockets ever made.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    list: Vec<Socket>,
+    /// What is received and not yet taken, at most, by each.
+    capacity: usize,
+    /// The port to try next for who does not ask for one.
+    next_port: u16,
+    /// What becomes of the next datagram on the network. Taken when it has become that.
+    pub(super) fate: Option<Fate>,
+}
+
+#[derive(Debug)]
+struct Socket {
+    domain: Domain,
+    transport: Transport,
+    holder: Holder,
+    /// Unnamed until it has one.
+    local: SocketAddress,
+    /// Others reach it by its address. One that was accepted has its listener's, and is not reached.
+    is_reachable: bool,
+    role: Role,
+    /// Received on a stream.
+    bytes: VecDeque<u8>,
+    datagrams: VecDeque<Datagram>,
+    receives_ended: bool,
+    sends_ended: bool,
+    /// The connection was reset by a fault.
+    was_reset: bool,
+    /// The error that the next operation tells, once.
+    error: Option<Errno>,
+    /// A reset was told.
+    has_told_reset: bool,
+    /// Something was sent to a peer that is gone, whose machine has answered that.
+    was_answered: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Transport {
+    Stream,
+    Datagram,
+}
+
+/// What keeps a socket.
+#[derive(Debug)]
+enum Holder {
+    File(Weak<OpenFile>),
+    /// It waits to be accepted here.
+    Listener(SocketId),
+}
+
+#[derive(Debug)]
+enum Role {
+    /// It has no peer.
+    Idle,
+    Listening {
+        backlog: usize,
+        /// Connections that nobody has accepted yet, oldest first.
+        waiting: VecDeque<SocketId>,
+    },
+    /// One end of a stream.
+    Connected(SocketId),
+    /// Datagrams go to this address and are taken from there only.
+    Directed(SocketAddress),
+}
+
+impl Sockets {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { list: Vec::new(), capacity, next_port: connection::PORT_FIRST, fate: None }
+    }
+
+    /// The name of the socket that [`add`](Sockets::add) makes next.
+    pub(super) fn next_id(&self) -> SocketId {
+        SocketId(self.list.len())
+    }
+
+    /// Which transport these numbers of `socket(2)` ask for.
+    ///
+    /// # Errors
+    /// `EAFNOSUPPORT`, `ESOCKTNOSUPPORT`, `EPROTONOSUPPORT`: there is no such socket here.
+    fn transport(domain: Domain, kind: SocketType, protocol: u32) -> Result<Transport, Errno> {
+        /// `SOCK_NONBLOCK` and `SOCK_CLOEXEC`, which mean nothing here.
+        const FLAGS: u32 = 0x800 | 0x8_0000;
+        /// `IPPROTO_TCP` and `IPPROTO_UDP`.
+        const PROTOCOLS: [u32; 2] = [6, 17];
+        let is_unix = domain == Domain::UNIX;
+        if !is_unix && domain != Domain::INET && domain != Domain::INET6 {
+            return Err(Errno::AFNOSUPPORT);
+        }
+        let transport = match SocketType(kind.0 & !FLAGS) {
+            SocketType::STREAM => Transport::Stream,
+            SocketType::DATAGRAM => Transport::Datagram,
+            _ => return Err(Errno::SOCKTNOSUPPORT),
+        };
+        let is_usual = protocol == 0 || !is_unix && protocol == PROTOCOLS[transport as usize];
+        if is_usual { Ok(transport) } else { Err(Errno::PROTONOSUPPORT) }
+    }
+
+    fn add(&mut self, domain: Domain, transport: Transport, holder: Holder) -> SocketId {
+        let id = self.next_id();
+        self.list.push(Socket {
+            domain,
+            transport,
+            holder,
+            local: SocketAddress::UNNAMED,
+            is_reachable: false,
+            role: Role::Idle,
+            bytes: VecDeque::new(),
+            datagrams: VecDeque::new(),
+            receives_ended: false,
+            sends_ended: false,
+            was_reset: false,
+            error: None,
+            has_told_reset: false,
+            was_answered: false,
+        });
+        id
+    }
+
+    fn get(&self, id: SocketId) -> &Socket {
+        &self.list[id.0]
+    }
+
+    fn get_mut(&mut self, id: SocketId) -> &mut Socket {
+        &mut self.list[id.0]
+    }
+
+    /// Whether nobody has the socket any more.
+    fn is_gone(&self, id: SocketId) -> bool {
+        match &self.get(id).holder {
+            Holder::File(file) => file.strong_count() == 0,
+            Holder::Listener(listener) => {
+                let listens = matches!(self.get(*listener).role, Role::Listening { .. });
+                !listens || self.is_gone(*listener)
+            }
+        }
+    }
+
+    /// The socket's own address.
+    pub(super) fn local_address(&self, id: SocketId) -> SocketAddress {
+        self.get(id).local
+    }
+
+    /// The address of its peer.
+    ///
+    /// # Errors
+    /// `ENOTCONN`.
+    pub(super) fn peer_address(&self, id: SocketId) -> Result<SocketAddress, Errno> {
+        match &self.get(id).role {
+            Role::Connected(peer) => Ok(self.get(*peer).local),
+            Role::Directed(peer) => Ok(*peer),
+            Role::Idle | Role::Listening { .. } => Err(Errno::NOTCONN),
+        }
+    }
+
+    /// `shutdown(2)`.
+    ///
+    /// # Errors
+    /// `ENOTCONN`.
+    fn shutdown(&mut self, id: SocketId, how: ShutdownHow) -> Result<(), Errno> {
+        let ends_receives = how != ShutdownHow::Sends;
+        let socket = self.get_mut(id);
+        match socket.role {
+            Role::Idle if socket.domain != Domain::UNIX => return Err(Errno::NOTCONN),
+            // It listens no more, and who waited there is turned away.
+            Role::Listening { .. } if ends_receives => socket.role = Role::Idle,
+            _ => {}
+        }
+        socket.receives_ended |= ends_receives;
+        socket.sends_ended |= how != ShutdownHow::Receives;
+        Ok(())
+    }
+
+    /// What `poll(2)` reports.
+    pub(super) fn poll_events(&self, id: SocketId) -> u16 {
+        let when = |condition: bool, events| if condition { events } else { 0 };
+        let socket = self.get(id);
+        match (&socket.role, socket.transport) {
+            (Role::Listening { waiting, .. }, _) => when(!waiting.is_empty(), poll::READABLE),
+            (Role::Connected(_), _) => {
+                let (ended, peer_ended) = (socket.sends_ended, self.has_input_ended(id));
+                let is_broken = self.is_reset(id);
+                let is_alone = socket.domain == Domain::UNIX && self.has_lost_peer(id);
+                when(self.has_input(id), poll::READABLE)
+                    | when(self.has_room(id), poll::WRITABLE)
+                    | when(is_broken && !socket.has_told_reset, poll::ERR)
+                    | when(is_broken || is_alone || peer_ended && ended, poll::HUP)
+                    | when(peer_ended, poll::RDHUP)
+            }
+            (_, Transport::Stream) => poll::WRITABLE | poll::HUP,
+            (_, Transport::Datagram) => {
+                let has_error = socket.error.is_some();
+                let is_readable = !socket.datagrams.is_empty() || socket.receives_ended;
+                when(is_readable || has_error, poll::READABLE)
+                    | when(has_error, poll::ERR)
+                    | poll::WRITABLE
+            }
+        }
+    }
+
+    /// Whether so many more bytes find room in a queue of datagrams.
+    fn has_room_for_datagram(&self, id: SocketId, len: usize) -> bool {
+        let queue = &self.get(id).datagrams;
+        let used: usize = queue.iter().map(|its| datagram_bytes(its.bytes.len())).sum();
+        used + datagram_bytes(len) <= self.capacity
+    }
+}

@@ -1,0 +1,135 @@
+//! Datagrams: each arrives whole, or not at all.
+
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use sakia_driver::{Auto, Domain, Driver, Fd, SocketAddress, SocketType};
+
+use crate::sockets::DOMAINS;
+use crate::stage::{Stage, errno, settle, turn_until, wait};
+
+const DONT_WAIT: u32 = RecvFlags::DONTWAIT.bits();
+const PEEK: u32 = RecvFlags::PEEK.bits();
+
+/// A socket of datagrams with an address.
+fn bound(stage: &Stage, driver: &Driver<Auto>, domain: Domain) -> (Fd, SocketAddress) {
+    let socket = stage.socket(driver, domain, SocketType::DATAGRAM);
+    wait(driver, driver.bind(&socket, &stage.free_address(domain))).unwrap();
+    let address = driver.local_address(&socket).unwrap();
+    (socket, address)
+}
+
+pub fn datagrams_keep_their_bounds(stage: &Stage) {
+    let driver = stage.driver();
+    for domain in DOMAINS {
+        let (near, from) = bound(stage, &driver, domain);
+        let (far, to) = bound(stage, &driver, domain);
+        let messages = ["one", "", "three", "4"];
+        for message in messages {
+            let (result, _) = wait(&driver, driver.send_to(&near, message, &to, 0));
+            assert_eq!(result.unwrap(), message.len());
+        }
+        for message in messages {
+            let (result, buf) = wait(&driver, driver.recv_from(&far, vec![0; 16], 0));
+            let received = result.unwrap();
+            assert_eq!(&buf[..received.len], message.as_bytes());
+            assert_eq!((received.from, received.is_truncated), (from, false));
+        }
+    }
+}
+
+pub fn a_datagram_is_waited_for(stage: &Stage) {
+    let driver = stage.driver();
+    for domain in DOMAINS {
+        let (far, to) = bound(stage, &driver, domain);
+        let near = stage.socket(&driver, domain, SocketType::DATAGRAM);
+        let mut recv = driver.recv_from(&far, vec![0; 16], 0);
+        settle(&driver);
+        assert!(recv.try_take().is_none());
+        wait(&driver, driver.send_to(&near, "late", &to, 0)).0.unwrap();
+        let (result, buf) = wait(&driver, recv);
+        let received = result.unwrap();
+        assert_eq!(&buf[..received.len], b"late");
+        assert_eq!(received.from.is_unnamed(), domain == Domain::UNIX);
+        let (result, _) = wait(&driver, driver.recv_from(&far, vec![0; 16], DONT_WAIT));
+        assert_eq!(errno(result), Errno::AGAIN);
+    }
+}
+
+pub fn a_long_datagram_is_cut(stage: &Stage) {
+    let driver = stage.driver();
+    for domain in DOMAINS {
+        let (far, to) = bound(stage, &driver, domain);
+        let near = stage.socket(&driver, domain, SocketType::DATAGRAM);
+        for _ in 0..2 {
+            wait(&driver, driver.send_to(&near, "too long", &to, 0)).0.unwrap();
+        }
+        wait(&driver, driver.send_to(&near, "next", &to, 0)).0.unwrap();
+        let (result, buf) = wait(&driver, driver.recv_from(&far, vec![0; 3], 0));
+        let received = result.unwrap();
+        assert_eq!((received.len, &buf[..], received.is_truncated), (3, &b"too"[..], true));
+        let (result, buf) = wait(&driver, driver.recv(&far, vec![0; 3], 0));
+        assert_eq!((result.unwrap(), &buf[..]), (3, &b"too"[..]));
+        for flags in [PEEK, 0] {
+            let (result, buf) = wait(&driver, driver.recv_from(&far, vec![0; 8], flags));
+            assert_eq!(&buf[..result.unwrap().len], b"next");
+        }
+        let much = vec![0; 1 << 20];
+        let (result, _) = wait(&driver, driver.send_to(&near, much, &to, 0));
+        assert_eq!(errno(result), Errno::MSGSIZE);
+    }
+}
+
+pub fn a_socket_of_datagrams_gets_a_peer(stage: &Stage) {
+    let driver = stage.driver();
+    for domain in DOMAINS {
+        let (near, from) = bound(stage, &driver, domain);
+        let (far, to) = bound(stage, &driver, domain);
+        let (result, _) = wait(&driver, driver.send(&near, "x", 0));
+        let expected = if domain == Domain::UNIX { Errno::NOTCONN } else { Errno::DESTADDRREQ };
+        assert_eq!(errno(result), expected, "it has none");
+        wait(&driver, driver.connect(&near, &to)).unwrap();
+        assert_eq!(driver.peer_address(&near).unwrap(), to);
+        wait(&driver, driver.send(&near, "ping", 0)).0.unwrap();
+        let (result, buf) = wait(&driver, driver.recv_from(&far, vec![0; 8], 0));
+        let received = result.unwrap();
+        assert_eq!((&buf[..received.len], received.from), (&b"ping"[..], from));
+        wait(&driver, driver.send_to(&far, "pong", &from, 0)).0.unwrap();
+        let (result, buf) = wait(&driver, driver.recv(&near, vec![0; 8], 0));
+        assert_eq!(&buf[..result.unwrap()], b"pong");
+    }
+}
+
+pub fn a_datagram_to_nobody_is_refused(stage: &Stage) {
+    let driver = stage.driver();
+    let gone = |domain| {
+        let (far, to) = bound(stage, &driver, domain);
+        wait(&driver, driver.close(far)).unwrap();
+        to
+    };
+    let near = stage.socket(&driver, Domain::UNIX, SocketType::DATAGRAM);
+    let (result, _) = wait(&driver, driver.send_to(&near, "x", &gone(Domain::UNIX), 0));
+    assert_eq!(errno(result), Errno::CONNREFUSED);
+    // On the network that is known only afterwards, and told only to who has that one peer.
+    let near = stage.socket(&driver, Domain::INET, SocketType::DATAGRAM);
+    let to = gone(Domain::INET);
+    assert_eq!(wait(&driver, driver.send_to(&near, "x", &to, 0)).0.unwrap(), 1);
+    wait(&driver, driver.connect(&near, &to)).unwrap();
+    assert_eq!(wait(&driver, driver.send(&near, "x", 0)).0.unwrap(), 1);
+    let (result, _) = wait(&driver, driver.recv(&near, vec![0; 8], 0));
+    assert_eq!(errno(result), Errno::CONNREFUSED);
+}
+
+pub fn a_dropped_receive_leaves_the_datagram(stage: &Stage) {
+    let driver = stage.driver();
+    for domain in DOMAINS {
+        let (far, to) = bound(stage, &driver, domain);
+        let near = stage.socket(&driver, domain, SocketType::DATAGRAM);
+        let recv = driver.recv_from(&far, vec![0; 16], 0);
+        settle(&driver);
+        drop(recv);
+        turn_until(&driver, || driver.live_operations() == 0);
+        wait(&driver, driver.send_to(&near, "kept", &to, 0)).0.unwrap();
+        let (result, buf) = wait(&driver, driver.recv_from(&far, vec![0; 16], 0));
+        assert_eq!(&buf[..result.unwrap().len], b"kept");
+    }
+}
