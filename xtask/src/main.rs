@@ -54,6 +54,12 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Run a mixed load with random drops on the real kernel, and look whether anything is left of it
+    Soak {
+        /// What `sakia-check soak` takes: --minutes N, --seconds N, --driver D, --threads T, --json
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Check properties of the source that no other tool checks
     Tidy,
 }
@@ -66,6 +72,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Mutants { names } => mutants::run(&root, &names),
         Command::Peers { experiment } => peers::run(&root, &experiment),
         Command::Sim { arguments } => sim::run(&root, "sim", &arguments),
+        Command::Soak { arguments } => sim::run(&root, "soak", &arguments),
         Command::Tidy => tidy::run(&root),
     }
 }

@@ -1,4 +1,4 @@
-//! Runs random programs on the simulated kernel.
+//! Runs `sakia-check`: random programs on the simulated kernel, and the soak on the real one.
 
 use std::ffi::OsString;
 use std::path::Path;

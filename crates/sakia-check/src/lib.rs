@@ -12,6 +12,9 @@
 //! [`sweep`] that the same seed does the same twice.
 //!
 //! What fails is made smaller by [`shrink`] and written to a file, which the tests run for ever.
+//!
+//! [`soak`] is another kind of check: a mixed load on the runtime and the real kernel, which goes on for as
+//! long as one likes, and after which the process must be as it was before.
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +25,7 @@ pub mod names;
 pub mod program;
 pub mod run;
 pub mod shrink;
+pub mod soak;
 pub mod stats;
 pub mod stream;
 pub mod sweep;

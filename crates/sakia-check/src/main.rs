@@ -1,18 +1,21 @@
-//! `sakia-check`: random programs on the simulated kernel, from the command line. `cargo xtask sim`
-//! builds and runs it.
+//! `sakia-check`: random programs on the simulated kernel, and the soak on the real one, from the command
+//! line. `cargo xtask sim` and `cargo xtask soak` build and run it.
 
 #![forbid(unsafe_code)]
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use sakia_check::program::Program;
 use sakia_check::run::simulated;
+use sakia_check::soak::{Options, Sample, soak};
 use sakia_check::stats::Stats;
 use sakia_check::sweep::{catch_panics, check, smallest, sweep};
+use sakia_driver::Policy;
 
 /// Random programs of operations, held against models.
 #[derive(Debug, Parser)]
@@ -50,6 +53,45 @@ enum Command {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
+    /// Runs a mixed load with random drops on the real kernel, and looks whether anything is left of it.
+    Soak(SoakArguments),
+}
+
+/// How long to soak, and what.
+#[derive(Debug, Args)]
+struct SoakArguments {
+    /// How many minutes.
+    #[arg(long, default_value_t = 0)]
+    minutes: u64,
+    /// How many seconds more; 20 if there are no minutes.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Threads with a runtime each.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// What they run on.
+    #[arg(long, default_value = "auto")]
+    driver: PolicyName,
+    /// What steps and drops follow from.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Where to make files; in the folder for temporary ones by default.
+    #[arg(long)]
+    folder: Option<PathBuf>,
+    /// Prints samples and the summary as lines of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Names of backends.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PolicyName {
+    /// The ring where there is one.
+    Auto,
+    /// The ring, or nothing.
+    Uring,
+    /// Epoll and threads.
+    Poll,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -90,6 +132,7 @@ fn main() -> anyhow::Result<ExitCode> {
             }
             Ok(if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
+        Command::Soak(arguments) => run_soak(&arguments),
         Command::Replay { files } => {
             let mut has_failed = false;
             let mut log = String::new();
@@ -108,6 +151,45 @@ fn main() -> anyhow::Result<ExitCode> {
             Ok(if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
         }
     }
+}
+
+fn run_soak(arguments: &SoakArguments) -> anyhow::Result<ExitCode> {
+    let seconds = arguments.seconds.unwrap_or(if arguments.minutes == 0 { 20 } else { 0 });
+    let options = Options {
+        duration: Duration::from_secs(arguments.minutes * 60 + seconds),
+        threads: arguments.threads.max(1),
+        policy: match arguments.driver {
+            PolicyName::Auto => Policy::Auto,
+            PolicyName::Uring => Policy::Uring,
+            PolicyName::Poll => Policy::Poll,
+        },
+        seed: arguments.seed,
+        folder: arguments.folder.clone().unwrap_or_else(std::env::temp_dir),
+    };
+    let show = |sample: &Sample| {
+        match arguments.json {
+            true => println!("{}", serde_json::to_string(sample)?),
+            false => println!("{sample}"),
+        }
+        anyhow::Ok(())
+    };
+    match (soak(&options, show), arguments.json) {
+        (Ok(summary), true) => println!("{}", serde_json::to_string(&summary)?),
+        (Ok(summary), false) => println!("{summary}"),
+        (Err(error), json) => {
+            let seed = options.seed;
+            if json {
+                let failure = format!("{error:#}");
+                println!(
+                    "{}",
+                    serde_json::json!({"type": "failure", "seed": seed, "what": failure})
+                );
+            }
+            eprintln!("the soak with seed {seed} fails: {error:#}");
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn one_line(text: &str) -> String {

@@ -262,6 +262,16 @@ impl Runtime {
         self.local.live_tasks()
     }
 
+    /// Operations of this thread's driver whose result was not taken, or that are in flight for nobody.
+    pub fn live_operations(&self) -> u32 {
+        self.local.driver.live_operations()
+    }
+
+    /// Those of them that the kernel, or a thread that stands for it, has or will have.
+    pub fn in_flight(&self) -> u32 {
+        self.local.driver.in_flight()
+    }
+
     /// Starts a task. It runs while the runtime runs something.
     #[track_caller]
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>

@@ -1,0 +1,277 @@
+//! The soak: a mixed load on the real kernel, with futures dropped at random moments, for as long as one
+//! likes.
+//!
+//! `load` has the steps: files, directories, saves, journals, pipes, connections, timers, tasks, scopes,
+//! threads that block, child processes, and runtimes that come and go on other threads. Half of the steps
+//! are dropped at a random poll or moment, and within the others some operations are. What is read is
+//! compared with what has to be there, byte by byte.
+//!
+//! 1. A runtime does a step of each kind and is dropped, for what the process keeps for ever. What it
+//!    holds then is the first *baseline*.
+//! 2. The workers, each with a runtime of its own, do the same and wait. What the process holds then is the
+//!    second one.
+//! 3. They do random steps until the time is over. Every few seconds a [`Sample`] is printed.
+//! 4. Everything is awaited. The process must be back at the second baseline: the same descriptors, threads,
+//!    child processes, and live tasks and operations of each runtime. Threads of pools and lanes, which end
+//!    by themselves, must have ended.
+//! 5. The runtimes are dropped. The process must be back at the first baseline, and no worker of the kernel
+//!    be left.
+//!
+//! It fails upon a wrong byte, an operation or a step that fails, a step that takes longer than
+//! [`PATIENCE`], which is how a lost wake shows, and whatever is left at the end. Memory must not grow by
+//! more than [`RSS_SLOPE_MAX_MIB`] a minute in the second half; that is held to only if this half takes
+//! [`SLOPE_TIME`] or more, since a short one says little.
+
+#![forbid(unsafe_code)]
+
+mod board;
+mod give_up;
+mod load;
+mod process;
+mod report;
+mod worker;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::TryRecvError;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use sakia::Runtime;
+use sakia::process::{Command, Stdio};
+use sakia_driver::Policy;
+
+use self::board::Board;
+use self::load::{Common, Counts};
+use self::process::{Snapshot, slope};
+use self::worker::{Event, State, Worker, warm_up};
+
+pub use self::report::{Sample, Summary};
+
+/// How long a step may take.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// By how much resident memory may grow in a minute, in MiB.
+pub const RSS_SLOPE_MAX_MIB: f64 = 1.0;
+/// The least time over which the growth of memory is held to that.
+pub const SLOPE_TIME: Duration = Duration::from_secs(60);
+
+/// How often it is looked whether all is well.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// Samples are this far apart, or closer if the run is short.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
+/// How long the process may take to be back at its baseline: threads of pools end after 10 idle seconds.
+const RETURN_TIME: Duration = Duration::from_secs(40);
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long the load lasts; warming up and the end come on top.
+    pub duration: Duration,
+    /// Threads with a runtime each.
+    pub threads: usize,
+    /// On which backend.
+    pub policy: Policy,
+    /// What the steps and drops follow from, as far as the order of events does not decide.
+    pub seed: u64,
+    /// Where to make files; a folder in it is made and removed.
+    pub folder: PathBuf,
+}
+
+/// Runs the soak, and gives each sample to `show`.
+///
+/// # Errors
+/// What is wrong, see the [module](self), or what `show` answers. Threads and files may be left then: the process should end.
+pub fn soak(
+    options: &Options,
+    mut show: impl FnMut(&Sample) -> anyhow::Result<()>,
+) -> anyhow::Result<Summary> {
+    let folder = options.folder.join(format!("sakia-soak-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    let (board, counts) = (Arc::new(Board::default()), Counts::default());
+    let common = Arc::new(Common { policy: options.policy, folder: folder.clone(), board, counts });
+    let run = Run { common, samples: Vec::new(), begin: Instant::now() };
+    let summary = run.all(options, &mut show)?;
+    std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+    Ok(summary)
+}
+
+/// A run under way.
+struct Run {
+    common: Arc<Common>,
+    samples: Vec<Sample>,
+    /// Of the load.
+    begin: Instant,
+}
+
+impl Run {
+    fn all(
+        mut self,
+        options: &Options,
+        show: &mut impl FnMut(&Sample) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Summary> {
+        let seed = options.seed;
+        let choice = self.warm_process(seed)?;
+        let without_runtimes = self.settled()?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let workers = (0..options.threads)
+            .map(|number| Worker::start(number, seed, Arc::clone(&self.common), Arc::clone(&stop)));
+        let workers = workers.collect::<anyhow::Result<Vec<_>>>()?;
+        self.wait_until_quiet(&workers)?;
+        let with_runtimes = self.settled()?;
+        let states: Vec<State> = workers.iter().map(Worker::state).collect();
+
+        self.begin = Instant::now();
+        workers.iter().for_each(Worker::go_on);
+        self.sample_for(options.duration, &workers, show)?;
+        stop.store(true, Ordering::Relaxed);
+        let elapsed = self.begin.elapsed();
+        self.wait_until_quiet(&workers)?;
+        for (number, (worker, before)) in workers.iter().zip(&states).enumerate() {
+            let found = worker.state().differences(before);
+            ensure!(found.is_empty(), "runtime {number} has something left: {found:?}");
+        }
+        self.must_return_to(&with_runtimes, "after the load")?;
+
+        workers.iter().for_each(Worker::go_on);
+        self.wait_until(|| workers.iter().all(Worker::has_ended), "the end of the runtimes")?;
+        for worker in &workers {
+            if let Ok(Event::Failed(what)) = worker.events.try_recv() {
+                bail!("at a runtime's end: {what}");
+            }
+        }
+        let end = self.must_return_to(&without_runtimes, "after the runtimes")?;
+        ensure!(end.io_workers == 0, "{} workers of the kernel are left", end.io_workers);
+        self.summary(choice, elapsed)
+    }
+
+    /// Does a step of each kind on a runtime of its own, and says what it runs on.
+    fn warm_process(&self, seed: u64) -> anyhow::Result<String> {
+        let runtime = Runtime::builder().backend(self.common.policy).build()?;
+        let mut random = fastrand::Rng::with_seed(!seed);
+        runtime.block_on(async {
+            // The thread that reaps children lasts as long as the process. It is started with the first child
+            // that is dropped before it has ended, which this one does only with its input.
+            let mut child = Command::new("cat").stdin(Stdio::piped()).spawn()?;
+            let input = child.stdin.take();
+            drop(child);
+            drop(input);
+            warm_up(&self.common, &mut random).await
+        })?;
+        Ok(runtime.choice().to_string())
+    }
+
+    /// What the process holds when nothing happens: twice the same, some time apart. Threads that end by
+    /// themselves are no part of a baseline, so it does not matter that some may be there.
+    fn settled(&self) -> anyhow::Result<Snapshot> {
+        let without_memory =
+            |snapshot: &Snapshot| (snapshot.descriptors.clone(), snapshot.threads.clone());
+        let mut last = Snapshot::take()?;
+        let end = Instant::now() + RETURN_TIME;
+        loop {
+            sleep(LOOK_INTERVAL * 4);
+            let now = Snapshot::take()?;
+            let is_quiet = self.common.board.len() == 0 && now.children == 0;
+            if is_quiet && without_memory(&now) == without_memory(&last) {
+                return Ok(now);
+            }
+            ensure!(Instant::now() < end, "the process does not come to rest: {now:?}");
+            last = now;
+        }
+    }
+
+    /// Waits until the process is back at a baseline.
+    fn must_return_to(&self, baseline: &Snapshot, when: &str) -> anyhow::Result<Snapshot> {
+        let end = Instant::now() + RETURN_TIME;
+        loop {
+            let now = Snapshot::take()?;
+            let found = now.differences(baseline);
+            if found.is_empty() {
+                return Ok(now);
+            }
+            ensure!(Instant::now() < end, "{when} something is left: {}", found.join("; "));
+            sleep(LOOK_INTERVAL);
+        }
+    }
+
+    /// Waits until all workers have said that they are quiet, and nothing else is under way.
+    fn wait_until_quiet(&self, workers: &[Worker]) -> anyhow::Result<()> {
+        let mut quiet = vec![false; workers.len()];
+        while !quiet.iter().all(|&is_quiet| is_quiet) || self.common.board.len() > 0 {
+            for (worker, is_quiet) in workers.iter().zip(&mut quiet) {
+                let state = || format!("a runtime has {:?}", worker.state());
+                *is_quiet |= self.look_at(worker).with_context(state)?;
+            }
+            sleep(LOOK_INTERVAL);
+        }
+        Ok(())
+    }
+
+    fn wait_until(&self, condition: impl Fn() -> bool, what: &'static str) -> anyhow::Result<()> {
+        let _step = self.common.board.begin(what);
+        while !condition() {
+            self.check_steps()?;
+            sleep(LOOK_INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// Whether a worker has become quiet.
+    ///
+    /// # Errors
+    /// It failed, or a step does not end.
+    fn look_at(&self, worker: &Worker) -> anyhow::Result<bool> {
+        self.check_steps()?;
+        match worker.events.try_recv() {
+            Ok(Event::Quiet) => Ok(true),
+            Ok(Event::Failed(what)) => bail!(what),
+            Err(TryRecvError::Empty) => Ok(false),
+            Err(TryRecvError::Disconnected) => bail!("a thread has ended early"),
+        }
+    }
+
+    fn check_steps(&self) -> anyhow::Result<()> {
+        let stuck = self.common.board.stuck(PATIENCE);
+        ensure!(stuck.is_empty(), "{stuck}");
+        Ok(())
+    }
+
+    /// Takes samples for this time.
+    fn sample_for(
+        &mut self,
+        duration: Duration,
+        workers: &[Worker],
+        show: &mut impl FnMut(&Sample) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let interval = SAMPLE_INTERVAL.min(duration / 10).max(LOOK_INTERVAL);
+        let mut next = interval;
+        while self.begin.elapsed() < duration {
+            for worker in workers {
+                ensure!(!self.look_at(worker)?, "a thread has stopped early");
+            }
+            if self.begin.elapsed() >= next {
+                next += interval;
+                let states = workers.iter().map(Worker::state).collect();
+                let sample = Sample::new(self.begin.elapsed(), &self.common.counts, states)?;
+                show(&sample)?;
+                self.samples.push(sample);
+            }
+            sleep(LOOK_INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// What there is to say at the end.
+    fn summary(self, driver: String, elapsed: Duration) -> anyhow::Result<Summary> {
+        let half = elapsed.as_secs_f64() / 2.0;
+        let late = self.samples.iter().filter(|sample| sample.elapsed_s >= half);
+        let points: Vec<_> =
+            late.map(|sample| (sample.elapsed_s / 60.0, sample.rss_bytes as f64)).collect();
+        let rss_slope_mib = slope(&points) / f64::from(1 << 20);
+        if elapsed / 2 >= SLOPE_TIME && rss_slope_mib > RSS_SLOPE_MAX_MIB {
+            bail!("memory grows by {rss_slope_mib:.2} MiB a minute");
+        }
+        Ok(Summary::new(driver, elapsed, &self.common.counts, rss_slope_mib))
+    }
+}
