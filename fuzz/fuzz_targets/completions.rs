@@ -9,4 +9,4 @@ mod hostile_completions;
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| hostile_completions::play(bytes));
+fuzz_target!(|bytes: &[u8]| hostile_completions::play(bytes, false));

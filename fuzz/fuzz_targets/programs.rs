@@ -9,9 +9,14 @@ use sakia_check::program::Program;
 use sakia_check::stats::Stats;
 use sakia_check::sweep;
 
-fuzz_target!(|bytes: &[u8]| {
-    let program = Program::from_bytes(bytes);
-    if let Err(failure) = sweep::check(&program, false, &mut Stats::default()) {
-        panic!("{}\n{}", failure.what, program.to_text());
+fuzz_target!(
+    // Some panics are meant to happen, and the fuzzer's own hook ends the process with the first.
+    init: sweep::catch_panics(),
+    |bytes: &[u8]| {
+        let program = Program::from_bytes(bytes);
+        if let Err(failure) = sweep::check(&program, false, &mut Stats::default()) {
+            eprintln!("# {}\n{}", failure.what, program.to_text());
+            panic!("{}", failure.what);
+        }
     }
-});
+);

@@ -7,7 +7,7 @@
 //! that jumps, completions before their time, twice, for nobody, for another generation, flags, errors.
 //!
 //! Descriptors are the exception. The kernel's are trusted, since whoever gets one closes it, so this host
-//! gives out numbers that no descriptor has.
+//! gives out numbers that no descriptor has. It closes none: a test keeps those that it has.
 //!
 //! When the bytes are used up the host is an honest one, and completes everything: then all must end well.
 //!
@@ -69,6 +69,8 @@ struct State {
     bytes: Vec<u8>,
     /// How many of them were used.
     used: usize,
+    /// Enters may fail for good.
+    may_fail: bool,
     /// The queues, once mapped.
     rings: Option<NonNull<u8>>,
     entries: Option<NonNull<u8>>,
@@ -94,6 +96,14 @@ impl Hostile {
     /// A host with these bytes.
     pub fn new(bytes: &[u8]) -> Self {
         Self(Rc::new(RefCell::new(State { bytes: bytes.to_vec(), ..State::default() })))
+    }
+
+    /// Lets enters fail with any error. One after which there is no use in asking again makes the driver
+    /// leak what is under way, its descriptors too.
+    #[must_use]
+    pub fn may_fail(self, may_fail: bool) -> Self {
+        self.0.borrow_mut().may_fail = may_fail;
+        self
     }
 
     /// Takes a byte, for a choice of the test's own. 0 when they are used up.
@@ -323,12 +333,12 @@ impl State {
     fn plausible(&self, user_data: u64, res: i32) -> i32 {
         let under_way = self.operations.get(&user_data).map(|operation| operation.entry);
         let entry = under_way.or_else(|| self.pending().find(|sqe| sqe.user_data == user_data));
-        let is_descriptor = match entry.map(|entry| entry.opcode) {
-            Some(Opcode::READ | Opcode::WRITE | Opcode::NOP | Opcode::CLOSE) => false,
-            // What is not known now may be an operation that is started before this is copied out.
-            _ => res >= 0,
-        };
-        if is_descriptor { res | NO_DESCRIPTOR } else { res }
+        match entry.map(|entry| entry.opcode) {
+            Some(Opcode::READ | Opcode::WRITE | Opcode::NOP | Opcode::CLOSE) => res,
+            _ if res < 0 => res,
+            // What is not known now may open something when this is copied out.
+            _ => res | NO_DESCRIPTOR,
+        }
     }
 
     fn some_flags(&mut self) -> CqeFlags {
@@ -346,8 +356,8 @@ impl State {
             208..224 => Err(Errno::INTR.into()),
             224..232 => Err(Errno::BUSY.into()),
             232..240 => Err(Errno::AGAIN.into()),
-            240..252 => Ok(self.word()),
-            _ => Err(io::Error::from_raw_os_error(self.byte().into())),
+            252.. if self.may_fail => Err(io::Error::from_raw_os_error(self.byte().into())),
+            _ => Ok(self.word()),
         }
     }
 }
