@@ -114,3 +114,14 @@ pub fn smallest(program: &Program, failure: Failure) -> (Program, Failure) {
         None => (program.clone(), failure),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_programs_of_some_seeds_have_nothing_wrong() {
+        let report = sweep(0..300, 2, true, |_| {});
+        assert_eq!(report.failures, []);
+    }
+}
