@@ -83,9 +83,38 @@ const INBOX: Source = Source {
     ],
 };
 
+const LANES: Source = Source {
+    name: "lanes",
+    path: "../../crates/sakia-driver/src/epoll/lanes.rs",
+    replaced: &[
+        ("use std::sync::", "use crate::sync::"),
+        ("use std::thread;", "use super::thread;"),
+        (
+            "use std::time::{Duration, Instant};",
+            "use super::thread::Instant;\nuse std::time::Duration;",
+        ),
+        ("use rustix::io::Errno;", "use super::job::Errno;"),
+        ("use sakia_ring::Opcode;", "use super::job::Opcode;"),
+        ("use super::signals::with_lane_mask;", "use super::thread::with_lane_mask;"),
+        ("use super::transfer::failed;", "use super::job::failed;"),
+        ("unsafe { work.run() }", "work.run()"),
+        ("mutant!(", "crate::sync::is_active("),
+    ],
+    mutants: &[
+        // A lane has as many threads as it has jobs.
+        ("lanes_without_bound", "crate::sync::is_active(\"lane_without_bound\")", "true"),
+        // A thread whose time is over ends without a look at the queue.
+        ("lanes_end_on_job", "crate::sync::is_active(\"lane_thread_ends_on_job\")", "true"),
+        // A job that a thread has taken counts as taken back.
+        ("lanes_cancel_running", "crate::sync::is_active(\"running_job_canceled\")", "true"),
+        // Idle threads are not told of jobs.
+        ("lanes_idle_not_told", "let wakes = queued.min(its.idle);", "let wakes = 0;"),
+    ],
+};
+
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    for source in [REMOTE, INBOX] {
+    for source in [REMOTE, INBOX, LANES] {
         println!("cargo::rerun-if-changed={}", source.path);
         copy(&source);
     }

@@ -6,6 +6,7 @@
 #![cfg(test)]
 
 mod inbox;
+mod lanes;
 mod remote;
 mod sync;
 
