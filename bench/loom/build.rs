@@ -65,15 +65,35 @@ const INBOX: Source = Source {
     ],
     mutants: &[
         // Nobody writes to the eventfd of a backend that sleeps.
-        ("inbox_not_woken", "crate::sync::is_active(\"sleeping_epoll_not_woken\")", "true"),
+        (
+            "inbox_not_woken",
+            "crate::sync::is_active(\"sleeping_epoll_not_woken\")",
+            "crate::sync::is_on()",
+        ),
         // The backend sleeps though there is something to receive.
-        ("inbox_sleeps_on_news", "crate::sync::is_active(\"epoll_sleeps_on_news\")", "true"),
+        (
+            "inbox_sleeps_on_news",
+            "crate::sync::is_active(\"epoll_sleeps_on_news\")",
+            "crate::sync::is_on()",
+        ),
         // A foreign loop sleeps on.
-        ("inbox_loop_not_told", "crate::sync::is_active(\"foreign_loop_not_told\")", "true"),
+        (
+            "inbox_loop_not_told",
+            "crate::sync::is_active(\"foreign_loop_not_told\")",
+            "crate::sync::is_on()",
+        ),
         // A foreign loop is not told what came before it.
-        ("inbox_present_ignored", "crate::sync::is_active(\"watch_ignores_present\")", "true"),
+        (
+            "inbox_present_ignored",
+            "crate::sync::is_active(\"watch_ignores_present\")",
+            "crate::sync::is_on()",
+        ),
         // What comes after the end is kept.
-        ("inbox_late_result_kept", "crate::sync::is_active(\"late_result_kept\")", "true"),
+        (
+            "inbox_late_result_kept",
+            "crate::sync::is_active(\"late_result_kept\")",
+            "crate::sync::is_on()",
+        ),
         // The look and the mark are two steps.
         (
             "inbox_mark_kept_back",
@@ -102,11 +122,23 @@ const LANES: Source = Source {
     ],
     mutants: &[
         // A lane has as many threads as it has jobs.
-        ("lanes_without_bound", "crate::sync::is_active(\"lane_without_bound\")", "true"),
+        (
+            "lanes_without_bound",
+            "crate::sync::is_active(\"lane_without_bound\")",
+            "crate::sync::is_on()",
+        ),
         // A thread whose time is over ends without a look at the queue.
-        ("lanes_end_on_job", "crate::sync::is_active(\"lane_thread_ends_on_job\")", "true"),
+        (
+            "lanes_end_on_job",
+            "crate::sync::is_active(\"lane_thread_ends_on_job\")",
+            "crate::sync::is_on()",
+        ),
         // A job that a thread has taken counts as taken back.
-        ("lanes_cancel_running", "crate::sync::is_active(\"running_job_canceled\")", "true"),
+        (
+            "lanes_cancel_running",
+            "crate::sync::is_active(\"running_job_canceled\")",
+            "crate::sync::is_on()",
+        ),
         // Idle threads are not told of jobs.
         ("lanes_idle_not_told", "let wakes = queued.min(its.idle);", "let wakes = 0;"),
     ],
