@@ -1,61 +1,183 @@
 //! Copies the code under test, with its atomics and locks replaced by this crate's.
 //!
-//! Beside the faithful copy it writes mutants, each with one bug, which the tests must catch. A
+//! Beside each faithful copy it writes mutants, each with one bug, which the tests must catch. A
 //! replacement that does not apply fails the build: then the code has changed, and this file is to
 //! follow.
 
 use std::path::Path;
 use std::{env, fs};
 
-const SOURCE: &str = "../../crates/sakia/src/remote.rs";
+/// A file of Sakia's.
+struct Source {
+    /// What the copy is called.
+    name: &'static str,
+    path: &'static str,
+    /// What is replaced everywhere, by what.
+    replaced: &'static [(&'static str, &'static str)],
+    /// Name, what is replaced once, by what.
+    mutants: &'static [(&'static str, &'static str, &'static str)],
+}
 
-const IMPORTS: [(&str, &str); 1] = [("use std::sync::", "use crate::sync::")];
+const REMOTE: Source = Source {
+    name: "remote",
+    path: "../../crates/sakia/src/remote.rs",
+    replaced: &[("use std::sync::", "use crate::sync::")],
+    mutants: &[
+        // The thread sleeps without looking at its mail again.
+        ("no_recheck", "if self.has_mail.load(Ordering::SeqCst) ||", "if"),
+        // The sender's two steps may change places.
+        (
+            "weak_sender",
+            "self.has_mail.store(true, Ordering::SeqCst);",
+            "self.has_mail.store(true, Ordering::Release);",
+        ),
+        // The thread's two steps may change places.
+        (
+            "weak_thread",
+            "self.parked.store(true, Ordering::SeqCst);",
+            "self.parked.store(true, Ordering::Release);",
+        ),
+        // The thread ends a signal without having seen what was signaled.
+        (
+            "blind_take",
+            "self.has_mail.swap(false, Ordering::SeqCst);",
+            "self.has_mail.store(false, Ordering::Release);",
+        ),
+        // The thread sleeps though it was asked to end.
+        ("no_stop_recheck", "|| self.is_stopping() {", "{"),
+    ],
+};
 
-/// Name, what is replaced, by what.
-const MUTANTS: [(&str, &str, &str); 5] = [
-    // The thread sleeps without looking at its mail again.
-    ("no_recheck", "if self.has_mail.load(Ordering::SeqCst) ||", "if"),
-    // The sender's two steps may change places.
-    (
-        "weak_sender",
-        "self.has_mail.store(true, Ordering::SeqCst);",
-        "self.has_mail.store(true, Ordering::Release);",
-    ),
-    // The thread's two steps may change places.
-    (
-        "weak_thread",
-        "self.parked.store(true, Ordering::SeqCst);",
-        "self.parked.store(true, Ordering::Release);",
-    ),
-    // The thread ends a signal without having seen what was signaled.
-    (
-        "blind_take",
-        "self.has_mail.swap(false, Ordering::SeqCst);",
-        "self.has_mail.store(false, Ordering::Release);",
-    ),
-    // The thread sleeps though it was asked to end.
-    ("no_stop_recheck", "|| self.is_stopping() {", "{"),
-];
+const INBOX: Source = Source {
+    name: "inbox",
+    path: "../../crates/sakia-driver/src/epoll/inbox.rs",
+    replaced: &[
+        ("use std::sync::", "use crate::sync::"),
+        ("use std::os::fd::{AsFd, BorrowedFd, OwnedFd};", "use super::event::OwnedFd;"),
+        ("use rustix::event::{EventfdFlags, eventfd};", "use super::event::eventfd;"),
+        ("use rustix::io::Errno;", "use super::event::Errno;"),
+        ("eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?", "eventfd()?"),
+        ("BorrowedFd<'_>", "&OwnedFd"),
+        ("self.event.as_fd()", "&self.event"),
+        ("rustix::io::write(", "super::event::write("),
+        // Bugs that the driver's own tests switch on are off, but for the mutants below.
+        ("mutant!(", "crate::sync::is_active("),
+    ],
+    mutants: &[
+        // Nobody writes to the eventfd of a backend that sleeps.
+        (
+            "inbox_not_woken",
+            "crate::sync::is_active(\"sleeping_epoll_not_woken\")",
+            "crate::sync::is_on()",
+        ),
+        // The backend sleeps though there is something to receive.
+        (
+            "inbox_sleeps_on_news",
+            "crate::sync::is_active(\"epoll_sleeps_on_news\")",
+            "crate::sync::is_on()",
+        ),
+        // A foreign loop sleeps on.
+        (
+            "inbox_loop_not_told",
+            "crate::sync::is_active(\"foreign_loop_not_told\")",
+            "crate::sync::is_on()",
+        ),
+        // A foreign loop is not told what came before it.
+        (
+            "inbox_present_ignored",
+            "crate::sync::is_active(\"watch_ignores_present\")",
+            "crate::sync::is_on()",
+        ),
+        // What comes after the end is kept.
+        (
+            "inbox_late_result_kept",
+            "crate::sync::is_active(\"late_result_kept\")",
+            "crate::sync::is_on()",
+        ),
+        // The look and the mark are two steps.
+        (
+            "inbox_mark_kept_back",
+            "state.is_parked = is_empty ||",
+            "drop(state); state = self.lock(); state.is_parked = is_empty ||",
+        ),
+    ],
+};
+
+const LANES: Source = Source {
+    name: "lanes",
+    path: "../../crates/sakia-driver/src/epoll/lanes.rs",
+    replaced: &[
+        ("use std::sync::", "use crate::sync::"),
+        ("use std::thread;", "use super::thread;"),
+        (
+            "use std::time::{Duration, Instant};",
+            "use super::thread::Instant;\nuse std::time::Duration;",
+        ),
+        ("use rustix::io::Errno;", "use super::job::Errno;"),
+        ("use sakia_ring::Opcode;", "use super::job::Opcode;"),
+        ("use super::signals::with_lane_mask;", "use super::thread::with_lane_mask;"),
+        ("use super::transfer::failed;", "use super::job::failed;"),
+        ("unsafe { work.run() }", "work.run()"),
+        ("mutant!(", "crate::sync::is_active("),
+    ],
+    mutants: &[
+        // A lane has as many threads as it has jobs.
+        (
+            "lanes_without_bound",
+            "crate::sync::is_active(\"lane_without_bound\")",
+            "crate::sync::is_on()",
+        ),
+        // A thread whose time is over ends without a look at the queue.
+        (
+            "lanes_end_on_job",
+            "crate::sync::is_active(\"lane_thread_ends_on_job\")",
+            "crate::sync::is_on()",
+        ),
+        // A job that a thread has taken counts as taken back.
+        (
+            "lanes_cancel_running",
+            "crate::sync::is_active(\"running_job_canceled\")",
+            "crate::sync::is_on()",
+        ),
+        // Idle threads are not told of jobs.
+        ("lanes_idle_not_told", "let wakes = queued.min(its.idle);", "let wakes = 0;"),
+    ],
+};
 
 fn main() {
-    println!("cargo::rerun-if-changed={SOURCE}");
     println!("cargo::rerun-if-changed=build.rs");
-    let source = fs::read_to_string(SOURCE).expect("the code under test is where it was");
-    // A file that is included cannot begin with the documentation of its module.
-    let lines: Vec<&str> = source.lines().filter(|line| !line.starts_with("//!")).collect();
-    let mut code = lines.join("\n");
-    for (from, to) in IMPORTS {
-        code = replaced(&code, from, to, 1..=usize::MAX);
-    }
-    write("remote", &code);
-    for (name, from, to) in MUTANTS {
-        write(name, &replaced(&code, from, to, 1..=1));
+    for source in [REMOTE, INBOX, LANES] {
+        println!("cargo::rerun-if-changed={}", source.path);
+        copy(&source);
     }
 }
 
-fn replaced(code: &str, from: &str, to: &str, times: std::ops::RangeInclusive<usize>) -> String {
+/// Writes the faithful copy and the mutants.
+fn copy(source: &Source) {
+    let text = fs::read_to_string(source.path).expect("the code under test is where it was");
+    // Its own tests stay behind.
+    let (text, _) = text.split_once("#[cfg(test)]\nmod tests").unwrap_or((&text, ""));
+    // A file that is included cannot begin with the documentation of its module.
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("//!")).collect();
+    let mut code = lines.join("\n");
+    for (from, to) in source.replaced {
+        code = replaced(source, &code, from, to, 1..=usize::MAX);
+    }
+    write(source.name, &code);
+    for (name, from, to) in source.mutants {
+        write(name, &replaced(source, &code, from, to, 1..=1));
+    }
+}
+
+fn replaced(
+    source: &Source,
+    code: &str,
+    from: &str,
+    to: &str,
+    times: std::ops::RangeInclusive<usize>,
+) -> String {
     let found = code.matches(from).count();
-    assert!(times.contains(&found), "{SOURCE} has {found} times: {from}");
+    assert!(times.contains(&found), "{} has {found} times: {from}", source.path);
     code.replace(from, to)
 }
 

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod cargo;
+mod coverage;
 mod instructions;
 mod mutants;
 mod peers;
@@ -29,6 +30,15 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Measure which lines of the driver's core the tests reach (needs cargo-tarpaulin)
+    Coverage {
+        /// Print the lines that are not reached
+        #[arg(long)]
+        lines: bool,
+        /// Fail when less than 90 % of the core's lines are reached
+        #[arg(long)]
+        check: bool,
+    },
     /// Count instructions per operation, against loops written by hand (needs valgrind)
     Instructions {
         /// Print one JSON object per line
@@ -68,6 +78,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     let root = repository_root();
     match arguments.command {
+        Command::Coverage { lines, check } => coverage::run(&root, lines, check),
         Command::Instructions { json, check } => instructions::run(&root, json, check),
         Command::Mutants { names } => mutants::run(&root, &names),
         Command::Peers { experiment } => peers::run(&root, &experiment),

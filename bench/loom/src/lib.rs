@@ -5,5 +5,14 @@
 
 #![cfg(test)]
 
+mod inbox;
+mod lanes;
 mod remote;
 mod sync;
+
+/// Interleavings with more than three switches that no wait forces are left out: they add minutes.
+fn model(run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(run);
+}

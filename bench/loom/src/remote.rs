@@ -7,6 +7,8 @@ use loom::sync::Notify;
 use loom::thread;
 use sakia_driver::RemoteWake;
 
+use super::model;
+
 /// What the thread sleeps in: a wake that comes before the sleep ends it at once, as the driver's
 /// does.
 struct Sleep(Notify);
@@ -15,13 +17,6 @@ impl RemoteWake for Sleep {
     fn wake(&self) {
         self.0.notify();
     }
-}
-
-/// Interleavings with more than three switches that no wait forces are left out: they add minutes.
-fn model(run: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(run);
 }
 
 fn task() -> Runnable {

@@ -4,6 +4,65 @@ pub(crate) use std::sync::{Arc, OnceLock, PoisonError};
 
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 
+/// A condition whose waits are over when somebody says so: loom's have no timeouts.
+#[derive(Debug)]
+pub(crate) struct Condvar {
+    changed: loom::sync::Condvar,
+    is_time_over: std::sync::atomic::AtomicBool,
+}
+
+/// Whether a wait ended because of the time.
+pub(crate) struct TimedOut(bool);
+
+impl TimedOut {
+    pub(crate) fn timed_out(&self) -> bool {
+        self.0
+    }
+}
+
+impl Condvar {
+    pub(crate) fn new() -> Self {
+        Self { changed: loom::sync::Condvar::new(), is_time_over: false.into() }
+    }
+
+    pub(crate) fn notify_one(&self) {
+        self.changed.notify_one();
+    }
+
+    pub(crate) fn notify_all(&self) {
+        self.changed.notify_all();
+    }
+
+    /// The time of all who wait is over, and of all who are going to. To be called with the lock.
+    pub(crate) fn end_time(&self) {
+        self.is_time_over.store(true, atomic::Ordering::Relaxed);
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn wait_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        _: std::time::Duration,
+    ) -> std::sync::LockResult<(MutexGuard<'a, T>, TimedOut)> {
+        let is_over = || TimedOut(self.is_time_over.load(atomic::Ordering::Relaxed));
+        if is_over().0 {
+            return Ok((guard, TimedOut(true)));
+        }
+        let guard = self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        Ok((guard, is_over()))
+    }
+}
+
+/// Bugs that the driver's own tests switch on are off here.
+pub(crate) const fn is_active(_: &str) -> bool {
+    false
+}
+
+/// But for the one that a mutant has.
+pub(crate) const fn is_on() -> bool {
+    true
+}
+
 pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::Ordering;
 
@@ -17,6 +76,7 @@ pub(crate) mod atomic {
     /// - A store may slip between another thread's read-modify-write and the value that it read, so
     ///   that a third thread sees an older value last. So stores are made as swaps; without acquire
     ///   these see nothing that a store would not.
+    #[derive(Debug)]
     pub(crate) struct AtomicBool(loom::sync::atomic::AtomicBool);
 
     impl AtomicBool {

@@ -11,6 +11,8 @@
 //! - [`throttled`]: an ext4 on a disk that stalls on command.
 //! - [`small_fs`]: file systems that are soon full, or whose disk loses its end.
 //!
+//! [`hostile`] is a host for rings that lies about everything.
+//!
 //! And [`mount_facts`], what a file system grants to those who must not wait; [`blocked`], whether
 //! a thread waits in the kernel; [`place`], what the places share: skips, scratch directories,
 //! leftovers.
@@ -21,6 +23,7 @@ pub mod alloc_count;
 pub mod blocked;
 pub mod drop_probe;
 pub mod fuse;
+pub mod hostile;
 mod loop_device;
 pub mod mount_facts;
 pub mod page_guard;

@@ -20,7 +20,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("sakia-bench", LIBRARIES),
     ("sakia-cli", PROGRAMS),
     ("sakia-check", &["sakia", "sakia-driver", "sakia-ring"]),
-    (TESTKIT, &[]),
+    (TESTKIT, &["sakia-ring"]),
     ("xtask", PROGRAMS),
 ];
 

@@ -25,6 +25,7 @@ mod forgotten_read;
 mod forked_child;
 mod full_queue;
 mod handles_after_the_end;
+mod hostile_completions;
 mod hosts;
 mod injected_results;
 mod interruptions;

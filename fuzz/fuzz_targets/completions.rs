@@ -1,0 +1,12 @@
+//! A host that lies as the fuzzer says: the driver neither panics nor frees memory early.
+//!
+//! `cargo +nightly fuzz run completions`. The sanitizer sees what the host touches after it was freed.
+
+#![no_main]
+
+#[path = "../../crates/sakia-driver/tests/driver/hostile_completions.rs"]
+mod hostile_completions;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| hostile_completions::play(bytes, false));
