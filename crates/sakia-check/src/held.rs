@@ -50,7 +50,6 @@ pub(crate) trait Pending {
     fn poll(&mut self, waker: &Waker) -> Option<Output>;
     fn set_token(&mut self, token: u64);
     fn cancel(&mut self);
-    fn forget(self: Box<Self>);
 }
 
 struct Running<O: Operation, B: Backend, F> {
@@ -76,10 +75,6 @@ impl<O: Operation, B: Backend, F: Fn(O::Output) -> Output> Pending for Running<O
 
     fn cancel(&mut self) {
         self.op.cancel();
-    }
-
-    fn forget(self: Box<Self>) {
-        std::mem::forget(self.op);
     }
 }
 

@@ -95,8 +95,9 @@ pub(crate) struct Runner<'a, E: Env> {
     /// Operations on names that were given up and may not be over.
     names_given_up: Vec<u64>,
     held: Vec<Held<Role>>,
-    /// Handles that were forgotten: their slots stay in use.
-    forgotten: u32,
+    /// Handles that nobody uses any more, as if forgotten: their slots stay in use. Only when all is over
+    /// are they dropped, so that many programs do not fill the memory.
+    forgotten: Vec<Box<dyn Pending>>,
     /// Errors that only a fault explains.
     excused: u64,
     /// Operations started.
@@ -170,7 +171,7 @@ fn count<B: Backend>(handle: &Handle<B>, stats: &mut Stats) {
 struct Ended {
     /// Every operation was to end.
     all_ended: bool,
-    forgotten: u32,
+    forgotten: Vec<Box<dyn Pending>>,
     excused: u64,
     leaked: u64,
     stale: u64,
@@ -199,7 +200,7 @@ fn run<E: Env>(
         worlds: Worlds::default(),
         names_given_up: Vec::new(),
         held: Vec::new(),
-        forgotten: 0,
+        forgotten: Vec::new(),
         excused: 0,
         started: 0,
         is_dead: false,
@@ -246,7 +247,7 @@ fn check_kernel(env: &Simulated, end: &Ended) -> Check {
     if end.leaked > 0 || left as u64 > ghosts {
         return Err(format!("{} operations were leaked, {left} are in flight", end.leaked));
     }
-    if end.forgotten == 0 && kernel.open_descriptors() != 0 {
+    if end.forgotten.is_empty() && kernel.open_descriptors() != 0 {
         return Err(format!("{} descriptors are still open", kernel.open_descriptors()));
     }
     Ok(())
@@ -377,7 +378,7 @@ impl<E: Env> Runner<'_, E> {
 
     /// When nothing is in flight that the program does not hold, what was given up is over.
     fn settle(&mut self) {
-        let known = self.held.len() as u32 + self.forgotten;
+        let known = (self.held.len() + self.forgotten.len()) as u32;
         if self.driver.live_operations() != known {
             return;
         }
@@ -462,8 +463,7 @@ impl<E: Env> Runner<'_, E> {
         }
         let held = self.held.swap_remove(index);
         self.stats.fate(held.role.kind(), Self::moment(&held), Fate::Forgotten);
-        self.forgotten += 1;
-        held.pending.forget();
+        self.forgotten.push(held.pending);
     }
 
     /// The model's side of dropping an operation.
@@ -547,7 +547,9 @@ impl<E: Env> Runner<'_, E> {
         }
         self.datagrams.iter_mut().for_each(DatagramModel::part_with_ends);
         let mut turns = 0;
-        while !self.held.is_empty() || self.driver.live_operations() != self.forgotten {
+        while !self.held.is_empty()
+            || self.driver.live_operations() as usize != self.forgotten.len()
+        {
             let mut index = 0;
             while index < self.held.len() {
                 // Close what is read and written only by what is held: all but polls end by that.
@@ -570,8 +572,8 @@ impl<E: Env> Runner<'_, E> {
             }
             turns += 1;
             // What was forgotten uses its descriptor for ever.
-            let is_left =
-                self.forgotten > 0 && self.held.iter().all(|held| matches!(held.role, Role::Close));
+            let is_left = !self.forgotten.is_empty()
+                && self.held.iter().all(|held| matches!(held.role, Role::Close));
             if turns > TURNS_TRIED * 4 && (is_left || self.may_hang()) {
                 return Ok(());
             }
@@ -613,7 +615,7 @@ impl<E: Env> Runner<'_, E> {
             count = held.len();
             held.retain_mut(Held::is_left_waiting);
         }
-        held.retain(|held| forgotten == 0 || !matches!(held.role, Role::Close));
+        held.retain(|held| forgotten.is_empty() || !matches!(held.role, Role::Close));
         if let Some(held) = held.first() {
             let kind = held.role.kind();
             return Err(format!("{kind} #{} waits although its driver has ended", held.id));

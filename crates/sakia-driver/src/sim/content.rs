@@ -304,6 +304,7 @@ mod tests {
     use super::*;
 
     const SEEDS: u64 = if cfg!(miri) { 2 } else { 60 };
+    const STEPS: u8 = if cfg!(miri) { 6 } else { 40 };
 
     /// The content, and every version of its bytes since the disk had all of it.
     struct Story {
@@ -371,7 +372,7 @@ mod tests {
             let content = Content::stored(vec![0xff; random.below(9000) as usize]);
             let versions = vec![content.bytes().to_vec()];
             let mut story = Story { content, versions, cuts: 0 };
-            for step in 1..40 {
+            for step in 1..STEPS {
                 story.step(&mut random, step);
                 changed += usize::from(story.check(&mut random) != story.content.bytes());
                 if random.below(6) == 0 {
