@@ -7,9 +7,10 @@ use std::rc::Rc;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sakia_driver::sim::FaultKind;
-use sakia_driver::{CURRENT_POSITION, Fd, WholeFile};
+use sakia_driver::{Fd, WholeFile};
 
-use super::{BLOCK_BYTES, Check, Role, Runner};
+use super::transfers::has_too_many_parts;
+use super::{BLOCK_BYTES, Check, Role, Runner, pick};
 use crate::bytes::Content;
 use crate::env::{Env, FILES, initial};
 use crate::held::{Output, Pending, pending};
@@ -18,12 +19,11 @@ use crate::program::{Memory, Parting};
 use crate::stats::Fate;
 
 /// An open file of the program.
+#[derive(Clone)]
 pub(crate) struct OpenFile {
     fd: Fd,
     file: usize,
-    is_readable: bool,
-    is_writable: bool,
-    appends: bool,
+    how: How,
     /// It is being closed, by way of this handle or of a clone.
     is_closing: Rc<Cell<bool>>,
 }
@@ -225,30 +225,9 @@ pub(super) fn known_errors(is_closing: bool) -> &'static [Errno] {
     if is_closing { &[Errno::BADF, Errno::CANCELED] } else { &[] }
 }
 
-/// Most buffers that a transfer uses.
-const PARTS_MAX: usize = 1024;
-
-/// Parts of a transfer in several buffers: one byte, half of the rest, nothing, the rest. Of a long one
-/// more than a transfer takes.
-pub(super) fn split(mut bytes: Vec<u8>) -> Vec<Vec<u8>> {
-    if bytes.len() > 4 * PARTS_MAX {
-        let mut parts: Vec<Vec<u8>> = bytes[..PARTS_MAX].iter().map(|&byte| vec![byte]).collect();
-        parts.push(bytes.split_off(PARTS_MAX));
-        return parts;
-    }
-    let mut rest = bytes.split_off(bytes.len().min(1));
-    let last = rest.split_off(rest.len() / 2);
-    vec![bytes, rest, Vec::new(), last]
-}
-
-/// What was written in several buffers, or read into them.
-pub(super) fn join<T: std::ops::Deref<Target = [u8]>>(bufs: &[T]) -> Vec<u8> {
-    bufs.iter().flat_map(|buf| buf.iter().copied()).collect()
-}
-
 impl<E: Env> Runner<'_, E> {
     fn pick_open(&self, number: u8) -> Option<usize> {
-        (!self.open.is_empty()).then(|| usize::from(number) % self.open.len())
+        pick(number.into(), self.open.len())
     }
 
     pub(super) fn open_file(&mut self, file: u8, way: u8) {
@@ -278,16 +257,7 @@ impl<E: Env> Runner<'_, E> {
 
     pub(super) fn clone_open(&mut self, number: u8) {
         let Some(index) = self.pick_open(number) else { return };
-        let OpenFile { fd, file, is_readable, is_writable, appends, is_closing } =
-            &self.open[index];
-        let clone = OpenFile {
-            fd: fd.clone(),
-            file: *file,
-            is_readable: *is_readable,
-            is_writable: *is_writable,
-            appends: *appends,
-            is_closing: Rc::clone(is_closing),
-        };
+        let clone = self.open[index].clone();
         self.open.push(clone);
     }
 
@@ -308,97 +278,52 @@ impl<E: Env> Runner<'_, E> {
                 if !is_spoiled && !bytes.is_empty() {
                     check.or_else(|text| wrong(&bytes, text))?;
                 }
-                let (is_readable, is_writable, appends) = (true, false, false);
-                let is_closing = Rc::default();
-                self.open.push(OpenFile {
-                    fd,
-                    file,
-                    is_readable,
-                    is_writable,
-                    appends,
-                    is_closing,
-                });
+                let how = How { is_readable: true, is_writable: false, appends: false };
+                self.open.push(OpenFile { fd, file, how, is_closing: Rc::default() });
                 Ok(())
             }
-            Err(error) => {
-                let known: &[Errno] =
-                    if self.has_few_descriptors() { &[Errno::MFILE] } else { &[] };
-                self.excuse(&error, false, known)
-            }
+            Err(error) => self.excuse(&error, false, self.errors_of_full_table()),
         }
     }
 
     pub(super) fn read(&mut self, number: u8, at: u16, len: u16, memory: Memory) {
         let Some(index) = self.pick_open(number) else { return };
-        let (mut len, at) = (usize::from(len), usize::from(at));
-        let OpenFile { fd, file, is_readable, is_closing, .. } = &self.open[index];
-        let (offset, file) = (at as u64, *file);
-        let op = match (memory, self.arena.as_ref().and_then(sakia_driver::Arena::block)) {
-            (Memory::Fixed, Some(block)) => {
-                len = BLOCK_BYTES;
-                let op = self.driver.read_fixed(fd, block, offset);
-                pending(op, |(result, block)| Output::Bytes(result, block.to_vec()))
-            }
-            (Memory::Vector, _) => {
-                let bufs = split(vec![0; len]);
-                let bufs = bufs.into_iter().map(|buf| self.env.buffer(buf)).collect();
-                let op = self.driver.read_vectored(fd, bufs, offset);
-                pending(op, |(result, bufs)| Output::Bytes(result, join(&bufs)))
-            }
-            _ => {
-                let op = self.driver.read(fd, self.env.buffer(vec![0; len]), offset);
-                pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec()))
-            }
-        };
-        let (closing, is_readable) = (Rc::clone(is_closing), *is_readable);
+        let at = usize::from(at);
+        let OpenFile { fd, file, how, is_closing } = &self.open[index];
+        let (file, is_readable, closing) = (*file, how.is_readable, Rc::clone(is_closing));
+        let (len, op) = self.start_read(fd, at as u64, len.into(), memory);
         let seen = Rc::clone(&self.files[file].content);
         self.hold(Role::File(FileRole::Read { file, at, len, seen, is_readable, closing }), op);
     }
 
     pub(super) fn write(&mut self, number: u8, at: u16, len: u16, memory: Memory) {
         let Some(index) = self.pick_open(number) else { return };
-        let block = self.arena.as_ref().filter(|_| memory == Memory::Fixed);
-        let block = block.and_then(sakia_driver::Arena::block);
+        let block = self.block(memory);
         let len = if block.is_some() { BLOCK_BYTES } else { usize::from(len) };
-        let OpenFile { fd, file, is_writable, is_closing, appends, .. } = &self.open[index];
-        let (fd, file) = (fd.clone(), *file);
+        let OpenFile { fd, file, how, is_closing } = &self.open[index];
+        let (fd, file, How { is_writable, appends, .. }) = (fd.clone(), *file, *how);
         let content = &self.files[file].content;
-        let at = if *appends { content.size_max() } else { usize::from(at) };
-        if *appends && content.size_min() != content.size_max() {
+        let at = if appends { content.size_max() } else { usize::from(at) };
+        if appends && content.size_min() != content.size_max() {
             return; // nobody knows where it goes
         }
         let bytes = text(self.started + 1, len);
-        let edit = if *appends && len == 0 {
+        let edit = if appends && len == 0 {
             Edit::Allocate(0)
         } else {
             Edit::Write(at, Rc::from(bytes.as_slice()))
         };
         // To append is to change the end, whatever the length.
-        if !self.files[file].allows(&edit) || *appends && !self.files[file].changes.is_empty() {
+        if !self.files[file].allows(&edit) || appends && !self.files[file].changes.is_empty() {
             return;
         }
-        let (closing, is_writable, offset) = (Rc::clone(is_closing), *is_writable, at as u64);
-        let start = |runner: &Self| match (memory, block) {
-            (_, Some(mut block)) => {
-                block.copy_from_slice(&bytes);
-                let op = runner.driver.write_fixed(&fd, block, offset);
-                pending(op, |(result, block)| Output::Bytes(result, block.to_vec()))
-            }
-            (Memory::Vector, None) => {
-                let bufs = split(bytes).into_iter().map(|buf| runner.env.buffer(buf)).collect();
-                let op = runner.driver.write_vectored(&fd, bufs, offset);
-                pending(op, |(result, bufs)| Output::Bytes(result, join(&bufs)))
-            }
-            _ => {
-                let op = runner.driver.write(&fd, runner.env.buffer(bytes), offset);
-                pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec()))
-            }
-        };
+        let closing = Rc::clone(is_closing);
+        let start = |runner: &Self| runner.start_write(&fd, at as u64, bytes, memory, block);
         self.hold_change(file, edit, is_writable, closing, start, None);
     }
 
     pub(super) fn truncate(&mut self, number: u8, len: u16) {
-        let Some(index) = self.pick_open(number).filter(|&index| self.open[index].is_writable)
+        let Some(index) = self.pick_open(number).filter(|&index| self.open[index].how.is_writable)
         else {
             return;
         };
@@ -410,7 +335,7 @@ impl<E: Env> Runner<'_, E> {
     }
 
     pub(super) fn allocate(&mut self, number: u8, at: u16, len: u16) {
-        let Some(index) = self.pick_open(number).filter(|&index| self.open[index].is_writable)
+        let Some(index) = self.pick_open(number).filter(|&index| self.open[index].how.is_writable)
         else {
             return;
         };
@@ -529,7 +454,7 @@ impl<E: Env> Runner<'_, E> {
                     }
                     Ok(count) => {
                         let may_be_short =
-                            self.has(FaultKind::ShortTransfer) || len > 4 * PARTS_MAX;
+                            self.has(FaultKind::ShortTransfer) || has_too_many_parts(len);
                         seen.check_read(at, len, &bytes[..count], may_be_short)
                     }
                     Err(error) if !is_readable => {
@@ -564,7 +489,7 @@ impl<E: Env> Runner<'_, E> {
                     return Err("it was not opened to write".to_owned());
                 }
                 if let Edit::Write(_, ours) = &edit {
-                    let is_long = ours.len() > 4 * PARTS_MAX;
+                    let is_long = has_too_many_parts(ours.len());
                     let may_be_short = self.has(FaultKind::ShortTransfer) || is_long;
                     let is_right =
                         count == ours.len() || may_be_short && count > 0 && count < ours.len();
@@ -609,14 +534,10 @@ impl<E: Env> Runner<'_, E> {
         let fd = match result {
             Ok(fd) => fd,
             Err(error) => {
-                let known: &[Errno] =
-                    if self.has_few_descriptors() { &[Errno::MFILE] } else { &[] };
-                return self.excuse(&error, is_canceled, known);
+                return self.excuse(&error, is_canceled, self.errors_of_full_table());
             }
         };
-        let How { is_readable, is_writable, appends } = how;
-        let is_closing = Rc::default();
-        self.open.push(OpenFile { fd, file, is_readable, is_writable, appends, is_closing });
+        self.open.push(OpenFile { fd, file, how, is_closing: Rc::default() });
         Ok(())
     }
 
@@ -632,6 +553,3 @@ impl<E: Env> Runner<'_, E> {
         Ok(())
     }
 }
-
-/// Offsets of transfers that have none.
-pub(super) const NO_OFFSET: u64 = CURRENT_POSITION;

@@ -4,6 +4,7 @@ mod files;
 mod names;
 mod pipes;
 mod sockets;
+mod transfers;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -13,7 +14,6 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sakia_driver::sim::FaultKind;
 use sakia_driver::{Arena, Auto, Backend, Bypass, Driver, Handle, OpKind, Policy, Rules, Wait};
-
 use sakia_ring::Ring;
 
 use crate::env::{Env, Real, Simulated};
@@ -310,9 +310,9 @@ impl<E: Env> Runner<'_, E> {
         self.config.chance(kind) > 0
     }
 
-    /// Whether the table of descriptors may be full.
-    fn has_few_descriptors(&self) -> bool {
-        self.config.descriptors_max < 100
+    /// The error of what needs a descriptor, where the table of descriptors may be full.
+    fn errors_of_full_table(&self) -> &'static [Errno] {
+        if self.config.descriptors_max < 100 { &[Errno::MFILE] } else { &[] }
     }
 
     /// Whether operations may not end.
@@ -334,11 +334,6 @@ impl<E: Env> Runner<'_, E> {
     fn hold_as(&mut self, id: u64, role: Role, pending: Box<dyn Pending>) {
         *self.stats.operations.entry(role.kind()).or_default() += 1;
         self.held.push(Held::new(id, role, pending));
-    }
-
-    /// The operation that a number stands for.
-    fn pick(&self, number: usize) -> Option<usize> {
-        (!self.held.is_empty()).then(|| number % self.held.len())
     }
 
     fn moment(held: &Held<Role>) -> Moment {
@@ -395,7 +390,7 @@ impl<E: Env> Runner<'_, E> {
 
     /// Takes turns until the operation is done, or long enough.
     fn await_op(&mut self, number: usize) -> Check {
-        let Some(index) = self.pick(number) else { return Ok(()) };
+        let Some(index) = pick(number, self.held.len()) else { return Ok(()) };
         let may_wait = self.held[index].role.may_wait() || self.may_hang();
         let turns = if may_wait { TURNS_TRIED } else { TURNS_MAX };
         for _ in 0..turns {
@@ -436,7 +431,7 @@ impl<E: Env> Runner<'_, E> {
     // What befalls operations.
 
     fn cancel_op(&mut self, number: usize) {
-        let Some(index) = self.pick(number) else { return };
+        let Some(index) = pick(number, self.held.len()) else { return };
         let held = &mut self.held[index];
         self.stats.fate(held.role.kind(), Self::moment(held), Fate::Canceled);
         // What is not pushed yet is canceled, and its waker called, at once.
@@ -445,7 +440,7 @@ impl<E: Env> Runner<'_, E> {
     }
 
     fn drop_op(&mut self, number: usize) {
-        let Some(index) = self.pick(number) else { return };
+        let Some(index) = pick(number, self.held.len()) else { return };
         let held = self.held.swap_remove(index);
         self.stats.fate(held.role.kind(), Self::moment(&held), Fate::Dropped);
         self.give_up(held.id, held.role);
@@ -453,7 +448,7 @@ impl<E: Env> Runner<'_, E> {
     }
 
     fn forget_op(&mut self, number: usize) {
-        let Some(index) = self.pick(number) else { return };
+        let Some(index) = pick(number, self.held.len()) else { return };
         match &self.held[index].role {
             // It could happen at any time until the end, so nothing could be said of names any more.
             Role::Name(_) => return,
@@ -625,6 +620,11 @@ impl<E: Env> Runner<'_, E> {
             && self.config.chance(FaultKind::EnterFailed) == 0;
         Ok(Ended { all_ended, forgotten, excused, leaked, stale: counters["stale"] })
     }
+}
+
+/// The one of `count` objects that a number stands for, if there is any.
+fn pick(number: usize, count: usize) -> Option<usize> {
+    (count > 0).then(|| number % count)
 }
 
 /// Calls what may call wakers. `None` when one of them panicked.

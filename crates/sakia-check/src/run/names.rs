@@ -83,7 +83,6 @@ impl<E: Env> Runner<'_, E> {
         is_canceled: bool,
         output: Output,
     ) -> Check {
-        let is_full = self.has_few_descriptors() && matches!(role.op, NameOp::Create(_));
         let (result, error) = match output {
             Output::Done(Ok(())) => (Ok(None), None),
             Output::Asked(Ok((kind, _))) => (Ok(Some(kind)), None),
@@ -107,7 +106,8 @@ impl<E: Env> Runner<'_, E> {
         match error {
             Some(error) if !is_of_the_model => {
                 self.worlds.fail(id);
-                let known: &[Errno] = if is_full { &[Errno::MFILE] } else { &[] };
+                let opens = matches!(role.op, NameOp::Create(_));
+                let known = if opens { self.errors_of_full_table() } else { &[] };
                 self.excuse(&error, is_canceled, known)
             }
             _ => self.worlds.end(id, result),

@@ -2,10 +2,10 @@
 
 use rustix::io::Errno;
 use sakia_driver::sim::FaultKind;
-use sakia_driver::{Fd, PollEvents, ShutdownHow};
+use sakia_driver::{CURRENT_POSITION, Fd, PollEvents, ShutdownHow};
 
-use super::files::{NO_OFFSET, join, known_errors, split, text};
-use super::{BLOCK_BYTES, Check, Role, Runner};
+use super::files::{known_errors, text};
+use super::{BLOCK_BYTES, Check, Role, Runner, pick};
 use crate::env::Env;
 use crate::held::{Output, pending};
 use crate::program::{End, Memory, Parting};
@@ -156,7 +156,7 @@ impl<E: Env> Runner<'_, E> {
     }
 
     fn pick_pipe(&self, number: u8) -> Option<usize> {
-        (!self.pipes.is_empty()).then(|| usize::from(number) % self.pipes.len())
+        pick(number.into(), self.pipes.len())
     }
 
     pub(super) fn send(&mut self, number: u8, len: u16, memory: Memory) {
@@ -166,32 +166,16 @@ impl<E: Env> Runner<'_, E> {
             return;
         }
         let is_socket = self.pipes[pipe].is_socket;
-        let block = self.arena.as_ref().filter(|_| memory == Memory::Fixed && !is_socket);
-        let block = block.and_then(sakia_driver::Arena::block);
+        let block = self.block(memory).filter(|_| !is_socket);
         let len = if block.is_some() { BLOCK_BYTES } else { usize::from(len) };
         let bytes = text(self.started + 1, len);
         let segment = self.pipes[pipe].stream.begin(bytes.clone());
         self.pipes[pipe].sending = Activity::Held;
-        let op = match (memory, block) {
-            (_, Some(mut block)) => {
-                block.copy_from_slice(&bytes);
-                let op = self.driver.write_fixed(&fd, block, NO_OFFSET);
-                pending(op, |(result, block)| Output::Bytes(result, block.to_vec()))
-            }
-            _ if is_socket => {
-                let op = self.driver.send(&fd, self.env.buffer(bytes.clone()), 0);
-                pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec()))
-            }
-            (Memory::Vector, None) => {
-                let bufs = split(bytes.clone());
-                let bufs = bufs.into_iter().map(|buf| self.env.buffer(buf)).collect();
-                let op = self.driver.write_vectored(&fd, bufs, NO_OFFSET);
-                pending(op, |(result, bufs)| Output::Bytes(result, join(&bufs)))
-            }
-            _ => {
-                let op = self.driver.write(&fd, self.env.buffer(bytes.clone()), NO_OFFSET);
-                pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec()))
-            }
+        let op = if is_socket {
+            let op = self.driver.send(&fd, self.env.buffer(bytes.clone()), 0);
+            pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec()))
+        } else {
+            self.start_write(&fd, CURRENT_POSITION, bytes.clone(), memory, block)
         };
         self.hold(Role::Pipe(PipeRole::Send { pipe, segment, bytes }), op);
     }
@@ -202,28 +186,11 @@ impl<E: Env> Runner<'_, E> {
         if self.pipes[pipe].receiving != Activity::None {
             return;
         }
-        let mut len = usize::from(len);
-        let is_socket = self.pipes[pipe].is_socket;
-        let op = match (memory, self.arena.as_ref().and_then(sakia_driver::Arena::block)) {
-            _ if is_socket => {
-                let op = self.driver.recv(&fd, self.env.buffer(vec![0; len]), 0);
-                pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec()))
-            }
-            (Memory::Fixed, Some(block)) => {
-                len = BLOCK_BYTES;
-                let op = self.driver.read_fixed(&fd, block, NO_OFFSET);
-                pending(op, |(result, block)| Output::Bytes(result, block.to_vec()))
-            }
-            (Memory::Vector, _) => {
-                let bufs = split(vec![0; len]);
-                let bufs = bufs.into_iter().map(|buf| self.env.buffer(buf)).collect();
-                let op = self.driver.read_vectored(&fd, bufs, NO_OFFSET);
-                pending(op, |(result, bufs)| Output::Bytes(result, join(&bufs)))
-            }
-            _ => {
-                let op = self.driver.read(&fd, self.env.buffer(vec![0; len]), NO_OFFSET);
-                pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec()))
-            }
+        let (len, op) = if self.pipes[pipe].is_socket {
+            let op = self.driver.recv(&fd, self.env.buffer(vec![0; len.into()]), 0);
+            (len.into(), pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec())))
+        } else {
+            self.start_read(&fd, CURRENT_POSITION, len.into(), memory)
         };
         self.pipes[pipe].receiving = Activity::Held;
         self.hold(Role::Pipe(PipeRole::Receive { pipe, len }), op);

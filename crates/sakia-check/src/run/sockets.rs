@@ -10,7 +10,7 @@ use sakia_driver::{
 };
 
 use super::files::text;
-use super::{Check, Role, Runner};
+use super::{Check, Role, Runner, pick};
 use crate::env::Env;
 use crate::held::{Output, pending};
 
@@ -129,7 +129,7 @@ impl<E: Env> Runner<'_, E> {
     }
 
     fn pick_pair(&self, number: u8) -> Option<usize> {
-        (!self.datagrams.is_empty()).then(|| usize::from(number) % self.datagrams.len())
+        pick(number.into(), self.datagrams.len())
     }
 
     pub(super) fn send_datagram(&mut self, number: u8, len: u16) {

@@ -1,0 +1,92 @@
+//! Reads and writes with each kind of memory, of files and of pipes.
+
+use std::ops::Deref;
+
+use sakia_driver::{Arena, Fd, FixedBuf};
+
+use super::{BLOCK_BYTES, Runner};
+use crate::env::Env;
+use crate::held::{Output, Pending, pending};
+use crate::program::Memory;
+
+/// Most buffers that a transfer uses.
+const PARTS_MAX: usize = 1024;
+
+/// Whether a transfer of so many bytes in several buffers has more of them than it uses, and so is short.
+pub(super) fn has_too_many_parts(len: usize) -> bool {
+    len > 4 * PARTS_MAX
+}
+
+/// Parts of a transfer in several buffers: one byte, half of the rest, nothing, the rest. Of a long one
+/// more than a transfer takes.
+fn split(mut bytes: Vec<u8>) -> Vec<Vec<u8>> {
+    if has_too_many_parts(bytes.len()) {
+        let mut parts: Vec<Vec<u8>> = bytes[..PARTS_MAX].iter().map(|&byte| vec![byte]).collect();
+        parts.push(bytes.split_off(PARTS_MAX));
+        return parts;
+    }
+    let mut rest = bytes.split_off(bytes.len().min(1));
+    let last = rest.split_off(rest.len() / 2);
+    vec![bytes, rest, Vec::new(), last]
+}
+
+/// What was written in several buffers, or read into them.
+fn join<T: Deref<Target = [u8]>>(bufs: &[T]) -> Vec<u8> {
+    bufs.iter().flat_map(|buf| buf.iter().copied()).collect()
+}
+
+impl<E: Env> Runner<'_, E> {
+    /// A block of registered memory, if that is what is asked for and there is one.
+    pub(super) fn block(&self, memory: Memory) -> Option<FixedBuf> {
+        let arena = self.arena.as_ref().filter(|_| memory == Memory::Fixed);
+        arena.and_then(Arena::block)
+    }
+
+    /// Starts to read `len` bytes, or with a block as many as that has. Returns how many, too.
+    pub(super) fn start_read(
+        &self,
+        fd: &Fd,
+        offset: u64,
+        len: usize,
+        memory: Memory,
+    ) -> (usize, Box<dyn Pending>) {
+        if let Some(block) = self.block(memory) {
+            let op = self.driver.read_fixed(fd, block, offset);
+            let op = pending(op, |(result, block)| Output::Bytes(result, block.to_vec()));
+            return (BLOCK_BYTES, op);
+        }
+        let op = if memory == Memory::Vector {
+            let bufs = split(vec![0; len]).into_iter().map(|buf| self.env.buffer(buf)).collect();
+            let op = self.driver.read_vectored(fd, bufs, offset);
+            pending(op, |(result, bufs)| Output::Bytes(result, join(&bufs)))
+        } else {
+            let op = self.driver.read(fd, self.env.buffer(vec![0; len]), offset);
+            pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec()))
+        };
+        (len, op)
+    }
+
+    /// Starts to write these bytes, with a block if there is one, which they fill.
+    pub(super) fn start_write(
+        &self,
+        fd: &Fd,
+        offset: u64,
+        bytes: Vec<u8>,
+        memory: Memory,
+        block: Option<FixedBuf>,
+    ) -> Box<dyn Pending> {
+        if let Some(mut block) = block {
+            block.copy_from_slice(&bytes);
+            let op = self.driver.write_fixed(fd, block, offset);
+            return pending(op, |(result, block)| Output::Bytes(result, block.to_vec()));
+        }
+        if memory == Memory::Vector {
+            let bufs = split(bytes).into_iter().map(|buf| self.env.buffer(buf)).collect();
+            let op = self.driver.write_vectored(fd, bufs, offset);
+            pending(op, |(result, bufs)| Output::Bytes(result, join(&bufs)))
+        } else {
+            let op = self.driver.write(fd, self.env.buffer(bytes), offset);
+            pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec()))
+        }
+    }
+}
