@@ -177,6 +177,30 @@ pub unsafe trait Backend: 'static {
     /// `ENOMEM`: the limit on locked memory. `EBUSY`: there is one already.
     unsafe fn register_buffer(&mut self, addr: *mut u8, len: usize) -> io::Result<()>;
 
+    /// Registers an empty group of at most `entries` provided buffers under the number `group`, for entries
+    /// with `BUFFER_SELECT`.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`, `EINVAL`: the backend has none. `EEXIST`: there is such a group. `ENOMEM`: no memory, or
+    /// the limit on locked memory. `EACCES`: it may not.
+    fn register_group(&mut self, group: u16, entries: u16) -> io::Result<()> {
+        let _ = (group, entries);
+        Err(Errno::OPNOTSUPP.into())
+    }
+
+    /// Adds the `len` bytes at `addr` to a registered group, under a number below its `entries`. An operation
+    /// that receives takes it, and its completion names it.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is valid for writes and not otherwise accessed until a completion names `id`, or until
+    ///   the backend was dropped *and* every operation on the group has completed; for ever if neither
+    ///   happens.
+    /// - No buffer with this `id` is in the group.
+    unsafe fn provide(&mut self, group: u16, id: u16, addr: *mut u8, len: u32) {
+        let _ = (group, id, addr, len);
+    }
+
     /// Time that never goes back, since some fixed moment.
     fn now(&self) -> Duration;
 

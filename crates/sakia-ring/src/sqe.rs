@@ -508,6 +508,14 @@ impl Sqe {
         Self::new(Opcode::ACCEPT, fd, address(addr), 0, address(len)).op_flags(flags)
     }
 
+    /// Accepts one connection after the other, with the `SOCK_*` flags: a completion with a descriptor for
+    /// each. Since 5.19.
+    #[doc(alias = "io_uring_prep_multishot_accept")]
+    pub fn accept_multishot(fd: i32, flags: u32) -> Self {
+        let ioprio = sys::IORING_ACCEPT_MULTISHOT as u16;
+        Self { ioprio, ..Self::new(Opcode::ACCEPT, fd, 0, 0, 0).op_flags(flags) }
+    }
+
     /// Connects the socket to the address of `len` bytes at `addr`. Since 5.5.
     #[doc(alias = "io_uring_prep_connect")]
     pub fn connect<T>(fd: i32, addr: *const T, len: u32) -> Self {
@@ -526,6 +534,22 @@ impl Sqe {
     #[inline(always)]
     pub fn recv(fd: i32, buf: *mut u8, len: u32, flags: u32) -> Self {
         Self::new(Opcode::RECV, fd, address(buf), len, 0).op_flags(flags)
+    }
+
+    /// Receives whenever there is something, each time to a buffer that the kernel picks from `group`, with
+    /// the `MSG_*` flags: a completion with a number of bytes for each. Since 6.0.
+    #[doc(alias = "io_uring_prep_recv_multishot")]
+    pub fn recv_multishot(fd: i32, group: u16, flags: u32) -> Self {
+        let ioprio = sys::IORING_RECV_MULTISHOT as u16;
+        Self { ioprio, ..Self::new(Opcode::RECV, fd, 0, 0, 0).op_flags(flags) }.buffer_group(group)
+    }
+
+    /// The same send or receive, which waits for the socket to be ready before it is tried. Since 5.19.
+    #[doc(alias = "IORING_RECVSEND_POLL_FIRST")]
+    #[must_use]
+    pub const fn poll_first(mut self) -> Self {
+        self.ioprio |= sys::IORING_RECVSEND_POLL_FIRST as u16;
+        self
     }
 
     /// Sends what the `struct msghdr` at `message` describes, with the `MSG_*` flags. Since 5.3.

@@ -28,6 +28,7 @@ mod executor;
 pub mod fs;
 pub mod io;
 mod join;
+pub mod net;
 pub mod process;
 mod random;
 mod remote;

@@ -278,6 +278,11 @@ impl Message {
     pub(crate) const fn new((name, name_len): (*mut u8, u32), part: *mut IoVec) -> Self {
         Self { name, name_len, vector: part, vector_len: 1, ..Self::EMPTY }
     }
+
+    /// A message of several parts, to whoever the socket is connected with.
+    pub(crate) const fn of_parts(parts: &mut [IoVec]) -> Self {
+        Self { vector: parts.as_mut_ptr(), vector_len: parts.len(), ..Self::EMPTY }
+    }
 }
 
 /// `recvmsg(2)` or `sendmsg(2)` that neither waits nor raises a signal.

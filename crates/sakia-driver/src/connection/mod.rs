@@ -1,0 +1,125 @@
+//! Connections: streams of bytes in both directions, of which none is lost or overtaken.
+//!
+//! A stream is an order, and operations on a ring have none. So a [`Connection`] has one send and one
+//! receive in flight at most. Further ones wait for it, also for one whose future was dropped: that goes
+//! on until the kernel has canceled or finished it.
+//!
+//! What was received for nobody is kept: bytes that arrive for a dropped receive go to the next one.
+
+mod buf;
+mod inbox;
+mod incoming;
+mod recv;
+mod send;
+mod turns;
+
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+
+pub use self::buf::RecvBuf;
+use self::inbox::Inbox;
+pub use self::incoming::Incoming;
+pub use self::recv::StreamRecv;
+pub use self::send::{StreamSend, StreamSendVectored};
+use self::turns::Turns;
+use crate::address::SocketAddress;
+use crate::backend::Backend;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::Op;
+use crate::ops::{Close, Shutdown, ShutdownHow};
+
+/// A connected stream socket. Clones are the same connection.
+///
+/// One task at a time receives, and one sends; a second one would take the first one's place in the queue.
+pub struct Connection<B: Backend> {
+    fd: Fd,
+    driver: Handle<B>,
+    inner: Rc<Inner>,
+}
+
+/// What operations on a connection share with it.
+#[derive(Debug, Default)]
+struct Inner {
+    receives: Turns,
+    sends: Turns,
+    inbox: Inbox,
+}
+
+impl<B: Backend> Clone for Connection<B> {
+    fn clone(&self) -> Self {
+        let Self { fd, driver, inner } = self;
+        Self { fd: fd.clone(), driver: driver.clone(), inner: Rc::clone(inner) }
+    }
+}
+
+impl<B: Backend> fmt::Debug for Connection<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("fd", &self.fd).finish_non_exhaustive()
+    }
+}
+
+impl<B: Backend> Handle<B> {
+    /// Makes a connection of a connected stream socket on which nothing is in flight.
+    ///
+    /// # Panics
+    /// When the descriptor belongs to another driver.
+    pub fn connection(&self, fd: Fd) -> Connection<B> {
+        self.check(&fd);
+        Connection { fd, driver: self.clone(), inner: Rc::default() }
+    }
+}
+
+impl<B: Backend> Connection<B> {
+    /// The descriptor.
+    pub fn fd(&self) -> &Fd {
+        &self.fd
+    }
+
+    /// The driver's handle that operations are started with.
+    pub fn driver(&self) -> &Handle<B> {
+        &self.driver
+    }
+
+    /// The socket's own address, by a plain call.
+    ///
+    /// # Errors
+    /// As [`Handle::local_address`].
+    pub fn local_address(&self) -> io::Result<SocketAddress> {
+        self.driver.local_address(&self.fd)
+    }
+
+    /// The peer's address, by a plain call.
+    ///
+    /// # Errors
+    /// As [`Handle::peer_address`].
+    pub fn peer_address(&self) -> io::Result<SocketAddress> {
+        self.driver.peer_address(&self.fd)
+    }
+
+    /// Ends one or both directions, once the sends that were begun are over.
+    ///
+    /// # Errors
+    /// As [`Handle::shutdown_socket`].
+    pub async fn shutdown(&self, how: ShutdownHow) -> io::Result<()> {
+        if how != ShutdownHow::Receives {
+            // What is in flight for a future that was dropped would fail half-way.
+            self.inner.sends.free().await;
+        }
+        let shutdown: Op<Shutdown, B> = self.driver.shutdown_socket(&self.fd, how);
+        shutdown.await
+    }
+
+    /// Closes the connection: cancels what is under way on it, also by way of clones, and tells how it
+    /// went.
+    ///
+    /// # Errors
+    /// As [`Handle::close`].
+    pub async fn close(self) -> io::Result<()> {
+        let Self { fd, driver, inner } = self;
+        drop(inner);
+        let close: Op<Close, B> = driver.close(fd);
+        close.await
+    }
+}
