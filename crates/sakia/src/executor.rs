@@ -28,7 +28,7 @@ use crate::remote::Remote;
 use crate::time::Timers;
 
 /// Tasks run in one round.
-const BATCH: usize = 64;
+const BATCH: usize = 256;
 
 thread_local! {
     /// The runtime that the calling code runs in. It has no destructor, so that a runtime which another

@@ -113,6 +113,18 @@ table! {
         => Driver "injected_results";
     restart_code_leaks: "the kernel's restart codes are reported as errors of their own"
         => Driver "reading";
+    late_receive_lost: "what was received for a dropped read is lost"
+        => Conformance "every_case_on_the_ring";
+    turns_not_taken: "operations of one direction of a connection are in flight together"
+        => Conformance "every_case_on_the_ring";
+    inbox_without_bound: "a connection receives without bound what nobody takes"
+        => Driver "multishot";
+    arrivals_without_bound: "a listener accepts without bound what nobody takes"
+        => Driver "multishot";
+    unprovided_buffer_taken: "a completion may name a buffer that the kernel does not have"
+        => Driver "multishot";
+    sends_not_counted: "what many sends bring is fetched 20 completions at a time"
+        => Driver "multishot";
     lack_of_workers_told: "what the kernel has no worker for ends as if somebody had canceled it"
         => Faults "limits::uring::of_threads";
 
