@@ -413,10 +413,10 @@ impl<B: Backend> Core<B> {
     // ---- one turn ------------------------------------------------------------------------------
 
     /// Submits what is queued, fetches what is ready, and sleeps if that is nothing. Returns the
-    /// number of operations that finished.
+    /// number of operations that finished, and of completions that were not their last.
     #[inline]
     pub(crate) fn turn(&mut self, wait: Wait) -> io::Result<u32> {
-        let finished_before = self.counters.finished;
+        let came_before = self.came();
         let Some(backend) = &self.backend else {
             return Ok(0);
         };
@@ -437,7 +437,7 @@ impl<B: Backend> Core<B> {
         if is_ready {
             self.reap();
         }
-        let idle = self.counters.finished == finished_before
+        let idle = self.came() == came_before
             && self.deferred.is_empty()
             && !is_held_up
             && !self.is_unsettled();
@@ -448,11 +448,16 @@ impl<B: Backend> Core<B> {
             Wait::For(timeout) if idle && !timeout.is_zero() => self.drain(true, Some(timeout)),
             _ => self.drain(false, None),
         };
-        let finished = (self.counters.finished - finished_before) as u32;
+        let came = (self.came() - came_before) as u32;
         match result {
-            Err(error) if finished == 0 => Err(error),
-            _ => Ok(finished),
+            Err(error) if came == 0 => Err(error),
+            _ => Ok(came),
         }
+    }
+
+    #[inline(always)]
+    fn came(&self) -> u64 {
+        self.counters.finished + self.counters.delivered
     }
 
     /// Whether users' code is to be run for what has happened already.
