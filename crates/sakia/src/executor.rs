@@ -275,12 +275,11 @@ impl Local {
         if is_busy && mutant!("busy_thread_starves_driver") {
             return Ok(());
         }
+        if !is_busy && !self.spin.get().is_zero() && self.look_for_work(timeout)? {
+            return Ok(());
+        }
         if is_busy || !self.remote.prepare_to_park() && !mutant!("parks_with_mail") {
             return self.driver.turn(Wait::Poll).map(|_| ());
-        }
-        if !self.spin.get().is_zero() && self.look_for_work(timeout)? {
-            self.remote.unpark();
-            return Ok(());
         }
         let timeout = if mutant!("sleeps_past_timers") { timeout } else { self.pass_time(timeout) };
         let result = self.driver.turn(timeout.map_or(Wait::Forever, Wait::For));
