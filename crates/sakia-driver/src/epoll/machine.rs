@@ -779,6 +779,7 @@ impl Machine {
         self.registry.watch(place).way(trial.direction()).is_busy = false;
         let is_canceled = is_canceled && !mutant!("canceled_try_waits_again");
         let mut res = outcome.into_result();
+        let was_fruitful = res.is_some() || is_canceled;
         if let (Trial::Multishot(_), Some(raw @ 0..)) = (trial, res) {
             self.note_socket(raw);
             self.queue.post_with(self.flights[&id].user_data, raw, multishot::more());
@@ -789,7 +790,7 @@ impl Machine {
             self.registry.leave(place, id);
             self.finish(id, res);
         }
-        self.registry.judge(place, res.is_some());
+        self.registry.judge(place, was_fruitful);
         self.arm(place);
     }
 

@@ -332,7 +332,8 @@ fn each_connection_is_accepted_until_it_is_canceled() {
         let is_threads = flags.is_empty();
         let elastic = |test: &Loop| test.epoll.statistics(Lane::Elastic).finished;
         assert_eq!(elastic(&test), 0, "there is nothing to accept");
-        for count in [1, 5] {
+        // More than an operation may find nothing in a row before it rests.
+        for count in [1, 20] {
             let _near: Vec<_> = (0..count).map(|_| connected(&address)).collect();
             for far in accepted(&test.enter_shots(1, count)) {
                 let flags = rustix::io::fcntl_getfd(&far).unwrap();
@@ -405,5 +406,103 @@ fn a_number_of_our_own_that_was_closed_is_watched_anew() {
         test.epoll.forget_descriptor(raw);
         // SAFETY: nobody else has it.
         drop(unsafe { OwnedFd::from_raw_fd(raw) });
+    }
+}
+
+/// A connection of [`receives_of_every_sort_get_all_bytes_in_order`].
+struct Stream {
+    raw: i32,
+    buffer: Lendable,
+    /// The operation that receives, if there is one, and whether it goes on.
+    current: Option<(u64, bool)>,
+    received: Vec<u8>,
+    is_over: bool,
+}
+
+/// Whichever way a socket of the backend's own is watched, and however it changes: nobody waits for what
+/// is there.
+#[test]
+fn receives_of_every_sort_get_all_bytes_in_order() {
+    const STREAMS: usize = 6;
+    const BYTES: usize = 6000;
+    let mut test = Loop::new();
+    let pool = Pool::new(&mut test, 0, 8, 16);
+    let (listener, address) = foreign_listener(SocketFlags::NONBLOCK);
+    test.push(1, Sqe::accept_multishot(listener.as_raw_fd(), 0));
+    let text: Vec<u8> = (0..BYTES).map(|index| (index % 251) as u8).collect();
+    let mut streams = Vec::new();
+    let mut peers = Vec::new();
+    for index in 0..STREAMS {
+        let near = connected(&address);
+        let [(raw, true, None)] = test.enter_shots(1, 1)[..] else { panic!("nobody was accepted") };
+        let text = text.clone();
+        peers.push(std::thread::spawn(move || {
+            let mut random = Random::new(index as u64);
+            let mut rest = &text[..];
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at(rest.len().min(1 + random.below(40) as usize));
+                rustix::io::write(&near, now).unwrap();
+                rest = later;
+                if random.below(4) == 0 {
+                    std::thread::sleep(Duration::from_micros(random.below(200)));
+                }
+            }
+        }));
+        let buffer = Lendable::zeroed(24);
+        streams.push(Stream { raw, buffer, current: None, received: Vec::new(), is_over: false });
+    }
+    let mut random = Random::new(99);
+    let mut next = 2;
+    let watch = Instant::now();
+    while streams.iter().any(|stream| !stream.is_over) {
+        assert!(watch.elapsed() < PATIENCE, "bytes are waited for in vain");
+        for stream in &mut streams {
+            next += 1;
+            match stream.current {
+                None if !stream.is_over => {
+                    let goes_on = random.below(2) == 0;
+                    let buffer = &stream.buffer;
+                    let sqe = match goes_on {
+                        true => Sqe::recv_multishot(stream.raw, 0, 0),
+                        false => Sqe::recv(stream.raw, buffer.ptr(), buffer.len(), 0),
+                    };
+                    test.push(next, sqe);
+                    stream.current = Some((next, goes_on));
+                }
+                // Later nobody is canceled, and so begins anew, who was forgotten.
+                Some((victim, _)) if stream.received.len() < BYTES / 2 && random.below(8) == 0 => {
+                    test.push(next, Sqe::cancel(victim));
+                }
+                _ => {}
+            }
+        }
+        test.epoll.enter(1, Some(Duration::from_millis(50))).unwrap();
+        for (user_data, (res, has_more, buffer)) in test.shots() {
+            let is_its =
+                |stream: &&mut Stream| stream.current.is_some_and(|its| its.0 == user_data);
+            let Some(stream) = streams.iter_mut().find(is_its) else { continue };
+            let goes_on = stream.current.is_some_and(|its| its.1);
+            match buffer {
+                Some(id) => {
+                    stream.received.extend(pool.bytes(id, res as usize));
+                    pool.provide(&mut test, 0, id);
+                }
+                None if res >= 0 => {
+                    let bytes = if goes_on { Vec::new() } else { stream.buffer.copy() };
+                    stream.received.extend(&bytes[..res as usize]);
+                    stream.is_over = res == 0;
+                }
+                None => assert!([Errno::CANCELED, Errno::NOBUFS].map(err).contains(&res), "{res}"),
+            }
+            if !has_more {
+                stream.current = None;
+            }
+        }
+    }
+    peers.into_iter().for_each(|peer| peer.join().unwrap());
+    for stream in streams {
+        assert_eq!(stream.received, text);
+        test.push(0, Sqe::close(stream.raw));
+        assert_eq!(test.enter(1), [(0, 0)]);
     }
 }
