@@ -241,6 +241,14 @@ table! {
         => DriverUnits "tests::wakes::nothing_rests";
     close_leaves_waiters: "operations wait for a descriptor that was closed"
         => DriverUnits "tests::cancel::closing";
+    lasting_watch_kept: "a number is watched on for the file that had it before"
+        => DriverUnits "epoll::registry";
+    newest_buffer_first: "the buffer that was provided last is used first"
+        => DriverUnits "epoll::group";
+    used_buffer_stays: "a buffer that a completion has named is used again"
+        => DriverUnits "epoll::group epoll::tests::multishot";
+    multishot_without_end: "a peer that always sends keeps all others waiting"
+        => DriverUnits "epoll::tests::multishot::a_peer_that_always";
 
     // How it moves bytes.
 
