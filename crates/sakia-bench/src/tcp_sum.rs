@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use anyhow::Context;
-use sakia_driver::Policy;
+use sakia_driver::{AlignedBuf, Policy};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -155,7 +155,7 @@ impl Experiment for TcpSum {
              uring may make plain calls, ring makes none, poll is on epoll. uring-recv, poll-recv: the \
              bytes come in memory of the runtime. blocking: plain reads."
                 .into(),
-            "All add with the same function.".into(),
+            "All but uring-recv and poll-recv receive into page-aligned memory; all add with the same function.".into(),
         ]
     }
 
@@ -281,7 +281,7 @@ fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::Result<Done
 
 /// By reads into a buffer of ours.
 async fn sum_read(mut stream: sakia::net::TcpStream, block_bytes: usize) -> io::Result<u64> {
-    let mut block = vec![0; block_bytes];
+    let mut block = AlignedBuf::zeroed(block_bytes);
     let mut total = 0u64;
     loop {
         let result;
@@ -306,7 +306,7 @@ async fn sum_received(mut stream: sakia::net::TcpStream) -> io::Result<u64> {
 }
 
 fn sum_blocking(mut stream: TcpStream, block_bytes: usize) -> io::Result<u64> {
-    let mut block = vec![0; block_bytes];
+    let mut block = AlignedBuf::zeroed(block_bytes);
     let mut total = 0u64;
     loop {
         match stream.read(&mut block) {
