@@ -27,6 +27,7 @@ use sakia_ring::{Cqe, Opcode, Position, Sqe};
 use crate::arena::Arena;
 use crate::backend::Backend;
 use crate::bypass::{Allowance, Now, Route, Rules};
+use crate::connection::pool::{Pool, Size};
 use crate::counters::{Counters, OpKind};
 use crate::epoll::Lane;
 use crate::handle::{Kept, Shared};
@@ -123,6 +124,8 @@ pub(crate) struct Core<B: Backend> {
     failure: Option<i32>,
     /// The registered memory, kept as long as the backend.
     pub(crate) arena: Option<Arena>,
+    /// What the kernel receives into, likewise. `None` until something is received so.
+    pub(crate) pool_of_buffers: Option<Rc<Pool>>,
     /// Keeps this memory after the driver's end for the slots that are still in use.
     kept: Option<Kept<B>>,
     /// What `kept` refers to; dangling until the driver's end begins.
@@ -174,6 +177,7 @@ impl<B: Backend> Core<B> {
             can_be_woken: false,
             failure: None,
             arena: None,
+            pool_of_buffers: None,
             kept: None,
             shared: Weak::new(),
         }
@@ -255,15 +259,17 @@ impl<B: Backend> Core<B> {
         slot
     }
 
-    /// Starts an operation whose result nobody waits for.
-    pub(crate) fn start_detached<O: Operation>(&mut self, operation: O) {
+    /// Starts an operation whose result nobody waits for: it is disposed of.
+    pub(crate) fn start_detached<O: Operation>(&mut self, operation: O) -> Key {
         let slot = self.start(operation, None);
+        let key = self.slab.key(slot);
         let header = self.slab.header(slot);
         header.flags |= flag::ORPHAN;
         if header.state == State::Done {
             header.state = State::Disposing;
             self.disposals.push_back(slot);
         }
+        key
     }
 
     /// A descriptor is about to be closed or given away.
@@ -414,6 +420,9 @@ impl<B: Backend> Core<B> {
         self.timed_until = None;
         if !self.deferred.is_empty() {
             self.run_deferred();
+        }
+        if self.pool_of_buffers.as_ref().is_some_and(|pool| pool.has_free()) {
+            self.refill();
         }
         let is_held_up = self.is_anything_listed() && self.admit();
         if is_ready {
@@ -754,7 +763,7 @@ impl<B: Backend> Core<B> {
             return;
         };
         if cqe.flags.has_more() && !mutant!("more_is_last") {
-            return; // the memory is still the kernel's
+            return self.deliver(slot, cqe);
         }
         self.in_flight = self.in_flight.saturating_sub(1);
         let mut completion = Completion { res: cqe.res, flags: cqe.flags };
@@ -777,6 +786,23 @@ impl<B: Backend> Core<B> {
             completion = Completion::CANCELED;
         }
         self.finish(slot, completion);
+    }
+
+    /// A completion that is not the operation's last: the memory is still the kernel's.
+    #[inline(never)]
+    fn deliver(&mut self, slot: SlotRef, cqe: Cqe) {
+        self.counters.delivered += 1;
+        let vtable = self.slab.header(slot).vtable;
+        let deliver = vtable.expect("a slot in flight holds an operation").deliver;
+        let completion = Completion { res: cqe.res, flags: cqe.flags };
+        // SAFETY: the cell holds a live operation of the table's type.
+        let delivered = unsafe { deliver(slot.cell(), completion) };
+        if let Some(waker) = delivered.waker {
+            self.wakes.push_back(waker);
+        }
+        if delivered.is_enough {
+            self.list_cancel(slot);
+        }
     }
 
     /// A completion that belongs to no slot.
@@ -925,6 +951,50 @@ impl<B: Backend> Core<B> {
             State::Pushed => self.list_cancel(slot),
             _ => {}
         }
+    }
+
+    // ---- provided buffers ----------------------------------------------------------------------
+
+    /// The pool, if the kernel has buffers of this size now. Asks for the group and makes buffers as needed.
+    pub(crate) fn offer(&mut self, size: Size) -> Option<Rc<Pool>> {
+        let is_running = self.phase == Phase::Running && self.is_intact();
+        let backend = self.backend.as_mut().filter(|_| is_running)?;
+        let pool = self.pool_of_buffers.get_or_insert_with(|| Rc::new(Pool::new()));
+        if pool.is_registered(size).is_none() {
+            let registered = backend.register_group(size.group(), size.most());
+            pool.set_registered(size, registered.is_ok());
+        }
+        if pool.is_registered(size) != Some(true) {
+            return None;
+        }
+        self.refill();
+        let pool = self.pool_of_buffers.as_ref()?;
+        if !pool.is_provided(size) && pool.grow(size) {
+            self.refill();
+        }
+        let pool = self.pool_of_buffers.as_ref()?;
+        if pool.is_provided(size) {
+            return Some(Rc::clone(pool));
+        }
+        self.counters.pool_misses += 1;
+        None
+    }
+
+    /// Gives free buffers to the kernel.
+    #[inline(never)]
+    fn refill(&mut self) {
+        let (Some(backend), Some(pool)) = (&mut self.backend, &self.pool_of_buffers) else {
+            return;
+        };
+        for size in Size::ALL {
+            while let Some((id, addr)) = pool.next_free(size) {
+                // SAFETY: the pool keeps the memory until the backend and all operations on the group
+                // are gone, and nobody uses it before a completion names it. A free buffer is not in the
+                // group.
+                unsafe { backend.provide(size.group(), id, addr.as_ptr(), size.bytes()) };
+            }
+        }
+        pool.none_free();
     }
 
     // ---- the end -------------------------------------------------------------------------------

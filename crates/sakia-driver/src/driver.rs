@@ -204,11 +204,11 @@ impl<B: Backend> Driver<B> {
         let leaked = core.give_up();
         core.phase = Phase::Stopped;
         let backend = core.backend.take();
-        let arena = core.arena.take();
+        let (arena, pool) = (core.arena.take(), core.pool_of_buffers.take());
         let kept = core.last_kept();
         drop(core);
         drop(backend);
-        drop(arena);
+        drop((arena, pool));
         drop(kept); // the driver is still there
         settle();
         if let Some(payload) = panic
