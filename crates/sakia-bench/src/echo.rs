@@ -55,7 +55,9 @@ pub struct Options {
     pub connections: Vec<usize>,
     /// Bytes of a message, [`load::MESSAGE_BYTES_MIN`] to [`load::MESSAGE_BYTES_MAX`].
     pub message_bytes: Vec<usize>,
-    /// Fewer requests.
+    /// Requests of a run, of all connections together; `None`: as many as take about half a second.
+    pub requests: Option<u64>,
+    /// A quarter of these.
     pub quick: bool,
     /// The variants, in the order in which they are shown.
     pub variants: Vec<Variant>,
@@ -128,20 +130,21 @@ impl Echo {
     fn at(options: Options, place: Place) -> Self {
         let sizes = options.message_bytes.iter();
         let all = sizes.flat_map(|&size| options.connections.iter().map(move |&n| (n, size)));
-        let messages: Vec<_> = all.map(|(n, size)| messages(n, size, options.quick)).collect();
+        let messages: Vec<_> = all.map(|(n, size)| messages(n, size, &options)).collect();
         let points = messages.iter().map(point).collect();
         Self { options, place, points, messages }
     }
 }
 
 /// How many messages go by so many connections.
-fn messages(connections: usize, message_bytes: usize, quick: bool) -> Messages {
-    let requests = match message_bytes {
+fn messages(connections: usize, message_bytes: usize, options: &Options) -> Messages {
+    let usual = match message_bytes {
         _ if connections == 1 => REQUESTS_ALONE,
         LARGE_BYTES.. => REQUESTS_LARGE,
         _ => REQUESTS,
     };
-    let requests = requests / if quick { QUICK_PART } else { 1 };
+    let part = if options.quick { QUICK_PART } else { 1 };
+    let requests = options.requests.unwrap_or(usual / part);
     let of_each = requests.div_ceil(connections as u64);
     let warmup = of_each.div_ceil(WARMUP_PART);
     Messages { connections, message_bytes, window: 1, warmup, requests: of_each }
@@ -334,6 +337,75 @@ fn echo_blocking(mut stream: TcpStream) -> io::Result<u64> {
             Ok(count) => stream.write_all(&buffer[..count])?,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where a test's connections are made: on the machine's loopback, wherever the scheduler likes.
+    fn place() -> Place {
+        let congestion = net::CONGESTION.to_owned();
+        Place { namespace: false, congestion, processors: None }
+    }
+
+    #[test]
+    fn every_variant_sends_back_what_it_received() {
+        for (connections, message_bytes, window) in
+            [(1, 8, 1), (3, 64, 1), (2, 16 << 10, 4), (1, 100_000, 3)]
+        {
+            let messages = Messages { connections, message_bytes, window, warmup: 2, requests: 20 };
+            let work = load::Work::Messages(messages);
+            let order = Order { place: place(), work };
+            for variant in Variant::ALL {
+                let input = json!(Task { order: order.clone(), load: None });
+                let variant = variant.name().to_owned();
+                let spec = Spec { experiment: NAME.into(), variant, input };
+                match cell::run_cell(&serde_json::to_string(&spec).unwrap()).unwrap() {
+                    Outcome::Measured(measured) => {
+                        assert_eq!(measured.sum, work.expected(), "{}", spec.variant);
+                        assert!(measured.section.wall_ns > 0 && measured.section.threads_max > 0);
+                    }
+                    Outcome::Unavailable(reason) => skip(&spec.variant, &reason),
+                }
+            }
+        }
+    }
+
+    /// Says aloud that there is no ring; a failure where that is denied.
+    fn skip(variant: &str, reason: &str) {
+        let denied = std::env::var_os("SAKIA_DENY_SKIPS").is_some();
+        assert!(!denied, "skips are denied, and {variant} must skip: {reason}");
+        eprintln!("SKIP {variant}: {reason}");
+    }
+
+    #[test]
+    fn points_are_connections_by_sizes() {
+        let options = Options {
+            connections: vec![1, 64],
+            message_bytes: vec![64, 16 << 10],
+            requests: None,
+            quick: false,
+            variants: Variant::ALL.to_vec(),
+            congestion: net::CONGESTION.into(),
+            load: None,
+        };
+        let echo = Echo::at(options, place());
+        let labels: Vec<_> = echo.points().iter().map(|point| point.label.as_str()).collect();
+        assert_eq!(labels, ["1 x 64 bytes", "64 x 64 bytes", "1 x 16 KiB", "64 x 16 KiB"]);
+        let operations = echo.points().iter().map(|point| point.work.operations);
+        assert_eq!(operations.collect::<Vec<_>>(), [8_000, 100_032, 8_000, 40_000]);
+        let expected = [("uring", "poll"), ("ring", "poll"), ("blocking", "poll")];
+        assert_eq!(echo.ratios()[..3], expected);
+        assert_eq!(echo.ratios()[3..], [("uring", "blocking"), ("ring", "blocking")]);
+    }
+
+    #[test]
+    fn names_lead_back_to_variants() {
+        for variant in Variant::ALL {
+            assert_eq!(Variant::by_name(variant.name()), Some(variant));
         }
     }
 }

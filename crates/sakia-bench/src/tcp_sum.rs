@@ -317,3 +317,40 @@ fn sum_blocking(mut stream: TcpStream, block_bytes: usize) -> io::Result<u64> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variants_agree_at_every_size() {
+        let congestion = net::CONGESTION.to_owned();
+        let place = Place { namespace: false, congestion, processors: None };
+        for (size, block_bytes) in [(0, 4096), (1, 4096), (100_000, 1000), (3 << 20, 128 << 10)] {
+            let work = load::Work::Stream(size);
+            for variant in Variant::ALL {
+                let order = Order { place: place.clone(), work };
+                let input = json!(Task { order, block_bytes, load: None });
+                let variant = variant.name().to_owned();
+                let spec = Spec { experiment: NAME.into(), variant, input };
+                match cell::run_cell(&serde_json::to_string(&spec).unwrap()).unwrap() {
+                    Outcome::Measured(measured) => {
+                        assert_eq!(measured.sum, work.expected(), "{} {size}", spec.variant);
+                    }
+                    Outcome::Unavailable(reason) => {
+                        let denied = std::env::var_os("SAKIA_DENY_SKIPS").is_some();
+                        assert!(!denied, "skips are denied, and {} must skip", spec.variant);
+                        eprintln!("SKIP {}: {reason}", spec.variant);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_lead_back_to_variants() {
+        for variant in Variant::ALL {
+            assert_eq!(Variant::by_name(variant.name()), Some(variant));
+        }
+    }
+}

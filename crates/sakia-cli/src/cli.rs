@@ -282,6 +282,10 @@ struct EchoArgs {
     #[arg(value_parser = parse_message)]
     message: Vec<usize>,
 
+    /// Requests of a run, of all connections together; as many as take about half a second
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+
     /// The congestion control of both sides
     #[arg(long, value_name = "NAME", default_value = CONGESTION)]
     congestion: String,
@@ -472,6 +476,7 @@ fn resolve_echo(args: EchoArgs) -> echo::Options {
     echo::Options {
         connections: args.connections,
         message_bytes: args.message,
+        requests: args.requests,
         quick: args.common.quick,
         variants: in_order(echo::Variant::ALL, &variants),
         congestion: args.congestion,

@@ -6,13 +6,14 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 
 use anyhow::{Context, bail, ensure};
 use fastrand::Rng;
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use serde::{Deserialize, Serialize};
 
 use super::place::pin;
 use super::{BEGIN, END, Place, mix};
 use crate::bytes::sum;
+use crate::measure::Usage;
 
 /// The smallest message: the number that it begins with.
 pub const MESSAGE_BYTES_MIN: usize = 8;
@@ -26,6 +27,8 @@ const SEND_BYTES: usize = 128 << 10;
 const PATTERN_BYTES: usize = 1 << 20;
 /// Fixes the bytes of messages and streams.
 const SEED: u64 = 0x5aa1_a001;
+/// Seconds in which a server must have begun.
+const PATIENCE_S: i64 = 30;
 /// Connections that are answered between two calls of `epoll_wait(2)`.
 const EVENTS: usize = 256;
 
@@ -100,20 +103,33 @@ fn pattern(bytes: usize) -> Vec<u8> {
     pattern
 }
 
-/// Does the work. `announce` is told where control is expected, before anyone waits for it. Returns the sum of
-/// the numbers of all messages that came back.
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    /// Of the numbers of all messages that came back.
+    pub sum: u64,
+    /// Processor time that the load took while the server was measured.
+    pub cpu_ns: u64,
+}
+
+/// Does the work. `announce` is told where control is expected, before anyone waits for it.
 ///
 /// # Errors
 /// The server ended early, or sent back what is wrong.
 pub fn run(
     order: &Order,
     announce: impl FnOnce(SocketAddr) -> anyhow::Result<()>,
-) -> anyhow::Result<u64> {
+) -> anyhow::Result<Report> {
     if let Some([_, processor]) = order.place.processors {
         pin(processor)?;
     }
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("control")?;
     announce(listener.local_addr().context("control")?)?;
+    // A server that cannot even begin never comes.
+    let patience = Timespec { tv_sec: PATIENCE_S, tv_nsec: 0 };
+    let mut waited = [PollFd::new(&listener, PollFlags::IN)];
+    let ready = poll(&mut waited, Some(&patience)).context("control")?;
+    ensure!(ready > 0, "the server has not come within {PATIENCE_S} s");
     let (control, _) = listener.accept().context("control")?;
     let mut control = Control(control);
     let mut port = [0; 2];
@@ -124,16 +140,20 @@ pub fn run(
             let mut load = MessageLoad::connect(messages, server, &order.place)?;
             load.exchange(messages.warmup)?;
             control.say(BEGIN)?;
+            let begin = Usage::of_process()?;
             load.exchange(messages.requests)?;
+            let cpu_ns = Usage::of_process()?.since(begin).cpu_ns;
             control.say(END)?;
-            Ok(load.sum)
+            Ok(Report { sum: load.sum, cpu_ns })
         }
         Work::Stream(bytes) => {
             let stream = connect(server, &order.place)?;
             control.say(BEGIN)?;
+            let begin = Usage::of_process()?;
             send_stream(&stream, bytes).context("stream")?;
+            let cpu_ns = Usage::of_process()?.since(begin).cpu_ns;
             control.say(END)?;
-            Ok(0)
+            Ok(Report { sum: 0, cpu_ns })
         }
     }
 }

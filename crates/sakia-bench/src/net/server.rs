@@ -28,7 +28,7 @@ pub(crate) struct Load {
 /// Who does the work.
 enum Runner {
     Process(Child, BufReader<ChildStdout>),
-    Thread(JoinHandle<anyhow::Result<u64>>),
+    Thread(JoinHandle<anyhow::Result<load::Report>>),
 }
 
 impl Load {
@@ -68,7 +68,10 @@ impl Load {
     /// Waits for its end. Returns its sum.
     fn finish(self) -> anyhow::Result<u64> {
         match self.runner {
-            Runner::Thread(thread) => thread.join().map_err(|_| anyhow!("the load panicked"))?,
+            Runner::Thread(thread) => {
+                let report = thread.join().map_err(|_| anyhow!("the load panicked"))?;
+                Ok(report?.sum)
+            }
             Runner::Process(mut child, mut out) => {
                 let mut text = String::new();
                 out.read_to_string(&mut text).context("the load's output")?;
@@ -93,7 +96,7 @@ pub(crate) fn run_load(spec: &Spec, meter: &mut Meter) -> anyhow::Result<Done> {
         let mut out = io::stdout().lock();
         writeln!(out, "{address}").and_then(|()| out.flush()).context("standard output")
     };
-    let sum = load::run(&order, announce)?;
+    let sum = load::run(&order, announce)?.sum;
     meter.note_threads();
     Ok(Done::Worked { sum, counters: Counters::new() })
 }
