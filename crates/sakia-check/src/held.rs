@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
+use rustix::io::Errno;
 use sakia_driver::{Backend, Fd, Op, Operation, PollEvents, Received};
 
 use crate::names::Kind;
@@ -48,7 +49,8 @@ impl Output {
 pub(crate) trait Pending {
     fn try_take(&mut self) -> Option<Output>;
     fn poll(&mut self, waker: &Waker) -> Option<Output>;
-    fn set_token(&mut self, token: u64);
+    /// False if it has none: then its waker is the only notice.
+    fn set_token(&mut self, token: u64) -> bool;
     fn cancel(&mut self);
 }
 
@@ -69,8 +71,9 @@ impl<O: Operation, B: Backend, F: Fn(O::Output) -> Output> Pending for Running<O
         }
     }
 
-    fn set_token(&mut self, token: u64) {
+    fn set_token(&mut self, token: u64) -> bool {
         self.op.set_token(token);
+        true
     }
 
     fn cancel(&mut self) {
@@ -84,6 +87,47 @@ pub(crate) fn pending<O: Operation, B: Backend>(
     read: impl Fn(O::Output) -> Output + 'static,
 ) -> Box<dyn Pending> {
     Box::new(Running { op, read })
+}
+
+/// A future that stands for several operations. `None` once it was canceled.
+struct Driven {
+    future: Option<Pin<Box<dyn Future<Output = Output>>>>,
+    /// Who was told to be woken last.
+    waker: Option<Waker>,
+}
+
+impl Pending for Driven {
+    fn try_take(&mut self) -> Option<Output> {
+        self.poll(Waker::noop())
+    }
+
+    fn poll(&mut self, waker: &Waker) -> Option<Output> {
+        let Some(future) = &mut self.future else {
+            return Some(Output::Bytes(Err(Errno::CANCELED.into()), Vec::new()));
+        };
+        self.waker = Some(waker.clone());
+        match future.as_mut().poll(&mut Context::from_waker(waker)) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        }
+    }
+
+    fn set_token(&mut self, _: u64) -> bool {
+        false
+    }
+
+    /// To give it up is all that can be done.
+    fn cancel(&mut self) {
+        self.future = None;
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// A future as an operation. Canceled, it brings no bytes.
+pub(crate) fn driven(future: impl Future<Output = Output> + 'static) -> Box<dyn Pending> {
+    Box::new(Driven { future: Some(Box::pin(future)), waker: None })
 }
 
 /// One in so many operations has a waker that panics.
@@ -168,9 +212,9 @@ pub(crate) struct Held<R> {
 
 impl<R> Held<R> {
     pub(crate) fn new(id: u64, role: R, mut pending: Box<dyn Pending>) -> Self {
-        let notice = [Notice::Waker, Notice::Token, Notice::None][(id % 3) as usize];
-        if notice == Notice::Token {
-            pending.set_token(id);
+        let mut notice = [Notice::Waker, Notice::Token, Notice::None][(id % 3) as usize];
+        if notice == Notice::Token && !pending.set_token(id) {
+            notice = Notice::Waker;
         }
         let flag = Arc::new(Flag::default());
         let is_registered = false;

@@ -231,8 +231,12 @@ fn random_faults(rng: &mut Rng) -> Vec<(String, u16)> {
     let mut faults = Vec::new();
     for kind in FaultKind::ALL {
         let is_fatal = matches!(kind, FaultKind::Stuck | FaultKind::EnterFailed);
+        // These befall only what goes on by itself, of which there is little.
+        let is_rare = matches!(kind, FaultKind::NoBuffers | FaultKind::MultishotEnded);
         let (is_in, chance) = if is_fatal {
             (rng.u8(0..16) == 0, 1 << rng.u16(8..12))
+        } else if is_rare {
+            (rng.bool(), 1 << rng.u16(13..16))
         } else {
             (rng.bool(), 1 << rng.u16(7..14))
         };
@@ -372,11 +376,11 @@ fn pipe_step(rng: &mut Rng) -> Step {
     let (pipe, len) = (rng.u8(..), len(rng));
     let end = if rng.bool() { End::Read } else { End::Write };
     match rng.u8(0..22) {
-        0..3 => Step::Pipe,
+        0..2 => Step::Pipe,
         3..7 => Step::Send { pipe, len, memory: memory(rng) },
         7..12 => Step::Receive { pipe, len, memory: memory(rng) },
         12..15 => Step::Poll { pipe, end },
-        15..17 => Step::Connection,
+        2 | 15..17 => Step::Connection,
         17 => Step::Datagrams,
         18 => Step::SendTo { pair: pipe, len },
         19 => Step::ReceiveFrom { pair: pipe, len },

@@ -1078,6 +1078,12 @@ impl<B: Backend> Core<B> {
             if let Notify::Wake(waker) = std::mem::replace(&mut header.notify, Notify::none()) {
                 self.wakes.push_back(waker);
             }
+            let vtable = header.vtable.expect("a slot in flight holds an operation");
+            // SAFETY: the cell holds a live operation of the table's type.
+            let waker = unsafe { (vtable.lose)(slot.cell()) };
+            if !mutant!("lost_receives_not_told") {
+                self.wakes.extend(waker);
+            }
             lost += 1;
         }
         self.counters.leaked += lost;

@@ -142,6 +142,14 @@ pub unsafe trait Operation: 'static {
         Delivered::default()
     }
 
+    /// The driver ends and gives the operation up, whose last completion it does not know: the kernel may have
+    /// its memory for ever. Answers with who waits for the operation in another way than by its handle.
+    ///
+    /// Runs inside the driver, as [`deliver`](Operation::deliver).
+    fn lose(&self) -> Option<Waker> {
+        None
+    }
+
     /// The descriptor acted on, if it is one of the driver's.
     fn descriptor(&self) -> Option<&Fd> {
         None
@@ -235,6 +243,8 @@ pub(crate) struct Vtable {
     pub(crate) dispose: unsafe fn(NonNull<Cell>, Completion),
     /// [`Operation::deliver`].
     pub(crate) deliver: unsafe fn(NonNull<Cell>, Completion) -> Delivered,
+    /// [`Operation::lose`].
+    pub(crate) lose: unsafe fn(NonNull<Cell>) -> Option<Waker>,
     /// Whether the operation's descriptor is being closed.
     pub(crate) is_closing: unsafe fn(NonNull<Cell>) -> bool,
     /// [`Operation::route`].
@@ -266,6 +276,7 @@ impl<O: Operation> Erased<O> {
         entry: Self::entry,
         dispose: Self::dispose,
         deliver: Self::deliver,
+        lose: Self::lose,
         is_closing: Self::is_closing,
         route: Self::route,
         judge: Self::judge,
@@ -318,6 +329,11 @@ impl<O: Operation> Erased<O> {
         // SAFETY: the cell holds a live operation of this type, which nobody changes: the kernel may write to
         // what its entry names, which `deliver` does not reach (its promise).
         unsafe { Self::place(cell).as_ref() }.deliver(completion)
+    }
+
+    unsafe fn lose(cell: NonNull<Cell>) -> Option<Waker> {
+        // SAFETY: as for `deliver`.
+        unsafe { Self::place(cell).as_ref() }.lose()
     }
 
     unsafe fn is_closing(cell: NonNull<Cell>) -> bool {

@@ -125,6 +125,8 @@ table! {
         => Driver "multishot";
     sends_not_counted: "what many sends bring is fetched 20 completions at a time"
         => Driver "multishot";
+    lost_receives_not_told: "whoever waits for an operation that was given up waits for ever"
+        => Sweep "a_thousand_seeds";
     lack_of_workers_told: "what the kernel has no worker for ends as if somebody had canceled it"
         => Faults "limits::uring::of_threads";
 

@@ -7,16 +7,25 @@ use sakia_driver::{CURRENT_POSITION, Fd, PollEvents, ShutdownHow};
 use super::files::{known_errors, text};
 use super::{BLOCK_BYTES, Check, Role, Runner, pick};
 use crate::env::Env;
-use crate::held::{Output, pending};
+use crate::held::{Output, Pending, pending};
 use crate::program::{End, Memory, Parting};
 use crate::stats::Fate;
 use crate::stream::Stream;
 
+/// Starts a receive that loses nothing when dropped: one into `len` bytes of its own, or of whatever has come.
+pub(super) type Receiver = Box<dyn Fn(Option<usize>) -> Box<dyn Pending>>;
+
+/// More than comes at a time.
+const PIECE_MAX: usize = 1 << 20;
+
 /// A pipe of the program.
-#[derive(Debug)]
 pub(crate) struct PipeModel {
     reader: Option<Fd>,
     writer: Option<Fd>,
+    /// What receives, in place of single operations on the descriptor.
+    receiver: Option<Receiver>,
+    /// There is, or was, such a one.
+    loses_nothing: bool,
     stream: Stream,
     /// A write, or a read, has begun and may not be over. A second would make the order uncertain.
     sending: Activity,
@@ -85,6 +94,8 @@ impl PipeModel {
     pub(crate) fn give_up(&mut self, role: &PipeRole) {
         match *role {
             PipeRole::Send { .. } => self.sending = Activity::GivenUp,
+            // The next one may begin at once, and finds all that this one leaves.
+            PipeRole::Receive { .. } if self.loses_nothing => self.receiving = Activity::None,
             PipeRole::Receive { len, .. } => {
                 self.receiving = Activity::GivenUp;
                 self.lost_max = len;
@@ -105,6 +116,7 @@ impl PipeModel {
     /// Drops both ends.
     pub(crate) fn part_with_ends(&mut self) {
         self.reader = None;
+        self.receiver = None;
         self.writer = None;
     }
 
@@ -133,16 +145,24 @@ impl<E: Env> Runner<'_, E> {
     pub(super) fn make_pipe(&mut self) -> Check {
         let ends = self.env.pipe(&self.driver).map_err(|error| format!("no pipe: {error}"))?;
         if let Some((reader, writer)) = ends {
-            self.add_stream(reader, writer, false);
+            self.add_stream(reader, None, writer, false);
         }
         Ok(())
     }
 
     /// Adds a stream with these ends.
-    pub(super) fn add_stream(&mut self, reader: Fd, writer: Fd, is_socket: bool) {
+    pub(super) fn add_stream(
+        &mut self,
+        reader: Fd,
+        receiver: Option<Receiver>,
+        writer: Fd,
+        is_socket: bool,
+    ) {
         self.pipes.push(PipeModel {
             reader: Some(reader),
             writer: Some(writer),
+            loses_nothing: receiver.is_some(),
+            receiver,
             stream: Stream::default(),
             sending: Activity::None,
             receiving: Activity::None,
@@ -186,7 +206,10 @@ impl<E: Env> Runner<'_, E> {
         if self.pipes[pipe].receiving != Activity::None {
             return;
         }
-        let (len, op) = if self.pipes[pipe].is_socket {
+        let (len, op) = if let Some(receiver) = &self.pipes[pipe].receiver {
+            let len = Some(usize::from(len)).filter(|_| memory == Memory::Vector);
+            (len.unwrap_or(PIECE_MAX), receiver(len))
+        } else if self.pipes[pipe].is_socket {
             let op = self.driver.recv(&fd, self.env.buffer(vec![0; len.into()]), 0);
             (len.into(), pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec())))
         } else {
@@ -211,7 +234,10 @@ impl<E: Env> Runner<'_, E> {
         let Some(pipe) = self.pick_pipe(number) else { return };
         let its = &mut self.pipes[pipe];
         let fd = match end {
-            End::Read => its.reader.take(),
+            End::Read => {
+                its.receiver = None;
+                its.reader.take()
+            }
             End::Write => its.writer.take(),
         };
         let Some(fd) = fd else { return };

@@ -10,9 +10,10 @@ use sakia_driver::{
 };
 
 use super::files::text;
+use super::pipes::Receiver;
 use super::{Check, Role, Runner, pick};
 use crate::env::Env;
-use crate::held::{Output, pending};
+use crate::held::{Output, driven, pending};
 
 /// Connections that wait to be accepted at most.
 const BACKLOG: u32 = 4;
@@ -102,21 +103,56 @@ impl<E: Env> Runner<'_, E> {
         let Some(client) = self.done(|driver| driver.socket(Domain::INET, kind, 0))? else {
             return Ok(());
         };
-        let mut accept = self.driver.accept(&listener);
+        let keeps = !self.started.is_multiple_of(3);
+        let incoming = self.driver.incoming(listener.clone());
+        let mut accept = if keeps {
+            driven(async move { Output::Opened(incoming.accept().await) })
+        } else {
+            pending(self.driver.accept(&listener), |accepted| {
+                Output::Opened(accepted.map(|(server, _)| server))
+            })
+        };
+        let is_early = accept.try_take();
         if self.done(|driver| driver.connect(&client, &address))?.is_none() {
             return Ok(());
         }
-        let accepted = self.finish_now(|| accept.try_take())?;
-        let Some(Ok((server, peer))) = accepted else { return Ok(()) };
+        let accepted = match is_early {
+            Some(accepted) => Some(accepted),
+            None => self.finish_now(|| accept.try_take())?,
+        };
+        let Some(Output::Opened(Ok(server))) = accepted else { return Ok(()) };
         let name =
             self.driver.local_address(&client).map_err(|error| format!("no name: {error}"))?;
-        if peer != name {
+        // Where a connection can be broken off, it may have been.
+        let peer = self.driver.peer_address(&server).ok();
+        if peer.is_some_and(|peer| peer != name) {
             return Err(format!("{peer:?} was accepted, and {name:?} has connected"));
         }
         for (reader, writer) in [(client.clone(), server.clone()), (server, client)] {
-            self.add_stream(reader, writer, true);
+            let receiver = keeps.then(|| self.receiver(&reader));
+            self.add_stream(reader, receiver, writer, true);
         }
         Ok(())
+    }
+
+    /// What receives on a connection, and keeps what comes for nobody.
+    fn receiver(&self, fd: &Fd) -> Receiver {
+        let connection = self.driver.connection(fd.clone());
+        Box::new(move |len| {
+            let connection = connection.clone();
+            driven(async move {
+                match len {
+                    Some(len) => {
+                        let (result, buf) = connection.read(vec![0; len]).await;
+                        Output::Bytes(result, buf)
+                    }
+                    None => match connection.recv().await {
+                        Ok(buf) => Output::Bytes(Ok(buf.len()), buf.to_vec()),
+                        Err(error) => Output::Bytes(Err(error), Vec::new()),
+                    },
+                }
+            })
+        })
     }
 
     /// Makes two sockets for datagrams.

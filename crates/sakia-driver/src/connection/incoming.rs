@@ -194,6 +194,11 @@ unsafe impl Operation for MultiAccept {
         }
     }
 
+    fn lose(&self) -> Option<Waker> {
+        self.arrivals.armed.set(None);
+        self.arrivals.acceptor.take()
+    }
+
     fn descriptor(&self) -> Option<&Fd> {
         Some(&self.fd)
     }

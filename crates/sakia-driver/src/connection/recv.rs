@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
+use std::task::Waker;
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -171,6 +172,10 @@ unsafe impl<T: IoBufMut> Operation for StreamRecv<T> {
         }
     }
 
+    fn lose(&self) -> Option<Waker> {
+        self.turn.give_up()
+    }
+
     fn descriptor(&self) -> Option<&Fd> {
         Some(&self.fd)
     }
@@ -249,6 +254,11 @@ unsafe impl Operation for MultiRecv {
         if let Some(waker) = inbox.reader() {
             waker.wake();
         }
+    }
+
+    fn lose(&self) -> Option<Waker> {
+        self.inner.inbox.set_armed(None);
+        self.inner.inbox.reader()
     }
 
     fn descriptor(&self) -> Option<&Fd> {

@@ -1,5 +1,7 @@
 //! Sending, one after the other.
 
+use std::task::Waker;
+
 use rustix::net::SendFlags;
 use sakia_ring::{IoVec, Sqe};
 
@@ -60,7 +62,7 @@ impl<B: Backend> Connection<B> {
 pub struct StreamSend<T> {
     fd: Fd,
     buf: T,
-    #[expect(dead_code, reason = "passed on when the operation is over")]
+    /// Passed on when the operation is over.
     turn: Turn<Inner>,
 }
 
@@ -86,6 +88,10 @@ unsafe impl<T: IoBuf> Operation for StreamSend<T> {
         (completion.count(self.buf.bytes_len()), self.buf)
     }
 
+    fn lose(&self) -> Option<Waker> {
+        self.turn.give_up()
+    }
+
     fn descriptor(&self) -> Option<&Fd> {
         Some(&self.fd)
     }
@@ -100,7 +106,7 @@ pub struct StreamSendVectored<T> {
     vector: Vec<IoVec>,
     /// Points to the vector; filled when the entry is made.
     message: Message,
-    #[expect(dead_code, reason = "passed on when the operation is over")]
+    /// Passed on when the operation is over.
     turn: Turn<Inner>,
 }
 
@@ -126,6 +132,10 @@ unsafe impl<T: IoBuf> Operation for StreamSendVectored<T> {
         let parts = self.bufs.iter().take(BUFFERS_MAX);
         let bytes = parts.map(T::bytes_len).fold(0, usize::saturating_add);
         (completion.count(bytes), self.bufs)
+    }
+
+    fn lose(&self) -> Option<Waker> {
+        self.turn.give_up()
     }
 
     fn descriptor(&self) -> Option<&Fd> {
