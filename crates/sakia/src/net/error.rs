@@ -25,7 +25,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// sakia::block_on(async {
 ///     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
 ///     let address = listener.local_addr().unwrap();
-///     drop(listener);
+///     listener.close().await.unwrap();
 ///
 ///     let error = TcpStream::connect(address).await.unwrap_err();
 ///     assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);

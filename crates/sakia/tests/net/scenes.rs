@@ -83,7 +83,9 @@ fn no_descriptors_are_left() {
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (mut client, mut server) = crate::support::pair().await;
+        let (client, (mut server, _)) =
+            sakia::join!(TcpStream::connect(address), async { listener.accept().await.unwrap() });
+        let mut client = client.unwrap();
         let waiting = std::net::TcpStream::connect(address).unwrap();
         let late = std::net::TcpStream::connect(address).unwrap();
         limit(Resource::Nofile, Some(64));
