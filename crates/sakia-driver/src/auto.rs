@@ -263,6 +263,16 @@ unsafe impl Backend for Auto {
         each!(self, backend => unsafe { backend.register_buffer(addr, len) })
     }
 
+    fn register_group(&mut self, group: u16, entries: u16) -> io::Result<()> {
+        each!(self, backend => backend.register_group(group, entries))
+    }
+
+    #[inline(always)]
+    unsafe fn provide(&mut self, group: u16, id: u16, addr: *mut u8, len: u32) {
+        // SAFETY: the caller's duties are the same.
+        each!(self, backend => unsafe { backend.provide(group, id, addr, len) });
+    }
+
     fn now(&self) -> Duration {
         each!(self, backend => backend.now())
     }

@@ -27,6 +27,7 @@ use sakia_ring::{Cqe, Opcode, Position, Sqe};
 use crate::arena::Arena;
 use crate::backend::Backend;
 use crate::bypass::{Allowance, Now, Route, Rules};
+use crate::connection::pool::{Pool, Size};
 use crate::counters::{Counters, OpKind};
 use crate::epoll::Lane;
 use crate::handle::{Kept, Shared};
@@ -40,6 +41,8 @@ const BATCH: usize = 256;
 const TURN_COMPLETIONS_MAX: u32 = 1024;
 /// Most completions that the kernel finishes in one enter unless asked for more (since 6.13).
 const KERNEL_BATCH: u32 = 20;
+/// Turns with many sends that go by until these are again taken to end at once.
+const SENDS_DOUBTED: u8 = 16;
 /// How long to leave the kernel alone after it said that it has no room.
 const NAP: Duration = Duration::from_micros(50);
 
@@ -106,6 +109,10 @@ pub(crate) struct Core<B: Backend> {
     flush_at: u32,
     /// How sure it is that everything in flight is ready at once: 0 to 3. See [`Core::drain`].
     burst: u8,
+    /// Sends pushed since the last enter of a turn.
+    sends: u32,
+    /// Turns with many sends for which these are not taken to end at once, since some did not.
+    sends_doubted: u8,
     /// Tasks to wake and numbers to report, oldest first.
     pub(crate) wakes: VecDeque<Waker>,
     pub(crate) tokens: VecDeque<u64>,
@@ -123,6 +130,8 @@ pub(crate) struct Core<B: Backend> {
     failure: Option<i32>,
     /// The registered memory, kept as long as the backend.
     pub(crate) arena: Option<Arena>,
+    /// What the kernel receives into, likewise. `None` until something is received so.
+    pub(crate) pool_of_buffers: Option<Rc<Pool>>,
     /// Keeps this memory after the driver's end for the slots that are still in use.
     kept: Option<Kept<B>>,
     /// What `kept` refers to; dangling until the driver's end begins.
@@ -165,6 +174,8 @@ impl<B: Backend> Core<B> {
             for_lanes,
             flush_at,
             burst: 0,
+            sends: 0,
+            sends_doubted: 0,
             wakes: VecDeque::new(),
             tokens: VecDeque::new(),
             disposals: VecDeque::new(),
@@ -174,6 +185,7 @@ impl<B: Backend> Core<B> {
             can_be_woken: false,
             failure: None,
             arena: None,
+            pool_of_buffers: None,
             kept: None,
             shared: Weak::new(),
         }
@@ -255,15 +267,17 @@ impl<B: Backend> Core<B> {
         slot
     }
 
-    /// Starts an operation whose result nobody waits for.
-    pub(crate) fn start_detached<O: Operation>(&mut self, operation: O) {
+    /// Starts an operation whose result nobody waits for: it is disposed of.
+    pub(crate) fn start_detached<O: Operation>(&mut self, operation: O) -> Key {
         let slot = self.start(operation, None);
+        let key = self.slab.key(slot);
         let header = self.slab.header(slot);
         header.flags |= flag::ORPHAN;
         if header.state == State::Done {
             header.state = State::Disposing;
             self.disposals.push_back(slot);
         }
+        key
     }
 
     /// A descriptor is about to be closed or given away.
@@ -329,6 +343,7 @@ impl<B: Backend> Core<B> {
         }
         self.in_flight += 1;
         self.counters.kinds[kind as usize].submitted += 1;
+        self.sends += u32::from(kind == OpKind::Send);
         if backend.sq_pending() >= self.flush_at {
             self.flush();
         }
@@ -398,10 +413,10 @@ impl<B: Backend> Core<B> {
     // ---- one turn ------------------------------------------------------------------------------
 
     /// Submits what is queued, fetches what is ready, and sleeps if that is nothing. Returns the
-    /// number of operations that finished.
+    /// number of operations that finished, and of completions that were not their last.
     #[inline]
     pub(crate) fn turn(&mut self, wait: Wait) -> io::Result<u32> {
-        let finished_before = self.counters.finished;
+        let came_before = self.came();
         let Some(backend) = &self.backend else {
             return Ok(0);
         };
@@ -415,11 +430,14 @@ impl<B: Backend> Core<B> {
         if !self.deferred.is_empty() {
             self.run_deferred();
         }
+        if self.pool_of_buffers.as_ref().is_some_and(|pool| pool.has_free()) {
+            self.refill();
+        }
         let is_held_up = self.is_anything_listed() && self.admit();
         if is_ready {
             self.reap();
         }
-        let idle = self.counters.finished == finished_before
+        let idle = self.came() == came_before
             && self.deferred.is_empty()
             && !is_held_up
             && !self.is_unsettled();
@@ -430,11 +448,16 @@ impl<B: Backend> Core<B> {
             Wait::For(timeout) if idle && !timeout.is_zero() => self.drain(true, Some(timeout)),
             _ => self.drain(false, None),
         };
-        let finished = (self.counters.finished - finished_before) as u32;
+        let came = (self.came() - came_before) as u32;
         match result {
-            Err(error) if finished == 0 => Err(error),
-            _ => Ok(finished),
+            Err(error) if came == 0 => Err(error),
+            _ => Ok(came),
         }
+    }
+
+    #[inline(always)]
+    fn came(&self) -> u64 {
+        self.counters.finished + self.counters.delivered
     }
 
     /// Whether users' code is to be run for what has happened already.
@@ -459,8 +482,7 @@ impl<B: Backend> Core<B> {
             if nothing && (reaped > 0 || !mutant!("idle_enters")) {
                 break;
             }
-            let all = self.in_flight.min(BATCH as u32);
-            let speculate = self.burst > 0 && all > KERNEL_BATCH;
+            let (all, speculate) = self.expected();
             let entered = if speculate {
                 self.enter(all, Some(Duration::ZERO), true)
             } else {
@@ -476,6 +498,7 @@ impl<B: Backend> Core<B> {
                 // Also so that a kernel that has no room is not asked for ever.
                 self.counters.drains_missed += 1;
                 self.burst = 0;
+                self.sends_doubted = SENDS_DOUBTED;
             }
             if fresh > 0 {
                 sleep = false;
@@ -492,6 +515,19 @@ impl<B: Backend> Core<B> {
                 if was_all { (self.burst + 1).min(3) } else { self.burst.saturating_sub(1) };
         }
         Ok(())
+    }
+
+    /// How many completions the next enter is likely to find ready, and whether it is to ask for as many.
+    #[inline]
+    fn expected(&mut self) -> (u32, bool) {
+        let sends = std::mem::take(&mut self.sends);
+        let all = self.in_flight.min(BATCH as u32);
+        if self.burst > 0 && all > KERNEL_BATCH {
+            return (all, true);
+        }
+        self.sends_doubted = self.sends_doubted.saturating_sub(u8::from(sends > KERNEL_BATCH));
+        let are_sends = sends > KERNEL_BATCH && self.sends_doubted == 0;
+        (sends.min(BATCH as u32), are_sends && !mutant!("sends_not_counted"))
     }
 
     /// One enter. A temporary failure is a success that brought nothing.
@@ -754,7 +790,7 @@ impl<B: Backend> Core<B> {
             return;
         };
         if cqe.flags.has_more() && !mutant!("more_is_last") {
-            return; // the memory is still the kernel's
+            return self.deliver(slot, cqe);
         }
         self.in_flight = self.in_flight.saturating_sub(1);
         let mut completion = Completion { res: cqe.res, flags: cqe.flags };
@@ -777,6 +813,23 @@ impl<B: Backend> Core<B> {
             completion = Completion::CANCELED;
         }
         self.finish(slot, completion);
+    }
+
+    /// A completion that is not the operation's last: the memory is still the kernel's.
+    #[inline(never)]
+    fn deliver(&mut self, slot: SlotRef, cqe: Cqe) {
+        self.counters.delivered += 1;
+        let vtable = self.slab.header(slot).vtable;
+        let deliver = vtable.expect("a slot in flight holds an operation").deliver;
+        let completion = Completion { res: cqe.res, flags: cqe.flags };
+        // SAFETY: the cell holds a live operation of the table's type.
+        let delivered = unsafe { deliver(slot.cell(), completion) };
+        if let Some(waker) = delivered.waker {
+            self.wakes.push_back(waker);
+        }
+        if delivered.is_enough {
+            self.list_cancel(slot);
+        }
     }
 
     /// A completion that belongs to no slot.
@@ -925,6 +978,50 @@ impl<B: Backend> Core<B> {
             State::Pushed => self.list_cancel(slot),
             _ => {}
         }
+    }
+
+    // ---- provided buffers ----------------------------------------------------------------------
+
+    /// The pool, if the kernel has buffers of this size now. Asks for the group and makes buffers as needed.
+    pub(crate) fn offer(&mut self, size: Size) -> Option<Rc<Pool>> {
+        let is_running = self.phase == Phase::Running && self.is_intact();
+        let backend = self.backend.as_mut().filter(|_| is_running)?;
+        let pool = self.pool_of_buffers.get_or_insert_with(|| Rc::new(Pool::new()));
+        if pool.is_registered(size).is_none() {
+            let registered = backend.register_group(size.group(), size.most());
+            pool.set_registered(size, registered.is_ok());
+        }
+        if pool.is_registered(size) != Some(true) {
+            return None;
+        }
+        self.refill();
+        let pool = self.pool_of_buffers.as_ref()?;
+        if !pool.is_provided(size) && pool.grow(size) {
+            self.refill();
+        }
+        let pool = self.pool_of_buffers.as_ref()?;
+        if pool.is_provided(size) {
+            return Some(Rc::clone(pool));
+        }
+        self.counters.pool_misses += 1;
+        None
+    }
+
+    /// Gives free buffers to the kernel.
+    #[inline(never)]
+    fn refill(&mut self) {
+        let (Some(backend), Some(pool)) = (&mut self.backend, &self.pool_of_buffers) else {
+            return;
+        };
+        for size in Size::ALL {
+            while let Some((id, addr)) = pool.next_free(size) {
+                // SAFETY: the pool keeps the memory until the backend and all operations on the group
+                // are gone, and nobody uses it before a completion names it. A free buffer is not in the
+                // group.
+                unsafe { backend.provide(size.group(), id, addr.as_ptr(), size.bytes()) };
+            }
+        }
+        pool.none_free();
     }
 
     // ---- the end -------------------------------------------------------------------------------

@@ -37,6 +37,10 @@ counters! {
     waits,
     /// Completions copied out of the queue.
     completions,
+    /// Of these, the ones that were not their operation's last.
+    delivered,
+    /// Receives that found no provided buffer left, and brought memory of their own.
+    pool_misses,
     /// Operations that had to wait for admission: queue full or no credit left.
     backlogged,
     /// Operations that waited for the plain calls of another turn.

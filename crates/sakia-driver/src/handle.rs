@@ -206,6 +206,16 @@ impl<B: Backend> Shared<B> {
         self.settle();
     }
 
+    /// Cancels the operation with this key, if it is still under way.
+    pub(crate) fn cancel_by_key(&self, key: Key) {
+        let mut core = self.core.borrow_mut();
+        if let Some(slot) = core.slab.find(key) {
+            core.cancel(slot);
+        }
+        drop(core);
+        self.settle();
+    }
+
     /// The slot's handle was dropped. The answer is to be dropped when nothing of `self` is used
     /// any more.
     #[must_use]

@@ -99,7 +99,7 @@ pub use handle::Handle;
 pub use key::Key;
 pub use live::{LiveOperation, Stage};
 pub use mounts::{MountEntry, MountTable};
-pub use op::{Class, Completion, Op, Operation, Verdict};
+pub use op::{Class, Completion, Delivered, Op, Operation, Verdict};
 pub use ops::{
     Accept, Advise, AwaitWriter, Bind, Chmod, Chown, Close, Connect, CopyFileRange,
     DirectoryEntries, DirectoryEntry, EntryKind, Fallocate, Flock, Fsync, GetXattr, Link,

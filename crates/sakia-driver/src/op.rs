@@ -21,7 +21,7 @@ use std::mem::{align_of, size_of};
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use sakia_ring::{CqeFlags, Sqe};
 
@@ -133,6 +133,15 @@ pub unsafe trait Operation: 'static {
         drop(self.complete(completion));
     }
 
+    /// Takes a completion after which more of the same entry follow. The kernel has the entry meanwhile: what
+    /// does more than nothing here names no memory in it that the value can reach, but by the completion.
+    ///
+    /// Runs inside the driver: it neither calls into one nor runs users' code.
+    fn deliver(&self, completion: Completion) -> Delivered {
+        let _ = completion;
+        Delivered::default()
+    }
+
     /// The descriptor acted on, if it is one of the driver's.
     fn descriptor(&self) -> Option<&Fd> {
         None
@@ -158,6 +167,15 @@ pub unsafe trait Operation: 'static {
     fn mount(&self) -> Option<&Rc<Mount>> {
         None
     }
+}
+
+/// What follows from a completion that is not the last.
+#[derive(Debug, Default)]
+pub struct Delivered {
+    /// Who is to be woken.
+    pub waker: Option<Waker>,
+    /// The operation is to be canceled: no more is wanted now.
+    pub is_enough: bool,
 }
 
 /// What is to be made of a plain call's result.
@@ -215,6 +233,8 @@ pub(crate) struct Vtable {
     pub(crate) entry: unsafe fn(NonNull<Cell>) -> Sqe,
     /// [`Operation::dispose`]; the cell holds nothing afterwards, even if that panics.
     pub(crate) dispose: unsafe fn(NonNull<Cell>, Completion),
+    /// [`Operation::deliver`].
+    pub(crate) deliver: unsafe fn(NonNull<Cell>, Completion) -> Delivered,
     /// Whether the operation's descriptor is being closed.
     pub(crate) is_closing: unsafe fn(NonNull<Cell>) -> bool,
     /// [`Operation::route`].
@@ -245,6 +265,7 @@ impl<O: Operation> Erased<O> {
         name: std::any::type_name::<O>,
         entry: Self::entry,
         dispose: Self::dispose,
+        deliver: Self::deliver,
         is_closing: Self::is_closing,
         route: Self::route,
         judge: Self::judge,
@@ -291,6 +312,12 @@ impl<O: Operation> Erased<O> {
     unsafe fn dispose(cell: NonNull<Cell>, completion: Completion) {
         // SAFETY: the cell holds a live operation of this type; the driver does not use it again.
         unsafe { Self::take(cell) }.dispose(completion);
+    }
+
+    unsafe fn deliver(cell: NonNull<Cell>, completion: Completion) -> Delivered {
+        // SAFETY: the cell holds a live operation of this type, which nobody changes: the kernel may write to
+        // what its entry names, which `deliver` does not reach (its promise).
+        unsafe { Self::place(cell).as_ref() }.deliver(completion)
     }
 
     unsafe fn is_closing(cell: NonNull<Cell>) -> bool {

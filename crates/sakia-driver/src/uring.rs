@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use sakia_ring::{
-    Builder, Cqe, Entered, Host, IoVec, Kernel, Opcode, Position, Probe, Ring, Sqe, send_message,
+    BufRing, Builder, Cqe, Entered, Host, IoVec, Kernel, Opcode, Position, Probe, Ring, Sqe,
+    send_message,
 };
 
 use self::files::Files;
@@ -45,6 +46,8 @@ pub struct Uring<H: Host = Kernel> {
     /// Threads for what the ring cannot do, or should not, once there was any of that.
     lanes: Option<Box<Lanes>>,
     files: Files,
+    /// Queues of provided buffers, by the number of their group.
+    groups: Vec<Option<BufRing>>,
 }
 
 /// The lanes of the poll backend, beside a ring.
@@ -87,6 +90,7 @@ impl<H: Host> Uring<H> {
             is_wake_armed: false,
             lanes: None,
             files: Files::default(),
+            groups: Vec::new(),
         }
     }
 
@@ -241,6 +245,26 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         unsafe { self.ring.register_buffers(&[IoVec { base: addr, len }]) }
     }
 
+    fn register_group(&mut self, group: u16, entries: u16) -> io::Result<()> {
+        let queue = self.ring.register_buf_ring(group, entries.into(), false)?;
+        let index = usize::from(group);
+        if self.groups.len() <= index {
+            self.groups.resize_with(index + 1, || None);
+        }
+        self.groups[index] = Some(queue);
+        Ok(())
+    }
+
+    #[inline(always)]
+    unsafe fn provide(&mut self, group: u16, id: u16, addr: *mut u8, len: u32) {
+        if let Some(Some(queue)) = self.groups.get_mut(usize::from(group)) {
+            // SAFETY: the caller's duties are the same; the queue is unregistered with the ring at the
+            // latest, which is later than the caller asks for.
+            unsafe { queue.provide(addr, len, id) };
+            queue.publish();
+        }
+    }
+
     fn now(&self) -> Duration {
         self.since.elapsed()
     }
@@ -371,6 +395,10 @@ impl<H: Host> Drop for Uring<H> {
         // Wakes may be kept for ever by whoever has them. The ring, or what it polls, must not be.
         if let Some(wake) = &self.wake {
             *wake.lock() = None;
+        }
+        for queue in self.groups.drain(..).flatten() {
+            // A queue that the ring does not let go of is leaked.
+            let _ = self.ring.unregister_buf_ring(queue);
         }
     }
 }

@@ -2,20 +2,48 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::ptr::NonNull;
+use std::rc::Rc;
 
+use super::pool::{Pool, Size};
 use crate::buf::IoBuf;
 
 /// Bytes that a connection received. Empty at the end of the stream.
+///
+/// Most lie in memory that the driver lends to all of its connections; dropping them gives it back. Whoever
+/// keeps many copies them.
 pub struct RecvBuf {
-    bytes: Vec<u8>,
-    /// Where those begin that were not taken yet.
-    begin: usize,
+    memory: Memory,
+    /// Where those bytes are that were not taken yet.
+    begin: u32,
+    end: u32,
+}
+
+enum Memory {
+    Owned(Vec<u8>),
+    Pooled(Pooled),
+}
+
+/// A buffer of the pool.
+struct Pooled {
+    pool: Rc<Pool>,
+    addr: NonNull<u8>,
+    size: Size,
+    id: u16,
 }
 
 impl RecvBuf {
-    /// Bytes in memory of their own.
+    /// Bytes in memory of their own, at most 4 GiB.
     pub(super) fn owned(bytes: Vec<u8>) -> Self {
-        Self { bytes, begin: 0 }
+        let end = u32::try_from(bytes.len()).expect("no receive brings as much");
+        Self { memory: Memory::Owned(bytes), begin: 0, end }
+    }
+
+    /// The first `len` bytes of the buffer that a completion names. `None` if it makes no sense.
+    pub(super) fn pooled(pool: &Rc<Pool>, size: Size, id: u16, len: u32) -> Option<Self> {
+        let addr = pool.take(size, id)?;
+        let memory = Memory::Pooled(Pooled { pool: Rc::clone(pool), addr, size, id });
+        Some(Self { memory, begin: 0, end: len.min(size.bytes()) })
     }
 
     /// Takes `count` bytes off the front.
@@ -24,7 +52,20 @@ impl RecvBuf {
     /// When it has fewer.
     pub fn advance(&mut self, count: usize) {
         assert!(count <= self.len(), "{count} bytes taken off {}", self.len());
-        self.begin += count;
+        self.begin += count as u32;
+    }
+
+    fn start(&self) -> *const u8 {
+        match &self.memory {
+            Memory::Owned(bytes) => bytes.as_ptr(),
+            Memory::Pooled(pooled) => pooled.addr.as_ptr(),
+        }
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        self.pool.give_back(self.size, self.id);
     }
 }
 
@@ -33,12 +74,15 @@ impl Deref for RecvBuf {
 
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        &self.bytes[self.begin..]
+        let len = self.end - self.begin;
+        // SAFETY: `begin <= end`, which is at most the bytes of the vector or buffer; those are initialized,
+        // and nobody writes to them: the value has the vector, or took the buffer from the kernel.
+        unsafe { std::slice::from_raw_parts(self.start().add(self.begin as usize), len as usize) }
     }
 }
 
-// SAFETY: the bytes live in an allocation that does not move with the value and that the value owns alone.
-// Only `advance`, which takes a `&mut`, changes which of them it has.
+// SAFETY: the bytes do not move with the value, which owns them alone. Only `advance`, which takes a `&mut`,
+// changes which of them it has.
 unsafe impl IoBuf for RecvBuf {
     #[inline(always)]
     fn stable_ptr(&self) -> *const u8 {
@@ -59,6 +103,7 @@ impl AsRef<[u8]> for RecvBuf {
 
 impl fmt::Debug for RecvBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RecvBuf").field("len", &self.len()).finish_non_exhaustive()
+        let is_pooled = matches!(self.memory, Memory::Pooled(_));
+        f.debug_struct("RecvBuf").field("len", &self.len()).field("is_pooled", &is_pooled).finish()
     }
 }

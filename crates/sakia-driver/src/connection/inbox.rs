@@ -1,46 +1,164 @@
 //! What was received and not taken yet.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::task::{Context, Poll, Waker};
 
 use super::RecvBuf;
+use super::pool::Size;
+use crate::key::Key;
 
-/// Bytes in the order in which they came.
-#[derive(Debug, Default)]
+/// Bytes that may lie here before the peer has to wait, as it does when nobody receives.
+const BYTES_MAX: usize = 256 << 10;
+/// Buffers that may.
+const BUFS_MAX: usize = 32;
+/// Receives after which a size that was much too large is given up.
+const SMALL_MAX: u8 = 64;
+
+/// Bytes in the order in which they came, and the receive that brings them.
+#[derive(Default)]
 pub(super) struct Inbox {
     bufs: RefCell<VecDeque<RecvBuf>>,
+    /// Bytes of all of them.
+    bytes: Cell<usize>,
+    /// How the stream ended, to be told once.
+    end: RefCell<Option<io::Result<()>>>,
+    /// Who waits for something to come.
+    reader: Cell<Option<Waker>>,
+    /// The receive in flight that brings more and more.
+    armed: Cell<Option<Key>>,
+    /// That was told to stop, since enough has come or the size is wrong.
+    is_paused: Cell<bool>,
+    /// The kernel cannot receive so.
+    is_single: Cell<bool>,
+    /// Of what size its buffers are to be.
+    size: Cell<Size>,
+    /// Receives in a row that would have fitted a much smaller buffer.
+    small: Cell<u8>,
+}
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inbox").field("bytes", &self.bytes.get()).finish_non_exhaustive()
+    }
 }
 
 impl Inbox {
+    /// Adds bytes.
     pub(super) fn push(&self, buf: RecvBuf) {
         if !buf.is_empty() {
+            self.bytes.set(self.bytes.get() + buf.len());
             self.bufs.borrow_mut().push_back(buf);
         }
     }
 
+    /// The stream has ended, as it should or with an error.
+    pub(super) fn end(&self, end: io::Result<()>) {
+        *self.end.borrow_mut() = Some(end);
+    }
+
+    /// Whoever waits, to be woken.
+    pub(super) fn reader(&self) -> Option<Waker> {
+        self.reader.take()
+    }
+
     pub(super) fn pop(&self) -> Option<RecvBuf> {
-        self.bufs.borrow_mut().pop_front()
+        let buf = self.bufs.borrow_mut().pop_front()?;
+        self.bytes.set(self.bytes.get() - buf.len());
+        Some(buf)
+    }
+
+    /// How the stream ended, if it did and that was not told.
+    pub(super) fn take_end(&self) -> Option<io::Result<()>> {
+        self.end.take()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.bufs.borrow().is_empty()
+    }
+
+    /// Whether the peer is to wait now.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes.get() >= BYTES_MAX || self.bufs.borrow().len() >= BUFS_MAX
     }
 
     /// Moves bytes to the front of `buf`, and returns how many; none if there are none. With `keep` they
     /// stay here, too.
     pub(super) fn copy_to(&self, buf: &mut [u8], keep: bool) -> usize {
         let mut bufs = self.bufs.borrow_mut();
-        let mut copied = 0;
-        let mut index = 0;
-        while let Some(first) = bufs.get_mut(index).filter(|_| copied < buf.len()) {
+        let (mut copied, mut kept) = (0, 0);
+        while let Some(first) = bufs.get_mut(kept).filter(|_| copied < buf.len()) {
             let count = first.len().min(buf.len() - copied);
             buf[copied..copied + count].copy_from_slice(&first[..count]);
             copied += count;
             if keep {
-                index += 1;
+                kept += 1;
                 continue;
             }
             first.advance(count);
+            self.bytes.set(self.bytes.get() - count);
             if first.is_empty() {
                 bufs.pop_front();
             }
         }
         copied
+    }
+
+    /// Waits until something comes, or the receive in flight ends.
+    pub(super) fn poll_news(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.is_empty() || self.end.borrow().is_some() || self.armed.get().is_none() {
+            return Poll::Ready(());
+        }
+        let old = self.reader.replace(Some(cx.waker().clone()));
+        drop(old); // users' code
+        Poll::Pending
+    }
+
+    pub(super) fn armed(&self) -> Option<Key> {
+        self.armed.get()
+    }
+
+    pub(super) fn set_armed(&self, armed: Option<Key>) {
+        self.armed.set(armed);
+    }
+
+    pub(super) fn set_paused(&self) {
+        self.is_paused.set(true);
+    }
+
+    /// Whether the receive that has ended was told to.
+    pub(super) fn take_paused(&self) -> bool {
+        self.is_paused.take()
+    }
+
+    pub(super) fn is_single(&self) -> bool {
+        self.is_single.get()
+    }
+
+    /// The kernel refused to receive more than once. Answers true if that was known, and so means another
+    /// thing.
+    pub(super) fn set_single(&self) -> bool {
+        self.is_single.replace(true)
+    }
+
+    /// The size of the buffers to receive into.
+    pub(super) fn size(&self) -> Size {
+        self.size.get()
+    }
+
+    /// Notes that a receive into a buffer of the size in use brought so many bytes. Answers true when another
+    /// size would do better, which is the size from now on.
+    pub(super) fn is_size_wrong(&self, len: usize) -> bool {
+        let size = self.size.get();
+        let larger = size.larger().filter(|_| len >= size.bytes() as usize);
+        let is_small = size.smaller().is_some_and(|smaller| len <= smaller.bytes() as usize / 2);
+        self.small.set(if is_small { self.small.get() + 1 } else { 0 });
+        let smaller = size.smaller().filter(|_| self.small.get() >= SMALL_MAX);
+        let Some(better) = larger.or(smaller) else { return false };
+        self.size.set(better);
+        self.small.set(0);
+        true
     }
 }

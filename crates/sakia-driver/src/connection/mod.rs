@@ -9,6 +9,7 @@
 mod buf;
 mod inbox;
 mod incoming;
+pub(crate) mod pool;
 mod recv;
 mod send;
 mod turns;
@@ -32,8 +33,13 @@ use crate::ops::{Close, Shutdown, ShutdownHow};
 
 /// A connected stream socket. Clones are the same connection.
 ///
-/// One task at a time receives, and one sends; a second one would take the first one's place in the queue.
+/// One task at a time receives, and one sends: of two that wait for the same, the first may never be told.
 pub struct Connection<B: Backend> {
+    shared: Rc<Owned<B>>,
+}
+
+/// What all clones share. Dropping it ends the receive that goes on by itself.
+struct Owned<B: Backend> {
     fd: Fd,
     driver: Handle<B>,
     inner: Rc<Inner>,
@@ -49,14 +55,21 @@ struct Inner {
 
 impl<B: Backend> Clone for Connection<B> {
     fn clone(&self) -> Self {
-        let Self { fd, driver, inner } = self;
-        Self { fd: fd.clone(), driver: driver.clone(), inner: Rc::clone(inner) }
+        Self { shared: Rc::clone(&self.shared) }
+    }
+}
+
+impl<B: Backend> Drop for Owned<B> {
+    fn drop(&mut self) {
+        if let Some(key) = self.inner.inbox.armed() {
+            self.driver.shared.cancel_by_key(key);
+        }
     }
 }
 
 impl<B: Backend> fmt::Debug for Connection<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("fd", &self.fd).finish_non_exhaustive()
+        f.debug_struct("Connection").field("fd", self.fd()).finish_non_exhaustive()
     }
 }
 
@@ -67,19 +80,24 @@ impl<B: Backend> Handle<B> {
     /// When the descriptor belongs to another driver.
     pub fn connection(&self, fd: Fd) -> Connection<B> {
         self.check(&fd);
-        Connection { fd, driver: self.clone(), inner: Rc::default() }
+        let shared = Owned { fd, driver: self.clone(), inner: Rc::default() };
+        Connection { shared: Rc::new(shared) }
     }
 }
 
 impl<B: Backend> Connection<B> {
     /// The descriptor.
     pub fn fd(&self) -> &Fd {
-        &self.fd
+        &self.shared.fd
     }
 
     /// The driver's handle that operations are started with.
     pub fn driver(&self) -> &Handle<B> {
-        &self.driver
+        &self.shared.driver
+    }
+
+    fn inner(&self) -> &Rc<Inner> {
+        &self.shared.inner
     }
 
     /// The socket's own address, by a plain call.
@@ -87,7 +105,7 @@ impl<B: Backend> Connection<B> {
     /// # Errors
     /// As [`Handle::local_address`].
     pub fn local_address(&self) -> io::Result<SocketAddress> {
-        self.driver.local_address(&self.fd)
+        self.driver().local_address(self.fd())
     }
 
     /// The peer's address, by a plain call.
@@ -95,7 +113,7 @@ impl<B: Backend> Connection<B> {
     /// # Errors
     /// As [`Handle::peer_address`].
     pub fn peer_address(&self) -> io::Result<SocketAddress> {
-        self.driver.peer_address(&self.fd)
+        self.driver().peer_address(self.fd())
     }
 
     /// Ends one or both directions, once the sends that were begun are over.
@@ -105,9 +123,9 @@ impl<B: Backend> Connection<B> {
     pub async fn shutdown(&self, how: ShutdownHow) -> io::Result<()> {
         if how != ShutdownHow::Receives {
             // What is in flight for a future that was dropped would fail half-way.
-            self.inner.sends.free().await;
+            self.inner().sends.free().await;
         }
-        let shutdown: Op<Shutdown, B> = self.driver.shutdown_socket(&self.fd, how);
+        let shutdown: Op<Shutdown, B> = self.driver().shutdown_socket(self.fd(), how);
         shutdown.await
     }
 
@@ -117,8 +135,8 @@ impl<B: Backend> Connection<B> {
     /// # Errors
     /// As [`Handle::close`].
     pub async fn close(self) -> io::Result<()> {
-        let Self { fd, driver, inner } = self;
-        drop(inner);
+        let (fd, driver) = (self.fd().clone(), self.driver().clone());
+        drop(self);
         let close: Op<Close, B> = driver.close(fd);
         close.await
     }

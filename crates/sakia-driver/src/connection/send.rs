@@ -3,8 +3,8 @@
 use rustix::net::SendFlags;
 use sakia_ring::{IoVec, Sqe};
 
-use super::Connection;
 use super::turns::Turn;
+use super::{Connection, Inner};
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf};
 use crate::epoll::sys::Message;
@@ -32,8 +32,12 @@ impl<B: Backend> Connection<B> {
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_send(3)`.
     pub async fn send<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {
-        let turn = Turn::to_send(&self.inner).await;
-        self.driver.start(StreamSend { fd: self.fd.clone(), buf, turn }).await
+        let turn = self.send_turn().await;
+        self.driver().start(StreamSend { fd: self.fd().clone(), buf, turn }).await
+    }
+
+    async fn send_turn(&self) -> Turn<Inner> {
+        Turn::take(self.inner(), |inner| &inner.sends).await
     }
 
     /// As [`send`](Connection::send), taking one buffer after the other. At most the first 1024 are used.
@@ -44,10 +48,10 @@ impl<B: Backend> Connection<B> {
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
     pub async fn send_vectored<T: IoBuf>(&self, bufs: Vec<T>) -> BufResult<usize, Vec<T>> {
-        let turn = Turn::to_send(&self.inner).await;
+        let turn = self.send_turn().await;
         let vector = Vec::with_capacity(bufs.len().min(BUFFERS_MAX));
-        let (fd, message) = (self.fd.clone(), Message::EMPTY);
-        self.driver.start(StreamSendVectored { fd, bufs, vector, message, turn }).await
+        let (fd, message) = (self.fd().clone(), Message::EMPTY);
+        self.driver().start(StreamSendVectored { fd, bufs, vector, message, turn }).await
     }
 }
 
@@ -57,7 +61,7 @@ pub struct StreamSend<T> {
     fd: Fd,
     buf: T,
     #[expect(dead_code, reason = "passed on when the operation is over")]
-    turn: Turn,
+    turn: Turn<Inner>,
 }
 
 // SAFETY: the entry names the buffer's bytes, which the value owns and which stay put (the promise of
@@ -97,7 +101,7 @@ pub struct StreamSendVectored<T> {
     /// Points to the vector; filled when the entry is made.
     message: Message,
     #[expect(dead_code, reason = "passed on when the operation is over")]
-    turn: Turn,
+    turn: Turn<Inner>,
 }
 
 // SAFETY: the entry names the message, which is part of the value. That names the vector, whose memory stays

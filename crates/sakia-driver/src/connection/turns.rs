@@ -1,76 +1,77 @@
-//! Whose turn it is in one direction of a connection.
+//! Whose turn it is, where one operation at a time is to be in flight.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use super::Inner;
-
-/// One direction: busy with an operation, or free.
+/// Busy with an operation, or free.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     is_busy: Cell<bool>,
-    /// Who is next.
-    waiter: RefCell<Option<Waker>>,
+    /// Who waits for it to be free; few, if any.
+    waiters: RefCell<Vec<Waker>>,
 }
 
-/// The right to have an operation in flight in one direction, which the operation keeps until the kernel is
-/// done with it. Dropping it passes it on.
-#[derive(Debug)]
-pub(super) struct Turn {
-    inner: Rc<Inner>,
-    direction: fn(&Inner) -> &Turns,
+/// The right to have an operation in flight, which the operation keeps until the kernel is done with it.
+/// Dropping it passes it on. It keeps a `T`, which has the turns.
+pub(super) struct Turn<T> {
+    of: Rc<T>,
+    turns: fn(&T) -> &Turns,
 }
 
 impl Turns {
-    /// Waits until nothing is in flight in this direction, without taking the turn.
+    /// Waits until nothing is in flight, without taking the turn.
     pub(super) async fn free(&self) {
         poll_fn(|cx| {
             if !self.is_busy.get() {
                 return Poll::Ready(());
             }
             // Cloning and dropping wakers runs users' code, so neither happens within a borrow.
-            let fresh = Some(cx.waker().clone());
-            let old = std::mem::replace(&mut *self.waiter.borrow_mut(), fresh);
-            drop(old);
+            if !self.waiters.borrow().iter().any(|waiter| waiter.will_wake(cx.waker())) {
+                let fresh = cx.waker().clone();
+                self.waiters.borrow_mut().push(fresh);
+            }
             Poll::Pending
         })
         .await;
     }
 }
 
-impl Turn {
-    /// Waits for the turn of the sends.
-    pub(super) async fn to_send(inner: &Rc<Inner>) -> Self {
-        Self::take(inner, |inner| &inner.sends).await
+impl<T> Turn<T> {
+    /// Waits for the turn.
+    pub(super) async fn take(of: &Rc<T>, turns: fn(&T) -> &Turns) -> Self {
+        if turns(of).is_busy.get() && !mutant!("turns_not_taken") {
+            turns(of).free().await;
+        }
+        turns(of).is_busy.set(true);
+        Self { of: Rc::clone(of), turns }
     }
 
-    /// Waits for the turn of the receives.
-    pub(super) async fn to_receive(inner: &Rc<Inner>) -> Self {
-        Self::take(inner, |inner| &inner.receives).await
-    }
-
-    async fn take(inner: &Rc<Inner>, direction: fn(&Inner) -> &Turns) -> Self {
-        let turns = direction(inner);
-        turns.free().await;
-        turns.is_busy.set(true);
-        Self { inner: Rc::clone(inner), direction }
-    }
-
-    /// The connection's shared part.
-    pub(super) fn inner(&self) -> &Inner {
-        &self.inner
+    /// What it keeps.
+    pub(super) fn of(&self) -> &T {
+        &self.of
     }
 }
 
-impl Drop for Turn {
+impl<T> Drop for Turn<T> {
     fn drop(&mut self) {
-        let turns = (self.direction)(&self.inner);
+        let turns = (self.turns)(&self.of);
         turns.is_busy.set(false);
-        let waiter = turns.waiter.borrow_mut().take();
-        if let Some(waiter) = waiter {
+        if turns.waiters.borrow().is_empty() {
+            return;
+        }
+        // All of them: one whose future is gone would keep the turn from the others.
+        let waiters = std::mem::take(&mut *turns.waiters.borrow_mut());
+        for waiter in waiters {
             waiter.wake();
         }
+    }
+}
+
+impl<T> fmt::Debug for Turn<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turn").finish_non_exhaustive()
     }
 }

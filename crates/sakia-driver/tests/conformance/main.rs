@@ -10,6 +10,7 @@
     reason = "the failure of a test, or of what it calls, is its report"
 )]
 
+mod connections;
 mod datagrams;
 mod files;
 mod names;
@@ -137,6 +138,23 @@ cases! {
         readiness_of_sockets_is_told
         both_versions_of_the_internet_work
         operations_on_sockets_are_counted;
+    connections:
+        pieces_arrive_in_order
+        what_was_received_can_be_sent_on
+        a_dropped_receive_of_a_connection_loses_nothing
+        a_peek_shows_what_the_next_receive_brings
+        a_connection_tells_its_end_after_its_bytes
+        a_connection_that_was_broken_off_says_so
+        a_slow_reader_holds_its_peer_back
+        buffers_grow_with_what_comes
+        receives_go_on_when_all_buffers_are_held
+        sends_wait_for_the_one_before
+        parts_are_sent_in_order
+        a_dropped_wait_for_a_connection_loses_none
+        connections_that_nobody_takes_are_closed
+        a_failed_accept_is_told_and_the_next_tries_again
+        the_end_of_the_driver_ends_connections
+        a_close_ends_a_receive;
     datagrams:
         datagrams_keep_their_bounds
         a_datagram_is_waited_for
@@ -209,5 +227,5 @@ fn every_case_with_plain_calls() {
 
 #[test]
 fn the_suite_has_the_size_it_had() {
-    assert_eq!(CASES.len(), 111, "a case was added or lost: say so here");
+    assert_eq!(CASES.len(), 127, "a case was added or lost: say so here");
 }

@@ -1,0 +1,198 @@
+//! Memory that the kernel picks from when there is something to receive.
+//!
+//! A connection that waits has no buffer: whichever is ready first gets one. Buffers come in three sizes,
+//! each a group of its own. A group begins small, since it is used in turn and should stay in the processor's
+//! cache, and grows when the kernel finds it empty.
+//!
+//! A buffer is at every moment one of three's: free here, in the group and with it the kernel's, or a
+//! [`RecvBuf`](super::RecvBuf)'s. It goes to the group by [`Pool::next_free`] alone, and to a `RecvBuf` when a
+//! completion names it, which is believed only of one that is in the group.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::{Cell, RefCell};
+use std::ptr::NonNull;
+
+/// A size of buffers: an index into [`SIZES`], and the number of the group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Size(u8);
+
+/// What there is of one size.
+struct SizeFacts {
+    /// Bytes of each buffer.
+    bytes: u32,
+    /// How many there are at first.
+    first: u16,
+    /// How many there may be; a power of two.
+    most: u16,
+}
+
+/// At most 14 MiB in all.
+const SIZES: [SizeFacts; 3] = [
+    SizeFacts { bytes: 2 << 10, first: 64, most: 1024 },
+    SizeFacts { bytes: 16 << 10, first: 16, most: 256 },
+    SizeFacts { bytes: 128 << 10, first: 4, most: 64 },
+];
+
+impl Size {
+    /// Every size, smallest first.
+    pub(crate) const ALL: [Self; SIZES.len()] = [Self(0), Self(1), Self(2)];
+
+    pub(crate) fn group(self) -> u16 {
+        self.0.into()
+    }
+
+    /// Bytes of each buffer.
+    pub(crate) fn bytes(self) -> u32 {
+        self.facts().bytes
+    }
+
+    /// How many buffers a group of them holds.
+    pub(crate) fn most(self) -> u16 {
+        self.facts().most
+    }
+
+    /// The next larger one, if there is one.
+    pub(crate) fn larger(self) -> Option<Self> {
+        (usize::from(self.0) + 1 < SIZES.len()).then(|| Self(self.0 + 1))
+    }
+
+    /// The next smaller one, if there is one.
+    pub(crate) fn smaller(self) -> Option<Self> {
+        self.0.checked_sub(1).map(Self)
+    }
+
+    fn facts(self) -> &'static SizeFacts {
+        &SIZES[usize::from(self.0)]
+    }
+}
+
+/// The buffers of one driver.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    groups: [Group; SIZES.len()],
+    /// Whether buffers are free that the kernel could have.
+    has_free: Cell<bool>,
+}
+
+/// The buffers of one size.
+#[derive(Debug, Default)]
+struct Group {
+    /// By number.
+    bufs: RefCell<Vec<Buf>>,
+    /// Those that are free.
+    free: RefCell<Vec<u16>>,
+    /// How many the kernel has.
+    provided: Cell<u32>,
+    /// Whether the backend has such a group; unknown until asked.
+    is_registered: Cell<Option<bool>>,
+}
+
+#[derive(Debug)]
+struct Buf {
+    addr: NonNull<u8>,
+    /// It is in the group.
+    is_provided: bool,
+}
+
+impl Pool {
+    pub(crate) fn new() -> Self {
+        Self { groups: Default::default(), has_free: Cell::new(false) }
+    }
+
+    fn group(&self, size: Size) -> &Group {
+        &self.groups[usize::from(size.0)]
+    }
+
+    /// Whether the backend has a group of this size; `None` when it was not asked yet.
+    pub(crate) fn is_registered(&self, size: Size) -> Option<bool> {
+        self.group(size).is_registered.get()
+    }
+
+    /// Notes the backend's answer.
+    pub(crate) fn set_registered(&self, size: Size, is_registered: bool) {
+        self.group(size).is_registered.set(Some(is_registered));
+    }
+
+    /// Whether the kernel has buffers of this size.
+    pub(crate) fn is_provided(&self, size: Size) -> bool {
+        self.group(size).provided.get() > 0
+    }
+
+    /// Whether there may be buffers that the kernel could have.
+    #[inline(always)]
+    pub(crate) fn has_free(&self) -> bool {
+        self.has_free.get()
+    }
+
+    /// All that was free is provided.
+    pub(crate) fn none_free(&self) {
+        self.has_free.set(false);
+    }
+
+    /// A free buffer's number and address, which is the kernel's from now on.
+    pub(crate) fn next_free(&self, size: Size) -> Option<(u16, NonNull<u8>)> {
+        let group = self.group(size);
+        let id = group.free.borrow_mut().pop()?;
+        let buf = &mut group.bufs.borrow_mut()[usize::from(id)];
+        buf.is_provided = true;
+        group.provided.set(group.provided.get() + 1);
+        Some((id, buf.addr))
+    }
+
+    /// Makes as many buffers again as there are. False when there are as many as may be.
+    pub(crate) fn grow(&self, size: Size) -> bool {
+        let (facts, group) = (size.facts(), self.group(size));
+        let mut bufs = group.bufs.borrow_mut();
+        let have = bufs.len();
+        let want = (have * 2).clamp(facts.first.into(), facts.most.into());
+        for id in have..want {
+            bufs.push(Buf { addr: allocate(facts.bytes), is_provided: false });
+            group.free.borrow_mut().push(id as u16);
+        }
+        self.has_free.set(want > have);
+        want > have
+    }
+
+    /// Takes the buffer from the kernel that a completion names. `None` if the kernel did not have it.
+    pub(crate) fn take(&self, size: Size, id: u16) -> Option<NonNull<u8>> {
+        let group = self.group(size);
+        let mut bufs = group.bufs.borrow_mut();
+        let buf = bufs.get_mut(usize::from(id))?;
+        let was_provided = std::mem::take(&mut buf.is_provided);
+        let is_ours = was_provided || mutant!("unprovided_buffer_taken");
+        is_ours.then(|| {
+            group.provided.set(group.provided.get().saturating_sub(1));
+            buf.addr
+        })
+    }
+
+    /// The buffer is free: whoever took it uses it no more.
+    pub(crate) fn give_back(&self, size: Size, id: u16) {
+        self.group(size).free.borrow_mut().push(id);
+        self.has_free.set(true);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for (group, facts) in self.groups.iter_mut().zip(&SIZES) {
+            for buf in group.bufs.get_mut() {
+                // SAFETY: allocated with this layout. Nobody uses it any more: each operation that may
+                // receive into it keeps the pool until its last completion, and so does each `RecvBuf`;
+                // the driver keeps it longer than the backend, which has the group.
+                unsafe { dealloc(buf.addr.as_ptr(), layout(facts.bytes)) };
+            }
+        }
+    }
+}
+
+fn layout(bytes: u32) -> Layout {
+    const CACHE_LINE_BYTES: usize = 64;
+    Layout::from_size_align(bytes as usize, CACHE_LINE_BYTES).expect("small, and a power of two")
+}
+
+fn allocate(bytes: u32) -> NonNull<u8> {
+    let layout = layout(bytes);
+    // SAFETY: no size is zero.
+    NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout))
+}
