@@ -14,8 +14,11 @@ use super::sockopt::{option, set_ttl, take_error, ttl};
 use super::{Error, Result, TcpStream};
 use crate::executor::current;
 
-/// A socket that accepts TCP connections. Dropping it closes it; connections that wait to be accepted are
-/// reset then.
+/// A socket that accepts TCP connections. Dropping it closes it, and the connections that wait to be
+/// accepted.
+///
+/// Once it was asked for a connection, the kernel accepts some ahead, up to 64. They have a descriptor before
+/// anybody takes them.
 ///
 /// # Examples
 /// ```
@@ -167,7 +170,7 @@ impl TcpListener {
     }
 
     /// Gives the listener to `std`, when what is under way on it has ended. The number of the descriptor may
-    /// change. Connections that were accepted for a dropped future, and not taken since, are closed.
+    /// change. Connections that were accepted ahead, or for a dropped future, are closed.
     ///
     /// # Errors
     /// `EMFILE`: it needs another descriptor. As `close(2)`. It is closed then.

@@ -62,7 +62,8 @@ impl<E> ServeOptions<E> {
     }
 
     /// The most connections that are served at a time, at least one. When there are so many, the next ones
-    /// wait to be accepted, as many as the listener's [backlog](super::ListenOptions::backlog) takes.
+    /// wait, as many as the listener's [backlog](super::ListenOptions::backlog) takes, and some 64 that the
+    /// kernel has accepted ahead, each of which has a descriptor.
     #[must_use]
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.connections_max = connections.max(1);

@@ -312,7 +312,8 @@ impl TcpStream {
     }
 
     /// Gives the connection to `std`, when what is under way on it has ended. The number of the descriptor
-    /// may change. Bytes that came for a dropped future, and were not taken since, are lost.
+    /// may change. Bytes that were received ahead, after a [`recv`](TcpStream::recv), or for a dropped future,
+    /// and not taken since, are lost: read until the peer waits for an answer.
     ///
     /// # Errors
     /// `EMFILE`: it needs another descriptor. As `close(2)`. It is closed then.

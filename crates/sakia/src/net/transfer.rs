@@ -102,6 +102,9 @@ macro_rules! readers {
         /// Receives some bytes, as soon as there are any, in memory of the runtime: while nothing comes, none
         /// is used. Dropping the future loses nothing.
         ///
+        /// From the first call on the kernel receives ahead, 256 KiB or 32 pieces for a connection. Then the
+        /// peer has to wait.
+        ///
         /// Resolves to at least one byte, or to none when the peer sends no more.
         ///
         /// # Errors

@@ -24,6 +24,7 @@ on_each_backend! {
     gone_with_unread_bytes
     sends_slowly
     never_reads
+    sends_more_than_is_read
     nobody_listens
     the_address_is_in_use
     the_address_is_elsewhere
@@ -184,6 +185,35 @@ async fn never_reads() {
     let (result, rest) = server.read_to_end(Vec::new()).await;
     result.unwrap();
     assert!(rest.ends_with(b"then"));
+}
+
+async fn sends_more_than_is_read() {
+    let listener = net::ListenOptions::new().recv_buffer_size(4096).bind("127.0.0.1:0").await;
+    let listener = listener.unwrap();
+    let mut peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut stream, _) = listener.accept().await.unwrap();
+    rustix::net::sockopt::set_socket_send_buffer_size(&peer, 4096).unwrap();
+    peer.set_nonblocking(true).unwrap();
+    // One piece is read, and then no more; the peer sends as much as it can.
+    peer.write_all(b"first").unwrap();
+    assert_eq!(&*stream.recv().await.unwrap(), b"first");
+    let (mut sent, mut before) = (0, usize::MAX);
+    while before != sent {
+        before = sent;
+        while let Ok(count) = peer.write(&bytes(10_000)[sent % 10_000..]) {
+            sent += count;
+            assert!(sent < 2 << 20, "{sent} bytes are kept that nobody reads");
+            sakia::time::sleep(Duration::from_millis(1)).await;
+        }
+        sakia::time::sleep(Duration::from_millis(50)).await;
+    }
+    // It goes on when they are read.
+    let (result, received) = stream.read_exact(vec![0; sent]).await;
+    result.unwrap();
+    assert!(received.chunks(10_000).all(|chunk| *chunk == bytes(10_000)[..chunk.len()]));
+    peer.write_all(b"last").unwrap();
+    drop(peer);
+    assert_eq!(stream.read_to_end(Vec::new()).await.1, b"last");
 }
 
 async fn nobody_listens() {

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sakia::io::Writer;
 use sakia::net::{Activation, ServeError, ServeOptions, TcpListener, TcpStream, serve};
@@ -74,24 +75,31 @@ fn many_never_read() {
     assert!(status_bytes("VmHWM:") < ROOM, "{} bytes", status_bytes("VmHWM:"));
 }
 
+fn socket() -> OwnedFd {
+    rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap()
+}
+
 #[test]
 #[ignore = "a scene, played in a process of its own"]
 fn no_descriptors_are_left() {
     const EMFILE: Option<i32> = Some(24);
     let Some(policy) = scene_policy() else { return };
     let runtime = runtime(policy);
+    // An accept that is under way has the limit of when it began.
+    limit(Resource::Nofile, Some(64));
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (client, (mut server, _)) =
             sakia::join!(TcpStream::connect(address), async { listener.accept().await.unwrap() });
         let mut client = client.unwrap();
-        let waiting = std::net::TcpStream::connect(address).unwrap();
-        let late = std::net::TcpStream::connect(address).unwrap();
-        limit(Resource::Nofile, Some(64));
+        let sockets = [socket(), socket()];
         let mut taken = Vec::new();
         while let Ok(file) = std::fs::File::open("/dev/null") {
             taken.push(file);
+        }
+        for socket in &sockets {
+            rustix::net::connect(socket, &address).unwrap();
         }
         // Everything says so, and nothing is lost by it.
         for _ in 0..3 {
@@ -119,8 +127,8 @@ fn no_descriptors_are_left() {
             assert_eq!(error.raw_os_error(), EMFILE);
         }
         drop(taken);
-        for stream in [waiting, late] {
-            let mut stream = TcpStream::from_std(stream).unwrap();
+        for socket in sockets {
+            let mut stream = TcpStream::from_std(socket.into()).unwrap();
             stream.write_all(bytes(100)).await.0.unwrap();
             stream.shutdown(Shutdown::Write).await.unwrap();
             assert!(stream.read_to_end(Vec::new()).await.1 == bytes(100));
