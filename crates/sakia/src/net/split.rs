@@ -3,6 +3,7 @@
 use std::error;
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use sakia_driver::{BufResult, IoBuf, IoBufMut, RecvBuf, ShutdownHow};
@@ -33,6 +34,22 @@ impl OwnedReadHalf {
     }
 
     readers!();
+
+    /// The socket's own address, by a plain call.
+    ///
+    /// # Errors
+    /// As `getsockname(2)`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.stream.local_addr()
+    }
+
+    /// The peer's address, by a plain call.
+    ///
+    /// # Errors
+    /// `ENOTCONN`: the connection has broken off. Otherwise as `getpeername(2)`.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.stream.peer_addr()
+    }
 
     /// Puts the halves together again.
     ///
@@ -67,6 +84,22 @@ impl OwnedWriteHalf {
         Ok(())
     }
 
+    /// The socket's own address, by a plain call.
+    ///
+    /// # Errors
+    /// As `getsockname(2)`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.stream.local_addr()
+    }
+
+    /// The peer's address, by a plain call.
+    ///
+    /// # Errors
+    /// `ENOTCONN`: the connection has broken off. Otherwise as `getpeername(2)`.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.stream.peer_addr()
+    }
+
     /// As [`OwnedReadHalf::reunite`].
     ///
     /// # Errors
@@ -84,8 +117,9 @@ impl OwnedWriteHalf {
 
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
-        // Without the other half closing the connection says as much.
-        if !self.is_open || Rc::strong_count(&self.stream) == 1 {
+        // Without the other half, closing the connection says as much.
+        let is_last = Rc::strong_count(&self.stream) == 1;
+        if !self.is_open || is_last || mutant!("dropped_half_leaves_open") {
             return;
         }
         let Some(local) = try_current() else { return };
@@ -119,14 +153,14 @@ impl AsyncWrite for OwnedWriteHalf {
     }
 }
 
-/// The connection: its addresses and its options.
+/// The connection, for its options.
 impl AsRef<TcpStream> for OwnedReadHalf {
     fn as_ref(&self) -> &TcpStream {
         &self.stream
     }
 }
 
-/// The connection: its addresses and its options.
+/// The connection, for its options.
 impl AsRef<TcpStream> for OwnedWriteHalf {
     fn as_ref(&self) -> &TcpStream {
         &self.stream

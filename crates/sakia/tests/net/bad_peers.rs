@@ -211,6 +211,7 @@ async fn sends_more_than_is_read() {
     let (result, received) = stream.read_exact(vec![0; sent]).await;
     result.unwrap();
     assert!(received.chunks(10_000).all(|chunk| *chunk == bytes(10_000)[..chunk.len()]));
+    peer.set_nonblocking(false).unwrap();
     peer.write_all(b"last").unwrap();
     drop(peer);
     assert_eq!(stream.read_to_end(Vec::new()).await.1, b"last");
