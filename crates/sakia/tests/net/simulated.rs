@@ -8,7 +8,7 @@ use sakia::net::{
     ConnectOptions, Keepalive, ListenOptions, ServeOptions, TcpListener, TcpStream, lookup_host,
     serve,
 };
-use sakia::sim::Test;
+use sakia::sim::{FaultKind, Test};
 use sakia::time::sleep;
 use sakia::{CancellationToken, join, spawn};
 
@@ -150,6 +150,59 @@ fn a_server_serves_and_stops() {
         assert!(TcpStream::connect(address).await.is_err());
         io::Result::Ok(())
     });
+}
+
+#[test]
+fn connections_break_off_at_any_moment() {
+    let test = awkward().kernel(|kernel| kernel.fault(FaultKind::Reset, 1 << 12));
+    let summary = test.run(async |_| {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let token = CancellationToken::new();
+        let stop = token.clone();
+        let options = ServeOptions::new()
+            .max_connections(3)
+            .stop(async move { stop.canceled().await })
+            .on_error(|error| {
+                let sakia::net::ServeError::Failed { error, .. } = error else { panic!("{error}") };
+                assert!(is_of_a_reset(&error), "{error}");
+            });
+        let server = spawn(serve(listener, options, |stream, _| echo(stream)));
+        let mut clients = sakia::JoinSet::new();
+        for number in 1..10 {
+            clients.spawn(async move {
+                let (mut reader, mut writer) = TcpStream::connect(address).await?.into_split();
+                let writing = async move {
+                    writer.write_all(bytes(number * 20)).await.0?;
+                    writer.shutdown().await
+                };
+                let (written, (read, received)) = join!(writing, reader.read_to_end(Vec::new()));
+                // Nothing wrong came, and not less than all without an error.
+                assert_eq!(received, bytes(number * 20)[..received.len()]);
+                written?;
+                assert_eq!(read?, number * 20);
+                io::Result::Ok(())
+            });
+        }
+        let mut broken = 0;
+        while let Some(outcome) = clients.join_next().await {
+            if let Err(error) = outcome.unwrap() {
+                assert!(is_of_a_reset(&error), "{error}");
+                broken += 1;
+            }
+        }
+        token.cancel();
+        let served = server.await.unwrap()?;
+        assert_eq!(served.accepted, served.completed + served.failed);
+        assert!(served.failed <= broken, "who was reset here was there, too");
+        io::Result::Ok(())
+    });
+    assert!(summary.injected(FaultKind::Reset) > 0);
+}
+
+fn is_of_a_reset(error: &io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)
 }
 
 #[test]
