@@ -83,7 +83,9 @@ enum Suite {
     RuntimeOnPoll,
     /// The unit tests there.
     RuntimeUnits,
-    /// `tests/faults` there, whose tests choose the backend themselves.
+    /// `tests/net` there, whose tests choose the backend themselves.
+    Net,
+    /// `tests/faults` there, likewise.
     Faults,
     /// `tests/sweep` of `sakia-check`: the random programs of a thousand seeds.
     Sweep,
@@ -100,6 +102,7 @@ impl Suite {
             Self::RuntimeOnUring => ("sakia", "runtime", Some("uring")),
             Self::RuntimeOnPoll => ("sakia", "runtime", Some("poll")),
             Self::RuntimeUnits => ("sakia", "sakia", None),
+            Self::Net => ("sakia", "net", None),
             Self::Faults => ("sakia", "faults", None),
             Self::Sweep => ("sakia-check", "sweep", None),
         }

@@ -95,7 +95,7 @@ impl JoinError {
         Self { panic: None }
     }
 
-    fn panicked(payload: Box<dyn Any + Send>) -> Self {
+    pub(crate) fn panicked(payload: Box<dyn Any + Send>) -> Self {
         Self { panic: Some(Mutex::new(payload)) }
     }
 

@@ -9,6 +9,7 @@
 //!   [`task_local!`], [`spawn_blocking`].
 //! - [`time`]: sleeping, timeouts, intervals, and virtual time for tests.
 //! - [`fs`]: files and directories.
+//! - [`net`]: connections by TCP, and servers.
 //! - [`io`]: pipes, standard streams, and the readiness of any descriptor.
 //! - [`signal`], [`process`], [`shutdown`].
 //! - [`sim`]: tests of one's own programs on a kernel in memory, with many seeds.
@@ -67,6 +68,8 @@ mod guide {
     mod start {}
     #[doc = include_str!("../../../docs/guide/files.md")]
     mod files {}
+    #[doc = include_str!("../../../docs/guide/network.md")]
+    mod network {}
     #[doc = include_str!("../../../docs/guide/testing.md")]
     mod testing {}
     #[cfg(all(feature = "futures-io", feature = "hyper", feature = "tokio"))]

@@ -434,6 +434,25 @@ table! {
     failed_sync_tried_again: "a sync that failed is tried again, and believed"
         => RuntimeOnPoll "crashes::a_lost_sync crashes::what_a_group_has_committed";
 
+    // The network.
+
+    only_first_address_tried: "when nobody answers at the first address, the others are not tried"
+        => Net "streams::poll::the_first_address";
+    tried_addresses_unnamed: "an error names the last address only"
+        => Net "streams::poll::without_an_answer";
+    short_send_is_whole: "writing all to a connection ends with the first part"
+        => Net "simulated::a_lot";
+    dropped_half_leaves_open: "the peer does not learn that the half that writes was dropped"
+        => Net "simulated::a_dropped_write_half";
+    broken_connection_fails_accept: "a connection that broke off before it was accepted is an error"
+        => Net "bad_peers::poll::reset_before";
+    serving_ends_without_descriptors: "a server ends when there is no descriptor left"
+        => Net "simulated::descriptors";
+    serving_ignores_the_most: "a server takes more connections than it may"
+        => Net "serving::poll::no_more";
+    serving_ignores_deadline: "a server that is to stop waits for all connections"
+        => Net "simulated::a_server";
+
     // Signals, processes, forks, shutdown, streams.
 
     forked_child_runs_tasks: "a forked child runs its parent's tasks once more"

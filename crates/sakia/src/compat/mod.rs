@@ -32,6 +32,8 @@ use std::io;
 
 pub use self::file::BufferedFile;
 use crate::fs::File;
+use crate::io::{Reader, Streamed, Writer};
+use crate::net::{OwnedReadHalf, OwnedWriteHalf, TcpStream};
 
 /// Gives what it holds the traits of other ecosystems.
 ///
@@ -39,7 +41,7 @@ use crate::fs::File;
 /// |---|---|---|---|
 /// | [`Reader`](crate::io::Reader) | yes | | |
 /// | [`Writer`](crate::io::Writer) | | yes | |
-/// | a pair of a reader and a writer | its first | its second | |
+/// | a pair of a reader and a writer; of a connection, by [`Compat::tcp`] | its first | its second | |
 /// | [`BufferedFile`], by [`Compat::file`] | yes | yes | yes |
 /// | `&mut` one of these | as that | as that | as that |
 ///
@@ -104,6 +106,18 @@ impl<T> Compat<T> {
     /// Gives back what is adapted, with its buffers.
     pub fn into_inner(self) -> T {
         self.inner
+    }
+}
+
+impl Compat<(Reader<Streamed<OwnedReadHalf>>, Writer<OwnedWriteHalf>)> {
+    /// Adapts a connection that is read and written. Closing ends its sends, and the peer may still answer;
+    /// the connection is closed when the adapter is dropped, too.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn tcp(stream: TcpStream) -> Self {
+        let (reader, writer) = stream.into_split();
+        Self::new((Reader::new(reader), Writer::new(writer)))
     }
 }
 

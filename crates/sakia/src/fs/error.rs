@@ -111,12 +111,15 @@ impl Error {
     }
 }
 
-/// The kernel's errno, in a plain error or within one that names a path or an alignment.
+/// The kernel's errno, in a plain error or within one that names a path, an alignment or addresses.
 pub fn os_error(error: &io::Error) -> Option<i32> {
     error.raw_os_error().or_else(|| {
         let inner = error.get_ref()?;
         let by_path = inner.downcast_ref::<Error>().and_then(Error::raw_os_error);
-        by_path.or_else(|| Some(inner.downcast_ref::<super::Misaligned>()?.raw_os_error()))
+        let by_address =
+            || inner.downcast_ref::<crate::net::Error>().and_then(crate::net::Error::raw_os_error);
+        let by_alignment = || Some(inner.downcast_ref::<super::Misaligned>()?.raw_os_error());
+        by_path.or_else(by_address).or_else(by_alignment)
     })
 }
 

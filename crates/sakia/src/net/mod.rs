@@ -1,17 +1,48 @@
 //! Network connections: the names and the meaning of [`std::net`], and what an asynchronous program needs
 //! besides.
 //!
-//! - [`TcpListener`] accepts connections, [`TcpStream`] is one.
-//! - [`OwnedReadHalf`] and [`OwnedWriteHalf`] are its directions, for two tasks.
+//! - [`TcpListener`] accepts connections, [`TcpStream`] is one; [`ListenOptions`] and [`ConnectOptions`] say
+//!   how. [`serve`] runs a handler for each connection, with bounds and an orderly end.
+//! - [`OwnedReadHalf`] and [`OwnedWriteHalf`] are a stream's directions, for two tasks, or for a
+//!   [`Reader`](crate::io::Reader) and a [`Writer`](crate::io::Writer).
+//! - [`lookup_host`] and [`ToSocketAddrs`]: addresses, and names that are looked up off the loop.
+//! - [`Activation`]: sockets that a service manager opened.
 //!
 //! Buffers go in by value and come back with the result, on error too: the kernel has them meanwhile, even
 //! if the future is dropped. [`TcpStream::recv`] needs none: what it brings lies in memory of the runtime.
 //!
+//! Errors of operations on addresses are [`Error`]: they name the operation and the addresses, and keep the
+//! kernel's answer. `?` makes a [`std::io::Error`] of them, in which [`os_error`] finds the errno. Those of
+//! an open connection are the kernel's.
+//!
 //! All of it belongs to the runtime thread on which it was made, and never blocks that thread.
+//!
+//! On the [simulated kernel](crate::sim) there is a loopback network, without options: setting one that
+//! changes how fast bytes go, or when somebody notices that nobody is there (`nodelay`, `reuse_addr`,
+//! `keepalive`, `ttl`, sizes of buffers and the like), does nothing there. Setting any other, or asking for
+//! one, fails with `EOPNOTSUPP`.
 
+mod activation;
+mod error;
 mod listener;
+mod lookup;
+mod options;
+mod serve;
+mod sockopt;
+mod split;
 mod stream;
+mod transfer;
 
+pub use activation::Activation;
+pub use error::{Error, Result};
 pub use listener::TcpListener;
+pub use lookup::{ToSocketAddrs, lookup_host};
+pub use options::{ConnectOptions, ListenOptions};
 pub use sakia_driver::RecvBuf;
-pub use stream::{OwnedReadHalf, OwnedWriteHalf, TcpStream};
+pub use serve::{ServeError, ServeFailed, ServeOptions, Served, serve};
+pub use sockopt::Keepalive;
+pub use split::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
+pub use stream::TcpStream;
+use transfer::{readers, writers};
+
+pub use crate::fs::os_error;

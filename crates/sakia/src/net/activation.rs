@@ -1,0 +1,81 @@
+//! Sockets that a service manager opened.
+
+use std::env;
+use std::io;
+use std::net::TcpListener;
+
+use listenfd::ListenFd;
+
+/// Sockets that a service manager opened for this process, and passed on when it started it: a service that
+/// is started with its first connection, or keeps its sockets while it is started again.
+///
+/// The manager says how many there are (`LISTEN_FDS`), for which process (`LISTEN_PID`), and what they are
+/// called (`LISTEN_FDNAMES`). They are listeners of `std`, which any thread may take to its
+/// [`TcpListener::from_std`](super::TcpListener::from_std).
+///
+/// # Examples
+/// ```
+/// use sakia::net::{Activation, TcpListener};
+///
+/// # fn main() -> std::io::Result<()> {
+/// let mut activation = Activation::from_env();
+/// sakia::block_on(async {
+///     // The first one, or one of our own when started by hand.
+///     let listener = match activation.tcp_listener(0)? {
+///         Some(listener) => TcpListener::from_std(listener)?,
+///         None => TcpListener::bind("127.0.0.1:0").await?,
+///     };
+///     assert!(listener.local_addr()?.ip().is_loopback());
+///     Ok(())
+/// })
+/// # }
+/// ```
+pub struct Activation {
+    sockets: ListenFd,
+    names: Vec<String>,
+}
+
+impl Activation {
+    /// Takes what the environment says, once in a process: a second call finds none. None, too, if it is for
+    /// another process, such as the one that has started this one.
+    ///
+    /// It removes the variables, so that processes that this one starts do not take the sockets for theirs.
+    /// So call it before there are other threads, which may be looking at the environment.
+    pub fn from_env() -> Self {
+        let sockets = ListenFd::from_env();
+        let names = env::var("LISTEN_FDNAMES").ok().filter(|_| sockets.len() > 0);
+        let names = names.iter().flat_map(|names| names.split(':')).map(str::to_owned);
+        Self { names: names.take(sockets.len()).collect(), sockets }
+    }
+
+    /// How many sockets were passed.
+    #[expect(clippy::len_without_is_empty, reason = "those that were taken count, too")]
+    pub fn len(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// What the manager calls socket number `index`.
+    pub fn name(&self, index: usize) -> Option<&str> {
+        self.names.get(index).map(String::as_str)
+    }
+
+    /// The number of the first socket of this name.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.names.iter().position(|its| its == name)
+    }
+
+    /// Takes socket number `index`. `None` when it was taken, or there is none of that number.
+    ///
+    /// # Errors
+    /// `InvalidInput`: it is no socket of TCP. It can be taken as another kind then.
+    pub fn tcp_listener(&mut self, index: usize) -> io::Result<Option<TcpListener>> {
+        self.sockets.take_tcp_listener(index)
+    }
+}
+
+impl std::fmt::Debug for Activation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut f = f.debug_struct("Activation");
+        f.field("len", &self.len()).field("names", &self.names).finish_non_exhaustive()
+    }
+}

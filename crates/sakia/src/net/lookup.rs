@@ -1,0 +1,229 @@
+//! Addresses, and names of hosts.
+//!
+//! What is an address already is used at once. A name is looked up by the C library, which may wait for
+//! servers, on a thread for code that blocks.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+use super::{Error, Result};
+use crate::blocking::spawn_blocking;
+use crate::executor::current;
+
+/// What is one or more addresses of sockets, or a name to look them up by.
+///
+/// - [`SocketAddr`], [`SocketAddrV4`], [`SocketAddrV6`], and pairs of an IP address and a port.
+/// - `"host:port"` as [`str`] or [`String`], and pairs of a host and a port: `("example.org", 80)`. The host
+///   may be an address, too: `"127.0.0.1:80"`, `"[::1]:80"`, `("::1", 80)`.
+/// - Several [`SocketAddr`]: slices, arrays and vectors of them.
+/// - References to all of these.
+///
+/// Addresses cost nothing. A host by name is looked up on a thread for code that blocks
+/// ([`spawn_blocking`](crate::spawn_blocking)), so that other tasks go on meanwhile.
+pub trait ToSocketAddrs: private::Resolve {}
+
+impl<T: private::Resolve + ?Sized> ToSocketAddrs for T {}
+
+/// The addresses that a name or an address stands for, in the order in which they should be tried.
+///
+/// Dropping the future gives up the result; a lookup that has begun goes on, on its thread.
+///
+/// # Errors
+/// A name that nobody knows, or of which nobody could be asked; it has no errno. `InvalidInput`: no port,
+/// or none that is a number.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Simulation
+/// On the [simulated kernel](crate::sim) there are no names but `localhost`.
+///
+/// # Examples
+/// ```
+/// use sakia::net::lookup_host;
+///
+/// # fn main() -> sakia::net::Result<()> {
+/// sakia::block_on(async {
+///     let addresses: Vec<_> = lookup_host(("127.0.0.1", 80)).await?.collect();
+///     assert_eq!(addresses, ["127.0.0.1:80".parse().unwrap()]);
+///     assert!(lookup_host("localhost:80").await?.all(|address| address.ip().is_loopback()));
+///     Ok(())
+/// })
+/// # }
+/// ```
+#[doc(alias = "getaddrinfo")]
+pub async fn lookup_host(host: impl ToSocketAddrs) -> Result<impl Iterator<Item = SocketAddr>> {
+    Ok(resolve(&host).await?.into_iter())
+}
+
+/// The addresses of a host. At least one.
+pub(super) async fn resolve<A: ToSocketAddrs + ?Sized>(host: &A) -> Result<Vec<SocketAddr>> {
+    let addresses = match host.target() {
+        Target::One(address) => return Ok(vec![address]),
+        Target::Many(addresses) => addresses.to_vec(),
+        Target::Host(host, port) => match host.parse::<IpAddr>() {
+            Ok(ip) => return Ok(vec![SocketAddr::new(ip, port)]),
+            Err(_) => return look_up(host, port).await,
+        },
+        Target::Invalid(text) => {
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "not a host and a port");
+            return Err(Error::of_name(text, error));
+        }
+    };
+    if addresses.is_empty() {
+        let error = io::Error::new(io::ErrorKind::InvalidInput, "no addresses were given");
+        return Err(Error::new("look up", [], error));
+    }
+    Ok(addresses)
+}
+
+async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
+    let fail = |error: io::Error| Error::of_name(format!("{host}:{port}"), error);
+    if current().timers.is_simulated() {
+        // The names of the machine that runs the test say nothing about the simulated network.
+        if host == "localhost" {
+            let ips = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
+            return Ok(ips.map(|ip| SocketAddr::new(ip, port)).into());
+        }
+        let message = "the simulated network knows no names but localhost";
+        return Err(fail(io::Error::new(io::ErrorKind::NotFound, message)));
+    }
+    let name = host.to_owned();
+    let lookup = spawn_blocking(move || {
+        let addresses = std::net::ToSocketAddrs::to_socket_addrs(&(name.as_str(), port))?;
+        Ok::<_, io::Error>(addresses.collect::<Vec<_>>())
+    });
+    let addresses = match lookup.await {
+        Ok(addresses) => addresses.map_err(fail)?,
+        Err(error) => return Err(fail(io::Error::other(error))), // no thread, or the pool ended
+    };
+    if addresses.is_empty() {
+        return Err(fail(io::Error::new(io::ErrorKind::NotFound, "the name has no addresses")));
+    }
+    Ok(addresses)
+}
+
+/// What a [`ToSocketAddrs`] stands for.
+#[derive(Debug)]
+pub enum Target<'a> {
+    One(SocketAddr),
+    Many(&'a [SocketAddr]),
+    Host(&'a str, u16),
+    Invalid(&'a str),
+}
+
+mod private {
+    use super::Target;
+
+    /// Has addresses, or a name to look them up by.
+    pub trait Resolve {
+        fn target(&self) -> Target<'_>;
+    }
+}
+
+use private::Resolve;
+
+impl<T: Resolve + ?Sized> Resolve for &T {
+    fn target(&self) -> Target<'_> {
+        T::target(self)
+    }
+}
+
+/// Types that are one address.
+macro_rules! one {
+    ($($type:ty),*) => {$(
+        impl Resolve for $type {
+            fn target(&self) -> Target<'_> {
+                Target::One((*self).into())
+            }
+        }
+    )*};
+}
+
+one!(SocketAddr, SocketAddrV4, SocketAddrV6);
+one!((IpAddr, u16), (Ipv4Addr, u16), (Ipv6Addr, u16));
+
+impl Resolve for [SocketAddr] {
+    fn target(&self) -> Target<'_> {
+        Target::Many(self)
+    }
+}
+
+impl<const N: usize> Resolve for [SocketAddr; N] {
+    fn target(&self) -> Target<'_> {
+        Target::Many(self)
+    }
+}
+
+impl Resolve for Vec<SocketAddr> {
+    fn target(&self) -> Target<'_> {
+        Target::Many(self)
+    }
+}
+
+impl Resolve for (&str, u16) {
+    fn target(&self) -> Target<'_> {
+        Target::Host(self.0, self.1)
+    }
+}
+
+impl Resolve for (String, u16) {
+    fn target(&self) -> Target<'_> {
+        Target::Host(&self.0, self.1)
+    }
+}
+
+impl Resolve for str {
+    fn target(&self) -> Target<'_> {
+        if let Ok(address) = self.parse() {
+            return Target::One(address);
+        }
+        let parts = self.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        match parts {
+            Some((host, port)) => Target::Host(host, port),
+            None => Target::Invalid(self),
+        }
+    }
+}
+
+impl Resolve for String {
+    fn target(&self) -> Target<'_> {
+        self.as_str().target()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blocking;
+
+    #[test]
+    fn addresses_never_leave_the_thread() {
+        let before = blocking::statistics().completed;
+        crate::block_on(async {
+            let both = ["127.0.0.1:80", "[::1]:81"].map(|text| text.parse().expect("an address"));
+            assert_eq!(resolve("127.0.0.1:80").await.expect("known"), both[..1]);
+            assert_eq!(resolve("[::1]:81").await.expect("known"), both[1..]);
+            assert_eq!(resolve("::1:81").await.expect("known"), both[1..]);
+            assert_eq!(resolve(&("::1", 81)).await.expect("known"), both[1..]);
+            assert_eq!(resolve(&(Ipv4Addr::LOCALHOST, 80)).await.expect("known"), both[..1]);
+            assert_eq!(resolve(&both).await.expect("known"), both);
+            assert_eq!(resolve(&both[..]).await.expect("known"), both);
+            assert_eq!(resolve(&vec![both[0]]).await.expect("known"), both[..1]);
+        });
+        assert_eq!(blocking::statistics().completed, before);
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_at_once() {
+        crate::block_on(async {
+            for text in ["", "localhost", "localhost:", "localhost:http", "localhost:65536"] {
+                let error = resolve(text).await.expect_err("no port");
+                assert_eq!((error.kind(), error.name()), (io::ErrorKind::InvalidInput, Some(text)));
+            }
+            let none: [SocketAddr; 0] = [];
+            let error = resolve(&none).await.expect_err("none");
+            assert_eq!(error.to_string(), "look up: no addresses were given");
+        });
+    }
+}

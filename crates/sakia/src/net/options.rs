@@ -1,0 +1,319 @@
+//! Sockets before they are connections or listeners.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use sakia_driver::{Auto, Domain, Fd, Handle, SocketAddress, SocketType};
+
+use super::lookup::{ToSocketAddrs, resolve};
+use super::sockopt::{Common, common_options, option, tune};
+use super::{Error, Result, TcpStream};
+use crate::executor::current;
+use crate::time::timeout_at;
+
+/// How to connect.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use sakia::net::{ConnectOptions, TcpListener};
+///
+/// # fn main() -> std::io::Result<()> {
+/// sakia::block_on(async {
+///     let listener = TcpListener::bind("127.0.0.1:0").await?;
+///     let stream = ConnectOptions::new()
+///         .nodelay(true)
+///         .timeout(Duration::from_secs(10))
+///         .connect(listener.local_addr()?)
+///         .await?;
+///     assert!(stream.nodelay()?);
+///     Ok(())
+/// })
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ConnectOptions {
+    pub(super) common: Common,
+    local: Option<SocketAddr>,
+    is_address_reused: bool,
+    timeout: Option<Duration>,
+}
+
+impl ConnectOptions {
+    /// What [`TcpStream::connect`] does.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The address to connect from; with port 0, any port there. Without this call the kernel chooses both.
+    /// Remote addresses of the other version are left out.
+    #[doc(alias = "bind")]
+    #[must_use]
+    pub fn local_addr(mut self, address: SocketAddr) -> Self {
+        self.local = Some(address);
+        self
+    }
+
+    /// Whether a [local address](ConnectOptions::local_addr) may be one of which earlier connections are not
+    /// forgotten yet. Without this call it may not.
+    #[doc(alias = "SO_REUSEADDR")]
+    #[must_use]
+    pub fn reuse_addr(mut self, reuse: bool) -> Self {
+        self.is_address_reused = reuse;
+        self
+    }
+
+    /// How long all of it may take: looking the name up, and trying each of its addresses. Without this call
+    /// as long as the kernel tries, which is minutes for each address where nobody answers.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    common_options!();
+
+    /// Connects to the first of the addresses that `to` stands for where somebody answers. They are tried
+    /// one after the other.
+    ///
+    /// Dropping the future closes the socket.
+    ///
+    /// # Errors
+    /// The last failure, with all addresses that were tried:
+    /// - `ECONNREFUSED`: nobody listens there. `ECONNRESET`: whoever did broke it off.
+    /// - `ENETUNREACH`, `EHOSTUNREACH`: no way leads there. `ETIMEDOUT`: nobody answered.
+    /// - `EADDRNOTAVAIL`: the local address is not this machine's, or no port is left. `EADDRINUSE`: somebody
+    ///   else has it.
+    /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left.
+    /// - [`TimedOut`](io::ErrorKind::TimedOut) without an errno: the [timeout](ConnectOptions::timeout).
+    /// - Without addresses: what [`lookup_host`](super::lookup_host) fails with.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    ///
+    /// # Kernel
+    /// 5.5. Source: `io_uring_prep_connect(3)`.
+    pub async fn connect(&self, to: impl ToSocketAddrs) -> Result<TcpStream> {
+        let mut tried = Vec::new();
+        let Some(timeout) = self.timeout else {
+            return self.connect_to_any(&to, &mut tried).await;
+        };
+        let deadline = crate::time::now() + timeout;
+        match timeout_at(deadline, self.connect_to_any(&to, &mut tried)).await {
+            Ok(result) => result,
+            Err(elapsed) => Err(Error::new("connect", tried, elapsed.into())),
+        }
+    }
+
+    async fn connect_to_any(
+        &self,
+        to: &impl ToSocketAddrs,
+        tried: &mut Vec<SocketAddr>,
+    ) -> Result<TcpStream> {
+        let is_possible = |address: &SocketAddr| {
+            self.local.is_none_or(|local| local.is_ipv4() == address.is_ipv4())
+        };
+        let driver = current().driver.handle().clone();
+        let mut failure = None;
+        for address in resolve(to).await?.into_iter().filter(is_possible) {
+            if mutant!("only_first_address_tried") && failure.is_some() {
+                break;
+            }
+            if mutant!("tried_addresses_unnamed") {
+                tried.clear();
+            }
+            tried.push(address);
+            match self.connect_to(&driver, address).await {
+                Ok(fd) => return Ok(TcpStream { connection: driver.connection(fd) }),
+                Err(error) => failure = Some(error),
+            }
+        }
+        let (operation, error) = failure.unwrap_or_else(|| {
+            let message = "no address is of the version of the local one";
+            ("connect", io::Error::new(io::ErrorKind::InvalidInput, message))
+        });
+        Err(Error::new(operation, std::mem::take(tried), error))
+    }
+
+    /// One try. The error says what failed.
+    async fn connect_to(
+        &self,
+        driver: &Handle<Auto>,
+        address: SocketAddr,
+    ) -> Result<Fd, (&'static str, io::Error)> {
+        loop {
+            let fd = socket(driver, address).await.map_err(|error| ("make a socket for", error))?;
+            let prepared = self.prepare(driver, &fd).await;
+            prepared.map_err(|error| ("prepare a socket for", error))?;
+            match driver.connect(&fd, &SocketAddress::from(address)).await {
+                Ok(()) => return Ok(fd),
+                // In which state the socket is nobody knows.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(("connect", error)),
+            }
+        }
+    }
+
+    async fn prepare(&self, driver: &Handle<Auto>, fd: &Fd) -> io::Result<()> {
+        self.common.apply(fd)?;
+        if self.is_address_reused {
+            tune(fd, |fd| sockopt::set_socket_reuseaddr(fd, true))?;
+        }
+        match self.local {
+            Some(local) => driver.bind(fd, &SocketAddress::from(local)).await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// How to listen. Connections that are accepted have the options of the listener.
+///
+/// # Examples
+/// ```
+/// use sakia::net::ListenOptions;
+///
+/// # fn main() -> std::io::Result<()> {
+/// sakia::block_on(async {
+///     // Two sockets on one port, among which the kernel divides the connections.
+///     let options = ListenOptions::new().reuse_port(true).backlog(64);
+///     let one = options.bind("127.0.0.1:0").await?;
+///     let other = options.bind(one.local_addr()?).await?;
+///     assert_eq!(one.local_addr()?, other.local_addr()?);
+///     Ok(())
+/// })
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct ListenOptions {
+    pub(super) common: Common,
+    is_address_reused: bool,
+    is_port_shared: bool,
+    only_v6: Option<bool>,
+    backlog: u32,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self {
+            common: Common::default(),
+            is_address_reused: true,
+            is_port_shared: false,
+            only_v6: None,
+            backlog: 1024,
+        }
+    }
+}
+
+impl ListenOptions {
+    /// What [`TcpListener::bind`](super::TcpListener::bind) does.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether the address may be one of which earlier connections are not forgotten yet; otherwise a server
+    /// that is started again has to wait. Without this call it may.
+    #[doc(alias = "SO_REUSEADDR")]
+    #[must_use]
+    pub fn reuse_addr(mut self, reuse: bool) -> Self {
+        self.is_address_reused = reuse;
+        self
+    }
+
+    /// Whether others that ask for it, too, may listen on the same port. The kernel divides the connections
+    /// among them: so each thread of a server can have a listener of its own. Without this call they may not.
+    ///
+    /// A connection that waits to be accepted is reset when its listener is closed. Not on the simulated
+    /// kernel.
+    #[doc(alias = "SO_REUSEPORT")]
+    #[must_use]
+    pub fn reuse_port(mut self, reuse: bool) -> Self {
+        self.is_port_shared = reuse;
+        self
+    }
+
+    /// Whether a listener on `[::]` takes no connections by version 4. Without this call the system decides;
+    /// usually it takes them. Not on the simulated kernel.
+    #[doc(alias = "IPV6_V6ONLY")]
+    #[must_use]
+    pub fn only_v6(mut self, only_v6: bool) -> Self {
+        self.only_v6 = Some(only_v6);
+        self
+    }
+
+    /// About how many connections may wait to be accepted, up to the system's limit (`somaxconn`). Without
+    /// this call 1024.
+    #[must_use]
+    pub fn backlog(mut self, connections: u32) -> Self {
+        self.backlog = connections;
+        self
+    }
+
+    common_options!();
+
+    /// Listens on the first of the addresses that `on` stands for where that is possible.
+    ///
+    /// # Errors
+    /// The last failure, with all addresses that were tried:
+    /// - `EADDRINUSE`: somebody else listens there. `EADDRNOTAVAIL`: it is not this machine's.
+    /// - `EACCES`: not allowed to have that port.
+    /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left.
+    /// - Without addresses: what [`lookup_host`](super::lookup_host) fails with.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    ///
+    /// # Kernel
+    /// 6.11 for bind and listen on the ring. Source: `io_uring_prep_listen(3)`.
+    pub async fn bind(&self, on: impl ToSocketAddrs) -> Result<super::TcpListener> {
+        let driver = current().driver.handle().clone();
+        let mut tried = Vec::new();
+        let mut failure = None;
+        for address in resolve(&on).await? {
+            tried.push(address);
+            match self.listen_on(&driver, address).await {
+                Ok(fd) => return Ok(super::TcpListener::new(fd, driver)),
+                Err(error) => failure = Some(error),
+            }
+        }
+        let (operation, error) = failure.expect("a name has one address at least");
+        Err(Error::new(operation, tried, error))
+    }
+
+    /// One try. The error says what failed.
+    async fn listen_on(
+        &self,
+        driver: &Handle<Auto>,
+        address: SocketAddr,
+    ) -> Result<Fd, (&'static str, io::Error)> {
+        let fd = socket(driver, address).await.map_err(|error| ("make a socket for", error))?;
+        self.prepare(&fd, address).map_err(|error| ("prepare a socket for", error))?;
+        let bound = driver.bind(&fd, &SocketAddress::from(address)).await;
+        bound.map_err(|error| ("bind", error))?;
+        let listens = driver.listen(&fd, self.backlog).await;
+        listens.map_err(|error| ("listen on", error))?;
+        Ok(fd)
+    }
+
+    fn prepare(&self, fd: &Fd, address: SocketAddr) -> io::Result<()> {
+        self.common.apply(fd)?;
+        if self.is_address_reused {
+            tune(fd, |fd| sockopt::set_socket_reuseaddr(fd, true))?;
+        }
+        if self.is_port_shared {
+            option(fd, |fd| sockopt::set_socket_reuseport(fd, true))?;
+        }
+        match self.only_v6.filter(|_| address.is_ipv6()) {
+            Some(only_v6) => option(fd, |fd| sockopt::set_ipv6_v6only(fd, only_v6)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A socket for a stream from or to `address`.
+async fn socket(driver: &Handle<Auto>, address: SocketAddr) -> io::Result<Fd> {
+    let domain = if address.is_ipv4() { Domain::INET } else { Domain::INET6 };
+    driver.socket(domain, SocketType::STREAM, 0).await
+}

@@ -1,0 +1,507 @@
+//! A task for each connection, with bounds and an orderly end.
+//!
+//! 1. While it serves, it accepts as long as there is room, and starts a task for each connection. Errors of
+//!    accepting that pass are told, and it tries again when a connection has ended, or after a while.
+//! 2. When it is to stop, it accepts no more and gives up the listener. Tasks go on.
+//! 3. At the deadline, those that still run are canceled. It ends when the last one is gone.
+//!
+//! Dropped in any state, it cancels all of them.
+
+use std::borrow::Borrow;
+use std::error;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::{Error, Result, TcpListener, TcpStream};
+use crate::join::{Contain, JoinError, Outcome};
+use crate::task::{Acquire, Budget, JoinSet, Permit, Resource};
+use crate::time::{Sleep, sleep};
+
+/// How long to wait, at least and at most, until accepting is tried again that failed.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// How [`serve`] is to work. `E` is what handlers fail with.
+pub struct ServeOptions<E> {
+    connections_max: usize,
+    is_excess_refused: bool,
+    budget: Option<Budget>,
+    /// Ready when it is to stop.
+    stop: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    deadline: Option<Duration>,
+    on_error: Option<OnError<E>>,
+}
+
+type OnError<E> = Box<dyn FnMut(ServeError<E>)>;
+
+impl<E> Default for ServeOptions<E> {
+    fn default() -> Self {
+        Self {
+            connections_max: usize::MAX,
+            is_excess_refused: false,
+            budget: None,
+            stop: None,
+            deadline: None,
+            on_error: None,
+        }
+    }
+}
+
+impl<E> ServeOptions<E> {
+    /// Serves any number of connections, and does not stop by itself.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The most connections that are served at a time, at least one. When there are so many, the next ones
+    /// wait, as many as the listener's [backlog](super::ListenOptions::backlog) takes, and some 64 that the
+    /// kernel has accepted ahead, each of which has a descriptor.
+    #[must_use]
+    pub fn max_connections(mut self, connections: usize) -> Self {
+        self.connections_max = connections.max(1);
+        self
+    }
+
+    /// Whether connections beyond the [most](ServeOptions::max_connections) are accepted and closed at once,
+    /// instead of waiting. Without this call they wait.
+    #[must_use]
+    pub fn refuse_excess(mut self, refuse: bool) -> Self {
+        self.is_excess_refused = refuse;
+        self
+    }
+
+    /// A budget of which each connection holds a descriptor. Connections wait to be accepted while it has
+    /// none. So several servers, on any threads, share what the process has.
+    #[must_use]
+    pub fn budget(mut self, budget: Budget) -> Self {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// Stops when this future is ready. Without this call it does not stop by itself.
+    #[must_use]
+    pub fn stop(mut self, stop: impl Future<Output = ()> + 'static) -> Self {
+        self.stop = Some(Box::pin(stop));
+        self
+    }
+
+    /// How long connections may go on after the stop; those that do are canceled then. Without this call for
+    /// ever.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// Calls this with each failure: a handler's error or panic, or one of accepting. Without this call they
+    /// are counted only. A panic of `on_error` is one of [`serve`].
+    #[must_use]
+    pub fn on_error(mut self, on_error: impl FnMut(ServeError<E>) + 'static) -> Self {
+        self.on_error = Some(Box::new(on_error));
+        self
+    }
+}
+
+impl<E> fmt::Debug for ServeOptions<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { connections_max, is_excess_refused, budget, deadline, .. } = self;
+        f.debug_struct("ServeOptions")
+            .field("connections_max", connections_max)
+            .field("is_excess_refused", is_excess_refused)
+            .field("budget", budget)
+            .field("deadline", deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What [`serve`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Served {
+    /// Connections for which a handler was started. Those below sum up to it.
+    pub accepted: u64,
+    /// Handlers that ended well.
+    pub completed: u64,
+    /// Handlers that ended with an error.
+    pub failed: u64,
+    /// Handlers that panicked.
+    pub panicked: u64,
+    /// Handlers that were canceled at the deadline.
+    pub canceled: u64,
+    /// Connections that were closed at once, since there were too many.
+    pub refused: u64,
+    /// Times that accepting failed, and was tried again later.
+    pub accept_errors: u64,
+}
+
+/// What went wrong while serving.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ServeError<E> {
+    /// Accepting failed. It will be tried again.
+    Accept(Error),
+    /// A handler ended with an error.
+    Failed {
+        /// Whose connection it was.
+        peer: SocketAddr,
+        /// The handler's error.
+        error: E,
+    },
+    /// A handler panicked. The others go on.
+    Panicked {
+        /// Whose connection it was.
+        peer: SocketAddr,
+        /// The panic.
+        error: JoinError,
+    },
+}
+
+impl<E> ServeError<E> {
+    /// Whose connection it was. `None` when there was none yet.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Accept(_) => None,
+            Self::Failed { peer, .. } | Self::Panicked { peer, .. } => Some(*peer),
+        }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for ServeError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accept(error) => error.fmt(f),
+            Self::Failed { peer, error } => write!(f, "connection from {peer}: {error}"),
+            Self::Panicked { peer, error } => write!(f, "connection from {peer}: {error}"),
+        }
+    }
+}
+
+impl<E: error::Error> error::Error for ServeError<E> {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Accept(error) => error.source(),
+            Self::Failed { error, .. } => error.source(),
+            Self::Panicked { error, .. } => error.source(),
+        }
+    }
+}
+
+/// The listener cannot accept any more.
+#[derive(Debug)]
+pub struct ServeFailed {
+    /// Why.
+    pub error: Error,
+    /// What was done until then.
+    pub served: Served,
+}
+
+impl fmt::Display for ServeFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl error::Error for ServeFailed {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+impl From<ServeFailed> for io::Error {
+    fn from(failed: ServeFailed) -> Self {
+        failed.error.into()
+    }
+}
+
+/// Accepts connections, and runs `handler` for each, as a task of the calling thread's runtime.
+///
+/// Resolves when it was [stopped](ServeOptions::stop) and the last handler has ended. A listener that was
+/// given by value is closed at the stop, so that others who connect are refused; one that is borrowed stays
+/// open, and they wait. Dropping the future cancels the handlers.
+///
+/// When accepting fails since the process or the system has no descriptor or no memory left, that is
+/// [told](ServeOptions::on_error), and tried again when a connection ends, and after 10 ms at first, up to
+/// 100 ms while it goes on failing. A handler that fails or panics ends its own connection only.
+///
+/// # Errors
+/// The listener cannot accept any more: it does not listen (`EINVAL`), or the runtime has ended
+/// (`ECANCELED`). The handlers have ended then, by the [deadline](ServeOptions::deadline).
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use sakia::CancellationToken;
+/// use sakia::net::{ServeOptions, TcpListener, TcpStream, serve};
+///
+/// # fn main() -> std::io::Result<()> {
+/// sakia::block_on(async {
+///     let listener = TcpListener::bind("127.0.0.1:0").await?;
+///     let address = listener.local_addr()?;
+///     let token = CancellationToken::new();
+///     let stopped = token.clone();
+///     let options = ServeOptions::new()
+///         .max_connections(1000)
+///         .stop(async move { stopped.canceled().await })
+///         .deadline(Duration::from_secs(10))
+///         .on_error(|error| eprintln!("{error}"));
+///     let server = sakia::spawn(serve(listener, options, async |mut stream: TcpStream, _| {
+///         loop {
+///             let bytes = stream.recv().await?;
+///             if bytes.is_empty() {
+///                 return std::io::Result::Ok(());
+///             }
+///             stream.write_all(bytes).await.0?;
+///         }
+///     }));
+///
+///     let mut client = TcpStream::connect(address).await?;
+///     client.write_all("hello").await.0?;
+///     assert_eq!(&*client.recv().await?, b"hello");
+///     drop(client);
+///     token.cancel();
+///     let served = server.await.expect("no callback panics")?;
+///     assert_eq!((served.accepted, served.completed), (1, 1));
+///     Ok(())
+/// })
+/// # }
+/// ```
+pub async fn serve<L, H, F, E>(
+    listener: L,
+    mut options: ServeOptions<E>,
+    handler: H,
+) -> Result<Served, ServeFailed>
+where
+    L: Borrow<TcpListener>,
+    H: Fn(TcpStream, SocketAddr) -> F + 'static,
+    F: Future<Output = Result<(), E>> + 'static,
+    E: 'static,
+{
+    if mutant!("serving_ignores_the_most") {
+        options.connections_max = usize::MAX;
+    }
+    if mutant!("serving_ignores_deadline") {
+        options.deadline = None;
+    }
+    let mut server = Server { options, tasks: JoinSet::new(), served: Served::default() };
+    let accepted = server.accept(listener.borrow(), &Rc::new(handler)).await;
+    drop(listener);
+    server.drain().await;
+    let served = server.served;
+    accepted.map(|()| served).map_err(|error| ServeFailed { error, served })
+}
+
+/// A handler's end, and whose it was.
+type End<E> = (SocketAddr, Outcome<Result<(), E>>);
+
+struct Server<E> {
+    options: ServeOptions<E>,
+    tasks: JoinSet<End<E>>,
+    served: Served,
+}
+
+/// What happens while it accepts.
+enum Event<E> {
+    Stopped,
+    Ended(Result<End<E>, JoinError>),
+    /// The time after a failure is over.
+    Resumed,
+    /// The budget has a descriptor.
+    Granted(Permit),
+    Accepted(Result<(TcpStream, SocketAddr)>),
+}
+
+/// What is waited for before the next accept.
+struct Waits {
+    /// After a failure: when to try again.
+    pause: Option<Sleep>,
+    acquire: Option<Acquire>,
+}
+
+impl<E: 'static> Server<E> {
+    /// Accepts until it is to stop.
+    ///
+    /// # Errors
+    /// It cannot go on.
+    async fn accept<H, F>(&mut self, listener: &TcpListener, handler: &Rc<H>) -> Result<()>
+    where
+        H: Fn(TcpStream, SocketAddr) -> F + 'static,
+        F: Future<Output = Result<(), E>> + 'static,
+    {
+        let mut accept = pin!(None);
+        let mut waits = Waits { pause: None, acquire: None };
+        let mut permit = None;
+        let mut next_pause = PAUSE_MIN;
+        loop {
+            let is_full = self.tasks.len() >= self.options.connections_max;
+            let has_room = !is_full || self.options.is_excess_refused;
+            if has_room && waits.pause.is_none() && accept.is_none() {
+                match &self.options.budget {
+                    Some(budget) if permit.is_none() => {
+                        let acquire = || budget.acquire(Resource::Descriptors, 1);
+                        waits.acquire.get_or_insert_with(acquire);
+                    }
+                    _ => accept.set(Some(listener.accept())),
+                }
+            }
+            match poll_fn(|cx| self.poll_event(cx, &mut waits, accept.as_mut())).await {
+                Event::Stopped => return Ok(()),
+                Event::Ended(end) => {
+                    self.note(end);
+                    waits.pause = None; // what it had may be what was missing
+                }
+                Event::Resumed => waits.pause = None,
+                Event::Granted(granted) => (waits.acquire, permit) = (None, Some(granted)),
+                Event::Accepted(result) => {
+                    accept.set(None);
+                    match result {
+                        Ok((stream, _)) if is_full => {
+                            self.served.refused += 1;
+                            drop(stream);
+                        }
+                        Ok((stream, peer)) => {
+                            next_pause = PAUSE_MIN;
+                            self.start(handler, stream, peer, permit.take());
+                        }
+                        Err(error) if is_final(&error) => return Err(error),
+                        Err(error) => {
+                            self.served.accept_errors += 1;
+                            self.report(ServeError::Accept(error));
+                            waits.pause = Some(sleep(next_pause));
+                            next_pause = (next_pause * 2).min(PAUSE_MAX);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn poll_event(
+        &mut self,
+        cx: &mut Context<'_>,
+        waits: &mut Waits,
+        accept: Pin<&mut Option<impl Future<Output = Result<(TcpStream, SocketAddr)>>>>,
+    ) -> Poll<Event<E>> {
+        if let Some(stop) = &mut self.options.stop
+            && stop.as_mut().poll(cx).is_ready()
+        {
+            self.options.stop = None;
+            return Poll::Ready(Event::Stopped);
+        }
+        if let Poll::Ready(Some(end)) = self.tasks.poll_join_next(cx) {
+            return Poll::Ready(Event::Ended(end));
+        }
+        if let Some(pause) = &mut waits.pause
+            && Pin::new(pause).poll(cx).is_ready()
+        {
+            return Poll::Ready(Event::Resumed);
+        }
+        if let Some(acquire) = &mut waits.acquire
+            && let Poll::Ready(permit) = Pin::new(acquire).poll(cx)
+        {
+            return Poll::Ready(Event::Granted(permit));
+        }
+        match accept.as_pin_mut() {
+            Some(accept) => accept.poll(cx).map(Event::Accepted),
+            None => Poll::Pending,
+        }
+    }
+
+    fn start<H, F>(
+        &mut self,
+        handler: &Rc<H>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        permit: Option<Permit>,
+    ) where
+        H: Fn(TcpStream, SocketAddr) -> F + 'static,
+        F: Future<Output = Result<(), E>> + 'static,
+    {
+        self.served.accepted += 1;
+        let handler = Rc::clone(handler);
+        let task = Contain::new(async move { handler(stream, peer).await });
+        self.tasks.spawn(async move {
+            let outcome = task.await;
+            drop(permit);
+            (peer, outcome)
+        });
+    }
+
+    /// Lets the handlers end, at most until the deadline.
+    async fn drain(&mut self) {
+        let mut deadline = self.options.deadline.map(sleep);
+        loop {
+            let next = poll_fn(|cx| {
+                if let Poll::Ready(end) = self.tasks.poll_join_next(cx) {
+                    return Poll::Ready(Some(end));
+                }
+                match &mut deadline {
+                    Some(deadline) => Pin::new(deadline).poll(cx).map(|()| None),
+                    None => Poll::Pending,
+                }
+            });
+            match next.await {
+                Some(Some(end)) => self.note(end),
+                Some(None) => return,
+                None => {
+                    deadline = None;
+                    self.tasks.abort_all();
+                }
+            }
+        }
+    }
+
+    /// Counts a handler's end, and tells if it is a failure.
+    fn note(&mut self, end: Result<End<E>, JoinError>) {
+        let failure = match end {
+            Ok((_, Ok(Ok(())))) => {
+                self.served.completed += 1;
+                return;
+            }
+            Ok((peer, Ok(Err(error)))) => {
+                self.served.failed += 1;
+                ServeError::Failed { peer, error }
+            }
+            Ok((peer, Err(payload))) => {
+                self.served.panicked += 1;
+                ServeError::Panicked { peer, error: JoinError::panicked(payload) }
+            }
+            // The handler's own panics are contained.
+            Err(_) => {
+                self.served.canceled += 1;
+                return;
+            }
+        };
+        self.report(failure);
+    }
+
+    fn report(&mut self, error: ServeError<E>) {
+        if let Some(on_error) = &mut self.options.on_error {
+            on_error(error);
+        }
+    }
+}
+
+/// Whether a listener that fails so will go on failing.
+fn is_final(error: &Error) -> bool {
+    if mutant!("serving_ends_without_descriptors") {
+        return true;
+    }
+    matches!(
+        error.raw_os_error().map(Errno::from_raw_os_error),
+        None | Some(
+            Errno::BADF | Errno::CANCELED | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP
+        )
+    )
+}

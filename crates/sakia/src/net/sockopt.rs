@@ -1,0 +1,215 @@
+//! Options of sockets, by plain calls.
+//!
+//! The simulated kernel's sockets have none. There, setting an option that changes how fast bytes go, or
+//! when somebody notices that nobody is there, does nothing, so that programs run; setting one that changes
+//! what happens, and asking for any, fails with `EOPNOTSUPP`.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, sockopt};
+use sakia_driver::Fd;
+
+/// When a connection is asked whether its peer is still there, if nothing comes from it. What is not said
+/// here is the system's default.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use sakia::net::Keepalive;
+///
+/// let keepalive = Keepalive::new().idle(Duration::from_secs(60)).probes(3);
+/// assert_eq!(keepalive, Keepalive::new().probes(3).idle(Duration::from_secs(60)));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keepalive {
+    pub(super) idle: Option<Duration>,
+    pub(super) interval: Option<Duration>,
+    pub(super) probes: Option<u32>,
+}
+
+impl Keepalive {
+    /// As the system has it: usually, after two hours.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How long nothing must have come before the peer is asked. Whole seconds, rounded up; at least one.
+    #[doc(alias = "TCP_KEEPIDLE")]
+    #[must_use]
+    pub fn idle(self, idle: Duration) -> Self {
+        Self { idle: Some(idle), ..self }
+    }
+
+    /// How long to wait for an answer before it is asked again. Whole seconds, rounded up; at least one.
+    #[doc(alias = "TCP_KEEPINTVL")]
+    #[must_use]
+    pub fn interval(self, interval: Duration) -> Self {
+        Self { interval: Some(interval), ..self }
+    }
+
+    /// How often it is asked before the connection fails with `ETIMEDOUT`.
+    #[doc(alias = "TCP_KEEPCNT")]
+    #[must_use]
+    pub fn probes(self, probes: u32) -> Self {
+        Self { probes: Some(probes), ..self }
+    }
+}
+
+/// Sets what the simulated kernel does without.
+pub(super) fn tune(
+    fd: &Fd,
+    set: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<()>,
+) -> io::Result<()> {
+    if fd.is_simulated() {
+        return Ok(());
+    }
+    Ok(set(fd.as_fd())?)
+}
+
+/// Sets or asks for what the simulated kernel does not have.
+pub(super) fn option<'a, T>(
+    fd: &'a Fd,
+    call: impl FnOnce(BorrowedFd<'a>) -> rustix::io::Result<T>,
+) -> io::Result<T> {
+    if fd.is_simulated() {
+        return Err(Errno::OPNOTSUPP.into());
+    }
+    Ok(call(fd.as_fd())?)
+}
+
+pub(super) fn set_keepalive(fd: &Fd, keepalive: Option<Keepalive>) -> io::Result<()> {
+    tune(fd, |fd| {
+        if let Some(Keepalive { idle, interval, probes }) = keepalive {
+            if let Some(idle) = idle {
+                sockopt::set_tcp_keepidle(fd, idle)?;
+            }
+            if let Some(interval) = interval {
+                sockopt::set_tcp_keepintvl(fd, interval)?;
+            }
+            if let Some(probes) = probes {
+                sockopt::set_tcp_keepcnt(fd, probes)?;
+            }
+        }
+        // Last, so that nobody is asked at the wrong time.
+        sockopt::set_socket_keepalive(fd, keepalive.is_some())
+    })
+}
+
+pub(super) fn keepalive(fd: &Fd) -> io::Result<Option<Keepalive>> {
+    option(fd, |fd| {
+        if !sockopt::socket_keepalive(fd)? {
+            return Ok(None);
+        }
+        Ok(Some(Keepalive {
+            idle: Some(sockopt::tcp_keepidle(fd)?),
+            interval: Some(sockopt::tcp_keepintvl(fd)?),
+            probes: Some(sockopt::tcp_keepcnt(fd)?),
+        }))
+    })
+}
+
+pub(super) fn set_ttl(fd: &Fd, hops: u8) -> io::Result<()> {
+    tune(fd, |fd| match sockopt::socket_domain(fd)? {
+        AddressFamily::INET6 => sockopt::set_ipv6_unicast_hops(fd, Some(hops)),
+        _ => sockopt::set_ip_ttl(fd, hops.into()),
+    })
+}
+
+pub(super) fn ttl(fd: &Fd) -> io::Result<u8> {
+    option(fd, |fd| match sockopt::socket_domain(fd)? {
+        AddressFamily::INET6 => sockopt::ipv6_unicast_hops(fd),
+        _ => sockopt::ip_ttl(fd).map(|hops| u8::try_from(hops).unwrap_or(u8::MAX)),
+    })
+}
+
+pub(super) fn set_user_timeout(fd: &Fd, timeout: Option<Duration>) -> io::Result<()> {
+    let millis = match timeout {
+        // 0 would be the system's default.
+        Some(timeout) => u32::try_from(timeout.as_millis()).map_err(|_| Errno::INVAL)?.max(1),
+        None => 0,
+    };
+    tune(fd, |fd| sockopt::set_tcp_user_timeout(fd, millis))
+}
+
+pub(super) fn user_timeout(fd: &Fd) -> io::Result<Option<Duration>> {
+    let millis = option(fd, sockopt::tcp_user_timeout)?;
+    Ok((millis > 0).then(|| Duration::from_millis(millis.into())))
+}
+
+/// The error that waits on the socket, which has none afterwards.
+pub(super) fn take_error(fd: &Fd) -> io::Result<Option<io::Error>> {
+    Ok(option(fd, sockopt::socket_error)?.err().map(io::Error::from))
+}
+
+/// Options that listeners and connections have in common, before they are that.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Common {
+    pub(super) nodelay: Option<bool>,
+    pub(super) keepalive: Option<Keepalive>,
+    pub(super) send_buffer: Option<usize>,
+    pub(super) recv_buffer: Option<usize>,
+}
+
+impl Common {
+    pub(super) fn apply(&self, fd: &Fd) -> io::Result<()> {
+        if let Some(nodelay) = self.nodelay {
+            tune(fd, |fd| sockopt::set_tcp_nodelay(fd, nodelay))?;
+        }
+        if self.keepalive.is_some() {
+            set_keepalive(fd, self.keepalive)?;
+        }
+        if let Some(bytes) = self.send_buffer {
+            tune(fd, |fd| sockopt::set_socket_send_buffer_size(fd, bytes))?;
+        }
+        if let Some(bytes) = self.recv_buffer {
+            tune(fd, |fd| sockopt::set_socket_recv_buffer_size(fd, bytes))?;
+        }
+        Ok(())
+    }
+}
+
+/// The methods of a builder that sets [`Common`] options, in its field `common`.
+macro_rules! common_options {
+    () => {
+        /// Whether small pieces are sent at once, and not gathered while earlier ones are on their way.
+        /// Without this call the kernel gathers.
+        #[doc(alias = "TCP_NODELAY")]
+        #[must_use]
+        pub fn nodelay(mut self, nodelay: bool) -> Self {
+            self.common.nodelay = Some(nodelay);
+            self
+        }
+
+        /// Asks a peer from which nothing comes whether it is still there. Without this call nobody asks.
+        #[doc(alias = "SO_KEEPALIVE")]
+        #[must_use]
+        pub fn keepalive(mut self, keepalive: $crate::net::Keepalive) -> Self {
+            self.common.keepalive = Some(keepalive);
+            self
+        }
+
+        /// Bytes that the kernel keeps to be sent; it doubles the number, for what it needs besides, and
+        /// has a limit. Without this call it adapts the size by itself.
+        #[doc(alias = "SO_SNDBUF")]
+        #[must_use]
+        pub fn send_buffer_size(mut self, bytes: usize) -> Self {
+            self.common.send_buffer = Some(bytes);
+            self
+        }
+
+        /// Bytes that the kernel keeps to be received; it doubles the number, for what it needs besides,
+        /// and has a limit. Without this call it adapts the size by itself.
+        #[doc(alias = "SO_RCVBUF")]
+        #[must_use]
+        pub fn recv_buffer_size(mut self, bytes: usize) -> Self {
+            self.common.recv_buffer = Some(bytes);
+            self
+        }
+    };
+}
+
+pub(super) use common_options;

@@ -1,0 +1,184 @@
+//! The methods that transfer bytes, of a stream and of its halves.
+
+/// Gives a type, or what its field `stream` is, for [`readers`] and [`writers`].
+pub(super) trait Stream {
+    fn stream(&self) -> &super::TcpStream;
+}
+
+impl Stream for super::TcpStream {
+    fn stream(&self) -> &super::TcpStream {
+        self
+    }
+}
+
+impl Stream for super::OwnedReadHalf {
+    fn stream(&self) -> &super::TcpStream {
+        self.as_ref()
+    }
+}
+
+impl Stream for super::OwnedWriteHalf {
+    fn stream(&self) -> &super::TcpStream {
+        self.as_ref()
+    }
+}
+
+/// The methods that receive.
+macro_rules! readers {
+    () => {
+        /// Reads up to `buf.bytes_len()` bytes, as soon as there are any.
+        ///
+        /// The kernel owns `buf` until the future resolves. Dropping the future gives up the buffer, and no
+        /// byte: what had come by then goes to the next call.
+        ///
+        /// Resolves to the number of bytes read and the buffer; 0 means that the peer sends no more, or an
+        /// empty buffer.
+        ///
+        /// # Errors
+        /// - `ECONNRESET`: the peer broke the connection off. `ETIMEDOUT`: it is no longer there.
+        /// - `ECANCELED`: the runtime has ended. Otherwise as `recv(2)`; never `EINTR` or `EAGAIN`.
+        ///
+        /// # Kernel
+        /// 5.6. Source: `io_uring_prep_recv(3)`.
+        pub async fn read<T: IoBufMut>(&mut self, buf: T) -> BufResult<usize, T> {
+            $crate::net::transfer::Stream::stream(self).read_some(buf).await
+        }
+
+        /// As [`read`](Self::read), into several buffers: it takes the first that is not empty.
+        ///
+        /// # Errors
+        /// As [`read`](Self::read).
+        pub async fn read_vectored<T: IoBufMut>(
+            &mut self,
+            mut bufs: Vec<T>,
+        ) -> BufResult<usize, Vec<T>> {
+            let Some(at) = bufs.iter().position(|buf| buf.bytes_len() > 0) else {
+                return (Ok(0), bufs);
+            };
+            let (result, buf) = self.read(bufs.swap_remove(at)).await;
+            bufs.push(buf);
+            let last = bufs.len() - 1;
+            bufs.swap(at, last);
+            (result, bufs)
+        }
+
+        /// Reads until `buf` is full.
+        ///
+        /// # Errors
+        /// [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof): the peer sends no more. What came before is
+        /// in the buffer. Otherwise as [`read`](Self::read).
+        pub async fn read_exact<T: IoBufMut>(&mut self, mut buf: T) -> BufResult<(), T> {
+            let mut done = 0;
+            while done < buf.bytes_len() {
+                let (result, slice) = self.read(buf.slice(done..)).await;
+                buf = slice.into_inner();
+                match result {
+                    Ok(0) => return (Err(std::io::ErrorKind::UnexpectedEof.into()), buf),
+                    Ok(count) => done += count,
+                    Err(error) => return (Err(error), buf),
+                }
+            }
+            (Ok(()), buf)
+        }
+
+        /// Reads until the peer sends no more, and appends to `buf`.
+        ///
+        /// Resolves to the number of bytes appended and the buffer, which has what was read before an error
+        /// too.
+        ///
+        /// # Errors
+        /// As [`read`](Self::read).
+        pub async fn read_to_end(&mut self, mut buf: Vec<u8>) -> BufResult<usize, Vec<u8>> {
+            let begin = buf.len();
+            loop {
+                match self.recv().await {
+                    Ok(bytes) if bytes.is_empty() => return (Ok(buf.len() - begin), buf),
+                    Ok(bytes) => buf.extend_from_slice(&bytes),
+                    Err(error) => return (Err(error), buf),
+                }
+            }
+        }
+
+        /// Receives some bytes, as soon as there are any, in memory of the runtime: while nothing comes, none
+        /// is used. Dropping the future loses nothing.
+        ///
+        /// From the first call on the kernel receives ahead, 256 KiB or 32 pieces for a connection. Then the
+        /// peer has to wait.
+        ///
+        /// Resolves to at least one byte, or to none when the peer sends no more.
+        ///
+        /// # Errors
+        /// As [`read`](Self::read).
+        ///
+        /// # Kernel
+        /// 5.6; 6.0 to receive several times with one entry. Source: `io_uring_prep_recv_multishot(3)`.
+        pub async fn recv(&mut self) -> std::io::Result<RecvBuf> {
+            $crate::net::transfer::Stream::stream(self).recv_some().await
+        }
+
+        /// As [`read`](Self::read), but leaves the bytes to the next call.
+        ///
+        /// # Errors
+        /// As [`read`](Self::read).
+        pub async fn peek<T: IoBufMut>(&mut self, buf: T) -> BufResult<usize, T> {
+            $crate::net::transfer::Stream::stream(self).peek_some(buf).await
+        }
+    };
+}
+
+/// The methods that send.
+macro_rules! writers {
+    () => {
+        /// Writes up to `buf.bytes_len()` bytes, as soon as there is room for any.
+        ///
+        /// The kernel reads `buf` until the future resolves. Dropping the future gives up the write; some
+        /// bytes may have been sent by then.
+        ///
+        /// Resolves to the number of bytes written and the buffer. It may be fewer than asked. That they were
+        /// written means that the kernel has them, not the peer.
+        ///
+        /// # Errors
+        /// - `EPIPE`: the connection was ended, here or there; no signal is raised.
+        /// - `ECONNRESET`: the peer broke it off. `ETIMEDOUT`: it is no longer there.
+        /// - `ECANCELED`: the runtime has ended. Otherwise as `send(2)`; never `EINTR` or `EAGAIN`.
+        ///
+        /// # Kernel
+        /// 5.6. Source: `io_uring_prep_send(3)`.
+        pub async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
+            $crate::net::transfer::Stream::stream(self).write_some(buf).await
+        }
+
+        /// As [`write`](Self::write), taking one buffer after the other. At most the first 1024 are used.
+        ///
+        /// # Errors
+        /// As [`write`](Self::write).
+        ///
+        /// # Kernel
+        /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
+        #[doc(alias = "writev")]
+        pub async fn write_vectored<T: IoBuf>(&mut self, bufs: Vec<T>) -> BufResult<usize, Vec<T>> {
+            $crate::net::transfer::Stream::stream(self).write_some_vectored(bufs).await
+        }
+
+        /// Writes all of `buf`. Dropping the future leaves an unknown part of it sent.
+        ///
+        /// # Errors
+        /// As [`write`](Self::write); `WriteZero` if the kernel takes nothing.
+        pub async fn write_all<T: IoBuf>(&mut self, mut buf: T) -> BufResult<(), T> {
+            let mut done = 0;
+            while done < buf.bytes_len() {
+                let (result, slice) = self.write(buf.slice(done..)).await;
+                buf = slice.into_inner();
+                match result {
+                    Ok(0) => return (Err(std::io::ErrorKind::WriteZero.into()), buf),
+                    Ok(_) if mutant!("short_send_is_whole") => return (Ok(()), buf),
+                    Ok(count) => done += count,
+                    Err(error) => return (Err(error), buf),
+                }
+            }
+            (Ok(()), buf)
+        }
+    };
+}
+
+pub(super) use {readers, writers};

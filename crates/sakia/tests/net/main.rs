@@ -1,0 +1,20 @@
+//! Tests of `sakia::net`: each on the ring and on epoll, and what the simulated kernel has there, too.
+//!
+//! `bad_peers` is about those at the other end, by the situation they bring about; `scenes` about what must
+//! not happen to other tests.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "the failure of a test, or of what it calls, is its report"
+)]
+
+mod bad_peers;
+#[cfg(all(feature = "futures-io", feature = "hyper", feature = "tokio"))]
+mod foreign;
+mod listeners;
+mod options;
+mod scenes;
+mod serving;
+mod simulated;
+mod streams;
+mod support;

@@ -1,0 +1,215 @@
+//! What is played in a process of its own, since it takes something from the whole process. See
+//! [`play`](crate::support::play).
+
+use std::cell::Cell;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketType};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sakia::io::Writer;
+use sakia::net::{Activation, ServeError, ServeOptions, TcpListener, TcpStream, serve};
+use sakia::{JoinSet, spawn};
+use sakia_driver::Policy;
+
+use crate::support::{
+    as_scene, assert_echoes, assert_played, bytes, echo, runtime, scene_arguments, scene_policy,
+    why_no_ring,
+};
+
+fn limit(resource: Resource, to: Option<u64>) {
+    setrlimit(resource, Rlimit { current: to, maximum: getrlimit(resource).maximum }).unwrap();
+}
+
+fn status_bytes(field: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+    line.trim_matches(|it: char| !it.is_ascii_digit()).parse::<u64>().unwrap() << 10
+}
+
+#[test]
+#[ignore = "a scene, played in a process of its own"]
+fn many_never_read() {
+    const PEERS: usize = 64;
+    const ROOM: u64 = 96 << 20;
+    let Some(policy) = scene_policy() else { return };
+    runtime(policy).block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut peers = Vec::new();
+        let mut servers = JoinSet::new();
+        let sent = Rc::new(Cell::new(0));
+        // All of it would be a hundred times the room that there is.
+        limit(Resource::Data, Some(status_bytes("VmData:") + ROOM));
+        for _ in 0..PEERS {
+            peers.push(TcpStream::connect(address).await.unwrap());
+            let mut stream = listener.accept().await.unwrap().0;
+            let sent = Rc::clone(&sent);
+            servers.spawn(async move {
+                let (_reader, writer) = {
+                    stream.write_all("hello").await.0.unwrap();
+                    stream.into_split()
+                };
+                let mut writer = Writer::new(writer);
+                for _ in 0..1600 {
+                    writer.write_all(&[0; 100_000]).await.unwrap();
+                    sent.set(sent.get() + 100_000);
+                }
+            });
+        }
+        // Until no more is taken.
+        let mut before = usize::MAX;
+        while before != sent.get() {
+            before = sent.get();
+            sakia::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(servers.len(), PEERS, "all of them wait");
+        // Others are served meanwhile.
+        let serving = spawn(async move { echo(listener.accept().await.unwrap().0).await.unwrap() });
+        assert_echoes(address).await;
+        serving.await.unwrap();
+    });
+    assert!(status_bytes("VmHWM:") < ROOM, "{} bytes", status_bytes("VmHWM:"));
+}
+
+fn socket() -> OwnedFd {
+    rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap()
+}
+
+#[test]
+#[ignore = "a scene, played in a process of its own"]
+fn no_descriptors_are_left() {
+    const EMFILE: Option<i32> = Some(24);
+    let Some(policy) = scene_policy() else { return };
+    let runtime = runtime(policy);
+    // An accept that is under way has the limit of when it began.
+    limit(Resource::Nofile, Some(64));
+    runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (client, (mut server, _)) =
+            sakia::join!(TcpStream::connect(address), async { listener.accept().await.unwrap() });
+        let mut client = client.unwrap();
+        let sockets = [socket(), socket()];
+        let mut taken = Vec::new();
+        while let Ok(file) = std::fs::File::open("/dev/null") {
+            taken.push(file);
+        }
+        for socket in &sockets {
+            rustix::net::connect(socket, &address).unwrap();
+        }
+        // Everything says so, and nothing is lost by it.
+        for _ in 0..3 {
+            let error = listener.accept().await.unwrap_err();
+            assert_eq!((error.raw_os_error(), error.addresses()), (EMFILE, &[address][..]));
+        }
+        let error = TcpStream::connect(address).await.unwrap_err();
+        assert_eq!((error.raw_os_error(), error.addresses()), (EMFILE, &[address][..]));
+        let error = TcpListener::bind("127.0.0.1:0").await.unwrap_err();
+        assert_eq!(error.raw_os_error(), EMFILE);
+        client.write_all("still here").await.0.unwrap();
+        assert_eq!(server.read_exact(vec![0; 10]).await.1, b"still here");
+
+        // A server waits until there are some.
+        let (errors, seen) = async_channel::unbounded();
+        let token = sakia::CancellationToken::new();
+        let stop = token.clone();
+        let options = ServeOptions::new()
+            .stop(async move { stop.canceled().await })
+            .on_error(move |error| errors.try_send(error).unwrap());
+        let serving = spawn(serve(listener, options, |stream, _| echo(stream)));
+        for _ in 0..5 {
+            let error = seen.recv().await.unwrap();
+            let ServeError::Accept(error) = error else { panic!("{error}") };
+            assert_eq!(error.raw_os_error(), EMFILE);
+        }
+        drop(taken);
+        for socket in sockets {
+            let mut stream = TcpStream::from_std(socket.into()).unwrap();
+            stream.write_all(bytes(100)).await.0.unwrap();
+            stream.shutdown(Shutdown::Write).await.unwrap();
+            assert!(stream.read_to_end(Vec::new()).await.1 == bytes(100));
+        }
+        assert_echoes(address).await;
+        token.cancel();
+        let served = serving.await.unwrap().unwrap();
+        assert_eq!((served.accepted, served.completed), (3, 3));
+        assert!(served.accept_errors >= 5);
+    });
+    let counters = runtime.counters();
+    assert_eq!((counters.leaked, counters.stale), (0, 0));
+}
+
+/// Started by [`started_by_its_first_connection`], as a service manager would.
+#[test]
+#[ignore = "a scene, played in a process of its own"]
+fn an_activated_server() {
+    let Some(policy) = scene_policy() else { return };
+    let mut activation = Activation::from_env();
+    assert_eq!((activation.len(), activation.position("admin")), (2, Some(1)));
+    assert_eq!((activation.name(0), activation.name(2)), (Some("web"), None));
+    assert_eq!(Activation::from_env().len(), 0, "they are taken once");
+    let error = activation.tcp_listener(1).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    let listener = activation.tcp_listener(0).unwrap().unwrap();
+    assert!(activation.tcp_listener(0).unwrap().is_none());
+    let flags = rustix::io::fcntl_getfd(&listener).unwrap();
+    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+    runtime(policy).block_on(async {
+        let listener = TcpListener::from_std(listener).unwrap();
+        echo(listener.accept().await.unwrap().0).await.unwrap();
+    });
+}
+
+fn started_by_its_first_connection(policy: Policy) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap(); // as managers do
+    let address = listener.local_addr().unwrap();
+    runtime(policy).block_on(async {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all("anybody?").await.0.unwrap();
+        client.shutdown(Shutdown::Write).await.unwrap();
+        let mut command = Command::new("sh");
+        // The process that the variables are for is the one that the shell becomes.
+        let script = "export LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES=web:admin
+            exec \"$0\" \"$@\" 3<&0 4</dev/null";
+        command.args(["-c", script]).arg(std::env::current_exe().unwrap());
+        command.args(scene_arguments("an_activated_server"));
+        command.stdin(OwnedFd::from(listener)).stdout(Stdio::piped());
+        let child = as_scene(&mut command, policy).spawn().unwrap();
+        assert_eq!(client.read_to_end(Vec::new()).await.1, b"anybody?");
+        assert_played(&child.wait_with_output().unwrap());
+    });
+}
+
+#[test]
+fn started_by_its_first_connection_on_epoll() {
+    started_by_its_first_connection(Policy::Poll);
+}
+
+#[test]
+fn started_by_its_first_connection_on_a_ring() {
+    match why_no_ring() {
+        Some(reason) => sakia_testkit::place::announce_skip("activation", &reason),
+        None => started_by_its_first_connection(Policy::Uring),
+    }
+}
+
+#[test]
+#[ignore = "a scene, played in a process of its own"]
+fn activated_for_another() {
+    let Some(_) = scene_policy() else { return };
+    assert_eq!(Activation::from_env().len(), 0);
+}
+
+#[test]
+fn sockets_of_another_process_are_left() {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(scene_arguments("activated_for_another"));
+    command.env("LISTEN_PID", "1").env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", "web");
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    assert_played(&as_scene(&mut command, Policy::Poll).output().unwrap());
+}

@@ -1,0 +1,283 @@
+//! On the simulated kernel, with many seeds.
+
+use std::io::{self, ErrorKind};
+use std::net::Shutdown;
+use std::time::Duration;
+
+use sakia::net::{
+    ConnectOptions, Keepalive, ListenOptions, ServeOptions, TcpListener, TcpStream, lookup_host,
+    serve,
+};
+use sakia::sim::{FaultKind, Test};
+use sakia::time::sleep;
+use sakia::{CancellationToken, join, spawn};
+
+use crate::support::{bytes, echo, pair};
+
+/// Kernels that are as awkward as a sound one may be, with room for a few bytes per socket.
+fn awkward() -> Test<'static> {
+    Test::new()
+        .seeds(0..100)
+        .kernel(|kernel| kernel.entries(2, 4).late_writes(1 << 13).socket_bytes(64))
+        .masked_faults(1 << 12)
+}
+
+#[test]
+fn a_lot_goes_both_ways_in_order() {
+    awkward().run(async |_| {
+        let (client, server) = pair().await;
+        let echoing = spawn(echo(server));
+        let (mut reader, mut writer) = client.into_split();
+        let writing = spawn(async move {
+            writer.write_all(bytes(1000)).await.0?;
+            writer.shutdown().await
+        });
+        let (result, received) = reader.read_to_end(Vec::new()).await;
+        assert_eq!((result?, received), (1000, bytes(1000)));
+        writing.await.unwrap()?;
+        echoing.await.unwrap()
+    });
+}
+
+#[test]
+fn half_closed_both_ways() {
+    awkward().run(async |_| {
+        let (mut client, mut server) = pair().await;
+        client.write_all("question").await.0?;
+        client.shutdown(Shutdown::Write).await?;
+        assert_eq!(server.read_to_end(Vec::new()).await.1, b"question");
+        server.write_all("answer").await.0?;
+        server.shutdown(Shutdown::Write).await?;
+        assert_eq!(client.read_to_end(Vec::new()).await.1, b"answer");
+        io::Result::Ok(())
+    });
+}
+
+#[test]
+fn a_dropped_write_half_ends_its_direction() {
+    awkward().run(async |_| {
+        let (client, mut server) = pair().await;
+        let (mut reader, writer) = client.into_split();
+        drop(writer);
+        assert!(server.recv().await?.is_empty());
+        server.write_all("and still").await.0?;
+        assert_eq!(reader.read_exact(vec![0; 9]).await.1, b"and still");
+        io::Result::Ok(())
+    });
+}
+
+#[test]
+fn bytes_for_dropped_reads_are_not_lost() {
+    awkward().run(async |_| {
+        let (mut client, mut server) = pair().await;
+        let writing = spawn(async move {
+            for chunk in bytes(500).chunks(7) {
+                client.write_all(chunk.to_vec()).await.0?;
+                sleep(Duration::from_millis(1)).await;
+            }
+            io::Result::Ok(())
+        });
+        let mut received = Vec::new();
+        loop {
+            sakia::select! {
+                result = server.recv() => {
+                    let bytes = result?;
+                    if bytes.is_empty() {
+                        break;
+                    }
+                    received.extend_from_slice(&bytes);
+                },
+                () = sleep(Duration::from_millis(1)) => {},
+            }
+        }
+        assert_eq!(received, bytes(500));
+        writing.await.unwrap()
+    });
+}
+
+#[test]
+fn who_does_not_read_is_sent_no_more_than_there_is_room_for() {
+    awkward().run(async |_| {
+        let (mut client, mut server) = pair().await;
+        let mut taken = 0;
+        // Time passes only when nothing else can happen.
+        while let Ok((result, _)) =
+            sakia::time::timeout(Duration::from_secs(1), client.write(bytes(50))).await
+        {
+            taken += result?;
+            assert!(taken <= 64);
+        }
+        assert_eq!(taken, 64);
+        let writing = async move {
+            client.write_all("then").await.0?;
+            client.close().await
+        };
+        let (written, (result, received)) = join!(writing, server.read_to_end(Vec::new()));
+        // A send that was given up may still find room, all at once or not at all.
+        assert!((64 + 4..=64 + 50 + 4).contains(&result?) && received.ends_with(b"then"));
+        written
+    });
+}
+
+#[test]
+fn a_server_serves_and_stops() {
+    awkward().run(async |_| {
+        let listener = TcpListener::bind("localhost:0").await?;
+        let address = listener.local_addr()?;
+        let token = CancellationToken::new();
+        let stop = token.clone();
+        let options = ServeOptions::new()
+            .max_connections(2)
+            .stop(async move { stop.canceled().await })
+            .deadline(Duration::from_secs(1));
+        let server = spawn(serve(listener, options, |stream, _| echo(stream)));
+        let client = async |count: usize| {
+            let mut client = TcpStream::connect(("localhost", address.port())).await?;
+            client.write_all(bytes(count)).await.0?;
+            client.shutdown(Shutdown::Write).await?;
+            assert_eq!(client.read_to_end(Vec::new()).await.1, bytes(count));
+            io::Result::Ok(())
+        };
+        let results = join!(client(10), client(20), client(30), client(0));
+        results.0.and(results.1).and(results.2).and(results.3)?;
+        let mut lasting = TcpStream::connect(address).await?;
+        lasting.write_all("x").await.0?;
+        lasting.read_exact(vec![0; 1]).await.0?;
+        token.cancel();
+        let served = server.await.unwrap()?;
+        assert_eq!((served.accepted, served.completed, served.canceled), (5, 4, 1));
+        assert!(lasting.recv().await?.is_empty());
+        assert!(TcpStream::connect(address).await.is_err());
+        io::Result::Ok(())
+    });
+}
+
+#[test]
+fn connections_break_off_at_any_moment() {
+    let test = awkward().kernel(|kernel| kernel.fault(FaultKind::Reset, 1 << 12));
+    let summary = test.run(async |_| {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let token = CancellationToken::new();
+        let stop = token.clone();
+        let options = ServeOptions::new()
+            .max_connections(3)
+            .stop(async move { stop.canceled().await })
+            .on_error(|error| {
+                let sakia::net::ServeError::Failed { error, .. } = error else { panic!("{error}") };
+                assert!(is_of_a_reset(&error), "{error}");
+            });
+        let server = spawn(serve(listener, options, |stream, _| echo(stream)));
+        let mut clients = sakia::JoinSet::new();
+        for number in 1..10 {
+            clients.spawn(async move {
+                let (mut reader, mut writer) = TcpStream::connect(address).await?.into_split();
+                let writing = async move {
+                    writer.write_all(bytes(number * 20)).await.0?;
+                    writer.shutdown().await
+                };
+                let (written, (read, received)) = join!(writing, reader.read_to_end(Vec::new()));
+                // Nothing wrong came, and not less than all without an error.
+                assert_eq!(received, bytes(number * 20)[..received.len()]);
+                written?;
+                assert_eq!(read?, number * 20);
+                io::Result::Ok(())
+            });
+        }
+        let mut broken = 0;
+        while let Some(outcome) = clients.join_next().await {
+            if let Err(error) = outcome.unwrap() {
+                assert!(is_of_a_reset(&error), "{error}");
+                broken += 1;
+            }
+        }
+        token.cancel();
+        let served = server.await.unwrap()?;
+        assert_eq!(served.accepted, served.completed + served.failed);
+        assert!(served.failed <= broken, "who was reset here was there, too");
+        io::Result::Ok(())
+    });
+    assert!(summary.injected(FaultKind::Reset) > 0);
+}
+
+fn is_of_a_reset(error: &io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)
+}
+
+#[test]
+fn descriptors_are_exhausted_and_released() {
+    let test = Test::new().seeds(0..50).kernel(|kernel| kernel.descriptors_max(3 + 5));
+    test.run(async |_| {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let token = CancellationToken::new();
+        let stop = token.clone();
+        let (errors, seen) = async_channel::unbounded();
+        let options = ServeOptions::new()
+            .stop(async move { stop.canceled().await })
+            .on_error(move |error| errors.try_send(error).unwrap());
+        // There is a descriptor for one more.
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            clients.push(TcpStream::connect(address).await?);
+        }
+        let server = spawn(serve(listener, options, |stream, _| echo(stream)));
+        let error = seen.recv().await.unwrap();
+        assert!(matches!(error, sakia::net::ServeError::Accept(_)), "{error}");
+        for mut client in clients {
+            client.write_all("x").await.0?;
+            assert_eq!(client.read_exact(vec![0; 1]).await.1, b"x");
+            client.close().await?;
+        }
+        token.cancel();
+        let served = server.await.unwrap()?;
+        assert_eq!((served.accepted, served.completed), (3, 3));
+        io::Result::Ok(())
+    });
+}
+
+#[test]
+fn errors_have_their_addresses() {
+    awkward().run(async |_| {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let error = TcpListener::bind(address).await.unwrap_err();
+        assert_eq!((error.kind(), error.addresses()), (ErrorKind::AddrInUse, &[address][..]));
+        listener.close().await?;
+        // By both addresses of the name.
+        let error = TcpStream::connect(("localhost", address.port())).await.unwrap_err();
+        assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::ConnectionRefused, Some(111)));
+        let all: Vec<_> = lookup_host(("localhost", address.port())).await?.collect();
+        assert_eq!((error.addresses(), all.len()), (&all[..], 2));
+        let error = TcpStream::connect("example.org:80").await.unwrap_err();
+        assert_eq!((error.kind(), error.name()), (ErrorKind::NotFound, Some("example.org:80")));
+        io::Result::Ok(())
+    });
+}
+
+#[test]
+fn options_that_change_nothing_are_accepted() {
+    awkward().run(async |_| {
+        let keepalive = Keepalive::new().probes(3);
+        let listening = ListenOptions::new().nodelay(true).keepalive(keepalive).recv_buffer_size(1);
+        let listener = listening.bind("127.0.0.1:0").await?;
+        listener.set_ttl(3)?;
+        let address = listener.local_addr()?;
+        let from = "127.0.0.1:0".parse().unwrap();
+        let options = ConnectOptions::new().nodelay(true).local_addr(from).reuse_addr(true);
+        let stream = options.connect(address).await?;
+        stream.set_quickack(true)?;
+        stream.set_user_timeout(Some(Duration::from_secs(1)))?;
+        stream.set_send_buffer_size(1)?;
+        for error in [
+            stream.nodelay().unwrap_err(),
+            stream.set_linger(None).unwrap_err(),
+            listening.reuse_port(true).bind(from).await.unwrap_err().into_io_error(),
+            ListenOptions::new().only_v6(true).bind("[::1]:0").await.unwrap_err().into_io_error(),
+        ] {
+            assert_eq!(error.raw_os_error(), Some(95), "{error}");
+        }
+        io::Result::Ok(())
+    });
+}

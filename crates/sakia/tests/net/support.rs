@@ -1,0 +1,158 @@
+//! What the tests share.
+
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::process::{Command, Output, Stdio};
+use std::task::Poll;
+use std::time::Duration;
+
+use sakia::Runtime;
+use sakia::net::{TcpListener, TcpStream};
+use sakia_driver::Policy;
+use sakia_ring::Ring;
+
+/// Makes tests of these functions, on each backend. Each gets a runtime of its own to run within, and
+/// hangs if tasks are left that do not end.
+macro_rules! on_each_backend {
+    ($($name:ident)*) => {
+        mod uring {
+            $(
+                #[test]
+                fn $name() {
+                    if let Some(reason) = crate::support::why_no_ring() {
+                        return sakia_testkit::place::announce_skip(
+                            concat!(module_path!(), "::", stringify!($name)), &reason,
+                        );
+                    }
+                    crate::support::run(sakia_driver::Policy::Uring, super::$name);
+                }
+            )*
+        }
+        mod poll {
+            $(
+                #[test]
+                fn $name() {
+                    crate::support::run(sakia_driver::Policy::Poll, super::$name);
+                }
+            )*
+        }
+    };
+}
+pub(crate) use on_each_backend;
+
+/// Why this machine has no ring. `None` where it has.
+pub fn why_no_ring() -> Option<String> {
+    Ring::builder().build().err().map(|error| error.to_string())
+}
+
+pub fn runtime(policy: Policy) -> Runtime {
+    Runtime::builder().backend(policy).build().unwrap()
+}
+
+pub fn run<F: Future<Output = ()>>(policy: Policy, test: impl FnOnce() -> F) {
+    let runtime = runtime(policy);
+    runtime.block_on(async {
+        test().await;
+        // What was dropped at the end of the test ends in the turns after it.
+        while runtime.live_tasks() > 0 {
+            sakia::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    let counters = runtime.counters();
+    assert_eq!((counters.leaked, counters.stale), (0, 0));
+}
+
+/// A connection's two ends: the one that connected, and the one that was accepted.
+pub async fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (server, peer) = listener.accept().await.unwrap();
+    assert_eq!(peer, client.local_addr().unwrap());
+    (client, server)
+}
+
+/// A connection whose other end is plain: what `std` does to it happens at once.
+pub async fn pair_with_std() -> (TcpStream, std::net::TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (listener.accept().await.unwrap().0, client)
+}
+
+/// Closes a connection so that its peer sees a reset.
+pub fn reset(stream: std::net::TcpStream) {
+    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    drop(stream);
+}
+
+/// A listener's address at which nobody listens any more.
+pub async fn address_of_nobody() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    listener.close().await.unwrap();
+    address
+}
+
+/// Polls a future once, with the caller's waker.
+pub async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    poll_fn(|cx| Poll::Ready(Pin::new(&mut *future).poll(cx))).await
+}
+
+pub fn bytes(count: usize) -> Vec<u8> {
+    (0..count).map(|index| (index * 7 % 251) as u8).collect()
+}
+
+/// Sends all that comes back.
+pub async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
+    loop {
+        let bytes = stream.recv().await?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        stream.write_all(bytes).await.0?;
+    }
+}
+
+/// That an echo answers.
+pub async fn assert_echoes(address: SocketAddr) {
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client.write_all("there?").await.0.unwrap();
+    assert_eq!(client.read_exact(vec![0; 6]).await.1, b"there?");
+}
+
+const SCENE: &str = "SAKIA_NET_SCENE";
+
+/// The process of a scene, not yet started: an ignored test of this binary, in a process of its own.
+pub fn scene_arguments(scene: &str) -> Vec<String> {
+    let name = format!("scenes::{scene}");
+    [&name, "--exact", "--ignored", "--nocapture"].map(str::to_owned).into()
+}
+
+/// Whether this process is to play a scene, and on which backend. `None` in others, whoever asks for
+/// ignored tests there.
+pub fn scene_policy() -> Option<Policy> {
+    match std::env::var(SCENE).ok()?.as_str() {
+        "poll" => Some(Policy::Poll),
+        _ => Some(Policy::Uring),
+    }
+}
+
+/// Adds what a process needs to play a scene on this backend.
+pub fn as_scene(command: &mut Command, policy: Policy) -> &mut Command {
+    command.env(SCENE, if policy == Policy::Poll { "poll" } else { "uring" }).stderr(Stdio::piped())
+}
+
+#[track_caller]
+pub fn assert_played(output: &Output) {
+    let [stdout, stderr] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+    assert!(output.status.success(), "{}\n{stdout}\n{stderr}", output.status);
+    assert!(stdout.contains("1 passed"), "there is no such scene\n{stdout}");
+}
+
+/// Plays a scene in a process of its own.
+#[track_caller]
+pub fn play(scene: &str, policy: Policy) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(scene_arguments(scene)).stdout(Stdio::piped());
+    assert_played(&as_scene(&mut command, policy).output().unwrap());
+}
