@@ -309,7 +309,7 @@ fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::Result<Done
         Variant::Ring => (Policy::Uring, false),
         Variant::Poll => (Policy::Poll, true),
         Variant::Blocking => {
-            let served = net::serve_blocking(load, order, meter, |stream| echo_blocking(stream))?;
+            let served = net::serve_blocking(load, order, meter, echo_blocking)?;
             return Ok(Done::Worked { sum: served.of_load, counters: served.counters });
         }
     };
