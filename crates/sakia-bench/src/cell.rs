@@ -6,8 +6,8 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::file_sum;
 use crate::measure::{Meter, Section, Usage, peak_rss_bytes};
+use crate::{echo, file_sum, tcp_sum};
 
 /// Numbers with names, in the order of the names.
 pub type Counters = BTreeMap<String, u64>;
@@ -70,7 +70,9 @@ pub enum Done {
 pub fn run_cell(spec: &str) -> anyhow::Result<Outcome> {
     let spec: Spec = serde_json::from_str(spec).context("not the description of a cell")?;
     match spec.experiment.as_str() {
+        echo::NAME => echo::run_cell(&spec),
         file_sum::NAME => file_sum::run_cell(&spec),
+        tcp_sum::NAME => tcp_sum::run_cell(&spec),
         other => bail!("there is no experiment {other}"),
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use crate::machine::Machine;
 use crate::plot::Plot;
 use crate::results::{Results, Row};
 
@@ -30,6 +31,17 @@ pub struct Work {
     pub bytes: u64,
 }
 
+/// What counts in an experiment, and how it is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Focus {
+    /// The time that bytes take.
+    Time,
+    /// The time that bytes take, and the processor time.
+    TimeAndProcessor,
+    /// The processor time of a request.
+    Requests,
+}
+
 /// The same work, done in several ways.
 ///
 /// Variants and points are in the order in which they are shown; points are done one after the
@@ -52,6 +64,16 @@ pub trait Experiment {
 
     /// Where the inputs are; runs have it as their working directory.
     fn directory(&self) -> &Path;
+
+    /// The machine, with what matters of it here.
+    fn machine(&self) -> Machine {
+        Machine::detect(self.directory())
+    }
+
+    /// What counts, and how it is shown.
+    fn focus(&self) -> Focus {
+        Focus::Time
+    }
 
     /// Makes the input of a point, and returns the result that every run must come to. Asks
     /// `is_stopped` now and then, and gives up early if so.

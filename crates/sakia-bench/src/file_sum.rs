@@ -18,6 +18,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::bytes::{bytes, counted};
 use crate::cell::{self, Outcome, Spec};
 use crate::experiment::{Experiment, Params, Point, Work};
 use crate::machine::{Machine, memory_available_bytes};
@@ -264,31 +265,6 @@ pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
     })
 }
 
-/// The sum of the bytes, modulo 2^64; the same in all variants, also as compiled: in a loop of its own it
-/// may come out at half the speed.
-#[inline(never)]
-fn sum(bytes: &[u8]) -> u64 {
-    // Parts whose sum fits 32 bits: such a loop the compiler makes twice as fast.
-    let part = |part: &[u8]| part.iter().map(|&byte| u32::from(byte)).sum::<u32>();
-    bytes.chunks(1 << 16).map(part).fold(0, |sum, part| sum.wrapping_add(part.into()))
-}
-
-/// A number with its noun.
-fn counted(count: u64, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
-}
-
-/// A number of bytes in the largest unit that divides it.
-fn bytes(count: u64) -> String {
-    match count.trailing_zeros() {
-        64 => "0 bytes".into(),
-        30.. => format!("{} GiB", count >> 30),
-        20.. => format!("{} MiB", count >> 20),
-        10.. => format!("{} KiB", count >> 10),
-        _ => counted(count, "byte", "bytes"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -411,22 +387,5 @@ mod tests {
         experiment.options.variants = vec![Variant::Uring, Variant::Pool, Variant::Blocking];
         let expected = [("uring", "pool"), ("blocking", "pool"), ("uring", "blocking")];
         assert_eq!(experiment.ratios(), expected);
-    }
-
-    #[test]
-    fn sum_is_that_of_plain_addition() {
-        let data: Vec<u8> =
-            (0..200_000u32).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
-        for len in [0, 1, 31, 65535, 65536, 65537, 131_072, data.len()] {
-            let plain: u64 = data[..len].iter().map(|&byte| u64::from(byte)).sum();
-            assert_eq!(sum(&data[..len]), plain, "{len}");
-        }
-        assert_eq!(sum(&vec![0xff; 1 << 20]), 255 << 20);
-    }
-
-    #[test]
-    fn sizes_are_shown_in_their_unit() {
-        let shown = [0, 1, 4096, 1 << 20, 3 << 29, 1 << 30].map(bytes);
-        assert_eq!(shown, ["0 bytes", "1 byte", "4 KiB", "1 MiB", "1536 MiB", "1 GiB"]);
     }
 }

@@ -167,7 +167,7 @@ mod tests {
                 "type": "summary", "experiment": "test",
                 "ratios": [{
                     "of": "a/b", "params": {"size_bytes": 1_048_576},
-                    "wall": 2.0, "cpu": 2.0, "ci95": null,
+                    "wall": 2.0, "cpu": 2.0, "ci95": null, "ci95_cpu": null, "cpu_best": 1.0,
                 }],
             })
         );

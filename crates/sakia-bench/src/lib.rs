@@ -13,21 +13,26 @@
 
 #![forbid(unsafe_code)]
 
+mod bytes;
 pub mod cell;
+pub mod echo;
+mod engine;
 pub mod experiment;
 pub mod file_sum;
 pub mod json;
 pub mod machine;
 pub mod measure;
+pub mod net;
 pub mod plot;
 pub mod report;
 pub mod results;
 pub mod run;
 pub mod stats;
+pub mod tcp_sum;
 pub mod text;
 
 pub use cell::{Measured, Outcome, run_cell};
-pub use experiment::{Experiment, Params, Point, Work};
+pub use experiment::{Experiment, Focus, Params, Point, Work};
 pub use machine::Machine;
 pub use results::Results;
 pub use run::{Event, Launcher, Settings, run};

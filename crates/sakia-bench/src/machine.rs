@@ -10,6 +10,7 @@ use sakia_driver::MountTable;
 use serde::Serialize;
 
 use crate::measure::{Usage, kib_of};
+use crate::net::Place;
 
 /// What a reader must know to place a result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -28,6 +29,9 @@ pub struct Machine {
     pub directory: String,
     /// The type of the file system there.
     pub file_system: String,
+    /// Where connections are made, in experiments on these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Place>,
     /// Sakia's version.
     pub version: &'static str,
     /// The program was built with optimization.
@@ -50,6 +54,7 @@ impl Machine {
             memory_bytes: kib_of(&read("/proc/meminfo"), "MemTotal:").unwrap_or(0) << 10,
             file_system: mount.map_or_else(String::new, |mount| mount.file_system.clone()),
             directory: directory.to_string_lossy().into_owned(),
+            network: None,
             version: env!("CARGO_PKG_VERSION"),
             optimized: !cfg!(debug_assertions),
         }
@@ -57,12 +62,12 @@ impl Machine {
 
     /// In one line.
     pub fn describe(&self) -> String {
-        let Self { cpu, cpus, kernel, architecture, memory_bytes, file_system, .. } = self;
+        let Self { cpu, cpus, kernel, architecture, memory_bytes, file_system, network, .. } = self;
         let cpu = if cpu.is_empty() { "unknown processor" } else { cpu };
         let memory = *memory_bytes as f64 / f64::from(1 << 30);
+        let place = network.as_ref().map_or_else(|| file_system.clone(), Place::describe);
         format!(
-            "{cpu} ({architecture}), {cpus} CPUs, {memory:.0} GiB of memory, Linux {kernel}, \
-             {file_system}"
+            "{cpu} ({architecture}), {cpus} CPUs, {memory:.0} GiB of memory, Linux {kernel}, {place}"
         )
     }
 }

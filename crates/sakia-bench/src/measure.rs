@@ -70,6 +70,8 @@ pub struct Meter {
     usage: Usage,
     threads_max: u64,
     begin: Instant,
+    /// What was measured, if the section is over.
+    section: Option<Section>,
 }
 
 /// What a [`Meter`] measured.
@@ -94,7 +96,34 @@ impl Meter {
     /// See [`Usage::of_process`].
     pub fn start() -> io::Result<Self> {
         let usage = Usage::of_process()?;
-        Ok(Self { usage, threads_max: 0, begin: Instant::now() })
+        Ok(Self { usage, threads_max: 0, begin: Instant::now(), section: None })
+    }
+
+    /// What went before was preparation: the section begins now. Threads that were counted stay so.
+    ///
+    /// # Errors
+    /// See [`Usage::of_process`].
+    pub fn restart(&mut self) -> io::Result<()> {
+        *self = Self { threads_max: self.threads_max, ..Self::start()? };
+        Ok(())
+    }
+
+    /// The section ends here, whatever is done before [`stop`](Meter::stop).
+    ///
+    /// # Errors
+    /// See [`Usage::of_process`].
+    pub fn end(&mut self) -> io::Result<()> {
+        let wall = self.begin.elapsed();
+        let usage = Usage::of_process()?.since(self.usage);
+        self.note_threads();
+        self.section = Some(Section {
+            wall_ns: u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX),
+            cpu_ns: usage.cpu_ns,
+            voluntary_switches: usage.voluntary_switches,
+            involuntary_switches: usage.involuntary_switches,
+            threads_max: self.threads_max,
+        });
+        Ok(())
     }
 
     /// Counts the threads that there are. To be called before threads end, or may end.
@@ -104,21 +133,15 @@ impl Meter {
         self.threads_max = self.threads_max.max(threads as u64);
     }
 
-    /// The section ends.
+    /// The section ends, unless it has [ended](Meter::end).
     ///
     /// # Errors
     /// See [`Usage::of_process`].
     pub fn stop(mut self) -> io::Result<Section> {
-        let wall = self.begin.elapsed();
-        let usage = Usage::of_process()?.since(self.usage);
-        self.note_threads();
-        Ok(Section {
-            wall_ns: u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX),
-            cpu_ns: usage.cpu_ns,
-            voluntary_switches: usage.voluntary_switches,
-            involuntary_switches: usage.involuntary_switches,
-            threads_max: self.threads_max,
-        })
+        if self.section.is_none() {
+            self.end()?;
+        }
+        Ok(self.section.unwrap_or_default())
     }
 }
 

@@ -42,7 +42,7 @@ fn write(page: &mut String, results: &Results, svgs: &[String]) -> fmt::Result {
         row(
             page,
             "th",
-            ["variant"].into_iter().chain(text::COLUMNS).chain(["noisy runs"]),
+            ["variant"].into_iter().chain(text::columns(results.focus)).chain(["noisy runs"]),
             "table",
         )?;
         for found in results.rows_at(point) {
@@ -66,11 +66,15 @@ fn write(page: &mut String, results: &Results, svgs: &[String]) -> fmt::Result {
         page,
         "<p>Time of the first in parts of the second; below 1 the first is faster.</p>"
     )?;
-    row(page, "th", ["of", "at", "wall", text::bounds_name(results), "CPU"], "table")?;
+    let bounds_name = text::bounds_name(results);
+    let heads = ["of", "at", "wall", bounds_name, "CPU", bounds_name, "least CPU"];
+    row(page, "th", heads, "table")?;
     for ratio in &results.ratios {
         let (wall, cpu) = (format!("{:.2}", ratio.wall), format!("{:.2}", ratio.cpu));
-        let label = &results.points[ratio.point].label;
-        row(page, "td", [&ratio.of, label, &wall, &text::bounds(ratio), &cpu], "")?;
+        let (wall_bounds, cpu_bounds) = (text::bounds(ratio), text::cpu_bounds(ratio));
+        let (label, best) = (&results.points[ratio.point].label, format!("{:.2}", ratio.cpu_best));
+        let cells = [&ratio.of, label, &wall, &wall_bounds, &cpu, &cpu_bounds, &best];
+        row(page, "td", cells, "")?;
     }
     writeln!(page, "</table>\n<h2>Method</h2>\n<ul>")?;
     for note in METHOD.into_iter().chain(results.notes.iter().map(String::as_str)) {
@@ -90,7 +94,8 @@ const METHOD: [&str; 4] = [
      starting the process; medians with minimum and maximum. Switches are voluntary ones. Threads \
      include the kernel's workers.",
     "Ratios are medians of the ratios of runs of the same round. Their 95 % interval is that of \
-     order statistics: between the k-th smallest and the k-th largest ratio.",
+     order statistics: between the k-th smallest and the k-th largest ratio. Least CPU: the least \
+     processor time of the one in parts of the least of the other, whatever the rounds.",
     "Every run's result was compared with what is right.",
 ];
 

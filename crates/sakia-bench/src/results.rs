@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::cell::{Counters, Measured};
-use crate::experiment::{Params, Point};
+use crate::experiment::{Focus, Params, Point};
 use crate::machine::{Machine, Noise};
 use crate::stats::{self, Range};
 
@@ -16,6 +16,8 @@ pub struct Results {
     pub title: String,
     /// How, a sentence each.
     pub notes: Vec<String>,
+    /// What counts.
+    pub focus: Focus,
     /// Where.
     pub machine: Machine,
     /// The points, in order.
@@ -98,9 +100,16 @@ pub struct Ratio {
     /// Where the median of `wall` lies with 95 % probability; `None` for fewer than
     /// [`stats::INTERVAL_MIN`] runs.
     pub ci95: Option<[f64; 2]>,
+    /// The same of `cpu`.
+    pub ci95_cpu: Option<[f64; 2]>,
+    /// Ratio of the least processor times, whatever the round.
+    pub cpu_best: f64,
     /// The smallest and the largest ratio of wall time.
     #[serde(skip)]
     pub wall_range: [f64; 2],
+    /// The smallest and the largest ratio of processor time.
+    #[serde(skip)]
+    pub cpu_range: [f64; 2],
     /// The point, by its index.
     #[serde(skip)]
     pub point: usize,
@@ -173,15 +182,24 @@ impl Results {
         if wall.is_empty() {
             return None;
         }
-        let least = wall.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = wall.iter().copied().fold(0.0, f64::max);
+        let range = |ratios: &[f64]| {
+            let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+            [least, ratios.iter().copied().fold(0.0, f64::max)]
+        };
+        let least_cpu = |variant| {
+            let runs = self.runs_of(point, variant);
+            runs.map(|run| run.measured.section.cpu_ns).min().unwrap_or(0)
+        };
         Some(Ratio {
             of: format!("{first}/{second}"),
             params: self.points[point].params.clone(),
             wall: stats::median(&wall),
             cpu: stats::median(&cpu),
             ci95: stats::interval(&wall),
-            wall_range: [least, most],
+            ci95_cpu: stats::interval(&cpu),
+            cpu_best: ratio(least_cpu(first), least_cpu(second)),
+            wall_range: range(&wall),
+            cpu_range: range(&cpu),
             point,
         })
     }
@@ -222,6 +240,11 @@ impl Ratio {
     pub fn bounds(&self) -> [f64; 2] {
         self.ci95.unwrap_or(self.wall_range)
     }
+
+    /// The same of processor time.
+    pub fn cpu_bounds(&self) -> [f64; 2] {
+        self.ci95_cpu.unwrap_or(self.cpu_range)
+    }
 }
 
 #[cfg(test)]
@@ -253,6 +276,7 @@ pub(crate) mod tests {
             experiment: "test",
             title: "two <ways>".into(),
             notes: vec!["a note & more".into()],
+            focus: Focus::Time,
             machine: Machine::detect(std::path::Path::new("/")),
             points: vec![Point { params, label: "1 MiB".into(), work }],
             variants: vec!["a", "b", "c"],

@@ -7,16 +7,17 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use fastrand::Rng;
+use serde::{Deserialize, Serialize};
 
 use crate::cell::{Outcome, Spec};
 use crate::experiment::Experiment;
-use crate::machine::{Machine, Watch};
+use crate::machine::Watch;
 use crate::results::{Missing, Results, Row, Run};
 use crate::stats;
 
 /// How to start a process that calls [`run_cell`](crate::run_cell) with its last argument, and
 /// prints the [`Outcome`] as a line of JSON.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Launcher {
     /// The program.
     pub program: PathBuf,
@@ -87,7 +88,8 @@ pub fn run(
         experiment: experiment.name(),
         title: experiment.title(),
         notes: experiment.notes(),
-        machine: Machine::detect(experiment.directory()),
+        focus: experiment.focus(),
+        machine: experiment.machine(),
         points: experiment.points().to_vec(),
         variants: experiment.variants(),
         runs: Vec::new(),

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use crate::experiment::Focus;
 use crate::machine::{FOREIGN_MAX, STEAL_MAX};
 use crate::results::{Ratio, Results, Row};
 
@@ -35,39 +36,71 @@ impl Display for Text<'_> {
 }
 
 /// The names of a table's columns, the first one left out.
-pub(crate) const COLUMNS: [&str; 7] =
-    ["wall ms", "min to max", "CPU ms", "switches/MiB", "threads", "RSS MiB", "GiB/s"];
+pub(crate) fn columns(focus: Focus) -> [&'static str; 7] {
+    match focus {
+        Focus::Time | Focus::TimeAndProcessor => {
+            ["wall ms", "min to max", "CPU ms", "switches/MiB", "threads", "RSS MiB", "GiB/s"]
+        }
+        Focus::Requests => {
+            ["wall us", "CPU us", "min to max", "switches", "threads", "RSS MiB", "k/s"]
+        }
+    }
+}
 
-/// A row of a table, as text.
+/// A row of a table, as text. Of requests the figures are those of one.
 pub(crate) fn cells(results: &Results, row: &Row) -> [String; 7] {
     let milliseconds = |ns: u64| format!("{:.1}", ns as f64 / 1e6);
-    let mib = results.points[row.point].work.bytes as f64 / f64::from(1 << 20);
-    let switches = if mib > 0.0 {
-        format!("{:.2}", row.voluntary_switches as f64 / mib)
-    } else {
-        String::new()
-    };
-    [
-        milliseconds(row.wall_ns.median),
-        format!("{} to {}", milliseconds(row.wall_ns.min), milliseconds(row.wall_ns.max)),
-        milliseconds(row.cpu_ns.median),
-        switches,
-        row.threads_max.to_string(),
-        format!("{:.1}", row.peak_rss_bytes as f64 / f64::from(1 << 20)),
-        format!("{:.2}", row.bytes_per_s as f64 / f64::from(1 << 30)),
-    ]
+    let work = results.points[row.point].work;
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let rss = format!("{:.1}", mib(row.peak_rss_bytes));
+    let Row { wall_ns, cpu_ns, .. } = row;
+    match results.focus {
+        Focus::Time | Focus::TimeAndProcessor => {
+            let switches = if work.bytes > 0 {
+                format!("{:.2}", row.voluntary_switches as f64 / mib(work.bytes))
+            } else {
+                String::new()
+            };
+            [
+                milliseconds(wall_ns.median),
+                format!("{} to {}", milliseconds(wall_ns.min), milliseconds(wall_ns.max)),
+                milliseconds(cpu_ns.median),
+                switches,
+                row.threads_max.to_string(),
+                rss,
+                format!("{:.2}", row.bytes_per_s as f64 / f64::from(1 << 30)),
+            ]
+        }
+        Focus::Requests => {
+            let of_each = |count: u64| count as f64 / work.operations.max(1) as f64;
+            let us = |ns: u64| format!("{:.2}", of_each(ns) / 1e3);
+            [
+                us(wall_ns.median),
+                us(cpu_ns.median),
+                format!("{} to {}", us(cpu_ns.min), us(cpu_ns.max)),
+                format!("{:.3}", of_each(row.voluntary_switches + row.involuntary_switches)),
+                row.threads_max.to_string(),
+                rss,
+                format!("{:.1}", row.ops_per_s as f64 / 1e3),
+            ]
+        }
+    }
 }
 
 fn table(f: &mut Formatter<'_>, results: &Results, point: usize) -> fmt::Result {
     let line = |f: &mut Formatter<'_>, name: &str, cells: &[&str], more: &str| {
-        let [wall, range, cpu, switches, threads, rss, rate] = cells else { return Ok(()) };
-        writeln!(
-            f,
-            "{name:<10} {wall:>9} {range:>18} {cpu:>9} {switches:>13} {threads:>8} {rss:>8} \
-             {rate:>6}{more}"
-        )
+        let [first, second, third, switches, threads, rss, rate] = cells else { return Ok(()) };
+        match results.focus {
+            Focus::Time | Focus::TimeAndProcessor => {
+                write!(f, "{name:<10} {first:>9} {second:>18} {third:>9} {switches:>13} ")
+            }
+            Focus::Requests => {
+                write!(f, "{name:<12} {first:>8} {second:>8} {third:>16} {switches:>9} ")
+            }
+        }?;
+        writeln!(f, "{threads:>8} {rss:>8} {rate:>6}{more}")
     };
-    line(f, &results.points[point].label, &COLUMNS, "")?;
+    line(f, &results.points[point].label, &columns(results.focus), "")?;
     for row in results.rows_at(point) {
         let cells = cells(results, row);
         let more = if row.noisy > 0 {
@@ -81,17 +114,56 @@ fn table(f: &mut Formatter<'_>, results: &Results, point: usize) -> fmt::Result 
 }
 
 fn ratios(f: &mut Formatter<'_>, results: &Results) -> fmt::Result {
-    writeln!(
-        f,
-        "time of the first in parts of the second, run by run; below 1 the first is faster"
-    )?;
-    writeln!(f, "{:<18} {:<10} {:>6} {:>16} {:>6}", "", "", "wall", bounds_name(results), "CPU")?;
+    if results.focus == Focus::Time {
+        writeln!(
+            f,
+            "time of the first in parts of the second, run by run; below 1 the first is faster"
+        )?;
+        writeln!(
+            f,
+            "{:<18} {:<10} {:>6} {:>16} {:>6}",
+            "",
+            "",
+            "wall",
+            bounds_name(results),
+            "CPU"
+        )?;
+    } else {
+        writeln!(
+            f,
+            "times of the first in parts of those of the second, run by run; best: the least \
+             processor times"
+        )?;
+        let name = bounds_name(results);
+        writeln!(
+            f,
+            "{:<18} {:<12} {:>5} {name:>13} {:>5} {name:>13} {:>5}",
+            "", "", "wall", "CPU", "best"
+        )?;
+    }
     for ratio in &results.ratios {
         let label = &results.points[ratio.point].label;
-        let Ratio { of, wall, cpu, .. } = ratio;
-        writeln!(f, "{of:<18} {label:<10} {wall:>6.2} {:>16} {cpu:>6.2}", bounds(ratio))?;
+        let Ratio { of, wall, cpu, cpu_best, .. } = ratio;
+        if results.focus == Focus::Time {
+            writeln!(f, "{of:<18} {label:<10} {wall:>6.2} {:>16} {cpu:>6.2}", bounds(ratio))?;
+        } else {
+            writeln!(
+                f,
+                "{of:<18} {label:<12} {wall:>5.2} {:>13} {cpu:>5.2} {:>13} {cpu_best:>5.2}{}",
+                bounds(ratio),
+                cpu_bounds(ratio),
+                if is_tie(*cpu_best) { " tie" } else { "" }
+            )?;
+        }
     }
     Ok(())
+}
+
+/// Processor times of requests that differ by less are called equal.
+const TIE: f64 = 0.05;
+
+fn is_tie(ratio: f64) -> bool {
+    (1.0 - TIE..=1.0 + TIE).contains(&ratio)
 }
 
 /// What [`bounds`] are.
@@ -103,7 +175,15 @@ pub(crate) fn bounds_name(results: &Results) -> &'static str {
 }
 
 pub(crate) fn bounds(ratio: &Ratio) -> String {
-    let [low, high] = ratio.bounds();
+    shown(ratio.bounds())
+}
+
+/// The same of processor time.
+pub(crate) fn cpu_bounds(ratio: &Ratio) -> String {
+    shown(ratio.cpu_bounds())
+}
+
+fn shown([low, high]: [f64; 2]) -> String {
     format!("{low:.2} to {high:.2}")
 }
 
@@ -127,21 +207,34 @@ pub(crate) struct Standing<'a> {
     pub(crate) reason: Option<&'a str>,
 }
 
-/// The variants of a point, the fastest first.
+/// The variants of a point, the fastest first; of requests the one with the least processor time.
 pub(crate) fn standings(results: &Results, point: usize) -> Vec<Standing<'_>> {
     let mut rows: Vec<&Row> = results.rows_at(point).collect();
-    rows.sort_by_key(|row| row.wall_ns.median);
+    let by_cpu = results.focus == Focus::Requests;
+    rows.sort_by_key(|row| if by_cpu { row.cpu_ns.median } else { row.wall_ns.median });
     let Some(&first) = rows.first() else { return Vec::new() };
     let words = |row: &Row| {
         let Some(ratio) = results.compare(point, row.variant, first.variant) else {
             return "has no round in common with it".into();
         };
-        let bounds = bounds(&ratio);
-        match ratio.bounds() {
-            _ if row.variant == first.variant => {
-                format!("is fastest: {:.1} ms", first.wall_ns.median as f64 / 1e6)
+        let [low, high] = if by_cpu { ratio.cpu_bounds() } else { ratio.bounds() };
+        let bounds = shown([low, high]);
+        if row.variant == first.variant {
+            let requests = results.points[point].work.operations.max(1) as f64;
+            return match results.focus {
+                Focus::Requests => {
+                    let us = first.cpu_ns.median as f64 / 1e3 / requests;
+                    format!("takes least: {us:.2} us of a processor")
+                }
+                _ => format!("is fastest: {:.1} ms", first.wall_ns.median as f64 / 1e6),
+            };
+        }
+        match results.focus {
+            Focus::Requests if is_tie(ratio.cpu) => {
+                format!("ties with it: {:.2} ({bounds})", ratio.cpu)
             }
-            [low, _] if low <= 1.0 => format!("cannot be told apart from it ({bounds})"),
+            _ if low <= 1.0 => format!("cannot be told apart from it ({bounds})"),
+            Focus::Requests => format!("takes {:.2} times as much ({bounds})", ratio.cpu),
             _ => format!("takes {:.2} times as long ({bounds})", ratio.wall),
         }
     };

@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use sakia_bench::echo::{self, Echo};
 use sakia_bench::file_sum::{self, FileSum};
 use sakia_bench::run::Ended;
+use sakia_bench::tcp_sum::{self, TcpSum};
 use sakia_bench::text::Text;
 use sakia_bench::{Event, Experiment, Launcher, Results, Settings, json, report, run_cell};
 
@@ -37,6 +39,8 @@ pub struct Options {
 #[derive(Debug)]
 pub enum Which {
     FileSum(file_sum::Options),
+    TcpSum(tcp_sum::Options),
+    Echo(echo::Options),
 }
 
 /// Runs an experiment, and writes what came of it.
@@ -47,23 +51,25 @@ pub enum Which {
 /// end.
 pub fn run(options: Options) -> anyhow::Result<Exit> {
     let (signals, _wake) = Signals::watch().context("signals")?;
-    let mut experiment: Box<dyn Experiment> = match options.experiment {
-        Which::FileSum(file_sum) => Box::new(FileSum::new(file_sum)?),
-    };
-    // Before the work, so that a wrong path is known early.
-    let page = options.report.map(|path| Ok((create(&path)?, path)));
-    let page = page.transpose().map_err(|error: anyhow::Error| error)?;
     let launcher = Launcher {
         program: env::current_exe().context("cannot find this program")?,
         arguments: vec![CELL.into()],
     };
+    let load = Some(launcher.clone());
+    let mut experiment: Box<dyn Experiment> = match options.experiment {
+        Which::FileSum(file_sum) => Box::new(FileSum::new(file_sum)?),
+        Which::TcpSum(tcp_sum) => Box::new(TcpSum::new(tcp_sum::Options { load, ..tcp_sum })?),
+        Which::Echo(echo) => Box::new(Echo::new(echo::Options { load, ..echo })?),
+    };
+    // Before the work, so that a wrong path is known early.
+    let page = options.report.map(|path| Ok((create(&path)?, path)));
+    let page = page.transpose().map_err(|error: anyhow::Error| error)?;
     let settings = Settings { runs: options.runs, seed: SEED, launcher };
     let (name, points) = (experiment.name(), experiment.points().to_vec());
     let is_json = options.format == Format::Json;
     let progress = Progress::new(options.progress);
     if is_json {
-        let machine = sakia_bench::Machine::detect(experiment.directory());
-        print(&json::machine(name, &machine)?)?;
+        print(&json::machine(name, &experiment.machine())?)?;
     }
     let mut observe = |event: Event<'_>| {
         progress.show(&event);

@@ -11,7 +11,8 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use sakia_bench::file_sum;
+use sakia_bench::net::{CONGESTION, load};
+use sakia_bench::{echo, file_sum, tcp_sum};
 use sakia_driver::Policy;
 
 use crate::engine::Shape;
@@ -151,16 +152,18 @@ struct BenchArgs {
 #[derive(Debug, Subcommand)]
 enum ExperimentArgs {
     FileSum(FileSumArgs),
+    TcpSum(TcpSumArgs),
+    Echo(EchoArgs),
 }
 
 /// What all experiments have in common.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 struct CommonArgs {
     /// Take a quick look: little work, 3 runs, less than a minute
     #[arg(long)]
     quick: bool,
 
-    /// Runs of each variant at each point; 9, or 3 with --quick
+    /// Runs of each variant at each point; 9 for files, 15 for connections, or 3 with --quick
     ///
     /// From 6 on, ratios have a 95 % interval.
     #[arg(long, value_name = "N")]
@@ -176,13 +179,6 @@ struct CommonArgs {
     /// Write a page of HTML with plots, readable without a network
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
-
-    /// Where to make files for the experiment; they are removed at the end
-    ///
-    /// Unless given, the directory of build results that the program is in, or else the one for
-    /// temporary files.
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
 }
 
 /// The sum of a file's bytes, read block by block
@@ -198,6 +194,13 @@ struct CommonArgs {
 struct FileSumArgs {
     #[command(flatten)]
     common: CommonArgs,
+
+    /// Where to make files for the experiment; they are removed at the end
+    ///
+    /// Unless given, the directory of build results that the program is in, or else the one for
+    /// temporary files.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
 
     /// Sizes of the file; 128M,512M,1G,2G, or 256M with --quick
     #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = parse_size)]
@@ -220,11 +223,85 @@ struct FileSumArgs {
     variants: Vec<file_sum::Variant>,
 }
 
+/// The sum of the bytes that come by a TCP connection
+///
+/// uring and ring receive through io_uring, uring as the engine decides by itself; poll on epoll;
+/// blocking makes plain reads. Another process sends. Both are in a network namespace of their own
+/// where this is permitted, as it is to root and below `unshare --user --map-root-user`; otherwise on
+/// the machine's loopback.
+///
+/// The exit status is 0 when all was measured and all sums are right, 1 when something failed, 2 for
+/// wrong usage. A variant that this machine does not offer is no failure.
+#[derive(Debug, Args)]
+#[command(after_long_help = BENCH_JSON_HELP)]
+struct TcpSumArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+
+    /// Bytes to be sent; 256M,1G,2G, or 256M with --quick
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = parse_size)]
+    size: Vec<u64>,
+
+    /// Bytes of each read
+    #[arg(long, value_name = "BYTES", default_value = "128K", value_parser = parse_block)]
+    block: u64,
+
+    /// The congestion control of both sides
+    #[arg(long, value_name = "NAME", default_value = CONGESTION)]
+    congestion: String,
+
+    /// What to measure: uring, ring, poll, blocking, uring-recv, poll-recv
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(value_parser = parse_tcp_sum_variant)]
+    variants: Vec<tcp_sum::Variant>,
+}
+
+/// A server that sends back what it receives over TCP
+///
+/// uring and ring serve through io_uring, uring as the engine decides by itself; poll on epoll;
+/// blocking has a thread for each connection. All figures are those of the server; another process,
+/// the same for all variants, has the other ends of the connections, each with one message under way,
+/// and compares what comes back. Both are in a network namespace of their own where this is permitted,
+/// as it is to root and below `unshare --user --map-root-user`; otherwise on the machine's loopback.
+///
+/// The exit status is 0 when all was measured and all bytes came back, 1 when something failed, 2 for
+/// wrong usage. A variant that this machine does not offer is no failure.
+#[derive(Debug, Args)]
+#[command(after_long_help = BENCH_JSON_HELP)]
+struct EchoArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+
+    /// Connections
+    #[arg(long, value_name = "COUNT,…", value_delimiter = ',', default_value = "1,64,512")]
+    #[arg(value_parser = parse_connections)]
+    connections: Vec<usize>,
+
+    /// Bytes of a message, 8 to 1M
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_value = "64,16K")]
+    #[arg(value_parser = parse_message)]
+    message: Vec<usize>,
+
+    /// Requests of a run, of all connections together; as many as take about half a second
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+
+    /// The congestion control of both sides
+    #[arg(long, value_name = "NAME", default_value = CONGESTION)]
+    congestion: String,
+
+    /// What to measure: uring, ring, poll, blocking
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = parse_echo_variant)]
+    variants: Vec<echo::Variant>,
+}
+
 const BENCH_JSON_HELP: &str = "\
 JSON Lines, with --json:
   {\"type\":\"machine\",\"experiment\":…,\"cpu\":…,\"cpus\":…,\"kernel\":…,\"architecture\":…,
    \"memory_bytes\":…,\"directory\":…,\"file_system\":…,\"version\":…,\"optimized\":…}
-      The first line.
+      The first line. Experiments on connections have one thing more,
+      \"network\":{\"namespace\":…,\"congestion\":…,\"processors\":[…,…]}: whether they are in a
+      namespace of their own, the congestion control, the processors of server and load or null.
   {\"type\":\"run\",\"experiment\":…,\"variant\":…,\"params\":{…},\"round\":…,\"wall_ns\":…,\"cpu_ns\":…,
    \"voluntary_switches\":…,\"involuntary_switches\":…,\"threads_max\":…,\"peak_rss_bytes\":…,
    \"process_wall_ns\":…,\"process_cpu_ns\":…,\"foreign_cores\":…,\"steal_cores\":…,\"noisy\":…,\"sum\":…}
@@ -234,14 +311,14 @@ JSON Lines, with --json:
    \"runs\":…,\"wall_ns\":{\"median\":…,\"min\":…,\"max\":…},\"cpu_ns\":{…},\"voluntary_switches\":…,
    \"involuntary_switches\":…,\"threads_max\":…,\"peak_rss_bytes\":…,\"ops_per_s\":…,
    \"bytes_per_s\":…,\"counters\":{…}}
-      For each variant and size, in the end. The counters are those of the run in the middle.
+      For each variant and size, in the end. The params of echo are connections and message_bytes. The counters are those of the run in the middle.
   {\"type\":\"missing\",\"experiment\":…,\"variant\":…,\"reason\":…}
       A variant that could not be measured.
   {\"type\":\"summary\",\"experiment\":…,\"ratios\":[{\"of\":\"uring/pool\",\"params\":{…},\"wall\":…,
-   \"cpu\":…,\"ci95\":[…,…]}]}
+   \"cpu\":…,\"ci95\":[…,…],\"ci95_cpu\":[…,…],\"cpu_best\":…}]}
       The last line, unless a signal ended the program. Ratios of times, medians over the rounds,
-      and where that of the wall time lies with 95 % probability (order statistics); null for fewer
-      than 6 runs.";
+      and where those of wall and processor time lie with 95 % probability (order statistics); null
+      for fewer than 6 runs. cpu_best: the ratio of the least processor times, whatever the rounds.";
 
 /// What the program is to do.
 #[derive(Debug)]
@@ -327,11 +404,34 @@ fn places(arguments: Vec<PathBuf>) -> Vec<Place> {
 }
 
 fn resolve_bench(args: BenchArgs, surroundings: &Surroundings) -> bench::Options {
-    let ExperimentArgs::FileSum(args) = args.experiment;
-    let CommonArgs { quick, runs, json, report, dir } = args.common;
+    let (experiment, common, runs) = match args.experiment {
+        ExperimentArgs::FileSum(args) => {
+            let common = args.common.clone();
+            (bench::Which::FileSum(resolve_file_sum(args)), common, 9)
+        }
+        ExperimentArgs::TcpSum(args) => {
+            let common = args.common.clone();
+            (bench::Which::TcpSum(resolve_tcp_sum(args)), common, 15)
+        }
+        ExperimentArgs::Echo(args) => {
+            let common = args.common.clone();
+            (bench::Which::Echo(resolve_echo(args)), common, 15)
+        }
+    };
+    bench::Options {
+        experiment,
+        runs: common.runs.map_or(if common.quick { 3 } else { runs }, usize::from),
+        format: if common.json { Format::Json } else { Format::Human },
+        report: common.report,
+        progress: !common.json && surroundings.err_is_terminal,
+    }
+}
+
+fn resolve_file_sum(args: FileSumArgs) -> file_sum::Options {
     let mut sizes = args.size;
     if sizes.is_empty() {
-        sizes = if quick { vec![file_sum::QUICK_SIZE] } else { file_sum::SIZES.to_vec() };
+        let is_quick = args.common.quick;
+        sizes = if is_quick { vec![file_sum::QUICK_SIZE] } else { file_sum::SIZES.to_vec() };
     }
     let mut variants = args.variants;
     if variants.is_empty() {
@@ -340,21 +440,53 @@ fn resolve_bench(args: BenchArgs, surroundings: &Surroundings) -> bench::Options
     if args.offload {
         variants.push(file_sum::Variant::Offload);
     }
-    // In the order in which they are shown, each once.
-    let variants = file_sum::Variant::ALL.into_iter().filter(|one| variants.contains(one));
-    bench::Options {
-        experiment: bench::Which::FileSum(file_sum::Options {
-            sizes,
-            block_bytes: args.block as usize,
-            cold: args.cold,
-            variants: variants.collect(),
-            directory: dir.unwrap_or_else(default_directory),
-        }),
-        runs: runs.map_or(if quick { 3 } else { 9 }, usize::from),
-        format: if json { Format::Json } else { Format::Human },
-        report,
-        progress: !json && surroundings.err_is_terminal,
+    file_sum::Options {
+        sizes,
+        block_bytes: args.block as usize,
+        cold: args.cold,
+        variants: in_order(file_sum::Variant::ALL, &variants),
+        directory: args.dir.unwrap_or_else(default_directory),
     }
+}
+
+fn resolve_tcp_sum(args: TcpSumArgs) -> tcp_sum::Options {
+    let mut sizes = args.size;
+    if sizes.is_empty() {
+        let is_quick = args.common.quick;
+        sizes = if is_quick { vec![tcp_sum::QUICK_SIZE] } else { tcp_sum::SIZES.to_vec() };
+    }
+    let mut variants = args.variants;
+    if variants.is_empty() {
+        variants = tcp_sum::Variant::DEFAULT.to_vec();
+    }
+    tcp_sum::Options {
+        sizes,
+        block_bytes: args.block as usize,
+        variants: in_order(tcp_sum::Variant::ALL, &variants),
+        congestion: args.congestion,
+        load: None,
+    }
+}
+
+fn resolve_echo(args: EchoArgs) -> echo::Options {
+    let mut variants = args.variants;
+    if variants.is_empty() {
+        variants = echo::Variant::ALL.to_vec();
+    }
+    echo::Options {
+        connections: args.connections,
+        message_bytes: args.message,
+        requests: args.requests,
+        quick: args.common.quick,
+        variants: in_order(echo::Variant::ALL, &variants),
+        congestion: args.congestion,
+        load: None,
+    }
+}
+
+/// Those that were asked for, in the order in which they are shown, each once.
+fn in_order<T: PartialEq, const N: usize>(all: [T; N], asked: &[T]) -> Vec<T> {
+    all.into_iter().filter(|one| asked.contains(one)).collect()
 }
 
 /// Where experiments make their files unless told: where this program was built, so that it is not
@@ -367,10 +499,37 @@ fn default_directory() -> PathBuf {
 }
 
 fn parse_variant(text: &str) -> Result<file_sum::Variant, String> {
-    file_sum::Variant::by_name(text).ok_or_else(|| {
-        let names = file_sum::Variant::ALL.map(file_sum::Variant::name);
-        format!("expected one of {}", names.join(", "))
-    })
+    use file_sum::Variant;
+    Variant::by_name(text).ok_or_else(|| expected(&Variant::ALL.map(Variant::name)))
+}
+
+fn parse_tcp_sum_variant(text: &str) -> Result<tcp_sum::Variant, String> {
+    use tcp_sum::Variant;
+    Variant::by_name(text).ok_or_else(|| expected(&Variant::ALL.map(Variant::name)))
+}
+
+fn parse_echo_variant(text: &str) -> Result<echo::Variant, String> {
+    use echo::Variant;
+    Variant::by_name(text).ok_or_else(|| expected(&Variant::ALL.map(Variant::name)))
+}
+
+fn expected(names: &[&str]) -> String {
+    format!("expected one of {}", names.join(", "))
+}
+
+/// A number of connections.
+fn parse_connections(text: &str) -> Result<usize, String> {
+    let max = echo::CONNECTIONS_MAX;
+    let number = text.parse().ok().filter(|number| (1..=max).contains(number));
+    number.ok_or_else(|| format!("expected a number from 1 to {max}"))
+}
+
+/// The size of a message.
+fn parse_message(text: &str) -> Result<usize, String> {
+    let max = load::MESSAGE_BYTES_MAX as u64;
+    let size = parse_up_to(max, text).map(|size| size as usize);
+    let size = size.filter(|&size| size >= load::MESSAGE_BYTES_MIN);
+    size.ok_or_else(|| format!("expected 8 bytes to 1 MiB{UNITS}"))
 }
 
 /// A number of bytes from 1 to 1 GiB.
@@ -493,7 +652,9 @@ mod tests {
             let Ok(Task::Bench(options)) = task(&args, Surroundings::default()) else {
                 panic!("{args:?}");
             };
-            let bench::Which::FileSum(experiment) = options.experiment;
+            let bench::Which::FileSum(experiment) = options.experiment else {
+                panic!("{args:?}");
+            };
             (experiment, options.runs)
         };
         let (experiment, runs) = options(&[]);
@@ -516,6 +677,35 @@ mod tests {
         assert_eq!(names.collect::<Vec<_>>(), ["uring", "pool", "offload"]);
         for wrong in [["--size", "0"], ["--block", "65M"], ["--variants", "aio"], ["--runs", "0"]] {
             let args = [&["bench", "file-sum"], &wrong[..]].concat();
+            let error = task(&args, Surroundings::default()).unwrap_err();
+            assert_eq!(error, ErrorKind::ValueValidation, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn experiments_on_connections_have_points_and_rounds_of_their_own() {
+        let options = |args: &[&str]| {
+            let Ok(Task::Bench(options)) = task(args, Surroundings::default()) else {
+                panic!("{args:?}");
+            };
+            (options.experiment, options.runs)
+        };
+        let (bench::Which::Echo(echo), 15) = options(&["bench", "echo"]) else {
+            panic!("echo was asked for");
+        };
+        assert_eq!(echo.connections, echo::CONNECTIONS);
+        assert_eq!(echo.message_bytes, echo::MESSAGE_BYTES);
+        assert_eq!((echo.variants, echo.quick), (echo::Variant::ALL.to_vec(), false));
+        let (bench::Which::TcpSum(tcp_sum), 3) =
+            options(&["bench", "tcp-sum", "--quick", "--congestion", "cubic"])
+        else {
+            panic!("tcp-sum was asked for");
+        };
+        assert_eq!(tcp_sum.sizes, [tcp_sum::QUICK_SIZE]);
+        assert_eq!(tcp_sum.variants, tcp_sum::Variant::DEFAULT);
+        assert_eq!((tcp_sum.congestion.as_str(), tcp_sum.block_bytes), ("cubic", 128 << 10));
+        for wrong in [["--connections", "0"], ["--message", "7"], ["--variants", "pool"]] {
+            let args = [&["bench", "echo"], &wrong[..]].concat();
             let error = task(&args, Surroundings::default()).unwrap_err();
             assert_eq!(error, ErrorKind::ValueValidation, "{wrong:?}");
         }

@@ -6,6 +6,9 @@
     reason = "the failure of a test, or of what it calls, is its report"
 )]
 
+#[path = "allocations/echo.rs"]
+mod echo;
+
 use std::cell::Cell;
 use std::future::{Ready, ready};
 use std::io;

@@ -13,7 +13,7 @@ use anyhow::Context;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
-use super::report::{Cell, Row, Title, as_json, as_tables};
+use super::report::{Bases, Cell, Row, Title, as_json, as_tables};
 use super::{Build, Run, output, run_program, started};
 use crate::cargo;
 
@@ -204,7 +204,10 @@ enum Cells {
 }
 
 /// The profile that all programs are built with.
-const PROFILE: &str = "whole";
+pub(super) const PROFILE: &str = "whole";
+
+/// Peers that the others are compared with.
+const BASES: Bases = ["std", "sakia"];
 
 const fn peer(
     name: &'static str,
@@ -289,7 +292,7 @@ pub(super) fn run(folder: &Path, options: &Options) -> anyhow::Result<ExitCode> 
             programs.push((&peer.build, peer.build.run(folder)));
         }
     }
-    let title = Title::of_machine(&dir, runs);
+    let title = Title::of_files(&dir, runs);
     if !options.json {
         print!("{title}");
     }
@@ -345,7 +348,7 @@ fn measure(
     }
     let rows = peers.iter().zip(results);
     let rows = rows.map(|((peer, _), runs)| Row { peer: peer.name, runs }).collect();
-    Cell::new(experiment.name, experiment.title, rows)
+    Cell::new(experiment.name, experiment.title, BASES, rows)
 }
 
 /// Where the files are, and who makes them.

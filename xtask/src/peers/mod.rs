@@ -5,6 +5,7 @@
 //! them. A runtime that does not build or run has its reason in its row.
 
 mod files;
+mod net;
 mod report;
 mod stats;
 mod tasks;
@@ -29,6 +30,8 @@ pub(crate) enum Experiment {
     },
     /// Time reads and writes of files, and tasks, with the processor time they take
     Files(files::Options),
+    /// Measure servers that send back what they receive by TCP connections
+    Net(net::Options),
 }
 
 /// Runs an experiment on all programs and prints a table per operation.
@@ -37,6 +40,7 @@ pub(crate) fn run(root: &Path, experiment: &Experiment) -> anyhow::Result<ExitCo
     match experiment {
         Experiment::Tasks { json } => tasks::run(&folder, *json),
         Experiment::Files(options) => files::run(&folder, options),
+        Experiment::Net(options) => net::run(&folder, options),
     }
 }
 

@@ -11,7 +11,7 @@ use super::stats::{Ratio, Spread};
 use super::{Run, output};
 
 /// Peers that the others are compared with.
-const BASES: [&str; 2] = ["std", "sakia"];
+pub(super) type Bases = [&'static str; 2];
 
 /// A run with more of either than this is noisy: cores that others used, cores that the host took.
 const FOREIGN_CORES_MAX: f64 = 0.15;
@@ -21,6 +21,7 @@ const STEAL_CORES_MAX: f64 = 0.05;
 pub(super) struct Cell {
     name: &'static str,
     title: &'static str,
+    bases: Bases,
     rows: Vec<Row>,
 }
 
@@ -32,7 +33,12 @@ pub(super) struct Row {
 
 impl Cell {
     /// Refuses the rows of peers that did not do what most did.
-    pub(super) fn new(name: &'static str, title: &'static str, mut rows: Vec<Row>) -> Self {
+    pub(super) fn new(
+        name: &'static str,
+        title: &'static str,
+        bases: Bases,
+        mut rows: Vec<Row>,
+    ) -> Self {
         let done = |run: &Run| (run.ops, run.check);
         let all: Vec<(u64, u64)> =
             rows.iter().filter_map(|row| row.runs.as_ref().ok()).flatten().map(done).collect();
@@ -50,7 +56,7 @@ impl Cell {
                 }
             }
         }
-        Self { name, title, rows }
+        Self { name, title, bases, rows }
     }
 
     fn runs_of(&self, peer: &str) -> Option<&[Run]> {
@@ -81,25 +87,47 @@ pub(super) struct Title {
     kernel: String,
     processor: String,
     processors: usize,
-    dir: String,
-    file_system: String,
+    /// What is measured there.
+    experiment: &'static str,
+    place: Place,
     runs: usize,
 }
 
+/// Where the operations are.
+enum Place {
+    Files {
+        dir: String,
+        file_system: String,
+    },
+    /// Connections; in the load's words.
+    Network(String),
+}
+
 impl Title {
-    pub(super) fn of_machine(dir: &Path, runs: usize) -> Self {
+    /// Of experiments on files in a folder.
+    pub(super) fn of_files(dir: &Path, runs: usize) -> Self {
+        // A head and a name, which tells ext4 from ext3; what `statfs` answers does not.
+        let df = output(Command::new("df").arg("--output=fstype").arg(dir)).unwrap_or_default();
+        let file_system = df.lines().nth(1).unwrap_or("unknown").to_owned();
+        Self::new("files", Place::Files { dir: dir.display().to_string(), file_system }, runs)
+    }
+
+    /// Of experiments on connections.
+    pub(super) fn of_network(place: String, runs: usize) -> Self {
+        Self::new("net", Place::Network(place), runs)
+    }
+
+    fn new(experiment: &'static str, place: Place, runs: usize) -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
         let model =
             cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-        // A head and a name, which tells ext4 from ext3; what `statfs` answers does not.
-        let df = output(Command::new("df").arg("--output=fstype").arg(dir)).unwrap_or_default();
         Self {
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             processor: model.map_or("unknown", |(_, model)| model).to_owned(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
-            dir: dir.display().to_string(),
-            file_system: df.lines().nth(1).unwrap_or("unknown").to_owned(),
+            experiment,
+            place,
             runs,
         }
     }
@@ -107,8 +135,12 @@ impl Title {
 
 impl fmt::Display for Title {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kernel, processor, processors, dir, file_system, runs } = self;
-        writeln!(f, "{processors} x {processor}, Linux {kernel}; {dir} on {file_system}")?;
+        let Self { kernel, processor, processors, place, runs, .. } = self;
+        write!(f, "{processors} x {processor}, Linux {kernel}; ")?;
+        match place {
+            Place::Files { dir, file_system } => writeln!(f, "{dir} on {file_system}")?,
+            Place::Network(place) => writeln!(f, "{place}")?,
+        }
         writeln!(
             f,
             "{runs} rounds; medians with min..max; ratios of times, taken within rounds, less"
@@ -125,23 +157,19 @@ impl fmt::Display for Title {
     }
 }
 
-const HEADS: [&str; 10] = [
-    "peer",
-    "k ops/s",
-    "min..max",
-    "CPU us/op",
-    "min..max",
-    "switches/op",
-    "wall/std",
-    "cpu/std",
-    "wall/sakia",
-    "cpu/sakia",
-];
+/// The names of the columns.
+fn heads(bases: &Bases) -> Vec<String> {
+    let heads = ["peer", "k ops/s", "min..max", "CPU us/op", "min..max", "switches/op"];
+    let mut heads: Vec<String> = heads.map(str::to_owned).to_vec();
+    heads.extend(bases.iter().flat_map(|base| [format!("wall/{base}"), format!("cpu/{base}")]));
+    heads.push("noisy".into());
+    heads
+}
 
 /// The table of a cell, aligned, as Markdown.
 pub(super) fn as_tables(cell: &Cell) -> String {
-    let mut lines = vec![HEADS.map(str::to_owned).to_vec()];
-    lines[0].push("noisy".into());
+    let mut lines = vec![heads(&cell.bases)];
+    let count = lines[0].len();
     let mut notes = Vec::new();
     for row in cell.sorted() {
         match &row.runs {
@@ -151,7 +179,7 @@ pub(super) fn as_tables(cell: &Cell) -> String {
         }
     }
     let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..=HEADS.len()).map(width).collect();
+    let widths: Vec<usize> = (0..count).map(width).collect();
     let mut text = format!("\n{}: {}\n\n", cell.name, cell.title);
     for (number, line) in lines.iter().enumerate() {
         let cells = line.iter().zip(&widths).enumerate();
@@ -175,7 +203,7 @@ pub(super) fn as_tables(cell: &Cell) -> String {
         }
     }
     for (peer, reason) in notes {
-        writeln!(text, "| {peer} | {reason} |{}", " |".repeat(HEADS.len() - 1)).ok();
+        writeln!(text, "| {peer} | {reason} |{}", " |".repeat(count - 2)).ok();
     }
     text
 }
@@ -192,7 +220,7 @@ fn columns(cell: &Cell, peer: &str, runs: &[Run]) -> Vec<String> {
     let switches =
         spread(runs, switches).map_or("-".into(), |spread| format!("{:.3}", spread.median));
     let mut columns = vec![peer.to_owned(), rate, rates, cpu, cpus, switches];
-    for base in BASES {
+    for base in cell.bases {
         for value in [|run: &Run| run.wall_ns, |run: &Run| run.cpu_ns] {
             let ratio = cell.ratio(runs, base, value).filter(|_| base != peer);
             columns.push(ratio.map_or("-".into(), |Ratio { median, low, high, .. }| {
@@ -207,20 +235,27 @@ fn columns(cell: &Cell, peer: &str, runs: &[Run]) -> Vec<String> {
 
 /// A line per row, and one with the ratios.
 pub(super) fn as_json(title: &Title, cells: &[Cell]) -> String {
-    let mut lines = vec![json!({
+    let experiment = title.experiment;
+    let mut machine = json!({
         "type": "machine",
-        "experiment": "files",
+        "experiment": experiment,
         "kernel": title.kernel,
         "processor": title.processor,
         "processors": title.processors,
-        "dir": title.dir,
-        "file_system": title.file_system,
-    })];
+    });
+    match &title.place {
+        Place::Files { dir, file_system } => {
+            machine["dir"] = dir.as_str().into();
+            machine["file_system"] = file_system.as_str().into();
+        }
+        Place::Network(place) => machine["network"] = place.as_str().into(),
+    }
+    let mut lines = vec![machine];
     let mut ratios = Vec::new();
     for cell in cells {
         for row in cell.sorted() {
-            lines.push(result(cell, row));
-            for base in BASES.into_iter().filter(|base| *base != row.peer) {
+            lines.push(result(experiment, cell, row));
+            for base in cell.bases.into_iter().filter(|base| *base != row.peer) {
                 let runs = row.runs.as_deref().unwrap_or_default();
                 let wall = cell.ratio(runs, base, |run| run.wall_ns);
                 let cpu = cell.ratio(runs, base, |run| run.cpu_ns);
@@ -237,7 +272,7 @@ pub(super) fn as_json(title: &Title, cells: &[Cell]) -> String {
             }
         }
     }
-    lines.push(json!({"type": "summary", "experiment": "files", "ratios": ratios}));
+    lines.push(json!({"type": "summary", "experiment": experiment, "ratios": ratios}));
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
@@ -246,13 +281,13 @@ fn interval(ratio: &Ratio) -> Value {
     if ratio.covers_95 { json!([ratio.low, ratio.high]) } else { Value::Null }
 }
 
-fn result(cell: &Cell, row: &Row) -> Value {
+fn result(experiment: &str, cell: &Cell, row: &Row) -> Value {
     let runs = match &row.runs {
         Ok(runs) => runs.as_slice(),
         Err(error) => {
             return json!({
                 "type": "result",
-                "experiment": "files",
+                "experiment": experiment,
                 "variant": row.peer,
                 "params": {"cell": cell.name},
                 "error": format!("{error:#}"),
@@ -266,7 +301,7 @@ fn result(cell: &Cell, row: &Row) -> Value {
     let median = |value: fn(&Run) -> f64| spread(runs, value).map(|spread| spread.median);
     json!({
         "type": "result",
-        "experiment": "files",
+        "experiment": experiment,
         "variant": row.peer,
         "params": {"cell": cell.name, "ops": runs.first().map(|run| run.ops)},
         "runs": runs.len(),
@@ -335,7 +370,7 @@ mod tests {
         let fast = row("std", &[run(1_000_000, 7), run(2_000_000, 7)]);
         let wrong = row("wrong", &[run(1_000, 7), run(1_000, 8)]);
         let absent = Row { peer: "absent", runs: Err(anyhow::anyhow!("does not build")) };
-        Cell::new("cell", "title", vec![slow, wrong, absent, fast])
+        Cell::new("cell", "title", ["std", "sakia"], vec![slow, wrong, absent, fast])
     }
 
     #[test]
@@ -355,7 +390,7 @@ mod tests {
 
     #[test]
     fn lines_of_json_say_the_same() {
-        let text = as_json(&Title::of_machine(Path::new("/"), 2), &[cell()]);
+        let text = as_json(&Title::of_files(Path::new("/"), 2), &[cell()]);
         let lines: Vec<Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines[1]["variant"], "std");

@@ -200,7 +200,7 @@ fn instructions(program: &Path, operation: &Operation, count: u64) -> anyhow::Re
 }
 
 /// The number in the line `totals: NUMBER` of a profile.
-fn total(profile: &str) -> Option<u64> {
+pub(super) fn total(profile: &str) -> Option<u64> {
     profile.lines().find_map(|line| line.strip_prefix("totals: "))?.trim().parse().ok()
 }
 

@@ -1,5 +1,6 @@
 //! What one run of a program is to do.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -21,6 +22,8 @@ pub enum Cell {
     Yield,
     /// A task starts others, one after the other, and takes their values.
     Spawn,
+    /// A server sends back what comes by TCP connections.
+    Echo,
 }
 
 /// The arguments of a program: the cell's name, then `key=value` for what differs from [`Job::new`].
@@ -46,6 +49,16 @@ pub struct Job {
     pub direct: bool,
     /// What is written: each run's own number, so that its writes are told from earlier ones.
     pub seed: u64,
+    /// Connections to a server.
+    pub connections: u64,
+    /// Messages of a connection that are under way at a time.
+    pub window: u64,
+    /// The congestion control of both sides.
+    pub congestion: String,
+    /// The server's program; what the load is told.
+    pub server: PathBuf,
+    /// Where the load waits for the server, what a server is told.
+    pub control: Option<SocketAddr>,
 }
 
 impl Cell {
@@ -66,6 +79,7 @@ impl FromStr for Cell {
             "write" => Self::Write,
             "yield" => Self::Yield,
             "spawn" => Self::Spawn,
+            "echo" => Self::Echo,
             other => return Err(format!("no cell {other}")),
         })
     }
@@ -85,6 +99,11 @@ impl Job {
             threads: 1,
             direct: false,
             seed: 0,
+            connections: 1,
+            window: 1,
+            congestion: "reno".into(),
+            server: PathBuf::new(),
+            control: None,
         }
     }
 
@@ -107,6 +126,14 @@ impl Job {
                 "threads" => job.threads = number()?.max(1),
                 "direct" => job.direct = number()? != 0,
                 "seed" => job.seed = number()?,
+                "connections" => job.connections = number()?.max(1),
+                "window" => job.window = number()?.max(1),
+                "congestion" => job.congestion = value.to_owned(),
+                "server" => job.server = PathBuf::from(value),
+                "control" => {
+                    let address = value.parse().map_err(|error| format!("{argument}: {error}"));
+                    job.control = Some(address?);
+                }
                 _ => return Err(format!("no key {key}")),
             }
         }

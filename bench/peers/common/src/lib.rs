@@ -1,7 +1,7 @@
 //! What the experiments of all runtimes share.
 //!
-//! A program names its runtime by [`Peer`] for experiments on tasks and by [`Files`] for those on
-//! files, and calls [`main`]; programs without a runtime have loops of their own. Each run of a
+//! A program names its runtime by [`Peer`] for experiments on tasks, by [`Files`] for those on files and
+//! by [`Net`] for those on connections, and calls [`main`]; programs without a runtime have loops of their own. Each run of a
 //! program is one [`Job`], and prints one line of JSON: what was measured, and a number that shows
 //! that the work was done. `cargo xtask peers` runs the programs and compares them.
 
@@ -9,6 +9,7 @@ pub mod block;
 pub mod files;
 mod job;
 pub mod measure;
+pub mod net;
 mod tasks;
 
 use std::fmt::Display;
@@ -17,11 +18,16 @@ use std::process::ExitCode;
 pub use files::{Access, Files, Task};
 pub use job::{Cell, Job};
 pub use measure::{Gate, Tally};
+pub use net::{Door, Net};
 pub use tasks::{Peer, yield_now};
 
-/// Runs the job that the arguments name, on tasks or on files.
-pub fn main<P: Peer + Files>() -> ExitCode {
-    job::run(|job| if job.cell.is_of_tasks() { tasks::run::<P>(job) } else { files::run::<P>(job) })
+/// Runs the job that the arguments name, on tasks, on files or on connections.
+pub fn main<P: Peer + Files + Net>() -> ExitCode {
+    job::run(|job| match job.cell {
+        Cell::Echo => net::run(job, P::serve),
+        _ if job.cell.is_of_tasks() => tasks::run::<P>(job),
+        _ => files::run::<P>(job),
+    })
 }
 
 /// As [`main`], for a program that has experiments on tasks only.

@@ -11,10 +11,12 @@ use std::process::ExitCode;
 use compio::BufResult;
 use compio::driver::ProactorBuilder;
 use compio::fs::{File, OpenOptions};
-use compio::io::{AsyncReadAt, AsyncWriteAt};
+use compio::io::{AsyncRead, AsyncReadAt, AsyncWriteAt, AsyncWriteExt};
+use compio::net::{TcpListener, TcpStream};
 use compio::runtime::{Runtime, RuntimeBuilder};
 use peers_common::block::aligned;
-use peers_common::{Access, Files, Job, Peer, Tally, Task};
+use peers_common::net::BUFFER_BYTES;
+use peers_common::{Access, Door, Files, Job, Net, Peer, Tally, Task};
 
 struct Compio;
 
@@ -36,16 +38,20 @@ impl Peer for Compio {
     }
 }
 
+fn tuned() -> Runtime {
+    let mut proactor = ProactorBuilder::new();
+    proactor.single_issuer(true).coop_taskrun(true).taskrun_flag(true);
+    let runtime = RuntimeBuilder::new().with_proactor(proactor).build();
+    runtime.expect("compio has what it needs")
+}
+
 impl Files for Compio {
     type File = File;
     type Buffer = &'static mut [u8];
     type Whole = Vec<u8>;
 
     fn block_on<T: 'static>(_: &Job, future: impl Future<Output = T> + 'static) -> T {
-        let mut proactor = ProactorBuilder::new();
-        proactor.single_issuer(true).coop_taskrun(true).taskrun_flag(true);
-        let runtime = RuntimeBuilder::new().with_proactor(proactor).build();
-        runtime.expect("compio has what it needs").block_on(future)
+        tuned().block_on(future)
     }
 
     fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static {
@@ -95,6 +101,32 @@ impl Files for Compio {
 
     async fn read_whole(path: &Path) -> io::Result<Self::Whole> {
         compio::fs::read(path).await
+    }
+}
+
+impl Net for Compio {
+    fn serve(_: &Job, door: Door) -> io::Result<()> {
+        tuned().block_on(async {
+            let listener = TcpListener::from_std(door.listen()?)?;
+            loop {
+                let (stream, _) = listener.accept().await?;
+                compio::runtime::spawn(echo(stream)).detach();
+            }
+        })
+    }
+}
+
+async fn echo(mut stream: TcpStream) -> io::Result<()> {
+    let mut buffer = Vec::with_capacity(BUFFER_BYTES);
+    loop {
+        buffer.clear();
+        let BufResult(result, read) = stream.read(buffer).await;
+        if result? == 0 {
+            return Ok(());
+        }
+        let BufResult(result, written) = stream.write_all(read).await;
+        result?;
+        buffer = written;
     }
 }
 

@@ -8,14 +8,18 @@
 
 use std::future::Future;
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
 
+use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use glommio::io::{BufferedFile, DmaFile, OpenOptions, ReadResult};
+use glommio::net::{TcpListener, TcpStream};
 use glommio::{LocalExecutor, LocalExecutorBuilder, Placement};
 use peers_common::files::WHOLE_BYTES;
-use peers_common::{Access, Files, Job, Peer, Tally, Task};
+use peers_common::net::BUFFER_BYTES;
+use peers_common::{Access, Door, Files, Job, Net, Peer, Tally, Task};
 
 struct Glommio;
 
@@ -124,6 +128,30 @@ impl Files for Glommio {
         let result = file.read_at(0, WHOLE_BYTES).await;
         file.close().await?;
         Ok(result?)
+    }
+}
+
+impl Net for Glommio {
+    fn serve(_: &Job, door: Door) -> io::Result<()> {
+        executor(64 << 10).run(async {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            door.open(listener.local_addr()?.port());
+            loop {
+                let stream = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                glommio::spawn_local(echo(stream)).detach();
+            }
+        })
+    }
+}
+
+async fn echo(mut stream: TcpStream) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        match stream.read(&mut buffer).await? {
+            0 => return Ok(()),
+            count => stream.write_all(&buffer[..count]).await?,
+        }
     }
 }
 

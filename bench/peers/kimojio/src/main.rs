@@ -17,7 +17,8 @@ use kimojio::operations::{self, OFlags};
 use kimojio::{Errno, OwnedFd, Runtime};
 use peers_common::block::aligned;
 use peers_common::files::WHOLE_BYTES;
-use peers_common::{Access, Files, Job, Peer, Tally, Task};
+use peers_common::net::BUFFER_BYTES;
+use peers_common::{Access, Door, Files, Job, Net, Peer, Tally, Task};
 
 struct Kimojio;
 
@@ -121,6 +122,32 @@ impl Files for Kimojio {
         operations::close(file).await.map_err(error)?;
         buffer.truncate(len);
         Ok(buffer)
+    }
+}
+
+impl Net for Kimojio {
+    fn serve(_: &Job, door: Door) -> io::Result<()> {
+        block_on(async {
+            let listener = OwnedFd::from(std::os::fd::OwnedFd::from(door.listen()?));
+            loop {
+                let stream = operations::accept(&listener).await.map_err(error)?;
+                drop(spawn(echo(stream)));
+            }
+        })
+    }
+}
+
+async fn echo(stream: OwnedFd) -> Result<(), Errno> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let count = operations::read(&stream, &mut buffer).await?;
+        if count == 0 {
+            return Ok(());
+        }
+        let mut written = 0;
+        while written < count {
+            written += operations::write(&stream, &buffer[written..count]).await?;
+        }
     }
 }
 

@@ -6,8 +6,12 @@
 //! with a buffer of its own, which is never given back. The sequential sum has 8 in flight. A small file
 //! is an open, a read of 8 KiB, and a close that overlaps the slot's next open.
 //!
+//! Connections are told in the module `net`.
+//!
 //! Nothing is checked, and nobody but this program could use it: there is no cancellation, no timer, no
 //! task, and an error ends it.
+
+mod net;
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -32,6 +36,9 @@ const ENTRIES: u32 = 256;
 
 fn main() -> ExitCode {
     peers_common::main_with(|job| {
+        if job.cell == Cell::Echo {
+            return peers_common::net::run(job, net::serve);
+        }
         let of_all = job.clone();
         let work = move |gate: Arc<Gate>, thread| share(&job, &gate, thread * job.tasks);
         on_threads(of_all.threads, work, |tally| verified(&of_all, tally));

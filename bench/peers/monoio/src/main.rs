@@ -13,9 +13,12 @@ use std::rc::Rc;
 
 use monoio::buf::SliceMut;
 use monoio::fs::{File, OpenOptions};
+use monoio::io::{AsyncReadRent, AsyncWriteRentExt};
+use monoio::net::{TcpListener, TcpStream};
 use monoio::{IoUringDriver, LegacyDriver, RuntimeBuilder};
 use peers_common::block::{PAGE, aligned_offset};
-use peers_common::{Access, Files, Job, Peer, Tally, Task};
+use peers_common::net::BUFFER_BYTES;
+use peers_common::{Access, Door, Files, Job, Net, Peer, Tally, Task};
 
 struct Monoio;
 
@@ -97,6 +100,37 @@ impl Files for Monoio {
 
     async fn read_whole(path: &Path) -> io::Result<Self::Whole> {
         monoio::fs::read(path).await
+    }
+}
+
+impl Net for Monoio {
+    fn serve(job: &Job, door: Door) -> io::Result<()> {
+        let serving = async {
+            let listener = TcpListener::from_std(door.listen()?)?;
+            loop {
+                let (stream, _) = listener.accept().await?;
+                monoio::spawn(echo(stream));
+            }
+        };
+        if job.variant == "legacy" {
+            RuntimeBuilder::<LegacyDriver>::new().build()?.block_on(serving)
+        } else {
+            RuntimeBuilder::<IoUringDriver>::new().build()?.block_on(serving)
+        }
+    }
+}
+
+async fn echo(mut stream: TcpStream) -> io::Result<()> {
+    let mut buffer = Vec::with_capacity(BUFFER_BYTES);
+    loop {
+        let result;
+        (result, buffer) = stream.read(buffer).await;
+        if result? == 0 {
+            return Ok(());
+        }
+        let result;
+        (result, buffer) = stream.write_all(buffer).await;
+        result?;
     }
 }
 

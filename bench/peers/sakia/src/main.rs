@@ -1,9 +1,10 @@
 //! The experiments on Sakia.
 //!
 //! A runtime per thread, as it is by default: each operation takes the ring or the plain call by
-//! Sakia's own rules.
+//! Sakia's own rules. On connections there is a variant `poll`: on epoll.
 
 mod files;
+mod net;
 
 use std::future::Future;
 use std::process::ExitCode;

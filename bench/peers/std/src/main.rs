@@ -1,7 +1,7 @@
 //! The experiments on blocking calls, without a runtime. It also makes the files and warms them.
 //!
 //! One thread does the operations of all tasks, in turn, as a program without concurrency would; with
-//! `O_DIRECT`, where waiting counts, there is a thread per task. Nothing is tuned but the obvious:
+//! `O_DIRECT`, where waiting counts, there is a thread per task. Connections have a thread each. Nothing is tuned but the obvious:
 //! buffers are used again, and files are read with `pread`. Variants:
 //!
 //! - `fs-read`: small files by `std::fs::read`, instead of an open, one read into the same buffer, and
@@ -16,16 +16,19 @@ mod nowait;
 mod prepare;
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Read;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread;
 
 use peers_common::block::{self, aligned, marks, sum_bytes};
 use peers_common::files::{WHOLE_BYTES, expect_whole, share_of, small_file_check, verified};
 use peers_common::measure::on_threads;
-use peers_common::{Cell, Gate, Job, Tally, fail};
+use peers_common::net::{self, BUFFER_BYTES};
+use peers_common::{Cell, Door, Gate, Job, Tally, fail};
 
 fn main() -> ExitCode {
     peers_common::main_with(|job| match job.variant.as_str() {
@@ -37,6 +40,9 @@ fn main() -> ExitCode {
 }
 
 fn run(job: Job) {
+    if job.cell == Cell::Echo {
+        return net::run(job, |_, door| serve(door));
+    }
     let (threads, tasks) =
         if job.direct { (job.tasks_total(), 1) } else { (job.threads, job.tasks) };
     let of_all = job.clone();
@@ -45,6 +51,25 @@ fn run(job: Job) {
         share(&job, &gate, tasks)
     };
     on_threads(threads, work, |tally| verified(&of_all, tally));
+}
+
+/// A thread for each connection.
+fn serve(door: Door) -> io::Result<()> {
+    let listener = door.listen()?;
+    loop {
+        let (stream, _) = listener.accept()?;
+        thread::spawn(move || echo(stream));
+    }
+}
+
+fn echo(mut stream: TcpStream) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => return Ok(()),
+            count => stream.write_all(&buffer[..count])?,
+        }
+    }
 }
 
 /// What one thread does: the operations of some tasks, one of each in turn.

@@ -15,9 +15,11 @@ use std::rc::Rc;
 
 use peers_common::block::{PAGE, aligned_offset};
 use peers_common::files::WHOLE_BYTES;
-use peers_common::{Access, Files, Job, Peer, Tally, Task};
+use peers_common::net::BUFFER_BYTES;
+use peers_common::{Access, Door, Files, Job, Net, Peer, Tally, Task};
 use tokio_uring::buf::{BoundedBuf, Slice};
 use tokio_uring::fs::{File, OpenOptions};
+use tokio_uring::net::{TcpListener, TcpStream};
 
 struct TokioUring;
 
@@ -108,6 +110,32 @@ impl Files for TokioUring {
         let (result, buffer) = file.read_at(Vec::with_capacity(WHOLE_BYTES), 0).await;
         file.close().await?;
         result.map(|_| buffer)
+    }
+}
+
+impl Net for TokioUring {
+    fn serve(_: &Job, door: Door) -> io::Result<()> {
+        start(async {
+            let listener = TcpListener::from_std(door.listen()?);
+            loop {
+                let (stream, _) = listener.accept().await?;
+                tokio_uring::spawn(echo(stream));
+            }
+        })
+    }
+}
+
+async fn echo(stream: TcpStream) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let (result, read) = stream.read(buffer).await;
+        let count = result?;
+        if count == 0 {
+            return Ok(());
+        }
+        let (result, written) = stream.write_all(read.slice(..count)).await;
+        result?;
+        buffer = written.into_inner();
     }
 }
 

@@ -9,6 +9,8 @@
 //!   thread, which on cached data is faster than many: operations queue for it and are taken without a
 //!   wake each. With `O_DIRECT`, where threads wait for the disk, it has 64.
 //!
+//! On connections: `mt` and `ct`, a task for each connection.
+//!
 //! tokio has no positional reads and writes; the same documentation tells to use `std::fs` inside
 //! `spawn_blocking`, which is done here. Built with the feature `io-uring` and `--cfg tokio_unstable`,
 //! opens, sequential reads and `tokio::fs::read` go through a ring.
@@ -21,9 +23,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use peers_common::block::{aligned, sum_bytes};
-use peers_common::{Access, Files, Job, Peer, Tally, Task, fail};
+use peers_common::net::BUFFER_BYTES;
+use peers_common::{Access, Door, Files, Job, Net, Peer, Tally, Task, fail};
 use tokio::fs::File;
-use tokio::io::{AsyncReadExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{spawn_blocking, spawn_local};
 
@@ -142,6 +146,31 @@ async fn sum_all(job: &Job, mut reader: impl AsyncReadExt + Unpin) -> Tally {
         tally.count(sum_bytes(&buffer));
     }
     tally
+}
+
+impl Net for Tokio {
+    fn serve(job: &Job, door: Door) -> io::Result<()> {
+        let variant = job.variant.as_str();
+        runtime(variant, 1).block_on(async {
+            let listener = door.listen()?;
+            listener.set_nonblocking(true)?;
+            let listener = TcpListener::from_std(listener)?;
+            loop {
+                let (stream, _) = listener.accept().await?;
+                tokio::spawn(echo(stream));
+            }
+        })
+    }
+}
+
+async fn echo(mut stream: TcpStream) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        match stream.read(&mut buffer).await? {
+            0 => return Ok(()),
+            count => stream.write_all(&buffer[..count]).await?,
+        }
+    }
 }
 
 fn main() -> ExitCode {

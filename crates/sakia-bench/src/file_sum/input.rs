@@ -9,7 +9,7 @@ use fastrand::Rng;
 use rustix::fs::{Advice, fadvise};
 use tempfile::TempDir;
 
-use super::sum;
+use crate::bytes::sum;
 
 /// What the file is called.
 pub(super) const FILE: &str = "data";

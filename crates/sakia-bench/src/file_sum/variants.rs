@@ -6,12 +6,12 @@ use std::path::Path;
 
 use sakia::Runtime;
 use sakia::io::{Reader, Source};
-use sakia_driver::{AlignedBuf, Bypass, OpKind, Policy, Rules};
-use sakia_ring::SetupError;
+use sakia_driver::{AlignedBuf, Policy};
 
 use super::pool::Pool;
-use super::sum;
+use crate::bytes::sum;
 use crate::cell::{Counters, Done};
+use crate::engine::{self, counters};
 use crate::measure::Meter;
 
 /// Blocks that a reader on the runtime's thread has in memory.
@@ -205,40 +205,19 @@ impl Engine {
     /// As the first. Where it waits, a few reads keep its threads busy.
     const POLL: Self = Self { policy: Policy::Poll, bypass: true, depth: DEPTH };
 
-    /// The runtime; or why this machine cannot have it.
+    /// See [`engine::start`].
     fn start(self) -> io::Result<Result<Runtime, String>> {
-        let bypass = if self.bypass { Bypass::Rules(Rules::default()) } else { Bypass::Never };
-        match Runtime::builder().backend(self.policy).bypass(bypass).build() {
-            Ok(runtime) => Ok(Ok(runtime)),
-            Err(error) => {
-                let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<SetupError>());
-                match refusal {
-                    Some(refusal) if refusal.is_refusal() => Ok(Err(refusal.to_string())),
-                    _ => Err(error),
-                }
-            }
-        }
+        engine::start(self.policy, self.bypass)
     }
 }
 
 /// What a runtime's driver counted, and the reads that were begun.
 fn counted(runtime: &Runtime) -> Counters {
-    let totals = runtime.counters();
-    let mut counters = counters(totals.iter());
-    for &kind in OpKind::ALL {
-        let ways = totals.of(kind);
-        let ways = ways.iter().filter(|&(_, count)| count > 0);
-        counters.extend(ways.map(|(way, count)| (format!("{}.{way}", kind.name()), count)));
-    }
+    let mut counters = engine::counted(runtime);
     let count = |name| counters.get(name).copied().unwrap_or(0);
     let reads = count("read.submitted") + count("read.inline");
     counters.insert("reads".into(), reads);
     counters
-}
-
-/// Counters with these names.
-fn counters(pairs: impl IntoIterator<Item = (&'static str, u64)>) -> Counters {
-    pairs.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
 #[cfg(test)]

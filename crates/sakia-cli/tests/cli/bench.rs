@@ -162,3 +162,51 @@ fn signal_ends_it_and_leaves_no_files() {
     assert_eq!((ended.code, ended.stdout.as_str()), (None, ""), "{ended:?}");
     assert!(!has_files(), "the files are removed");
 }
+
+#[test]
+fn servers_are_measured_and_every_byte_comes_back() {
+    needs_ring!();
+    let args = ["bench", "echo", "--runs", "2", "--connections", "3", "--message", "1K"];
+    let ended = run(sakia(args).args(["--requests", "300", "--json"]));
+    ended.assert_quiet_success();
+    let lines = ended.json_lines();
+    let of = |kind: &str| lines.iter().filter(|line| line["type"] == kind).collect::<Vec<_>>();
+    assert_eq!(lines[0]["network"]["congestion"], "reno");
+    assert!(lines[0]["network"]["namespace"].is_boolean(), "{}", lines[0]);
+    let results = of("result");
+    let variants: Vec<_> = results.iter().map(|result| &result["variant"]).collect();
+    assert_eq!(variants, ["uring", "ring", "poll", "blocking"]);
+    for result in results {
+        assert_eq!(result["params"]["connections"], 3);
+        assert_eq!(
+            (&result["params"]["message_bytes"], &result["runs"]),
+            (&1024.into(), &2.into())
+        );
+        assert!(result["cpu_ns"]["median"].is_u64());
+    }
+    let summary = lines.last().unwrap();
+    assert_eq!(summary["ratios"][0]["of"], "uring/poll");
+    assert!(summary["ratios"][0]["cpu_best"].is_f64(), "{summary}");
+}
+
+#[test]
+fn streams_are_summed_and_the_page_has_its_plots() {
+    let directory = TempDir::new();
+    let report = directory.path().join("report.html");
+    let args =
+        ["bench", "tcp-sum", "--runs", "1", "--size", "1M,3M", "--variants", "poll,blocking"];
+    let ended = run(sakia(args).arg("--report").arg(&report));
+    ended.assert_quiet_success();
+    for text in ["reno", "3 MiB on this machine:", "blocking/poll", "best"] {
+        assert!(ended.stdout.contains(text), "{text}: {}", ended.stdout);
+    }
+    let page = fs::read_to_string(report).unwrap();
+    assert_eq!(page.matches("<svg ").count(), 2);
+}
+
+#[test]
+fn congestion_control_that_is_none_is_named() {
+    let ended = run(&mut sakia(["bench", "echo", "--quick", "--congestion", "none-such"]));
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.stderr.contains("none-such"), "{ended:?}");
+}

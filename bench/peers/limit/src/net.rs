@@ -1,0 +1,255 @@
+//! A server on a ring driven by hand.
+//!
+//! Each connection has a receive or a send in flight, never both, and a buffer of its own. The variant
+//! `multishot` has one receive for each connection, which goes on by itself, and buffers that the kernel
+//! takes from a ring of them; each is given back when it was sent.
+
+use std::io;
+use std::os::fd::IntoRawFd;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use io_uring::types::{BufRingEntry, Fd};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use peers_common::block::aligned;
+use peers_common::net::BUFFER_BYTES;
+use peers_common::{Door, Job};
+
+/// Entries of the ring: more than connections.
+const ENTRIES: u32 = 1024;
+/// Buffers of `multishot`, a power of two.
+const BUFFERS: u16 = 1024;
+/// The group that these are in.
+const GROUP: u16 = 0;
+
+/// What a completion is about, in the bits above the connection's number.
+const ACCEPTED: u64 = 0;
+const RECEIVED: u64 = 1 << 32;
+const SENT: u64 = 2 << 32;
+const NUMBER: u64 = RECEIVED - 1;
+
+/// A connection's descriptor, and what it has to send.
+struct Connection {
+    fd: Fd,
+    buffer: &'static mut [u8],
+    /// Bytes received, and of these bytes sent.
+    filled: usize,
+    sent: usize,
+}
+
+pub(crate) fn serve(job: &Job, door: Door) -> io::Result<()> {
+    let mut builder = IoUring::builder();
+    builder.setup_single_issuer().setup_defer_taskrun().dontfork();
+    let ring = builder.build(ENTRIES)?;
+    let listener = Fd(door.listen()?.into_raw_fd());
+    if job.variant == "multishot" { multishot(ring, listener) } else { plain(ring, listener) }
+}
+
+/// Queues an entry.
+///
+/// # Safety
+/// What the entry points to stays valid, and is not touched otherwise, until its completion was reaped.
+unsafe fn push(ring: &mut IoUring, entry: squeue::Entry, user_data: u64) {
+    let entry = entry.user_data(user_data);
+    // SAFETY: the caller's promise.
+    unsafe {
+        if ring.submission().push(&entry).is_err() {
+            ring.submit().expect("the kernel takes entries");
+            ring.submission().push(&entry).expect("there is room again");
+        }
+    }
+}
+
+fn count(result: i32) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
+}
+
+/// Submits what is queued, waits, and takes all completions.
+fn turn(ring: &mut IoUring, done: &mut Vec<cqueue::Entry>) -> io::Result<()> {
+    done.clear();
+    match ring.submit_and_wait(1) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+        Err(error) => return Err(error),
+    }
+    done.extend(ring.completion());
+    Ok(())
+}
+
+fn plain(mut ring: IoUring, listener: Fd) -> io::Result<()> {
+    let accept =
+        || opcode::Accept::new(listener, std::ptr::null_mut(), std::ptr::null_mut()).build();
+    let mut connections: Vec<Connection> = Vec::new();
+    let mut done = Vec::with_capacity(ENTRIES as usize);
+    // SAFETY: the entry points to nothing.
+    unsafe { push(&mut ring, accept(), ACCEPTED) };
+    loop {
+        turn(&mut ring, &mut done)?;
+        for entry in &done {
+            let count = count(entry.result())?;
+            let number = entry.user_data() & NUMBER;
+            if entry.user_data() == ACCEPTED {
+                let number = connections.len() as u64;
+                let buffer = aligned(BUFFER_BYTES);
+                let fd = Fd(count as i32);
+                connections.push(Connection { fd, buffer, filled: 0, sent: 0 });
+                receive(&mut ring, &mut connections[number as usize], number);
+                // SAFETY: the entry points to nothing.
+                unsafe { push(&mut ring, accept(), ACCEPTED) };
+                continue;
+            }
+            let connection = &mut connections[number as usize];
+            if entry.user_data() & !NUMBER == RECEIVED {
+                (connection.filled, connection.sent) = (count, 0);
+                if count > 0 {
+                    send(&mut ring, connection, number);
+                }
+                continue;
+            }
+            connection.sent += count;
+            if connection.sent < connection.filled {
+                send(&mut ring, connection, number);
+            } else {
+                receive(&mut ring, connection, number);
+            }
+        }
+    }
+}
+
+fn receive(ring: &mut IoUring, connection: &mut Connection, number: u64) {
+    let Connection { fd, buffer, .. } = connection;
+    let entry = opcode::Recv::new(*fd, buffer.as_mut_ptr(), buffer.len() as u32).build();
+    // SAFETY: the buffer lives for ever, and is used again when this is done.
+    unsafe { push(ring, entry, RECEIVED | number) };
+}
+
+fn send(ring: &mut IoUring, connection: &Connection, number: u64) {
+    let left = &connection.buffer[connection.sent..connection.filled];
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+    let entry =
+        opcode::Send::new(connection.fd, left.as_ptr(), left.len() as u32).flags(flags).build();
+    // SAFETY: the buffer lives for ever, and is used again when this is done.
+    unsafe { push(ring, entry, SENT | number) };
+}
+
+/// Buffers that the kernel takes as bytes come.
+struct Buffers {
+    /// Entries, the first of which holds the tail too.
+    ring: &'static mut [u8],
+    memory: &'static mut [u8],
+    tail: u16,
+}
+
+impl Buffers {
+    fn register(ring: &IoUring) -> io::Result<Self> {
+        let entries = aligned(usize::from(BUFFERS) * size_of::<BufRingEntry>());
+        let address = entries.as_mut_ptr() as u64;
+        // SAFETY: the memory is aligned to a page, large enough, and lives for ever.
+        unsafe { ring.submitter().register_buf_ring_with_flags(address, BUFFERS, GROUP, 0)? };
+        let memory = aligned(usize::from(BUFFERS) * BUFFER_BYTES);
+        let mut buffers = Self { ring: entries, memory, tail: 0 };
+        (0..BUFFERS).for_each(|number| buffers.give(number));
+        buffers.publish();
+        Ok(buffers)
+    }
+
+    fn address(&self, number: u16) -> *const u8 {
+        self.memory[usize::from(number) * BUFFER_BYTES..].as_ptr()
+    }
+
+    /// Gives a buffer to the kernel, which sees it when it is published.
+    fn give(&mut self, number: u16) {
+        let address = self.address(number) as u64;
+        let place = usize::from(self.tail % BUFFERS);
+        let entry = self.ring.as_mut_ptr().cast::<BufRingEntry>();
+        // SAFETY: the place is within the ring, and the kernel has read it: there are no more buffers than
+        // places.
+        let entry = unsafe { &mut *entry.add(place) };
+        entry.set_addr(address);
+        entry.set_len(BUFFER_BYTES as u32);
+        entry.set_bid(number);
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    fn publish(&mut self) {
+        let entry = self.ring.as_mut_ptr().cast::<BufRingEntry>().cast_const();
+        // SAFETY: the tail lies in the first entry, which lives as long as the ring; it is a `u16` that the
+        // kernel only reads, atomically.
+        let tail = unsafe { &*BufRingEntry::tail(entry).cast::<AtomicU16>() };
+        tail.store(self.tail, Ordering::Release);
+    }
+}
+
+/// What a connection has in the variant `multishot`: the buffers to be sent, in order, of which the first is
+/// under way.
+#[derive(Default)]
+struct Queue {
+    fd: i32,
+    waiting: std::collections::VecDeque<(u16, usize)>,
+    /// Bytes of the first that were sent.
+    sent: usize,
+}
+
+fn multishot(mut ring: IoUring, listener: Fd) -> io::Result<()> {
+    let mut buffers = Buffers::register(&ring)?;
+    let mut queues: Vec<Queue> = Vec::new();
+    let mut done = Vec::with_capacity(ENTRIES as usize);
+    let accept = opcode::AcceptMulti::new(listener).build();
+    // SAFETY: the entry points to nothing.
+    unsafe { push(&mut ring, accept, ACCEPTED) };
+    let receive = |ring: &mut IoUring, fd: i32, number: u64| {
+        let entry = opcode::RecvMulti::new(Fd(fd), GROUP).build();
+        // SAFETY: the entry points to nothing; the group's buffers live for ever.
+        unsafe { push(ring, entry, RECEIVED | number) };
+    };
+    let send = |ring: &mut IoUring, buffers: &Buffers, queue: &Queue, number: u64| {
+        let Some(&(buffer, len)) = queue.waiting.front() else { return };
+        let address = buffers.address(buffer).wrapping_add(queue.sent);
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+        let len = (len - queue.sent) as u32;
+        let entry = opcode::Send::new(Fd(queue.fd), address, len).flags(flags).build();
+        // SAFETY: the buffer lives for ever, and is given back when this is done.
+        unsafe { push(ring, entry, SENT | number) };
+    };
+    loop {
+        turn(&mut ring, &mut done)?;
+        for entry in &done {
+            let number = entry.user_data() & NUMBER;
+            if entry.user_data() == ACCEPTED {
+                let fd = count(entry.result())? as i32;
+                let number = queues.len() as u64;
+                queues.push(Queue { fd, ..Queue::default() });
+                receive(&mut ring, fd, number);
+                continue;
+            }
+            let queue = &mut queues[number as usize];
+            if entry.user_data() & !NUMBER == RECEIVED {
+                let is_over = !cqueue::more(entry.flags());
+                if entry.result() == -libc::ENOBUFS {
+                    receive(&mut ring, queue.fd, number);
+                    continue;
+                }
+                let len = count(entry.result())?;
+                if let (Some(buffer), 1..) = (cqueue::buffer_select(entry.flags()), len) {
+                    queue.waiting.push_back((buffer, len));
+                    if queue.waiting.len() == 1 {
+                        send(&mut ring, &buffers, queue, number);
+                    }
+                    if is_over {
+                        receive(&mut ring, queue.fd, number);
+                    }
+                }
+                continue;
+            }
+            queue.sent += count(entry.result())?;
+            if let Some(&(buffer, len)) = queue.waiting.front()
+                && queue.sent == len
+            {
+                queue.waiting.pop_front();
+                queue.sent = 0;
+                buffers.give(buffer);
+            }
+            send(&mut ring, &buffers, queue, number);
+        }
+        buffers.publish();
+    }
+}

@@ -1,0 +1,411 @@
+//! The experiment `echo`: a server that sends back what it receives, to one client or many.
+//!
+//! Nearly all of the time is the kernel's TCP, so that no engine can be far ahead. What an engine can do is
+//! to lose: this shows whether it does, and what its calls are.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use sakia_driver::Policy;
+
+use crate::bytes::bytes;
+use crate::cell::{self, Done, Outcome, Spec};
+use crate::experiment::{Experiment, Focus, Params, Point, Work};
+use crate::machine::Machine;
+use crate::measure::Meter;
+use crate::net::load::{self, Messages};
+use crate::net::{self, Load, Order, Place};
+use crate::plot::{Plot, Series};
+use crate::results::{Results, Row};
+use crate::run::Launcher;
+
+/// What the experiment is called.
+pub const NAME: &str = "echo";
+
+/// Connections, unless others are asked for.
+pub const CONNECTIONS: [usize; 3] = [1, 64, 512];
+/// The most connections: a descriptor each, in both processes.
+pub const CONNECTIONS_MAX: usize = 10_000;
+/// Bytes of a message, unless others are asked for.
+pub const MESSAGE_BYTES: [usize; 2] = [64, 16 << 10];
+/// Bytes of memory that a blocking server receives into.
+const BUFFER_BYTES: usize = 16 << 10;
+
+/// Requests of a run, so that it takes about half a second: of one connection, where both sides sleep until
+/// the other one has answered, and of several.
+const REQUESTS_ALONE: u64 = 8_000;
+const REQUESTS: u64 = 100_000;
+/// Of messages of more than this there are fewer.
+const LARGE_BYTES: usize = 4096;
+const REQUESTS_LARGE: u64 = 40_000;
+/// Of these, how many more come before what is measured, as one part of so many.
+const WARMUP_PART: u64 = 5;
+/// A quick look has one request where others have so many.
+const QUICK_PART: u64 = 4;
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Connections; with each size a point.
+    pub connections: Vec<usize>,
+    /// Bytes of a message, [`load::MESSAGE_BYTES_MIN`] to [`load::MESSAGE_BYTES_MAX`].
+    pub message_bytes: Vec<usize>,
+    /// Requests of a run, of all connections together; `None`: as many as take about half a second.
+    pub requests: Option<u64>,
+    /// A quarter of these.
+    pub quick: bool,
+    /// The variants, in the order in which they are shown.
+    pub variants: Vec<Variant>,
+    /// The congestion control.
+    pub congestion: String,
+    /// How the load is started; `None`: as a thread of the server's process, for tests.
+    pub load: Option<Launcher>,
+}
+
+/// A way to serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// The ring, as the driver decides by itself.
+    Uring,
+    /// The ring, and nothing done by plain calls.
+    Ring,
+    /// Epoll.
+    Poll,
+    /// A thread for each connection, and plain calls.
+    Blocking,
+}
+
+impl Variant {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Self; 4] = [Self::Uring, Self::Ring, Self::Poll, Self::Blocking];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Uring => "uring",
+            Self::Ring => "ring",
+            Self::Poll => "poll",
+            Self::Blocking => "blocking",
+        }
+    }
+
+    /// The variant of this name.
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|variant| variant.name() == name)
+    }
+}
+
+/// The experiment.
+#[derive(Debug)]
+pub struct Echo {
+    options: Options,
+    place: Place,
+    points: Vec<Point>,
+    /// What is sent at each point.
+    messages: Vec<Messages>,
+}
+
+/// What a run is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Task {
+    order: Order,
+    load: Option<Launcher>,
+}
+
+impl Echo {
+    /// Finds out where the connections can be made.
+    ///
+    /// # Errors
+    /// See [`Place::detect`].
+    pub fn new(options: Options) -> anyhow::Result<Self> {
+        let place = Place::detect(&options.congestion)?;
+        Ok(Self::at(options, place))
+    }
+
+    fn at(options: Options, place: Place) -> Self {
+        let sizes = options.message_bytes.iter();
+        let all = sizes.flat_map(|&size| options.connections.iter().map(move |&n| (n, size)));
+        let messages: Vec<_> = all.map(|(n, size)| messages(n, size, &options)).collect();
+        let points = messages.iter().map(point).collect();
+        Self { options, place, points, messages }
+    }
+}
+
+/// How many messages go by so many connections.
+fn messages(connections: usize, message_bytes: usize, options: &Options) -> Messages {
+    let usual = match message_bytes {
+        _ if connections == 1 => REQUESTS_ALONE,
+        LARGE_BYTES.. => REQUESTS_LARGE,
+        _ => REQUESTS,
+    };
+    let part = if options.quick { QUICK_PART } else { 1 };
+    let requests = options.requests.unwrap_or(usual / part);
+    let of_each = requests.div_ceil(connections as u64);
+    let warmup = of_each.div_ceil(WARMUP_PART);
+    Messages { connections, message_bytes, window: 1, warmup, requests: of_each }
+}
+
+fn point(messages: &Messages) -> Point {
+    let Messages { connections, message_bytes, requests, .. } = *messages;
+    let mut params = Params::new();
+    params.insert("connections".into(), connections.into());
+    params.insert("message_bytes".into(), message_bytes.into());
+    let operations = requests * connections as u64;
+    let label = format!("{connections} x {}", bytes(message_bytes as u64));
+    Point { params, label, work: Work { operations, bytes: operations * message_bytes as u64 } }
+}
+
+impl Experiment for Echo {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn title(&self) -> String {
+        "a server that sends back what it receives over TCP, one message at a time by each connection"
+            .into()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let place = self.place.describe();
+        vec![
+            format!("Connections are made here: {place}; TCP_NODELAY is set on the load's side."),
+            "All figures are those of the server. The load is another process, the same for all \
+             variants: one thread on epoll, which compares each byte that comes back."
+                .into(),
+            format!(
+                "One request in {WARMUP_PART} comes before what is measured. While nothing is under \
+                 way the measured section begins, and it ends when all answers have come."
+            ),
+            "uring, ring, poll: a runtime of one thread and a task for each connection, which calls \
+             recv and write_all; uring may make plain calls, ring makes none, poll is on epoll. \
+             blocking: a thread for each connection."
+                .into(),
+            "Of processor time, 5 % more or less are a tie.".into(),
+        ]
+    }
+
+    fn variants(&self) -> Vec<&'static str> {
+        self.options.variants.iter().map(|variant| variant.name()).collect()
+    }
+
+    fn points(&self) -> &[Point] {
+        &self.points
+    }
+
+    fn directory(&self) -> &Path {
+        Path::new("/")
+    }
+
+    fn machine(&self) -> Machine {
+        Machine { network: Some(self.place.clone()), ..Machine::detect(self.directory()) }
+    }
+
+    fn focus(&self) -> Focus {
+        Focus::Requests
+    }
+
+    fn prepare(&mut self, point: usize, _is_stopped: &dyn Fn() -> bool) -> anyhow::Result<u64> {
+        Ok(load::Work::Messages(self.messages[point]).expected())
+    }
+
+    fn reset(&mut self, _point: usize) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn input(&self, point: usize) -> Value {
+        let work = load::Work::Messages(self.messages[point]);
+        let order = Order { place: self.place.clone(), work };
+        json!(Task { order, load: self.options.load.clone() })
+    }
+
+    fn ratios(&self) -> Vec<(&'static str, &'static str)> {
+        against(&self.variants(), [Variant::Poll.name(), Variant::Blocking.name()])
+    }
+
+    fn reason(&self, row: &Row) -> Option<String> {
+        let operations = self.points[row.point].work.operations as f64;
+        let a_request = |count: u64| count as f64 / operations;
+        let count = |name: &str| row.counters.get(name).copied().unwrap_or(0);
+        let switches = a_request(row.voluntary_switches);
+        let reason = match Variant::by_name(row.variant)? {
+            Variant::Blocking => {
+                format!("a request: a read and a write, {switches:.3} switches")
+            }
+            Variant::Uring | Variant::Ring | Variant::Poll => {
+                let plain = a_request(count("recv.inline") + count("send.inline"));
+                let enters = a_request(count("enters"));
+                let call = if row.variant == Variant::Poll.name() { "waits" } else { "enters" };
+                format!(
+                    "a request: {enters:.3} {call}, {plain:.3} plain calls, {switches:.3} switches"
+                )
+            }
+        };
+        Some(reason)
+    }
+
+    fn plots(&self, results: &Results) -> Vec<Plot> {
+        let of_size = |&size: &usize| {
+            let of_variant = |&name: &&'static str| {
+                let rows = results.rows.iter().filter(|row| {
+                    row.variant == name && self.messages[row.point].message_bytes == size
+                });
+                let points = rows.map(|row| {
+                    let x = self.messages[row.point].connections as f64;
+                    (x, cpu_us(results, row))
+                });
+                Series { name: name.to_owned(), points: points.collect() }
+            };
+            Plot {
+                title: format!("Processor time of a request, {}", bytes(size as u64)),
+                x_label: "connections".into(),
+                y_label: "us (median)".into(),
+                series: results.variants.iter().map(of_variant).collect(),
+            }
+        };
+        self.options.message_bytes.iter().map(of_size).collect()
+    }
+}
+
+/// Each variant with each of these others.
+pub(crate) fn against(
+    all: &[&'static str],
+    others: [&'static str; 2],
+) -> Vec<(&'static str, &'static str)> {
+    let [first, second] = others;
+    let of = |other| all.iter().filter(move |&&one| one != other).map(move |&one| (one, other));
+    of(first).chain(of(second).filter(|&(one, _)| one != first)).collect()
+}
+
+/// Microseconds of processor time that a request takes.
+fn cpu_us(results: &Results, row: &Row) -> f64 {
+    let operations = results.points[row.point].work.operations.max(1);
+    row.cpu_ns.median as f64 / 1e3 / operations as f64
+}
+
+/// See [`cell::run_cell`].
+pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
+    if spec.variant == net::LOAD {
+        return cell::measure(|meter| net::run_load(spec, meter));
+    }
+    let variant = Variant::by_name(&spec.variant)
+        .with_context(|| format!("{NAME} has no variant {}", spec.variant))?;
+    let task: Task = serde_json::from_value(spec.input.clone()).context("input")?;
+    if task.load.is_some() {
+        task.order.place.enter()?;
+    }
+    cell::measure(|meter| work(variant, &task, meter))
+}
+
+fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::Result<Done> {
+    let Task { order, load } = task;
+    let load = Load::start(load.as_ref(), NAME, order)?;
+    let engine = match variant {
+        Variant::Uring => (Policy::Uring, true),
+        Variant::Ring => (Policy::Uring, false),
+        Variant::Poll => (Policy::Poll, true),
+        Variant::Blocking => {
+            let served = net::serve_blocking(load, order, meter, |stream| echo_blocking(stream))?;
+            return Ok(Done::Worked { sum: served.of_load, counters: served.counters });
+        }
+    };
+    Ok(match net::through_runtime(load, order, meter, engine, echo)? {
+        Ok(served) => Done::Worked { sum: served.of_load, counters: served.counters },
+        Err(reason) => Done::Unavailable(reason),
+    })
+}
+
+async fn echo(mut stream: sakia::net::TcpStream) -> io::Result<u64> {
+    loop {
+        let bytes = stream.recv().await?;
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        stream.write_all(bytes).await.0?;
+    }
+}
+
+fn echo_blocking(mut stream: TcpStream) -> io::Result<u64> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return Ok(0),
+            Ok(count) => stream.write_all(&buffer[..count])?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where a test's connections are made: on the machine's loopback, wherever the scheduler likes.
+    fn place() -> Place {
+        let congestion = net::CONGESTION.to_owned();
+        Place { namespace: false, congestion, processors: None }
+    }
+
+    #[test]
+    fn every_variant_sends_back_what_it_received() {
+        for (connections, message_bytes, window) in
+            [(1, 8, 1), (3, 64, 1), (2, 16 << 10, 4), (1, 100_000, 3)]
+        {
+            let messages = Messages { connections, message_bytes, window, warmup: 2, requests: 20 };
+            let work = load::Work::Messages(messages);
+            let order = Order { place: place(), work };
+            for variant in Variant::ALL {
+                let input = json!(Task { order: order.clone(), load: None });
+                let variant = variant.name().to_owned();
+                let spec = Spec { experiment: NAME.into(), variant, input };
+                match cell::run_cell(&serde_json::to_string(&spec).unwrap()).unwrap() {
+                    Outcome::Measured(measured) => {
+                        assert_eq!(measured.sum, work.expected(), "{}", spec.variant);
+                        assert!(measured.section.wall_ns > 0 && measured.section.threads_max > 0);
+                    }
+                    Outcome::Unavailable(reason) => skip(&spec.variant, &reason),
+                }
+            }
+        }
+    }
+
+    /// Says aloud that there is no ring; a failure where that is denied.
+    fn skip(variant: &str, reason: &str) {
+        let denied = std::env::var_os("SAKIA_DENY_SKIPS").is_some();
+        assert!(!denied, "skips are denied, and {variant} must skip: {reason}");
+        eprintln!("SKIP {variant}: {reason}");
+    }
+
+    #[test]
+    fn points_are_connections_by_sizes() {
+        let options = Options {
+            connections: vec![1, 64],
+            message_bytes: vec![64, 16 << 10],
+            requests: None,
+            quick: false,
+            variants: Variant::ALL.to_vec(),
+            congestion: net::CONGESTION.into(),
+            load: None,
+        };
+        let echo = Echo::at(options, place());
+        let labels: Vec<_> = echo.points().iter().map(|point| point.label.as_str()).collect();
+        assert_eq!(labels, ["1 x 64 bytes", "64 x 64 bytes", "1 x 16 KiB", "64 x 16 KiB"]);
+        let operations = echo.points().iter().map(|point| point.work.operations);
+        assert_eq!(operations.collect::<Vec<_>>(), [8_000, 100_032, 8_000, 40_000]);
+        let expected = [("uring", "poll"), ("ring", "poll"), ("blocking", "poll")];
+        assert_eq!(echo.ratios()[..3], expected);
+        assert_eq!(echo.ratios()[3..], [("uring", "blocking"), ("ring", "blocking")]);
+    }
+
+    #[test]
+    fn names_lead_back_to_variants() {
+        for variant in Variant::ALL {
+            assert_eq!(Variant::by_name(variant.name()), Some(variant));
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The runtimes that variants are made of, and what they counted.
+
+use std::io;
+
+use sakia::Runtime;
+use sakia_driver::{Bypass, OpKind, Policy, Rules};
+use sakia_ring::SetupError;
+
+use crate::cell::Counters;
+
+/// A runtime on this backend, which makes plain calls where that is the cheaper way, or none; or why this
+/// machine cannot have it.
+pub(crate) fn start(policy: Policy, bypass: bool) -> io::Result<Result<Runtime, String>> {
+    let bypass = if bypass { Bypass::Rules(Rules::default()) } else { Bypass::Never };
+    match Runtime::builder().backend(policy).bypass(bypass).build() {
+        Ok(runtime) => Ok(Ok(runtime)),
+        Err(error) => {
+            let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<SetupError>());
+            match refusal {
+                Some(refusal) if refusal.is_refusal() => Ok(Err(refusal.to_string())),
+                _ => Err(error),
+            }
+        }
+    }
+}
+
+/// What a runtime's driver counted.
+pub(crate) fn counted(runtime: &Runtime) -> Counters {
+    let totals = runtime.counters();
+    let mut counters = counters(totals.iter());
+    for &kind in OpKind::ALL {
+        let ways = totals.of(kind);
+        let ways = ways.iter().filter(|&(_, count)| count > 0);
+        counters.extend(ways.map(|(way, count)| (format!("{}.{way}", kind.name()), count)));
+    }
+    counters
+}
+
+/// What was counted between two moments.
+pub(crate) fn between(earlier: &Counters, later: Counters) -> Counters {
+    let since = |(name, count): (String, u64)| {
+        let before = earlier.get(&name).copied().unwrap_or(0);
+        (name, count.saturating_sub(before))
+    };
+    later.into_iter().map(since).collect()
+}
+
+/// Counters with these names.
+pub(crate) fn counters(pairs: impl IntoIterator<Item = (&'static str, u64)>) -> Counters {
+    pairs.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+}

@@ -1,0 +1,331 @@
+//! The load of a server: one thread, epoll, and no more work than it takes. It knows nothing of the server's
+//! variant, and checks each byte that comes back.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+
+use anyhow::{Context, bail, ensure};
+use fastrand::Rng;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use serde::{Deserialize, Serialize};
+
+use super::place::pin;
+use super::{BEGIN, END, Place, mix};
+use crate::bytes::sum;
+use crate::measure::Usage;
+
+/// The smallest message: the number that it begins with.
+pub const MESSAGE_BYTES_MIN: usize = 8;
+/// The largest message.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// Bytes received at a time.
+const RECEIVE_BYTES: usize = 256 << 10;
+/// Bytes of a stream that are sent at a time.
+const SEND_BYTES: usize = 128 << 10;
+/// Bytes of a stream, after which they come again.
+const PATTERN_BYTES: usize = 1 << 20;
+/// Fixes the bytes of messages and streams.
+const SEED: u64 = 0x5aa1_a001;
+/// Seconds in which a server must have begun.
+const PATIENCE_S: i64 = 30;
+/// Connections that are answered between two calls of `epoll_wait(2)`.
+const EVENTS: usize = 256;
+
+/// What a load is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// Where.
+    pub place: Place,
+    /// What.
+    pub work: Work,
+}
+
+/// What is sent.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub enum Work {
+    /// Messages, each of which the server sends back.
+    Messages(Messages),
+    /// So many bytes by one connection.
+    Stream(u64),
+}
+
+/// Messages that come back.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Messages {
+    /// Connections, all of them busy all the time.
+    pub connections: usize,
+    /// Bytes of a message.
+    pub message_bytes: usize,
+    /// Messages of a connection that are under way at a time.
+    pub window: u64,
+    /// Messages of a connection that warm up.
+    pub warmup: u64,
+    /// Messages of a connection that are measured.
+    pub requests: u64,
+}
+
+impl Work {
+    /// Connections that the load makes.
+    pub fn connections(&self) -> usize {
+        match self {
+            Self::Messages(messages) => messages.connections,
+            Self::Stream(_) => 1,
+        }
+    }
+
+    /// What a run is to come to: of messages the load's sum, of a stream the server's.
+    pub fn expected(&self) -> u64 {
+        match *self {
+            Self::Messages(Messages { connections, warmup, requests, .. }) => {
+                let all = |connection| (0..warmup + requests).map(move |n| mark(connection, n));
+                (0..connections).flat_map(all).fold(0, u64::wrapping_add)
+            }
+            Self::Stream(bytes) => {
+                let pattern = pattern(PATTERN_BYTES);
+                let whole = (bytes / PATTERN_BYTES as u64).wrapping_mul(sum(&pattern));
+                let rest = (bytes % PATTERN_BYTES as u64) as usize;
+                whole.wrapping_add(sum(&pattern[..rest]))
+            }
+        }
+    }
+}
+
+/// The number that a message begins with.
+fn mark(connection: usize, number: u64) -> u64 {
+    mix(((connection as u64) << 40) ^ number)
+}
+
+/// The bytes of messages behind their number, and of streams.
+fn pattern(bytes: usize) -> Vec<u8> {
+    let mut pattern = vec![0; bytes];
+    Rng::with_seed(SEED).fill(&mut pattern);
+    pattern
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    /// Of the numbers of all messages that came back.
+    pub sum: u64,
+    /// Processor time that the load took while the server was measured.
+    pub cpu_ns: u64,
+}
+
+/// Does the work. `announce` is told where control is expected, before anyone waits for it.
+///
+/// # Errors
+/// The server ended early, or sent back what is wrong.
+pub fn run(
+    order: &Order,
+    announce: impl FnOnce(SocketAddr) -> anyhow::Result<()>,
+) -> anyhow::Result<Report> {
+    if let Some([_, processor]) = order.place.processors {
+        pin(processor)?;
+    }
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("control")?;
+    announce(listener.local_addr().context("control")?)?;
+    // A server that cannot even begin never comes.
+    let patience = Timespec { tv_sec: PATIENCE_S, tv_nsec: 0 };
+    let mut waited = [PollFd::new(&listener, PollFlags::IN)];
+    let ready = poll(&mut waited, Some(&patience)).context("control")?;
+    ensure!(ready > 0, "the server has not come within {PATIENCE_S} s");
+    let (control, _) = listener.accept().context("control")?;
+    let mut control = Control(control);
+    let mut port = [0; 2];
+    control.0.read_exact(&mut port).context("the server ended early")?;
+    let server = SocketAddr::from((Ipv4Addr::LOCALHOST, u16::from_be_bytes(port)));
+    match order.work {
+        Work::Messages(messages) => {
+            let mut load = MessageLoad::connect(messages, server, &order.place)?;
+            load.exchange(messages.warmup)?;
+            control.say(BEGIN)?;
+            let begin = Usage::of_process()?;
+            load.exchange(messages.requests)?;
+            let cpu_ns = Usage::of_process()?.since(begin).cpu_ns;
+            control.say(END)?;
+            Ok(Report { sum: load.sum, cpu_ns })
+        }
+        Work::Stream(bytes) => {
+            let stream = connect(server, &order.place)?;
+            control.say(BEGIN)?;
+            let begin = Usage::of_process()?;
+            send_stream(&stream, bytes).context("stream")?;
+            let cpu_ns = Usage::of_process()?.since(begin).cpu_ns;
+            control.say(END)?;
+            Ok(Report { sum: 0, cpu_ns })
+        }
+    }
+}
+
+fn connect(server: SocketAddr, place: &Place) -> anyhow::Result<TcpStream> {
+    let stream = TcpStream::connect(server).context("connect")?;
+    place.tell(&stream)?;
+    Ok(stream)
+}
+
+/// The connection by which the server learns what is happening.
+struct Control(TcpStream);
+
+impl Control {
+    /// Says a word, and waits until the server has said it too.
+    fn say(&mut self, word: u8) -> anyhow::Result<()> {
+        self.0.write_all(&[word]).context("the server ended early")?;
+        let mut answer = [0];
+        self.0.read_exact(&mut answer).context("the server ended early")?;
+        ensure!(answer == [word], "the server answered {answer:?}");
+        Ok(())
+    }
+}
+
+fn send_stream(mut stream: &TcpStream, bytes: u64) -> io::Result<()> {
+    let pattern = pattern(PATTERN_BYTES);
+    let mut left = bytes;
+    for part in pattern.chunks(SEND_BYTES).cycle() {
+        let len = left.min(part.len() as u64);
+        if len == 0 {
+            break;
+        }
+        stream.write_all(&part[..len as usize])?;
+        left -= len;
+    }
+    stream.shutdown(Shutdown::Write)
+}
+
+/// A connection with messages.
+struct Connection {
+    stream: TcpStream,
+    /// Bytes sent, of all messages.
+    sent: u64,
+    /// Bytes that came back.
+    received: u64,
+    /// Whether it waits until more can be sent.
+    is_full: bool,
+}
+
+/// All connections.
+struct MessageLoad {
+    messages: Messages,
+    epoll: rustix::fd::OwnedFd,
+    connections: Vec<Connection>,
+    /// Bytes to be sent by each connection, of all messages so far.
+    goal: u64,
+    /// Connections that have not received all of that.
+    busy: usize,
+    /// A message, whose first bytes are set before it is sent.
+    message: Vec<u8>,
+    /// What was received last.
+    buffer: Vec<u8>,
+    /// Of the numbers of the messages that came back.
+    sum: u64,
+}
+
+impl MessageLoad {
+    fn connect(messages: Messages, server: SocketAddr, place: &Place) -> anyhow::Result<Self> {
+        let sizes = MESSAGE_BYTES_MIN..=MESSAGE_BYTES_MAX;
+        ensure!(sizes.contains(&messages.message_bytes), "messages of no use");
+        ensure!(messages.window > 0, "no messages under way");
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll")?;
+        let mut connections = Vec::with_capacity(messages.connections);
+        for index in 0..messages.connections {
+            let stream = connect(server, place)?;
+            stream.set_nonblocking(true).context("connect")?;
+            let data = epoll::EventData::new_u64(index as u64);
+            epoll::add(&epoll, &stream, data, epoll::EventFlags::IN).context("epoll")?;
+            connections.push(Connection { stream, sent: 0, received: 0, is_full: false });
+        }
+        let message = pattern(messages.message_bytes);
+        let buffer = vec![0; RECEIVE_BYTES];
+        Ok(Self { messages, epoll, connections, goal: 0, busy: 0, message, buffer, sum: 0 })
+    }
+
+    /// Sends so many messages by each connection, and waits for all of them.
+    fn exchange(&mut self, count: u64) -> anyhow::Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        self.goal += count * self.messages.message_bytes as u64;
+        self.busy = self.connections.len();
+        (0..self.connections.len()).try_for_each(|index| self.send(index))?;
+        let mut events = Vec::with_capacity(EVENTS);
+        while self.busy > 0 {
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error).context("epoll"),
+            }
+            for event in events.drain(..) {
+                let index = event.data.u64() as usize;
+                let flags = event.flags;
+                if flags.intersects(!epoll::EventFlags::OUT) {
+                    self.receive(index)?;
+                }
+                self.send(index)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what may be under way.
+    fn send(&mut self, index: usize) -> anyhow::Result<()> {
+        let connection = &mut self.connections[index];
+        let size = self.messages.message_bytes as u64;
+        let window = self.messages.window * size;
+        // Whole messages only: the next one when one is back.
+        let allowed = (connection.received / size * size + window).min(self.goal);
+        let was_full = connection.is_full;
+        connection.is_full = false;
+        while connection.sent < allowed {
+            let (number, part) = (connection.sent / size, (connection.sent % size) as usize);
+            self.message[..8].copy_from_slice(&mark(index, number).to_le_bytes());
+            match send(&connection.stream, &self.message[part..], SendFlags::NOSIGNAL) {
+                Ok(count) => connection.sent += count as u64,
+                Err(rustix::io::Errno::AGAIN) => {
+                    connection.is_full = true;
+                    break;
+                }
+                Err(error) => return Err(error).context("send"),
+            }
+        }
+        if connection.is_full != was_full {
+            let mut flags = epoll::EventFlags::IN;
+            flags.set(epoll::EventFlags::OUT, connection.is_full);
+            let data = epoll::EventData::new_u64(index as u64);
+            epoll::modify(&self.epoll, &connection.stream, data, flags).context("epoll")?;
+        }
+        Ok(())
+    }
+
+    /// Receives once, and compares.
+    fn receive(&mut self, index: usize) -> anyhow::Result<()> {
+        let connection = &mut self.connections[index];
+        let received = recv(&connection.stream, &mut self.buffer[..], RecvFlags::empty());
+        let count = match received {
+            Ok((0, _)) => bail!("the server closed a connection"),
+            Ok((count, _)) => count,
+            Err(rustix::io::Errno::AGAIN) => return Ok(()),
+            Err(error) => return Err(error).context("receive"),
+        };
+        let mut bytes = &self.buffer[..count];
+        let size = self.messages.message_bytes;
+        while !bytes.is_empty() {
+            let number = connection.received / size as u64;
+            let begin = (connection.received % size as u64) as usize;
+            let (part, rest) = bytes.split_at(bytes.len().min(size - begin));
+            let (mark, end) = (mark(index, number), begin + part.len());
+            let of_mark = part.len().min(8usize.saturating_sub(begin));
+            let is_right = part[..of_mark] == mark.to_le_bytes()[begin.min(8)..][..of_mark]
+                && part[of_mark..] == self.message[begin + of_mark..end];
+            ensure!(is_right, "message {number} of connection {index} came back as another");
+            connection.received += part.len() as u64;
+            if end == size {
+                self.sum = self.sum.wrapping_add(mark);
+            }
+            bytes = rest;
+        }
+        ensure!(connection.received <= connection.sent, "more came back than was sent");
+        if connection.received == self.goal {
+            self.busy -= 1;
+        }
+        Ok(())
+    }
+}

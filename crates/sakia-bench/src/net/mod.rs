@@ -1,0 +1,35 @@
+//! Experiments on connections: what is measured is a server, in a process of its own, and what it serves
+//! is a load, in another one that is the same for all variants.
+//!
+//! 1. The server's process goes to its [`Place`]: a network namespace and a processor of its own.
+//! 2. It starts the load, which listens for one connection, *control*, and says at which address.
+//! 3. The server listens for the load's other connections, connects control, and tells their port.
+//! 4. The load connects, sends what warms both up, and waits for all answers. Then it says [`BEGIN`], and
+//!    goes on when the server has said the same: between these two the measured section begins.
+//! 5. It sends what is measured, waits for all answers, and says [`END`]; the section ends before the
+//!    server answers that.
+//! 6. The load closes all connections, and reports.
+//!
+//! Should either end early, the other one learns it from control.
+
+pub mod load;
+mod place;
+mod server;
+
+pub use self::load::Order;
+pub use self::place::{CONGESTION, Place};
+pub(crate) use self::server::{LOAD, Load, run_load, serve_blocking, through_runtime};
+
+/// Said by the load before what is measured, and by the server when it is ready for that.
+pub const BEGIN: u8 = b'b';
+/// Said by the load after what is measured, and by the server when it has stopped measuring.
+pub const END: u8 = b'e';
+
+/// Scatters a number over 64 bits (splitmix64).
+#[inline]
+fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}

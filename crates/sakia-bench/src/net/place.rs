@@ -1,0 +1,181 @@
+//! Where connections are made, so that they are the same on every machine.
+//!
+//! A machine's usual congestion control may pace, which on a loopback is a limit of its own: BBR halves
+//! what goes through. So servers run in a network namespace, in which all sockets have the congestion
+//! control that the results name. Where that is not allowed they run on the machine's loopback, and sockets
+//! that can be told are told one by one.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::thread;
+
+use anyhow::{Context, bail};
+use nix::sched::{CloneFlags, unshare};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with, sockopt,
+};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::{Deserialize, Serialize};
+
+/// The congestion control unless another is asked for: every kernel has it, and anyone may choose it.
+pub const CONGESTION: &str = "reno";
+
+/// The default of new sockets in the namespace of who looks.
+const CONGESTION_FILE: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+
+/// Where connections are made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// In a network namespace of their own; otherwise on the machine's loopback.
+    pub namespace: bool,
+    /// The congestion control of both sides.
+    pub congestion: String,
+    /// The processors of the server and of the load; none where there is only one.
+    pub processors: Option<[usize; 2]>,
+}
+
+impl Place {
+    /// The best that this process may have.
+    ///
+    /// # Errors
+    /// There is no such congestion control.
+    pub fn detect(congestion: &str) -> anyhow::Result<Self> {
+        let mut place = Self {
+            namespace: true,
+            congestion: congestion.to_owned(),
+            processors: processors().unwrap_or_default(),
+        };
+        // On a thread that ends then: its namespace is its own, and nobody else's changes.
+        let tried = thread::scope(|scope| scope.spawn(|| place.enter_namespace()).join());
+        place.namespace = matches!(tried, Ok(Ok(())));
+        if !place.namespace {
+            let socket =
+                socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+            place.tell(&socket)?;
+        }
+        Ok(place)
+    }
+
+    /// Brings this process there, as the server's. To be called while it has one thread.
+    ///
+    /// # Errors
+    /// Those of the calls that it takes.
+    pub fn enter(&self) -> anyhow::Result<()> {
+        if self.namespace {
+            self.enter_namespace()?;
+        }
+        if let Some([server, _]) = self.processors {
+            pin(server)?;
+        }
+        Ok(())
+    }
+
+    fn enter_namespace(&self) -> anyhow::Result<()> {
+        unshare(CloneFlags::CLONE_NEWNET).context("unshare")?;
+        raise_loopback().context("cannot bring the loopback up")?;
+        fs::write(CONGESTION_FILE, &self.congestion)
+            .with_context(|| format!("cannot choose {} in {CONGESTION_FILE}", self.congestion))
+    }
+
+    /// Tells a socket, and those that it will accept, what TCP is to do here.
+    ///
+    /// # Errors
+    /// There is no such congestion control, or none that everyone may choose.
+    pub fn tell(&self, socket: impl AsFd) -> anyhow::Result<()> {
+        let Self { congestion, .. } = self;
+        sockopt::set_tcp_congestion(&socket, congestion)
+            .with_context(|| format!("cannot choose the congestion control {congestion}"))?;
+        let chosen = sockopt::tcp_congestion(&socket)?;
+        if chosen != *congestion {
+            bail!("a socket has the congestion control {chosen}, not {congestion}");
+        }
+        // A part of a message goes out at once: what is measured is no timer.
+        sockopt::set_tcp_nodelay(&socket, true).context("cannot set TCP_NODELAY")
+    }
+
+    /// In a few words.
+    pub fn describe(&self) -> String {
+        let Self { namespace, congestion, processors } = self;
+        let place = if *namespace { "network namespace" } else { "the machine's own loopback" };
+        let processors = match processors {
+            Some([server, load]) => format!("server on CPU {server}, load on CPU {load}"),
+            None => "server and load on the same CPU".into(),
+        };
+        format!("{place}, {congestion}, {processors}")
+    }
+}
+
+/// The first two processors that this process may use.
+fn processors() -> io::Result<Option<[usize; 2]>> {
+    let set = sched_getaffinity(None)?;
+    let mut usable = (0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor));
+    Ok(usable.next().zip(usable.next()).map(|(server, load)| [server, load]))
+}
+
+/// Keeps this thread, and those that it will start, to one processor.
+pub(super) fn pin(processor: usize) -> anyhow::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(processor);
+    sched_setaffinity(None, &set).with_context(|| format!("cannot pin to processor {processor}"))
+}
+
+/// Sets the first interface up, which in a fresh namespace is the loopback, by a message of rtnetlink(7).
+fn raise_loopback() -> io::Result<()> {
+    const NEW_LINK: u16 = 16;
+    const REQUEST_AND_ACKNOWLEDGE: u16 = 5;
+    const LOOPBACK: i32 = 1;
+    const UP: u32 = 1;
+    let mut message = Vec::with_capacity(32);
+    // The header: length, type, flags, sequence number, port.
+    message.extend_from_slice(&32u32.to_ne_bytes());
+    message.extend_from_slice(&NEW_LINK.to_ne_bytes());
+    message.extend_from_slice(&REQUEST_AND_ACKNOWLEDGE.to_ne_bytes());
+    message.extend_from_slice(&[0; 8]);
+    // The interface: family, type, index, flags, and which of these are changed.
+    message.extend_from_slice(&[0; 4]);
+    message.extend_from_slice(&LOOPBACK.to_ne_bytes());
+    message.extend_from_slice(&UP.to_ne_bytes());
+    message.extend_from_slice(&UP.to_ne_bytes());
+    // Of its protocols rtnetlink is the first, which goes without saying.
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    send(&socket, &message, SendFlags::empty())?;
+    let mut answer = [0; 256];
+    let (count, _) = recv(&socket, &mut answer, RecvFlags::empty())?;
+    // A header, and an error number, which is 0 where there is none.
+    let error = answer[..count].get(16..20).and_then(|bytes| bytes.try_into().ok());
+    match error.map(i32::from_ne_bytes) {
+        Some(0) => Ok(()),
+        Some(error) => Err(io::Error::from_raw_os_error(-error)),
+        None => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_can_go_there() {
+        let place = Place::detect(CONGESTION).unwrap();
+        assert!(place.describe().contains("reno"));
+        thread::spawn(move || {
+            if place.namespace {
+                place.enter_namespace().unwrap();
+                assert_eq!(fs::read_to_string(CONGESTION_FILE).unwrap().trim(), CONGESTION);
+            }
+            let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+            place.tell(&listener).unwrap();
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_congestion_control_that_is_none_is_named() {
+        let error = Place::detect("none-such").unwrap_err();
+        assert!(error.to_string().contains("none-such"), "{error}");
+    }
+}

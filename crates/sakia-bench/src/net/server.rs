@@ -1,0 +1,262 @@
+//! What servers of all variants have in common: the load's other end.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context, anyhow, bail, ensure};
+use sakia::Runtime;
+use sakia_driver::Policy;
+use serde_json::json;
+
+use super::load::Work;
+use super::{BEGIN, END, Order, Place, load};
+use crate::cell::{Counters, Done, Measured, Outcome, Spec};
+use crate::engine;
+use crate::measure::Meter;
+use crate::run::Launcher;
+
+/// The load of a server.
+pub(crate) struct Load {
+    /// Where it waits for control.
+    control: SocketAddr,
+    runner: Runner,
+}
+
+/// Who does the work.
+enum Runner {
+    Process(Child, BufReader<ChildStdout>),
+    Thread(JoinHandle<anyhow::Result<load::Report>>),
+}
+
+impl Load {
+    /// Starts it: in a process of its own, or for tests in a thread.
+    pub(crate) fn start(
+        launcher: Option<&Launcher>,
+        experiment: &str,
+        order: &Order,
+    ) -> anyhow::Result<Self> {
+        let Some(launcher) = launcher else { return Self::start_thread(order.clone()) };
+        let (experiment, variant) = (experiment.to_owned(), LOAD.to_owned());
+        let spec = Spec { experiment, variant, input: json!(order) };
+        let spec = serde_json::to_string(&spec).context("json")?;
+        let mut command = Command::new(&launcher.program);
+        command.args(&launcher.arguments).arg(spec);
+        let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let mut child =
+            spawned.with_context(|| format!("cannot run {}", launcher.program.display()))?;
+        let mut out = BufReader::new(child.stdout.take().context("the load's output")?);
+        let mut line = String::new();
+        out.read_line(&mut line).context("the load's output")?;
+        let Ok(control) = line.trim().parse() else {
+            let status = child.wait().context("the load")?;
+            bail!("the load ended early: {status}");
+        };
+        Ok(Self { control, runner: Runner::Process(child, out) })
+    }
+
+    fn start_thread(order: Order) -> anyhow::Result<Self> {
+        let (sender, receiver) = mpsc::channel();
+        let announce = move |address| sender.send(address).map_err(|_| anyhow!("nobody waits"));
+        let thread = thread::spawn(move || load::run(&order, announce));
+        let control = receiver.recv().context("the load ended early")?;
+        Ok(Self { control, runner: Runner::Thread(thread) })
+    }
+
+    /// Waits for its end. Returns its sum.
+    fn finish(self) -> anyhow::Result<u64> {
+        match self.runner {
+            Runner::Thread(thread) => {
+                let report = thread.join().map_err(|_| anyhow!("the load panicked"))?;
+                Ok(report?.sum)
+            }
+            Runner::Process(mut child, mut out) => {
+                let mut text = String::new();
+                out.read_to_string(&mut text).context("the load's output")?;
+                let status = child.wait().context("the load")?;
+                ensure!(status.success(), "the load: {status}");
+                match serde_json::from_str(&text).context("the load's report")? {
+                    Outcome::Measured(Measured { sum, .. }) => Ok(sum),
+                    Outcome::Unavailable(reason) => bail!("the load: {reason}"),
+                }
+            }
+        }
+    }
+}
+
+/// The name of the load, where variants have theirs.
+pub(crate) const LOAD: &str = "load";
+
+/// Does what a spec of the load says, in this process.
+pub(crate) fn run_load(spec: &Spec, meter: &mut Meter) -> anyhow::Result<Done> {
+    let order: Order = serde_json::from_value(spec.input.clone()).context("input")?;
+    let announce = |address: SocketAddr| {
+        let mut out = io::stdout().lock();
+        writeln!(out, "{address}").and_then(|()| out.flush()).context("standard output")
+    };
+    let sum = load::run(&order, announce)?.sum;
+    meter.note_threads();
+    Ok(Done::Worked { sum, counters: Counters::new() })
+}
+
+/// A socket that listens for the load's connections.
+fn listen(place: &Place) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen")?;
+    place.tell(&listener)?;
+    Ok(listener)
+}
+
+/// Serves connections by plain calls: a thread for each, by `serve`, whose results are added up.
+pub(crate) fn serve_blocking(
+    load: Load,
+    order: &Order,
+    meter: &mut Meter,
+    serve: impl Fn(TcpStream) -> io::Result<u64> + Clone + Send + 'static,
+) -> anyhow::Result<Served> {
+    let listener = listen(&order.place)?;
+    let control = TcpStream::connect(load.control).context("control")?;
+    let port = listener.local_addr().context("listen")?.port();
+    (&control).write_all(&port.to_be_bytes()).context("control")?;
+    let connections = order.work.connections();
+    let acceptor = thread::spawn(move || {
+        let accept = |_| {
+            let (stream, _) = listener.accept()?;
+            let serve = serve.clone();
+            io::Result::Ok(thread::spawn(move || serve(stream)))
+        };
+        (0..connections).map(accept).collect::<io::Result<Vec<_>>>()
+    });
+    let hear = |word: u8| {
+        let mut heard = [0];
+        (&control).read_exact(&mut heard).context("the load ended early")?;
+        ensure!(heard == [word], "the load said {heard:?}");
+        anyhow::Ok(())
+    };
+    let say = |word: u8| (&control).write_all(&[word]).context("control");
+    hear(BEGIN)?;
+    let threads =
+        acceptor.join().map_err(|_| anyhow!("the acceptor panicked"))?.context("accept")?;
+    meter.note_threads();
+    meter.restart()?;
+    say(BEGIN)?;
+    hear(END)?;
+    let join = || {
+        threads.into_iter().try_fold(0u64, |sum, thread| {
+            let served = thread.join().map_err(|_| anyhow!("a thread panicked"))?;
+            anyhow::Ok(sum.wrapping_add(served.context("a connection")?))
+        })
+    };
+    let sum = match order.work {
+        // The load is through with it, and what it sent may be under way.
+        Work::Stream(_) => {
+            let sum = join()?;
+            meter.end()?;
+            say(END)?;
+            sum
+        }
+        Work::Messages(_) => {
+            meter.end()?;
+            say(END)?;
+            join()?
+        }
+    };
+    Ok(Served { sum, of_load: load.finish()?, counters: Counters::new() })
+}
+
+/// What came of it.
+pub(crate) struct Served {
+    /// What the connections' servers returned, added up.
+    pub(crate) sum: u64,
+    /// What the load found.
+    pub(crate) of_load: u64,
+    /// What the driver did in the section.
+    pub(crate) counters: Counters,
+}
+
+/// Serves connections on a runtime: a task for each, by `serve`, whose results are added up.
+pub(crate) fn through_runtime<F>(
+    load: Load,
+    order: &Order,
+    meter: &mut Meter,
+    (policy, bypass): (Policy, bool),
+    serve: impl Fn(sakia::net::TcpStream) -> F + 'static,
+) -> anyhow::Result<Result<Served, String>>
+where
+    F: Future<Output = io::Result<u64>> + 'static,
+{
+    let runtime = match engine::start(policy, bypass)? {
+        Ok(runtime) => runtime,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    let (sum, counters) = runtime.block_on(on_runtime(&runtime, &load, order, meter, serve))?;
+    drop(runtime);
+    Ok(Ok(Served { sum, of_load: load.finish()?, counters }))
+}
+
+async fn on_runtime<F>(
+    runtime: &Runtime,
+    load: &Load,
+    order: &Order,
+    meter: &mut Meter,
+    serve: impl Fn(sakia::net::TcpStream) -> F + 'static,
+) -> anyhow::Result<(u64, Counters)>
+where
+    F: Future<Output = io::Result<u64>> + 'static,
+{
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let listener = sakia::net::TcpListener::bind(address).await.context("listen")?;
+    let mut control = sakia::net::TcpStream::connect(load.control).await.context("control")?;
+    let port = listener.local_addr().context("listen")?.port();
+    control.write_all(port.to_be_bytes().to_vec()).await.0.context("control")?;
+    let connections = order.work.connections();
+    let acceptor = sakia::spawn(async move {
+        let mut tasks = Vec::with_capacity(connections);
+        for _ in 0..connections {
+            let (stream, _) = listener.accept().await?;
+            tasks.push(sakia::spawn(serve(stream)));
+        }
+        io::Result::Ok(tasks)
+    });
+    hear(&mut control, BEGIN).await?;
+    let tasks = acceptor.await.map_err(|error| anyhow!("{error}"))?.context("accept")?;
+    meter.note_threads();
+    meter.restart()?;
+    let before = engine::counted(runtime);
+    control.write_all(vec![BEGIN]).await.0.context("control")?;
+    hear(&mut control, END).await?;
+    let join = async || {
+        let mut sum: u64 = 0;
+        for task in tasks {
+            let served = task.await.map_err(|error| anyhow!("{error}"))?;
+            sum = sum.wrapping_add(served.context("a connection")?);
+        }
+        anyhow::Ok(sum)
+    };
+    let mut end = || {
+        meter.end()?;
+        anyhow::Ok(engine::between(&before, engine::counted(runtime)))
+    };
+    Ok(match order.work {
+        // The load is through with it, and what it sent may be under way.
+        Work::Stream(_) => {
+            let sum = join().await?;
+            let counters = end()?;
+            control.write_all(vec![END]).await.0.context("control")?;
+            (sum, counters)
+        }
+        Work::Messages(_) => {
+            let counters = end()?;
+            control.write_all(vec![END]).await.0.context("control")?;
+            (join().await?, counters)
+        }
+    })
+}
+
+async fn hear(control: &mut sakia::net::TcpStream, word: u8) -> anyhow::Result<()> {
+    let (result, heard) = control.read(vec![0; 1]).await;
+    ensure!(result.context("control")? == 1, "the load ended early");
+    ensure!(heard == [word], "the load said {heard:?}");
+    Ok(())
+}

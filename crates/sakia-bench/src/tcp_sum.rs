@@ -1,0 +1,356 @@
+//! The experiment `tcp-sum`: the sum of the bytes that come by a TCP connection.
+//!
+//! It repeats one that was made with Async, an OCaml library: with one connection and blocks of 128 KiB a
+//! prototype on io_uring was 2 % slower than the library's loop on epoll.
+
+use std::io::{self, Read};
+use std::net::TcpStream;
+use std::path::Path;
+
+use anyhow::Context;
+use sakia_driver::{AlignedBuf, Policy};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::bytes::{bytes, counted, sum};
+use crate::cell::{self, Done, Outcome, Spec};
+use crate::echo::against;
+use crate::experiment::{Experiment, Focus, Params, Point, Work};
+use crate::machine::Machine;
+use crate::measure::Meter;
+use crate::net::{self, Load, Order, Place, load};
+use crate::plot::{Plot, Series};
+use crate::results::{Results, Row};
+use crate::run::Launcher;
+
+/// What the experiment is called.
+pub const NAME: &str = "tcp-sum";
+
+/// Bytes sent, unless others are asked for.
+pub const SIZES: [u64; 3] = [256 << 20, 1 << 30, 2 << 30];
+/// Bytes of a quick look.
+pub const QUICK_SIZE: u64 = 256 << 20;
+/// Bytes that each read asks for, unless others are asked for.
+pub const BLOCK_BYTES: usize = 128 << 10;
+/// The largest block.
+pub const BLOCK_BYTES_MAX: usize = 64 << 20;
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes sent; each is a point.
+    pub sizes: Vec<u64>,
+    /// Bytes that each read asks for, 1 to [`BLOCK_BYTES_MAX`].
+    pub block_bytes: usize,
+    /// The variants, in the order in which they are shown.
+    pub variants: Vec<Variant>,
+    /// The congestion control.
+    pub congestion: String,
+    /// How the load is started; `None`: as a thread of the server's process, for tests.
+    pub load: Option<Launcher>,
+}
+
+/// A way to receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// The ring, as the driver decides by itself.
+    Uring,
+    /// The ring, and nothing done by plain calls.
+    Ring,
+    /// Epoll.
+    Poll,
+    /// Plain reads.
+    Blocking,
+    /// As `uring`, but into the runtime's own memory.
+    UringRecv,
+    /// As `poll`, but into the runtime's own memory.
+    PollRecv,
+}
+
+impl Variant {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Self; 6] =
+        [Self::Uring, Self::Ring, Self::Poll, Self::Blocking, Self::UringRecv, Self::PollRecv];
+
+    /// Those that are measured unless others are asked for.
+    pub const DEFAULT: [Self; 4] = [Self::Uring, Self::Ring, Self::Poll, Self::Blocking];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Uring => "uring",
+            Self::Ring => "ring",
+            Self::Poll => "poll",
+            Self::Blocking => "blocking",
+            Self::UringRecv => "uring-recv",
+            Self::PollRecv => "poll-recv",
+        }
+    }
+
+    /// The variant of this name.
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|variant| variant.name() == name)
+    }
+}
+
+/// The experiment.
+#[derive(Debug)]
+pub struct TcpSum {
+    options: Options,
+    place: Place,
+    points: Vec<Point>,
+}
+
+/// What a run is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Task {
+    order: Order,
+    block_bytes: usize,
+    load: Option<Launcher>,
+}
+
+impl TcpSum {
+    /// Finds out where the connections can be made.
+    ///
+    /// # Errors
+    /// See [`Place::detect`].
+    pub fn new(options: Options) -> anyhow::Result<Self> {
+        let place = Place::detect(&options.congestion)?;
+        Ok(Self::at(options, place))
+    }
+
+    fn at(mut options: Options, place: Place) -> Self {
+        options.sizes.sort_unstable();
+        options.sizes.dedup();
+        let point = |&size: &u64| {
+            let mut params = Params::new();
+            params.insert("size_bytes".into(), size.into());
+            params.insert("block_bytes".into(), options.block_bytes.into());
+            let operations = size.div_ceil(options.block_bytes as u64);
+            Point { params, label: bytes(size), work: Work { operations, bytes: size } }
+        };
+        let points = options.sizes.iter().map(point).collect();
+        Self { options, place, points }
+    }
+}
+
+impl Experiment for TcpSum {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn title(&self) -> String {
+        let block = bytes(self.options.block_bytes as u64);
+        format!("sum of the bytes of a TCP connection, up to {block} at a time")
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let place = self.place.describe();
+        vec![
+            format!("Connections are made here: {place}."),
+            "All figures are those of the server, which receives. The load is another process, the \
+             same for all variants, which sends by plain calls of 128 KiB."
+                .into(),
+            "uring, ring, poll: a runtime of one thread, whose reads bring a buffer that is used again; \
+             uring may make plain calls, ring makes none, poll is on epoll. uring-recv, poll-recv: the \
+             bytes come in memory of the runtime. blocking: plain reads."
+                .into(),
+            "All but uring-recv and poll-recv receive into page-aligned memory; all add with the same function.".into(),
+        ]
+    }
+
+    fn variants(&self) -> Vec<&'static str> {
+        self.options.variants.iter().map(|variant| variant.name()).collect()
+    }
+
+    fn points(&self) -> &[Point] {
+        &self.points
+    }
+
+    fn directory(&self) -> &Path {
+        Path::new("/")
+    }
+
+    fn machine(&self) -> Machine {
+        Machine { network: Some(self.place.clone()), ..Machine::detect(self.directory()) }
+    }
+
+    fn focus(&self) -> Focus {
+        Focus::TimeAndProcessor
+    }
+
+    fn prepare(&mut self, point: usize, _is_stopped: &dyn Fn() -> bool) -> anyhow::Result<u64> {
+        Ok(load::Work::Stream(self.options.sizes[point]).expected())
+    }
+
+    fn reset(&mut self, _point: usize) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn input(&self, point: usize) -> Value {
+        let work = load::Work::Stream(self.options.sizes[point]);
+        let order = Order { place: self.place.clone(), work };
+        let block_bytes = self.options.block_bytes;
+        json!(Task { order, block_bytes, load: self.options.load.clone() })
+    }
+
+    fn ratios(&self) -> Vec<(&'static str, &'static str)> {
+        against(&self.variants(), [Variant::Poll.name(), Variant::Blocking.name()])
+    }
+
+    fn reason(&self, row: &Row) -> Option<String> {
+        let count = |name: &str| row.counters.get(name).copied().unwrap_or(0);
+        let switches = counted(row.voluntary_switches, "switch", "switches");
+        let reason = match Variant::by_name(row.variant)? {
+            Variant::Blocking => format!("plain reads, {switches}"),
+            variant => {
+                let is_poll = matches!(variant, Variant::Poll | Variant::PollRecv);
+                let enters = match is_poll {
+                    true => counted(count("enters"), "wait", "waits"),
+                    false => counted(count("enters"), "enter", "enters"),
+                };
+                let plain = counted(count("recv.inline"), "plain receive", "plain receives");
+                format!("{enters}, {plain}, {} submitted, {switches}", count("recv.submitted"))
+            }
+        };
+        Some(reason)
+    }
+
+    fn plots(&self, results: &Results) -> Vec<Plot> {
+        let plot = |title: &str, value: fn(&Row) -> u64| {
+            let of = |&name: &&'static str| {
+                let rows = results.rows.iter().filter(move |row| row.variant == name);
+                let x = |row: &Row| self.points[row.point].work.bytes as f64 / f64::from(1 << 20);
+                let points = rows.map(|row| (x(row), value(row) as f64 / 1e6)).collect();
+                Series { name: name.to_owned(), points }
+            };
+            Plot {
+                title: title.into(),
+                x_label: "bytes sent, MiB".into(),
+                y_label: "ms (median)".into(),
+                series: results.variants.iter().map(of).collect(),
+            }
+        };
+        vec![
+            plot("Wall time against size", |row| row.wall_ns.median),
+            plot("Processor time against size", |row| row.cpu_ns.median),
+        ]
+    }
+}
+
+/// See [`cell::run_cell`].
+pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
+    if spec.variant == net::LOAD {
+        return cell::measure(|meter| net::run_load(spec, meter));
+    }
+    let variant = Variant::by_name(&spec.variant)
+        .with_context(|| format!("{NAME} has no variant {}", spec.variant))?;
+    let task: Task = serde_json::from_value(spec.input.clone()).context("input")?;
+    anyhow::ensure!((1..=BLOCK_BYTES_MAX).contains(&task.block_bytes), "blocks of no use");
+    if task.load.is_some() {
+        task.order.place.enter()?;
+    }
+    cell::measure(|meter| work(variant, &task, meter))
+}
+
+fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::Result<Done> {
+    let Task { order, block_bytes, load } = task;
+    let block_bytes = *block_bytes;
+    let load = Load::start(load.as_ref(), NAME, order)?;
+    let read = move |stream| sum_read(stream, block_bytes);
+    let served = match variant {
+        Variant::Uring => net::through_runtime(load, order, meter, (Policy::Uring, true), read)?,
+        Variant::Ring => net::through_runtime(load, order, meter, (Policy::Uring, false), read)?,
+        Variant::Poll => net::through_runtime(load, order, meter, (Policy::Poll, true), read)?,
+        Variant::UringRecv => {
+            net::through_runtime(load, order, meter, (Policy::Uring, true), sum_received)?
+        }
+        Variant::PollRecv => {
+            net::through_runtime(load, order, meter, (Policy::Poll, true), sum_received)?
+        }
+        Variant::Blocking => {
+            let read = move |stream| sum_blocking(stream, block_bytes);
+            Ok(net::serve_blocking(load, order, meter, read)?)
+        }
+    };
+    Ok(match served {
+        Ok(served) => Done::Worked { sum: served.sum, counters: served.counters },
+        Err(reason) => Done::Unavailable(reason),
+    })
+}
+
+/// By reads into a buffer of ours.
+async fn sum_read(mut stream: sakia::net::TcpStream, block_bytes: usize) -> io::Result<u64> {
+    let mut block = AlignedBuf::zeroed(block_bytes);
+    let mut total = 0u64;
+    loop {
+        let result;
+        (result, block) = stream.read(block).await;
+        match result? {
+            0 => return Ok(total),
+            count => total = total.wrapping_add(sum(&block[..count])),
+        }
+    }
+}
+
+/// By receives into memory of the runtime.
+async fn sum_received(mut stream: sakia::net::TcpStream) -> io::Result<u64> {
+    let mut total = 0u64;
+    loop {
+        let bytes = stream.recv().await?;
+        if bytes.is_empty() {
+            return Ok(total);
+        }
+        total = total.wrapping_add(sum(&bytes));
+    }
+}
+
+fn sum_blocking(mut stream: TcpStream, block_bytes: usize) -> io::Result<u64> {
+    let mut block = AlignedBuf::zeroed(block_bytes);
+    let mut total = 0u64;
+    loop {
+        match stream.read(&mut block) {
+            Ok(0) => return Ok(total),
+            Ok(count) => total = total.wrapping_add(sum(&block[..count])),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variants_agree_at_every_size() {
+        let congestion = net::CONGESTION.to_owned();
+        let place = Place { namespace: false, congestion, processors: None };
+        for (size, block_bytes) in [(0, 4096), (1, 4096), (100_000, 1000), (3 << 20, 128 << 10)] {
+            let work = load::Work::Stream(size);
+            for variant in Variant::ALL {
+                let order = Order { place: place.clone(), work };
+                let input = json!(Task { order, block_bytes, load: None });
+                let variant = variant.name().to_owned();
+                let spec = Spec { experiment: NAME.into(), variant, input };
+                match cell::run_cell(&serde_json::to_string(&spec).unwrap()).unwrap() {
+                    Outcome::Measured(measured) => {
+                        assert_eq!(measured.sum, work.expected(), "{} {size}", spec.variant);
+                    }
+                    Outcome::Unavailable(reason) => {
+                        let denied = std::env::var_os("SAKIA_DENY_SKIPS").is_some();
+                        assert!(!denied, "skips are denied, and {} must skip", spec.variant);
+                        eprintln!("SKIP {}: {reason}", spec.variant);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_lead_back_to_variants() {
+        for variant in Variant::ALL {
+            assert_eq!(Variant::by_name(variant.name()), Some(variant));
+        }
+    }
+}

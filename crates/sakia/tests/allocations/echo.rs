@@ -1,0 +1,137 @@
+//! Client and server as tasks of one thread: what a round trip takes, with one connection and with many.
+//!
+//! Counted, not timed: system calls by the driver's own counters, enters and plain calls, and what the
+//! thread allocates. Both are those of the middle of a run, in which no connection comes or goes.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use sakia::Runtime;
+use sakia::net::{TcpListener, TcpStream};
+use sakia_driver::OpKind;
+use sakia_testkit::alloc_count::{Counts, measure, thread_counts};
+
+use crate::NOTHING;
+
+/// Bytes of a message.
+const MESSAGE_BYTES: usize = 64;
+/// Round trips of each connection before what is counted.
+const WARMUP: u64 = 200;
+/// Round trips of all connections that are counted, at least.
+const COUNTED: u64 = 20_000;
+
+/// How far all clients together have come.
+#[derive(Default)]
+struct Progress {
+    trips: Cell<u64>,
+    /// Whoever waits is woken when so many are done.
+    goal: Cell<u64>,
+    waiter: RefCell<Option<Waker>>,
+    is_over: Cell<bool>,
+}
+
+impl Progress {
+    fn count(&self) {
+        self.trips.set(self.trips.get() + 1);
+        if self.trips.get() == self.goal.get() {
+            self.waiter.take().unwrap().wake();
+        }
+    }
+
+    async fn reach(&self, goal: u64) {
+        self.goal.set(goal);
+        poll_fn(|cx| {
+            if self.trips.get() >= goal {
+                return Poll::Ready(());
+            }
+            *self.waiter.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+async fn serve(mut stream: TcpStream) {
+    loop {
+        let bytes = stream.recv().await.unwrap();
+        if bytes.is_empty() {
+            return;
+        }
+        stream.write_all(bytes).await.0.unwrap();
+    }
+}
+
+async fn ask(address: SocketAddr, progress: Rc<Progress>) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let mut question = vec![7; MESSAGE_BYTES];
+    while !progress.is_over.get() {
+        let result;
+        (result, question) = stream.write_all(question).await;
+        result.unwrap();
+        // So small a message comes in one piece.
+        let answer = stream.recv().await.unwrap();
+        assert_eq!(*answer, *question);
+        progress.count();
+    }
+}
+
+/// System calls of the thread, as far as the driver makes them.
+fn calls(runtime: &Runtime) -> u64 {
+    let counters = runtime.counters();
+    let plain = |&kind: &OpKind| counters.of(kind).inline;
+    counters.enters + OpKind::ALL.iter().map(plain).sum::<u64>()
+}
+
+/// System calls for each round trip, and all allocations, with so many connections.
+fn echo(runtime: &Runtime, connections: u64) -> (f64, Counts) {
+    // Fails loudly if nothing is counted.
+    measure(|| ());
+    runtime.block_on(async {
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let listener = TcpListener::bind(any).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let progress = Rc::<Progress>::default();
+        let mut tasks = Vec::new();
+        for _ in 0..connections {
+            let client = sakia::spawn(ask(address, Rc::clone(&progress)));
+            let (stream, _) = listener.accept().await.unwrap();
+            tasks.extend([client, sakia::spawn(serve(stream))]);
+        }
+        progress.reach(WARMUP * connections).await;
+        let (trips, calls_before, before) = (progress.trips.get(), calls(runtime), thread_counts());
+        progress.reach(trips + COUNTED).await;
+        let trips = progress.trips.get() - trips;
+        let (calls, allocated) = (calls(runtime) - calls_before, thread_counts().since(before));
+        progress.is_over.set(true);
+        for task in tasks {
+            task.await.unwrap();
+        }
+        (calls as f64 / trips as f64, allocated)
+    })
+}
+
+/// Asserts on round trips of so many connections, where there is a ring. Epoll has plain calls to make, and
+/// memory for what they bring.
+fn assert_echo(connections: u64, calls_max: f64) {
+    let runtime = Runtime::new().unwrap();
+    let (calls, allocated) = echo(&runtime, connections);
+    eprintln!("{connections} connections: {calls:.4} calls a round trip, {allocated:?}");
+    if runtime.choice().name() == "uring" {
+        assert_eq!(allocated, NOTHING);
+        assert!(calls <= calls_max, "{connections} connections: {calls} calls a round trip");
+    }
+}
+
+#[test]
+fn a_round_trip_of_one_connection_takes_two_calls_and_no_memory() {
+    assert_echo(1, 2.0);
+}
+
+#[test]
+#[ignore = "0.125 calls so far: turns end before all connections have had theirs"]
+fn round_trips_of_many_connections_share_their_calls_and_take_no_memory() {
+    assert_echo(64, 0.035);
+}
