@@ -41,6 +41,8 @@ const BATCH: usize = 256;
 const TURN_COMPLETIONS_MAX: u32 = 1024;
 /// Most completions that the kernel finishes in one enter unless asked for more (since 6.13).
 const KERNEL_BATCH: u32 = 20;
+/// Turns with many sends that go by until these are again taken to end at once.
+const SENDS_DOUBTED: u8 = 16;
 /// How long to leave the kernel alone after it said that it has no room.
 const NAP: Duration = Duration::from_micros(50);
 
@@ -107,6 +109,10 @@ pub(crate) struct Core<B: Backend> {
     flush_at: u32,
     /// How sure it is that everything in flight is ready at once: 0 to 3. See [`Core::drain`].
     burst: u8,
+    /// Sends pushed since the last enter of a turn.
+    sends: u32,
+    /// Turns with many sends for which these are not taken to end at once, since some did not.
+    sends_doubted: u8,
     /// Tasks to wake and numbers to report, oldest first.
     pub(crate) wakes: VecDeque<Waker>,
     pub(crate) tokens: VecDeque<u64>,
@@ -168,6 +174,8 @@ impl<B: Backend> Core<B> {
             for_lanes,
             flush_at,
             burst: 0,
+            sends: 0,
+            sends_doubted: 0,
             wakes: VecDeque::new(),
             tokens: VecDeque::new(),
             disposals: VecDeque::new(),
@@ -335,6 +343,7 @@ impl<B: Backend> Core<B> {
         }
         self.in_flight += 1;
         self.counters.kinds[kind as usize].submitted += 1;
+        self.sends += u32::from(kind == OpKind::Send);
         if backend.sq_pending() >= self.flush_at {
             self.flush();
         }
@@ -404,10 +413,10 @@ impl<B: Backend> Core<B> {
     // ---- one turn ------------------------------------------------------------------------------
 
     /// Submits what is queued, fetches what is ready, and sleeps if that is nothing. Returns the
-    /// number of operations that finished.
+    /// number of operations that finished, and of completions that were not their last.
     #[inline]
     pub(crate) fn turn(&mut self, wait: Wait) -> io::Result<u32> {
-        let finished_before = self.counters.finished;
+        let came_before = self.came();
         let Some(backend) = &self.backend else {
             return Ok(0);
         };
@@ -428,7 +437,7 @@ impl<B: Backend> Core<B> {
         if is_ready {
             self.reap();
         }
-        let idle = self.counters.finished == finished_before
+        let idle = self.came() == came_before
             && self.deferred.is_empty()
             && !is_held_up
             && !self.is_unsettled();
@@ -439,11 +448,16 @@ impl<B: Backend> Core<B> {
             Wait::For(timeout) if idle && !timeout.is_zero() => self.drain(true, Some(timeout)),
             _ => self.drain(false, None),
         };
-        let finished = (self.counters.finished - finished_before) as u32;
+        let came = (self.came() - came_before) as u32;
         match result {
-            Err(error) if finished == 0 => Err(error),
-            _ => Ok(finished),
+            Err(error) if came == 0 => Err(error),
+            _ => Ok(came),
         }
+    }
+
+    #[inline(always)]
+    fn came(&self) -> u64 {
+        self.counters.finished + self.counters.delivered
     }
 
     /// Whether users' code is to be run for what has happened already.
@@ -468,8 +482,7 @@ impl<B: Backend> Core<B> {
             if nothing && (reaped > 0 || !mutant!("idle_enters")) {
                 break;
             }
-            let all = self.in_flight.min(BATCH as u32);
-            let speculate = self.burst > 0 && all > KERNEL_BATCH;
+            let (all, speculate) = self.expected();
             let entered = if speculate {
                 self.enter(all, Some(Duration::ZERO), true)
             } else {
@@ -485,6 +498,7 @@ impl<B: Backend> Core<B> {
                 // Also so that a kernel that has no room is not asked for ever.
                 self.counters.drains_missed += 1;
                 self.burst = 0;
+                self.sends_doubted = SENDS_DOUBTED;
             }
             if fresh > 0 {
                 sleep = false;
@@ -501,6 +515,19 @@ impl<B: Backend> Core<B> {
                 if was_all { (self.burst + 1).min(3) } else { self.burst.saturating_sub(1) };
         }
         Ok(())
+    }
+
+    /// How many completions the next enter is likely to find ready, and whether it is to ask for as many.
+    #[inline]
+    fn expected(&mut self) -> (u32, bool) {
+        let sends = std::mem::take(&mut self.sends);
+        let all = self.in_flight.min(BATCH as u32);
+        if self.burst > 0 && all > KERNEL_BATCH {
+            return (all, true);
+        }
+        self.sends_doubted = self.sends_doubted.saturating_sub(u8::from(sends > KERNEL_BATCH));
+        let are_sends = sends > KERNEL_BATCH && self.sends_doubted == 0;
+        (sends.min(BATCH as u32), are_sends && !mutant!("sends_not_counted"))
     }
 
     /// One enter. A temporary failure is a success that brought nothing.

@@ -76,8 +76,8 @@ impl<B: Backend> Driver<B> {
 
     /// Submits what was started, completes what is ready, and when that is nothing sleeps as `wait`
     /// says. Then wakes tasks, disposes of results that nobody wants, and returns the number of
-    /// operations that were finished, dropped ones included. It may be 0 before the time is over:
-    /// after a signal, for one.
+    /// operations that were finished, dropped ones included, and of completions after which more follow.
+    /// It may be 0 before the time is over: after a signal, for one.
     ///
     /// Wakers are called from here, outside the driver, so that they may start operations and drop
     /// handles.

@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_task::Runnable;
 use pin_project_lite::pin_project;
@@ -28,7 +28,7 @@ use crate::remote::Remote;
 use crate::time::Timers;
 
 /// Tasks run in one round.
-const BATCH: usize = 64;
+const BATCH: usize = 256;
 
 thread_local! {
     /// The runtime that the calling code runs in. It has no destructor, so that a runtime which another
@@ -52,6 +52,8 @@ pub(crate) struct Local {
     pub(crate) driver: Driver<Auto>,
     /// Shared with the futures that wait for them, which may outlive the runtime.
     pub(crate) timers: Rc<Timers>,
+    /// How long an idle thread looks for work before it sleeps.
+    pub(crate) spin: Cell<Duration>,
     /// The inboxes of all threads of the runtime, this one's included.
     pub(crate) threads: Arc<[Arc<Remote>]>,
 }
@@ -193,6 +195,7 @@ impl Local {
             remote,
             timers: Rc::new(Timers::new(&driver)),
             driver,
+            spin: Cell::new(Duration::ZERO),
             threads,
         }))
     }
@@ -272,6 +275,9 @@ impl Local {
         if is_busy && mutant!("busy_thread_starves_driver") {
             return Ok(());
         }
+        if !is_busy && !self.spin.get().is_zero() && self.look_for_work(timeout)? {
+            return Ok(());
+        }
         if is_busy || !self.remote.prepare_to_park() && !mutant!("parks_with_mail") {
             return self.driver.turn(Wait::Poll).map(|_| ());
         }
@@ -279,6 +285,24 @@ impl Local {
         let result = self.driver.turn(timeout.map_or(Wait::Forever, Wait::For));
         self.remote.unpark();
         result.map(|_| ())
+    }
+
+    /// Takes turns that do not sleep, until one brings something, a timer is due, or the thread has looked
+    /// for long enough. Answers whether there is something to do.
+    #[cold]
+    fn look_for_work(&self, timeout: Option<Duration>) -> io::Result<bool> {
+        let limit = self.sleep_limit(timeout).map_or(self.spin.get(), |due| due.min(self.spin.get()));
+        let begin = Instant::now();
+        loop {
+            let came = self.driver.turn(Wait::Poll)?;
+            if came > 0 || self.has_ready() || self.remote.has_mail() || self.remote.is_stopping() {
+                return Ok(true);
+            }
+            if begin.elapsed() >= limit {
+                return Ok(false);
+            }
+            std::hint::spin_loop();
+        }
     }
 
     /// Ends all tasks: their futures are dropped on this thread, which must be the runtime's.

@@ -27,13 +27,15 @@ pub struct Builder {
     threads: usize,
     ring: sakia_ring::Builder,
     bypass: Bypass,
+    spin: Duration,
     virtual_time: bool,
 }
 
 impl Default for Builder {
     fn default() -> Self {
         let bypass = Bypass::Rules(Rules::default());
-        Self { policy: None, threads: 1, ring: Ring::builder(), bypass, virtual_time: false }
+        let (ring, spin) = (Ring::builder(), Duration::ZERO);
+        Self { policy: None, threads: 1, ring, bypass, spin, virtual_time: false }
     }
 }
 
@@ -75,6 +77,18 @@ impl Builder {
         self
     }
 
+    /// How long a thread with nothing to do looks for work before it sleeps; not at all without this call.
+    ///
+    /// Waking a thread that sleeps takes longer than the trip of a message within a machine, so where an
+    /// answer is likely to come soon this makes it come sooner. It costs a processor: the thread's own, all
+    /// the time for which it waits, as far as that is not longer than `spin`. Without a processor for each
+    /// thread that does so it makes all of them slower.
+    #[must_use]
+    pub fn spin(mut self, spin: Duration) -> Self {
+        self.spin = spin;
+        self
+    }
+
     /// Whether time stands still while tasks run, and jumps to the next deadline when all of them wait
     /// and no operation is in flight; for tests, see [`time`](crate::time). While an operation is in
     /// flight, one that waits for a peer included, no time passes. Other threads, which may be about to
@@ -108,14 +122,14 @@ impl Builder {
             (0..self.threads).map(|_| Arc::new(Remote::new())).collect();
         let local = Local::new(Driver::new(backend), 0, Arc::clone(&remotes))?;
         local.driver.set_bypass(self.bypass.clone());
+        local.spin.set(if self.virtual_time { Duration::ZERO } else { self.spin });
         if self.virtual_time {
             local.timers.make_virtual();
         }
         let mut runtime = Runtime { local, choice, threads: Vec::new(), watch: None };
         for thread in 1..self.threads {
             // An error drops the runtime, and with it ends the threads that exist.
-            let (ring, bypass) = (self.ring.clone(), self.bypass.clone());
-            runtime.threads.push(Thread::start(thread, &remotes, policy, ring, bypass)?);
+            runtime.threads.push(Thread::start(thread, &remotes, policy, &self)?);
         }
         Ok(runtime)
     }
@@ -151,9 +165,9 @@ impl Thread {
         number: usize,
         remotes: &Arc<[Arc<Remote>]>,
         policy: Policy,
-        ring: sakia_ring::Builder,
-        bypass: Bypass,
+        builder: &Builder,
     ) -> io::Result<Self> {
+        let (ring, bypass, spin) = (builder.ring.clone(), builder.bypass.clone(), builder.spin);
         let (report, ready) = mpsc::channel();
         let remote = Arc::clone(&remotes[number]);
         let remotes = Arc::clone(remotes);
@@ -164,6 +178,7 @@ impl Thread {
             match built {
                 Ok(local) => {
                     local.driver.set_bypass(bypass);
+                    local.spin.set(spin);
                     // Nobody listens if the runtime's builder gave up meanwhile; it stops us then.
                     report.send(Ok(())).ok();
                     run_until_stopped(&local);

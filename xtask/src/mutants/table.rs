@@ -113,6 +113,18 @@ table! {
         => Driver "injected_results";
     restart_code_leaks: "the kernel's restart codes are reported as errors of their own"
         => Driver "reading";
+    late_receive_lost: "what was received for a dropped read is lost"
+        => Conformance "every_case_on_the_ring";
+    turns_not_taken: "operations of one direction of a connection are in flight together"
+        => Conformance "every_case_on_the_ring";
+    inbox_without_bound: "a connection receives without bound what nobody takes"
+        => Driver "multishot";
+    arrivals_without_bound: "a listener accepts without bound what nobody takes"
+        => Driver "multishot";
+    unprovided_buffer_taken: "a completion may name a buffer that the kernel does not have"
+        => Driver "multishot";
+    sends_not_counted: "what many sends bring is fetched 20 completions at a time"
+        => Driver "multishot";
     lack_of_workers_told: "what the kernel has no worker for ends as if somebody had canceled it"
         => Faults "limits::uring::of_threads";
 
@@ -229,6 +241,14 @@ table! {
         => DriverUnits "tests::wakes::nothing_rests";
     close_leaves_waiters: "operations wait for a descriptor that was closed"
         => DriverUnits "tests::cancel::closing";
+    lasting_watch_kept: "a number is watched on for the file that had it before"
+        => DriverUnits "epoll::registry";
+    newest_buffer_first: "the buffer that was provided last is used first"
+        => DriverUnits "epoll::group";
+    used_buffer_stays: "a buffer that a completion has named is used again"
+        => DriverUnits "epoll::group epoll::tests::multishot";
+    multishot_without_end: "a peer that always sends keeps all others waiting"
+        => DriverUnits "epoll::tests::multishot::a_peer_that_always";
 
     // How it moves bytes.
 

@@ -233,7 +233,11 @@ unsafe impl Operation for MultiRecv {
             Ok(_) => None,
             Err(error) => match Errno::from_io_error(&error) {
                 // To go on is the next receive's decision.
-                Some(Errno::NOBUFS | Errno::INTR | Errno::AGAIN) => None,
+                Some(Errno::INTR | Errno::AGAIN) => None,
+                Some(Errno::NOBUFS) => {
+                    self.pool.grow(self.size);
+                    None
+                }
                 Some(Errno::CANCELED) if is_paused => None,
                 Some(Errno::INVAL) if !inbox.set_single() => None,
                 _ => Some(Err(error)),

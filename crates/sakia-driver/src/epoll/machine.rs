@@ -9,6 +9,8 @@
 //! 3. What would block the thread becomes a job of a lane; its outcome comes through the [`Inbox`].
 //! 4. Its completion is posted, and the flight is gone. Nothing here knows its memory any more.
 //!
+//! One that goes on (a [`Multishot`]) has completions with more to come in between, and stays where it is.
+//!
 //! A flight is in one place only: in a watch, or with a lane. The exception is a waiter that nothing
 //! can try without blocking: it stays first in its way, which is marked busy, while a lane thread
 //! tries it.
@@ -27,9 +29,11 @@ use rustix::thread::Timespec;
 use sakia_ring::{Cqe, Entered, Opcode, Sqe};
 
 use super::call::Call;
+use super::group::Groups;
 use super::inbox::Inbox;
 use super::job::{self, Job, Outcome, Work};
 use super::lanes::{Lane, Limits, Pool, StuckWorker};
+use super::multishot::{self, Multishot, Step};
 use super::queue::Queue;
 use super::registry::{INBOX, Registry};
 use super::request::{self, Request, Victims};
@@ -52,6 +56,8 @@ pub(super) struct Machine {
     pub(super) inbox: Arc<Inbox>,
     /// The registered buffer: address and length.
     pub(super) registered: Option<(u64, u64)>,
+    /// Memory for operations that bring none.
+    pub(super) groups: Groups,
     registry: Registry,
     /// Operations under way, by the order in which they were consumed.
     flights: BTreeMap<u64, Flight>,
@@ -126,6 +132,7 @@ impl Machine {
             queue,
             inbox,
             registered: None,
+            groups: Groups::default(),
             flights: BTreeMap::new(),
             by_user_data: BTreeSet::new(),
             consumed: 0,
@@ -172,7 +179,13 @@ impl Machine {
     /// the inbox stays there for the next enter.
     pub(super) fn quiet(&mut self) {
         // A signal means that there was nothing.
-        while self.wait(Sleep::No).is_ok_and(|count| count >= EVENTS) {}
+        let mut looked = 0;
+        while let Ok(count) = self.wait(Sleep::No) {
+            looked += count;
+            if self.has_seen_all(count, looked) {
+                break;
+            }
+        }
     }
 
     pub(super) fn reap(&mut self, out: &mut [Cqe]) -> usize {
@@ -204,6 +217,7 @@ impl Machine {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut is_over = timeout == Some(Duration::ZERO);
         let mut has_looked = false;
+        let mut looked = 0;
         let mut is_woken = false;
         loop {
             is_woken |= self.receive();
@@ -218,14 +232,22 @@ impl Machine {
                 continue;
             }
             match self.wait(sleep) {
-                // A full buffer may not have been everything.
-                Ok(count) => has_looked |= count < EVENTS,
+                Ok(count) => {
+                    looked += count;
+                    has_looked |= self.has_seen_all(count, looked);
+                }
                 Err(Errno::INTR) => return self.interrupted(consumed),
                 Err(errno) => return Err(errno.into()),
             }
             is_over |= deadline.is_some_and(|deadline| Instant::now() >= deadline);
             self.keep_house();
         }
+    }
+
+    /// Whether everybody had a turn, when the last wait brought `count` of all in all `looked` events. A full
+    /// buffer may not have been everything, but with peers that always send there is no end of events.
+    fn has_seen_all(&self, count: usize, looked: usize) -> bool {
+        count < EVENTS || looked > self.registry.waiters()
     }
 
     /// A signal ended the sleep. As with the ring that is an error only where there is nothing to tell.
@@ -346,6 +368,7 @@ impl Machine {
             }
             Ok(Request::Transfer(transfer)) => self.start_transfer(sqe, transfer),
             Ok(Request::Socket(call)) => self.start_trial(sqe, Trial::Socket(call)),
+            Ok(Request::Multishot(multishot)) => self.start_multishot(sqe, multishot),
             Ok(Request::Now(call)) => self.call_now(sqe, call),
             Ok(Request::Poll { raw, events }) => self.start_poll(sqe, raw, events),
             Ok(Request::Close { raw }) => self.start_close(sqe, raw),
@@ -381,6 +404,7 @@ impl Machine {
                 | Request::Poll { .. }
                 | Request::Cancel { .. }
                 | Request::Socket(_)
+                | Request::Multishot(_)
                 | Request::Now(_),
             )
             | Err(_) => return self.start(sqe),
@@ -433,7 +457,10 @@ impl Machine {
             Try::WouldBlock
         };
         match tried {
-            Try::Done(res) => self.queue.post(sqe.user_data, res),
+            Try::Done(res) => {
+                self.note_made(sqe.opcode, res);
+                self.queue.post(sqe.user_data, res);
+            }
             Try::WouldBlock if trial.is_nowait() => {
                 self.queue.post(sqe.user_data, failed(Errno::AGAIN));
             }
@@ -445,11 +472,45 @@ impl Machine {
                 self.give_to_lane(Lane::Elastic, id, trial.work());
             }
             Try::WouldBlock | Try::Unable => {
-                let place = self.registry.wait(raw, direction, self.consumed);
+                let place = self.wait_for(raw, direction);
                 self.take_off(sqe, Some(raw), Stage::Waiting { place, trial });
                 self.arm(place);
             }
         }
+    }
+
+    /// Has the next operation wait for a descriptor. To be armed afterwards.
+    fn wait_for(&mut self, raw: i32, direction: Direction) -> usize {
+        let place = self.registry.wait(raw, direction, self.consumed);
+        if self.is_own(raw) {
+            self.registry.keep(place);
+        }
+        place
+    }
+
+    /// Has an operation begin that goes on.
+    fn start_multishot(&mut self, sqe: &Sqe, multishot: Multishot) {
+        if multishot.lacks_group(&self.groups) {
+            return self.queue.post(sqe.user_data, failed(Errno::NOBUFS));
+        }
+        let raw = multishot.raw();
+        let place = self.wait_for(raw, Direction::Read);
+        let stage = Stage::Waiting { place, trial: Trial::Multishot(multishot) };
+        let id = self.take_off(sqe, Some(raw), stage);
+        self.registry.go_on(place, id);
+        // Those that wait already go first, and wait for an event.
+        if self.registry.watch(place).way(Direction::Read).queue.front() == Some(&id) {
+            match self.shoot(id, multishot).0 {
+                Step::Waits => {}
+                Step::Over(res) => {
+                    self.registry.leave(place, id);
+                    self.finish(id, res);
+                }
+                // When there is something to do, that is a thread's.
+                Step::Unable => self.registry.rest_between(place, id),
+            }
+        }
+        self.arm(place);
     }
 
     /// Makes a call that waits for nobody.
@@ -457,10 +518,15 @@ impl Machine {
         // SAFETY: the entry is not completed, so its memory is lent.
         let res = outcome(unsafe { call.run() });
         self.count(sqe.opcode).inline += 1;
-        if sqe.opcode == Opcode::SOCKET {
+        self.note_made(sqe.opcode, res);
+        self.queue.post(sqe.user_data, res);
+    }
+
+    /// An operation has ended, and may have made a socket.
+    fn note_made(&mut self, opcode: Opcode, res: i32) {
+        if matches!(opcode, Opcode::SOCKET | Opcode::ACCEPT) {
             self.note_socket(res);
         }
-        self.queue.post(sqe.user_data, res);
     }
 
     /// A socket was made here, if this is the number of one.
@@ -472,13 +538,13 @@ impl Machine {
 
     /// The number is another file's from now on.
     pub(super) fn forget_socket(&mut self, raw: i32) {
-        if !mutant!("given_socket_is_own") {
-            self.sockets.remove(&raw);
+        if !mutant!("given_socket_is_own") && self.sockets.remove(&raw) {
+            self.registry.release(raw);
         }
     }
 
     /// Whether the descriptor's file was made here, and nobody was given it.
-    fn is_own(&self, raw: i32) -> bool {
+    pub(super) fn is_own(&self, raw: i32) -> bool {
         self.sockets.contains(&raw) || mutant!("others_sockets_are_own")
     }
 
@@ -567,6 +633,7 @@ impl Machine {
     fn handle_event(&mut self, place: usize, ready: EventFlags) {
         const ALWAYS: EventFlags = EventFlags::ERR.union(EventFlags::HUP);
         self.registry.fired(place);
+        let found_nobody = self.registry.watch(place).is_idle();
         let mut was_fruitful = false;
         if ready.intersects(ALWAYS | EventFlags::IN) {
             was_fruitful |= self.run_way(place, Direction::Read);
@@ -585,6 +652,7 @@ impl Machine {
             self.finish(id, res);
             was_fruitful = true;
         }
+        self.registry.hush(place, ready, found_nobody);
         self.registry.judge(place, was_fruitful);
         if !mutant!("watch_not_armed_again") {
             self.arm(place);
@@ -602,6 +670,25 @@ impl Machine {
             let Stage::Waiting { trial, .. } = self.flights[&id].stage else {
                 unreachable!("what waits in a way is to be tried")
             };
+            if let Trial::Multishot(multishot) = trial {
+                let (step, took_some) = self.shoot(id, multishot);
+                was_fruitful |= took_some;
+                match step {
+                    Step::Waits => return was_fruitful,
+                    Step::Over(res) => {
+                        self.registry.leave(place, id);
+                        self.finish(id, res);
+                        was_fruitful = true;
+                    }
+                    Step::Unable => {
+                        self.registry.rest_between(place, id);
+                        self.registry.watch(place).way(direction).is_busy = true;
+                        self.give_to_lane(Lane::Elastic, id, trial.work());
+                        return was_fruitful;
+                    }
+                }
+                continue;
+            }
             // SAFETY: there is the flight, so its memory is lent.
             let tried = unsafe { trial.try_now(self.ways, self.is_own(trial.raw())) };
             let opcode = self.flights[&id].opcode;
@@ -620,6 +707,31 @@ impl Machine {
                 }
             }
         }
+    }
+
+    /// Lets an operation that goes on take what is there. Returns whether there was something, or may be but
+    /// finds no place in the queue.
+    fn shoot(&mut self, id: u64, multishot: Multishot) -> (Step, bool) {
+        let Flight { user_data, opcode, .. } = self.flights[&id];
+        let is_own = self.is_own(multishot.raw());
+        let room = self.queue.room() as usize;
+        let Self { groups, queue, sockets, .. } = self;
+        let mut count = 0;
+        let post = |res, flags| {
+            if multishot.accepts() {
+                sockets.insert(res);
+            }
+            queue.post_with(user_data, res, flags);
+            count += 1;
+        };
+        // SAFETY: a buffer is in its group from when it was provided, which lends it, until a completion
+        // names it.
+        let step = unsafe { multishot.shoot(groups, is_own, room, post) };
+        self.count(opcode).inline += count;
+        if count == 0 && step == Step::Waits {
+            self.count(opcode).would_block += 1;
+        }
+        (step, count > 0 || room == 0)
     }
 
     /// Has epoll watch for what is waited for at this place.
@@ -666,12 +778,19 @@ impl Machine {
         };
         self.registry.watch(place).way(trial.direction()).is_busy = false;
         let is_canceled = is_canceled && !mutant!("canceled_try_waits_again");
-        let res = outcome.into_result().or(is_canceled.then_some(failed(Errno::CANCELED)));
+        let mut res = outcome.into_result();
+        let was_fruitful = res.is_some() || is_canceled;
+        if let (Trial::Multishot(_), Some(raw @ 0..)) = (trial, res) {
+            self.note_socket(raw);
+            self.queue.post_with(self.flights[&id].user_data, raw, multishot::more());
+            res = None;
+        }
+        let res = res.or(is_canceled.then_some(failed(Errno::CANCELED)));
         if let Some(res) = res {
             self.registry.leave(place, id);
             self.finish(id, res);
         }
-        self.registry.judge(place, res.is_some());
+        self.registry.judge(place, was_fruitful);
         self.arm(place);
     }
 
@@ -679,6 +798,7 @@ impl Machine {
     fn finish(&mut self, id: u64, res: i32) {
         let flight = self.flights.remove(&id).expect("an operation that ends is under way");
         self.by_user_data.remove(&(flight.user_data, id));
+        self.note_made(flight.opcode, res);
         self.queue.post(flight.user_data, res);
     }
 

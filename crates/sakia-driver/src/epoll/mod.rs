@@ -18,6 +18,8 @@
 //!   driver never does, ends its waiting operations with `ECANCELED`.
 //! - A poll that is not for reading is not ended by a peer that sends no more, and is not told of it. The
 //!   ring ends any. Who waits for room on such a socket is better off without.
+//! - A receive that goes on takes no `MSG_PEEK` and no `MSG_DONTWAIT`, and without buffers ends when there
+//!   is something to receive, not before. One with a single completion brings its own buffer.
 //! - A cancel by descriptor matches the number, not other numbers of the same file.
 //! - A cancel of what a thread performs answers `EALREADY`, and the operation goes on: no thread is
 //!   interrupted. The ring interrupts some.
@@ -35,17 +37,19 @@
 //!
 //! `machine` knows what is under way; `request` checks entries; `registry` what epoll watches;
 //! `transfer` how bytes are moved without blocking, and `socket` connections and messages, either of
-//! them a `trial`; `job` what threads do, `lanes` the threads;
-//! `inbox` how they reach the sleeping backend; `signals`, `process`, `queue`, `sys` what their names
-//! say.
+//! them a `trial`; `multishot` what goes on, and `group` the buffers for it; `job` what threads do,
+//! `lanes` the threads; `inbox` how they reach the sleeping backend; `signals`, `process`, `queue`, `sys`
+//! what their names say.
 //!
 //! One thread calls the backend; [`EpollWake`] goes anywhere.
 
 pub(crate) mod call;
+mod group;
 mod inbox;
 mod job;
 mod lanes;
 mod machine;
+mod multishot;
 mod process;
 mod queue;
 mod registry;
@@ -69,6 +73,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
+use self::group::Provided;
 use self::inbox::Inbox;
 use self::lanes::Limits;
 pub use self::lanes::{Lane, LaneStatistics, StuckWorker};
@@ -302,7 +307,8 @@ impl RemoteWake for EpollWake {
 // job. A job leaves the queue in the step in which it becomes running, and its outcome, which ends the
 // flight, comes after it; so a flight that was canceled out of the queue has no thread. An entry that
 // was made a nop is another entry and names no memory. Dropping the backend only ends what has not
-// begun.
+// begun. A provided buffer is used while it is in its group, by the thread that enters, and leaves it
+// before the completion that names it is posted.
 unsafe impl Backend for Epoll {
     fn sq_entries(&self) -> u32 {
         self.machine.queue.sq_entries()
@@ -324,7 +330,7 @@ unsafe impl Backend for Epoll {
     unsafe fn try_now(&mut self, sqe: &Sqe, now: Now) -> Attempt {
         // SAFETY: the caller's duties are the same.
         let attempt = unsafe { now::try_now(sqe, now) };
-        if sqe.opcode == Opcode::SOCKET
+        if matches!(sqe.opcode, Opcode::SOCKET | Opcode::ACCEPT)
             && let Attempt::Done(raw) = attempt
         {
             self.machine.note_socket(raw);
@@ -411,6 +417,20 @@ unsafe impl Backend for Epoll {
         }
         self.machine.registered = Some((addr.expose_provenance() as u64, len as u64));
         Ok(())
+    }
+
+    fn register_group(&mut self, group: u16, entries: u16) -> io::Result<()> {
+        if !self.process.is_intact() {
+            return Err(Self::forked_error());
+        }
+        Ok(self.machine.groups.register(group, entries)?)
+    }
+
+    unsafe fn provide(&mut self, group: u16, id: u16, addr: *mut u8, len: u32) {
+        if self.process.is_intact() {
+            let addr = addr.expose_provenance() as u64;
+            self.machine.groups.provide(group, Provided { id, addr, len });
+        }
     }
 
     fn now(&self) -> Duration {

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use sakia_ring::{Cqe, Position, Sqe};
+use sakia_ring::{Cqe, CqeFlags, Position, Sqe};
 
 /// Submission queue, completion queue and overflow list.
 #[derive(Debug)]
@@ -57,6 +57,11 @@ impl Queue {
         !self.overflow.is_empty()
     }
 
+    /// Completions that find a place. None while older ones wait for one.
+    pub(super) fn room(&self) -> u32 {
+        if self.is_overflowing() { 0 } else { self.cq_entries - self.ready() }
+    }
+
     pub(super) fn push(&mut self, sqe: Sqe) -> Option<Position> {
         if self.pending() == self.sq_entries {
             return None;
@@ -86,7 +91,12 @@ impl Queue {
 
     /// Adds the last completion of an entry.
     pub(super) fn post(&mut self, user_data: u64, res: i32) {
-        let cqe = Cqe { user_data, res, ..Cqe::default() };
+        self.post_with(user_data, res, CqeFlags::default());
+    }
+
+    /// Adds a completion of an entry, with these flags.
+    pub(super) fn post_with(&mut self, user_data: u64, res: i32, flags: CqeFlags) {
+        let cqe = Cqe { user_data, res, flags };
         let must_wait = self.is_overflowing() && !mutant!("overflow_is_overtaken");
         if must_wait || self.ready() == self.cq_entries {
             self.overflow.push_back(cqe);

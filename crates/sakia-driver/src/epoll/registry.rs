@@ -2,7 +2,13 @@
 //!
 //! A descriptor with waiters has a *watch*: two ways (reading and writing), each a queue of operations in
 //! the order in which they came, and polls in no order. Epoll is told the union of what they wait for,
-//! for one event (`EPOLLONESHOT`); after it the watch is armed again as far as somebody still waits.
+//! in one of three ways:
+//! - For one event (`EPOLLONESHOT`). After it the watch is armed again as far as somebody still waits.
+//! - A socket of our own that is only read: for changes (`EPOLLET`), as long as it is open. Whoever waits
+//!   has found nothing before, so what comes is a change; and until the socket is
+//!   [forgotten](Registry::release) nobody else has its number. So a receive costs no `epoll_ctl(2)`.
+//! - While an operation waits for one thing after the other: for what is there, until it was taken
+//!   (level-triggered). It need not find nothing to know that it has everything.
 //!
 //! Watches are found by the descriptor's number, events by a token: place and generation. A watch
 //! without waiters stays, disarmed, since the next operation will want it again. Its number may have been
@@ -29,6 +35,8 @@ use super::transfer::borrow;
 pub(super) const INBOX: u64 = u64::MAX;
 /// Events for nothing, one after the other, after which a watch rests.
 const FRUITLESS_MAX: u32 = 16;
+/// How epoll tells of events. None of them: as long as they are there.
+const MODES: EventFlags = EventFlags::ONESHOT.union(EventFlags::ET);
 /// How long.
 const REST: Duration = Duration::from_millis(1);
 
@@ -67,6 +75,10 @@ pub(super) struct Watch {
     fruitless: u32,
     /// Not to be armed until its time in `resting`.
     is_resting: bool,
+    /// Operations that wait for one thing after the other.
+    going_on: Vec<u64>,
+    /// The number is this file's until it is released.
+    is_lasting: bool,
 }
 
 /// Operations that wait for the same direction, oldest first.
@@ -95,8 +107,27 @@ impl Watch {
         interest | EventFlags::from_bits_retain(u32::from(polled))
     }
 
+    /// What epoll is to wait for, and how.
+    fn wanted(&self) -> EventFlags {
+        let interest = self.interest();
+        if !self.going_on.is_empty() {
+            interest
+        } else if self.is_lasting && EventFlags::IN.contains(interest) {
+            EventFlags::IN | EventFlags::ET
+        } else {
+            interest | EventFlags::ONESHOT
+        }
+    }
+
+    /// Whether what epoll waits for now does for that.
+    fn is_armed_for(&self, wanted: EventFlags) -> bool {
+        let has_events = !self.armed.is_empty() && self.armed.contains(wanted - MODES);
+        // What is told of everything is told of changes, and of one event.
+        has_events && (wanted.intersects(MODES) || !self.armed.intersects(MODES))
+    }
+
     /// Whether nobody waits, not even for a thread.
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.polls.is_empty() && self.ways.iter().all(|way| way.queue.is_empty())
     }
 }
@@ -182,12 +213,41 @@ impl Registry {
         place
     }
 
+    /// Notes that an operation that waits goes on waiting when it has had an event. To be armed afterwards.
+    pub(super) fn go_on(&mut self, place: usize, id: u64) {
+        self.watches[place].going_on.push(id);
+    }
+
+    /// Notes that it does not: a thread looks after it, once for each event. Until somebody arms the watch
+    /// there is none.
+    pub(super) fn rest_between(&mut self, place: usize, id: u64) {
+        self.watches[place].going_on.retain(|its| *its != id);
+        self.disarm(place);
+    }
+
+    /// Notes that the number of the watch is this file's until it is [released](Registry::release).
+    pub(super) fn keep(&mut self, place: usize) {
+        self.watches[place].is_lasting = true;
+    }
+
+    /// The number is another file's from now on.
+    pub(super) fn release(&mut self, raw: i32) {
+        let Some(place) = self.find(raw).filter(|&place| self.watches[place].is_lasting) else {
+            return;
+        };
+        self.watches[place].is_lasting = false;
+        if self.watches[place].is_idle() && !mutant!("lasting_watch_kept") {
+            self.forget(place);
+        }
+    }
+
     /// Takes an operation out, wherever it waits in this watch.
     pub(super) fn leave(&mut self, place: usize, id: u64) {
         let watch = &mut self.watches[place];
         let before =
             watch.polls.len() + watch.ways.iter().map(|way| way.queue.len()).sum::<usize>();
         watch.polls.retain(|(its, _)| *its != id);
+        watch.going_on.retain(|its| *its != id);
         for way in &mut watch.ways {
             match way.queue.front() {
                 Some(first) if *first == id => drop(way.queue.pop_front()),
@@ -221,18 +281,28 @@ impl Registry {
     /// `EPERM`: such a file never waits. Otherwise as `epoll_ctl(2)`.
     pub(super) fn arm(&mut self, place: usize) -> Result<(), Errno> {
         let watch = &self.watches[place];
-        let interest = watch.interest();
         if watch.is_idle() {
-            self.disarm(place);
+            if !watch.is_lasting {
+                self.disarm(place);
+            }
             return Ok(());
         }
-        if interest.is_empty() && watch.polls.is_empty()
+        let flags = watch.wanted();
+        if watch.interest().is_empty() && watch.polls.is_empty()
             || watch.is_resting
-            || !watch.armed.is_empty() && watch.armed.contains(interest)
+            || watch.is_armed_for(flags)
         {
             return Ok(());
         }
-        let flags = interest | EventFlags::ONESHOT;
+        self.set(place, flags)
+    }
+
+    /// Has epoll wait for this.
+    ///
+    /// # Errors
+    /// As [`arm`](Registry::arm).
+    fn set(&mut self, place: usize, flags: EventFlags) -> Result<(), Errno> {
+        let watch = &self.watches[place];
         let fd = borrow(watch.raw)?;
         let data = EventData::new_u64(self.token(place));
         let changed = if watch.is_registered {
@@ -275,15 +345,39 @@ impl Registry {
         }
     }
 
-    /// Notes that epoll reported an event, and so waits no more for this watch.
+    /// Notes that epoll reported an event, and so waits no more for this watch if that was to be one.
     pub(super) fn fired(&mut self, place: usize) {
-        self.watches[place].armed = EventFlags::empty();
+        let watch = &mut self.watches[place];
+        if watch.armed.contains(EventFlags::ONESHOT) {
+            watch.armed = EventFlags::empty();
+        }
+    }
+
+    /// Sees to it that epoll does not go on reporting what it has reported, and what nobody wants. To be
+    /// armed afterwards. An operation that has just ended may have a successor in a moment: what is left
+    /// without waiters is let be until an event finds none.
+    pub(super) fn hush(&mut self, place: usize, reported: EventFlags, found_nobody: bool) {
+        let watch = &mut self.watches[place];
+        if watch.armed.is_empty() || watch.armed.intersects(MODES) {
+            return;
+        }
+        let unwanted = reported & watch.armed & !watch.interest();
+        if watch.is_idle() {
+            if found_nobody {
+                self.disarm(place);
+            }
+        } else if !unwanted.is_empty() || watch.going_on.is_empty() {
+            watch.armed = EventFlags::empty();
+        }
     }
 
     /// Notes whether an event let an operation go on. After too many that did not the watch rests.
     pub(super) fn judge(&mut self, place: usize, was_fruitful: bool) {
         let token = self.token(place);
         let watch = &mut self.watches[place];
+        if watch.is_idle() && !was_fruitful {
+            return;
+        }
         watch.fruitless = if was_fruitful || mutant!("watch_never_rests") {
             0
         } else {
@@ -291,8 +385,9 @@ impl Registry {
         };
         let may_rest = !self.is_restless || mutant!("foreign_loop_misses_rest");
         let is_tired = watch.fruitless >= FRUITLESS_MAX && may_rest;
-        if is_tired && !watch.is_resting && !watch.is_idle() {
+        if is_tired && !watch.is_resting {
             watch.is_resting = true;
+            self.disarm(place);
             self.resting.push_back((Instant::now() + REST, token));
         }
     }
@@ -418,6 +513,109 @@ mod tests {
         assert_eq!(registry.arm(place), Err(Errno::PERM));
         let place = registry.wait(-1, Direction::Read, 1);
         assert_eq!(registry.arm(place), Err(Errno::BADF));
+    }
+
+    #[test]
+    fn a_lasting_watch_is_armed_once_and_tells_of_changes() {
+        let mut registry = registry();
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let raw = reader.as_raw_fd();
+        let mut places = Vec::new();
+        for id in 0..3 {
+            let place = registry.wait(raw, Direction::Read, id);
+            registry.keep(place);
+            registry.arm(place).unwrap();
+            assert_eq!(registry.watch(place).armed, EventFlags::IN | EventFlags::ET);
+            assert_eq!(events(&registry), []);
+            rustix::io::write(&writer, b"x").unwrap();
+            assert_eq!(events(&registry), [registry.token(place)]);
+            assert_eq!(events(&registry), []);
+            registry.fired(place);
+            registry.leave(place, id);
+            registry.arm(place).unwrap();
+            places.push(place);
+        }
+        assert_eq!(places, [places[0]; 3]);
+        // Who waits for room as well is told once.
+        let place = registry.wait(raw, Direction::Write, 3);
+        registry.arm(place).unwrap();
+        assert!(registry.watch(place).armed.contains(EventFlags::OUT | EventFlags::ONESHOT));
+        registry.leave(place, 3);
+    }
+
+    #[test]
+    fn a_number_that_is_released_is_watched_no_more() {
+        let mut registry = registry();
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let raw = reader.as_raw_fd();
+        let place = registry.wait(raw, Direction::Read, 1);
+        registry.keep(place);
+        registry.arm(place).unwrap();
+        registry.leave(place, 1);
+        registry.release(raw);
+        assert_eq!(registry.find(raw), None);
+        rustix::io::write(&writer, b"x").unwrap();
+        assert_eq!(events(&registry), []);
+        // With somebody who waits it stays, for one event.
+        let place = registry.wait(raw, Direction::Read, 2);
+        registry.keep(place);
+        registry.release(raw);
+        registry.arm(place).unwrap();
+        assert!(registry.watch(place).armed.contains(EventFlags::ONESHOT));
+        assert_eq!(events(&registry), [registry.token(place)]);
+    }
+
+    #[test]
+    fn who_goes_on_waiting_is_told_until_nothing_is_left() {
+        let mut registry = registry();
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let raw = reader.as_raw_fd();
+        let place = registry.wait(raw, Direction::Read, 1);
+        registry.go_on(place, 1);
+        registry.arm(place).unwrap();
+        rustix::io::write(&writer, b"x").unwrap();
+        for _ in 0..2 {
+            assert_eq!(events(&registry), [registry.token(place)]);
+            registry.fired(place);
+            registry.hush(place, EventFlags::IN, false);
+            registry.arm(place).unwrap();
+        }
+        // A thread looks after it.
+        registry.rest_between(place, 1);
+        assert_eq!(events(&registry), []);
+        registry.go_on(place, 1);
+        registry.arm(place).unwrap();
+        // Nobody is left, and then an event finds nobody.
+        registry.keep(place);
+        registry.leave(place, 1);
+        registry.hush(place, EventFlags::IN, false);
+        registry.arm(place).unwrap();
+        assert_eq!(events(&registry), [registry.token(place)]);
+        registry.hush(place, EventFlags::IN, true);
+        assert_eq!(events(&registry), []);
+    }
+
+    #[test]
+    fn what_nobody_wants_any_more_is_not_told() {
+        let mut registry = registry();
+        let socket = rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::STREAM,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        );
+        let (near, _far) = socket.unwrap();
+        let raw = near.as_raw_fd();
+        let place = registry.wait(raw, Direction::Read, 1);
+        registry.go_on(place, 1);
+        assert_eq!(registry.wait(raw, Direction::Write, 2), place);
+        registry.arm(place).unwrap();
+        assert_eq!(events(&registry), [registry.token(place)], "there is room");
+        registry.leave(place, 2);
+        registry.hush(place, EventFlags::OUT, false);
+        registry.arm(place).unwrap();
+        assert_eq!(events(&registry), []);
+        assert_eq!(registry.watch(place).armed, EventFlags::IN);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use sakia_ring::{Opcode, Sqe, sqe_flags};
 
 use super::call::{Call, Copy};
 use super::job::{Job, Open, Work};
+use super::multishot::Multishot;
 use super::socket::SocketCall;
 use super::sys::Direction;
 use super::transfer::{Buffers, RWF_KNOWN, Transfer};
@@ -34,6 +35,8 @@ pub(super) enum Request {
     Transfer(Transfer),
     /// What may wait for a socket.
     Socket(SocketCall),
+    /// What may wait for a socket again and again.
+    Multishot(Multishot),
     /// A call that is short and waits for nobody.
     Now(Call),
     Poll {
@@ -65,7 +68,11 @@ pub(super) enum Victims {
 /// # Errors
 /// What the operation completes with at once.
 pub(super) fn decode(sqe: &Sqe, registered: Option<(u64, u64)>) -> Result<Request, Errno> {
-    if sqe.flags & !sqe_flags::ASYNC != 0 || sqe.personality != 0 {
+    let known = match sqe.opcode {
+        Opcode::RECV => sqe_flags::ASYNC | sqe_flags::BUFFER_SELECT,
+        _ => sqe_flags::ASYNC,
+    };
+    if sqe.flags & !known != 0 || sqe.personality != 0 {
         return Err(Errno::INVAL);
     }
     let job = |work| Job { user_data: sqe.user_data, opcode: sqe.opcode, work };
@@ -124,7 +131,8 @@ pub(super) fn decode(sqe: &Sqe, registered: Option<(u64, u64)>) -> Result<Reques
         Opcode::ASYNC_CANCEL => decode_cancel(sqe),
         _ => {
             if let Some(call) = SocketCall::of(sqe) {
-                return Ok(Request::Socket(call));
+                let multishot = Multishot::of(sqe)?;
+                return Ok(multishot.map_or(Request::Socket(call), Request::Multishot));
             }
             let call = Call::of(sqe).ok_or(Errno::INVAL)?;
             Ok(Request::Lane(job(Work::Call(call)), acts_on(sqe)))

@@ -39,6 +39,32 @@ enum Verb {
     RecvMessage,
 }
 
+/// A socket on which one connection after the other is to be accepted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Listener {
+    pub(super) call: SocketCall,
+    /// This backend made it.
+    pub(super) is_own: bool,
+}
+
+impl Listener {
+    /// Accepts without waiting, until there is no connection left or `post`, which is given the descriptors,
+    /// answers that it takes no more. The socket's mode is changed once at most.
+    pub(super) fn accept_all(self, post: &mut dyn FnMut(i32) -> bool) -> Try {
+        let Self { call, is_own } = self;
+        let result = call.without_waiting(is_own, || {
+            loop {
+                // SAFETY: it names no memory: nobody's address is told.
+                let raw = unsafe { call.call(call.flags) }?;
+                if !post(raw as i32) {
+                    return Ok(0);
+                }
+            }
+        });
+        result.map_or_else(|unable| unable, Try::of)
+    }
+}
+
 /// An operation on a socket. What it names is lent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SocketCall {

@@ -1,6 +1,7 @@
 //! What waits for a stream, and is tried whenever that may be ready.
 
 use super::job::Work;
+use super::multishot::Multishot;
 use super::socket::SocketCall;
 use super::sys::Direction;
 use super::transfer::{FileClass, Transfer, Try, Ways};
@@ -10,6 +11,8 @@ use super::transfer::{FileClass, Transfer, Try, Ways};
 pub(super) enum Trial {
     Transfer(Transfer, FileClass),
     Socket(SocketCall),
+    /// Tried in its own way: it has any number of results.
+    Multishot(Multishot),
 }
 
 impl Trial {
@@ -18,6 +21,7 @@ impl Trial {
         match self {
             Self::Transfer(transfer, _) => transfer.direction,
             Self::Socket(call) => call.direction(),
+            Self::Multishot(_) => Direction::Read,
         }
     }
 
@@ -26,6 +30,7 @@ impl Trial {
         match self {
             Self::Transfer(transfer, _) => transfer.raw,
             Self::Socket(call) => call.raw,
+            Self::Multishot(multishot) => multishot.raw(),
         }
     }
 
@@ -34,6 +39,7 @@ impl Trial {
         match self {
             Self::Transfer(transfer, _) => transfer.is_nowait(),
             Self::Socket(call) => call.is_nowait(),
+            Self::Multishot(_) => false,
         }
     }
 
@@ -53,6 +59,7 @@ impl Trial {
             Self::Transfer(transfer, class) => unsafe { transfer.try_now(*class, ways) },
             // SAFETY: as above.
             Self::Socket(call) => unsafe { call.try_now(is_own) },
+            Self::Multishot(_) => unreachable!("what has many results is not tried for one"),
         }
     }
 
@@ -61,6 +68,7 @@ impl Trial {
         match self {
             Self::Transfer(transfer, class) => Work::TransferIfReady(transfer, class),
             Self::Socket(call) => Work::Socket(call),
+            Self::Multishot(multishot) => multishot.work(),
         }
     }
 }

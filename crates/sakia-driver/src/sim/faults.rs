@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_ring::{Opcode, Sqe};
+use sakia_ring::{Opcode, Sqe, sqe_flags};
 
 use crate::private;
 
@@ -80,6 +80,10 @@ kinds! {
     DatagramDuplicated,
     /// A datagram on the network overtakes the one before.
     DatagramReordered,
+    /// A receive into provided buffers fails with `ENOBUFS` though there are some.
+    NoBuffers,
+    /// An operation that is to go on ends with a completion that says so, but for no reason.
+    MultishotEnded,
 }
 
 impl FaultKind {
@@ -128,6 +132,12 @@ pub enum Fault {
     DatagramDuplicated,
     /// The datagram that it sends on the network overtakes the one before.
     DatagramReordered,
+    /// For a receive into provided buffers: after this many completions it fails with `ENOBUFS` though
+    /// there are some. Without effect on others.
+    NoBuffers(u32),
+    /// For an operation that goes on: after this many completions it has one more, with a result as the
+    /// others, and that is its last. Without effect on others.
+    MultishotEnded(u32),
 }
 
 /// What is to go wrong with one submit or enter.
@@ -226,6 +236,10 @@ pub(super) struct Plan {
     pub(super) reset: bool,
     /// What becomes of its datagram.
     pub(super) fate: Option<Fate>,
+    /// After how many completions it finds no buffers.
+    pub(super) no_buffers_after: Option<u32>,
+    /// After how many completions one is its last.
+    pub(super) ends_after: Option<u32>,
 }
 
 impl Plan {
@@ -246,6 +260,8 @@ impl Plan {
             Fault::DatagramLost => self.fate = Some(Fate::Lost),
             Fault::DatagramDuplicated => self.fate = Some(Fate::Duplicated),
             Fault::DatagramReordered => self.fate = Some(Fate::Reordered),
+            Fault::NoBuffers(after) => self.no_buffers_after = Some(after),
+            Fault::MultishotEnded(after) => self.ends_after = Some(after),
         }
     }
 }
@@ -325,6 +341,7 @@ impl Faults {
             }
         }
         self.roll_network(sqe, random, &mut plan);
+        self.roll_multishot(sqe, random, &mut plan);
         plan.duplicate |= self.rolls(FaultKind::Duplicate, random);
         plan.stale |= self.rolls(FaultKind::Stale, random);
         plan.held |= self.rolls(FaultKind::Held, random);
@@ -376,6 +393,22 @@ impl Faults {
             if is_send && self.rolls(kind, random) && plan.fate.is_none() {
                 plan.fate = Some(fate);
             }
+        }
+    }
+
+    /// How an operation that goes on ends too early, by probability: soon, or it might end before that.
+    fn roll_multishot(&self, sqe: &Sqe, random: &mut Random, plan: &mut Plan) {
+        const SHOTS_MAX: u64 = 4;
+        let (is_receive, is_accept) = (sqe.opcode == Opcode::RECV, sqe.opcode == Opcode::ACCEPT);
+        let selects = is_receive && sqe.flags & sqe_flags::BUFFER_SELECT != 0;
+        if selects && self.rolls(FaultKind::NoBuffers, random) {
+            let after = random.below(SHOTS_MAX) as u32;
+            plan.no_buffers_after.get_or_insert(after);
+        }
+        let goes_on = selects || is_accept && sqe.ioprio != 0;
+        if goes_on && self.rolls(FaultKind::MultishotEnded, random) {
+            let after = random.below(SHOTS_MAX) as u32;
+            plan.ends_after.get_or_insert(after);
         }
     }
 

@@ -256,7 +256,7 @@ impl SimHandle {
 
     // Operations.
 
-    /// How many operations were consumed and have posted no completion yet.
+    /// How many operations were consumed and have not posted their last completion yet.
     pub fn in_flight(&self) -> usize {
         self.machine().in_flight()
     }

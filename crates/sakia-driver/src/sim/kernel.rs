@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::SimBuilder;
 use super::disk::{Device, Disk, Durability, Level};
+use super::groups::Groups;
 use super::log::Log;
 use super::sockets::{SocketId, Sockets};
 use super::tree::{InodeId, Last, Place, Time, Tree};
@@ -62,6 +63,8 @@ pub(super) struct Kernel {
     pipe_bytes: usize,
     /// The registered buffer: address and length.
     pub(super) registered: Option<(u64, u64)>,
+    /// Memory for operations that bring none.
+    pub(super) groups: Groups,
     /// The virtual time.
     pub(super) now: Duration,
     pub(super) log: Log,
@@ -192,6 +195,7 @@ impl Kernel {
             descriptors_max: config.descriptors_max,
             pipe_bytes: config.pipe_bytes,
             registered: None,
+            groups: Groups::default(),
             now: Duration::ZERO,
             log: Log::new(config.keep_log),
             has_changed: false,

@@ -12,6 +12,8 @@
 //! 4. Its completion is posted. The flight, and with it the knowledge of its memory, is gone
 //!    before.
 //!
+//! One that goes on has a completion each time that it was performed, and is armed again.
+//!
 //! Ready operations finish as on a ring with `DEFER_TASKRUN`: never in a submit, and at most
 //! `max(20, min_complete)` in one round of an enter.
 
@@ -33,6 +35,10 @@ use super::queue::Queue;
 use super::random::Random;
 use crate::bypass::{Attempt, Now};
 
+/// `IORING_CQE_F_BUFFER`, `IORING_CQE_F_MORE`, and where a buffer's number is.
+const CQE_BUFFER: u32 = 1;
+const CQE_MORE: u32 = 1 << 1;
+const CQE_BUFFER_SHIFT: u32 = 16;
 /// `IO_LOCAL_TW_DEFAULT_MAX`: the ready operations that an enter finishes at least.
 const ROUND: u32 = 20;
 
@@ -79,6 +85,8 @@ pub(super) struct Flight {
     pub(super) forced: Option<i32>,
     /// It was to be canceled too late to say so: it must end all the same.
     pub(super) must_end: bool,
+    /// Completions so far, after which there were more to come.
+    pub(super) shots: u32,
 }
 
 /// What an operation under way waits for.
@@ -263,6 +271,7 @@ impl Machine {
         match outcome {
             Outcome::Done(res) => Attempt::Done(res),
             Outcome::WouldBlock => Attempt::WouldBlock,
+            Outcome::Shot { .. } => unreachable!("what goes on may wait"),
         }
     }
 
@@ -299,13 +308,18 @@ impl Machine {
     pub(super) fn abandon(&mut self) {
         let pending = self.queue.pending();
         self.kernel.note("abandoned with {}", &[pending.into()]);
+        let mut groups = BTreeSet::new();
         while let Some(sqe) = self.queue.consume() {
             // SAFETY: the entry was pushed, which lends its memory until a completion was reaped;
             // there will be none.
             if let Ok(request) = unsafe { ops::prepare(&self.kernel, &sqe) } {
+                groups.extend(request.group());
                 self.abandoned.push(request.lent);
             }
         }
+        // The others are the driver's again.
+        groups.extend(self.flights.values().filter_map(|flight| flight.request.group()));
+        self.kernel.groups.retain(|group| groups.contains(&group));
     }
 
     /// Uses all memory that is still lent. Returns the number of operations that have some.
@@ -313,13 +327,20 @@ impl Machine {
         let lent = self.flights.values().map(|flight| &flight.request.lent);
         // SAFETY: a flight's memory is lent as long as there is the flight; that of an abandoned
         // entry for ever, since it has no completion.
-        lent.chain(&self.abandoned).filter(|lent| unsafe { lent.disturb() }).count()
+        let count = lent.chain(&self.abandoned).filter(|lent| unsafe { lent.disturb() }).count();
+        for (_, _, lent) in self.kernel.groups.buffers() {
+            // SAFETY: a buffer is lent as long as it is in its group.
+            unsafe { lent.disturb() };
+        }
+        count
     }
 
-    /// Whether any of these bytes is lent to an operation under way, or was to one that never ends.
+    /// Whether any of these bytes is lent to an operation under way or in a group, or was to one that never
+    /// ends.
     pub(super) fn is_lent(&self, addr: u64, len: usize) -> bool {
         let lent = self.flights.values().map(|flight| &flight.request.lent);
-        lent.chain(&self.abandoned).any(|lent| lent.overlaps(addr, len))
+        let provided = self.kernel.groups.buffers().map(|(_, _, lent)| lent);
+        lent.chain(&self.abandoned).chain(provided).any(|lent| lent.overlaps(addr, len))
     }
 
     // Consuming.
@@ -377,6 +398,9 @@ impl Machine {
         let id = self.consumed;
         self.consumed += 1;
         self.note_entry(id, sqe);
+        if sqe.flags & sqe_flags::BUFFER_SELECT != 0 {
+            self.kernel.note("  with buffers of group {}", &[sqe.buf_index.into()]);
+        }
         let plan = self.faults.for_op(sqe, &mut self.random);
         // SAFETY: the entry was pushed, which lends its memory until its completion was reaped, and
         // that is posted only after the flight is gone.
@@ -401,6 +425,7 @@ impl Machine {
             stage: Stage::Inline,
             forced,
             must_end: false,
+            shots: 0,
         };
         self.route(id, flight, sqe.flags & sqe_flags::ASYNC != 0);
         self.settle();
@@ -551,9 +576,10 @@ impl Machine {
     fn perform(&mut self, id: u64, mut flight: Flight) {
         self.kernel.device.loses_sync = flight.plan.loses_sync;
         match self.outcome(&flight) {
-            Outcome::Done(res) => self.complete(id, flight, res),
+            Outcome::Done(res) => self.complete(id, flight, res, 0),
+            Outcome::Shot { res, buffer } => self.shoot(id, flight, res, buffer),
             Outcome::WouldBlock if flight.must_end => {
-                self.complete(id, flight, failed(Errno::CANCELED));
+                self.complete(id, flight, failed(Errno::CANCELED), 0);
             }
             Outcome::WouldBlock => {
                 flight.stage = Stage::Armed;
@@ -579,6 +605,13 @@ impl Machine {
         }
         if let Kind::Cancel { what, all } = &flight.request.kind {
             return Outcome::Done(self.cancel(what, *all, flight.plan.cancel));
+        }
+        if flight.plan.no_buffers_after.is_some_and(|after| flight.shots >= after)
+            && flight.request.group().is_some()
+            && flight.request.is_ready(&self.kernel)
+        {
+            self.count(FaultKind::NoBuffers);
+            return Outcome::Done(failed(Errno::NOBUFS));
         }
         self.act_as_network(flight);
         let len_max = flight.plan.short.map_or(usize::MAX, |len| len as usize);
@@ -613,8 +646,38 @@ impl Machine {
         }
     }
 
+    /// Posts one of the completions of an operation that goes on, which it does unless that is its last: it
+    /// was to end, or the completion queue is full.
+    fn shoot(&mut self, id: u64, mut flight: Flight, res: i32, buffer: Option<u16>) {
+        let flags = buffer.map_or(0, |id| u32::from(id) << CQE_BUFFER_SHIFT | CQE_BUFFER);
+        let is_cut = flight.plan.ends_after.is_some_and(|after| flight.shots >= after);
+        if is_cut {
+            self.count(FaultKind::MultishotEnded);
+        }
+        if is_cut || flight.must_end || flight.plan.held || self.queue.is_full() {
+            return self.complete(id, flight, res, flags);
+        }
+        flight.shots += 1;
+        let numbers = [id as i64, flight.opcode.0.into(), flight.user_data as i64, res.into()];
+        self.kernel.note("#{} {op} {x} goes on: {}", &numbers);
+        let flags = CqeFlags(flags | CQE_MORE);
+        self.post(Cqe { user_data: flight.user_data, res, flags }, false);
+        flight.stage = if self.draw_route() == Stage::Worker {
+            let delay = self.draw_delay();
+            self.at(delay, Event::Worker(id));
+            Stage::Worker
+        } else {
+            self.armed.insert(id);
+            // It may be ready now.
+            self.kernel.has_changed = true;
+            Stage::Armed
+        };
+        self.note_stage(id, flight.stage);
+        self.flights.insert(id, flight);
+    }
+
     /// Ends an operation and posts its completion, and what faults add to it.
-    fn complete(&mut self, id: u64, flight: Flight, res: i32) {
+    fn complete(&mut self, id: u64, flight: Flight, res: i32, flags: u32) {
         let Flight { opcode, user_data, plan, .. } = flight;
         let numbers = [id as i64, opcode.0.into(), user_data as i64, res.into()];
         self.kernel.note("#{} {op} {x} done: {}", &numbers);
@@ -632,7 +695,7 @@ impl Machine {
         if plan.held {
             self.count(FaultKind::Held);
         }
-        let cqe = Cqe { user_data, res, flags: CqeFlags(0) };
+        let cqe = Cqe { user_data, res, flags: CqeFlags(flags) };
         self.post(cqe, plan.held);
         if plan.duplicate {
             self.count(FaultKind::Duplicate);
@@ -650,6 +713,9 @@ impl Machine {
         let template =
             if self.queue.post(cqe, held) { "overflowed {x}: {}" } else { "posted {x}: {}" };
         self.kernel.note(template, &[cqe.user_data as i64, cqe.res.into()]);
+        if cqe.flags != CqeFlags(0) {
+            self.kernel.note("  with flags {x}", &[cqe.flags.0.into()]);
+        }
     }
 
     /// Lets a completion come that belongs to nothing.
@@ -748,6 +814,17 @@ impl Machine {
     fn disturb_some(&mut self) {
         if self.config.late_writes == 0 {
             return;
+        }
+        let mut provided = Vec::new();
+        for (group, id, lent) in self.kernel.groups.buffers() {
+            if self.random.chance(self.config.late_writes) {
+                // SAFETY: a buffer is lent as long as it is in its group.
+                unsafe { lent.disturb() };
+                provided.push([group.into(), id.into()]);
+            }
+        }
+        for numbers in provided {
+            self.kernel.note("group {} buffer {} disturbed", &numbers);
         }
         for (id, flight) in &self.flights {
             if !self.random.chance(self.config.late_writes) {

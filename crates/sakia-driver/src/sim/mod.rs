@@ -19,7 +19,8 @@
 //! operation is performed, which may be long after, and with
 //! [`late_writes`](SimBuilder::late_writes) at random moments before: whoever frees or reads a
 //! buffer too early is found out by Miri, by AddressSanitizer or by wrong bytes. Once its
-//! last completion is posted the memory of an operation is never touched. Dropping the backend ends
+//! last completion is posted the memory of an operation is never touched. A provided buffer is lent as long
+//! as it is in its group. Dropping the backend ends
 //! nothing; see [`SimHandle::run_late`].
 //!
 //! # Time
@@ -68,12 +69,14 @@
 //!
 //! One file system without permissions or special files; sockets within the machine, and on a loopback
 //! network without options. Reads never fail for what a disk has lost. Operations that are not there
-//! complete with `EINVAL`, as do links, drains, fixed files and provided buffers.
+//! complete with `EINVAL`, as do links, drains, fixed files, and provided buffers for anything but a receive
+//! that goes on.
 //!
 //! # Layout
 //!
 //! `machine` and `cancel` know what is under way and when it ends; `ops`, `names` and `files` what an
-//! operation does; `kernel`, `tree` and `sockets` the objects that it acts on; `queue`, `faults`, `log`,
+//! operation does; `kernel`, `tree` and `sockets` the objects that it acts on; `groups` the memory of those
+//! that bring none; `queue`, `faults`, `log`,
 //! `random` what their names say. `memory` alone touches what drivers lend.
 //!
 //! `content`, `journal` and `disk` know what of files is durable.
@@ -86,6 +89,7 @@ mod content;
 mod disk;
 mod faults;
 mod files;
+mod groups;
 mod handle;
 mod journal;
 mod kernel;
@@ -115,6 +119,7 @@ pub use self::disk::Disk;
 pub use self::faults::{EnterFault, Fault, FaultKind, PlainFault, Target};
 pub use self::handle::{FlightFacts, SimHandle};
 use self::machine::Machine;
+use self::memory::Segment;
 use crate::backend::{Backend, Descriptors};
 use crate::bypass::{Attempt, Now};
 use crate::epoll::Lane;
@@ -161,6 +166,7 @@ pub struct SimBuilder {
     pipe_bytes: usize,
     socket_bytes: usize,
     locked_bytes_max: usize,
+    groups_max: u32,
     keep_log: bool,
     plain_calls: bool,
     refuses_to_wait: bool,
@@ -243,6 +249,13 @@ impl SimBuilder {
     /// `RLIMIT_MEMLOCK`: the largest buffer that can be registered. Default unlimited.
     pub fn locked_bytes_max(mut self, bytes: usize) -> Self {
         self.locked_bytes_max = bytes;
+        self
+    }
+
+    /// The most groups of provided buffers that can be registered; further ones fail with `ENOMEM`. Default
+    /// unlimited.
+    pub fn groups_max(mut self, count: u32) -> Self {
+        self.groups_max = count;
         self
     }
 
@@ -352,6 +365,7 @@ impl Sim {
             pipe_bytes: 65_536,
             socket_bytes: 131_072,
             locked_bytes_max: usize::MAX,
+            groups_max: u32::MAX,
             keep_log: false,
             plain_calls: false,
             refuses_to_wait: true,
@@ -374,8 +388,8 @@ impl Sim {
     }
 }
 
-// SAFETY: memory is accessed by `memory` alone, on behalf of a flight, of an abandoned entry, or of a
-// plain call while it lasts. A
+// SAFETY: memory is accessed by `memory` alone, on behalf of a flight, of an abandoned entry, of a group
+// whose buffers no completion has named, or of a plain call while it lasts. A
 // flight begins when a pushed entry is consumed and is gone before its completion is posted; an
 // abandoned entry has no completion. An entry that was made a nop names no memory any more.
 unsafe impl Backend for Sim {
@@ -468,6 +482,23 @@ unsafe impl Backend for Sim {
         machine.kernel.registered = Some((addr.expose_provenance() as u64, len as u64));
         machine.kernel.note("registered {} bytes", &[len as i64]);
         Ok(())
+    }
+
+    fn register_group(&mut self, group: u16, entries: u16) -> io::Result<()> {
+        let mut machine = self.machine.borrow_mut();
+        let groups_max = machine.config.groups_max;
+        let result = machine.kernel.groups.register(group, entries, groups_max);
+        let numbers = [group.into(), entries.into(), log::code(result.map(|()| 0))];
+        machine.kernel.note("registered group {} for {} buffers: {}", &numbers);
+        Ok(result?)
+    }
+
+    unsafe fn provide(&mut self, group: u16, id: u16, addr: *mut u8, len: u32) {
+        let mut machine = self.machine.borrow_mut();
+        let segment = Segment::new(addr.expose_provenance() as u64, len as usize);
+        machine.kernel.groups.provide(group, id, segment);
+        let numbers = [group.into(), id.into(), len.into()];
+        machine.kernel.note("provided to group {} buffer {} of {} bytes", &numbers);
     }
 
     fn now(&self) -> Duration {

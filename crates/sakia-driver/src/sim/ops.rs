@@ -122,6 +122,11 @@ pub(super) enum Victims {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Done(i32),
+    /// One completion of many, and the number of the provided buffer that it used.
+    Shot {
+        res: i32,
+        buffer: Option<u16>,
+    },
     /// It has to wait for the other end of a pipe.
     WouldBlock,
 }
@@ -173,6 +178,14 @@ impl Request {
         }
     }
 
+    /// The group whose buffers it takes.
+    pub(super) fn group(&self) -> Option<u16> {
+        match self.kind {
+            Kind::Socket(SocketOp::RecvMultishot { group }) => Some(group),
+            _ => None,
+        }
+    }
+
     /// Whether it moves bytes, and may move fewer than it is asked to.
     pub(super) fn is_transfer(&self) -> bool {
         match &self.kind {
@@ -211,7 +224,8 @@ impl Request {
 ///
 /// - The entry was pushed, and its memory is lent to us until we complete it.
 pub(super) unsafe fn prepare(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
-    if sqe.flags & !sqe_flags::ASYNC != 0 || !is_supported(sqe.opcode) {
+    let selects = if sqe.opcode == Opcode::RECV { sqe_flags::BUFFER_SELECT } else { 0 };
+    if sqe.flags & !(sqe_flags::ASYNC | selects) != 0 || !is_supported(sqe.opcode) {
         return Err(Errno::INVAL);
     }
     // SAFETY: the caller's promise is each function's.

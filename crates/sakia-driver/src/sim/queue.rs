@@ -98,6 +98,11 @@ impl Queue {
         count
     }
 
+    /// Whether a completion would go to the overflow list now.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_overflowing() || self.room() == 0
+    }
+
     /// Puts a completion where it can be reaped. With `held`, or without a place, it goes to the
     /// overflow list instead; true then.
     pub(super) fn post(&mut self, cqe: Cqe, held: bool) -> bool {

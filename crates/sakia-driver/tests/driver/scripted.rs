@@ -59,6 +59,8 @@ pub struct State {
     /// Descriptors that were closed, by an operation or directly.
     pub closed: Vec<i32>,
     pub close_error: Option<Errno>,
+    /// Buffers that the driver provided: group, number, address, length.
+    pub provided: Vec<(u16, u16, *mut u8, u32)>,
 }
 
 #[derive(Clone)]
@@ -90,6 +92,7 @@ pub fn scripted(sq_entries: u32, cq_entries: u32) -> (Driver<Scripted>, Stage) {
         naps: 0,
         closed: Vec::new(),
         close_error: None,
+        provided: Vec::new(),
     })));
     (Driver::new(Scripted { stage: stage.clone(), life: Rc::new(()) }), stage)
 }
@@ -121,6 +124,19 @@ impl Stage {
         let sqe = self.complete(Opcode::READ, bytes.len() as i32);
         write_to(&sqe, bytes);
         sqe
+    }
+
+    /// Fills a buffer that was provided with this number, as the kernel does for a receive. What it had
+    /// already it may no longer touch.
+    #[track_caller]
+    pub fn fill(&self, id: u16, bytes: &[u8]) {
+        let mut state = self.state();
+        let index = state.provided.iter().position(|provided| provided.1 == id);
+        let (_, _, addr, len) = state.provided.remove(index.expect("it was provided"));
+        assert!(bytes.len() <= len as usize);
+        // SAFETY: `Backend::provide` got the promise that the memory stays valid and unused until a
+        // completion names it, which is yet to be posted.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr, bytes.len()) };
     }
 
     /// The entries in flight of this kind.
@@ -202,8 +218,9 @@ impl State {
     }
 }
 
-// SAFETY: memory of operations is written by `write_to` alone, for entries that are in flight or whose
-// completion was posted just before and not reaped, and never for one that was made a no-op.
+// SAFETY: memory of provided buffers is written by `fill` alone, before a completion names them; memory of
+// operations by `write_to` alone, for entries that are in flight or whose completion was posted just
+// before and not reaped, and never for one that was made a no-op.
 unsafe impl Backend for Scripted {
     fn sq_entries(&self) -> u32 {
         self.stage.state().sq_entries
@@ -285,6 +302,14 @@ unsafe impl Backend for Scripted {
 
     unsafe fn register_buffer(&mut self, _: *mut u8, _: usize) -> io::Result<()> {
         Ok(())
+    }
+
+    fn register_group(&mut self, _: u16, _: u16) -> io::Result<()> {
+        Ok(())
+    }
+
+    unsafe fn provide(&mut self, group: u16, id: u16, addr: *mut u8, len: u32) {
+        self.stage.state().provided.push((group, id, addr, len));
     }
 
     fn now(&self) -> Duration {

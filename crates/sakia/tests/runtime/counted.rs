@@ -123,3 +123,30 @@ fn a_runtime_with_nothing_to_do_returns() {
     assert!(!runtime.run_once(Duration::ZERO).unwrap());
     assert_eq!((runtime.live_tasks(), runtime.counters().waits), (0, 0));
 }
+
+#[test]
+fn a_thread_that_looks_for_work_does_not_sleep() {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let runtime = Runtime::builder().spin(Duration::from_secs(3_600)).build().unwrap();
+    let (started, begun) = mpsc::channel();
+    let other = thread::spawn(move || {
+        begun.recv().unwrap();
+        std::io::Write::write_all(&mut { writer }, b"x").unwrap();
+    });
+    runtime.block_on(async {
+        // A timer, a completion, and a task of another thread's.
+        sakia::time::sleep(Duration::from_millis(1)).await;
+        let mut near = sakia::io::PipeReader::from_fd(reader.try_clone().unwrap().into());
+        let read = spawn(async move { near.read(vec![0; 1]).await.0 });
+        yield_now().await;
+        started.send(()).unwrap();
+        assert_eq!(read.await.unwrap().unwrap(), 1);
+        let (to_task, from_thread) = async_channel::bounded(1);
+        let sender = thread::spawn(move || to_task.send_blocking(7));
+        assert_eq!(from_thread.recv().await, Ok(7));
+        sender.join().unwrap().unwrap();
+    });
+    other.join().unwrap();
+    assert_eq!(runtime.counters().waits, 0);
+    assert_eq!(std::io::Read::read(&mut reader, &mut [0; 1]).unwrap(), 0);
+}

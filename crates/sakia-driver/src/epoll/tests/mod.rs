@@ -8,6 +8,7 @@ mod driver;
 mod files;
 mod fork;
 mod lanes;
+mod multishot;
 mod opens;
 mod parity;
 mod programs;

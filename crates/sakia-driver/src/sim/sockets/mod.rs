@@ -15,6 +15,7 @@
 
 mod connection;
 mod datagram;
+mod multishot;
 mod op;
 mod stream;
 

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, ReturnFlags, SendFlags};
 use sakia_ring::{Opcode, Sqe};
 
-use super::{SocketId, Transport};
+use super::{SocketId, Transport, multishot};
 use crate::address::{Domain, SocketAddress};
 use crate::buf::MAX_RW_BYTES;
 use crate::epoll::sys::Message;
@@ -54,6 +54,12 @@ pub(in super::super) enum SocketOp {
     Shutdown {
         how: ShutdownHow,
     },
+    /// Accepts one connection after the other.
+    AcceptMultishot,
+    /// Receives whenever there is something, into buffers of this group.
+    RecvMultishot {
+        group: u16,
+    },
 }
 
 /// Where a receive says more than bytes, in what it was lent: behind the buffers the address, its length,
@@ -78,6 +84,14 @@ pub(in super::super) unsafe fn prepare(
 ) -> Result<Option<Request>, Errno> {
     let Sqe { fd, addr, off, len, .. } = *sqe;
     let mut lent = Lent::Nothing;
+    let is_transfer =
+        matches!(sqe.opcode, Opcode::SEND | Opcode::RECV | Opcode::SENDMSG | Opcode::RECVMSG);
+    if (is_transfer || sqe.opcode == Opcode::ACCEPT)
+        && let Some(op) = multishot::prepare(kernel, sqe)?
+    {
+        let (_, file) = kernel.socket_of(fd)?;
+        return Ok(Some(Request { kind: Kind::Socket(op), lent, file: Some(file) }));
+    }
     let op = match sqe.opcode {
         Opcode::SOCKET => {
             let domain = u16::try_from(fd).map_err(|_| Errno::AFNOSUPPORT)?;
@@ -106,7 +120,7 @@ pub(in super::super) unsafe fn prepare(
                 _ => return Err(Errno::INVAL),
             },
         },
-        Opcode::SEND | Opcode::RECV | Opcode::SENDMSG | Opcode::RECVMSG => {
+        _ if is_transfer => {
             // SAFETY: the caller's promise.
             let (op, memory) = unsafe { prepare_transfer(sqe) }?;
             lent = memory;
@@ -186,6 +200,7 @@ impl SocketOp {
     pub(in super::super) fn may_wait(&self) -> bool {
         match self {
             Self::Accept { .. } | Self::Connect { .. } => true,
+            Self::AcceptMultishot | Self::RecvMultishot { .. } => true,
             Self::Send { nowait, .. } | Self::Recv { nowait, .. } => !nowait,
             _ => false,
         }
@@ -193,7 +208,7 @@ impl SocketOp {
 
     /// Whether it moves bytes of a stream or of a datagram.
     pub(in super::super) fn is_transfer(&self) -> bool {
-        matches!(self, Self::Send { .. } | Self::Recv { .. })
+        matches!(self, Self::Send { .. } | Self::Recv { .. } | Self::RecvMultishot { .. })
     }
 
     /// Whether it would not have to wait now, with `len` bytes of memory.
@@ -201,10 +216,10 @@ impl SocketOp {
         let Object::Socket(id) = file.object else { return true };
         let sockets = &kernel.sockets;
         match self {
-            Self::Accept { .. } => sockets.has_connection(id),
+            Self::Accept { .. } | Self::AcceptMultishot => sockets.has_connection(id),
             Self::Connect { address } => sockets.takes_connection(id, address),
             Self::Send { to, .. } => sockets.can_send(id, len, *to),
-            Self::Recv { .. } => sockets.can_receive(id),
+            Self::Recv { .. } | Self::RecvMultishot { .. } => sockets.can_receive(id),
             _ => true,
         }
     }
@@ -221,6 +236,17 @@ impl SocketOp {
         lent: &Lent,
         len_max: usize,
     ) -> Outcome {
+        if let Some(&OpenFile { object: Object::Socket(id), .. }) = file {
+            match self {
+                Self::AcceptMultishot => return kernel.accept_next(id),
+                // SAFETY: a buffer is in its group from when it was provided, which lends it, until a
+                // completion names it.
+                Self::RecvMultishot { group } => unsafe {
+                    return kernel.receive_next(id, *group, len_max);
+                },
+                _ => {}
+            }
+        }
         // SAFETY: the caller's promise.
         let result = unsafe { self.try_perform(kernel, file, lent, len_max) };
         let nowait = !self.may_wait();
@@ -257,6 +283,9 @@ impl SocketOp {
         let done = |result: Result<(), Errno>| result.map(|()| Some(0));
         match self {
             Self::Create { .. } => unreachable!("made above, without a file"),
+            Self::AcceptMultishot | Self::RecvMultishot { .. } => {
+                unreachable!("performed once each")
+            }
             Self::Bind { address } => done(sockets.bind(id, *address)),
             Self::Listen { backlog } => done(sockets.listen(id, *backlog)),
             Self::Shutdown { how } => done(sockets.shutdown(id, *how)),
@@ -335,8 +364,8 @@ unsafe fn send(
 }
 
 /// What was received.
-struct Received {
-    bytes: Vec<u8>,
+pub(super) struct Received {
+    pub(super) bytes: Vec<u8>,
     from: SocketAddress,
     is_truncated: bool,
 }
@@ -361,7 +390,10 @@ impl Received {
 }
 
 /// Takes bytes of a stream or a datagram. `None` when it has to wait.
-fn receive(
+///
+/// # Errors
+/// As `recv(2)`.
+pub(super) fn receive(
     kernel: &mut Kernel,
     id: SocketId,
     len_max: usize,

@@ -10,6 +10,7 @@ mod driver;
 mod faults;
 mod files;
 mod late;
+mod multishot;
 mod names;
 mod pipes;
 mod schedule;

@@ -1,0 +1,130 @@
+//! Groups of provided buffers: memory that receives take when there is something to put in it.
+//!
+//! What is in a group is lent to the backend, from [`provide`](Groups::provide) until a completion names
+//! the buffer. Only its address is kept.
+//!
+//! Source: `io_uring_register_buf_ring(3)`.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use rustix::io::Errno;
+
+/// A buffer of a group. Lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Provided {
+    pub(super) id: u16,
+    pub(super) addr: u64,
+    pub(super) len: u32,
+}
+
+/// All groups, by number.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    groups: BTreeMap<u16, Group>,
+}
+
+/// One group.
+#[derive(Debug)]
+struct Group {
+    /// The most buffers that it has at a time.
+    entries: u16,
+    /// Oldest first.
+    buffers: VecDeque<Provided>,
+}
+
+impl Groups {
+    /// Adds an empty group.
+    ///
+    /// # Errors
+    /// `EINVAL`: without room. `EEXIST`: there is one.
+    pub(super) fn register(&mut self, group: u16, entries: u16) -> Result<(), Errno> {
+        if entries == 0 {
+            return Err(Errno::INVAL);
+        }
+        if self.groups.contains_key(&group) {
+            return Err(Errno::EXIST);
+        }
+        let buffers = VecDeque::with_capacity(entries.into());
+        self.groups.insert(group, Group { entries, buffers });
+        Ok(())
+    }
+
+    /// Whether there is such a group.
+    pub(super) fn contains(&self, group: u16) -> bool {
+        self.groups.contains_key(&group)
+    }
+
+    /// Adds a buffer behind those that are there.
+    ///
+    /// # Panics
+    /// When the group is unknown or full, or the number beyond its size.
+    pub(super) fn provide(&mut self, group: u16, buffer: Provided) {
+        let group = self.groups.get_mut(&group).expect("buffers are for a group that is there");
+        let is_in_bounds =
+            buffer.id < group.entries && group.buffers.len() < usize::from(group.entries);
+        assert!(is_in_bounds, "buffer {} of {}", buffer.id, group.entries);
+        group.buffers.push_back(buffer);
+    }
+
+    /// The buffer that is to be used next.
+    pub(super) fn oldest(&self, group: u16) -> Option<Provided> {
+        let buffers = &self.groups.get(&group)?.buffers;
+        if mutant!("newest_buffer_first") {
+            return buffers.back().copied();
+        }
+        buffers.front().copied()
+    }
+
+    /// Takes it out: a completion names it.
+    pub(super) fn take_oldest(&mut self, group: u16) {
+        if let Some(group) = self.groups.get_mut(&group)
+            && !mutant!("used_buffer_stays")
+        {
+            group.buffers.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffer(id: u16) -> Provided {
+        Provided { id, addr: u64::from(id) * 8, len: 8 }
+    }
+
+    #[test]
+    fn buffers_are_used_in_the_order_in_which_they_came() {
+        let mut groups = Groups::default();
+        groups.register(7, 2).unwrap();
+        assert!(groups.contains(7) && !groups.contains(8));
+        assert_eq!((groups.oldest(7), groups.oldest(8)), (None, None));
+        groups.provide(7, buffer(1));
+        groups.provide(7, buffer(0));
+        assert_eq!(groups.oldest(7), Some(buffer(1)), "looking takes nothing");
+        groups.take_oldest(7);
+        groups.provide(7, buffer(1));
+        for id in [0, 1] {
+            assert_eq!(groups.oldest(7), Some(buffer(id)));
+            groups.take_oldest(7);
+        }
+        assert_eq!(groups.oldest(7), None);
+    }
+
+    #[test]
+    fn a_group_has_room_and_a_number_of_its_own() {
+        let mut groups = Groups::default();
+        assert_eq!(groups.register(0, 0), Err(Errno::INVAL));
+        groups.register(0, 1).unwrap();
+        assert_eq!(groups.register(0, 1), Err(Errno::EXIST));
+        groups.register(u16::MAX, u16::MAX).unwrap();
+    }
+
+    #[test]
+    #[should_panic(expected = "buffer 1 of 1")]
+    fn a_number_beyond_the_group_is_a_mistake() {
+        let mut groups = Groups::default();
+        groups.register(0, 1).unwrap();
+        groups.provide(0, buffer(1));
+    }
+}

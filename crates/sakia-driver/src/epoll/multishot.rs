@@ -1,0 +1,266 @@
+//! Operations that go on: accepting one connection after the other, receiving whenever there is something.
+//!
+//! Such an operation stays in its watch, which epoll goes on watching (level-triggered), so that a
+//! message costs one `recv(2)` and its share of a wait. A receive that did not fill its buffer found the
+//! end of what was there, or epoll tells; nothing is asked twice.
+//!
+//! Each time it is looked after it takes so much and no more, so that one peer that always sends keeps
+//! nobody else waiting. What it leaves epoll reports again.
+//!
+//! Source: `io_uring_prep_recv_multishot(3)`, `io_uring_prep_multishot_accept(3)`.
+
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use sakia_ring::{CqeFlags, Opcode, Sqe, sqe_flags};
+
+use super::group::Groups;
+use super::job::Work;
+use super::socket::{Listener, SocketCall};
+use super::sys::{number, register, retry, syscall};
+use super::transfer::{Try, failed};
+
+/// `IORING_ACCEPT_MULTISHOT`.
+const ACCEPT_MULTISHOT: u16 = 1;
+/// `IORING_RECVSEND_POLL_FIRST`: a hint.
+const POLL_FIRST: u16 = 1;
+/// `IORING_RECV_MULTISHOT`.
+const RECV_MULTISHOT: u16 = 1 << 1;
+/// Flags that make no sense for a receive that goes on: it waits for some bytes, and takes them.
+const REFUSED: u32 =
+    RecvFlags::DONTWAIT.bits() | RecvFlags::WAITALL.bits() | RecvFlags::PEEK.bits();
+/// `IORING_CQE_F_BUFFER`, `IORING_CQE_F_MORE`, and where a buffer's number is.
+const CQE_BUFFER: u32 = 1;
+const CQE_MORE: u32 = 1 << 1;
+const CQE_BUFFER_SHIFT: u32 = 16;
+/// Completions of one operation each time that it is looked after.
+const SHOTS_MAX: usize = 32;
+
+/// An operation with any number of completions.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Multishot {
+    /// Accepts connections, and tells nobody's address.
+    Accept(SocketCall),
+    /// Receives into the buffers of a group.
+    Recv { raw: i32, group: u16, flags: u32 },
+}
+
+/// What looking after one came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// It waits for epoll, which tells if there is something left.
+    Waits,
+    /// It is over, with this result.
+    Over(i32),
+    /// This descriptor cannot be tried without a risk to block.
+    Unable,
+}
+
+impl Multishot {
+    /// Checks what an entry for a socket asks for beside the operation. `None`: one completion.
+    ///
+    /// # Errors
+    /// `EINVAL`: what is not there, or makes no sense.
+    pub(super) fn of(sqe: &Sqe) -> Result<Option<Self>, Errno> {
+        let Sqe { opcode, ioprio, flags, .. } = *sqe;
+        let is_multishot = match opcode {
+            Opcode::ACCEPT => ioprio & ACCEPT_MULTISHOT != 0,
+            Opcode::RECV => ioprio & RECV_MULTISHOT != 0,
+            _ => false,
+        };
+        let known = match opcode {
+            Opcode::ACCEPT => ACCEPT_MULTISHOT,
+            Opcode::RECV => RECV_MULTISHOT | POLL_FIRST,
+            Opcode::SEND | Opcode::SENDMSG | Opcode::RECVMSG => POLL_FIRST,
+            _ => 0,
+        };
+        let selects = flags & sqe_flags::BUFFER_SELECT != 0;
+        if ioprio & !known != 0 || selects != (is_multishot && opcode == Opcode::RECV) {
+            return Err(Errno::INVAL);
+        }
+        if !is_multishot {
+            return Ok(None);
+        }
+        if sqe.addr != 0 || sqe.off != 0 || sqe.len != 0 || sqe.file_index != 0 {
+            return Err(Errno::INVAL);
+        }
+        if opcode == Opcode::ACCEPT {
+            return Ok(SocketCall::of(sqe).map(Self::Accept));
+        }
+        if sqe.op_flags & REFUSED != 0 {
+            return Err(Errno::INVAL);
+        }
+        Ok(Some(Self::Recv { raw: sqe.fd, group: sqe.buf_index, flags: sqe.op_flags }))
+    }
+
+    /// The descriptor acted on.
+    pub(super) fn raw(&self) -> i32 {
+        match self {
+            Self::Accept(call) => call.raw,
+            Self::Recv { raw, .. } => *raw,
+        }
+    }
+
+    /// Whether what it answers are descriptors.
+    pub(super) fn accepts(&self) -> bool {
+        matches!(self, Self::Accept(_))
+    }
+
+    /// Whether it needs a group that is not there.
+    pub(super) fn lacks_group(&self, groups: &Groups) -> bool {
+        matches!(self, Self::Recv { group, .. } if !groups.contains(*group))
+    }
+
+    /// What a thread does where it cannot be tried.
+    pub(super) fn work(self) -> Work {
+        match self {
+            Self::Accept(call) => Work::Socket(call),
+            Self::Recv { .. } => unreachable!("every socket can be asked not to wait"),
+        }
+    }
+
+    /// Takes what is there, as far as `room` completions, and calls `post` for each. `is_own` says that
+    /// this backend made the socket.
+    ///
+    /// # Safety
+    ///
+    /// - The buffers in the group are lent.
+    pub(super) unsafe fn shoot(
+        &self,
+        groups: &mut Groups,
+        is_own: bool,
+        room: usize,
+        mut post: impl FnMut(i32, CqeFlags),
+    ) -> Step {
+        let room = if mutant!("multishot_without_end") { usize::MAX } else { room.min(SHOTS_MAX) };
+        match *self {
+            _ if room == 0 => Step::Waits,
+            Self::Accept(call) => {
+                let mut left = room;
+                let mut post = |raw| {
+                    post(raw, CqeFlags(CQE_MORE));
+                    left -= 1;
+                    left > 0
+                };
+                match (Listener { call, is_own }).accept_all(&mut post) {
+                    Try::WouldBlock | Try::Done(0..) => Step::Waits,
+                    Try::Done(res) => Step::Over(res),
+                    Try::Unable => Step::Unable,
+                }
+            }
+            // SAFETY: the caller's promise.
+            Self::Recv { raw, group, flags } => unsafe {
+                receive(groups, raw, group, flags, room, &mut post)
+            },
+        }
+    }
+}
+
+/// Flags of a completion with more to come, as those of a connection that a thread accepted.
+pub(super) fn more() -> CqeFlags {
+    CqeFlags(CQE_MORE)
+}
+
+/// # Safety
+///
+/// - The buffers in the group are lent.
+unsafe fn receive(
+    groups: &mut Groups,
+    raw: i32,
+    group: u16,
+    flags: u32,
+    room: usize,
+    post: &mut dyn FnMut(i32, CqeFlags),
+) -> Step {
+    for _ in 0..room {
+        let Some(buffer) = groups.oldest(group) else {
+            return without_buffer(raw);
+        };
+        // SAFETY: the buffer is in the group, so it is lent: the caller's promise. It leaves the group
+        // before a completion names it.
+        match unsafe { recv(raw, buffer.addr, buffer.len as usize, flags) } {
+            Err(Errno::AGAIN) => return Step::Waits,
+            Err(errno) => return Step::Over(failed(errno)),
+            Ok(0) => return Step::Over(0),
+            Ok(count) => {
+                groups.take_oldest(group);
+                let number = u32::from(buffer.id) << CQE_BUFFER_SHIFT;
+                // The kernel moves no more than `MAX_RW_BYTES` at a time.
+                post(count as i32, CqeFlags(number | CQE_BUFFER | CQE_MORE));
+                if count < buffer.len as usize {
+                    return Step::Waits;
+                }
+            }
+        }
+    }
+    Step::Waits
+}
+
+/// What a receive without a buffer comes to: that matters only where there is something to put in it.
+fn without_buffer(raw: i32) -> Step {
+    let mut byte = 0_u8;
+    let addr = (&raw mut byte).expose_provenance() as u64;
+    // SAFETY: the byte outlives the call.
+    match unsafe { recv(raw, addr, 1, RecvFlags::PEEK.bits()) } {
+        Err(Errno::AGAIN) => Step::Waits,
+        Err(errno) => Step::Over(failed(errno)),
+        Ok(0) => Step::Over(0),
+        Ok(_) => Step::Over(failed(Errno::NOBUFS)),
+    }
+}
+
+/// `recv(2)` without waiting.
+///
+/// # Safety
+///
+/// - There are `len` bytes at `addr`, which are lent.
+unsafe fn recv(raw: i32, addr: u64, len: usize, flags: u32) -> Result<usize, Errno> {
+    let flags = (flags | RecvFlags::DONTWAIT.bits()) as usize;
+    let args = [register(raw), addr as usize, len, flags, 0, 0];
+    // SAFETY: the kernel writes to the memory of the caller's promise, and nowhere else.
+    retry(|| unsafe { syscall(number::RECVFROM, args) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(sqe: Sqe) -> Result<bool, Errno> {
+        Multishot::of(&sqe).map(|multishot| multishot.is_some())
+    }
+
+    #[test]
+    fn what_goes_on_is_told_from_what_does_not() {
+        let (buf, null) = (std::ptr::dangling_mut(), std::ptr::null_mut::<u8>());
+        assert_eq!(of(Sqe::accept(3, null, std::ptr::null_mut(), 0)), Ok(false));
+        assert_eq!(of(Sqe::accept_multishot(3, 0)), Ok(true));
+        assert_eq!(of(Sqe::recv(3, buf, 1, 0)), Ok(false));
+        assert_eq!(of(Sqe::recv(3, buf, 1, 0).poll_first()), Ok(false));
+        assert_eq!(of(Sqe::recv_multishot(3, 0, 0)), Ok(true));
+        assert_eq!(of(Sqe::recv_multishot(3, 0, 0).poll_first()), Ok(true));
+        assert_eq!(of(Sqe::send(3, buf, 1, 0).poll_first()), Ok(false));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let receive = Sqe::recv_multishot(3, 0, 0);
+        let accept = Sqe::accept_multishot(3, 0);
+        for sqe in [
+            Sqe { flags: 0, ..receive },
+            Sqe { len: 1, ..receive },
+            Sqe { addr: 8, ..receive },
+            Sqe { ioprio: RECV_MULTISHOT | 1 << 2, ..receive },
+            Sqe { ioprio: 0, ..receive },
+            Sqe { op_flags: RecvFlags::WAITALL.bits(), ..receive },
+            Sqe { op_flags: RecvFlags::PEEK.bits(), ..receive },
+            Sqe { op_flags: RecvFlags::DONTWAIT.bits(), ..receive },
+            Sqe { addr: 8, ..accept },
+            Sqe { off: 8, ..accept },
+            Sqe { file_index: 1, ..accept },
+            Sqe { ioprio: 1 << 1, ..accept },
+            accept.buffer_group(0),
+            Sqe { ioprio: RECV_MULTISHOT, ..Sqe::send(3, std::ptr::dangling(), 1, 0) },
+        ] {
+            assert_eq!(of(sqe), Err(Errno::INVAL), "{sqe:?}");
+        }
+    }
+}

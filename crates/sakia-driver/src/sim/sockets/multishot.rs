@@ -1,0 +1,111 @@
+//! Operations that go on: accepting one connection after the other, receiving into provided buffers.
+//!
+//! Source: `io_uring_prep_recv_multishot(3)`, `io_uring_prep_multishot_accept(3)`.
+
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use sakia_ring::{Opcode, Sqe, sqe_flags};
+
+use super::op::receive;
+use super::{SocketId, SocketOp};
+use crate::sim::kernel::Kernel;
+use crate::sim::ops::{Outcome, note_data};
+
+/// `IORING_ACCEPT_MULTISHOT`.
+const ACCEPT_MULTISHOT: u16 = 1;
+/// `IORING_RECVSEND_POLL_FIRST`: a hint.
+const POLL_FIRST: u16 = 1;
+/// `IORING_RECV_MULTISHOT`.
+const RECV_MULTISHOT: u16 = 1 << 1;
+/// Flags that make no sense for a receive that goes on.
+const REFUSED: u32 =
+    RecvFlags::DONTWAIT.bits() | RecvFlags::WAITALL.bits() | RecvFlags::PEEK.bits();
+
+/// Checks what an entry for a socket asks for beside the operation. `None`: one completion.
+///
+/// # Errors
+/// `EINVAL`: what is not there, or makes no sense. `ENOBUFS`: there is no such group.
+pub(super) fn prepare(kernel: &Kernel, sqe: &Sqe) -> Result<Option<SocketOp>, Errno> {
+    let Sqe { opcode, ioprio, flags, .. } = *sqe;
+    let is_multishot = match opcode {
+        Opcode::ACCEPT => ioprio & ACCEPT_MULTISHOT != 0,
+        Opcode::RECV => ioprio & RECV_MULTISHOT != 0,
+        _ => false,
+    };
+    let known = match opcode {
+        Opcode::ACCEPT => ACCEPT_MULTISHOT,
+        Opcode::RECV => RECV_MULTISHOT | POLL_FIRST,
+        Opcode::SEND | Opcode::SENDMSG | Opcode::RECVMSG => POLL_FIRST,
+        _ => 0,
+    };
+    let selects = flags & sqe_flags::BUFFER_SELECT != 0;
+    if ioprio & !known != 0 || selects != (is_multishot && opcode == Opcode::RECV) {
+        return Err(Errno::INVAL);
+    }
+    if !is_multishot {
+        return Ok(None);
+    }
+    if sqe.addr != 0 || sqe.off != 0 || sqe.len != 0 || sqe.file_index != 0 {
+        return Err(Errno::INVAL);
+    }
+    if opcode == Opcode::ACCEPT {
+        return Ok(Some(SocketOp::AcceptMultishot));
+    }
+    let group = sqe.buf_index;
+    match sqe.op_flags {
+        flags if flags & REFUSED != 0 => Err(Errno::INVAL),
+        flags if flags != 0 => Err(Errno::OPNOTSUPP),
+        _ if !kernel.groups.contains(group) => Err(Errno::NOBUFS),
+        _ => Ok(Some(SocketOp::RecvMultishot { group })),
+    }
+}
+
+impl Kernel {
+    /// Accepts one connection.
+    pub(super) fn accept_next(&mut self, id: SocketId) -> Outcome {
+        match self.accept(id) {
+            Ok(Some((raw, _))) => {
+                self.has_changed = true;
+                Outcome::Shot { res: raw, buffer: None }
+            }
+            Ok(None) => Outcome::WouldBlock,
+            Err(errno) => Err(errno).into(),
+        }
+    }
+
+    /// Receives once, up to `len_max` bytes, into the oldest buffer of the group.
+    ///
+    /// # Safety
+    ///
+    /// - The buffers in the group are lent.
+    pub(super) unsafe fn receive_next(
+        &mut self,
+        id: SocketId,
+        group: u16,
+        len_max: usize,
+    ) -> Outcome {
+        let Some(buffer) = self.groups.oldest(group) else {
+            // That matters only where there is something to put in it.
+            return match receive(self, id, 1, true) {
+                Ok(None) => Outcome::WouldBlock,
+                Ok(Some(received)) if received.bytes.is_empty() => Outcome::Done(0),
+                Ok(Some(_)) => Err(Errno::NOBUFS).into(),
+                Err(errno) => Err(errno).into(),
+            };
+        };
+        let received = match receive(self, id, buffer.lent.len().min(len_max), false) {
+            Ok(Some(received)) => received,
+            Ok(None) => return Outcome::WouldBlock,
+            Err(errno) => return Err(errno).into(),
+        };
+        self.has_changed = true;
+        if received.bytes.is_empty() {
+            return Outcome::Done(0);
+        }
+        let buffer = self.groups.take_oldest(group).expect("there was one");
+        // SAFETY: it was in the group, so it is lent until the completion that names it.
+        unsafe { buffer.lent.fill(&received.bytes) };
+        note_data(self, "  received {} bytes {x}", &received.bytes);
+        Outcome::Shot { res: received.bytes.len() as i32, buffer: Some(buffer.id) }
+    }
+}

@@ -1,0 +1,228 @@
+//! Receives and accepts that go on by themselves: what they bring, when they are to stop, and completions
+//! that make no sense.
+
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+
+use rustix::io::Errno;
+use sakia_driver::{Driver, RecvBuf, Wait};
+use sakia_ring::{CqeFlags, Opcode, Sqe};
+
+use crate::hosts::rigged;
+use crate::scripted::{Cancels, MORE, PIPE, Scripted, Stage, scripted};
+
+/// The flag of a completion that names a buffer, whose number is above.
+const BUFFER: u32 = 1;
+/// `IORING_RECV_MULTISHOT`, and `IORING_ACCEPT_MULTISHOT`.
+const MULTISHOT: [u16; 2] = [2, 1];
+
+fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn named(id: u16) -> CqeFlags {
+    CqeFlags(u32::from(id) << 16 | BUFFER)
+}
+
+fn named_with_more(id: u16) -> CqeFlags {
+    CqeFlags(named(id).0 | MORE.0)
+}
+
+/// The receive in flight that goes on by itself.
+fn armed(stage: &Stage) -> Option<Sqe> {
+    let recv = stage.in_flight(Opcode::RECV).first().copied();
+    recv.inspect(|sqe| assert_eq!(sqe.ioprio, MULTISHOT[0]))
+}
+
+/// Starts it, by asking for what there is not yet.
+fn arm(driver: &Driver<Scripted>, stage: &Stage, recv: Pin<&mut impl Future>) -> Sqe {
+    assert!(poll(recv).is_pending());
+    driver.turn(Wait::Poll).unwrap();
+    armed(stage).expect("it is in flight")
+}
+
+fn taken(driver: &Driver<Scripted>, result: Poll<std::io::Result<RecvBuf>>) -> Vec<u8> {
+    let Poll::Ready(buf) = result else { panic!("nothing has come") };
+    let bytes = buf.unwrap().to_vec();
+    driver.turn(Wait::Poll).unwrap();
+    bytes
+}
+
+#[test]
+fn buffers_come_and_go_back() {
+    let (driver, stage) = scripted(8, 16);
+    let connection = driver.connection(stage.open(&driver, PIPE));
+    let entry = arm(&driver, &stage, pin!(connection.recv()));
+    let provided = stage.state().provided.len();
+    let id = stage.state().provided[0].1;
+    stage.fill(id, b"first");
+    stage.post(entry.user_data, 5, named_with_more(id));
+    driver.turn(Wait::Poll).unwrap();
+    let Poll::Ready(Ok(buf)) = poll(pin!(connection.recv())) else { panic!("it has come") };
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!((&buf[..], stage.state().provided.len()), (&b"first"[..], provided - 1));
+    drop(buf);
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!(stage.state().provided.len(), provided, "it is the kernel's again");
+    assert_eq!(stage.state().consumed.iter().filter(|sqe| sqe.opcode == Opcode::RECV).count(), 1);
+}
+
+#[test]
+fn a_buffer_is_believed_only_if_the_kernel_has_it() {
+    let (driver, stage) = scripted(8, 16);
+    let connection = driver.connection(stage.open(&driver, PIPE));
+    let entry = arm(&driver, &stage, pin!(connection.recv()));
+    let id = stage.state().provided[0].1;
+    stage.fill(id, b"once");
+    // Named twice, too long, and one that there never was.
+    stage.post(entry.user_data, 4, named_with_more(id));
+    stage.post(entry.user_data, 4, named_with_more(id));
+    stage.post(entry.user_data, 4, named_with_more(u16::MAX));
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!(taken(&driver, poll(pin!(connection.recv()))), b"once");
+    assert!(poll(pin!(connection.recv())).is_pending());
+    let (_, id, _, len) = stage.state().provided[0];
+    stage.fill(id, b"");
+    stage.post(entry.user_data, i32::MAX, named_with_more(id));
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!(taken(&driver, poll(pin!(connection.recv()))).len(), len as usize);
+}
+
+#[test]
+fn a_full_connection_stops_receiving_until_it_is_emptied() {
+    let (driver, stage) = scripted(8, 64);
+    stage.state().cancels = Cancels::Work;
+    let connection = driver.connection(stage.open(&driver, PIPE));
+    let entry = arm(&driver, &stage, pin!(connection.recv()));
+    let mut came = 0;
+    while armed(&stage).is_some() {
+        assert!(came < 1000, "it receives without bound");
+        let id = stage.state().provided[0].1;
+        stage.fill(id, &[came as u8]);
+        stage.post(entry.user_data, 1, named_with_more(id));
+        came += 1;
+        driver.turn(Wait::Poll).unwrap();
+        driver.turn(Wait::Poll).unwrap();
+    }
+    for at in 0..came {
+        assert!(armed(&stage).is_none(), "{at} of {came}");
+        assert_eq!(taken(&driver, poll(pin!(connection.recv()))), [at as u8]);
+    }
+    assert_ne!(arm(&driver, &stage, pin!(connection.recv())).user_data, entry.user_data);
+}
+
+#[test]
+fn a_receive_that_ends_without_being_asked_is_started_again() {
+    let (driver, stage) = scripted(8, 16);
+    let connection = driver.connection(stage.open(&driver, PIPE));
+    let mut recv = pin!(connection.recv());
+    let mut entry = arm(&driver, &stage, recv.as_mut());
+    for res in [-Errno::NOBUFS.raw_os_error(), -Errno::INTR.raw_os_error()] {
+        stage.complete(Opcode::RECV, res);
+        driver.turn(Wait::Poll).unwrap();
+        let next = arm(&driver, &stage, recv.as_mut());
+        assert_ne!(next.user_data, entry.user_data);
+        entry = next;
+    }
+    // With bytes, as when the completion queue overflows.
+    let id = stage.state().provided[0].1;
+    stage.fill(id, b"last of it");
+    stage.state().in_flight.retain(|sqe| sqe.opcode != Opcode::RECV);
+    stage.post(entry.user_data, 10, named(id));
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!(taken(&driver, poll(recv)), b"last of it");
+    arm(&driver, &stage, pin!(connection.recv()));
+}
+
+#[test]
+fn a_kernel_that_receives_once_only_is_asked_each_time() {
+    let (driver, stage) = scripted(8, 16);
+    let connection = driver.connection(stage.open(&driver, PIPE));
+    let mut recv = pin!(connection.recv());
+    arm(&driver, &stage, recv.as_mut());
+    stage.complete(Opcode::RECV, -Errno::INVAL.raw_os_error());
+    driver.turn(Wait::Poll).unwrap();
+    assert!(poll(recv.as_mut()).is_pending());
+    driver.turn(Wait::Poll).unwrap();
+    stage.complete(Opcode::POLL_ADD, 1);
+    driver.turn(Wait::Poll).unwrap();
+    assert!(poll(recv.as_mut()).is_pending());
+    driver.turn(Wait::Poll).unwrap();
+    let entry = stage.complete(Opcode::RECV, 2);
+    assert_eq!(entry.ioprio, 0);
+    crate::scripted::write_to(&entry, b"ok");
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!(taken(&driver, poll(recv)), b"ok");
+}
+
+#[test]
+fn a_dropped_connection_ends_its_receive_and_gives_all_back() {
+    let (driver, stage) = scripted(8, 16);
+    stage.state().cancels = Cancels::Work;
+    let connection = driver.connection(stage.open(&driver, PIPE));
+    let entry = arm(&driver, &stage, pin!(connection.recv()));
+    let provided = stage.state().provided.len();
+    let id = stage.state().provided[0].1;
+    stage.fill(id, b"for nobody");
+    stage.post(entry.user_data, 10, named_with_more(id));
+    driver.turn(Wait::Poll).unwrap();
+    drop(connection);
+    for _ in 0..4 {
+        driver.turn(Wait::Poll).unwrap();
+    }
+    assert_eq!(stage.state().provided.len(), provided);
+    assert_eq!(stage.state().closed, [PIPE]);
+    assert_eq!((driver.in_flight(), driver.live_operations()), (0, 0));
+}
+
+#[test]
+fn connections_that_nobody_takes_have_a_bound() {
+    let (driver, stage) = scripted(8, 256);
+    stage.state().cancels = Cancels::Work;
+    let incoming = driver.incoming(stage.open(&driver, PIPE));
+    assert!(poll(pin!(incoming.accept())).is_pending());
+    driver.turn(Wait::Poll).unwrap();
+    let entry = stage.in_flight(Opcode::ACCEPT)[0];
+    assert_eq!((entry.ioprio, entry.addr), (MULTISHOT[1], 0));
+    let mut came = 0;
+    while !stage.in_flight(Opcode::ACCEPT).is_empty() {
+        assert!(came < 1000, "it accepts without bound");
+        stage.post(entry.user_data, PIPE + 1 + came, MORE);
+        came += 1;
+        driver.turn(Wait::Poll).unwrap();
+        driver.turn(Wait::Poll).unwrap();
+    }
+    for at in 0..came {
+        let Poll::Ready(connection) = poll(pin!(incoming.accept())) else { panic!("{at}") };
+        assert_eq!(connection.unwrap().raw(), PIPE + 1 + at);
+    }
+    assert!(poll(pin!(incoming.accept())).is_pending());
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!(stage.in_flight(Opcode::ACCEPT).len(), 1, "it goes on");
+}
+
+#[test]
+fn many_sends_and_what_they_bring_cost_one_enter() {
+    const PAIRS: usize = 64;
+    let (driver, rig) = rigged(256, 4096);
+    let pairs: Vec<_> = (0..PAIRS)
+        .map(|_| {
+            let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+            [near, far].map(|end| driver.connection(driver.adopt(end.into())))
+        })
+        .collect();
+    for round in 0..10 {
+        let mut receives: Vec<_> = pairs.iter().map(|[_, far]| Box::pin(far.recv())).collect();
+        assert!(receives.iter_mut().all(|recv| poll(recv.as_mut()).is_pending()));
+        if round == 0 {
+            driver.turn(Wait::Poll).unwrap(); // they are the kernel's from now on
+        }
+        let mut sends: Vec<_> = pairs.iter().map(|[near, _]| Box::pin(near.send("x"))).collect();
+        assert!(sends.iter_mut().all(|send| poll(send.as_mut()).is_pending()));
+        let enters = rig.enters.get();
+        driver.turn(Wait::Poll).unwrap();
+        assert_eq!(rig.enters.get() - enters, 1, "in round {round}");
+        assert!(sends.iter_mut().all(|send| poll(send.as_mut()).is_ready()));
+        assert!(receives.iter_mut().all(|recv| poll(recv.as_mut()).is_ready()));
+    }
+}
