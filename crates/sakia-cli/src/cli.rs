@@ -290,7 +290,13 @@ struct EchoArgs {
     #[arg(long, value_name = "NAME", default_value = CONGESTION)]
     congestion: String,
 
-    /// What to measure: uring, ring, poll, blocking
+    /// Measure the variant spin too: uring, when both ends look for work before they sleep
+    ///
+    /// It takes a processor for each end all the time, and makes no sense without two.
+    #[arg(long)]
+    spin: bool,
+
+    /// What to measure: uring, ring, poll, blocking, spin
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = parse_echo_variant)]
     variants: Vec<echo::Variant>,
 }
@@ -471,7 +477,10 @@ fn resolve_tcp_sum(args: TcpSumArgs) -> tcp_sum::Options {
 fn resolve_echo(args: EchoArgs) -> echo::Options {
     let mut variants = args.variants;
     if variants.is_empty() {
-        variants = echo::Variant::ALL.to_vec();
+        variants = echo::Variant::DEFAULT.to_vec();
+    }
+    if args.spin {
+        variants.push(echo::Variant::Spin);
     }
     echo::Options {
         connections: args.connections,
@@ -695,7 +704,7 @@ mod tests {
         };
         assert_eq!(echo.connections, echo::CONNECTIONS);
         assert_eq!(echo.message_bytes, echo::MESSAGE_BYTES);
-        assert_eq!((echo.variants, echo.quick), (echo::Variant::ALL.to_vec(), false));
+        assert_eq!((echo.variants, echo.quick), (echo::Variant::DEFAULT.to_vec(), false));
         let (bench::Which::TcpSum(tcp_sum), 3) =
             options(&["bench", "tcp-sum", "--quick", "--congestion", "cubic"])
         else {

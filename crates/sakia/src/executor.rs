@@ -291,7 +291,8 @@ impl Local {
     /// for long enough. Answers whether there is something to do.
     #[cold]
     fn look_for_work(&self, timeout: Option<Duration>) -> io::Result<bool> {
-        let limit = self.sleep_limit(timeout).map_or(self.spin.get(), |due| due.min(self.spin.get()));
+        let limit =
+            self.sleep_limit(timeout).map_or(self.spin.get(), |due| due.min(self.spin.get()));
         let begin = Instant::now();
         loop {
             let came = self.driver.turn(Wait::Poll)?;
