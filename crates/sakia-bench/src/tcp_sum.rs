@@ -156,7 +156,9 @@ impl Experiment for TcpSum {
              uring may make plain calls, ring makes none, poll is on epoll. uring-recv, poll-recv: the \
              bytes come in memory of the runtime. blocking: plain reads."
                 .into(),
-            "All but uring-recv and poll-recv receive into page-aligned memory; all add with the same function.".into(),
+            "All but uring-recv and poll-recv receive into page-aligned memory; all add with the same \
+             function."
+                .into(),
         ]
     }
 

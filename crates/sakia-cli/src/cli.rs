@@ -317,7 +317,8 @@ JSON Lines, with --json:
    \"runs\":…,\"wall_ns\":{\"median\":…,\"min\":…,\"max\":…},\"cpu_ns\":{…},\"voluntary_switches\":…,
    \"involuntary_switches\":…,\"threads_max\":…,\"peak_rss_bytes\":…,\"ops_per_s\":…,
    \"bytes_per_s\":…,\"counters\":{…}}
-      For each variant and size, in the end. The params of echo are connections and message_bytes. The counters are those of the run in the middle.
+      For each variant and size, in the end. The params of echo are connections and message_bytes.
+      The counters are those of the run in the middle.
   {\"type\":\"missing\",\"experiment\":…,\"variant\":…,\"reason\":…}
       A variant that could not be measured.
   {\"type\":\"summary\",\"experiment\":…,\"ratios\":[{\"of\":\"uring/pool\",\"params\":{…},\"wall\":…,
