@@ -8,6 +8,8 @@
 
 #[path = "allocations/echo.rs"]
 mod echo;
+#[path = "allocations/idle.rs"]
+mod idle;
 
 use std::cell::Cell;
 use std::future::{Ready, ready};

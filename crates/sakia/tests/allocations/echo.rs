@@ -131,7 +131,6 @@ fn a_round_trip_of_one_connection_takes_two_calls_and_no_memory() {
 }
 
 #[test]
-#[ignore = "0.125 calls so far: turns end before all connections have had theirs"]
 fn round_trips_of_many_connections_share_their_calls_and_take_no_memory() {
     assert_echo(64, 0.035);
 }

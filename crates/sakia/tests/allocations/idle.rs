@@ -1,0 +1,190 @@
+//! What connections leave behind: little memory while they wait, and nothing when they are gone.
+
+use std::io::{BufRead, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+use sakia::Runtime;
+use sakia::net::TcpListener;
+use sakia_testkit::alloc_count::{measure, thread_counts};
+use sakia_testkit::skip;
+
+/// Connections that wait.
+const IDLE: u64 = 10_000;
+/// Bytes that each may take of the server's memory.
+const IDLE_BYTES_MAX: i64 = 2 << 10;
+
+fn loopback() -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
+}
+
+/// Lets this process have as many descriptors as it may. False if these are too few.
+fn may_open(descriptors: u64) -> bool {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).is_ok()
+        && limit.maximum.is_none_or(|maximum| maximum >= descriptors)
+}
+
+/// The variable that tells the clients' process where to connect to.
+const ADDRESS: &str = "SAKIA_TEST_IDLE_ADDRESS";
+
+/// The clients, in a process of their own: one has not descriptors for both sides. For each line that
+/// comes some of them ask, and it answers with a line when they have their answers.
+#[test]
+#[ignore = "part of another test"]
+fn clients() {
+    let Ok(address) = std::env::var(ADDRESS) else { return };
+    assert!(may_open(IDLE + 100));
+    let connect = |_| TcpStream::connect(&address).unwrap();
+    let mut clients: Vec<TcpStream> = (0..IDLE).map(connect).collect();
+    for line in std::io::stdin().lines() {
+        assert_eq!(line.unwrap(), "ask");
+        for client in clients.iter_mut().step_by(SOME) {
+            client.write_all(b"are you there?").unwrap();
+        }
+        for client in clients.iter_mut().step_by(SOME) {
+            let mut answer = [0; 14];
+            client.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, b"are you there?");
+        }
+        println!("\nanswered");
+    }
+}
+
+/// Every so many clients ask.
+const SOME: usize = 97;
+
+#[test]
+fn ten_thousand_connections_wait_in_little_memory() {
+    measure(|| ()); // fails loudly if nothing is counted
+    if !may_open(IDLE + 1_000) {
+        skip!("no more than {:?} descriptors are allowed", getrlimit(Resource::Nofile).maximum);
+    }
+    let runtime = Runtime::new().unwrap();
+    let program = std::env::current_exe().unwrap();
+    let head = std::fs::read(&program).unwrap()[..64].to_vec();
+    runtime.block_on(async {
+        let listener = TcpListener::bind(loopback()).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serve = async || {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            sakia::spawn(async move {
+                loop {
+                    let bytes = stream.recv().await.unwrap();
+                    if bytes.is_empty() {
+                        break;
+                    }
+                    stream.write_all(bytes).await.0.unwrap();
+                }
+            })
+        };
+        let mut clients = Command::new(&program)
+            .args(["idle::clients", "--exact", "--ignored", "--nocapture"])
+            .env(ADDRESS, address.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut servers = Vec::with_capacity(IDLE as usize);
+        // What is there once, however many connections there are.
+        servers.push(serve().await);
+        sakia::time::sleep(Duration::from_millis(1)).await;
+        let before = thread_counts();
+        while servers.len() < IDLE as usize {
+            servers.push(serve().await);
+        }
+        // Each has asked for what it waits for.
+        sakia::time::sleep(Duration::from_millis(1)).await;
+        let grown = thread_counts().since(before);
+        let held = grown.bytes_allocated.wrapping_sub(grown.bytes_deallocated) as i64;
+        let each = held / IDLE as i64;
+        eprintln!("{each} bytes for each of {IDLE} connections that wait");
+        assert!(each < IDLE_BYTES_MAX, "{each} bytes for each connection");
+        // Others go on meanwhile, and so do these.
+        let mut ask = clients.stdin.take().unwrap();
+        let answers = std::io::BufReader::new(clients.stdout.take().unwrap());
+        writeln!(ask, "ask").unwrap();
+        let waiting = sakia::spawn_blocking(move || {
+            let mut lines = answers.lines();
+            (lines.any(|line| line.unwrap() == "answered"), lines)
+        });
+        assert_eq!(&sakia::fs::read(&program).await.unwrap()[..64], head);
+        let (is_answered, _lines) = waiting.await.unwrap();
+        assert!(is_answered);
+        drop(ask);
+        for server in servers {
+            server.await.unwrap();
+        }
+        assert!(clients.wait().unwrap().success());
+    });
+}
+
+/// Connections of this port that are open, here or on the other side.
+fn open_on(port: u16) -> usize {
+    const TIME_WAIT: &str = "06";
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let is_ours = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (local, state) = (fields.next().unwrap(), fields.nth(1).unwrap());
+        local.ends_with(&format!(":{port:04X}")) && state != TIME_WAIT
+    };
+    table.lines().skip(1).filter(is_ours).count()
+}
+
+/// Connections that come and go; `SAKIA_TEST_ACCEPTS` says how many, 20,000 without.
+#[test]
+fn connections_that_are_gone_leave_nothing() {
+    let count: u64 = std::env::var("SAKIA_TEST_ACCEPTS")
+        .ok()
+        .map_or(20_000, |text| text.parse().expect("SAKIA_TEST_ACCEPTS is a number"));
+    let runtime = Runtime::new().unwrap();
+    runtime.block_on(async {
+        let listener = TcpListener::bind(loopback()).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (start, begun) = std::sync::mpsc::channel::<u64>();
+        let client = std::thread::spawn(move || {
+            for number in begun {
+                for _ in 0..number {
+                    let client = TcpStream::connect(address).unwrap();
+                    // Broken off, it leaves no port behind that waits for stragglers.
+                    rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+                }
+            }
+        });
+        let accept = async |number| {
+            start.send(number).unwrap();
+            for _ in 0..number {
+                // One that was broken off before it was accepted is none.
+                let Ok((mut stream, _)) = listener.accept().await else { continue };
+                let server = async move {
+                    while stream.recv().await.is_ok_and(|bytes| !bytes.is_empty()) {}
+                };
+                sakia::spawn(server).detach();
+            }
+            while runtime.live_tasks() > 0 || runtime.in_flight() > 1 {
+                sakia::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        accept(5_000).await;
+        let port = address.port();
+        let left = || {
+            // The listener's own accept is in flight, or was told to stop since enough had come.
+            assert!(runtime.live_operations() <= 1 && runtime.in_flight() <= 1);
+            open_on(port)
+        };
+        assert_eq!(left(), 1, "the listener");
+        let before = thread_counts();
+        accept(count).await;
+        assert_eq!(left(), 1, "the listener");
+        let grown = thread_counts().since(before);
+        let held = grown.bytes_allocated.wrapping_sub(grown.bytes_deallocated) as i64;
+        eprintln!("{held} bytes are left of {count} connections");
+        // Room for more at a time than there were before, perhaps.
+        assert!(held < 256 << 10, "{held} bytes are left of {count} connections");
+        drop(start);
+        client.join().unwrap();
+    });
+}
