@@ -362,8 +362,8 @@ mod tests {
 
     /// Where a test's connections are made: on the machine's loopback, wherever the scheduler likes.
     fn place() -> Place {
-        let congestion = net::CONGESTION.to_owned();
-        Place { namespace: false, congestion, processors: None }
+        let (congestion, usual) = (net::CONGESTION.to_owned(), String::new());
+        Place { namespace: false, congestion, usual, processors: None }
     }
 
     #[test]

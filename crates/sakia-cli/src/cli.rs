@@ -306,8 +306,9 @@ JSON Lines, with --json:
   {\"type\":\"machine\",\"experiment\":…,\"cpu\":…,\"cpus\":…,\"kernel\":…,\"architecture\":…,
    \"memory_bytes\":…,\"directory\":…,\"file_system\":…,\"version\":…,\"optimized\":…}
       The first line. Experiments on connections have one thing more,
-      \"network\":{\"namespace\":…,\"congestion\":…,\"processors\":[…,…]}: whether they are in a
-      namespace of their own, the congestion control, the processors of server and load or null.
+      \"network\":{\"namespace\":…,\"congestion\":…,\"usual\":…,\"processors\":[…,…]}: whether they are
+      in a namespace of their own, the congestion control, that of a runtime's sockets where they are not,
+      the processors of server and load or null.
   {\"type\":\"run\",\"experiment\":…,\"variant\":…,\"params\":{…},\"round\":…,\"wall_ns\":…,\"cpu_ns\":…,
    \"voluntary_switches\":…,\"involuntary_switches\":…,\"threads_max\":…,\"peak_rss_bytes\":…,
    \"process_wall_ns\":…,\"process_cpu_ns\":…,\"foreign_cores\":…,\"steal_cores\":…,\"noisy\":…,\"sum\":…}
