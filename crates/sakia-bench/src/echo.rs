@@ -6,15 +6,15 @@
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use sakia_driver::Policy;
-
 use crate::bytes::bytes;
 use crate::cell::{self, Done, Outcome, Spec};
+use crate::engine::Engine;
 use crate::experiment::{Experiment, Focus, Params, Point, Work};
 use crate::machine::Machine;
 use crate::measure::Meter;
@@ -35,6 +35,9 @@ pub const CONNECTIONS_MAX: usize = 10_000;
 pub const MESSAGE_BYTES: [usize; 2] = [64, 16 << 10];
 /// Bytes of memory that a blocking server receives into.
 const BUFFER_BYTES: usize = 16 << 10;
+
+/// How long `spin` looks for work before it sleeps: longer than a round trip.
+const SPIN: Duration = Duration::from_millis(1);
 
 /// Requests of a run, so that it takes about half a second: of one connection, where both sides sleep until
 /// the other one has answered, and of several.
@@ -78,11 +81,16 @@ pub enum Variant {
     Poll,
     /// A thread for each connection, and plain calls.
     Blocking,
+    /// As `uring`, and both ends look for work before they sleep.
+    Spin,
 }
 
 impl Variant {
     /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 4] = [Self::Uring, Self::Ring, Self::Poll, Self::Blocking];
+    pub const ALL: [Self; 5] = [Self::Uring, Self::Ring, Self::Poll, Self::Blocking, Self::Spin];
+
+    /// Those that are measured unless others are asked for.
+    pub const DEFAULT: [Self; 4] = [Self::Uring, Self::Ring, Self::Poll, Self::Blocking];
 
     /// What it is called.
     pub fn name(self) -> &'static str {
@@ -91,6 +99,7 @@ impl Variant {
             Self::Ring => "ring",
             Self::Poll => "poll",
             Self::Blocking => "blocking",
+            Self::Spin => "spin",
         }
     }
 
@@ -183,7 +192,8 @@ impl Experiment for Echo {
             ),
             "uring, ring, poll: a runtime of one thread and a task for each connection, which calls \
              recv and write_all; uring may make plain calls, ring makes none, poll is on epoll. \
-             blocking: a thread for each connection."
+             blocking: a thread for each connection. spin: as uring, but server and load look for work \
+             for 1 ms before they sleep."
                 .into(),
             "Of processor time, 5 % more or less are a tie.".into(),
         ]
@@ -219,12 +229,15 @@ impl Experiment for Echo {
 
     fn input(&self, point: usize) -> Value {
         let work = load::Work::Messages(self.messages[point]);
-        let order = Order { place: self.place.clone(), work };
+        let order = Order { place: self.place.clone(), work, spin: false };
         json!(Task { order, load: self.options.load.clone() })
     }
 
     fn ratios(&self) -> Vec<(&'static str, &'static str)> {
-        against(&self.variants(), [Variant::Poll.name(), Variant::Blocking.name()])
+        let (spin, uring) = (Variant::Spin.name(), Variant::Uring.name());
+        let has_spin = self.options.variants.contains(&Variant::Spin);
+        let pairs = against(&self.variants(), [Variant::Poll.name(), Variant::Blocking.name()]);
+        pairs.into_iter().chain(has_spin.then_some((spin, uring))).collect()
     }
 
     fn reason(&self, row: &Row) -> Option<String> {
@@ -236,7 +249,7 @@ impl Experiment for Echo {
             Variant::Blocking => {
                 format!("a request: a read and a write, {switches:.3} switches")
             }
-            Variant::Uring | Variant::Ring | Variant::Poll => {
+            Variant::Uring | Variant::Ring | Variant::Poll | Variant::Spin => {
                 let plain = a_request(count("recv.inline") + count("send.inline"));
                 let enters = a_request(count("enters"));
                 let call = if row.variant == Variant::Poll.name() { "waits" } else { "enters" };
@@ -303,13 +316,15 @@ pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
 
 fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::Result<Done> {
     let Task { order, load } = task;
+    let order = &Order { spin: variant == Variant::Spin, ..order.clone() };
     let load = Load::start(load.as_ref(), NAME, order)?;
     let engine = match variant {
-        Variant::Uring => (Policy::Uring, true),
-        Variant::Ring => (Policy::Uring, false),
-        Variant::Poll => (Policy::Poll, true),
+        Variant::Uring => Engine::URING,
+        Variant::Ring => Engine::RING,
+        Variant::Poll => Engine::POLL,
+        Variant::Spin => Engine { spin: SPIN, ..Engine::URING },
         Variant::Blocking => {
-            let served = net::serve_blocking(load, order, meter, |stream| echo_blocking(stream))?;
+            let served = net::serve_blocking(load, order, meter, echo_blocking)?;
             return Ok(Done::Worked { sum: served.of_load, counters: served.counters });
         }
     };
@@ -347,8 +362,8 @@ mod tests {
 
     /// Where a test's connections are made: on the machine's loopback, wherever the scheduler likes.
     fn place() -> Place {
-        let congestion = net::CONGESTION.to_owned();
-        Place { namespace: false, congestion, processors: None }
+        let (congestion, usual) = (net::CONGESTION.to_owned(), String::new());
+        Place { namespace: false, congestion, usual, processors: None }
     }
 
     #[test]
@@ -358,7 +373,7 @@ mod tests {
         {
             let messages = Messages { connections, message_bytes, window, warmup: 2, requests: 20 };
             let work = load::Work::Messages(messages);
-            let order = Order { place: place(), work };
+            let order = Order { place: place(), work, spin: false };
             for variant in Variant::ALL {
                 let input = json!(Task { order: order.clone(), load: None });
                 let variant = variant.name().to_owned();
@@ -388,7 +403,7 @@ mod tests {
             message_bytes: vec![64, 16 << 10],
             requests: None,
             quick: false,
-            variants: Variant::ALL.to_vec(),
+            variants: Variant::DEFAULT.to_vec(),
             congestion: net::CONGESTION.into(),
             load: None,
         };

@@ -1,6 +1,7 @@
 //! The runtimes that variants are made of, and what they counted.
 
 use std::io;
+use std::time::Duration;
 
 use sakia::Runtime;
 use sakia_driver::{Bypass, OpKind, Policy, Rules};
@@ -8,17 +9,37 @@ use sakia_ring::SetupError;
 
 use crate::cell::Counters;
 
-/// A runtime on this backend, which makes plain calls where that is the cheaper way, or none; or why this
-/// machine cannot have it.
-pub(crate) fn start(policy: Policy, bypass: bool) -> io::Result<Result<Runtime, String>> {
-    let bypass = if bypass { Bypass::Rules(Rules::default()) } else { Bypass::Never };
-    match Runtime::builder().backend(policy).bypass(bypass).build() {
-        Ok(runtime) => Ok(Ok(runtime)),
-        Err(error) => {
-            let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<SetupError>());
-            match refusal {
-                Some(refusal) if refusal.is_refusal() => Ok(Err(refusal.to_string())),
-                _ => Err(error),
+/// How a runtime of one thread is built.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Engine {
+    pub(crate) policy: Policy,
+    /// Whether operations are done as plain calls where that is the cheaper way.
+    pub(crate) bypass: bool,
+    /// How long it looks for work before it sleeps.
+    pub(crate) spin: Duration,
+}
+
+impl Engine {
+    /// The ring, as the driver decides by itself.
+    pub(crate) const URING: Self =
+        Self { policy: Policy::Uring, bypass: true, spin: Duration::ZERO };
+    /// The ring, and no plain calls.
+    pub(crate) const RING: Self = Self { bypass: false, ..Self::URING };
+    /// Epoll and threads.
+    pub(crate) const POLL: Self = Self { policy: Policy::Poll, ..Self::URING };
+
+    /// The runtime; or why this machine cannot have it.
+    pub(crate) fn start(self) -> io::Result<Result<Runtime, String>> {
+        let Self { policy, bypass, spin } = self;
+        let bypass = if bypass { Bypass::Rules(Rules::default()) } else { Bypass::Never };
+        match Runtime::builder().backend(policy).bypass(bypass).spin(spin).build() {
+            Ok(runtime) => Ok(Ok(runtime)),
+            Err(error) => {
+                let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<SetupError>());
+                match refusal {
+                    Some(refusal) if refusal.is_refusal() => Ok(Err(refusal.to_string())),
+                    _ => Err(error),
+                }
             }
         }
     }

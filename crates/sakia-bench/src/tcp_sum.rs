@@ -8,13 +8,14 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use anyhow::Context;
-use sakia_driver::{AlignedBuf, Policy};
+use sakia_driver::AlignedBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::bytes::{bytes, counted, sum};
 use crate::cell::{self, Done, Outcome, Spec};
 use crate::echo::against;
+use crate::engine::Engine;
 use crate::experiment::{Experiment, Focus, Params, Point, Work};
 use crate::machine::Machine;
 use crate::measure::Meter;
@@ -155,7 +156,9 @@ impl Experiment for TcpSum {
              uring may make plain calls, ring makes none, poll is on epoll. uring-recv, poll-recv: the \
              bytes come in memory of the runtime. blocking: plain reads."
                 .into(),
-            "All but uring-recv and poll-recv receive into page-aligned memory; all add with the same function.".into(),
+            "All but uring-recv and poll-recv receive into page-aligned memory; all add with the same \
+             function."
+                .into(),
         ]
     }
 
@@ -189,7 +192,7 @@ impl Experiment for TcpSum {
 
     fn input(&self, point: usize) -> Value {
         let work = load::Work::Stream(self.options.sizes[point]);
-        let order = Order { place: self.place.clone(), work };
+        let order = Order { place: self.place.clone(), work, spin: false };
         let block_bytes = self.options.block_bytes;
         json!(Task { order, block_bytes, load: self.options.load.clone() })
     }
@@ -259,15 +262,13 @@ fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::Result<Done
     let load = Load::start(load.as_ref(), NAME, order)?;
     let read = move |stream| sum_read(stream, block_bytes);
     let served = match variant {
-        Variant::Uring => net::through_runtime(load, order, meter, (Policy::Uring, true), read)?,
-        Variant::Ring => net::through_runtime(load, order, meter, (Policy::Uring, false), read)?,
-        Variant::Poll => net::through_runtime(load, order, meter, (Policy::Poll, true), read)?,
+        Variant::Uring => net::through_runtime(load, order, meter, Engine::URING, read)?,
+        Variant::Ring => net::through_runtime(load, order, meter, Engine::RING, read)?,
+        Variant::Poll => net::through_runtime(load, order, meter, Engine::POLL, read)?,
         Variant::UringRecv => {
-            net::through_runtime(load, order, meter, (Policy::Uring, true), sum_received)?
+            net::through_runtime(load, order, meter, Engine::URING, sum_received)?
         }
-        Variant::PollRecv => {
-            net::through_runtime(load, order, meter, (Policy::Poll, true), sum_received)?
-        }
+        Variant::PollRecv => net::through_runtime(load, order, meter, Engine::POLL, sum_received)?,
         Variant::Blocking => {
             let read = move |stream| sum_blocking(stream, block_bytes);
             Ok(net::serve_blocking(load, order, meter, read)?)
@@ -324,12 +325,12 @@ mod tests {
 
     #[test]
     fn variants_agree_at_every_size() {
-        let congestion = net::CONGESTION.to_owned();
-        let place = Place { namespace: false, congestion, processors: None };
+        let (congestion, usual) = (net::CONGESTION.to_owned(), String::new());
+        let place = Place { namespace: false, congestion, usual, processors: None };
         for (size, block_bytes) in [(0, 4096), (1, 4096), (100_000, 1000), (3 << 20, 128 << 10)] {
             let work = load::Work::Stream(size);
             for variant in Variant::ALL {
-                let order = Order { place: place.clone(), work };
+                let order = Order { place: place.clone(), work, spin: false };
                 let input = json!(Task { order, block_bytes, load: None });
                 let variant = variant.name().to_owned();
                 let spec = Spec { experiment: NAME.into(), variant, input };

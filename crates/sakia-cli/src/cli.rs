@@ -290,7 +290,13 @@ struct EchoArgs {
     #[arg(long, value_name = "NAME", default_value = CONGESTION)]
     congestion: String,
 
-    /// What to measure: uring, ring, poll, blocking
+    /// Measure the variant spin too: uring, when both ends look for work before they sleep
+    ///
+    /// It takes a processor for each end all the time, and makes no sense without two.
+    #[arg(long)]
+    spin: bool,
+
+    /// What to measure: uring, ring, poll, blocking, spin
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = parse_echo_variant)]
     variants: Vec<echo::Variant>,
 }
@@ -300,8 +306,9 @@ JSON Lines, with --json:
   {\"type\":\"machine\",\"experiment\":…,\"cpu\":…,\"cpus\":…,\"kernel\":…,\"architecture\":…,
    \"memory_bytes\":…,\"directory\":…,\"file_system\":…,\"version\":…,\"optimized\":…}
       The first line. Experiments on connections have one thing more,
-      \"network\":{\"namespace\":…,\"congestion\":…,\"processors\":[…,…]}: whether they are in a
-      namespace of their own, the congestion control, the processors of server and load or null.
+      \"network\":{\"namespace\":…,\"congestion\":…,\"usual\":…,\"processors\":[…,…]}: whether they are
+      in a namespace of their own, the congestion control, that of a runtime's sockets where they are not,
+      the processors of server and load or null.
   {\"type\":\"run\",\"experiment\":…,\"variant\":…,\"params\":{…},\"round\":…,\"wall_ns\":…,\"cpu_ns\":…,
    \"voluntary_switches\":…,\"involuntary_switches\":…,\"threads_max\":…,\"peak_rss_bytes\":…,
    \"process_wall_ns\":…,\"process_cpu_ns\":…,\"foreign_cores\":…,\"steal_cores\":…,\"noisy\":…,\"sum\":…}
@@ -311,7 +318,8 @@ JSON Lines, with --json:
    \"runs\":…,\"wall_ns\":{\"median\":…,\"min\":…,\"max\":…},\"cpu_ns\":{…},\"voluntary_switches\":…,
    \"involuntary_switches\":…,\"threads_max\":…,\"peak_rss_bytes\":…,\"ops_per_s\":…,
    \"bytes_per_s\":…,\"counters\":{…}}
-      For each variant and size, in the end. The params of echo are connections and message_bytes. The counters are those of the run in the middle.
+      For each variant and size, in the end. The params of echo are connections and message_bytes.
+      The counters are those of the run in the middle.
   {\"type\":\"missing\",\"experiment\":…,\"variant\":…,\"reason\":…}
       A variant that could not be measured.
   {\"type\":\"summary\",\"experiment\":…,\"ratios\":[{\"of\":\"uring/pool\",\"params\":{…},\"wall\":…,
@@ -471,7 +479,10 @@ fn resolve_tcp_sum(args: TcpSumArgs) -> tcp_sum::Options {
 fn resolve_echo(args: EchoArgs) -> echo::Options {
     let mut variants = args.variants;
     if variants.is_empty() {
-        variants = echo::Variant::ALL.to_vec();
+        variants = echo::Variant::DEFAULT.to_vec();
+    }
+    if args.spin {
+        variants.push(echo::Variant::Spin);
     }
     echo::Options {
         connections: args.connections,
@@ -695,7 +706,7 @@ mod tests {
         };
         assert_eq!(echo.connections, echo::CONNECTIONS);
         assert_eq!(echo.message_bytes, echo::MESSAGE_BYTES);
-        assert_eq!((echo.variants, echo.quick), (echo::Variant::ALL.to_vec(), false));
+        assert_eq!((echo.variants, echo.quick), (echo::Variant::DEFAULT.to_vec(), false));
         let (bench::Which::TcpSum(tcp_sum), 3) =
             options(&["bench", "tcp-sum", "--quick", "--congestion", "cubic"])
         else {

@@ -1,9 +1,10 @@
 //! What the experiments of all runtimes share.
 //!
-//! A program names its runtime by [`Peer`] for experiments on tasks, by [`Files`] for those on files and
-//! by [`Net`] for those on connections, and calls [`main`]; programs without a runtime have loops of their own. Each run of a
-//! program is one [`Job`], and prints one line of JSON: what was measured, and a number that shows
-//! that the work was done. `cargo xtask peers` runs the programs and compares them.
+//! A program names its runtime by [`Peer`] for experiments on tasks, by [`Files`] for those on files
+//! and by [`Net`] for those on connections, and calls [`main`]; programs without a runtime have loops
+//! of their own. Each run of a program is one [`Job`], and prints one line of JSON: what was measured,
+//! and a number that shows that the work was done. `cargo xtask peers` runs the programs and compares
+//! them.
 
 pub mod block;
 pub mod files;

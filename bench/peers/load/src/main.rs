@@ -33,7 +33,7 @@ fn run(job: &Job) -> anyhow::Result<Value> {
         warmup: requests.div_ceil(WARMUP_PART),
         requests,
     };
-    let order = Order { place, work: Work::Messages(messages) };
+    let order = Order { place, work: Work::Messages(messages), spin: false };
     let mut server = None;
     let loaded = load::run(&order, |control| {
         let mut command = Command::new(&job.server);

@@ -106,7 +106,10 @@ impl Files for Monoio {
 impl Net for Monoio {
     fn serve(job: &Job, door: Door) -> io::Result<()> {
         let serving = async {
-            let listener = TcpListener::from_std(door.listen()?)?;
+            let listener = door.listen()?;
+            // On epoll it waits only where the socket does not.
+            listener.set_nonblocking(job.variant == "legacy")?;
+            let listener = TcpListener::from_std(listener)?;
             loop {
                 let (stream, _) = listener.accept().await?;
                 monoio::spawn(echo(stream));

@@ -1,8 +1,8 @@
 //! The experiments on blocking calls, without a runtime. It also makes the files and warms them.
 //!
 //! One thread does the operations of all tasks, in turn, as a program without concurrency would; with
-//! `O_DIRECT`, where waiting counts, there is a thread per task. Connections have a thread each. Nothing is tuned but the obvious:
-//! buffers are used again, and files are read with `pread`. Variants:
+//! `O_DIRECT`, where waiting counts, there is a thread per task. Connections have a thread each.
+//! Nothing is tuned but the obvious: buffers are used again, and files are read with `pread`. Variants:
 //!
 //! - `fs-read`: small files by `std::fs::read`, instead of an open, one read into the same buffer, and
 //!   a close.

@@ -6,12 +6,12 @@ use std::path::Path;
 
 use sakia::Runtime;
 use sakia::io::{Reader, Source};
-use sakia_driver::{AlignedBuf, Policy};
+use sakia_driver::AlignedBuf;
 
 use super::pool::Pool;
 use crate::bytes::sum;
 use crate::cell::{Counters, Done};
-use crate::engine::{self, counters};
+use crate::engine::{self, Engine, counters};
 use crate::measure::Meter;
 
 /// Blocks that a reader on the runtime's thread has in memory.
@@ -75,9 +75,9 @@ pub(super) fn work(
     meter: &mut Meter,
 ) -> anyhow::Result<Done> {
     match variant {
-        Variant::Uring => through_reader(Engine::DEFAULT, path, block_bytes, meter),
-        Variant::Ring => through_reader(Engine::RING, path, block_bytes, meter),
-        Variant::Poll => through_reader(Engine::POLL, path, block_bytes, meter),
+        Variant::Uring => through_reader(Reading::DEFAULT, path, block_bytes, meter),
+        Variant::Ring => through_reader(Reading::RING, path, block_bytes, meter),
+        Variant::Poll => through_reader(Reading::POLL, path, block_bytes, meter),
         Variant::Pool => pooled(File::open(path)?, block_bytes, meter),
         Variant::Blocking => blocking(File::open(path)?, block_bytes, meter),
         Variant::Offload => offloaded(File::open(path)?, block_bytes, meter),
@@ -124,18 +124,18 @@ fn pooled(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Result<D
 
 /// Through a reader on this thread.
 fn through_reader(
-    engine: Engine,
+    reading: Reading,
     path: &Path,
     block_bytes: usize,
     meter: &mut Meter,
 ) -> anyhow::Result<Done> {
-    let runtime = match engine.start()? {
+    let runtime = match reading.engine.start()? {
         Ok(runtime) => runtime,
         Err(reason) => return Ok(Done::Unavailable(reason)),
     };
     let total = runtime.block_on(async {
         let file = sakia::fs::File::open(path).await?;
-        let mut reader = Reader::with_depth(&file, block_bytes, engine.depth);
+        let mut reader = Reader::with_depth(&file, block_bytes, reading.depth);
         let (total, _) = sum_blocks(&mut reader, block_bytes).await?;
         drop(reader);
         file.close().await?;
@@ -147,7 +147,7 @@ fn through_reader(
 
 /// Through a reader whose thread reads ahead of this one, which adds.
 fn offloaded(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Result<Done> {
-    let runtime = match Engine::DEFAULT.start()? {
+    let runtime = match Engine::URING.start()? {
         Ok(runtime) => runtime,
         Err(reason) => return Ok(Done::Unavailable(reason)),
     };
@@ -186,29 +186,22 @@ async fn sum_blocks<S: Source>(
 
 /// Which runtime reads, and how far ahead.
 #[derive(Clone, Copy, Debug)]
-struct Engine {
-    policy: Policy,
-    /// Whether reads are done as plain calls where that is the cheaper way.
-    bypass: bool,
+struct Reading {
+    engine: Engine,
     /// Blocks that a reader has in memory.
     depth: usize,
 }
 
-impl Engine {
+impl Reading {
     /// A reader begins reads ahead only when the first has to wait, so the depth costs nothing where
     /// the bytes are in the page cache: two blocks are read when they are asked for, by a plain call, and
     /// added while they are in the processor's cache. Where they are not, the device works meanwhile.
-    const DEFAULT: Self = Self { policy: Policy::Uring, bypass: true, depth: DEPTH };
+    const DEFAULT: Self = Self { engine: Engine::URING, depth: DEPTH };
     /// Several reads share the cost of an enter. With more than a few of them blocks leave the
     /// processor's nearest caches before they are added.
-    const RING: Self = Self { policy: Policy::Uring, bypass: false, depth: DEPTH };
+    const RING: Self = Self { engine: Engine::RING, depth: DEPTH };
     /// As the first. Where it waits, a few reads keep its threads busy.
-    const POLL: Self = Self { policy: Policy::Poll, bypass: true, depth: DEPTH };
-
-    /// See [`engine::start`].
-    fn start(self) -> io::Result<Result<Runtime, String>> {
-        engine::start(self.policy, self.bypass)
-    }
+    const POLL: Self = Self { engine: Engine::POLL, depth: DEPTH };
 }
 
 /// What a runtime's driver counted, and the reads that were begun.

@@ -39,6 +39,8 @@ pub struct Order {
     pub place: Place,
     /// What.
     pub work: Work,
+    /// Whether the load looks for messages all the time, instead of sleeping until one has come.
+    pub spin: bool,
 }
 
 /// What is sent.
@@ -137,7 +139,7 @@ pub fn run(
     let server = SocketAddr::from((Ipv4Addr::LOCALHOST, u16::from_be_bytes(port)));
     match order.work {
         Work::Messages(messages) => {
-            let mut load = MessageLoad::connect(messages, server, &order.place)?;
+            let mut load = MessageLoad::connect(messages, server, order)?;
             load.exchange(messages.warmup)?;
             control.say(BEGIN)?;
             let begin = Usage::of_process()?;
@@ -207,6 +209,8 @@ struct Connection {
 struct MessageLoad {
     messages: Messages,
     epoll: rustix::fd::OwnedFd,
+    /// How long to wait for events; for ever, or not at all.
+    timeout: Option<Timespec>,
     connections: Vec<Connection>,
     /// Bytes to be sent by each connection, of all messages so far.
     goal: u64,
@@ -221,14 +225,14 @@ struct MessageLoad {
 }
 
 impl MessageLoad {
-    fn connect(messages: Messages, server: SocketAddr, place: &Place) -> anyhow::Result<Self> {
+    fn connect(messages: Messages, server: SocketAddr, order: &Order) -> anyhow::Result<Self> {
         let sizes = MESSAGE_BYTES_MIN..=MESSAGE_BYTES_MAX;
         ensure!(sizes.contains(&messages.message_bytes), "messages of no use");
         ensure!(messages.window > 0, "no messages under way");
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll")?;
         let mut connections = Vec::with_capacity(messages.connections);
         for index in 0..messages.connections {
-            let stream = connect(server, place)?;
+            let stream = connect(server, &order.place)?;
             stream.set_nonblocking(true).context("connect")?;
             let data = epoll::EventData::new_u64(index as u64);
             epoll::add(&epoll, &stream, data, epoll::EventFlags::IN).context("epoll")?;
@@ -236,7 +240,9 @@ impl MessageLoad {
         }
         let message = pattern(messages.message_bytes);
         let buffer = vec![0; RECEIVE_BYTES];
-        Ok(Self { messages, epoll, connections, goal: 0, busy: 0, message, buffer, sum: 0 })
+        let timeout = order.spin.then_some(Timespec { tv_sec: 0, tv_nsec: 0 });
+        let (goal, busy, sum) = (0, 0, 0);
+        Ok(Self { messages, epoll, timeout, connections, goal, busy, message, buffer, sum })
     }
 
     /// Sends so many messages by each connection, and waits for all of them.
@@ -249,7 +255,8 @@ impl MessageLoad {
         (0..self.connections.len()).try_for_each(|index| self.send(index))?;
         let mut events = Vec::with_capacity(EVENTS);
         while self.busy > 0 {
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+            let room = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, room, self.timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error).context("epoll"),
             }

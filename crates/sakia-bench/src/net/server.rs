@@ -8,13 +8,12 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use sakia::Runtime;
-use sakia_driver::Policy;
 use serde_json::json;
 
 use super::load::Work;
 use super::{BEGIN, END, Order, Place, load};
 use crate::cell::{Counters, Done, Measured, Outcome, Spec};
-use crate::engine;
+use crate::engine::{self, Engine};
 use crate::measure::Meter;
 use crate::run::Launcher;
 
@@ -180,13 +179,13 @@ pub(crate) fn through_runtime<F>(
     load: Load,
     order: &Order,
     meter: &mut Meter,
-    (policy, bypass): (Policy, bool),
+    engine: Engine,
     serve: impl Fn(sakia::net::TcpStream) -> F + 'static,
 ) -> anyhow::Result<Result<Served, String>>
 where
     F: Future<Output = io::Result<u64>> + 'static,
 {
-    let runtime = match engine::start(policy, bypass)? {
+    let runtime = match engine.start()? {
         Ok(runtime) => runtime,
         Err(reason) => return Ok(Err(reason)),
     };
