@@ -142,8 +142,8 @@ pub unsafe trait Operation: 'static {
         Delivered::default()
     }
 
-    /// The driver ends and gives the operation up, whose last completion it does not know: the kernel may have
-    /// its memory for ever. Answers with who waits for the operation in another way than by its handle.
+    /// The driver ends and gives the operation up, whose last completion it does not know: the kernel may
+    /// have its memory for ever. Answers with who waits for the operation in another way than by its handle.
     ///
     /// Runs inside the driver, as [`deliver`](Operation::deliver).
     fn lose(&self) -> Option<Waker> {

@@ -12,7 +12,7 @@ use crate::program::{End, Memory, Parting};
 use crate::stats::Fate;
 use crate::stream::Stream;
 
-/// Starts a receive that loses nothing when dropped: one into `len` bytes of its own, or of whatever has come.
+/// Starts a receive that loses nothing when dropped: into so many bytes of its own, or of whatever has come.
 pub(super) type Receiver = Box<dyn Fn(Option<usize>) -> Box<dyn Pending>>;
 
 /// More than comes at a time.

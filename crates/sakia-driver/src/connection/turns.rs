@@ -49,8 +49,8 @@ impl<T> Turn<T> {
         Self { of: Rc::clone(of), turns }
     }
 
-    /// Passes it on although the operation is not over: there will be no other one that it could meet. Answers
-    /// with who is next.
+    /// Passes it on although the operation is not over: there will be no other one that it could meet.
+    /// Answers with who is next.
     pub(super) fn give_up(&self) -> Option<Waker> {
         let turns = (self.turns)(&self.of);
         turns.is_busy.set(false);
