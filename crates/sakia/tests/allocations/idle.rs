@@ -69,9 +69,10 @@ fn ten_thousand_connections_wait_in_little_memory() {
     runtime.block_on(async {
         let listener = TcpListener::bind(loopback()).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let serve = async || {
+        let mut servers = Vec::with_capacity(IDLE as usize);
+        let serve = async |servers: &mut Vec<_>| {
             let (mut stream, _) = listener.accept().await.unwrap();
-            sakia::spawn(async move {
+            let server = async move {
                 loop {
                     let bytes = stream.recv().await.unwrap();
                     if bytes.is_empty() {
@@ -79,7 +80,8 @@ fn ten_thousand_connections_wait_in_little_memory() {
                     }
                     stream.write_all(bytes).await.0.unwrap();
                 }
-            })
+            };
+            servers.push(sakia::spawn(server));
         };
         let mut clients = Command::new(&program)
             .args(["idle::clients", "--exact", "--ignored", "--nocapture"])
@@ -88,13 +90,12 @@ fn ten_thousand_connections_wait_in_little_memory() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut servers = Vec::with_capacity(IDLE as usize);
         // What is there once, however many connections there are.
-        servers.push(serve().await);
+        serve(&mut servers).await;
         sakia::time::sleep(Duration::from_millis(1)).await;
         let before = thread_counts();
         while servers.len() < IDLE as usize {
-            servers.push(serve().await);
+            serve(&mut servers).await;
         }
         // Each has asked for what it waits for.
         sakia::time::sleep(Duration::from_millis(1)).await;

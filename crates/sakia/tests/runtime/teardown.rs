@@ -722,7 +722,7 @@ fn is_not_kept_waiting_by_tasks_that_always_yield(policy: Policy) {
 fn of_one_round(policy: Policy) {
     let runtime = runtime(policy);
     let count = Rc::new(Cell::new(0));
-    for _ in 0..200 {
+    for _ in 0..600 {
         let count = Rc::clone(&count);
         let task = runtime.spawn(async move { count.set(count.get() + 1) });
         task.detach();
@@ -735,13 +735,13 @@ fn of_one_round(policy: Policy) {
             break;
         }
     }
-    // Two batches of 64 at a time.
-    assert_eq!(seen, [(128, true), (200, false)]);
+    // Two batches of 256 at a time.
+    assert_eq!(seen, [(512, true), (600, false)]);
     let busy = runtime.spawn(yield_always(Rc::clone(&count)));
     busy.detach();
     for round in 1..10 {
         assert!(runtime.run_once(Duration::MAX).unwrap(), "there is more to do");
         // A task that is alone fills both batches by itself; its first poll only yields.
-        assert_eq!(count.get(), 200 + 128 * round - 1);
+        assert_eq!(count.get(), 600 + 512 * round - 1);
     }
 }
