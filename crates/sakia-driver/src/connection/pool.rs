@@ -186,9 +186,12 @@ impl Drop for Pool {
     }
 }
 
+/// Aligned to a page, or to as much of one as there is: into memory that begins elsewhere the kernel was seen
+/// to copy at a quarter of the speed.
 fn layout(bytes: u32) -> Layout {
-    const CACHE_LINE_BYTES: usize = 64;
-    Layout::from_size_align(bytes as usize, CACHE_LINE_BYTES).expect("small, and a power of two")
+    const PAGE_BYTES: usize = 4096;
+    let bytes = bytes as usize;
+    Layout::from_size_align(bytes, bytes.min(PAGE_BYTES)).expect("small, and powers of two")
 }
 
 fn allocate(bytes: u32) -> NonNull<u8> {
