@@ -231,8 +231,15 @@ fn random_faults(rng: &mut Rng) -> Vec<(String, u16)> {
     let mut faults = Vec::new();
     for kind in FaultKind::ALL {
         let is_fatal = matches!(kind, FaultKind::Stuck | FaultKind::EnterFailed);
-        // These befall only what goes on by itself, of which there is little.
-        let is_rare = matches!(kind, FaultKind::NoBuffers | FaultKind::MultishotEnded);
+        // These befall only datagrams and what goes on by itself, of which there is little.
+        let is_rare = matches!(
+            kind,
+            FaultKind::NoBuffers
+                | FaultKind::MultishotEnded
+                | FaultKind::DatagramLost
+                | FaultKind::DatagramDuplicated
+                | FaultKind::DatagramReordered
+        );
         let (is_in, chance) = if is_fatal {
             (rng.u8(0..16) == 0, 1 << rng.u16(8..12))
         } else if is_rare {

@@ -416,7 +416,7 @@ impl<B: Backend> Core<B> {
     /// number of operations that finished, and of completions that were not their last.
     #[inline]
     pub(crate) fn turn(&mut self, wait: Wait) -> io::Result<u32> {
-        let came_before = self.came();
+        let (came_before, finished_before) = (self.came(), self.counters.finished);
         let Some(backend) = &self.backend else {
             return Ok(0);
         };
@@ -437,7 +437,8 @@ impl<B: Backend> Core<B> {
         if is_ready {
             self.reap();
         }
-        let idle = self.came() == came_before
+        // What more follows after, and nobody waits for, is no reason to stay awake.
+        let idle = self.counters.finished == finished_before
             && self.deferred.is_empty()
             && !is_held_up
             && !self.is_unsettled();
