@@ -116,7 +116,7 @@ table! {
     late_receive_lost: "what was received for a dropped read is lost"
         => Conformance "every_case_on_the_ring";
     turns_not_taken: "operations of one direction of a connection are in flight together"
-        => Conformance "every_case_on_the_ring";
+        => Driver "multishot";
     inbox_without_bound: "a connection receives without bound what nobody takes"
         => Driver "multishot";
     arrivals_without_bound: "a listener accepts without bound what nobody takes"
@@ -126,7 +126,7 @@ table! {
     sends_not_counted: "what many sends bring is fetched 20 completions at a time"
         => Driver "multishot";
     lost_receives_not_told: "whoever waits for an operation that was given up waits for ever"
-        => Sweep "a_thousand_seeds";
+        => Driver "multishot";
     lack_of_workers_told: "what the kernel has no worker for ends as if somebody had canceled it"
         => Faults "limits::uring::of_threads";
 

@@ -2,7 +2,9 @@
 //! that make no sense.
 
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 use rustix::io::Errno;
 use sakia_driver::{Driver, RecvBuf, Wait};
@@ -173,6 +175,69 @@ fn a_dropped_connection_ends_its_receive_and_gives_all_back() {
     assert_eq!(stage.state().provided.len(), provided);
     assert_eq!(stage.state().closed, [PIPE]);
     assert_eq!((driver.in_flight(), driver.live_operations()), (0, 0));
+}
+
+#[test]
+fn one_operation_of_each_direction_is_in_flight() {
+    let (driver, stage) = scripted(8, 16);
+    let connection = driver.connection(stage.open(&driver, PIPE));
+    for opcode in [Opcode::SEND, Opcode::RECV] {
+        let begin = || async {
+            match opcode {
+                Opcode::SEND => connection.send(vec![0; 4]).await.0,
+                _ => connection.read(vec![0; 4]).await.0,
+            }
+        };
+        let mut first = Box::pin(begin());
+        assert!(poll(first.as_mut()).is_pending());
+        driver.turn(Wait::Poll).unwrap();
+        drop(first);
+        let mut second = pin!(begin());
+        for _ in 0..3 {
+            assert!(poll(second.as_mut()).is_pending());
+            driver.turn(Wait::Poll).unwrap();
+        }
+        let entry = stage.in_flight(opcode)[0];
+        assert_eq!(stage.in_flight(opcode).len(), 1, "the first is still the kernel's");
+        stage.complete(opcode, -Errno::CANCELED.raw_os_error());
+        stage.complete(Opcode::ASYNC_CANCEL, 0);
+        driver.turn(Wait::Poll).unwrap();
+        assert!(poll(second.as_mut()).is_pending());
+        driver.turn(Wait::Poll).unwrap();
+        assert_ne!(stage.in_flight(opcode)[0].user_data, entry.user_data);
+        stage.complete(opcode, 4);
+        driver.turn(Wait::Poll).unwrap();
+        assert!(matches!(poll(second), Poll::Ready(Ok(4))));
+    }
+}
+
+/// Raised by its waker.
+#[derive(Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn who_waits_is_told_when_the_driver_gives_the_operation_up() {
+    let (driver, stage) = scripted(8, 16);
+    let connection = driver.connection(stage.open(&driver, PIPE));
+    let incoming = driver.incoming(stage.open(&driver, PIPE + 1));
+    let flags: [Arc<Flag>; 2] = Default::default();
+    let wakers = flags.each_ref().map(|flag| Waker::from(Arc::clone(flag)));
+    let (mut recv, mut accept) = (pin!(connection.recv()), pin!(incoming.accept()));
+    assert!(recv.as_mut().poll(&mut Context::from_waker(&wakers[0])).is_pending());
+    assert!(accept.as_mut().poll(&mut Context::from_waker(&wakers[1])).is_pending());
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!(driver.shutdown(std::time::Duration::ZERO).leaked, 2);
+    assert!(flags.iter().all(|flag| flag.0.load(Ordering::Relaxed)));
+    let Poll::Ready(Err(error)) = poll(recv) else { panic!("it still waits") };
+    assert_eq!(Errno::from_io_error(&error), Some(Errno::CANCELED));
+    let Poll::Ready(Err(error)) = poll(accept) else { panic!("it still waits") };
+    assert_eq!(Errno::from_io_error(&error), Some(Errno::CANCELED));
 }
 
 #[test]
