@@ -988,6 +988,7 @@ impl<B: Backend> Core<B> {
         let is_running = self.phase == Phase::Running && self.is_intact();
         let backend = self.backend.as_mut().filter(|_| is_running)?;
         let pool = self.pool_of_buffers.get_or_insert_with(|| Rc::new(Pool::new()));
+        let pool = Rc::clone(pool);
         if pool.is_registered(size).is_none() {
             let registered = backend.register_group(size.group(), size.most());
             pool.set_registered(size, registered.is_ok());
@@ -996,16 +997,12 @@ impl<B: Backend> Core<B> {
             return None;
         }
         self.refill();
-        let pool = self.pool_of_buffers.as_ref()?;
         if !pool.is_provided(size) && pool.grow(size) {
             self.refill();
         }
-        let pool = self.pool_of_buffers.as_ref()?;
-        if pool.is_provided(size) {
-            return Some(Rc::clone(pool));
-        }
-        self.counters.pool_misses += 1;
-        None
+        let is_provided = pool.is_provided(size);
+        self.counters.pool_misses += u64::from(!is_provided);
+        is_provided.then_some(pool)
     }
 
     /// Gives free buffers to the kernel.

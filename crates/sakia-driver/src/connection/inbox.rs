@@ -106,9 +106,10 @@ impl Inbox {
         copied
     }
 
-    /// Waits until something comes, or the receive in flight ends.
+    /// Waits until something comes, or the receive in flight ends, if there is one. The end of the stream is
+    /// the end of that, too.
     pub(super) fn poll_news(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.is_empty() || self.end.borrow().is_some() || self.armed.get().is_none() {
+        if !self.is_empty() || self.armed.get().is_none() {
             return Poll::Ready(());
         }
         let old = self.reader.replace(Some(cx.waker().clone()));

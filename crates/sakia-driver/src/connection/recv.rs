@@ -58,12 +58,7 @@ impl<B: Backend> Connection<B> {
         let inbox = &self.inner().inbox;
         let turn = self.receive_turn().await;
         // What is in flight for `recv` comes before whatever the kernel has.
-        while inbox.is_empty() && inbox.armed().is_some() {
-            match inbox.take_end() {
-                Some(end) => return (end.map(|()| 0), buf),
-                None => poll_fn(|cx| inbox.poll_news(cx)).await,
-            }
-        }
+        poll_fn(|cx| inbox.poll_news(cx)).await;
         match inbox.copy_to(buf.as_bytes_mut(), flags & PEEK != 0) {
             0 => {}
             count => return (Ok(count), buf),
