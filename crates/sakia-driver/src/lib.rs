@@ -73,6 +73,7 @@ mod handle;
 mod key;
 mod live;
 mod mounts;
+mod multishot;
 mod now;
 mod op;
 mod ops;

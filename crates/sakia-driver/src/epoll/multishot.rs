@@ -11,23 +11,15 @@
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use sakia_ring::{CqeFlags, Opcode, Sqe, sqe_flags};
+use sakia_ring::{CqeFlags, Sqe};
 
 use super::group::Groups;
 use super::job::Work;
 use super::socket::{Listener, SocketCall};
 use super::sys::{number, register, retry, syscall};
 use super::transfer::{Try, failed};
+use crate::multishot::{self, Asked};
 
-/// `IORING_ACCEPT_MULTISHOT`.
-const ACCEPT_MULTISHOT: u16 = 1;
-/// `IORING_RECVSEND_POLL_FIRST`: a hint.
-const POLL_FIRST: u16 = 1;
-/// `IORING_RECV_MULTISHOT`.
-const RECV_MULTISHOT: u16 = 1 << 1;
-/// Flags that make no sense for a receive that goes on: it waits for some bytes, and takes them.
-const REFUSED: u32 =
-    RecvFlags::DONTWAIT.bits() | RecvFlags::WAITALL.bits() | RecvFlags::PEEK.bits();
 /// `IORING_CQE_F_BUFFER`, `IORING_CQE_F_MORE`, and where a buffer's number is.
 const CQE_BUFFER: u32 = 1;
 const CQE_MORE: u32 = 1 << 1;
@@ -61,35 +53,11 @@ impl Multishot {
     /// # Errors
     /// `EINVAL`: what is not there, or makes no sense.
     pub(super) fn of(sqe: &Sqe) -> Result<Option<Self>, Errno> {
-        let Sqe { opcode, ioprio, flags, .. } = *sqe;
-        let is_multishot = match opcode {
-            Opcode::ACCEPT => ioprio & ACCEPT_MULTISHOT != 0,
-            Opcode::RECV => ioprio & RECV_MULTISHOT != 0,
-            _ => false,
-        };
-        let known = match opcode {
-            Opcode::ACCEPT => ACCEPT_MULTISHOT,
-            Opcode::RECV => RECV_MULTISHOT | POLL_FIRST,
-            Opcode::SEND | Opcode::SENDMSG | Opcode::RECVMSG => POLL_FIRST,
-            _ => 0,
-        };
-        let selects = flags & sqe_flags::BUFFER_SELECT != 0;
-        if ioprio & !known != 0 || selects != (is_multishot && opcode == Opcode::RECV) {
-            return Err(Errno::INVAL);
-        }
-        if !is_multishot {
-            return Ok(None);
-        }
-        if sqe.addr != 0 || sqe.off != 0 || sqe.len != 0 || sqe.file_index != 0 {
-            return Err(Errno::INVAL);
-        }
-        if opcode == Opcode::ACCEPT {
-            return Ok(SocketCall::of(sqe).map(Self::Accept));
-        }
-        if sqe.op_flags & REFUSED != 0 {
-            return Err(Errno::INVAL);
-        }
-        Ok(Some(Self::Recv { raw: sqe.fd, group: sqe.buf_index, flags: sqe.op_flags }))
+        Ok(match multishot::decode(sqe)? {
+            None => None,
+            Some(Asked::Accept) => SocketCall::of(sqe).map(Self::Accept),
+            Some(Asked::Recv { group, flags }) => Some(Self::Recv { raw: sqe.fd, group, flags }),
+        })
     }
 
     /// The descriptor acted on.
@@ -248,7 +216,7 @@ mod tests {
             Sqe { flags: 0, ..receive },
             Sqe { len: 1, ..receive },
             Sqe { addr: 8, ..receive },
-            Sqe { ioprio: RECV_MULTISHOT | 1 << 2, ..receive },
+            Sqe { ioprio: 1 << 1 | 1 << 2, ..receive },
             Sqe { ioprio: 0, ..receive },
             Sqe { op_flags: RecvFlags::WAITALL.bits(), ..receive },
             Sqe { op_flags: RecvFlags::PEEK.bits(), ..receive },
@@ -258,7 +226,7 @@ mod tests {
             Sqe { file_index: 1, ..accept },
             Sqe { ioprio: 1 << 1, ..accept },
             accept.buffer_group(0),
-            Sqe { ioprio: RECV_MULTISHOT, ..Sqe::send(3, std::ptr::dangling(), 1, 0) },
+            Sqe { ioprio: 1 << 1, ..Sqe::send(3, std::ptr::dangling(), 1, 0) },
         ] {
             assert_eq!(of(sqe), Err(Errno::INVAL), "{sqe:?}");
         }

@@ -3,60 +3,25 @@
 //! Source: `io_uring_prep_recv_multishot(3)`, `io_uring_prep_multishot_accept(3)`.
 
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
-use sakia_ring::{Opcode, Sqe, sqe_flags};
+use sakia_ring::Sqe;
 
 use super::op::receive;
 use super::{SocketId, SocketOp};
+use crate::multishot::{self, Asked};
 use crate::sim::kernel::Kernel;
 use crate::sim::ops::{Outcome, note_data};
-
-/// `IORING_ACCEPT_MULTISHOT`.
-const ACCEPT_MULTISHOT: u16 = 1;
-/// `IORING_RECVSEND_POLL_FIRST`: a hint.
-const POLL_FIRST: u16 = 1;
-/// `IORING_RECV_MULTISHOT`.
-const RECV_MULTISHOT: u16 = 1 << 1;
-/// Flags that make no sense for a receive that goes on.
-const REFUSED: u32 =
-    RecvFlags::DONTWAIT.bits() | RecvFlags::WAITALL.bits() | RecvFlags::PEEK.bits();
 
 /// Checks what an entry for a socket asks for beside the operation. `None`: one completion.
 ///
 /// # Errors
 /// `EINVAL`: what is not there, or makes no sense. `ENOBUFS`: there is no such group.
 pub(super) fn prepare(kernel: &Kernel, sqe: &Sqe) -> Result<Option<SocketOp>, Errno> {
-    let Sqe { opcode, ioprio, flags, .. } = *sqe;
-    let is_multishot = match opcode {
-        Opcode::ACCEPT => ioprio & ACCEPT_MULTISHOT != 0,
-        Opcode::RECV => ioprio & RECV_MULTISHOT != 0,
-        _ => false,
-    };
-    let known = match opcode {
-        Opcode::ACCEPT => ACCEPT_MULTISHOT,
-        Opcode::RECV => RECV_MULTISHOT | POLL_FIRST,
-        Opcode::SEND | Opcode::SENDMSG | Opcode::RECVMSG => POLL_FIRST,
-        _ => 0,
-    };
-    let selects = flags & sqe_flags::BUFFER_SELECT != 0;
-    if ioprio & !known != 0 || selects != (is_multishot && opcode == Opcode::RECV) {
-        return Err(Errno::INVAL);
-    }
-    if !is_multishot {
-        return Ok(None);
-    }
-    if sqe.addr != 0 || sqe.off != 0 || sqe.len != 0 || sqe.file_index != 0 {
-        return Err(Errno::INVAL);
-    }
-    if opcode == Opcode::ACCEPT {
-        return Ok(Some(SocketOp::AcceptMultishot));
-    }
-    let group = sqe.buf_index;
-    match sqe.op_flags {
-        flags if flags & REFUSED != 0 => Err(Errno::INVAL),
-        flags if flags != 0 => Err(Errno::OPNOTSUPP),
-        _ if !kernel.groups.contains(group) => Err(Errno::NOBUFS),
-        _ => Ok(Some(SocketOp::RecvMultishot { group })),
+    match multishot::decode(sqe)? {
+        None => Ok(None),
+        Some(Asked::Accept) => Ok(Some(SocketOp::AcceptMultishot)),
+        Some(Asked::Recv { flags: 1.., .. }) => Err(Errno::OPNOTSUPP),
+        Some(Asked::Recv { group, .. }) if !kernel.groups.contains(group) => Err(Errno::NOBUFS),
+        Some(Asked::Recv { group, .. }) => Ok(Some(SocketOp::RecvMultishot { group })),
     }
 }
 
