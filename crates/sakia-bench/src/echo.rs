@@ -182,7 +182,7 @@ impl Experiment for Echo {
     fn notes(&self) -> Vec<String> {
         let place = self.place.describe();
         vec![
-            format!("Connections are made here: {place}; TCP_NODELAY is set on the load's side."),
+            format!("Connections are made here: {place}; TCP_NODELAY is set on both sides."),
             "All figures are those of the server. The load is another process, the same for all \
              variants: one thread on epoll, which compares each byte that comes back."
                 .into(),
@@ -362,8 +362,8 @@ mod tests {
 
     /// Where a test's connections are made: on the machine's loopback, wherever the scheduler likes.
     fn place() -> Place {
-        let (congestion, usual) = (net::CONGESTION.to_owned(), String::new());
-        Place { namespace: false, congestion, usual, processors: None }
+        let congestion = net::CONGESTION.to_owned();
+        Place { namespace: false, congestion, processors: None }
     }
 
     #[test]

@@ -325,8 +325,8 @@ mod tests {
 
     #[test]
     fn variants_agree_at_every_size() {
-        let (congestion, usual) = (net::CONGESTION.to_owned(), String::new());
-        let place = Place { namespace: false, congestion, usual, processors: None };
+        let congestion = net::CONGESTION.to_owned();
+        let place = Place { namespace: false, congestion, processors: None };
         for (size, block_bytes) in [(0, 4096), (1, 4096), (100_000, 1000), (3 << 20, 128 << 10)] {
             let work = load::Work::Stream(size);
             for variant in Variant::ALL {

@@ -63,7 +63,7 @@ struct Experiment {
     ops: u64,
 }
 
-const EXPERIMENTS: [Experiment; 5] = [
+const EXPERIMENTS: [Experiment; 8] = [
     Experiment {
         name: "echo1",
         title: "echo of 64 bytes, 1 connection",
@@ -81,6 +81,24 @@ const EXPERIMENTS: [Experiment; 5] = [
         title: "echo of 64 bytes, 512 connections",
         arguments: &["block=64", "connections=512"],
         ops: 64_000,
+    },
+    Experiment {
+        name: "large1",
+        title: "echo of 16 KiB, 1 connection",
+        arguments: &["block=16384", "connections=1"],
+        ops: 5_000,
+    },
+    Experiment {
+        name: "large64",
+        title: "echo of 16 KiB, 64 connections",
+        arguments: &["block=16384", "connections=64"],
+        ops: 32_000,
+    },
+    Experiment {
+        name: "large512",
+        title: "echo of 16 KiB, 512 connections",
+        arguments: &["block=16384", "connections=512"],
+        ops: 32_000,
     },
     Experiment {
         name: "stream1",

@@ -10,8 +10,8 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process;
 use std::thread;
 
-use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{TcpCongestion, TcpNoDelay};
+use nix::sys::socket::{Backlog, listen, setsockopt};
 
 use crate::{Gate, Job, Tally, fail};
 
@@ -40,6 +40,8 @@ impl Door {
     /// As `bind(2)` and `setsockopt(2)`.
     pub fn listen(self) -> io::Result<TcpListener> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        // So that none of many connections waits a second to try again.
+        listen(&listener, Backlog::MAXALLOWABLE)?;
         setsockopt(&listener, TcpNoDelay, &true)?;
         setsockopt(&listener, TcpCongestion, &OsString::from(&self.job.congestion))?;
         let port = listener.local_addr()?.port();

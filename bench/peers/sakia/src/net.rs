@@ -1,7 +1,6 @@
 //! Connections on Sakia: a task for each, which sends back what it received from the same memory.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
 
 use peers_common::{Door, Job, Net};
 use sakia::Runtime;
@@ -15,9 +14,7 @@ impl Net for Sakia {
         let policy = if job.variant == "poll" { Policy::Poll } else { Policy::Auto };
         let runtime = Runtime::builder().backend(policy).build()?;
         runtime.block_on(async {
-            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-            let listener = TcpListener::bind(address).await?;
-            door.open(listener.local_addr()?.port());
+            let listener = TcpListener::from_std(door.listen()?)?;
             loop {
                 let (stream, _) = listener.accept().await?;
                 sakia::spawn(echo(stream)).detach();

@@ -3,7 +3,7 @@
 //! A machine's usual congestion control may pace, which on a loopback is a limit of its own: BBR halves
 //! what goes through. So servers run in a network namespace, in which all sockets have the congestion
 //! control that the results name. Where that is not allowed they run on the machine's loopback, and sockets
-//! that can be told are told one by one.
+//! are told one by one.
 
 use std::fs;
 use std::io;
@@ -31,8 +31,6 @@ pub struct Place {
     pub namespace: bool,
     /// The congestion control of both sides.
     pub congestion: String,
-    /// That of sockets which nobody tells: those of a runtime, where there is no namespace.
-    pub usual: String,
     /// The processors of the server and of the load; none where there is only one.
     pub processors: Option<[usize; 2]>,
 }
@@ -46,7 +44,6 @@ impl Place {
         let mut place = Self {
             namespace: true,
             congestion: congestion.to_owned(),
-            usual: fs::read_to_string(CONGESTION_FILE).unwrap_or_default().trim().to_owned(),
             processors: processors().unwrap_or_default(),
         };
         // On a thread that ends then: its namespace is its own, and nobody else's changes.
@@ -99,19 +96,13 @@ impl Place {
 
     /// In a few words.
     pub fn describe(&self) -> String {
-        let Self { namespace, congestion, usual, processors } = self;
-        let place = if *namespace {
-            format!("network namespace, {congestion}")
-        } else if usual == congestion {
-            format!("the machine's own loopback, {congestion}")
-        } else {
-            format!("the machine's own loopback, {congestion}, but {usual} in servers on a runtime")
-        };
+        let Self { namespace, congestion, processors } = self;
+        let place = if *namespace { "network namespace" } else { "the machine's own loopback" };
         let processors = match processors {
             Some([server, load]) => format!("server on CPU {server}, load on CPU {load}"),
             None => "server and load on the same CPU".into(),
         };
-        format!("{place}, {processors}")
+        format!("{place}, {congestion}, {processors}")
     }
 }
 

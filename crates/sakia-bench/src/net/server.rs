@@ -206,6 +206,7 @@ where
 {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let listener = sakia::net::TcpListener::bind(address).await.context("listen")?;
+    order.place.tell(&listener)?;
     let mut control = sakia::net::TcpStream::connect(load.control).await.context("control")?;
     let port = listener.local_addr().context("listen")?.port();
     control.write_all(port.to_be_bytes().to_vec()).await.0.context("control")?;
