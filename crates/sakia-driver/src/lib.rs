@@ -90,7 +90,7 @@ pub use auto::{Auto, Choice, Policy};
 pub use backend::{Backend, Descriptors, FileFacts, FileKind, RemoteWake};
 pub use buf::{BufResult, IoBuf, IoBufMut, MAX_RW_BYTES, Slice};
 pub use bypass::{Attempt, Bypass, MountFacts, Now, Route, Rule, Rules, Support};
-pub use connection::{Connection, Incoming, RecvBuf, StreamRecv, StreamSend, StreamSendVectored};
+pub use connection::{Connection, Incoming, RecvBuf};
 pub use core::Wait;
 pub use counters::{Counters, KindCounters, OpKind};
 pub use driver::{Drained, Driver};
@@ -106,9 +106,9 @@ pub use ops::{
     DirectoryEntries, DirectoryEntry, EntryKind, Fallocate, Flock, Fsync, GetXattr, Link,
     ListXattr, Listen, Mkdir, NextTurn, Nop, Open, OpenHow, Openat2, Poll, PollEvents, Read,
     ReadDirectory, ReadFixed, ReadVectored, Readlink, Received, RecvFrom, RemoveXattr, Rename,
-    SendTo, SetTime, SetXattr, Shutdown, ShutdownHow, Socket, SocketRecv, SocketSend, SocketType,
-    Statfs, StatfsResult, Statx, StatxResult, StatxTime, Symlink, Syncfs, Truncate, Unlink,
-    Utimens, Write, WriteFixed, WriteVectored,
+    SendTo, SetTime, SetXattr, Shutdown, ShutdownHow, Socket, SocketRecv, SocketRecvVectored,
+    SocketSend, SocketSendVectored, SocketType, Statfs, StatfsResult, Statx, StatxResult,
+    StatxTime, Symlink, Syncfs, Truncate, Unlink, Utimens, Write, WriteFixed, WriteVectored,
 };
 pub use sakia_ring::CURRENT_POSITION;
 pub use uring::Uring;

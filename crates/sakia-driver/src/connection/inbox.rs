@@ -14,7 +14,7 @@ use crate::key::Key;
 const BYTES_MAX: usize = 256 << 10;
 /// Buffers that may.
 const BUFS_MAX: usize = 32;
-/// Receives after which a size that was much too large is given up.
+/// Receives in a row that would have fitted the smaller size, after which that is used.
 const SMALL_MAX: u8 = 64;
 
 /// Bytes in the order in which they came, and the receive that brings them.
@@ -35,7 +35,7 @@ pub(super) struct Inbox {
     is_single: Cell<bool>,
     /// Of what size its buffers are to be.
     size: Cell<Size>,
-    /// Receives in a row that would have fitted a much smaller buffer.
+    /// Receives in a row that would have fitted a smaller buffer.
     small: Cell<u8>,
 }
 
@@ -109,7 +109,12 @@ impl Inbox {
     /// Waits until something comes, or the receive in flight ends, if there is one. The end of the stream is
     /// the end of that, too.
     pub(super) fn poll_news(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.is_empty() || self.armed.get().is_none() {
+        if self.is_empty() { self.poll_end(cx) } else { Poll::Ready(()) }
+    }
+
+    /// Waits until no receive is in flight that brings more and more.
+    pub(super) fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.armed.get().is_none() {
             return Poll::Ready(());
         }
         let old = self.reader.replace(Some(cx.waker().clone()));
@@ -149,12 +154,19 @@ impl Inbox {
         self.size.get()
     }
 
-    /// Notes that a receive into a buffer of the size in use brought so many bytes. Answers true when another
-    /// size would do better, which is the size from now on.
-    pub(super) fn is_size_wrong(&self, len: usize) -> bool {
+    /// Whether the last bytes here filled a buffer of the size in use: what comes now, before anyone took
+    /// these, came together with them.
+    pub(super) fn ends_full(&self) -> bool {
+        let full = self.size.get().bytes() as usize;
+        self.bufs.borrow().back().is_some_and(|buf| buf.len() >= full)
+    }
+
+    /// Notes that a receive into a buffer of the size in use brought so many bytes, and whether a larger one
+    /// would have brought more. Answers true when another size would do better, which is the size from now on.
+    pub(super) fn is_size_wrong(&self, len: usize, is_more: bool) -> bool {
         let size = self.size.get();
-        let larger = size.larger().filter(|_| len >= size.bytes() as usize);
-        let is_small = size.smaller().is_some_and(|smaller| len <= smaller.bytes() as usize / 2);
+        let larger = size.larger().filter(|_| is_more);
+        let is_small = size.smaller().is_some_and(|smaller| len <= smaller.bytes() as usize);
         self.small.set(if is_small { self.small.get() + 1 } else { 0 });
         let smaller = size.smaller().filter(|_| self.small.get() >= SMALL_MAX);
         let Some(better) = larger.or(smaller) else { return false };

@@ -12,12 +12,13 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use sakia_ring::Sqe;
 
-use super::turns::{Turn, Turns};
+use super::turns::{InTurn, Turn, Turns};
 use crate::backend::Backend;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::key::Key;
 use crate::op::{Class, Completion, Delivered, Operation};
+use crate::ops::Accept;
 
 /// Connections that may have been accepted before anybody asked for them. Further ones stay with the kernel.
 const ARRIVALS_MAX: usize = 64;
@@ -88,8 +89,24 @@ impl<B: Backend> Incoming<B> {
     /// # Kernel
     /// 5.5; 5.19 to accept several with one entry. Source: `io_uring_prep_multishot_accept(3)`.
     pub async fn accept(&self) -> io::Result<Fd> {
+        self.take(true).await
+    }
+
+    /// As [`accept`](Incoming::accept), but the kernel accepts this connection and no others ahead: they stay
+    /// where they are, and have no descriptor here.
+    ///
+    /// # Errors
+    /// As [`accept`](Incoming::accept).
+    ///
+    /// # Kernel
+    /// 5.5. Source: `io_uring_prep_accept(3)`.
+    pub async fn accept_one(&self) -> io::Result<Fd> {
+        self.take(false).await
+    }
+
+    async fn take(&self, ahead: bool) -> io::Result<Fd> {
         let arrivals = &self.arrivals;
-        let _turn = Turn::take(arrivals, |arrivals| &arrivals.accepts).await;
+        let turn = Turn::take(arrivals, |arrivals| &arrivals.accepts).await;
         loop {
             if let Some(connection) = arrivals.connections.borrow_mut().pop_front() {
                 return Ok(connection);
@@ -100,12 +117,22 @@ impl<B: Backend> Incoming<B> {
             if self.fd.is_closing() {
                 return Err(Errno::CANCELED.into());
             }
-            if arrivals.is_single.get() {
-                let (connection, _) = self.driver.accept(&self.fd).await?;
-                return Ok(connection);
-            }
-            if arrivals.armed.get().is_none() {
-                self.arm();
+            match arrivals.armed.get() {
+                None if !ahead || arrivals.is_single.get() => {
+                    let keep = |arrivals: &Arrivals, accepted: io::Result<_>| {
+                        if let Ok((connection, _)) = accepted {
+                            arrivals.connections.borrow_mut().push_back(connection);
+                        }
+                    };
+                    let accept = InTurn::new(Accept::new(self.fd.clone()), turn, keep);
+                    return self.driver.start(accept).await.map(|(connection, _)| connection);
+                }
+                None => self.arm(),
+                Some(key) if !ahead => {
+                    arrivals.is_paused.set(true);
+                    self.driver.shared.cancel_by_key(key);
+                }
+                Some(_) => {}
             }
             poll_fn(|cx| arrivals.poll_news(cx)).await;
         }

@@ -21,8 +21,6 @@ use std::rc::Rc;
 pub use self::buf::RecvBuf;
 use self::inbox::Inbox;
 pub use self::incoming::Incoming;
-pub use self::recv::StreamRecv;
-pub use self::send::{StreamSend, StreamSendVectored};
 use self::turns::Turns;
 use crate::address::SocketAddress;
 use crate::backend::Backend;

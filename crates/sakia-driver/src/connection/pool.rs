@@ -26,10 +26,10 @@ struct SizeFacts {
     most: u16,
 }
 
-/// At most 14 MiB in all.
+/// At most 32 MiB in all. Of each size there are enough for as many connections as one turn may find ready.
 const SIZES: [SizeFacts; 3] = [
-    SizeFacts { bytes: 2 << 10, first: 64, most: 1024 },
-    SizeFacts { bytes: 16 << 10, first: 16, most: 256 },
+    SizeFacts { bytes: 2 << 10, first: 64, most: 4096 },
+    SizeFacts { bytes: 16 << 10, first: 16, most: 1024 },
     SizeFacts { bytes: 128 << 10, first: 4, most: 64 },
 ];
 

@@ -9,14 +9,16 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use sakia_ring::Sqe;
 
+use super::inbox::Inbox;
 use super::pool::{Pool, Size};
-use super::turns::Turn;
+use super::turns::{InTurn, Turn};
 use super::{Connection, Inner, RecvBuf};
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBufMut};
 use crate::fd::Fd;
 use crate::op::{Class, Completion, Delivered, Operation};
-use crate::ops::{PollEvents, transfer_len};
+use crate::ops::vectored::BUFFERS_MAX;
+use crate::ops::{PollEvents, SocketRecv, SocketRecvVectored};
 
 /// `MSG_PEEK`.
 const PEEK: u32 = RecvFlags::PEEK.bits();
@@ -47,27 +49,96 @@ impl<B: Backend> Connection<B> {
         self.receive(buf, PEEK).await
     }
 
-    async fn receive_turn(&self) -> Turn<Inner> {
-        Turn::take(self.inner(), |inner| &inner.receives).await
+    /// As [`read`](Connection::read), filling one buffer after the other. At most the first 1024 are used.
+    ///
+    /// # Errors
+    /// As [`read`](Connection::read).
+    ///
+    /// # Kernel
+    /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
+    pub async fn read_vectored<T: IoBufMut>(&self, mut bufs: Vec<T>) -> BufResult<usize, Vec<T>> {
+        if bufs.iter().take(BUFFERS_MAX).all(|buf| buf.bytes_len() == 0) {
+            return (Ok(0), bufs); // the kernel would wait
+        }
+        let copied = self.receive_turn_or(|inbox| {
+            let mut copied = 0;
+            for buf in &mut bufs {
+                let count = inbox.copy_to(buf.as_bytes_mut(), false);
+                copied += count;
+                if count < buf.bytes_len() {
+                    break;
+                }
+            }
+            copied
+        });
+        let turn = match copied.await {
+            Ok(turn) => turn,
+            Err(result) => return (result, bufs),
+        };
+        let recv = SocketRecvVectored::new(self.fd().clone(), bufs, 0);
+        let keep = |inner: &Inner, (result, bufs): BufResult<usize, Vec<T>>| {
+            let mut left = result.unwrap_or(0);
+            for buf in bufs {
+                let count = left.min(buf.bytes_len());
+                inner.keep(&buf.as_bytes()[..count]);
+                left -= count;
+            }
+        };
+        self.driver().start(InTurn::new(recv, turn, keep)).await
     }
 
     async fn receive<T: IoBufMut>(&self, mut buf: T, flags: u32) -> BufResult<usize, T> {
         if buf.bytes_len() == 0 {
             return (Ok(0), buf); // the kernel would wait
         }
+        let is_peek = flags & PEEK != 0;
+        let copied = self.receive_turn_or(|inbox| inbox.copy_to(buf.as_bytes_mut(), is_peek));
+        let turn = match copied.await {
+            Ok(turn) => turn,
+            Err(result) => return (result, buf),
+        };
+        self.receive_alone(buf, flags, turn).await
+    }
+
+    /// Receives once, of what the kernel has. Bytes that come for nobody stay here.
+    async fn receive_alone<T: IoBufMut>(
+        &self,
+        buf: T,
+        flags: u32,
+        turn: Turn<Inner>,
+    ) -> BufResult<usize, T> {
+        let recv = SocketRecv::new(self.fd().clone(), buf, flags);
+        let is_peek = flags & PEEK != 0;
+        let keep = move |inner: &Inner, (result, buf): BufResult<usize, T>| {
+            if !is_peek {
+                inner.keep(&buf.as_bytes()[..result.unwrap_or(0)]);
+            }
+        };
+        self.driver().start(InTurn::new(recv, turn, keep)).await
+    }
+
+    async fn receive_turn(&self) -> Turn<Inner> {
+        Turn::take(self.inner(), |inner| &inner.receives).await
+    }
+
+    /// The turn, when nothing is left of what came before. Otherwise how much `take` took of that, or how the
+    /// stream ended.
+    async fn receive_turn_or(
+        &self,
+        take: impl FnOnce(&Inbox) -> usize,
+    ) -> Result<Turn<Inner>, io::Result<usize>> {
         let inbox = &self.inner().inbox;
         let turn = self.receive_turn().await;
         // What is in flight for `recv` comes before whatever the kernel has.
         poll_fn(|cx| inbox.poll_news(cx)).await;
-        match inbox.copy_to(buf.as_bytes_mut(), flags & PEEK != 0) {
+        match take(inbox) {
             0 => {}
-            count => return (Ok(count), buf),
+            count => return Err(Ok(count)),
         }
-        if let Some(end) = inbox.take_end() {
-            return (end.map(|()| 0), buf);
+        match inbox.take_end() {
+            Some(end) => Err(end.map(|()| 0)),
+            None => Ok(turn),
         }
-        let fd = self.fd().clone();
-        self.driver().start(StreamRecv { fd, buf, flags, turn }).await
     }
 
     /// Receives some bytes, as soon as there are any, in memory that the driver brings: the kernel picks it
@@ -99,24 +170,48 @@ impl<B: Backend> Connection<B> {
             if inbox.armed().is_none() && (inbox.is_single() || !self.arm()) {
                 self.driver().poll(self.fd(), PollEvents::READABLE).await?;
                 let turn = turn.take().expect("not given away before");
-                let (fd, buf) = (self.fd().clone(), vec![0; inbox.size().bytes() as usize]);
-                let (result, mut buf) =
-                    self.driver().start(StreamRecv { fd, buf, flags: 0, turn }).await;
+                let room = inbox.size().bytes() as usize;
+                let (result, mut buf) = self.receive_alone(vec![0; room], 0, turn).await;
                 buf.truncate(result?);
-                inbox.is_size_wrong(buf.len());
+                inbox.is_size_wrong(buf.len(), buf.len() == room);
                 return Ok(RecvBuf::owned(buf));
             }
             poll_fn(|cx| inbox.poll_news(cx)).await;
         }
     }
 
+    /// Ends what [`recv`](Connection::recv) has begun: the kernel no longer receives ahead. Resolves to the
+    /// bytes that came and were not taken.
+    ///
+    /// # Errors
+    /// As [`read`](Connection::read), if the stream has failed. An end of the stream is none: the next
+    /// receive tells.
+    pub async fn stop_receiving(&self) -> io::Result<Vec<u8>> {
+        let inbox = &self.inner().inbox;
+        let _turn = self.receive_turn().await;
+        if let Some(key) = inbox.armed() {
+            inbox.set_paused();
+            self.driver().shared.cancel_by_key(key);
+            poll_fn(|cx| inbox.poll_end(cx)).await;
+        }
+        let mut ahead = Vec::new();
+        while let Some(buf) = inbox.pop() {
+            ahead.extend_from_slice(&buf);
+        }
+        inbox.take_end().unwrap_or(Ok(()))?;
+        Ok(ahead)
+    }
+
     /// Starts the receive that goes on by itself. False when that cannot be.
     fn arm(&self) -> bool {
-        let size = self.inner().inbox.size();
         let shared = &self.driver().shared;
         self.driver().check(self.fd());
         let mut core = shared.core.borrow_mut();
-        let Some(pool) = core.offer(size) else { return false };
+        // Where no more of the best size can be had, a smaller one is still better than none.
+        let mut sizes =
+            std::iter::successors(Some(self.inner().inbox.size()), |size| size.smaller());
+        let offered = sizes.find_map(|size| Some((size, core.offer(size)?)));
+        let Some((size, pool)) = offered else { return false };
         let (fd, inner) = (self.fd().clone(), Rc::clone(self.inner()));
         let key = core.start_detached(MultiRecv { fd, inner, pool, size });
         self.inner().inbox.set_armed(Some(key));
@@ -126,53 +221,12 @@ impl<B: Backend> Connection<B> {
     }
 }
 
-/// See [`Connection::read`].
-#[derive(Debug)]
-pub struct StreamRecv<T> {
-    fd: Fd,
-    buf: T,
-    /// `MSG_*`.
-    flags: u32,
-    turn: Turn<Inner>,
-}
-
-// SAFETY: the entry names the buffer's bytes, which the value owns and which stay put (the promise of
-// `IoBufMut`), and the descriptor, which the value keeps open.
-unsafe impl<T: IoBufMut> Operation for StreamRecv<T> {
-    type Output = BufResult<usize, T>;
-
-    #[inline(always)]
-    fn class(&self) -> Class {
-        Class::Waiting
-    }
-
-    #[inline(always)]
-    fn entry(&mut self) -> Sqe {
-        let len = transfer_len(self.buf.bytes_len());
-        Sqe::recv(self.fd.raw(), self.buf.stable_mut_ptr(), len, self.flags)
-    }
-
-    #[inline(always)]
-    fn complete(self, completion: Completion) -> Self::Output {
-        (completion.count(self.buf.bytes_len()), self.buf)
-    }
-
-    fn dispose(self, completion: Completion) {
-        let received = completion.count(self.buf.bytes_len()).unwrap_or(0);
-        let is_peek = self.flags & PEEK != 0;
-        if received > 0 && !is_peek && !mutant!("late_receive_lost") {
-            let bytes = self.buf.as_bytes()[..received].to_vec();
-            // Nobody waits for news while the turn is taken.
-            self.turn.of().inbox.push(RecvBuf::owned(bytes));
+impl Inner {
+    /// Keeps bytes that were received for nobody.
+    fn keep(&self, bytes: &[u8]) {
+        if !bytes.is_empty() && !mutant!("late_receive_lost") {
+            self.inbox.push(RecvBuf::owned(bytes.to_vec()));
         }
-    }
-
-    fn lose(&self) -> Option<Waker> {
-        self.turn.give_up()
-    }
-
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
     }
 }
 
@@ -212,7 +266,8 @@ unsafe impl Operation for MultiRecv {
     fn deliver(&self, completion: Completion) -> Delivered {
         let Some(buf) = self.bytes(completion) else { return Delivered::default() };
         let inbox = &self.inner.inbox;
-        let is_wrong = self.size == inbox.size() && inbox.is_size_wrong(buf.len());
+        let is_wrong =
+            self.size == inbox.size() && inbox.is_size_wrong(buf.len(), inbox.ends_full());
         inbox.push(buf);
         let is_enough = is_wrong || inbox.is_full() && !mutant!("inbox_without_bound");
         if is_enough {

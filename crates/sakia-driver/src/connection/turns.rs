@@ -1,10 +1,19 @@
 //! Whose turn it is, where one operation at a time is to be in flight.
+//!
+//! Two types: [`Turns`] are busy or free, and a [`Turn`] is the right to have an operation in flight. It is
+//! part of that operation, as [`InTurn`], so that it passes on when the kernel is done, also where the future
+//! is long gone.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
+
+use sakia_ring::Sqe;
+
+use crate::fd::Fd;
+use crate::op::{Class, Completion, Operation};
 
 /// Busy with an operation, or free.
 #[derive(Debug, Default)]
@@ -56,11 +65,6 @@ impl<T> Turn<T> {
         turns.is_busy.set(false);
         turns.waiters.borrow_mut().pop()
     }
-
-    /// What it keeps.
-    pub(super) fn of(&self) -> &T {
-        &self.of
-    }
 }
 
 impl<T> Drop for Turn<T> {
@@ -81,5 +85,60 @@ impl<T> Drop for Turn<T> {
 impl<T> fmt::Debug for Turn<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Turn").finish_non_exhaustive()
+    }
+}
+
+/// An operation in its turn. `K` is told what it came to when nobody waits for it any more.
+#[derive(Debug)]
+pub(super) struct InTurn<T, O, K> {
+    operation: O,
+    turn: Turn<T>,
+    keep: K,
+}
+
+impl<T: 'static, O: Operation, K: FnOnce(&T, O::Output) + 'static> InTurn<T, O, K> {
+    #[inline(always)]
+    pub(super) fn new(operation: O, turn: Turn<T>, keep: K) -> Self {
+        Self { operation, turn, keep }
+    }
+}
+
+// SAFETY: the entry, the class and the descriptor are those of `operation`, whose promise this is: it stays
+// where it is as long as the value does, and nothing else here reaches its memory.
+unsafe impl<T, O, K> Operation for InTurn<T, O, K>
+where
+    T: 'static,
+    O: Operation,
+    K: FnOnce(&T, O::Output) + 'static,
+{
+    type Output = O::Output;
+
+    #[inline(always)]
+    fn class(&self) -> Class {
+        self.operation.class()
+    }
+
+    #[inline(always)]
+    fn entry(&mut self) -> Sqe {
+        self.operation.entry()
+    }
+
+    #[inline(always)]
+    fn complete(self, completion: Completion) -> Self::Output {
+        self.operation.complete(completion)
+    }
+
+    fn dispose(self, completion: Completion) {
+        let Self { operation, turn, keep } = self;
+        // Nobody waits for news while the turn is taken.
+        keep(&turn.of, operation.complete(completion));
+    }
+
+    fn lose(&self) -> Option<Waker> {
+        self.turn.give_up()
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        self.operation.descriptor()
     }
 }

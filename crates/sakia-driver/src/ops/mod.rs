@@ -51,7 +51,7 @@ pub use read::{Read, ReadFixed};
 pub use rename::Rename;
 pub use socket::{
     Accept, Bind, Connect, Listen, Received, RecvFrom, SendTo, Shutdown, ShutdownHow, Socket,
-    SocketRecv, SocketSend, SocketType,
+    SocketRecv, SocketRecvVectored, SocketSend, SocketSendVectored, SocketType,
 };
 pub use statfs::{Statfs, StatfsResult};
 pub use statx::{Statx, StatxResult, StatxTime};

@@ -14,7 +14,7 @@ use crate::op::{Class, Completion, Op, Operation, Verdict};
 use crate::ops::transfer_len;
 
 /// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
-const BUFFERS_MAX: usize = 1024;
+pub(crate) const BUFFERS_MAX: usize = 1024;
 
 /// Several buffers with the vector that describes them.
 #[derive(Debug)]

@@ -306,7 +306,11 @@ pub fn a_dropped_wait_for_a_connection_loses_none(stage: &Stage) {
     let (listener, address) = stage.listener(&driver, Domain::INET);
     let incoming: Incoming<Auto> = driver.incoming(listener);
     for round in 0..12_u8 {
-        let mut accept = Box::pin(incoming.accept());
+        let accept = async || match round % 4 {
+            0..2 => incoming.accept().await,
+            _ => incoming.accept_one().await,
+        };
+        let mut accept = Box::pin(accept());
         assert!(poll(accept.as_mut()).is_pending());
         if round % 2 == 0 {
             settle(&driver);
@@ -320,6 +324,34 @@ pub fn a_dropped_wait_for_a_connection_loses_none(stage: &Stage) {
         let far = driver.connection(run(&driver, incoming.accept()).unwrap());
         send_all(&driver, &driver.connection(near), &[round]);
         assert_eq!(&run(&driver, far.recv()).unwrap()[..], [round]);
+    }
+}
+
+pub fn one_connection_is_accepted_and_the_others_wait(stage: &Stage) {
+    let driver = stage.driver();
+    let (listener, address) = stage.listener(&driver, Domain::INET);
+    // Another holder of the same socket, which takes what was left to it.
+    let (incoming, other) = (driver.incoming(listener.clone()), driver.incoming(listener));
+    let connect = || {
+        let near = stage.socket(&driver, Domain::INET, sakia_driver::SocketType::STREAM);
+        wait(&driver, driver.connect(&near, &address)).unwrap();
+        near
+    };
+    let mut ahead = Box::pin(incoming.accept());
+    assert!(poll(ahead.as_mut()).is_pending());
+    settle(&driver);
+    drop(ahead);
+    // The one that is asked for ends what went ahead.
+    let mut one = Box::pin(incoming.accept_one());
+    assert!(poll(one.as_mut()).is_pending());
+    settle(&driver);
+    let clients = [connect(), connect(), connect()];
+    let mut taken = vec![run(&driver, one).unwrap()];
+    settle(&driver);
+    taken.extend((1..clients.len()).map(|_| run(&driver, other.accept_one()).unwrap()));
+    for (client, taken) in clients.into_iter().zip(taken) {
+        send_all(&driver, &driver.connection(client), b"here");
+        assert_eq!(&run(&driver, driver.connection(taken).recv()).unwrap()[..], b"here");
     }
 }
 

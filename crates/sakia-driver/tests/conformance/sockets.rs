@@ -443,6 +443,27 @@ pub fn messages_go_over_streams(stage: &Stage) {
     }
 }
 
+pub fn several_buffers_go_and_come_as_one(stage: &Stage) {
+    let driver = stage.driver();
+    for domain in DOMAINS {
+        let (near, far) = connected(stage, &driver, domain);
+        let parts = vec![b"one ".to_vec(), Vec::new(), b"two".to_vec()];
+        let (result, parts) = wait(&driver, driver.send_vectored(&near, parts, 0));
+        assert_eq!((result.unwrap(), parts.len()), (7, 3));
+        let room = || vec![vec![0; 3], Vec::new(), vec![0; 9]];
+        let peek = RecvFlags::PEEK.bits();
+        for flags in [peek, 0] {
+            let (result, bufs) = wait(&driver, driver.recv_vectored(&far, room(), flags));
+            assert_eq!((result.unwrap(), &bufs[0][..]), (7, &b"one"[..]));
+            assert_eq!(bufs[2], b" two\0\0\0\0\0");
+        }
+        let (result, bufs) = wait(&driver, driver.recv_vectored(&far, room(), u32::MAX));
+        assert_eq!((errno(result), bufs), (Errno::INVAL, room()));
+        let (result, _) = wait(&driver, driver.send_vectored(&near, room(), u32::MAX));
+        assert_eq!(errno(result), Errno::INVAL);
+    }
+}
+
 pub fn sockets_are_read_and_written(stage: &Stage) {
     let driver = stage.driver();
     for domain in DOMAINS {

@@ -90,6 +90,56 @@ fn a_buffer_is_believed_only_if_the_kernel_has_it() {
     assert_eq!(taken(&driver, poll(pin!(connection.recv()))).len(), len as usize);
 }
 
+/// Pieces of these lengths by the receive that is in flight, all of them before anyone takes one.
+fn bring(driver: &Driver<Scripted>, stage: &Stage, lens: &[usize]) {
+    for &len in lens {
+        let entry = armed(stage).expect("it is in flight");
+        let id = stage.fill_any(entry.buf_index, &vec![7; len]);
+        stage.post(entry.user_data, len as i32, named_with_more(id));
+    }
+    driver.turn(Wait::Poll).unwrap();
+}
+
+#[test]
+fn messages_that_just_fit_take_no_larger_buffers() {
+    let (driver, stage) = scripted(8, 64);
+    let connection = driver.connection(stage.open(&driver, PIPE));
+    let first = arm(&driver, &stage, pin!(connection.recv()));
+    let fits = stage.state().provided[0].3 as usize;
+    for _ in 0..100 {
+        bring(&driver, &stage, &[fits]);
+        assert_eq!(taken(&driver, poll(pin!(connection.recv()))).len(), fits);
+    }
+    assert_eq!(armed(&stage).map(|sqe| sqe.user_data), Some(first.user_data));
+}
+
+#[test]
+fn pieces_of_what_came_at_once_take_larger_buffers_while_there_are_such() {
+    let (driver, stage) = scripted(8, 64);
+    stage.state().cancels = Cancels::Work;
+    let connection = driver.connection(stage.open(&driver, PIPE));
+    let small = arm(&driver, &stage, pin!(connection.recv())).buf_index;
+    let fits = stage.state().provided[0].3 as usize;
+    bring(&driver, &stage, &[fits, 1]);
+    driver.turn(Wait::Poll).unwrap();
+    for len in [fits, 1] {
+        assert_eq!(taken(&driver, poll(pin!(connection.recv()))).len(), len);
+    }
+    let larger = arm(&driver, &stage, pin!(connection.recv())).buf_index;
+    assert_ne!(larger, small);
+    // And back, when all that came for a while would have fitted.
+    let mut small_ones = 0;
+    while armed(&stage).is_some_and(|sqe| sqe.buf_index == larger) {
+        assert!(small_ones < 1000, "it stays large");
+        bring(&driver, &stage, &[fits]);
+        driver.turn(Wait::Poll).unwrap();
+        taken(&driver, poll(pin!(connection.recv())));
+        small_ones += 1;
+    }
+    assert!(small_ones > 10);
+    assert_eq!(arm(&driver, &stage, pin!(connection.recv())).buf_index, small);
+}
+
 #[test]
 fn a_full_connection_stops_receiving_until_it_is_emptied() {
     let (driver, stage) = scripted(8, 64);

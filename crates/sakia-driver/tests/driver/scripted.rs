@@ -32,6 +32,9 @@ pub enum Cancels {
     Fail,
 }
 
+/// A provided buffer: group, number, address, length.
+type Provided = (u16, u16, *mut u8, u32);
+
 pub struct State {
     pub sq_entries: u32,
     pub cq_entries: u32,
@@ -59,8 +62,8 @@ pub struct State {
     /// Descriptors that were closed, by an operation or directly.
     pub closed: Vec<i32>,
     pub close_error: Option<Errno>,
-    /// Buffers that the driver provided: group, number, address, length.
-    pub provided: Vec<(u16, u16, *mut u8, u32)>,
+    /// Buffers that the driver provided.
+    pub provided: Vec<Provided>,
 }
 
 #[derive(Clone)]
@@ -130,13 +133,25 @@ impl Stage {
     /// already it may no longer touch.
     #[track_caller]
     pub fn fill(&self, id: u16, bytes: &[u8]) {
+        self.fill_where(|provided| provided.1 == id, bytes);
+    }
+
+    /// Fills a buffer of this group, and returns its number.
+    #[track_caller]
+    pub fn fill_any(&self, group: u16, bytes: &[u8]) -> u16 {
+        self.fill_where(|provided| provided.0 == group, bytes)
+    }
+
+    #[track_caller]
+    fn fill_where(&self, is_it: impl FnMut(&Provided) -> bool, bytes: &[u8]) -> u16 {
         let mut state = self.state();
-        let index = state.provided.iter().position(|provided| provided.1 == id);
-        let (_, _, addr, len) = state.provided.remove(index.expect("it was provided"));
+        let index = state.provided.iter().position(is_it);
+        let (_, id, addr, len) = state.provided.remove(index.expect("it was provided"));
         assert!(bytes.len() <= len as usize);
         // SAFETY: `Backend::provide` got the promise that the memory stays valid and unused until a
         // completion names it, which is yet to be posted.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr, bytes.len()) };
+        id
     }
 
     /// The entries in flight of this kind.

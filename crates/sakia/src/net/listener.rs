@@ -80,8 +80,17 @@ impl TcpListener {
     /// # Kernel
     /// 5.5; 5.19 to accept several with one entry. Source: `io_uring_prep_multishot_accept(3)`.
     pub async fn accept(&self) -> Result<(TcpStream, SocketAddr)> {
+        self.accept_next(true).await
+    }
+
+    /// As [`accept`](TcpListener::accept). Only with `ahead` the kernel may accept more than this one.
+    pub(super) async fn accept_next(&self, ahead: bool) -> Result<(TcpStream, SocketAddr)> {
         loop {
-            let error = match self.incoming.accept().await {
+            let accepted = match ahead {
+                true => self.incoming.accept().await,
+                false => self.incoming.accept_one().await,
+            };
+            let error = match accepted {
                 Ok(fd) => {
                     let stream = TcpStream { connection: self.driver.connection(fd) };
                     match stream.peer_addr() {

@@ -62,8 +62,7 @@ impl<E> ServeOptions<E> {
     }
 
     /// The most connections that are served at a time, at least one. When there are so many, the next ones
-    /// wait, as many as the listener's [backlog](super::ListenOptions::backlog) takes, and some 64 that the
-    /// kernel has accepted ahead, each of which has a descriptor.
+    /// wait, as many as the listener's [backlog](super::ListenOptions::backlog) takes, without a descriptor.
     #[must_use]
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.connections_max = connections.max(1);
@@ -343,6 +342,10 @@ impl<E: 'static> Server<E> {
         let mut waits = Waits { pause: None, acquire: None };
         let mut permit = None;
         let mut next_pause = PAUSE_MIN;
+        let Self { options: ServeOptions { connections_max, budget, .. }, .. } = self;
+        let is_bounded = *connections_max < usize::MAX || budget.is_some();
+        // What is accepted ahead of its time would be beyond the bound.
+        let ahead = !is_bounded || self.options.is_excess_refused;
         loop {
             let is_full = self.tasks.len() >= self.options.connections_max;
             let has_room = !is_full || self.options.is_excess_refused;
@@ -352,7 +355,7 @@ impl<E: 'static> Server<E> {
                         let acquire = || budget.acquire(Resource::Descriptors, 1);
                         waits.acquire.get_or_insert_with(acquire);
                     }
-                    _ => accept.set(Some(listener.accept())),
+                    _ => accept.set(Some(listener.accept_next(ahead))),
                 }
             }
             match poll_fn(|cx| self.poll_event(cx, &mut waits, accept.as_mut())).await {

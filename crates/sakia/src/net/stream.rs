@@ -311,19 +311,23 @@ impl TcpStream {
         Ok(Self { connection: local.driver.handle().connection(fd) })
     }
 
-    /// Gives the connection to `std`, when what is under way on it has ended. The number of the descriptor
-    /// may change. Bytes that were received ahead, after a [`recv`](TcpStream::recv), or for a dropped future,
-    /// and not taken since, are lost: read until the peer waits for an answer.
+    /// Gives the connection to `std`, when what is under way on it has ended, with the bytes that came and
+    /// were not taken: such as were received ahead, after a [`recv`](TcpStream::recv), or for a dropped
+    /// future. They precede those that `std` will read. The number of the descriptor may change.
     ///
     /// # Errors
-    /// `EMFILE`: it needs another descriptor. As `close(2)`. It is closed then.
+    /// - `EMFILE`: it needs another descriptor. As `close(2)`.
+    /// - As [`read`](TcpStream::read): the connection has failed.
+    ///
+    /// It is closed then.
     ///
     /// # Panics
     /// On a simulated kernel.
-    pub async fn into_std(self) -> io::Result<std::net::TcpStream> {
+    pub async fn into_std(self) -> io::Result<(std::net::TcpStream, Vec<u8>)> {
+        let ahead = self.connection.stop_receiving().await?;
         let (fd, driver) = (self.connection.fd().clone(), self.connection.driver().clone());
         drop(self.connection);
-        Ok(release(&driver, fd).await?.into())
+        Ok((release(&driver, fd).await?.into(), ahead))
     }
 }
 
@@ -334,6 +338,19 @@ impl TcpStream {
             let (result, back) = self.connection.read(buf).await;
             match result {
                 Err(error) if self.may_retry(&error, PollEvents::READABLE).await => buf = back,
+                result => return (result, back),
+            }
+        }
+    }
+
+    pub(super) async fn read_some_vectored<T: IoBufMut>(
+        &self,
+        mut bufs: Vec<T>,
+    ) -> BufResult<usize, Vec<T>> {
+        loop {
+            let (result, back) = self.connection.read_vectored(bufs).await;
+            match result {
+                Err(error) if self.may_retry(&error, PollEvents::READABLE).await => bufs = back,
                 result => return (result, back),
             }
         }

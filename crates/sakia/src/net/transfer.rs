@@ -44,22 +44,18 @@ macro_rules! readers {
             $crate::net::transfer::Stream::stream(self).read_some(buf).await
         }
 
-        /// As [`read`](Self::read), into several buffers: it takes the first that is not empty.
+        /// As [`read`](Self::read), filling one buffer after the other. At most the first 1024 are used.
         ///
         /// # Errors
         /// As [`read`](Self::read).
+        ///
+        /// # Kernel
+        /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
         pub async fn read_vectored<T: IoBufMut>(
             &mut self,
-            mut bufs: Vec<T>,
+            bufs: Vec<T>,
         ) -> BufResult<usize, Vec<T>> {
-            let Some(at) = bufs.iter().position(|buf| buf.bytes_len() > 0) else {
-                return (Ok(0), bufs);
-            };
-            let (result, buf) = self.read(bufs.swap_remove(at)).await;
-            bufs.push(buf);
-            let last = bufs.len() - 1;
-            bufs.swap(at, last);
-            (result, bufs)
+            $crate::net::transfer::Stream::stream(self).read_some_vectored(bufs).await
         }
 
         /// Reads until `buf` is full.

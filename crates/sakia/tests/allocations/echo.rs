@@ -16,8 +16,9 @@ use sakia_testkit::alloc_count::{Counts, measure, thread_counts};
 
 use crate::NOTHING;
 
-/// Bytes of a message.
-const MESSAGE_BYTES: usize = 64;
+/// Bytes of a small message, and of one that fills a buffer of the driver's.
+const SMALL_BYTES: usize = 64;
+const LARGE_BYTES: usize = 16 << 10;
 /// Round trips of each connection before what is counted.
 const WARMUP: u64 = 200;
 /// Round trips of all connections that are counted, at least.
@@ -64,16 +65,19 @@ async fn serve(mut stream: TcpStream) {
     }
 }
 
-async fn ask(address: SocketAddr, progress: Rc<Progress>) {
+async fn ask(address: SocketAddr, message_bytes: usize, progress: Rc<Progress>) {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let mut question = vec![7; MESSAGE_BYTES];
+    let mut question = vec![7; message_bytes];
     while !progress.is_over.get() {
         let result;
         (result, question) = stream.write_all(question).await;
         result.unwrap();
-        // So small a message comes in one piece.
-        let answer = stream.recv().await.unwrap();
-        assert_eq!(*answer, *question);
+        let mut rest = &question[..];
+        while !rest.is_empty() {
+            let answer = stream.recv().await.unwrap();
+            assert!(!answer.is_empty() && rest.starts_with(&answer));
+            rest = &rest[answer.len()..];
+        }
         progress.count();
     }
 }
@@ -86,7 +90,7 @@ fn calls(runtime: &Runtime) -> u64 {
 }
 
 /// System calls for each round trip, and all allocations, with so many connections.
-fn echo(runtime: &Runtime, connections: u64) -> (f64, Counts) {
+fn echo(runtime: &Runtime, connections: u64, message_bytes: usize) -> (f64, Counts) {
     // Fails loudly if nothing is counted.
     measure(|| ());
     runtime.block_on(async {
@@ -96,7 +100,7 @@ fn echo(runtime: &Runtime, connections: u64) -> (f64, Counts) {
         let progress = Rc::<Progress>::default();
         let mut tasks = Vec::new();
         for _ in 0..connections {
-            let client = sakia::spawn(ask(address, Rc::clone(&progress)));
+            let client = sakia::spawn(ask(address, message_bytes, Rc::clone(&progress)));
             let (stream, _) = listener.accept().await.unwrap();
             tasks.extend([client, sakia::spawn(serve(stream))]);
         }
@@ -117,7 +121,7 @@ fn echo(runtime: &Runtime, connections: u64) -> (f64, Counts) {
 /// memory for what they bring.
 fn assert_echo(connections: u64, calls_max: f64) {
     let runtime = Runtime::new().unwrap();
-    let (calls, allocated) = echo(&runtime, connections);
+    let (calls, allocated) = echo(&runtime, connections, SMALL_BYTES);
     eprintln!("{connections} connections: {calls:.4} calls a round trip, {allocated:?}");
     if runtime.choice().name() == "uring" {
         assert_eq!(allocated, NOTHING);
@@ -133,4 +137,16 @@ fn a_round_trip_of_one_connection_takes_two_calls_and_no_memory() {
 #[test]
 fn round_trips_of_many_connections_share_their_calls_and_take_no_memory() {
     assert_echo(64, 0.035);
+}
+
+/// They are all ready in the same turn, and each takes a buffer that the message just fills.
+#[test]
+fn large_messages_of_many_connections_find_buffers() {
+    let runtime = Runtime::new().unwrap();
+    let (calls, allocated) = echo(&runtime, 300, LARGE_BYTES);
+    eprintln!("300 large: {calls:.4} calls a round trip, {allocated:?}");
+    assert_eq!(runtime.counters().pool_misses, 0);
+    if runtime.choice().name() == "uring" {
+        assert_eq!(allocated, NOTHING);
+    }
 }

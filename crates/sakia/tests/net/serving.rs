@@ -13,6 +13,7 @@ use crate::support::{assert_echoes, bytes, echo, on_each_backend, pair};
 
 on_each_backend! {
     no_more_than_the_most_at_a_time
+    who_waits_beyond_the_most_has_no_descriptor
     beyond_the_most_they_are_refused
     what_is_begun_is_finished
     what_does_not_end_is_canceled_at_the_deadline
@@ -85,6 +86,32 @@ async fn no_more_than_the_most_at_a_time() {
     let served = server.await.unwrap().unwrap();
     assert_eq!((served.accepted, served.completed, served.refused), (20, 20, 0));
     assert_eq!((gauge.now.get(), gauge.most.get()), (0, 3));
+}
+
+async fn who_waits_beyond_the_most_has_no_descriptor() {
+    const WAITING: usize = 4;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let served = TcpListener::from_std(listener.try_clone().unwrap()).unwrap();
+    let token = CancellationToken::new();
+    let serving = spawn(serve(served, until(&token).max_connections(1), |stream, _| echo(stream)));
+    let mut first = TcpStream::connect(address).await.unwrap();
+    first.write_all("there?").await.0.unwrap();
+    assert_eq!(first.read_exact(vec![0; 6]).await.1, b"there?");
+    let mut waiting = Vec::new();
+    for _ in 0..WAITING {
+        waiting.push(TcpStream::connect(address).await.unwrap());
+    }
+    sakia::time::sleep(Duration::from_millis(20)).await;
+    // All of them are still to be accepted by whoever asks.
+    listener.set_nonblocking(true).unwrap();
+    let taken: Vec<_> = (0..WAITING).map(|_| listener.accept().unwrap().1).collect();
+    for client in &waiting {
+        assert!(taken.contains(&client.local_addr().unwrap()));
+    }
+    token.cancel();
+    drop(first);
+    assert_eq!(serving.await.unwrap().unwrap().accepted, 1);
 }
 
 async fn beyond_the_most_they_are_refused() {

@@ -35,6 +35,8 @@ on_each_backend! {
     halves_of_two_streams_stay_two
     a_stream_goes_to_std_and_back
     a_stream_that_does_not_block_is_taken
+    what_was_received_ahead_goes_to_std_with_the_stream
+    what_comes_for_a_dropped_vectored_read_goes_to_the_next
     readers_and_writers_have_halves
     a_proxy_passes_on_both_ends
     closing_tells
@@ -171,9 +173,9 @@ async fn several_buffers_go_as_one() {
     assert_eq!((result.unwrap(), parts.len()), (13, 4));
     drop(client);
     let (result, bufs) = server.read_vectored(vec![Vec::new(), vec![0; 4], vec![0; 9]]).await;
-    assert_eq!((result.unwrap(), &bufs[1][..]), (4, &b"one "[..]));
-    assert_eq!((bufs[0].len(), &bufs[2][..]), (0, &[0; 9][..]));
-    assert_eq!(server.read_to_end(Vec::new()).await.1, b"two three");
+    assert_eq!(result.unwrap(), 13);
+    assert_eq!(bufs, [&b""[..], b"one ", b"two three"]);
+    assert_eq!(server.read_vectored(vec![vec![0; 4]]).await.0.unwrap(), 0);
 }
 
 async fn empty_buffers_come_back() {
@@ -315,7 +317,8 @@ async fn a_stream_goes_to_std_and_back() {
         assert!(poll_once(&mut read).await.is_pending());
     }
     let address = server.peer_addr().unwrap();
-    let mut server = server.into_std().await.unwrap();
+    let (mut server, ahead) = server.into_std().await.unwrap();
+    assert_eq!(ahead, b"");
     assert_eq!(server.peer_addr().unwrap(), address);
     client.write_all("between").await.0.unwrap();
     let mut buf = [0; 7];
@@ -328,7 +331,7 @@ async fn a_stream_goes_to_std_and_back() {
 
 async fn a_stream_that_does_not_block_is_taken() {
     let (mut client, server) = pair().await;
-    let server = server.into_std().await.unwrap();
+    let (server, _) = server.into_std().await.unwrap();
     server.set_nonblocking(true).unwrap();
     let mut server = TcpStream::from_std(server).unwrap();
     let reading = spawn(async move {
@@ -342,6 +345,41 @@ async fn a_stream_that_does_not_block_is_taken() {
     client.write_all("hello").await.0.unwrap();
     assert!(client.read_to_end(Vec::new()).await.1 == bytes(4 << 20));
     reading.await.unwrap();
+}
+
+async fn what_was_received_ahead_goes_to_std_with_the_stream() {
+    let (mut server, mut client) = pair_with_std().await;
+    client.write_all(b"first").unwrap();
+    assert_eq!(*server.recv().await.unwrap(), *b"first");
+    client.write_all(b"second").unwrap();
+    // It may have been received ahead by now.
+    sakia::time::sleep(Duration::from_millis(20)).await;
+    client.write_all(b"third").unwrap();
+    let (mut server, mut bytes) = server.into_std().await.unwrap();
+    assert!(b"secondthird".starts_with(&bytes));
+    client.shutdown(Shutdown::Write).unwrap();
+    server.read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes, b"secondthird");
+}
+
+async fn what_comes_for_a_dropped_vectored_read_goes_to_the_next() {
+    let (mut server, mut client) = pair_with_std().await;
+    for round in 0..20 {
+        {
+            let mut reading = pin!(server.read_vectored(vec![vec![0; 3], vec![0; 3]]));
+            assert!(poll_once(&mut reading).await.is_pending());
+            client.write_all(b"abcdef").unwrap();
+            if round % 2 == 0 {
+                sakia::yield_now().await;
+            }
+        }
+        let mut bytes = Vec::new();
+        while bytes.len() < 6 {
+            let (result, bufs) = server.read_vectored(vec![vec![0; 1], vec![0; 1]]).await;
+            bytes.extend_from_slice(&bufs.concat()[..result.unwrap()]);
+        }
+        assert_eq!(bytes, b"abcdef");
+    }
 }
 
 async fn readers_and_writers_have_halves() {

@@ -36,7 +36,13 @@ impl<B: Backend> Handle<B> {
     #[doc(alias = "accept4")]
     pub fn accept(&self, fd: &Fd) -> Op<Accept, B> {
         self.check(fd);
-        self.start(Accept { fd: fd.clone(), peer: AddressRoom::new() })
+        self.start(Accept::new(fd.clone()))
+    }
+}
+
+impl Accept {
+    pub(crate) fn new(fd: Fd) -> Self {
+        Self { fd, peer: AddressRoom::new() }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Operations on sockets, one at a time: each brings one connection or moves one buffer.
+//! Operations on sockets, one at a time: each brings one connection or moves bytes once.
 
 mod accept;
 mod bind;
@@ -9,6 +9,7 @@ mod name;
 mod recv;
 mod send;
 mod shutdown;
+mod vectored;
 
 pub use accept::Accept;
 pub use bind::{Bind, Listen};
@@ -18,6 +19,7 @@ pub use message::{Received, RecvFrom, SendTo};
 pub use recv::SocketRecv;
 pub use send::SocketSend;
 pub use shutdown::{Shutdown, ShutdownHow};
+pub use vectored::{SocketRecvVectored, SocketSendVectored};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};

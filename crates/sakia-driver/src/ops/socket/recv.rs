@@ -43,7 +43,14 @@ impl<B: Backend> Handle<B> {
     /// 5.6. Source: `io_uring_prep_recv(3)`.
     pub fn recv<T: IoBufMut>(&self, fd: &Fd, buf: T, flags: u32) -> Op<SocketRecv<T>, B> {
         self.check(fd);
-        self.start_flagged(SocketRecv { fd: fd.clone(), buf, flags }, flags, RECV_FLAGS)
+        self.start_flagged(SocketRecv::new(fd.clone(), buf, flags), flags, RECV_FLAGS)
+    }
+}
+
+impl<T: IoBufMut> SocketRecv<T> {
+    #[inline(always)]
+    pub(crate) fn new(fd: Fd, buf: T, flags: u32) -> Self {
+        Self { fd, buf, flags }
     }
 }
 

@@ -40,7 +40,14 @@ impl<B: Backend> Handle<B> {
     /// 5.6. Source: `io_uring_prep_send(3)`.
     pub fn send<T: IoBuf>(&self, fd: &Fd, buf: T, flags: u32) -> Op<SocketSend<T>, B> {
         self.check(fd);
-        self.start_flagged(SocketSend { fd: fd.clone(), buf, flags }, flags, SEND_FLAGS)
+        self.start_flagged(SocketSend::new(fd.clone(), buf, flags), flags, SEND_FLAGS)
+    }
+}
+
+impl<T: IoBuf> SocketSend<T> {
+    #[inline(always)]
+    pub(crate) fn new(fd: Fd, buf: T, flags: u32) -> Self {
+        Self { fd, buf, flags }
     }
 }
 

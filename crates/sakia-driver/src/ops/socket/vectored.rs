@@ -1,0 +1,152 @@
+//! Several buffers at once, on a connection.
+
+use sakia_ring::{IoVec, Sqe};
+
+use super::{NO_SIGNAL, RECV_FLAGS, SEND_FLAGS};
+use crate::backend::Backend;
+use crate::buf::{BufResult, IoBuf, IoBufMut};
+use crate::epoll::sys::Message;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Class, Completion, Op, Operation};
+use crate::ops::vectored::BUFFERS_MAX;
+
+/// Several buffers with what describes them to the kernel.
+#[derive(Debug)]
+struct Parts<T> {
+    fd: Fd,
+    bufs: Vec<T>,
+    /// `MSG_*`.
+    flags: u32,
+    /// Points to the buffers' bytes; filled when the entry is made.
+    vector: Vec<IoVec>,
+    /// Points to the vector; filled when the entry is made.
+    message: Message,
+}
+
+impl<T: IoBuf> Parts<T> {
+    fn new(fd: Fd, bufs: Vec<T>, flags: u32) -> Self {
+        let vector = Vec::with_capacity(bufs.len().min(BUFFERS_MAX));
+        Self { fd, bufs, flags, vector, message: Message::EMPTY }
+    }
+
+    /// Describes the buffers, and returns where the message is.
+    fn describe(&mut self, part: impl Fn(&mut T) -> IoVec) -> *mut Message {
+        self.vector.clear();
+        self.vector.extend(self.bufs.iter_mut().take(BUFFERS_MAX).map(part));
+        self.message = Message::of_parts(&mut self.vector);
+        &raw mut self.message
+    }
+
+    fn complete(self, completion: Completion) -> BufResult<usize, Vec<T>> {
+        let parts = self.bufs.iter().take(BUFFERS_MAX);
+        let bytes = parts.map(T::bytes_len).fold(0, usize::saturating_add);
+        (completion.count(bytes), self.bufs)
+    }
+}
+
+/// See [`Handle::send_vectored`].
+#[derive(Debug)]
+pub struct SocketSendVectored<T>(Parts<T>);
+
+/// See [`Handle::recv_vectored`].
+#[derive(Debug)]
+pub struct SocketRecvVectored<T>(Parts<T>);
+
+impl<B: Backend> Handle<B> {
+    /// As [`send`](Handle::send), taking one buffer after the other. At most the first 1024 are used.
+    ///
+    /// # Errors
+    /// As [`send`](Handle::send).
+    ///
+    /// # Kernel
+    /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
+    #[doc(alias = "sendmsg")]
+    pub fn send_vectored<T: IoBuf>(
+        &self,
+        fd: &Fd,
+        bufs: Vec<T>,
+        flags: u32,
+    ) -> Op<SocketSendVectored<T>, B> {
+        self.check(fd);
+        self.start_flagged(SocketSendVectored::new(fd.clone(), bufs, flags), flags, SEND_FLAGS)
+    }
+
+    /// As [`recv`](Handle::recv), filling one buffer after the other. At most the first 1024 are used.
+    ///
+    /// # Errors
+    /// As [`recv`](Handle::recv).
+    ///
+    /// # Kernel
+    /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
+    #[doc(alias = "recvmsg")]
+    pub fn recv_vectored<T: IoBufMut>(
+        &self,
+        fd: &Fd,
+        bufs: Vec<T>,
+        flags: u32,
+    ) -> Op<SocketRecvVectored<T>, B> {
+        self.check(fd);
+        self.start_flagged(SocketRecvVectored::new(fd.clone(), bufs, flags), flags, RECV_FLAGS)
+    }
+}
+
+impl<T: IoBuf> SocketSendVectored<T> {
+    pub(crate) fn new(fd: Fd, bufs: Vec<T>, flags: u32) -> Self {
+        Self(Parts::new(fd, bufs, flags))
+    }
+}
+
+impl<T: IoBufMut> SocketRecvVectored<T> {
+    pub(crate) fn new(fd: Fd, bufs: Vec<T>, flags: u32) -> Self {
+        Self(Parts::new(fd, bufs, flags))
+    }
+}
+
+// SAFETY: the entry names the message, which is part of the value. That names the vector, whose memory stays
+// put when the value moves, and the vector the buffers' bytes, which the value owns and which stay put, too
+// (the promise of `IoBuf`). The descriptor the value keeps open.
+unsafe impl<T: IoBuf> Operation for SocketSendVectored<T> {
+    type Output = BufResult<usize, Vec<T>>;
+
+    fn class(&self) -> Class {
+        Class::Waiting
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let part = |buf: &mut T| IoVec { base: buf.stable_ptr().cast_mut(), len: buf.bytes_len() };
+        let message = self.0.describe(part);
+        Sqe::sendmsg(self.0.fd.raw(), message.cast_const(), self.0.flags | NO_SIGNAL)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        self.0.complete(completion)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.0.fd)
+    }
+}
+
+// SAFETY: as for `SocketSendVectored`, with the promise of `IoBufMut`.
+unsafe impl<T: IoBufMut> Operation for SocketRecvVectored<T> {
+    type Output = BufResult<usize, Vec<T>>;
+
+    fn class(&self) -> Class {
+        Class::Waiting
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let part = |buf: &mut T| IoVec { base: buf.stable_mut_ptr(), len: buf.bytes_len() };
+        let message = self.0.describe(part);
+        Sqe::recvmsg(self.0.fd.raw(), message, self.0.flags)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        self.0.complete(completion)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.0.fd)
+    }
+}
