@@ -4,6 +4,7 @@
 //! say to each other is here, on a thread that sleeps while it is measured; it is told in the header of
 //! `sakia_bench::net`.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -39,20 +40,37 @@ impl Door {
     /// # Errors
     /// As `bind(2)` and `setsockopt(2)`.
     pub fn listen(self) -> io::Result<TcpListener> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        // So that none of many connections waits a second to try again.
-        listen(&listener, Backlog::MAXALLOWABLE)?;
-        setsockopt(&listener, TcpNoDelay, &true)?;
-        setsockopt(&listener, TcpCongestion, &OsString::from(&self.job.congestion))?;
+        let listener = self.bind()?;
         let port = listener.local_addr()?.port();
         self.open(port);
         Ok(listener)
     }
 
+    fn bind(&self) -> io::Result<TcpListener> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        // So that none of many connections waits a second to try again.
+        listen(&listener, Backlog::MAXALLOWABLE)?;
+        setsockopt(&listener, TcpNoDelay, &true)?;
+        setsockopt(&listener, TcpCongestion, &OsString::from(&self.job.congestion))?;
+        Ok(listener)
+    }
+
+    /// As [`listen`](Door::listen), where the server does by itself what otherwise a thread does, with the
+    /// connection by which the load tells when to begin and when to end. Below valgrind no thread gets on
+    /// while another one waits on a ring.
+    ///
+    /// # Errors
+    /// As [`listen`](Door::listen); or the load has ended.
+    pub fn listen_attended(mut self) -> io::Result<(TcpListener, TcpStream, Attendant)> {
+        let listener = self.bind()?;
+        self.control.write_all(&listener.local_addr()?.port().to_be_bytes())?;
+        Ok((listener, self.control, Attendant::new(self.job)))
+    }
+
     /// Lets the load in, by a socket of the runtime's own that listens on this port.
     pub fn open(self, port: u16) {
         thread::spawn(move || {
-            let Err(error) = oversee(&self.job, self.control, port);
+            let Err(error) = oversee(Attendant::new(self.job), self.control, port);
             fail("load", error)
         });
     }
@@ -68,17 +86,43 @@ pub fn run(job: Job, serve: impl FnOnce(&Job, Door) -> io::Result<()>) {
     }
 }
 
-fn oversee(job: &Job, mut control: TcpStream, port: u16) -> io::Result<std::convert::Infallible> {
-    let gate = Gate::new(1);
+/// Measures while the load says so.
+pub struct Attendant {
+    job: Job,
+    gate: Gate,
+}
+
+impl Attendant {
+    fn new(job: Job) -> Self {
+        Self { job, gate: Gate::new(1) }
+    }
+
+    /// To be called when the load has said its first word, which is sent back then.
+    pub fn begin(&self) {
+        self.gate.begin();
+    }
+
+    /// To be called when the load has said its second word, which is sent back then.
+    pub fn end(&self) {
+        self.gate.end();
+    }
+
+    /// Reports, and ends the process.
+    pub fn exit(self) -> ! {
+        // What came back is the load's to check.
+        self.gate.report(Tally { ops: self.job.ops, check: 0 });
+        process::exit(0)
+    }
+}
+
+fn oversee(attendant: Attendant, mut control: TcpStream, port: u16) -> io::Result<Infallible> {
     control.write_all(&port.to_be_bytes())?;
     let mut word = [0];
     control.read_exact(&mut word)?;
-    gate.begin();
+    attendant.begin();
     control.write_all(&word)?;
     control.read_exact(&mut word)?;
-    gate.end();
+    attendant.end();
     control.write_all(&word)?;
-    // What came back is the load's to check.
-    gate.report(Tally { ops: job.ops, check: 0 });
-    process::exit(0)
+    attendant.exit()
 }

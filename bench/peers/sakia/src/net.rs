@@ -2,6 +2,7 @@
 
 use std::io;
 
+use peers_common::net::Attendant;
 use peers_common::{Door, Job, Net};
 use sakia::Runtime;
 use sakia::net::{TcpListener, TcpStream};
@@ -14,13 +15,32 @@ impl Net for Sakia {
         let policy = if job.variant == "poll" { Policy::Poll } else { Policy::Auto };
         let runtime = Runtime::builder().backend(policy).build()?;
         runtime.block_on(async {
-            let listener = TcpListener::from_std(door.listen()?)?;
+            let listener = if job.variant == "attended" {
+                let (listener, control, attendant) = door.listen_attended()?;
+                sakia::spawn(attend(TcpStream::from_std(control)?, attendant)).detach();
+                TcpListener::from_std(listener)?
+            } else {
+                TcpListener::from_std(door.listen()?)?
+            };
             loop {
                 let (stream, _) = listener.accept().await?;
                 sakia::spawn(echo(stream)).detach();
             }
         })
     }
+}
+
+/// What a thread does otherwise.
+async fn attend(mut control: TcpStream, attendant: Attendant) -> io::Result<()> {
+    let (result, word) = control.read_exact(vec![0; 1]).await;
+    result?;
+    attendant.begin();
+    control.write_all(word).await.0?;
+    let (result, word) = control.read_exact(vec![0; 1]).await;
+    result?;
+    attendant.end();
+    control.write_all(word).await.0?;
+    attendant.exit()
 }
 
 async fn echo(mut stream: TcpStream) -> io::Result<()> {

@@ -162,7 +162,7 @@ impl Inbox {
     }
 
     /// Notes that a receive into a buffer of the size in use brought so many bytes, and whether a larger one
-    /// would have brought more. Answers true when another size would do better, which is the size from now on.
+    /// would have brought more. Answers true when another size would do better, which is used from now on.
     pub(super) fn is_size_wrong(&self, len: usize, is_more: bool) -> bool {
         let size = self.size.get();
         let larger = size.larger().filter(|_| is_more);
