@@ -181,8 +181,11 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec
     all.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Builds the tests with the bugs compiled in, and returns the programs by their names.
-fn build(root: &Path) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+/// Test programs by package and name. Two packages may have programs of the same name.
+type Programs = BTreeMap<(String, String), PathBuf>;
+
+/// Builds the tests with the bugs compiled in, and returns the programs.
+fn build(root: &Path) -> anyhow::Result<Programs> {
     let mut flags = env::var("RUSTFLAGS").unwrap_or_default();
     flags.push_str(" --cfg sakia_mutants");
     let mut command = cargo::command(root);
@@ -196,18 +199,21 @@ fn build(root: &Path) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     Ok(messages.lines().filter_map(program).collect())
 }
 
-/// The test program that a line of cargo's messages is about, and its name without the hash.
-fn program(message: &str) -> Option<(String, PathBuf)> {
+/// The test program that a line of cargo's messages is about: its package, whose folder has the same name,
+/// and its name without the hash.
+fn program(message: &str) -> Option<((String, String), PathBuf)> {
     let path = cargo::executable(message).filter(|_| message.contains(r#""test":true"#))?;
     let (name, _) = path.file_name()?.to_str()?.rsplit_once('-')?;
-    Some((name.to_owned(), path.to_owned()))
+    let (_, manifest) = message.split_once(r#""manifest_path":""#)?;
+    let folder = Path::new(manifest.split_once('"')?.0).parent()?;
+    let package = folder.file_name()?.to_str()?.to_owned();
+    Some(((package, name.to_owned()), path.to_owned()))
 }
 
 /// What runs tests.
 struct Bench<'a> {
     root: &'a Path,
-    /// By name.
-    programs: BTreeMap<String, PathBuf>,
+    programs: Programs,
 }
 
 impl Bench<'_> {
@@ -240,7 +246,8 @@ impl Bench<'_> {
         time_max: Duration,
     ) -> anyhow::Result<Outcome> {
         let (package, name, backend) = tests.suite.program();
-        let program = self.programs.get(name).with_context(|| format!("no program {name}"))?;
+        let found = self.programs.get(&(package.to_owned(), name.to_owned()));
+        let program = found.with_context(|| format!("{package} has no program {name}"))?;
         let mut command = Command::new(program);
         command
             .args(tests.words.split_whitespace())
@@ -378,9 +385,11 @@ mod tests {
 
     #[test]
     fn test_programs_are_told_from_other_artifacts() {
-        let test =
-            r#"{"reason":"compiler-artifact","profile":{"test":true},"executable":"/t/a-1-2"}"#;
-        assert_eq!(program(test), Some(("a-1".to_owned(), "/t/a-1-2".into())));
+        let test = r#"{"reason":"compiler-artifact","manifest_path":"/c/p/Cargo.toml",
+            "profile":{"test":true},"executable":"/t/a-1-2"}"#;
+        let name = |package: &str| (package.to_owned(), "a-1".to_owned());
+        assert_eq!(program(test), Some((name("p"), "/t/a-1-2".into())));
+        assert_eq!(program(&test.replace("/p/", "/q/")), Some((name("q"), "/t/a-1-2".into())));
         assert_eq!(program(&test.replace("true", "false")), None);
         assert_eq!(program(&test.replace(r#""/t/a-1-2""#, "null")), None);
     }
