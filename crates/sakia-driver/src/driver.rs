@@ -65,7 +65,8 @@ impl<B: Backend> Driver<B> {
     pub fn new(backend: B) -> Self {
         let descriptors = backend.descriptors();
         let (core, mounts) = (RefCell::new(Core::new(backend)), Mounts::default());
-        let shared = Rc::new(Shared { core, descriptors, mounts });
+        let lent = RefCell::default();
+        let shared = Rc::new(Shared { core, descriptors, mounts, lent });
         Self { handle: Handle { shared, queues_all: false }, thread: PhantomData }
     }
 
@@ -217,6 +218,20 @@ impl<B: Backend> Driver<B> {
             resume_unwind(payload);
         }
         Drained { leaked }
+    }
+}
+
+impl<B: Backend> Driver<B> {
+    /// Lends a descriptor to the driver, which keeps it open while operations use it, and does not close it.
+    /// So several drivers, on different threads, can have operations on the same one. Lent twice at a time it
+    /// is the same [`Fd`]. Closing that says no more than that nothing uses it here any more.
+    ///
+    /// # Panics
+    /// On the simulated kernel, to which a descriptor of the process means nothing.
+    pub fn lend(&self, fd: Arc<OwnedFd>) -> Fd {
+        let is_of_process = self.handle.shared.descriptors.are_of_this_process();
+        assert!(is_of_process, "{fd:?} is none of the simulated kernel's");
+        self.handle.borrow(fd)
     }
 }
 

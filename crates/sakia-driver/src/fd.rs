@@ -4,8 +4,9 @@ use std::cell::{Cell, OnceCell};
 use std::ffi::CStr;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::rc::Rc;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
 use rustix::fs::OFlags;
 use rustix::io::ReadWriteFlags;
@@ -46,6 +47,17 @@ struct Inner {
     owner: Rc<dyn Owner>,
     /// Where the owner lies: tells one driver from another, and is never followed.
     driver: *const (),
+    /// What keeps the descriptor open, if that is not this: it was lent, and others may use it.
+    lender: Option<Arc<OwnedFd>>,
+}
+
+/// Finds a descriptor as long as there are clones of it.
+pub(crate) struct WeakFd(Weak<Inner>);
+
+impl WeakFd {
+    pub(crate) fn upgrade(&self) -> Option<Fd> {
+        self.0.upgrade().map(|inner| Fd { inner })
+    }
 }
 
 /// The driver side of a descriptor.
@@ -55,6 +67,8 @@ pub(crate) trait Owner {
     fn release(self: Rc<Self>, raw: i32, is_local: bool, closer: Option<Key>);
     /// The last clone gives the descriptor away.
     fn forget(&self, raw: i32);
+    /// The last clone of a descriptor that was lent is gone: forgets it, and tells `closer` if somebody waits.
+    fn end_loan(&self, raw: i32, closer: Option<Key>);
     /// Closes the descriptor with a plain call.
     fn close_now(&self, raw: i32) -> Completion;
     /// What the descriptor refers to.
@@ -71,6 +85,16 @@ pub(crate) trait Owner {
 
 impl Fd {
     pub(crate) fn new(raw: i32, owner: Rc<dyn Owner>) -> Self {
+        Self::with_lender(raw, owner, None)
+    }
+
+    /// A descriptor that `lender` keeps open as long as there are clones. None other of the driver's has its
+    /// number.
+    pub(crate) fn lent(lender: Arc<OwnedFd>, owner: Rc<dyn Owner>) -> Self {
+        Self::with_lender(lender.as_raw_fd(), owner, Some(lender))
+    }
+
+    fn with_lender(raw: i32, owner: Rc<dyn Owner>, lender: Option<Arc<OwnedFd>>) -> Self {
         let driver = Rc::as_ptr(&owner).cast();
         Self {
             inner: Rc::new(Inner {
@@ -84,6 +108,7 @@ impl Fd {
                 closer: Cell::new(None),
                 owner,
                 driver,
+                lender,
             }),
         }
     }
@@ -292,6 +317,10 @@ impl Fd {
         self.inner.is_local()
     }
 
+    pub(crate) fn downgrade(&self) -> WeakFd {
+        WeakFd(Rc::downgrade(&self.inner))
+    }
+
     /// Whether this is the only clone.
     pub(crate) fn is_sole(&self) -> bool {
         Rc::strong_count(&self.inner) == 1
@@ -313,13 +342,13 @@ impl Fd {
     /// Neither an operation in flight nor one whose result was not taken uses it then.
     ///
     /// # Errors
-    /// The same value: there are other clones, or it is being closed.
+    /// The same value: there are other clones, or it is being closed, or it was lent.
     ///
     /// # Panics
     /// On the simulated kernel, whose descriptors mean nothing to the process.
     pub fn into_owned(self) -> Result<OwnedFd, Self> {
         self.assert_is_of_this_process();
-        if self.is_closing() {
+        if self.is_closing() || self.inner.lender.is_some() {
             return Err(self);
         }
         let mut inner = Rc::try_unwrap(self.inner).map_err(|inner| Self { inner })?;
@@ -393,6 +422,10 @@ impl Drop for Inner {
         if self.raw == NO_DESCRIPTOR {
             return;
         }
-        Rc::clone(&self.owner).release(self.raw, self.is_local(), self.closer.get());
+        let closer = self.closer.get();
+        match &self.lender {
+            Some(_) => self.owner.end_loan(self.raw, closer),
+            None => Rc::clone(&self.owner).release(self.raw, self.is_local(), closer),
+        }
     }
 }

@@ -1,7 +1,10 @@
 //! A driver as seen by whoever starts operations on it.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Waker;
 
 use rustix::io::Errno;
@@ -10,7 +13,7 @@ use crate::backend::{Backend, Descriptors, FileFacts};
 use crate::bypass::{Bypass, Mount, MountFacts, Mounts, Rule, Rules};
 use crate::core::{Core, Phase};
 use crate::counters::{Counters, OpKind};
-use crate::fd::{Fd, Owner};
+use crate::fd::{Fd, Owner, WeakFd};
 use crate::key::Key;
 use crate::live::LiveOperation;
 use crate::op::{Completion, Op, Operation, Storage};
@@ -25,6 +28,8 @@ pub(crate) struct Shared<B: Backend> {
     pub(crate) descriptors: Rc<dyn Descriptors>,
     /// The file systems that descriptors led to.
     pub(crate) mounts: Mounts,
+    /// Descriptors that were lent, by number: each has one [`Fd`], as every other descriptor has.
+    pub(crate) lent: RefCell<HashMap<i32, WeakFd>>,
 }
 
 /// Starts operations on a driver. Cheap to clone; stays valid, if useless, when the driver is gone:
@@ -126,6 +131,19 @@ impl<B: Backend> Handle<B> {
     /// Makes a descriptor that this driver owns from now on.
     pub(crate) fn own(&self, raw: i32) -> Fd {
         Fd::new(raw, Rc::clone(&self.shared) as Rc<dyn Owner>)
+    }
+
+    /// See [`Driver::lend`](crate::Driver::lend).
+    pub(crate) fn borrow(&self, lender: Arc<OwnedFd>) -> Fd {
+        let mut lent = self.shared.lent.borrow_mut();
+        // While there is one with this number, its lender keeps that open: it is the same open file.
+        if let Some(fd) = lent.get(&lender.as_raw_fd()).and_then(WeakFd::upgrade) {
+            return fd;
+        }
+        let raw = lender.as_raw_fd();
+        let fd = Fd::lent(lender, Rc::clone(&self.shared) as Rc<dyn Owner>);
+        lent.insert(raw, fd.downgrade());
+        fd
     }
 
     /// Starts to close a descriptor: cancels what is under way on it, waits for that, closes.
@@ -323,6 +341,18 @@ impl<B: Backend> Owner for Shared<B> {
 
     fn forget(&self, raw: i32) {
         self.core.borrow_mut().forget_descriptor(raw);
+    }
+
+    fn end_loan(&self, raw: i32, closer: Option<Key>) {
+        self.lent.borrow_mut().remove(&raw);
+        let mut core = self.core.borrow_mut();
+        core.forget_descriptor(raw);
+        if let Some(key) = closer
+            && core.finish_parked(key, Completion::default())
+        {
+            drop(core);
+            self.settle();
+        }
     }
 
     fn close_now(&self, raw: i32) -> Completion {

@@ -30,6 +30,7 @@ mod hosts;
 mod injected_results;
 mod interruptions;
 mod many_drivers;
+mod many_lenders;
 mod multishot;
 mod opening;
 mod page_guard;

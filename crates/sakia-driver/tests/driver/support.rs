@@ -48,8 +48,13 @@ pub fn driver() -> Driver {
 
 /// The reading and the writing end of a pipe, the former adopted.
 pub fn pipe(driver: &Driver) -> (Fd, OwnedFd) {
-    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    let (read, write) = pipe_ends();
     (driver.adopt(read), write)
+}
+
+/// The reading and the writing end of a pipe.
+pub fn pipe_ends() -> (OwnedFd, OwnedFd) {
+    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap()
 }
 
 pub fn write_all(fd: &OwnedFd, mut bytes: &[u8]) {
