@@ -67,7 +67,7 @@ pub(crate) trait Owner {
     fn release(self: Rc<Self>, raw: i32, is_local: bool, closer: Option<Key>);
     /// The last clone gives the descriptor away.
     fn forget(&self, raw: i32);
-    /// The last clone of a descriptor that was lent is gone: forgets it, and tells `closer` if somebody waits.
+    /// The last clone of a descriptor that was lent is gone: forgets it, and tells `closer` if there is one.
     fn end_loan(&self, raw: i32, closer: Option<Key>);
     /// Closes the descriptor with a plain call.
     fn close_now(&self, raw: i32) -> Completion;

@@ -12,6 +12,7 @@
 //! - [`net`]: connections by TCP, and servers.
 //! - [`io`]: pipes, standard streams, and the readiness of any descriptor.
 //! - [`signal`], [`process`], [`shutdown`].
+//! - [`engine`]: files for other runtimes and for plain threads, by threads that run this one.
 //! - [`sim`]: tests of one's own programs on a kernel in memory, with many seeds.
 //! - `compat`: the traits of other ecosystems, with the features `futures-io`, `tokio` and `hyper`.
 //!
@@ -25,6 +26,7 @@ mod mutant;
 pub mod blocking;
 #[cfg(any(feature = "futures-io", feature = "hyper", feature = "tokio"))]
 pub mod compat;
+pub mod engine;
 mod executor;
 pub mod fs;
 pub mod io;
@@ -42,6 +44,7 @@ pub mod time;
 mod yielding;
 
 pub use blocking::{BlockingHandle, spawn_blocking};
+pub use engine::Engine;
 pub use executor::{spawn, spawn_on};
 pub use join::{JoinError, JoinHandle};
 pub use runtime::{Builder, Runtime, block_on};

@@ -101,6 +101,19 @@ impl Builder {
         self
     }
 
+    /// Whether time stands still.
+    pub(crate) fn is_virtual(&self) -> bool {
+        self.virtual_time
+    }
+
+    /// What was asked for, here or by the environment.
+    fn policy(&self) -> io::Result<Policy> {
+        match self.policy {
+            Some(policy) => Ok(policy),
+            None => Policy::from_environment(std::env::var_os("SAKIA_DRIVER").as_deref()),
+        }
+    }
+
     /// Builds the runtime for the calling thread.
     ///
     /// # Errors
@@ -113,10 +126,7 @@ impl Builder {
             let message = "virtual time is for runtimes with one thread";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let policy = match self.policy {
-            Some(policy) => policy,
-            None => Policy::from_environment(std::env::var_os("SAKIA_DRIVER").as_deref())?,
-        };
+        let policy = self.policy()?;
         let (backend, choice) = Auto::new(policy, self.ring.clone())?;
         let remotes: Arc<[Arc<Remote>]> =
             (0..self.threads).map(|_| Arc::new(Remote::new())).collect();
@@ -129,7 +139,7 @@ impl Builder {
         let mut runtime = Runtime { local, choice, threads: Vec::new(), watch: None };
         for thread in 1..self.threads {
             // An error drops the runtime, and with it ends the threads that exist.
-            runtime.threads.push(Thread::start(thread, &remotes, policy, &self)?);
+            runtime.threads.push(Thread::start(thread, &remotes, policy, &self)?.0);
         }
         Ok(runtime)
     }
@@ -152,35 +162,62 @@ impl Builder {
     }
 }
 
-/// A further thread of a runtime.
-struct Thread {
+/// A further thread of a runtime, or one of an engine.
+pub(crate) struct Thread {
     remote: Arc<Remote>,
     /// `None` once joined.
     join: Option<JoinThread<()>>,
 }
 
+/// Threads that have been started.
+pub(crate) struct Started {
+    pub(crate) threads: Vec<Thread>,
+    /// Their inboxes.
+    pub(crate) remotes: Arc<[Arc<Remote>]>,
+    /// Which backend they use.
+    pub(crate) choice: Choice,
+}
+
 impl Thread {
+    /// Starts as many threads as the builder says, none of which is this one.
+    ///
+    /// # Errors
+    /// See [`Builder::build`].
+    pub(crate) fn start_all(builder: &Builder) -> io::Result<Started> {
+        let policy = builder.policy()?;
+        let remotes: Arc<[Arc<Remote>]> =
+            (0..builder.threads).map(|_| Arc::new(Remote::new())).collect();
+        let (first, choice) = Self::start(0, &remotes, policy, builder)?;
+        let mut threads = vec![first];
+        for number in 1..builder.threads {
+            // An error drops those that exist, and with it ends them.
+            threads.push(Self::start(number, &remotes, policy, builder)?.0);
+        }
+        Ok(Started { threads, remotes, choice })
+    }
+
     /// Starts the thread, and waits until it has a driver.
     fn start(
         number: usize,
         remotes: &Arc<[Arc<Remote>]>,
         policy: Policy,
         builder: &Builder,
-    ) -> io::Result<Self> {
+    ) -> io::Result<(Self, Choice)> {
         let (ring, bypass, spin) = (builder.ring.clone(), builder.bypass.clone(), builder.spin);
         let (report, ready) = mpsc::channel();
         let remote = Arc::clone(&remotes[number]);
         let remotes = Arc::clone(remotes);
         let name = format!("sakia-{number}");
         let join = std::thread::Builder::new().name(name).spawn(move || {
-            let built = Auto::new(policy, ring)
-                .and_then(|(backend, _)| Local::new(Driver::new(backend), number, remotes));
+            let built = Auto::new(policy, ring).and_then(|(backend, choice)| {
+                Ok((Local::new(Driver::new(backend), number, remotes)?, choice))
+            });
             match built {
-                Ok(local) => {
+                Ok((local, choice)) => {
                     local.driver.set_bypass(bypass);
                     local.spin.set(spin);
                     // Nobody listens if the runtime's builder gave up meanwhile; it stops us then.
-                    report.send(Ok(())).ok();
+                    report.send(Ok(choice)).ok();
                     run_until_stopped(&local);
                 }
                 Err(error) => drop(report.send(Err(error))),
@@ -188,15 +225,18 @@ impl Thread {
         })?;
         let thread = Self { remote, join: Some(join) };
         let gone = || io::Error::other("a thread of the runtime ended while it started");
-        ready.recv().unwrap_or_else(|_| Err(gone()))?;
-        Ok(thread)
+        let choice = ready.recv().unwrap_or_else(|_| Err(gone()))?;
+        Ok((thread, choice))
     }
 }
 
 impl Drop for Thread {
     fn drop(&mut self) {
         self.remote.stop();
-        if let Some(join) = self.join.take().filter(|_| !mutant!("threads_not_joined")) {
+        let is_other = |join: &JoinThread<()>| join.thread().id() != std::thread::current().id();
+        let join = self.join.take().filter(|_| !mutant!("threads_not_joined"));
+        // The last holder of an engine may be a task of its own.
+        if let Some(join) = join.filter(is_other) {
             // A panic there was printed by its thread; tasks contain theirs.
             join.join().ok();
         }

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -770,6 +771,17 @@ pub(super) async fn read_to_end(
             Ok(_) => {}
             Err(error) => return (Err(error), buf),
         }
+    }
+}
+
+impl File {
+    /// A file that others have open as well, on this thread.
+    ///
+    /// # Errors
+    /// As `fcntl(2)`.
+    pub(crate) fn lent(fd: Arc<OwnedFd>) -> io::Result<Self> {
+        let flags = rustix::fs::fcntl_getfl(&fd)?;
+        Ok(Self::new(current().driver.lend(fd), super::driver(), flags))
     }
 }
 

@@ -1,0 +1,89 @@
+//! Who may still come in, and when the last one has left.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use event_listener::{Event, Listener};
+
+use super::Engine;
+
+/// Counts requests under way. Closed, it lets none in.
+#[derive(Default)]
+pub(super) struct Gate {
+    /// Requests under way, and [`CLOSED`].
+    state: AtomicUsize,
+    /// Told when it is closed and the last request is over.
+    empty: Event,
+}
+
+/// Set in the state when nothing is to come in any more.
+const CLOSED: usize = 1 << (usize::BITS - 1);
+
+impl Gate {
+    /// Requests under way.
+    pub(super) fn live(&self) -> usize {
+        self.state.load(Ordering::Relaxed) & !CLOSED
+    }
+
+    fn enter(&self) -> bool {
+        let may_enter = self.state.fetch_add(1, Ordering::AcqRel) & CLOSED == 0;
+        if !may_enter {
+            self.leave();
+        }
+        may_enter
+    }
+
+    fn leave(&self) {
+        if self.state.fetch_sub(1, Ordering::AcqRel) == CLOSED + 1 {
+            self.empty.notify(usize::MAX);
+        }
+    }
+
+    /// Closes it, and waits until all have left.
+    pub(super) async fn stop(&self) {
+        self.state.fetch_or(CLOSED, Ordering::AcqRel);
+        while !self.is_empty() {
+            let listener = self.empty.listen();
+            if self.is_empty() {
+                break;
+            }
+            listener.await;
+        }
+    }
+
+    /// The same, and blocks the thread meanwhile.
+    pub(super) fn stop_and_wait(&self) {
+        self.state.fetch_or(CLOSED, Ordering::AcqRel);
+        while !self.is_empty() {
+            let listener = self.empty.listen();
+            if self.is_empty() {
+                break;
+            }
+            listener.wait();
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.state.load(Ordering::Acquire) == CLOSED
+    }
+}
+
+/// A request under way. It keeps the engine, whose threads would end otherwise.
+pub(super) struct Pass {
+    engine: Engine,
+}
+
+impl Pass {
+    /// `None` when the engine was stopped.
+    pub(super) fn new(engine: &Engine) -> Option<Self> {
+        engine.shared.gate.enter().then(|| Self { engine: engine.clone() })
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        // The gate outlives the engine, which may go with this pass.
+        let gate = Arc::clone(&self.engine.shared.gate);
+        gate.leave();
+    }
+}

@@ -1,0 +1,84 @@
+//! Many requests as one: what can be done at once is, and the rest goes to a thread of the engine together.
+
+use std::future::Future;
+use std::io;
+
+use futures_util::future::join_all;
+
+use super::request::Call;
+
+/// Requests that are one. See [`Engine::submit_many`](super::Engine::submit_many).
+pub struct Many<C: Call> {
+    /// In the order of asking.
+    parts: Vec<Part<C>>,
+}
+
+enum Part<C: Call> {
+    Open(C),
+    Done(C::Output),
+}
+
+impl<C: Call> Many<C> {
+    pub(super) fn new(calls: impl Iterator<Item = C>) -> Self {
+        Self { parts: calls.map(Part::Open).collect() }
+    }
+
+    /// What all came to, if nothing is open.
+    fn outputs(self) -> Result<Vec<C::Output>, Self> {
+        if self.parts.iter().any(|part| matches!(part, Part::Open(_))) {
+            return Err(self);
+        }
+        let output = |part| match part {
+            Part::Done(output) => Some(output),
+            Part::Open(_) => None,
+        };
+        Ok(self.parts.into_iter().filter_map(output).collect())
+    }
+
+    fn map(self, mut attempt: impl FnMut(C) -> Result<C::Output, C>) -> Self {
+        let part = |part| match part {
+            Part::Open(call) => attempt(call).map_or_else(Part::Open, Part::Done),
+            done => done,
+        };
+        Self { parts: self.parts.into_iter().map(part).collect() }
+    }
+}
+
+impl<C: Call> Call for Many<C> {
+    type Output = Vec<C::Output>;
+
+    fn attempt(self) -> Result<Self::Output, Self> {
+        self.map(C::attempt).outputs()
+    }
+
+    /// What takes no wait; for the rest a thread of the engine is better, where it is under way at the same
+    /// time.
+    fn block(self) -> Result<Self::Output, Self> {
+        self.attempt()
+    }
+
+    fn run(self, thread: usize) -> impl Future<Output = Self::Output> + 'static {
+        join_all(self.parts.into_iter().map(move |part| async move {
+            match part {
+                Part::Open(call) => call.run(thread).await,
+                Part::Done(output) => output,
+            }
+        }))
+    }
+
+    fn refuse(self, error: io::Error) -> Self::Output {
+        let refuse = |part: Part<C>| match part {
+            Part::Open(call) => call.refuse(copy(&error)),
+            Part::Done(output) => output,
+        };
+        self.parts.into_iter().map(refuse).collect()
+    }
+}
+
+/// The same error once more.
+fn copy(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(errno) => io::Error::from_raw_os_error(errno),
+        None => io::Error::new(error.kind(), error.to_string()),
+    }
+}

@@ -1,0 +1,259 @@
+//! The engine below other runtimes and plain threads: one or more threads with a ring each, which do the
+//! file operations of a whole process.
+//!
+//! An [`Engine`] is shared by all threads. What it offers are [`Request`]s: awaited on any executor they are
+//! done here and now if the page cache has what is asked for, and on a thread of the engine otherwise;
+//! [`wait`](Request::wait)ed for by a plain thread, they are the plain call.
+//!
+//! 1. A request that has to leave its thread goes into the inbox of one of the engine's, and that is woken if
+//!    it sleeps. It takes all that has queued meanwhile, and submits it once.
+//! 2. There it is a task like any other of the runtime, with its rules for ring and plain call.
+//! 3. Its result goes back through the task's handle, which wakes whoever awaits it.
+//!
+//! [`Engine::stop`] lets nothing new in and waits for what is under way. The threads end with the last clone.
+
+mod file;
+mod gate;
+mod many;
+mod paths;
+mod request;
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, getpid};
+use sakia_driver::Choice;
+
+pub use self::file::{File, ReadAt, ReadVectoredAt, SyncFile, WriteAt, WriteVectoredAt};
+use self::gate::{Gate, Pass};
+pub use self::many::Many;
+pub use self::paths::Entry;
+use self::request::Call;
+pub use self::request::{Request, Work};
+use crate::executor::spawn_to;
+use crate::join::JoinHandle;
+use crate::remote::Remote;
+use crate::runtime::{Builder, Started, Thread};
+
+/// Does file operations for all threads of a process. Clones are the same engine.
+///
+/// # Examples
+/// ```
+/// use sakia::engine::Engine;
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-engine-{}", std::process::id()));
+/// # std::fs::write(&path, "hello, world")?;
+/// let engine = Engine::new()?;
+/// let file = engine.open(&path).wait()?;
+///
+/// // On a plain thread: the plain call.
+/// let (result, bytes) = file.read_at(vec![0; 5], 0).wait();
+/// assert_eq!((result?, &bytes[..]), (5, &b"hello"[..]));
+///
+/// // On any executor.
+/// # let rt = tokio::runtime::Builder::new_current_thread().build()?;
+/// # rt.block_on(async {
+/// let (result, bytes) = file.read_at(vec![0; 5], 7).await;
+/// assert_eq!((result?, &bytes[..]), (5, &b"world"[..]));
+/// # std::io::Result::Ok(()) })?;
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(())
+/// ```
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+/// What clones share. Its threads end with it.
+struct Shared {
+    /// The threads' inboxes.
+    remotes: Arc<[Arc<Remote>]>,
+    /// Whose turn it is to get a request.
+    next: AtomicUsize,
+    gate: Arc<Gate>,
+    choice: Choice,
+    tally: Tally,
+    /// The process whose threads they are: a forked child has none of them.
+    process: Pid,
+    /// Tells files apart.
+    files: AtomicU64,
+    /// Ended, and waited for, when they are dropped.
+    _threads: Mutex<Vec<Thread>>,
+}
+
+/// Counts of requests.
+#[derive(Default)]
+struct Tally {
+    now: AtomicU64,
+    waited: AtomicU64,
+    submitted: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What an engine did so far, and is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Requests that were done where they were awaited, without a wait.
+    pub now: u64,
+    /// Requests that a thread waited for in a plain call of its own.
+    pub waited: u64,
+    /// Requests that went to the engine's threads.
+    pub submitted: u64,
+    /// Of these, those that are not over.
+    pub live: u64,
+    /// Requests that came after the stop, or in a forked child.
+    pub refused: u64,
+}
+
+static GLOBAL: OnceLock<Engine> = OnceLock::new();
+/// Held while the engine of the process is built.
+static BUILDING: Mutex<()> = Mutex::new(());
+
+impl Builder {
+    /// Builds an engine with as many threads as [`threads`](Builder::threads) says, none of which is the
+    /// caller's.
+    ///
+    /// # Errors
+    /// As [`build`](Builder::build). `InvalidInput`: time is to be virtual.
+    pub fn build_engine(self) -> io::Result<Engine> {
+        if self.is_virtual() {
+            let message = "virtual time is for runtimes with one thread";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let Started { threads, remotes, choice } = Thread::start_all(&self)?;
+        Ok(Engine {
+            shared: Arc::new(Shared {
+                remotes,
+                next: AtomicUsize::new(0),
+                gate: Arc::default(),
+                choice,
+                tally: Tally::default(),
+                process: getpid(),
+                files: AtomicU64::new(0),
+                _threads: Mutex::new(threads),
+            }),
+        })
+    }
+}
+
+impl Engine {
+    /// An engine with one thread, on the best backend that this machine offers.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn new() -> io::Result<Self> {
+        Builder::new().build_engine()
+    }
+
+    /// The engine of the process, which is built by the first call, with one thread.
+    ///
+    /// # Errors
+    /// As [`new`](Engine::new); the next call tries again.
+    pub fn global() -> io::Result<&'static Self> {
+        if let Some(engine) = GLOBAL.get() {
+            return Ok(engine);
+        }
+        let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
+        if GLOBAL.get().is_none() {
+            GLOBAL.set(Self::new()?).ok();
+        }
+        Ok(GLOBAL.get().expect("set above, or by another thread before"))
+    }
+
+    /// Which backend its threads use, and why.
+    pub fn choice(&self) -> &Choice {
+        &self.shared.choice
+    }
+
+    /// What it did so far, and is doing.
+    pub fn statistics(&self) -> Statistics {
+        let Tally { now, waited, submitted, refused } = &self.shared.tally;
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Statistics {
+            now: count(now),
+            waited: count(waited),
+            submitted: count(submitted),
+            live: self.shared.gate.live() as u64,
+            refused: count(refused),
+        }
+    }
+
+    /// Runs a future on a thread of the engine, where all of [`fs`](crate::fs) can be used. It is made there,
+    /// by `start`, so that it need not be `Send`.
+    ///
+    /// # Errors
+    /// `ECANCELED`: the engine was stopped.
+    pub fn run<S, F, T>(&self, start: S) -> Request<Work<T>>
+    where
+        S: FnOnce() -> F + Send + 'static,
+        F: Future<Output = T> + 'static,
+        T: Send + 'static,
+    {
+        Request::new(self, Work::new(move |_| async move { Ok(start().await) }))
+    }
+
+    /// Makes one request of many. What takes no wait is done at once; the rest goes to one thread of the
+    /// engine, where all of it is under way at the same time. Resolves to what each came to, in their order.
+    ///
+    /// # Panics
+    /// When one of them was polled before.
+    pub fn submit_many<C: Call>(
+        &self,
+        requests: impl IntoIterator<Item = Request<C>>,
+    ) -> Request<Many<C>> {
+        let call = |request: Request<C>| request.into_call().expect("it was not begun");
+        Request::new(self, Many::new(requests.into_iter().map(call)))
+    }
+
+    /// Lets no more requests in, which end with `ECANCELED` from now on, and resolves when those under way
+    /// have ended. Files stay open, and can be read and written by [`wait`](Request::wait).
+    pub async fn stop(&self) {
+        self.shared.gate.stop().await;
+    }
+
+    /// As [`stop`](Engine::stop), and blocks the thread until it is done. Not for threads of the engine.
+    pub fn stop_and_wait(&self) {
+        self.shared.gate.stop_and_wait();
+    }
+
+    /// Sends a call to one of the threads, or says why not.
+    fn submit<C: Call>(&self, call: C) -> Result<JoinHandle<C::Output>, (C, io::Error)> {
+        let shared = &self.shared;
+        let pass = match self.pass() {
+            Ok(pass) => pass,
+            Err(error) => {
+                shared.tally.refused.fetch_add(1, Ordering::Relaxed);
+                return Err((call, error));
+            }
+        };
+        shared.tally.submitted.fetch_add(1, Ordering::Relaxed);
+        let thread = shared.next.fetch_add(1, Ordering::Relaxed) % shared.remotes.len();
+        Ok(spawn_to(&shared.remotes[thread], move || async move {
+            let output = call.run(thread).await;
+            drop(pass);
+            output
+        }))
+    }
+
+    fn pass(&self) -> io::Result<Pass> {
+        if getpid() != self.shared.process {
+            return Err(io::Error::other("the engine's threads are those of the parent process"));
+        }
+        let closed = || io::Error::from(Errno::CANCELED);
+        Pass::new(self).ok_or_else(closed)
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("threads", &self.shared.remotes.len())
+            .field("statistics", &self.statistics())
+            .finish()
+    }
+}

@@ -1,0 +1,219 @@
+//! Reads and writes.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+
+use sakia::engine::{ReadAt, Request};
+use sakia::fs::{AlignedBuf, OpenOptions};
+use sakia::{Builder, Engine};
+
+use crate::support::{Folder, bytes, engine, on_each_backend, on_tokio};
+
+on_each_backend! {
+    a_plain_thread_waits
+    a_task_of_another_runtime_awaits
+    what_is_cached_is_read_where_it_is_awaited
+    what_is_not_cached_is_read_by_the_engine
+    the_end_of_a_file_is_told
+    several_buffers_go_as_one
+    many_requests_go_to_all_threads
+    many_requests_are_one
+    what_is_written_is_read_and_made_durable
+    errors_bring_buffers_back
+    a_file_is_closed_with_its_last_clone
+}
+
+fn a_plain_thread_waits(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(builder));
+    let file = engine.open(folder.file("x", "hello, world")).wait().unwrap();
+    let (result, read) = file.read_at(vec![0; 5], 7).wait();
+    assert_eq!((result.unwrap(), &read[..]), (5, &b"world"[..]));
+    let before = engine.statistics();
+    file.read_at(vec![0; 5], 7).wait().0.unwrap();
+    let after = engine.statistics();
+    assert_eq!((after.waited - before.waited, after.submitted), (1, before.submitted));
+}
+
+fn a_task_of_another_runtime_awaits(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(builder));
+    let contents = bytes(1 << 20);
+    let path = folder.file("x", &contents);
+    for threads in [1, 2] {
+        on_tokio(threads, async {
+            let file = engine.open(&path).await.unwrap();
+            let reads = (0..64).map(|part| {
+                let file = file.clone();
+                let offset = part * (16 << 10);
+                let read = async move { (offset, file.read_at(vec![0; 16 << 10], offset).await) };
+                tokio::spawn(read)
+            });
+            for read in reads.collect::<Vec<_>>() {
+                let (offset, (result, read)) = read.await.unwrap();
+                let begin = offset as usize;
+                assert_eq!(result.unwrap(), 16 << 10);
+                assert!(read == contents[begin..begin + (16 << 10)]);
+            }
+        });
+    }
+}
+
+fn what_is_cached_is_read_where_it_is_awaited(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(builder));
+    let file = engine.open(folder.file("x", bytes(4096))).wait().unwrap();
+    let before = engine.statistics();
+    on_tokio(1, async {
+        for _ in 0..100 {
+            file.read_at(vec![0; 4096], 0).await.0.unwrap();
+        }
+    });
+    let after = engine.statistics();
+    assert_eq!((after.now - before.now, after.submitted), (100, before.submitted));
+}
+
+fn what_is_not_cached_is_read_by_the_engine(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(builder));
+    let path = folder.file("x", bytes(8192));
+    let mut options = OpenOptions::new();
+    options.read(true).direct(true);
+    let file = match engine.open_with(&path, &options).wait() {
+        Ok(file) => file,
+        Err(error) => {
+            let reason = format!("no direct I/O here: {error}");
+            return sakia_testkit::place::announce_skip("engine::direct", &reason);
+        }
+    };
+    let before = engine.statistics();
+    on_tokio(1, async {
+        let (result, read) = file.read_at(AlignedBuf::zeroed(4096), 4096).await;
+        assert_eq!(result.unwrap(), 4096);
+        assert!(read[..] == bytes(8192)[4096..]);
+    });
+    let after = engine.statistics();
+    assert_eq!((after.submitted - before.submitted, after.now), (1, before.now));
+    assert_eq!(after.live, 0);
+}
+
+fn the_end_of_a_file_is_told(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(builder));
+    let file = engine.open(folder.file("x", "four")).wait().unwrap();
+    let before = engine.statistics();
+    on_tokio(1, async {
+        assert_eq!(file.read_at(vec![0; 9], 0).await.0.unwrap(), 4);
+        assert_eq!(file.read_at(vec![0; 9], 4).await.0.unwrap(), 0);
+        assert_eq!(file.read_at(vec![0; 9], 1 << 40).await.0.unwrap(), 0);
+        assert_eq!(file.read_at(Vec::new(), 0).await.0.unwrap(), 0);
+    });
+    assert_eq!(engine.statistics().submitted, before.submitted);
+    assert_eq!(file.read_at(vec![0; 9], 4).wait().0.unwrap(), 0);
+}
+
+fn several_buffers_go_as_one(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(builder));
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    let file = engine.open_with(folder.path("x"), &options).wait().unwrap();
+    let parts = || vec![b"one ".to_vec(), Vec::new(), b"two".to_vec()];
+    let room = || vec![vec![0; 3], vec![0; 9]];
+    let (result, back) = file.write_vectored_at(parts(), 0).wait();
+    assert_eq!((result.unwrap(), back), (7, parts()));
+    on_tokio(1, async {
+        assert_eq!(file.write_vectored_at(parts(), 7).await.0.unwrap(), 7);
+        let (result, read) = file.read_vectored_at(room(), 4).await;
+        assert_eq!((result.unwrap(), read.concat().as_slice()), (10, &b"twoone two\0\0"[..]));
+    });
+    let (result, read) = file.read_vectored_at(room(), 4).wait();
+    assert_eq!((result.unwrap(), read.concat().as_slice()), (10, &b"twoone two\0\0"[..]));
+}
+
+fn many_requests_go_to_all_threads(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(&builder.clone().threads(3)));
+    let contents = bytes(1 << 20);
+    let path = folder.file("x", &contents);
+    let file = engine.adopt(std::fs::File::open(&path).unwrap()).unwrap();
+    on_tokio(2, async {
+        // Too large to be read where they are awaited.
+        let reads = (0..30).map(|_| tokio::spawn(file.read_at(vec![0; 1 << 20], 0)));
+        for read in reads.collect::<Vec<_>>() {
+            let (result, read) = read.await.unwrap();
+            assert_eq!(result.unwrap(), 1 << 20);
+            assert!(read == contents);
+        }
+    });
+    assert_eq!(engine.statistics().submitted, 30);
+}
+
+fn many_requests_are_one(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(builder));
+    let file = engine.create(folder.path("x")).wait().unwrap();
+    let writes = (0..100).map(|part| file.write_at(vec![part as u8; 512], part * 512));
+    let before = engine.statistics().submitted;
+    for (result, _) in engine.submit_many(writes).wait() {
+        assert_eq!(result.unwrap(), 512);
+    }
+    assert_eq!(engine.statistics().submitted - before, 1);
+    let file = engine.open(folder.path("x")).wait().unwrap();
+    let reads = |engine: &Engine| {
+        engine.submit_many((0..100).map(|part| file.read_at(vec![0; 512], part * 512)))
+    };
+    for (part, (result, read)) in on_tokio(1, reads(&engine)).into_iter().enumerate() {
+        assert_eq!((result.unwrap(), read), (512, vec![part as u8; 512]));
+    }
+    assert!(engine.submit_many(std::iter::empty::<Request<ReadAt<Vec<u8>>>>()).wait().is_empty());
+    engine.stop_and_wait();
+    let large = (0..3).map(|_| file.read_at(vec![0; 1 << 20], 0));
+    for (result, buf) in engine.submit_many(large).wait() {
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
+        assert_eq!(buf.len(), 1 << 20);
+    }
+}
+
+fn what_is_written_is_read_and_made_durable(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(builder));
+    let file = engine.create(folder.path("x")).wait().unwrap();
+    on_tokio(2, async {
+        for part in 0..16 {
+            let (result, _) = file.write_at(bytes(4096), part * 4096).await;
+            assert_eq!(result.unwrap(), 4096);
+        }
+        file.sync_data().await.unwrap();
+        assert_eq!(file.metadata().await.unwrap().len(), 16 * 4096);
+        file.set_len(10).await.unwrap();
+        file.sync_all().await.unwrap();
+    });
+    file.sync_all().wait().unwrap();
+    assert_eq!(std::fs::read(folder.path("x")).unwrap(), bytes(10));
+}
+
+fn errors_bring_buffers_back(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(builder));
+    let file = engine.open(folder.file("x", "read only")).wait().unwrap();
+    let (result, back) = file.write_at(b"no".to_vec(), 0).wait();
+    assert_eq!((result.unwrap_err().raw_os_error(), &back[..]), (Some(libc::EBADF), &b"no"[..]));
+    on_tokio(1, async {
+        let (result, back) = file.write_at(b"no".to_vec(), 0).await;
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EBADF));
+        assert_eq!(back, b"no");
+    });
+    let error = engine.open(folder.path("missing")).wait().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.to_string().contains("missing"), "{error}");
+}
+
+fn a_file_is_closed_with_its_last_clone(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(&builder.clone().threads(2)));
+    let fifo = folder.path("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+        .unwrap();
+    let mut options = std::fs::OpenOptions::new();
+    let reader = options.read(true).custom_flags(libc::O_NONBLOCK).open(&fifo).unwrap();
+    let writer = std::fs::OpenOptions::new().write(true).open(&fifo).unwrap();
+    let file = engine.adopt(writer).unwrap();
+    for clone in [file.clone(), file.clone(), file] {
+        // Known on both threads.
+        clone.metadata().wait().unwrap();
+        clone.metadata().wait().unwrap();
+    }
+    let mut waited = [rustix::event::PollFd::new(&reader, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut waited, None).unwrap();
+    assert!(waited[0].revents().contains(rustix::event::PollFlags::HUP));
+}

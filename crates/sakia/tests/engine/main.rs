@@ -1,0 +1,11 @@
+//! Tests of `sakia::engine`: files by requests from plain threads and from other runtimes.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "the failure of a test, or of what it calls, is its report"
+)]
+
+mod ends;
+mod files;
+mod paths;
+mod support;

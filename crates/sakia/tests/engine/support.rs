@@ -1,0 +1,102 @@
+//! What the tests share.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use sakia::{Builder, Engine};
+use sakia_driver::Policy;
+use sakia_ring::Ring;
+
+/// Makes tests of these functions, on each backend.
+macro_rules! on_each_backend {
+    ($($name:ident)*) => {
+        mod uring {
+            $(
+                #[test]
+                fn $name() {
+                    if let Some(reason) = crate::support::why_no_ring() {
+                        return sakia_testkit::place::announce_skip(
+                            concat!(module_path!(), "::", stringify!($name)), &reason,
+                        );
+                    }
+                    super::$name(&crate::support::builder(sakia_driver::Policy::Uring));
+                }
+            )*
+        }
+        mod poll {
+            $(
+                #[test]
+                fn $name() {
+                    super::$name(&crate::support::builder(sakia_driver::Policy::Poll));
+                }
+            )*
+        }
+    };
+}
+pub(crate) use on_each_backend;
+
+/// Why this machine has no ring. `None` where it has.
+pub fn why_no_ring() -> Option<String> {
+    Ring::builder().build().err().map(|error| error.to_string())
+}
+
+pub fn builder(policy: Policy) -> Builder {
+    Builder::new().backend(policy)
+}
+
+pub fn engine(builder: &Builder) -> Engine {
+    builder.clone().build_engine().unwrap()
+}
+
+/// A directory of a test's own, which is removed with it.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        // Not in memory: what is read there is never cold.
+        let name = format!("engine-{}-{number}", std::process::id());
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A file with these contents.
+    pub fn file(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, contents).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// Polls a future once, with nobody to wake.
+pub fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Runs a future on tokio, with one thread or several.
+pub fn on_tokio<T>(threads: usize, future: impl Future<Output = T>) -> T {
+    let mut builder = match threads {
+        1 => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    builder.build().unwrap().block_on(future)
+}
+
+pub fn bytes(count: usize) -> Vec<u8> {
+    (0..count).map(|index| (index * 7 % 251) as u8).collect()
+}
