@@ -104,16 +104,24 @@ fn set_current(local: Option<Rc<Local>>) -> Option<Rc<Local>> {
 /// Puts a task that was woken where its thread will find it. Called on any thread.
 #[inline]
 fn schedule(remote: &Arc<Remote>, runnable: Runnable) {
-    if CURRENT_REMOTE.get() == Arc::as_ptr(remote) {
-        CURRENT.with(|current| {
-            let current = current.borrow();
-            let local = current.as_ref().expect("set together with the inbox's address");
-            local.queue.borrow_mut().push_back(runnable);
-        });
-    } else if let Err(runnable) = remote.send(runnable) {
+    if let Err(runnable) = send(remote, runnable) {
         // The runtime is gone, and with it the only thread on which the task's future may be dropped.
         std::mem::forget(runnable);
     }
+}
+
+/// The same; gives the task back if its thread takes no more.
+#[inline]
+fn send(remote: &Arc<Remote>, runnable: Runnable) -> Result<(), Runnable> {
+    if CURRENT_REMOTE.get() != Arc::as_ptr(remote) {
+        return remote.send(runnable);
+    }
+    CURRENT.with(|current| {
+        let current = current.borrow();
+        let local = current.as_ref().expect("set together with the inbox's address");
+        local.queue.borrow_mut().push_back(runnable);
+    });
+    Ok(())
 }
 
 /// Starts a task on the calling thread's runtime. It runs when the caller next waits.
@@ -167,7 +175,8 @@ where
     let to = Arc::clone(remote);
     let schedule = move |runnable| schedule(&to, runnable);
     let (runnable, task) = async_task::spawn(Contain::new(future), schedule);
-    runnable.schedule();
+    // One that was never there holds nothing of that thread's: it is canceled, and nobody waits for ever.
+    drop(send(remote, runnable));
     JoinHandle::new(task)
 }
 
@@ -405,6 +414,14 @@ impl Drop for Registered {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_task_for_a_thread_that_has_ended_is_canceled() {
+        let remote = Arc::new(Remote::new());
+        remote.close();
+        let result = crate::block_on(spawn_to(&remote, || async { 1 }));
+        assert!(result.unwrap_err().is_canceled());
+    }
 
     #[test]
     fn tasks_that_have_ended_leave_the_list() {
