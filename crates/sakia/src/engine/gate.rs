@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use event_listener::{Event, Listener};
+use event_listener::Event;
 
 use super::Engine;
 
@@ -48,18 +48,6 @@ impl Gate {
                 break;
             }
             listener.await;
-        }
-    }
-
-    /// The same, and blocks the thread meanwhile.
-    pub(super) fn stop_and_wait(&self) {
-        self.state.fetch_or(CLOSED, Ordering::AcqRel);
-        while !self.is_empty() {
-            let listener = self.empty.listen();
-            if self.is_empty() {
-                break;
-            }
-            listener.wait();
         }
     }
 

@@ -32,7 +32,7 @@ pub use self::file::{File, ReadAt, ReadVectoredAt, SyncFile, WriteAt, WriteVecto
 use self::gate::{Gate, Pass};
 pub use self::many::Many;
 pub use self::paths::Entry;
-use self::request::Call;
+use self::request::{Call, block_on};
 pub use self::request::{Request, Work};
 use crate::executor::spawn_to;
 use crate::join::JoinHandle;
@@ -218,7 +218,7 @@ impl Engine {
 
     /// As [`stop`](Engine::stop), and blocks the thread until it is done. Not for threads of the engine.
     pub fn stop_and_wait(&self) {
-        self.shared.gate.stop_and_wait();
+        block_on(self.stop());
     }
 
     /// Sends a call to one of the threads, or says why not.
