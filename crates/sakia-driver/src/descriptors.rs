@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 
 use crate::address::{AddressRoom, SocketAddress};
 use crate::backend::{Descriptors, FileFacts, FileKind};
-use crate::bypass::{RemoteMounts, is_remote};
+use crate::bypass::RemoteMounts;
 use crate::epoll::sys::{self, number};
 use crate::mounts::{MountEntry, MountTable};
 
@@ -134,7 +134,7 @@ fn find_type(table: &MountTable, facts: &FileFacts) -> String {
 
 /// The mounts of the table that somebody else serves, and whether the directory `here` is on one.
 fn find_remote(table: &MountTable, here: &Path) -> RemoteMounts {
-    let is_remote = |entry: &&MountEntry| is_remote(&entry.file_system);
+    let is_remote = |entry: &&MountEntry| entry.is_remote();
     let points = table.entries().iter().filter(is_remote);
     RemoteMounts {
         points: points.map(|entry| entry.point.as_os_str().as_bytes().to_vec()).collect(),

@@ -105,6 +105,11 @@ impl MountTable {
 }
 
 impl MountEntry {
+    /// Whether the file system is served by another machine or another process, who may never answer.
+    pub fn is_remote(&self) -> bool {
+        crate::bypass::is_remote(&self.file_system)
+    }
+
     /// A line: mount, parent, major:minor, root, mount point, options, any number of fields, `-`, type,
     /// source, options of the file system.
     fn parse(line: &[u8]) -> Option<Self> {
@@ -180,6 +185,7 @@ mod tests {
         assert_eq!(entry.point, Path::new("/with space\\"));
         assert_eq!(entry.device, makedev(254, 0));
         assert_eq!((&*entry.file_system, &*entry.source), ("fuse.sshfs", OsStr::new("host:/")));
+        assert!(entry.is_remote());
         let entry = table.find_by_device(makedev(254, 0)).expect("it is there");
         assert_eq!((&*entry.point, &*entry.source), (Path::new("/"), OsStr::new("/dev/root")));
         assert_eq!(table.find_by_id(99), None);

@@ -66,7 +66,7 @@ pub fn statistics() -> Statistics {
     shared_pool().statistics()
 }
 
-fn shared_pool() -> &'static Pool {
+pub(crate) fn shared_pool() -> &'static Pool {
     static POOL: OnceLock<Pool> = OnceLock::new();
     POOL.get_or_init(|| Pool::builder().build())
 }

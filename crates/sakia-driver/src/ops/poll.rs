@@ -17,6 +17,9 @@ impl PollEvents {
     /// There is something to read.
     #[doc(alias = "POLLIN")]
     pub const READABLE: Self = Self(0x1);
+    /// Something of note happened: data out of band, or what a file of the kernel tells in this way.
+    #[doc(alias = "POLLPRI")]
+    pub const PRIORITY: Self = Self(0x2);
     /// There is room to write.
     #[doc(alias = "POLLOUT")]
     pub const WRITABLE: Self = Self(0x4);

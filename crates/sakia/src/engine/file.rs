@@ -7,24 +7,23 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
-use std::future::Future;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::OFlags;
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::Errno;
+use sakia_driver::CURRENT_POSITION;
 
+use super::Engine;
+use super::blocking::{Blocking, Calls, remote_pool};
+use super::now::{At, BYTES_MAX, Ways};
 use super::request::{Call, Request};
-use super::{Engine, Work};
 use crate::executor::spawn_to;
-use crate::fs::{self, Metadata};
+use crate::fs;
 use crate::io::{BufResult, IoBuf, IoBufMut};
 
-/// Bytes beyond which a read is not tried where it is awaited: the copy alone would hold up others there.
-const NOW_BYTES_MAX: usize = 64 << 10;
 /// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
 const BUFFERS_MAX: usize = 1024;
 
@@ -40,8 +39,9 @@ pub struct File {
 struct Inner {
     engine: Engine,
     number: u64,
-    fd: Arc<OwnedFd>,
-    heat: Heat,
+    /// Taken at the end only.
+    fd: Option<Arc<OwnedFd>>,
+    ways: Ways,
     /// A bit for each thread of the engine, the last one for all beyond, on which it is known.
     known: AtomicU64,
 }
@@ -52,12 +52,17 @@ thread_local! {
 }
 
 impl Inner {
+    #[inline]
+    fn fd(&self) -> &Arc<OwnedFd> {
+        self.fd.as_ref().expect("it is taken at the end only")
+    }
+
     /// The file as it is on a thread of the engine, which is the current one.
     fn on_thread(&self, thread: usize) -> io::Result<Rc<fs::File>> {
         if let Some(file) = FILES.with_borrow(|files| files.get(&self.number).cloned()) {
             return Ok(file);
         }
-        let file = Rc::new(fs::File::lent(Arc::clone(&self.fd))?);
+        let file = Rc::new(fs::File::lent(Arc::clone(self.fd()))?);
         self.known.fetch_or(bit(thread), Ordering::Relaxed);
         FILES.with_borrow_mut(|files| files.insert(self.number, Rc::clone(&file)));
         Ok(file)
@@ -70,73 +75,93 @@ fn bit(thread: usize) -> u64 {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        let Some(fd) = self.fd.take() else { return };
+        let shared = &self.engine.shared;
+        let is_remote = shared.mounts.has_file(fd.as_fd());
         let (number, known) = (self.number, *self.known.get_mut());
-        let forget = move || {
-            let file = FILES.with_borrow_mut(|files| files.remove(&number));
-            async move { drop(file) }
-        };
-        for (thread, remote) in self.engine.shared.remotes.iter().enumerate() {
+        for (thread, remote) in shared.remotes.iter().enumerate() {
             if known & bit(thread) != 0 {
+                let fd = is_remote.then(|| Arc::clone(&fd));
+                let forget = move || {
+                    let file = FILES.with_borrow_mut(|files| files.remove(&number));
+                    async move {
+                        drop(file);
+                        if let Some(fd) = fd {
+                            close_elsewhere(fd);
+                        }
+                    }
+                };
                 spawn_to(remote, forget).detach();
             }
+        }
+        if is_remote {
+            close_elsewhere(fd);
         }
     }
 }
 
-/// Whether reads find their bytes in the page cache, and can say so; learned from what they come to.
-struct Heat(AtomicU8);
-
-impl Heat {
-    /// From here on a read is tried; below it counts down to the next attempt.
-    const WARM: u8 = 128;
-    /// Reads that go to the engine after one that found nothing.
-    const SKIPS: u8 = 15;
-    /// It cannot be asked not to wait, or bypasses the cache.
-    const NEVER: u8 = 0;
-
-    fn is_worth_a_try(&self) -> bool {
-        match self.0.load(Ordering::Relaxed) {
-            Self::NEVER => false,
-            1 => true,
-            Self::WARM.. => true,
-            left => {
-                self.0.store(left - 1, Ordering::Relaxed);
-                false
-            }
-        }
-    }
-
-    fn hit(&self) {
-        if self.0.load(Ordering::Relaxed) != Self::WARM {
-            self.0.store(Self::WARM, Ordering::Relaxed);
-        }
-    }
-
-    fn missed(&self) {
-        self.0.store(1 + Self::SKIPS, Ordering::Relaxed);
-    }
-
-    fn never(&self) {
-        self.0.store(Self::NEVER, Ordering::Relaxed);
-    }
+/// Lets go of a file that to close may take a server's answer: whoever is the last to do so closes it.
+fn close_elsewhere(fd: Arc<OwnedFd>) {
+    remote_pool().spawn(move || drop(fd)).detach();
 }
 
 impl File {
     pub(super) fn new(engine: &Engine, fd: OwnedFd) -> io::Result<Self> {
         let flags = rustix::fs::fcntl_getfl(&fd)?;
-        let heat = if flags.contains(OFlags::DIRECT) { Heat::NEVER } else { Heat::WARM };
+        Ok(Self::with_ways(engine, fd, Ways::new(flags)))
+    }
+
+    pub(super) fn with_ways(engine: &Engine, fd: OwnedFd, ways: Ways) -> Self {
         let inner = Inner {
             engine: engine.clone(),
             number: engine.shared.files.fetch_add(1, Ordering::Relaxed),
-            fd: Arc::new(fd),
-            heat: Heat(AtomicU8::new(heat)),
+            fd: Some(Arc::new(fd)),
+            ways,
             known: AtomicU64::new(0),
         };
-        Ok(Self { inner: Arc::new(inner) })
+        Self { inner: Arc::new(inner) }
     }
 
-    fn request<C: Call>(&self, call: C) -> Request<C> {
-        Request::new(&self.inner.engine, call)
+    /// Reads into `buf` from byte `offset` on what is there, here and now: no more than 64 KiB. `None` when
+    /// it may take a wait, or is not asked since it did lately; [`read_at`](File::read_at) is for that.
+    ///
+    /// `Some(Ok(0))` is the end of the file, or an empty buffer.
+    ///
+    /// # Errors
+    /// As [`read_at`](File::read_at).
+    #[doc(alias = "RWF_NOWAIT")]
+    pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> Option<io::Result<usize>> {
+        self.try_read_from(buf, Some(offset))
+    }
+
+    /// As [`try_read_at`](File::try_read_at), at the file's position, which moves.
+    pub fn try_read(&self, buf: &mut [u8]) -> Option<io::Result<usize>> {
+        self.try_read_from(buf, None)
+    }
+
+    fn try_read_from(&self, buf: &mut [u8], at: At) -> Option<io::Result<usize>> {
+        let len = buf.len().min(BYTES_MAX);
+        self.inner.read_now(&mut [IoSliceMut::new(&mut buf[..len])], at)
+    }
+
+    /// Writes from byte `offset` on what can be written here and now: no more than 64 KiB. `None` when it may
+    /// take a wait, as on most file systems it may; [`write_at`](File::write_at) is for that.
+    ///
+    /// # Errors
+    /// As [`write_at`](File::write_at).
+    #[doc(alias = "RWF_NOWAIT")]
+    pub fn try_write_at(&self, buf: &[u8], offset: u64) -> Option<io::Result<usize>> {
+        self.try_write_to(buf, Some(offset))
+    }
+
+    /// As [`try_write_at`](File::try_write_at), at the file's position, which moves.
+    pub fn try_write(&self, buf: &[u8]) -> Option<io::Result<usize>> {
+        self.try_write_to(buf, None)
+    }
+
+    fn try_write_to(&self, buf: &[u8], at: At) -> Option<io::Result<usize>> {
+        let len = buf.len().min(BYTES_MAX);
+        self.inner.write_now(&[IoSlice::new(&buf[..len])], at)
     }
 
     /// Reads up to `buf.bytes_len()` bytes from byte `offset` on.
@@ -148,7 +173,7 @@ impl File {
     /// - `ECANCELED`: the engine was stopped. Otherwise as `pread(2)`; never `EINTR`.
     #[doc(alias = "pread")]
     pub fn read_at<T: IoBufMut + Send>(&self, buf: T, offset: u64) -> Request<ReadAt<T>> {
-        self.request(ReadAt { file: self.clone(), buf, offset })
+        Request::new(ReadAt { file: self.clone(), buf, at: Some(offset) })
     }
 
     /// Writes up to `buf.bytes_len()` bytes from byte `offset` on; at the end, if it was opened to append.
@@ -159,7 +184,26 @@ impl File {
     /// `ENOSPC`, `EDQUOT`, `EFBIG`: no room. Otherwise as [`read_at`](File::read_at) and `pwrite(2)`.
     #[doc(alias = "pwrite")]
     pub fn write_at<T: IoBuf + Send>(&self, buf: T, offset: u64) -> Request<WriteAt<T>> {
-        self.request(WriteAt { file: self.clone(), buf, offset })
+        Request::new(WriteAt { file: self.clone(), buf, at: Some(offset) })
+    }
+
+    /// Reads up to `buf.bytes_len()` bytes at the file's position, which moves. It is the kernel's, and so
+    /// that of all descriptors of the same open file; who reads there twice at a time gets the parts in no
+    /// order. Also for what has no offsets: FIFOs, terminals, sockets.
+    ///
+    /// # Errors
+    /// As [`read_at`](File::read_at).
+    pub fn read<T: IoBufMut + Send>(&self, buf: T) -> Request<ReadAt<T>> {
+        Request::new(ReadAt { file: self.clone(), buf, at: None })
+    }
+
+    /// Writes up to `buf.bytes_len()` bytes at the file's position, which moves, as for
+    /// [`read`](File::read); at the end, if it was opened to append.
+    ///
+    /// # Errors
+    /// As [`write_at`](File::write_at). `EPIPE`: nobody reads the FIFO or socket.
+    pub fn write<T: IoBuf + Send>(&self, buf: T) -> Request<WriteAt<T>> {
+        Request::new(WriteAt { file: self.clone(), buf, at: None })
     }
 
     /// As [`read_at`](File::read_at), filling one buffer after the other. At most the first 1024 are used.
@@ -172,7 +216,7 @@ impl File {
         bufs: Vec<T>,
         offset: u64,
     ) -> Request<ReadVectoredAt<T>> {
-        self.request(ReadVectoredAt { file: self.clone(), bufs, offset })
+        Request::new(ReadVectoredAt { file: self.clone(), bufs, offset })
     }
 
     /// As [`write_at`](File::write_at), taking one buffer after the other. At most the first 1024 are used.
@@ -185,7 +229,7 @@ impl File {
         bufs: Vec<T>,
         offset: u64,
     ) -> Request<WriteVectoredAt<T>> {
-        self.request(WriteVectoredAt { file: self.clone(), bufs, offset })
+        Request::new(WriteVectoredAt { file: self.clone(), bufs, offset })
     }
 
     /// Makes contents and metadata durable.
@@ -195,7 +239,7 @@ impl File {
     /// as `fsync(2)`.
     #[doc(alias = "fsync")]
     pub fn sync_all(&self) -> Request<SyncFile> {
-        self.request(SyncFile { file: self.clone(), is_data: false })
+        Request::new(SyncFile { file: self.clone(), is_data: false })
     }
 
     /// Makes contents durable, and as much of the metadata as it takes to read them.
@@ -204,15 +248,15 @@ impl File {
     /// As [`sync_all`](File::sync_all).
     #[doc(alias = "fdatasync")]
     pub fn sync_data(&self) -> Request<SyncFile> {
-        self.request(SyncFile { file: self.clone(), is_data: true })
+        Request::new(SyncFile { file: self.clone(), is_data: true })
     }
 
     /// What the file system says of it.
     ///
     /// # Errors
-    /// As `statx(2)`.
-    pub fn metadata(&self) -> Request<Work<Metadata>> {
-        self.on_file(|file| async move { file.metadata().await })
+    /// `EMFILE`: no descriptor left to ask with. Otherwise as `statx(2)`.
+    pub fn metadata(&self) -> Request<Blocking<std::fs::Metadata>> {
+        self.on_file(|file| file.metadata(), true)
     }
 
     /// Cuts it off at `len` bytes, or lengthens it by zeros.
@@ -220,72 +264,106 @@ impl File {
     /// # Errors
     /// As `ftruncate(2)`.
     #[doc(alias = "ftruncate")]
-    pub fn set_len(&self, len: u64) -> Request<Work<()>> {
-        self.on_file(move |file| async move { file.set_len(len).await })
+    pub fn set_len(&self, len: u64) -> Request<Blocking<()>> {
+        self.on_file(move |file| file.set_len(len), false)
     }
 
-    /// Any operation on the file as it is on a thread of the engine.
-    fn on_file<T, F>(
+    /// Says who may do what with it.
+    ///
+    /// # Errors
+    /// As `fchmod(2)`.
+    #[doc(alias = "fchmod")]
+    pub fn set_permissions(&self, permissions: std::fs::Permissions) -> Request<Blocking<()>> {
+        self.on_file(move |file| file.set_permissions(permissions), false)
+    }
+
+    /// What `std` does with a file. What is quick is done at once, on a local file.
+    fn on_file<T: Send + 'static>(
         &self,
-        operation: impl FnOnce(Rc<fs::File>) -> F + Send + 'static,
-    ) -> Request<Work<T>>
-    where
-        T: Send + 'static,
-        F: Future<Output = io::Result<T>> + 'static,
-    {
-        let inner = Arc::clone(&self.inner);
-        self.request(Work::new(move |thread| async move {
-            let file = inner.on_thread(thread)?;
-            operation(file).await
-        }))
+        call: impl FnOnce(std::fs::File) -> io::Result<T> + Send + 'static,
+        is_quick: bool,
+    ) -> Request<Blocking<T>> {
+        let (engine, fd) = (&self.inner.engine, self.inner.fd());
+        let is_remote = engine.shared.mounts.has_file(fd.as_fd());
+        let call =
+            OnFile { fd: Arc::clone(fd), call: Some(call), is_quick: is_quick && !is_remote };
+        engine.block_on_pool(call, is_remote)
+    }
+}
+
+/// A call of `std` on an open file, by a descriptor of its own.
+struct OnFile<F> {
+    fd: Arc<OwnedFd>,
+    call: Option<F>,
+    is_quick: bool,
+}
+
+impl<T, F: FnOnce(std::fs::File) -> io::Result<T> + Send> Calls<T> for OnFile<F> {
+    fn attempt(&mut self, _: &Engine) -> Option<io::Result<T>> {
+        if !self.is_quick {
+            return None;
+        }
+        self.call.take().map(|call| call(self.fd.try_clone()?.into()))
+    }
+
+    fn block(self: Box<Self>) -> io::Result<T> {
+        let call = self.call.expect("it was not made");
+        call(self.fd.try_clone()?.into())
     }
 }
 
 /// For calls that are not here.
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.fd.as_fd()
+        self.inner.fd().as_fd()
     }
 }
 
 impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("File").field("fd", &self.inner.fd).finish_non_exhaustive()
+        f.debug_struct("File").field("fd", self.inner.fd()).finish_non_exhaustive()
     }
 }
 
-/// See [`File::read_at`].
+/// See [`File::read_at`] and [`File::read`].
 pub struct ReadAt<T> {
     file: File,
     buf: T,
-    offset: u64,
+    at: At,
 }
 
 impl<T: IoBufMut + Send> Call for ReadAt<T> {
     type Output = BufResult<usize, T>;
 
+    fn engine(&self) -> &Engine {
+        &self.file.inner.engine
+    }
+
     fn attempt(mut self) -> Result<Self::Output, Self> {
-        let len = self.buf.bytes_len();
-        if len > NOW_BYTES_MAX {
+        if self.buf.bytes_len() > BYTES_MAX {
             return Err(self);
         }
-        let parts = &mut [IoSliceMut::new(self.buf.as_bytes_mut())];
-        match self.file.inner.read_now(parts, len, self.offset) {
+        let part = IoSliceMut::new(self.buf.as_bytes_mut());
+        match self.file.inner.read_now(&mut [part], self.at) {
             Some(result) => Ok((result, self.buf)),
             None => Err(self),
         }
     }
 
+    #[inline]
     fn block(mut self) -> Result<Self::Output, Self> {
-        let fd = &self.file.inner.fd;
-        let result = uninterrupted(|| rustix::io::pread(fd, self.buf.as_bytes_mut(), self.offset));
+        let fd = self.file.inner.fd();
+        let result = match self.at {
+            Some(at) => uninterrupted(|| rustix::io::pread(fd, self.buf.as_bytes_mut(), at)),
+            None => uninterrupted(|| rustix::io::read(fd, self.buf.as_bytes_mut())),
+        };
         Ok((result, self.buf))
     }
 
     async fn run(self, thread: usize) -> Self::Output {
-        let Self { file, buf, offset } = self;
-        match file.inner.on_thread(thread) {
-            Ok(file) => file.read_at(buf, offset).await,
+        let Self { file, buf, at } = self;
+        match file.inner.at_on_thread(at, thread) {
+            Ok((file, offset)) => file.read_explained(buf, offset).await,
             Err(error) => (Err(error), buf),
         }
     }
@@ -296,60 +374,79 @@ impl<T: IoBufMut + Send> Call for ReadAt<T> {
 }
 
 impl Inner {
-    /// Reads what the page cache has. `None` when that may be less than there is.
-    fn read_now(
-        &self,
-        parts: &mut [IoSliceMut<'_>],
-        len: usize,
-        offset: u64,
-    ) -> Option<io::Result<usize>> {
-        if !self.heat.is_worth_a_try() {
-            return None;
-        }
-        match rustix::io::preadv2(&self.fd, parts, offset, ReadWriteFlags::NOWAIT) {
-            // The end of the file, or of what was there to be had without waiting.
-            Ok(0) if len > 0 => {
-                let size = rustix::fs::fstat(&self.fd).ok()?.st_size;
-                (offset >= size.try_into().ok()?).then_some(Ok(0))
-            }
-            Ok(count) => {
-                self.heat.hit();
-                Some(Ok(count))
-            }
-            Err(Errno::AGAIN) => {
-                self.heat.missed();
-                None
-            }
-            Err(Errno::INTR) => None,
-            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::SPIPE) => {
-                self.heat.never();
-                None
-            }
-            Err(error) => Some(Err(error.into())),
-        }
+    /// Reads what is there, and has it counted.
+    #[inline]
+    fn read_now(&self, parts: &mut [IoSliceMut<'_>], at: At) -> Option<io::Result<usize>> {
+        check(at).ok()?;
+        let shared = &self.engine.shared;
+        let result = self.ways.read(&shared.mounts, self.fd().as_fd(), parts, at)?;
+        shared.tally.count_now();
+        Some(result)
+    }
+
+    /// Writes what takes no wait, and has it counted.
+    fn write_now(&self, parts: &[IoSlice<'_>], at: At) -> Option<io::Result<usize>> {
+        check(at).ok()?;
+        let shared = &self.engine.shared;
+        let result = self.ways.write(&shared.mounts, self.fd().as_fd(), parts, at)?;
+        shared.tally.count_now();
+        Some(result)
+    }
+
+    /// The file as it is on a thread of the engine, and the driver's offset.
+    fn at_on_thread(&self, at: At, thread: usize) -> io::Result<(Rc<fs::File>, u64)> {
+        check(at)?;
+        Ok((self.on_thread(thread)?, at.unwrap_or(CURRENT_POSITION)))
     }
 }
 
-/// See [`File::write_at`].
+/// What the kernel refuses as an offset, and may take for the position.
+#[inline]
+fn check(at: At) -> io::Result<()> {
+    match at {
+        Some(offset) if offset > i64::MAX as u64 => Err(Errno::INVAL.into()),
+        _ => Ok(()),
+    }
+}
+
+/// See [`File::write_at`] and [`File::write`].
 pub struct WriteAt<T> {
     file: File,
     buf: T,
-    offset: u64,
+    at: At,
 }
 
 impl<T: IoBuf + Send> Call for WriteAt<T> {
     type Output = BufResult<usize, T>;
 
+    fn engine(&self) -> &Engine {
+        &self.file.inner.engine
+    }
+
+    fn attempt(self) -> Result<Self::Output, Self> {
+        if self.buf.bytes_len() > BYTES_MAX {
+            return Err(self);
+        }
+        match self.file.inner.write_now(&[IoSlice::new(self.buf.as_bytes())], self.at) {
+            Some(result) => Ok((result, self.buf)),
+            None => Err(self),
+        }
+    }
+
+    #[inline]
     fn block(self) -> Result<Self::Output, Self> {
-        let fd = &self.file.inner.fd;
-        let result = uninterrupted(|| rustix::io::pwrite(fd, self.buf.as_bytes(), self.offset));
+        let fd = self.file.inner.fd();
+        let result = match self.at {
+            Some(at) => uninterrupted(|| rustix::io::pwrite(fd, self.buf.as_bytes(), at)),
+            None => uninterrupted(|| rustix::io::write(fd, self.buf.as_bytes())),
+        };
         Ok((result, self.buf))
     }
 
     async fn run(self, thread: usize) -> Self::Output {
-        let Self { file, buf, offset } = self;
-        match file.inner.on_thread(thread) {
-            Ok(file) => file.write_at(buf, offset).await,
+        let Self { file, buf, at } = self;
+        match file.inner.at_on_thread(at, thread) {
+            Ok((file, offset)) => file.write_explained(buf, offset).await,
             Err(error) => (Err(error), buf),
         }
     }
@@ -367,30 +464,34 @@ pub struct ReadVectoredAt<T> {
 }
 
 impl<T: IoBufMut + Send> ReadVectoredAt<T> {
-    /// The buffers as the kernel takes them, and their bytes.
-    fn parts(bufs: &mut [T]) -> (Vec<IoSliceMut<'_>>, usize) {
+    /// The buffers as the kernel takes them.
+    fn parts(bufs: &mut [T]) -> Vec<IoSliceMut<'_>> {
         let used = bufs.iter_mut().take(BUFFERS_MAX);
-        let parts: Vec<_> = used.map(|buf| IoSliceMut::new(buf.as_bytes_mut())).collect();
-        let len = parts.iter().map(|part| part.len()).fold(0, usize::saturating_add);
-        (parts, len)
+        used.map(|buf| IoSliceMut::new(buf.as_bytes_mut())).collect()
     }
 }
 
 impl<T: IoBufMut + Send> Call for ReadVectoredAt<T> {
     type Output = BufResult<usize, Vec<T>>;
 
+    fn engine(&self) -> &Engine {
+        &self.file.inner.engine
+    }
+
     fn attempt(mut self) -> Result<Self::Output, Self> {
-        let (mut parts, len) = Self::parts(&mut self.bufs);
-        let now = (len <= NOW_BYTES_MAX).then_some(());
-        match now.and_then(|()| self.file.inner.read_now(&mut parts, len, self.offset)) {
+        let mut parts = Self::parts(&mut self.bufs);
+        if total(parts.iter().map(|part| part.len())) > BYTES_MAX {
+            return Err(self);
+        }
+        match self.file.inner.read_now(&mut parts, Some(self.offset)) {
             Some(result) => Ok((result, self.bufs)),
             None => Err(self),
         }
     }
 
     fn block(mut self) -> Result<Self::Output, Self> {
-        let (mut parts, _) = Self::parts(&mut self.bufs);
-        let fd = &self.file.inner.fd;
+        let mut parts = Self::parts(&mut self.bufs);
+        let fd = self.file.inner.fd();
         let result = uninterrupted(|| rustix::io::preadv(fd, &mut parts, self.offset));
         Ok((result, self.bufs))
     }
@@ -408,6 +509,10 @@ impl<T: IoBufMut + Send> Call for ReadVectoredAt<T> {
     }
 }
 
+fn total(lens: impl Iterator<Item = usize>) -> usize {
+    lens.fold(0, usize::saturating_add)
+}
+
 /// See [`File::write_vectored_at`].
 pub struct WriteVectoredAt<T> {
     file: File,
@@ -415,13 +520,34 @@ pub struct WriteVectoredAt<T> {
     offset: u64,
 }
 
+impl<T: IoBuf + Send> WriteVectoredAt<T> {
+    /// The buffers as the kernel takes them.
+    fn parts(bufs: &[T]) -> Vec<IoSlice<'_>> {
+        let used = bufs.iter().take(BUFFERS_MAX);
+        used.map(|buf| IoSlice::new(buf.as_bytes())).collect()
+    }
+}
+
 impl<T: IoBuf + Send> Call for WriteVectoredAt<T> {
     type Output = BufResult<usize, Vec<T>>;
 
+    fn engine(&self) -> &Engine {
+        &self.file.inner.engine
+    }
+
+    fn attempt(self) -> Result<Self::Output, Self> {
+        let parts = Self::parts(&self.bufs);
+        let is_small = total(parts.iter().map(|part| part.len())) <= BYTES_MAX;
+        let inner = &self.file.inner;
+        match is_small.then(|| inner.write_now(&parts, Some(self.offset))).flatten() {
+            Some(result) => Ok((result, self.bufs)),
+            None => Err(self),
+        }
+    }
+
     fn block(self) -> Result<Self::Output, Self> {
-        let used = self.bufs.iter().take(BUFFERS_MAX);
-        let parts: Vec<_> = used.map(|buf| IoSlice::new(buf.as_bytes())).collect();
-        let fd = &self.file.inner.fd;
+        let fd = self.file.inner.fd();
+        let parts = Self::parts(&self.bufs);
         let result = uninterrupted(|| rustix::io::pwritev(fd, &parts, self.offset));
         drop(parts);
         Ok((result, self.bufs))
@@ -430,7 +556,7 @@ impl<T: IoBuf + Send> Call for WriteVectoredAt<T> {
     async fn run(self, thread: usize) -> Self::Output {
         let Self { file, bufs, offset } = self;
         match file.inner.on_thread(thread) {
-            Ok(file) => file.write_vectored_at(bufs, offset).await,
+            Ok(file) => file.write_vectored_explained(bufs, offset).await,
             Err(error) => (Err(error), bufs),
         }
     }
@@ -449,8 +575,12 @@ pub struct SyncFile {
 impl Call for SyncFile {
     type Output = io::Result<()>;
 
+    fn engine(&self) -> &Engine {
+        &self.file.inner.engine
+    }
+
     fn block(self) -> Result<Self::Output, Self> {
-        let fd = &self.file.inner.fd;
+        let fd = self.file.inner.fd();
         Ok(uninterrupted(|| match self.is_data {
             true => rustix::fs::fdatasync(fd),
             false => rustix::fs::fsync(fd),
@@ -468,6 +598,7 @@ impl Call for SyncFile {
 }
 
 /// Makes a call again as long as a signal interrupts it.
+#[inline]
 fn uninterrupted<T>(call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
     rustix::io::retry_on_intr(call).map_err(io::Error::from)
 }

@@ -1,7 +1,7 @@
 //! Who may still come in, and when the last one has left.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use event_listener::Event;
 
@@ -12,6 +12,8 @@ use super::Engine;
 pub(super) struct Gate {
     /// Requests under way, and [`CLOSED`].
     state: AtomicUsize,
+    /// The same as [`CLOSED`] in the state, where requests that come and go do not write.
+    is_closed: AtomicBool,
     /// Told when it is closed and the last request is over.
     empty: Event,
 }
@@ -23,6 +25,12 @@ impl Gate {
     /// Requests under way.
     pub(super) fn live(&self) -> usize {
         self.state.load(Ordering::Relaxed) & !CLOSED
+    }
+
+    /// Whether it is closed.
+    #[inline]
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
     }
 
     fn enter(&self) -> bool {
@@ -41,6 +49,7 @@ impl Gate {
 
     /// Closes it, and waits until all have left.
     pub(super) async fn stop(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
         self.state.fetch_or(CLOSED, Ordering::AcqRel);
         while !self.is_empty() {
             let listener = self.empty.listen();
@@ -65,6 +74,12 @@ impl Pass {
     /// `None` when the engine was stopped.
     pub(super) fn new(engine: &Engine) -> Option<Self> {
         engine.shared.gate.enter().then(|| Self { engine: engine.clone() })
+    }
+}
+
+impl Pass {
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
     }
 }
 

@@ -3,12 +3,18 @@
 use std::future::Future;
 use std::io;
 
-use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
 
+use super::Engine;
 use super::request::Call;
+
+/// Requests of one batch that are under way at a time: enough for any device, and few enough for others to
+/// get their turn between them.
+const DEPTH: usize = 1024;
 
 /// Requests that are one. See [`Engine::submit_many`](super::Engine::submit_many).
 pub struct Many<C: Call> {
+    engine: Engine,
     /// In the order of asking.
     parts: Vec<Part<C>>,
 }
@@ -19,8 +25,8 @@ enum Part<C: Call> {
 }
 
 impl<C: Call> Many<C> {
-    pub(super) fn new(calls: impl Iterator<Item = C>) -> Self {
-        Self { parts: calls.map(Part::Open).collect() }
+    pub(super) fn new(engine: &Engine, calls: impl Iterator<Item = C>) -> Self {
+        Self { engine: engine.clone(), parts: calls.map(Part::Open).collect() }
     }
 
     /// What all came to, if nothing is open.
@@ -40,12 +46,17 @@ impl<C: Call> Many<C> {
             Part::Open(call) => attempt(call).map_or_else(Part::Open, Part::Done),
             done => done,
         };
-        Self { parts: self.parts.into_iter().map(part).collect() }
+        let parts = self.parts.into_iter().map(part).collect();
+        Self { parts, ..self }
     }
 }
 
 impl<C: Call> Call for Many<C> {
     type Output = Vec<C::Output>;
+
+    fn engine(&self) -> &Engine {
+        &self.engine
+    }
 
     fn attempt(self) -> Result<Self::Output, Self> {
         self.map(C::attempt).outputs()
@@ -58,12 +69,13 @@ impl<C: Call> Call for Many<C> {
     }
 
     fn run(self, thread: usize) -> impl Future<Output = Self::Output> + 'static {
-        join_all(self.parts.into_iter().map(move |part| async move {
+        let part = move |part: Part<C>| async move {
             match part {
                 Part::Open(call) => call.run(thread).await,
                 Part::Done(output) => output,
             }
-        }))
+        };
+        stream::iter(self.parts).map(part).buffered(DEPTH).collect()
     }
 
     fn refuse(self, error: io::Error) -> Self::Output {

@@ -3,7 +3,8 @@
 //!
 //! An [`Engine`] is shared by all threads. What it offers are [`Request`]s: awaited on any executor they are
 //! done here and now if the page cache has what is asked for, and on a thread of the engine otherwise;
-//! [`wait`](Request::wait)ed for by a plain thread, they are the plain call.
+//! [`wait`](Request::wait)ed for by a plain thread, they are the plain call. What there is only a plain call
+//! for, such as making a directory, is awaited from a thread of the pool for blocking code.
 //!
 //! 1. A request that has to leave its thread goes into the inbox of one of the engine's, and that is woken if
 //!    it sleeps. It takes all that has queued meanwhile, and submits it once.
@@ -12,28 +13,36 @@
 //!
 //! [`Engine::stop`] lets nothing new in and waits for what is under way. The threads end with the last clone.
 
+mod blocking;
 mod file;
 mod gate;
 mod many;
+mod mounts;
+mod now;
 mod paths;
 mod request;
+mod tally;
 
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::io::Errno;
-use rustix::process::{Pid, getpid};
 use sakia_driver::Choice;
+use sakia_ring::ProcessSentinel;
 
+pub use self::blocking::Blocking;
 pub use self::file::{File, ReadAt, ReadVectoredAt, SyncFile, WriteAt, WriteVectoredAt};
 use self::gate::{Gate, Pass};
 pub use self::many::Many;
-pub use self::paths::Entry;
-use self::request::{Call, block_on};
-pub use self::request::{Request, Work};
+use self::mounts::Mounts;
+pub use self::paths::{Open, ReadDir, ReadFile, ReadText};
+use self::request::block_on;
+pub use self::request::{Call, Request};
+use self::tally::{Tally, Totals};
 use crate::executor::spawn_to;
 use crate::join::JoinHandle;
 use crate::remote::Remote;
@@ -77,21 +86,13 @@ struct Shared {
     gate: Arc<Gate>,
     choice: Choice,
     tally: Tally,
-    /// The process whose threads they are: a forked child has none of them.
-    process: Pid,
+    mounts: Arc<Mounts>,
+    /// Of the process whose threads they are: a forked child has none of them.
+    process: ProcessSentinel,
     /// Tells files apart.
     files: AtomicU64,
     /// Ended, and waited for, when they are dropped.
     _threads: Mutex<Vec<Thread>>,
-}
-
-/// Counts of requests.
-#[derive(Default)]
-struct Tally {
-    now: AtomicU64,
-    waited: AtomicU64,
-    submitted: AtomicU64,
-    refused: AtomicU64,
 }
 
 /// What an engine did so far, and is doing.
@@ -100,9 +101,9 @@ struct Tally {
 pub struct Statistics {
     /// Requests that were done where they were awaited, without a wait.
     pub now: u64,
-    /// Requests that a thread waited for in a plain call of its own.
+    /// Requests that a thread waited for.
     pub waited: u64,
-    /// Requests that went to the engine's threads.
+    /// Requests that went to the engine's threads, or to those for what blocks.
     pub submitted: u64,
     /// Of these, those that are not over.
     pub live: u64,
@@ -125,7 +126,13 @@ impl Builder {
             let message = "virtual time is for runtimes with one thread";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
+        let process = ProcessSentinel::new()?;
+        let mounts = Arc::new(Mounts::new());
         let Started { threads, remotes, choice } = Thread::start_all(&self)?;
+        let watched = Arc::clone(&mounts);
+        // Without it, the mounts of now are those that are known.
+        let watch = move || async move { drop(watched.watch().await) };
+        spawn_to(&remotes[0], watch).detach();
         Ok(Engine {
             shared: Arc::new(Shared {
                 remotes,
@@ -133,7 +140,8 @@ impl Builder {
                 gate: Arc::default(),
                 choice,
                 tally: Tally::default(),
-                process: getpid(),
+                mounts,
+                process,
                 files: AtomicU64::new(0),
                 _threads: Mutex::new(threads),
             }),
@@ -172,15 +180,9 @@ impl Engine {
 
     /// What it did so far, and is doing.
     pub fn statistics(&self) -> Statistics {
-        let Tally { now, waited, submitted, refused } = &self.shared.tally;
-        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Statistics {
-            now: count(now),
-            waited: count(waited),
-            submitted: count(submitted),
-            live: self.shared.gate.live() as u64,
-            refused: count(refused),
-        }
+        let Totals { now, waited, submitted, refused } = self.shared.tally.totals();
+        let live = self.shared.gate.live() as u64;
+        Statistics { now, waited, submitted, live, refused }
     }
 
     /// Runs a future on a thread of the engine, where all of [`fs`](crate::fs) can be used. It is made there,
@@ -194,7 +196,7 @@ impl Engine {
         F: Future<Output = T> + 'static,
         T: Send + 'static,
     {
-        Request::new(self, Work::new(move |_| async move { Ok(start().await) }))
+        Request::new(Work { engine: self.clone(), start: Box::new(|| Box::pin(start())) })
     }
 
     /// Makes one request of many. What takes no wait is done at once; the rest goes to one thread of the
@@ -207,7 +209,7 @@ impl Engine {
         requests: impl IntoIterator<Item = Request<C>>,
     ) -> Request<Many<C>> {
         let call = |request: Request<C>| request.into_call().expect("it was not begun");
-        Request::new(self, Many::new(requests.into_iter().map(call)))
+        Request::new(Many::new(self, requests.into_iter().map(call)))
     }
 
     /// Lets no more requests in, which end with `ECANCELED` from now on, and resolves when those under way
@@ -221,31 +223,64 @@ impl Engine {
         block_on(self.stop());
     }
 
-    /// Sends a call to one of the threads, or says why not.
-    fn submit<C: Call>(&self, call: C) -> Result<JoinHandle<C::Output>, (C, io::Error)> {
-        let shared = &self.shared;
-        let pass = match self.pass() {
-            Ok(pass) => pass,
-            Err(error) => {
-                shared.tally.refused.fetch_add(1, Ordering::Relaxed);
-                return Err((call, error));
-            }
-        };
-        shared.tally.submitted.fetch_add(1, Ordering::Relaxed);
-        let thread = shared.next.fetch_add(1, Ordering::Relaxed) % shared.remotes.len();
-        Ok(spawn_to(&shared.remotes[thread], move || async move {
-            let output = call.run(thread).await;
-            drop(pass);
-            output
-        }))
+    /// Whether it takes requests, as far as is known without a pass.
+    #[inline]
+    fn check(&self) -> io::Result<()> {
+        if self.shared.gate.is_closed() { Err(self.refuse(Errno::CANCELED.into())) } else { Ok(()) }
     }
 
+    /// Lets a request in.
     fn pass(&self) -> io::Result<Pass> {
-        if getpid() != self.shared.process {
-            return Err(io::Error::other("the engine's threads are those of the parent process"));
+        if !self.shared.process.is_intact() {
+            let message = "the engine's threads are those of the parent process";
+            return Err(self.refuse(io::Error::other(message)));
         }
-        let closed = || io::Error::from(Errno::CANCELED);
-        Pass::new(self).ok_or_else(closed)
+        let pass = Pass::new(self).ok_or_else(|| self.refuse(Errno::CANCELED.into()))?;
+        self.shared.tally.count_submitted();
+        Ok(pass)
+    }
+
+    #[cold]
+    fn refuse(&self, error: io::Error) -> io::Error {
+        self.shared.tally.count_refused();
+        error
+    }
+}
+
+impl Pass {
+    /// Sends a call to one of the threads.
+    fn send<C: Call>(self, call: C) -> JoinHandle<C::Output> {
+        let shared = &self.engine().shared;
+        let thread = shared.next.fetch_add(1, Ordering::Relaxed) % shared.remotes.len();
+        let remote = Arc::clone(&shared.remotes[thread]);
+        spawn_to(&remote, move || async move {
+            let output = call.run(thread).await;
+            drop(self);
+            output
+        })
+    }
+}
+
+/// A future on a thread of the engine, and what it comes to. See [`Engine::run`].
+pub struct Work<T> {
+    engine: Engine,
+    /// Makes the future, there.
+    start: Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = T>>> + Send>,
+}
+
+impl<T: Send + 'static> Call for Work<T> {
+    type Output = io::Result<T>;
+
+    fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    async fn run(self, _thread: usize) -> Self::Output {
+        Ok((self.start)().await)
+    }
+
+    fn refuse(self, error: io::Error) -> Self::Output {
+        Err(error)
     }
 }
 

@@ -1,155 +1,485 @@
-//! Operations by path: those of [`fs`](crate::fs), on a thread of the engine.
+//! Operations by path: the names of [`std::fs`], and its types.
+//!
+//! Waited for they are `std`'s own calls. Awaited, files are opened and read at once if the caches have them,
+//! and on a thread of the engine otherwise; the rest is `std`'s calls on the pool for blocking code.
 
-use std::io;
+use std::fs::{self, Metadata, Permissions};
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::request::{Request, Work};
+use rustix::fs::OFlags;
+
+use super::blocking::{Blocking, Calls};
+use super::now::{BYTES_MAX, OpenedNow, Ways};
+use super::request::{Call, Request};
 use super::{Engine, File};
-use crate::fs::{self, FileType, Metadata, OpenOptions, Permissions};
+use crate::fs as tasks;
+use crate::fs::{Context, OpenOptions};
 use crate::io::IoBuf;
 
-/// An entry of a directory.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Entry {
-    /// Its path: that of the directory, with its name.
-    pub path: PathBuf,
-    /// Its number in the file system.
-    pub ino: u64,
-    /// What it is.
-    pub file_type: FileType,
-}
-
-/// Forwards to functions of `fs` with paths, and values that can be sent.
+/// Forwards to functions of `std` with one path and perhaps a value, or with two paths.
 macro_rules! by_path {
-    ($($(#[$doc:meta])* $name:ident($($path:ident),*; $($value:ident: $type:ty),*) -> $output:ty;)*) => {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident($path:ident $(, $value:ident: $type:ty)?) -> $output:ty = $call:expr;
+    )*) => {
         impl Engine {$(
             $(#[$doc])*
             ///
             /// # Errors
-            #[doc = concat!("As [`fs::", stringify!($name), "`]. `ECANCELED`: the engine was stopped.")]
+            #[doc = concat!("As [`std::fs::", stringify!($name), "`]; it names the path.")]
+            /// `ECANCELED`: the engine was stopped.
             pub fn $name(
                 &self,
-                $($path: impl AsRef<Path>,)*
-                $($value: $type,)*
-            ) -> Request<Work<$output>> {
-                $(let $path = $path.as_ref().to_owned();)*
-                Request::new(self, Work::new(move |_| async move {
-                    Ok(fs::$name($($path,)* $($value,)*).await?)
-                }))
+                $path: impl AsRef<Path>,
+                $($value: $type,)?
+            ) -> Request<Blocking<$output>> {
+                let path = $path.as_ref().to_owned();
+                let is_remote = self.shared.mounts.may_hold(&path);
+                let call = move |path: &Path| $call(path $(, $value)?);
+                let operation = stringify!($name);
+                self.block_on_pool(AtPath { path, operation, call }, is_remote)
             }
         )*}
     };
 }
 
+/// A call of `std` with a path.
+struct AtPath<F> {
+    path: PathBuf,
+    operation: &'static str,
+    call: F,
+}
+
+impl<T, F: FnOnce(&Path) -> io::Result<T> + Send> Calls<T> for AtPath<F> {
+    fn block(self: Box<Self>) -> io::Result<T> {
+        let Self { path, operation, call } = *self;
+        Ok(call(&path).at(operation, &path)?)
+    }
+}
+
 by_path! {
-    /// The contents of a file.
-    read(path;) -> Vec<u8>;
-    /// The contents of a file that is text in UTF-8.
-    read_to_string(path;) -> String;
-    /// What a path leads to, links followed.
-    metadata(path;) -> Metadata;
-    /// What is at a path, if only a link.
-    symlink_metadata(path;) -> Metadata;
-    /// Whether a path leads to something.
-    try_exists(path;) -> bool;
     /// Makes a directory.
-    create_dir(path;) -> ();
+    create_dir(path) -> () = fs::create_dir;
     /// Makes a directory, and those above it that are missing.
-    create_dir_all(path;) -> ();
+    create_dir_all(path) -> () = fs::create_dir_all;
     /// Removes a name that is not a directory's.
-    remove_file(path;) -> ();
+    remove_file(path) -> () = fs::remove_file;
     /// Removes an empty directory.
-    remove_dir(path;) -> ();
+    remove_dir(path) -> () = fs::remove_dir;
     /// Removes a directory with all that is in it.
-    remove_dir_all(path;) -> ();
-    /// Gives something another name.
-    rename(from, to;) -> ();
-    /// Gives a file one more name.
-    hard_link(original, link;) -> ();
-    /// Makes a symbolic link.
-    symlink(original, link;) -> ();
+    remove_dir_all(path) -> () = fs::remove_dir_all;
     /// Where a symbolic link leads.
-    read_link(path;) -> PathBuf;
+    read_link(path) -> PathBuf = fs::read_link;
     /// The path without links and detours.
-    canonicalize(path;) -> PathBuf;
-    /// Copies contents and permissions.
-    copy(from, to;) -> u64;
+    canonicalize(path) -> PathBuf = fs::canonicalize;
     /// Says who may do what.
-    set_permissions(path; permissions: Permissions) -> ();
+    set_permissions(path, permissions: Permissions) -> () = fs::set_permissions;
+}
+
+/// The same with two paths.
+macro_rules! by_two_paths {
+    ($($(#[$doc:meta])* $name:ident($from:ident, $to:ident) -> $output:ty = $call:expr, $std:literal;)*) => {
+        impl Engine {$(
+            $(#[$doc])*
+            ///
+            /// # Errors
+            #[doc = concat!("As [`", $std, "`]; it names the paths.")]
+            /// `ECANCELED`: the engine was stopped.
+            pub fn $name(
+                &self,
+                $from: impl AsRef<Path>,
+                $to: impl AsRef<Path>,
+            ) -> Request<Blocking<$output>> {
+                let (from, to) = ($from.as_ref().to_owned(), $to.as_ref().to_owned());
+                let mounts = &self.shared.mounts;
+                let is_remote = mounts.may_hold(&from) || mounts.may_hold(&to);
+                let call = move |from: &Path| {
+                    Ok($call(from, &to).between(stringify!($name), from, &to)?)
+                };
+                self.block_on_pool(AtPaths { from, call }, is_remote)
+            }
+        )*}
+    };
+}
+
+/// A call of `std` with two paths, which names both in its errors.
+struct AtPaths<F> {
+    from: PathBuf,
+    call: F,
+}
+
+impl<T, F: FnOnce(&Path) -> io::Result<T> + Send> Calls<T> for AtPaths<F> {
+    fn block(self: Box<Self>) -> io::Result<T> {
+        (self.call)(&self.from)
+    }
+}
+
+by_two_paths! {
+    /// Gives something another name.
+    rename(from, to) -> () = fs::rename, "std::fs::rename";
+    /// Gives a file one more name.
+    hard_link(original, link) -> () = fs::hard_link, "std::fs::hard_link";
+    /// Makes a symbolic link.
+    symlink(original, link) -> () = std::os::unix::fs::symlink, "std::os::unix::fs::symlink";
+    /// Copies contents and permissions.
+    copy(from, to) -> u64 = fs::copy, "std::fs::copy";
+}
+
+/// Asks what is at a path.
+struct Stat {
+    path: PathBuf,
+    /// Links at the end are followed.
+    follows: bool,
+}
+
+impl Calls<Metadata> for Stat {
+    fn attempt(&mut self, engine: &Engine) -> Option<io::Result<Metadata>> {
+        let fd = engine.try_lookup(&self.path, self.follows)?;
+        let metadata = fd.and_then(|fd| fs::File::from(fd).metadata());
+        Some(metadata.at("metadata", &self.path).map_err(io::Error::from))
+    }
+
+    fn block(self: Box<Self>) -> io::Result<Metadata> {
+        let call = if self.follows { fs::metadata } else { fs::symlink_metadata };
+        Ok(call(&self.path).at("metadata", &self.path)?)
+    }
+}
+
+/// Asks whether something is at a path.
+struct Exists(PathBuf);
+
+impl Calls<bool> for Exists {
+    fn attempt(&mut self, engine: &Engine) -> Option<io::Result<bool>> {
+        match engine.try_lookup(&self.0, true)? {
+            Ok(_) => Some(Ok(true)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Some(Ok(false)),
+            Err(error) => Some(Err(error).at("metadata", &self.0).map_err(io::Error::from)),
+        }
+    }
+
+    fn block(self: Box<Self>) -> io::Result<bool> {
+        Ok(fs::exists(&self.0).at("metadata", &self.0)?)
+    }
 }
 
 impl Engine {
+    /// What a path leads to, links followed.
+    ///
+    /// # Errors
+    /// As [`std::fs::metadata`]; it names the path. `ECANCELED`: the engine was stopped.
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Request<Blocking<Metadata>> {
+        self.stat(path.as_ref(), true)
+    }
+
+    /// What is at a path, if only a link.
+    ///
+    /// # Errors
+    /// As [`metadata`](Engine::metadata).
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Request<Blocking<Metadata>> {
+        self.stat(path.as_ref(), false)
+    }
+
+    fn stat(&self, path: &Path, follows: bool) -> Request<Blocking<Metadata>> {
+        let is_remote = self.shared.mounts.may_hold(path);
+        self.block_on_pool(Stat { path: path.to_owned(), follows }, is_remote)
+    }
+
+    /// Whether a path leads to something.
+    ///
+    /// # Errors
+    /// As [`metadata`](Engine::metadata), and never `ENOENT`.
+    pub fn try_exists(&self, path: impl AsRef<Path>) -> Request<Blocking<bool>> {
+        let path = path.as_ref();
+        self.block_on_pool(Exists(path.to_owned()), self.shared.mounts.may_hold(path))
+    }
+
+    /// Replaces the contents of a file, or makes it.
+    ///
+    /// # Errors
+    /// As [`std::fs::write`]; it names the path. `ECANCELED`: the engine was stopped.
+    pub fn write(
+        &self,
+        path: impl AsRef<Path>,
+        contents: impl IoBuf + Send,
+    ) -> Request<Blocking<()>> {
+        let path = path.as_ref().to_owned();
+        let is_remote = self.shared.mounts.may_hold(&path);
+        let call = move |path: &Path| fs::write(path, contents.as_bytes());
+        self.block_on_pool(AtPath { path, operation: "write", call }, is_remote)
+    }
+
+    /// Opens a directory, to be asked what it has.
+    ///
+    /// # Errors
+    /// As [`std::fs::read_dir`]; it names the path. `ECANCELED`: the engine was stopped.
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> Request<Blocking<ReadDir>> {
+        let path = path.as_ref().to_owned();
+        let is_remote = self.shared.mounts.may_hold(&path);
+        let engine = self.clone();
+        let call = move |path: &Path| {
+            let entries = Arc::new(Mutex::new(fs::read_dir(path)?));
+            Ok(ReadDir { engine, entries, is_remote })
+        };
+        self.block_on_pool(AtPath { path, operation: "read_dir", call }, is_remote)
+    }
+
     /// Opens a file to read it.
     ///
     /// # Errors
     /// As [`OpenOptions::open`]. `ECANCELED`: the engine was stopped.
-    pub fn open(&self, path: impl AsRef<Path>) -> Request<Work<File>> {
-        let mut options = OpenOptions::new();
-        options.read(true);
-        self.open_with(path, &options)
+    pub fn open(&self, path: impl AsRef<Path>) -> Request<Open> {
+        self.open_with(path, OpenOptions::new().read(true))
     }
 
     /// Opens a file to write it: makes it if there is none, and empties it if there is one.
     ///
     /// # Errors
     /// As [`OpenOptions::open`]. `ECANCELED`: the engine was stopped.
-    pub fn create(&self, path: impl AsRef<Path>) -> Request<Work<File>> {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true);
-        self.open_with(path, &options)
+    pub fn create(&self, path: impl AsRef<Path>) -> Request<Open> {
+        self.open_with(path, OpenOptions::new().write(true).create(true).truncate(true))
     }
 
     /// Opens a file as `options` say.
     ///
     /// # Errors
     /// As [`OpenOptions::open`]. `ECANCELED`: the engine was stopped.
-    pub fn open_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Request<Work<File>> {
+    pub fn open_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Request<Open> {
         let (path, options) = (path.as_ref().to_owned(), options.clone());
-        let engine = self.clone();
-        Request::new(
-            self,
-            Work::new(move |_| async move {
-                let file = options.open(path).await?.into_std().await?;
-                File::new(&engine, file.into())
-            }),
-        )
+        Request::new(Open { engine: self.clone(), path, options, opened: None })
     }
 
     /// Takes over a file that `std` opened.
     ///
     /// # Errors
     /// As `fcntl(2)`.
-    pub fn adopt(&self, file: std::fs::File) -> io::Result<File> {
+    pub fn adopt(&self, file: fs::File) -> io::Result<File> {
         File::new(self, file.into())
     }
 
-    /// Replaces the contents of a file, or makes it.
+    /// The contents of a file.
     ///
     /// # Errors
-    /// As [`fs::write`](fs::write()). `ECANCELED`: the engine was stopped.
-    pub fn write(&self, path: impl AsRef<Path>, contents: impl IoBuf + Send) -> Request<Work<()>> {
-        let path = path.as_ref().to_owned();
-        Request::new(self, Work::new(move |_| async move { Ok(fs::write(path, contents).await?) }))
+    /// As [`std::fs::read`]; it names the path. `ECANCELED`: the engine was stopped.
+    pub fn read(&self, path: impl AsRef<Path>) -> Request<ReadFile> {
+        Request::new(self.whole_file(path.as_ref()))
     }
 
-    /// What a directory has, in the order of the file system.
+    /// The contents of a file that is text in UTF-8.
     ///
     /// # Errors
-    /// As [`fs::read_dir`]. `ECANCELED`: the engine was stopped.
-    pub fn read_dir(&self, path: impl AsRef<Path>) -> Request<Work<Vec<Entry>>> {
-        let path = path.as_ref().to_owned();
-        Request::new(
-            self,
-            Work::new(move |_| async move {
-                let mut entries = Vec::new();
-                let mut directory = fs::read_dir(path).await?;
-                while let Some(entry) = directory.next_entry().await? {
-                    let file_type = entry.file_type().await?;
-                    entries.push(Entry { path: entry.path(), ino: entry.ino(), file_type });
-                }
-                Ok(entries)
-            }),
-        )
+    /// `InvalidData`: not UTF-8. Otherwise as [`read`](Engine::read).
+    pub fn read_to_string(&self, path: impl AsRef<Path>) -> Request<ReadText> {
+        Request::new(ReadText(self.whole_file(path.as_ref())))
+    }
+
+    fn whole_file(&self, path: &Path) -> ReadFile {
+        ReadFile { engine: self.clone(), path: path.to_owned(), begun: None }
+    }
+}
+
+/// Reads the entries of a directory, in the order of the file system. See [`Engine::read_dir`].
+pub struct ReadDir {
+    engine: Engine,
+    entries: Arc<Mutex<fs::ReadDir>>,
+    is_remote: bool,
+}
+
+impl ReadDir {
+    /// Entries of a batch, at most.
+    pub const BATCH: usize = 512;
+
+    /// The next entries; none at the end of the directory.
+    ///
+    /// # Errors
+    /// As `getdents(2)`. Those before the error are lost.
+    pub fn next_batch(&mut self) -> Request<Blocking<Vec<fs::DirEntry>>> {
+        let entries = Arc::clone(&self.entries);
+        self.engine.block_on_pool(NextEntries(entries), self.is_remote)
+    }
+}
+
+struct NextEntries(Arc<Mutex<fs::ReadDir>>);
+
+impl Calls<Vec<fs::DirEntry>> for NextEntries {
+    fn block(self: Box<Self>) -> io::Result<Vec<fs::DirEntry>> {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.by_ref().take(ReadDir::BATCH).collect()
+    }
+}
+
+/// See [`Engine::open`].
+pub struct Open {
+    engine: Engine,
+    path: PathBuf,
+    options: OpenOptions,
+    /// It is open, and somebody at the other end is still to come.
+    opened: Option<OwnedFd>,
+}
+
+impl Call for Open {
+    type Output = io::Result<File>;
+
+    fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    fn attempt(mut self) -> Result<Self::Output, Self> {
+        if !self.options.only_reads() {
+            return Err(self);
+        }
+        let result = match self.engine.open_to_read_now(&self.path) {
+            None => return Err(self),
+            Some(Ok(opened)) if opened.waits_for_others => {
+                self.opened = Some(opened.fd);
+                return Err(self);
+            }
+            Some(result) => result.and_then(|opened| self.finish(opened)),
+        };
+        self.engine.shared.tally.count_now();
+        Ok(result.at("open", &self.path).map_err(io::Error::from))
+    }
+
+    fn block(self) -> Result<Self::Output, Self> {
+        match self.options.open_blocking(&self.path) {
+            Some(result) => Ok(result.and_then(|fd| File::new(&self.engine, fd))),
+            None => Err(self),
+        }
+    }
+
+    async fn run(self, _thread: usize) -> Self::Output {
+        let Self { engine, path, options, opened } = self;
+        let fd = match opened {
+            Some(fd) => tasks::finish_opening(fd).await.at("open", &path)?,
+            None => options.open(path).await?.into_std().await?.into(),
+        };
+        File::new(&engine, fd)
+    }
+
+    fn refuse(self, error: io::Error) -> Self::Output {
+        Err(error)
+    }
+}
+
+impl Open {
+    /// Makes a file of what was opened without waiting.
+    fn finish(&self, opened: OpenedNow) -> io::Result<File> {
+        rustix::fs::fcntl_setfl(&opened.fd, OFlags::empty())?;
+        let is_in_memory = self.engine.shared.mounts.is_in_memory(opened.device);
+        let ways = if is_in_memory { Ways::in_memory() } else { Ways::new(OFlags::empty()) };
+        Ok(File::with_ways(&self.engine, opened.fd, ways))
+    }
+}
+
+/// See [`Engine::read`].
+pub struct ReadFile {
+    engine: Engine,
+    path: PathBuf,
+    /// It is open, and its first bytes were read.
+    begun: Option<(OwnedFd, Vec<u8>)>,
+}
+
+impl ReadFile {
+    /// Reads the file if the caches have it, and otherwise as much as they have.
+    fn read_now(&mut self) -> Option<io::Result<Vec<u8>>> {
+        let engine = &self.engine;
+        let opened = match engine.open_to_read_now(&self.path)? {
+            Ok(opened) => opened,
+            Err(error) => return Some(Err(error)),
+        };
+        // What says that it is empty may have something all the same, as in `/proc`.
+        let size = opened.size.and_then(|size| usize::try_from(size).ok());
+        let Some(size) = size.filter(|size| (1..=BYTES_MAX).contains(size)) else {
+            self.begun = Some((opened.fd, Vec::new()));
+            return None;
+        };
+        let mounts = &engine.shared.mounts;
+        let is_in_memory = mounts.is_in_memory(opened.device);
+        let ways = if is_in_memory { Ways::in_memory() } else { Ways::new(OFlags::empty()) };
+        let mut bytes = vec![0; size];
+        let part = IoSliceMut::new(&mut bytes);
+        match ways.read(mounts, opened.fd.as_fd(), &mut [part], Some(0)) {
+            Some(Ok(count)) if count == size => Some(Ok(bytes)),
+            // What went wrong goes wrong again there, and is told.
+            Some(Ok(count)) => {
+                bytes.truncate(count);
+                self.begun = Some((opened.fd, bytes));
+                None
+            }
+            Some(Err(_)) | None => {
+                self.begun = Some((opened.fd, Vec::new()));
+                None
+            }
+        }
+    }
+}
+
+impl Call for ReadFile {
+    type Output = io::Result<Vec<u8>>;
+
+    fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    fn attempt(mut self) -> Result<Self::Output, Self> {
+        let Some(result) = self.read_now() else { return Err(self) };
+        self.engine.shared.tally.count_now();
+        Ok(result.at("read", &self.path).map_err(io::Error::from))
+    }
+
+    fn block(self) -> Result<Self::Output, Self> {
+        Ok(fs::read(&self.path).at("read", &self.path).map_err(io::Error::from))
+    }
+
+    async fn run(self, _thread: usize) -> Self::Output {
+        let Self { path, begun, .. } = self;
+        match begun {
+            Some((fd, begin)) => Ok(tasks::read_opened(fd, begin).await.at("read", &path)?),
+            None => Ok(tasks::read(path).await?),
+        }
+    }
+
+    fn refuse(self, error: io::Error) -> Self::Output {
+        Err(error)
+    }
+}
+
+/// See [`Engine::read_to_string`].
+pub struct ReadText(ReadFile);
+
+impl ReadText {
+    fn text(path: &Path, bytes: io::Result<Vec<u8>>) -> io::Result<String> {
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+        let text = String::from_utf8(bytes?).map_err(|error| invalid(error.utf8_error()));
+        Ok(text.at("read", path)?)
+    }
+}
+
+impl Call for ReadText {
+    type Output = io::Result<String>;
+
+    fn engine(&self) -> &Engine {
+        &self.0.engine
+    }
+
+    fn attempt(self) -> Result<Self::Output, Self> {
+        let path = self.0.path.clone();
+        self.0.attempt().map(|bytes| Self::text(&path, bytes)).map_err(Self)
+    }
+
+    fn block(self) -> Result<Self::Output, Self> {
+        let path = self.0.path.clone();
+        self.0.block().map(|bytes| Self::text(&path, bytes)).map_err(Self)
+    }
+
+    async fn run(self, thread: usize) -> Self::Output {
+        let path = self.0.path.clone();
+        Self::text(&path, self.0.run(thread).await)
+    }
+
+    fn refuse(self, error: io::Error) -> Self::Output {
+        Err(error)
     }
 }

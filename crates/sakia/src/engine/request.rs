@@ -4,11 +4,11 @@ use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use super::Engine;
+use crate::blocking::BlockingHandle;
 use crate::join::{JoinError, JoinHandle};
 
 /// What an engine can do. Its own types only.
@@ -16,7 +16,12 @@ pub trait Call: Sized + Send + 'static {
     /// What it comes to.
     type Output: Send + 'static;
 
-    /// Does it on this thread if that takes no wait, as far as is known. Otherwise gives itself back.
+    /// Who does it.
+    #[doc(hidden)]
+    fn engine(&self) -> &Engine;
+
+    /// Does it on this thread if that takes no wait, as far as is known, and has it counted. Otherwise gives
+    /// itself back.
     #[doc(hidden)]
     fn attempt(self) -> Result<Self::Output, Self> {
         Err(self)
@@ -32,28 +37,70 @@ pub trait Call: Sized + Send + 'static {
     #[doc(hidden)]
     fn run(self, thread: usize) -> impl Future<Output = Self::Output> + 'static;
 
+    /// Sends it to where it is done, or says why not.
+    #[doc(hidden)]
+    fn submit(self) -> Result<Submitted<Self::Output>, (Self, io::Error)> {
+        match self.engine().pass() {
+            Ok(pass) => Ok(Submitted::Task(pass.send(self))),
+            Err(error) => Err((self, error)),
+        }
+    }
+
     /// What it comes to when it cannot be done: its buffers come back.
     #[doc(hidden)]
     fn refuse(self, error: io::Error) -> Self::Output;
+
+    /// What it comes to when there was no thread for it.
+    ///
+    /// # Panics
+    /// Where it has to come to something that is lost.
+    #[doc(hidden)]
+    fn lost() -> Self::Output {
+        panic!("a thread of the engine has failed")
+    }
+}
+
+/// A request that is under way.
+#[doc(hidden)]
+pub enum Submitted<T> {
+    /// On a thread of the engine.
+    Task(JoinHandle<T>),
+    /// On a thread for what blocks.
+    Blocking(BlockingHandle<T>),
+}
+
+impl<T> Submitted<T> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
+        match self {
+            Self::Task(handle) => Pin::new(handle).poll(cx),
+            Self::Blocking(handle) => Pin::new(handle).poll(cx),
+        }
+    }
+
+    fn abort(&mut self) {
+        match self {
+            Self::Task(handle) => handle.abort(),
+            Self::Blocking(handle) => handle.abort(),
+        }
+    }
 }
 
 /// Something that an engine is to do. Nothing happens before it is awaited or waited for.
 ///
 /// Awaited, on any executor, it is done at once if that takes no wait, and by the engine's threads otherwise.
-/// Dropping it then cancels what may wait for ever; what has begun on a file ends by itself. Buffers stay
-/// with the kernel until it is done with them.
+/// Dropping it then cancels what may wait for ever, and what has not begun; what has begun on a file ends by
+/// itself. Buffers stay with the kernel until it is done with them.
 ///
 /// # Panics
 /// The future panics when it is polled after its end, and when the engine's thread failed for good.
 #[must_use = "nothing happens before a request is awaited or waited for"]
 pub struct Request<C: Call> {
-    engine: Engine,
     state: State<C>,
 }
 
 enum State<C: Call> {
     New(C),
-    Submitted(JoinHandle<C::Output>),
+    Submitted(Submitted<C::Output>),
     Over,
 }
 
@@ -61,24 +108,24 @@ enum State<C: Call> {
 impl<C: Call> Unpin for Request<C> {}
 
 impl<C: Call> Request<C> {
-    pub(super) fn new(engine: &Engine, call: C) -> Self {
-        Self { engine: engine.clone(), state: State::New(call) }
+    pub(super) fn new(call: C) -> Self {
+        Self { state: State::New(call) }
     }
 
-    /// Blocks the thread until it is done. A transfer of bytes is the plain call, on this thread.
+    /// Blocks the thread until it is done. What there is a plain call for is that call, on this thread, and
+    /// needs no engine: it is done after a stop too.
     ///
     /// # Panics
     /// On a thread of the engine, if it is none of these.
+    #[inline]
     pub fn wait(mut self) -> C::Output {
         let Some(call) = self.take_new() else { return block_on(self) };
+        call.engine().shared.tally.count_waited();
         match call.block() {
-            Ok(output) => {
-                self.engine.shared.tally.waited.fetch_add(1, Ordering::Relaxed);
-                output
-            }
-            Err(call) => match self.engine.submit(call) {
-                Ok(handle) => {
-                    self.state = State::Submitted(handle);
+            Ok(output) => output,
+            Err(call) => match call.submit() {
+                Ok(submitted) => {
+                    self.state = State::Submitted(submitted);
                     block_on(self)
                 }
                 Err((call, error)) => call.refuse(error),
@@ -108,66 +155,34 @@ impl<C: Call> Future for Request<C> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<C::Output> {
         let this = &mut *self;
         if let Some(call) = this.take_new() {
+            if let Err(error) = call.engine().check() {
+                return Poll::Ready(call.refuse(error));
+            }
             match call.attempt() {
-                Ok(output) => {
-                    this.engine.shared.tally.now.fetch_add(1, Ordering::Relaxed);
-                    return Poll::Ready(output);
-                }
-                Err(call) => match this.engine.submit(call) {
-                    Ok(handle) => this.state = State::Submitted(handle),
+                Ok(output) => return Poll::Ready(output),
+                Err(call) => match call.submit() {
+                    Ok(submitted) => this.state = State::Submitted(submitted),
                     Err((call, error)) => return Poll::Ready(call.refuse(error)),
                 },
             }
         }
-        let State::Submitted(handle) = &mut this.state else {
+        let State::Submitted(submitted) = &mut this.state else {
             panic!("a request was polled after its end");
         };
-        let Poll::Ready(result) = Pin::new(handle).poll(cx) else { return Poll::Pending };
+        let Poll::Ready(result) = submitted.poll(cx) else { return Poll::Pending };
         this.state = State::Over;
-        Poll::Ready(result.unwrap_or_else(|error| lost(error)))
+        Poll::Ready(result.unwrap_or_else(|error| {
+            drop(error.resume_panic());
+            C::lost()
+        }))
     }
-}
-
-/// The task on the engine's thread has no value.
-fn lost(error: JoinError) -> ! {
-    drop(error.resume_panic());
-    panic!("a thread of the engine has failed");
 }
 
 impl<C: Call> Drop for Request<C> {
     fn drop(&mut self) {
-        if let State::Submitted(handle) = &mut self.state {
-            handle.abort();
+        if let State::Submitted(submitted) = &mut self.state {
+            submitted.abort();
         }
-    }
-}
-
-/// A future on a thread of the engine, and what it comes to. See [`Engine::run`].
-pub struct Work<T> {
-    start: Start<T>,
-}
-
-/// Makes the future, on the thread whose number it is told.
-type Start<T> = Box<dyn FnOnce(usize) -> Pin<Box<dyn Future<Output = io::Result<T>>>> + Send>;
-
-impl<T> Work<T> {
-    pub(super) fn new<F>(start: impl FnOnce(usize) -> F + Send + 'static) -> Self
-    where
-        F: Future<Output = io::Result<T>> + 'static,
-    {
-        Self { start: Box::new(move |thread| Box::pin(start(thread))) }
-    }
-}
-
-impl<T: Send + 'static> Call for Work<T> {
-    type Output = io::Result<T>;
-
-    fn run(self, thread: usize) -> impl Future<Output = Self::Output> + 'static {
-        (self.start)(thread)
-    }
-
-    fn refuse(self, error: io::Error) -> Self::Output {
-        Err(error)
     }
 }
 

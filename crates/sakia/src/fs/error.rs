@@ -160,7 +160,7 @@ impl From<Error> for io::Error {
 }
 
 /// Adds the operation and the path to a failure.
-pub(super) trait Context<T> {
+pub(crate) trait Context<T> {
     fn at(self, operation: &'static str, path: &Path) -> Result<T>;
     fn between(self, operation: &'static str, path: &Path, to: &Path) -> Result<T>;
 }

@@ -375,7 +375,7 @@ impl File {
     }
 
     /// As [`read_at`](File::read_at), at an offset that the kernel may take as the file's position.
-    pub(super) async fn read_explained<T: IoBufMut>(
+    pub(crate) async fn read_explained<T: IoBufMut>(
         &self,
         buf: T,
         offset: u64,
@@ -484,7 +484,7 @@ impl File {
     }
 
     /// As [`write_at`](File::write_at), at an offset that the kernel may ignore.
-    pub(super) async fn write_explained<T: IoBuf>(
+    pub(crate) async fn write_explained<T: IoBuf>(
         &self,
         buf: T,
         offset: u64,
@@ -603,12 +603,21 @@ impl File {
     #[doc(alias = "pwritev")]
     pub async fn write_vectored_at<T: IoBuf>(
         &self,
-        mut bufs: Vec<T>,
+        bufs: Vec<T>,
         offset: u64,
     ) -> BufResult<usize, Vec<T>> {
         if let Err(error) = self.check_write(offset) {
             return (Err(error), bufs);
         }
+        self.write_vectored_explained(bufs, offset).await
+    }
+
+    /// As [`write_vectored_at`](File::write_vectored_at), at an offset that the kernel may ignore.
+    pub(crate) async fn write_vectored_explained<T: IoBuf>(
+        &self,
+        mut bufs: Vec<T>,
+        offset: u64,
+    ) -> BufResult<usize, Vec<T>> {
         loop {
             let (result, back) = self.driver.write_vectored(&self.fd, bufs, offset).await;
             bufs = back;

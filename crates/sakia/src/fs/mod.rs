@@ -37,6 +37,7 @@ mod whole;
 pub use commit::GroupCommit;
 pub use dir::Dir;
 pub use direct::{DirectAlignment, Misaligned};
+pub(crate) use error::Context;
 pub use error::{Error, Result, os_error};
 pub use file::File;
 pub use manage::Advice;
@@ -52,6 +53,7 @@ pub use sakia_driver::AlignedBuf;
 pub use save::{AtomicFile, save};
 pub use tree::remove_dir_all;
 pub use whole::{copy, read, read_to_string, write, write_durable};
+pub(crate) use whole::{finish_opening, read_opened};
 
 use std::io;
 

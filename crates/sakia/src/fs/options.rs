@@ -1,6 +1,7 @@
 //! How a file is opened.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{OFlags, ResolveFlags};
@@ -174,6 +175,25 @@ impl OpenOptions {
             }
         };
         Ok(File::new(fd, driver, flags))
+    }
+
+    /// Whether it is to be read, and nothing else is said.
+    pub(crate) fn only_reads(&self) -> bool {
+        self.resolve.is_none() && matches!(self.flags(), Ok(flags) if flags == OFlags::RDONLY)
+    }
+
+    /// Opens the file by a plain call, which may wait. `None` when only a runtime can open it so.
+    pub(crate) fn open_blocking(&self, path: &Path) -> Option<io::Result<OwnedFd>> {
+        if self.resolve.is_some() {
+            return None;
+        }
+        let open = || {
+            let (flags, path) = (self.flags()? | OFlags::CLOEXEC, c_path(path)?);
+            let mode = rustix::fs::Mode::from_raw_mode(self.mode);
+            let open = || rustix::fs::open(&*path, flags, mode);
+            rustix::io::retry_on_intr(open).map_err(io::Error::from)
+        };
+        Some(open().at("open", path).map_err(io::Error::from))
     }
 
     fn flags(&self) -> io::Result<OFlags> {

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
@@ -73,6 +74,23 @@ pub async fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
         }
     };
     read_all(File::new(fd, driver, OFlags::empty()), begin).await.at("read", path)
+}
+
+/// Goes on with what was opened without waiting, and of which `begin` was read: a FIFO may have no writer
+/// yet.
+pub(crate) async fn read_opened(fd: OwnedFd, begin: Vec<u8>) -> io::Result<Vec<u8>> {
+    let file = File::try_from(fd)?;
+    if begin.is_empty() {
+        await_writer(&file.driver, &file.fd, OFlags::RDONLY).await?;
+    }
+    read_all(file, begin).await
+}
+
+/// Goes on with what was opened without waiting, to be read: as if that had waited.
+pub(crate) async fn finish_opening(fd: OwnedFd) -> io::Result<OwnedFd> {
+    let file = File::try_from(fd)?;
+    await_writer(&file.driver, &file.fd, OFlags::RDONLY).await?;
+    file.into_std().await.map(OwnedFd::from)
 }
 
 /// Remembers how large a file was, and gives back what its buffer has too much.

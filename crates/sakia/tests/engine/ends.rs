@@ -34,10 +34,13 @@ fn a_stopped_engine_refuses_and_gives_buffers_back(builder: &Builder) {
         let (result, back) = file.write_at(bytes(10), 0).await;
         assert_eq!((result.unwrap_err().raw_os_error(), back), (CANCELED, bytes(10)));
     });
-    let error = engine.metadata(folder.path("x")).wait().unwrap_err();
+    let error = on_tokio(1, engine.metadata(folder.path("x"))).unwrap_err();
     assert_eq!(error.raw_os_error(), CANCELED);
-    assert_eq!(engine.statistics().refused, 2);
+    let error = engine.run(|| async {}).wait().unwrap_err();
+    assert_eq!(error.raw_os_error(), CANCELED);
+    assert_eq!(engine.statistics().refused, 3);
     // A plain call needs no engine.
+    assert_eq!(engine.metadata(folder.path("x")).wait().unwrap().len(), 0);
     assert_eq!(file.write_at(bytes(10), 0).wait().0.unwrap(), 10);
     engine.stop_and_wait();
 }

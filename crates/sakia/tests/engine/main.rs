@@ -8,4 +8,5 @@
 mod ends;
 mod files;
 mod paths;
+mod remote;
 mod support;

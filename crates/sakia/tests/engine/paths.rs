@@ -1,8 +1,10 @@
 //! Operations by path.
 
+use std::fs::Permissions;
 use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
 
-use sakia::fs::Permissions;
+use sakia::engine::ReadDir;
 use sakia::{Builder, Engine};
 
 use crate::support::{Folder, engine, on_each_backend, on_tokio};
@@ -10,6 +12,9 @@ use crate::support::{Folder, engine, on_each_backend, on_tokio};
 on_each_backend! {
     names_are_those_of_fs
     a_directory_is_listed
+    what_is_cached_is_found_where_it_is_awaited
+    errors_name_operation_and_path
+    code_that_blocks_has_threads_of_its_own
 }
 
 fn names_are_those_of_fs(builder: &Builder) {
@@ -41,13 +46,94 @@ fn names_are_those_of_fs(builder: &Builder) {
 
 fn a_directory_is_listed(builder: &Builder) {
     let (folder, engine) = (Folder::new(), engine(builder));
-    for number in 0..300 {
+    const COUNT: usize = 3 * ReadDir::BATCH / 2;
+    for number in 0..COUNT {
         folder.file(&number.to_string(), "");
     }
     std::fs::create_dir(folder.path("directory")).unwrap();
-    let entries = engine.read_dir(folder.path(".")).wait().unwrap();
-    assert_eq!(entries.len(), 301);
-    assert_eq!(entries.iter().filter(|entry| entry.file_type.is_dir()).count(), 1);
+    let mut directory = engine.read_dir(folder.path(".")).wait().unwrap();
+    let mut names = Vec::new();
+    loop {
+        let batch = on_tokio(1, directory.next_batch()).unwrap();
+        assert!(batch.len() <= ReadDir::BATCH);
+        if batch.is_empty() {
+            break;
+        }
+        names.extend(batch.iter().map(|entry| entry.file_name().into_string().unwrap()));
+    }
+    assert!(directory.next_batch().wait().unwrap().is_empty());
+    names.sort_unstable_by_key(|name| name.parse().unwrap_or(usize::MAX));
+    let expected = (0..COUNT).map(|number| number.to_string()).chain(["directory".into()]);
+    assert!(names.into_iter().eq(expected));
+}
+
+fn what_is_cached_is_found_where_it_is_awaited(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(builder));
+    let path = folder.file("x", "four");
+    // Now it is in the cache of names.
+    assert!(path.exists() && !folder.path("missing").exists());
+    if engine.try_lookup(&path, true).is_none() {
+        return sakia_testkit::place::announce_skip("engine::lookup", "no RESOLVE_CACHED here");
+    }
+    on_tokio(1, async {
+        assert_eq!(engine.metadata(&path).await.unwrap().len(), 4);
+        assert!(engine.symlink_metadata(&path).await.unwrap().is_file());
+        assert!(engine.try_exists(&path).await.unwrap());
+        assert!(!engine.try_exists(folder.path("missing")).await.unwrap());
+        assert_eq!(engine.read(&path).await.unwrap(), b"four");
+        assert_eq!(engine.read_to_string(&path).await.unwrap(), "four");
+        let file = engine.open(&path).await.unwrap();
+        assert_eq!(file.metadata().await.unwrap().len(), 4);
+        let flags = rustix::fs::fcntl_getfl(&file).unwrap();
+        assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK));
+        assert_eq!(
+            engine.open(folder.path("missing")).await.unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+    });
+    assert_eq!(engine.statistics().submitted, 0);
+}
+
+fn errors_name_operation_and_path(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(builder));
+    let (missing, file) = (folder.path("missing"), folder.file("x", [0xff]));
+    let expect = |error: std::io::Error, operation: &str, errno: Option<i32>| {
+        let text = error.to_string();
+        assert!(text.starts_with(operation) && text.contains("engine-"), "{text}");
+        assert_eq!(sakia::fs::os_error(&error), errno);
+    };
+    let none = Some(libc::ENOENT);
+    on_tokio(1, async {
+        expect(engine.open(&missing).await.unwrap_err(), "open", none);
+        expect(engine.read(&missing).await.unwrap_err(), "read", none);
+        expect(engine.metadata(&missing).await.unwrap_err(), "metadata", none);
+        expect(engine.remove_file(&missing).await.unwrap_err(), "remove_file", none);
+        expect(engine.rename(&missing, &file).await.unwrap_err(), "rename", none);
+        expect(engine.read_to_string(&file).await.unwrap_err(), "read", None);
+        expect(engine.create_dir(&file).await.unwrap_err(), "create_dir", Some(libc::EEXIST));
+        expect(engine.read(folder.path("")).await.unwrap_err(), "read", Some(libc::EISDIR));
+    });
+    expect(engine.open(&missing).wait().unwrap_err(), "open", none);
+    expect(engine.read(&missing).wait().unwrap_err(), "read", none);
+    expect(engine.symlink_metadata(&missing).wait().unwrap_err(), "metadata", none);
+    expect(engine.write(folder.path(""), "x").wait().unwrap_err(), "write", Some(libc::EISDIR));
+}
+
+fn code_that_blocks_has_threads_of_its_own(builder: &Builder) {
+    let engine = engine(builder);
+    let here = std::thread::current().id();
+    let id = || engine.spawn_blocking(|| Ok(std::thread::current().id()));
+    assert_eq!(id().wait().unwrap(), here);
+    assert_ne!(on_tokio(1, id()).unwrap(), here);
+    let many = engine.submit_many((0..10).map(|_| id())).wait();
+    assert!(many.into_iter().all(|result| result.unwrap() != here));
+    let panics = std::panic::AssertUnwindSafe(|| {
+        on_tokio(1, engine.spawn_blocking(|| -> std::io::Result<()> { panic!("on purpose") }))
+    });
+    assert!(std::panic::catch_unwind(panics).is_err());
+    engine.stop_and_wait();
+    let error = on_tokio(1, id()).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
 }
 
 #[test]

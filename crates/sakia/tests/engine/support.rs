@@ -62,7 +62,8 @@ impl Folder {
         let name = format!("engine-{}-{number}", std::process::id());
         let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&path).unwrap();
-        Self(path)
+        // Without links: where there are remote mounts, those are followed on the engine's thread.
+        Self(path.canonicalize().unwrap())
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

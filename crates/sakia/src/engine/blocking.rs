@@ -1,0 +1,118 @@
+//! Plain calls on the threads for what blocks.
+
+use std::future::Future;
+use std::io;
+use std::sync::OnceLock;
+
+use super::Engine;
+use super::request::{Call, Request, Submitted};
+use crate::blocking::{Pool, shared_pool};
+
+/// Threads for calls that another machine or process may never answer.
+const REMOTE_THREADS: usize = 512;
+
+/// Plain calls that come to a `T`. See [`Engine::spawn_blocking`].
+pub struct Blocking<T> {
+    engine: Engine,
+    calls: Box<dyn Calls<T>>,
+    is_remote: bool,
+}
+
+/// What is called.
+pub(super) trait Calls<T>: Send {
+    /// Makes them if they take no wait.
+    fn attempt(&mut self, _engine: &Engine) -> Option<io::Result<T>> {
+        None
+    }
+
+    /// Makes them, however long they take.
+    fn block(self: Box<Self>) -> io::Result<T>;
+}
+
+/// Any code.
+struct Code<F>(F);
+
+impl<T, F: FnOnce() -> io::Result<T> + Send> Calls<T> for Code<F> {
+    fn block(self: Box<Self>) -> io::Result<T> {
+        (self.0)()
+    }
+}
+
+impl Engine {
+    /// Runs code that blocks on a thread of the pool that [`spawn_blocking`](crate::spawn_blocking) uses; and
+    /// on the calling thread when it is [waited](Request::wait) for.
+    ///
+    /// # Errors
+    /// Those of `f`. `ECANCELED`: the engine was stopped. `EAGAIN`: the machine has no thread for it.
+    pub fn spawn_blocking<T: Send + 'static>(
+        &self,
+        f: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Request<Blocking<T>> {
+        self.block_on_pool(Code(f), false)
+    }
+
+    /// As [`spawn_blocking`](Engine::spawn_blocking); what a server answers waits where it holds up nothing
+    /// else.
+    pub(super) fn block_on_pool<T: Send + 'static>(
+        &self,
+        calls: impl Calls<T> + 'static,
+        is_remote: bool,
+    ) -> Request<Blocking<T>> {
+        Request::new(Blocking { engine: self.clone(), calls: Box::new(calls), is_remote })
+    }
+}
+
+/// Threads beside the shared ones, so that a server that does not answer keeps nobody else waiting.
+pub(super) fn remote_pool() -> &'static Pool {
+    static POOL: OnceLock<Pool> = OnceLock::new();
+    POOL.get_or_init(|| Pool::builder().threads(REMOTE_THREADS).build())
+}
+
+impl<T: Send + 'static> Call for Blocking<T> {
+    type Output = io::Result<T>;
+
+    fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    fn attempt(mut self) -> Result<Self::Output, Self> {
+        match self.calls.attempt(&self.engine) {
+            Some(result) => {
+                self.engine.shared.tally.count_now();
+                Ok(result)
+            }
+            None => Err(self),
+        }
+    }
+
+    fn block(self) -> Result<Self::Output, Self> {
+        Ok(self.calls.block())
+    }
+
+    /// Where it is one of [many](Engine::submit_many).
+    fn run(self, _thread: usize) -> impl Future<Output = Self::Output> + 'static {
+        Request::new(self)
+    }
+
+    fn submit(self) -> Result<Submitted<Self::Output>, (Self, io::Error)> {
+        let pass = match self.engine.pass() {
+            Ok(pass) => pass,
+            Err(error) => return Err((self, error)),
+        };
+        let pool = if self.is_remote { remote_pool() } else { shared_pool() };
+        let calls = self.calls;
+        Ok(Submitted::Blocking(pool.spawn(move || {
+            let result = calls.block();
+            drop(pass);
+            result
+        })))
+    }
+
+    fn refuse(self, error: io::Error) -> Self::Output {
+        Err(error)
+    }
+
+    fn lost() -> Self::Output {
+        Err(rustix::io::Errno::AGAIN.into())
+    }
+}

@@ -1,0 +1,175 @@
+//! What those who ask must know of mounts: which are served by another machine or another process, who may
+//! never answer, and which are in memory, where nothing waits.
+//!
+//! The threads of those who ask do not touch what lies on the former. The table of mounts is read when an
+//! engine begins, and again whenever it has changed, which a task on one of its threads is told. Where there
+//! is no `/proc` none are known.
+//!
+//! A mount that was made a moment ago may not be known yet: who asks then waits for its server.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use sakia_driver::{MountTable, PollEvents};
+
+use crate::executor::current;
+
+/// What the table of mounts says, and what was learned.
+#[derive(Debug)]
+pub(super) struct Mounts {
+    /// Whether there is one at all that is remote; read without the lock.
+    has_remote: AtomicBool,
+    remote: RwLock<Remote>,
+    /// The device of a file system in memory on which a file was met, or [`NONE`].
+    memory: AtomicU64,
+}
+
+/// No device.
+const NONE: u64 = u64::MAX;
+
+/// The mounts that are remote.
+#[derive(Debug, Default)]
+struct Remote {
+    points: Vec<PathBuf>,
+    devices: Vec<u64>,
+}
+
+impl Default for Mounts {
+    /// Nothing is known.
+    fn default() -> Self {
+        Self {
+            has_remote: AtomicBool::new(false),
+            remote: RwLock::default(),
+            memory: AtomicU64::new(NONE),
+        }
+    }
+}
+
+impl Mounts {
+    /// As they are now.
+    pub(super) fn new() -> Self {
+        let mounts = Self::default();
+        mounts.read();
+        mounts
+    }
+
+    fn read(&self) {
+        let table = MountTable::read().unwrap_or_default();
+        let remote = || table.entries().iter().filter(|entry| entry.is_remote());
+        let points: Vec<_> = remote().map(|entry| entry.point.clone()).collect();
+        let devices = remote().map(|entry| entry.device).collect();
+        let has_remote = !points.is_empty();
+        *self.remote.write().unwrap_or_else(PoisonError::into_inner) = Remote { points, devices };
+        self.has_remote.store(has_remote, Ordering::Release);
+        // The number may be another file system's by now.
+        self.memory.store(NONE, Ordering::Relaxed);
+    }
+
+    /// Reads the table again whenever it has changed. For a thread of the engine; ends when it cannot be
+    /// watched.
+    ///
+    /// # Errors
+    /// As `open(2)` and `poll(2)`.
+    pub(super) async fn watch(&self) -> io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let table = rustix::fs::open(c"/proc/self/mountinfo", flags, Mode::empty())?;
+        let driver = current().driver.handle().clone();
+        let table = current().driver.adopt(table);
+        loop {
+            // What changes from here on is told by the next poll.
+            let told = driver.poll(&table, PollEvents::PRIORITY);
+            self.read();
+            told.await?;
+        }
+    }
+
+    /// Whether there is such a mount. Then paths are looked up with care.
+    #[inline]
+    pub(super) fn has_remote(&self) -> bool {
+        self.has_remote.load(Ordering::Acquire)
+    }
+
+    /// Whether what is at this path may be on such a mount, links aside.
+    #[inline]
+    pub(super) fn may_hold(&self, path: &Path) -> bool {
+        self.has_remote() && self.holds(path)
+    }
+
+    #[cold]
+    fn holds(&self, path: &Path) -> bool {
+        if path.components().any(|part| part == Component::ParentDir) {
+            return true;
+        }
+        let remote = self.remote.read().unwrap_or_else(PoisonError::into_inner);
+        let is_below = |path: &Path| remote.points.iter().any(|point| path.starts_with(point));
+        if path.is_absolute() {
+            return is_below(path);
+        }
+        std::env::current_dir().map_or(true, |here| is_below(&here.join(path)))
+    }
+
+    /// Whether an open file is on such a mount.
+    #[inline]
+    pub(super) fn has_file(&self, file: BorrowedFd<'_>) -> bool {
+        self.has_remote() && self.has_device_of(file)
+    }
+
+    #[cold]
+    fn has_device_of(&self, file: BorrowedFd<'_>) -> bool {
+        // What a server would have to be asked for is not.
+        let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let Ok(stat) = rustix::fs::statx(file, c"", at, StatxFlags::TYPE) else { return false };
+        let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+        self.remote.read().unwrap_or_else(PoisonError::into_inner).devices.contains(&device)
+    }
+
+    /// Whether this is the device of a file system in memory, as far as is known.
+    #[inline]
+    pub(super) fn is_in_memory(&self, device: u64) -> bool {
+        self.memory.load(Ordering::Relaxed) == device
+    }
+
+    /// Whether a file is in memory. Remembers its device if so.
+    #[cold]
+    pub(super) fn learn_memory(&self, file: BorrowedFd<'_>) -> bool {
+        const RAMFS: u32 = 0x8584_58f6;
+        const TMPFS: u32 = 0x0102_1994;
+        // A server would be asked.
+        if self.has_file(file) {
+            return false;
+        }
+        let Ok(stat) = rustix::fs::fstatfs(file) else { return false };
+        // Of a type that differs by platform, of 32 bits in effect.
+        let is_in_memory = matches!(stat.f_type as u32, RAMFS | TMPFS);
+        if let (true, Ok(stat)) = (is_in_memory, rustix::fs::fstat(file)) {
+            self.memory.store(stat.st_dev, Ordering::Relaxed);
+        }
+        is_in_memory
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn paths_that_lead_there_are_known_by_their_letters() {
+        let mounts = Mounts::default();
+        assert!(!mounts.may_hold(Path::new("/net/a")) && !mounts.may_hold(Path::new("../a")));
+        let points = vec![PathBuf::from("/net")];
+        *mounts.remote.write().unwrap() = Remote { points, devices: vec![7] };
+        mounts.has_remote.store(true, Ordering::Release);
+        for (path, expected) in
+            [("/net", true), ("/net/a", true), ("/network", false), ("a", false), ("/a/../b", true)]
+        {
+            assert_eq!(mounts.may_hold(Path::new(path)), expected, "{path}");
+        }
+        assert!(!mounts.has_file(std::io::stdin().as_fd()));
+    }
+}

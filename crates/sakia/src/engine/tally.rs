@@ -1,0 +1,80 @@
+//! What an engine counts. Threads count apart from each other: a counter that all of them wrote to would
+//! cost more than the calls that it counts.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Parts of the counters; threads beyond share them.
+const PARTS: usize = 16;
+
+/// Counts of requests.
+#[derive(Default)]
+pub(super) struct Tally {
+    parts: [Part; PARTS],
+}
+
+/// What some of the threads counted, in cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Part {
+    now: AtomicU64,
+    waited: AtomicU64,
+    submitted: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// The sums over all threads.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Totals {
+    pub(super) now: u64,
+    pub(super) waited: u64,
+    pub(super) submitted: u64,
+    pub(super) refused: u64,
+}
+
+impl Tally {
+    /// The part of the calling thread.
+    #[inline]
+    fn part(&self) -> &Part {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static PART: Cell<Option<usize>> = const { Cell::new(None) };
+        }
+        let number = PART.get().unwrap_or_else(|| {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed) % PARTS;
+            PART.set(Some(number));
+            number
+        });
+        &self.parts[number]
+    }
+
+    #[inline]
+    pub(super) fn count_now(&self) {
+        self.part().now.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn count_waited(&self) {
+        self.part().waited.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_submitted(&self) {
+        self.part().submitted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_refused(&self) {
+        self.part().refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        let sum = |count: fn(&Part) -> &AtomicU64| {
+            self.parts.iter().map(|part| count(part).load(Ordering::Relaxed)).sum()
+        };
+        Totals {
+            now: sum(|part| &part.now),
+            waited: sum(|part| &part.waited),
+            submitted: sum(|part| &part.submitted),
+            refused: sum(|part| &part.refused),
+        }
+    }
+}

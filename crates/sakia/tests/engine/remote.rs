@@ -1,0 +1,79 @@
+//! Files that a server has who does not answer.
+
+use std::path::Path;
+
+use sakia::{Builder, Engine};
+use sakia_testkit::available;
+use sakia_testkit::fuse::{Fuse, Opcode, Rule, pattern};
+
+use crate::support::{Folder, engine, on_each_backend, on_tokio, poll_once};
+
+on_each_backend! {
+    to_open_holds_up_nobody
+    to_read_holds_up_nobody
+    to_close_holds_up_nobody
+}
+
+/// The mount was made after the engine, which is told of it.
+fn await_knowledge(engine: &Engine, path: &Path) {
+    while engine.try_lookup(path, true).is_some() {
+        std::thread::yield_now();
+    }
+}
+
+fn to_open_holds_up_nobody(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(builder));
+    let local = folder.file("x", "local");
+    let fuse = available!(Fuse::builder().file("a", pattern(5000)).mount());
+    let path = fuse.join("a");
+    await_knowledge(&engine, &path);
+    // The name is in the cache, and so is a link's that leads there.
+    let link = folder.path("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    std::fs::read(&link).unwrap();
+    let gate = fuse.hold(Rule::on(Opcode::OPEN));
+    let mut by_path = engine.read(&path);
+    let mut by_link = engine.read(&link);
+    assert!(poll_once(&mut by_path).is_pending() && poll_once(&mut by_link).is_pending());
+    on_tokio(1, async {
+        assert_eq!(engine.read(&local).await.unwrap(), b"local");
+        assert_eq!(engine.open(&local).await.unwrap().metadata().await.unwrap().len(), 5);
+    });
+    gate.open();
+    assert_eq!(by_path.wait().unwrap(), pattern(5000));
+    assert_eq!(by_link.wait().unwrap(), pattern(5000));
+}
+
+fn to_read_holds_up_nobody(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(builder));
+    let fuse = available!(Fuse::builder().file("a", pattern(5000)).mount());
+    await_knowledge(&engine, &fuse.join("a"));
+    let file = engine.open(fuse.join("a")).wait().unwrap();
+    let local = engine.open(folder.file("x", "local")).wait().unwrap();
+    let gate = fuse.hold(Rule::on(Opcode::READ));
+    let mut held = file.read_at(vec![0; 5000], 0);
+    assert!(file.try_read_at(&mut [0], 0).is_none() && poll_once(&mut held).is_pending());
+    on_tokio(1, async {
+        for _ in 0..3 {
+            // The engine's thread is not held up either.
+            assert_eq!(local.read_at(vec![0; 100_000], 0).await.0.unwrap(), 5);
+        }
+    });
+    gate.open();
+    let (result, read) = held.wait();
+    assert_eq!((result.unwrap(), read), (5000, pattern(5000)));
+}
+
+fn to_close_holds_up_nobody(builder: &Builder) {
+    let engine = engine(builder);
+    let fuse = available!(Fuse::builder().file("a", pattern(5000)).mount());
+    await_knowledge(&engine, &fuse.join("a"));
+    let unknown = engine.open(fuse.join("a")).wait().unwrap();
+    let known = engine.open(fuse.join("a")).wait().unwrap();
+    on_tokio(1, known.read_at(vec![0; 10], 0)).0.unwrap();
+    let gate = fuse.hold(Rule::on(Opcode::FLUSH));
+    drop((unknown, known));
+    gate.wait_held(2);
+    assert_eq!(on_tokio(1, engine.run(|| async { 1 })).unwrap(), 1);
+    gate.open();
+}
