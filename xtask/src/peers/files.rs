@@ -9,9 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
-use clap::builder::PossibleValuesParser;
 
 use super::report::{Bases, Cell, Row, Title, as_json, as_tables};
 use super::{Build, Run, output, run_program, started};
@@ -30,37 +29,56 @@ pub(crate) struct Options {
     #[arg(long)]
     json: bool,
     /// Peers to run, of all
-    #[arg(long, value_name = "PEER", value_delimiter = ',', value_parser = peer_names())]
+    #[arg(long, value_name = "PEER", value_delimiter = ',')]
     only: Vec<String>,
     /// Cells to run, of all
-    #[arg(long, value_name = "CELL", value_delimiter = ',', value_parser = cell_names())]
+    #[arg(long, value_name = "CELL", value_delimiter = ',')]
     cells: Vec<String>,
     /// Folder for the files, on the file system to measure [default: in the target folder]
     #[arg(long)]
     dir: Option<PathBuf>,
 }
 
-fn peer_names() -> PossibleValuesParser {
-    PossibleValuesParser::new(PEERS.map(|peer| peer.name))
+/// What is measured together.
+pub(super) struct Suite {
+    pub(super) experiments: &'static [Experiment],
+    pub(super) peers: &'static [Peer],
+    /// Peers that the others are compared with.
+    pub(super) bases: Bases,
 }
 
-fn cell_names() -> PossibleValuesParser {
-    PossibleValuesParser::new(EXPERIMENTS.map(|experiment| experiment.name))
+/// Sakia's runtime beside others.
+pub(super) const RUNTIMES: Suite =
+    Suite { experiments: &EXPERIMENTS, peers: &PEERS, bases: ["std", "sakia"] };
+
+/// Those of the names that were chosen.
+fn chosen<'s, T>(
+    all: &'s [T],
+    names: &[String],
+    name: fn(&T) -> &'static str,
+) -> anyhow::Result<Vec<&'s T>> {
+    let is_known = |chosen: &&String| all.iter().any(|one| name(one) == *chosen);
+    if let Some(unknown) = names.iter().find(|chosen| !is_known(chosen)) {
+        let known: Vec<_> = all.iter().map(name).collect();
+        bail!("there is no {unknown}; there are {}", known.join(", "));
+    }
+    let is_chosen = |one: &&T| names.is_empty() || names.iter().any(|chosen| chosen == name(one));
+    Ok(all.iter().filter(is_chosen).collect())
 }
 
 /// What is measured by one table.
-struct Experiment {
-    name: &'static str,
-    title: &'static str,
+pub(super) struct Experiment {
+    pub(super) name: &'static str,
+    pub(super) title: &'static str,
     /// The cell as the programs know it, and arguments that no size changes.
-    arguments: &'static [&'static str],
-    needs: Needs,
-    ops: fn(&Sizes) -> u64,
+    pub(super) arguments: &'static [&'static str],
+    pub(super) needs: Needs,
+    pub(super) ops: fn(&Sizes) -> u64,
 }
 
 /// Which files.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Needs {
+pub(super) enum Needs {
     Nothing,
     File,
     FileInMemory,
@@ -70,16 +88,16 @@ enum Needs {
 }
 
 /// How much.
-struct Sizes {
-    sum_bytes: u64,
-    file_bytes: u64,
-    written_bytes: u64,
-    small_files: u64,
-    reads: u64,
-    direct_reads: u64,
-    writes: u64,
-    yields: u64,
-    spawns: u64,
+pub(super) struct Sizes {
+    pub(super) sum_bytes: u64,
+    pub(super) file_bytes: u64,
+    pub(super) written_bytes: u64,
+    pub(super) small_files: u64,
+    pub(super) reads: u64,
+    pub(super) direct_reads: u64,
+    pub(super) writes: u64,
+    pub(super) yields: u64,
+    pub(super) spawns: u64,
 }
 
 const FULL: Sizes = Sizes {
@@ -187,7 +205,7 @@ const EXPERIMENTS: [Experiment; 11] = [
 ];
 
 /// A row of the tables.
-struct Peer {
+pub(super) struct Peer {
     name: &'static str,
     build: Build,
     /// The program's way of doing it; the usual one, if it is empty.
@@ -196,7 +214,7 @@ struct Peer {
 }
 
 /// Which cells a peer has. Others it cannot do, or does as another of its variants.
-enum Cells {
+pub(super) enum Cells {
     All,
     Files,
     Tasks,
@@ -206,10 +224,7 @@ enum Cells {
 /// The profile that all programs are built with.
 pub(super) const PROFILE: &str = "whole";
 
-/// Peers that the others are compared with.
-const BASES: Bases = ["std", "sakia"];
-
-const fn peer(
+pub(super) const fn peer(
     name: &'static str,
     package: &'static str,
     variant: &'static str,
@@ -271,17 +286,14 @@ const SECONDS_MAX: &str = "300";
 const MEMORY: &str = "/dev/shm/sakia-peers";
 
 /// Builds the programs, makes the files, runs the rounds and prints the tables.
-pub(super) fn run(folder: &Path, options: &Options) -> anyhow::Result<ExitCode> {
+pub(super) fn run(folder: &Path, suite: &Suite, options: &Options) -> anyhow::Result<ExitCode> {
     let sizes = if options.quick { &QUICK } else { &FULL };
     let runs = options.runs.unwrap_or(if options.quick { 3 } else { 9 }).max(1);
     let dir =
         options.dir.clone().unwrap_or_else(|| cargo::target_folder(folder).join("peers-files"));
     fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
-    let is_chosen = |chosen: &[String], name| chosen.is_empty() || chosen.iter().any(|c| c == name);
-    let peers: Vec<&Peer> =
-        PEERS.iter().filter(|peer| is_chosen(&options.only, peer.name)).collect();
-    let experiments: Vec<&Experiment> =
-        EXPERIMENTS.iter().filter(|e| is_chosen(&options.cells, e.name)).collect();
+    let peers = chosen(suite.peers, &options.only, |peer| peer.name)?;
+    let experiments = chosen(suite.experiments, &options.cells, |experiment| experiment.name)?;
 
     let preparer = Build::new(STD, PROFILE).run(folder).context(STD)?;
     let places = Places { dir: &dir, preparer: &preparer, sizes };
@@ -306,7 +318,7 @@ pub(super) fn run(folder: &Path, options: &Options) -> anyhow::Result<ExitCode> 
                 Some((*peer, program))
             })
             .collect();
-        let cell = measure(experiment, &rows, &places, runs);
+        let cell = measure(experiment, suite.bases, &rows, &places, runs);
         if !options.json {
             print!("{}", as_tables(&cell));
         }
@@ -322,6 +334,7 @@ pub(super) fn run(folder: &Path, options: &Options) -> anyhow::Result<ExitCode> 
 /// One cell: all rounds of all peers that have it.
 fn measure(
     experiment: &Experiment,
+    bases: Bases,
     peers: &[(&Peer, &anyhow::Result<PathBuf>)],
     places: &Places<'_>,
     runs: usize,
@@ -348,7 +361,7 @@ fn measure(
     }
     let rows = peers.iter().zip(results);
     let rows = rows.map(|((peer, _), runs)| Row { peer: peer.name, runs }).collect();
-    Cell::new(experiment.name, experiment.title, BASES, rows)
+    Cell::new(experiment.name, experiment.title, bases, rows)
 }
 
 /// Where the files are, and who makes them.

@@ -4,6 +4,7 @@
 //! prints a line of JSON. Their runs alternate, so that what else happens on the machine meets all of
 //! them. A runtime that does not build or run has its reason in its row.
 
+mod engine;
 mod files;
 mod net;
 mod report;
@@ -30,6 +31,8 @@ pub(crate) enum Experiment {
     },
     /// Time reads and writes of files, and tasks, with the processor time they take
     Files(files::Options),
+    /// Time reads of files in tasks of tokio, by its own means and by Sakia's engine
+    Engine(files::Options),
     /// Measure servers that send back what they receive by TCP connections
     Net(net::Options),
 }
@@ -39,7 +42,8 @@ pub(crate) fn run(root: &Path, experiment: &Experiment) -> anyhow::Result<ExitCo
     let folder = root.join("bench/peers");
     match experiment {
         Experiment::Tasks { json } => tasks::run(&folder, *json),
-        Experiment::Files(options) => files::run(&folder, options),
+        Experiment::Files(options) => files::run(&folder, &files::RUNTIMES, options),
+        Experiment::Engine(options) => files::run(&folder, &engine::SUITE, options),
         Experiment::Net(options) => net::run(&folder, options),
     }
 }

@@ -45,8 +45,8 @@ pub trait Files: Sized + 'static {
     /// Starts a task by [`Task::run`]; the future answered waits for it.
     fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static;
 
-    /// Opens a file.
-    fn open(path: PathBuf, access: Access) -> impl Future<Output = io::Result<Self::File>>;
+    /// Opens the file of a job.
+    fn open(job: &Job, access: Access) -> impl Future<Output = io::Result<Self::File>>;
 
     /// Memory of so many bytes.
     fn buffer(len: usize) -> Self::Buffer;
@@ -209,7 +209,7 @@ async fn share<P: Files>(job: Arc<Job>, gate: Arc<Gate>, thread: u64) -> Tally {
     };
     let mut file = None;
     if let Some(access) = access {
-        let opened = P::open(job.path.clone(), access).await;
+        let opened = P::open(&job, access).await;
         file = Some(opened.unwrap_or_else(|error| fail(job.path.display(), error)));
     }
     let is_of_small_files = job.cell == Cell::SmallFiles;

@@ -31,6 +31,16 @@ pub fn main<P: Peer + Files + Net>() -> ExitCode {
     })
 }
 
+/// As [`main`], for a program that has experiments on files only.
+pub fn main_files<P: Files>() -> ExitCode {
+    job::run(|job| {
+        if job.cell == Cell::Echo || job.cell.is_of_tasks() {
+            fail("run", "it has files only");
+        }
+        files::run::<P>(job);
+    })
+}
+
 /// As [`main`], for a program that has experiments on tasks only.
 pub fn main_tasks<P: Peer>() -> ExitCode {
     job::run(|job| {

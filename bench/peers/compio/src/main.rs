@@ -5,7 +5,7 @@
 
 use std::future::Future;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use compio::BufResult;
@@ -59,13 +59,13 @@ impl Files for Compio {
         async { handle.await.expect("no task here panics or is aborted") }
     }
 
-    async fn open(path: PathBuf, access: Access) -> io::Result<Self::File> {
+    async fn open(job: &Job, access: Access) -> io::Result<Self::File> {
         let mut options = OpenOptions::new();
         options.read(true).write(access == Access::Write);
         if access == Access::ReadDirect {
             options.custom_flags(libc::O_DIRECT);
         }
-        options.open(path).await
+        options.open(&job.path).await
     }
 
     fn buffer(len: usize) -> Self::Buffer {

@@ -9,7 +9,7 @@
 use std::future::Future;
 use std::io;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 
@@ -69,12 +69,12 @@ impl Files for Glommio {
         glommio::spawn_local(task.run())
     }
 
-    async fn open(path: PathBuf, access: Access) -> io::Result<Self::File> {
+    async fn open(job: &Job, access: Access) -> io::Result<Self::File> {
         let mut options = OpenOptions::new();
         options.read(true).write(access == Access::Write);
         Ok(match access {
-            Access::ReadDirect => File::Direct(Rc::new(options.dma_open(path).await?)),
-            _ => File::Buffered(Rc::new(options.buffered_open(path).await?)),
+            Access::ReadDirect => File::Direct(Rc::new(options.dma_open(&job.path).await?)),
+            _ => File::Buffered(Rc::new(options.buffered_open(&job.path).await?)),
         })
     }
 

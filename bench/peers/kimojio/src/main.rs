@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::future::Future;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 
@@ -76,13 +76,13 @@ impl Files for Kimojio {
         spawn(task.run())
     }
 
-    async fn open(path: PathBuf, access: Access) -> io::Result<Self::File> {
+    async fn open(job: &Job, access: Access) -> io::Result<Self::File> {
         let flags = match access {
             Access::Read => OFlags::RDONLY,
             Access::ReadDirect => OFlags::RDONLY | OFlags::DIRECT,
             Access::Write => OFlags::RDWR,
         };
-        Ok(Rc::new(open(&path, flags).await?))
+        Ok(Rc::new(open(&job.path, flags).await?))
     }
 
     fn buffer(len: usize) -> Self::Buffer {
@@ -128,7 +128,7 @@ impl Files for Kimojio {
 impl Net for Kimojio {
     fn serve(_: &Job, door: Door) -> io::Result<()> {
         block_on(async {
-            let listener = OwnedFd::from(std::os::fd::OwnedFd::from(door.listen()?));
+            let listener = OwnedFd::from(door.listen()?);
             loop {
                 let stream = operations::accept(&listener).await.map_err(error)?;
                 drop(spawn(echo(stream)));

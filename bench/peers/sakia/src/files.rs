@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 
 use peers_common::{Access, Files, Job, Tally, Task};
@@ -24,10 +24,10 @@ impl Files for Sakia {
         async { handle.await.expect("no task here panics or is aborted") }
     }
 
-    async fn open(path: PathBuf, access: Access) -> io::Result<Self::File> {
+    async fn open(job: &Job, access: Access) -> io::Result<Self::File> {
         let mut options = OpenOptions::new();
         options.read(true).write(access == Access::Write).direct(access == Access::ReadDirect);
-        Ok(Rc::new(options.open(path).await?))
+        Ok(Rc::new(options.open(&job.path).await?))
     }
 
     fn buffer(len: usize) -> Self::Buffer {

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 
@@ -65,13 +65,13 @@ impl Files for TokioUring {
         async { handle.await.expect("no task here panics or is aborted") }
     }
 
-    async fn open(path: PathBuf, access: Access) -> io::Result<Self::File> {
+    async fn open(job: &Job, access: Access) -> io::Result<Self::File> {
         let mut options = OpenOptions::new();
         options.read(true).write(access == Access::Write);
         if access == Access::ReadDirect {
             options.custom_flags(libc::O_DIRECT);
         }
-        Ok(Rc::new(options.open(path).await?))
+        Ok(Rc::new(options.open(&job.path).await?))
     }
 
     fn buffer(len: usize) -> Self::Buffer {

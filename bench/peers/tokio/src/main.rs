@@ -9,24 +9,27 @@
 //!   thread, which on cached data is faster than many: operations queue for it and are taken without a
 //!   wake each. With `O_DIRECT`, where threads wait for the disk, it has 64.
 //!
+//! - `fs-mt`, `fs-ct`: the same runtimes, and files by nothing but `tokio::fs`: each task has a file of its
+//!   own, and a read is a seek and a read.
+//!
 //! On connections: `mt` and `ct`, a task for each connection.
 //!
 //! tokio has no positional reads and writes; the same documentation tells to use `std::fs` inside
-//! `spawn_blocking`, which is done here. Built with the feature `io-uring` and `--cfg tokio_unstable`,
-//! opens, sequential reads and `tokio::fs::read` go through a ring.
+//! `spawn_blocking`, which is done in all but the `fs` variants. Built with the feature `io-uring` and
+//! `--cfg tokio_unstable`, opens, sequential reads and `tokio::fs::read` go through a ring.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use peers_common::block::{aligned, sum_bytes};
 use peers_common::net::BUFFER_BYTES;
 use peers_common::{Access, Door, Files, Job, Net, Peer, Tally, Task, fail};
 use tokio::fs::File;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{spawn_blocking, spawn_local};
@@ -54,7 +57,7 @@ impl Peer for Tokio {
 /// The runtime of a variant, with so many blocking threads if it is tuned.
 fn runtime(variant: &str, threads: usize) -> Runtime {
     let mut builder = match variant {
-        "mt" => Builder::new_multi_thread(),
+        "mt" | "fs-mt" => Builder::new_multi_thread(),
         _ => Builder::new_current_thread(),
     };
     if variant == "tuned" {
@@ -63,13 +66,41 @@ fn runtime(variant: &str, threads: usize) -> Runtime {
     builder.enable_all().build().expect("tokio has what it needs")
 }
 
+/// A file as a variant has it.
+enum SharedFile {
+    /// For positional calls of threads that block.
+    Std(Arc<std::fs::File>),
+    /// The path, and the file that one task has.
+    Own(PathBuf, Mutex<Option<File>>),
+}
+
+impl Clone for SharedFile {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Std(file) => Self::Std(file.clone()),
+            Self::Own(path, _) => Self::Own(path.clone(), Mutex::default()),
+        }
+    }
+}
+
+/// Takes a task's file, or opens it, and moves to an offset.
+async fn take(path: &Path, file: &Mutex<Option<File>>, offset: u64) -> io::Result<File> {
+    let taken = file.lock().expect("no task here panics").take();
+    let mut file = match taken {
+        Some(file) => file,
+        None => tokio::fs::OpenOptions::new().read(true).write(true).open(path).await?,
+    };
+    file.seek(SeekFrom::Start(offset)).await?;
+    Ok(file)
+}
+
 impl Files for Tokio {
-    type File = Arc<std::fs::File>;
+    type File = SharedFile;
     type Buffer = &'static mut [u8];
     type Whole = Vec<u8>;
 
     fn shares_threads(job: &Job) -> bool {
-        job.variant == "mt"
+        matches!(job.variant.as_str(), "mt" | "fs-mt")
     }
 
     fn block_on<T: 'static>(job: &Job, future: impl Future<Output = T> + 'static) -> T {
@@ -81,13 +112,17 @@ impl Files for Tokio {
         async { handle.await.expect("no task here panics or is aborted") }
     }
 
-    async fn open(path: PathBuf, access: Access) -> io::Result<Self::File> {
+    async fn open(job: &Job, access: Access) -> io::Result<Self::File> {
+        let path = job.path.clone();
+        if job.variant.starts_with("fs-") {
+            return Ok(SharedFile::Own(path, Mutex::default()));
+        }
         let mut options = std::fs::OpenOptions::new();
         options.read(true).write(access == Access::Write);
         if access == Access::ReadDirect {
             options.custom_flags(libc::O_DIRECT);
         }
-        Ok(Arc::new(options.open(path)?))
+        Ok(SharedFile::Std(Arc::new(options.open(path)?)))
     }
 
     fn buffer(len: usize) -> Self::Buffer {
@@ -107,9 +142,22 @@ impl Files for Tokio {
         buffer: Self::Buffer,
         offset: u64,
     ) -> (io::Result<usize>, Self::Buffer) {
-        let file = file.clone();
-        let read = spawn_blocking(move || (file.read_at(buffer, offset), buffer));
-        read.await.expect("a read does not panic")
+        match file {
+            SharedFile::Std(file) => {
+                let file = file.clone();
+                let read = spawn_blocking(move || (file.read_at(buffer, offset), buffer));
+                read.await.expect("a read does not panic")
+            }
+            SharedFile::Own(path, own) => {
+                let read = async {
+                    let mut file = take(path, own, offset).await?;
+                    let count = file.read_exact(buffer).await?;
+                    *own.lock().expect("no task here panics") = Some(file);
+                    Ok(count)
+                };
+                (read.await, buffer)
+            }
+        }
     }
 
     async fn write_at(
@@ -117,9 +165,23 @@ impl Files for Tokio {
         buffer: Self::Buffer,
         offset: u64,
     ) -> (io::Result<usize>, Self::Buffer) {
-        let file = file.clone();
-        let write = spawn_blocking(move || (file.write_at(buffer, offset), buffer));
-        write.await.expect("a write does not panic")
+        match file {
+            SharedFile::Std(file) => {
+                let file = file.clone();
+                let write = spawn_blocking(move || (file.write_at(buffer, offset), buffer));
+                write.await.expect("a write does not panic")
+            }
+            SharedFile::Own(path, own) => {
+                let write = async {
+                    let mut file = take(path, own, offset).await?;
+                    file.write_all(buffer).await?;
+                    file.flush().await?;
+                    *own.lock().expect("no task here panics") = Some(file);
+                    Ok(buffer.len())
+                };
+                (write.await, buffer)
+            }
+        }
     }
 
     async fn read_whole(path: &Path) -> io::Result<Self::Whole> {

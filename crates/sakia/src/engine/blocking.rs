@@ -5,7 +5,7 @@ use std::io;
 use std::sync::OnceLock;
 
 use super::Engine;
-use super::request::{Call, Request, Submitted};
+use super::request::{Attempt, Call, Request, Submitted};
 use crate::blocking::{Pool, shared_pool};
 
 /// Threads for calls that another machine or process may never answer.
@@ -75,13 +75,13 @@ impl<T: Send + 'static> Call for Blocking<T> {
         &self.engine
     }
 
-    fn attempt(mut self) -> Result<Self::Output, Self> {
+    fn attempt(mut self) -> Attempt<Self> {
         match self.calls.attempt(&self.engine) {
             Some(result) => {
                 self.engine.shared.tally.count_now();
-                Ok(result)
+                Attempt::Done(result)
             }
-            None => Err(self),
+            None => Attempt::Waits(self),
         }
     }
 

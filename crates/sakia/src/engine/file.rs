@@ -19,7 +19,7 @@ use sakia_driver::CURRENT_POSITION;
 use super::Engine;
 use super::blocking::{Blocking, Calls, remote_pool};
 use super::now::{At, BYTES_MAX, Ways};
-use super::request::{Call, Request};
+use super::request::{Attempt, Call, Request};
 use crate::executor::spawn_to;
 use crate::fs;
 use crate::io::{BufResult, IoBuf, IoBufMut};
@@ -141,7 +141,9 @@ impl File {
 
     fn try_read_from(&self, buf: &mut [u8], at: At) -> Option<io::Result<usize>> {
         let len = buf.len().min(BYTES_MAX);
-        self.inner.read_now(&mut [IoSliceMut::new(&mut buf[..len])], at)
+        let result = self.inner.read_now(&mut [IoSliceMut::new(&mut buf[..len])], at)?;
+        self.inner.count_now();
+        Some(result)
     }
 
     /// Writes from byte `offset` on what can be written here and now: no more than 64 KiB. `None` when it may
@@ -161,7 +163,9 @@ impl File {
 
     fn try_write_to(&self, buf: &[u8], at: At) -> Option<io::Result<usize>> {
         let len = buf.len().min(BYTES_MAX);
-        self.inner.write_now(&[IoSlice::new(&buf[..len])], at)
+        let result = self.inner.write_now(&[IoSlice::new(&buf[..len])], at)?;
+        self.inner.count_now();
+        Some(result)
     }
 
     /// Reads up to `buf.bytes_len()` bytes from byte `offset` on.
@@ -173,7 +177,7 @@ impl File {
     /// - `ECANCELED`: the engine was stopped. Otherwise as `pread(2)`; never `EINTR`.
     #[doc(alias = "pread")]
     pub fn read_at<T: IoBufMut + Send>(&self, buf: T, offset: u64) -> Request<ReadAt<T>> {
-        Request::new(ReadAt { file: self.clone(), buf, at: Some(offset) })
+        Request::new(ReadAt { file: self.clone(), buf, at: Some(offset), done: 0 })
     }
 
     /// Writes up to `buf.bytes_len()` bytes from byte `offset` on; at the end, if it was opened to append.
@@ -184,7 +188,7 @@ impl File {
     /// `ENOSPC`, `EDQUOT`, `EFBIG`: no room. Otherwise as [`read_at`](File::read_at) and `pwrite(2)`.
     #[doc(alias = "pwrite")]
     pub fn write_at<T: IoBuf + Send>(&self, buf: T, offset: u64) -> Request<WriteAt<T>> {
-        Request::new(WriteAt { file: self.clone(), buf, at: Some(offset) })
+        Request::new(WriteAt { file: self.clone(), buf, at: Some(offset), done: 0 })
     }
 
     /// Reads up to `buf.bytes_len()` bytes at the file's position, which moves. It is the kernel's, and so
@@ -194,7 +198,7 @@ impl File {
     /// # Errors
     /// As [`read_at`](File::read_at).
     pub fn read<T: IoBufMut + Send>(&self, buf: T) -> Request<ReadAt<T>> {
-        Request::new(ReadAt { file: self.clone(), buf, at: None })
+        Request::new(ReadAt { file: self.clone(), buf, at: None, done: 0 })
     }
 
     /// Writes up to `buf.bytes_len()` bytes at the file's position, which moves, as for
@@ -203,7 +207,7 @@ impl File {
     /// # Errors
     /// As [`write_at`](File::write_at). `EPIPE`: nobody reads the FIFO or socket.
     pub fn write<T: IoBuf + Send>(&self, buf: T) -> Request<WriteAt<T>> {
-        Request::new(WriteAt { file: self.clone(), buf, at: None })
+        Request::new(WriteAt { file: self.clone(), buf, at: None, done: 0 })
     }
 
     /// As [`read_at`](File::read_at), filling one buffer after the other. At most the first 1024 are used.
@@ -330,6 +334,8 @@ pub struct ReadAt<T> {
     file: File,
     buf: T,
     at: At,
+    /// Bytes that were read.
+    done: usize,
 }
 
 impl<T: IoBufMut + Send> Call for ReadAt<T> {
@@ -339,58 +345,99 @@ impl<T: IoBufMut + Send> Call for ReadAt<T> {
         &self.file.inner.engine
     }
 
-    fn attempt(mut self) -> Result<Self::Output, Self> {
-        if self.buf.bytes_len() > BYTES_MAX {
-            return Err(self);
-        }
-        let part = IoSliceMut::new(self.buf.as_bytes_mut());
-        match self.file.inner.read_now(&mut [part], self.at) {
-            Some(result) => Ok((result, self.buf)),
-            None => Err(self),
+    fn attempt(mut self) -> Attempt<Self> {
+        let len = self.buf.bytes_len();
+        let part = self.done..len.min(self.done + BYTES_MAX);
+        let part = IoSliceMut::new(&mut self.buf.as_bytes_mut()[part]);
+        let wanted = part.len();
+        match self.file.inner.read_now(&mut [part], further(self.at, self.done)) {
+            Some(result) => match ended(result, self.done, wanted, len) {
+                Ok(result) => {
+                    self.file.inner.count_now();
+                    Attempt::Done((result, self.buf))
+                }
+                Err(done) => Attempt::Begun(Self { done, ..self }),
+            },
+            None => Attempt::Waits(self),
         }
     }
 
     #[inline]
     fn block(mut self) -> Result<Self::Output, Self> {
         let fd = self.file.inner.fd();
-        let result = match self.at {
-            Some(at) => uninterrupted(|| rustix::io::pread(fd, self.buf.as_bytes_mut(), at)),
-            None => uninterrupted(|| rustix::io::read(fd, self.buf.as_bytes_mut())),
+        let rest = &mut self.buf.as_bytes_mut()[self.done..];
+        let result = match further(self.at, self.done) {
+            Some(at) => uninterrupted(|| rustix::io::pread(fd, &mut *rest, at)),
+            None => uninterrupted(|| rustix::io::read(fd, &mut *rest)),
         };
-        Ok((result, self.buf))
+        Ok((total_of(self.done, result), self.buf))
     }
 
     async fn run(self, thread: usize) -> Self::Output {
-        let Self { file, buf, at } = self;
-        match file.inner.at_on_thread(at, thread) {
-            Ok((file, offset)) => file.read_explained(buf, offset).await,
-            Err(error) => (Err(error), buf),
+        let Self { file, buf, at, done } = self;
+        let (file, offset) = match file.inner.at_on_thread(further(at, done), thread) {
+            Ok(known) => known,
+            Err(error) => return (Err(error), buf),
+        };
+        if done == 0 {
+            return file.read_explained(buf, offset).await;
         }
+        let (result, rest) = file.read_explained(buf.slice(done..), offset).await;
+        (total_of(done, result), rest.into_inner())
     }
 
     fn refuse(self, error: io::Error) -> Self::Output {
-        (Err(error), self.buf)
+        (total_of(self.done, Err(error)), self.buf)
+    }
+}
+
+/// Where to go on after so many bytes.
+#[inline]
+fn further(at: At, done: usize) -> At {
+    at.map(|offset| offset.saturating_add(done as u64))
+}
+
+/// What a transfer of `len` bytes has come to, if it is over: of the last part, for which `wanted` bytes were
+/// asked, this is the result. Otherwise how far it is.
+fn ended(
+    result: io::Result<usize>,
+    done: usize,
+    wanted: usize,
+    len: usize,
+) -> Result<io::Result<usize>, usize> {
+    match result {
+        Ok(count) if count == wanted && done + count < len => Err(done + count),
+        result => Ok(total_of(done, result)),
+    }
+}
+
+/// What was transferred before an error is told, and the error next time.
+#[inline]
+fn total_of(done: usize, result: io::Result<usize>) -> io::Result<usize> {
+    match result {
+        Err(_) if done > 0 => Ok(done),
+        result => result.map(|count| done + count),
     }
 }
 
 impl Inner {
-    /// Reads what is there, and has it counted.
+    /// Reads what is there.
     #[inline]
     fn read_now(&self, parts: &mut [IoSliceMut<'_>], at: At) -> Option<io::Result<usize>> {
         check(at).ok()?;
-        let shared = &self.engine.shared;
-        let result = self.ways.read(&shared.mounts, self.fd().as_fd(), parts, at)?;
-        shared.tally.count_now();
-        Some(result)
+        self.ways.read(&self.engine.shared.mounts, self.fd().as_fd(), parts, at)
     }
 
-    /// Writes what takes no wait, and has it counted.
+    /// Writes what takes no wait.
+    #[inline]
     fn write_now(&self, parts: &[IoSlice<'_>], at: At) -> Option<io::Result<usize>> {
         check(at).ok()?;
-        let shared = &self.engine.shared;
-        let result = self.ways.write(&shared.mounts, self.fd().as_fd(), parts, at)?;
-        shared.tally.count_now();
-        Some(result)
+        self.ways.write(&self.engine.shared.mounts, self.fd().as_fd(), parts, at)
+    }
+
+    #[inline]
+    fn count_now(&self) {
+        self.engine.shared.tally.count_now();
     }
 
     /// The file as it is on a thread of the engine, and the driver's offset.
@@ -414,6 +461,8 @@ pub struct WriteAt<T> {
     file: File,
     buf: T,
     at: At,
+    /// Bytes that were written.
+    done: usize,
 }
 
 impl<T: IoBuf + Send> Call for WriteAt<T> {
@@ -423,36 +472,48 @@ impl<T: IoBuf + Send> Call for WriteAt<T> {
         &self.file.inner.engine
     }
 
-    fn attempt(self) -> Result<Self::Output, Self> {
-        if self.buf.bytes_len() > BYTES_MAX {
-            return Err(self);
-        }
-        match self.file.inner.write_now(&[IoSlice::new(self.buf.as_bytes())], self.at) {
-            Some(result) => Ok((result, self.buf)),
-            None => Err(self),
+    fn attempt(self) -> Attempt<Self> {
+        let bytes = self.buf.as_bytes();
+        let part = &bytes[self.done..bytes.len().min(self.done + BYTES_MAX)];
+        let at = further(self.at, self.done);
+        match self.file.inner.write_now(&[IoSlice::new(part)], at) {
+            Some(result) => match ended(result, self.done, part.len(), bytes.len()) {
+                Ok(result) => {
+                    self.file.inner.count_now();
+                    Attempt::Done((result, self.buf))
+                }
+                Err(done) => Attempt::Begun(Self { done, ..self }),
+            },
+            None => Attempt::Waits(self),
         }
     }
 
     #[inline]
     fn block(self) -> Result<Self::Output, Self> {
         let fd = self.file.inner.fd();
-        let result = match self.at {
-            Some(at) => uninterrupted(|| rustix::io::pwrite(fd, self.buf.as_bytes(), at)),
-            None => uninterrupted(|| rustix::io::write(fd, self.buf.as_bytes())),
+        let rest = &self.buf.as_bytes()[self.done..];
+        let result = match further(self.at, self.done) {
+            Some(at) => uninterrupted(|| rustix::io::pwrite(fd, rest, at)),
+            None => uninterrupted(|| rustix::io::write(fd, rest)),
         };
-        Ok((result, self.buf))
+        Ok((total_of(self.done, result), self.buf))
     }
 
     async fn run(self, thread: usize) -> Self::Output {
-        let Self { file, buf, at } = self;
-        match file.inner.at_on_thread(at, thread) {
-            Ok((file, offset)) => file.write_explained(buf, offset).await,
-            Err(error) => (Err(error), buf),
+        let Self { file, buf, at, done } = self;
+        let (file, offset) = match file.inner.at_on_thread(further(at, done), thread) {
+            Ok(known) => known,
+            Err(error) => return (Err(error), buf),
+        };
+        if done == 0 {
+            return file.write_explained(buf, offset).await;
         }
+        let (result, rest) = file.write_explained(buf.slice(done..), offset).await;
+        (total_of(done, result), rest.into_inner())
     }
 
     fn refuse(self, error: io::Error) -> Self::Output {
-        (Err(error), self.buf)
+        (total_of(self.done, Err(error)), self.buf)
     }
 }
 
@@ -478,14 +539,17 @@ impl<T: IoBufMut + Send> Call for ReadVectoredAt<T> {
         &self.file.inner.engine
     }
 
-    fn attempt(mut self) -> Result<Self::Output, Self> {
+    fn attempt(mut self) -> Attempt<Self> {
         let mut parts = Self::parts(&mut self.bufs);
         if total(parts.iter().map(|part| part.len())) > BYTES_MAX {
-            return Err(self);
+            return Attempt::Waits(self);
         }
         match self.file.inner.read_now(&mut parts, Some(self.offset)) {
-            Some(result) => Ok((result, self.bufs)),
-            None => Err(self),
+            Some(result) => {
+                self.file.inner.count_now();
+                Attempt::Done((result, self.bufs))
+            }
+            None => Attempt::Waits(self),
         }
     }
 
@@ -535,13 +599,16 @@ impl<T: IoBuf + Send> Call for WriteVectoredAt<T> {
         &self.file.inner.engine
     }
 
-    fn attempt(self) -> Result<Self::Output, Self> {
+    fn attempt(self) -> Attempt<Self> {
         let parts = Self::parts(&self.bufs);
         let is_small = total(parts.iter().map(|part| part.len())) <= BYTES_MAX;
         let inner = &self.file.inner;
         match is_small.then(|| inner.write_now(&parts, Some(self.offset))).flatten() {
-            Some(result) => Ok((result, self.bufs)),
-            None => Err(self),
+            Some(result) => {
+                self.file.inner.count_now();
+                Attempt::Done((result, self.bufs))
+            }
+            None => Attempt::Waits(self),
         }
     }
 

@@ -6,7 +6,7 @@ use std::io;
 use futures_util::stream::{self, StreamExt};
 
 use super::Engine;
-use super::request::Call;
+use super::request::{Attempt, Call};
 
 /// Requests of one batch that are under way at a time: enough for any device, and few enough for others to
 /// get their turn between them.
@@ -29,25 +29,24 @@ impl<C: Call> Many<C> {
         Self { engine: engine.clone(), parts: calls.map(Part::Open).collect() }
     }
 
-    /// What all came to, if nothing is open.
-    fn outputs(self) -> Result<Vec<C::Output>, Self> {
-        if self.parts.iter().any(|part| matches!(part, Part::Open(_))) {
-            return Err(self);
+    /// Does what takes no wait. Gives back what all came to, if nothing is open then.
+    fn try_all(self) -> Result<Vec<C::Output>, Self> {
+        let attempt = |part: Part<C>| match part {
+            Part::Open(call) => match call.attempt() {
+                Attempt::Done(output) => Part::Done(output),
+                Attempt::Begun(call) | Attempt::Waits(call) => Part::Open(call),
+            },
+            done => done,
+        };
+        let parts: Vec<_> = self.parts.into_iter().map(attempt).collect();
+        if parts.iter().any(|part| matches!(part, Part::Open(_))) {
+            return Err(Self { parts, ..self });
         }
         let output = |part| match part {
             Part::Done(output) => Some(output),
             Part::Open(_) => None,
         };
-        Ok(self.parts.into_iter().filter_map(output).collect())
-    }
-
-    fn map(self, mut attempt: impl FnMut(C) -> Result<C::Output, C>) -> Self {
-        let part = |part| match part {
-            Part::Open(call) => attempt(call).map_or_else(Part::Open, Part::Done),
-            done => done,
-        };
-        let parts = self.parts.into_iter().map(part).collect();
-        Self { parts, ..self }
+        Ok(parts.into_iter().filter_map(output).collect())
     }
 }
 
@@ -58,14 +57,14 @@ impl<C: Call> Call for Many<C> {
         &self.engine
     }
 
-    fn attempt(self) -> Result<Self::Output, Self> {
-        self.map(C::attempt).outputs()
+    fn attempt(self) -> Attempt<Self> {
+        self.try_all().map_or_else(Attempt::Waits, Attempt::Done)
     }
 
     /// What takes no wait; for the rest a thread of the engine is better, where it is under way at the same
     /// time.
     fn block(self) -> Result<Self::Output, Self> {
-        self.attempt()
+        self.try_all()
     }
 
     fn run(self, thread: usize) -> impl Future<Output = Self::Output> + 'static {

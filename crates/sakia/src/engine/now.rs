@@ -17,8 +17,8 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::Engine;
 use super::mounts::Mounts;
 
-/// Bytes beyond which nothing is read or written where it is awaited: the copy alone would hold up others
-/// there.
+/// Bytes that are read or written where it is awaited before others have a turn: the copy alone would hold
+/// them up.
 pub(super) const BYTES_MAX: usize = 64 << 10;
 
 /// Where in a file: at an offset, or with `None` at its position, which moves.

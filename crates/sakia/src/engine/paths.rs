@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 
 use super::blocking::{Blocking, Calls};
 use super::now::{BYTES_MAX, OpenedNow, Ways};
-use super::request::{Call, Request};
+use super::request::{Attempt, Call, Request};
 use super::{Engine, File};
 use crate::fs as tasks;
 use crate::fs::{Context, OpenOptions};
@@ -326,20 +326,20 @@ impl Call for Open {
         &self.engine
     }
 
-    fn attempt(mut self) -> Result<Self::Output, Self> {
+    fn attempt(mut self) -> Attempt<Self> {
         if !self.options.only_reads() {
-            return Err(self);
+            return Attempt::Waits(self);
         }
         let result = match self.engine.open_to_read_now(&self.path) {
-            None => return Err(self),
+            None => return Attempt::Waits(self),
             Some(Ok(opened)) if opened.waits_for_others => {
                 self.opened = Some(opened.fd);
-                return Err(self);
+                return Attempt::Waits(self);
             }
             Some(result) => result.and_then(|opened| self.finish(opened)),
         };
         self.engine.shared.tally.count_now();
-        Ok(result.at("open", &self.path).map_err(io::Error::from))
+        Attempt::Done(result.at("open", &self.path).map_err(io::Error::from))
     }
 
     fn block(self) -> Result<Self::Output, Self> {
@@ -423,10 +423,10 @@ impl Call for ReadFile {
         &self.engine
     }
 
-    fn attempt(mut self) -> Result<Self::Output, Self> {
-        let Some(result) = self.read_now() else { return Err(self) };
+    fn attempt(mut self) -> Attempt<Self> {
+        let Some(result) = self.read_now() else { return Attempt::Waits(self) };
         self.engine.shared.tally.count_now();
-        Ok(result.at("read", &self.path).map_err(io::Error::from))
+        Attempt::Done(result.at("read", &self.path).map_err(io::Error::from))
     }
 
     fn block(self) -> Result<Self::Output, Self> {
@@ -464,9 +464,13 @@ impl Call for ReadText {
         &self.0.engine
     }
 
-    fn attempt(self) -> Result<Self::Output, Self> {
+    fn attempt(self) -> Attempt<Self> {
         let path = self.0.path.clone();
-        self.0.attempt().map(|bytes| Self::text(&path, bytes)).map_err(Self)
+        match self.0.attempt() {
+            Attempt::Done(bytes) => Attempt::Done(Self::text(&path, bytes)),
+            Attempt::Begun(call) => Attempt::Begun(Self(call)),
+            Attempt::Waits(call) => Attempt::Waits(Self(call)),
+        }
     }
 
     fn block(self) -> Result<Self::Output, Self> {

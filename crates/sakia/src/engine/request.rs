@@ -20,11 +20,10 @@ pub trait Call: Sized + Send + 'static {
     #[doc(hidden)]
     fn engine(&self) -> &Engine;
 
-    /// Does it on this thread if that takes no wait, as far as is known, and has it counted. Otherwise gives
-    /// itself back.
+    /// Does it on this thread if that takes no wait, as far as is known, and has it counted.
     #[doc(hidden)]
-    fn attempt(self) -> Result<Self::Output, Self> {
-        Err(self)
+    fn attempt(self) -> Attempt<Self> {
+        Attempt::Waits(self)
     }
 
     /// Does it by plain calls on this thread, however long they take. Gives itself back where there are none.
@@ -60,6 +59,17 @@ pub trait Call: Sized + Send + 'static {
     }
 }
 
+/// What came of an attempt.
+#[doc(hidden)]
+pub enum Attempt<C: Call> {
+    /// It is done.
+    Done(C::Output),
+    /// A part of it is done, and others are to have a turn before the next.
+    Begun(C),
+    /// It takes a wait, or may.
+    Waits(C),
+}
+
 /// A request that is under way.
 #[doc(hidden)]
 pub enum Submitted<T> {
@@ -87,7 +97,8 @@ impl<T> Submitted<T> {
 
 /// Something that an engine is to do. Nothing happens before it is awaited or waited for.
 ///
-/// Awaited, on any executor, it is done at once if that takes no wait, and by the engine's threads otherwise.
+/// Awaited, on any executor, it is done there if that takes no wait, and by the engine's threads otherwise.
+/// What is large is done in parts, between which other tasks have their turn.
 /// Dropping it then cancels what may wait for ever, and what has not begun; what has begun on a file ends by
 /// itself. Buffers stay with the kernel until it is done with them.
 ///
@@ -159,8 +170,13 @@ impl<C: Call> Future for Request<C> {
                 return Poll::Ready(call.refuse(error));
             }
             match call.attempt() {
-                Ok(output) => return Poll::Ready(output),
-                Err(call) => match call.submit() {
+                Attempt::Done(output) => return Poll::Ready(output),
+                Attempt::Begun(call) => {
+                    this.state = State::New(call);
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Attempt::Waits(call) => match call.submit() {
                     Ok(submitted) => this.state = State::Submitted(submitted),
                     Err((call, error)) => return Poll::Ready(call.refuse(error)),
                 },

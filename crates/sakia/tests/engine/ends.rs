@@ -115,7 +115,7 @@ fn a_future_may_move_to_another_thread(builder: &Builder) {
     let (folder, engine) = (Folder::new(), engine(builder));
     let file = engine.open(folder.file("x", bytes(1 << 20))).wait().unwrap();
     for _ in 0..20 {
-        // Too large to be read here; it may be done all the same, when the engine is quick.
+        // Too large to be read at once.
         let mut read = file.read_at(vec![0; 1 << 20], 0);
         let (result, read) = match poll_once(&mut read) {
             Poll::Ready(done) => done,

@@ -3,11 +3,11 @@
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 
-use sakia::engine::{ReadAt, Request};
+use sakia::engine::{File, ReadAt, Request};
 use sakia::fs::{AlignedBuf, OpenOptions};
 use sakia::{Builder, Engine};
 
-use crate::support::{Folder, bytes, engine, on_each_backend, on_tokio};
+use crate::support::{Folder, bytes, engine, on_each_backend, on_tokio, poll_once};
 
 on_each_backend! {
     a_plain_thread_waits
@@ -17,6 +17,7 @@ on_each_backend! {
     the_end_of_a_file_is_told
     several_buffers_go_as_one
     many_requests_go_to_all_threads
+    what_is_large_is_done_in_parts
     many_requests_are_one
     what_is_written_is_read_and_made_durable
     what_is_there_is_read_into_borrowed_memory
@@ -132,19 +133,53 @@ fn several_buffers_go_as_one(builder: &Builder) {
 
 fn many_requests_go_to_all_threads(builder: &Builder) {
     let (folder, engine) = (Folder::new(), engine(&builder.clone().threads(3)));
+    let file = engine.open(folder.file("x", bytes(100))).wait().unwrap();
+    let ids = || async { std::thread::current().id() };
+    on_tokio(2, async {
+        let syncs = (0..30).map(|_| tokio::spawn(file.sync_data()));
+        for sync in syncs.collect::<Vec<_>>() {
+            sync.await.unwrap().unwrap();
+        }
+        let mut threads = std::collections::HashSet::new();
+        for _ in 0..30 {
+            threads.insert(engine.run(ids).await.unwrap());
+        }
+        assert_eq!(threads.len(), 3);
+    });
+    assert_eq!(engine.statistics().submitted, 60);
+}
+
+fn what_is_large_is_done_in_parts(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(builder));
     let contents = bytes(1 << 20);
     let path = folder.file("x", &contents);
-    let file = engine.adopt(std::fs::File::open(&path).unwrap()).unwrap();
-    on_tokio(2, async {
-        // Too large to be read where they are awaited.
-        let reads = (0..30).map(|_| tokio::spawn(file.read_at(vec![0; 1 << 20], 0)));
-        for read in reads.collect::<Vec<_>>() {
-            let (result, read) = read.await.unwrap();
-            assert_eq!(result.unwrap(), 1 << 20);
-            assert!(read == contents);
-        }
-    });
-    assert_eq!(engine.statistics().submitted, 30);
+    let std = std::fs::File::open(&path).unwrap();
+    std.sync_all().unwrap();
+    let file = engine.adopt(std).unwrap();
+    let read = |file: &File| on_tokio(1, file.read_at(vec![0; 2 << 20], 0));
+    let check = |(result, read): (std::io::Result<usize>, Vec<u8>)| {
+        assert_eq!(result.unwrap(), 1 << 20);
+        assert!(read[..1 << 20] == contents);
+    };
+    check(read(&file));
+    if file.try_read_at(&mut [0], 0).is_some() {
+        assert_eq!(engine.statistics().submitted, 0);
+        // Nobody else has a turn in the first 64 KiB, and somebody has before the end.
+        let mut request = file.read_at(vec![0; 1 << 20], 0);
+        assert!(poll_once(&mut request).is_pending());
+        check(request.wait());
+    }
+    // A part in the middle is not there any more.
+    let length = std::num::NonZeroU64::new(256 << 10);
+    rustix::fs::fadvise(&file, 256 << 10, length, rustix::fs::Advice::DontNeed).unwrap();
+    check(read(&file));
+    // At the position, and writes.
+    let target = engine.create(folder.path("y")).wait().unwrap();
+    let (result, _) = on_tokio(1, target.write(contents.clone()));
+    assert_eq!(result.unwrap(), 1 << 20);
+    let (result, read) = on_tokio(1, file.read(vec![0; 1 << 20]));
+    check((result, read));
+    assert!(std::fs::read(folder.path("y")).unwrap() == contents);
 }
 
 fn many_requests_are_one(builder: &Builder) {
@@ -167,7 +202,7 @@ fn many_requests_are_one(builder: &Builder) {
     assert!(engine.submit_many(std::iter::empty::<Request<ReadAt<Vec<u8>>>>()).wait().is_empty());
     engine.stop_and_wait();
     let large = (0..3).map(|_| file.read_at(vec![0; 1 << 20], 0));
-    for (result, buf) in engine.submit_many(large).wait() {
+    for (result, buf) in on_tokio(1, engine.submit_many(large)) {
         assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
         assert_eq!(buf.len(), 1 << 20);
     }
@@ -233,7 +268,7 @@ fn the_position_is_that_of_all_descriptors(builder: &Builder) {
     assert_eq!(rustix::fs::tell(&std).unwrap(), 11);
     assert_eq!(read(9), b"ee");
     assert_eq!(read(9), b"");
-    // By way of the engine's thread too, where the file is too large to be read here.
+    // By way of the engine's thread too, as far as the file cannot be read here.
     rustix::fs::seek(&std, rustix::fs::SeekFrom::Start(8)).unwrap();
     assert_eq!(read(1 << 20), b"THRee");
     // The kernel would take it for the position.
