@@ -4,6 +4,8 @@
 //! engine on which it was used. There it is an [`fs::File`], kept under the file's number from the first
 //! request on, with what is learned of it, until the last clone is dropped.
 
+mod transfer;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
@@ -16,21 +18,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::io::Errno;
 use sakia_driver::CURRENT_POSITION;
 
+pub use self::transfer::{
+    ReadAt, ReadVectoredAt, SyncFile, WriteAt, WriteDurableAt, WriteVectoredAt,
+};
 use super::Engine;
 use super::blocking::{Blocking, Calls, remote_pool};
 use super::now::{At, BYTES_MAX, Ways};
-use super::request::{Attempt, Call, Request};
+use super::request::Request;
 use crate::executor::spawn_to;
 use crate::fs;
-use crate::io::{BufResult, IoBuf, IoBufMut};
-
-/// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
-const BUFFERS_MAX: usize = 1024;
+use crate::io::{IoBuf, IoBufMut};
 
 /// A file of an [`Engine`]. Clones are the same open file. Reads and writes are at an offset, any number of
 /// them at a time, from any thread.
 ///
-/// It is closed when the last clone is dropped and no request uses it any more.
+/// It is closed when the last clone is dropped and no request uses it any more; if the engine's threads have
+/// used it, by them, some time later.
 #[derive(Clone)]
 pub struct File {
     inner: Arc<Inner>,
@@ -236,6 +239,25 @@ impl File {
         Request::new(WriteVectoredAt { file: self.clone(), bufs, offset })
     }
 
+    /// Writes all of `buf`, from byte `offset` on, so that it is there after a power failure: as if
+    /// [`sync_data`](File::sync_data) were called for these bytes alone. At the end, if the file was opened to
+    /// append. After an error an unknown part of it is written.
+    ///
+    /// # Errors
+    /// `EIO`: it could not be made durable; a second attempt that succeeds is no answer then. `WriteZero`: the
+    /// kernel takes nothing. Otherwise as [`write_at`](File::write_at).
+    ///
+    /// # Kernel
+    /// 4.7 (`RWF_DSYNC`); where a file system does not know it, a write and `fdatasync(2)`.
+    #[doc(alias = "RWF_DSYNC")]
+    pub fn write_durable_at<T: IoBuf + Send>(
+        &self,
+        buf: T,
+        offset: u64,
+    ) -> Request<WriteDurableAt<T>> {
+        Request::new(WriteDurableAt { file: self.clone(), buf, offset })
+    }
+
     /// Makes contents and metadata durable.
     ///
     /// # Errors
@@ -329,97 +351,6 @@ impl fmt::Debug for File {
     }
 }
 
-/// See [`File::read_at`] and [`File::read`].
-pub struct ReadAt<T> {
-    file: File,
-    buf: T,
-    at: At,
-    /// Bytes that were read.
-    done: usize,
-}
-
-impl<T: IoBufMut + Send> Call for ReadAt<T> {
-    type Output = BufResult<usize, T>;
-
-    fn engine(&self) -> &Engine {
-        &self.file.inner.engine
-    }
-
-    fn attempt(mut self) -> Attempt<Self> {
-        let len = self.buf.bytes_len();
-        let part = self.done..len.min(self.done + BYTES_MAX);
-        let part = IoSliceMut::new(&mut self.buf.as_bytes_mut()[part]);
-        let wanted = part.len();
-        match self.file.inner.read_now(&mut [part], further(self.at, self.done)) {
-            Some(result) => match ended(result, self.done, wanted, len) {
-                Ok(result) => {
-                    self.file.inner.count_now();
-                    Attempt::Done((result, self.buf))
-                }
-                Err(done) => Attempt::Begun(Self { done, ..self }),
-            },
-            None => Attempt::Waits(self),
-        }
-    }
-
-    #[inline]
-    fn block(mut self) -> Result<Self::Output, Self> {
-        let fd = self.file.inner.fd();
-        let rest = &mut self.buf.as_bytes_mut()[self.done..];
-        let result = match further(self.at, self.done) {
-            Some(at) => uninterrupted(|| rustix::io::pread(fd, &mut *rest, at)),
-            None => uninterrupted(|| rustix::io::read(fd, &mut *rest)),
-        };
-        Ok((total_of(self.done, result), self.buf))
-    }
-
-    async fn run(self, thread: usize) -> Self::Output {
-        let Self { file, buf, at, done } = self;
-        let (file, offset) = match file.inner.at_on_thread(further(at, done), thread) {
-            Ok(known) => known,
-            Err(error) => return (Err(error), buf),
-        };
-        if done == 0 {
-            return file.read_explained(buf, offset).await;
-        }
-        let (result, rest) = file.read_explained(buf.slice(done..), offset).await;
-        (total_of(done, result), rest.into_inner())
-    }
-
-    fn refuse(self, error: io::Error) -> Self::Output {
-        (total_of(self.done, Err(error)), self.buf)
-    }
-}
-
-/// Where to go on after so many bytes.
-#[inline]
-fn further(at: At, done: usize) -> At {
-    at.map(|offset| offset.saturating_add(done as u64))
-}
-
-/// What a transfer of `len` bytes has come to, if it is over: of the last part, for which `wanted` bytes were
-/// asked, this is the result. Otherwise how far it is.
-fn ended(
-    result: io::Result<usize>,
-    done: usize,
-    wanted: usize,
-    len: usize,
-) -> Result<io::Result<usize>, usize> {
-    match result {
-        Ok(count) if count == wanted && done + count < len => Err(done + count),
-        result => Ok(total_of(done, result)),
-    }
-}
-
-/// What was transferred before an error is told, and the error next time.
-#[inline]
-fn total_of(done: usize, result: io::Result<usize>) -> io::Result<usize> {
-    match result {
-        Err(_) if done > 0 => Ok(done),
-        result => result.map(|count| done + count),
-    }
-}
-
 impl Inner {
     /// Reads what is there.
     #[inline]
@@ -454,218 +385,4 @@ fn check(at: At) -> io::Result<()> {
         Some(offset) if offset > i64::MAX as u64 => Err(Errno::INVAL.into()),
         _ => Ok(()),
     }
-}
-
-/// See [`File::write_at`] and [`File::write`].
-pub struct WriteAt<T> {
-    file: File,
-    buf: T,
-    at: At,
-    /// Bytes that were written.
-    done: usize,
-}
-
-impl<T: IoBuf + Send> Call for WriteAt<T> {
-    type Output = BufResult<usize, T>;
-
-    fn engine(&self) -> &Engine {
-        &self.file.inner.engine
-    }
-
-    fn attempt(self) -> Attempt<Self> {
-        let bytes = self.buf.as_bytes();
-        let part = &bytes[self.done..bytes.len().min(self.done + BYTES_MAX)];
-        let at = further(self.at, self.done);
-        match self.file.inner.write_now(&[IoSlice::new(part)], at) {
-            Some(result) => match ended(result, self.done, part.len(), bytes.len()) {
-                Ok(result) => {
-                    self.file.inner.count_now();
-                    Attempt::Done((result, self.buf))
-                }
-                Err(done) => Attempt::Begun(Self { done, ..self }),
-            },
-            None => Attempt::Waits(self),
-        }
-    }
-
-    #[inline]
-    fn block(self) -> Result<Self::Output, Self> {
-        let fd = self.file.inner.fd();
-        let rest = &self.buf.as_bytes()[self.done..];
-        let result = match further(self.at, self.done) {
-            Some(at) => uninterrupted(|| rustix::io::pwrite(fd, rest, at)),
-            None => uninterrupted(|| rustix::io::write(fd, rest)),
-        };
-        Ok((total_of(self.done, result), self.buf))
-    }
-
-    async fn run(self, thread: usize) -> Self::Output {
-        let Self { file, buf, at, done } = self;
-        let (file, offset) = match file.inner.at_on_thread(further(at, done), thread) {
-            Ok(known) => known,
-            Err(error) => return (Err(error), buf),
-        };
-        if done == 0 {
-            return file.write_explained(buf, offset).await;
-        }
-        let (result, rest) = file.write_explained(buf.slice(done..), offset).await;
-        (total_of(done, result), rest.into_inner())
-    }
-
-    fn refuse(self, error: io::Error) -> Self::Output {
-        (total_of(self.done, Err(error)), self.buf)
-    }
-}
-
-/// See [`File::read_vectored_at`].
-pub struct ReadVectoredAt<T> {
-    file: File,
-    bufs: Vec<T>,
-    offset: u64,
-}
-
-impl<T: IoBufMut + Send> ReadVectoredAt<T> {
-    /// The buffers as the kernel takes them.
-    fn parts(bufs: &mut [T]) -> Vec<IoSliceMut<'_>> {
-        let used = bufs.iter_mut().take(BUFFERS_MAX);
-        used.map(|buf| IoSliceMut::new(buf.as_bytes_mut())).collect()
-    }
-}
-
-impl<T: IoBufMut + Send> Call for ReadVectoredAt<T> {
-    type Output = BufResult<usize, Vec<T>>;
-
-    fn engine(&self) -> &Engine {
-        &self.file.inner.engine
-    }
-
-    fn attempt(mut self) -> Attempt<Self> {
-        let mut parts = Self::parts(&mut self.bufs);
-        if total(parts.iter().map(|part| part.len())) > BYTES_MAX {
-            return Attempt::Waits(self);
-        }
-        match self.file.inner.read_now(&mut parts, Some(self.offset)) {
-            Some(result) => {
-                self.file.inner.count_now();
-                Attempt::Done((result, self.bufs))
-            }
-            None => Attempt::Waits(self),
-        }
-    }
-
-    fn block(mut self) -> Result<Self::Output, Self> {
-        let mut parts = Self::parts(&mut self.bufs);
-        let fd = self.file.inner.fd();
-        let result = uninterrupted(|| rustix::io::preadv(fd, &mut parts, self.offset));
-        Ok((result, self.bufs))
-    }
-
-    async fn run(self, thread: usize) -> Self::Output {
-        let Self { file, bufs, offset } = self;
-        match file.inner.on_thread(thread) {
-            Ok(file) => file.read_vectored_at(bufs, offset).await,
-            Err(error) => (Err(error), bufs),
-        }
-    }
-
-    fn refuse(self, error: io::Error) -> Self::Output {
-        (Err(error), self.bufs)
-    }
-}
-
-fn total(lens: impl Iterator<Item = usize>) -> usize {
-    lens.fold(0, usize::saturating_add)
-}
-
-/// See [`File::write_vectored_at`].
-pub struct WriteVectoredAt<T> {
-    file: File,
-    bufs: Vec<T>,
-    offset: u64,
-}
-
-impl<T: IoBuf + Send> WriteVectoredAt<T> {
-    /// The buffers as the kernel takes them.
-    fn parts(bufs: &[T]) -> Vec<IoSlice<'_>> {
-        let used = bufs.iter().take(BUFFERS_MAX);
-        used.map(|buf| IoSlice::new(buf.as_bytes())).collect()
-    }
-}
-
-impl<T: IoBuf + Send> Call for WriteVectoredAt<T> {
-    type Output = BufResult<usize, Vec<T>>;
-
-    fn engine(&self) -> &Engine {
-        &self.file.inner.engine
-    }
-
-    fn attempt(self) -> Attempt<Self> {
-        let parts = Self::parts(&self.bufs);
-        let is_small = total(parts.iter().map(|part| part.len())) <= BYTES_MAX;
-        let inner = &self.file.inner;
-        match is_small.then(|| inner.write_now(&parts, Some(self.offset))).flatten() {
-            Some(result) => {
-                self.file.inner.count_now();
-                Attempt::Done((result, self.bufs))
-            }
-            None => Attempt::Waits(self),
-        }
-    }
-
-    fn block(self) -> Result<Self::Output, Self> {
-        let fd = self.file.inner.fd();
-        let parts = Self::parts(&self.bufs);
-        let result = uninterrupted(|| rustix::io::pwritev(fd, &parts, self.offset));
-        drop(parts);
-        Ok((result, self.bufs))
-    }
-
-    async fn run(self, thread: usize) -> Self::Output {
-        let Self { file, bufs, offset } = self;
-        match file.inner.on_thread(thread) {
-            Ok(file) => file.write_vectored_explained(bufs, offset).await,
-            Err(error) => (Err(error), bufs),
-        }
-    }
-
-    fn refuse(self, error: io::Error) -> Self::Output {
-        (Err(error), self.bufs)
-    }
-}
-
-/// See [`File::sync_all`] and [`File::sync_data`].
-pub struct SyncFile {
-    file: File,
-    is_data: bool,
-}
-
-impl Call for SyncFile {
-    type Output = io::Result<()>;
-
-    fn engine(&self) -> &Engine {
-        &self.file.inner.engine
-    }
-
-    fn block(self) -> Result<Self::Output, Self> {
-        let fd = self.file.inner.fd();
-        Ok(uninterrupted(|| match self.is_data {
-            true => rustix::fs::fdatasync(fd),
-            false => rustix::fs::fsync(fd),
-        }))
-    }
-
-    async fn run(self, thread: usize) -> Self::Output {
-        let file = self.file.inner.on_thread(thread)?;
-        if self.is_data { file.sync_data().await } else { file.sync_all().await }
-    }
-
-    fn refuse(self, error: io::Error) -> Self::Output {
-        Err(error)
-    }
-}
-
-/// Makes a call again as long as a signal interrupts it.
-#[inline]
-fn uninterrupted<T>(call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
-    rustix::io::retry_on_intr(call).map_err(io::Error::from)
 }

@@ -35,7 +35,9 @@ use sakia_driver::Choice;
 use sakia_ring::ProcessSentinel;
 
 pub use self::blocking::Blocking;
-pub use self::file::{File, ReadAt, ReadVectoredAt, SyncFile, WriteAt, WriteVectoredAt};
+pub use self::file::{
+    File, ReadAt, ReadVectoredAt, SyncFile, WriteAt, WriteDurableAt, WriteVectoredAt,
+};
 use self::gate::{Gate, Pass};
 pub use self::many::Many;
 use self::mounts::Mounts;

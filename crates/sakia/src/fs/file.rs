@@ -518,13 +518,25 @@ impl File {
     /// 4.7 (`RWF_DSYNC`); where a file system does not know it, a write and `fdatasync(2)`.
     #[doc(alias = "RWF_DSYNC")]
     pub async fn write_durable_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<(), T> {
+        match self.check_write(offset) {
+            Ok(()) => self.write_durable_explained(buf, offset).await,
+            Err(error) => (Err(error), buf),
+        }
+    }
+
+    /// As [`write_durable_at`](File::write_durable_at), at an offset that the kernel may ignore.
+    pub(crate) async fn write_durable_explained<T: IoBuf>(
+        &self,
+        buf: T,
+        offset: u64,
+    ) -> BufResult<(), T> {
         let flags = if mutant!("durable_write_is_plain") { 0 } else { RWF_DSYNC };
-        let (result, buf) = self.write_all_with(buf, offset, flags).await;
+        let (result, buf) = self.write_all_explained(buf, offset, flags).await;
         match result {
             Err(error) if is_unknown_flag(&error) => {}
             result => return (result, buf),
         }
-        let (result, buf) = self.write_all_with(buf, offset, 0).await;
+        let (result, buf) = self.write_all_explained(buf, offset, 0).await;
         match result {
             Ok(()) => (self.sync_data().await, buf),
             Err(error) => (Err(error), buf),
@@ -532,9 +544,18 @@ impl File {
     }
 
     async fn write_all_with<T: IoBuf>(&self, buf: T, offset: u64, flags: u32) -> BufResult<(), T> {
-        if let Err(error) = self.check_write(offset) {
-            return (Err(error), buf);
+        match self.check_write(offset) {
+            Ok(()) => self.write_all_explained(buf, offset, flags).await,
+            Err(error) => (Err(error), buf),
         }
+    }
+
+    async fn write_all_explained<T: IoBuf>(
+        &self,
+        buf: T,
+        offset: u64,
+        flags: u32,
+    ) -> BufResult<(), T> {
         match &self.direct {
             Some(direct) => self.write_all_direct(direct, buf, offset, flags).await,
             None => {

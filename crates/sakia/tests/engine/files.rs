@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 use sakia::engine::{File, ReadAt, Request};
 use sakia::fs::{AlignedBuf, OpenOptions};
@@ -220,9 +221,16 @@ fn what_is_written_is_read_and_made_durable(builder: &Builder) {
         assert_eq!(file.metadata().await.unwrap().len(), 16 * 4096);
         file.set_len(10).await.unwrap();
         file.sync_all().await.unwrap();
+        file.write_durable_at(bytes(5), 10).await.0.unwrap();
     });
     file.sync_all().wait().unwrap();
-    assert_eq!(std::fs::read(folder.path("x")).unwrap(), bytes(10));
+    let (result, back) = file.write_durable_at(bytes(5), 15).wait();
+    result.unwrap();
+    assert_eq!(back, bytes(5));
+    let expected = [bytes(10), bytes(5), bytes(5)].concat();
+    assert_eq!(std::fs::read(folder.path("x")).unwrap(), expected);
+    let (result, _) = file.write_durable_at(bytes(5), u64::MAX).wait();
+    assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EINVAL));
 }
 
 fn what_is_there_is_read_into_borrowed_memory(builder: &Builder) {
@@ -291,9 +299,12 @@ fn what_was_opened_to_append_appends(builder: &Builder) {
         assert_eq!(file.write(b" position".to_vec()).await.0.unwrap(), 9);
         let parts = vec![b" in".to_vec(), b" parts".to_vec()];
         assert_eq!(file.write_vectored_at(parts, 0).await.0.unwrap(), 9);
+        file.write_durable_at(b" for".to_vec(), 0).await.0.unwrap();
     });
+    file.write_durable_at(b" ever".to_vec(), 0).wait().0.unwrap();
     file.write_at(b" end".to_vec(), 0).wait().0.unwrap();
-    assert_eq!(std::fs::read_to_string(path).unwrap(), "begin at position in parts end");
+    let text = std::fs::read_to_string(path).unwrap();
+    assert_eq!(text, "begin at position in parts for ever end");
 }
 
 fn what_is_in_memory_takes_no_thread(builder: &Builder) {
@@ -327,23 +338,26 @@ fn what_is_in_memory_takes_no_thread(builder: &Builder) {
 
 fn a_fifo_is_a_file_too(builder: &Builder) {
     let (folder, engine) = (Folder::new(), engine(builder));
-    let fifo = folder.path("fifo");
-    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0)
-        .unwrap();
-    let write = |text: &'static str| {
-        let fifo = fifo.clone();
+    // One each: a file is closed some time after it is dropped, and a writer may find its end open until then.
+    let [first, second] = ["first", "second"].map(|name| {
+        let fifo = folder.path(name);
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, 0o600.into(), 0).unwrap();
+        fifo
+    });
+    let write = |fifo: &Path, text: &'static str| {
+        let fifo = fifo.to_owned();
         std::thread::spawn(move || std::fs::write(fifo, text).unwrap())
     };
     on_tokio(1, async {
         // Waits for the writer, as it would by a plain call.
-        let (file, writer) = (engine.open(&fifo), write("hello"));
+        let (file, writer) = (engine.open(&first), write(&first, "hello"));
         let file = file.await.unwrap();
         let (result, read) = file.read(vec![0; 9]).await;
         assert_eq!((result.unwrap(), &read[..5]), (5, &b"hello"[..]));
         writer.join().unwrap();
         assert_eq!(file.read(vec![0; 9]).await.0.unwrap(), 0);
-        drop(file);
-        let (text, writer) = (engine.read_to_string(&fifo), write("whole"));
+        let (text, writer) = (engine.read_to_string(&second), write(&second, "whole"));
         assert_eq!(text.await.unwrap(), "whole");
         writer.join().unwrap();
     });

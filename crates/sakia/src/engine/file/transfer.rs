@@ -1,0 +1,379 @@
+//! Transfers to and from a file, and what makes them durable.
+
+use std::io::{self, IoSlice, IoSliceMut};
+
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::{File, check};
+use crate::engine::Engine;
+use crate::engine::now::{At, BYTES_MAX};
+use crate::engine::request::{Attempt, Call};
+use crate::io::{BufResult, IoBuf, IoBufMut};
+
+/// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
+const BUFFERS_MAX: usize = 1024;
+
+/// See [`File::read_at`] and [`File::read`].
+pub struct ReadAt<T> {
+    pub(super) file: File,
+    pub(super) buf: T,
+    pub(super) at: At,
+    /// Bytes that were read.
+    pub(super) done: usize,
+}
+
+impl<T: IoBufMut + Send> Call for ReadAt<T> {
+    type Output = BufResult<usize, T>;
+
+    fn engine(&self) -> &Engine {
+        &self.file.inner.engine
+    }
+
+    fn attempt(mut self) -> Attempt<Self> {
+        let len = self.buf.bytes_len();
+        let part = self.done..len.min(self.done + BYTES_MAX);
+        let part = IoSliceMut::new(&mut self.buf.as_bytes_mut()[part]);
+        let wanted = part.len();
+        match self.file.inner.read_now(&mut [part], further(self.at, self.done)) {
+            Some(result) => match ended(result, self.done, wanted, len) {
+                Ok(result) => {
+                    self.file.inner.count_now();
+                    Attempt::Done((result, self.buf))
+                }
+                Err(done) => Attempt::Begun(Self { done, ..self }),
+            },
+            None => Attempt::Waits(self),
+        }
+    }
+
+    #[inline]
+    fn block(mut self) -> Result<Self::Output, Self> {
+        let fd = self.file.inner.fd();
+        let rest = &mut self.buf.as_bytes_mut()[self.done..];
+        let result = match further(self.at, self.done) {
+            Some(at) => uninterrupted(|| rustix::io::pread(fd, &mut *rest, at)),
+            None => uninterrupted(|| rustix::io::read(fd, &mut *rest)),
+        };
+        Ok((total_of(self.done, result), self.buf))
+    }
+
+    async fn run(self, thread: usize) -> Self::Output {
+        let Self { file, buf, at, done } = self;
+        let (file, offset) = match file.inner.at_on_thread(further(at, done), thread) {
+            Ok(known) => known,
+            Err(error) => return (Err(error), buf),
+        };
+        if done == 0 {
+            return file.read_explained(buf, offset).await;
+        }
+        let (result, rest) = file.read_explained(buf.slice(done..), offset).await;
+        (total_of(done, result), rest.into_inner())
+    }
+
+    fn refuse(self, error: io::Error) -> Self::Output {
+        (total_of(self.done, Err(error)), self.buf)
+    }
+}
+
+/// Where to go on after so many bytes.
+#[inline]
+fn further(at: At, done: usize) -> At {
+    at.map(|offset| offset.saturating_add(done as u64))
+}
+
+/// What a transfer of `len` bytes has come to, if it is over: of the last part, for which `wanted` bytes were
+/// asked, this is the result. Otherwise how far it is.
+fn ended(
+    result: io::Result<usize>,
+    done: usize,
+    wanted: usize,
+    len: usize,
+) -> Result<io::Result<usize>, usize> {
+    match result {
+        Ok(count) if count == wanted && done + count < len => Err(done + count),
+        result => Ok(total_of(done, result)),
+    }
+}
+
+/// What was transferred before an error is told, and the error next time.
+#[inline]
+fn total_of(done: usize, result: io::Result<usize>) -> io::Result<usize> {
+    match result {
+        Err(_) if done > 0 => Ok(done),
+        result => result.map(|count| done + count),
+    }
+}
+
+/// See [`File::write_at`] and [`File::write`].
+pub struct WriteAt<T> {
+    pub(super) file: File,
+    pub(super) buf: T,
+    pub(super) at: At,
+    /// Bytes that were written.
+    pub(super) done: usize,
+}
+
+impl<T: IoBuf + Send> Call for WriteAt<T> {
+    type Output = BufResult<usize, T>;
+
+    fn engine(&self) -> &Engine {
+        &self.file.inner.engine
+    }
+
+    fn attempt(self) -> Attempt<Self> {
+        let bytes = self.buf.as_bytes();
+        let part = &bytes[self.done..bytes.len().min(self.done + BYTES_MAX)];
+        let at = further(self.at, self.done);
+        match self.file.inner.write_now(&[IoSlice::new(part)], at) {
+            Some(result) => match ended(result, self.done, part.len(), bytes.len()) {
+                Ok(result) => {
+                    self.file.inner.count_now();
+                    Attempt::Done((result, self.buf))
+                }
+                Err(done) => Attempt::Begun(Self { done, ..self }),
+            },
+            None => Attempt::Waits(self),
+        }
+    }
+
+    #[inline]
+    fn block(self) -> Result<Self::Output, Self> {
+        let fd = self.file.inner.fd();
+        let rest = &self.buf.as_bytes()[self.done..];
+        let result = match further(self.at, self.done) {
+            Some(at) => uninterrupted(|| rustix::io::pwrite(fd, rest, at)),
+            None => uninterrupted(|| rustix::io::write(fd, rest)),
+        };
+        Ok((total_of(self.done, result), self.buf))
+    }
+
+    async fn run(self, thread: usize) -> Self::Output {
+        let Self { file, buf, at, done } = self;
+        let (file, offset) = match file.inner.at_on_thread(further(at, done), thread) {
+            Ok(known) => known,
+            Err(error) => return (Err(error), buf),
+        };
+        if done == 0 {
+            return file.write_explained(buf, offset).await;
+        }
+        let (result, rest) = file.write_explained(buf.slice(done..), offset).await;
+        (total_of(done, result), rest.into_inner())
+    }
+
+    fn refuse(self, error: io::Error) -> Self::Output {
+        (total_of(self.done, Err(error)), self.buf)
+    }
+}
+
+/// See [`File::read_vectored_at`].
+pub struct ReadVectoredAt<T> {
+    pub(super) file: File,
+    pub(super) bufs: Vec<T>,
+    pub(super) offset: u64,
+}
+
+impl<T: IoBufMut + Send> ReadVectoredAt<T> {
+    /// The buffers as the kernel takes them.
+    fn parts(bufs: &mut [T]) -> Vec<IoSliceMut<'_>> {
+        let used = bufs.iter_mut().take(BUFFERS_MAX);
+        used.map(|buf| IoSliceMut::new(buf.as_bytes_mut())).collect()
+    }
+}
+
+impl<T: IoBufMut + Send> Call for ReadVectoredAt<T> {
+    type Output = BufResult<usize, Vec<T>>;
+
+    fn engine(&self) -> &Engine {
+        &self.file.inner.engine
+    }
+
+    fn attempt(mut self) -> Attempt<Self> {
+        let mut parts = Self::parts(&mut self.bufs);
+        if total(parts.iter().map(|part| part.len())) > BYTES_MAX {
+            return Attempt::Waits(self);
+        }
+        match self.file.inner.read_now(&mut parts, Some(self.offset)) {
+            Some(result) => {
+                self.file.inner.count_now();
+                Attempt::Done((result, self.bufs))
+            }
+            None => Attempt::Waits(self),
+        }
+    }
+
+    fn block(mut self) -> Result<Self::Output, Self> {
+        let mut parts = Self::parts(&mut self.bufs);
+        let fd = self.file.inner.fd();
+        let result = uninterrupted(|| rustix::io::preadv(fd, &mut parts, self.offset));
+        Ok((result, self.bufs))
+    }
+
+    async fn run(self, thread: usize) -> Self::Output {
+        let Self { file, bufs, offset } = self;
+        match file.inner.on_thread(thread) {
+            Ok(file) => file.read_vectored_at(bufs, offset).await,
+            Err(error) => (Err(error), bufs),
+        }
+    }
+
+    fn refuse(self, error: io::Error) -> Self::Output {
+        (Err(error), self.bufs)
+    }
+}
+
+fn total(lens: impl Iterator<Item = usize>) -> usize {
+    lens.fold(0, usize::saturating_add)
+}
+
+/// See [`File::write_vectored_at`].
+pub struct WriteVectoredAt<T> {
+    pub(super) file: File,
+    pub(super) bufs: Vec<T>,
+    pub(super) offset: u64,
+}
+
+impl<T: IoBuf + Send> WriteVectoredAt<T> {
+    /// The buffers as the kernel takes them.
+    fn parts(bufs: &[T]) -> Vec<IoSlice<'_>> {
+        let used = bufs.iter().take(BUFFERS_MAX);
+        used.map(|buf| IoSlice::new(buf.as_bytes())).collect()
+    }
+}
+
+impl<T: IoBuf + Send> Call for WriteVectoredAt<T> {
+    type Output = BufResult<usize, Vec<T>>;
+
+    fn engine(&self) -> &Engine {
+        &self.file.inner.engine
+    }
+
+    fn attempt(self) -> Attempt<Self> {
+        let parts = Self::parts(&self.bufs);
+        let is_small = total(parts.iter().map(|part| part.len())) <= BYTES_MAX;
+        let inner = &self.file.inner;
+        match is_small.then(|| inner.write_now(&parts, Some(self.offset))).flatten() {
+            Some(result) => {
+                self.file.inner.count_now();
+                Attempt::Done((result, self.bufs))
+            }
+            None => Attempt::Waits(self),
+        }
+    }
+
+    fn block(self) -> Result<Self::Output, Self> {
+        let fd = self.file.inner.fd();
+        let parts = Self::parts(&self.bufs);
+        let result = uninterrupted(|| rustix::io::pwritev(fd, &parts, self.offset));
+        drop(parts);
+        Ok((result, self.bufs))
+    }
+
+    async fn run(self, thread: usize) -> Self::Output {
+        let Self { file, bufs, offset } = self;
+        match file.inner.on_thread(thread) {
+            Ok(file) => file.write_vectored_explained(bufs, offset).await,
+            Err(error) => (Err(error), bufs),
+        }
+    }
+
+    fn refuse(self, error: io::Error) -> Self::Output {
+        (Err(error), self.bufs)
+    }
+}
+
+/// See [`File::write_durable_at`].
+pub struct WriteDurableAt<T> {
+    pub(super) file: File,
+    pub(super) buf: T,
+    pub(super) offset: u64,
+}
+
+impl<T: IoBuf + Send> WriteDurableAt<T> {
+    /// All of it by plain calls.
+    fn write_all(&self) -> io::Result<()> {
+        check(Some(self.offset))?;
+        let fd = self.file.inner.fd();
+        let bytes = self.buf.as_bytes();
+        let (mut done, mut is_durable) = (0, true);
+        while done < bytes.len() {
+            let (rest, offset) = (&bytes[done..], self.offset.saturating_add(done as u64));
+            let count = match is_durable {
+                true => {
+                    let flags = ReadWriteFlags::DSYNC;
+                    rustix::io::pwritev2(fd, &[IoSlice::new(rest)], offset, flags)
+                }
+                false => rustix::io::pwrite(fd, rest, offset),
+            };
+            match count {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                // A file system that does not know the flag.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) if is_durable => is_durable = false,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if is_durable { Ok(()) } else { uninterrupted(|| rustix::fs::fdatasync(fd)) }
+    }
+}
+
+impl<T: IoBuf + Send> Call for WriteDurableAt<T> {
+    type Output = BufResult<(), T>;
+
+    fn engine(&self) -> &Engine {
+        &self.file.inner.engine
+    }
+
+    fn block(self) -> Result<Self::Output, Self> {
+        Ok((self.write_all(), self.buf))
+    }
+
+    async fn run(self, thread: usize) -> Self::Output {
+        let Self { file, buf, offset } = self;
+        match file.inner.at_on_thread(Some(offset), thread) {
+            Ok((file, offset)) => file.write_durable_explained(buf, offset).await,
+            Err(error) => (Err(error), buf),
+        }
+    }
+
+    fn refuse(self, error: io::Error) -> Self::Output {
+        (Err(error), self.buf)
+    }
+}
+
+/// See [`File::sync_all`] and [`File::sync_data`].
+pub struct SyncFile {
+    pub(super) file: File,
+    pub(super) is_data: bool,
+}
+
+impl Call for SyncFile {
+    type Output = io::Result<()>;
+
+    fn engine(&self) -> &Engine {
+        &self.file.inner.engine
+    }
+
+    fn block(self) -> Result<Self::Output, Self> {
+        let fd = self.file.inner.fd();
+        Ok(uninterrupted(|| match self.is_data {
+            true => rustix::fs::fdatasync(fd),
+            false => rustix::fs::fsync(fd),
+        }))
+    }
+
+    async fn run(self, thread: usize) -> Self::Output {
+        let file = self.file.inner.on_thread(thread)?;
+        if self.is_data { file.sync_data().await } else { file.sync_all().await }
+    }
+
+    fn refuse(self, error: io::Error) -> Self::Output {
+        Err(error)
+    }
+}
+
+/// Makes a call again as long as a signal interrupts it.
+#[inline]
+fn uninterrupted<T>(call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
+    rustix::io::retry_on_intr(call).map_err(io::Error::from)
+}
