@@ -9,7 +9,7 @@ use super::request::{Attempt, Call, Request, Submitted};
 use crate::blocking::{Pool, shared_pool};
 
 /// Threads for calls that another machine or process may never answer.
-const REMOTE_THREADS: usize = 512;
+const REMOTE_THREADS: usize = 64;
 
 /// Plain calls that come to a `T`. See [`Engine::spawn_blocking`].
 pub struct Blocking<T> {
