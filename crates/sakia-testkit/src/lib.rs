@@ -1,4 +1,4 @@
-//! Tools for Sakia's own tests; a dev-dependency, never shipped.
+//! Tools for Sakia's own tests; a dev-dependency, but for experiments on slow places.
 //!
 //! Memory and values:
 //! - [`alloc_count`]: an allocator that counts, to show that a path does not allocate.

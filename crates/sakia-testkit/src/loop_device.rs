@@ -17,6 +17,8 @@ use crate::place::{PlaceError, path_of_line};
 
 /// How long a device that was told to detach may take.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The scheduler of devices whose queue is to be longer. Loop devices have none by themselves.
+const SCHEDULER: &str = "mq-deadline";
 
 /// A loop device over a file. It is detached with the value, or, should something still use it,
 /// when that ends.
@@ -76,6 +78,21 @@ impl LoopDevice {
         Ok(())
     }
 
+    /// Has a scheduler keep up to `count` requests, in which neighbors become one.
+    pub(crate) fn queue_requests(&self, count: u32) -> Result<(), PlaceError> {
+        let folder = queue_of(&self.path());
+        let settings = [("scheduler", SCHEDULER.to_owned()), ("nr_requests", count.to_string())];
+        for (name, value) in settings {
+            let file = folder.join(name);
+            fs::write(&file, value).map_err(|error| {
+                // A scheduler that this kernel lacks is an invalid argument.
+                let error = if name == "scheduler" { Errno::NOSYS.into() } else { error };
+                PlaceError::needing(format!("set {} ({SCHEDULER})", file.display()), error)
+            })?;
+        }
+        Ok(())
+    }
+
     /// Detaches it, and waits until the backing file is no longer in use. Does not wait where
     /// something else still uses the device: it detaches when that ends.
     pub(crate) fn detach(&mut self) {
@@ -105,8 +122,17 @@ fn limits_of(node: &Path) -> io::Result<PathBuf> {
     Ok(Path::new("/sys/class/bdi").join(device.trim()))
 }
 
+/// Where the kernel shows the queue of a device.
+fn queue_of(node: &Path) -> PathBuf {
+    Path::new("/sys/block").join(node.file_name().unwrap_or_default()).join("queue")
+}
+
 /// Gives a device the kernel's defaults again, where it can be limited at all.
 pub(crate) fn lift_limits(node: &Path) {
+    let scheduler = queue_of(node).join("scheduler");
+    if fs::read_to_string(&scheduler).is_ok_and(|all| all.contains(&format!("[{SCHEDULER}]"))) {
+        let _ = fs::write(scheduler, "none");
+    }
     if let Ok(folder) = limits_of(node) {
         let _ = fs::write(folder.join("strict_limit"), "0");
         let _ = fs::write(folder.join("max_ratio"), "100");

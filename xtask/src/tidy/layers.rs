@@ -3,7 +3,7 @@
 use super::manifest::Section;
 use super::{Finding, Tree};
 
-/// The crate that only tests may use.
+/// The crate that only tests may use, and experiments on slow places.
 const TESTKIT: &str = "sakia-testkit";
 
 /// Every crate with the crates of ours it may depend on, lowest layer first. In its tests, each
@@ -17,15 +17,15 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("sakia-copy", &["sakia"]),
     ("sakia-socket", &["sakia-driver", "sakia-ring"]),
     ("sakia-preload", &["sakia-socket", "sakia-driver", "sakia-ring"]),
-    ("sakia-bench", LIBRARIES),
+    (TESTKIT, &["sakia-ring"]),
+    ("sakia-bench", EXPERIMENTS),
     ("sakia-cli", PROGRAMS),
     ("sakia-check", &["sakia", "sakia-driver", "sakia-ring"]),
-    (TESTKIT, &["sakia-ring"]),
     ("xtask", PROGRAMS),
 ];
 
-/// What the experiments may measure.
-const LIBRARIES: &[&str] = &[
+/// What the experiments may measure, and where.
+const EXPERIMENTS: &[&str] = &[
     "sakia-ring",
     "sakia-driver",
     "sakia-macros",
@@ -34,6 +34,7 @@ const LIBRARIES: &[&str] = &[
     "sakia-copy",
     "sakia-socket",
     "sakia-preload",
+    TESTKIT,
 ];
 
 /// What programs may use.

@@ -104,3 +104,34 @@ fn held_disk_can_be_dropped() {
     drop(syncer.join().unwrap());
     assert!(!path.exists());
 }
+
+#[test]
+fn longer_queue_takes_more_reads() {
+    const FILES: usize = 600;
+    let disk = available!(ThrottledDisk::builder().requests_max(1024).build());
+    let device = disk.device();
+    let queue = std::path::Path::new("/sys/block").join(device.file_name().unwrap()).join("queue");
+    assert_eq!(fs::read_to_string(queue.join("nr_requests")).unwrap().trim(), "1024");
+    let file = |index: usize| disk.path().join(index.to_string());
+    (0..FILES).for_each(|index| fs::write(file(index), index.to_string()).unwrap());
+    let files: Vec<_> = (0..FILES).map(|index| File::open(file(index)).unwrap()).collect();
+    files.iter().for_each(|file| disk.make_cold(file).unwrap());
+
+    let gate = disk.hold_reads();
+    // Begun one after the other, by a thread that the device does not make wait.
+    for file in &files {
+        let read = rustix::io::preadv2(
+            file,
+            &mut [std::io::IoSliceMut::new(&mut [0])],
+            0,
+            rustix::io::ReadWriteFlags::NOWAIT,
+        );
+        assert_eq!(read, Err(rustix::io::Errno::AGAIN));
+    }
+    gate.open();
+    for (index, file) in files.iter().enumerate() {
+        let mut bytes = vec![0; 8];
+        let count = file.read_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes[..count], *index.to_string().as_bytes());
+    }
+}
