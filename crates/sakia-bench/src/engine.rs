@@ -34,14 +34,26 @@ impl Engine {
         let bypass = if bypass { Bypass::Rules(Rules::default()) } else { Bypass::Never };
         match Runtime::builder().backend(policy).bypass(bypass).spin(spin).build() {
             Ok(runtime) => Ok(Ok(runtime)),
-            Err(error) => {
-                let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<SetupError>());
-                match refusal {
-                    Some(refusal) if refusal.is_refusal() => Ok(Err(refusal.to_string())),
-                    _ => Err(error),
-                }
-            }
+            Err(error) => refusal(error).map(Err),
         }
+    }
+}
+
+/// A shared engine with all options as they are by themselves, but for the backend; or why this machine
+/// cannot have it.
+pub(crate) fn build_engine(policy: Policy) -> io::Result<Result<sakia::engine::Engine, String>> {
+    match Runtime::builder().backend(policy).build_engine() {
+        Ok(engine) => Ok(Ok(engine)),
+        Err(error) => refusal(error).map(Err),
+    }
+}
+
+/// Why this machine refuses a ring, if that is what went wrong.
+fn refusal(error: io::Error) -> io::Result<String> {
+    let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<SetupError>());
+    match refusal {
+        Some(refusal) if refusal.is_refusal() => Ok(refusal.to_string()),
+        _ => Err(error),
     }
 }
 

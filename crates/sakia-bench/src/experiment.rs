@@ -40,6 +40,8 @@ pub enum Focus {
     TimeAndProcessor,
     /// The processor time of a request.
     Requests,
+    /// The threads that it takes.
+    Threads,
 }
 
 /// The same work, done in several ways.

@@ -30,6 +30,7 @@ pub mod run;
 pub mod stats;
 pub mod tcp_sum;
 pub mod text;
+pub mod threads;
 
 pub use cell::{Measured, Outcome, run_cell};
 pub use experiment::{Experiment, Focus, Params, Point, Work};

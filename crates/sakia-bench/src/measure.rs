@@ -108,6 +108,26 @@ impl Meter {
         Ok(())
     }
 
+    /// What went before was a wait: the time begins now. All else counts from where it did.
+    pub fn restart_clock(&mut self) {
+        self.begin = Instant::now();
+    }
+
+    /// What `look` takes is no part of the section.
+    ///
+    /// # Errors
+    /// See [`Usage::of_process`].
+    pub fn aside<T>(&mut self, look: impl FnOnce() -> T) -> io::Result<T> {
+        let (usage, begin) = (Usage::of_process()?, Instant::now());
+        let seen = look();
+        let taken = Usage::of_process()?.since(usage);
+        self.usage.cpu_ns += taken.cpu_ns;
+        self.usage.voluntary_switches += taken.voluntary_switches;
+        self.usage.involuntary_switches += taken.involuntary_switches;
+        self.begin += begin.elapsed();
+        Ok(seen)
+    }
+
     /// The section ends here, whatever is done before [`stop`](Meter::stop).
     ///
     /// # Errors
@@ -190,6 +210,17 @@ mod tests {
         assert!(section.threads_max >= 2, "{section:?}");
         assert!(section.voluntary_switches >= 1, "{section:?}");
         assert!(section.wall_ns > 0);
+    }
+
+    #[test]
+    fn what_is_aside_does_not_count() {
+        let mut meter = Meter::start().unwrap();
+        let before = meter.begin;
+        let seen = meter.aside(|| thread::sleep(std::time::Duration::from_millis(5))).unwrap();
+        assert_eq!(seen, ());
+        assert!(meter.begin >= before + std::time::Duration::from_millis(5));
+        meter.restart_clock();
+        assert!(meter.begin.elapsed() < before.elapsed());
     }
 
     #[test]

@@ -61,6 +61,20 @@ fn write(page: &mut String, results: &Results, svgs: &[String]) -> fmt::Result {
         }
         writeln!(page, "</ul>")?;
     }
+    if !results.ratios.is_empty() {
+        write_ratios(page, results)?;
+    }
+    writeln!(page, "<h2>Method</h2>\n<ul>")?;
+    for note in METHOD.into_iter().chain(results.notes.iter().map(String::as_str)) {
+        writeln!(page, "<li>{}</li>", Escaped(note))?;
+    }
+    for remark in text::remarks(results) {
+        writeln!(page, "<li>{}</li>", Escaped(&remark))?;
+    }
+    write!(page, "</ul>\n</body>\n</html>\n")
+}
+
+fn write_ratios(page: &mut String, results: &Results) -> fmt::Result {
     writeln!(page, "<h2>Ratios</h2>")?;
     writeln!(
         page,
@@ -76,14 +90,7 @@ fn write(page: &mut String, results: &Results, svgs: &[String]) -> fmt::Result {
         let cells = [&ratio.of, label, &wall, &wall_bounds, &cpu, &cpu_bounds, &best];
         row(page, "td", cells, "")?;
     }
-    writeln!(page, "</table>\n<h2>Method</h2>\n<ul>")?;
-    for note in METHOD.into_iter().chain(results.notes.iter().map(String::as_str)) {
-        writeln!(page, "<li>{}</li>", Escaped(note))?;
-    }
-    for remark in text::remarks(results) {
-        writeln!(page, "<li>{}</li>", Escaped(&remark))?;
-    }
-    write!(page, "</ul>\n</body>\n</html>\n")
+    writeln!(page, "</table>")
 }
 
 /// How every experiment is measured.

@@ -2,9 +2,10 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use crate::bytes::counted;
 use crate::experiment::Focus;
 use crate::machine::{FOREIGN_MAX, STEAL_MAX};
-use crate::results::{Ratio, Results, Row};
+use crate::results::{Ratio, Results, Row, Run};
 
 /// Displays all results as text.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +45,7 @@ pub(crate) fn columns(focus: Focus) -> [&'static str; 7] {
         Focus::Requests => {
             ["wall us", "CPU us", "min to max", "switches", "threads", "RSS MiB", "k/s"]
         }
+        Focus::Threads => ["threads", "own", "io-wq", "begun", "wall ms", "RSS MiB", "CPU ms"],
     }
 }
 
@@ -84,7 +86,26 @@ pub(crate) fn cells(results: &Results, row: &Row) -> [String; 7] {
                 format!("{:.1}", row.ops_per_s as f64 / 1e3),
             ]
         }
+        Focus::Threads => {
+            let most = |name| most(results, row, name).map_or("-".into(), |most| most.to_string());
+            [
+                most("threads_extra"),
+                most("threads_user"),
+                most("iowq_workers"),
+                most("begun"),
+                milliseconds(wall_ns.median),
+                rss,
+                milliseconds(cpu_ns.median),
+            ]
+        }
     }
+}
+
+/// The most that any run of the row counted under this name.
+fn most(results: &Results, row: &Row, name: &str) -> Option<u64> {
+    let of_row = |run: &&Run| run.point == row.point && run.variant == row.variant;
+    let runs = results.runs.iter().filter(of_row);
+    runs.filter_map(|run| run.measured.counters.get(name).copied()).max()
 }
 
 fn table(f: &mut Formatter<'_>, results: &Results, point: usize) -> fmt::Result {
@@ -96,6 +117,9 @@ fn table(f: &mut Formatter<'_>, results: &Results, point: usize) -> fmt::Result 
             }
             Focus::Requests => {
                 write!(f, "{name:<12} {first:>8} {second:>8} {third:>16} {switches:>9} ")
+            }
+            Focus::Threads => {
+                write!(f, "{name:<12} {first:>8} {second:>8} {third:>8} {switches:>8} ")
             }
         }?;
         writeln!(f, "{threads:>8} {rss:>8} {rate:>6}{more}")
@@ -207,13 +231,22 @@ pub(crate) struct Standing<'a> {
     pub(crate) reason: Option<&'a str>,
 }
 
-/// The variants of a point, the fastest first; of requests the one with the least processor time.
+/// The variants of a point, the fastest first; of requests the one with the least processor time, of threads
+/// the one with the fewest.
 pub(crate) fn standings(results: &Results, point: usize) -> Vec<Standing<'_>> {
     let mut rows: Vec<&Row> = results.rows_at(point).collect();
     let by_cpu = results.focus == Focus::Requests;
-    rows.sort_by_key(|row| if by_cpu { row.cpu_ns.median } else { row.wall_ns.median });
+    let threads = |row: &Row| most(results, row, "threads_extra").unwrap_or(0);
+    rows.sort_by_key(|row| match results.focus {
+        Focus::Requests => row.cpu_ns.median,
+        Focus::Threads => threads(row),
+        Focus::Time | Focus::TimeAndProcessor => row.wall_ns.median,
+    });
     let Some(&first) = rows.first() else { return Vec::new() };
     let words = |row: &Row| {
+        if results.focus == Focus::Threads {
+            return format!("takes {}", counted(threads(row), "thread", "threads"));
+        }
         let Some(ratio) = results.compare(point, row.variant, first.variant) else {
             return "has no round in common with it".into();
         };

@@ -12,6 +12,7 @@ use sakia_bench::file_sum::{self, FileSum};
 use sakia_bench::run::Ended;
 use sakia_bench::tcp_sum::{self, TcpSum};
 use sakia_bench::text::Text;
+use sakia_bench::threads::{self, ManyReads};
 use sakia_bench::{Event, Experiment, Launcher, Results, Settings, json, report, run_cell};
 
 use crate::exit::Exit;
@@ -41,6 +42,7 @@ pub enum Which {
     FileSum(file_sum::Options),
     TcpSum(tcp_sum::Options),
     Echo(echo::Options),
+    Threads(threads::Options),
 }
 
 /// Runs an experiment, and writes what came of it.
@@ -60,6 +62,7 @@ pub fn run(options: Options) -> anyhow::Result<Exit> {
         Which::FileSum(file_sum) => Box::new(FileSum::new(file_sum)?),
         Which::TcpSum(tcp_sum) => Box::new(TcpSum::new(tcp_sum::Options { load, ..tcp_sum })?),
         Which::Echo(echo) => Box::new(Echo::new(echo::Options { load, ..echo })?),
+        Which::Threads(threads) => Box::new(ManyReads::new(threads)?),
     };
     // Before the work, so that a wrong path is known early.
     let page = options.report.map(|path| Ok((create(&path)?, path)));

@@ -8,11 +8,12 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use sakia_bench::net::{CONGESTION, load};
-use sakia_bench::{echo, file_sum, tcp_sum};
+use sakia_bench::{echo, file_sum, tcp_sum, threads};
 use sakia_driver::Policy;
 
 use crate::engine::Shape;
@@ -154,6 +155,7 @@ enum ExperimentArgs {
     FileSum(FileSumArgs),
     TcpSum(TcpSumArgs),
     Echo(EchoArgs),
+    Threads(ThreadsArgs),
 }
 
 /// What all experiments have in common.
@@ -163,7 +165,7 @@ struct CommonArgs {
     #[arg(long)]
     quick: bool,
 
-    /// Runs of each variant at each point; 9 for files, 15 for connections, or 3 with --quick
+    /// Runs of each variant at each point; 9 for files, 15 for connections, 3 for threads or with --quick
     ///
     /// From 6 on, ratios have a 95 % interval.
     #[arg(long, value_name = "N")]
@@ -301,6 +303,51 @@ struct EchoArgs {
     variants: Vec<echo::Variant>,
 }
 
+/// The threads of a process during ten thousand reads of files that are not answered
+///
+/// uring has an engine on io_uring and one thread that awaits all reads, poll the same on epoll and
+/// threads; pool has 512 threads; blocking one for each read. Reads are held until no more are begun and
+/// no thread comes or goes; then all threads are counted, the kernel's workers for rings included.
+///
+/// disk is an ext4 whose disk is held, full the same with a queue that is soon full, fuse a file system
+/// in user space. All of them take root, /dev/fuse, loop devices and mkfs.ext4. With --path no more than
+/// a directory is needed, and nothing is held.
+///
+/// The exit status is 0 when all was measured and all bytes are right, 1 when something failed, 2 for
+/// wrong usage. A variant that this machine does not offer is no failure.
+#[derive(Debug, Args)]
+#[command(after_long_help = BENCH_JSON_HELP)]
+struct ThreadsArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+
+    /// Reads at the same time, each of a file of its own; 10000, or 1000 with --quick
+    #[arg(long, value_name = "COUNT", value_parser = parse_reads)]
+    reads: Option<usize>,
+
+    /// Bytes of each read
+    #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = parse_block)]
+    size: u64,
+
+    /// How late each answer of the FUSE file system is, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u16).range(0..=1000))]
+    delay: u16,
+
+    /// Where the files are: disk, full, fuse
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = parse_threads_place)]
+    places: Vec<threads::Place>,
+
+    /// A directory to make files in, for a place named path; it alone, unless others are named
+    #[arg(long, value_name = "DIR")]
+    path: Option<PathBuf>,
+
+    /// What to measure: uring, poll, pool, blocking
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(value_parser = parse_threads_variant)]
+    variants: Vec<threads::Variant>,
+}
+
 const BENCH_JSON_HELP: &str = "\
 JSON Lines, with --json:
   {\"type\":\"machine\",\"experiment\":…,\"cpu\":…,\"cpus\":…,\"kernel\":…,\"architecture\":…,
@@ -318,7 +365,8 @@ JSON Lines, with --json:
    \"runs\":…,\"wall_ns\":{\"median\":…,\"min\":…,\"max\":…},\"cpu_ns\":{…},\"voluntary_switches\":…,
    \"involuntary_switches\":…,\"threads_max\":…,\"peak_rss_bytes\":…,\"ops_per_s\":…,
    \"bytes_per_s\":…,\"counters\":{…}}
-      For each variant and size, in the end. The params of echo are connections and message_bytes.
+      For each variant and size, in the end. The params of echo are connections and message_bytes,
+      those of threads place, reads and size_bytes; there counters say what the threads were.
       The counters are those of the run in the middle.
   {\"type\":\"missing\",\"experiment\":…,\"variant\":…,\"reason\":…}
       A variant that could not be measured.
@@ -425,6 +473,10 @@ fn resolve_bench(args: BenchArgs, surroundings: &Surroundings) -> bench::Options
             let common = args.common.clone();
             (bench::Which::Echo(resolve_echo(args)), common, 15)
         }
+        ExperimentArgs::Threads(args) => {
+            let common = args.common.clone();
+            (bench::Which::Threads(resolve_threads(args)), common, 3)
+        }
     };
     bench::Options {
         experiment,
@@ -495,6 +547,28 @@ fn resolve_echo(args: EchoArgs) -> echo::Options {
     }
 }
 
+fn resolve_threads(args: ThreadsArgs) -> threads::Options {
+    let mut places = args.places;
+    if args.path.is_some() {
+        places.push(threads::Place::Path);
+    } else if places.is_empty() {
+        places = threads::Place::DEFAULT.to_vec();
+    }
+    let mut variants = args.variants;
+    if variants.is_empty() {
+        variants = threads::Variant::ALL.to_vec();
+    }
+    let usual = if args.common.quick { threads::QUICK_READS } else { threads::READS };
+    threads::Options {
+        reads: args.reads.unwrap_or(usual),
+        size_bytes: args.size as usize,
+        delay: Duration::from_millis(args.delay.into()),
+        places: in_order(threads::Place::ALL, &places),
+        directory: args.path,
+        variants: in_order(threads::Variant::ALL, &variants),
+    }
+}
+
 /// Those that were asked for, in the order in which they are shown, each once.
 fn in_order<T: PartialEq, const N: usize>(all: [T; N], asked: &[T]) -> Vec<T> {
     all.into_iter().filter(|one| asked.contains(one)).collect()
@@ -522,6 +596,24 @@ fn parse_tcp_sum_variant(text: &str) -> Result<tcp_sum::Variant, String> {
 fn parse_echo_variant(text: &str) -> Result<echo::Variant, String> {
     use echo::Variant;
     Variant::by_name(text).ok_or_else(|| expected(&Variant::ALL.map(Variant::name)))
+}
+
+fn parse_threads_variant(text: &str) -> Result<threads::Variant, String> {
+    use threads::Variant;
+    Variant::by_name(text).ok_or_else(|| expected(&Variant::ALL.map(Variant::name)))
+}
+
+fn parse_threads_place(text: &str) -> Result<threads::Place, String> {
+    use threads::Place;
+    let place = Place::by_name(text).filter(|place| Place::DEFAULT.contains(place));
+    place.ok_or_else(|| expected(&Place::DEFAULT.map(Place::name)))
+}
+
+/// A number of reads.
+fn parse_reads(text: &str) -> Result<usize, String> {
+    let max = threads::READS_MAX;
+    let number = text.parse().ok().filter(|number| (1..=max).contains(number));
+    number.ok_or_else(|| format!("expected a number from 1 to {max}"))
 }
 
 fn expected(names: &[&str]) -> String {

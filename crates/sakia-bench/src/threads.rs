@@ -1,0 +1,398 @@
+//! The experiment `threads`: how many threads a process has while ten thousand reads of files are under way,
+//! and none of them is answered.
+//!
+//! Go programs with many slow reads were seen to have as many threads, and to end when there were too many:
+//! a plain read holds its thread. Here the device answers nothing until all is begun that will be, so that
+//! the number does not depend on who is quicker, and the kernel's workers are counted like all others.
+
+mod census;
+mod gate;
+mod input;
+mod ways;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::bytes::{bytes, counted};
+use crate::cell::{self, Outcome, Spec};
+use crate::experiment::{Experiment, Focus, Params, Point, Work};
+use crate::machine::Machine;
+use crate::plot::Plot;
+use crate::results::{Results, Row};
+
+use self::input::Input;
+
+/// What the experiment is called.
+pub const NAME: &str = "threads";
+
+/// Reads at the same time, unless others are asked for.
+pub const READS: usize = 10_000;
+/// Those of a quick look.
+pub const QUICK_READS: usize = 1000;
+/// The most reads: a thread and a descriptor each.
+pub const READS_MAX: usize = 30_000;
+/// Bytes of a read, unless others are asked for.
+pub const SIZE_BYTES: usize = 4096;
+/// The most bytes of all reads together: their files are in memory, some of them twice.
+pub const BYTES_MAX: u64 = 1 << 30;
+/// How late an answer of the FUSE file system is, unless told.
+pub const DELAY: Duration = Duration::from_millis(10);
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Reads at the same time, 1 to [`READS_MAX`], each of a file of its own.
+    pub reads: usize,
+    /// Bytes of each, at least 1.
+    pub size_bytes: usize,
+    /// How late each answer of the FUSE file system is, once it answers.
+    pub delay: Duration,
+    /// Where the files are; each is a point.
+    pub places: Vec<Place>,
+    /// Where to make a directory for [`Place::Path`].
+    pub directory: Option<PathBuf>,
+    /// The variants, in the order in which they are shown.
+    pub variants: Vec<Variant>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            reads: READS,
+            size_bytes: SIZE_BYTES,
+            delay: DELAY,
+            places: Place::DEFAULT.to_vec(),
+            directory: None,
+            variants: Variant::ALL.to_vec(),
+        }
+    }
+}
+
+/// Where the files are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On an ext4, whose disk has room for all reads in its queue.
+    Disk,
+    /// The same with a queue that is soon full, as most devices have.
+    Full,
+    /// On a FUSE file system.
+    Fuse,
+    /// In a directory of the user's, where nothing is held.
+    Path,
+}
+
+impl Place {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Self; 4] = [Self::Disk, Self::Full, Self::Fuse, Self::Path];
+
+    /// Those that are measured unless others are asked for.
+    pub const DEFAULT: [Self; 3] = [Self::Disk, Self::Full, Self::Fuse];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Disk => "disk",
+            Self::Full => "full",
+            Self::Fuse => "fuse",
+            Self::Path => "path",
+        }
+    }
+
+    /// The place of this name.
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|place| place.name() == name)
+    }
+}
+
+/// A way to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// An engine on the ring, as it is by itself, and a thread that awaits all reads.
+    Uring,
+    /// An engine on epoll and threads, and a thread that awaits all reads.
+    Poll,
+    /// A pool of threads.
+    Pool,
+    /// A thread for each read.
+    Blocking,
+}
+
+impl Variant {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Self; 4] = [Self::Uring, Self::Poll, Self::Pool, Self::Blocking];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Uring => "uring",
+            Self::Poll => "poll",
+            Self::Pool => "pool",
+            Self::Blocking => "blocking",
+        }
+    }
+
+    /// The variant of this name.
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|variant| variant.name() == name)
+    }
+}
+
+/// The experiment, with the files of the point at hand. Dropping it removes them.
+#[derive(Debug)]
+pub struct ManyReads {
+    options: Options,
+    points: Vec<Point>,
+    /// The place of the point at hand.
+    input: Option<Input>,
+    /// Where runs work, and find the keeper of the gate.
+    scratch: TempDir,
+}
+
+/// What a run is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Task {
+    directory: PathBuf,
+    reads: usize,
+    size_bytes: usize,
+    /// Where the keeper of the gate waits; none where nothing is held.
+    gate: Option<PathBuf>,
+}
+
+impl ManyReads {
+    /// Makes a directory for the runs. Places are made by [`prepare`](Experiment::prepare), which takes
+    /// root for all but [`Place::Path`].
+    ///
+    /// # Errors
+    /// As `mkdir(2)`; too many bytes.
+    pub fn new(options: Options) -> anyhow::Result<Self> {
+        let all = options.reads as u64 * options.size_bytes as u64;
+        ensure!(all <= BYTES_MAX, "all reads together are more than {}", bytes(BYTES_MAX));
+        let scratch = tempfile::Builder::new().prefix("sakia-bench-").tempdir();
+        let scratch = scratch.context("cannot make a directory for temporary files")?;
+        let points = options.places.iter().map(|&place| point(place, &options)).collect();
+        Ok(Self { options, points, input: None, scratch })
+    }
+}
+
+fn point(place: Place, options: &Options) -> Point {
+    let mut params = Params::new();
+    params.insert("place".into(), place.name().into());
+    params.insert("reads".into(), options.reads.into());
+    params.insert("size_bytes".into(), options.size_bytes.into());
+    if place == Place::Fuse {
+        params.insert("delay_ms".into(), (options.delay.as_millis() as u64).into());
+    }
+    let operations = options.reads as u64;
+    let work = Work { operations, bytes: operations * options.size_bytes as u64 };
+    Point { params, label: place.name().into(), work }
+}
+
+impl Experiment for ManyReads {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn title(&self) -> String {
+        let Options { reads, size_bytes, .. } = self.options;
+        format!(
+            "threads of a process during {reads} reads of {} that are not answered",
+            bytes(size_bytes as u64)
+        )
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let Options { reads, delay, .. } = &self.options;
+        vec![
+            format!(
+                "Each read is of a file of its own, so that none is ahead for another; all are open and \
+                 none is in the page cache. Reads are held until nothing has changed for a second: no \
+                 thread came or went, and no read was begun. Then the threads are counted, and all \
+                 {reads} are answered."
+            ),
+            "Threads are the entries of /proc/self/task, less the one that an idle process has: own are \
+             those of the program and its libraries, io-wq the workers that the kernel made for rings. \
+             Begun: reads that a thread had asked for before the first was answered. Time is from the \
+             first answer on; processor time from the beginning."
+                .into(),
+            "disk: an ext4 on a loop device, over a file that another process serves. Its scheduler keeps \
+             up to 2048 requests, and neighbors share one, so that all reads find room. full: the same \
+             without a scheduler; once 128 requests are under way the kernel makes whoever asks for more \
+             wait, a read that must not wait included, since it begins to read ahead first."
+                .into(),
+            format!(
+                "fuse: a file system that another process serves, and whose answers take {} ms. A read \
+                 from such a file may wait for ever, so that Sakia never gives it to the ring, but to up \
+                 to 64 threads.",
+                delay.as_millis()
+            ),
+            format!(
+                "uring, poll: an engine with one thread and all options as they are by themselves, and \
+                 one plain thread that awaits all reads; of these the kernel has up to 4096 at a time. \
+                 pool: {} threads. blocking: a thread for each read.",
+                ways::POOL_THREADS
+            ),
+        ]
+    }
+
+    fn variants(&self) -> Vec<&'static str> {
+        self.options.variants.iter().map(|variant| variant.name()).collect()
+    }
+
+    fn points(&self) -> &[Point] {
+        &self.points
+    }
+
+    fn directory(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    fn machine(&self) -> Machine {
+        let name = |&place: &Place| match place {
+            Place::Disk | Place::Full => "ext4 on a held disk",
+            Place::Fuse => "FUSE",
+            Place::Path => "a directory",
+        };
+        let mut names: Vec<_> = self.options.places.iter().map(name).collect();
+        names.dedup();
+        Machine { file_system: names.join(", "), ..Machine::detect(self.directory()) }
+    }
+
+    fn focus(&self) -> Focus {
+        Focus::Threads
+    }
+
+    fn prepare(&mut self, point: usize, is_stopped: &dyn Fn() -> bool) -> anyhow::Result<u64> {
+        self.input = None; // before the next takes its memory, and its device
+        let place = self.options.places[point];
+        let input = Input::new(place, &self.options, self.scratch.path(), is_stopped)?;
+        Ok(self.input.insert(input).sum)
+    }
+
+    fn reset(&mut self, _point: usize) -> anyhow::Result<()> {
+        Ok(()) // each run drops its files from the page cache once it has opened them
+    }
+
+    fn input(&self, _point: usize) -> Value {
+        let input = self.input.as_ref();
+        json!(Task {
+            directory: input.map(|input| input.directory().to_owned()).unwrap_or_default(),
+            reads: self.options.reads,
+            size_bytes: self.options.size_bytes,
+            gate: input.and_then(Input::gate).map(Path::to_owned),
+        })
+    }
+
+    fn ratios(&self) -> Vec<(&'static str, &'static str)> {
+        Vec::new()
+    }
+
+    fn reason(&self, row: &Row) -> Option<String> {
+        let count = |name: &str| row.counters.get(name).copied().unwrap_or(0);
+        let variant = Variant::by_name(row.variant)?;
+        let extra = count("threads_extra");
+        let who = match variant {
+            Variant::Blocking => "a thread for each read".into(),
+            Variant::Pool => format!("a pool of {extra}"),
+            Variant::Uring | Variant::Poll => {
+                let others = count("threads_user").saturating_sub(2);
+                let lanes = match others {
+                    0 => String::new(),
+                    _ => format!(", {} of a lane", counted(others, "thread", "threads")),
+                };
+                let workers = counted(count("iowq_workers"), "worker", "workers");
+                format!("one thread that awaits, one of the engine{lanes}, {workers} of the kernel")
+            }
+        };
+        let begun = match row.counters.get("begun") {
+            Some(begun) => format!("; {begun} of {} reads begun", count("reads")),
+            None => String::new(),
+        };
+        let stalled = match (variant, count("threads_stalled")) {
+            (_, 0) | (Variant::Pool | Variant::Blocking, _) => String::new(),
+            (_, stalled) => {
+                format!(", {} in the kernel's way", counted(stalled, "thread", "threads"))
+            }
+        };
+        Some(format!("{who}{begun}{stalled}"))
+    }
+
+    /// One number for each variant: the table says it.
+    fn plots(&self, _results: &Results) -> Vec<Plot> {
+        Vec::new()
+    }
+}
+
+/// See [`cell::run_cell`].
+pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
+    let variant = Variant::by_name(&spec.variant)
+        .with_context(|| format!("{NAME} has no variant {}", spec.variant))?;
+    let task: Task = serde_json::from_value(spec.input.clone()).context("input")?;
+    ensure!(task.size_bytes > 0 && task.reads > 0, "reads of no use");
+    cell::measure(|meter| ways::work(variant, &task, meter))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_variant_reads_the_same_in_a_directory() {
+        let parent = tempfile::tempdir().unwrap();
+        let options = Options {
+            reads: 50,
+            size_bytes: 5000,
+            places: vec![Place::Path],
+            directory: Some(parent.path().to_owned()),
+            ..Options::default()
+        };
+        let mut experiment = ManyReads::new(options).unwrap();
+        let expected = experiment.prepare(0, &|| false).unwrap();
+        for variant in Variant::ALL {
+            let input = experiment.input(0);
+            let spec = Spec { experiment: NAME.into(), variant: variant.name().into(), input };
+            match cell::run_cell(&serde_json::to_string(&spec).unwrap()).unwrap() {
+                Outcome::Measured(measured) => {
+                    assert_eq!(measured.sum, expected, "{}", spec.variant);
+                    assert_eq!(measured.counters["reads"], 50);
+                }
+                Outcome::Unavailable(reason) => {
+                    let denied = std::env::var_os("SAKIA_DENY_SKIPS").is_some();
+                    assert!(!denied, "skips are denied, and {} must skip: {reason}", spec.variant);
+                    eprintln!("SKIP {}: {reason}", spec.variant);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn points_are_places() {
+        let experiment = ManyReads::new(Options::default()).unwrap();
+        let labels = experiment.points().iter().map(|point| point.label.as_str());
+        assert_eq!(labels.collect::<Vec<_>>(), ["disk", "full", "fuse"]);
+        assert_eq!(experiment.points()[2].params["delay_ms"], 10);
+        assert_eq!(experiment.points()[0].work, Work { operations: 10_000, bytes: 40_960_000 });
+        assert!(experiment.machine().file_system.contains("FUSE"));
+    }
+
+    #[test]
+    fn too_many_bytes_are_refused() {
+        let options = Options { size_bytes: 1 << 20, ..Options::default() };
+        let error = ManyReads::new(options).unwrap_err();
+        assert_eq!(error.to_string(), "all reads together are more than 1 GiB");
+    }
+
+    #[test]
+    fn names_lead_back() {
+        for variant in Variant::ALL {
+            assert_eq!(Variant::by_name(variant.name()), Some(variant));
+        }
+        for place in Place::ALL {
+            assert_eq!(Place::by_name(place.name()), Some(place));
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The threads of this process, as `/proc/self/task` has them: the kernel's workers are among them.
+
+use std::fs;
+
+/// What the kernel calls the workers of a ring.
+const IOWQ_NAME: &str = "iou-wrk";
+/// With more threads than this, they are looked at only when all stand still.
+const FEW: u64 = 256;
+
+/// The threads at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Threads {
+    /// Those of the program and its libraries.
+    pub(super) user: u64,
+    /// Workers that the kernel made for rings.
+    pub(super) iowq: u64,
+    /// Those of all that wait for storage, in a sleep that no signal ends.
+    pub(super) stalled: u64,
+}
+
+impl Threads {
+    /// Those that there are. One that ends meanwhile may be left out.
+    pub(super) fn now() -> Self {
+        let mut threads = Self::default();
+        for task in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+            let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            threads.add(&stat);
+        }
+        threads
+    }
+
+    /// Adds the thread that a line of `stat` is about.
+    fn add(&mut self, stat: &str) {
+        // The name, in parentheses, may hold anything, parentheses included.
+        let Some((before, after)) = stat.rsplit_once(") ") else { return };
+        let name = before.split_once(" (").map_or("", |(_, name)| name);
+        *(if name.starts_with(IOWQ_NAME) { &mut self.iowq } else { &mut self.user }) += 1;
+        self.stalled += u64::from(after.starts_with('D'));
+    }
+
+    /// How many there are.
+    pub(super) fn count() -> u64 {
+        fs::read_dir("/proc/self/task").map_or(0, |tasks| tasks.count() as u64)
+    }
+}
+
+/// The most that were seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Census {
+    pub(super) threads_max: u64,
+    pub(super) user_max: u64,
+    pub(super) iowq_max: u64,
+}
+
+impl Census {
+    /// Counts the threads, and looks at them where they are few.
+    pub(super) fn look(&mut self) {
+        let count = Threads::count();
+        self.threads_max = self.threads_max.max(count);
+        if count <= FEW {
+            self.look_closely();
+        }
+    }
+
+    /// Looks at each thread.
+    pub(super) fn look_closely(&mut self) -> Threads {
+        let threads = Threads::now();
+        self.threads_max = self.threads_max.max(threads.user + threads.iowq);
+        self.user_max = self.user_max.max(threads.user);
+        self.iowq_max = self.iowq_max.max(threads.iowq);
+        threads
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_are_told_by_their_names() {
+        let mut threads = Threads::default();
+        threads.add("17 (sakia) S 1 17 17 0 -1");
+        threads.add("18 (a ) (b) D 1 17 17 0 -1");
+        threads.add("19 (iou-wrk-17) I 1 17 17 0 -1");
+        threads.add("");
+        assert_eq!(threads, Threads { user: 2, iowq: 1, stalled: 1 });
+    }
+
+    #[test]
+    fn own_threads_are_seen() {
+        let mut census = Census::default();
+        assert!(census.look_closely().user >= 1);
+        census.look();
+        assert!(census.threads_max >= census.user_max && census.user_max >= 1);
+    }
+}

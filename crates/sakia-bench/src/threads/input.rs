@@ -1,0 +1,219 @@
+//! The slow places with their files: one for each read, so that no read is ahead for another.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use fastrand::Rng;
+use sakia_testkit::fuse::{Fuse, Gate, Opcode, Rule};
+use sakia_testkit::place::PlaceError;
+use sakia_testkit::throttled::ThrottledDisk;
+use tempfile::TempDir;
+
+use super::gate::Keeper;
+use super::{Options, Place};
+
+/// Fixes the bytes of the files.
+const SEED: u64 = 0x5aa1_a001;
+/// Bytes of a block of the disk's file system.
+const BLOCK_BYTES: u64 = 4096;
+/// What the disk has beside the files, twice as much as they take: its journal, and the rest.
+const SPARE_BYTES: u64 = 64 << 20;
+/// Bytes that may be dirty on it: enough for files to be made at once.
+const DIRTY_BYTES: u64 = 64 << 20;
+/// Requests that the kernel takes for a disk with a long queue: the most that it has.
+const REQUESTS_MAX: u32 = 2048;
+
+/// A slow place with files in it. All goes with it.
+#[derive(Debug)]
+pub(super) struct Input {
+    /// First: nothing is held when the place goes.
+    keeper: Option<Keeper>,
+    place: Arc<Made>,
+    /// What reading all files comes to.
+    pub(super) sum: u64,
+}
+
+#[derive(Debug)]
+enum Made {
+    Disk(ThrottledDisk),
+    Fuse(Fuse, Duration),
+    Path(TempDir),
+}
+
+impl Made {
+    fn directory(&self) -> &Path {
+        match self {
+            Self::Disk(disk) => disk.path(),
+            Self::Fuse(fuse, _) => fuse.path(),
+            Self::Path(directory) => directory.path(),
+        }
+    }
+
+    /// Holds reads. `None`: it cannot.
+    fn hold(&self) -> Option<Gate> {
+        match self {
+            Self::Disk(disk) => Some(disk.hold_reads()),
+            Self::Fuse(fuse, delay) => Some(fuse.hold(Rule::on(Opcode::READ).delay(*delay))),
+            Self::Path(_) => None,
+        }
+    }
+}
+
+impl Input {
+    /// Makes the place and its files. The keeper of its gate waits in `scratch`.
+    ///
+    /// # Errors
+    /// What kept the place or the files from being made.
+    pub(super) fn new(
+        place: Place,
+        options: &Options,
+        scratch: &Path,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> anyhow::Result<Self> {
+        let (made, sum) = match place {
+            Place::Disk => on_disk(Some(REQUESTS_MAX), options, is_stopped)?,
+            Place::Full => on_disk(None, options, is_stopped)?,
+            Place::Fuse => on_fuse(options)?,
+            Place::Path => on_path(options, is_stopped)?,
+        };
+        let place = Arc::new(made);
+        let mut keeper = None;
+        if !matches!(*place, Made::Path(_)) {
+            let place = Arc::clone(&place);
+            let hold = move || place.hold().expect("only a place of the user's has no gate");
+            keeper = Some(Keeper::start(scratch.join("gate"), hold)?);
+        }
+        Ok(Self { keeper, place, sum })
+    }
+
+    /// Where the files are.
+    pub(super) fn directory(&self) -> &Path {
+        self.place.directory()
+    }
+
+    /// Where the keeper of the gate waits, if there is one.
+    pub(super) fn gate(&self) -> Option<&Path> {
+        self.keeper.as_ref().map(Keeper::socket)
+    }
+}
+
+/// The name of a file.
+pub(super) fn name(index: usize) -> String {
+    index.to_string()
+}
+
+/// The bytes of a file.
+fn content(index: usize, size_bytes: usize) -> Vec<u8> {
+    let mut bytes = vec![0; size_bytes];
+    Rng::with_seed(SEED ^ index as u64).fill(&mut bytes);
+    bytes
+}
+
+/// What the bytes of a file come to (FNV-1a); not the same for each file.
+pub(super) fn hash(index: usize, bytes: &[u8]) -> u64 {
+    const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    let index = (index as u64).to_le_bytes();
+    let all = index.iter().chain(bytes);
+    all.fold(BASIS, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+}
+
+fn on_disk(
+    requests_max: Option<u32>,
+    options: &Options,
+    is_stopped: &dyn Fn() -> bool,
+) -> anyhow::Result<(Made, u64)> {
+    let of_each = (options.size_bytes as u64).next_multiple_of(BLOCK_BYTES);
+    let size_bytes = 2 * options.reads as u64 * of_each + SPARE_BYTES;
+    let mut builder = ThrottledDisk::builder().size_bytes(size_bytes).dirty_bytes(DIRTY_BYTES);
+    if let Some(count) = requests_max {
+        builder = builder.requests_max(count);
+    }
+    let disk = builder.build().map_err(|error| cannot("a disk that stalls", &error))?;
+    let sum = make_files(disk.path(), options, is_stopped)?;
+    Ok((Made::Disk(disk), sum))
+}
+
+fn on_fuse(options: &Options) -> anyhow::Result<(Made, u64)> {
+    let (mut builder, mut sum) = (Fuse::builder(), 0u64);
+    for index in 0..options.reads {
+        let bytes = content(index, options.size_bytes);
+        sum = sum.wrapping_add(hash(index, &bytes));
+        builder = builder.file(&name(index), bytes);
+    }
+    let fuse = builder.mount().map_err(|error| cannot("a slow FUSE file system", &error))?;
+    Ok((Made::Fuse(fuse, options.delay), sum))
+}
+
+fn on_path(options: &Options, is_stopped: &dyn Fn() -> bool) -> anyhow::Result<(Made, u64)> {
+    let parent = options.directory.as_deref().unwrap_or(Path::new("."));
+    let directory = tempfile::Builder::new().prefix("sakia-bench-").tempdir_in(parent);
+    let directory =
+        directory.with_context(|| format!("cannot make a directory in {}", parent.display()))?;
+    let sum = make_files(directory.path(), options, is_stopped)?;
+    Ok((Made::Path(directory), sum))
+}
+
+/// Why a place could not be made, and who could.
+fn cannot(what: &str, error: &PlaceError) -> anyhow::Error {
+    let who = if error.is_missing() {
+        "; it takes root, /dev/fuse, loop devices and mkfs.ext4, and --path DIR does without"
+    } else {
+        ""
+    };
+    anyhow!("cannot make {what}: {error}{who}")
+}
+
+/// Makes the files, writes them to the device, and returns what they come to. In the order of the reads, so
+/// that neighbors there are neighbors on the device.
+fn make_files(
+    directory: &Path,
+    options: &Options,
+    is_stopped: &dyn Fn() -> bool,
+) -> anyhow::Result<u64> {
+    let mut sum = 0u64;
+    for index in (0..options.reads).take_while(|_| !is_stopped()) {
+        let (path, bytes) = (directory.join(name(index)), content(index, options.size_bytes));
+        fs::write(&path, &bytes).with_context(|| format!("cannot write {}", path.display()))?;
+        sum = sum.wrapping_add(hash(index, &bytes));
+    }
+    let synced = File::open(directory).and_then(|opened| Ok(rustix::fs::syncfs(&opened)?));
+    synced.with_context(|| format!("cannot sync {}", directory.display()))?;
+    Ok(sum)
+}
+
+/// Where a run finds a file.
+pub(super) fn path(directory: &Path, index: usize) -> PathBuf {
+    directory.join(name(index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_differ_and_so_do_their_hashes() {
+        assert_eq!(content(3, 100), content(3, 100));
+        assert_ne!(content(3, 100), content(4, 100));
+        assert_ne!(hash(0, b"a"), hash(1, b"a"));
+        assert_ne!(hash(0, b"a"), hash(0, b"b"));
+    }
+
+    #[test]
+    fn directory_of_the_users_has_no_gate() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = Some(directory.path().to_owned());
+        let options = Options { reads: 5, size_bytes: 10, directory: path, ..Options::default() };
+        let scratch = tempfile::tempdir().unwrap();
+        let input = Input::new(Place::Path, &options, scratch.path(), &|| false).unwrap();
+        assert_eq!(input.gate(), None);
+        let read = |index| hash(index, &fs::read(input.directory().join(name(index))).unwrap());
+        assert_eq!((0..5).map(read).fold(0, u64::wrapping_add), input.sum);
+        let place = input.directory().to_owned();
+        drop(input);
+        assert!(!place.exists());
+    }
+}

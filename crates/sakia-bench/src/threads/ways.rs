@@ -1,0 +1,319 @@
+//! The ways to have many reads under way, and how their threads are counted.
+//!
+//! The process's first thread reads nothing: it starts the others, waits until nothing changes any more,
+//! counts, has the gate opened, and goes on counting until all is read. So it is the one thread that an idle
+//! process has, and all others are those that the reads take.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::future::Future;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context as Polling, Poll, Wake, Waker};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail, ensure};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rustix::fs::{Advice, fadvise};
+use sakia::engine;
+use sakia_driver::Policy;
+
+use super::census::{Census, Threads};
+use super::gate::Held;
+use super::input::{hash, path};
+use super::{Task, Variant};
+use crate::cell::{Counters, Done};
+use crate::engine::{build_engine, counters};
+use crate::measure::Meter;
+
+/// Threads of the pool: as many as the pools of asynchronous runtimes have at most.
+pub(super) const POOL_THREADS: usize = 512;
+/// Stack of a thread that reads.
+const STACK_BYTES: usize = 64 << 10;
+/// Descriptors that a process has beside those of the files.
+const SPARE_FILES: u64 = 64;
+
+/// How often it is looked whether anything has changed.
+const LOOK: Duration = Duration::from_millis(50);
+/// Nothing changes any more if nothing has for so long.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// What the threads that read tell the first.
+struct Reads {
+    total: usize,
+    /// Those that a thread has asked the kernel for, or the engine.
+    begun: AtomicUsize,
+    ended: AtomicUsize,
+    sum: AtomicU64,
+    error: Mutex<Option<anyhow::Error>>,
+    /// Woken when the last one has ended.
+    first: Thread,
+}
+
+impl Reads {
+    fn begin(&self) {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A read is over: of the file with this number.
+    fn end(&self, index: usize, result: io::Result<Vec<u8>>) {
+        match result {
+            Ok(bytes) => {
+                self.sum.fetch_add(hash(index, &bytes), Ordering::Relaxed);
+            }
+            Err(error) => {
+                let error = anyhow!(error).context(format!("cannot read file {index}"));
+                self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }
+        }
+        if self.ended.fetch_add(1, Ordering::AcqRel) + 1 == self.total {
+            self.first.unpark();
+        }
+    }
+
+    fn ended(&self) -> usize {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    fn is_over(&self) -> bool {
+        self.ended() == self.total
+    }
+
+    fn failure(&self) -> Option<anyhow::Error> {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// What reads.
+#[derive(Default)]
+struct Readers {
+    threads: Vec<JoinHandle<()>>,
+    /// Ended after its users.
+    engine: Option<engine::Engine>,
+}
+
+/// Reads all files, and counts the threads that it takes.
+pub(super) fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::Result<Done> {
+    let files = open_cold(task)?;
+    let idle = Threads::count();
+    let mut held = task.gate.as_deref().map(Held::hold).transpose()?;
+    let reads = Arc::new(Reads {
+        total: files.len(),
+        begun: AtomicUsize::new(0),
+        ended: AtomicUsize::new(0),
+        sum: AtomicU64::new(0),
+        error: Mutex::new(None),
+        first: thread::current(),
+    });
+    let mut census = Census::default();
+    meter.restart()?;
+    let readers = match variant {
+        Variant::Blocking => Ok(a_thread_each(files, task.size_bytes, &reads)?),
+        Variant::Pool => Ok(a_pool(files, task.size_bytes, &reads)?),
+        Variant::Uring => an_engine(Policy::Uring, files, task.size_bytes, &reads)?,
+        Variant::Poll => an_engine(Policy::Poll, files, task.size_bytes, &reads)?,
+    };
+    let readers = match readers {
+        Ok(readers) => readers,
+        Err(reason) => return Ok(Done::Unavailable(reason)),
+    };
+    let mut counted = Counters::new();
+    if let Some(held) = &mut held {
+        wait_until_quiet(&reads, &mut census);
+        counted = meter.aside(|| at_rest(&reads, &readers, &mut census))?;
+        if let Some(error) = reads.failure() {
+            return Err(error);
+        }
+        let early = reads.ended();
+        ensure!(early == 0, "{early} reads were answered while the place was held: it is not cold");
+        meter.restart_clock();
+        held.open()?;
+    }
+    while !reads.is_over() {
+        census.look();
+        let is_lost = readers.threads.iter().all(JoinHandle::is_finished) && !reads.is_over();
+        ensure!(!is_lost, "{} of {} reads have ended, and no more", reads.ended(), reads.total);
+        thread::park_timeout(LOOK);
+    }
+    meter.end()?;
+    for thread in readers.threads {
+        thread.join().map_err(|_| anyhow!("a thread that reads has panicked"))?;
+    }
+    if let Some(error) = reads.failure() {
+        return Err(error);
+    }
+    counted.extend(counters([
+        ("reads", reads.total as u64),
+        ("threads_idle", idle),
+        ("threads_extra", census.threads_max.saturating_sub(idle)),
+        ("threads_user", census.user_max.saturating_sub(idle)),
+        ("iowq_workers", census.iowq_max),
+    ]));
+    Ok(Done::Worked { sum: reads.sum.load(Ordering::Relaxed), counters: counted })
+}
+
+/// Opens all files, and drops what the page cache has of them.
+fn open_cold(task: &Task) -> anyhow::Result<Vec<File>> {
+    raise_limit(task.reads as u64 + SPARE_FILES)?;
+    let open = |index| {
+        let path = path(&task.directory, index);
+        let opened = File::open(&path).and_then(|file| {
+            fadvise(&file, 0, None, Advice::DontNeed)?;
+            Ok(file)
+        });
+        opened.with_context(|| path.display().to_string())
+    };
+    (0..task.reads).map(open).collect()
+}
+
+/// Has the process allowed that many descriptors.
+fn raise_limit(files: u64) -> anyhow::Result<()> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("getrlimit")?;
+    if soft >= files {
+        return Ok(());
+    }
+    if hard < files {
+        bail!("{files} descriptors are needed and {hard} allowed (ulimit -Hn); fewer with --reads");
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, files, hard).context("setrlimit")
+}
+
+/// Waits until all reads are begun, or no more, and no thread comes or goes.
+fn wait_until_quiet(reads: &Reads, census: &mut Census) {
+    let look = || (reads.begun.load(Ordering::Relaxed), reads.ended(), Threads::count());
+    let (mut seen, mut since) = (look(), Instant::now());
+    while since.elapsed() < QUIET {
+        thread::park_timeout(LOOK);
+        let now = look();
+        census.threads_max = census.threads_max.max(now.2);
+        if now != seen {
+            (seen, since) = (now, Instant::now());
+        }
+    }
+}
+
+/// What there is to be seen while nothing is answered.
+fn at_rest(reads: &Reads, readers: &Readers, census: &mut Census) -> Counters {
+    let threads = census.look_closely();
+    let mut counted = counters([
+        ("begun", reads.begun.load(Ordering::Relaxed) as u64),
+        ("threads_stalled", threads.stalled),
+    ]);
+    if let Some(engine) = &readers.engine {
+        counted.insert("engine_live".into(), engine.statistics().live);
+    }
+    counted
+}
+
+/// A thread for each file.
+fn a_thread_each(files: Vec<File>, size: usize, reads: &Arc<Reads>) -> anyhow::Result<Readers> {
+    let mut readers = Readers::default();
+    for (index, file) in files.into_iter().enumerate() {
+        let reads = Arc::clone(reads);
+        let read = move || {
+            reads.begin();
+            reads.end(index, read_full(&file, size));
+        };
+        readers.threads.push(start(read).with_context(|| format!("thread {index}"))?);
+    }
+    Ok(readers)
+}
+
+/// A pool, whose threads take one file after the other.
+fn a_pool(files: Vec<File>, size: usize, reads: &Arc<Reads>) -> anyhow::Result<Readers> {
+    let threads = POOL_THREADS.min(files.len());
+    let queue: VecDeque<_> = files.into_iter().enumerate().collect();
+    let queue = Arc::new(Mutex::new(queue));
+    let mut readers = Readers::default();
+    for _ in 0..threads {
+        let (reads, queue) = (Arc::clone(reads), Arc::clone(&queue));
+        let next = move || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        readers.threads.push(start(move || {
+            while let Some((index, file)) = next() {
+                reads.begin();
+                reads.end(index, read_full(&file, size));
+            }
+        })?);
+    }
+    Ok(readers)
+}
+
+fn start(work: impl FnOnce() + Send + 'static) -> anyhow::Result<JoinHandle<()>> {
+    thread::Builder::new().stack_size(STACK_BYTES).spawn(work).context("cannot start a thread")
+}
+
+fn read_full(file: &File, size: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; size];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+/// An engine, and one thread that awaits all reads at the same time. Or why there is no such engine.
+fn an_engine(
+    policy: Policy,
+    files: Vec<File>,
+    size: usize,
+    reads: &Arc<Reads>,
+) -> anyhow::Result<Result<Readers, String>> {
+    let engine = match build_engine(policy)? {
+        Ok(engine) => engine,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    let adopted: io::Result<Vec<_>> = files.into_iter().map(|file| engine.adopt(file)).collect();
+    let (files, reads) = (adopted?, Arc::clone(reads));
+    let awaits = start(move || {
+        let read = |(index, file): (usize, engine::File)| {
+            let reads = &reads;
+            async move {
+                reads.begin();
+                reads.end(index, read_awaited(&file, size).await);
+            }
+        };
+        let mut all: FuturesUnordered<_> = files.into_iter().enumerate().map(read).collect();
+        block_on(async { while all.next().await.is_some() {} });
+    })?;
+    Ok(Ok(Readers { threads: vec![awaits], engine: Some(engine) }))
+}
+
+async fn read_awaited(file: &engine::File, size: usize) -> io::Result<Vec<u8>> {
+    let (result, mut bytes) = file.read_at(vec![0; size], 0).await;
+    let mut filled = result?;
+    while filled < size {
+        let (result, rest) = file.read_at(vec![0; size - filled], filled as u64).await;
+        let count = match result? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            count => count,
+        };
+        bytes[filled..filled + count].copy_from_slice(&rest[..count]);
+        filled += count;
+    }
+    Ok(bytes)
+}
+
+/// Wakes a thread that is parked.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Blocks a plain thread until a future is ready.
+fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut polling = Polling::from_waker(&waker);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut polling) {
+            return output;
+        }
+        thread::park();
+    }
+}
