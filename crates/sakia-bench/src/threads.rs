@@ -50,6 +50,8 @@ pub struct Options {
     pub reads: usize,
     /// Bytes of each, at least 1.
     pub size_bytes: usize,
+    /// Past the page cache (`O_DIRECT`).
+    pub direct: bool,
     /// How late each answer of the FUSE file system is, once it answers.
     pub delay: Duration,
     /// Where the files are; each is a point.
@@ -65,11 +67,26 @@ impl Default for Options {
         Self {
             reads: READS,
             size_bytes: SIZE_BYTES,
+            direct: false,
             delay: DELAY,
             places: Place::DEFAULT.to_vec(),
             directory: None,
             variants: Variant::ALL.to_vec(),
         }
+    }
+}
+
+impl Options {
+    /// Whether they make sense.
+    ///
+    /// # Errors
+    /// More than [`BYTES_MAX`] in all; direct reads that are not of whole blocks.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let all = self.reads as u64 * self.size_bytes as u64;
+        ensure!(all <= BYTES_MAX, "all reads together are more than {}", bytes(BYTES_MAX));
+        let is_whole = self.size_bytes.is_multiple_of(SIZE_BYTES);
+        ensure!(is_whole || !self.direct, "direct reads are of multiples of 4 KiB");
+        Ok(())
     }
 }
 
@@ -159,6 +176,7 @@ struct Task {
     directory: PathBuf,
     reads: usize,
     size_bytes: usize,
+    direct: bool,
     /// Where the keeper of the gate waits; none where nothing is held.
     gate: Option<PathBuf>,
 }
@@ -168,14 +186,38 @@ impl ManyReads {
     /// root for all but [`Place::Path`].
     ///
     /// # Errors
-    /// As `mkdir(2)`; too many bytes.
+    /// As `mkdir(2)` and [`check`](Options::check).
     pub fn new(options: Options) -> anyhow::Result<Self> {
-        let all = options.reads as u64 * options.size_bytes as u64;
-        ensure!(all <= BYTES_MAX, "all reads together are more than {}", bytes(BYTES_MAX));
+        options.check()?;
         let scratch = tempfile::Builder::new().prefix("sakia-bench-").tempdir();
         let scratch = scratch.context("cannot make a directory for temporary files")?;
         let points = options.places.iter().map(|&place| point(place, &options)).collect();
         Ok(Self { options, points, input: None, scratch })
+    }
+}
+
+impl ManyReads {
+    fn note_on(&self, place: Place) -> String {
+        match place {
+            Place::Disk => "disk: an ext4 on a loop device, over a file that another process serves. Its \
+                 scheduler keeps up to 2048 requests, and neighbors share one, so that all reads find \
+                 room."
+                .into(),
+            Place::Full => "full: the same disk without a scheduler. Once 128 requests are under way the \
+                 kernel makes whoever asks for more wait: a read that is not to wait too, since it begins \
+                 by reading ahead, and a direct read through a ring. So the thread that awaits, or the \
+                 engine's, stands still there until a request is answered."
+                .into(),
+            Place::Fuse => format!(
+                "fuse: a file system that another process serves, and whose answers take {} ms. A read \
+                 from such a file may wait for ever, so that Sakia never gives it to the ring, but to up \
+                 to 64 threads.",
+                self.options.delay.as_millis()
+            ),
+            Place::Path => "path: a directory as it is. Nothing is held, so that reads end while others \
+                 begin, and the threads are the most that were seen at a time."
+                .into(),
+        }
     }
 }
 
@@ -184,6 +226,9 @@ fn point(place: Place, options: &Options) -> Point {
     params.insert("place".into(), place.name().into());
     params.insert("reads".into(), options.reads.into());
     params.insert("size_bytes".into(), options.size_bytes.into());
+    if options.direct {
+        params.insert("direct".into(), true.into());
+    }
     if place == Place::Fuse {
         params.insert("delay_ms".into(), (options.delay.as_millis() as u64).into());
     }
@@ -198,45 +243,37 @@ impl Experiment for ManyReads {
     }
 
     fn title(&self) -> String {
-        let Options { reads, size_bytes, .. } = self.options;
-        format!(
-            "threads of a process during {reads} reads of {} that are not answered",
-            bytes(size_bytes as u64)
-        )
+        let Options { reads, size_bytes, direct, .. } = self.options;
+        let (size, how) = (bytes(size_bytes as u64), if direct { "direct reads" } else { "reads" });
+        format!("threads of a process with {reads} {how} of {size} under way at the same time")
     }
 
     fn notes(&self) -> Vec<String> {
-        let Options { reads, delay, .. } = &self.options;
-        vec![
-            format!(
-                "Each read is of a file of its own, so that none is ahead for another; all are open and \
-                 none is in the page cache. Reads are held until nothing has changed for a second: no \
-                 thread came or went, and no read was begun. Then the threads are counted, and all \
-                 {reads} are answered."
-            ),
-            "Threads are the entries of /proc/self/task, less the one that an idle process has: own are \
-             those of the program and its libraries, io-wq the workers that the kernel made for rings. \
-             Begun: reads that a thread had asked for before the first was answered. Time is from the \
-             first answer on; processor time from the beginning."
+        let mut notes = vec![
+            "Each read is of a file of its own, so that none is ahead for another. All files are open, and \
+             none is in the page cache."
                 .into(),
-            "disk: an ext4 on a loop device, over a file that another process serves. Its scheduler keeps \
-             up to 2048 requests, and neighbors share one, so that all reads find room. full: the same \
-             without a scheduler; once 128 requests are under way the kernel makes whoever asks for more \
-             wait, a read that must not wait included, since it begins to read ahead first."
-                .into(),
-            format!(
-                "fuse: a file system that another process serves, and whose answers take {} ms. A read \
-                 from such a file may wait for ever, so that Sakia never gives it to the ring, but to up \
-                 to 64 threads.",
-                delay.as_millis()
-            ),
             format!(
                 "uring, poll: an engine with one thread and all options as they are by themselves, and \
                  one plain thread that awaits all reads; of these the kernel has up to 4096 at a time. \
                  pool: {} threads. blocking: a thread for each read.",
                 ways::POOL_THREADS
             ),
-        ]
+            "Threads are the entries of /proc/self/task, less the one that an idle process has: own are \
+             those of the program and its libraries, io-wq the workers that the kernel made for rings."
+                .into(),
+        ];
+        if self.options.places != [Place::Path] {
+            notes.push(
+                "Reads are held until nothing has changed for a second: no thread came or went, and no \
+                 read was begun. Then the threads are counted, and all is answered. Begun: reads that a \
+                 thread had asked for until then. Time is from there on, processor time from the \
+                 beginning."
+                    .into(),
+            );
+        }
+        notes.extend(self.options.places.iter().map(|&place| self.note_on(place)));
+        notes
     }
 
     fn variants(&self) -> Vec<&'static str> {
@@ -283,6 +320,7 @@ impl Experiment for ManyReads {
             directory: input.map(|input| input.directory().to_owned()).unwrap_or_default(),
             reads: self.options.reads,
             size_bytes: self.options.size_bytes,
+            direct: self.options.direct,
             gate: input.and_then(Input::gate).map(Path::to_owned),
         })
     }
@@ -299,13 +337,12 @@ impl Experiment for ManyReads {
             Variant::Blocking => "a thread for each read".into(),
             Variant::Pool => format!("a pool of {extra}"),
             Variant::Uring | Variant::Poll => {
-                let others = count("threads_user").saturating_sub(2);
-                let lanes = match others {
+                let lanes = match count("threads_lane") {
                     0 => String::new(),
-                    _ => format!(", {} of a lane", counted(others, "thread", "threads")),
+                    threads => format!(", {threads} of its lanes"),
                 };
                 let workers = counted(count("iowq_workers"), "worker", "workers");
-                format!("one thread that awaits, one of the engine{lanes}, {workers} of the kernel")
+                format!("one that awaits, one of the engine{lanes}; {workers} of the kernel")
             }
         };
         let begun = match row.counters.get("begun") {
@@ -315,7 +352,8 @@ impl Experiment for ManyReads {
         let stalled = match (variant, count("threads_stalled")) {
             (_, 0) | (Variant::Pool | Variant::Blocking, _) => String::new(),
             (_, stalled) => {
-                format!(", {} in the kernel's way", counted(stalled, "thread", "threads"))
+                let threads = counted(stalled, "thread waits", "threads wait");
+                format!(", and {threads} in the kernel for room for the next")
             }
         };
         Some(format!("{who}{begun}{stalled}"))

@@ -329,6 +329,10 @@ struct ThreadsArgs {
     #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = parse_block)]
     size: u64,
 
+    /// Read past the page cache (O_DIRECT); sizes are then multiples of 4K
+    #[arg(long)]
+    direct: bool,
+
     /// How late each answer of the FUSE file system is, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=1000))]
@@ -418,7 +422,14 @@ fn resolve(cli: Cli, surroundings: Surroundings) -> Result<Task, clap::Error> {
                 places: places(args.paths),
             }));
         }
-        Command::Bench(args) => return Ok(Task::Bench(resolve_bench(args, &surroundings))),
+        Command::Bench(args) => {
+            let options = resolve_bench(args, &surroundings);
+            if let bench::Which::Threads(threads) = &options.experiment {
+                let invalid = |error| Cli::command().error(ErrorKind::ValueValidation, error);
+                threads.check().map_err(invalid)?;
+            }
+            return Ok(Task::Bench(options));
+        }
         Command::BenchCell { spec } => return Ok(Task::BenchCell(spec)),
         Command::Sum(args) => args,
     };
@@ -562,6 +573,7 @@ fn resolve_threads(args: ThreadsArgs) -> threads::Options {
     threads::Options {
         reads: args.reads.unwrap_or(usual),
         size_bytes: args.size as usize,
+        direct: args.direct,
         delay: Duration::from_millis(args.delay.into()),
         places: in_order(threads::Place::ALL, &places),
         directory: args.path,
@@ -811,6 +823,41 @@ mod tests {
             let args = [&["bench", "echo"], &wrong[..]].concat();
             let error = task(&args, Surroundings::default()).unwrap_err();
             assert_eq!(error, ErrorKind::ValueValidation, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn places_of_reads_are_all_that_are_held_unless_told() {
+        let options = |args: &[&str]| -> Result<_, ErrorKind> {
+            let args = [&["bench", "threads"], args].concat();
+            match task(&args, Surroundings::default())? {
+                Task::Bench(bench::Options {
+                    experiment: bench::Which::Threads(threads),
+                    runs,
+                    ..
+                }) => Ok((threads, runs)),
+                other => panic!("{other:?}"),
+            }
+        };
+        let (threads, runs) = options(&[]).unwrap();
+        assert_eq!((threads.reads, runs, threads.delay), (10_000, 3, threads::DELAY));
+        assert_eq!(threads.places, threads::Place::DEFAULT);
+        assert_eq!(threads.variants, threads::Variant::ALL);
+        let (threads, _) = options(&["--quick", "--path", "d", "--variants", "poll"]).unwrap();
+        assert_eq!((threads.reads, threads.places), (1000, vec![threads::Place::Path]));
+        assert_eq!(threads.variants, [threads::Variant::Poll]);
+        let (threads, _) = options(&["--path", "d", "--places", "fuse,disk"]).unwrap();
+        let names: Vec<_> = threads.places.iter().map(|place| place.name()).collect();
+        assert_eq!(names, ["disk", "fuse", "path"]);
+        for wrong in [
+            &["--reads", "0"][..],
+            &["--reads", "30001"],
+            &["--size", "1M"],
+            &["--direct", "--size", "100"],
+            &["--places", "path"],
+            &["--variants", "ring"],
+        ] {
+            assert_eq!(options(wrong).unwrap_err(), ErrorKind::ValueValidation, "{wrong:?}");
         }
     }
 

@@ -4,6 +4,8 @@ use std::fs;
 
 /// What the kernel calls the workers of a ring.
 const IOWQ_NAME: &str = "iou-wrk";
+/// What an engine calls the threads of its lanes.
+const LANE_NAMES: [&str; 2] = ["sakia-bounded", "sakia-elastic"];
 /// With more threads than this, they are looked at only when all stand still.
 const FEW: u64 = 256;
 
@@ -14,7 +16,9 @@ pub(super) struct Threads {
     pub(super) user: u64,
     /// Workers that the kernel made for rings.
     pub(super) iowq: u64,
-    /// Those of all that wait for storage, in a sleep that no signal ends.
+    /// Those of them that make calls for an engine, however long these take.
+    pub(super) lane: u64,
+    /// All others of them that wait for storage, in a sleep that no signal ends.
     pub(super) stalled: u64,
 }
 
@@ -34,8 +38,16 @@ impl Threads {
         // The name, in parentheses, may hold anything, parentheses included.
         let Some((before, after)) = stat.rsplit_once(") ") else { return };
         let name = before.split_once(" (").map_or("", |(_, name)| name);
-        *(if name.starts_with(IOWQ_NAME) { &mut self.iowq } else { &mut self.user }) += 1;
-        self.stalled += u64::from(after.starts_with('D'));
+        if name.starts_with(IOWQ_NAME) {
+            self.iowq += 1;
+            return;
+        }
+        self.user += 1;
+        if LANE_NAMES.iter().any(|lane| name.starts_with(lane)) {
+            self.lane += 1;
+        } else {
+            self.stalled += u64::from(after.starts_with('D'));
+        }
     }
 
     /// How many there are.
@@ -48,7 +60,8 @@ impl Threads {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Census {
     pub(super) threads_max: u64,
-    pub(super) user_max: u64,
+    user_max: u64,
+    pub(super) lane_max: u64,
     pub(super) iowq_max: u64,
 }
 
@@ -62,12 +75,18 @@ impl Census {
         }
     }
 
+    /// Of the threads that there were at a time, those that the kernel did not make.
+    pub(super) fn user_max(&self) -> u64 {
+        self.user_max.max(self.threads_max.saturating_sub(self.iowq_max))
+    }
+
     /// Looks at each thread.
     pub(super) fn look_closely(&mut self) -> Threads {
         let threads = Threads::now();
         self.threads_max = self.threads_max.max(threads.user + threads.iowq);
         self.user_max = self.user_max.max(threads.user);
         self.iowq_max = self.iowq_max.max(threads.iowq);
+        self.lane_max = self.lane_max.max(threads.lane);
         threads
     }
 }
@@ -82,8 +101,9 @@ mod tests {
         threads.add("17 (sakia) S 1 17 17 0 -1");
         threads.add("18 (a ) (b) D 1 17 17 0 -1");
         threads.add("19 (iou-wrk-17) I 1 17 17 0 -1");
+        threads.add("20 (sakia-bounded-1) D 1 17 17 0 -1");
         threads.add("");
-        assert_eq!(threads, Threads { user: 2, iowq: 1, stalled: 1 });
+        assert_eq!(threads, Threads { user: 3, iowq: 1, lane: 1, stalled: 1 });
     }
 
     #[test]
@@ -91,6 +111,6 @@ mod tests {
         let mut census = Census::default();
         assert!(census.look_closely().user >= 1);
         census.look();
-        assert!(census.threads_max >= census.user_max && census.user_max >= 1);
+        assert!(census.threads_max >= census.user_max() && census.user_max() >= 1);
     }
 }

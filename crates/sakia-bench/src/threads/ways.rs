@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::future::Future;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::task::{Context as Polling, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -20,9 +20,9 @@ use anyhow::{Context, anyhow, bail, ensure};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use rustix::fs::{Advice, fadvise};
+use rustix::fs::{Advice, OFlags, fadvise};
 use sakia::engine;
-use sakia_driver::Policy;
+use sakia_driver::{AlignedBuf, Policy};
 
 use super::census::{Census, Threads};
 use super::gate::Held;
@@ -39,6 +39,8 @@ const STACK_BYTES: usize = 64 << 10;
 /// Descriptors that a process has beside those of the files.
 const SPARE_FILES: u64 = 64;
 
+/// So many threads that are started one after the other are counted again.
+const LOOK_AFTER: usize = 64;
 /// How often it is looked whether anything has changed.
 const LOOK: Duration = Duration::from_millis(50);
 /// Nothing changes any more if nothing has for so long.
@@ -62,7 +64,7 @@ impl Reads {
     }
 
     /// A read is over: of the file with this number.
-    fn end(&self, index: usize, result: io::Result<Vec<u8>>) {
+    fn end(&self, index: usize, result: io::Result<AlignedBuf>) {
         match result {
             Ok(bytes) => {
                 self.sum.fetch_add(hash(index, &bytes), Ordering::Relaxed);
@@ -94,6 +96,8 @@ impl Reads {
 #[derive(Default)]
 struct Readers {
     threads: Vec<JoinHandle<()>>,
+    /// Where threads that have nothing more to do wait for the end, with the first one.
+    end: Option<Arc<Barrier>>,
     /// Ended after its users.
     engine: Option<engine::Engine>,
 }
@@ -114,7 +118,7 @@ pub(super) fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::
     let mut census = Census::default();
     meter.restart()?;
     let readers = match variant {
-        Variant::Blocking => Ok(a_thread_each(files, task.size_bytes, &reads)?),
+        Variant::Blocking => Ok(a_thread_each(files, task.size_bytes, &reads, &mut census)?),
         Variant::Pool => Ok(a_pool(files, task.size_bytes, &reads)?),
         Variant::Uring => an_engine(Policy::Uring, files, task.size_bytes, &reads)?,
         Variant::Poll => an_engine(Policy::Poll, files, task.size_bytes, &reads)?,
@@ -127,6 +131,7 @@ pub(super) fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::
     if let Some(held) = &mut held {
         wait_until_quiet(&reads, &mut census);
         counted = meter.aside(|| at_rest(&reads, &readers, &mut census))?;
+        meter.note_threads();
         if let Some(error) = reads.failure() {
             return Err(error);
         }
@@ -141,7 +146,11 @@ pub(super) fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::
         ensure!(!is_lost, "{} of {} reads have ended, and no more", reads.ended(), reads.total);
         thread::park_timeout(LOOK);
     }
+    census.look();
     meter.end()?;
+    if let Some(end) = readers.end {
+        end.wait();
+    }
     for thread in readers.threads {
         thread.join().map_err(|_| anyhow!("a thread that reads has panicked"))?;
     }
@@ -152,7 +161,8 @@ pub(super) fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::
         ("reads", reads.total as u64),
         ("threads_idle", idle),
         ("threads_extra", census.threads_max.saturating_sub(idle)),
-        ("threads_user", census.user_max.saturating_sub(idle)),
+        ("threads_user", census.user_max().saturating_sub(idle)),
+        ("threads_lane", census.lane_max),
         ("iowq_workers", census.iowq_max),
     ]));
     Ok(Done::Worked { sum: reads.sum.load(Ordering::Relaxed), counters: counted })
@@ -161,9 +171,11 @@ pub(super) fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::
 /// Opens all files, and drops what the page cache has of them.
 fn open_cold(task: &Task) -> anyhow::Result<Vec<File>> {
     raise_limit(task.reads as u64 + SPARE_FILES)?;
+    let flags = if task.direct { OFlags::DIRECT.bits().cast_signed() } else { 0 };
     let open = |index| {
         let path = path(&task.directory, index);
-        let opened = File::open(&path).and_then(|file| {
+        let opened = File::options().read(true).custom_flags(flags).open(&path);
+        let opened = opened.and_then(|file| {
             fadvise(&file, 0, None, Advice::DontNeed)?;
             Ok(file)
         });
@@ -212,9 +224,18 @@ fn at_rest(reads: &Reads, readers: &Readers, census: &mut Census) -> Counters {
 }
 
 /// A thread for each file.
-fn a_thread_each(files: Vec<File>, size: usize, reads: &Arc<Reads>) -> anyhow::Result<Readers> {
+fn a_thread_each(
+    files: Vec<File>,
+    size: usize,
+    reads: &Arc<Reads>,
+    census: &mut Census,
+) -> anyhow::Result<Readers> {
     let mut readers = Readers::default();
     for (index, file) in files.into_iter().enumerate() {
+        // Where nothing is held the first ones end before the last begin.
+        if index % LOOK_AFTER == LOOK_AFTER - 1 {
+            census.look();
+        }
         let reads = Arc::clone(reads);
         let read = move || {
             reads.begin();
@@ -230,15 +251,17 @@ fn a_pool(files: Vec<File>, size: usize, reads: &Arc<Reads>) -> anyhow::Result<R
     let threads = POOL_THREADS.min(files.len());
     let queue: VecDeque<_> = files.into_iter().enumerate().collect();
     let queue = Arc::new(Mutex::new(queue));
-    let mut readers = Readers::default();
+    let end = Arc::new(Barrier::new(threads + 1));
+    let mut readers = Readers { end: Some(Arc::clone(&end)), ..Readers::default() };
     for _ in 0..threads {
-        let (reads, queue) = (Arc::clone(reads), Arc::clone(&queue));
+        let (reads, queue, end) = (Arc::clone(reads), Arc::clone(&queue), Arc::clone(&end));
         let next = move || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         readers.threads.push(start(move || {
             while let Some((index, file)) = next() {
                 reads.begin();
                 reads.end(index, read_full(&file, size));
             }
+            end.wait();
         })?);
     }
     Ok(readers)
@@ -248,8 +271,8 @@ fn start(work: impl FnOnce() + Send + 'static) -> anyhow::Result<JoinHandle<()>>
     thread::Builder::new().stack_size(STACK_BYTES).spawn(work).context("cannot start a thread")
 }
 
-fn read_full(file: &File, size: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; size];
+fn read_full(file: &File, size: usize) -> io::Result<AlignedBuf> {
+    let mut bytes = AlignedBuf::zeroed(size);
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
 }
@@ -278,14 +301,14 @@ fn an_engine(
         let mut all: FuturesUnordered<_> = files.into_iter().enumerate().map(read).collect();
         block_on(async { while all.next().await.is_some() {} });
     })?;
-    Ok(Ok(Readers { threads: vec![awaits], engine: Some(engine) }))
+    Ok(Ok(Readers { threads: vec![awaits], end: None, engine: Some(engine) }))
 }
 
-async fn read_awaited(file: &engine::File, size: usize) -> io::Result<Vec<u8>> {
-    let (result, mut bytes) = file.read_at(vec![0; size], 0).await;
+async fn read_awaited(file: &engine::File, size: usize) -> io::Result<AlignedBuf> {
+    let (result, mut bytes) = file.read_at(AlignedBuf::zeroed(size), 0).await;
     let mut filled = result?;
     while filled < size {
-        let (result, rest) = file.read_at(vec![0; size - filled], filled as u64).await;
+        let (result, rest) = file.read_at(AlignedBuf::zeroed(size - filled), filled as u64).await;
         let count = match result? {
             0 => return Err(ErrorKind::UnexpectedEof.into()),
             count => count,
