@@ -64,10 +64,10 @@ impl Reads {
     }
 
     /// A read is over: of the file with this number.
-    fn end(&self, index: usize, result: io::Result<AlignedBuf>) {
+    fn end(&self, index: usize, result: io::Result<&[u8]>) {
         match result {
             Ok(bytes) => {
-                self.sum.fetch_add(hash(index, &bytes), Ordering::Relaxed);
+                self.sum.fetch_add(hash(index, bytes), Ordering::Relaxed);
             }
             Err(error) => {
                 let error = anyhow!(error).context(format!("cannot read file {index}"));
@@ -238,8 +238,9 @@ fn a_thread_each(
         }
         let reads = Arc::clone(reads);
         let read = move || {
+            let mut bytes = AlignedBuf::zeroed(size);
             reads.begin();
-            reads.end(index, read_full(&file, size));
+            reads.end(index, read_full(&file, &mut bytes));
         };
         readers.threads.push(start(read).with_context(|| format!("thread {index}"))?);
     }
@@ -257,9 +258,10 @@ fn a_pool(files: Vec<File>, size: usize, reads: &Arc<Reads>) -> anyhow::Result<R
         let (reads, queue, end) = (Arc::clone(reads), Arc::clone(&queue), Arc::clone(&end));
         let next = move || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         readers.threads.push(start(move || {
+            let mut bytes = AlignedBuf::zeroed(size);
             while let Some((index, file)) = next() {
                 reads.begin();
-                reads.end(index, read_full(&file, size));
+                reads.end(index, read_full(&file, &mut bytes));
             }
             end.wait();
         })?);
@@ -271,9 +273,8 @@ fn start(work: impl FnOnce() + Send + 'static) -> anyhow::Result<JoinHandle<()>>
     thread::Builder::new().stack_size(STACK_BYTES).spawn(work).context("cannot start a thread")
 }
 
-fn read_full(file: &File, size: usize) -> io::Result<AlignedBuf> {
-    let mut bytes = AlignedBuf::zeroed(size);
-    file.read_exact_at(&mut bytes, 0)?;
+fn read_full<'a>(file: &File, bytes: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    file.read_exact_at(bytes, 0)?;
     Ok(bytes)
 }
 
@@ -295,7 +296,10 @@ fn an_engine(
             let reads = &reads;
             async move {
                 reads.begin();
-                reads.end(index, read_awaited(&file, size).await);
+                match read_awaited(&file, size).await {
+                    Ok(bytes) => reads.end(index, Ok(&bytes)),
+                    Err(error) => reads.end(index, Err(error)),
+                }
             }
         };
         let mut all: FuturesUnordered<_> = files.into_iter().enumerate().map(read).collect();
