@@ -250,8 +250,8 @@ impl Experiment for ManyReads {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = vec![
-            "Each read is of a file of its own, so that none is ahead for another. All files are open, and \
-             none is in the page cache."
+            "Each read is of a file of its own, so that none is ahead for another. All files are open \
+             until all is read, and none is in the page cache."
                 .into(),
             format!(
                 "uring, poll: an engine with one thread and all options as they are by themselves, and \

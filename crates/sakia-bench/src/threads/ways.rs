@@ -4,7 +4,6 @@
 //! counts, has the gate opened, and goes on counting until all is read. So it is the one thread that an idle
 //! process has, and all others are those that the reads take.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::future::Future;
 use std::io::{self, ErrorKind};
@@ -98,6 +97,10 @@ struct Readers {
     threads: Vec<JoinHandle<()>>,
     /// Where threads that have nothing more to do wait for the end, with the first one.
     end: Option<Arc<Barrier>>,
+    /// Open until all is counted: closing a file may take a thread, too.
+    files: Arc<Vec<File>>,
+    /// The same, of an engine.
+    engine_files: Vec<engine::File>,
     /// Ended after its users.
     engine: Option<engine::Engine>,
 }
@@ -154,6 +157,7 @@ pub(super) fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::
     for thread in readers.threads {
         thread.join().map_err(|_| anyhow!("a thread that reads has panicked"))?;
     }
+    drop((readers.files, readers.engine_files, readers.engine));
     if let Some(error) = reads.failure() {
         return Err(error);
     }
@@ -230,17 +234,17 @@ fn a_thread_each(
     reads: &Arc<Reads>,
     census: &mut Census,
 ) -> anyhow::Result<Readers> {
-    let mut readers = Readers::default();
-    for (index, file) in files.into_iter().enumerate() {
+    let mut readers = Readers { files: Arc::new(files), ..Readers::default() };
+    for index in 0..readers.files.len() {
         // Where nothing is held the first ones end before the last begin.
         if index % LOOK_AFTER == LOOK_AFTER - 1 {
             census.look();
         }
-        let reads = Arc::clone(reads);
+        let (reads, files) = (Arc::clone(reads), Arc::clone(&readers.files));
         let read = move || {
             let mut bytes = AlignedBuf::zeroed(size);
             reads.begin();
-            reads.end(index, read_full(&file, &mut bytes));
+            reads.end(index, read_full(&files[index], &mut bytes));
         };
         readers.threads.push(start(read).with_context(|| format!("thread {index}"))?);
     }
@@ -250,18 +254,19 @@ fn a_thread_each(
 /// A pool, whose threads take one file after the other.
 fn a_pool(files: Vec<File>, size: usize, reads: &Arc<Reads>) -> anyhow::Result<Readers> {
     let threads = POOL_THREADS.min(files.len());
-    let queue: VecDeque<_> = files.into_iter().enumerate().collect();
-    let queue = Arc::new(Mutex::new(queue));
-    let end = Arc::new(Barrier::new(threads + 1));
-    let mut readers = Readers { end: Some(Arc::clone(&end)), ..Readers::default() };
+    let (next, end) = (Arc::new(AtomicUsize::new(0)), Arc::new(Barrier::new(threads + 1)));
+    let files = Arc::new(files);
+    let mut readers = Readers { files, end: Some(Arc::clone(&end)), ..Readers::default() };
     for _ in 0..threads {
-        let (reads, queue, end) = (Arc::clone(reads), Arc::clone(&queue), Arc::clone(&end));
-        let next = move || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        let (reads, files) = (Arc::clone(reads), Arc::clone(&readers.files));
+        let (next, end) = (Arc::clone(&next), Arc::clone(&end));
         readers.threads.push(start(move || {
             let mut bytes = AlignedBuf::zeroed(size);
-            while let Some((index, file)) = next() {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(file) = files.get(index) else { break };
                 reads.begin();
-                reads.end(index, read_full(&file, &mut bytes));
+                reads.end(index, read_full(file, &mut bytes));
             }
             end.wait();
         })?);
@@ -291,6 +296,7 @@ fn an_engine(
     };
     let adopted: io::Result<Vec<_>> = files.into_iter().map(|file| engine.adopt(file)).collect();
     let (files, reads) = (adopted?, Arc::clone(reads));
+    let engine_files = files.clone();
     let awaits = start(move || {
         let read = |(index, file): (usize, engine::File)| {
             let reads = &reads;
@@ -305,7 +311,12 @@ fn an_engine(
         let mut all: FuturesUnordered<_> = files.into_iter().enumerate().map(read).collect();
         block_on(async { while all.next().await.is_some() {} });
     })?;
-    Ok(Ok(Readers { threads: vec![awaits], end: None, engine: Some(engine) }))
+    Ok(Ok(Readers {
+        threads: vec![awaits],
+        engine_files,
+        engine: Some(engine),
+        ..Readers::default()
+    }))
 }
 
 async fn read_awaited(file: &engine::File, size: usize) -> io::Result<AlignedBuf> {
