@@ -107,6 +107,21 @@ mod tests {
     }
 
     #[test]
+    fn workers_of_the_kernel_are_seen() {
+        let runtime = match crate::engine::Engine::RING.start().unwrap() {
+            Ok(runtime) => runtime,
+            Err(reason) => {
+                let denied = std::env::var_os("SAKIA_DENY_SKIPS").is_some();
+                assert!(!denied, "skips are denied, and the ring must skip: {reason}");
+                return eprintln!("SKIP the ring: {reason}");
+            }
+        };
+        // The kernel always hands this to a worker, which stays for seconds.
+        runtime.block_on(sakia::fs::metadata("/proc/self")).unwrap();
+        assert!(Threads::now().iowq >= 1);
+    }
+
+    #[test]
     fn own_threads_are_seen() {
         let mut census = Census::default();
         assert!(census.look_closely().user >= 1);
