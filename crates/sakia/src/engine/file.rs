@@ -240,8 +240,8 @@ impl File {
     }
 
     /// Writes all of `buf`, from byte `offset` on, so that it is there after a power failure: as if
-    /// [`sync_data`](File::sync_data) were called for these bytes alone. At the end, if the file was opened to
-    /// append. After an error an unknown part of it is written.
+    /// [`sync_data`](File::sync_data) were called for these bytes alone. At the end, if the file was opened
+    /// to append. After an error an unknown part of it is written.
     ///
     /// # Errors
     /// `EIO`: it could not be made durable; a second attempt that succeeds is no answer then. `WriteZero`: the

@@ -340,7 +340,7 @@ fn what_is_in_memory_takes_no_thread(builder: &Builder) {
 
 fn a_fifo_is_a_file_too(builder: &Builder) {
     let (folder, engine) = (Folder::new(), engine(builder));
-    // One each: a file is closed some time after it is dropped, and a writer may find its end open until then.
+    // One each: a file is closed some time after it is dropped, and writers find its end open until then.
     let [first, second] = ["first", "second"].map(|name| {
         let fifo = folder.path(name);
         let kind = rustix::fs::FileType::Fifo;
