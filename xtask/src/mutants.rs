@@ -85,6 +85,8 @@ enum Suite {
     RuntimeUnits,
     /// `tests/net` there, whose tests choose the backend themselves.
     Net,
+    /// `tests/engine` there, likewise.
+    Engine,
     /// `tests/faults` there, likewise.
     Faults,
     /// `tests/sweep` of `sakia-check`: the random programs of a thousand seeds.
@@ -103,6 +105,7 @@ impl Suite {
             Self::RuntimeOnPoll => ("sakia", "runtime", Some("poll")),
             Self::RuntimeUnits => ("sakia", "sakia", None),
             Self::Net => ("sakia", "net", None),
+            Self::Engine => ("sakia", "engine", None),
             Self::Faults => ("sakia", "faults", None),
             Self::Sweep => ("sakia-check", "sweep", None),
         }

@@ -453,6 +453,31 @@ table! {
     serving_ignores_deadline: "a server that is to stop waits for all connections"
         => Net "simulated::a_server";
 
+    // The engine below other runtimes.
+
+    engine_stop_does_not_wait: "an engine has stopped while requests are under way"
+        => Engine "ends::poll::a_stop_waits";
+    stopped_engine_attempts: "a stopped engine does what takes no wait"
+        => Engine "files::poll::many_requests_are_one";
+    engine_used_after_fork: "a forked child waits for threads of its parent"
+        => Engine "ends::poll::a_forked_child";
+    engine_offset_is_position: "an offset that is too large is taken for the file's position"
+        => Engine "files::poll::the_position";
+    part_of_transfer_lost: "what was transferred in earlier parts is not told"
+        => Engine "files::poll::what_is_large";
+    large_in_one_turn: "others have no turn while much is read"
+        => Engine "files::poll::what_is_large";
+    opened_now_stays_nonblocking: "a file that was opened at once cannot block"
+        => Engine "paths::poll::what_is_cached";
+    fifo_read_at_once: "a FIFO without a writer is at its end"
+        => Engine "files::poll::a_fifo";
+    batch_is_not_bounded: "one batch is under way as a whole, and others wait for all of it"
+        => Engine "files::poll::a_batch";
+    remote_opened_here: "who asks for a file waits for its server"
+        => Engine "remote::poll::to_open";
+    remote_closed_here: "who drops a file waits for its server"
+        => Engine "remote::poll::to_close";
+
     // Signals, processes, forks, shutdown, streams.
 
     forked_child_runs_tasks: "a forked child runs its parent's tasks once more"

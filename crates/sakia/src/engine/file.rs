@@ -80,7 +80,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let Some(fd) = self.fd.take() else { return };
         let shared = &self.engine.shared;
-        let is_remote = shared.mounts.has_file(fd.as_fd());
+        let is_remote = shared.mounts.has_file(fd.as_fd()) && !mutant!("remote_closed_here");
         let (number, known) = (self.number, *self.known.get_mut());
         for (thread, remote) in shared.remotes.iter().enumerate() {
             if known & bit(thread) != 0 {
@@ -240,12 +240,12 @@ impl File {
     }
 
     /// Writes all of `buf`, from byte `offset` on, so that it is there after a power failure: as if
-    /// [`sync_data`](File::sync_data) were called for these bytes alone. At the end, if the file was opened
-    /// to append. After an error an unknown part of it is written.
+    /// [`sync_data`](File::sync_data) were called for these bytes alone. At the end, if the file was
+    /// opened to append. After an error an unknown part of it is written.
     ///
     /// # Errors
-    /// `EIO`: it could not be made durable; a second attempt that succeeds is no answer then. `WriteZero`: the
-    /// kernel takes nothing. Otherwise as [`write_at`](File::write_at).
+    /// `EIO`: it could not be made durable; a second attempt that succeeds is no answer then. `WriteZero`:
+    /// the kernel takes nothing. Otherwise as [`write_at`](File::write_at).
     ///
     /// # Kernel
     /// 4.7 (`RWF_DSYNC`); where a file system does not know it, a write and `fdatasync(2)`.
@@ -382,7 +382,9 @@ impl Inner {
 #[inline]
 fn check(at: At) -> io::Result<()> {
     match at {
-        Some(offset) if offset > i64::MAX as u64 => Err(Errno::INVAL.into()),
+        Some(offset) if offset > i64::MAX as u64 && !mutant!("engine_offset_is_position") => {
+            Err(Errno::INVAL.into())
+        }
         _ => Ok(()),
     }
 }

@@ -74,7 +74,8 @@ impl<C: Call> Call for Many<C> {
                 Part::Done(output) => output,
             }
         };
-        stream::iter(self.parts).map(part).buffered(DEPTH).collect()
+        let depth = if mutant!("batch_is_not_bounded") { usize::MAX } else { DEPTH };
+        stream::iter(self.parts).map(part).buffered(depth).collect()
     }
 
     fn refuse(self, error: io::Error) -> Self::Output {

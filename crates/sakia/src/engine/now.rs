@@ -245,7 +245,8 @@ impl Engine {
         };
         let file_type = rustix::fs::FileType::from_raw_mode(stat.st_mode);
         let size = if file_type.is_file() { u64::try_from(stat.st_size).ok() } else { None };
-        let waits_for_others = !file_type.is_file() && !file_type.is_dir();
+        let waits_for_others =
+            !file_type.is_file() && !file_type.is_dir() && !mutant!("fifo_read_at_once");
         Some(Ok(OpenedNow { fd, size, device: stat.st_dev, waits_for_others }))
     }
 }

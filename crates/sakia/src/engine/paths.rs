@@ -366,7 +366,9 @@ impl Call for Open {
 impl Open {
     /// Makes a file of what was opened without waiting.
     fn finish(&self, opened: OpenedNow) -> io::Result<File> {
-        rustix::fs::fcntl_setfl(&opened.fd, OFlags::empty())?;
+        if !mutant!("opened_now_stays_nonblocking") {
+            rustix::fs::fcntl_setfl(&opened.fd, OFlags::empty())?;
+        }
         let is_in_memory = self.engine.shared.mounts.is_in_memory(opened.device);
         let ways = if is_in_memory { Ways::in_memory() } else { Ways::new(OFlags::empty()) };
         Ok(File::with_ways(&self.engine, opened.fd, ways))

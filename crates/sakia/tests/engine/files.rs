@@ -3,6 +3,8 @@
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sakia::engine::{File, ReadAt, Request};
 use sakia::fs::{AlignedBuf, OpenOptions};
@@ -20,6 +22,7 @@ on_each_backend! {
     many_requests_go_to_all_threads
     what_is_large_is_done_in_parts
     many_requests_are_one
+    a_batch_leaves_others_their_turn
     what_is_written_is_read_and_made_durable
     what_is_there_is_read_into_borrowed_memory
     the_position_is_that_of_all_descriptors
@@ -209,6 +212,29 @@ fn many_requests_are_one(builder: &Builder) {
         assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
         assert_eq!(buf.len(), 1 << 20);
     }
+}
+
+fn a_batch_leaves_others_their_turn(builder: &Builder) {
+    let engine = engine(builder);
+    let (sender, receiver) = async_channel::bounded::<()>(1);
+    let begun = Arc::new(AtomicUsize::new(0));
+    let parts = (0..10_000).map(|_| {
+        let (receiver, begun) = (receiver.clone(), Arc::clone(&begun));
+        engine.run(move || async move {
+            begun.fetch_add(1, Ordering::Relaxed);
+            receiver.recv().await.is_err()
+        })
+    });
+    let mut batch = engine.submit_many(parts);
+    assert!(poll_once(&mut batch).is_pending());
+    // What comes later is done, while the batch has no more under way than its share.
+    while begun.load(Ordering::Relaxed) == 0 {
+        engine.run(|| async {}).wait().unwrap();
+    }
+    assert!(begun.load(Ordering::Relaxed) <= 1024);
+    drop(sender);
+    assert!(batch.wait().into_iter().all(|result| result.unwrap()));
+    assert_eq!(begun.load(Ordering::Relaxed), 10_000);
 }
 
 fn what_is_written_is_read_and_made_durable(builder: &Builder) {

@@ -31,7 +31,8 @@ impl<T: IoBufMut + Send> Call for ReadAt<T> {
 
     fn attempt(mut self) -> Attempt<Self> {
         let len = self.buf.bytes_len();
-        let part = self.done..len.min(self.done + BYTES_MAX);
+        let most = if mutant!("large_in_one_turn") { len } else { BYTES_MAX };
+        let part = self.done..len.min(self.done + most);
         let part = IoSliceMut::new(&mut self.buf.as_bytes_mut()[part]);
         let wanted = part.len();
         match self.file.inner.read_now(&mut [part], further(self.at, self.done)) {
@@ -100,6 +101,7 @@ fn ended(
 fn total_of(done: usize, result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Err(_) if done > 0 => Ok(done),
+        result if mutant!("part_of_transfer_lost") => result,
         result => result.map(|count| done + count),
     }
 }
