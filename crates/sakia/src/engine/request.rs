@@ -112,6 +112,8 @@ pub struct Request<C: Call> {
 enum State<C: Call> {
     New(C),
     Submitted(Submitted<C::Output>),
+    /// It could not be sent, and this is what it comes to.
+    Refused(C::Output),
     Over,
 }
 
@@ -134,14 +136,22 @@ impl<C: Call> Request<C> {
         call.engine().shared.tally.count_waited();
         match call.block() {
             Ok(output) => output,
-            Err(call) => match call.submit() {
-                Ok(submitted) => {
-                    self.state = State::Submitted(submitted);
-                    block_on(self)
-                }
-                Err((call, error)) => call.refuse(error),
-            },
+            Err(call) => block_on(Self::new(call).submit()),
         }
+    }
+
+    /// Sends it to the engine's threads now, without trying it here. It is under way then, and awaited or
+    /// waited for later.
+    ///
+    /// What was begun before stays as it is.
+    pub fn submit(mut self) -> Self {
+        if let Some(call) = self.take_new() {
+            self.state = match call.submit() {
+                Ok(submitted) => State::Submitted(submitted),
+                Err((call, error)) => State::Refused(call.refuse(error)),
+            };
+        }
+        self
     }
 
     /// The call, if it was not begun.
@@ -176,14 +186,15 @@ impl<C: Call> Future for Request<C> {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                Attempt::Waits(call) => match call.submit() {
-                    Ok(submitted) => this.state = State::Submitted(submitted),
-                    Err((call, error)) => return Poll::Ready(call.refuse(error)),
-                },
+                Attempt::Waits(call) => *this = Self::new(call).submit(),
             }
         }
-        let State::Submitted(submitted) = &mut this.state else {
-            panic!("a request was polled after its end");
+        let submitted = match &mut this.state {
+            State::Submitted(submitted) => submitted,
+            _ => match std::mem::replace(&mut this.state, State::Over) {
+                State::Refused(output) => return Poll::Ready(output),
+                _ => panic!("a request was polled after its end"),
+            },
         };
         let Poll::Ready(result) = submitted.poll(cx) else { return Poll::Pending };
         this.state = State::Over;

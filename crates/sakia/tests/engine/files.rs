@@ -23,6 +23,7 @@ on_each_backend! {
     what_is_large_is_done_in_parts
     many_requests_are_one
     a_batch_leaves_others_their_turn
+    what_is_submitted_is_under_way
     what_is_written_is_read_and_made_durable
     what_is_there_is_read_into_borrowed_memory
     the_position_is_that_of_all_descriptors
@@ -235,6 +236,24 @@ fn a_batch_leaves_others_their_turn(builder: &Builder) {
     drop(sender);
     assert!(batch.wait().into_iter().all(|result| result.unwrap()));
     assert_eq!(begun.load(Ordering::Relaxed), 10_000);
+}
+
+fn what_is_submitted_is_under_way(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(builder));
+    let file = engine.open(folder.file("x", bytes(100))).wait().unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let sent = engine.run(move || async move { sender.send(()).unwrap() }).submit();
+    receiver.recv().unwrap();
+    sent.submit().wait().unwrap();
+    let read = file.read_at(vec![0; 100], 0).submit();
+    assert_eq!(engine.statistics().submitted, 2);
+    let (result, read) = on_tokio(1, read);
+    assert_eq!((result.unwrap(), read), (100, bytes(100)));
+    engine.stop_and_wait();
+    let (result, back) = file.read_at(vec![0; 100], 0).submit().wait();
+    assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
+    assert_eq!(back.len(), 100);
+    assert_eq!(engine.statistics().refused, 1);
 }
 
 fn what_is_written_is_read_and_made_durable(builder: &Builder) {
