@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::io::Errno;
-use sakia_driver::Choice;
+use sakia_driver::{Choice, Counters};
 use sakia_ring::ProcessSentinel;
 
 pub use self::blocking::Blocking;
@@ -45,7 +45,7 @@ pub use self::paths::{Open, ReadDir, ReadFile, ReadText};
 use self::request::block_on;
 pub use self::request::{Call, Request};
 use self::tally::{Tally, Totals};
-use crate::executor::spawn_to;
+use crate::executor::{current, spawn_to};
 use crate::join::JoinHandle;
 use crate::remote::Remote;
 use crate::runtime::{Builder, Started, Thread};
@@ -185,6 +185,24 @@ impl Engine {
         let Totals { now, waited, submitted, refused } = self.shared.tally.totals();
         let live = self.shared.gate.live() as u64;
         Statistics { now, waited, submitted, live, refused }
+    }
+
+    /// What the drivers of its threads did, each with how many of what were read inline, submitted, punted
+    /// and so on. By now, as each thread sees it.
+    ///
+    /// # Errors
+    /// `ECANCELED`: the engine was stopped.
+    pub fn counters(&self) -> Request<Work<Vec<Counters>>> {
+        let remotes = Arc::clone(&self.shared.remotes);
+        self.run(move || async move {
+            let mut counters = Vec::with_capacity(remotes.len());
+            for remote in &*remotes {
+                // One that has failed counts no more.
+                let counted = spawn_to(remote, || async { current().driver.counters() }).await;
+                counters.extend(counted);
+            }
+            counters
+        })
     }
 
     /// Runs a future on a thread of the engine, where all of [`fs`](crate::fs) can be used. It is made there,

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use sakia::engine::{File, ReadAt, Request};
 use sakia::fs::{AlignedBuf, OpenOptions};
 use sakia::{Builder, Engine};
+use sakia_driver::{Counters, OpKind};
 
 use crate::support::{Folder, bytes, engine, on_each_backend, on_tokio, poll_once};
 
@@ -152,6 +153,13 @@ fn many_requests_go_to_all_threads(builder: &Builder) {
         assert_eq!(threads.len(), 3);
     });
     assert_eq!(engine.statistics().submitted, 60);
+    let counters = engine.counters().wait().unwrap();
+    let syncs = |counters: &Counters| -> u64 {
+        counters.of(OpKind::Fsync).iter().map(|(_, count)| count).sum()
+    };
+    let syncs: Vec<u64> = counters.iter().map(syncs).collect();
+    assert_eq!(syncs.len(), 3);
+    assert!(syncs.iter().sum::<u64>() >= 30, "{syncs:?}");
 }
 
 fn what_is_large_is_done_in_parts(builder: &Builder) {
