@@ -1,0 +1,41 @@
+//! Bytes between a file and those who read it.
+
+use std::ops::Range;
+
+use tokio::io::ReadBuf;
+
+/// Bytes that were read and not taken yet, in memory that is used again.
+#[derive(Debug, Default)]
+pub(super) struct Unread {
+    memory: Vec<u8>,
+    /// Where in the memory they are.
+    at: Range<usize>,
+}
+
+impl Unread {
+    /// The first `count` bytes of the memory.
+    pub(super) fn new(memory: Vec<u8>, count: usize) -> Self {
+        Self { memory, at: 0..count }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.at.len()
+    }
+
+    /// Moves as many as there is room for.
+    pub(super) fn take(&mut self, into: &mut ReadBuf<'_>) {
+        let count = self.len().min(into.remaining());
+        into.put_slice(&self.memory[self.at.start..][..count]);
+        self.at.start += count;
+    }
+
+    /// Forgets them.
+    pub(super) fn clear(&mut self) {
+        self.at = 0..0;
+    }
+
+    /// Its memory. Not while there is something unread.
+    pub(super) fn into_memory(self) -> Vec<u8> {
+        self.memory
+    }
+}

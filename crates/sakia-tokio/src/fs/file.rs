@@ -1,0 +1,584 @@
+//! An open file, with the position that the kernel has of it.
+//!
+//! There is at most one operation under way, as the traits of tokio are polled one call at a time:
+//!
+//! 1. A read takes what an earlier one has left; otherwise what the page cache has, by one call in place;
+//!    otherwise it begins a read elsewhere, into memory of its own, since the caller's is lent for the poll
+//!    only.
+//! 2. A write copies what it is given, begins, and is ready. Its error is told by the next call. A read that
+//!    nobody came back for has moved the position beyond what was taken, so it is moved back first.
+//! 3. Whatever comes next waits for what is under way.
+//!
+//! Dropping the file leaves a write under way to its end; see [`lane`](crate::lane).
+
+use std::fmt;
+use std::fs::{Metadata, Permissions};
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice, Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
+use tokio::sync::Mutex;
+use tokio::task::coop::poll_proceed;
+
+use super::buffer::Unread;
+use super::{FileTimes, OpenOptions};
+use crate::lane::{Job, Lane, run};
+use crate::now::{self, Heat};
+
+/// Bytes of one operation, at most, unless [`File::set_max_buf_size`] says otherwise.
+const MAX_BUF_SIZE: usize = 2 << 20;
+
+/// An open file, in the place of `tokio::fs::File`.
+///
+/// Reads and writes are by tokio's traits, at the position that the kernel has of the open file; those who
+/// share that, such as a [clone](File::try_clone), share the position.
+///
+/// A read that the page cache can serve is one system call where it is polled. A write is ready once its
+/// bytes are copied; that it is done, and how, is what the next call waits for and tells. So
+/// [flush](tokio::io::AsyncWriteExt::flush) at the end. Dropping the file closes it after such a write.
+///
+/// # Examples
+/// ```
+/// use std::io::SeekFrom;
+///
+/// use sakia_tokio::fs::File;
+/// use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("sakia-tokio-file-{}", std::process::id()));
+/// let mut file = File::create_new(&path).await?;
+/// file.write_all(b"hello, world").await?;
+/// file.seek(SeekFrom::Start(7)).await?;
+/// let mut word = String::new();
+/// file.read_to_string(&mut word).await?;
+/// assert_eq!(word, "world");
+/// # std::fs::remove_file(&path)
+/// # }
+/// ```
+pub struct File {
+    std: Arc<std::fs::File>,
+    /// Locked by calls that take `&self`. The traits have it for themselves.
+    inner: Mutex<Inner>,
+    max_buf_size: usize,
+    /// Where its slow operations run; found out by the first.
+    lane: OnceLock<Lane>,
+}
+
+struct Inner {
+    flight: Flight,
+    /// What reads have left. The position is after it.
+    unread: Unread,
+    /// Memory of the last write, empty.
+    spare: Vec<u8>,
+    /// The error of a write that something else than a write or a flush has waited for.
+    write_error: Option<io::Error>,
+    /// What a seek came to that nobody has asked for yet.
+    sought: Option<io::Result<u64>>,
+    /// What setting the length came to, until whoever asked for it has it.
+    cut: Option<io::Result<()>>,
+    /// Where the last seek led.
+    position: u64,
+    heat: Heat,
+}
+
+/// What is under way.
+enum Flight {
+    Nothing,
+    /// Gives its memory back, with so many bytes at its begin.
+    Read(Job<(io::Result<usize>, Vec<u8>)>),
+    /// Gives its memory back.
+    Write(Job<(io::Result<()>, Vec<u8>)>),
+    Seek(Job<io::Result<u64>>),
+    Length(Job<io::Result<()>>),
+}
+
+impl File {
+    /// Opens a file to read it.
+    ///
+    /// # Errors
+    /// As [`std::fs::File::open`].
+    pub async fn open(path: impl AsRef<Path>) -> io::Result<Self> {
+        Self::options().read(true).open(path).await
+    }
+
+    /// Opens a file to write it: makes it if there is none, and empties it if there is one.
+    ///
+    /// # Errors
+    /// As [`std::fs::File::create`].
+    pub async fn create(path: impl AsRef<Path>) -> io::Result<Self> {
+        Self::options().write(true).create(true).truncate(true).open(path).await
+    }
+
+    /// Makes a file to read and write it. It must not be there yet.
+    ///
+    /// # Errors
+    /// As [`std::fs::File::create_new`].
+    pub async fn create_new<P: AsRef<Path>>(path: P) -> io::Result<Self> {
+        Self::options().read(true).write(true).create_new(true).open(path).await
+    }
+
+    /// How a file is to be opened.
+    #[must_use]
+    pub fn options() -> OpenOptions {
+        OpenOptions::new()
+    }
+
+    /// Takes a file that `std` opened, at its position.
+    pub fn from_std(std: std::fs::File) -> Self {
+        Self {
+            std: Arc::new(std),
+            inner: Mutex::new(Inner {
+                flight: Flight::Nothing,
+                unread: Unread::default(),
+                spare: Vec::new(),
+                write_error: None,
+                sought: None,
+                cut: None,
+                position: 0,
+                heat: Heat::Unknown,
+            }),
+            max_buf_size: MAX_BUF_SIZE,
+            lane: OnceLock::new(),
+        }
+    }
+
+    /// Makes contents and metadata durable, after the write under way.
+    ///
+    /// # Errors
+    /// As `fsync(2)`. That of the write under way, which the next write or flush tells, too.
+    #[doc(alias = "fsync")]
+    pub async fn sync_all(&self) -> io::Result<()> {
+        self.after_write(|std| std.sync_all()).await
+    }
+
+    /// Makes contents durable, and as much of the metadata as it takes to read them.
+    ///
+    /// # Errors
+    /// As [`sync_all`](File::sync_all).
+    #[doc(alias = "fdatasync")]
+    pub async fn sync_data(&self) -> io::Result<()> {
+        self.after_write(|std| std.sync_data()).await
+    }
+
+    /// Cuts it off at `size` bytes, or lengthens it by zeros, after the write under way.
+    ///
+    /// # Errors
+    /// As `ftruncate(2)`.
+    #[doc(alias = "ftruncate")]
+    pub async fn set_len(&self, size: u64) -> io::Result<()> {
+        let mut inner = self.inner.lock().await;
+        inner.settle(&self.std).await?;
+        let std = Arc::clone(&self.std);
+        let job = Job::with_effects(Lane::Bounded, move || std.set_len(size));
+        inner.flight = Flight::Length(job);
+        inner.finish().await;
+        inner.cut.take().unwrap_or(Ok(()))
+    }
+
+    /// What the file system says of it.
+    ///
+    /// # Errors
+    /// As `fstat(2)`.
+    #[doc(alias = "fstat")]
+    pub async fn metadata(&self) -> io::Result<Metadata> {
+        let std = Arc::clone(&self.std);
+        run(move || std.metadata()).await
+    }
+
+    /// The same open file once more: both have one position.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`: too many are open.
+    #[doc(alias = "dup")]
+    pub async fn try_clone(&self) -> io::Result<Self> {
+        self.inner.lock().await.settle(&self.std).await?;
+        let mut file = Self::from_std(self.std.try_clone()?);
+        file.max_buf_size = self.max_buf_size;
+        Ok(file)
+    }
+
+    /// Gives the file back, after the write under way, at its position.
+    pub async fn into_std(mut self) -> std::fs::File {
+        // What cannot be put back cannot be told either.
+        self.inner.get_mut().settle(&self.std).await.ok();
+        loop {
+            self.std = match Arc::try_unwrap(self.std) {
+                Ok(std) => return std,
+                Err(std) => std,
+            };
+            // A call by `&self` was given up, and goes on by itself.
+            run(|| Ok(thread::sleep(Duration::from_millis(1)))).await.ok();
+        }
+    }
+
+    /// Gives the file back, at its position.
+    ///
+    /// # Errors
+    /// The file as it was, if something is under way.
+    #[expect(clippy::result_large_err, reason = "it is the file itself")]
+    pub fn try_into_std(mut self) -> Result<std::fs::File, Self> {
+        let inner = self.inner.get_mut();
+        if matches!(inner.flight, Flight::Nothing) {
+            inner.put_back(&self.std).ok();
+        }
+        match Arc::try_unwrap(self.std) {
+            Ok(std) => Ok(std),
+            Err(std) => Err(Self { std, ..self }),
+        }
+    }
+
+    /// Says who may do what.
+    ///
+    /// # Errors
+    /// As `fchmod(2)`.
+    #[doc(alias = "fchmod")]
+    pub async fn set_permissions(&self, perm: Permissions) -> io::Result<()> {
+        let std = Arc::clone(&self.std);
+        run(move || std.set_permissions(perm)).await
+    }
+
+    /// Sets its times, after what is under way.
+    ///
+    /// # Errors
+    /// As `futimens(3)`. That of the write under way, as with [`sync_all`](File::sync_all).
+    #[doc(alias = "futimens")]
+    pub async fn set_times(&self, times: FileTimes) -> io::Result<()> {
+        self.after_write(move |std| std.set_times(times.into_std())).await
+    }
+
+    /// Sets when its contents last changed, as [`set_times`](File::set_times).
+    ///
+    /// # Errors
+    /// As [`set_times`](File::set_times).
+    pub async fn set_modified(&self, time: SystemTime) -> io::Result<()> {
+        self.set_times(FileTimes::new().set_modified(time)).await
+    }
+
+    /// Sets how many bytes one operation reads or writes, at most. Without this call 2 MiB.
+    ///
+    /// # Panics
+    /// When that is 0.
+    #[track_caller]
+    pub fn set_max_buf_size(&mut self, max_buf_size: usize) {
+        assert!(max_buf_size > 0, "an operation has at least one byte");
+        self.max_buf_size = max_buf_size;
+    }
+
+    /// How many bytes one operation reads or writes, at most.
+    pub fn max_buf_size(&self) -> usize {
+        self.max_buf_size
+    }
+
+    /// Does something once nothing else is under way, and if that went well.
+    async fn after_write(
+        &self,
+        f: impl FnOnce(&std::fs::File) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<()> {
+        let mut inner = self.inner.lock().await;
+        inner.finish().await;
+        if let Some(error) = &inner.write_error {
+            return Err(copy(error));
+        }
+        let std = Arc::clone(&self.std);
+        run(move || f(&std)).await
+    }
+
+    /// Begins to write what `fill` puts in the memory it is given, and says how many bytes these are.
+    fn poll_write_of(
+        &mut self,
+        cx: &mut Context<'_>,
+        fill: impl FnOnce(&mut Vec<u8>, usize),
+    ) -> Poll<io::Result<usize>> {
+        let inner = self.inner.get_mut();
+        if let Some(error) = inner.write_error.take() {
+            return Poll::Ready(Err(error));
+        }
+        ready!(inner.poll_landed(cx));
+        if let Some(error) = inner.write_error.take() {
+            return Poll::Ready(Err(error));
+        }
+        inner.sought = None;
+        inner.put_back(&self.std)?;
+        let mut bytes = std::mem::take(&mut inner.spare);
+        fill(&mut bytes, self.max_buf_size);
+        let count = bytes.len();
+        let std = Arc::clone(&self.std);
+        inner.flight = Flight::Write(Job::with_effects(lane(&self.lane, &self.std), move || {
+            let result = (&*std).write_all(&bytes);
+            bytes.clear();
+            (result, bytes)
+        }));
+        Poll::Ready(Ok(count))
+    }
+}
+
+/// Where the slow operations of a file run.
+fn lane(known: &OnceLock<Lane>, file: &std::fs::File) -> Lane {
+    *known.get_or_init(|| match now::ends_by_itself(file) {
+        true => Lane::Bounded,
+        false => Lane::Endless,
+    })
+}
+
+/// The same error once more.
+fn copy(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(errno) => io::Error::from_raw_os_error(errno),
+        None => io::Error::new(error.kind(), error.to_string()),
+    }
+}
+
+impl Inner {
+    /// Waits for what is under way. What it came to is kept: bytes, a place, the error of a write.
+    fn poll_landed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.flight {
+            Flight::Nothing => {}
+            Flight::Read(job) => {
+                let result = ready!(Pin::new(job).poll(cx));
+                // Nobody waits for its error, as nobody did for its bytes.
+                self.end_read(result).ok();
+            }
+            Flight::Length(job) => {
+                let result = ready!(Pin::new(job).poll(cx));
+                self.flight = Flight::Nothing;
+                self.cut = Some(result.and_then(|result| result));
+            }
+            Flight::Write(job) => {
+                let result = ready!(Pin::new(job).poll(cx));
+                self.flight = Flight::Nothing;
+                let result = result.and_then(|(result, memory)| {
+                    self.spare = memory;
+                    result
+                });
+                self.write_error = result.err();
+            }
+            Flight::Seek(job) => {
+                let result = ready!(Pin::new(job).poll(cx));
+                self.flight = Flight::Nothing;
+                self.end_seek(result.and_then(|result| result));
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Keeps what a read brought.
+    fn end_read(&mut self, result: io::Result<(io::Result<usize>, Vec<u8>)>) -> io::Result<()> {
+        self.flight = Flight::Nothing;
+        let (result, memory) = result?;
+        let (count, result) = result.map_or_else(|error| (0, Err(error)), |count| (count, Ok(())));
+        self.unread = Unread::new(memory, count);
+        result
+    }
+
+    async fn finish(&mut self) {
+        poll_fn(|cx| self.poll_landed(cx)).await;
+    }
+
+    /// Waits for what is under way, and puts back what was not taken of a read.
+    async fn settle(&mut self, file: &std::fs::File) -> io::Result<()> {
+        self.finish().await;
+        self.put_back(file)
+    }
+
+    /// Moves the position to the first byte that was read and not taken. A file without a position keeps
+    /// the bytes for the next read.
+    fn put_back(&mut self, file: &std::fs::File) -> io::Result<()> {
+        if self.unread.len() > 0 && now::step_back(file, self.unread.len())? {
+            self.unread.clear();
+        }
+        Ok(())
+    }
+
+    fn end_seek(&mut self, result: io::Result<u64>) {
+        if let Ok(position) = result {
+            self.position = position;
+        }
+        self.sought = Some(result);
+    }
+
+    /// Begins a read of up to `count` bytes, where it may wait. Nothing is under way or unread.
+    fn begin_read(&mut self, file: &Arc<std::fs::File>, lane: Lane, count: usize) {
+        let std = Arc::clone(file);
+        let mut memory = std::mem::take(&mut self.unread).into_memory();
+        self.flight = Flight::Read(Job::new(lane, move || {
+            if memory.len() < count {
+                memory.resize(count, 0);
+            }
+            let result = uninterrupted(|| (&*std).read(&mut memory[..count]));
+            (result, memory)
+        }));
+    }
+
+    /// Reads into the caller's memory what is there to be had without waiting.
+    fn read_now(
+        &mut self,
+        file: &std::fs::File,
+        into: &mut ReadBuf<'_>,
+        count: usize,
+    ) -> Option<io::Result<()>> {
+        let result = self.heat.read(file, into.initialize_unfilled_to(count))?;
+        Some(result.map(|count| into.advance(count)))
+    }
+}
+
+/// Makes a call again as long as a signal interrupts it.
+fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+/// A read brings what the page cache has of what is asked for, or what one call brings that may wait.
+impl AsyncRead for File {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let turn = ready!(poll_proceed(cx));
+        let Self { std, inner, max_buf_size, lane: known } = self.get_mut();
+        let inner = inner.get_mut();
+        if let Flight::Read(job) = &mut inner.flight {
+            // For this caller, or for one that did not come back.
+            let result = ready!(Pin::new(job).poll(cx));
+            turn.made_progress();
+            let result = inner.end_read(result);
+            inner.unread.take(buf);
+            return Poll::Ready(result);
+        }
+        ready!(inner.poll_landed(cx));
+        inner.sought = None;
+        let count = buf.remaining().min(*max_buf_size);
+        let done = if inner.unread.len() > 0 || count == 0 {
+            inner.unread.take(buf);
+            Some(Ok(()))
+        } else {
+            inner.read_now(std, buf, count)
+        };
+        if let Some(result) = done {
+            turn.made_progress();
+            return Poll::Ready(result);
+        }
+        inner.begin_read(std, lane(known, std), count);
+        let Flight::Read(job) = &mut inner.flight else { unreachable!("it was begun above") };
+        let result = ready!(Pin::new(job).poll(cx));
+        turn.made_progress();
+        let result = inner.end_read(result);
+        inner.unread.take(buf);
+        Poll::Ready(result)
+    }
+}
+
+/// A write is ready once its bytes are copied. The next call waits for it, and tells its error.
+impl AsyncWrite for File {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.get_mut().poll_write_of(cx, |bytes, max| {
+            bytes.extend_from_slice(&buf[..buf.len().min(max)]);
+        })
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.get_mut().poll_write_of(cx, |bytes, max| {
+            for buf in bufs {
+                let room = max - bytes.len();
+                bytes.extend_from_slice(&buf[..buf.len().min(room)]);
+            }
+        })
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let inner = self.get_mut().inner.get_mut();
+        if inner.write_error.is_none() {
+            ready!(inner.poll_landed(cx));
+        }
+        Poll::Ready(inner.write_error.take().map_or(Ok(()), Err))
+    }
+
+    /// Flushes. The file stays open.
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush(cx)
+    }
+}
+
+impl AsyncSeek for File {
+    /// # Errors
+    /// Something is under way: `poll_complete` comes first.
+    fn start_seek(self: Pin<&mut Self>, position: SeekFrom) -> io::Result<()> {
+        let Self { std, inner, .. } = self.get_mut();
+        let inner = inner.get_mut();
+        if !matches!(inner.flight, Flight::Nothing) {
+            return Err(io::Error::other("a seek begins when nothing else is under way"));
+        }
+        let file = Arc::clone(std);
+        let seek = move || (&*file).seek(position);
+        match inner.put_back(std) {
+            Ok(()) if matches!(position, SeekFrom::End(_)) => {
+                // The end of a file may be for another machine to know.
+                inner.flight = Flight::Seek(Job::new(Lane::Bounded, seek));
+            }
+            Ok(()) => inner.end_seek(seek()),
+            Err(error) => inner.end_seek(Err(error)),
+        }
+        Ok(())
+    }
+
+    fn poll_complete(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        let inner = self.get_mut().inner.get_mut();
+        ready!(inner.poll_landed(cx));
+        Poll::Ready(inner.sought.take().unwrap_or(Ok(inner.position)))
+    }
+}
+
+impl From<std::fs::File> for File {
+    fn from(std: std::fs::File) -> Self {
+        Self::from_std(std)
+    }
+}
+
+impl From<OwnedFd> for File {
+    fn from(fd: OwnedFd) -> Self {
+        Self::from_std(fd.into())
+    }
+}
+
+/// For calls that are not here. What is under way is not waited for.
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.std.as_fd()
+    }
+}
+
+impl AsRawFd for File {
+    fn as_raw_fd(&self) -> RawFd {
+        self.std.as_raw_fd()
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File").field("std", &self.std).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,15 @@
+//! Tests of `sakia_tokio::fs`: the names and the meaning of `tokio::fs`, on both kinds of its runtime.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "the failure of a test, or of what it calls, is its report"
+)]
+
+mod directories;
+mod ends;
+mod files;
+mod model;
+mod paths;
+mod special;
+mod streams;
+mod support;

@@ -1,0 +1,105 @@
+//! What is not a regular file: FIFOs, directories, devices, terminals.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use sakia_tokio::fs::{self, File, OpenOptions};
+use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
+
+use crate::support::{Folder, bytes, errno, on_each_flavor, poll_once};
+
+on_each_flavor! {
+    a_fifo_has_two_ends
+    a_fifo_is_read_and_written_as_a_whole
+    what_waits_for_others_keeps_no_files_out
+    a_read_that_was_given_up_loses_nothing
+    a_directory_is_no_file
+    devices_are_files
+}
+
+async fn a_fifo_has_two_ends() {
+    let folder = Folder::new();
+    let path = folder.fifo("fifo");
+    let reading = tokio::spawn({
+        let path = path.clone();
+        async move {
+            let mut file = File::open(path).await?;
+            let mut all = Vec::new();
+            file.read_to_end(&mut all).await?;
+            assert_eq!(errno(file.rewind().await), Some(libc::ESPIPE));
+            std::io::Result::Ok(all)
+        }
+    });
+    let mut file = OpenOptions::new().write(true).open(path).await.unwrap();
+    // More than a pipe holds.
+    file.write_all(&bytes(300_000)).await.unwrap();
+    file.flush().await.unwrap();
+    drop(file);
+    assert!(reading.await.unwrap().unwrap() == bytes(300_000));
+}
+
+async fn a_fifo_is_read_and_written_as_a_whole() {
+    let folder = Folder::new();
+    let (one, other) = (folder.fifo("one"), folder.fifo("other"));
+    let writing = tokio::spawn(fs::write(one.clone(), bytes(200_000)));
+    assert!(fs::read(one).await.unwrap() == bytes(200_000));
+    writing.await.unwrap().unwrap();
+    let copying = tokio::spawn(fs::copy(folder.file("x", "text"), other.clone()));
+    assert_eq!(fs::read_to_string(other).await.unwrap(), "text");
+    assert_eq!(copying.await.unwrap().unwrap(), 4);
+}
+
+async fn what_waits_for_others_keeps_no_files_out() {
+    let folder = Folder::new();
+    let fifos: Vec<PathBuf> = (0..200).map(|number| folder.fifo(&number.to_string())).collect();
+    let opens: Vec<_> = fifos.iter().map(|path| tokio::spawn(File::open(path.clone()))).collect();
+    let path = folder.file("x", bytes(1000));
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+        assert_eq!(fs::read(&path).await.unwrap().len(), 1000);
+    }
+    assert!(opens.iter().all(|open| !open.is_finished()));
+    for (path, open) in fifos.iter().zip(opens) {
+        let writer = OpenOptions::new().write(true).open(path).await.unwrap();
+        drop((writer, open.await.unwrap().unwrap()));
+    }
+}
+
+async fn a_read_that_was_given_up_loses_nothing() {
+    let folder = Folder::new();
+    let path = folder.fifo("fifo");
+    let mut file = OpenOptions::new().read(true).write(true).open(&path).await.unwrap();
+    let mut other = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let mut large = [0; 100];
+    assert!(poll_once(Box::pin(file.read(&mut large)).as_mut()).is_pending());
+    other.write_all(b"one two").unwrap();
+    let mut word = [0; 3];
+    file.read_exact(&mut word).await.unwrap();
+    assert_eq!(&word, b"one");
+    // Cannot be put back, and is kept.
+    file.write_all(b" three").await.unwrap();
+    assert_eq!(errno(file.seek(std::io::SeekFrom::End(0)).await), Some(libc::ESPIPE));
+    let mut rest = [0; 10];
+    file.read_exact(&mut rest).await.unwrap();
+    assert_eq!(&rest, b" two three");
+}
+
+async fn a_directory_is_no_file() {
+    let folder = Folder::new();
+    let mut file = File::open(folder.path(".")).await.unwrap();
+    assert!(file.metadata().await.unwrap().is_dir());
+    assert_eq!(errno(file.read(&mut [0; 10]).await), Some(libc::EISDIR));
+    file.sync_all().await.unwrap();
+    assert_eq!(errno(File::create(folder.path(".")).await), Some(libc::EISDIR));
+}
+
+async fn devices_are_files() {
+    let mut zero = File::open("/dev/zero").await.unwrap();
+    let mut buf = [1; 100_000];
+    zero.read_exact(&mut buf).await.unwrap();
+    assert!(buf.iter().all(|&byte| byte == 0));
+    let mut null = OpenOptions::new().read(true).write(true).open("/dev/null").await.unwrap();
+    null.write_all(&buf).await.unwrap();
+    null.flush().await.unwrap();
+    assert_eq!(null.read(&mut buf).await.unwrap(), 0);
+}
