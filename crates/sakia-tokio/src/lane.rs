@@ -1,14 +1,14 @@
-//! Threads for what blocks, and the jobs on them.
+//! Threads for what blocks, and what goes on when nobody waits for it.
 //!
-//! There are two lanes. What ends by itself goes to the bounded one. What may wait for ever, such as the
-//! open of a FIFO or the read of a terminal, goes to the other, so that it never keeps files out.
+//! There are two lanes. What ends by itself, on a local file system, goes to the narrow one. What may wait for
+//! ever, such as the open of a FIFO, or for another machine, goes to the wide one, and never keeps files out.
 //!
-//! A job goes on when it is dropped: what was begun on files is done, as tokio has it. A runtime that ends
-//! waits for it, and so does the program that ends with the runtime:
+//! What was begun is done when its future is dropped, as tokio has it. A runtime that ends waits for it, and
+//! so does a program that ends with its runtime:
 //!
-//! 1. A job with effects keeps a handle of the runtime on which it began.
-//! 2. Dropped while under way, it leaves a job to that runtime's own blocking pool, which waits for its end.
-//!    A runtime that ends waits for that.
+//! 1. [`Lasting`] work has a handle of the runtime on which it began.
+//! 2. Dropped while under way, it is left to that runtime's own blocking pool, a thread of which waits for its
+//!    end. A runtime that ends waits for that.
 //! 3. If the runtime has ended already, its pool drops what it is given, at once and in place. Then the
 //!    thread waits itself; but not for what may take for ever.
 
@@ -19,119 +19,162 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use sakia::BlockingHandle;
 use sakia::blocking::Pool;
+use sakia::{BlockingHandle, Engine, JoinError};
 use tokio::runtime::Handle;
 
-/// Jobs that may wait for threads, at most. They hold no more than their callers would.
+/// Jobs that may wait for threads: as many as callers have.
 const QUEUE_MAX: usize = u32::MAX as usize;
 
 /// Where a job runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// It ends by itself, as far as files do.
-    Bounded,
+    /// It ends by itself.
+    Narrow,
     /// Somebody else may have to do something first.
-    Endless,
+    Wide,
 }
 
 impl Lane {
     fn pool(self) -> &'static Pool {
-        static BOUNDED: OnceLock<Pool> = OnceLock::new();
-        static ENDLESS: OnceLock<Pool> = OnceLock::new();
+        static NARROW: OnceLock<Pool> = OnceLock::new();
+        static WIDE: OnceLock<Pool> = OnceLock::new();
         let (pool, threads) = match self {
-            Self::Bounded => (&BOUNDED, 64),
-            Self::Endless => (&ENDLESS, 512),
+            Self::Narrow => (&NARROW, 64),
+            Self::Wide => (&WIDE, 512),
         };
         pool.get_or_init(|| Pool::builder().threads(threads).queue(QUEUE_MAX).build())
     }
+
+    /// Begins something that blocks. Dropped, it goes on.
+    pub(crate) fn begin<T: Send + 'static>(self, f: impl FnOnce() -> T + Send + 'static) -> Job<T> {
+        Job(self.pool().spawn(f))
+    }
+
+    /// As [`begin`](Lane::begin), for something that a runtime should wait for when it ends.
+    pub(crate) fn begin_lasting<T: Send + 'static>(
+        self,
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> Lasting<Job<T>> {
+        Lasting::new(self, self.begin(f))
+    }
 }
 
-/// Runs `f` where it may block. It goes on when the future is dropped.
-pub(crate) async fn run<T: Send + 'static>(
-    f: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    Job::with_effects(Lane::Bounded, f).await?
+/// Has the engine of the process do something, which goes on when the future is dropped. Its errors are
+/// those of the kernel.
+pub(crate) async fn ask<F, T>(request: impl FnOnce(&'static Engine) -> F) -> io::Result<T>
+where
+    F: Future<Output = io::Result<T>> + Unpin + Send + 'static,
+    T: Send + 'static,
+{
+    tokio::task::coop::consume_budget().await;
+    let request = request(Engine::global()?);
+    Lasting::new(Lane::Narrow, request).await.map_err(plain)
 }
 
-/// Something that blocks, under way.
+/// The error without the names that the engine gives it.
+fn plain(error: io::Error) -> io::Error {
+    sakia::fs::os_error(&error).map_or(error, io::Error::from_raw_os_error)
+}
+
+/// Something that blocks, under way on a thread of a lane.
 #[derive(Debug)]
-pub(crate) struct Job<T: Send + 'static> {
-    /// `None` once it is over.
-    handle: Option<BlockingHandle<T>>,
-    /// What is to wait for it if nobody else does.
-    runtime: Option<Handle>,
-    lane: Lane,
-}
+pub(crate) struct Job<T>(BlockingHandle<T>);
 
-impl<T: Send + 'static> Job<T> {
-    /// Begins what nobody misses when it is dropped.
-    pub(crate) fn new(lane: Lane, f: impl FnOnce() -> T + Send + 'static) -> Self {
-        Self { handle: Some(lane.pool().spawn(f)), runtime: None, lane }
-    }
-
-    /// Begins what is to be done even if it is dropped.
-    pub(crate) fn with_effects(lane: Lane, f: impl FnOnce() -> T + Send + 'static) -> Self {
-        let mut job = Self::new(lane, f);
-        job.runtime = Handle::try_current().ok();
-        job
-    }
-}
-
-impl<T: Send + 'static> Future for Job<T> {
+impl<T> Future for Job<T> {
     type Output = io::Result<T>;
 
-    /// Fails if there is no thread for it. Panics if it has.
+    /// Fails if the machine has no thread for it. Panics if it has.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let handle = self.handle.as_mut().expect("a job is not polled after its end");
-        let Poll::Ready(result) = Pin::new(handle).poll(cx) else { return Poll::Pending };
-        self.handle = None;
-        Poll::Ready(result.map_err(|error| {
-            let message = error.to_string();
-            drop(error.resume_panic());
-            io::Error::other(message)
-        }))
+        Pin::new(&mut self.0).poll(cx).map_err(|error| {
+            let error: JoinError = error.resume_panic();
+            io::Error::other(error)
+        })
     }
 }
 
-impl<T: Send + 'static> Drop for Job<T> {
+/// Something under way that is done to its end even if it is dropped.
+#[derive(Debug)]
+pub(crate) struct Lasting<F>
+where
+    F: Future<Output: Send> + Unpin + Send + 'static,
+{
+    /// `None` once it is over.
+    work: Option<F>,
+    lane: Lane,
+    runtime: Option<Handle>,
+}
+
+impl<F> Lasting<F>
+where
+    F: Future<Output: Send> + Unpin + Send + 'static,
+{
+    fn new(lane: Lane, work: F) -> Self {
+        Self { work: Some(work), lane, runtime: Handle::try_current().ok() }
+    }
+}
+
+impl<F> Future for Lasting<F>
+where
+    F: Future<Output: Send> + Unpin + Send + 'static,
+{
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let work = self.work.as_mut().expect("nothing is polled after its end");
+        let Poll::Ready(output) = Pin::new(work).poll(cx) else { return Poll::Pending };
+        self.work = None;
+        Poll::Ready(output)
+    }
+}
+
+impl<F> Drop for Lasting<F>
+where
+    F: Future<Output: Send> + Unpin + Send + 'static,
+{
     fn drop(&mut self) {
-        let (Some(handle), Some(runtime)) = (self.handle.take(), self.runtime.take()) else {
+        let Some(mut work) = self.work.take() else { return };
+        if Pin::new(&mut work).poll(&mut Context::from_waker(Waker::noop())).is_ready() {
             return;
-        };
-        if !handle.is_finished() {
-            let rest = Rest { handle: Some(handle), ends: self.lane == Lane::Bounded };
-            drop(runtime.spawn_blocking(move || rest.wait()));
+        }
+        let rest = Rest { work: Some(work), ends: self.lane == Lane::Narrow };
+        match &self.runtime {
+            Some(runtime) => drop(runtime.spawn_blocking(move || rest.wait())),
+            None => Lane::Wide.pool().spawn(move || rest.wait()).detach(),
         }
     }
 }
 
-/// A job whose end keeps a runtime.
-struct Rest<T> {
-    handle: Option<BlockingHandle<T>>,
+/// What is left to do of something, which keeps a runtime.
+struct Rest<F: Future + Unpin> {
+    work: Option<F>,
     ends: bool,
 }
 
-impl<T> Rest<T> {
+impl<F: Future + Unpin> Rest<F> {
     fn wait(mut self) {
-        wait(self.handle.take());
+        self.work.take().map(block_on);
     }
 }
 
-impl<T> Drop for Rest<T> {
+/// It was not waited for, since the runtime has ended.
+impl<F: Future + Unpin> Drop for Rest<F> {
     fn drop(&mut self) {
         if self.ends {
-            wait(self.handle.take());
+            self.work.take().map(block_on);
         }
     }
 }
 
-/// Blocks the thread until a job is over.
-fn wait<T>(handle: Option<BlockingHandle<T>>) {
-    let Some(handle) = handle else { return };
-    let mut handle = pin!(handle);
+/// Blocks the thread until a future is ready.
+fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    while handle.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
         thread::park();
     }
 }

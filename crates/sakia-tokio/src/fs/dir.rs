@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::lane::{Job, Lane, run};
+use crate::lane::{Job, Lane};
 
 /// Entries that are read at first.
 const FIRST_ENTRIES: usize = 32;
@@ -69,7 +69,7 @@ impl DirBuilder {
         if let Some(mode) = self.mode {
             builder.mode(mode);
         }
-        run(move || builder.create(path)).await
+        Lane::Narrow.begin_lasting(move || builder.create(path)).await?
     }
 }
 
@@ -97,11 +97,11 @@ impl DirBuilder {
 #[doc(alias = "getdents")]
 pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
     let path = path.as_ref().to_owned();
-    let first = run(move || {
+    let first = Lane::Wide.begin(move || {
         let rest = Some(std::fs::read_dir(path)?);
-        Ok(Chunk { entries: VecDeque::new(), rest, count: FIRST_ENTRIES }.read())
+        io::Result::Ok(Chunk { entries: VecDeque::new(), rest, count: FIRST_ENTRIES }.read())
     });
-    Ok(ReadDir { state: State::Here(first.await?) })
+    Ok(ReadDir { state: State::Here(first.await??) })
 }
 
 /// What a directory has, an entry at a time.
@@ -173,7 +173,7 @@ impl ReadDir {
                         self.state = State::Here(chunk);
                         return Poll::Ready(next.transpose());
                     }
-                    self.state = State::Reading(Job::new(Lane::Bounded, move || chunk.read()));
+                    self.state = State::Reading(Lane::Wide.begin(move || chunk.read()));
                 }
                 State::Reading(mut job) => match Pin::new(&mut job).poll(cx) {
                     Poll::Ready(chunk) => self.state = State::Here(chunk?),
@@ -218,7 +218,7 @@ impl DirEntry {
     /// As [`std::fs::DirEntry::metadata`].
     pub async fn metadata(&self) -> io::Result<Metadata> {
         let entry = Arc::clone(&self.inner);
-        run(move || entry.metadata()).await
+        Lane::Wide.begin(move || entry.metadata()).await?
     }
 
     /// What it is. Most file systems tell that with the entry, and nothing is to be waited for.
@@ -230,6 +230,6 @@ impl DirEntry {
             return Ok(file_type);
         }
         let entry = Arc::clone(&self.inner);
-        run(move || entry.file_type()).await
+        Lane::Wide.begin(move || entry.file_type()).await?
     }
 }

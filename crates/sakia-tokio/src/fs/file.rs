@@ -5,8 +5,9 @@
 //! 1. A read takes what an earlier one has left; otherwise what the page cache has, by one call in place;
 //!    otherwise it begins a read elsewhere, into memory of its own, since the caller's is lent for the poll
 //!    only.
-//! 2. A write copies what it is given, begins, and is ready. Its error is told by the next call. A read that
-//!    nobody came back for has moved the position beyond what was taken, so it is moved back first.
+//! 2. A write that takes no wait is made in place. Any other copies what it is given, begins, and is ready.
+//!    Its error is told by the next call. A read that nobody came back for has moved the position beyond what
+//!    was taken, so it is moved back first.
 //! 3. Whatever comes next waits for what is under way.
 //!
 //! Dropping the file leaves a write under way to its end; see [`lane`](crate::lane).
@@ -25,15 +26,18 @@ use std::time::{Duration, SystemTime};
 
 use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 use tokio::sync::Mutex;
-use tokio::task::coop::poll_proceed;
+use tokio::task::coop::{consume_budget, poll_proceed};
 
 use super::buffer::Unread;
+use super::halves::{Half, Halves};
 use super::{FileTimes, OpenOptions};
-use crate::lane::{Job, Lane, run};
+use crate::lane::{Job, Lane, Lasting};
 use crate::now::{self, Heat};
 
 /// Bytes of one operation, at most, unless [`File::set_max_buf_size`] says otherwise.
 const MAX_BUF_SIZE: usize = 2 << 20;
+/// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
+const BUFFERS_MAX: usize = 1024;
 
 /// An open file, in the place of `tokio::fs::File`.
 ///
@@ -74,19 +78,24 @@ pub struct File {
 
 struct Inner {
     flight: Flight,
+    /// Who waits for that.
+    halves: Halves,
     /// What reads have left. The position is after it.
     unread: Unread,
     /// Memory of the last write, empty.
     spare: Vec<u8>,
     /// The error of a write that something else than a write or a flush has waited for.
     write_error: Option<io::Error>,
+    /// How a read has ended that nobody has asked for yet.
+    read_ended: Option<io::Result<()>>,
     /// What a seek came to that nobody has asked for yet.
     sought: Option<io::Result<u64>>,
     /// What setting the length came to, until whoever asked for it has it.
     cut: Option<io::Result<()>>,
     /// Where the last seek led.
     position: u64,
-    heat: Heat,
+    read_heat: Heat,
+    write_heat: Heat,
 }
 
 /// What is under way.
@@ -95,9 +104,9 @@ enum Flight {
     /// Gives its memory back, with so many bytes at its begin.
     Read(Job<(io::Result<usize>, Vec<u8>)>),
     /// Gives its memory back.
-    Write(Job<(io::Result<()>, Vec<u8>)>),
+    Write(Lasting<Job<(io::Result<()>, Vec<u8>)>>),
     Seek(Job<io::Result<u64>>),
-    Length(Job<io::Result<()>>),
+    Length(Lasting<Job<io::Result<()>>>),
 }
 
 impl File {
@@ -137,13 +146,16 @@ impl File {
             std: Arc::new(std),
             inner: Mutex::new(Inner {
                 flight: Flight::Nothing,
+                halves: Halves::default(),
                 unread: Unread::default(),
                 spare: Vec::new(),
                 write_error: None,
+                read_ended: None,
                 sought: None,
                 cut: None,
                 position: 0,
-                heat: Heat::Unknown,
+                read_heat: Heat::Unknown,
+                write_heat: Heat::Unknown,
             }),
             max_buf_size: MAX_BUF_SIZE,
             lane: OnceLock::new(),
@@ -177,7 +189,7 @@ impl File {
         let mut inner = self.inner.lock().await;
         inner.settle(&self.std).await?;
         let std = Arc::clone(&self.std);
-        let job = Job::with_effects(Lane::Bounded, move || std.set_len(size));
+        let job = self.lane().begin_lasting(move || std.set_len(size));
         inner.flight = Flight::Length(job);
         inner.finish().await;
         inner.cut.take().unwrap_or(Ok(()))
@@ -189,8 +201,12 @@ impl File {
     /// As `fstat(2)`.
     #[doc(alias = "fstat")]
     pub async fn metadata(&self) -> io::Result<Metadata> {
+        if self.lane() == Lane::Narrow {
+            consume_budget().await;
+            return self.std.metadata();
+        }
         let std = Arc::clone(&self.std);
-        run(move || std.metadata()).await
+        Lane::Wide.begin(move || std.metadata()).await?
     }
 
     /// The same open file once more: both have one position.
@@ -215,7 +231,7 @@ impl File {
                 Err(std) => std,
             };
             // A call by `&self` was given up, and goes on by itself.
-            run(|| Ok(thread::sleep(Duration::from_millis(1)))).await.ok();
+            Lane::Narrow.begin(|| thread::sleep(Duration::from_millis(1))).await.ok();
         }
     }
 
@@ -242,7 +258,7 @@ impl File {
     #[doc(alias = "fchmod")]
     pub async fn set_permissions(&self, perm: Permissions) -> io::Result<()> {
         let std = Arc::clone(&self.std);
-        run(move || std.set_permissions(perm)).await
+        self.lane().begin_lasting(move || std.set_permissions(perm)).await?
     }
 
     /// Sets its times, after what is under way.
@@ -288,34 +304,60 @@ impl File {
             return Err(copy(error));
         }
         let std = Arc::clone(&self.std);
-        run(move || f(&std)).await
+        self.lane().begin_lasting(move || f(&std)).await?
     }
 
-    /// Begins to write what `fill` puts in the memory it is given, and says how many bytes these are.
+    fn lane(&self) -> Lane {
+        lane(&self.lane, &self.std)
+    }
+
+    /// Writes, or begins to, and says how many bytes these are.
     fn poll_write_of(
         &mut self,
         cx: &mut Context<'_>,
-        fill: impl FnOnce(&mut Vec<u8>, usize),
+        bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        let turn = ready!(poll_proceed(cx));
         let inner = self.inner.get_mut();
-        if let Some(error) = inner.write_error.take() {
-            return Poll::Ready(Err(error));
+        if inner.write_error.is_none() {
+            ready!(inner.poll_landed(cx, Half::Writing));
         }
-        ready!(inner.poll_landed(cx));
+        inner.read_ended = None;
+        turn.made_progress();
         if let Some(error) = inner.write_error.take() {
             return Poll::Ready(Err(error));
         }
         inner.sought = None;
         inner.put_back(&self.std)?;
+        let count = bufs.iter().map(|buf| buf.len()).fold(0, usize::saturating_add);
+        let is_small = count <= now::WRITE_MAX.min(self.max_buf_size) && bufs.len() <= BUFFERS_MAX;
+        if count == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        let done = match is_small.then(|| inner.write_heat.write(&self.std, bufs)).flatten() {
+            Some(Ok(done)) => done,
+            Some(Err(error)) => {
+                inner.write_error = Some(error);
+                count
+            }
+            None => 0,
+        };
+        if done == count {
+            return Poll::Ready(Ok(count));
+        }
         let mut bytes = std::mem::take(&mut inner.spare);
-        fill(&mut bytes, self.max_buf_size);
+        for buf in bufs {
+            let room = self.max_buf_size - bytes.len();
+            bytes.extend_from_slice(&buf[..buf.len().min(room)]);
+        }
         let count = bytes.len();
         let std = Arc::clone(&self.std);
-        inner.flight = Flight::Write(Job::with_effects(lane(&self.lane, &self.std), move || {
-            let result = (&*std).write_all(&bytes);
+        let write = move || {
+            let result = (&*std).write_all(&bytes[done..]);
             bytes.clear();
             (result, bytes)
-        }));
+        };
+        inner.flight = Flight::Write(lane(&self.lane, &self.std).begin_lasting(write));
         Poll::Ready(Ok(count))
     }
 }
@@ -323,8 +365,8 @@ impl File {
 /// Where the slow operations of a file run.
 fn lane(known: &OnceLock<Lane>, file: &std::fs::File) -> Lane {
     *known.get_or_init(|| match now::ends_by_itself(file) {
-        true => Lane::Bounded,
-        false => Lane::Endless,
+        true => Lane::Narrow,
+        false => Lane::Wide,
     })
 }
 
@@ -338,22 +380,19 @@ fn copy(error: &io::Error) -> io::Error {
 
 impl Inner {
     /// Waits for what is under way. What it came to is kept: bytes, a place, the error of a write.
-    fn poll_landed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_landed(&mut self, cx: &Context<'_>, half: Half) -> Poll<()> {
+        if matches!(self.flight, Flight::Nothing) {
+            return Poll::Ready(());
+        }
+        let cx = &mut Context::from_waker(self.halves.register(half, cx));
         match &mut self.flight {
             Flight::Nothing => {}
             Flight::Read(job) => {
                 let result = ready!(Pin::new(job).poll(cx));
-                // Nobody waits for its error, as nobody did for its bytes.
-                self.end_read(result).ok();
-            }
-            Flight::Length(job) => {
-                let result = ready!(Pin::new(job).poll(cx));
-                self.flight = Flight::Nothing;
-                self.cut = Some(result.and_then(|result| result));
+                self.end_read(result);
             }
             Flight::Write(job) => {
                 let result = ready!(Pin::new(job).poll(cx));
-                self.flight = Flight::Nothing;
                 let result = result.and_then(|(result, memory)| {
                     self.spare = memory;
                     result
@@ -362,24 +401,28 @@ impl Inner {
             }
             Flight::Seek(job) => {
                 let result = ready!(Pin::new(job).poll(cx));
-                self.flight = Flight::Nothing;
                 self.end_seek(result.and_then(|result| result));
             }
+            Flight::Length(job) => {
+                let result = ready!(Pin::new(job).poll(cx));
+                self.cut = Some(result.and_then(|result| result));
+            }
         }
+        self.flight = Flight::Nothing;
         Poll::Ready(())
     }
 
     /// Keeps what a read brought.
-    fn end_read(&mut self, result: io::Result<(io::Result<usize>, Vec<u8>)>) -> io::Result<()> {
-        self.flight = Flight::Nothing;
-        let (result, memory) = result?;
-        let (count, result) = result.map_or_else(|error| (0, Err(error)), |count| (count, Ok(())));
+    fn end_read(&mut self, result: io::Result<(io::Result<usize>, Vec<u8>)>) {
+        let (result, memory) = result.unwrap_or_else(|error| (Err(error), Vec::new()));
+        let (count, error) = result.map_or_else(|error| (0, Some(error)), |count| (count, None));
         self.unread = Unread::new(memory, count);
-        result
+        self.read_ended = Some(error.map_or(Ok(()), Err));
     }
 
     async fn finish(&mut self) {
-        poll_fn(|cx| self.poll_landed(cx)).await;
+        poll_fn(|cx| self.poll_landed(cx, Half::Writing)).await;
+        self.read_ended = None;
     }
 
     /// Waits for what is under way, and puts back what was not taken of a read.
@@ -408,7 +451,7 @@ impl Inner {
     fn begin_read(&mut self, file: &Arc<std::fs::File>, lane: Lane, count: usize) {
         let std = Arc::clone(file);
         let mut memory = std::mem::take(&mut self.unread).into_memory();
-        self.flight = Flight::Read(Job::new(lane, move || {
+        self.flight = Flight::Read(lane.begin(move || {
             if memory.len() < count {
                 memory.resize(count, 0);
             }
@@ -424,7 +467,7 @@ impl Inner {
         into: &mut ReadBuf<'_>,
         count: usize,
     ) -> Option<io::Result<()>> {
-        let result = self.heat.read(file, into.initialize_unfilled_to(count))?;
+        let result = self.read_heat.read(file, into.initialize_unfilled_to(count))?;
         Some(result.map(|count| into.advance(count)))
     }
 }
@@ -449,32 +492,20 @@ impl AsyncRead for File {
         let turn = ready!(poll_proceed(cx));
         let Self { std, inner, max_buf_size, lane: known } = self.get_mut();
         let inner = inner.get_mut();
-        if let Flight::Read(job) = &mut inner.flight {
-            // For this caller, or for one that did not come back.
-            let result = ready!(Pin::new(job).poll(cx));
-            turn.made_progress();
-            let result = inner.end_read(result);
-            inner.unread.take(buf);
-            return Poll::Ready(result);
-        }
-        ready!(inner.poll_landed(cx));
+        ready!(inner.poll_landed(cx, Half::Reading));
         inner.sought = None;
         let count = buf.remaining().min(*max_buf_size);
-        let done = if inner.unread.len() > 0 || count == 0 {
-            inner.unread.take(buf);
-            Some(Ok(()))
-        } else {
-            inner.read_now(std, buf, count)
-        };
-        if let Some(result) = done {
-            turn.made_progress();
-            return Poll::Ready(result);
+        if inner.read_ended.is_none() && inner.unread.len() == 0 && count > 0 {
+            if let Some(result) = inner.read_now(std, buf, count) {
+                turn.made_progress();
+                return Poll::Ready(result);
+            }
+            inner.begin_read(std, lane(known, std), count);
+            ready!(inner.poll_landed(cx, Half::Reading));
         }
-        inner.begin_read(std, lane(known, std), count);
-        let Flight::Read(job) = &mut inner.flight else { unreachable!("it was begun above") };
-        let result = ready!(Pin::new(job).poll(cx));
         turn.made_progress();
-        let result = inner.end_read(result);
+        // For this caller, or for one that did not come back.
+        let result = inner.read_ended.take().unwrap_or(Ok(()));
         inner.unread.take(buf);
         Poll::Ready(result)
     }
@@ -487,9 +518,7 @@ impl AsyncWrite for File {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.get_mut().poll_write_of(cx, |bytes, max| {
-            bytes.extend_from_slice(&buf[..buf.len().min(max)]);
-        })
+        self.get_mut().poll_write_of(cx, &[IoSlice::new(buf)])
     }
 
     fn poll_write_vectored(
@@ -497,12 +526,7 @@ impl AsyncWrite for File {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.get_mut().poll_write_of(cx, |bytes, max| {
-            for buf in bufs {
-                let room = max - bytes.len();
-                bytes.extend_from_slice(&buf[..buf.len().min(room)]);
-            }
-        })
+        self.get_mut().poll_write_of(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -512,8 +536,9 @@ impl AsyncWrite for File {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let inner = self.get_mut().inner.get_mut();
         if inner.write_error.is_none() {
-            ready!(inner.poll_landed(cx));
+            ready!(inner.poll_landed(cx, Half::Writing));
         }
+        inner.read_ended = None;
         Poll::Ready(inner.write_error.take().map_or(Ok(()), Err))
     }
 
@@ -527,7 +552,7 @@ impl AsyncSeek for File {
     /// # Errors
     /// Something is under way: `poll_complete` comes first.
     fn start_seek(self: Pin<&mut Self>, position: SeekFrom) -> io::Result<()> {
-        let Self { std, inner, .. } = self.get_mut();
+        let Self { std, inner, lane: known, .. } = self.get_mut();
         let inner = inner.get_mut();
         if !matches!(inner.flight, Flight::Nothing) {
             return Err(io::Error::other("a seek begins when nothing else is under way"));
@@ -535,9 +560,9 @@ impl AsyncSeek for File {
         let file = Arc::clone(std);
         let seek = move || (&*file).seek(position);
         match inner.put_back(std) {
-            Ok(()) if matches!(position, SeekFrom::End(_)) => {
-                // The end of a file may be for another machine to know.
-                inner.flight = Flight::Seek(Job::new(Lane::Bounded, seek));
+            // The end of a file may be for another machine to know.
+            Ok(()) if matches!(position, SeekFrom::End(_)) && lane(known, std) == Lane::Wide => {
+                inner.flight = Flight::Seek(Lane::Wide.begin(seek));
             }
             Ok(()) => inner.end_seek(seek()),
             Err(error) => inner.end_seek(Err(error)),
@@ -547,7 +572,8 @@ impl AsyncSeek for File {
 
     fn poll_complete(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<u64>> {
         let inner = self.get_mut().inner.get_mut();
-        ready!(inner.poll_landed(cx));
+        ready!(inner.poll_landed(cx, Half::Reading));
+        inner.read_ended = None;
         Poll::Ready(inner.sought.take().unwrap_or(Ok(inner.position)))
     }
 }

@@ -3,6 +3,7 @@
 mod buffer;
 mod dir;
 mod file;
+mod halves;
 mod options;
 mod paths;
 mod times;

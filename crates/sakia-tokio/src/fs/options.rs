@@ -4,7 +4,10 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use tokio::task::coop::consume_budget;
+
 use super::{File, paths};
+use crate::now;
 
 /// How a file is to be opened: [`std::fs::OpenOptions`], opening without blocking the task.
 ///
@@ -24,7 +27,13 @@ use super::{File, paths};
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct OpenOptions(std::fs::OpenOptions);
+pub struct OpenOptions {
+    std: std::fs::OpenOptions,
+    /// It can be read.
+    reads: bool,
+    /// Something else is, or may be, asked for, too.
+    other: bool,
+}
 
 impl Default for OpenOptions {
     fn default() -> Self {
@@ -37,7 +46,8 @@ macro_rules! flags {
     ($($(#[$doc:meta])* $name:ident)*) => {$(
         $(#[$doc])*
         pub fn $name(&mut self, $name: bool) -> &mut Self {
-            self.0.$name($name);
+            self.std.$name($name);
+            self.other |= $name;
             self
         }
     )*};
@@ -47,12 +57,17 @@ impl OpenOptions {
     /// Nothing is allowed, nothing is made.
     #[must_use]
     pub fn new() -> Self {
-        Self(std::fs::OpenOptions::new())
+        Self { std: std::fs::OpenOptions::new(), reads: false, other: false }
+    }
+
+    /// It can be read.
+    pub fn read(&mut self, read: bool) -> &mut Self {
+        self.std.read(read);
+        self.reads = read;
+        self
     }
 
     flags! {
-        /// It can be read.
-        read
         /// It can be written.
         write
         /// What is written goes to its end, wherever that is by then.
@@ -67,13 +82,14 @@ impl OpenOptions {
 
     /// Who may do what with a file that is made, less the process's mask. Without this call `0o666`.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
-        self.0.mode(mode);
+        self.std.mode(mode);
         self
     }
 
     /// Flags of `open(2)` besides those that the other options come to. The access mode in them is ignored.
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
-        self.0.custom_flags(flags);
+        self.std.custom_flags(flags);
+        self.other |= flags != 0;
         self
     }
 
@@ -83,7 +99,13 @@ impl OpenOptions {
     /// As [`std::fs::OpenOptions::open`].
     #[doc(alias = "openat")]
     pub async fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
-        let options = self.0.clone();
+        if self.reads && !self.other {
+            consume_budget().await;
+            if let Some(result) = now::open_to_read(path.as_ref()) {
+                return result.map(File::from_std);
+            }
+        }
+        let options = self.std.clone();
         let path = [path.as_ref().to_owned()];
         let file = paths::opening(path, move |[path]| options.open(path)).await?;
         Ok(File::from_std(file))
@@ -92,7 +114,7 @@ impl OpenOptions {
 
 /// With all that was set.
 impl From<std::fs::OpenOptions> for OpenOptions {
-    fn from(options: std::fs::OpenOptions) -> Self {
-        Self(options)
+    fn from(std: std::fs::OpenOptions) -> Self {
+        Self { std, reads: false, other: true }
     }
 }

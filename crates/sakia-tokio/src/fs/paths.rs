@@ -1,10 +1,10 @@
-//! Operations by path.
+//! Operations by path: those of the engine, but for what `std` opens to write.
 
 use std::fs::{Metadata, Permissions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::lane::{Job, Lane, run};
+use crate::lane::{Lane, ask};
 use crate::now;
 
 /// Runs what opens paths: where it may wait for ever, if that is so of one of them.
@@ -12,7 +12,7 @@ pub(super) async fn opening<T: Send + 'static, const N: usize>(
     paths: [PathBuf; N],
     open: impl FnOnce(&[PathBuf; N]) -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    let first = Job::with_effects(Lane::Bounded, move || {
+    let first = Lane::Narrow.begin_lasting(move || {
         if paths.iter().all(|path| now::opens_by_itself(path)) {
             Ok(open(&paths))
         } else {
@@ -21,23 +21,22 @@ pub(super) async fn opening<T: Send + 'static, const N: usize>(
     });
     match first.await? {
         Ok(result) => result,
-        Err((paths, open)) => Job::with_effects(Lane::Endless, move || open(&paths)).await?,
+        Err((paths, open)) => Lane::Wide.begin_lasting(move || open(&paths)).await?,
     }
 }
 
-/// Forwards to functions of `std::fs` with paths and values.
+/// Forwards to the engine, with paths and values.
 macro_rules! by_path {
     ($($(#[$doc:meta])* $name:ident($($path:ident),*; $($value:ident: $type:ty),*) -> $output:ty;)*) => {$(
         $(#[$doc])*
         ///
         /// # Errors
-        #[doc = concat!("As [`std::fs::", stringify!($name), "`].")]
+        #[doc = concat!("As `", stringify!($name), "` of [`std::fs`]. `ECANCELED`: the engine was stopped.")]
         pub async fn $name(
             $($path: impl AsRef<Path>,)*
             $($value: $type,)*
         ) -> io::Result<$output> {
-            $(let $path = $path.as_ref().to_owned();)*
-            run(move || std::fs::$name($($path,)* $($value,)*)).await
+            ask(|engine| engine.$name($($path,)* $($value,)*)).await
         }
     )*};
 }
@@ -76,30 +75,18 @@ by_path! {
     /// Says who may do what.
     #[doc(alias = "chmod")]
     set_permissions(path; permissions: Permissions) -> ();
-}
-
-/// Makes a symbolic link.
-///
-/// # Errors
-/// As [`std::os::unix::fs::symlink`].
-pub async fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> io::Result<()> {
-    let (original, link) = (original.as_ref().to_owned(), link.as_ref().to_owned());
-    run(move || std::os::unix::fs::symlink(original, link)).await
-}
-
-/// Whether a path leads to something. A link that leads nowhere does not.
-///
-/// # Errors
-/// As [`std::fs::exists`]: what cannot be found out is an error.
-pub async fn try_exists(path: impl AsRef<Path>) -> io::Result<bool> {
-    let path = path.as_ref().to_owned();
-    run(move || std::fs::exists(path)).await
+    /// Makes a symbolic link.
+    symlink(original, link;) -> ();
+    /// Whether a path leads to something. A link that leads nowhere does not.
+    try_exists(path;) -> bool;
+    /// The contents of a file that is text in UTF-8.
+    read_to_string(path;) -> String;
 }
 
 /// The contents of a file.
 ///
 /// # Errors
-/// As [`std::fs::read`].
+/// As [`std::fs::read`]. `ECANCELED`: the engine was stopped.
 ///
 /// # Examples
 /// ```
@@ -111,15 +98,7 @@ pub async fn try_exists(path: impl AsRef<Path>) -> io::Result<bool> {
 /// # }
 /// ```
 pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    opening([path.as_ref().to_owned()], |[path]| std::fs::read(path)).await
-}
-
-/// The contents of a file that is text in UTF-8.
-///
-/// # Errors
-/// `InvalidData`: it is not. Otherwise as [`std::fs::read_to_string`].
-pub async fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
-    opening([path.as_ref().to_owned()], |[path]| std::fs::read_to_string(path)).await
+    ask(|engine| engine.read(path)).await
 }
 
 /// Replaces the contents of a file, or makes it. `contents` are copied first.
