@@ -53,9 +53,7 @@ impl Heat {
         let manner = self.manner(file, OFlags::empty())?;
         let parts = &mut [IoSliceMut::new(buf)];
         let result = self.transfer(file, manner, |manner| match manner {
-            Manner::NoWait => {
-                rustix::io::preadv2(file, parts, AT_POSITION, ReadWriteFlags::NOWAIT)
-            }
+            Manner::NoWait => rustix::io::preadv2(file, parts, AT_POSITION, ReadWriteFlags::NOWAIT),
             Manner::Plain => rustix::io::readv(file, parts),
         })?;
         match result {
@@ -66,7 +64,11 @@ impl Heat {
     }
 
     /// Writes as much as takes no wait. `None` where that may be nothing.
-    pub(crate) fn write(&mut self, file: &File, parts: &[IoSlice<'_>]) -> Option<io::Result<usize>> {
+    pub(crate) fn write(
+        &mut self,
+        file: &File,
+        parts: &[IoSlice<'_>],
+    ) -> Option<io::Result<usize>> {
         // Where a write would be done in two parts, others could append between these.
         let manner = self.manner(file, OFlags::APPEND)?;
         self.transfer(file, manner, |manner| match manner {

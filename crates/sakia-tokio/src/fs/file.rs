@@ -557,6 +557,7 @@ impl AsyncSeek for File {
         if !matches!(inner.flight, Flight::Nothing) {
             return Err(io::Error::other("a seek begins when nothing else is under way"));
         }
+        inner.read_ended = None;
         let file = Arc::clone(std);
         let seek = move || (&*file).seek(position);
         match inner.put_back(std) {

@@ -76,8 +76,7 @@ struct Pair {
 }
 
 impl Pair {
-    async fn new(contents: &[u8], is_appended: bool) -> Self {
-        let folder = Folder::new();
+    async fn new(folder: Folder, contents: &[u8], is_appended: bool) -> Self {
         let (file, model) = (folder.file("file", contents), folder.file("model", contents));
         let mut options = fs::OpenOptions::new();
         options.read(true).write(!is_appended).append(is_appended);
@@ -205,8 +204,12 @@ proptest! {
         steps in prop::collection::vec(step(), 0..40),
         is_appended in any::<bool>(),
         has_threads in any::<bool>(),
+        is_in_memory in any::<bool>(),
     ) {
         let runtime = if has_threads { multi_thread() } else { current_thread() };
-        runtime.block_on(async { Pair::new(&contents, is_appended).await.check(steps).await });
+        let folder = if is_in_memory { Folder::in_memory() } else { Folder::new() };
+        runtime.block_on(async {
+            Pair::new(folder, &contents, is_appended).await.check(steps).await;
+        });
     }
 }

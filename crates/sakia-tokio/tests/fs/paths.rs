@@ -123,7 +123,7 @@ async fn errors_keep_their_errno() {
     assert_eq!(errno(fs::remove_dir_all(&missing).await), absent);
     assert_eq!(errno(fs::rename(&missing, &file).await), absent);
     assert_eq!(errno(fs::symlink("x", &missing).await), absent);
-    let nobody = Permissions::from_mode(0);
+    let nobody = Permissions::from_mode(0o000);
     assert_eq!(errno(fs::set_permissions(&missing, nobody).await), absent);
 
     let not_a_directory = Some(libc::ENOTDIR);

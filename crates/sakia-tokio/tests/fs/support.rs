@@ -46,10 +46,19 @@ pub struct Folder(PathBuf);
 
 impl Folder {
     pub fn new() -> Self {
+        Self::below(Path::new(env!("CARGO_TARGET_TMPDIR")))
+    }
+
+    /// On a file system in memory, where the machine has one.
+    pub fn in_memory() -> Self {
+        let place = Path::new("/dev/shm");
+        if place.is_dir() { Self::below(place) } else { Self::new() }
+    }
+
+    fn below(place: &Path) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("fs-{}-{number}", std::process::id());
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let path = place.join(format!("sakia-tokio-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
