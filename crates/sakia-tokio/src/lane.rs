@@ -1,14 +1,15 @@
 //! Threads for what blocks, and what goes on when nobody waits for it.
 //!
-//! There are two lanes. What ends by itself, on a local file system, goes to the narrow one. What may wait for
-//! ever, such as the open of a FIFO, or for another machine, goes to the wide one, and never keeps files out.
+//! There are two lanes. What ends by itself, on a local file system, goes to the narrow one. What may wait
+//! for ever, such as the open of a FIFO, or for another machine, goes to the wide one, and never keeps files
+//! out.
 //!
 //! What was begun is done when its future is dropped, as tokio has it. A runtime that ends waits for it, and
 //! so does a program that ends with its runtime:
 //!
 //! 1. [`Lasting`] work has a handle of the runtime on which it began.
-//! 2. Dropped while under way, it is left to that runtime's own blocking pool, a thread of which waits for its
-//!    end. A runtime that ends waits for that.
+//! 2. Dropped while under way, it is left to that runtime's own blocking pool, a thread of which waits for
+//!    its end. A runtime that ends waits for that.
 //! 3. If the runtime has ended already, its pool drops what it is given, at once and in place. Then the
 //!    thread waits itself; but not for what may take for ever.
 

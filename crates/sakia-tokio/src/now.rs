@@ -16,11 +16,12 @@ use sakia::Engine;
 
 /// The offset that stands for the position of the open file.
 const AT_POSITION: u64 = u64::MAX;
-/// Bytes beyond which nothing is written where it is asked for: it can be done elsewhere while the caller goes
-/// on, who waits for a read in any case.
+/// Bytes beyond which nothing is written where it is asked for: it can be done elsewhere while the caller
+/// goes on, who waits for a read in any case.
 pub(crate) const WRITE_MAX: usize = 64 << 10;
 
-/// Whether reads, or writes, of an open file are done where they are asked for: learned from what they come to.
+/// Whether reads, or writes, of an open file are done where they are asked for: learned from what they come
+/// to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heat {
     /// Nothing was asked for yet.

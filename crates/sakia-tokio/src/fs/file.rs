@@ -36,6 +36,8 @@ use crate::now::{self, Heat};
 
 /// Bytes of one operation, at most, unless [`File::set_max_buf_size`] says otherwise.
 const MAX_BUF_SIZE: usize = 2 << 20;
+/// Bytes that a unit of a task's budget is worth. It has 128 of them before others get their turn.
+const BYTES_PER_UNIT: usize = 64 << 10;
 /// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
 const BUFFERS_MAX: usize = 1024;
 
@@ -46,7 +48,7 @@ const BUFFERS_MAX: usize = 1024;
 ///
 /// A read that the page cache can serve is one system call where it is polled. A write is ready once its
 /// bytes are copied; that it is done, and how, is what the next call waits for and tells. So
-/// [flush](tokio::io::AsyncWriteExt::flush) at the end. Dropping the file closes it after such a write.
+/// [flush](AsyncWrite::poll_flush) at the end. Dropping the file closes it after such a write.
 ///
 /// # Examples
 /// ```
@@ -472,6 +474,14 @@ impl Inner {
     }
 }
 
+/// Takes as much from the task's budget as it costs to copy so many bytes, besides the unit for the call.
+fn spend(cx: &mut Context<'_>, count: usize) {
+    for _ in 0..count / BYTES_PER_UNIT {
+        let Poll::Ready(unit) = poll_proceed(cx) else { break };
+        unit.made_progress();
+    }
+}
+
 /// Makes a call again as long as a signal interrupts it.
 fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
@@ -496,8 +506,10 @@ impl AsyncRead for File {
         inner.sought = None;
         let count = buf.remaining().min(*max_buf_size);
         if inner.read_ended.is_none() && inner.unread.len() == 0 && count > 0 {
+            let before = buf.filled().len();
             if let Some(result) = inner.read_now(std, buf, count) {
                 turn.made_progress();
+                spend(cx, buf.filled().len() - before);
                 return Poll::Ready(result);
             }
             inner.begin_read(std, lane(known, std), count);
