@@ -23,6 +23,7 @@ use std::thread::{self, Thread};
 use sakia::blocking::Pool;
 use sakia::{BlockingHandle, Engine, JoinError};
 use tokio::runtime::Handle;
+use tokio::task::coop::consume_budget;
 
 /// Jobs that may wait for threads: as many as callers have.
 const QUEUE_MAX: usize = u32::MAX as usize;
@@ -52,6 +53,16 @@ impl Lane {
         Job(self.pool().spawn(f))
     }
 
+    /// Does something that blocks. Dropped, it goes on; if it `changes` something, a runtime that ends waits
+    /// for it.
+    pub(crate) async fn finish<T: Send + 'static>(
+        self,
+        changes: bool,
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<T> {
+        if changes { self.begin_lasting(f).await } else { self.begin(f).await }
+    }
+
     /// As [`begin`](Lane::begin), for something that a runtime should wait for when it ends.
     pub(crate) fn begin_lasting<T: Send + 'static>(
         self,
@@ -61,16 +72,22 @@ impl Lane {
     }
 }
 
-/// Has the engine of the process do something, which goes on when the future is dropped. Its errors are
-/// those of the kernel.
+/// Asks the engine of the process for something. Its errors are those of the kernel.
 pub(crate) async fn ask<F, T>(request: impl FnOnce(&'static Engine) -> F) -> io::Result<T>
+where
+    F: Future<Output = io::Result<T>>,
+{
+    consume_budget().await;
+    request(Engine::global()?).await.map_err(plain)
+}
+
+/// Has it change something, which is done even if the future is dropped.
+pub(crate) async fn order<F, T>(request: impl FnOnce(&'static Engine) -> F) -> io::Result<T>
 where
     F: Future<Output = io::Result<T>> + Unpin + Send + 'static,
     T: Send + 'static,
 {
-    tokio::task::coop::consume_budget().await;
-    let request = request(Engine::global()?);
-    Lasting::new(Lane::Narrow, request).await.map_err(plain)
+    ask(|engine| Lasting::new(Lane::Narrow, request(engine))).await
 }
 
 /// The error without the names that the engine gives it.

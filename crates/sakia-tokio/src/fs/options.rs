@@ -33,6 +33,8 @@ pub struct OpenOptions {
     reads: bool,
     /// Something else is, or may be, asked for, too.
     other: bool,
+    /// Opening makes or empties a file, or may.
+    changes: bool,
 }
 
 impl Default for OpenOptions {
@@ -43,11 +45,12 @@ impl Default for OpenOptions {
 
 /// Setters of the same names.
 macro_rules! flags {
-    ($($(#[$doc:meta])* $name:ident)*) => {$(
+    ($($(#[$doc:meta])* $name:ident, $changes:literal;)*) => {$(
         $(#[$doc])*
         pub fn $name(&mut self, $name: bool) -> &mut Self {
             self.std.$name($name);
             self.other |= $name;
+            self.changes |= $name && $changes;
             self
         }
     )*};
@@ -57,7 +60,7 @@ impl OpenOptions {
     /// Nothing is allowed, nothing is made.
     #[must_use]
     pub fn new() -> Self {
-        Self { std: std::fs::OpenOptions::new(), reads: false, other: false }
+        Self { std: std::fs::OpenOptions::new(), reads: false, other: false, changes: false }
     }
 
     /// It can be read.
@@ -69,15 +72,15 @@ impl OpenOptions {
 
     flags! {
         /// It can be written.
-        write
+        write, false;
         /// What is written goes to its end, wherever that is by then.
-        append
+        append, false;
         /// It is emptied.
-        truncate
+        truncate, true;
         /// It is made if it is not there.
-        create
+        create, true;
         /// It is made, and must not be there yet.
-        create_new
+        create_new, true;
     }
 
     /// Who may do what with a file that is made, less the process's mask. Without this call `0o666`.
@@ -107,7 +110,7 @@ impl OpenOptions {
         }
         let options = self.std.clone();
         let path = [path.as_ref().to_owned()];
-        let file = paths::opening(path, move |[path]| options.open(path)).await?;
+        let file = paths::opening(path, self.changes, move |[path]| options.open(path)).await?;
         Ok(File::from_std(file))
     }
 }
@@ -115,6 +118,6 @@ impl OpenOptions {
 /// With all that was set.
 impl From<std::fs::OpenOptions> for OpenOptions {
     fn from(std: std::fs::OpenOptions) -> Self {
-        Self { std, reads: false, other: true }
+        Self { std, reads: false, other: true, changes: true }
     }
 }

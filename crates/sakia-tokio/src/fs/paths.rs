@@ -4,30 +4,35 @@ use std::fs::{Metadata, Permissions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::lane::{Lane, ask};
+use crate::lane::{Lane, ask, order};
 use crate::now;
 
-/// Runs what opens paths: where it may wait for ever, if that is so of one of them.
+/// Runs what opens paths: where it may wait for ever, if that is so of one of them. If that changes something
+/// it is done even if the future is dropped.
 pub(super) async fn opening<T: Send + 'static, const N: usize>(
     paths: [PathBuf; N],
+    changes: bool,
     open: impl FnOnce(&[PathBuf; N]) -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    let first = Lane::Narrow.begin_lasting(move || {
+    let first = move || {
         if paths.iter().all(|path| now::opens_by_itself(path)) {
             Ok(open(&paths))
         } else {
             Err((paths, open))
         }
-    });
-    match first.await? {
+    };
+    match Lane::Narrow.finish(changes, first).await? {
         Ok(result) => result,
-        Err((paths, open)) => Lane::Wide.begin_lasting(move || open(&paths)).await?,
+        Err((paths, open)) => Lane::Wide.finish(changes, move || open(&paths)).await?,
     }
 }
 
 /// Forwards to the engine, with paths and values.
 macro_rules! by_path {
-    ($($(#[$doc:meta])* $name:ident($($path:ident),*; $($value:ident: $type:ty),*) -> $output:ty;)*) => {$(
+    ($how:ident: $(
+        $(#[$doc:meta])*
+        $name:ident($($path:ident),*; $($value:ident: $type:ty),*) -> $output:ty;
+    )*) => {$(
         $(#[$doc])*
         ///
         /// # Errors
@@ -36,18 +41,31 @@ macro_rules! by_path {
             $($path: impl AsRef<Path>,)*
             $($value: $type,)*
         ) -> io::Result<$output> {
-            ask(|engine| engine.$name($($path,)* $($value,)*)).await
+            $how(|engine| engine.$name($($path,)* $($value,)*)).await
         }
     )*};
 }
 
-by_path! {
+by_path! { ask:
     /// What a path leads to, links followed.
     #[doc(alias = "statx")]
     metadata(path;) -> Metadata;
     /// What is at a path, if only a link.
     #[doc(alias = "statx")]
     symlink_metadata(path;) -> Metadata;
+    /// Whether a path leads to something. A link that leads nowhere does not.
+    try_exists(path;) -> bool;
+    /// The contents of a file that is text in UTF-8.
+    read_to_string(path;) -> String;
+    /// Where a symbolic link leads.
+    #[doc(alias = "readlink")]
+    read_link(path;) -> PathBuf;
+    /// The path without links and detours.
+    #[doc(alias = "realpath")]
+    canonicalize(path;) -> PathBuf;
+}
+
+by_path! { order:
     /// Makes a directory.
     #[doc(alias = "mkdir")]
     create_dir(path;) -> ();
@@ -66,21 +84,11 @@ by_path! {
     /// Gives a file one more name.
     #[doc(alias = "link")]
     hard_link(original, link;) -> ();
-    /// Where a symbolic link leads.
-    #[doc(alias = "readlink")]
-    read_link(path;) -> PathBuf;
-    /// The path without links and detours.
-    #[doc(alias = "realpath")]
-    canonicalize(path;) -> PathBuf;
+    /// Makes a symbolic link.
+    symlink(original, link;) -> ();
     /// Says who may do what.
     #[doc(alias = "chmod")]
     set_permissions(path; permissions: Permissions) -> ();
-    /// Makes a symbolic link.
-    symlink(original, link;) -> ();
-    /// Whether a path leads to something. A link that leads nowhere does not.
-    try_exists(path;) -> bool;
-    /// The contents of a file that is text in UTF-8.
-    read_to_string(path;) -> String;
 }
 
 /// The contents of a file.
@@ -122,7 +130,7 @@ pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
 /// ```
 pub async fn write(path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> io::Result<()> {
     let contents = contents.as_ref().to_owned();
-    opening([path.as_ref().to_owned()], move |[path]| std::fs::write(path, contents)).await
+    opening([path.as_ref().to_owned()], true, move |[path]| std::fs::write(path, contents)).await
 }
 
 /// Copies contents and permissions of a file, and says how many bytes these are.
@@ -131,5 +139,5 @@ pub async fn write(path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> io::Re
 /// As [`std::fs::copy`].
 pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
     let paths = [from.as_ref().to_owned(), to.as_ref().to_owned()];
-    opening(paths, |[from, to]| std::fs::copy(from, to)).await
+    opening(paths, true, |[from, to]| std::fs::copy(from, to)).await
 }

@@ -13,6 +13,7 @@ on_each_flavor! {
     a_fifo_is_read_and_written_as_a_whole
     what_waits_for_others_keeps_no_files_out
     a_read_that_was_given_up_loses_nothing
+    what_only_waits_keeps_no_runtime
     a_directory_is_no_file
     devices_are_files
 }
@@ -82,6 +83,36 @@ async fn a_read_that_was_given_up_loses_nothing() {
     let mut rest = [0; 10];
     file.read_exact(&mut rest).await.unwrap();
     assert_eq!(&rest, b" two three");
+}
+
+async fn what_only_waits_keeps_no_runtime() {
+    let folder = Folder::new();
+    let (one, other, third) = (folder.fifo("one"), folder.fifo("other"), folder.fifo("third"));
+    let both = std::fs::OpenOptions::new().read(true).write(true).open(&third).unwrap();
+    let ending = std::thread::spawn(move || {
+        let runtime = crate::support::multi_thread();
+        let mut waits = File::from_std(both.try_clone().unwrap());
+        let begun = std::sync::Arc::new(tokio::sync::Barrier::new(4));
+        let wait = |future: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| {
+            let begun = std::sync::Arc::clone(&begun);
+            runtime.spawn(async move {
+                let mut future = future;
+                assert!(poll_once(future.as_mut()).is_pending());
+                begun.wait().await;
+                future.await;
+            });
+        };
+        wait(Box::pin(async move { drop(fs::read(one).await) }));
+        wait(Box::pin(async move { drop(File::open(other).await) }));
+        wait(Box::pin(async move { drop(waits.read(&mut [0; 10]).await) }));
+        runtime.block_on(begun.wait());
+        // Ends, though what was begun does not.
+        drop(runtime);
+    });
+    tokio::task::spawn_blocking(|| ending.join().unwrap()).await.unwrap();
+    // Whoever still opens it there, or reads, is let go.
+    std::fs::OpenOptions::new().read(true).write(true).open(folder.path("other")).unwrap();
+    std::fs::write(third, [0; 10]).unwrap();
 }
 
 async fn a_directory_is_no_file() {
