@@ -164,6 +164,14 @@ impl File {
         }
     }
 
+    /// A regular file of this machine, opened with no flags of note.
+    pub(super) fn opened_to_read(std: std::fs::File) -> Self {
+        let mut file = Self::from_std(std);
+        file.inner.get_mut().read_heat = Heat::Warm;
+        file.lane = OnceLock::from(Lane::Narrow);
+        file
+    }
+
     /// Makes contents and metadata durable, after the write under way.
     ///
     /// # Errors

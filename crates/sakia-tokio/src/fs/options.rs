@@ -105,7 +105,7 @@ impl OpenOptions {
         if self.reads && !self.other {
             consume_budget().await;
             if let Some(result) = now::open_to_read(path.as_ref()) {
-                return result.map(File::from_std);
+                return result.map(File::opened_to_read);
             }
         }
         let options = self.std.clone();
