@@ -19,7 +19,7 @@ use std::io::{self, IoSlice, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -30,6 +30,7 @@ use tokio::task::coop::{consume_budget, poll_proceed};
 
 use super::buffer::Unread;
 use super::halves::{Half, Halves};
+use super::handle::Handle;
 use super::{FileTimes, OpenOptions};
 use crate::lane::{Job, Lane, Lasting};
 use crate::now::{self, Heat};
@@ -70,12 +71,10 @@ const BUFFERS_MAX: usize = 1024;
 /// # }
 /// ```
 pub struct File {
-    std: Arc<std::fs::File>,
+    handle: Handle,
     /// Locked by calls that take `&self`. The traits have it for themselves.
     inner: Mutex<Inner>,
     max_buf_size: usize,
-    /// Where its slow operations run; found out by the first.
-    lane: OnceLock<Lane>,
 }
 
 struct Inner {
@@ -144,8 +143,17 @@ impl File {
 
     /// Takes a file that `std` opened, at its position.
     pub fn from_std(std: std::fs::File) -> Self {
+        Self::new(Handle::new(std), Heat::Unknown)
+    }
+
+    /// A regular file of this machine, opened with no flags of note.
+    pub(super) fn opened_to_read(std: std::fs::File) -> Self {
+        Self::new(Handle::local(std), Heat::Warm)
+    }
+
+    fn new(handle: Handle, read_heat: Heat) -> Self {
         Self {
-            std: Arc::new(std),
+            handle,
             inner: Mutex::new(Inner {
                 flight: Flight::Nothing,
                 halves: Halves::default(),
@@ -156,20 +164,11 @@ impl File {
                 sought: None,
                 cut: None,
                 position: 0,
-                read_heat: Heat::Unknown,
+                read_heat,
                 write_heat: Heat::Unknown,
             }),
             max_buf_size: MAX_BUF_SIZE,
-            lane: OnceLock::new(),
         }
-    }
-
-    /// A regular file of this machine, opened with no flags of note.
-    pub(super) fn opened_to_read(std: std::fs::File) -> Self {
-        let mut file = Self::from_std(std);
-        file.inner.get_mut().read_heat = Heat::Warm;
-        file.lane = OnceLock::from(Lane::Narrow);
-        file
     }
 
     /// Makes contents and metadata durable, after the write under way.
@@ -197,9 +196,9 @@ impl File {
     #[doc(alias = "ftruncate")]
     pub async fn set_len(&self, size: u64) -> io::Result<()> {
         let mut inner = self.inner.lock().await;
-        inner.settle(&self.std).await?;
-        let std = Arc::clone(&self.std);
-        let job = self.lane().begin_lasting(move || std.set_len(size));
+        inner.settle(&self.handle.std).await?;
+        let std = Arc::clone(&self.handle.std);
+        let job = self.handle.lane().begin_lasting(move || std.set_len(size));
         inner.flight = Flight::Length(job);
         inner.finish().await;
         inner.cut.take().unwrap_or(Ok(()))
@@ -211,11 +210,11 @@ impl File {
     /// As `fstat(2)`.
     #[doc(alias = "fstat")]
     pub async fn metadata(&self) -> io::Result<Metadata> {
-        if self.lane() == Lane::Narrow {
+        if self.handle.lane() == Lane::Narrow {
             consume_budget().await;
-            return self.std.metadata();
+            return self.handle.std.metadata();
         }
-        let std = Arc::clone(&self.std);
+        let std = Arc::clone(&self.handle.std);
         Lane::Wide.begin(move || std.metadata()).await?
     }
 
@@ -225,8 +224,8 @@ impl File {
     /// `EMFILE`, `ENFILE`: too many are open.
     #[doc(alias = "dup")]
     pub async fn try_clone(&self) -> io::Result<Self> {
-        self.inner.lock().await.settle(&self.std).await?;
-        let mut file = Self::from_std(self.std.try_clone()?);
+        self.inner.lock().await.settle(&self.handle.std).await?;
+        let mut file = Self::new(self.handle.try_clone()?, Heat::Unknown);
         file.max_buf_size = self.max_buf_size;
         Ok(file)
     }
@@ -234,9 +233,9 @@ impl File {
     /// Gives the file back, after the write under way, at its position.
     pub async fn into_std(mut self) -> std::fs::File {
         // What cannot be put back cannot be told either.
-        self.inner.get_mut().settle(&self.std).await.ok();
+        self.inner.get_mut().settle(&self.handle.std).await.ok();
         loop {
-            self.std = match Arc::try_unwrap(self.std) {
+            self.handle.std = match Arc::try_unwrap(self.handle.std) {
                 Ok(std) => return std,
                 Err(std) => std,
             };
@@ -253,11 +252,14 @@ impl File {
     pub fn try_into_std(mut self) -> Result<std::fs::File, Self> {
         let inner = self.inner.get_mut();
         if matches!(inner.flight, Flight::Nothing) {
-            inner.put_back(&self.std).ok();
+            inner.put_back(&self.handle.std).ok();
         }
-        match Arc::try_unwrap(self.std) {
+        match Arc::try_unwrap(self.handle.std) {
             Ok(std) => Ok(std),
-            Err(std) => Err(Self { std, ..self }),
+            Err(std) => {
+                self.handle.std = std;
+                Err(self)
+            }
         }
     }
 
@@ -267,8 +269,8 @@ impl File {
     /// As `fchmod(2)`.
     #[doc(alias = "fchmod")]
     pub async fn set_permissions(&self, perm: Permissions) -> io::Result<()> {
-        let std = Arc::clone(&self.std);
-        self.lane().begin_lasting(move || std.set_permissions(perm)).await?
+        let std = Arc::clone(&self.handle.std);
+        self.handle.lane().begin_lasting(move || std.set_permissions(perm)).await?
     }
 
     /// Sets its times, after what is under way.
@@ -313,12 +315,8 @@ impl File {
         if let Some(error) = &inner.write_error {
             return Err(copy(error));
         }
-        let std = Arc::clone(&self.std);
-        self.lane().begin_lasting(move || f(&std)).await?
-    }
-
-    fn lane(&self) -> Lane {
-        lane(&self.lane, &self.std)
+        let std = Arc::clone(&self.handle.std);
+        self.handle.lane().begin_lasting(move || f(&std)).await?
     }
 
     /// Writes, or begins to, and says how many bytes these are.
@@ -338,13 +336,14 @@ impl File {
             return Poll::Ready(Err(error));
         }
         inner.sought = None;
-        inner.put_back(&self.std)?;
+        inner.put_back(&self.handle.std)?;
         let count = bufs.iter().map(|buf| buf.len()).fold(0, usize::saturating_add);
         let is_small = count <= now::WRITE_MAX.min(self.max_buf_size) && bufs.len() <= BUFFERS_MAX;
         if count == 0 {
             return Poll::Ready(Ok(0));
         }
-        let done = match is_small.then(|| inner.write_heat.write(&self.std, bufs)).flatten() {
+        let now = is_small && !self.handle.is_in_use();
+        let done = match now.then(|| inner.write_heat.write(&self.handle.std, bufs)).flatten() {
             Some(Ok(done)) => done,
             Some(Err(error)) => {
                 inner.write_error = Some(error);
@@ -361,23 +360,15 @@ impl File {
             bytes.extend_from_slice(&buf[..buf.len().min(room)]);
         }
         let count = bytes.len();
-        let std = Arc::clone(&self.std);
+        let lent = self.handle.lend();
         let write = move || {
-            let result = (&*std).write_all(&bytes[done..]);
+            let result = (&*lent.std).write_all(&bytes[done..]);
             bytes.clear();
             (result, bytes)
         };
-        inner.flight = Flight::Write(lane(&self.lane, &self.std).begin_lasting(write));
+        inner.flight = Flight::Write(self.handle.lane().begin_lasting(write));
         Poll::Ready(Ok(count))
     }
-}
-
-/// Where the slow operations of a file run.
-fn lane(known: &OnceLock<Lane>, file: &std::fs::File) -> Lane {
-    *known.get_or_init(|| match now::ends_by_itself(file) {
-        true => Lane::Narrow,
-        false => Lane::Wide,
-    })
 }
 
 /// The same error once more.
@@ -458,14 +449,14 @@ impl Inner {
     }
 
     /// Begins a read of up to `count` bytes, where it may wait. Nothing is under way or unread.
-    fn begin_read(&mut self, file: &Arc<std::fs::File>, lane: Lane, count: usize) {
-        let std = Arc::clone(file);
+    fn begin_read(&mut self, handle: &Handle, count: usize) {
+        let lent = handle.lend();
         let mut memory = std::mem::take(&mut self.unread).into_memory();
-        self.flight = Flight::Read(lane.begin(move || {
+        self.flight = Flight::Read(handle.lane().begin(move || {
             if memory.len() < count {
                 memory.resize(count, 0);
             }
-            let result = uninterrupted(|| (&*std).read(&mut memory[..count]));
+            let result = uninterrupted(|| (&*lent.std).read(&mut memory[..count]));
             (result, memory)
         }));
     }
@@ -473,11 +464,14 @@ impl Inner {
     /// Reads into the caller's memory what is there to be had without waiting.
     fn read_now(
         &mut self,
-        file: &std::fs::File,
+        handle: &Handle,
         into: &mut ReadBuf<'_>,
         count: usize,
     ) -> Option<io::Result<()>> {
-        let result = self.read_heat.read(file, into.initialize_unfilled_to(count))?;
+        if handle.is_in_use() {
+            return None;
+        }
+        let result = self.read_heat.read(&handle.std, into.initialize_unfilled_to(count))?;
         Some(result.map(|count| into.advance(count)))
     }
 }
@@ -508,19 +502,19 @@ impl AsyncRead for File {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let turn = ready!(poll_proceed(cx));
-        let Self { std, inner, max_buf_size, lane: known } = self.get_mut();
+        let Self { handle, inner, max_buf_size } = self.get_mut();
         let inner = inner.get_mut();
         ready!(inner.poll_landed(cx, Half::Reading));
         inner.sought = None;
         let count = buf.remaining().min(*max_buf_size);
         if inner.read_ended.is_none() && inner.unread.len() == 0 && count > 0 {
             let before = buf.filled().len();
-            if let Some(result) = inner.read_now(std, buf, count) {
+            if let Some(result) = inner.read_now(handle, buf, count) {
                 turn.made_progress();
                 spend(cx, buf.filled().len() - before);
                 return Poll::Ready(result);
             }
-            inner.begin_read(std, lane(known, std), count);
+            inner.begin_read(handle, count);
             ready!(inner.poll_landed(cx, Half::Reading));
         }
         turn.made_progress();
@@ -572,21 +566,24 @@ impl AsyncSeek for File {
     /// # Errors
     /// Something is under way: `poll_complete` comes first.
     fn start_seek(self: Pin<&mut Self>, position: SeekFrom) -> io::Result<()> {
-        let Self { std, inner, lane: known, .. } = self.get_mut();
+        let Self { handle, inner, .. } = self.get_mut();
         let inner = inner.get_mut();
         if !matches!(inner.flight, Flight::Nothing) {
             return Err(io::Error::other("a seek begins when nothing else is under way"));
         }
         inner.read_ended = None;
-        let file = Arc::clone(std);
-        let seek = move || (&*file).seek(position);
-        match inner.put_back(std) {
-            // The end of a file may be for another machine to know.
-            Ok(()) if matches!(position, SeekFrom::End(_)) && lane(known, std) == Lane::Wide => {
-                inner.flight = Flight::Seek(Lane::Wide.begin(seek));
-            }
-            Ok(()) => inner.end_seek(seek()),
-            Err(error) => inner.end_seek(Err(error)),
+        if let Err(error) = inner.put_back(&handle.std) {
+            inner.end_seek(Err(error));
+            return Ok(());
+        }
+        // The end of a file may be for another machine to know.
+        let asks = matches!(position, SeekFrom::End(_)) && handle.lane() == Lane::Wide;
+        if asks || handle.is_in_use() {
+            let lent = handle.lend();
+            let seek = move || (&*lent.std).seek(position);
+            inner.flight = Flight::Seek(handle.lane().begin(seek));
+        } else {
+            inner.end_seek((&*handle.std).seek(position));
         }
         Ok(())
     }
@@ -614,18 +611,18 @@ impl From<OwnedFd> for File {
 /// For calls that are not here. What is under way is not waited for.
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.std.as_fd()
+        self.handle.std.as_fd()
     }
 }
 
 impl AsRawFd for File {
     fn as_raw_fd(&self) -> RawFd {
-        self.std.as_raw_fd()
+        self.handle.std.as_raw_fd()
     }
 }
 
 impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("File").field("std", &self.std).finish_non_exhaustive()
+        f.debug_struct("File").field("std", &self.handle.std).finish_non_exhaustive()
     }
 }

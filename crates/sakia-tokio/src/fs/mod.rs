@@ -4,6 +4,7 @@ mod buffer;
 mod dir;
 mod file;
 mod halves;
+mod handle;
 mod options;
 mod paths;
 mod times;

@@ -19,6 +19,7 @@ on_each_flavor! {
     metadata_times_and_permissions_are_set
     a_length_is_set_after_the_write_under_way
     the_position_is_shared_by_clones
+    clones_share_out_what_they_read
     the_position_is_that_of_the_kernel
     a_file_goes_back_to_std_after_its_write
     what_was_not_taken_of_a_read_is_put_back
@@ -177,6 +178,39 @@ async fn the_position_is_shared_by_clones() {
     let mut text = String::new();
     one.read_to_string(&mut text).await.unwrap();
     assert_eq!(text, "one two THREE");
+}
+
+async fn clones_share_out_what_they_read() {
+    let folder = Folder::new();
+    let numbers: Vec<u8> = (0..500_000_u32).flat_map(u32::to_ne_bytes).collect();
+    let path = folder.file("x", &numbers);
+    for is_cold in [true, false] {
+        if is_cold {
+            cool_down(&path);
+        }
+        let file = File::open(&path).await.unwrap();
+        let mut tasks = Vec::new();
+        for _ in 0..8 {
+            let mut clone = file.try_clone().await.unwrap();
+            tasks.push(tokio::spawn(async move {
+                let (mut read, mut buf) = (Vec::new(), vec![0; 8192]);
+                loop {
+                    let count = clone.read(&mut buf).await.unwrap();
+                    read.extend(buf[..count].chunks(4).map(|four| four.to_vec()));
+                    if count == 0 {
+                        return read;
+                    }
+                }
+            }));
+        }
+        let mut all = Vec::new();
+        for task in tasks {
+            all.extend(task.await.unwrap());
+        }
+        // Each of them once.
+        all.sort_by_key(|four| u32::from_ne_bytes(four.as_slice().try_into().unwrap()));
+        assert!(all.concat() == numbers);
+    }
 }
 
 async fn the_position_is_that_of_the_kernel() {
