@@ -43,6 +43,7 @@
 //! | [`sync_all`](fs::File::sync_all), [`sync_data`](fs::File::sync_data) | fail if the write before them did |
 //! | [`into_std`](fs::File::into_std), [`try_clone`](fs::File::try_clone) | put back what a read that was dropped has taken |
 //! | `tokio::io::split` | both halves are woken, also by what the other one waits for |
+//! | `tokio_stream`'s `ReadDirStream` | takes tokio's own directories: [`poll_next_entry`](fs::ReadDir::poll_next_entry) makes a stream |
 //! | `FromRawFd` | is not there, since it is unsafe: `From<OwnedFd>` is |
 //! | after [`Engine::stop`](sakia::Engine::stop) of the engine of the process | operations by path fail with `ECANCELED` |
 //!
