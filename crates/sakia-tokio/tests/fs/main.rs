@@ -10,6 +10,7 @@ mod ends;
 mod files;
 mod model;
 mod paths;
+mod remote;
 mod special;
 mod streams;
 mod support;
