@@ -1,4 +1,4 @@
-//! Tools for Sakia's own tests; a dev-dependency, but for experiments on slow places.
+//! Tools for Sakia's own tests; a dev-dependency, but for experiments.
 //!
 //! Memory and values:
 //! - [`alloc_count`]: an allocator that counts, to show that a path does not allocate.
@@ -11,7 +11,9 @@
 //! - [`throttled`]: an ext4 on a disk that stalls on command.
 //! - [`small_fs`]: file systems that are soon full, or whose disk loses its end.
 //!
-//! [`hostile`] is a host for rings that lies about everything.
+//! Hosts for rings: [`hostile`] lies about everything, [`timed_host`] has a clock.
+//!
+//! [`aio`] is Linux AIO, and a scheduler on it: what the experiment `sched` compares the engine with.
 //!
 //! And [`mount_facts`], what a file system grants to those who must not wait; [`blocked`], whether
 //! a thread waits in the kernel; [`place`], what the places share: skips, scratch directories,
@@ -19,6 +21,7 @@
 //!
 //! Everything here may be used from any thread.
 
+pub mod aio;
 pub mod alloc_count;
 pub mod blocked;
 pub mod drop_probe;
@@ -30,6 +33,7 @@ pub mod page_guard;
 pub mod place;
 pub mod small_fs;
 pub mod throttled;
+pub mod timed_host;
 
 /// The unit tests run on the counting allocator.
 #[cfg(test)]

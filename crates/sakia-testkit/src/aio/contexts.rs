@@ -1,0 +1,163 @@
+//! The contexts of a scheduler: used again, and more of them when they are full.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::context::Context;
+use super::trace::Calls;
+
+/// How much room the next context is asked to have.
+///
+/// Twice as much after each that was granted; a tenth less after each refusal, down to a least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Growth {
+    next: u32,
+}
+
+impl Growth {
+    /// The room of the first context, unless told.
+    pub const FIRST: u32 = 1000;
+    /// The most that is asked for.
+    pub const MAX: u32 = 500_000;
+    /// Less is not asked for, unless the first was less.
+    pub const MIN: u32 = 10;
+
+    /// Begins with `first`.
+    ///
+    /// # Panics
+    /// When that is 0.
+    pub fn new(first: u32) -> Self {
+        assert!(first > 0, "a context without room");
+        Self { next: first.min(Self::MAX) }
+    }
+
+    /// What to ask for.
+    pub fn next(self) -> u32 {
+        self.next
+    }
+
+    /// That was granted.
+    pub fn granted(&mut self) {
+        self.next = self.next.saturating_mul(2).min(Self::MAX);
+    }
+
+    /// That was refused. `false`: there is nothing less to ask for.
+    pub fn refused(&mut self) -> bool {
+        let lower = (self.next - self.next.div_ceil(10)).max(Self::MIN);
+        let is_lower = lower < self.next;
+        self.next = self.next.min(lower);
+        is_lower
+    }
+}
+
+/// Contexts, of which there are as many as were full at a time. None ends before all do.
+#[derive(Debug)]
+pub(super) struct Contexts<T> {
+    all: Vec<Context<T>>,
+    growth: Growth,
+    event_fd: Arc<OwnedFd>,
+    is_traced: bool,
+    /// Set-ups that the kernel refused.
+    refusals: u64,
+    /// It has refused the least, and is not asked again.
+    is_refused: bool,
+}
+
+impl<T> Contexts<T> {
+    pub fn new(growth: Growth, event_fd: Arc<OwnedFd>, is_traced: bool) -> Self {
+        Self { all: Vec::new(), growth, event_fd, is_traced, refusals: 0, is_refused: false }
+    }
+
+    pub fn all(&mut self) -> &mut [Context<T>] {
+        &mut self.all
+    }
+
+    pub fn in_flight(&self) -> usize {
+        self.all.iter().map(Context::in_flight).sum()
+    }
+
+    pub fn live(&self) -> usize {
+        self.all.iter().map(Context::live).sum()
+    }
+
+    pub fn refusals(&self) -> u64 {
+        self.refusals
+    }
+
+    /// A context with room, a new one if need be. `None`: there are some, and they are full.
+    ///
+    /// # Errors
+    /// There is none at all, and this is why.
+    pub fn with_room(&mut self) -> io::Result<Option<&mut Context<T>>> {
+        if let Some(index) = self.all.iter().position(Context::has_room) {
+            return Ok(Some(&mut self.all[index]));
+        }
+        if self.is_refused && !self.all.is_empty() {
+            return Ok(None);
+        }
+        match self.set_up() {
+            Ok(context) => {
+                self.all.push(context);
+                Ok(self.all.last_mut())
+            }
+            Err(_) if !self.all.is_empty() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks for less and less.
+    fn set_up(&mut self) -> io::Result<Context<T>> {
+        loop {
+            let calls = Calls { trace: self.is_traced.then(Vec::new), ..Calls::default() };
+            match Context::with(self.growth.next(), Some(Arc::clone(&self.event_fd)), calls) {
+                Ok(context) => {
+                    self.growth.granted();
+                    self.is_refused = false;
+                    return Ok(context);
+                }
+                Err(error) => {
+                    self.refusals += 1;
+                    let is_size = error.raw_os_error() == Some(libc::EAGAIN);
+                    if !is_size || !self.growth.refused() {
+                        self.is_refused = true;
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusal_lowers_and_grant_raises() {
+        let mut growth = Growth::new(1000);
+        assert!(growth.refused());
+        assert_eq!(growth.next(), 900);
+        growth.granted();
+        assert_eq!(growth.next(), 1800);
+        let mut asked = vec![growth.next()];
+        while growth.refused() {
+            asked.push(growth.next());
+        }
+        assert!(asked.is_sorted_by(|a, b| a > b), "{asked:?}");
+        assert_eq!(asked.last(), Some(&Growth::MIN));
+        assert!(!growth.refused());
+        assert_eq!(growth.next(), Growth::MIN);
+    }
+
+    #[test]
+    fn growth_has_bounds() {
+        let mut growth = Growth::new(1);
+        assert!(!growth.refused());
+        assert_eq!(growth.next(), 1);
+        for _ in 0..40 {
+            growth.granted();
+        }
+        assert_eq!(growth.next(), Growth::MAX);
+    }
+}

@@ -1,0 +1,67 @@
+//! A host that is the kernel, and measures how long its enters take.
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use sakia_ring::{Host, Kernel, Params};
+
+/// The kernel of this machine, with a clock. Clones have the same one.
+#[derive(Clone, Debug, Default)]
+pub struct TimedHost {
+    enters: Rc<RefCell<Vec<Duration>>>,
+}
+
+impl TimedHost {
+    /// How long each enter took since the last time that this was asked, in order.
+    pub fn take(&self) -> Vec<Duration> {
+        self.enters.take()
+    }
+}
+
+// SAFETY: each call is the kernel's.
+unsafe impl Host for TimedHost {
+    fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
+        Kernel.setup(entries, params)
+    }
+
+    unsafe fn enter(
+        &self,
+        ring: u32,
+        to_submit: u32,
+        min_complete: u32,
+        flags: u32,
+        arg: *const c_void,
+        arg_size: usize,
+    ) -> io::Result<u32> {
+        let begin = Instant::now();
+        // SAFETY: the caller's duties are the same.
+        let result = unsafe { Kernel.enter(ring, to_submit, min_complete, flags, arg, arg_size) };
+        self.enters.borrow_mut().push(begin.elapsed());
+        result
+    }
+
+    unsafe fn register(
+        &self,
+        ring: i32,
+        opcode: u32,
+        arg: *mut c_void,
+        nr_args: u32,
+    ) -> io::Result<u32> {
+        // SAFETY: the caller's duties are the same.
+        unsafe { Kernel.register(ring, opcode, arg, nr_args) }
+    }
+
+    fn map(&self, ring: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<NonNull<u8>> {
+        Kernel.map(ring, offset, len)
+    }
+
+    unsafe fn unmap(&self, addr: NonNull<u8>, len: usize) {
+        // SAFETY: the caller's duties are the same.
+        unsafe { Kernel.unmap(addr, len) };
+    }
+}
