@@ -271,13 +271,14 @@ impl Experiment for Echo {
                     let x = self.messages[row.point].connections as f64;
                     (x, cpu_us(results, row))
                 });
-                Series { name: name.to_owned(), points: points.collect() }
+                Series { name: name.to_owned(), points: points.collect(), ..Series::default() }
             };
             Plot {
                 title: format!("Processor time of a request, {}", bytes(size as u64)),
                 x_label: "connections".into(),
                 y_label: "us (median)".into(),
                 series: results.variants.iter().map(of_variant).collect(),
+                ..Plot::default()
             }
         };
         self.options.message_bytes.iter().map(of_size).collect()

@@ -215,7 +215,7 @@ impl Experiment for FileSum {
             let of = |&name: &&'static str| {
                 let rows = results.rows.iter().filter(move |row| row.variant == name);
                 let points = rows.filter_map(|row| Some((x(row.point), value(row)?))).collect();
-                Series { name: name.to_owned(), points }
+                Series { name: name.to_owned(), points, ..Series::default() }
             };
             results.variants.iter().map(of).collect()
         };
@@ -227,6 +227,7 @@ impl Experiment for FileSum {
             x_label: format!("size of the file, {unit_name}"),
             y_label: y_label.into(),
             series,
+            ..Plot::default()
         };
         vec![
             plot(

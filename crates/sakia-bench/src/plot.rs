@@ -1,10 +1,12 @@
-//! Plots as SVG: lines over a continuous axis, drawn by `plotters`.
+//! Plots as SVG: lines over a continuous axis, perhaps with deviations, drawn by `plotters`.
+
+use std::ops::Range;
 
 use anyhow::anyhow;
 use plotters::prelude::*;
 
 /// What is to be seen in a plot.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Plot {
     /// Above it.
     pub title: String,
@@ -14,15 +16,29 @@ pub struct Plot {
     pub y_label: String,
     /// The lines.
     pub series: Vec<Series>,
+    /// Of both axes.
+    pub scale: Scale,
+}
+
+/// How an axis goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scale {
+    /// From 0 on.
+    #[default]
+    Linear,
+    /// By powers of ten. What is not above 0 is left out.
+    Logarithmic,
 }
 
 /// A line of a plot.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Series {
     /// In the legend.
     pub name: String,
     /// Its points, from left to right.
     pub points: Vec<(f64, f64)>,
+    /// How far up and down the bar of each point reaches; may be empty.
+    pub deviations: Vec<f64>,
 }
 
 /// Width and height of a plot.
@@ -41,7 +57,7 @@ const COLORS: [RGBColor; 7] = [
 ];
 
 impl Plot {
-    /// The plot as an `svg` element. Both axes begin at 0.
+    /// The plot as an `svg` element.
     ///
     /// # Errors
     /// What `plotters` refuses; nothing is known that it would.
@@ -53,14 +69,9 @@ impl Plot {
     }
 
     fn draw(&self, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
-        let points = || self.series.iter().flat_map(|series| &series.points);
-        let most = |values: &mut dyn Iterator<Item = f64>| match values.fold(0.0, f64::max) {
-            most if most > 0.0 && most.is_finite() => most * 1.08,
-            _ => 1.0,
-        };
-        let right = most(&mut points().map(|&(x, _)| x));
-        let top = most(&mut points().map(|&(_, y)| y));
+        let [x_axis, y_axis] = self.axes();
         let font = |size: u32| ("sans-serif", size).into_font();
+        let label = |value: &f64| self.scale.label(*value);
 
         let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
         area.fill(&WHITE).map_err(text)?;
@@ -70,22 +81,27 @@ impl Plot {
             .margin_right(LEGEND_WIDTH)
             .x_label_area_size(42)
             .y_label_area_size(72)
-            .build_cartesian_2d(0.0..right, 0.0..top)
+            .build_cartesian_2d(x_axis, y_axis.clone())
             .map_err(text)?;
-        chart
-            .configure_mesh()
-            .light_line_style(WHITE)
+        let mut mesh = chart.configure_mesh();
+        mesh.light_line_style(WHITE)
             .x_desc(&self.x_label)
             .y_desc(&self.y_label)
             .axis_desc_style(font(14))
-            .label_style(font(13))
-            .draw()
-            .map_err(text)?;
+            .label_style(font(13));
+        if self.scale == Scale::Logarithmic {
+            mesh.x_label_formatter(&label).y_label_formatter(&label);
+        }
+        mesh.draw().map_err(text)?;
         // The legend is beside the lines, which it would hide.
         let (mut y, x) = (40, SIZE.0 as i32 - LEGEND_WIDTH as i32 + 14);
         for (series, color) in self.series.iter().zip(COLORS.into_iter().cycle()) {
-            let line = LineSeries::new(series.points.iter().copied(), color.stroke_width(2));
+            let line = LineSeries::new(self.placed(series), color.stroke_width(2));
             chart.draw_series(line.point_size(4)).map_err(text)?;
+            for [low, high] in self.bars(series, y_axis.start) {
+                let bar = PathElement::new(vec![low, high], color.stroke_width(1));
+                chart.draw_series([bar]).map_err(text)?;
+            }
             let mark = Rectangle::new([(x, y), (x + 14, y + 8)], color.filled());
             area.draw(&mark).map_err(text)?;
             area.draw(&Text::new(series.name.as_str(), (x + 20, y - 3), font(14))).map_err(text)?;
@@ -93,6 +109,68 @@ impl Plot {
         }
         area.present().map_err(text)?;
         Ok(())
+    }
+
+    /// The points of a line, where they are drawn.
+    fn placed(&self, series: &Series) -> Vec<(f64, f64)> {
+        let place = |&(x, y): &(f64, f64)| Some((self.scale.place(x)?, self.scale.place(y)?));
+        series.points.iter().filter_map(place).collect()
+    }
+
+    /// The ends of its bars. One that would reach below the axis ends there.
+    fn bars(&self, series: &Series, bottom: f64) -> Vec<[(f64, f64); 2]> {
+        let bar = |(&(x, y), &deviation): (&(f64, f64), &f64)| {
+            let x = self.scale.place(x)?;
+            let high = self.scale.place(y + deviation)?;
+            let low = self.scale.place(y - deviation).unwrap_or(bottom).max(bottom);
+            (deviation > 0.0).then_some([(x, low), (x, high)])
+        };
+        series.points.iter().zip(&series.deviations).filter_map(bar).collect()
+    }
+
+    /// Where the axes begin and end.
+    fn axes(&self) -> [Range<f64>; 2] {
+        let points = self.series.iter().flat_map(|series| self.placed(series));
+        let ends = self.series.iter().flat_map(|series| self.bars(series, f64::INFINITY));
+        let tops: Vec<_> = ends.map(|[_, high]| high).collect();
+        let all: Vec<_> = points.collect();
+        let range = |values: &mut dyn Iterator<Item = f64>| {
+            let values: Vec<_> = values.filter(|value| value.is_finite()).collect();
+            let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+            match self.scale {
+                Scale::Linear if most > 0.0 => 0.0..most * 1.08,
+                Scale::Logarithmic if most.is_finite() => {
+                    least.floor()..(most + 0.05).max(least + 0.1)
+                }
+                _ => 0.0..1.0,
+            }
+        };
+        [
+            range(&mut all.iter().map(|point| point.0)),
+            range(&mut all.iter().chain(&tops).map(|point| point.1)),
+        ]
+    }
+}
+
+impl Scale {
+    /// Where a value is drawn.
+    fn place(self, value: f64) -> Option<f64> {
+        match self {
+            Self::Linear => Some(value),
+            Self::Logarithmic => (value > 0.0).then(|| value.log10()),
+        }
+    }
+
+    /// What is written where one is drawn, on axes by powers of ten.
+    fn label(self, place: f64) -> String {
+        let value = 10f64.powf(place);
+        match value {
+            999_500.0.. => format!("{:.3}M", value / 1e6),
+            999.5.. => format!("{:.3}k", value / 1e3),
+            _ => format!("{value:.3}"),
+        }
+        .replace(".000", "")
     }
 }
 
@@ -105,8 +183,9 @@ mod tests {
     use super::*;
 
     fn plot(points: Vec<(f64, f64)>) -> Plot {
-        let series = vec![Series { name: "one <line>".into(), points }];
-        Plot { title: "a & b".into(), x_label: "x".into(), y_label: "y".into(), series }
+        let series = vec![Series { name: "one <line>".into(), points, ..Series::default() }];
+        let (x_label, y_label) = ("x".into(), "y".into());
+        Plot { title: "a & b".into(), x_label, y_label, series, ..Plot::default() }
     }
 
     #[test]
@@ -123,5 +202,36 @@ mod tests {
         for points in [vec![], vec![(0.0, 0.0)], vec![(1.0, f64::INFINITY)]] {
             assert!(plot(points).to_svg().unwrap().contains("</svg>"));
         }
+    }
+
+    #[test]
+    fn deviations_are_bars_that_end_at_the_axis() {
+        let mut plot = plot(vec![(1.0, 10.0), (100.0, 20.0), (1000.0, 30.0)]);
+        let color = "stroke=\"#0072B2\"";
+        let paths = |plot: &Plot| {
+            let svg = plot.to_svg().unwrap();
+            svg.split('<').filter(|e| e.starts_with("polyline ") && e.contains(color)).count()
+        };
+        let without = paths(&plot);
+        plot.series[0].deviations = vec![1.0, 0.0, 300.0];
+        assert_eq!(paths(&plot), without + 2, "none where there is no deviation");
+        assert_eq!(plot.axes()[1], 0.0..330.0 * 1.08);
+        plot.scale = Scale::Logarithmic;
+        let [x, y] = plot.axes();
+        assert_eq!(
+            (x.start, y.start, plot.bars(&plot.series[0], 1.0)[1][0]),
+            (0.0, 1.0, (3.0, 1.0))
+        );
+        assert!(x.end > 3.0 && y.end > 330f64.log10());
+        assert!(plot.to_svg().unwrap().contains("</svg>"));
+        plot.series[0].points = vec![(0.0, 0.0)];
+        assert!(plot.to_svg().unwrap().contains("</svg>"), "0 is nowhere on such an axis");
+    }
+
+    #[test]
+    fn labels_of_powers_are_numbers() {
+        let label = |place| Scale::Logarithmic.label(place);
+        assert_eq!([label(0.0), label(3.0), label(5.0), label(8.0)], ["1", "1k", "100k", "100M"]);
+        assert_eq!(label(0.5), "3.162");
     }
 }

@@ -149,8 +149,15 @@ mod tests {
 
     #[test]
     fn page_holds_all_and_loads_nothing() {
-        let series = vec![Series { name: "a".into(), points: vec![(1.0, 1.0)] }];
-        let plot = Plot { title: "t".into(), x_label: "x".into(), y_label: "y".into(), series };
+        let series =
+            vec![Series { name: "a".into(), points: vec![(1.0, 1.0)], ..Series::default() }];
+        let plot = Plot {
+            title: "t".into(),
+            x_label: "x".into(),
+            y_label: "y".into(),
+            series,
+            ..Plot::default()
+        };
         let page = html(&sample(&[(3, 1), (3, 1)]), &[plot.clone(), plot]).unwrap();
         assert_eq!(page.matches("<svg ").count(), 2);
         assert!(page.contains("two &lt;ways&gt;") && page.contains("a note &amp; more"), "{page}");

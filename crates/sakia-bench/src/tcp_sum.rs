@@ -225,13 +225,14 @@ impl Experiment for TcpSum {
                 let rows = results.rows.iter().filter(move |row| row.variant == name);
                 let x = |row: &Row| self.points[row.point].work.bytes as f64 / f64::from(1 << 20);
                 let points = rows.map(|row| (x(row), value(row) as f64 / 1e6)).collect();
-                Series { name: name.to_owned(), points }
+                Series { name: name.to_owned(), points, ..Series::default() }
             };
             Plot {
                 title: title.into(),
                 x_label: "bytes sent, MiB".into(),
                 y_label: "ms (median)".into(),
                 series: results.variants.iter().map(of).collect(),
+                ..Plot::default()
             }
         };
         vec![
