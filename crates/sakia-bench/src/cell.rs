@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::measure::{Meter, Section, Usage, peak_rss_bytes};
-use crate::{echo, file_sum, tcp_sum, threads};
+use crate::{echo, file_sum, sched, tcp_sum, threads};
 
 /// Numbers with names, in the order of the names.
 pub type Counters = BTreeMap<String, u64>;
@@ -72,6 +72,7 @@ pub fn run_cell(spec: &str) -> anyhow::Result<Outcome> {
     match spec.experiment.as_str() {
         echo::NAME => echo::run_cell(&spec),
         file_sum::NAME => file_sum::run_cell(&spec),
+        sched::NAME => sched::run_cell(&spec),
         tcp_sum::NAME => tcp_sum::run_cell(&spec),
         threads::NAME => threads::run_cell(&spec),
         other => bail!("there is no experiment {other}"),

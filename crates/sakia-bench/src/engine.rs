@@ -32,18 +32,20 @@ impl Engine {
     pub(crate) fn start(self) -> io::Result<Result<Runtime, String>> {
         let Self { policy, bypass, spin } = self;
         let bypass = if bypass { Bypass::Rules(Rules::default()) } else { Bypass::Never };
-        match Runtime::builder().backend(policy).bypass(bypass).spin(spin).build() {
-            Ok(runtime) => Ok(Ok(runtime)),
-            Err(error) => refusal(error).map(Err),
-        }
+        unless_refused(Runtime::builder().backend(policy).bypass(bypass).spin(spin).build())
     }
 }
 
 /// A shared engine with all options as they are by themselves, but for the backend; or why this machine
 /// cannot have it.
 pub(crate) fn build_engine(policy: Policy) -> io::Result<Result<sakia::engine::Engine, String>> {
-    match Runtime::builder().backend(policy).build_engine() {
-        Ok(engine) => Ok(Ok(engine)),
+    unless_refused(Runtime::builder().backend(policy).build_engine())
+}
+
+/// What was built; or why this machine cannot have it.
+pub(crate) fn unless_refused<T>(built: io::Result<T>) -> io::Result<Result<T, String>> {
+    match built {
+        Ok(built) => Ok(Ok(built)),
         Err(error) => refusal(error).map(Err),
     }
 }

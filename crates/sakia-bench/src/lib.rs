@@ -27,6 +27,7 @@ pub mod plot;
 pub mod report;
 pub mod results;
 pub mod run;
+pub mod sched;
 pub mod stats;
 pub mod tcp_sum;
 pub mod text;

@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sakia_bench::echo::{self, Echo};
 use sakia_bench::file_sum::{self, FileSum};
 use sakia_bench::run::Ended;
+use sakia_bench::sched::{self, Sched};
 use sakia_bench::tcp_sum::{self, TcpSum};
 use sakia_bench::text::Text;
 use sakia_bench::threads::{self, ManyReads};
@@ -43,6 +44,7 @@ pub enum Which {
     TcpSum(tcp_sum::Options),
     Echo(echo::Options),
     Threads(threads::Options),
+    Sched(Box<sched::Options>),
 }
 
 /// Runs an experiment, and writes what came of it.
@@ -63,6 +65,7 @@ pub fn run(options: Options) -> anyhow::Result<Exit> {
         Which::TcpSum(tcp_sum) => Box::new(TcpSum::new(tcp_sum::Options { load, ..tcp_sum })?),
         Which::Echo(echo) => Box::new(Echo::new(echo::Options { load, ..echo })?),
         Which::Threads(threads) => Box::new(ManyReads::new(threads)?),
+        Which::Sched(sched) => Box::new(Sched::new(*sched)?),
     };
     // Before the work, so that a wrong path is known early.
     let page = options.report.map(|path| Ok((create(&path)?, path)));

@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use sakia_bench::net::{CONGESTION, load};
-use sakia_bench::{echo, file_sum, tcp_sum, threads};
+use sakia_bench::{echo, file_sum, sched, tcp_sum, threads};
 use sakia_driver::Policy;
 
 use crate::engine::Shape;
@@ -156,6 +156,7 @@ enum ExperimentArgs {
     TcpSum(TcpSumArgs),
     Echo(EchoArgs),
     Threads(ThreadsArgs),
+    Sched(Box<SchedArgs>),
 }
 
 /// What all experiments have in common.
@@ -352,6 +353,125 @@ struct ThreadsArgs {
     variants: Vec<threads::Variant>,
 }
 
+/// File calls of many threads, and who does them
+///
+/// blocking makes plain calls on each thread; aio hands them to one scheduler thread on Linux AIO; sakia is
+/// the engine, as programs use it from plain threads; ring sends each to the engine's thread and ring.
+/// Without --matrix or a figure it is a testbench: as many reads of --rsize and writes of --wsize as are
+/// asked for, by --threads threads, which share them evenly.
+///
+/// The exit status is 0 when all was measured and all bytes are right, 1 when something failed, 2 for
+/// wrong usage. A variant that this machine does not offer is no failure.
+#[derive(Debug, Args)]
+#[command(after_long_help = BENCH_JSON_HELP)]
+struct SchedArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+
+    #[command(flatten)]
+    mode: SchedMode,
+
+    /// Threads; 2, or those of the matrix: 1,2,4,8,16
+    #[arg(long, value_name = "COUNT,…", value_delimiter = ',', value_parser = parse_threads)]
+    threads: Vec<usize>,
+
+    /// Bytes of a read; 1000,10000,100000, or those of the matrix or figure
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = parse_operation)]
+    rsize: Vec<u64>,
+
+    /// Bytes of a write
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = parse_operation)]
+    wsize: Vec<u64>,
+
+    /// Reads of a run, of all threads together; as many as can be measured
+    ///
+    /// The study had 10.
+    #[arg(long, value_name = "COUNT")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=sched::COUNT_MAX))]
+    nreads: Option<u64>,
+
+    /// Writes of a run
+    #[arg(long, value_name = "COUNT")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=sched::COUNT_MAX))]
+    nwrites: Option<u64>,
+
+    /// Bytes from one read of a file to the next; 0: all at its beginning
+    ///
+    /// Unless given, 0 where the page cache has the file, and otherwise to the next block.
+    #[arg(long, value_name = "BYTES", value_parser = parse_offset)]
+    roff: Option<u64>,
+
+    /// The same of writes; 0, or at least as much as a write has. They lie behind what is read
+    #[arg(long, value_name = "BYTES", value_parser = parse_offset)]
+    woff: Option<u64>,
+
+    /// Files to be made, and used in turn
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = parse_files)]
+    nfiles: usize,
+
+    /// Files to be read instead; they are never written
+    #[arg(long, value_name = "FILE,…", value_delimiter = ',', conflicts_with = "nfiles")]
+    files: Vec<PathBuf>,
+
+    /// Let reads and writes alternate, in the ratio of --nreads and --nwrites; otherwise reads come first
+    #[arg(long)]
+    mix: bool,
+
+    /// Where to make files for the experiment; they are removed at the end
+    ///
+    /// Unless given, the directory of build results that the program is in, or else the one for
+    /// temporary files.
+    #[arg(long, value_name = "DIR", visible_alias = "dir")]
+    path: Option<PathBuf>,
+
+    /// Fill files with bytes (the default)
+    #[arg(long, conflicts_with = "sparse")]
+    dense: bool,
+
+    /// Leave files empty: what is read are holes
+    #[arg(long)]
+    sparse: bool,
+
+    /// Have the page cache hold the files (the default)
+    #[arg(long, conflicts_with = "cold")]
+    hot: bool,
+
+    /// Drop files from the page cache before each run
+    #[arg(long)]
+    cold: bool,
+
+    /// Read and write past the page cache; sizes and offsets are rounded up to blocks
+    #[arg(long)]
+    direct: bool,
+
+    /// What to measure: blocking, aio, sakia, ring
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = parse_sched_variant)]
+    variants: Vec<sched::Variant>,
+}
+
+/// Which points there are; at most one.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+struct SchedMode {
+    /// Reads and writes by 1 to 16 threads, of 1 kB to 100 MB each
+    ///
+    /// Points whose buffers would take more than 2 GiB of memory, or half of what is free, are left out.
+    #[arg(long)]
+    matrix: bool,
+
+    /// How long a read of 1 kB to 1 MB takes to return, of two threads
+    #[arg(long)]
+    fig4: bool,
+
+    /// How long the system calls of such a read take, of one thread: through the page cache, and past it
+    #[arg(long)]
+    fig5: bool,
+
+    /// How long such a read takes past the page cache, of one thread
+    #[arg(long)]
+    fig6: bool,
+}
+
 const BENCH_JSON_HELP: &str = "\
 JSON Lines, with --json:
   {\"type\":\"machine\",\"experiment\":…,\"cpu\":…,\"cpus\":…,\"kernel\":…,\"architecture\":…,
@@ -370,7 +490,9 @@ JSON Lines, with --json:
    \"involuntary_switches\":…,\"threads_max\":…,\"peak_rss_bytes\":…,\"ops_per_s\":…,
    \"bytes_per_s\":…,\"counters\":{…}}
       For each variant and size, in the end. The params of echo are connections and message_bytes,
-      those of threads place, reads and size_bytes; there counters say what the threads were.
+      those of threads place, reads and size_bytes; there counters say what the threads were. Those of
+      sched are threads, files, read_bytes, reads, read_step_bytes, the same of writes, and what is true
+      of mix, direct, cold and sparse.
       The counters are those of the run in the middle.
   {\"type\":\"missing\",\"experiment\":…,\"variant\":…,\"reason\":…}
       A variant that could not be measured.
@@ -424,9 +546,11 @@ fn resolve(cli: Cli, surroundings: Surroundings) -> Result<Task, clap::Error> {
         }
         Command::Bench(args) => {
             let options = resolve_bench(args, &surroundings);
-            if let bench::Which::Threads(threads) = &options.experiment {
-                let invalid = |error| Cli::command().error(ErrorKind::ValueValidation, error);
-                threads.check().map_err(invalid)?;
+            let invalid = |error| Cli::command().error(ErrorKind::ValueValidation, error);
+            match &options.experiment {
+                bench::Which::Threads(threads) => threads.check().map_err(invalid)?,
+                bench::Which::Sched(sched) => sched.check().map_err(invalid)?,
+                _ => {}
             }
             return Ok(Task::Bench(options));
         }
@@ -487,6 +611,10 @@ fn resolve_bench(args: BenchArgs, surroundings: &Surroundings) -> bench::Options
         ExperimentArgs::Threads(args) => {
             let common = args.common.clone();
             (bench::Which::Threads(resolve_threads(args)), common, 3)
+        }
+        ExperimentArgs::Sched(args) => {
+            let common = args.common.clone();
+            (bench::Which::Sched(Box::new(resolve_sched(*args))), common, 9)
         }
     };
     bench::Options {
@@ -581,6 +709,42 @@ fn resolve_threads(args: ThreadsArgs) -> threads::Options {
     }
 }
 
+fn resolve_sched(args: SchedArgs) -> sched::Options {
+    let mut variants = args.variants;
+    if variants.is_empty() {
+        variants = sched::Variant::ALL.to_vec();
+    }
+    let SchedMode { matrix, fig4, fig5, fig6 } = args.mode;
+    let mode = match [matrix, fig4, fig5, fig6] {
+        [true, ..] => sched::Mode::Matrix,
+        [_, true, ..] => sched::Mode::Fig4,
+        [_, _, true, _] => sched::Mode::Fig5,
+        [_, _, _, true] => sched::Mode::Fig6,
+        _ => sched::Mode::Testbench,
+    };
+    // Runs have another working directory.
+    let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+    sched::Options {
+        mode,
+        threads: args.threads,
+        read_sizes: args.rsize,
+        write_sizes: args.wsize,
+        reads: args.nreads,
+        writes: args.nwrites,
+        read_step: args.roff,
+        write_step: args.woff,
+        files: args.nfiles,
+        others: args.files.into_iter().map(absolute).collect(),
+        mix: args.mix,
+        sparse: args.sparse,
+        cold: args.cold,
+        direct: args.direct,
+        quick: args.common.quick,
+        variants: in_order(sched::Variant::ALL, &variants),
+        directory: args.path.unwrap_or_else(default_directory),
+    }
+}
+
 /// Those that were asked for, in the order in which they are shown, each once.
 fn in_order<T: PartialEq, const N: usize>(all: [T; N], asked: &[T]) -> Vec<T> {
     all.into_iter().filter(|one| asked.contains(one)).collect()
@@ -626,6 +790,37 @@ fn parse_reads(text: &str) -> Result<usize, String> {
     let max = threads::READS_MAX;
     let number = text.parse().ok().filter(|number| (1..=max).contains(number));
     number.ok_or_else(|| format!("expected a number from 1 to {max}"))
+}
+
+fn parse_sched_variant(text: &str) -> Result<sched::Variant, String> {
+    use sched::Variant;
+    Variant::by_name(text).ok_or_else(|| expected(&Variant::ALL.map(Variant::name)))
+}
+
+/// A number of threads.
+fn parse_threads(text: &str) -> Result<usize, String> {
+    parse_count(text, sched::THREADS_MAX)
+}
+
+/// A number of files.
+fn parse_files(text: &str) -> Result<usize, String> {
+    parse_count(text, sched::FILES_MAX)
+}
+
+fn parse_count(text: &str, max: usize) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=max).contains(number));
+    number.ok_or_else(|| format!("expected a number from 1 to {max}"))
+}
+
+/// The bytes of a read or a write, from 1 to 1 GiB.
+fn parse_operation(text: &str) -> Result<u64, String> {
+    let size = parse_up_to(sched::SIZE_MAX, text);
+    size.ok_or_else(|| format!("expected 1 byte to 1 GiB{UNITS}"))
+}
+
+/// A number of bytes from 0 to 1 TiB.
+fn parse_offset(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { parse_size(text) }
 }
 
 fn expected(names: &[&str]) -> String {
@@ -858,6 +1053,58 @@ mod tests {
             &["--variants", "ring"],
         ] {
             assert_eq!(options(wrong).unwrap_err(), ErrorKind::ValueValidation, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn testbench_has_the_flags_of_the_study() {
+        let options = |args: &[&str]| {
+            let args = [&["bench", "sched"], args].concat();
+            match task(&args, Surroundings::default()) {
+                Ok(Task::Bench(bench::Options { experiment, runs, .. })) => match experiment {
+                    bench::Which::Sched(options) => Ok((*options, runs)),
+                    other => panic!("{other:?}"),
+                },
+                Err(error) => Err(error),
+                other => panic!("{other:?}"),
+            }
+        };
+        let (usual, runs) = options(&[]).unwrap();
+        assert_eq!((usual.mode, runs, usual.files), (sched::Mode::Testbench, 9, 1));
+        assert_eq!(usual.variants, sched::Variant::ALL);
+        assert!(!(usual.mix || usual.sparse || usual.cold || usual.direct || usual.quick));
+        let all = "--threads 1,16 --rsize 1000,4K --wsize 5 --nreads 10 --nwrites 20 --roff 0 --woff 1M \
+                   --nfiles 3 --mix --path /x --sparse --cold --direct --variants aio,blocking --quick";
+        let (all, runs) = options(&all.split_whitespace().collect::<Vec<_>>()).unwrap();
+        assert_eq!((all.threads, all.read_sizes, runs), (vec![1, 16], vec![1000, 4096], 3));
+        assert_eq!((all.write_sizes, all.reads, all.writes), (vec![5], Some(10), Some(20)));
+        assert_eq!((all.read_step, all.write_step, all.files), (Some(0), Some(1 << 20), 3));
+        assert!(all.mix && all.sparse && all.cold && all.direct && all.quick);
+        assert_eq!(all.directory, PathBuf::from("/x"));
+        assert_eq!(all.variants, [sched::Variant::Blocking, sched::Variant::Aio]);
+        let (others, _) = options(&["--files", "/a,b"]).unwrap();
+        assert!(others.others.iter().all(|path| path.is_absolute()) && others.others.len() == 2);
+        for (mode, flag) in [
+            (sched::Mode::Matrix, "--matrix"),
+            (sched::Mode::Fig4, "--fig4"),
+            (sched::Mode::Fig5, "--fig5"),
+            (sched::Mode::Fig6, "--fig6"),
+        ] {
+            assert_eq!(options(&[flag]).unwrap().0.mode, mode);
+        }
+        for wrong in [
+            &["--threads", "0"][..],
+            &["--rsize", "0"],
+            &["--nreads", "0"],
+            &["--roff", "x"],
+            &["--variants", "bio"],
+            &["--matrix", "--fig4"],
+            &["--dense", "--sparse"],
+            &["--hot", "--cold"],
+            &["--nfiles", "2", "--files", "a"],
+            &["--mix", "--rsize", "1"],
+        ] {
+            assert!(options(wrong).is_err(), "{wrong:?}");
         }
     }
 

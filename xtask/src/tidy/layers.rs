@@ -3,7 +3,7 @@
 use super::manifest::Section;
 use super::{Finding, Tree};
 
-/// The crate that only tests may use, and experiments on slow places.
+/// The crate that only tests may use, and experiments.
 const TESTKIT: &str = "sakia-testkit";
 
 /// Every crate with the crates of ours it may depend on, lowest layer first. In its tests, each
@@ -24,7 +24,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("xtask", PROGRAMS),
 ];
 
-/// What the experiments may measure, and where.
+/// What the experiments may measure, and with what.
 const EXPERIMENTS: &[&str] = &[
     "sakia-ring",
     "sakia-driver",

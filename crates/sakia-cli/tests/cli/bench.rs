@@ -210,3 +210,84 @@ fn congestion_control_that_is_none_is_named() {
     assert_eq!(ended.code, Some(1));
     assert!(ended.stderr.contains("none-such"), "{ended:?}");
 }
+
+/// Runs `sakia bench sched` in a directory, with further arguments.
+fn sched(directory: &TempDir, args: &[&str]) -> Ended {
+    run(sakia(["bench", "sched", "--path"]).arg(directory.path()).args(args))
+}
+
+#[test]
+fn file_calls_are_measured_by_everyone_who_does_them() {
+    needs_ring!();
+    let directory = TempDir::new();
+    let args = "--json --runs 2 --threads 1,3 --rsize 1000 --wsize 2K --nreads 30 --nwrites 10 --mix \
+                --nfiles 2";
+    let ended = sched(&directory, &args.split(' ').collect::<Vec<_>>());
+    ended.assert_quiet_success();
+    let lines = ended.json_lines();
+    let of = |kind: &str| lines.iter().filter(|line| line["type"] == kind).collect::<Vec<_>>();
+    let missing = of("missing").len();
+    let results = of("result");
+    assert_eq!(results.len(), 2 * (4 - missing));
+    for result in &results {
+        let params = &result["params"];
+        assert_eq!((&params["read_bytes"], &params["write_bytes"]), (&1000.into(), &2048.into()));
+        assert_eq!((&params["reads"], &params["writes"]), (&30.into(), &10.into()));
+        assert_eq!((&params["mix"], &params["files"]), (&true.into(), &2.into()));
+        assert_eq!(result["counters"]["operations"], 40);
+    }
+    let sums: Vec<_> = of("run").iter().map(|run| run["sum"].as_u64().unwrap()).collect();
+    let of_threads = sums.len() / 2;
+    assert!(sums[..of_threads].iter().all(|sum| *sum == sums[0]), "{sums:?}");
+    let summary = lines.last().unwrap();
+    let ratios = summary["ratios"].as_array().unwrap();
+    assert!(ratios.iter().any(|ratio| ratio["of"] == "sakia/blocking"), "{summary}");
+    assert!(fs::read_dir(directory.path()).unwrap().next().is_none(), "the files are removed");
+}
+
+#[test]
+fn figure_has_means_and_deviations_in_its_page() {
+    let directory = TempDir::new();
+    let report = directory.path().join("report.html");
+    let args = ["--fig4", "--runs", "1", "--rsize", "1000,100K", "--nreads", "20", "--variants"];
+    let args =
+        [&args[..], &["blocking,sakia", "--sparse", "--report", report.to_str().unwrap()]].concat();
+    let ended = sched(&directory, &args);
+    ended.assert_quiet_success();
+    for text in ["how long a read takes to return", "sparse", "r 1 kB x2", "sakia/blocking"] {
+        assert!(ended.stdout.contains(text), "{text}: {}", ended.stdout);
+    }
+    let page = fs::read_to_string(report).unwrap();
+    assert_eq!(page.matches("<svg ").count(), 1);
+    assert!(page.contains("us until it returns (mean, deviation)"));
+}
+
+#[test]
+fn aio_that_is_refused_is_no_failure() {
+    let directory = TempDir::new();
+    let mut command = sakia(["bench", "sched", "--runs", "1", "--rsize", "1000", "--json"]);
+    command.args(["--nreads", "10", "--variants", "aio,blocking", "--path"]).arg(directory.path());
+    let ended = run(deny(&mut command, libc::SYS_io_setup, libc::ENOSYS));
+    ended.assert_quiet_success();
+    let lines = ended.json_lines();
+    let missing = lines.iter().find(|line| line["type"] == "missing").expect("aio is missing");
+    assert_eq!(missing["variant"], "aio");
+    assert!(missing["reason"].as_str().unwrap().contains("Linux AIO"), "{missing}");
+    assert!(lines.iter().any(|line| line["type"] == "result" && line["variant"] == "blocking"));
+}
+
+#[test]
+fn options_of_file_calls_that_contradict_each_other_are_named() {
+    let directory = TempDir::new();
+    for (args, code, expected) in [
+        (&["--mix"][..], 2, "--mix needs --rsize and --wsize"),
+        (&["--nwrites", "5"], 2, "--nwrites needs --wsize"),
+        (&["--wsize", "10", "--woff", "3"], 2, "--woff 3 is less than"),
+        (&["--rsize", "1", "--roff", "1G"], 1, "its files would take"),
+    ] {
+        let ended = sched(&directory, args);
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(code), ""), "{ended:?}");
+        assert!(ended.stderr.contains(expected), "{ended:?}");
+    }
+    assert!(fs::read_dir(directory.path()).unwrap().next().is_none(), "the files are removed");
+}

@@ -1,0 +1,623 @@
+//! The experiment `sched`: blocking file calls of many threads, and who does them.
+//!
+//! It repeats a study in which a scheduler of a Go program did the file calls of its goroutines on one
+//! thread, over Linux AIO, and lost to plain blocking calls at every small size: a buffered file is read
+//! within `io_submit`, so that the hand-over is all there is to be had. [`Variant::Aio`] is such a
+//! scheduler; [`Variant::Sakia`] is what programs use of the engine from plain threads; [`Variant::Ring`]
+//! sends to the engine's thread what that would do as plain calls.
+//!
+//! All variants have the same load, which says what each thread does. A run adds up what it reads and looks
+//! at what it wrote.
+
+mod figures;
+mod input;
+mod load;
+mod port;
+mod variants;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::bytes::{bytes, counted};
+use crate::cell::{self, Outcome, Spec};
+use crate::echo::against;
+use crate::experiment::{Experiment, Focus, Params, Point, Work};
+use crate::machine::{Machine, memory_available_bytes};
+use crate::plot::Plot;
+use crate::results::{Results, Row};
+
+use self::input::Input;
+use self::load::{Load, Share};
+use self::variants::Timing;
+pub use self::variants::Variant;
+
+/// What the experiment is called.
+pub const NAME: &str = "sched";
+
+/// The most threads.
+pub const THREADS_MAX: usize = 1024;
+/// The most bytes of an operation.
+pub const SIZE_MAX: u64 = 1 << 30;
+/// The most operations of a kind.
+pub const COUNT_MAX: u64 = 100_000_000;
+/// The most files.
+pub const FILES_MAX: usize = 1000;
+
+/// Threads and sizes, unless others are asked for.
+const THREADS: usize = 2;
+const SIZES: [u64; 3] = [1000, 10_000, 100_000];
+/// Those of the matrix.
+const MATRIX_THREADS: [usize; 5] = [1, 2, 4, 8, 16];
+const MATRIX_SIZES: [u64; 6] = [1000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
+/// Those of the figures.
+const FIGURE_SIZES: [u64; 10] =
+    [1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000];
+const FIGURE_SIZES_QUICK: [u64; 4] = [1000, 10_000, 100_000, 1_000_000];
+
+/// Operations of a run unless told: as many as make up so many bytes, within bounds. The hand-overs of the
+/// most take about a second.
+const BYTES: u64 = 2_000_000_000;
+const BYTES_QUICK: u64 = 500_000_000;
+const COUNT_MOST: u64 = 100_000;
+const COUNT_MOST_QUICK: u64 = 20_000;
+const COUNT_LEAST: u64 = 20;
+/// Where each operation reads the clock, or goes to the device.
+const COUNT_TIMED: u64 = 10_000;
+const COUNT_DEVICE: u64 = 2000;
+
+/// Buffers of all threads take no more than this, nor than half of what memory has left.
+const MEMORY_MAX: u64 = 2 << 30;
+/// Files take no more than this together.
+const DISK_MAX: u64 = 4 << 30;
+/// Files that are read from the device.
+const DEVICE_BYTES: u64 = 256 << 20;
+
+/// How it is measured.
+const NOTES: [&str; 4] = [
+    "r: reads, w: writes, d: past the page cache; then the bytes of an operation, in powers of ten, and \
+     the number of threads.",
+    "blocking: each thread makes plain calls. aio: each hands its request to one scheduler thread on \
+     Linux AIO, and sleeps until it is done. sakia: the engine, as programs use it from plain threads: \
+     wait makes the plain call. ring: each sends its request to the engine's thread, where nothing is a \
+     plain call.",
+    "Threads, contexts, rings and buffers are there before what is measured begins, and buffers are used \
+     again. All begin at a page.",
+    "Ends of what is read are added up while it is measured; all bytes of each thread's last read, and of \
+     what was written, afterwards.",
+];
+/// The same where more is.
+const NOTE_ON_CLOCKS: &str = "Each operation reads the clock twice. Counters with the name of a call, or \
+                              op, have the mean and the standard deviation of its time in the run in the \
+                              middle; plots those of all runs.";
+/// And where the device is.
+const NOTE_ON_DEVICES: &str = "What goes to the device is a part of the file that no other operation of \
+                               the run has, in an order in which nothing is read ahead.";
+
+/// Which points there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// As the options say.
+    #[default]
+    Testbench,
+    /// Reads and writes, 1 to 16 threads, 10^3 to 10^8 bytes.
+    Matrix,
+    /// How long a read takes to return, of two threads.
+    Fig4,
+    /// How long system calls take, of one thread.
+    Fig5,
+    /// How long a read past the page cache takes to return, of one thread.
+    Fig6,
+}
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which points there are. What else is asked for narrows that.
+    pub mode: Mode,
+    /// Threads; each number with each size is a point. None: as usual.
+    pub threads: Vec<usize>,
+    /// Bytes of reads. With writes too, as many as there are sizes of these, or one.
+    pub read_sizes: Vec<u64>,
+    /// Bytes of writes.
+    pub write_sizes: Vec<u64>,
+    /// Reads of all threads together; `None`: as many as can be measured.
+    pub reads: Option<u64>,
+    /// Writes of all threads together.
+    pub writes: Option<u64>,
+    /// Bytes from one read to the next on the same file; `None`: 0 where the page cache has the file, and
+    /// to the next block otherwise.
+    pub read_step: Option<u64>,
+    /// The same of writes; at least their size, or 0.
+    pub write_step: Option<u64>,
+    /// Files that are made, and used in turn.
+    pub files: usize,
+    /// Files that are read instead.
+    pub others: Vec<PathBuf>,
+    /// Reads and writes alternate.
+    pub mix: bool,
+    /// Files have holes where nothing was written.
+    pub sparse: bool,
+    /// Files are dropped from the page cache before each run.
+    pub cold: bool,
+    /// Past the page cache.
+    pub direct: bool,
+    /// Fewer of everything.
+    pub quick: bool,
+    /// The variants, in the order in which they are shown.
+    pub variants: Vec<Variant>,
+    /// Where to make a directory for the files.
+    pub directory: PathBuf,
+}
+
+impl Options {
+    /// Whether they go together.
+    ///
+    /// # Errors
+    /// Which do not, by the flags of the command line.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let Self { read_sizes, write_sizes, reads, writes, write_step, others, mix, .. } = self;
+        let is_testbench = self.mode == Mode::Testbench;
+        ensure!(!self.variants.is_empty(), "no variant is to be measured");
+        ensure!(self.files > 0, "--nfiles 0: there is nothing to read");
+        if !is_testbench {
+            ensure!(
+                write_sizes.is_empty(),
+                "--wsize is for the testbench: without --matrix or a figure"
+            );
+            ensure!(
+                others.is_empty(),
+                "--files is for the testbench: without --matrix or a figure"
+            );
+        }
+        if matches!(self.mode, Mode::Fig4 | Mode::Fig5 | Mode::Fig6) {
+            let is_read = writes.is_none() && write_step.is_none();
+            ensure!(is_read, "--nwrites and --woff are not for figures, which read");
+        }
+        if self.mode == Mode::Fig5 {
+            ensure!(self.threads.is_empty(), "--threads is not for --fig5, which has one");
+            ensure!(!self.direct, "--direct is not for --fig5, which has both ways");
+        }
+        ensure!(
+            !mix || (!read_sizes.is_empty() && !write_sizes.is_empty()),
+            "--mix needs --rsize and --wsize: what is to be mixed"
+        );
+        if is_testbench {
+            ensure!(
+                writes.is_none() || !write_sizes.is_empty(),
+                "--nwrites needs --wsize: how much each writes"
+            );
+            ensure!(
+                reads.is_none() || !read_sizes.is_empty() || write_sizes.is_empty(),
+                "--nreads needs --rsize: how much each reads"
+            );
+            let counts = [read_sizes.len(), write_sizes.len()];
+            ensure!(
+                counts.contains(&0) || counts.contains(&1) || counts[0] == counts[1],
+                "--rsize and --wsize have {} and {} sizes: give as many, or one",
+                counts[0],
+                counts[1]
+            );
+        }
+        for size in write_sizes {
+            let step = write_step.unwrap_or(0);
+            ensure!(
+                step == 0 || step >= *size,
+                "--woff {step} is less than the {size} bytes of a write: what is where would depend on \
+                 the order"
+            );
+        }
+        if !others.is_empty() {
+            ensure!(write_sizes.is_empty(), "--files are only read: --wsize would overwrite them");
+            for path in others {
+                ensure!(path.is_absolute(), "{}: not a path from the root", path.display());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The experiment, with its files. Dropping it removes those that it made.
+#[derive(Debug)]
+pub struct Sched {
+    options: Options,
+    variants: Vec<Variant>,
+    points: Vec<Point>,
+    loads: Vec<Load>,
+    timing: Timing,
+    /// What was asked for and is not measured.
+    left_out: Vec<String>,
+    input: Input,
+}
+
+/// What a run is told. Files are looked for in the working directory.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Task {
+    load: Load,
+    timing: Timing,
+}
+
+/// The kind of a point's operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    threads: usize,
+    /// 0: none.
+    read_size: u64,
+    write_size: u64,
+    direct: bool,
+}
+
+impl Sched {
+    /// Finds out what can be measured, and makes a directory for the files.
+    ///
+    /// # Errors
+    /// Options that contradict each other, or ask for more than memory or disk should have to bear. There is
+    /// no direct I/O in the directory. As `mkdir(2)`, with the path.
+    pub fn new(options: Options) -> anyhow::Result<Self> {
+        options.check()?;
+        let input = Input::new(&options.directory, options.sparse)?;
+        let alignment = input.direct_alignment()?;
+        let timing = match options.mode {
+            Mode::Testbench | Mode::Matrix => Timing::Whole,
+            Mode::Fig4 | Mode::Fig6 => Timing::Operations,
+            Mode::Fig5 => Timing::Calls,
+        };
+        // An engine's wait makes the call that `blocking` makes: there is nothing more to be traced.
+        let is_traced = |variant: &Variant| timing != Timing::Calls || *variant != Variant::Sakia;
+        let variants = options.variants.iter().copied().filter(is_traced).collect();
+        let mut sched = Self {
+            variants,
+            points: Vec::new(),
+            loads: Vec::new(),
+            timing,
+            left_out: Vec::new(),
+            input,
+            options,
+        };
+        let shapes = sched.shapes();
+        for shape in shapes {
+            sched.add(shape, alignment)?;
+        }
+        if sched.points.is_empty() {
+            bail!("nothing is left to be measured: {}", sched.left_out.join("; "));
+        }
+        Ok(sched)
+    }
+
+    /// The points, without the numbers of operations.
+    fn shapes(&self) -> Vec<Shape> {
+        let Options { mode, threads, read_sizes, write_sizes, quick, direct, .. } = &self.options;
+        let or =
+            |usual: &[usize]| if threads.is_empty() { usual.to_vec() } else { threads.clone() };
+        let figure: &[u64] = if *quick { &FIGURE_SIZES_QUICK } else { &FIGURE_SIZES };
+        let sizes = |usual: &[u64]| {
+            if read_sizes.is_empty() { usual.to_vec() } else { read_sizes.clone() }
+        };
+        let mut shapes = Vec::new();
+        let mut add = |threads: &[usize], sizes: &[(u64, u64)], direct| {
+            for &(read_size, write_size) in sizes {
+                let of = |&threads: &usize| Shape { threads, read_size, write_size, direct };
+                shapes.extend(threads.iter().map(of));
+            }
+        };
+        let reads = |sizes: &[u64]| sizes.iter().map(|&size| (size, 0)).collect::<Vec<_>>();
+        match mode {
+            Mode::Testbench => {
+                let pairs = match (read_sizes.len(), write_sizes.len()) {
+                    (0, 0) => reads(&SIZES),
+                    (_, 0) => reads(read_sizes),
+                    (0, _) => write_sizes.iter().map(|&size| (0, size)).collect(),
+                    (of_reads, of_writes) => {
+                        let at = |sizes: &[u64], index: usize| sizes[index.min(sizes.len() - 1)];
+                        let pair = |index| (at(read_sizes, index), at(write_sizes, index));
+                        (0..of_reads.max(of_writes)).map(pair).collect()
+                    }
+                };
+                add(&or(&[THREADS]), &pairs, *direct);
+            }
+            Mode::Matrix => {
+                let (usual_threads, usual_sizes): (&[usize], &[u64]) = if *quick {
+                    (&[1, 4], &[1000, 100_000])
+                } else {
+                    (&MATRIX_THREADS, &MATRIX_SIZES)
+                };
+                let (threads, sizes) = (or(usual_threads), sizes(usual_sizes));
+                let writes: Vec<_> = sizes.iter().map(|&size| (0, size)).collect();
+                add(&threads, &reads(&sizes), *direct);
+                add(&threads, &writes, *direct);
+            }
+            Mode::Fig4 => add(&or(&[2]), &reads(&sizes(figure)), *direct),
+            Mode::Fig5 => {
+                for direct in [false, true] {
+                    add(&[1], &reads(&sizes(figure)), direct);
+                }
+            }
+            Mode::Fig6 => add(&or(&[1]), &reads(&sizes(figure)), true),
+        }
+        shapes
+    }
+
+    /// Adds a point, or says why not.
+    fn add(&mut self, shape: Shape, alignment: Option<u64>) -> anyhow::Result<()> {
+        let align = match (shape.direct, alignment) {
+            (false, _) => 1,
+            (true, Some(alignment)) => alignment,
+            (true, None) => {
+                let place = Machine::detect(self.input.directory());
+                let reason = format!(
+                    "{} has no direct I/O in {} (EINVAL): choose a directory on a disk by --path",
+                    place.file_system,
+                    self.options.directory.display()
+                );
+                ensure!(self.options.mode == Mode::Fig5, reason);
+                if !self.left_out.contains(&reason) {
+                    self.left_out.push(reason);
+                }
+                return Ok(());
+            }
+        };
+        let load = self.load(shape, align)?;
+        let name = label(&load);
+        let memory = memory_available_bytes().map_or(MEMORY_MAX, |free| MEMORY_MAX.min(free / 2));
+        if load.memory_bytes() > memory {
+            let of = bytes_words(load.memory_bytes());
+            let most = bytes_words(memory);
+            self.left_out.push(format!("{name}: its buffers take {of}, more than {most}"));
+            return Ok(());
+        }
+        let made = load.files.iter().enumerate().filter(|(_, name)| !name.is_absolute());
+        let disk: u64 = made.map(|(index, _)| load.file_bytes(index)).sum();
+        ensure!(
+            disk <= DISK_MAX,
+            "{name}: its files would take {}, more than {}; lower --nreads, --nwrites, --roff, --woff \
+             or --nfiles",
+            bytes_words(disk),
+            bytes_words(DISK_MAX)
+        );
+        if self.loads.contains(&load) {
+            return Ok(()); // two sizes that come to the same when aligned
+        }
+        let mut params = Params::new();
+        params.insert("threads".into(), load.threads.into());
+        for (kind, share) in [("read", &load.reads), ("write", &load.writes)] {
+            if share.count > 0 {
+                params.insert(format!("{kind}_bytes"), share.size.into());
+                params.insert(format!("{kind}s"), share.count.into());
+                params.insert(format!("{kind}_step_bytes"), share.step.into());
+            }
+        }
+        params.insert("files".into(), load.files.len().into());
+        let flags = [
+            ("mix", load.mix),
+            ("direct", load.direct),
+            ("cold", self.options.cold),
+            ("sparse", self.options.sparse),
+        ];
+        params
+            .extend(flags.iter().filter(|(_, is)| *is).map(|&(name, is)| (name.into(), is.into())));
+        let work = Work { operations: load.operations(), bytes: load.bytes() };
+        self.points.push(Point { params, label: name, work });
+        self.loads.push(load);
+        Ok(())
+    }
+
+    fn load(&self, shape: Shape, align: u64) -> anyhow::Result<Load> {
+        let Options { reads, writes, read_step, write_step, cold, mix, others, .. } = &self.options;
+        let is_device = shape.direct || *cold;
+        let files = match others.is_empty() {
+            true => (0..self.options.files).map(|file| format!("data-{file}").into()).collect(),
+            false => others.clone(),
+        };
+        let share = |size: u64, count: Option<u64>, step: Option<u64>| {
+            if size == 0 {
+                return Share::default();
+            }
+            let size = size.next_multiple_of(align);
+            let usual = if is_device { size.next_multiple_of(4096) } else { 0 };
+            let step = step.unwrap_or(usual).next_multiple_of(align);
+            let count = count.unwrap_or_else(|| self.count(size, shape.threads, is_device));
+            Share { count, size: size as usize, step }
+        };
+        let (reads, writes) = (
+            share(shape.read_size, *reads, *read_step),
+            share(shape.write_size, *writes, *write_step),
+        );
+        ensure!(
+            writes.step == 0 || writes.step >= writes.size as u64,
+            "--woff {} is less than the {} bytes that a write has when aligned",
+            writes.step,
+            writes.size
+        );
+        Ok(Load {
+            threads: shape.threads,
+            reads,
+            writes,
+            files,
+            mix: *mix,
+            direct: shape.direct,
+            scattered: is_device,
+        })
+    }
+
+    /// How many operations of a size can be measured in about a second.
+    fn count(&self, size: u64, threads: usize, is_device: bool) -> u64 {
+        let (bytes, most) = match self.options.quick {
+            true => (BYTES_QUICK, COUNT_MOST_QUICK),
+            false => (BYTES, COUNT_MOST),
+        };
+        let most = if self.timing == Timing::Whole { most } else { most.min(COUNT_TIMED) };
+        if is_device {
+            let step = size.next_multiple_of(4096);
+            return (DEVICE_BYTES / step).clamp(1, COUNT_DEVICE);
+        }
+        let count = (bytes / size).clamp(COUNT_LEAST, most);
+        // Each thread has as many as the others.
+        count.next_multiple_of(threads as u64)
+    }
+}
+
+/// A point for people: `r 1 kB x2` are reads of two threads.
+fn label(load: &Load) -> String {
+    let size = |share: &Share| decimal(share.size as u64);
+    let direct = if load.direct { "d" } else { "" };
+    let threads = load.threads;
+    match (load.reads.count, load.writes.count) {
+        (_, 0) => format!("r{direct} {} x{threads}", size(&load.reads)),
+        (0, _) => format!("w{direct} {} x{threads}", size(&load.writes)),
+        _ => format!("r{direct} {} w {} x{threads}", size(&load.reads), size(&load.writes)),
+    }
+}
+
+/// Bytes in powers of ten, as the study has them, where that is a short number.
+fn decimal(count: u64) -> String {
+    match count {
+        0 => "0 B".into(),
+        _ if count.is_multiple_of(1_000_000) => format!("{} MB", count / 1_000_000),
+        _ if count.is_multiple_of(1000) => format!("{} kB", count / 1000),
+        _ if count.is_multiple_of(1024) => bytes(count),
+        _ => format!("{count} B"),
+    }
+}
+
+fn bytes_words(count: u64) -> String {
+    format!("{:.1} GiB", count as f64 / f64::from(1 << 30))
+}
+
+impl Experiment for Sched {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn title(&self) -> String {
+        let what = match self.options.mode {
+            Mode::Testbench | Mode::Matrix => "file calls of many threads, and who does them",
+            Mode::Fig4 => "how long a read takes to return",
+            Mode::Fig5 => "how long the system calls of a read take",
+            Mode::Fig6 => "how long a read past the page cache takes to return",
+        };
+        let cache = if self.options.cold { "cold" } else { "hot" };
+        let content = if self.options.sparse { "sparse" } else { "dense" };
+        format!("{what}; {content} files, page cache {cache}")
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = NOTES.map(str::to_owned).into();
+        if self.timing != Timing::Whole {
+            notes.push(NOTE_ON_CLOCKS.to_owned());
+        }
+        if self.loads.iter().any(|load| load.scattered) {
+            notes.push(NOTE_ON_DEVICES.to_owned());
+        }
+        let file_system = Machine::detect(self.input.directory()).file_system;
+        let is_memory = ["tmpfs", "ramfs"].contains(&file_system.as_str());
+        if self.options.cold && is_memory {
+            notes.push(format!(
+                "Files on {file_system} cannot be dropped from memory: they are hot."
+            ));
+        }
+        if is_memory && self.loads.iter().any(|load| load.direct) {
+            notes.push(format!(
+                "Past the page cache there is nothing on {file_system}: it is memory."
+            ));
+        }
+        if self.timing == Timing::Calls && self.options.variants.contains(&Variant::Sakia) {
+            notes.push("sakia makes the call that blocking makes, and is not traced.".into());
+        }
+        notes.extend(self.left_out.iter().map(|what| format!("Left out: {what}.")));
+        notes
+    }
+
+    fn variants(&self) -> Vec<&'static str> {
+        self.variants.iter().map(|variant| variant.name()).collect()
+    }
+
+    fn points(&self) -> &[Point] {
+        &self.points
+    }
+
+    fn directory(&self) -> &Path {
+        self.input.directory()
+    }
+
+    fn focus(&self) -> Focus {
+        Focus::Requests
+    }
+
+    fn prepare(&mut self, point: usize, is_stopped: &dyn Fn() -> bool) -> anyhow::Result<u64> {
+        self.input.make(&self.loads[point], is_stopped)
+    }
+
+    fn reset(&mut self, point: usize) -> anyhow::Result<()> {
+        let load = &self.loads[point];
+        self.input.reset(load, self.options.cold || load.direct)
+    }
+
+    fn input(&self, point: usize) -> Value {
+        json!(Task { load: self.loads[point].clone(), timing: self.timing })
+    }
+
+    fn ratios(&self) -> Vec<(&'static str, &'static str)> {
+        against(&self.variants(), [Variant::Blocking.name(), Variant::Aio.name()])
+    }
+
+    fn reason(&self, row: &Row) -> Option<String> {
+        let operations = self.points[row.point].work.operations.max(1) as f64;
+        let count = |name: &str| row.counters.get(name).copied().unwrap_or(0);
+        let of_each = |number: u64| number as f64 / operations;
+        let switches = of_each(row.voluntary_switches);
+        let reason = match Variant::by_name(row.variant)? {
+            Variant::Blocking => format!("an operation: a plain call, {switches:.3} switches"),
+            Variant::Aio => {
+                let batch = count("submitted") as f64 / count("submits").max(1) as f64;
+                let batch_max = count("batch_max");
+                format!(
+                    "an operation: {:.3} submits of {batch:.1} requests (at most {batch_max}), {:.3} \
+                     getevents, {switches:.3} switches; {}",
+                    of_each(count("submits")),
+                    of_each(count("get_events")),
+                    counted(count("contexts"), "context", "contexts")
+                )
+            }
+            Variant::Sakia => format!(
+                "an operation: {:.3} plain calls of its own thread, {:.3} requests to the engine's, \
+                 {switches:.3} switches",
+                of_each(count("plain")),
+                of_each(count("sent"))
+            ),
+            Variant::Ring if self.timing == Timing::Calls => {
+                format!(
+                    "an operation: {:.3} enters, {switches:.3} switches",
+                    of_each(count("enters"))
+                )
+            }
+            Variant::Ring => format!(
+                "an operation: {:.3} requests to the engine's thread, {switches:.3} switches",
+                of_each(count("sent"))
+            ),
+        };
+        let times = figures::times_in_words(self.timing, &row.counters);
+        Some(if times.is_empty() { reason } else { format!("{reason}; {times}") })
+    }
+
+    fn plots(&self, results: &Results) -> Vec<Plot> {
+        figures::plots(self, results)
+    }
+}
+
+/// Runs one variant once.
+///
+/// # Errors
+/// See [`cell::run_cell`].
+pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
+    let variant = Variant::by_name(&spec.variant)
+        .with_context(|| format!("{NAME} has no variant {}", spec.variant))?;
+    let Task { load, timing } = serde_json::from_value(spec.input.clone()).context("input")?;
+    ensure!((1..=THREADS_MAX).contains(&load.threads), "threads of no use");
+    ensure!(!load.files.is_empty(), "no files");
+    cell::measure(|meter| variants::work(variant, &load, timing, meter))
+}
+
+#[cfg(test)]
+mod tests;
