@@ -1,5 +1,5 @@
-//! Engines that come and go, with requests in every state, leave nothing: no memory, no descriptor, no thread.
-//! A program of its own, with one test, since it counts what the process has.
+//! Engines that come and go, with requests in every state, leave nothing: no memory, no descriptor, no
+//! thread. A program of its own, with one test, since it counts what the process has.
 
 #![expect(
     clippy::unwrap_used,
