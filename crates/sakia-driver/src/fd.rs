@@ -1,10 +1,11 @@
 //! Descriptors that stay open as long as an operation needs them.
 
+use std::any::Any;
 use std::cell::{Cell, OnceCell};
 use std::ffi::CStr;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
@@ -48,8 +49,11 @@ struct Inner {
     /// Where the owner lies: tells one driver from another, and is never followed.
     driver: *const (),
     /// What keeps the descriptor open, if that is not this: it was lent, and others may use it.
-    lender: Option<Arc<OwnedFd>>,
+    lender: Option<Lender>,
 }
+
+/// What keeps a lent descriptor open, whatever it is.
+pub(crate) type Lender = Arc<dyn Any + Send + Sync>;
 
 /// Finds a descriptor as long as there are clones of it.
 pub(crate) struct WeakFd(Weak<Inner>);
@@ -90,11 +94,11 @@ impl Fd {
 
     /// A descriptor that `lender` keeps open as long as there are clones. None other of the driver's has its
     /// number.
-    pub(crate) fn lent(lender: Arc<OwnedFd>, owner: Rc<dyn Owner>) -> Self {
-        Self::with_lender(lender.as_raw_fd(), owner, Some(lender))
+    pub(crate) fn lent(raw: i32, lender: Lender, owner: Rc<dyn Owner>) -> Self {
+        Self::with_lender(raw, owner, Some(lender))
     }
 
-    fn with_lender(raw: i32, owner: Rc<dyn Owner>, lender: Option<Arc<OwnedFd>>) -> Self {
+    fn with_lender(raw: i32, owner: Rc<dyn Owner>, lender: Option<Lender>) -> Self {
         let driver = Rc::as_ptr(&owner).cast();
         Self {
             inner: Rc::new(Inner {

@@ -2,9 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::Waker;
 
 use rustix::io::Errno;
@@ -13,7 +11,7 @@ use crate::backend::{Backend, Descriptors, FileFacts};
 use crate::bypass::{Bypass, Mount, MountFacts, Mounts, Rule, Rules};
 use crate::core::{Core, Phase};
 use crate::counters::{Counters, OpKind};
-use crate::fd::{Fd, Owner, WeakFd};
+use crate::fd::{Fd, Lender, Owner, WeakFd};
 use crate::key::Key;
 use crate::live::LiveOperation;
 use crate::op::{Completion, Op, Operation, Storage};
@@ -134,14 +132,13 @@ impl<B: Backend> Handle<B> {
     }
 
     /// See [`Driver::lend`](crate::Driver::lend).
-    pub(crate) fn borrow(&self, lender: Arc<OwnedFd>) -> Fd {
+    pub(crate) fn borrow(&self, raw: i32, lender: Lender) -> Fd {
         let mut lent = self.shared.lent.borrow_mut();
         // While there is one with this number, its lender keeps that open: it is the same open file.
-        if let Some(fd) = lent.get(&lender.as_raw_fd()).and_then(WeakFd::upgrade) {
+        if let Some(fd) = lent.get(&raw).and_then(WeakFd::upgrade) {
             return fd;
         }
-        let raw = lender.as_raw_fd();
-        let fd = Fd::lent(lender, Rc::clone(&self.shared) as Rc<dyn Owner>);
+        let fd = Fd::lent(raw, lender, Rc::clone(&self.shared) as Rc<dyn Owner>);
         lent.insert(raw, fd.downgrade());
         fd
     }

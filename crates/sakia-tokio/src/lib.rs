@@ -45,15 +45,15 @@
 //! | `tokio::io::split` | both halves are woken, also by what the other one waits for |
 //! | `tokio_stream`'s `ReadDirStream` | takes tokio's own directories: [`poll_next_entry`](fs::ReadDir::poll_next_entry) makes a stream |
 //! | `FromRawFd` | is not there, since it is unsafe: `From<OwnedFd>` is |
-//! | after [`Engine::stop`](sakia::Engine::stop) of the engine of the process | operations by path fail with `ECANCELED` |
+//! | after [`Engine::stop`](sakia::Engine::stop) of the engine of the process | operations by path, and reads of what is not cached, fail with `ECANCELED` |
 //!
 //! # What runs where
 //!
 //! | | |
 //! |---|---|
 //! | on the caller's thread | reads of what is cached, short writes, seeks; opens to read, metadata and small files that the caches have. All of it draws on the task's budget, so that others get their turn |
-//! | on threads of the engine | whole files by path that are not cached |
-//! | on threads for what blocks | what changes names; other opens, reads and writes: at most 64, and apart from them up to 512 for FIFOs, terminals and other machines |
+//! | on threads of the engine | reads of what is not cached, and of what bypasses the cache; whole files by path |
+//! | on threads for what blocks | what changes names; other opens, and writes: at most 64, and apart from them up to 512 for FIFOs, terminals and other machines |
 //!
 //! On a file that another machine serves, as far as its mount tells, the caller's thread does nothing but ask
 //! for what is cached.

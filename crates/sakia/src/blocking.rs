@@ -15,6 +15,7 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::thread;
@@ -105,7 +106,15 @@ impl Builder {
     pub fn build(self) -> Pool {
         let room = Arc::new(Semaphore::new(self.queue));
         let state = Mutex::new(State::default());
-        Pool { shared: Arc::new(Shared { limits: self, room, state, work: Condvar::new() }) }
+        let shared = Shared {
+            limits: self,
+            room,
+            state,
+            work: Condvar::new(),
+            completed: AtomicU64::new(0),
+            panicked: AtomicU64::new(0),
+        };
+        Pool { shared: Arc::new(shared) }
     }
 }
 
@@ -153,6 +162,9 @@ struct Shared {
     state: Mutex<State>,
     /// Signaled once per piece of work that an idle thread is to take, and to all at the end.
     work: Condvar,
+    /// As in the statistics; counted without the lock, which others want just then.
+    completed: AtomicU64,
+    panicked: AtomicU64,
 }
 
 /// What the threads share.
@@ -160,7 +172,7 @@ struct Shared {
 struct State {
     /// Work that no thread has taken, oldest first.
     queue: VecDeque<Job>,
-    /// `queued` is set when somebody asks.
+    /// `queued`, `completed` and `panicked` are set when somebody asks.
     statistics: Statistics,
     /// Threads end when the queue is empty.
     is_closed: bool,
@@ -225,7 +237,12 @@ impl Pool {
     /// What the pool does.
     pub fn statistics(&self) -> Statistics {
         let state = self.shared.lock();
-        Statistics { queued: state.queue.len(), ..state.statistics }
+        Statistics {
+            queued: state.queue.len(),
+            completed: self.shared.completed.load(Ordering::Relaxed),
+            panicked: self.shared.panicked.load(Ordering::Relaxed),
+            ..state.statistics
+        }
     }
 }
 
@@ -260,9 +277,8 @@ impl Shared {
                 true => Ok(f()),
                 false => catch_unwind(AssertUnwindSafe(f)),
             };
-            let statistics = &mut shared.lock().statistics;
-            statistics.completed += 1;
-            statistics.panicked += u64::from(outcome.is_err());
+            shared.completed.fetch_add(1, Ordering::Relaxed);
+            shared.panicked.fetch_add(outcome.is_err().into(), Ordering::Relaxed);
             outcome
         };
         // Scheduled by `push`, and otherwise only to be dropped after an abort: at once, wherever that is.

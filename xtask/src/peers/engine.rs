@@ -10,16 +10,16 @@ pub(super) const SUITE: Suite =
 const PEERS: [Peer; 9] = [
     peer("tokio-fs-mt", "peers-tokio", "fs-mt", Cells::Only(BY_NAMES)),
     peer("tokio-fs-ct", "peers-tokio", "fs-ct", Cells::Only(BY_NAMES)),
-    peer("tokio-pread-mt", "peers-tokio", "mt", Cells::All),
-    peer("tokio-pread-ct", "peers-tokio", "ct", Cells::All),
-    peer("sakia-engine-mt", "peers-engine", "mt", Cells::All),
-    peer("sakia-engine-ct", "peers-engine", "ct", Cells::All),
+    peer("tokio-pread-mt", "peers-tokio", "mt", Cells::Only(BY_OFFSETS)),
+    peer("tokio-pread-ct", "peers-tokio", "ct", Cells::Only(BY_OFFSETS)),
+    peer("sakia-engine-mt", "peers-engine", "mt", Cells::Only(BY_OFFSETS)),
+    peer("sakia-engine-ct", "peers-engine", "ct", Cells::Only(BY_OFFSETS)),
     peer("sakia-tokio-mt", "peers-engine", "fs-mt", Cells::Only(BY_NAMES)),
     peer("sakia-tokio-ct", "peers-engine", "fs-ct", Cells::Only(BY_NAMES)),
     peer("std", "peers-std", "", Cells::All),
 ];
 
-/// What can be done by the names of `tokio::fs`, which has no direct reads.
+/// Cells with the names of `tokio::fs`: it has no direct reads.
 const BY_NAMES: &[&str] = &[
     "1k",
     "4k",
@@ -34,6 +34,25 @@ const BY_NAMES: &[&str] = &[
     "tmpfs-256k",
     "tmpfs-1m",
     "smallfiles",
+    "write",
+    "write-tmpfs",
+];
+
+/// Cells with offsets: whole files have none.
+const BY_OFFSETS: &[&str] = &[
+    "1k",
+    "4k",
+    "16k",
+    "64k",
+    "256k",
+    "1m",
+    "tmpfs-1k",
+    "tmpfs-4k",
+    "tmpfs-16k",
+    "tmpfs-64k",
+    "tmpfs-256k",
+    "tmpfs-1m",
+    "direct",
     "write",
     "write-tmpfs",
 ];

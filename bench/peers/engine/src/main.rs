@@ -2,34 +2,68 @@
 //!
 //! - `mt`: the multi-thread runtime as it is by default; all its threads are one runtime's.
 //! - `ct`: the current-thread runtime as it is by default.
+//! - `fs-mt`, `fs-ct`: the same runtimes, and files by nothing but `sakia_tokio::fs`: each task has a file of
+//!   its own, and a read is a seek and a read. Small files are read by these names in any case.
 //!
 //! The engine is the one of the process, as it is by default.
 
 use std::future::Future;
-use std::io;
-use std::path::Path;
+use std::io::{self, SeekFrom};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Mutex;
 
 use peers_common::{Access, Files, Job, Tally, Task};
 use sakia::Engine;
 use sakia::engine::File;
 use sakia::fs::{AlignedBuf, OpenOptions};
+use sakia_tokio::fs;
+use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 use tokio::runtime::Builder;
 
 struct OnTokio;
 
+/// A file as a variant has it.
+#[expect(clippy::large_enum_variant, reason = "a task has one")]
+enum SharedFile {
+    /// For positional requests.
+    Engine(File),
+    /// The path, and the file that one task has.
+    Own(PathBuf, Mutex<Option<fs::File>>),
+}
+
+impl Clone for SharedFile {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Engine(file) => Self::Engine(file.clone()),
+            Self::Own(path, _) => Self::Own(path.clone(), Mutex::default()),
+        }
+    }
+}
+
+/// Takes a task's file, or opens it, and moves to an offset.
+async fn take(path: &Path, file: &Mutex<Option<fs::File>>, offset: u64) -> io::Result<fs::File> {
+    let taken = file.lock().expect("no task here panics").take();
+    let mut file = match taken {
+        Some(file) => file,
+        None => fs::OpenOptions::new().read(true).write(true).open(path).await?,
+    };
+    file.seek(SeekFrom::Start(offset)).await?;
+    Ok(file)
+}
+
 impl Files for OnTokio {
-    type File = File;
+    type File = SharedFile;
     type Buffer = AlignedBuf;
     type Whole = Vec<u8>;
 
     fn shares_threads(job: &Job) -> bool {
-        job.variant == "mt"
+        job.variant.ends_with("mt")
     }
 
     fn block_on<T: 'static>(job: &Job, future: impl Future<Output = T> + 'static) -> T {
         let mut builder = match job.variant.as_str() {
-            "mt" => Builder::new_multi_thread(),
+            "mt" | "fs-mt" => Builder::new_multi_thread(),
             _ => Builder::new_current_thread(),
         };
         builder.enable_all().build().expect("tokio has what it needs").block_on(future)
@@ -41,9 +75,12 @@ impl Files for OnTokio {
     }
 
     async fn open(job: &Job, access: Access) -> io::Result<Self::File> {
+        if job.variant.starts_with("fs-") {
+            return Ok(SharedFile::Own(job.path.clone(), Mutex::default()));
+        }
         let mut options = OpenOptions::new();
         options.read(true).write(access == Access::Write).direct(access == Access::ReadDirect);
-        Engine::global()?.open_with(&job.path, &options).await
+        Ok(SharedFile::Engine(Engine::global()?.open_with(&job.path, &options).await?))
     }
 
     fn buffer(len: usize) -> Self::Buffer {
@@ -60,10 +97,21 @@ impl Files for OnTokio {
 
     async fn read_at(
         file: &Self::File,
-        buffer: Self::Buffer,
+        mut buffer: Self::Buffer,
         offset: u64,
     ) -> (io::Result<usize>, Self::Buffer) {
-        file.read_at(buffer, offset).await
+        match file {
+            SharedFile::Engine(file) => file.read_at(buffer, offset).await,
+            SharedFile::Own(path, own) => {
+                let read = async {
+                    let mut file = take(path, own, offset).await?;
+                    let count = file.read_exact(&mut buffer).await?;
+                    *own.lock().expect("no task here panics") = Some(file);
+                    Ok(count)
+                };
+                (read.await, buffer)
+            }
+        }
     }
 
     async fn write_at(
@@ -71,11 +119,23 @@ impl Files for OnTokio {
         buffer: Self::Buffer,
         offset: u64,
     ) -> (io::Result<usize>, Self::Buffer) {
-        file.write_at(buffer, offset).await
+        match file {
+            SharedFile::Engine(file) => file.write_at(buffer, offset).await,
+            SharedFile::Own(path, own) => {
+                let write = async {
+                    let mut file = take(path, own, offset).await?;
+                    file.write_all(&buffer).await?;
+                    file.flush().await?;
+                    *own.lock().expect("no task here panics") = Some(file);
+                    Ok(buffer.len())
+                };
+                (write.await, buffer)
+            }
+        }
     }
 
     async fn read_whole(path: &Path) -> io::Result<Self::Whole> {
-        Engine::global()?.read(path).await
+        fs::read(path).await
     }
 }
 

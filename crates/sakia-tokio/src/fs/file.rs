@@ -3,8 +3,8 @@
 //! There is at most one operation under way, as the traits of tokio are polled one call at a time:
 //!
 //! 1. A read takes what an earlier one has left; otherwise what the page cache has, by one call in place;
-//!    otherwise it begins a read elsewhere, into memory of its own, since the caller's is lent for the poll
-//!    only.
+//!    otherwise it begins a read on the engine, into memory of its own, since the caller's is lent for the
+//!    poll only. What may wait for ever is read on a thread.
 //! 2. A write that takes no wait is made in place. Any other copies what it is given, begins, and is ready.
 //!    Its error is told by the next call. A read that nobody came back for has moved the position beyond what
 //!    was taken, so it is moved back first.
@@ -24,13 +24,15 @@ use std::task::{Context, Poll, ready};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use sakia::Engine;
+use sakia::engine::{ReadShared, Request};
 use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 use tokio::sync::Mutex;
 use tokio::task::coop::{consume_budget, poll_proceed};
 
 use super::buffer::Unread;
 use super::halves::{Half, Halves};
-use super::handle::Handle;
+use super::handle::{Handle, Lent};
 use super::{FileTimes, OpenOptions};
 use crate::lane::{Job, Lane, Lasting};
 use crate::now::{self, Heat};
@@ -102,12 +104,28 @@ struct Inner {
 /// What is under way.
 enum Flight {
     Nothing,
-    /// Gives its memory back, with so many bytes at its begin.
-    Read(Job<(io::Result<usize>, Vec<u8>)>),
+    Read(Reading),
     /// Gives its memory back.
     Write(Lasting<Job<(io::Result<()>, Vec<u8>)>>),
     Seek(Job<io::Result<u64>>),
     Length(Lasting<Job<io::Result<()>>>),
+}
+
+/// A read under way. Gives its memory back, with so many bytes at its begin.
+enum Reading {
+    /// By the engine.
+    Engine { request: Request<ReadShared<Vec<u8>>>, _lent: Lent },
+    /// On a thread.
+    Thread(Job<(io::Result<usize>, Vec<u8>)>),
+}
+
+impl Reading {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(io::Result<usize>, Vec<u8>)>> {
+        match self {
+            Self::Engine { request, .. } => Pin::new(request).poll(cx).map(Ok),
+            Self::Thread(job) => Pin::new(job).poll(cx),
+        }
+    }
 }
 
 impl File {
@@ -389,7 +407,7 @@ impl Inner {
         match &mut self.flight {
             Flight::Nothing => {}
             Flight::Read(job) => {
-                let result = ready!(Pin::new(job).poll(cx));
+                let result = ready!(job.poll(cx));
                 self.end_read(result);
             }
             Flight::Write(job) => {
@@ -452,13 +470,18 @@ impl Inner {
     fn begin_read(&mut self, handle: &Handle, count: usize) {
         let lent = handle.lend();
         let mut memory = std::mem::take(&mut self.unread).into_memory();
-        self.flight = Flight::Read(handle.lane().begin(move || {
-            if memory.len() < count {
-                memory.resize(count, 0);
+        memory.resize(count, 0);
+        let reading = match handle.lane() {
+            Lane::Narrow if let Ok(engine) = Engine::global() => {
+                let request = engine.read_shared(&lent.std, memory).submit();
+                Reading::Engine { request, _lent: lent }
             }
-            let result = uninterrupted(|| (&*lent.std).read(&mut memory[..count]));
-            (result, memory)
-        }));
+            lane => Reading::Thread(lane.begin(move || {
+                let result = uninterrupted(|| (&*lent.std).read(&mut memory));
+                (result, memory)
+            })),
+        };
+        self.flight = Flight::Read(reading);
     }
 
     /// Reads into the caller's memory what is there to be had without waiting.

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime};
 
+use sakia::Engine;
 use sakia_tokio::fs::{File, FileTimes, OpenOptions};
 use tokio::io::{AsyncReadExt, AsyncSeek, AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 
@@ -27,6 +28,7 @@ on_each_flavor! {
     an_operation_is_as_large_as_is_allowed
     several_buffers_are_one_write
     a_file_that_is_cold_is_read
+    what_may_take_a_wait_is_read_by_the_engine
     a_write_is_not_lost_by_a_read_after_it
     the_error_of_a_write_is_told_once_by_the_next_call
     the_error_of_a_write_is_told_after_a_read
@@ -375,6 +377,23 @@ async fn a_file_that_is_cold_is_read() {
         }
         assert!(read == contents);
     }
+}
+
+async fn what_may_take_a_wait_is_read_by_the_engine() {
+    let folder = Folder::new();
+    let path = folder.file("x", bytes(10_000));
+    // With this flag nothing is tried where it is asked for.
+    let mut file =
+        File::options().read(true).custom_flags(libc::O_DSYNC).open(&path).await.unwrap();
+    let before = Engine::global().unwrap().statistics().submitted;
+    for part in bytes(10_000).chunks(1000) {
+        let mut read = vec![0; 1000];
+        file.read_exact(&mut read).await.unwrap();
+        assert!(read == part);
+    }
+    assert_eq!(file.read(&mut [0; 10]).await.unwrap(), 0);
+    let after = Engine::global().unwrap().statistics().submitted;
+    assert!(after - before >= 11, "{before} became {after}");
 }
 
 async fn a_write_is_not_lost_by_a_read_after_it() {

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use sakia_driver::CURRENT_POSITION;
 
 pub use self::transfer::{
-    ReadAt, ReadVectoredAt, SyncFile, WriteAt, WriteDurableAt, WriteVectoredAt,
+    ReadAt, ReadShared, ReadVectoredAt, SyncFile, WriteAt, WriteDurableAt, WriteVectoredAt,
 };
 use super::Engine;
 use super::blocking::{Blocking, Calls, remote_pool};

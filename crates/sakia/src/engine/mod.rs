@@ -36,7 +36,7 @@ use sakia_ring::ProcessSentinel;
 
 pub use self::blocking::Blocking;
 pub use self::file::{
-    File, ReadAt, ReadVectoredAt, SyncFile, WriteAt, WriteDurableAt, WriteVectoredAt,
+    File, ReadAt, ReadShared, ReadVectoredAt, SyncFile, WriteAt, WriteDurableAt, WriteVectoredAt,
 };
 use self::gate::{Gate, Pass};
 pub use self::many::Many;

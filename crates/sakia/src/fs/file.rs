@@ -809,7 +809,7 @@ impl File {
     ///
     /// # Errors
     /// As `fcntl(2)`.
-    pub(crate) fn lent(fd: Arc<OwnedFd>) -> io::Result<Self> {
+    pub(crate) fn lent<T: AsFd + Send + Sync + 'static>(fd: Arc<T>) -> io::Result<Self> {
         let flags = rustix::fs::fcntl_getfl(&fd)?;
         Ok(Self::new(current().driver.lend(fd), super::driver(), flags))
     }

@@ -331,6 +331,14 @@ fn the_position_is_that_of_all_descriptors(builder: &Builder) {
     assert_eq!(rustix::fs::tell(&std).unwrap(), 11);
     assert_eq!(read(9), b"ee");
     assert_eq!(read(9), b"");
+    // Of a file that is not the engine's, which has it no longer than that takes.
+    let mut shared = std::sync::Arc::new(std.try_clone().unwrap());
+    rustix::fs::seek(&std, rustix::fs::SeekFrom::Start(8)).unwrap();
+    let (result, read_there) = on_tokio(1, engine.read_shared(&shared, vec![0; 3]));
+    assert_eq!((result.unwrap(), &read_there[..]), (3, &b"THR"[..]));
+    assert!(Arc::get_mut(&mut shared).is_some());
+    let (result, read_there) = engine.read_shared(&shared, vec![0; 9]).wait();
+    assert_eq!((result.unwrap(), &read_there[..2]), (2, &b"ee"[..]));
     // By way of the engine's thread too, as far as the file cannot be read here.
     rustix::fs::seek(&std, rustix::fs::SeekFrom::Start(8)).unwrap();
     assert_eq!(read(1 << 20), b"THRee");

@@ -1,13 +1,16 @@
 //! Transfers to and from a file, and what makes them durable.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::Arc;
 
 use rustix::io::{Errno, ReadWriteFlags};
+use sakia_driver::CURRENT_POSITION;
 
 use super::{File, check};
 use crate::engine::Engine;
 use crate::engine::now::{At, BYTES_MAX};
-use crate::engine::request::{Attempt, Call};
+use crate::engine::request::{Attempt, Call, Request};
+use crate::fs;
 use crate::io::{BufResult, IoBuf, IoBufMut};
 
 /// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
@@ -73,6 +76,54 @@ impl<T: IoBufMut + Send> Call for ReadAt<T> {
 
     fn refuse(self, error: io::Error) -> Self::Output {
         (total_of(self.done, Err(error)), self.buf)
+    }
+}
+
+/// See [`Engine::read_shared`].
+pub struct ReadShared<T> {
+    engine: Engine,
+    file: Arc<std::fs::File>,
+    buf: T,
+}
+
+impl Engine {
+    /// Reads up to `buf.bytes_len()` bytes of a file that is not the engine's, at its position, which moves.
+    /// The engine has the file no longer than the request is under way. Where it is awaited nothing is tried:
+    /// this is for who has tried.
+    ///
+    /// # Errors
+    /// As [`File::read`].
+    pub fn read_shared<T: IoBufMut + Send>(
+        &self,
+        file: &Arc<std::fs::File>,
+        buf: T,
+    ) -> Request<ReadShared<T>> {
+        Request::new(ReadShared { engine: self.clone(), file: Arc::clone(file), buf })
+    }
+}
+
+impl<T: IoBufMut + Send> Call for ReadShared<T> {
+    type Output = BufResult<usize, T>;
+
+    fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    fn block(mut self) -> Result<Self::Output, Self> {
+        let result = uninterrupted(|| rustix::io::read(&self.file, self.buf.as_bytes_mut()));
+        Ok((result, self.buf))
+    }
+
+    async fn run(self, _thread: usize) -> Self::Output {
+        let Self { file, buf, .. } = self;
+        match fs::File::lent(file) {
+            Ok(file) => file.read_explained(buf, CURRENT_POSITION).await,
+            Err(error) => (Err(error), buf),
+        }
+    }
+
+    fn refuse(self, error: io::Error) -> Self::Output {
+        (Err(error), self.buf)
     }
 }
 
