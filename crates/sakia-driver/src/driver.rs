@@ -222,17 +222,17 @@ impl<B: Backend> Driver<B> {
 }
 
 impl<B: Backend> Driver<B> {
-    /// Lends a descriptor to the driver, which keeps its owner while operations use it, and does not close it.
-    /// So several drivers, on different threads, can have operations on the same one. Lent twice at a time it
-    /// is the same [`Fd`]. Closing that says no more than that nothing uses it here any more.
+    /// Lends a descriptor to the driver, which keeps its owner while operations use it, and does not close
+    /// it. So several drivers, on different threads, can have operations on the same one. Lent twice at a
+    /// time it is the same [`Fd`]. Closing that says no more than that nothing uses it here any more.
     ///
     /// # Panics
     /// On the simulated kernel, to which a descriptor of the process means nothing.
     pub fn lend<T: AsFd + Send + Sync + 'static>(&self, owner: Arc<T>) -> Fd {
         let is_of_process = self.handle.shared.descriptors.are_of_this_process();
         assert!(is_of_process, "{:?} is none of the simulated kernel's", owner.as_fd());
-        // What is borrowed here is open as long as its owner is neither dropped nor borrowed mutably, and it is
-        // neither while it is shared with the driver: the number is valid for as long.
+        // What is borrowed here is open as long as its owner is neither dropped nor borrowed mutably, and it
+        // is neither while it is shared with the driver: the number is valid for as long.
         let raw = owner.as_fd().as_raw_fd();
         self.handle.borrow(raw, owner)
     }

@@ -91,7 +91,7 @@ macro_rules! experiments {
                 "random reads of 4 KiB by O_DIRECT, 64 tasks",
                 &["randread", "tasks=64", "direct=1"],
                 Needs::File,
-                |sizes| sizes.direct_reads,
+                |sizes| sizes.direct_reads / 2,
             ),
             reads(
                 "smallfiles",
@@ -105,24 +105,24 @@ macro_rules! experiments {
                 "random overwrites of 4 KiB, cached file, 64 tasks",
                 &["write", "tasks=64"],
                 Needs::FileToWrite,
-                |sizes| sizes.writes / 2,
+                |sizes| sizes.writes / 4,
             ),
             reads(
                 "write-tmpfs",
                 "random overwrites of 4 KiB, file on tmpfs, 64 tasks",
                 &["write", "tasks=64"],
                 Needs::FileToWriteInMemory,
-                |sizes| sizes.writes / 2,
+                |sizes| sizes.writes / 4,
             ),
         ]
     };
 }
 
 const EXPERIMENTS: [Experiment; 16] = experiments! {
-    "1k", "1024", 2;
-    "4k", "4096", 2;
-    "16k", "16384", 4;
-    "64k", "65536", 8;
-    "256k", "262144", 32;
-    "1m", "1048576", 128;
+    "1k", "1024", 8;
+    "4k", "4096", 8;
+    "16k", "16384", 8;
+    "64k", "65536", 16;
+    "256k", "262144", 64;
+    "1m", "1048576", 256;
 };
