@@ -16,6 +16,8 @@ use sakia::Engine;
 
 /// The offset that stands for the position of the open file.
 const AT_POSITION: u64 = u64::MAX;
+/// Bytes that are read at once where it is asked for: the copy alone holds up others there.
+pub(crate) const READ_MAX: usize = 256 << 10;
 /// Bytes beyond which nothing is written where it is asked for: it can be done elsewhere while the caller
 /// goes on, who waits for a read in any case.
 pub(crate) const WRITE_MAX: usize = 64 << 10;

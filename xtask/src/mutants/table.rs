@@ -465,6 +465,8 @@ table! {
         => Engine "files::poll::the_position";
     part_of_transfer_lost: "what was transferred in earlier parts is not told"
         => Engine "files::poll::what_is_large";
+    short_read_is_all: "a read that took no wait is all there is, though there is more"
+        => Engine "files::poll::what_is_large";
     large_in_one_turn: "others have no turn while much is read"
         => Engine "files::poll::what_is_large";
     opened_now_stays_nonblocking: "a file that was opened at once cannot block"

@@ -494,6 +494,7 @@ impl Inner {
         if handle.is_in_use() {
             return None;
         }
+        let count = count.min(now::READ_MAX);
         let result = self.read_heat.read(&handle.std, into.initialize_unfilled_to(count))?;
         Some(result.map(|count| into.advance(count)))
     }

@@ -23,7 +23,7 @@ pub use self::transfer::{
 };
 use super::Engine;
 use super::blocking::{Blocking, Calls, remote_pool};
-use super::now::{At, BYTES_MAX, Ways};
+use super::now::{At, BYTES_MAX, Ways, has_more};
 use super::request::Request;
 use crate::executor::spawn_to;
 use crate::fs;
@@ -125,7 +125,7 @@ impl File {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Reads into `buf` from byte `offset` on what is there, here and now: no more than 64 KiB. `None` when
+    /// Reads into `buf` from byte `offset` on what is there, here and now: no more than 256 KiB. `None` when
     /// it may take a wait, or is not asked since it did lately; [`read_at`](File::read_at) is for that.
     ///
     /// `Some(Ok(0))` is the end of the file, or an empty buffer.
@@ -149,7 +149,7 @@ impl File {
         Some(result)
     }
 
-    /// Writes from byte `offset` on what can be written here and now: no more than 64 KiB. `None` when it may
+    /// Writes from byte `offset` on what can be written here and now: no more than 256 KiB. `None` when it may
     /// take a wait, as on most file systems it may; [`write_at`](File::write_at) is for that.
     ///
     /// # Errors
@@ -364,6 +364,11 @@ impl Inner {
     fn write_now(&self, parts: &[IoSlice<'_>], at: At) -> Option<io::Result<usize>> {
         check(at).ok()?;
         self.ways.write(&self.engine.shared.mounts, self.fd().as_fd(), parts, at)
+    }
+
+    /// Whether there is more from some place on, as far as the file tells.
+    fn has_more(&self, at: At) -> bool {
+        has_more(self.fd().as_fd(), at)
     }
 
     #[inline]

@@ -19,7 +19,7 @@ use super::mounts::Mounts;
 
 /// Bytes that are read or written where it is awaited before others have a turn: the copy alone would hold
 /// them up.
-pub(super) const BYTES_MAX: usize = 64 << 10;
+pub(super) const BYTES_MAX: usize = 256 << 10;
 
 /// Where in a file: at an offset, or with `None` at its position, which moves.
 pub(super) type At = Option<u64>;
@@ -183,9 +183,20 @@ impl Ways {
 /// Whether a place is at or beyond the end of the file.
 #[cold]
 fn is_end(fd: BorrowedFd<'_>, at: At) -> bool {
-    let at = at.map_or_else(|| rustix::fs::tell(fd), Ok);
-    let size = rustix::fs::fstat(fd).map(|stat| stat.st_size);
-    matches!((at, size), (Ok(at), Ok(size)) if size.try_into().is_ok_and(|size: u64| at >= size))
+    left(fd, at) == Some(0)
+}
+
+/// Whether a file has more, from some place on. A FIFO or so may have, and nobody knows.
+#[cold]
+pub(super) fn has_more(fd: BorrowedFd<'_>, at: At) -> bool {
+    left(fd, at).is_some_and(|left| left > 0) && !mutant!("short_read_is_all")
+}
+
+/// Bytes from a place to the end of the file, if it has one.
+fn left(fd: BorrowedFd<'_>, at: At) -> Option<u64> {
+    let at = at.map_or_else(|| rustix::fs::tell(fd), Ok).ok()?;
+    let size = u64::try_from(rustix::fs::fstat(fd).ok()?.st_size).ok()?;
+    Some(size.saturating_sub(at))
 }
 
 /// The kernel has no `openat2(2)` with `RESOLVE_CACHED`, or a filter forbids it.

@@ -177,7 +177,7 @@ fn what_is_large_is_done_in_parts(builder: &Builder) {
     check(read(&file));
     if file.try_read_at(&mut [0], 0).is_some() {
         assert_eq!(engine.statistics().submitted, 0);
-        // Nobody else has a turn in the first 64 KiB, and somebody has before the end.
+        // Others have a turn before the end.
         let mut request = file.read_at(vec![0; 1 << 20], 0);
         assert!(poll_once(&mut request).is_pending());
         check(request.wait());
@@ -188,6 +188,13 @@ fn what_is_large_is_done_in_parts(builder: &Builder) {
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     file.read_at(vec![0; 64 << 10], 0).wait().0.unwrap();
     check(read(&file));
+    // A single page is there: what takes no wait is a part of what is asked for.
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    file.read_at(vec![0; 4096], 8192).wait().0.unwrap();
+    let (result, read) = on_tokio(1, file.read_at(vec![0; 10_000], 8192));
+    assert_eq!(result.unwrap(), 10_000);
+    assert!(read == contents[8192..18_192]);
     // At the position, and writes.
     let target = engine.create(folder.path("y")).wait().unwrap();
     let (result, _) = on_tokio(1, target.write(contents.clone()));
@@ -290,21 +297,21 @@ fn what_is_written_is_read_and_made_durable(builder: &Builder) {
 
 fn what_is_there_is_read_into_borrowed_memory(builder: &Builder) {
     let (folder, engine) = (Folder::new(), engine(builder));
-    let contents = bytes(100_000);
+    let contents = bytes(300_000);
     let file = engine.open(folder.file("x", &contents)).wait().unwrap();
-    let mut room = vec![0; 100_000];
+    let mut room = vec![0; 300_000];
     if file.try_read_at(&mut room[..10], 0).is_none() {
         // It cannot refuse to wait here.
         return;
     }
-    // No more than 64 KiB, so that others get their turn.
+    // No more than 256 KiB, so that others get their turn.
     let count = file.try_read_at(&mut room, 1).unwrap().unwrap();
-    assert_eq!(count, 64 << 10);
+    assert_eq!(count, 256 << 10);
     assert!(room[..count] == contents[1..=count]);
-    assert_eq!(file.try_read_at(&mut room, 100_000).unwrap().unwrap(), 0);
+    assert_eq!(file.try_read_at(&mut room, 300_000).unwrap().unwrap(), 0);
     assert_eq!(file.try_read_at(&mut [], 0).unwrap().unwrap(), 0);
-    for part in contents.chunks(40_000) {
-        let count = file.try_read(&mut room[..40_000]).unwrap().unwrap();
+    for part in contents.chunks(120_000) {
+        let count = file.try_read(&mut room[..120_000]).unwrap().unwrap();
         assert!(room[..count] == *part);
     }
     assert_eq!(file.try_read(&mut room).unwrap().unwrap(), 0);

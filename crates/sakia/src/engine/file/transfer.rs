@@ -38,15 +38,21 @@ impl<T: IoBufMut + Send> Call for ReadAt<T> {
         let part = self.done..len.min(self.done + most);
         let part = IoSliceMut::new(&mut self.buf.as_bytes_mut()[part]);
         let wanted = part.len();
-        match self.file.inner.read_now(&mut [part], further(self.at, self.done)) {
-            Some(result) => match ended(result, self.done, wanted, len) {
-                Ok(result) => {
-                    self.file.inner.count_now();
-                    Attempt::Done((result, self.buf))
-                }
-                Err(done) => Attempt::Begun(Self { done, ..self }),
-            },
-            None => Attempt::Waits(self),
+        let Some(result) = self.file.inner.read_now(&mut [part], further(self.at, self.done))
+        else {
+            return Attempt::Waits(self);
+        };
+        let is_short = matches!(result, Ok(count) if 0 < count && count < wanted);
+        match ended(result, self.done, wanted, len) {
+            // There is more, which is not there yet.
+            Ok(Ok(done)) if is_short && self.file.inner.has_more(further(self.at, done)) => {
+                Attempt::Waits(Self { done, ..self })
+            }
+            Ok(result) => {
+                self.file.inner.count_now();
+                Attempt::Done((result, self.buf))
+            }
+            Err(done) => Attempt::Begun(Self { done, ..self }),
         }
     }
 
@@ -178,6 +184,10 @@ impl<T: IoBuf + Send> Call for WriteAt<T> {
         let part = &bytes[self.done..bytes.len().min(self.done + BYTES_MAX)];
         let at = further(self.at, self.done);
         match self.file.inner.write_now(&[IoSlice::new(part)], at) {
+            // The rest takes a wait.
+            Some(Ok(count)) if 0 < count && count < part.len() => {
+                Attempt::Waits(Self { done: self.done + count, ..self })
+            }
             Some(result) => match ended(result, self.done, part.len(), bytes.len()) {
                 Ok(result) => {
                     self.file.inner.count_now();
@@ -242,10 +252,18 @@ impl<T: IoBufMut + Send> Call for ReadVectoredAt<T> {
 
     fn attempt(mut self) -> Attempt<Self> {
         let mut parts = Self::parts(&mut self.bufs);
-        if total(parts.iter().map(|part| part.len())) > BYTES_MAX {
+        let wanted = total(parts.iter().map(|part| part.len()));
+        if wanted > BYTES_MAX {
             return Attempt::Waits(self);
         }
-        match self.file.inner.read_now(&mut parts, Some(self.offset)) {
+        let inner = &self.file.inner;
+        match inner.read_now(&mut parts, Some(self.offset)) {
+            // There is more, which is not there yet.
+            Some(Ok(count))
+                if count < wanted && inner.has_more(further(Some(self.offset), count)) =>
+            {
+                Attempt::Waits(self)
+            }
             Some(result) => {
                 self.file.inner.count_now();
                 Attempt::Done((result, self.bufs))
