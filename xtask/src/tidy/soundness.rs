@@ -15,6 +15,7 @@ const PLACES: &[(&str, &str)] = &[
     ("ring::", "crates/sakia-ring/tests/"),
     ("runtime::", "crates/sakia/tests/runtime/"),
     ("simulated::", "crates/sakia/tests/simulated/"),
+    ("engine::", "crates/sakia/tests/engine/"),
     ("faults::", "crates/sakia/tests/faults/"),
     ("check::", "crates/sakia-check/tests/"),
     ("loom::", "bench/loom/src/"),

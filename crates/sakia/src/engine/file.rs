@@ -149,8 +149,8 @@ impl File {
         Some(result)
     }
 
-    /// Writes from byte `offset` on what can be written here and now: no more than 256 KiB. `None` when it may
-    /// take a wait, as on most file systems it may; [`write_at`](File::write_at) is for that.
+    /// Writes from byte `offset` on what can be written here and now: no more than 256 KiB. `None` when it
+    /// may take a wait, as on most file systems it may; [`write_at`](File::write_at) is for that.
     ///
     /// # Errors
     /// As [`write_at`](File::write_at).
