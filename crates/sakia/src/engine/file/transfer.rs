@@ -68,16 +68,27 @@ impl<T: IoBufMut + Send> Call for ReadAt<T> {
     }
 
     async fn run(self, thread: usize) -> Self::Output {
-        let Self { file, buf, at, done } = self;
-        let (file, offset) = match file.inner.at_on_thread(further(at, done), thread) {
-            Ok(known) => known,
-            Err(error) => return (Err(error), buf),
-        };
-        if done == 0 {
-            return file.read_explained(buf, offset).await;
+        let Self { file, mut buf, at, mut done } = self;
+        let len = buf.bytes_len();
+        loop {
+            let (known, offset) = match file.inner.at_on_thread(further(at, done), thread) {
+                Ok(known) => known,
+                Err(error) => return (total_of(done, Err(error)), buf),
+            };
+            let (result, rest) = known.read_explained(buf.slice(done..), offset).await;
+            buf = rest.into_inner();
+            match result {
+                // There is more, which was not there yet: the thread asks the cache first, too.
+                Ok(count)
+                    if count > 0
+                        && done + count < len
+                        && file.inner.has_more(further(at, done + count)) =>
+                {
+                    done += count;
+                }
+                result => return (total_of(done, result), buf),
+            }
         }
-        let (result, rest) = file.read_explained(buf.slice(done..), offset).await;
-        (total_of(done, result), rest.into_inner())
     }
 
     fn refuse(self, error: io::Error) -> Self::Output {
