@@ -55,7 +55,7 @@ macro_rules! checked {
                     let (remote, sleep) = remote();
                     for _ in 0..senders {
                         let remote = Arc::clone(&remote);
-                        thread::spawn(move || assert!(remote.send(task()).is_ok()));
+                        thread::spawn(move || assert!(remote.send(task(), true).is_ok()));
                     }
                     let mut queue = VecDeque::new();
                     loop {
@@ -74,7 +74,7 @@ macro_rules! checked {
                 model(|| {
                     let ((remote, sleep), flag) = (remote(), Arc::new(Flag::new(false)));
                     let sender = Arc::clone(&remote);
-                    thread::spawn(move || assert!(sender.send(task()).is_ok()));
+                    thread::spawn(move || assert!(sender.send(task(), true).is_ok()));
                     let (signaler, raised) = (Arc::clone(&remote), Arc::clone(&flag));
                     thread::spawn(move || {
                         raised.store(true, Ordering::Release);
@@ -97,7 +97,7 @@ macro_rules! checked {
                 model(|| {
                     let (remote, sleep) = remote();
                     let sender = Arc::clone(&remote);
-                    let sender = thread::spawn(move || sender.send(task()).is_ok());
+                    let sender = thread::spawn(move || sender.send(task(), true).is_ok());
                     let stopper = Arc::clone(&remote);
                     thread::spawn(move || stopper.stop());
                     let mut queue = VecDeque::new();

@@ -15,6 +15,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use async_task::Runnable;
@@ -29,6 +30,8 @@ use crate::time::Timers;
 
 /// Tasks run in one round.
 const BATCH: usize = 256;
+/// How long the end of a thread's tasks waits for those that other threads are about to send.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 thread_local! {
     /// The runtime that the calling code runs in. It has no destructor, so that a runtime which another
@@ -104,7 +107,7 @@ fn set_current(local: Option<Rc<Local>>) -> Option<Rc<Local>> {
 /// Puts a task that was woken where its thread will find it. Called on any thread.
 #[inline]
 fn schedule(remote: &Arc<Remote>, runnable: Runnable) {
-    if let Err(runnable) = send(remote, runnable) {
+    if let Err(runnable) = send(remote, runnable, false) {
         // The runtime is gone, and with it the only thread on which the task's future may be dropped.
         std::mem::forget(runnable);
     }
@@ -112,9 +115,9 @@ fn schedule(remote: &Arc<Remote>, runnable: Runnable) {
 
 /// The same; gives the task back if its thread takes no more.
 #[inline]
-fn send(remote: &Arc<Remote>, runnable: Runnable) -> Result<(), Runnable> {
+fn send(remote: &Arc<Remote>, runnable: Runnable, is_new: bool) -> Result<(), Runnable> {
     if CURRENT_REMOTE.get() != Arc::as_ptr(remote) {
-        return remote.send(runnable);
+        return remote.send(runnable, is_new);
     }
     CURRENT.with(|current| {
         let current = current.borrow();
@@ -176,7 +179,7 @@ where
     let schedule = move |runnable| schedule(&to, runnable);
     let (runnable, task) = async_task::spawn(Contain::new(future), schedule);
     // One that was never there holds nothing of that thread's: it is canceled, and nobody waits for ever.
-    drop(send(remote, runnable));
+    drop(send(remote, runnable, true));
     JoinHandle::new(task)
 }
 
@@ -316,9 +319,13 @@ impl Local {
     }
 
     /// Ends all tasks: their futures are dropped on this thread, which must be the runtime's.
+    ///
+    /// A task that another thread wakes at this moment may be marked as woken and not be sent yet: nobody else
+    /// can get at it, and it is waited for, for a while.
     pub(crate) fn end_tasks(&self) {
         let left = self.remote.close();
         self.queue.borrow_mut().extend(left);
+        let begin = Instant::now();
         loop {
             // Each waker puts its task on the queue; dropping what is there drops the futures, which may
             // wake and even start others.
@@ -327,8 +334,14 @@ impl Local {
             if !mutant!("tasks_outlive_runtime") {
                 wakers.into_iter().for_each(Waker::wake);
             }
-            let queue = std::mem::take(&mut *self.queue.borrow_mut());
+            let mut queue = std::mem::take(&mut *self.queue.borrow_mut());
+            queue.append(&mut self.remote.drain(false));
             if queue.is_empty() {
+                let is_patient = begin.elapsed() < PATIENCE && !mutant!("tasks_outlive_runtime");
+                if self.live.get() > 0 && is_patient {
+                    thread::yield_now();
+                    continue;
+                }
                 break;
             }
             drop(queue);
@@ -336,6 +349,7 @@ impl Local {
                 break;
             }
         }
+        drop(self.remote.drain(true));
     }
 }
 

@@ -37,12 +37,18 @@ struct Inbox {
     tasks: VecDeque<Runnable>,
     /// The thread takes no more tasks.
     is_closed: bool,
+    /// It still takes those that it has, from threads that wake them: they are to end with it.
+    is_draining: bool,
 }
 
 impl Remote {
     pub(crate) fn new() -> Self {
         Self {
-            inbox: Mutex::new(Inbox { tasks: VecDeque::new(), is_closed: false }),
+            inbox: Mutex::new(Inbox {
+                tasks: VecDeque::new(),
+                is_closed: false,
+                is_draining: false,
+            }),
             has_mail: AtomicBool::new(false),
             parked: AtomicBool::new(false),
             wake: OnceLock::new(),
@@ -60,11 +66,12 @@ impl Remote {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a task to run; gives it back when the thread takes no more.
-    pub(crate) fn send(&self, task: Runnable) -> Result<(), Runnable> {
+    /// Sends a task to run, which is `new` to the thread or was woken; gives it back when the thread takes no
+    /// more.
+    pub(crate) fn send(&self, task: Runnable, is_new: bool) -> Result<(), Runnable> {
         {
             let mut inbox = self.lock();
-            if inbox.is_closed {
+            if inbox.is_closed && (is_new || !inbox.is_draining) {
                 return Err(task);
             }
             inbox.tasks.push_back(task);
@@ -128,10 +135,18 @@ impl Remote {
         self.parked.store(false, Ordering::SeqCst);
     }
 
-    /// Takes what is left, and lets nothing in any more.
+    /// Takes what is left, and lets no new tasks in any more.
     pub(crate) fn close(&self) -> VecDeque<Runnable> {
         let mut inbox = self.lock();
         inbox.is_closed = true;
+        inbox.is_draining = true;
+        std::mem::take(&mut inbox.tasks)
+    }
+
+    /// Takes what was woken since the inbox was closed. The `last` time, lets nothing in any more.
+    pub(crate) fn drain(&self, last: bool) -> VecDeque<Runnable> {
+        let mut inbox = self.lock();
+        inbox.is_draining = !last;
         std::mem::take(&mut inbox.tasks)
     }
 
