@@ -320,8 +320,8 @@ impl Local {
 
     /// Ends all tasks: their futures are dropped on this thread, which must be the runtime's.
     ///
-    /// A task that another thread wakes at this moment may be marked as woken and not be sent yet: nobody else
-    /// can get at it, and it is waited for, for a while.
+    /// A task that another thread wakes at this moment may be marked as woken and not be sent yet: nobody
+    /// else can get at it, and it is waited for, for a while.
     pub(crate) fn end_tasks(&self) {
         let left = self.remote.close();
         self.queue.borrow_mut().extend(left);
