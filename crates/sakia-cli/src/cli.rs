@@ -3,6 +3,8 @@
 //! The only place that reads the arguments and the environment, and asks whether a stream is a
 //! terminal.
 
+mod copy;
+
 use std::env;
 use std::ffi::OsString;
 use std::fs;
@@ -19,7 +21,7 @@ use sakia_driver::Policy;
 use crate::engine::Shape;
 use crate::mounts::Place;
 use crate::output::Format;
-use crate::{bench, doctor, sum};
+use crate::{bench, cp, doctor, rm, sum};
 
 /// Memory that reads in flight may take.
 const MEMORY_MAX: u64 = 1 << 30;
@@ -39,6 +41,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Sum(SumArgs),
+    Cp(Box<copy::CpArgs>),
+    Rm(copy::RmArgs),
     Bench(BenchArgs),
     Doctor(DoctorArgs),
     /// One run of an experiment, for `bench` itself
@@ -506,6 +510,8 @@ JSON Lines, with --json:
 #[derive(Debug)]
 pub enum Task {
     Sum(sum::Options),
+    Cp(Box<cp::Options>),
+    Rm(rm::Options),
     Bench(bench::Options),
     /// A run of an experiment, as its parent describes it.
     BenchCell(String),
@@ -555,6 +561,10 @@ fn resolve(cli: Cli, surroundings: Surroundings) -> Result<Task, clap::Error> {
             return Ok(Task::Bench(options));
         }
         Command::BenchCell { spec } => return Ok(Task::BenchCell(spec)),
+        Command::Cp(args) => {
+            return Ok(Task::Cp(Box::new(args.resolve(policy, &surroundings)?)));
+        }
+        Command::Rm(args) => return Ok(Task::Rm(args.resolve(policy))),
         Command::Sum(args) => args,
     };
     if args.block * u64::from(args.depth) > MEMORY_MAX {

@@ -1,6 +1,6 @@
 //! The `sakia` program: tools on the io_uring engine.
 //!
-//! Parse ([`cli`]) → resolve (the same, which knows the terminal) → run ([`sum`], [`bench`],
+//! Parse ([`cli`]) → resolve (the same, which knows the terminal) → run ([`sum`], [`cp`], [`rm`], [`bench`],
 //! [`doctor`], which read neither the arguments nor the environment). Results go to standard output, all else
 //! to standard error; [`exit`] says what the exit status means.
 
@@ -9,6 +9,7 @@
 mod bench;
 mod bytes;
 mod cli;
+mod cp;
 mod doctor;
 mod engine;
 mod exit;
@@ -16,6 +17,7 @@ mod mounts;
 mod name;
 mod output;
 mod progress;
+mod rm;
 mod signals;
 mod sum;
 
@@ -27,6 +29,8 @@ use crate::exit::Exit;
 fn main() -> ExitCode {
     let result = match cli::parse() {
         Task::Sum(options) => sum::run(&options),
+        Task::Cp(options) => cp::run(&options),
+        Task::Rm(options) => rm::run(&options),
         Task::Doctor(options) => doctor::run(&options),
         Task::Bench(options) => bench::run(options),
         Task::BenchCell(spec) => bench::run_one(&spec),

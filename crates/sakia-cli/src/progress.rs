@@ -14,6 +14,11 @@ const BOUNDED: &str =
     "{wide_bar} {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta}";
 const ENDLESS: &str = "{spinner} {binary_bytes}, {binary_bytes_per_sec}";
 
+/// A copy, whose sources are not all counted, and then are.
+const COPYING: &str = "{spinner} {binary_bytes}, {msg}, {binary_bytes_per_sec}";
+const COPYING_OF: &str =
+    "{wide_bar} {binary_bytes} of {binary_total_bytes}, {msg}, {binary_bytes_per_sec}, {eta}";
+
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the templates are well-formed")
 }
@@ -85,5 +90,42 @@ impl Progress {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+    }
+}
+
+/// The bar of a copy, on standard error; it goes away when it is dropped.
+#[derive(Debug)]
+pub struct Copying {
+    bar: ProgressBar,
+    begin: Instant,
+}
+
+impl Copying {
+    /// One that shows itself after a while.
+    pub fn new() -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        Self { bar: bar.with_style(style(COPYING)), begin: Instant::now() }
+    }
+
+    /// So much is done, of so much if that is known.
+    pub fn show(&self, bytes: u64, files: u64, total: Option<u64>) {
+        if self.begin.elapsed() < DELAY {
+            return;
+        }
+        if self.bar.is_hidden() {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        if let Some(total) = total.filter(|&total| total >= bytes && self.bar.length().is_none()) {
+            self.bar.set_style(style(COPYING_OF));
+            self.bar.set_length(total);
+        }
+        self.bar.set_message(format!("{files} files"));
+        self.bar.set_position(bytes);
+    }
+}
+
+impl Drop for Copying {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
     }
 }

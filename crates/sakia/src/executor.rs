@@ -160,6 +160,15 @@ where
     spawn_to(&local.threads[thread], start)
 }
 
+/// How many threads the calling thread's runtime has: those that [`spawn_on`] takes.
+///
+/// # Panics
+/// Outside of a runtime.
+#[track_caller]
+pub fn thread_count() -> usize {
+    current().threads.len()
+}
+
 /// As [`spawn_on`], to any thread's inbox.
 #[track_caller]
 pub(crate) fn spawn_to<S, F>(remote: &Arc<Remote>, start: S) -> JoinHandle<F::Output>

@@ -45,7 +45,7 @@ mod yielding;
 
 pub use blocking::{BlockingHandle, spawn_blocking};
 pub use engine::Engine;
-pub use executor::{spawn, spawn_on};
+pub use executor::{spawn, spawn_on, thread_count};
 pub use join::{JoinError, JoinHandle};
 pub use runtime::{Builder, Runtime, block_on};
 pub use sakia_macros::{main, test};

@@ -10,6 +10,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -67,6 +68,16 @@ impl Dir {
         let driver = driver();
         let fd = open_directory(&driver, None, path).await.at("open", path)?;
         Ok(Self { fd, driver, path: path.to_owned() })
+    }
+
+    /// Uses a directory that somebody else has open, and that other threads may use meanwhile. Its owner is
+    /// kept while operations use it, and closed by nobody here. `path` is for messages.
+    ///
+    /// # Panics
+    /// Outside of a runtime, and on a simulated kernel.
+    pub fn lend<T: AsFd + Send + Sync + 'static>(owner: Arc<T>, path: impl Into<PathBuf>) -> Self {
+        let fd = crate::executor::current().driver.lend(owner);
+        Self { fd, driver: driver(), path: path.into() }
     }
 
     /// Opens a directory beneath this one; `.` is this one again.

@@ -1,0 +1,301 @@
+//! The command lines of `cp` and `rm`.
+
+use std::path::PathBuf;
+
+use clap::builder::PossibleValuesParser;
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory};
+use sakia_copy::{Existing, Follow, Options, Preserve, Reflink, Sparse};
+use sakia_driver::Policy;
+
+use super::{Cli, ENVIRONMENT_HELP, MEMORY_MAX, Surroundings, parse_bytes};
+use crate::output::Format;
+use crate::{cp, rm};
+
+const WHEN: [&str; 3] = ["auto", "always", "never"];
+const ATTRIBUTES: [&str; 6] = ["mode", "ownership", "timestamps", "links", "xattr", "all"];
+
+/// Copy files and trees, fast and exact
+///
+/// Copies SRC to DST, or into DST if that is a directory. Each processor copies a directory at a time by
+/// plain system calls; what the page cache does not have is read through the ring, many files at a time.
+/// On a terminal a bar shows what goes on; what failed is said on standard error, and the rest is copied.
+///
+/// A file that is not complete has the mode 01200, and its own only at the end; one that cannot be
+/// completed is removed. So after an error, a signal or a crash of the program no file looks as if it were
+/// whole and is not, and the same command with -u or -n completes what an earlier one began.
+///
+/// Unlike cp it does not write through symbolic links at the destination, within a tree nor at DST: they
+/// are replaced. A device or FIFO within a tree is replaced with --force only; at DST it is written to.
+///
+/// The exit status is 0 when all was copied, 1 when something failed, 2 for wrong usage.
+#[derive(Debug, Args)]
+#[command(after_long_help = format!("{NOT_SUPPORTED}\n\n{CP_JSON_HELP}\n\n{ENVIRONMENT_HELP}"))]
+pub(super) struct CpArgs {
+    /// What to copy; without -t, the last one is where to
+    #[arg(required = true, value_name = "SRC… DST")]
+    paths: Vec<PathBuf>,
+
+    /// Copy directories with all that is in them
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+
+    /// Copy exactly: -r -P --preserve=all
+    #[arg(short, long)]
+    archive: bool,
+
+    /// The same as --preserve=mode,ownership,timestamps
+    #[arg(short = 'p')]
+    preserve_usual: bool,
+
+    /// Say what is copied
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// Keep what is there already
+    #[arg(short, long, overrides_with_all = ["update", "force"])]
+    no_clobber: bool,
+
+    /// Replace a destination that cannot be opened; replace devices and FIFOs, too
+    #[arg(short, long)]
+    force: bool,
+
+    /// Overwrite what is there only if the source was modified later
+    #[arg(short, long)]
+    update: bool,
+
+    /// Follow symbolic links; without -r this is so anyway
+    #[arg(short = 'L', long, overrides_with = "no_dereference")]
+    dereference: bool,
+
+    /// Copy symbolic links as links; with -r this is so anyway
+    #[arg(short = 'P', long)]
+    no_dereference: bool,
+
+    /// DST is the copy itself, even if it is a directory
+    #[arg(short = 'T', long, conflicts_with = "target_directory")]
+    no_target_directory: bool,
+
+    /// Copy all of SRC into this directory
+    #[arg(short, long, value_name = "DIR")]
+    target_directory: Option<PathBuf>,
+
+    /// Whether copies have holes: where the source has (auto), where it has zeros, or nowhere
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    #[arg(value_parser = PossibleValuesParser::new(WHEN))]
+    sparse: String,
+
+    /// Whether copies share blocks with their sources: where they can (auto), or it is an error, or never
+    #[arg(long, value_name = "WHEN", default_value = "auto", default_missing_value = "always")]
+    #[arg(num_args = 0..=1, require_equals = true, value_parser = PossibleValuesParser::new(WHEN))]
+    reflink: String,
+
+    /// What copies have of their sources beside contents
+    ///
+    /// mode: permissions and access control lists; ownership: user and group; timestamps; links: names of
+    /// the same file stay that; xattr: extended attributes; all. Without a list mode, ownership, timestamps.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "mode,ownership,timestamps")]
+    #[arg(value_parser = PossibleValuesParser::new(ATTRIBUTES))]
+    preserve: Vec<String>,
+
+    /// Be done only when the copy is durable: one sync of its file system at the end
+    #[arg(long)]
+    fsync: bool,
+
+    /// Read what was written again, past the page cache, and compare
+    #[arg(long)]
+    verify: bool,
+
+    /// Entries under way at a time
+    ///
+    /// There is one for each processor as long as nothing has to be waited for.
+    #[arg(long, value_name = "N", default_value_t = Options::LIMIT as u16)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    limit: u16,
+
+    /// Bytes of each read, at least 4K; files up to this size are read before their copies are made
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = parse_bytes)]
+    buffer: u64,
+
+    /// Write nothing; say what would be copied
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Write JSON Lines
+    #[arg(long)]
+    json: bool,
+}
+
+const NOT_SUPPORTED: &str = "\
+Not supported, unlike in cp: -H, -i, -l, -s, -x, -Z, -b and --backup, --parents, --attributes-only,
+--copy-contents, --no-preserve, --remove-destination, --strip-trailing-slashes, --debug; asking before
+overwriting; SELinux contexts other than as extended attributes.";
+
+const CP_JSON_HELP: &str = "\
+JSON Lines, with --json:
+  {\"type\":\"error\",\"path\":…,\"operation\":\"open\",\"errno\":13,\"message\":…}
+      What failed. A path that is not UTF-8 is given as \"path_bytes\", in base64.
+  {\"type\":\"summary\",\"files\":…,\"directories\":…,\"symlinks\":…,\"hard_links\":…,\"others\":…,
+   \"skipped\":…,\"bytes\":…,\"failures\":…,\"seconds\":…,\"driver\":\"uring\",\"counters\":{…}}
+      The last line. Of the counters, create_seconds is an estimate from every eighth file; enters are
+      those of the program's first thread.";
+
+/// Remove files and trees
+///
+/// Directories are removed by all processors, each a directory at a time, and by descriptor: a link that
+/// somebody puts in the way is removed itself. What cannot be removed is said, and the rest is.
+///
+/// The exit status is 0 when all was removed, 1 when something failed, 2 for wrong usage.
+#[derive(Debug, Args)]
+#[command(after_long_help = ENVIRONMENT_HELP)]
+pub(super) struct RmArgs {
+    /// What to remove
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+
+    /// Remove directories with all that is in them
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+
+    /// Say nothing of what is not there
+    #[arg(short, long)]
+    force: bool,
+}
+
+impl RmArgs {
+    pub(super) fn resolve(self, policy: Policy) -> rm::Options {
+        let Self { paths, recursive, force } = self;
+        rm::Options { paths, recursive, force, policy }
+    }
+}
+
+impl CpArgs {
+    pub(super) fn resolve(
+        mut self,
+        policy: Policy,
+        surroundings: &Surroundings,
+    ) -> Result<cp::Options, clap::Error> {
+        let invalid = |text: &str| Cli::command().error(ErrorKind::ValueValidation, text);
+        let copy = self.options();
+        if self.buffer * u64::from(self.limit) > MEMORY_MAX {
+            return Err(invalid("the buffers of all entries under way take more than 1 GiB"));
+        }
+        let to = match self.target_directory.take() {
+            Some(directory) => cp::To::Directory(directory),
+            None => {
+                let last = self.paths.pop().filter(|_| !self.paths.is_empty());
+                let last = last.ok_or_else(|| invalid("where to is missing: SRC… DST"))?;
+                match (self.no_target_directory, self.paths.len()) {
+                    (true, 1) => cp::To::Exactly(last),
+                    (true, _) => return Err(invalid("-T takes one SRC and DST")),
+                    (false, _) => cp::To::Somewhere(last),
+                }
+            }
+        };
+        Ok(cp::Options {
+            sources: self.paths,
+            to,
+            recursive: self.recursive || self.archive,
+            copy,
+            verbose: self.verbose,
+            format: if self.json { Format::Json } else { Format::Human },
+            progress: surroundings.err_is_terminal && !self.json && !self.verbose,
+            to_terminal: surroundings.out_is_terminal,
+            policy,
+        })
+    }
+
+    fn options(&self) -> Options {
+        let mut options = Options::new();
+        options.existing = match (self.no_clobber, self.update) {
+            (true, _) => Existing::Keep,
+            (false, true) => Existing::Update,
+            (false, false) => Existing::Overwrite,
+        };
+        options.force = self.force;
+        let is_tree = self.recursive || self.archive;
+        let follows = self.dereference || !(is_tree || self.no_dereference);
+        options.follow = if follows { Follow::Always } else { Follow::Never };
+        options.preserve = self.preserve();
+        options.sparse = match self.sparse.as_str() {
+            "always" => Sparse::Always,
+            "never" => Sparse::Never,
+            _ => Sparse::Auto,
+        };
+        options.reflink = match self.reflink.as_str() {
+            "always" => Reflink::Always,
+            "never" => Reflink::Never,
+            _ => Reflink::Auto,
+        };
+        options.durable = self.fsync;
+        options.verify = self.verify;
+        options.dry_run = self.dry_run;
+        options.buffer = self.buffer as usize;
+        options.limit = self.limit.into();
+        options
+    }
+
+    fn preserve(&self) -> Preserve {
+        let has = |name: &str| {
+            self.archive || self.preserve.iter().any(|asked| asked == name || asked == "all")
+        };
+        let mut preserve = Preserve::NONE;
+        preserve.mode = self.preserve_usual || has("mode");
+        preserve.ownership = self.preserve_usual || has("ownership");
+        preserve.timestamps = self.preserve_usual || has("timestamps");
+        preserve.links = has("links");
+        preserve.xattrs = has("xattr");
+        preserve
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Task, resolve};
+    use super::*;
+    use clap::Parser;
+
+    fn options(args: &[&str]) -> Result<cp::Options, ErrorKind> {
+        let args = [&["sakia", "cp"], args].concat();
+        let cli = Cli::try_parse_from(args).map_err(|error| error.kind())?;
+        match resolve(cli, Surroundings::default()).map_err(|error| error.kind())? {
+            Task::Cp(options) => Ok(*options),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn letters_mean_what_they_mean_in_cp() {
+        let plain = options(&["a", "b"]).unwrap().copy;
+        assert_eq!((plain.follow, plain.preserve), (Follow::Always, Preserve::NONE));
+        let tree = options(&["-r", "a", "b"]).unwrap();
+        assert_eq!((tree.recursive, tree.copy.follow), (true, Follow::Never));
+        assert_eq!(options(&["-R", "-L", "a", "b"]).unwrap().copy.follow, Follow::Always);
+        let exact = options(&["-a", "a", "b"]).unwrap();
+        assert_eq!((exact.recursive, exact.copy.preserve), (true, Preserve::ALL));
+        let usual = options(&["-p", "a", "b"]).unwrap().copy.preserve;
+        assert!(usual.mode && usual.ownership && usual.timestamps && !usual.links && !usual.xattrs);
+        assert_eq!(options(&["--preserve", "a", "b"]).unwrap().copy.preserve, usual);
+        let some = options(&["--preserve=links,xattr", "a", "b"]).unwrap().copy.preserve;
+        assert!(some.links && some.xattrs && !some.mode);
+        assert_eq!(options(&["-u", "a", "b"]).unwrap().copy.existing, Existing::Update);
+        assert_eq!(options(&["-n", "a", "b"]).unwrap().copy.existing, Existing::Keep);
+        assert_eq!(options(&["--reflink", "a", "b"]).unwrap().copy.reflink, Reflink::Always);
+        assert_eq!(options(&["--sparse=never", "a", "b"]).unwrap().copy.sparse, Sparse::Never);
+    }
+
+    #[test]
+    fn the_destination_comes_last_or_with_t() {
+        let options = |args: &[&str]| options(args).map(|options| (options.sources, options.to));
+        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let to = cp::To::Somewhere("c".into());
+        assert_eq!(options(&["a", "b", "c"]), Ok((paths(&["a", "b"]), to)));
+        let to = cp::To::Directory("d".into());
+        assert_eq!(options(&["-t", "d", "a"]), Ok((paths(&["a"]), to)));
+        assert_eq!(options(&["-T", "a", "b"]), Ok((paths(&["a"]), cp::To::Exactly("b".into()))));
+        for wrong in [&["a"][..], &[], &["-T", "a", "b", "c"], &["-T", "-t", "d", "a"]] {
+            assert!(options(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! `sakia rm`: files and trees removed.
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use sakia::io::Async;
+use sakia::{CancellationToken, Runtime};
+use sakia_copy::{Progress, remove_tree};
+use sakia_driver::Policy;
+
+use crate::exit::Exit;
+use crate::name::Shown;
+use crate::output::message;
+use crate::signals::Signals;
+
+/// What `sakia rm` is to do.
+#[derive(Debug)]
+pub struct Options {
+    pub paths: Vec<PathBuf>,
+    /// Directories are removed.
+    pub recursive: bool,
+    /// What is not there is no failure.
+    pub force: bool,
+    /// Which backend to read with.
+    pub policy: Policy,
+}
+
+/// Removes everything.
+///
+/// # Errors
+/// What ends the program: there are no threads or descriptors. What befalls an entry is reported and makes
+/// the program [fail](Exit::Failure) in the end.
+pub fn run(options: &Options) -> anyhow::Result<Exit> {
+    let (signals, interrupt) = Signals::watch().context("signals")?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let runtime = Runtime::builder().threads(threads).backend(options.policy).build();
+    let runtime = runtime.context("the runtime")?;
+    let progress = Arc::new(Progress::new().on_failure(|failure| {
+        let text = message(failure.io_error());
+        let path = Shown(failure.path().as_os_str());
+        eprintln!("sakia: {} {path}: {text}", failure.operation());
+    }));
+    let refused = runtime.block_on(async {
+        let token = CancellationToken::new();
+        let interrupt = Async::new(interrupt).context("signals")?;
+        let stop = token.clone();
+        let mut listening = sakia::spawn(async move {
+            if interrupt.readable().await.is_ok() {
+                stop.cancel();
+            }
+        });
+        let mut refused = 0u64;
+        for path in &options.paths {
+            if token.is_canceled() {
+                break;
+            }
+            if let Err(text) = check(options, path) {
+                eprintln!("sakia: {text}");
+                refused += 1;
+            } else if path.symlink_metadata().is_ok() {
+                remove_tree(path, &progress, &token).await?;
+            }
+        }
+        listening.abort();
+        anyhow::Ok(refused)
+    })?;
+    Ok(match (signals.received(), refused + progress.counts().failures) {
+        (Some(signal), _) => Exit::Signal(signal),
+        (None, 0) => Exit::Success,
+        (None, _) => Exit::Failure,
+    })
+}
+
+/// Whether a path may be removed at all.
+fn check(options: &Options, path: &PathBuf) -> Result<(), String> {
+    let shown = Shown(path.as_os_str());
+    let text = path.as_os_str().as_encoded_bytes();
+    let end = text.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+    let is_dots = [&b"."[..], b".."].contains(&&text[..end])
+        || text[..end].ends_with(b"/.")
+        || text[..end].ends_with(b"/..");
+    if is_dots || end == 0 {
+        return Err(format!(
+            "{shown} is not removed: it is where one is, above that, or everything"
+        ));
+    }
+    match path.symlink_metadata() {
+        Ok(stat) if stat.is_dir() && !options.recursive => {
+            Err(format!("{shown} is a directory, and -r was not given"))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound && options.force => Ok(()),
+        Err(error) => Err(format!("remove {shown}: {}", message(&error))),
+        Ok(_) => Ok(()),
+    }
+}

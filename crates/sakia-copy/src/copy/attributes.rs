@@ -1,0 +1,264 @@
+//! What a copy has of its source beside contents.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::PathBuf;
+
+use rustix::fs::{AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+use super::{Copy, Spot};
+use crate::crew::Tally;
+use crate::sys;
+
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+/// Bits of a mode that must not outlive a change of owner.
+const SET_ID: u32 = 0o6000;
+
+/// What is known of a copy that is to get its attributes.
+pub(super) struct Of<'a> {
+    /// The source's.
+    pub(super) stat: &'a Stat,
+    /// The mode that it is to have if the source's is not preserved.
+    pub(super) mode: Option<u32>,
+    pub(super) is_directory: bool,
+    /// It may have got an access control list when it was made.
+    pub(super) has_inherited_acl: bool,
+    /// It belongs to who runs this, group included.
+    pub(super) may_have_owner: bool,
+}
+
+/// The call that failed, and how.
+type Result<T> = std::result::Result<T, (&'static str, io::Error)>;
+
+/// Whether entries made in a directory get an access control list from it.
+pub(super) fn has_default_acl(dir: BorrowedFd<'_>) -> bool {
+    let name = c"system.posix_acl_default";
+    let no_space: &mut [u8] = &mut [];
+    matches!(rustix::fs::fgetxattr(dir, name, no_space), Ok(size) if size > 0)
+}
+
+impl Copy {
+    /// Sets what is to be preserved of an open file or directory: owner, attributes, mode, times, in an
+    /// order in which none undoes another.
+    pub(super) fn set_attributes(
+        &self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        of: Of<'_>,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        let preserve = self.options.preserve;
+        let has_owner = !preserve.ownership || self.set_owner(to, &of, tally)?;
+        let mode = if preserve.mode {
+            let set_id = if has_owner { 0 } else { SET_ID };
+            Some(of.stat.st_mode & sys::PERMISSIONS & !set_id)
+        } else {
+            of.mode
+        };
+        if let Some(mode) = mode {
+            tally.counters.plain_calls += 1;
+            sys::retry(|| rustix::fs::fchmod(to, Mode::from_raw_mode(mode)))
+                .map_err(|error| ("set mode of", error))?;
+        }
+        if preserve.mode && of.has_inherited_acl {
+            for name in [c"system.posix_acl_access", c"system.posix_acl_default"] {
+                if of.is_directory || name == c"system.posix_acl_access" {
+                    // There may be none.
+                    rustix::fs::fremovexattr(to, name).ok();
+                }
+            }
+        }
+        if preserve.mode || preserve.xattrs {
+            self.copy_xattrs(from, to, tally)?;
+        }
+        if preserve.timestamps {
+            tally.counters.plain_calls += 1;
+            sys::retry(|| rustix::fs::futimens(to, &times_of(of.stat)))
+                .map_err(|error| ("set times of", error))?;
+        }
+        Ok(())
+    }
+
+    /// Sets user and group. False if the process may not.
+    fn set_owner(&self, to: BorrowedFd<'_>, of: &Of<'_>, tally: &mut Tally) -> Result<bool> {
+        let (user, group) = (of.stat.st_uid, of.stat.st_gid);
+        if of.may_have_owner && (user, group) == (self.user, self.group) {
+            return Ok(true);
+        }
+        tally.counters.plain_calls += 1;
+        let chown = |user| sys::retry(|| rustix::fs::fchown(to, user, Some(Gid::from_raw(group))));
+        given(chown(Some(Uid::from_raw(user))), || chown(None))
+    }
+
+    /// Copies extended attributes, access control lists among them if the mode is preserved.
+    fn copy_xattrs(
+        &self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        tally.counters.plain_calls += 1;
+        let names = grown(|space| rustix::fs::flistxattr(from, space));
+        let names = match names {
+            Ok(names) if names.is_empty() => return Ok(()),
+            Ok(names) => names,
+            Err(Errno::NOTSUP) => return Ok(()),
+            Err(errno) => return Err(("list attributes of", errno.into())),
+        };
+        for name in self.wanted(&names) {
+            let value = match grown(|space| rustix::fs::fgetxattr(from, name, space)) {
+                Ok(value) => value,
+                Err(Errno::NODATA | Errno::NOTSUP) => continue,
+                Err(errno) => return Err(("read an attribute of", errno.into())),
+            };
+            tally.counters.plain_calls += 3;
+            let set = rustix::fs::fsetxattr(to, name, &value, XattrFlags::empty());
+            lost(set, tally).map_err(|error| ("set an attribute of", error))?;
+        }
+        Ok(())
+    }
+
+    /// The names of a list that are to be preserved.
+    fn wanted<'a>(&self, names: &'a [u8]) -> impl Iterator<Item = &'a CStr> {
+        let preserve = self.options.preserve;
+        names.split_inclusive(|&byte| byte == 0).filter_map(move |name| {
+            let name = CStr::from_bytes_with_nul(name).ok()?;
+            let is_acl = [ACCESS_ACL, DEFAULT_ACL].contains(&name.to_bytes());
+            (if is_acl { preserve.mode } else { preserve.xattrs }).then_some(name)
+        })
+    }
+
+    /// Sets what is to be preserved of a link or another special file, which cannot be opened.
+    pub(super) fn set_attributes_of_name(
+        &self,
+        spot: &Spot<'_>,
+        stat: &Stat,
+        is_symlink: bool,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        let preserve = self.options.preserve;
+        let Some(target) = &spot.target else { return Ok(()) };
+        let (dir, name) = (target, spot.to);
+        let mut has_owner = true;
+        if preserve.ownership {
+            let chown = |user| {
+                let group = Some(Gid::from_raw(stat.st_gid));
+                sys::retry(|| {
+                    rustix::fs::chownat(dir, name, user, group, AtFlags::SYMLINK_NOFOLLOW)
+                })
+            };
+            has_owner = given(chown(Some(Uid::from_raw(stat.st_uid))), || chown(None))?;
+        }
+        if preserve.mode && !is_symlink {
+            let set_id = if has_owner { 0 } else { SET_ID };
+            let mode = Mode::from_raw_mode(stat.st_mode & sys::PERMISSIONS & !set_id);
+            sys::retry(|| rustix::fs::chmodat(dir, name, mode, AtFlags::empty()))
+                .map_err(|error| ("set mode of", error))?;
+        }
+        if preserve.mode || preserve.xattrs {
+            self.copy_xattrs_of_name(spot, tally)?;
+        }
+        if preserve.timestamps {
+            let times = times_of(stat);
+            sys::retry(|| rustix::fs::utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW))
+                .map_err(|error| ("set times of", error))?;
+        }
+        tally.counters.plain_calls += 4;
+        Ok(())
+    }
+
+    /// By way of the directories' descriptors, since there are no such calls relative to them before 6.13.
+    fn copy_xattrs_of_name(&self, spot: &Spot<'_>, tally: &mut Tally) -> Result<()> {
+        let Some(target) = &spot.target else { return Ok(()) };
+        use std::os::fd::AsFd;
+        let from = magic_path(spot.source.as_fd(), spot.name);
+        let to = magic_path(target.as_fd(), spot.to);
+        let Ok(names) = grown(|space| rustix::fs::llistxattr(&from, space)) else {
+            // The file system has none, or there is no /proc.
+            return Ok(());
+        };
+        if self.inherits(spot) {
+            rustix::fs::lremovexattr(&to, c"system.posix_acl_access").ok();
+        }
+        for name in self.wanted(&names) {
+            let value = match grown(|space| rustix::fs::lgetxattr(&from, name, space)) {
+                Ok(value) => value,
+                Err(Errno::NODATA | Errno::NOTSUP) => continue,
+                Err(errno) => return Err(("read an attribute of", errno.into())),
+            };
+            let set = rustix::fs::lsetxattr(&to, name, &value, XattrFlags::empty());
+            lost(set, tally).map_err(|error| ("set an attribute of", error))?;
+        }
+        Ok(())
+    }
+}
+
+/// The times to set, to the nanosecond.
+fn times_of(stat: &Stat) -> Timestamps {
+    let time =
+        |seconds: i64, nanoseconds: u64| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as i64 };
+    Timestamps {
+        last_access: time(stat.st_atime, stat.st_atime_nsec),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
+    }
+}
+
+/// A path that leads to `name` in an open directory, however long that one's own is.
+fn magic_path(dir: BorrowedFd<'_>, name: &CStr) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    let name = std::ffi::OsStr::from_bytes(name.to_bytes());
+    // The current directory has a negative number; an absolute name is taken as it is.
+    if dir.as_raw_fd() < 0 {
+        return PathBuf::from(name);
+    }
+    PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name)
+}
+
+/// Whether user and group could be given; if not, at least the group is tried.
+fn given(chown: io::Result<()>, group: impl FnOnce() -> io::Result<()>) -> Result<bool> {
+    match chown {
+        Ok(()) => Ok(true),
+        Err(error) if sys::is(&error, Errno::PERM) || sys::is(&error, Errno::INVAL) => {
+            group().ok();
+            Ok(false)
+        }
+        Err(error) => Err(("set owner of", error)),
+    }
+}
+
+/// An attribute that the process may not set, or that the file system does not have, is counted.
+fn lost(set: rustix::io::Result<()>, tally: &mut Tally) -> io::Result<()> {
+    match set {
+        Err(Errno::PERM | Errno::NOTSUP | Errno::ACCESS | Errno::INVAL) => {
+            tally.counters.attributes_lost += 1;
+            Ok(())
+        }
+        result => Ok(result?),
+    }
+}
+
+/// What a call writes that says `ERANGE` when there is too little space, and tells how much it needs.
+fn grown(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
+    // Most lists are empty: one call.
+    let mut space = [0; 256];
+    match call(&mut space) {
+        Ok(len) => return Ok(space[..len].to_vec()),
+        Err(Errno::RANGE) => {}
+        Err(errno) => return Err(errno),
+    }
+    loop {
+        let mut space = vec![0; call(&mut [])?];
+        match call(&mut space) {
+            Ok(len) => {
+                space.truncate(len);
+                return Ok(space);
+            }
+            // It has grown meanwhile.
+            Err(Errno::RANGE) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Contents: shared where that is possible, copied within the kernel, or by way of a buffer; holes stay
+//! holes.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{SeekFrom, Stat};
+use rustix::io::Errno;
+
+use super::{Copy, Learned, Spot, Wrong};
+use crate::crew::{Crew, Fiber};
+use crate::options::{Reflink, Sparse};
+use crate::source::Source;
+use crate::sys;
+
+/// Bytes that the kernel copies at a time: between them others can run, and the copy can be stopped.
+const RANGE: usize = 8 << 20;
+/// What a block of zeros is, where these are to become holes.
+const BLOCK: usize = 4096;
+/// Bytes in a unit of `st_blocks`.
+const SECTOR: i64 = 512;
+
+impl Copy {
+    /// Whether the file may have holes that are to be kept.
+    pub(super) fn has_holes(&self, stat: &Stat) -> bool {
+        match self.options.sparse {
+            Sparse::Auto => stat.st_blocks * SECTOR < stat.st_size && stat.st_size >= BLOCK as i64,
+            Sparse::Always => true,
+            Sparse::Never => false,
+        }
+    }
+
+    /// Copies the contents of a file. Returns its size.
+    pub(super) async fn fill_large(
+        &self,
+        fiber: &mut Fiber<Self>,
+        crew: &Arc<Crew<Self>>,
+        spot: &Spot<'_>,
+        source: &mut Source,
+        target: &OwnedFd,
+        stat: &Stat,
+        buf: &mut Vec<u8>,
+    ) -> Result<u64, Wrong> {
+        if self.may_share(spot) {
+            fiber.tally.counters.plain_calls += 1;
+            match rustix::fs::ioctl_ficlone(target, source.as_fd()) {
+                Ok(()) => return Ok(u64::try_from(stat.st_size).unwrap_or(0)),
+                Err(errno) if self.options.reflink == Reflink::Always => {
+                    return Err(Wrong::target("share blocks with")(errno.into()));
+                }
+                Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::XDEV | Errno::NOSYS) => {
+                    spot.learned.no_clone.store(true, Ordering::Relaxed);
+                }
+                Err(_) => {}
+            }
+        }
+        let mut run =
+            Run { copy: self, fiber, crew, learned: &spot.learned, target: target.as_fd() };
+        if self.options.sparse == Sparse::Auto && self.has_holes(stat) {
+            run.sparse(source, stat, buf).await
+        } else {
+            let end = run.range(source, 0, None, buf).await?;
+            if self.options.sparse == Sparse::Always {
+                truncate(target.as_fd(), end)?;
+            }
+            Ok(end)
+        }
+    }
+
+    /// Copies the contents of a file by plain calls only.
+    pub(super) fn copy_all(
+        &self,
+        source: BorrowedFd<'_>,
+        target: BorrowedFd<'_>,
+        buf: &mut [u8],
+    ) -> Result<u64, Wrong> {
+        let mut offset = 0;
+        loop {
+            let count = sys::read_at(source, buf, offset).map_err(Wrong::source("read"))?;
+            if count == 0 {
+                return Ok(offset);
+            }
+            let bytes = &buf[..count];
+            sys::write_all_at(target, bytes, offset).map_err(Wrong::target("write"))?;
+            offset += count as u64;
+        }
+    }
+}
+
+/// The copy of one file's contents.
+struct Run<'a> {
+    copy: &'a Copy,
+    fiber: &'a mut Fiber<Copy>,
+    crew: &'a Arc<Crew<Copy>>,
+    learned: &'a Learned,
+    target: BorrowedFd<'a>,
+}
+
+impl Run<'_> {
+    /// Copies what is no hole.
+    async fn sparse(
+        &mut self,
+        source: &mut Source,
+        stat: &Stat,
+        buf: &mut Vec<u8>,
+    ) -> Result<u64, Wrong> {
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let mut offset = 0;
+        while offset < size {
+            self.fiber.tally.counters.plain_calls += 2;
+            let begin = match rustix::fs::seek(source.as_fd(), SeekFrom::Data(offset)) {
+                Ok(begin) => begin,
+                // Nothing but a hole is left.
+                Err(Errno::NXIO) => break,
+                // The file system does not tell.
+                Err(Errno::INVAL | Errno::OPNOTSUPP) if offset == 0 => {
+                    return self.range(source, 0, None, buf).await;
+                }
+                Err(errno) => return Err(Wrong::source("seek")(errno.into())),
+            };
+            let end = rustix::fs::seek(source.as_fd(), SeekFrom::Hole(begin))
+                .map_err(|errno| Wrong::source("seek")(errno.into()))?;
+            let reached = self.range(source, begin, Some(end), buf).await?;
+            if reached < end {
+                // It became shorter.
+                return Ok(reached);
+            }
+            offset = end;
+        }
+        truncate(self.target, size)?;
+        Ok(size.max(offset))
+    }
+
+    /// Copies from `offset` to `end`, or to the end of the file. Returns what it came to.
+    async fn range(
+        &mut self,
+        source: &mut Source,
+        mut offset: u64,
+        end: Option<u64>,
+        buf: &mut Vec<u8>,
+    ) -> Result<u64, Wrong> {
+        let by_kernel = self.copy.options.sparse != Sparse::Always
+            && !self.learned.no_range.load(Ordering::Relaxed);
+        let mut by_kernel = by_kernel && self.is_cached(source, offset);
+        loop {
+            if self.crew.is_stopped() {
+                return Err(Wrong::source("copy")(Errno::CANCELED.into()));
+            }
+            let left = end.map_or(u64::MAX, |end| end - offset);
+            if left == 0 {
+                return Ok(offset);
+            }
+            let count = if by_kernel {
+                match self.by_kernel(source, offset, left)? {
+                    Some(count) => count,
+                    None => {
+                        by_kernel = false;
+                        continue;
+                    }
+                }
+            } else {
+                self.by_buffer(source, offset, left, buf).await?
+            };
+            if count == 0 {
+                return Ok(offset);
+            }
+            offset += count;
+            sakia::yield_now().await;
+        }
+    }
+
+    /// Whether the page cache has what is at `offset`; the kernel's own copy would wait for a disk.
+    fn is_cached(&mut self, source: &Source, offset: u64) -> bool {
+        let mut byte = [0];
+        self.fiber.tally.counters.plain_calls += 1;
+        !matches!(sys::read_now(source.as_fd(), &mut byte, offset), Ok(sys::Now::Waits))
+    }
+
+    /// Has the kernel copy. `None` if it does not between these files.
+    fn by_kernel(&mut self, source: &Source, offset: u64, left: u64) -> Result<Option<u64>, Wrong> {
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(RANGE);
+        self.fiber.tally.counters.plain_calls += 1;
+        let (mut from, mut to) = (offset, offset);
+        let copied = sys::retry(|| {
+            let (from, to) = (Some(&mut from), Some(&mut to));
+            rustix::fs::copy_file_range(source.as_fd(), from, self.target, to, len)
+        });
+        match copied {
+            // Some file systems say so of files that have no size, in /proc for one.
+            Ok(0) if offset == 0 => Ok(None),
+            Ok(count) => Ok(Some(count as u64)),
+            Err(error) => {
+                let is = |errno| sys::is(&error, errno);
+                if [Errno::XDEV, Errno::NOSYS, Errno::OPNOTSUPP].into_iter().any(is) {
+                    self.learned.no_range.store(true, Ordering::Relaxed);
+                    return Ok(None);
+                }
+                if [Errno::INVAL, Errno::PERM, Errno::TXTBSY, Errno::BADF].into_iter().any(is) {
+                    return Ok(None);
+                }
+                Err(Wrong::target("write")(error))
+            }
+        }
+    }
+
+    async fn by_buffer(
+        &mut self,
+        source: &mut Source,
+        offset: u64,
+        left: u64,
+        buf: &mut Vec<u8>,
+    ) -> Result<u64, Wrong> {
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+        let count = self.fiber.read_at(source, buf, 0..len, offset, self.learned).await;
+        let count = count.map_err(Wrong::source("read"))?;
+        self.fiber.tally.counters.plain_calls += 1;
+        let bytes = &buf[..count];
+        let written = if self.copy.options.sparse == Sparse::Always {
+            write_dense(self.target, bytes, offset)
+        } else {
+            sys::write_all_at(self.target, bytes, offset)
+        };
+        written.map_err(Wrong::target("write"))?;
+        Ok(count as u64)
+    }
+}
+
+/// Writes the blocks that are not all zeros. The file has to get its size afterwards.
+fn write_dense(target: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> io::Result<()> {
+    let is_zero = |block: &&[u8]| block.iter().all(|&byte| byte == 0);
+    let mut done = 0;
+    let mut begin = 0;
+    for block in bytes.chunks(BLOCK) {
+        if is_zero(&block) {
+            sys::write_all_at(target, &bytes[begin..done], offset + begin as u64)?;
+            begin = done + block.len();
+        }
+        done += block.len();
+    }
+    sys::write_all_at(target, &bytes[begin..done], offset + begin as u64)
+}
+
+fn truncate(target: BorrowedFd<'_>, size: u64) -> Result<(), Wrong> {
+    sys::retry(|| rustix::fs::ftruncate(target, size)).map_err(Wrong::target("truncate"))
+}

@@ -1,0 +1,688 @@
+//! Everything but directories.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::links::{Claim, Name, Waiting};
+use super::{Copy, Spot, Wrong, attributes, mark};
+use crate::crew::{Crew, Fiber, Next};
+use crate::options::{Existing, Follow};
+use crate::place::{Id, Place};
+use crate::source::Source;
+use crate::sys;
+
+/// Of so many files made the time of one is taken.
+const TIMED: u64 = 8;
+
+/// A file of the copy, to be filled.
+struct Made {
+    fd: OwnedFd,
+    /// The mode it is to have at the end, if it has another one.
+    mode: Option<u32>,
+    is_new: bool,
+}
+
+/// What becomes of an entry.
+enum Outcome {
+    Copied,
+    /// What is there stays.
+    Skipped,
+    Enter,
+    Later,
+}
+
+impl Copy {
+    /// Copies what is no directory; of an unknown kind it is found out what it is.
+    pub(super) async fn copy_entry(
+        &self,
+        fiber: &mut Fiber<Self>,
+        spot: &Spot<'_>,
+        kind: FileType,
+    ) -> Next {
+        let crew = Arc::clone(fiber.crew());
+        match self.try_entry(fiber, &crew, spot, kind).await {
+            Ok(Outcome::Copied) => self.tell(&crew, spot),
+            Ok(Outcome::Skipped) => fiber.tally.counts.skipped += 1,
+            Ok(Outcome::Enter) => return Next::Enter,
+            Ok(Outcome::Later) => return Next::Later,
+            Err(wrong) => self.fail(&crew, &mut fiber.tally, spot, wrong),
+        }
+        Next::Done
+    }
+
+    async fn try_entry(
+        &self,
+        fiber: &mut Fiber<Self>,
+        crew: &Arc<Crew<Self>>,
+        spot: &Spot<'_>,
+        kind: FileType,
+    ) -> Result<Outcome, Wrong> {
+        let follows = self.options.follow == Follow::Always;
+        let (kind, stat) = match kind {
+            FileType::RegularFile => (kind, None),
+            kind if kind != FileType::Unknown && kind != FileType::Symlink && follows => {
+                (kind, None)
+            }
+            _ => {
+                let stat = self.stat_source(spot).map_err(Wrong::source("stat"))?;
+                fiber.tally.counters.plain_calls += 1;
+                (FileType::from_raw_mode(stat.st_mode), Some(stat))
+            }
+        };
+        if self.options.existing == Existing::Keep && self.is_there(spot)? {
+            if !self.has_links(stat.as_ref()) {
+                return Ok(Outcome::Skipped);
+            }
+        }
+        match kind {
+            FileType::Directory => Ok(Outcome::Enter),
+            FileType::RegularFile => self.copy_file(fiber, crew, spot).await,
+            _ => {
+                let stat = match stat {
+                    Some(stat) => stat,
+                    None => self.stat_source(spot).map_err(Wrong::source("stat"))?,
+                };
+                self.copy_special(fiber, crew, spot, &stat)
+            }
+        }
+    }
+
+    /// Whether other names of it may have to become links.
+    fn has_links(&self, stat: Option<&Stat>) -> bool {
+        self.options.preserve.links && stat.is_none_or(|stat| stat.st_nlink > 1)
+    }
+
+    pub(super) fn stat_source(&self, spot: &Spot<'_>) -> io::Result<Stat> {
+        let flags = match self.options.follow {
+            Follow::Never => AtFlags::SYMLINK_NOFOLLOW,
+            Follow::Always => AtFlags::empty(),
+        };
+        sys::retry(|| rustix::fs::statat(&spot.source, spot.name, flags))
+    }
+
+    /// Whether something is there that is to be kept.
+    fn is_there(&self, spot: &Spot<'_>) -> Result<bool, Wrong> {
+        let there = self.stat_target(spot)?;
+        Ok(there.is_some_and(|there| !mark::is_unfinished(&there, self.user)))
+    }
+
+    fn stat_target(&self, spot: &Spot<'_>) -> Result<Option<Stat>, Wrong> {
+        let found = match (&spot.target, spot.folder) {
+            (Some(target), _) => sys::stat_name(target.as_fd(), spot.to),
+            // A dry run.
+            (None, _) => {
+                let path = self.target_path(spot);
+                sys::retry(|| rustix::fs::lstat(&path))
+            }
+        };
+        match found {
+            Ok(stat) => Ok(Some(stat)),
+            Err(error) if sys::is(&error, Errno::NOENT) => Ok(None),
+            Err(error) if sys::is(&error, Errno::NOTDIR) && spot.target.is_none() => Ok(None),
+            Err(error) => Err(Wrong::target("stat")(error)),
+        }
+    }
+
+    /// Whether a new entry got an access control list.
+    pub(super) fn inherits(&self, spot: &Spot<'_>) -> bool {
+        match (spot.folder, &spot.target) {
+            (Some(folder), _) => folder.facts.has_default_acl,
+            (None, Some(_)) => {
+                let path = std::path::Path::new(
+                    <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(
+                        spot.to.to_bytes(),
+                    ),
+                );
+                let parent = path.parent().filter(|path| !path.as_os_str().is_empty());
+                let parent = parent.unwrap_or_else(|| ".".as_ref());
+                let opened = sys::retry(|| {
+                    rustix::fs::open(
+                        parent,
+                        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+                        Mode::empty(),
+                    )
+                });
+                opened.is_ok_and(|fd| attributes::has_default_acl(fd.as_fd()))
+            }
+            (None, None) => false,
+        }
+    }
+
+    async fn copy_file(
+        &self,
+        fiber: &mut Fiber<Self>,
+        crew: &Arc<Crew<Self>>,
+        spot: &Spot<'_>,
+    ) -> Result<Outcome, Wrong> {
+        let mut flags = sys::SOURCE;
+        if self.options.follow == Follow::Always {
+            flags -= OFlags::NOFOLLOW;
+        }
+        let mut source = match fiber.open_source(&spot.source, spot.name, flags).await {
+            Ok(source) => source,
+            // It has become a link.
+            Err(error) if sys::is(&error, Errno::LOOP) => {
+                let stat = self.stat_source(spot).map_err(Wrong::source("stat"))?;
+                return self.copy_special(fiber, crew, spot, &stat);
+            }
+            Err(error) => return Err(Wrong::source("open")(error)),
+        };
+        let stat = sys::stat(&source).map_err(Wrong::source("stat"))?;
+        fiber.tally.counters.plain_calls += 2;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => {}
+            FileType::Directory => return Ok(Outcome::Enter),
+            _ => return self.copy_special(fiber, crew, spot, &stat),
+        }
+        if !self.options.preserve.links || stat.st_nlink < 2 {
+            return self.fill_new(fiber, crew, spot, &mut source, &stat).await;
+        }
+        let id = Id::of(&stat);
+        match self.claim(id, stat.st_nlink, spot) {
+            Claim::Wait => Ok(Outcome::Later),
+            Claim::Link(name) => self.link(fiber, crew, spot, &name),
+            Claim::Copy => {
+                let result = self.fill_new(fiber, crew, spot, &mut source, &stat).await;
+                let is_there = result.is_ok();
+                self.settle_links(fiber, crew, spot, id, is_there).await;
+                result
+            }
+        }
+    }
+
+    fn claim(&self, id: Id, count: u64, spot: &Spot<'_>) -> Claim {
+        self.links.claim(id, count, || Waiting {
+            folder: spot.folder.cloned(),
+            name: spot.name.to_owned(),
+            to: spot.to.to_owned(),
+        })
+    }
+
+    /// Deals with the names that wait for a file, which is there now, or could not be copied.
+    async fn settle_links(
+        &self,
+        fiber: &mut Fiber<Self>,
+        crew: &Arc<Crew<Self>>,
+        spot: &Spot<'_>,
+        id: Id,
+        is_there: bool,
+    ) {
+        if is_there {
+            let name = self.name_of(spot);
+            for waiting in self.links.copied(id, name.clone()) {
+                self.settle(fiber, crew, &waiting, |fiber, spot| {
+                    self.link(fiber, crew, spot, &name)
+                });
+            }
+            return;
+        }
+        // The others are tried by plain calls, one after the other: this is rare.
+        while let Some(waiting) = self.links.failed(id) {
+            let mut copied = None;
+            self.settle(fiber, crew, &waiting, |fiber, spot| {
+                let outcome = self.copy_waiting(fiber, spot)?;
+                copied = Some(self.name_of(spot));
+                Ok(outcome)
+            });
+            if let Some(name) = copied {
+                for waiting in self.links.copied(id, name.clone()) {
+                    self.settle(fiber, crew, &waiting, |fiber, spot| {
+                        self.link(fiber, crew, spot, &name)
+                    });
+                }
+                return;
+            }
+        }
+    }
+
+    /// Does what was left to be done later, and says that it is done.
+    fn settle(
+        &self,
+        fiber: &mut Fiber<Self>,
+        crew: &Arc<Crew<Self>>,
+        waiting: &Waiting,
+        act: impl FnOnce(&mut Fiber<Self>, &Spot<'_>) -> Result<Outcome, Wrong>,
+    ) {
+        let current = Place::current();
+        let folder = waiting.folder.as_ref();
+        let source = crew.places.open(folder.map_or(&current, |folder| &folder.place));
+        let target = match folder {
+            Some(folder) => {
+                folder.facts.to.as_ref().map(|place| crew.places.open(place)).transpose()
+            }
+            None => crew.places.open(&current).map(Some),
+        };
+        match (source, target) {
+            (Ok(source), Ok(target)) => {
+                let learned =
+                    folder.map_or_else(Arc::default, |folder| Arc::clone(&folder.facts.learned));
+                let (name, to) = (&*waiting.name, &*waiting.to);
+                let spot = Spot { folder, source, target, name, to, learned };
+                match act(fiber, &spot) {
+                    Ok(Outcome::Skipped) => fiber.tally.counts.skipped += 1,
+                    Ok(_) => self.tell(crew, &spot),
+                    Err(wrong) => self.fail(crew, &mut fiber.tally, &spot, wrong),
+                }
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                let place = folder.map_or(&current, |folder| &folder.place);
+                let path = place.path_of(&waiting.name);
+                self.fail_at(crew, &mut fiber.tally, "open directory of", path, error);
+            }
+        }
+        crew.done(folder, 1, &mut fiber.tally);
+    }
+
+    fn copy_waiting(&self, fiber: &mut Fiber<Self>, spot: &Spot<'_>) -> Result<Outcome, Wrong> {
+        let opened = sys::open(spot.source.as_fd(), spot.name, sys::SOURCE);
+        let source = opened.map_err(Wrong::source("open"))?;
+        let stat = sys::stat(&source).map_err(Wrong::source("stat"))?;
+        let mut buf = fiber.take_buf();
+        let result = self.fill_blocking(fiber, spot, source.as_fd(), &stat, &mut buf);
+        fiber.give_buf(buf);
+        result.map(|is_copied| if is_copied { Outcome::Copied } else { Outcome::Skipped })
+    }
+
+    fn name_of(&self, spot: &Spot<'_>) -> Name {
+        let place = match spot.folder.and_then(|folder| folder.facts.to.as_ref()) {
+            Some(place) => Arc::clone(place),
+            None => Place::current(),
+        };
+        Name { place, name: spot.to.to_owned() }
+    }
+
+    /// Makes another name of a file that has been copied.
+    fn link(
+        &self,
+        fiber: &mut Fiber<Self>,
+        crew: &Crew<Self>,
+        spot: &Spot<'_>,
+        first: &Name,
+    ) -> Result<Outcome, Wrong> {
+        let counts = &mut fiber.tally.counts;
+        let Some(target) = &spot.target else {
+            counts.hard_links += 1;
+            return Ok(Outcome::Copied);
+        };
+        let wrong = Wrong::target("link");
+        let dir = crew.places.open(&first.place).map_err(&wrong)?;
+        let link = || {
+            let name: &CStr = &first.name;
+            sys::retry(|| rustix::fs::linkat(&dir, name, target, spot.to, AtFlags::empty()))
+        };
+        let mut result = link();
+        fiber.tally.counters.plain_calls += 1;
+        if result.as_ref().is_err_and(|error| sys::is(error, Errno::EXIST)) {
+            let there = self.stat_target(spot)?;
+            let first = sys::stat_name(dir.as_fd(), &first.name).map_err(&wrong)?;
+            if there.is_some_and(|there| Id::of(&there) == Id::of(&first)) {
+                return Ok(Outcome::Skipped);
+            }
+            if self.options.existing == Existing::Keep && self.is_there(spot)? {
+                return Ok(Outcome::Skipped);
+            }
+            self.remove_existing(spot, there.as_ref())?;
+            result = link();
+        }
+        result.map_err(&wrong)?;
+        fiber.tally.counts.hard_links += 1;
+        Ok(Outcome::Copied)
+    }
+
+    /// Copies a regular file that has not been copied under another name.
+    async fn fill_new(
+        &self,
+        fiber: &mut Fiber<Self>,
+        crew: &Arc<Crew<Self>>,
+        spot: &Spot<'_>,
+        source: &mut Source,
+        stat: &Stat,
+    ) -> Result<Outcome, Wrong> {
+        if self.is_up_to_date(spot, stat)? {
+            return Ok(Outcome::Skipped);
+        }
+        if spot.target.is_none() {
+            fiber.tally.counts.files += 1;
+            fiber.tally.counts.bytes += u64::try_from(stat.st_size).unwrap_or(0);
+            return Ok(Outcome::Copied);
+        }
+        let mut buf = fiber.take_buf();
+        let result = self.fill_with(fiber, crew, spot, source, stat, &mut buf).await;
+        fiber.give_buf(buf);
+        fiber.tally.counts.files += u64::from(result.is_ok());
+        result.map(|()| Outcome::Copied)
+    }
+
+    /// Whether what is there is to stay.
+    fn is_up_to_date(&self, spot: &Spot<'_>, stat: &Stat) -> Result<bool, Wrong> {
+        if self.options.existing == Existing::Overwrite {
+            return Ok(false);
+        }
+        let Some(there) = self.stat_target(spot)? else { return Ok(false) };
+        if mark::is_unfinished(&there, self.user) {
+            return Ok(false);
+        }
+        let modified = |stat: &Stat| (stat.st_mtime, stat.st_mtime_nsec);
+        Ok(self.options.existing == Existing::Keep || modified(&there) >= modified(stat))
+    }
+
+    async fn fill_with(
+        &self,
+        fiber: &mut Fiber<Self>,
+        crew: &Arc<Crew<Self>>,
+        spot: &Spot<'_>,
+        source: &mut Source,
+        stat: &Stat,
+        buf: &mut Vec<u8>,
+    ) -> Result<(), Wrong> {
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let is_small = size < buf.len() as u64 && !self.has_holes(stat) && !self.may_share(spot);
+        let read = if is_small {
+            let read = fiber.read_small(source, buf, size, &spot.learned).await;
+            Some(read.map_err(Wrong::source("read"))?)
+        } else {
+            None
+        };
+        let made = self.make(fiber, spot, stat)?;
+        let filled = match read {
+            // All of it is there.
+            Some(count) if count < buf.len() => {
+                fiber.tally.counters.plain_calls += 1;
+                let written = sys::write_all_at(made.fd.as_fd(), &buf[..count], 0);
+                written.map(|()| count as u64).map_err(Wrong::target("write"))
+            }
+            _ => self.fill_large(fiber, crew, spot, source, &made.fd, stat, buf).await,
+        };
+        let completed = filled.and_then(|count| {
+            fiber.tally.counts.bytes += count;
+            self.complete(fiber, spot, source.as_fd(), stat, &made)?;
+            Ok(count)
+        });
+        match completed {
+            Ok(count) if count == size || size == 0 => Ok(()),
+            Ok(count) => {
+                let text =
+                    format!("it changed while it was copied: {count} bytes instead of {size}");
+                Err(Wrong::source("copy")(io::Error::other(text)))
+            }
+            Err(wrong) => {
+                self.discard(spot);
+                Err(wrong)
+            }
+        }
+    }
+
+    /// The same for a file whose other name could not be copied.
+    fn fill_blocking(
+        &self,
+        fiber: &mut Fiber<Self>,
+        spot: &Spot<'_>,
+        source: std::os::fd::BorrowedFd<'_>,
+        stat: &Stat,
+        buf: &mut [u8],
+    ) -> Result<bool, Wrong> {
+        if spot.target.is_none() || self.is_up_to_date(spot, stat)? {
+            return Ok(false);
+        }
+        let made = self.make(fiber, spot, stat)?;
+        let filled = self.copy_all(source, made.fd.as_fd(), buf);
+        match filled.and_then(|count| {
+            fiber.tally.counts.bytes += count;
+            self.complete(fiber, spot, source, stat, &made)
+        }) {
+            Ok(()) => {
+                fiber.tally.counts.files += 1;
+                Ok(true)
+            }
+            Err(wrong) => {
+                self.discard(spot);
+                Err(wrong)
+            }
+        }
+    }
+
+    /// Removes what could not be completed.
+    fn discard(&self, spot: &Spot<'_>) {
+        if let Some(target) = &spot.target {
+            // If that fails, too, it is still marked as not complete.
+            rustix::fs::unlinkat(target, spot.to, AtFlags::empty()).ok();
+        }
+    }
+
+    /// Makes the file, or empties the one that is there.
+    fn make(&self, fiber: &mut Fiber<Self>, spot: &Spot<'_>, stat: &Stat) -> Result<Made, Wrong> {
+        let Some(target) = &spot.target else {
+            return Err(Wrong::target("create")(Errno::BADF.into()));
+        };
+        let permissions = stat.st_mode & 0o777;
+        let (first, last) = if self.inherits_in_folder(spot) {
+            // The list and the mode are made from each other: there is no going back from another mode.
+            (permissions, None)
+        } else {
+            (mark::FILE, Some(permissions & !self.mask))
+        };
+        let counters = &mut fiber.tally.counters;
+        counters.plain_calls += 1;
+        counters.creates += 1;
+        let begin = counters.creates.is_multiple_of(TIMED).then(Instant::now);
+        let created = sys::create(target.as_fd(), spot.to, first);
+        if let Some(begin) = begin {
+            counters.creates_timed += 1;
+            counters.create_time += begin.elapsed();
+        }
+        match created {
+            Ok(fd) => Ok(Made { fd, mode: last, is_new: true }),
+            Err(error) if sys::is(&error, Errno::EXIST) => {
+                let again = |is_new_mode: u32| sys::create(target.as_fd(), spot.to, is_new_mode);
+                self.overwrite(spot, stat, last, || again(first))
+            }
+            Err(error) => Err(Wrong::target("create")(error)),
+        }
+    }
+
+    fn inherits_in_folder(&self, spot: &Spot<'_>) -> bool {
+        spot.folder.map_or_else(|| self.inherits(spot), |folder| folder.facts.has_default_acl)
+    }
+
+    /// Opens and empties the file that is there, or makes another one in its place.
+    fn overwrite(
+        &self,
+        spot: &Spot<'_>,
+        stat: &Stat,
+        last: Option<u32>,
+        create: impl Fn() -> io::Result<OwnedFd>,
+    ) -> Result<Made, Wrong> {
+        let Some(target) = &spot.target else {
+            return Err(Wrong::target("create")(Errno::BADF.into()));
+        };
+        let there = self.stat_target(spot)?;
+        let replace = |there: Option<&Stat>| {
+            self.remove_existing(spot, there)?;
+            let fd = create().map_err(Wrong::target("create"))?;
+            Ok(Made { fd, mode: last, is_new: true })
+        };
+        let Some(there) = there else { return replace(None) };
+        if Id::of(&there) == Id::of(stat) {
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "it is the source itself");
+            return Err(Wrong::target("copy to")(error));
+        }
+        let is_file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
+        if !is_file || (self.options.preserve.links && there.st_nlink > 1) {
+            return replace(Some(&there));
+        }
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        // Nobody but root may open one that was not completed.
+        let opened = if mark::is_unfinished(&there, self.user) {
+            return replace(Some(&there));
+        } else {
+            sys::open(target.as_fd(), spot.to, flags)
+        };
+        let fd = match opened {
+            Ok(fd) => fd,
+            Err(_) if self.options.force => return replace(Some(&there)),
+            Err(error) => return Err(Wrong::target("open")(error)),
+        };
+        let mode = there.st_mode & sys::PERMISSIONS;
+        // Who is not its owner can write to it and not mark it.
+        let marked = rustix::fs::fchmod(&fd, Mode::from_raw_mode(mark::FILE)).is_ok();
+        sys::retry(|| rustix::fs::ftruncate(&fd, 0)).map_err(Wrong::target("truncate"))?;
+        Ok(Made { fd, mode: marked.then_some(mode), is_new: false })
+    }
+
+    /// Makes room for another entry.
+    fn remove_existing(&self, spot: &Spot<'_>, there: Option<&Stat>) -> Result<(), Wrong> {
+        let Some(target) = &spot.target else { return Ok(()) };
+        if there.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory) {
+            let text = "what is no directory cannot take the place of one";
+            let error = io::Error::new(io::ErrorKind::AlreadyExists, text);
+            return Err(Wrong::target("copy to")(error));
+        }
+        match sys::retry(|| rustix::fs::unlinkat(target, spot.to, AtFlags::empty())) {
+            Err(error) if sys::is(&error, Errno::NOENT) => Ok(()),
+            result => result.map_err(Wrong::target("remove")),
+        }
+    }
+
+    /// Gives a file that has its contents all else.
+    fn complete(
+        &self,
+        fiber: &mut Fiber<Self>,
+        spot: &Spot<'_>,
+        source: std::os::fd::BorrowedFd<'_>,
+        stat: &Stat,
+        made: &Made,
+    ) -> Result<(), Wrong> {
+        if !self.options.preserve.has_attributes() {
+            let Some(mode) = made.mode else { return Ok(()) };
+            fiber.tally.counters.plain_calls += 1;
+            return sys::retry(|| rustix::fs::fchmod(&made.fd, Mode::from_raw_mode(mode)))
+                .map_err(Wrong::target("set mode of"));
+        }
+        let gives_group = spot.folder.is_none_or(|folder| folder.facts.gives_group);
+        let of = attributes::Of {
+            stat,
+            mode: made.mode,
+            is_directory: false,
+            has_inherited_acl: self.inherits_in_folder(spot),
+            may_have_owner: made.is_new && !gives_group,
+        };
+        self.set_attributes(source, made.fd.as_fd(), of, &mut fiber.tally)
+            .map_err(|(operation, error)| Wrong::target(operation)(error))
+    }
+
+    /// Copies a link, a FIFO, a socket or a device.
+    fn copy_special(
+        &self,
+        fiber: &mut Fiber<Self>,
+        crew: &Crew<Self>,
+        spot: &Spot<'_>,
+        stat: &Stat,
+    ) -> Result<Outcome, Wrong> {
+        let id = Id::of(stat);
+        let is_claimed = self.options.preserve.links && stat.st_nlink > 1;
+        if is_claimed {
+            match self.claim(id, stat.st_nlink, spot) {
+                Claim::Wait => return Ok(Outcome::Later),
+                Claim::Link(name) => return self.link(fiber, crew, spot, &name),
+                Claim::Copy => {}
+            }
+        }
+        let mut result = self.make_special(fiber, spot, stat);
+        if is_claimed {
+            // It takes no time, so that others seldom wait for it.
+            match &result {
+                Ok(_) => self.settle_special(fiber, spot, id),
+                Err(_) => {
+                    while let Some(waiting) = self.links.failed(id) {
+                        crew.done(waiting.folder.as_ref(), 1, &mut fiber.tally);
+                        if let Err(wrong) = &mut result {
+                            wrong.operation = "create, with its other names,";
+                        }
+                    }
+                }
+            }
+        }
+        result
+    }
+
+    fn settle_special(&self, fiber: &mut Fiber<Self>, spot: &Spot<'_>, id: Id) {
+        let name = self.name_of(spot);
+        let crew = Arc::clone(fiber.crew());
+        for waiting in self.links.copied(id, name.clone()) {
+            self.settle(fiber, &crew, &waiting, |fiber, spot| self.link(fiber, &crew, spot, &name));
+        }
+    }
+
+    fn make_special(
+        &self,
+        fiber: &mut Fiber<Self>,
+        spot: &Spot<'_>,
+        stat: &Stat,
+    ) -> Result<Outcome, Wrong> {
+        if self.is_up_to_date(spot, stat)? {
+            return Ok(Outcome::Skipped);
+        }
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let is_symlink = kind == FileType::Symlink;
+        let counts = &mut fiber.tally.counts;
+        *(if is_symlink { &mut counts.symlinks } else { &mut counts.others }) += 1;
+        let Some(target) = &spot.target else { return Ok(Outcome::Copied) };
+        fiber.tally.counters.plain_calls += 2;
+        let result = if is_symlink {
+            let content = read_link(spot).map_err(Wrong::source("read link"))?;
+            self.make_name(spot, || rustix::fs::symlinkat(&content, target, spot.to))
+        } else {
+            let mode = Mode::from_raw_mode(stat.st_mode & 0o777);
+            self.make_name(spot, || rustix::fs::mknodat(target, spot.to, kind, mode, stat.st_rdev))
+        };
+        let result = result.and_then(|()| {
+            if !self.options.preserve.has_attributes() {
+                return Ok(());
+            }
+            self.set_attributes_of_name(spot, stat, is_symlink, &mut fiber.tally)
+                .map_err(|(operation, error)| Wrong::target(operation)(error))
+        });
+        if result.is_err() {
+            let counts = &mut fiber.tally.counts;
+            *(if is_symlink { &mut counts.symlinks } else { &mut counts.others }) -= 1;
+        }
+        result.map(|()| Outcome::Copied)
+    }
+
+    /// Makes something, in place of what is there.
+    fn make_name(
+        &self,
+        spot: &Spot<'_>,
+        make: impl Fn() -> rustix::io::Result<()>,
+    ) -> Result<(), Wrong> {
+        match sys::retry(&make) {
+            Err(error) if sys::is(&error, Errno::EXIST) => {
+                let there = self.stat_target(spot)?;
+                self.remove_existing(spot, there.as_ref())?;
+                sys::retry(&make).map_err(Wrong::target("create"))
+            }
+            result => result.map_err(Wrong::target("create")),
+        }
+    }
+
+    /// Whether the file's blocks may be shared with the copy's.
+    pub(super) fn may_share(&self, spot: &Spot<'_>) -> bool {
+        use crate::options::Reflink;
+        match self.options.reflink {
+            Reflink::Never => false,
+            Reflink::Always => true,
+            Reflink::Auto => !spot.learned.no_clone.load(Ordering::Relaxed),
+        }
+    }
+}
+
+fn read_link(spot: &Spot<'_>) -> io::Result<CString> {
+    sys::retry(|| rustix::fs::readlinkat(&spot.source, spot.name, Vec::new()))
+}

@@ -1,0 +1,282 @@
+//! Directories: made before their contents, completed after.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{FileType, Mode, Stat};
+use rustix::io::Errno;
+
+use super::{Copy, Facts, Learned, Spot, Wrong, attributes, mark};
+use crate::crew::{Crew, Fiber, Folder, Tally};
+use crate::options::Follow;
+use crate::place::{Id, Place, flags_of_directory};
+use crate::sys;
+
+/// The bits of a mode that `mkdir(2)` takes.
+const MKDIR: u32 = 0o1777;
+/// What the copy itself needs of a directory.
+const OWNER: u32 = 0o700;
+
+/// A directory of the copy.
+struct Made {
+    place: Arc<Place>,
+    stat: Stat,
+    is_new: bool,
+    mode: Option<u32>,
+    has_default_acl: bool,
+}
+
+impl Copy {
+    pub(super) async fn enter_folder(
+        &self,
+        fiber: &mut Fiber<Self>,
+        above: Option<&Arc<Folder<Self>>>,
+        name: &CStr,
+    ) -> Option<Arc<Folder<Self>>> {
+        let crew = Arc::clone(fiber.crew());
+        let spot = match self.spot(&crew, above, name) {
+            Ok(spot) => spot,
+            Err((path, error)) => {
+                self.fail_at(&crew, &mut fiber.tally, "open directory of", path, error);
+                return None;
+            }
+        };
+        if above.is_none() && !self.is_directory(&spot) {
+            self.copy_entry(fiber, &spot, FileType::Unknown).await;
+            return None;
+        }
+        match self.try_enter(fiber, &crew, &spot).await {
+            Ok(folder) => {
+                fiber.tally.counts.directories += 1;
+                self.tell(&crew, &spot);
+                Some(folder)
+            }
+            Err(wrong) => {
+                self.fail(&crew, &mut fiber.tally, &spot, wrong);
+                None
+            }
+        }
+    }
+
+    /// Where a directory is, and where it goes to.
+    fn spot<'a>(
+        &'a self,
+        crew: &Crew<Self>,
+        above: Option<&'a Arc<Folder<Self>>>,
+        name: &'a CStr,
+    ) -> Result<Spot<'a>, (std::path::PathBuf, io::Error)> {
+        let current = Place::current();
+        let source = above.map_or(&current, |folder| &folder.place);
+        let source = crew.places.open(source).map_err(|error| (source.path_of(name), error))?;
+        let (target, to) = match above {
+            Some(folder) => (folder.facts.to.as_ref(), name),
+            None => ((!self.options.dry_run).then_some(&current), &*self.to),
+        };
+        let open = |place| crew.places.open(place).map_err(|error| (place.path_of(to), error));
+        let target = target.map(open).transpose()?;
+        let learned =
+            above.map_or_else(Arc::<Learned>::default, |folder| Arc::clone(&folder.facts.learned));
+        Ok(Spot { folder: above, source, target, name, to, learned })
+    }
+
+    /// Whether the root is a directory, or a link to one where links are followed.
+    fn is_directory(&self, spot: &Spot<'_>) -> bool {
+        let stat = self.stat_source(spot);
+        stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+    }
+
+    async fn try_enter(
+        &self,
+        fiber: &mut Fiber<Self>,
+        crew: &Crew<Self>,
+        spot: &Spot<'_>,
+    ) -> Result<Arc<Folder<Self>>, Wrong> {
+        let follows = self.options.follow == Follow::Always;
+        let flags = flags_of_directory(follows || spot.folder.is_none());
+        let fd = fiber.open_directory(&spot.source, spot.name, flags).await;
+        let fd = fd.map_err(Wrong::source("open directory"))?;
+        let stat = sys::stat(&fd).map_err(Wrong::source("stat"))?;
+        fiber.tally.counters.plain_calls += 1;
+        self.refuse_cycles(spot, &stat)?;
+        let current = Place::current();
+        let above = spot.folder.map_or(&current, |folder| &folder.place);
+        let place =
+            crew.places.adopt(above, spot.name, fd, &stat, follows || spot.folder.is_none());
+        let Some(made) = self.make_folder(fiber, crew, spot, &stat)? else {
+            return Ok(Folder::new(spot.folder, place, self.dry_facts(stat)));
+        };
+        let device = made.stat.st_dev;
+        let facts = Facts {
+            stat,
+            to: Some(made.place),
+            is_new: made.is_new,
+            mode: made.mode,
+            has_default_acl: made.has_default_acl,
+            gives_group: made.stat.st_gid != self.group,
+            learned: self.learned(stat.st_dev, device),
+            is_mount: spot.folder.is_none_or(|above| above.facts.target_device() != Some(device)),
+        };
+        Ok(Folder::new(spot.folder, place, facts))
+    }
+
+    /// A tree that leads into itself has no end.
+    fn refuse_cycles(&self, spot: &Spot<'_>, stat: &Stat) -> Result<(), Wrong> {
+        let id = Id::of(stat);
+        let wrong = |text: &str| Wrong {
+            operation: "copy directory",
+            is_target: false,
+            error: io::Error::new(io::ErrorKind::InvalidInput, text.to_owned()),
+        };
+        if self.root.get() == Some(&id) {
+            return Err(wrong("it is the copy itself, which was made in what is copied"));
+        }
+        if self.options.follow == Follow::Always
+            && let Some(above) = spot.folder
+            && above.place.lineage().any(|place| place.id() == id)
+        {
+            return Err(wrong("a link in it leads back to it"));
+        }
+        Ok(())
+    }
+
+    fn dry_facts(&self, stat: Stat) -> Facts {
+        Facts {
+            stat,
+            to: None,
+            is_new: false,
+            mode: None,
+            has_default_acl: false,
+            gives_group: false,
+            learned: Arc::default(),
+            is_mount: false,
+        }
+    }
+
+    /// Makes the directory, or takes the one that is there. `None` in a dry run.
+    fn make_folder(
+        &self,
+        fiber: &mut Fiber<Self>,
+        crew: &Crew<Self>,
+        spot: &Spot<'_>,
+        source: &Stat,
+    ) -> Result<Option<Made>, Wrong> {
+        let Some(target) = &spot.target else { return Ok(None) };
+        let permissions = source.st_mode & sys::PERMISSIONS;
+        let has_default_acl = spot.folder.map(|folder| folder.facts.has_default_acl);
+        let is_plain = !self.options.preserve.has_attributes() && permissions & OWNER == OWNER;
+        let (first, last) = if is_plain || has_default_acl == Some(true) {
+            (permissions & MKDIR | OWNER, None)
+        } else {
+            (mark::DIRECTORY, Some(permissions & MKDIR & !self.mask))
+        };
+        let made = sys::retry(|| rustix::fs::mkdirat(target, spot.to, Mode::from_raw_mode(first)));
+        fiber.tally.counters.plain_calls += 3;
+        let is_new = match made {
+            Ok(()) => true,
+            Err(error) if sys::is(&error, Errno::EXIST) => false,
+            Err(error) => return Err(Wrong::target("create directory")(error)),
+        };
+        let fd = self.open_target(crew, spot, is_new)?;
+        let stat = sys::stat(&fd).map_err(Wrong::target("stat"))?;
+        if Id::of(&stat) == Id::of(source) {
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "it is the source itself");
+            return Err(Wrong::target("copy to")(error));
+        }
+        self.root.get_or_init(|| Id::of(&stat));
+        let is_new = is_new || mark::is_unfinished(&stat, self.user);
+        let mode = if is_new { last } else { None };
+        let has_default_acl = match has_default_acl {
+            Some(has) if is_new => has,
+            _ => attributes::has_default_acl(fd.as_fd()),
+        };
+        let current = Place::current();
+        let above = spot.folder.and_then(|folder| folder.facts.to.as_ref()).unwrap_or(&current);
+        let place = crew.places.adopt(above, spot.to, fd, &stat, spot.folder.is_none());
+        Ok(Some(Made { place, stat, is_new, mode, has_default_acl }))
+    }
+
+    /// Opens the directory of the copy. A link at its place is followed at the root only, where the caller
+    /// has named it.
+    fn open_target(
+        &self,
+        crew: &Crew<Self>,
+        spot: &Spot<'_>,
+        is_new: bool,
+    ) -> Result<OwnedFd, Wrong> {
+        let Some(target) = &spot.target else {
+            return Err(Wrong::target("open")(Errno::BADF.into()));
+        };
+        let flags = flags_of_directory(spot.folder.is_none() && !is_new);
+        let opened = crew.places.with_room(|| sys::open(target.as_fd(), spot.to, flags));
+        opened.map_err(|error| {
+            let is_other = [Errno::NOTDIR, Errno::LOOP].iter().any(|&no| sys::is(&error, no));
+            let error = if is_other {
+                let text = "a directory cannot take the place of what is there";
+                io::Error::new(io::ErrorKind::AlreadyExists, text)
+            } else {
+                error
+            };
+            Wrong::target("copy directory to")(error)
+        })
+    }
+
+    pub(super) fn leave_folder(
+        &self,
+        crew: &Crew<Self>,
+        folder: &Arc<Folder<Self>>,
+        tally: &mut Tally,
+    ) {
+        let facts = &folder.facts;
+        let Some(to) = &facts.to else { return };
+        if self.options.preserve.has_attributes()
+            && let Err((operation, error)) = self.complete_folder(crew, folder, to, tally)
+        {
+            self.fail_at(crew, tally, operation, to.path(), error);
+        } else if let Some(mode) = facts.mode
+            && !self.options.preserve.has_attributes()
+            && let Err(error) = crew.places.open(to).and_then(|open| {
+                tally.counters.plain_calls += 1;
+                sys::retry(|| rustix::fs::fchmod(&open, Mode::from_raw_mode(mode)))
+            })
+        {
+            self.fail_at(crew, tally, "set mode of", to.path(), error);
+        }
+        if self.options.durable
+            && facts.is_mount
+            && let Err(error) =
+                crew.places.open(to).and_then(|open| sys::retry(|| rustix::fs::syncfs(&open)))
+        {
+            self.fail_at(crew, tally, "sync file system of", to.path(), error);
+        }
+        crew.places.return_above(&folder.place);
+        crew.places.return_above(to);
+    }
+
+    fn complete_folder(
+        &self,
+        crew: &Crew<Self>,
+        folder: &Folder<Self>,
+        to: &Arc<Place>,
+        tally: &mut Tally,
+    ) -> Result<(), (&'static str, io::Error)> {
+        let facts = &folder.facts;
+        let source = crew.places.open(&folder.place).map_err(|error| ("open directory", error))?;
+        let target = crew.places.open(to).map_err(|error| ("open directory", error))?;
+        let of = attributes::Of {
+            stat: &facts.stat,
+            mode: facts.mode,
+            is_directory: true,
+            has_inherited_acl: facts.has_default_acl,
+            may_have_owner: facts.is_new && !facts.gives_group,
+        };
+        self.set_attributes(source.as_fd(), target.as_fd(), of, tally)
+    }
+}
+
+impl Facts {
+    fn target_device(&self) -> Option<u64> {
+        self.to.as_ref().map(|place| place.id().device)
+    }
+}

@@ -1,0 +1,341 @@
+//! Copying a tree.
+
+mod attributes;
+mod content;
+mod entry;
+mod folder;
+mod links;
+mod mark;
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use rustix::fs::{FileType, Stat};
+use rustix::io::Errno;
+use sakia::{Budget, CancellationToken};
+
+use self::links::Links;
+use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Size, Tally};
+use crate::options::Options;
+use crate::place::{Id, OpenDir, Place};
+use crate::progress::Progress;
+use crate::report::{Failure, Report};
+use crate::sys;
+
+/// Copies what is at `from`, a directory with all that is in it, or anything else, to `to`.
+///
+/// `to` is the path of the copy itself, and the directory that it is in must be there. Where there is a
+/// directory already the copy goes into it; other entries are dealt with as [`Options::existing`] says. A
+/// failure is told to `progress`, kept in the report, and the rest is copied.
+///
+/// The calling runtime's threads do the work, each a directory at a time. They make the system calls
+/// themselves as long as the page cache has what is read; for what it does not have, operations are left to
+/// the runtime, and other entries are copied meanwhile, so that a disk is asked for many at a time.
+///
+/// A file that is not complete has the mode `01200`, its own only at the end. One that cannot be completed
+/// is removed. So nothing half-written is left that looks as if it were whole, not even if the process is
+/// killed: a later copy that keeps or updates what is there replaces files with that mode.
+///
+/// # Errors
+/// A path has a zero byte. All else is in the report: see [`Report::is_complete`].
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use sakia_copy::{Options, Progress, copy_tree};
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-copy-doc-{}", std::process::id()));
+/// # std::fs::create_dir(&dir).unwrap();
+/// let (from, to) = (dir.join("from"), dir.join("to"));
+/// std::fs::create_dir(&from).unwrap();
+/// std::fs::write(from.join("file"), "contents").unwrap();
+///
+/// let report = sakia::block_on(async {
+///     copy_tree(&from, &to, &Options::archive(), &Progress::new().into()).await
+/// }).unwrap();
+/// assert!(report.is_complete());
+/// assert_eq!((report.counts.directories, report.counts.files, report.counts.bytes), (1, 1, 8));
+/// # std::fs::remove_dir_all(&dir).unwrap();
+/// ```
+pub async fn copy_tree(
+    from: impl AsRef<Path>,
+    to: impl AsRef<Path>,
+    options: &Options,
+    progress: &Arc<Progress>,
+) -> io::Result<Report> {
+    Copier::new(options.clone()).copy(from, to, progress).await
+}
+
+/// Copies several trees, whose names of the same file stay that, and can be told to stop.
+#[derive(Clone)]
+pub struct Copier {
+    options: Options,
+    budget: Budget,
+    token: CancellationToken,
+    links: Arc<Links>,
+    mask: u32,
+}
+
+impl Copier {
+    /// One that has copied nothing.
+    pub fn new(options: Options) -> Self {
+        let budget = options.budget.clone().unwrap_or_else(Budget::from_limits);
+        let (token, links) = (CancellationToken::new(), Arc::default());
+        Self { options, budget, token, links, mask: sys::umask() }
+    }
+
+    /// Canceling it stops the copies: entries that are under way are completed or removed.
+    #[must_use]
+    pub fn with_token(mut self, token: CancellationToken) -> Self {
+        self.token = token;
+        self
+    }
+
+    /// Copies a tree: see [`copy_tree`].
+    ///
+    /// # Errors
+    /// See there.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub async fn copy(
+        &self,
+        from: impl AsRef<Path>,
+        to: impl AsRef<Path>,
+        progress: &Arc<Progress>,
+    ) -> io::Result<Report> {
+        let from = CString::new(from.as_ref().as_os_str().as_bytes())?;
+        let to = CString::new(to.as_ref().as_os_str().as_bytes())?;
+        let before = progress.counts();
+        let limit = self.options.limit.max(1);
+        let workers = sakia::thread_count().min(limit);
+        let buffer = self.options.buffer.max(4096);
+        let size = Size { workers, depth: limit.div_ceil(workers), buffer };
+        let job = Copy::new(self, to);
+        let (budget, token) = (self.budget.clone(), &self.token);
+        let crew = Crew::run(job, from, size, budget, Arc::clone(progress), token).await;
+        crew.job.finish(&crew);
+        let is_stopped = self.token.is_canceled() || crew.job.is_full.load(Ordering::Relaxed);
+        Ok(Report::new(progress, &before, crew.counters(), is_stopped))
+    }
+}
+
+/// The job.
+pub(crate) struct Copy {
+    options: Options,
+    /// The path of the copy.
+    to: CString,
+    mask: u32,
+    /// Whom new files belong to.
+    user: u32,
+    group: u32,
+    links: Arc<Links>,
+    /// The copy's own directory, which must not be copied into itself.
+    root: OnceLock<Id>,
+    learned: Mutex<HashMap<(u64, u64), Arc<Learned>>>,
+    /// No more can be written.
+    is_full: AtomicBool,
+}
+
+/// What was found out about a pair of file systems.
+#[derive(Debug, Default)]
+pub(crate) struct Learned {
+    /// Blocks cannot be shared.
+    no_clone: AtomicBool,
+    /// The kernel does not copy between them.
+    no_range: AtomicBool,
+    /// Reads cannot be asked not to wait.
+    pub(crate) no_nowait: AtomicBool,
+    /// Nor need they be.
+    pub(crate) in_memory: AtomicBool,
+}
+
+/// What is known of a directory.
+pub(crate) struct Facts {
+    /// The source's.
+    stat: Stat,
+    /// Where it is copied to; nowhere in a dry run.
+    to: Option<Arc<Place>>,
+    /// The destination was made by this copy.
+    is_new: bool,
+    /// The mode it gets at the end, if it has another one meanwhile.
+    mode: Option<u32>,
+    /// New entries get an access control list from it.
+    has_default_acl: bool,
+    /// New entries may get its group and not that of the process.
+    gives_group: bool,
+    /// Of its file system and the source's.
+    learned: Arc<Learned>,
+    /// It is the first one on its file system.
+    is_mount: bool,
+}
+
+/// Where an entry is, and where it goes to.
+pub(crate) struct Spot<'a> {
+    folder: Option<&'a Arc<Folder<Copy>>>,
+    source: Arc<OpenDir>,
+    target: Option<Arc<OpenDir>>,
+    name: &'a CStr,
+    to: &'a CStr,
+    learned: Arc<Learned>,
+}
+
+/// Something went wrong: at what, and why.
+struct Wrong {
+    operation: &'static str,
+    /// It is about the copy, and not about the source.
+    is_target: bool,
+    error: io::Error,
+}
+
+impl Wrong {
+    fn source(operation: &'static str) -> impl Fn(io::Error) -> Self {
+        move |error| Self { operation, is_target: false, error }
+    }
+
+    fn target(operation: &'static str) -> impl Fn(io::Error) -> Self {
+        move |error| Self { operation, is_target: true, error }
+    }
+}
+
+impl Copy {
+    fn new(copier: &Copier, to: CString) -> Self {
+        Self {
+            options: copier.options.clone(),
+            to,
+            mask: copier.mask,
+            user: rustix::process::geteuid().as_raw(),
+            group: rustix::process::getegid().as_raw(),
+            links: Arc::clone(&copier.links),
+            root: OnceLock::new(),
+            learned: Mutex::default(),
+            is_full: AtomicBool::new(false),
+        }
+    }
+
+    fn learned(&self, source: u64, target: u64) -> Arc<Learned> {
+        let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(learned.entry((source, target)).or_default())
+    }
+
+    /// Tells of a failure, and stops if there is no room for more.
+    fn fail(&self, crew: &Crew<Self>, tally: &mut Tally, spot: &Spot<'_>, wrong: Wrong) {
+        let path = if wrong.is_target { self.target_path(spot) } else { source_path(spot) };
+        self.fail_at(crew, tally, wrong.operation, path, wrong.error);
+    }
+
+    fn fail_at(
+        &self,
+        crew: &Crew<Self>,
+        tally: &mut Tally,
+        operation: &'static str,
+        path: PathBuf,
+        error: io::Error,
+    ) {
+        tally.counts.failures += 1;
+        if sys::is(&error, Errno::NOSPC) || sys::is(&error, Errno::DQUOT) {
+            self.is_full.store(true, Ordering::Relaxed);
+            crew.stop();
+        }
+        crew.progress.fail(Failure::new(operation, path, error));
+    }
+
+    fn target_path(&self, spot: &Spot<'_>) -> PathBuf {
+        match spot.folder.and_then(|folder| folder.facts.to.as_ref()) {
+            Some(place) => place.path_of(spot.to),
+            // In a dry run, or the root.
+            None => match spot.folder {
+                Some(folder) => self.dry_path(&folder.place, spot.name),
+                None => PathBuf::from(std::ffi::OsStr::from_bytes(self.to.to_bytes())),
+            },
+        }
+    }
+
+    /// Where `name` in a directory of the source would be copied to.
+    fn dry_path(&self, place: &Arc<Place>, name: &CStr) -> PathBuf {
+        let mut names: Vec<_> = place.lineage().filter_map(Place::name).collect();
+        names.pop();
+        let mut path = PathBuf::from(std::ffi::OsStr::from_bytes(self.to.to_bytes()));
+        path.extend(names.iter().rev().map(|name| std::ffi::OsStr::from_bytes(name.to_bytes())));
+        path.join(std::ffi::OsStr::from_bytes(name.to_bytes()))
+    }
+
+    /// Tells of an entry that was done.
+    fn tell(&self, crew: &Crew<Self>, spot: &Spot<'_>) {
+        if crew.progress.wants_entries() {
+            crew.progress.entry(&source_path(spot), &self.target_path(spot));
+        }
+    }
+
+    /// What comes after the last entry.
+    fn finish(&self, crew: &Crew<Self>) {
+        let _ = crew;
+    }
+}
+
+fn source_path(spot: &Spot<'_>) -> PathBuf {
+    match spot.folder {
+        Some(folder) => folder.place.path_of(spot.name),
+        None => PathBuf::from(std::ffi::OsStr::from_bytes(spot.name.to_bytes())),
+    }
+}
+
+impl Job for Copy {
+    type Facts = Facts;
+
+    async fn enter(
+        &self,
+        fiber: &mut Fiber<Self>,
+        above: Option<&Arc<Folder<Self>>>,
+        name: &CStr,
+    ) -> Option<Arc<Folder<Self>>> {
+        self.enter_folder(fiber, above, name).await
+    }
+
+    async fn entry(
+        &self,
+        fiber: &mut Fiber<Self>,
+        frame: &Frame<Self>,
+        name: &CStr,
+        kind: FileType,
+    ) -> Next {
+        let crew = Arc::clone(fiber.crew());
+        let folder = &frame.folder;
+        let target = match &folder.facts.to {
+            None => None,
+            Some(place) => match crew.places.open(place) {
+                Ok(open) => Some(open),
+                Err(error) => {
+                    let path = place.path_of(name);
+                    self.fail_at(&crew, &mut fiber.tally, "open directory of", path, error);
+                    return Next::Done;
+                }
+            },
+        };
+        let spot = Spot {
+            folder: Some(folder),
+            source: Arc::clone(&frame.source),
+            target,
+            name,
+            to: name,
+            learned: Arc::clone(&folder.facts.learned),
+        };
+        self.copy_entry(fiber, &spot, kind).await
+    }
+
+    fn leave(&self, crew: &Crew<Self>, folder: &Arc<Folder<Self>>, tally: &mut Tally) {
+        self.leave_folder(crew, folder, tally);
+    }
+
+    fn unreadable(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>, error: io::Error) {
+        let crew = Arc::clone(fiber.crew());
+        self.fail_at(&crew, &mut fiber.tally, "read directory", folder.place.path(), error);
+    }
+}

@@ -1,0 +1,623 @@
+//! Who does the work: a worker per thread, and as many fibers of it as wait for something.
+//!
+//! A directory is the unit of work, and one worker has it: several that make files in one directory would
+//! only wait for its lock. A worker does the deepest directory first, and hands half of those that it has
+//! not begun, the ones nearest to the root, to a worker that has nothing to do.
+//!
+//! A *fiber* does one thing after the other by plain calls, which do not wait where the caches have what is
+//! asked for. Only when one is about to wait, another is started, so that a worker has one as long as
+//! nothing waits, and many when a disk must be asked.
+//!
+//! A directory counts what is left of it: what is in it and not done, and itself while it is being read. Who
+//! takes the last one away leaves the directory, and goes on with the one above.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{CStr, CString};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_channel::{Receiver, Sender};
+use rustix::fs::{FileType, RawDir};
+use rustix::io::Errno;
+use sakia::{Budget, CancellationToken, JoinHandle, Permit, Resource};
+
+use crate::place::{OpenDir, Place, Places};
+use crate::progress::Progress;
+use crate::report::{Counters, Counts};
+
+/// Bytes of directory entries read at once.
+const BATCH_BYTES: usize = 32 << 10;
+/// Directories that are known and not begun before they are begun, though the one above was not read to its
+/// end: memory is bounded so.
+const UNITS_MAX: usize = 4096;
+/// What a fiber does before it lets others run.
+const TURN: u32 = 64;
+/// Descriptors that a fiber needs: two files, and two more while a directory is looked for.
+const FIBER_DESCRIPTORS: u64 = 4;
+
+/// What is done with the entries of a tree.
+pub(crate) trait Job: Sized + Send + Sync + 'static {
+    /// What it knows of a directory.
+    type Facts: Send + Sync + 'static;
+
+    /// Begins a directory: `name` in `above`, or the root. `None` if it is not gone into.
+    async fn enter(
+        &self,
+        fiber: &mut Fiber<Self>,
+        above: Option<&Arc<Folder<Self>>>,
+        name: &CStr,
+    ) -> Option<Arc<Folder<Self>>>;
+
+    /// Does something that is no directory, or of which is not known what it is.
+    async fn entry(
+        &self,
+        fiber: &mut Fiber<Self>,
+        frame: &Frame<Self>,
+        name: &CStr,
+        kind: FileType,
+    ) -> Next;
+
+    /// Ends a directory, of which nothing is left.
+    fn leave(&self, crew: &Crew<Self>, folder: &Arc<Folder<Self>>, tally: &mut Tally);
+
+    /// A directory cannot be read.
+    fn unreadable(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>, error: io::Error);
+}
+
+/// What becomes of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// It is done, well or not.
+    Done,
+    /// It is a directory.
+    Enter,
+    /// Somebody else will say that it is done.
+    Later,
+}
+
+/// A directory on which there is work.
+pub(crate) struct Folder<J: Job> {
+    above: Option<Arc<Self>>,
+    pub(crate) place: Arc<Place>,
+    pub(crate) facts: J::Facts,
+    left: AtomicUsize,
+}
+
+impl<J: Job> Folder<J> {
+    pub(crate) fn new(above: Option<&Arc<Self>>, place: Arc<Place>, facts: J::Facts) -> Arc<Self> {
+        Arc::new(Self { above: above.cloned(), place, facts, left: AtomicUsize::new(1) })
+    }
+}
+
+impl<J: Job> Drop for Folder<J> {
+    /// One level after the other: a tree may be deeper than the stack.
+    fn drop(&mut self) {
+        let mut above = self.above.take();
+        while let Some(folder) = above.and_then(Arc::into_inner) {
+            let mut folder = folder;
+            above = folder.above.take();
+        }
+    }
+}
+
+/// A directory that nobody has begun.
+pub(crate) struct Unit<J: Job> {
+    above: Option<Arc<Folder<J>>>,
+    name: CString,
+}
+
+/// A directory that is being read.
+pub(crate) struct Frame<J: Job> {
+    pub(crate) folder: Arc<Folder<J>>,
+    /// Keeps it open.
+    pub(crate) source: Arc<OpenDir>,
+    state: RefCell<FrameState>,
+}
+
+#[derive(Default)]
+struct FrameState {
+    /// Names, one after the other, each with a zero.
+    names: Vec<u8>,
+    /// Those that were not taken, the next one last.
+    entries: Vec<Entry>,
+    /// Directories found, which come after all else.
+    folders: Vec<CString>,
+    /// It was read to its end.
+    is_over: bool,
+    /// Nobody looks at `folders` any more.
+    has_ended: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    begin: u32,
+    end: u32,
+    kind: FileType,
+    inode: u64,
+}
+
+enum Item<J: Job> {
+    Unit(Unit<J>),
+    Frame(Rc<Frame<J>>),
+}
+
+/// What is to be done next.
+enum Work<J: Job> {
+    Enter(Unit<J>),
+    Read(Rc<Frame<J>>),
+    /// The name is in the fiber.
+    Entry(Rc<Frame<J>>, FileType),
+}
+
+/// Counts that a fiber has not told yet.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) counts: Counts,
+    pub(crate) counters: Counters,
+}
+
+/// All workers of a job.
+pub(crate) struct Crew<J: Job> {
+    pub(crate) job: J,
+    pub(crate) places: Places,
+    pub(crate) progress: Arc<Progress>,
+    budget: Budget,
+    /// Fibers a worker may have.
+    depth: usize,
+    buffer: usize,
+    token: CancellationToken,
+    is_stopped: AtomicBool,
+    /// Workers that wait for directories.
+    idle: AtomicUsize,
+    sender: Sender<Vec<Unit<J>>>,
+    units: Receiver<Vec<Unit<J>>>,
+    counters: Mutex<Counters>,
+}
+
+/// How many may do the work.
+pub(crate) struct Size {
+    /// Threads of the runtime that are used, at least 1.
+    pub(crate) workers: usize,
+    /// Entries of each that may be under way.
+    pub(crate) depth: usize,
+    /// Bytes of the buffer that each of these has.
+    pub(crate) buffer: usize,
+}
+
+impl<J: Job> Crew<J> {
+    /// Does the job with the root `name`, and returns when nothing of it is under way any more.
+    pub(crate) async fn run(
+        job: J,
+        name: CString,
+        size: Size,
+        budget: Budget,
+        progress: Arc<Progress>,
+        token: &CancellationToken,
+    ) -> Arc<Self> {
+        let (sender, units) = async_channel::unbounded();
+        let token = token.child();
+        let crew = Arc::new(Self {
+            job,
+            places: Places::new(budget.clone()),
+            progress,
+            budget,
+            depth: size.depth.max(1),
+            buffer: size.buffer,
+            token: token.clone(),
+            is_stopped: AtomicBool::new(false),
+            idle: AtomicUsize::new(0),
+            sender,
+            units,
+            counters: Mutex::default(),
+        });
+        // A future that is dropped asks its workers to end; they do so by themselves.
+        let guard = token.drop_guard();
+        crew.sender.try_send(vec![Unit { above: None, name }]).ok();
+        let workers: Vec<_> = (0..size.workers)
+            .map(|thread| {
+                let crew = Arc::clone(&crew);
+                sakia::spawn_on(thread, move || Worker::run(crew))
+            })
+            .collect();
+        for worker in workers {
+            if let Err(error) = worker.await {
+                crew.stop();
+                error.resume_panic();
+            }
+        }
+        guard.disarm();
+        let mut counters = crew.lock_counters();
+        counters.workers = size.workers as u64;
+        drop(counters);
+        crew
+    }
+
+    /// What its workers counted.
+    pub(crate) fn counters(&self) -> Counters {
+        *self.lock_counters()
+    }
+
+    fn lock_counters(&self) -> std::sync::MutexGuard<'_, Counters> {
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the work early, or because there is no more.
+    pub(crate) fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
+        self.sender.close();
+    }
+
+    /// Whether nothing more is to be begun.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed) || self.token.is_canceled()
+    }
+
+    /// So much of a directory is done.
+    pub(crate) fn done(&self, folder: Option<&Arc<Folder<J>>>, count: usize, tally: &mut Tally) {
+        let mut folder = folder.cloned();
+        let mut count = count;
+        while let Some(done) = folder {
+            if done.left.fetch_sub(count, Ordering::AcqRel) != count {
+                return;
+            }
+            self.job.leave(self, &done, tally);
+            folder = done.above.clone();
+            count = 1;
+        }
+        // That was the root.
+        self.stop();
+    }
+
+    fn tell(&self, tally: &mut Tally) {
+        self.progress.add(&std::mem::take(&mut tally.counts));
+    }
+}
+
+/// The work of a thread.
+pub(crate) struct Worker<J: Job> {
+    crew: Arc<Crew<J>>,
+    /// The next one last.
+    items: RefCell<Vec<Item<J>>>,
+    fibers: Cell<usize>,
+    tasks: RefCell<Vec<JoinHandle<()>>>,
+    /// Buffers of fibers that have ended, with their shares of the budget.
+    spare: RefCell<Vec<Kit>>,
+}
+
+/// What a fiber needs.
+struct Kit {
+    buf: Vec<u8>,
+    name: Vec<u8>,
+    /// Room for directory entries.
+    space: Vec<u8>,
+    _permits: Option<(Permit, Permit)>,
+}
+
+impl<J: Job> Worker<J> {
+    async fn run(crew: Arc<Crew<J>>) {
+        let worker = Rc::new(Self {
+            crew,
+            items: RefCell::default(),
+            fibers: Cell::new(1),
+            tasks: RefCell::default(),
+            spare: RefCell::default(),
+        });
+        // The first one of each worker runs whatever the budget has.
+        let kit = worker.kit().unwrap_or_else(|| worker.kit_of(None));
+        let mut fiber = Fiber::new(Rc::clone(&worker), kit);
+        while !worker.crew.is_stopped() {
+            fiber.work().await;
+            worker.wait_for_units().await;
+        }
+        fiber.end();
+        // The others see that it is over when what they wait for has come.
+        loop {
+            let task = worker.tasks.borrow_mut().pop();
+            let Some(task) = task else { break };
+            if let Err(error) = task.await {
+                error.resume_panic();
+            }
+        }
+    }
+
+    async fn wait_for_units(&self) {
+        let crew = &self.crew;
+        if crew.is_stopped() {
+            return;
+        }
+        crew.idle.fetch_add(1, Ordering::Relaxed);
+        let received = crew.units.recv().await;
+        crew.idle.fetch_sub(1, Ordering::Relaxed);
+        if let Ok(units) = received {
+            self.items.borrow_mut().extend(units.into_iter().map(Item::Unit));
+        }
+    }
+
+    /// Hands directories over, if somebody waits for some.
+    fn share(&self) {
+        if self.crew.idle.load(Ordering::Relaxed) == 0 || !self.crew.sender.is_empty() {
+            return;
+        }
+        let mut items = self.items.borrow_mut();
+        let is_unit = |item: &Item<J>| matches!(item, Item::Unit(_));
+        let units = items.iter().filter(|item| is_unit(item)).count();
+        // The last one is kept, unless there is something else to do.
+        let give = if items.len() > units { units.div_ceil(2) } else { units / 2 };
+        if give == 0 {
+            return;
+        }
+        let mut given = Vec::with_capacity(give);
+        let mut kept = Vec::with_capacity(items.len());
+        for item in items.drain(..) {
+            match item {
+                Item::Unit(unit) if given.len() < give => given.push(unit),
+                item => kept.push(item),
+            }
+        }
+        *items = kept;
+        drop(items);
+        // If it is over nobody takes them, and nobody misses them.
+        self.crew.sender.try_send(given).ok();
+    }
+
+    /// What to do next; the name of an entry goes to `name`.
+    fn take(&self, name: &mut Vec<u8>) -> Option<Work<J>> {
+        let mut items = self.items.borrow_mut();
+        match items.last()? {
+            Item::Frame(frame) => {
+                if let Some(kind) = frame.take(name) {
+                    return Some(Work::Entry(Rc::clone(frame), kind));
+                }
+            }
+            Item::Unit(_) => {}
+        }
+        items.pop().map(|item| match item {
+            Item::Frame(frame) => Work::Read(frame),
+            Item::Unit(unit) => Work::Enter(unit),
+        })
+    }
+
+    /// A fiber is about to wait: another one does something meanwhile.
+    fn spread(self: &Rc<Self>) {
+        if self.fibers.get() >= self.crew.depth || self.items.borrow().is_empty() {
+            return;
+        }
+        let Some(kit) = self.kit() else { return };
+        self.fibers.set(self.fibers.get() + 1);
+        let worker = Rc::clone(self);
+        let task = sakia::spawn(async move {
+            let mut fiber = Fiber::new(worker, kit);
+            fiber.tally.counters.depth_max = fiber.worker.fibers.get() as u64;
+            fiber.work().await;
+            fiber.worker.fibers.set(fiber.worker.fibers.get() - 1);
+            fiber.end();
+        });
+        let mut tasks = self.tasks.borrow_mut();
+        tasks.retain(|task| !task.is_finished());
+        tasks.push(task);
+    }
+
+    fn kit(&self) -> Option<Kit> {
+        if let Some(kit) = self.spare.borrow_mut().pop() {
+            return Some(kit);
+        }
+        let budget = &self.crew.budget;
+        let descriptors = budget.try_acquire(Resource::Descriptors, FIBER_DESCRIPTORS)?;
+        let bytes = budget.try_acquire(Resource::Bytes, self.crew.buffer as u64)?;
+        Some(self.kit_of(Some((descriptors, bytes))))
+    }
+
+    fn kit_of(&self, permits: Option<(Permit, Permit)>) -> Kit {
+        // The memory is the kernel's as long as nothing is read into it.
+        let buf = vec![0; self.crew.buffer];
+        let (name, space) = (Vec::with_capacity(256), Vec::with_capacity(BATCH_BYTES));
+        Kit { buf, name, space, _permits: permits }
+    }
+}
+
+impl<J: Job> Frame<J> {
+    /// Takes the next entry's name.
+    fn take(&self, name: &mut Vec<u8>) -> Option<FileType> {
+        let mut state = self.state.borrow_mut();
+        let entry = state.entries.pop()?;
+        name.clear();
+        name.extend_from_slice(&state.names[entry.begin as usize..entry.end as usize]);
+        Some(entry.kind)
+    }
+}
+
+/// One thing after the other.
+pub(crate) struct Fiber<J: Job> {
+    worker: Rc<Worker<J>>,
+    kit: Option<Kit>,
+    pub(crate) tally: Tally,
+    /// Entries since others could run.
+    turn: u32,
+}
+
+impl<J: Job> Fiber<J> {
+    fn new(worker: Rc<Worker<J>>, kit: Kit) -> Self {
+        Self { worker, kit: Some(kit), tally: Tally::default(), turn: 0 }
+    }
+
+    pub(crate) fn crew(&self) -> &Arc<Crew<J>> {
+        &self.worker.crew
+    }
+
+    /// The buffer, empty-handed until it is [given back](Self::give_buf).
+    pub(crate) fn take_buf(&mut self) -> Vec<u8> {
+        self.kit.as_mut().map(|kit| std::mem::take(&mut kit.buf)).unwrap_or_default()
+    }
+
+    /// Gives the buffer back.
+    pub(crate) fn give_buf(&mut self, buf: Vec<u8>) {
+        if let Some(kit) = &mut self.kit {
+            kit.buf = buf;
+        }
+    }
+
+    /// What is awaited next may take a while.
+    pub(crate) fn about_to_wait(&mut self) {
+        self.tally.counters.waits += 1;
+        self.worker.spread();
+    }
+
+    /// Works until the worker has nothing left.
+    async fn work(&mut self) {
+        let mut name = self.kit.as_mut().map(|kit| std::mem::take(&mut kit.name));
+        let name = name.get_or_insert_default();
+        while !self.crew().is_stopped() {
+            let Some(work) = self.worker.take(name) else { break };
+            match work {
+                Work::Entry(frame, kind) => self.entry(&frame, name, kind).await,
+                Work::Read(frame) => self.read(frame).await,
+                Work::Enter(unit) => self.enter(unit).await,
+            }
+            self.turn += 1;
+            if self.turn >= TURN {
+                self.pause().await;
+            }
+        }
+        if let Some(kit) = &mut self.kit {
+            kit.name = std::mem::take(name);
+        }
+    }
+
+    async fn pause(&mut self) {
+        self.turn = 0;
+        let crew = Arc::clone(self.crew());
+        crew.tell(&mut self.tally);
+        if crew.is_stopped() {
+            crew.stop();
+        }
+        self.worker.share();
+        sakia::yield_now().await;
+    }
+
+    async fn entry(&mut self, frame: &Rc<Frame<J>>, name: &[u8], kind: FileType) {
+        let Ok(name) = CStr::from_bytes_with_nul(name) else { return };
+        let crew = Arc::clone(self.crew());
+        let next = match kind {
+            FileType::Directory => Next::Enter,
+            kind => crew.job.entry(self, frame, name, kind).await,
+        };
+        match next {
+            Next::Done => crew.done(Some(&frame.folder), 1, &mut self.tally),
+            Next::Enter => {
+                frame.state.borrow_mut().folders.push(name.to_owned());
+                if frame.state.borrow().has_ended {
+                    self.begin_folders(frame);
+                }
+            }
+            Next::Later => {}
+        }
+    }
+
+    async fn enter(&mut self, unit: Unit<J>) {
+        let crew = Arc::clone(self.crew());
+        self.worker.share();
+        let Some(folder) = crew.job.enter(self, unit.above.as_ref(), &unit.name).await else {
+            return crew.done(unit.above.as_ref(), 1, &mut self.tally);
+        };
+        match crew.places.open(&folder.place) {
+            Ok(source) => {
+                let frame = Frame { folder, source, state: RefCell::default() };
+                self.read(Rc::new(frame)).await;
+            }
+            Err(error) => {
+                crew.job.unreadable(self, &folder, error);
+                crew.done(Some(&folder), 1, &mut self.tally);
+            }
+        }
+    }
+
+    /// Reads on in a directory, or is done with it.
+    async fn read(&mut self, frame: Rc<Frame<J>>) {
+        let crew = Arc::clone(self.crew());
+        let is_over = frame.state.borrow().is_over;
+        if !is_over {
+            let result = self.read_batch(&frame).await;
+            let count = frame.state.borrow().entries.len();
+            frame.folder.left.fetch_add(count, Ordering::Relaxed);
+            match result {
+                Ok(is_over) => frame.state.borrow_mut().is_over = is_over,
+                Err(error) => {
+                    frame.state.borrow_mut().is_over = true;
+                    crew.job.unreadable(self, &frame.folder, error);
+                }
+            }
+            let has_many = frame.state.borrow().folders.len() > UNITS_MAX;
+            self.worker.items.borrow_mut().push(Item::Frame(Rc::clone(&frame)));
+            if has_many {
+                self.begin_folders(&frame);
+            }
+            return;
+        }
+        self.begin_folders(&frame);
+        frame.state.borrow_mut().has_ended = true;
+        let folder = Arc::clone(&frame.folder);
+        // It keeps the directory open, unless another fiber has an entry of it.
+        drop(frame);
+        crew.done(Some(&folder), 1, &mut self.tally);
+    }
+
+    fn begin_folders(&self, frame: &Frame<J>) {
+        let folders = std::mem::take(&mut frame.state.borrow_mut().folders);
+        let unit = |name| Item::Unit(Unit { above: Some(Arc::clone(&frame.folder)), name });
+        self.worker.items.borrow_mut().extend(folders.into_iter().map(unit));
+    }
+
+    /// Reads the next entries. True when there are no more.
+    async fn read_batch(&mut self, frame: &Frame<J>) -> io::Result<bool> {
+        self.tally.counters.plain_calls += 1;
+        let Some(kit) = &mut self.kit else { return Ok(true) };
+        read_entries(&frame.source, kit.space.spare_capacity_mut(), &mut frame.state.borrow_mut())
+    }
+
+    fn end(mut self) {
+        let crew = Arc::clone(self.crew());
+        crew.tell(&mut self.tally);
+        crew.lock_counters().add(&self.tally.counters);
+        self.worker.spare.borrow_mut().extend(self.kit.take());
+    }
+}
+
+/// Reads as many entries as the space has room for. True when there are no more.
+fn read_entries(
+    dir: &OpenDir,
+    space: &mut [MaybeUninit<u8>],
+    state: &mut FrameState,
+) -> io::Result<bool> {
+    state.names.clear();
+    state.entries.clear();
+    let mut entries = RawDir::new(dir.as_fd(), space);
+    let mut is_over = true;
+    while let Some(entry) = entries.next() {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(Errno::INTR) => continue,
+            // It was removed while it was read: then it has no entries any more.
+            Err(Errno::NOENT) => return Ok(true),
+            Err(errno) => return Err(errno.into()),
+        };
+        let name = entry.file_name();
+        if name != c"." && name != c".." {
+            let begin = state.names.len() as u32;
+            state.names.extend_from_slice(name.to_bytes_with_nul());
+            let end = state.names.len() as u32;
+            let (kind, inode) = (entry.file_type(), entry.ino());
+            state.entries.push(Entry { begin, end, kind, inode });
+        }
+        if entries.is_buffer_empty() {
+            is_over = false;
+            break;
+        }
+    }
+    // In the order of their inodes, in which a disk has them; taken from the end.
+    state.entries.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.inode));
+    Ok(is_over)
+}

@@ -1,0 +1,198 @@
+//! Reading what is copied: by plain calls what the caches have, by the runtime's ring what they have not.
+
+use std::ffi::{CStr, OsStr};
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use sakia::fs::{Dir, File, OpenOptions};
+use sakia::io::IoBuf;
+
+use crate::copy::Learned;
+use crate::crew::{Fiber, Job};
+use crate::place::OpenDir;
+use crate::sys::{self, Now};
+
+/// `statfs(2)`: file systems whose files are in memory, so that reading them never waits.
+const IN_MEMORY: [u64; 3] = [0x0102_1994, 0x8584_58f6, 0x6265_6570];
+
+/// An open file that is copied.
+pub(crate) enum Source {
+    Plain(OwnedFd),
+    /// The runtime's, since something was not in the cache. It is there while `None` is not.
+    Lent(Option<File>),
+}
+
+impl AsFd for Source {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Plain(fd) => fd.as_fd(),
+            Self::Lent(Some(file)) => file.as_fd(),
+            Self::Lent(None) => rustix::fs::CWD,
+        }
+    }
+}
+
+impl Source {
+    /// The file as the runtime has it.
+    fn lent(&mut self) -> io::Result<&File> {
+        if let Self::Plain(_) = self
+            && let Self::Plain(fd) = std::mem::replace(self, Self::Lent(None))
+        {
+            *self = Self::Lent(Some(File::from_std(fd.into())?));
+        }
+        match self {
+            Self::Lent(Some(file)) => Ok(file),
+            _ => Err(Errno::BADF.into()),
+        }
+    }
+}
+
+impl<J: Job> Fiber<J> {
+    /// Opens a directory to be read.
+    pub(crate) async fn open_directory(
+        &mut self,
+        above: &Arc<OpenDir>,
+        name: &CStr,
+        flags: OFlags,
+    ) -> io::Result<OwnedFd> {
+        self.tally.counters.plain_calls += 1;
+        let crew = Arc::clone(self.crew());
+        // Operands are named by paths that the ring's lookups, which are confined, do not take.
+        if above.is_current() {
+            return crew.places.with_room(|| sys::open(above.as_fd(), name, flags));
+        }
+        match crew.places.with_room(|| sys::open_now(above.as_fd(), name, flags))? {
+            Now::Done(fd) => Ok(fd),
+            Now::Waits => match self.open_waiting(above, name, flags).await? {
+                Source::Plain(fd) => Ok(fd),
+                Source::Lent(Some(file)) => Ok(file.into_std().await?.into()),
+                Source::Lent(None) => Err(Errno::BADF.into()),
+            },
+        }
+    }
+
+    /// Opens a file to be read.
+    pub(crate) async fn open_source(
+        &mut self,
+        above: &Arc<OpenDir>,
+        name: &CStr,
+        flags: OFlags,
+    ) -> io::Result<Source> {
+        if above.is_current() {
+            return sys::open(above.as_fd(), name, flags).map(Source::Plain);
+        }
+        let crew = Arc::clone(self.crew());
+        match crew.places.with_room(|| sys::open_now(above.as_fd(), name, flags))? {
+            Now::Done(fd) => Ok(Source::Plain(fd)),
+            Now::Waits => self.open_waiting(above, name, flags).await,
+        }
+    }
+
+    async fn open_waiting(
+        &mut self,
+        above: &Arc<OpenDir>,
+        name: &CStr,
+        flags: OFlags,
+    ) -> io::Result<Source> {
+        self.about_to_wait();
+        self.tally.counters.ring_opens += 1;
+        if !flags.contains(OFlags::NOFOLLOW) {
+            // A link may lead anywhere, and the ring's lookups are confined.
+            let (above, name) = (Arc::clone(above), name.to_owned());
+            let open = move || sys::open(above.as_fd(), &name, flags);
+            let opened = sakia::spawn_blocking(open).await;
+            let opened = opened.map_err(|error| io::Error::other(error.resume_panic()))?;
+            return opened.map(Source::Plain);
+        }
+        let dir = Dir::lend(Arc::clone(above), "");
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags((flags - OFlags::RWMODE).bits().cast_signed());
+        let file = dir.open_with(OsStr::from_bytes(name.to_bytes()), &options).await?;
+        Ok(Source::Lent(Some(file)))
+    }
+
+    /// Reads a file that has fewer bytes than the buffer, from its beginning. Returns how many it has; if
+    /// that is what the buffer has room for, there may be more.
+    pub(crate) async fn read_small(
+        &mut self,
+        source: &mut Source,
+        buf: &mut Vec<u8>,
+        size: u64,
+        learned: &Learned,
+    ) -> io::Result<usize> {
+        let mut done = 0;
+        let len = buf.len();
+        while done < len {
+            let count = self.read_at(source, buf, done..len, done as u64, learned).await?;
+            done += count;
+            // As many as the file system said, or none where it does not know.
+            if count == 0 || done as u64 == size {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Reads from `offset` into `range` of the buffer. Zero: there is no more.
+    pub(crate) async fn read_at(
+        &mut self,
+        source: &mut Source,
+        buf: &mut Vec<u8>,
+        range: Range<usize>,
+        offset: u64,
+        learned: &Learned,
+    ) -> io::Result<usize> {
+        self.tally.counters.plain_calls += 1;
+        if !learned.no_nowait.load(Ordering::Relaxed) {
+            match sys::read_now(source.as_fd(), &mut buf[range.clone()], offset) {
+                // That may mean that nothing was there without waiting.
+                Ok(Now::Done(0)) => return sys::read_at(source.as_fd(), &mut buf[range], offset),
+                Ok(Now::Done(count)) => return Ok(count),
+                Ok(Now::Waits) => return self.read_waiting(source, buf, range, offset).await,
+                Err(error)
+                    if sys::is(&error, Errno::OPNOTSUPP) || sys::is(&error, Errno::NOSYS) =>
+                {
+                    learned.learn_no_nowait(source.as_fd());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if learned.in_memory.load(Ordering::Relaxed) {
+            sys::read_at(source.as_fd(), &mut buf[range], offset)
+        } else {
+            self.read_waiting(source, buf, range, offset).await
+        }
+    }
+
+    async fn read_waiting(
+        &mut self,
+        source: &mut Source,
+        buf: &mut Vec<u8>,
+        range: Range<usize>,
+        offset: u64,
+    ) -> io::Result<usize> {
+        self.about_to_wait();
+        self.tally.counters.ring_reads += 1;
+        let file = source.lent()?;
+        let (result, slice) = file.read_at(std::mem::take(buf).slice(range), offset).await;
+        *buf = slice.into_inner();
+        result
+    }
+}
+
+impl Learned {
+    /// Files cannot be asked whether a read would wait.
+    fn learn_no_nowait(&self, file: BorrowedFd<'_>) {
+        let is_in_memory = |kind: u64| IN_MEMORY.contains(&kind);
+        let in_memory =
+            rustix::fs::fstatfs(file).is_ok_and(|stat| is_in_memory(stat.f_type as u64));
+        self.in_memory.store(in_memory, Ordering::Relaxed);
+        self.no_nowait.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,134 @@
+//! Plain system calls, and those that refuse to wait.
+
+use std::ffi::CStr;
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::{Errno, ReadWriteFlags};
+
+/// The bits of a mode that `chmod(2)` sets.
+pub(crate) const PERMISSIONS: u32 = 0o7777;
+
+/// Directories, to be read.
+pub(crate) const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+
+/// Files, to be read. If it is something else by now, opening it must neither wait nor follow.
+pub(crate) const SOURCE: OFlags =
+    OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+
+/// What a call that would have waited says.
+pub(crate) enum Now<T> {
+    /// Done.
+    Done(T),
+    /// It would wait.
+    Waits,
+}
+
+/// Repeats a call that a signal interrupted.
+pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return Ok(result?),
+        }
+    }
+}
+
+/// The kernel, or a filter, does not know lookups that refuse to wait.
+static NO_CACHED_LOOKUPS: AtomicBool = AtomicBool::new(false);
+
+/// Opens what the caches know; all else would wait.
+pub(crate) fn open_now(
+    dir: BorrowedFd<'_>,
+    name: &CStr,
+    flags: OFlags,
+) -> io::Result<Now<OwnedFd>> {
+    if NO_CACHED_LOOKUPS.load(Ordering::Relaxed) {
+        return open(dir, name, flags).map(Now::Done);
+    }
+    let opened = rustix::fs::openat2(dir, name, flags, Mode::empty(), ResolveFlags::CACHED);
+    match opened {
+        Ok(fd) => Ok(Now::Done(fd)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(Now::Waits),
+        Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => {
+            NO_CACHED_LOOKUPS.store(true, Ordering::Relaxed);
+            open(dir, name, flags).map(Now::Done)
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Opens a file or a directory, and waits for it.
+pub(crate) fn open(dir: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> io::Result<OwnedFd> {
+    retry(|| rustix::fs::openat(dir, name, flags, Mode::empty()))
+}
+
+/// Makes a file that is not there yet.
+pub(crate) fn create(dir: BorrowedFd<'_>, name: &CStr, mode: u32) -> io::Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    retry(|| rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(mode)))
+}
+
+/// Reads what the page cache has. `EOPNOTSUPP`: the file system cannot tell.
+pub(crate) fn read_now(
+    file: BorrowedFd<'_>,
+    buf: &mut [u8],
+    offset: u64,
+) -> io::Result<Now<usize>> {
+    let mut slices = [IoSliceMut::new(buf)];
+    match rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
+        Ok(count) => Ok(Now::Done(count)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(Now::Waits),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Reads, and waits for it.
+pub(crate) fn read_at(file: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    retry(|| rustix::io::pread(file, &mut *buf, offset))
+}
+
+/// Writes all of it, and waits for it.
+pub(crate) fn write_all_at(file: BorrowedFd<'_>, buf: &[u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < buf.len() {
+        match retry(|| rustix::io::pwrite(file, &buf[done..], offset + done as u64))? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            count => done += count,
+        }
+    }
+    Ok(())
+}
+
+/// What the file system tells of an open file.
+pub(crate) fn stat(file: impl AsFd) -> io::Result<Stat> {
+    retry(|| rustix::fs::fstat(file.as_fd()))
+}
+
+/// What the file system tells of a name, links not followed.
+pub(crate) fn stat_name(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Stat> {
+    retry(|| rustix::fs::statat(dir, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW))
+}
+
+/// Whether `error` is `errno`.
+pub(crate) fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+/// The mask of new files' modes, as the process has it.
+///
+/// It is read where the kernel tells it: asking by `umask(2)` would change it for a moment.
+pub(crate) fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    let mask = line.and_then(|text| u32::from_str_radix(text.trim(), 8).ok());
+    mask.unwrap_or_else(|| {
+        // Without /proc there is no other way; it is put back at once.
+        let mask = rustix::process::umask(Mode::from_raw_mode(0o077));
+        rustix::process::umask(mask);
+        mask.as_raw_mode()
+    })
+}

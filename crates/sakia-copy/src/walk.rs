@@ -1,0 +1,232 @@
+//! Looking at all that is in a tree.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FileType, Stat};
+use sakia::{Budget, CancellationToken};
+
+use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Size, Tally};
+use crate::options::Options;
+use crate::place::{OpenDir, Place};
+use crate::progress::Progress;
+use crate::report::{Failure, Report};
+use crate::sys;
+
+/// Calls `visit` for `path` and, if that is a directory, for all that is in it. Links are not followed.
+///
+/// The calling runtime's threads do it, each a directory at a time and all of them at a time, so `visit` is
+/// called in no order but that a directory comes before what is in it. It must not block for long. What
+/// cannot be read is told to `progress` and kept in the report, which counts the rest; sizes are not asked
+/// for. Canceling the token ends it.
+///
+/// # Errors
+/// The path has a zero byte. All else is in the report.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// use sakia_copy::{Progress, walk};
+///
+/// let bytes = Arc::new(AtomicU64::new(0));
+/// let sum = Arc::clone(&bytes);
+/// let visit = move |entry: sakia_copy::Entry<'_>| {
+///     if entry.is_file() {
+///         sum.fetch_add(entry.size().unwrap_or(0), Ordering::Relaxed);
+///     }
+/// };
+/// let token = sakia::CancellationToken::new();
+/// let report = sakia::block_on(walk("src", visit, &Progress::new().into(), &token)).unwrap();
+/// assert!(report.counts.files > 5 && bytes.load(Ordering::Relaxed) > 1000);
+/// ```
+pub async fn walk<V>(
+    path: impl AsRef<Path>,
+    visit: V,
+    progress: &Arc<Progress>,
+    token: &CancellationToken,
+) -> io::Result<Report>
+where
+    V: Fn(Entry<'_>) + Send + Sync + 'static,
+{
+    let path = CString::new(path.as_ref().as_os_str().as_bytes())?;
+    let before = progress.counts();
+    let workers = sakia::thread_count();
+    let size = Size { workers, depth: Options::LIMIT.div_ceil(workers), buffer: 0 };
+    let budget = Budget::from_limits();
+    let crew = Crew::run(Walk { visit }, path, size, budget, Arc::clone(progress), token).await;
+    Ok(Report::new(progress, &before, crew.counters(), token.is_canceled()))
+}
+
+/// Something in a tree.
+pub struct Entry<'a> {
+    dir: &'a OpenDir,
+    place: &'a Arc<Place>,
+    name: &'a CStr,
+    kind: FileType,
+}
+
+impl Entry<'_> {
+    /// Its name; of the root, its path.
+    pub fn file_name(&self) -> &OsStr {
+        OsStr::from_bytes(self.name.to_bytes())
+    }
+
+    /// The path given to [`walk`], and what leads from there to the entry. It may be longer than the kernel
+    /// takes paths.
+    pub fn path(&self) -> PathBuf {
+        self.place.path_of(self.name)
+    }
+
+    /// The open directory that it is in, for calls relative to that.
+    pub fn directory(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    /// A regular file.
+    pub fn is_file(&self) -> bool {
+        self.kind == FileType::RegularFile
+    }
+
+    /// A directory.
+    pub fn is_dir(&self) -> bool {
+        self.kind == FileType::Directory
+    }
+
+    /// A symbolic link.
+    pub fn is_symlink(&self) -> bool {
+        self.kind == FileType::Symlink
+    }
+
+    /// Its size in bytes. The file system is asked.
+    ///
+    /// # Errors
+    /// As `fstatat(2)`.
+    pub fn size(&self) -> io::Result<u64> {
+        Ok(u64::try_from(self.stat()?.st_size).unwrap_or(0))
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        sys::stat_name(self.dir.as_fd(), self.name)
+    }
+}
+
+impl fmt::Debug for Entry<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry").field("path", &self.path()).field("kind", &self.kind).finish()
+    }
+}
+
+struct Walk<V> {
+    visit: V,
+}
+
+impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Walk<V> {
+    /// Looks at an entry whose kind may not be known.
+    fn look(
+        &self,
+        crew: &Crew<Self>,
+        tally: &mut Tally,
+        dir: &OpenDir,
+        place: &Arc<Place>,
+        name: &CStr,
+        kind: FileType,
+    ) -> Next {
+        let mut entry = Entry { dir, place, name, kind };
+        if kind == FileType::Unknown {
+            tally.counters.plain_calls += 1;
+            match entry.stat() {
+                Ok(stat) => entry.kind = FileType::from_raw_mode(stat.st_mode),
+                Err(error) => {
+                    fail(crew, tally, "stat", entry.path(), error);
+                    return Next::Done;
+                }
+            }
+        }
+        if entry.is_dir() {
+            return Next::Enter;
+        }
+        tally.counts.add_entry(entry.kind);
+        (self.visit)(entry);
+        Next::Done
+    }
+}
+
+fn fail<V>(
+    crew: &Crew<Walk<V>>,
+    tally: &mut Tally,
+    operation: &'static str,
+    path: PathBuf,
+    error: io::Error,
+) where
+    Walk<V>: Job,
+{
+    tally.counts.failures += 1;
+    crew.progress.fail(Failure::new(operation, path, error));
+}
+
+impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Job for Walk<V> {
+    type Facts = ();
+
+    async fn enter(
+        &self,
+        fiber: &mut Fiber<Self>,
+        above: Option<&Arc<Folder<Self>>>,
+        name: &CStr,
+    ) -> Option<Arc<Folder<Self>>> {
+        let crew = Arc::clone(fiber.crew());
+        let place = above.map_or_else(Place::current, |folder| Arc::clone(&folder.place));
+        let entered = async {
+            let dir = crew.places.open(&place)?;
+            if above.is_none() {
+                let kind = FileType::Unknown;
+                let next = self.look(&crew, &mut fiber.tally, &dir, &place, name, kind);
+                if next == Next::Done {
+                    return Ok(None);
+                }
+            }
+            let fd = fiber.open_directory(&dir, name, sys::DIRECTORY).await?;
+            let stat = sys::stat(&fd)?;
+            (self.visit)(Entry { dir: &dir, place: &place, name, kind: FileType::Directory });
+            fiber.tally.counts.directories += 1;
+            Ok(Some(crew.places.adopt(&place, name, fd, &stat, false)))
+        };
+        match entered.await {
+            Ok(place) => Some(Folder::new(above, place?, ())),
+            Err(error) => {
+                fail(&crew, &mut fiber.tally, "open directory", place.path_of(name), error);
+                None
+            }
+        }
+    }
+
+    async fn entry(
+        &self,
+        fiber: &mut Fiber<Self>,
+        frame: &Frame<Self>,
+        name: &CStr,
+        kind: FileType,
+    ) -> Next {
+        let crew = Arc::clone(fiber.crew());
+        let place = &frame.folder.place;
+        self.look(&crew, &mut fiber.tally, &frame.source, place, name, kind)
+    }
+
+    fn leave(&self, crew: &Crew<Self>, folder: &Arc<Folder<Self>>, _: &mut Tally) {
+        crew.places.return_above(&folder.place);
+    }
+
+    fn unreadable(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>, error: io::Error) {
+        let crew = Arc::clone(fiber.crew());
+        fail(&crew, &mut fiber.tally, "read directory", folder.place.path(), error);
+    }
+}
