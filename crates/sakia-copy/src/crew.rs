@@ -25,6 +25,7 @@ use rustix::fs::{FileType, RawDir};
 use rustix::io::Errno;
 use sakia::{Budget, CancellationToken, JoinHandle, Permit, Resource};
 
+use crate::pace::Pace;
 use crate::place::{OpenDir, Place, Places};
 use crate::progress::Progress;
 use crate::report::{Counters, Counts};
@@ -158,6 +159,8 @@ enum Work<J: Job> {
 pub(crate) struct Tally {
     pub(crate) counts: Counts,
     pub(crate) counters: Counters,
+    /// What of them was told.
+    told: Counters,
 }
 
 /// All workers of a job.
@@ -175,6 +178,10 @@ pub(crate) struct Crew<J: Job> {
     idle: AtomicUsize,
     sender: Sender<Vec<Unit<J>>>,
     units: Receiver<Vec<Unit<J>>>,
+    pace: Pace,
+    /// Calls back a worker that was laid off.
+    call: Sender<()>,
+    calls: Receiver<()>,
     counters: Mutex<Counters>,
 }
 
@@ -199,6 +206,7 @@ impl<J: Job> Crew<J> {
         token: &CancellationToken,
     ) -> Arc<Self> {
         let (sender, units) = async_channel::unbounded();
+        let (call, calls) = async_channel::unbounded();
         let token = token.child();
         let crew = Arc::new(Self {
             job,
@@ -212,6 +220,9 @@ impl<J: Job> Crew<J> {
             idle: AtomicUsize::new(0),
             sender,
             units,
+            pace: Pace::new(size.workers),
+            call,
+            calls,
             counters: Mutex::default(),
         });
         // A future that is dropped asks its workers to end; they do so by themselves.
@@ -220,7 +231,7 @@ impl<J: Job> Crew<J> {
         let workers: Vec<_> = (0..size.workers)
             .map(|thread| {
                 let crew = Arc::clone(&crew);
-                sakia::spawn_on(thread, move || Worker::run(crew))
+                sakia::spawn_on(thread, move || Worker::run(crew, thread))
             })
             .collect();
         for worker in workers {
@@ -249,6 +260,7 @@ impl<J: Job> Crew<J> {
     pub(crate) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
         self.sender.close();
+        self.call.close();
     }
 
     /// Whether nothing more is to be begun.
@@ -274,12 +286,23 @@ impl<J: Job> Crew<J> {
 
     fn tell(&self, tally: &mut Tally) {
         self.progress.add(&std::mem::take(&mut tally.counts));
+        let counters = &mut tally.counters;
+        let made = counters.creates - tally.told.creates;
+        let timed = counters.creates_timed - tally.told.creates_timed;
+        let time = counters.create_time - tally.told.create_time;
+        tally.told = *counters;
+        if self.pace.made(made, timed, time) {
+            for _ in 1..self.pace.workers() {
+                self.call.try_send(()).ok();
+            }
+        }
     }
 }
 
 /// The work of a thread.
 pub(crate) struct Worker<J: Job> {
     crew: Arc<Crew<J>>,
+    number: usize,
     /// The next one last.
     items: RefCell<Vec<Item<J>>>,
     fibers: Cell<usize>,
@@ -298,9 +321,10 @@ struct Kit {
 }
 
 impl<J: Job> Worker<J> {
-    async fn run(crew: Arc<Crew<J>>) {
+    async fn run(crew: Arc<Crew<J>>, number: usize) {
         let worker = Rc::new(Self {
             crew,
+            number,
             items: RefCell::default(),
             fibers: Cell::new(1),
             tasks: RefCell::default(),
@@ -311,7 +335,12 @@ impl<J: Job> Worker<J> {
         let mut fiber = Fiber::new(Rc::clone(&worker), kit);
         while !worker.crew.is_stopped() {
             fiber.work().await;
-            worker.wait_for_units().await;
+            if worker.may_work() {
+                worker.wait_for_units().await;
+            } else {
+                fiber.tally.counters.laid_off += 1;
+                worker.rest().await;
+            }
         }
         fiber.end();
         // The others see that it is over when what they wait for has come.
@@ -322,6 +351,40 @@ impl<J: Job> Worker<J> {
                 error.resume_panic();
             }
         }
+    }
+
+    fn may_work(&self) -> bool {
+        self.crew.pace.may_work(self.number)
+    }
+
+    /// Gives away the directories that it has not begun.
+    fn give_all(&self) {
+        let items = std::mem::take(&mut *self.items.borrow_mut());
+        let (mut units, mut frames) = (Vec::new(), Vec::new());
+        for item in items {
+            match item {
+                Item::Unit(unit) => units.push(unit),
+                frame => frames.push(frame),
+            }
+        }
+        *self.items.borrow_mut() = frames;
+        if !units.is_empty() {
+            self.crew.sender.try_send(units).ok();
+        }
+    }
+
+    /// Waits until it is called back, if it has nothing left.
+    async fn rest(&self) {
+        self.give_all();
+        if !self.items.borrow().is_empty() {
+            return;
+        }
+        self.crew.pace.lay_off();
+        if !self.may_work() {
+            // Closed when all is over.
+            self.crew.calls.recv().await.ok();
+        }
+        self.crew.pace.call_back();
     }
 
     async fn wait_for_units(&self) {
@@ -373,6 +436,8 @@ impl<J: Job> Worker<J> {
                     return Some(Work::Entry(Rc::clone(frame), kind));
                 }
             }
+            // A directory that was begun is ended before it rests.
+            Item::Unit(_) if !self.may_work() => return None,
             Item::Unit(_) => {}
         }
         items.pop().map(|item| match item {
@@ -394,6 +459,9 @@ impl<J: Job> Worker<J> {
             fiber.tally.counters.depth_max = fiber.worker.fibers.get() as u64;
             fiber.work().await;
             fiber.worker.fibers.set(fiber.worker.fibers.get() - 1);
+            if !fiber.worker.may_work() {
+                fiber.worker.give_all();
+            }
             fiber.end();
         });
         let mut tasks = self.tasks.borrow_mut();

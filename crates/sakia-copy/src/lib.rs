@@ -13,6 +13,7 @@
 mod copy;
 mod crew;
 mod options;
+mod pace;
 mod place;
 mod progress;
 mod remove;

@@ -113,7 +113,8 @@ impl<J: Job> Fiber<J> {
         let dir = Dir::lend(Arc::clone(above), "");
         let mut options = OpenOptions::new();
         options.read(true).custom_flags((flags - OFlags::RWMODE).bits().cast_signed());
-        let file = dir.open_with(OsStr::from_bytes(name.to_bytes()), &options).await?;
+        let opened = dir.open_with(OsStr::from_bytes(name.to_bytes()), &options).await;
+        let file = opened.map_err(sakia::fs::Error::into_io_error)?;
         Ok(Source::Lent(Some(file)))
     }
 

@@ -163,7 +163,8 @@ impl OpenOptions {
 
     async fn open_at(&self, directory: Option<&Dir>, path: &Path) -> io::Result<File> {
         let flags = self.flags()?;
-        let makes = flags.intersects(OFlags::CREATE | OFlags::TMPFILE);
+        // One of the bits of the latter is O_DIRECTORY.
+        let makes = flags.contains(OFlags::CREATE) || flags.contains(OFlags::TMPFILE);
         let mode = if makes { self.mode } else { 0 };
         let driver = driver();
         let confined = directory.is_some().then_some(ResolveFlags::BENEATH);

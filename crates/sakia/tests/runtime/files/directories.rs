@@ -108,6 +108,30 @@ fn a_directory_removed_while_it_is_read_ends() {
 }
 
 #[test]
+fn a_lent_directory_is_used_and_stays_open() {
+    let dir = TempDir::new();
+    std::fs::create_dir(dir.join("below")).unwrap();
+    std::fs::write(dir.join("file"), "contents").unwrap();
+    // On a machine of this process: the simulated kernel knows no descriptor of it.
+    sakia::block_on(async {
+        let owner = std::sync::Arc::new(std::fs::File::open(&dir.0).unwrap());
+        let lent = Dir::lend(std::sync::Arc::clone(&owner), &dir.0);
+        let file = lent.open_file("file").await.unwrap();
+        assert_eq!(file.len().await.unwrap(), 8);
+        // O_DIRECTORY is one of the bits of O_TMPFILE, and makes nothing.
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(libc::O_DIRECTORY);
+        let below = lent.open_with("below", &options).await.unwrap();
+        assert!(below.metadata().await.unwrap().is_dir());
+        let error = lent.open_with("file", &options).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotADirectory);
+        drop(lent);
+        sakia::yield_now().await;
+        assert!(owner.metadata().unwrap().is_dir());
+    });
+}
+
+#[test]
 fn directories_are_made_and_removed() {
     let dir = TempDir::new();
     let deep = dir.join("a/b/../c/d");

@@ -1,0 +1,223 @@
+//! How many workers make files.
+//!
+//! There are places where two that make files are slower than one: some file systems look through all that
+//! was deleted lately for each new file, and those that do so at a time are in each other's way. It cannot be
+//! known beforehand, so it is tried: when making a file takes long, all workers but one are laid off for a
+//! moment, and stay so as long as it goes no slower. Then it is tried again.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, TryLockError};
+use std::time::{Duration, Instant};
+
+/// Making a file takes this long or less where nothing is wrong.
+const USUAL: Duration = Duration::from_micros(50);
+/// How long is looked at before it is judged.
+const WINDOW: Duration = Duration::from_millis(150);
+/// How long a judgment stands.
+const STANDS: Duration = Duration::from_secs(3);
+/// One worker that makes this share of what all of them make is as good: it takes less of the machine.
+const AS_GOOD: f64 = 0.95;
+
+/// What all workers together do.
+pub(crate) struct Pace {
+    workers: usize,
+    /// Workers that may work.
+    allowed: AtomicUsize,
+    /// Workers that were laid off.
+    laid_off: AtomicUsize,
+    made: AtomicU64,
+    timed: AtomicU64,
+    nanoseconds: AtomicU64,
+    trial: Mutex<Trial>,
+}
+
+struct Trial {
+    phase: Phase,
+    /// When the phase began, or is to be judged from.
+    begin: Instant,
+    /// What had been made by then.
+    before: Made,
+    /// No other trial before.
+    rest_until: Instant,
+}
+
+#[derive(Clone, Copy)]
+enum Phase {
+    /// All work.
+    All,
+    /// The others are about to stop; all of them together made so many files a second.
+    Stopping { rate: f64 },
+    /// One works.
+    Trying { rate: f64 },
+    /// One works, since it is as good.
+    One,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Made {
+    files: u64,
+    timed: u64,
+    nanoseconds: u64,
+}
+
+impl Pace {
+    pub(crate) fn new(workers: usize) -> Self {
+        let now = Instant::now();
+        let trial =
+            Trial { phase: Phase::All, begin: now, before: Made::default(), rest_until: now };
+        Self {
+            workers,
+            allowed: AtomicUsize::new(workers),
+            laid_off: AtomicUsize::new(0),
+            made: AtomicU64::new(0),
+            timed: AtomicU64::new(0),
+            nanoseconds: AtomicU64::new(0),
+            trial: Mutex::new(trial),
+        }
+    }
+
+    pub(crate) fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// Whether worker number `worker` may work.
+    pub(crate) fn may_work(&self, worker: usize) -> bool {
+        worker < self.allowed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn lay_off(&self) {
+        self.laid_off.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn call_back(&self) {
+        self.laid_off.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Files were made; the time of some of them was taken. True if those who were laid off are to be called
+    /// back.
+    pub(crate) fn made(&self, files: u64, timed: u64, time: Duration) -> bool {
+        if self.workers == 1 || files == 0 {
+            return false;
+        }
+        self.made.fetch_add(files, Ordering::Relaxed);
+        self.timed.fetch_add(timed, Ordering::Relaxed);
+        self.nanoseconds.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+        let mut trial = match self.trial.try_lock() {
+            Ok(trial) => trial,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Another worker judges.
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        self.judge(&mut trial, Instant::now())
+    }
+
+    fn judge(&self, trial: &mut Trial, now: Instant) -> bool {
+        let elapsed = now.duration_since(trial.begin);
+        let made = Made {
+            files: self.made.load(Ordering::Relaxed),
+            timed: self.timed.load(Ordering::Relaxed),
+            nanoseconds: self.nanoseconds.load(Ordering::Relaxed),
+        };
+        let files = made.files - trial.before.files;
+        let rate = files as f64 / elapsed.as_secs_f64().max(1e-9);
+        let next = match trial.phase {
+            Phase::All if elapsed < WINDOW => return false,
+            Phase::All => {
+                let timed = (made.timed - trial.before.timed).max(1);
+                let usual = (made.nanoseconds - trial.before.nanoseconds) / timed;
+                let is_slow = u128::from(usual) > USUAL.as_nanos();
+                if is_slow && now >= trial.rest_until {
+                    self.allowed.store(1, Ordering::Relaxed);
+                    Phase::Stopping { rate }
+                } else {
+                    Phase::All
+                }
+            }
+            Phase::Stopping { rate } => {
+                if self.laid_off.load(Ordering::Relaxed) + 1 < self.workers && elapsed < STANDS {
+                    return false;
+                }
+                Phase::Trying { rate }
+            }
+            Phase::Trying { .. } if elapsed < WINDOW => return false,
+            Phase::Trying { rate: of_all } if rate >= AS_GOOD * of_all => Phase::One,
+            Phase::Trying { .. } => {
+                trial.rest_until = now + STANDS;
+                Phase::All
+            }
+            Phase::One if elapsed < STANDS => return false,
+            Phase::One => Phase::All,
+        };
+        let is_called_back = matches!(next, Phase::All) && !matches!(trial.phase, Phase::All);
+        if is_called_back {
+            self.allowed.store(self.workers, Ordering::Relaxed);
+        }
+        (trial.phase, trial.begin, trial.before) = (next, now, made);
+        is_called_back
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Workers that make files, in a time of their own.
+    struct World {
+        pace: Pace,
+        now: Instant,
+        calls: u32,
+    }
+
+    impl World {
+        fn new() -> Self {
+            Self { pace: Pace::new(2), now: Instant::now(), calls: 0 }
+        }
+
+        /// For a second: so many files a second by one worker, so many by two, each of which takes so long.
+        fn work(&mut self, one: u64, two: u64, each: Duration) {
+            for _ in 0..100 {
+                let is_alone = !self.pace.may_work(1);
+                self.pace.laid_off.store(usize::from(is_alone), Ordering::Relaxed);
+                let files = if is_alone { one } else { two } / 100;
+                self.now += Duration::from_millis(10);
+                self.pace.made.fetch_add(files, Ordering::Relaxed);
+                self.pace.timed.fetch_add(files, Ordering::Relaxed);
+                let nanoseconds = each.as_nanos() as u64 * files;
+                self.pace.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+                let mut trial = self.pace.trial.lock().unwrap();
+                self.calls += u32::from(self.pace.judge(&mut trial, self.now));
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_is_laid_off_where_files_are_made_quickly() {
+        let mut world = World::new();
+        world.work(100_000, 10_000, Duration::from_micros(20));
+        assert!(world.pace.may_work(1));
+        assert_eq!(world.calls, 0);
+    }
+
+    #[test]
+    fn one_worker_stays_where_two_are_no_faster() {
+        let mut world = World::new();
+        world.work(2000, 1500, Duration::from_millis(1));
+        assert!(!world.pace.may_work(1));
+        world.work(2000, 1500, Duration::from_millis(1));
+        assert!(!world.pace.may_work(1));
+        // It is looked at again, and may be otherwise by then.
+        world.work(2000, 1500, Duration::from_millis(1));
+        world.work(2000, 4000, Duration::from_micros(40));
+        world.work(2000, 4000, Duration::from_micros(40));
+        assert!(world.pace.may_work(1));
+        assert!(world.calls >= 1);
+    }
+
+    #[test]
+    fn two_stay_where_files_are_slow_and_two_are_faster() {
+        let mut world = World::new();
+        world.work(1000, 2000, Duration::from_millis(1));
+        assert!(world.pace.may_work(1));
+        assert_eq!(world.calls, 1);
+    }
+}
