@@ -186,6 +186,7 @@ pub(crate) struct Crew<J: Job> {
 }
 
 /// How many may do the work.
+#[derive(Clone, Copy)]
 pub(crate) struct Size {
     /// Threads of the runtime that are used, at least 1.
     pub(crate) workers: usize,

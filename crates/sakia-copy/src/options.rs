@@ -5,8 +5,9 @@ use sakia::Budget;
 /// What is done where the destination has an entry of that name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Existing {
-    /// Files are overwritten, as `cp` does: the file stays the same one, and gets new contents. Links,
-    /// FIFOs and devices are replaced, and never written through.
+    /// Files are overwritten, as `cp` does: the file stays the same one, and gets new contents. Links are
+    /// replaced, and never written through. A device at the root is written to; other devices, FIFOs and
+    /// sockets are replaced by [force](Options::force) only, or by their like.
     #[default]
     Overwrite,
     /// It is kept.
@@ -86,7 +87,7 @@ impl Preserve {
 pub struct Options {
     /// What if there is one already.
     pub existing: Existing,
-    /// A destination that cannot be opened is removed, and made anew.
+    /// A destination that cannot be opened, or is no file, is removed, and made anew.
     pub force: bool,
     /// Which links are followed.
     pub follow: Follow,

@@ -26,7 +26,8 @@ const ATTRIBUTES: [&str; 6] = ["mode", "ownership", "timestamps", "links", "xatt
 /// whole and is not, and the same command with -u or -n completes what an earlier one began.
 ///
 /// Unlike cp it does not write through symbolic links at the destination, within a tree nor at DST: they
-/// are replaced. A device or FIFO within a tree is replaced with --force only; at DST it is written to.
+/// are replaced. Devices, FIFOs and sockets there are replaced with --force only; a device that is DST is
+/// written to.
 ///
 /// The exit status is 0 when all was copied, 1 when something failed, 2 for wrong usage.
 #[derive(Debug, Args)]

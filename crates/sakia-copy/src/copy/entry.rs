@@ -27,6 +27,8 @@ struct Made {
     /// The mode it is to have at the end, if it has another one.
     mode: Option<u32>,
     is_new: bool,
+    /// A device that was there: it is written to, and otherwise left as it is.
+    is_device: bool,
 }
 
 /// What becomes of an entry.
@@ -413,7 +415,7 @@ impl Copy {
                 Err(Wrong::source("copy")(io::Error::other(text)))
             }
             Err(wrong) => {
-                self.discard(spot);
+                self.discard(spot, &made);
                 Err(wrong)
             }
         }
@@ -442,15 +444,17 @@ impl Copy {
                 Ok(true)
             }
             Err(wrong) => {
-                self.discard(spot);
+                self.discard(spot, &made);
                 Err(wrong)
             }
         }
     }
 
     /// Removes what could not be completed.
-    fn discard(&self, spot: &Spot<'_>) {
-        if let Some(target) = &spot.target {
+    fn discard(&self, spot: &Spot<'_>, made: &Made) {
+        if let Some(target) = &spot.target
+            && !made.is_device
+        {
             // If that fails, too, it is still marked as not complete.
             rustix::fs::unlinkat(target, spot.to, AtFlags::empty()).ok();
         }
@@ -478,7 +482,7 @@ impl Copy {
             counters.create_time += begin.elapsed();
         }
         match created {
-            Ok(fd) => Ok(Made { fd, mode: last, is_new: true }),
+            Ok(fd) => Ok(Made { fd, mode: last, is_new: true, is_device: false }),
             Err(error) if sys::is(&error, Errno::EXIST) => {
                 let again = |is_new_mode: u32| sys::create(target.as_fd(), spot.to, is_new_mode);
                 self.overwrite(spot, stat, last, || again(first))
@@ -506,14 +510,18 @@ impl Copy {
         let replace = |there: Option<&Stat>| {
             self.remove_existing(spot, there)?;
             let fd = create().map_err(Wrong::target("create"))?;
-            Ok(Made { fd, mode: last, is_new: true })
+            Ok(Made { fd, mode: last, is_new: true, is_device: false })
         };
         let Some(there) = there else { return replace(None) };
         if Id::of(&there) == Id::of(stat) {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "it is the source itself");
             return Err(Wrong::target("copy to")(error));
         }
-        let is_file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
+        let kind = FileType::from_raw_mode(there.st_mode);
+        let is_file = kind == FileType::RegularFile;
+        if !is_file && kind != FileType::Symlink && !self.options.force {
+            return self.write_to_device(spot, kind);
+        }
         if !is_file || (self.options.preserve.links && there.st_nlink > 1) {
             return replace(Some(&there));
         }
@@ -533,7 +541,30 @@ impl Copy {
         // Who is not its owner can write to it and not mark it.
         let marked = rustix::fs::fchmod(&fd, Mode::from_raw_mode(mark::FILE)).is_ok();
         sys::retry(|| rustix::fs::ftruncate(&fd, 0)).map_err(Wrong::target("truncate"))?;
-        Ok(Made { fd, mode: marked.then_some(mode), is_new: false })
+        Ok(Made { fd, mode: marked.then_some(mode), is_new: false, is_device: false })
+    }
+
+    /// Opens a device that the caller has named. Others, FIFOs and sockets are not replaced unasked.
+    fn write_to_device(&self, spot: &Spot<'_>, kind: FileType) -> Result<Made, Wrong> {
+        let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
+        match (&spot.target, spot.folder) {
+            (Some(target), None) if is_device => {
+                let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+                let fd =
+                    sys::open(target.as_fd(), spot.to, flags).map_err(Wrong::target("open"))?;
+                Ok(Made { fd, mode: None, is_new: false, is_device })
+            }
+            // `remove_existing` has its own word for directories.
+            _ if kind == FileType::Directory => {
+                self.remove_existing(spot, self.stat_target(spot)?.as_ref())?;
+                Err(Wrong::target("copy to")(Errno::ISDIR.into()))
+            }
+            _ => {
+                let text = "a device, FIFO or socket is there, which is replaced by force only";
+                let error = io::Error::new(io::ErrorKind::AlreadyExists, text);
+                Err(Wrong::target("copy to")(error))
+            }
+        }
     }
 
     /// Makes room for another entry.
@@ -552,6 +583,25 @@ impl Copy {
 
     /// Gives a file that has its contents all else.
     fn complete(
+        &self,
+        fiber: &mut Fiber<Self>,
+        spot: &Spot<'_>,
+        source: std::os::fd::BorrowedFd<'_>,
+        stat: &Stat,
+        made: &Made,
+    ) -> Result<(), Wrong> {
+        if made.is_device {
+            return Ok(());
+        }
+        self.set_all(fiber, spot, source, stat, made)?;
+        // A tree is synced as a whole.
+        if spot.folder.is_none() && (self.options.durable || self.options.verify) {
+            sys::retry(|| rustix::fs::fsync(&made.fd)).map_err(Wrong::target("sync"))?;
+        }
+        Ok(())
+    }
+
+    fn set_all(
         &self,
         fiber: &mut Fiber<Self>,
         spot: &Spot<'_>,

@@ -243,7 +243,8 @@ impl Copy {
         {
             self.fail_at(crew, tally, "set mode of", to.path(), error);
         }
-        if self.options.durable
+        // What is read again must have left the page cache.
+        if (self.options.durable || self.options.verify)
             && facts.is_mount
             && let Err(error) =
                 crew.places.open(to).and_then(|open| sys::retry(|| rustix::fs::syncfs(&open)))

@@ -6,6 +6,7 @@ mod entry;
 mod folder;
 mod links;
 mod mark;
+mod verify;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -118,13 +119,26 @@ impl Copier {
         let workers = sakia::thread_count().min(limit);
         let buffer = self.options.buffer.max(4096);
         let size = Size { workers, depth: limit.div_ceil(workers), buffer };
-        let job = Copy::new(self, to);
+        let job = Copy::new(self, to.clone());
         let (budget, token) = (self.budget.clone(), &self.token);
-        let crew = Crew::run(job, from, size, budget, Arc::clone(progress), token).await;
-        crew.job.finish(&crew);
+        let begin = now();
+        let crew = Crew::run(job, from.clone(), size, budget, Arc::clone(progress), token).await;
+        if self.options.verify && !self.options.dry_run && !self.token.is_canceled() {
+            let begin = begin - CLOCK_STEP;
+            verify::verify(self, from, to, begin, size, progress).await;
+        }
         let is_stopped = self.token.is_canceled() || crew.job.is_full.load(Ordering::Relaxed);
         Ok(Report::new(progress, &before, crew.counters(), is_stopped))
     }
+}
+
+/// File systems note times by a clock that is so much behind, in nanoseconds.
+const CLOCK_STEP: i128 = 20_000_000;
+
+/// Nanoseconds since 1970.
+fn now() -> i128 {
+    let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+    i128::try_from(since.as_nanos()).unwrap_or(i128::MAX)
 }
 
 /// The job.
@@ -272,11 +286,6 @@ impl Copy {
         if crew.progress.wants_entries() {
             crew.progress.entry(&source_path(spot), &self.target_path(spot));
         }
-    }
-
-    /// What comes after the last entry.
-    fn finish(&self, crew: &Crew<Self>) {
-        let _ = crew;
     }
 }
 
