@@ -15,12 +15,12 @@
 
 use std::future::Future;
 use std::io;
-use std::pin::{Pin, pin};
-use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::pin::Pin;
+use std::sync::OnceLock;
+use std::task::{Context, Poll, Waker};
 
 use sakia::blocking::Pool;
+use sakia::engine::__private::block_on;
 use sakia::{BlockingHandle, Engine, JoinError};
 use tokio::runtime::Handle;
 use tokio::task::coop::consume_budget;
@@ -181,27 +181,5 @@ impl<F: Future + Unpin> Drop for Rest<F> {
         if self.ends {
             self.work.take().map(block_on);
         }
-    }
-}
-
-/// Blocks the thread until a future is ready.
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut cx = Context::from_waker(&waker);
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-            return output;
-        }
-        thread::park();
-    }
-}
-
-/// Wakes a thread that is parked.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }

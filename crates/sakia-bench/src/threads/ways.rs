@@ -5,13 +5,10 @@
 //! process has, and all others are those that the reads take.
 
 use std::fs::File;
-use std::future::Future;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
-use std::task::{Context as Polling, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
@@ -20,7 +17,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustix::fs::{Advice, OFlags, fadvise};
-use sakia::engine;
+use sakia::engine::{self, __private::block_on};
 use sakia_driver::{AlignedBuf, Policy};
 
 use super::census::{Census, Threads};
@@ -332,26 +329,4 @@ async fn read_awaited(file: &engine::File, size: usize) -> io::Result<AlignedBuf
         filled += count;
     }
     Ok(bytes)
-}
-
-/// Wakes a thread that is parked.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Blocks a plain thread until a future is ready.
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut polling = Polling::from_waker(&waker);
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut polling) {
-            return output;
-        }
-        thread::park();
-    }
 }

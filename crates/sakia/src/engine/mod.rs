@@ -50,6 +50,12 @@ use crate::join::JoinHandle;
 use crate::remote::Remote;
 use crate::runtime::{Builder, Started, Thread};
 
+/// What other crates of this workspace share with the engine. No part of the interface.
+#[doc(hidden)]
+pub mod __private {
+    pub use super::request::block_on;
+}
+
 /// Does file operations for all threads of a process. Clones are the same engine.
 ///
 /// # Examples

@@ -222,8 +222,9 @@ impl Wake for Unpark {
     }
 }
 
-/// Blocks the thread until a future is ready.
-pub(super) fn block_on<F: Future>(future: F) -> F::Output {
+/// Blocks a plain thread until a future is ready. Also in destructors of thread-locals, where `pollster` and
+/// the like, which keep their wakers in one, panic.
+pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut cx = Context::from_waker(&waker);
