@@ -15,7 +15,7 @@
 use std::fmt;
 use std::fs::{Metadata, Permissions};
 use std::future::{Future, poll_fn};
-use std::io::{self, IoSlice, Read, Seek, SeekFrom, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::pin::Pin;
@@ -25,6 +25,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use sakia::Engine;
+use sakia::engine::__private::{Ways, copy_error};
 use sakia::engine::{ReadShared, Request};
 use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 use tokio::sync::Mutex;
@@ -35,7 +36,7 @@ use super::halves::{Half, Halves};
 use super::handle::{Handle, Lent};
 use super::{FileTimes, OpenOptions};
 use crate::lane::{Job, Lane, Lasting};
-use crate::now::{self, Heat};
+use crate::now;
 
 /// Bytes of one operation, at most, unless [`File::set_max_buf_size`] says otherwise.
 const MAX_BUF_SIZE: usize = 2 << 20;
@@ -97,8 +98,8 @@ struct Inner {
     cut: Option<io::Result<()>>,
     /// Where the last seek led.
     position: u64,
-    read_heat: Heat,
-    write_heat: Heat,
+    /// How it is read and written in place.
+    ways: Ways,
 }
 
 /// What is under way.
@@ -161,15 +162,15 @@ impl File {
 
     /// Takes a file that `std` opened, at its position.
     pub fn from_std(std: std::fs::File) -> Self {
-        Self::new(Handle::new(std), Heat::Unknown)
+        Self::new(Handle::new(std), Ways::default())
     }
 
     /// A regular file of this machine, opened with no flags of note.
     pub(super) fn opened_to_read(std: std::fs::File) -> Self {
-        Self::new(Handle::local(std), Heat::Warm)
+        Self::new(Handle::local(std), Ways::of_plain())
     }
 
-    fn new(handle: Handle, read_heat: Heat) -> Self {
+    fn new(handle: Handle, ways: Ways) -> Self {
         Self {
             handle,
             inner: Mutex::new(Inner {
@@ -182,8 +183,7 @@ impl File {
                 sought: None,
                 cut: None,
                 position: 0,
-                read_heat,
-                write_heat: Heat::Unknown,
+                ways,
             }),
             max_buf_size: MAX_BUF_SIZE,
         }
@@ -243,7 +243,7 @@ impl File {
     #[doc(alias = "dup")]
     pub async fn try_clone(&self) -> io::Result<Self> {
         self.inner.lock().await.settle(&self.handle.std).await?;
-        let mut file = Self::new(self.handle.try_clone()?, Heat::Unknown);
+        let mut file = Self::new(self.handle.try_clone()?, Ways::default());
         file.max_buf_size = self.max_buf_size;
         Ok(file)
     }
@@ -331,7 +331,7 @@ impl File {
         let mut inner = self.inner.lock().await;
         inner.finish().await;
         if let Some(error) = &inner.write_error {
-            return Err(copy(error));
+            return Err(copy_error(error));
         }
         let std = Arc::clone(&self.handle.std);
         self.handle.lane().begin_lasting(move || f(&std)).await?
@@ -361,7 +361,8 @@ impl File {
             return Poll::Ready(Ok(0));
         }
         let now = is_small && !self.handle.is_in_use();
-        let done = match now.then(|| inner.write_heat.write(&self.handle.std, bufs)).flatten() {
+        let fd = self.handle.std.as_fd();
+        let done = match now.then(|| inner.ways.write(fd, bufs, None)).flatten() {
             Some(Ok(done)) => done,
             Some(Err(error)) => {
                 inner.write_error = Some(error);
@@ -386,14 +387,6 @@ impl File {
         };
         inner.flight = Flight::Write(self.handle.lane().begin_lasting(write));
         Poll::Ready(Ok(count))
-    }
-}
-
-/// The same error once more.
-fn copy(error: &io::Error) -> io::Error {
-    match error.raw_os_error() {
-        Some(errno) => io::Error::from_raw_os_error(errno),
-        None => io::Error::new(error.kind(), error.to_string()),
     }
 }
 
@@ -495,7 +488,8 @@ impl Inner {
             return None;
         }
         let count = count.min(now::READ_MAX);
-        let result = self.read_heat.read(&handle.std, into.initialize_unfilled_to(count))?;
+        let part = IoSliceMut::new(into.initialize_unfilled_to(count));
+        let result = self.ways.read(handle.std.as_fd(), &mut [part], None)?;
         Some(result.map(|count| into.advance(count)))
     }
 }

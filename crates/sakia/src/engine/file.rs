@@ -111,7 +111,7 @@ fn close_elsewhere(fd: Arc<OwnedFd>) {
 impl File {
     pub(super) fn new(engine: &Engine, fd: OwnedFd) -> io::Result<Self> {
         let flags = rustix::fs::fcntl_getfl(&fd)?;
-        Ok(Self::with_ways(engine, fd, Ways::new(flags)))
+        Ok(Self::with_ways(engine, fd, Ways::of_flags(flags)))
     }
 
     pub(super) fn with_ways(engine: &Engine, fd: OwnedFd, ways: Ways) -> Self {
@@ -150,7 +150,8 @@ impl File {
     }
 
     /// Writes from byte `offset` on what can be written here and now: no more than 256 KiB. `None` when it
-    /// may take a wait, as on most file systems it may; [`write_at`](File::write_at) is for that.
+    /// may take a wait, as on most file systems it may, or was opened to append;
+    /// [`write_at`](File::write_at) is for that.
     ///
     /// # Errors
     /// As [`write_at`](File::write_at).
@@ -356,14 +357,14 @@ impl Inner {
     #[inline]
     fn read_now(&self, parts: &mut [IoSliceMut<'_>], at: At) -> Option<io::Result<usize>> {
         check(at).ok()?;
-        self.ways.read(&self.engine.shared.mounts, self.fd().as_fd(), parts, at)
+        self.ways.read(self.fd().as_fd(), parts, at)
     }
 
     /// Writes what takes no wait.
     #[inline]
     fn write_now(&self, parts: &[IoSlice<'_>], at: At) -> Option<io::Result<usize>> {
         check(at).ok()?;
-        self.ways.write(&self.engine.shared.mounts, self.fd().as_fd(), parts, at)
+        self.ways.write(self.fd().as_fd(), parts, at)
     }
 
     /// Whether there is more from some place on, as far as the file tells.

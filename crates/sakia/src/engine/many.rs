@@ -80,7 +80,7 @@ impl<C: Call> Call for Many<C> {
 
     fn refuse(self, error: io::Error) -> Self::Output {
         let refuse = |part: Part<C>| match part {
-            Part::Open(call) => call.refuse(copy(&error)),
+            Part::Open(call) => call.refuse(copy_error(&error)),
             Part::Done(output) => output,
         };
         self.parts.into_iter().map(refuse).collect()
@@ -88,7 +88,7 @@ impl<C: Call> Call for Many<C> {
 }
 
 /// The same error once more.
-fn copy(error: &io::Error) -> io::Error {
+pub fn copy_error(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(errno) => io::Error::from_raw_os_error(errno),
         None => io::Error::new(error.kind(), error.to_string()),

@@ -1,16 +1,16 @@
 //! What those who ask must know of mounts: which are served by another machine or another process, who may
-//! never answer, and which are in memory, where nothing waits.
+//! never answer.
 //!
-//! The threads of those who ask do not touch what lies on the former. The table of mounts is read when an
-//! engine begins, and again whenever it has changed, which a task on one of its threads is told. Where there
-//! is no `/proc` none are known.
+//! The threads of those who ask do not touch what lies there. The table of mounts is read when an engine
+//! begins, and again whenever it has changed, which a task on one of its threads is told. Where there is no
+//! `/proc` none are known.
 //!
 //! A mount that was made a moment ago may not be known yet: who asks then waits for its server.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
@@ -18,35 +18,19 @@ use sakia_driver::{MountTable, PollEvents};
 
 use crate::executor::current;
 
-/// What the table of mounts says, and what was learned.
-#[derive(Debug)]
+/// What the table of mounts says.
+#[derive(Debug, Default)]
 pub(super) struct Mounts {
     /// Whether there is one at all that is remote; read without the lock.
     has_remote: AtomicBool,
     remote: RwLock<Remote>,
-    /// The device of a file system in memory on which a file was met, or [`NONE`].
-    memory: AtomicU64,
 }
-
-/// No device.
-const NONE: u64 = u64::MAX;
 
 /// The mounts that are remote.
 #[derive(Debug, Default)]
 struct Remote {
     points: Vec<PathBuf>,
     devices: Vec<u64>,
-}
-
-impl Default for Mounts {
-    /// Nothing is known.
-    fn default() -> Self {
-        Self {
-            has_remote: AtomicBool::new(false),
-            remote: RwLock::default(),
-            memory: AtomicU64::new(NONE),
-        }
-    }
 }
 
 impl Mounts {
@@ -65,8 +49,6 @@ impl Mounts {
         let has_remote = !points.is_empty();
         *self.remote.write().unwrap_or_else(PoisonError::into_inner) = Remote { points, devices };
         self.has_remote.store(has_remote, Ordering::Release);
-        // The number may be another file system's by now.
-        self.memory.store(NONE, Ordering::Relaxed);
     }
 
     /// Reads the table again whenever it has changed. For a thread of the engine; ends when it cannot be
@@ -125,30 +107,6 @@ impl Mounts {
         let Ok(stat) = rustix::fs::statx(file, c"", at, StatxFlags::TYPE) else { return false };
         let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
         self.remote.read().unwrap_or_else(PoisonError::into_inner).devices.contains(&device)
-    }
-
-    /// Whether this is the device of a file system in memory, as far as is known.
-    #[inline]
-    pub(super) fn is_in_memory(&self, device: u64) -> bool {
-        self.memory.load(Ordering::Relaxed) == device
-    }
-
-    /// Whether a file is in memory. Remembers its device if so.
-    #[cold]
-    pub(super) fn learn_memory(&self, file: BorrowedFd<'_>) -> bool {
-        const RAMFS: u32 = 0x8584_58f6;
-        const TMPFS: u32 = 0x0102_1994;
-        // A server would be asked.
-        if self.has_file(file) {
-            return false;
-        }
-        let Ok(stat) = rustix::fs::fstatfs(file) else { return false };
-        // Of a type that differs by platform, of 32 bits in effect.
-        let is_in_memory = matches!(stat.f_type as u32, RAMFS | TMPFS);
-        if let (true, Ok(stat)) = (is_in_memory, rustix::fs::fstat(file)) {
-            self.memory.store(stat.st_dev, Ordering::Relaxed);
-        }
-        is_in_memory
     }
 }
 

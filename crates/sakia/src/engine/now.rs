@@ -7,15 +7,14 @@
 //! Source: `preadv2(2)`, `openat2(2)`.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::Engine;
-use super::mounts::Mounts;
 
 /// Bytes that are read or written where it is awaited before others have a turn: the copy alone would hold
 /// them up.
@@ -29,30 +28,35 @@ fn raw(at: At) -> u64 {
     at.unwrap_or(u64::MAX)
 }
 
+/// Flags of files that wait, or bypass the cache.
+const WAITS: OFlags = OFlags::DIRECT.union(OFlags::SYNC).union(OFlags::DSYNC);
+/// The same, of files that are written: where a write is done in two parts, others may append between these.
+const WRITE_WAITS: OFlags = WAITS.union(OFlags::APPEND);
+
 /// Whether an open file is read, or written, where that is asked for; learned from what it comes to. Shared
 /// by all threads, which need not agree.
-pub(super) struct Heat(AtomicU8);
+#[derive(Debug)]
+struct Heat(AtomicU8);
 
 impl Heat {
-    /// From here on it is tried; below it counts down to the next attempt.
+    /// It is tried; below it counts down to the next attempt.
     const WARM: u8 = 128;
-    /// Calls that go to the engine after one that would have waited.
+    /// Calls that do not try after one that would have waited.
     const SKIPS: u8 = 15;
     /// It cannot be asked not to wait, or bypasses the cache.
     const NEVER: u8 = 0;
+    /// The flags of the file were not looked at yet.
+    const UNKNOWN: u8 = u8::MAX - 1;
     /// It is in memory: plain calls do not wait.
     const MEMORY: u8 = u8::MAX;
 
-    /// Of a file with these flags.
-    pub(super) fn new(flags: OFlags) -> Self {
-        let waits = OFlags::DIRECT | OFlags::SYNC | OFlags::DSYNC;
-        let heat = if flags.intersects(waits) { Self::NEVER } else { Self::WARM };
+    const fn new(heat: u8) -> Self {
         Self(AtomicU8::new(heat))
     }
 
-    /// Of a file in memory.
-    fn memory() -> Self {
-        Self(AtomicU8::new(Self::MEMORY))
+    /// Of a file with these flags, some of which wait.
+    fn of_flags(flags: OFlags, waits: OFlags) -> u8 {
+        if flags.intersects(waits) { Self::NEVER } else { Self::WARM }
     }
 
     fn set(&self, heat: u8) {
@@ -63,11 +67,16 @@ impl Heat {
 
     /// How a transfer is tried; `None` if it is not.
     #[inline]
-    fn manner(&self) -> Option<Manner> {
+    fn manner(&self, fd: BorrowedFd<'_>, waits: OFlags) -> Option<Manner> {
         match self.0.load(Ordering::Relaxed) {
             Self::NEVER => None,
             Self::MEMORY => Some(Manner::Plain),
-            1 | Self::WARM.. => Some(Manner::NoWait),
+            1 | Self::WARM => Some(Manner::NoWait),
+            Self::UNKNOWN => {
+                let flags = rustix::fs::fcntl_getfl(fd).unwrap_or(waits);
+                self.set(Self::of_flags(flags, waits));
+                (!flags.intersects(waits)).then_some(Manner::NoWait)
+            }
             left => {
                 self.0.store(left - 1, Ordering::Relaxed);
                 None
@@ -75,17 +84,18 @@ impl Heat {
         }
     }
 
-    /// Makes a transfer, if it takes no wait.
+    /// Makes a transfer, if it takes no wait: not on files with one of the flags that wait.
     #[inline]
     fn transfer(
         &self,
-        mounts: &Mounts,
         fd: BorrowedFd<'_>,
+        waits: OFlags,
         mut call: impl FnMut(Manner) -> rustix::io::Result<usize>,
     ) -> Option<io::Result<usize>> {
-        match call(self.manner()?) {
+        let manner = self.manner(fd, waits)?;
+        match call(manner) {
             Ok(count) => {
-                if self.0.load(Ordering::Relaxed) < Self::WARM {
+                if manner == Manner::NoWait {
                     self.set(Self::WARM);
                 }
                 Some(Ok(count))
@@ -96,7 +106,7 @@ impl Heat {
             }
             Err(Errno::INTR) => None,
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::SPIPE | Errno::NOSYS) => {
-                if !mounts.learn_memory(fd) {
+                if manner == Manner::Plain || !is_in_memory(fd) {
                     self.set(Self::NEVER);
                     return None;
                 }
@@ -108,6 +118,12 @@ impl Heat {
     }
 }
 
+/// Whether a file is one of a file system in memory, or of memory alone: only these know of seals. Asks no
+/// server.
+pub fn is_in_memory(fd: impl AsFd) -> bool {
+    rustix::fs::fcntl_get_seals(fd).is_ok()
+}
+
 /// How a call is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Manner {
@@ -117,34 +133,48 @@ enum Manner {
     Plain,
 }
 
-/// The two heats of an open file.
-pub(super) struct Ways {
+/// How an open file is read and written without a wait: its two heats. By default nothing is known of it, and
+/// its flags are looked at when they are needed.
+#[derive(Debug)]
+pub struct Ways {
     read: Heat,
     write: Heat,
 }
 
+impl Default for Ways {
+    fn default() -> Self {
+        Self { read: Heat::new(Heat::UNKNOWN), write: Heat::new(Heat::UNKNOWN) }
+    }
+}
+
 impl Ways {
     /// Of a file that was opened with these flags.
-    pub(super) fn new(flags: OFlags) -> Self {
-        Self { read: Heat::new(flags), write: Heat::new(flags) }
+    pub(super) fn of_flags(flags: OFlags) -> Self {
+        let [read, write] = [WAITS, WRITE_WAITS].map(|waits| Heat::of_flags(flags, waits));
+        Self { read: Heat::new(read), write: Heat::new(write) }
+    }
+
+    /// Of a file that was opened with no flags of note.
+    pub fn of_plain() -> Self {
+        Self::of_flags(OFlags::empty())
     }
 
     /// Of a file in memory, which was opened with no flags of note.
-    pub(super) fn in_memory() -> Self {
-        Self { read: Heat::memory(), write: Heat::memory() }
+    fn in_memory() -> Self {
+        Self { read: Heat::new(Heat::MEMORY), write: Heat::new(Heat::MEMORY) }
     }
 
-    /// Reads what is there. `None` when that may be less than there is.
+    /// Reads what is there, at an offset or with `None` at the position. `None` when that may be less than
+    /// there is.
     #[inline]
-    pub(super) fn read(
+    pub fn read(
         &self,
-        mounts: &Mounts,
         fd: BorrowedFd<'_>,
         parts: &mut [IoSliceMut<'_>],
         at: At,
     ) -> Option<io::Result<usize>> {
         let mut manner = Manner::NoWait;
-        let result = self.read.transfer(mounts, fd, |how| {
+        let result = self.read.transfer(fd, WAITS, |how| {
             manner = how;
             match (how, at) {
                 (Manner::NoWait, _) => {
@@ -163,16 +193,16 @@ impl Ways {
         }
     }
 
-    /// Writes, if that takes no wait.
+    /// Writes as much as takes no wait, at an offset or with `None` at the position. `None` when that may be
+    /// nothing.
     #[inline]
-    pub(super) fn write(
+    pub fn write(
         &self,
-        mounts: &Mounts,
         fd: BorrowedFd<'_>,
         parts: &[IoSlice<'_>],
         at: At,
     ) -> Option<io::Result<usize>> {
-        self.write.transfer(mounts, fd, |how| match (how, at) {
+        self.write.transfer(fd, WRITE_WAITS, |how| match (how, at) {
             (Manner::NoWait, _) => rustix::io::pwritev2(fd, parts, raw(at), ReadWriteFlags::NOWAIT),
             (Manner::Plain, Some(offset)) => rustix::io::pwritev(fd, parts, offset),
             (Manner::Plain, None) => rustix::io::writev(fd, parts),
@@ -192,11 +222,16 @@ pub(super) fn has_more(fd: BorrowedFd<'_>, at: At) -> bool {
     left(fd, at).is_some_and(|left| left > 0) && !mutant!("short_read_is_all")
 }
 
-/// Bytes from a place to the end of the file, if it has one.
+/// Bytes from a place to the end of a regular file; others do not say where they end.
 fn left(fd: BorrowedFd<'_>, at: At) -> Option<u64> {
+    let size = regular_size(&rustix::fs::fstat(fd).ok()?)?;
     let at = at.map_or_else(|| rustix::fs::tell(fd), Ok).ok()?;
-    let size = u64::try_from(rustix::fs::fstat(fd).ok()?.st_size).ok()?;
     Some(size.saturating_sub(at))
+}
+
+fn regular_size(stat: &Stat) -> Option<u64> {
+    let is_regular = FileType::from_raw_mode(stat.st_mode).is_file();
+    is_regular.then(|| u64::try_from(stat.st_size).ok()).flatten()
 }
 
 /// The kernel has no `openat2(2)` with `RESOLVE_CACHED`, or a filter forbids it.
@@ -254,11 +289,33 @@ impl Engine {
             Ok(stat) => stat,
             Err(error) => return Some(Err(error.into())),
         };
-        let file_type = rustix::fs::FileType::from_raw_mode(stat.st_mode);
-        let size = if file_type.is_file() { u64::try_from(stat.st_size).ok() } else { None };
+        let file_type = FileType::from_raw_mode(stat.st_mode);
         let waits_for_others =
             !file_type.is_file() && !file_type.is_dir() && !mutant!("fifo_read_at_once");
-        Some(Ok(OpenedNow { fd, size, device: stat.st_dev, waits_for_others }))
+        let (size, id) = (regular_size(&stat), (stat.st_dev, stat.st_ino));
+        Some(Ok(OpenedNow { fd, size, id, waits_for_others }))
+    }
+
+    /// Opens a regular file to read it, as [`try_lookup`](Engine::try_lookup) would, and nothing else, if only
+    /// for a moment.
+    ///
+    /// `None`: it may take a wait, or it is something else.
+    #[doc(hidden)]
+    pub fn try_open_regular(&self, path: impl AsRef<Path>) -> Option<io::Result<OwnedFd>> {
+        let path = path.as_ref();
+        let place = match self.try_lookup(path, true)? {
+            Ok(place) => place,
+            Err(error) => return Some(Err(error)),
+        };
+        let expected = rustix::fs::fstat(&place).ok()?;
+        if !FileType::from_raw_mode(expected.st_mode).is_file() {
+            return None;
+        }
+        match self.open_to_read_now(path)? {
+            // What is at that path may be another one by now, and a FIFO even.
+            Ok(opened) if opened.id != (expected.st_dev, expected.st_ino) => None,
+            opened => Some(opened.and_then(OpenedNow::into_blocking)),
+        }
     }
 }
 
@@ -267,7 +324,25 @@ pub(super) struct OpenedNow {
     pub(super) fd: OwnedFd,
     /// Of a regular file.
     pub(super) size: Option<u64>,
-    pub(super) device: u64,
+    /// Its device, and its number there.
+    id: (u64, u64),
     /// A FIFO or a device: opening it has no end yet.
     pub(super) waits_for_others: bool,
+}
+
+impl OpenedNow {
+    /// How it is read.
+    pub(super) fn ways(&self) -> Ways {
+        // What is in memory is on no device that has a major number.
+        let is_in_memory = rustix::fs::major(self.id.0) == 0 && is_in_memory(&self.fd);
+        if is_in_memory { Ways::in_memory() } else { Ways::of_plain() }
+    }
+
+    /// Takes `O_NONBLOCK` off.
+    pub(super) fn into_blocking(self) -> io::Result<OwnedFd> {
+        if !mutant!("opened_now_stays_nonblocking") {
+            rustix::fs::fcntl_setfl(&self.fd, OFlags::empty())?;
+        }
+        Ok(self.fd)
+    }
 }

@@ -9,10 +9,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::OFlags;
-
 use super::blocking::{Blocking, Calls};
-use super::now::{BYTES_MAX, OpenedNow, Ways};
+use super::now::{BYTES_MAX, OpenedNow};
 use super::request::{Attempt, Call, Request};
 use super::{Engine, File};
 use crate::fs as tasks;
@@ -366,12 +364,8 @@ impl Call for Open {
 impl Open {
     /// Makes a file of what was opened without waiting.
     fn finish(&self, opened: OpenedNow) -> io::Result<File> {
-        if !mutant!("opened_now_stays_nonblocking") {
-            rustix::fs::fcntl_setfl(&opened.fd, OFlags::empty())?;
-        }
-        let is_in_memory = self.engine.shared.mounts.is_in_memory(opened.device);
-        let ways = if is_in_memory { Ways::in_memory() } else { Ways::new(OFlags::empty()) };
-        Ok(File::with_ways(&self.engine, opened.fd, ways))
+        let ways = opened.ways();
+        Ok(File::with_ways(&self.engine, opened.into_blocking()?, ways))
     }
 }
 
@@ -386,8 +380,7 @@ pub struct ReadFile {
 impl ReadFile {
     /// Reads the file if the caches have it, and otherwise as much as they have.
     fn read_now(&mut self) -> Option<io::Result<Vec<u8>>> {
-        let engine = &self.engine;
-        let opened = match engine.open_to_read_now(&self.path)? {
+        let opened = match self.engine.open_to_read_now(&self.path)? {
             Ok(opened) => opened,
             Err(error) => return Some(Err(error)),
         };
@@ -397,12 +390,9 @@ impl ReadFile {
             self.begun = Some((opened.fd, Vec::new()));
             return None;
         };
-        let mounts = &engine.shared.mounts;
-        let is_in_memory = mounts.is_in_memory(opened.device);
-        let ways = if is_in_memory { Ways::in_memory() } else { Ways::new(OFlags::empty()) };
         let mut bytes = vec![0; size];
         let part = IoSliceMut::new(&mut bytes);
-        match ways.read(mounts, opened.fd.as_fd(), &mut [part], Some(0)) {
+        match opened.ways().read(opened.fd.as_fd(), &mut [part], Some(0)) {
             Some(Ok(count)) if count == size => Some(Ok(bytes)),
             // What went wrong goes wrong again there, and is told.
             Some(Ok(count)) => {

@@ -403,6 +403,9 @@ fn what_is_in_memory_takes_no_thread(builder: &Builder) {
         }
     });
     assert_eq!(engine.statistics().submitted, 0);
+    // In two parts it would not be at one place.
+    let appended = engine.open_with(&path, OpenOptions::new().append(true)).wait().unwrap();
+    assert!(appended.try_write(b"no").is_none() && appended.try_write_at(b"no", 0).is_none());
     std::fs::remove_file(&path).unwrap();
 }
 
