@@ -74,6 +74,13 @@ impl MountTable {
         Self { entries: lines.filter_map(MountEntry::parse).collect() }
     }
 
+    /// Those of its mounts that are [remote](MountEntry::is_remote), in the same order.
+    #[must_use]
+    pub fn into_remote(mut self) -> Self {
+        self.entries.retain(MountEntry::is_remote);
+        self
+    }
+
     /// All mounts. Of those at one point, a later one is mounted over an earlier one.
     pub fn entries(&self) -> &[MountEntry] {
         &self.entries
@@ -186,6 +193,7 @@ mod tests {
         assert_eq!(entry.device, makedev(254, 0));
         assert_eq!((&*entry.file_system, &*entry.source), ("fuse.sshfs", OsStr::new("host:/")));
         assert!(entry.is_remote());
+        assert_eq!(table.clone().into_remote().entries(), std::slice::from_ref(entry));
         let entry = table.find_by_device(makedev(254, 0)).expect("it is there");
         assert_eq!((&*entry.point, &*entry.source), (Path::new("/"), OsStr::new("/dev/root")));
         assert_eq!(table.find_by_id(99), None);

@@ -9,7 +9,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
@@ -23,14 +23,8 @@ use crate::executor::current;
 pub(super) struct Mounts {
     /// Whether there is one at all that is remote; read without the lock.
     has_remote: AtomicBool,
-    remote: RwLock<Remote>,
-}
-
-/// The mounts that are remote.
-#[derive(Debug, Default)]
-struct Remote {
-    points: Vec<PathBuf>,
-    devices: Vec<u64>,
+    /// Only these.
+    remote: RwLock<MountTable>,
 }
 
 impl Mounts {
@@ -42,12 +36,12 @@ impl Mounts {
     }
 
     fn read(&self) {
-        let table = MountTable::read().unwrap_or_default();
-        let remote = || table.entries().iter().filter(|entry| entry.is_remote());
-        let points: Vec<_> = remote().map(|entry| entry.point.clone()).collect();
-        let devices = remote().map(|entry| entry.device).collect();
-        let has_remote = !points.is_empty();
-        *self.remote.write().unwrap_or_else(PoisonError::into_inner) = Remote { points, devices };
+        self.set(MountTable::read().unwrap_or_default().into_remote());
+    }
+
+    fn set(&self, remote: MountTable) {
+        let has_remote = !remote.entries().is_empty();
+        *self.remote.write().unwrap_or_else(PoisonError::into_inner) = remote;
         self.has_remote.store(has_remote, Ordering::Release);
     }
 
@@ -87,7 +81,7 @@ impl Mounts {
             return true;
         }
         let remote = self.remote.read().unwrap_or_else(PoisonError::into_inner);
-        let is_below = |path: &Path| remote.points.iter().any(|point| path.starts_with(point));
+        let is_below = |path: &Path| remote.find_by_path(path).is_some();
         if path.is_absolute() {
             return is_below(path);
         }
@@ -106,7 +100,8 @@ impl Mounts {
         let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let Ok(stat) = rustix::fs::statx(file, c"", at, StatxFlags::TYPE) else { return false };
         let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-        self.remote.read().unwrap_or_else(PoisonError::into_inner).devices.contains(&device)
+        let remote = self.remote.read().unwrap_or_else(PoisonError::into_inner);
+        remote.find_by_device(device).is_some()
     }
 }
 
@@ -120,9 +115,7 @@ mod tests {
     fn paths_that_lead_there_are_known_by_their_letters() {
         let mounts = Mounts::default();
         assert!(!mounts.may_hold(Path::new("/net/a")) && !mounts.may_hold(Path::new("../a")));
-        let points = vec![PathBuf::from("/net")];
-        *mounts.remote.write().unwrap() = Remote { points, devices: vec![7] };
-        mounts.has_remote.store(true, Ordering::Release);
+        mounts.set(MountTable::parse(b"31 28 0:50 / /net rw - nfs4 host:/export rw\n"));
         for (path, expected) in
             [("/net", true), ("/net/a", true), ("/network", false), ("a", false), ("/a/../b", true)]
         {
