@@ -1,7 +1,7 @@
 //! Who may still come in, and when the last one has left.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use event_listener::Event;
 
@@ -12,8 +12,6 @@ use super::Engine;
 pub(super) struct Gate {
     /// Requests under way, and [`CLOSED`].
     state: AtomicUsize,
-    /// The same as [`CLOSED`] in the state, where requests that come and go do not write.
-    is_closed: AtomicBool,
     /// Told when it is closed and the last request is over.
     empty: Event,
 }
@@ -30,7 +28,7 @@ impl Gate {
     /// Whether it is closed.
     #[inline]
     pub(super) fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::Relaxed)
+        self.state.load(Ordering::Relaxed) & CLOSED != 0
     }
 
     fn enter(&self) -> bool {
@@ -49,7 +47,6 @@ impl Gate {
 
     /// Closes it, and waits until all have left.
     pub(super) async fn stop(&self) {
-        self.is_closed.store(true, Ordering::Relaxed);
         self.state.fetch_or(CLOSED, Ordering::AcqRel);
         while !self.is_empty() && !mutant!("engine_stop_does_not_wait") {
             let listener = self.empty.listen();
