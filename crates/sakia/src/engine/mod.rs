@@ -44,7 +44,7 @@ use self::mounts::Mounts;
 pub use self::paths::{Open, ReadDir, ReadFile, ReadText};
 use self::request::block_on;
 pub use self::request::{Call, Request};
-use self::tally::{Tally, Totals};
+use self::tally::Tally;
 use crate::executor::{current, spawn_to};
 use crate::join::JoinHandle;
 use crate::remote::Remote;
@@ -190,9 +190,8 @@ impl Engine {
 
     /// What it did so far, and is doing.
     pub fn statistics(&self) -> Statistics {
-        let Totals { now, waited, submitted, refused } = self.shared.tally.totals();
         let live = self.shared.gate.live() as u64;
-        Statistics { now, waited, submitted, live, refused }
+        Statistics { live, ..self.shared.tally.totals() }
     }
 
     /// What the drivers of its threads did, each with how many of what were read inline, submitted, punted

@@ -4,6 +4,8 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use super::Statistics;
+
 /// Parts of the counters; threads beyond share them.
 const PARTS: usize = 16;
 
@@ -21,15 +23,6 @@ struct Part {
     waited: AtomicU64,
     submitted: AtomicU64,
     refused: AtomicU64,
-}
-
-/// The sums over all threads.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Totals {
-    pub(super) now: u64,
-    pub(super) waited: u64,
-    pub(super) submitted: u64,
-    pub(super) refused: u64,
 }
 
 impl Tally {
@@ -66,14 +59,16 @@ impl Tally {
         self.part().refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn totals(&self) -> Totals {
+    /// The sums over all threads. Who is live is not counted here.
+    pub(super) fn totals(&self) -> Statistics {
         let sum = |count: fn(&Part) -> &AtomicU64| {
             self.parts.iter().map(|part| count(part).load(Ordering::Relaxed)).sum()
         };
-        Totals {
+        Statistics {
             now: sum(|part| &part.now),
             waited: sum(|part| &part.waited),
             submitted: sum(|part| &part.submitted),
+            live: 0,
             refused: sum(|part| &part.refused),
         }
     }
