@@ -406,6 +406,25 @@ impl ReadFile {
             }
         }
     }
+
+    /// As [`read_now`](ReadFile::read_now), counted; the error names the path.
+    fn attempt_read(&mut self) -> Option<io::Result<Vec<u8>>> {
+        let result = self.read_now()?;
+        self.engine.shared.tally.count_now();
+        Some(result.at("read", &self.path).map_err(io::Error::from))
+    }
+
+    fn read_blocking(&self) -> io::Result<Vec<u8>> {
+        Ok(fs::read(&self.path).at("read", &self.path)?)
+    }
+
+    /// Reads the file, or the rest of it, on a thread of the engine.
+    async fn read_on(&mut self) -> io::Result<Vec<u8>> {
+        match self.begun.take() {
+            Some((fd, begin)) => Ok(tasks::read_opened(fd, begin).await.at("read", &self.path)?),
+            None => Ok(tasks::read(&self.path).await?),
+        }
+    }
 }
 
 impl Call for ReadFile {
@@ -416,21 +435,15 @@ impl Call for ReadFile {
     }
 
     fn attempt(mut self) -> Attempt<Self> {
-        let Some(result) = self.read_now() else { return Attempt::Waits(self) };
-        self.engine.shared.tally.count_now();
-        Attempt::Done(result.at("read", &self.path).map_err(io::Error::from))
+        self.attempt_read().map_or_else(|| Attempt::Waits(self), Attempt::Done)
     }
 
     fn block(self) -> Result<Self::Output, Self> {
-        Ok(fs::read(&self.path).at("read", &self.path).map_err(io::Error::from))
+        Ok(self.read_blocking())
     }
 
-    async fn run(self, _thread: usize) -> Self::Output {
-        let Self { path, begun, .. } = self;
-        match begun {
-            Some((fd, begin)) => Ok(tasks::read_opened(fd, begin).await.at("read", &path)?),
-            None => Ok(tasks::read(path).await?),
-        }
+    async fn run(mut self, _thread: usize) -> Self::Output {
+        self.read_on().await
     }
 
     fn refuse(self, error: io::Error) -> Self::Output {
@@ -442,10 +455,10 @@ impl Call for ReadFile {
 pub struct ReadText(ReadFile);
 
 impl ReadText {
-    fn text(path: &Path, bytes: io::Result<Vec<u8>>) -> io::Result<String> {
+    fn text(&self, bytes: io::Result<Vec<u8>>) -> io::Result<String> {
         let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
         let text = String::from_utf8(bytes?).map_err(|error| invalid(error.utf8_error()));
-        Ok(text.at("read", path)?)
+        Ok(text.at("read", &self.0.path)?)
     }
 }
 
@@ -456,23 +469,20 @@ impl Call for ReadText {
         &self.0.engine
     }
 
-    fn attempt(self) -> Attempt<Self> {
-        let path = self.0.path.clone();
-        match self.0.attempt() {
-            Attempt::Done(bytes) => Attempt::Done(Self::text(&path, bytes)),
-            Attempt::Begun(call) => Attempt::Begun(Self(call)),
-            Attempt::Waits(call) => Attempt::Waits(Self(call)),
+    fn attempt(mut self) -> Attempt<Self> {
+        match self.0.attempt_read() {
+            Some(bytes) => Attempt::Done(self.text(bytes)),
+            None => Attempt::Waits(self),
         }
     }
 
     fn block(self) -> Result<Self::Output, Self> {
-        let path = self.0.path.clone();
-        self.0.block().map(|bytes| Self::text(&path, bytes)).map_err(Self)
+        Ok(self.text(self.0.read_blocking()))
     }
 
-    async fn run(self, thread: usize) -> Self::Output {
-        let path = self.0.path.clone();
-        Self::text(&path, self.0.run(thread).await)
+    async fn run(mut self, _thread: usize) -> Self::Output {
+        let bytes = self.0.read_on().await;
+        self.text(bytes)
     }
 
     fn refuse(self, error: io::Error) -> Self::Output {
