@@ -219,6 +219,7 @@ pub(super) enum Cells {
     Files,
     Tasks,
     Only(&'static [&'static str]),
+    AllBut(&'static [&'static str]),
 }
 
 /// The profile that all programs are built with.
@@ -275,6 +276,7 @@ impl Peer {
             Cells::Files => experiment.needs != Needs::Nothing,
             Cells::Tasks => experiment.needs == Needs::Nothing,
             Cells::Only(names) => names.contains(&experiment.name),
+            Cells::AllBut(names) => !names.contains(&experiment.name),
         }
     }
 }
