@@ -7,7 +7,7 @@ use std::future::Future;
 use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::block::{self, marks, sum_bytes};
 use crate::measure::on_threads;
@@ -88,6 +88,47 @@ pub trait Files: Sized + 'static {
             }
             tally
         }
+    }
+}
+
+/// A file of which each task opens one of its own: a clone, which is another task's, has none yet.
+pub struct PerTask<F> {
+    path: PathBuf,
+    /// Between two operations of the task.
+    file: Mutex<Option<F>>,
+}
+
+impl<F> PerTask<F> {
+    /// The file at this path, which nobody has opened yet.
+    pub fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), file: Mutex::new(None) }
+    }
+
+    /// Does something with the task's file, and before the first time opens it. After an error it is opened
+    /// again.
+    pub async fn with<T>(
+        &self,
+        open: impl AsyncFnOnce(&Path) -> io::Result<F>,
+        f: impl AsyncFnOnce(&mut F) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let taken = self.lock().take();
+        let mut file = match taken {
+            Some(file) => file,
+            None => open(&self.path).await?,
+        };
+        let result = f(&mut file).await?;
+        *self.lock() = Some(file);
+        Ok(result)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<F>> {
+        self.file.lock().expect("no task here panics")
+    }
+}
+
+impl<F> Clone for PerTask<F> {
+    fn clone(&self) -> Self {
+        Self::new(&self.path)
     }
 }
 

@@ -9,11 +9,10 @@
 
 use std::future::Future;
 use std::io::{self, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Mutex;
 
-use peers_common::{Access, Files, Job, Tally, Task};
+use peers_common::{Access, Files, Job, PerTask, Tally, Task};
 use sakia::Engine;
 use sakia::engine::File;
 use sakia::fs::{AlignedBuf, OpenOptions};
@@ -24,32 +23,18 @@ use tokio::runtime::Builder;
 struct OnTokio;
 
 /// A file as a variant has it.
+#[derive(Clone)]
 #[expect(clippy::large_enum_variant, reason = "a task has one")]
 enum SharedFile {
     /// For positional requests.
     Engine(File),
-    /// The path, and the file that one task has.
-    Own(PathBuf, Mutex<Option<fs::File>>),
+    /// For the calls of one task.
+    Own(PerTask<fs::File>),
 }
 
-impl Clone for SharedFile {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Engine(file) => Self::Engine(file.clone()),
-            Self::Own(path, _) => Self::Own(path.clone(), Mutex::default()),
-        }
-    }
-}
-
-/// Takes a task's file, or opens it, and moves to an offset.
-async fn take(path: &Path, file: &Mutex<Option<fs::File>>, offset: u64) -> io::Result<fs::File> {
-    let taken = file.lock().expect("no task here panics").take();
-    let mut file = match taken {
-        Some(file) => file,
-        None => fs::OpenOptions::new().read(true).write(true).open(path).await?,
-    };
-    file.seek(SeekFrom::Start(offset)).await?;
-    Ok(file)
+/// Opens a task's file.
+async fn open_own(path: &Path) -> io::Result<fs::File> {
+    fs::OpenOptions::new().read(true).write(true).open(path).await
 }
 
 impl Files for OnTokio {
@@ -76,7 +61,7 @@ impl Files for OnTokio {
 
     async fn open(job: &Job, access: Access) -> io::Result<Self::File> {
         if job.variant.starts_with("fs-") {
-            return Ok(SharedFile::Own(job.path.clone(), Mutex::default()));
+            return Ok(SharedFile::Own(PerTask::new(&job.path)));
         }
         let mut options = OpenOptions::new();
         options.read(true).write(access == Access::Write).direct(access == Access::ReadDirect);
@@ -102,14 +87,12 @@ impl Files for OnTokio {
     ) -> (io::Result<usize>, Self::Buffer) {
         match file {
             SharedFile::Engine(file) => file.read_at(buffer, offset).await,
-            SharedFile::Own(path, own) => {
-                let read = async {
-                    let mut file = take(path, own, offset).await?;
-                    let count = file.read_exact(&mut buffer).await?;
-                    *own.lock().expect("no task here panics") = Some(file);
-                    Ok(count)
+            SharedFile::Own(own) => {
+                let read = async |file: &mut fs::File| {
+                    file.seek(SeekFrom::Start(offset)).await?;
+                    file.read_exact(&mut buffer).await
                 };
-                (read.await, buffer)
+                (own.with(open_own, read).await, buffer)
             }
         }
     }
@@ -121,15 +104,14 @@ impl Files for OnTokio {
     ) -> (io::Result<usize>, Self::Buffer) {
         match file {
             SharedFile::Engine(file) => file.write_at(buffer, offset).await,
-            SharedFile::Own(path, own) => {
-                let write = async {
-                    let mut file = take(path, own, offset).await?;
+            SharedFile::Own(own) => {
+                let write = async |file: &mut fs::File| {
+                    file.seek(SeekFrom::Start(offset)).await?;
                     file.write_all(&buffer).await?;
                     file.flush().await?;
-                    *own.lock().expect("no task here panics") = Some(file);
                     Ok(buffer.len())
                 };
-                (write.await, buffer)
+                (own.with(open_own, write).await, buffer)
             }
         }
     }

@@ -21,13 +21,13 @@
 use std::future::Future;
 use std::io::{self, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use peers_common::block::{aligned, sum_bytes};
 use peers_common::net::BUFFER_BYTES;
-use peers_common::{Access, Door, Files, Job, Net, Peer, Tally, Task, fail};
+use peers_common::{Access, Door, Files, Job, Net, Peer, PerTask, Tally, Task, fail};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -67,31 +67,17 @@ fn runtime(variant: &str, threads: usize) -> Runtime {
 }
 
 /// A file as a variant has it.
+#[derive(Clone)]
 enum SharedFile {
     /// For positional calls of threads that block.
     Std(Arc<std::fs::File>),
-    /// The path, and the file that one task has.
-    Own(PathBuf, Mutex<Option<File>>),
+    /// For the calls of one task.
+    Own(PerTask<File>),
 }
 
-impl Clone for SharedFile {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Std(file) => Self::Std(file.clone()),
-            Self::Own(path, _) => Self::Own(path.clone(), Mutex::default()),
-        }
-    }
-}
-
-/// Takes a task's file, or opens it, and moves to an offset.
-async fn take(path: &Path, file: &Mutex<Option<File>>, offset: u64) -> io::Result<File> {
-    let taken = file.lock().expect("no task here panics").take();
-    let mut file = match taken {
-        Some(file) => file,
-        None => tokio::fs::OpenOptions::new().read(true).write(true).open(path).await?,
-    };
-    file.seek(SeekFrom::Start(offset)).await?;
-    Ok(file)
+/// Opens a task's file.
+async fn open_own(path: &Path) -> io::Result<File> {
+    tokio::fs::OpenOptions::new().read(true).write(true).open(path).await
 }
 
 impl Files for Tokio {
@@ -113,16 +99,15 @@ impl Files for Tokio {
     }
 
     async fn open(job: &Job, access: Access) -> io::Result<Self::File> {
-        let path = job.path.clone();
         if job.variant.starts_with("fs-") {
-            return Ok(SharedFile::Own(path, Mutex::default()));
+            return Ok(SharedFile::Own(PerTask::new(&job.path)));
         }
         let mut options = std::fs::OpenOptions::new();
         options.read(true).write(access == Access::Write);
         if access == Access::ReadDirect {
             options.custom_flags(libc::O_DIRECT);
         }
-        Ok(SharedFile::Std(Arc::new(options.open(path)?)))
+        Ok(SharedFile::Std(Arc::new(options.open(&job.path)?)))
     }
 
     fn buffer(len: usize) -> Self::Buffer {
@@ -148,14 +133,12 @@ impl Files for Tokio {
                 let read = spawn_blocking(move || (file.read_at(buffer, offset), buffer));
                 read.await.expect("a read does not panic")
             }
-            SharedFile::Own(path, own) => {
-                let read = async {
-                    let mut file = take(path, own, offset).await?;
-                    let count = file.read_exact(buffer).await?;
-                    *own.lock().expect("no task here panics") = Some(file);
-                    Ok(count)
+            SharedFile::Own(own) => {
+                let read = async |file: &mut File| {
+                    file.seek(SeekFrom::Start(offset)).await?;
+                    file.read_exact(buffer).await
                 };
-                (read.await, buffer)
+                (own.with(open_own, read).await, buffer)
             }
         }
     }
@@ -171,15 +154,14 @@ impl Files for Tokio {
                 let write = spawn_blocking(move || (file.write_at(buffer, offset), buffer));
                 write.await.expect("a write does not panic")
             }
-            SharedFile::Own(path, own) => {
-                let write = async {
-                    let mut file = take(path, own, offset).await?;
+            SharedFile::Own(own) => {
+                let write = async |file: &mut File| {
+                    file.seek(SeekFrom::Start(offset)).await?;
                     file.write_all(buffer).await?;
                     file.flush().await?;
-                    *own.lock().expect("no task here panics") = Some(file);
                     Ok(buffer.len())
                 };
-                (write.await, buffer)
+                (own.with(open_own, write).await, buffer)
             }
         }
     }
