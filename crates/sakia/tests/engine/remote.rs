@@ -16,6 +16,8 @@ on_each_backend! {
 
 /// The mount was made after the engine, which is told of it.
 fn await_knowledge(engine: &Engine, path: &Path) {
+    // A name that is not in the cache is not found either.
+    std::fs::metadata(path).unwrap();
     while engine.try_lookup(path, true).is_some() {
         std::thread::yield_now();
     }
