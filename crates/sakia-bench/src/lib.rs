@@ -22,6 +22,7 @@ pub mod file_sum;
 pub mod json;
 pub mod machine;
 pub mod measure;
+pub mod mktree;
 pub mod net;
 pub mod plot;
 pub mod report;

@@ -4,6 +4,7 @@
 //! terminal.
 
 mod copy;
+mod mktree;
 
 use std::env;
 use std::ffi::OsString;
@@ -45,6 +46,7 @@ enum Command {
     Rm(copy::RmArgs),
     Bench(BenchArgs),
     Doctor(DoctorArgs),
+    Mktree(mktree::MktreeArgs),
     /// One run of an experiment, for `bench` itself
     #[command(name = bench::CELL, hide = true)]
     BenchCell {
@@ -516,6 +518,7 @@ pub enum Task {
     /// A run of an experiment, as its parent describes it.
     BenchCell(String),
     Doctor(doctor::Options),
+    Mktree(crate::mktree::Options),
 }
 
 /// Reads the command line. Ends the program where there is nothing else to do: help, the version,
@@ -560,6 +563,7 @@ fn resolve(cli: Cli, surroundings: Surroundings) -> Result<Task, clap::Error> {
             }
             return Ok(Task::Bench(options));
         }
+        Command::Mktree(args) => return Ok(Task::Mktree(args.resolve())),
         Command::BenchCell { spec } => return Ok(Task::BenchCell(spec)),
         Command::Cp(args) => {
             return Ok(Task::Cp(Box::new(args.resolve(policy, &surroundings)?)));

@@ -1,8 +1,8 @@
 //! The `sakia` program: tools on the io_uring engine.
 //!
 //! Parse ([`cli`]) → resolve (the same, which knows the terminal) → run ([`sum`], [`cp`], [`rm`], [`bench`],
-//! [`doctor`], which read neither the arguments nor the environment). Results go to standard output, all else
-//! to standard error; [`exit`] says what the exit status means.
+//! [`doctor`], [`mktree`], which read neither the arguments nor the environment). Results go to standard
+//! output, all else to standard error; [`exit`] says what the exit status means.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ mod cp;
 mod doctor;
 mod engine;
 mod exit;
+mod mktree;
 mod mounts;
 mod name;
 mod output;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         Task::Cp(options) => cp::run(&options),
         Task::Rm(options) => rm::run(&options),
         Task::Doctor(options) => doctor::run(&options),
+        Task::Mktree(options) => mktree::run(&options),
         Task::Bench(options) => bench::run(options),
         Task::BenchCell(spec) => bench::run_one(&spec),
     };

@@ -15,6 +15,7 @@ mod devices_and_pipes;
 mod doctor;
 mod failing_files;
 mod json;
+mod mktree;
 mod refused_ring;
 mod signals;
 mod standard_input;

@@ -1,0 +1,51 @@
+//! `sakia mktree`: makes a tree of directories and files.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::Context;
+use sakia_bench::mktree::{self, Counts};
+use serde::Serialize;
+
+use crate::exit::Exit;
+use crate::output::Format;
+use crate::signals::Signals;
+
+/// What `sakia mktree` is to do.
+#[derive(Debug)]
+pub struct Options {
+    /// Where.
+    pub directory: PathBuf,
+    /// Which tree.
+    pub tree: mktree::Options,
+    pub format: Format,
+}
+
+/// The JSON output.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Line {
+    Mktree(Counts),
+}
+
+/// Makes the tree, and prints what is in it. A signal ends that early, and what is made stays.
+///
+/// # Errors
+/// The directory is not empty, files cannot be made, or standard output cannot be written.
+pub fn run(options: &Options) -> anyhow::Result<Exit> {
+    let (signals, _wake) = Signals::watch().context("signals")?;
+    let is_stopped = || signals.received().is_some();
+    let made = mktree::make(&options.directory, &options.tree, &is_stopped)?;
+    if let Some(signal) = signals.received() {
+        return Ok(Exit::Signal(signal));
+    }
+    let line = match options.format {
+        Format::Json => serde_json::to_string(&Line::Mktree(made)).context("json")?,
+        Format::Human => {
+            let Counts { files, directories, bytes } = made;
+            format!("{files} files in {directories} directories, {bytes} bytes")
+        }
+    };
+    writeln!(io::stdout().lock(), "{line}").context("standard output")?;
+    Ok(Exit::Success)
+}
