@@ -23,6 +23,9 @@ use crate::loop_device::LoopDevice;
 use crate::place::{Mounted, PlaceError, Scratch, run_tool};
 use crate::throttled::make_ext4;
 
+/// What a tmpfs takes beside the one file on it.
+const SPARE_BYTES: u64 = 1 << 20;
+
 /// A mounted file system, with its disk if it has one. Both go with the value.
 #[derive(Debug)]
 pub struct SmallFs {
@@ -51,8 +54,22 @@ impl SmallFs {
     /// is missing.
     pub fn ext4(size_bytes: u64) -> Result<Self, PlaceError> {
         let scratch = Scratch::new()?;
-        let image = make_ext4(&scratch, size_bytes, false)?;
+        let image = make_ext4(scratch.path(), size_bytes, false)?;
         Self::on_loop(scratch, image, "ext4", "errors=continue,noinit_itable")
+    }
+
+    /// An ext4 on a disk of `size_bytes` that is a file on a tmpfs of its own: it takes memory as far as it
+    /// is written, and no disk. With or without a journal; an inode for each 16 KiB, or 4 KiB below 512 MiB.
+    ///
+    /// # Errors
+    /// As [`Self::ext4`].
+    pub fn ext4_in_memory(size_bytes: u64, journal: bool) -> Result<Self, PlaceError> {
+        let below = Self::tmpfs(size_bytes + SPARE_BYTES)?;
+        let image = make_ext4(below.path(), size_bytes, journal)?;
+        let options = "errors=continue,noinit_itable";
+        let mut ext4 = Self::on_loop(Scratch::new()?, image, "ext4", options)?;
+        ext4._below = Some(Box::new(below));
+        Ok(ext4)
     }
 
     /// An xfs, on a disk of 300 MiB that takes no more space than is written.

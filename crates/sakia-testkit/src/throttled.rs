@@ -89,7 +89,7 @@ impl Builder {
     /// (kernel 6.2), the error says that something is missing.
     pub fn build(self) -> Result<ThrottledDisk, PlaceError> {
         let scratch = Scratch::new()?;
-        let image = make_ext4(&scratch, self.size_bytes, self.journal)?;
+        let image = make_ext4(scratch.path(), self.size_bytes, self.journal)?;
         let content = fs::read(&image)
             .map_err(|error| PlaceError::failed(format!("read {}", image.display()), error))?;
         let _ = fs::remove_file(&image);
@@ -108,13 +108,13 @@ impl Builder {
     }
 }
 
-/// Makes an ext4 in a file of the scratch directory.
+/// Makes an ext4 in a file of the directory.
 pub(crate) fn make_ext4(
-    scratch: &Scratch,
+    directory: &Path,
     size_bytes: u64,
     journal: bool,
 ) -> Result<std::path::PathBuf, PlaceError> {
-    let image = scratch.path().join("image");
+    let image = directory.join("image");
     let sized = File::create(&image).and_then(|file| file.set_len(size_bytes));
     sized.map_err(|error| PlaceError::failed(format!("make {}", image.display()), error))?;
     let features = if journal { "has_journal" } else { "^has_journal" };

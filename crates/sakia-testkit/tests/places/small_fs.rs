@@ -64,3 +64,17 @@ fn other_kinds_are_mounted() {
     check(available!(SmallFs::xfs()));
     check(available!(SmallFs::btrfs()));
 }
+
+#[test]
+fn ext4_in_memory_has_its_journal_or_none() {
+    for journal in [false, true] {
+        let small = available!(SmallFs::ext4_in_memory(32 << 20, journal));
+        fs::write(small.path().join("a"), "x").unwrap();
+        assert_eq!(fs::read(small.path().join("a")).unwrap(), b"x");
+        let device = small.device().unwrap();
+        let facts = std::path::Path::new("/sys/fs/ext4").join(device.file_name().unwrap());
+        let task = fs::read_to_string(facts.join("journal_task")).unwrap();
+        assert_eq!(task.trim() != "<none>", journal, "{task}");
+    }
+    assert!(SmallFs::ext4_in_memory(1 << 10, true).is_err(), "no ext4 is that small");
+}
