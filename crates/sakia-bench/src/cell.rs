@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::measure::{Meter, Section, Usage, peak_rss_bytes};
-use crate::{echo, file_sum, sched, tcp_sum, threads};
+use crate::{copytree, echo, file_sum, sched, tcp_sum, threads};
 
 /// Numbers with names, in the order of the names.
 pub type Counters = BTreeMap<String, u64>;
@@ -47,6 +47,9 @@ pub struct Measured {
     pub counters: Counters,
     /// What was computed, to be compared.
     pub sum: u64,
+    /// Something kept this run from being like the others: it counts as noisy.
+    #[serde(default)]
+    pub is_disturbed: bool,
 }
 
 /// What a variant's work ended with.
@@ -70,6 +73,7 @@ pub enum Done {
 pub fn run_cell(spec: &str) -> anyhow::Result<Outcome> {
     let spec: Spec = serde_json::from_str(spec).context("not the description of a cell")?;
     match spec.experiment.as_str() {
+        copytree::NAME => copytree::run_cell(&spec),
         echo::NAME => echo::run_cell(&spec),
         file_sum::NAME => file_sum::run_cell(&spec),
         sched::NAME => sched::run_cell(&spec),
@@ -95,6 +99,7 @@ pub fn measure(work: impl FnOnce(&mut Meter) -> anyhow::Result<Done>) -> anyhow:
         peak_rss_bytes: peak_rss_bytes(),
         counters,
         sum,
+        is_disturbed: false,
     }))
 }
 
@@ -111,6 +116,7 @@ mod tests {
             peak_rss_bytes: 5,
             counters: [("enters".to_owned(), 6)].into(),
             sum: u64::MAX,
+            is_disturbed: true,
         };
         let text = serde_json::to_string(&Outcome::Measured(measured.clone())).unwrap();
         assert!(!text.contains('\n'));

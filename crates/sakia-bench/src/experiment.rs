@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::machine::Machine;
 use crate::plot::Plot;
-use crate::results::{Results, Row};
+use crate::results::{Missing, Results, Row};
 
 /// What distinguishes a point from the others, with units in the names, as in JSON.
 pub type Params = Map<String, Value>;
@@ -42,6 +42,8 @@ pub enum Focus {
     Requests,
     /// The threads that it takes.
     Threads,
+    /// The time that files take.
+    Files,
 }
 
 /// The same work, done in several ways.
@@ -75,6 +77,11 @@ pub trait Experiment {
     /// What counts, and how it is shown.
     fn focus(&self) -> Focus {
         Focus::Time
+    }
+
+    /// What was asked for and is not there, as far as that is known before the first run.
+    fn left_out(&self) -> Vec<Missing> {
+        Vec::new()
     }
 
     /// Makes the input of a point, and returns the result that every run must come to. Asks

@@ -15,6 +15,7 @@
 
 mod bytes;
 pub mod cell;
+pub mod copytree;
 pub mod echo;
 mod engine;
 pub mod experiment;

@@ -9,9 +9,9 @@ use anyhow::{Context, bail};
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::cell::{Outcome, Spec};
+use crate::cell::{Measured, Outcome, Spec};
 use crate::experiment::Experiment;
-use crate::machine::Watch;
+use crate::machine::{Noise, Watch};
 use crate::results::{Missing, Results, Row, Run};
 use crate::stats;
 
@@ -96,7 +96,7 @@ pub fn run(
         rows: Vec::new(),
         ratios: Vec::new(),
         reasons: Vec::new(),
-        missing: Vec::new(),
+        missing: experiment.left_out(),
         mismatches: Vec::new(),
     };
     let (mut done, total) = (0, runs * results.variants.len() * results.points.len());
@@ -186,13 +186,13 @@ fn launch(launcher: &Launcher, directory: &Path, spec: &Spec) -> anyhow::Result<
         return Ok(Answer::Missing(format!("{}: {said}", output.status), true));
     }
     match serde_json::from_slice(&output.stdout) {
-        Ok(Outcome::Measured(measured)) => Ok(Answer::Run(Run {
+        Ok(Outcome::Measured(measured @ Measured { is_disturbed, .. })) => Ok(Answer::Run(Run {
             point: 0,
             variant: "",
             round: 0,
             measured,
             process_wall_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
-            noise,
+            noise: Noise { is_noisy: noise.is_noisy || is_disturbed, ..noise },
         })),
         Ok(Outcome::Unavailable(reason)) => Ok(Answer::Missing(reason, false)),
         Err(error) => bail!("a run answered what is no measurement: {error}"),
@@ -237,5 +237,9 @@ mod tests {
         };
         assert_eq!(reason, "no ring");
         assert!(shell("echo nonsense").is_err());
+        let measured = Measured { is_disturbed: true, ..Measured::default() };
+        let answer = serde_json::to_string(&Outcome::Measured(measured)).unwrap();
+        let Ok(Answer::Run(run)) = shell(&format!("echo '{answer}'")) else { panic!("{answer}") };
+        assert!(run.noise.is_noisy, "what a run says of itself counts");
     }
 }

@@ -45,6 +45,9 @@ pub(crate) fn columns(focus: Focus) -> [&'static str; 7] {
         Focus::Requests => {
             ["wall us", "CPU us", "min to max", "switches", "threads", "RSS MiB", "k/s"]
         }
+        Focus::Files => {
+            ["wall ms", "min to max", "CPU ms", "switches", "RSS MiB", "files/s", "MiB/s"]
+        }
         Focus::Threads => ["threads", "own", "io-wq", "begun", "wall ms", "RSS MiB", "CPU ms"],
     }
 }
@@ -86,6 +89,15 @@ pub(crate) fn cells(results: &Results, row: &Row) -> [String; 7] {
                 format!("{:.1}", row.ops_per_s as f64 / 1e3),
             ]
         }
+        Focus::Files => [
+            milliseconds(wall_ns.median),
+            format!("{} to {}", milliseconds(wall_ns.min), milliseconds(wall_ns.max)),
+            milliseconds(cpu_ns.median),
+            (row.voluntary_switches + row.involuntary_switches).to_string(),
+            rss,
+            row.ops_per_s.to_string(),
+            format!("{:.0}", mib(row.bytes_per_s)),
+        ],
         Focus::Threads => {
             let most = |name| most(results, row, name).map_or("-".into(), |most| most.to_string());
             [
@@ -101,6 +113,12 @@ pub(crate) fn cells(results: &Results, row: &Row) -> [String; 7] {
     }
 }
 
+/// The columns that labels of points take; those of trees say much.
+fn label_width(results: &Results) -> usize {
+    let labels = results.points.iter().map(|point| point.label.chars().count());
+    labels.max().filter(|_| results.focus == Focus::Files).unwrap_or(0).max(12)
+}
+
 /// The most that any run of the row counted under this name.
 fn most(results: &Results, row: &Row, name: &str) -> Option<u64> {
     let of_row = |run: &&Run| run.point == row.point && run.variant == row.variant;
@@ -109,11 +127,15 @@ fn most(results: &Results, row: &Row, name: &str) -> Option<u64> {
 }
 
 fn table(f: &mut Formatter<'_>, results: &Results, point: usize) -> fmt::Result {
+    let width = label_width(results);
     let line = |f: &mut Formatter<'_>, name: &str, cells: &[&str], more: &str| {
         let [first, second, third, switches, threads, rss, rate] = cells else { return Ok(()) };
         match results.focus {
             Focus::Time | Focus::TimeAndProcessor => {
                 write!(f, "{name:<10} {first:>9} {second:>18} {third:>9} {switches:>13} ")
+            }
+            Focus::Files => {
+                write!(f, "{name:<width$} {first:>8} {second:>18} {third:>8} {switches:>8} ")
             }
             Focus::Requests => {
                 write!(f, "{name:<12} {first:>8} {second:>8} {third:>16} {switches:>9} ")
@@ -138,6 +160,7 @@ fn table(f: &mut Formatter<'_>, results: &Results, point: usize) -> fmt::Result 
 }
 
 fn ratios(f: &mut Formatter<'_>, results: &Results) -> fmt::Result {
+    let width = label_width(results);
     if results.focus == Focus::Time {
         writeln!(
             f,
@@ -161,7 +184,7 @@ fn ratios(f: &mut Formatter<'_>, results: &Results) -> fmt::Result {
         let name = bounds_name(results);
         writeln!(
             f,
-            "{:<18} {:<12} {:>5} {name:>13} {:>5} {name:>13} {:>5}",
+            "{:<18} {:<width$} {:>5} {name:>13} {:>5} {name:>13} {:>5}",
             "", "", "wall", "CPU", "best"
         )?;
     }
@@ -173,7 +196,7 @@ fn ratios(f: &mut Formatter<'_>, results: &Results) -> fmt::Result {
         } else {
             writeln!(
                 f,
-                "{of:<18} {label:<12} {wall:>5.2} {:>13} {cpu:>5.2} {:>13} {cpu_best:>5.2}{}",
+                "{of:<18} {label:<width$} {wall:>5.2} {:>13} {cpu:>5.2} {:>13} {cpu_best:>5.2}{}",
                 bounds(ratio),
                 cpu_bounds(ratio),
                 if is_tie(*cpu_best) { " tie" } else { "" }
@@ -240,7 +263,7 @@ pub(crate) fn standings(results: &Results, point: usize) -> Vec<Standing<'_>> {
     rows.sort_by_key(|row| match results.focus {
         Focus::Requests => row.cpu_ns.median,
         Focus::Threads => threads(row),
-        Focus::Time | Focus::TimeAndProcessor => row.wall_ns.median,
+        Focus::Time | Focus::TimeAndProcessor | Focus::Files => row.wall_ns.median,
     });
     let Some(&first) = rows.first() else { return Vec::new() };
     let words = |row: &Row| {
@@ -290,9 +313,14 @@ pub(crate) fn remarks(results: &Results) -> Vec<String> {
     for mismatch in &results.mismatches {
         remarks.push(format!("wrong result: {mismatch}"));
     }
+    let cold = if results.focus == Focus::Files {
+        ", or the source was not in the page cache, or copies had to be deleted for room"
+    } else {
+        ""
+    };
     remarks.push(format!(
         "noisy runs: {} of {} (meanwhile other programs took {FOREIGN_MAX} processors or more, or the \
-         host {STEAL_MAX})",
+         host {STEAL_MAX}{cold})",
         results.noisy(),
         results.runs.len()
     ));

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use sakia_bench::copytree::{self, CopyTree};
 use sakia_bench::echo::{self, Echo};
 use sakia_bench::file_sum::{self, FileSum};
 use sakia_bench::run::Ended;
@@ -45,6 +46,7 @@ pub enum Which {
     Echo(echo::Options),
     Threads(threads::Options),
     Sched(Box<sched::Options>),
+    CopyTree(Box<copytree::Options>),
 }
 
 /// Runs an experiment, and writes what came of it.
@@ -66,6 +68,7 @@ pub fn run(options: Options) -> anyhow::Result<Exit> {
         Which::Echo(echo) => Box::new(Echo::new(echo::Options { load, ..echo })?),
         Which::Threads(threads) => Box::new(ManyReads::new(threads)?),
         Which::Sched(sched) => Box::new(Sched::new(*sched)?),
+        Which::CopyTree(copytree) => Box::new(CopyTree::new(*copytree)?),
     };
     // Before the work, so that a wrong path is known early.
     let page = options.report.map(|path| Ok((create(&path)?, path)));

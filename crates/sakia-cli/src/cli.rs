@@ -4,6 +4,7 @@
 //! terminal.
 
 mod copy;
+mod copytree;
 mod mktree;
 
 use std::env;
@@ -163,6 +164,7 @@ enum ExperimentArgs {
     Echo(EchoArgs),
     Threads(ThreadsArgs),
     Sched(Box<SchedArgs>),
+    Copytree(copytree::CopytreeArgs),
 }
 
 /// What all experiments have in common.
@@ -498,7 +500,9 @@ JSON Lines, with --json:
       For each variant and size, in the end. The params of echo are connections and message_bytes,
       those of threads place, reads and size_bytes; there counters say what the threads were. Those of
       sched are threads, files, read_bytes, reads, read_step_bytes, the same of writes, and what is true
-      of mix, direct, cold and sparse.
+      of mix, direct, cold and sparse; those of copytree tree, place, files, directories, bytes, cores, and
+      what is true of cold, after_delete, article and archive. Its counters are what Sakia says of a copy,
+      times in microseconds, and disk_read_bytes, which programs had to wait for.
       The counters are those of the run in the middle.
   {\"type\":\"missing\",\"experiment\":…,\"variant\":…,\"reason\":…}
       A variant that could not be measured.
@@ -559,6 +563,7 @@ fn resolve(cli: Cli, surroundings: Surroundings) -> Result<Task, clap::Error> {
             match &options.experiment {
                 bench::Which::Threads(threads) => threads.check().map_err(invalid)?,
                 bench::Which::Sched(sched) => sched.check().map_err(invalid)?,
+                bench::Which::CopyTree(copytree) => copytree.check().map_err(invalid)?,
                 _ => {}
             }
             return Ok(Task::Bench(options));
@@ -629,6 +634,10 @@ fn resolve_bench(args: BenchArgs, surroundings: &Surroundings) -> bench::Options
         ExperimentArgs::Sched(args) => {
             let common = args.common.clone();
             (bench::Which::Sched(Box::new(resolve_sched(*args))), common, 9)
+        }
+        ExperimentArgs::Copytree(args) => {
+            let common = args.common.clone();
+            (bench::Which::CopyTree(Box::new(args.resolve())), common, 9)
         }
     };
     bench::Options {

@@ -9,6 +9,7 @@
 )]
 
 mod bench;
+mod bench_copytree;
 mod bench_threads;
 mod broken_pipe;
 mod devices_and_pipes;

@@ -1,0 +1,506 @@
+//! The experiment `copytree`: a tree of files, copied by whole programs.
+//!
+//! Each run is a program from its start to its end: `cp -r`, the same again to show what chance does, Sakia
+//! with its defaults or with the buffers and limits of an article, and other copiers that are installed.
+//! Between runs the place that copies go to is made anew, memory is touched that the copy will need, and the
+//! source is read or dropped; none of that is measured. What a copy lacks makes its variant fail.
+
+mod place;
+mod run;
+mod source;
+mod ways;
+
+use std::ffi::OsString;
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::bytes::bytes;
+use crate::cell::{Outcome, Spec};
+use crate::experiment::{Experiment, Focus, Params, Point, Work};
+use crate::machine::{Machine, memory_available_bytes};
+use crate::mktree::{self, Even, Layout};
+use crate::plot::Plot;
+use crate::results::{Missing, Results, Row};
+
+pub use self::place::Place;
+pub use self::ways::Peer;
+
+use self::place::Ground;
+use self::run::Task;
+use self::source::{Census, Chill};
+use self::ways::Way;
+
+/// What the experiment is called.
+pub const NAME: &str = "copytree";
+/// Bytes of the tree that is one file, unless others are asked for.
+pub const FILE_BYTES: u64 = 1 << 30;
+/// Those of a quick look.
+pub const QUICK_FILE_BYTES: u64 = 64 << 20;
+
+/// The variant that others are compared with.
+const BASE: &str = "cp";
+/// The same once more.
+const AGAIN: &str = "cp-again";
+/// The variant that is compared with all others, and what its names begin with.
+const SAKIA: &str = "sakia";
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What is copied.
+    pub trees: Vec<Tree>,
+    /// Where to; each tree at each place is a point.
+    pub places: Vec<Place>,
+    /// Bytes of [`Tree::File`].
+    pub file_bytes: u64,
+    /// Which programs, and how they are told to copy.
+    pub mode: Mode,
+    /// The source is not in the page cache.
+    pub cold: bool,
+    /// A copy was made and deleted just before each run, where the next is to be.
+    pub after_delete: bool,
+    /// Processors that programs may use.
+    pub cores: Option<usize>,
+    /// Small trees.
+    pub quick: bool,
+    /// Programs beside those that are known, or instead of them.
+    pub peers: Vec<Peer>,
+    /// The names of the variants; the usual ones, where there is none.
+    pub variants: Vec<String>,
+    /// Sakia's own program.
+    pub program: Option<PathBuf>,
+    /// Where programs are searched for: the value of `PATH`.
+    pub search: Option<OsString>,
+    /// Where to make a directory for the sources.
+    pub directory: PathBuf,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            trees: vec![Tree::Small],
+            places: vec![Place::Tmpfs],
+            file_bytes: FILE_BYTES,
+            mode: Mode::Plain,
+            cold: false,
+            after_delete: false,
+            cores: None,
+            quick: false,
+            peers: Vec::new(),
+            variants: Vec::new(),
+            program: None,
+            search: None,
+            directory: std::env::temp_dir(),
+        }
+    }
+}
+
+impl Options {
+    /// Whether they make sense.
+    ///
+    /// # Errors
+    /// A variant that does not exist.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let names = ways::names(self);
+        for variant in &self.variants {
+            let is_known = names.contains(&variant.as_str());
+            ensure!(is_known, "there is no variant {variant}; there are {}", names.join(", "));
+        }
+        Ok(())
+    }
+}
+
+/// Which programs, and how they are told to copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Recursively: `-r`.
+    #[default]
+    Plain,
+    /// The same, with Sakia's buffers and limits set as in the article.
+    Article,
+    /// With all that belongs to files: `-a`.
+    Archive,
+}
+
+/// What is copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tree {
+    /// 117,649 files of 4 KiB, in leaf directories.
+    Small,
+    /// 780 files of 1 MiB.
+    Large,
+    /// 32,000 files with the sizes of source code.
+    Source,
+    /// One file.
+    File,
+    /// The user's own.
+    Path(PathBuf),
+}
+
+impl Tree {
+    /// Those with a name of their own.
+    pub const NAMED: [Self; 4] = [Self::Small, Self::Large, Self::Source, Self::File];
+
+    /// What it is called: a path by its last part.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Small => "small".into(),
+            Self::Large => "large".into(),
+            Self::Source => "source".into(),
+            Self::File => "file".into(),
+            Self::Path(path) => {
+                let name = path.file_name().unwrap_or(path.as_os_str());
+                name.to_string_lossy().into_owned()
+            }
+        }
+    }
+
+    /// The tree of this name, or the user's at this path: with a slash, or `.`.
+    pub fn by_name(name: &str) -> Option<Self> {
+        let named = Self::NAMED.into_iter().find(|tree| tree.name() == name);
+        named.or_else(|| as_path(name).map(Self::Path))
+    }
+
+    /// How it is made, where it is a tree that is made.
+    fn layout(&self, quick: bool) -> Option<mktree::Options> {
+        let even = |fanout, levels, leaves, size_bytes| {
+            Layout::Even(Even { fanout, levels, files: fanout, leaves, size_bytes })
+        };
+        let layout = match (self, quick) {
+            (Self::Small, false) => even(7, 6, true, 4096),
+            (Self::Small, true) => even(7, 4, true, 4096),
+            (Self::Large, false) => even(5, 4, false, 1 << 20),
+            (Self::Large, true) => even(5, 2, false, 1 << 20),
+            (Self::Source, false) => Layout::Source { files: 32_000 },
+            (Self::Source, true) => Layout::Source { files: 1000 },
+            (Self::File | Self::Path(_), _) => return None,
+        };
+        Some(mktree::Options { layout, seed: mktree::SEED })
+    }
+}
+
+/// What is a path rather than a name.
+fn as_path(name: &str) -> Option<PathBuf> {
+    (name.contains('/') || name == ".").then(|| name.into())
+}
+
+/// A tree at a place.
+#[derive(Debug)]
+struct Cell {
+    tree: Tree,
+    place: Place,
+    census: Census,
+}
+
+/// The experiment, with the sources and the place of the point at hand. Dropping it removes them.
+#[derive(Debug)]
+pub struct CopyTree {
+    options: Options,
+    ways: Vec<Way>,
+    /// The names of `ways`.
+    variants: Vec<&'static str>,
+    left_out: Vec<Missing>,
+    cells: Vec<Cell>,
+    points: Vec<Point>,
+    chill: Option<Chill>,
+    source: PathBuf,
+    /// Where copies of the point at hand are made.
+    ground: Option<Ground>,
+    /// The next copy.
+    destination: PathBuf,
+    /// Earlier copies on the same disk were deleted for the next.
+    is_disturbed: bool,
+    /// Has the sources, until the end.
+    scratch: TempDir,
+}
+
+impl CopyTree {
+    /// Looks for programs and places, and makes a directory for the sources. What is not there is
+    /// [left out](Experiment::left_out).
+    ///
+    /// # Errors
+    /// As `mkdir(2)` and [`check`](Options::check); the user's tree cannot be read.
+    pub fn new(options: Options) -> anyhow::Result<Self> {
+        options.check()?;
+        let scratch =
+            tempfile::Builder::new().prefix("sakia-bench-").tempdir_in(&options.directory);
+        let scratch = scratch.with_context(|| {
+            format!("cannot make a directory in {}", options.directory.display())
+        })?;
+        let (ways, mut left_out) = ways::find(&options);
+        let mut places = Vec::new();
+        for place in &options.places {
+            match place.lacks()? {
+                None => places.push(place),
+                Some(reason) => {
+                    let variant = ways::lasting(&format!("place {}", place.name()));
+                    left_out.push(Missing { variant, reason, is_failure: false });
+                }
+            }
+        }
+        let mut cells = Vec::new();
+        for tree in &options.trees {
+            let census = source::plan(tree, options.quick, options.file_bytes)?;
+            let cell = |&place: &&Place| Cell { tree: tree.clone(), place: place.clone(), census };
+            cells.extend(places.iter().map(cell));
+        }
+        let chill = options.cold.then(Chill::possible);
+        Ok(Self {
+            variants: ways.iter().map(|way| ways::lasting(&way.name)).collect(),
+            points: cells.iter().map(|cell| point(cell, &options)).collect(),
+            options,
+            ways,
+            left_out,
+            cells,
+            chill,
+            source: PathBuf::new(),
+            ground: None,
+            destination: PathBuf::new(),
+            is_disturbed: false,
+            scratch,
+        })
+    }
+}
+
+fn point(cell: &Cell, options: &Options) -> Point {
+    let Cell { tree, place, census } = cell;
+    let mut params = Params::new();
+    params.insert("tree".into(), tree.name().into());
+    params.insert("place".into(), place.name().into());
+    for (name, count) in
+        [("files", census.files), ("directories", census.directories), ("bytes", census.bytes)]
+    {
+        params.insert(name.into(), count.into());
+    }
+    let mut label = format!("{}, {}", tree.name(), place.name());
+    let flags = [
+        ("cold", options.cold),
+        ("after_delete", options.after_delete),
+        ("article", options.mode == Mode::Article),
+        ("archive", options.mode == Mode::Archive),
+    ];
+    for (name, _) in flags.iter().filter(|(_, is_so)| *is_so) {
+        params.insert((*name).into(), true.into());
+        label = format!("{label}, {}", name.replace('_', " "));
+    }
+    if let Some(cores) = options.cores {
+        params.insert("cores".into(), cores.into());
+        label = format!("{label}, {cores} CPU");
+    }
+    Point { params, label, work: Work { operations: census.files, bytes: census.bytes } }
+}
+
+/// Has the kernel find memory now that the copy would else wait for: hosts take back what guests do not use,
+/// and the page cache gives up what it holds.
+fn touch(needed_bytes: u64) {
+    let available = memory_available_bytes().unwrap_or(0);
+    let count = needed_bytes.min(available / 2);
+    black_box(vec![1u8; usize::try_from(count).unwrap_or(0)]);
+}
+
+impl Experiment for CopyTree {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn title(&self) -> String {
+        let how = match self.options.mode {
+            Mode::Plain => "copying a tree (cp -r)",
+            Mode::Article => "copying a tree (cp -r) with set buffers and limits",
+            Mode::Archive => "copying a tree with all that belongs to files (cp -a)",
+        };
+        let state = match self.chill {
+            None => "source in the page cache",
+            Some(chill) => chill.words(),
+        };
+        let before = if self.options.after_delete {
+            "; where another copy was just made and deleted"
+        } else {
+            ""
+        };
+        format!("{how}, {state}{before}")
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = vec![
+            "Times are those of a program from its start to its end, its processor time included, without \
+             what the kernel writes back afterwards. cp-again is cp once more: what it differs by is \
+             chance."
+                .into(),
+            "Before each run memory is touched as the copy will need it, then the source is read once. A \
+             run whose source was read from disk all the same counts as noisy."
+                .into(),
+            "After each run files, directories, links and bytes of the copy are counted, and compared \
+             with the source."
+                .into(),
+            "tmpfs is mounted for each run. ext4 is made for each run, on a loop device over a file on a \
+             tmpfs: the code of ext4, and no disk; another file system than that of the source, so that \
+             no blocks are shared. On a disk each copy has a new directory, and earlier ones stay until \
+             the end, as long as there is room."
+                .into(),
+            "Memory and threads are looked at every 20 ms: a short run has none. They are those of the \
+             process that was started, without others that it starts (rsync does)."
+                .into(),
+        ];
+        for way in &self.ways {
+            let words = way.arguments.iter().map(|word| format!(" {}", word.to_string_lossy()));
+            let words: String = words.collect();
+            notes.push(format!("{}: {}{words}", way.name, way.program.display()));
+        }
+        notes
+    }
+
+    fn variants(&self) -> Vec<&'static str> {
+        self.variants.clone()
+    }
+
+    fn points(&self) -> &[Point] {
+        &self.points
+    }
+
+    fn directory(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    fn machine(&self) -> Machine {
+        let machine = Machine::detect(self.directory());
+        let mut names = Vec::new();
+        for name in self.cells.iter().map(|cell| cell.place.name()) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let file_system = format!("{} to {}", machine.file_system, names.join(", "));
+        Machine { file_system, ..machine }
+    }
+
+    fn focus(&self) -> Focus {
+        Focus::Files
+    }
+
+    fn left_out(&self) -> Vec<Missing> {
+        self.left_out.clone()
+    }
+
+    fn prepare(&mut self, point: usize, is_stopped: &dyn Fn() -> bool) -> anyhow::Result<u64> {
+        let Options { quick, file_bytes, .. } = self.options;
+        let Cell { tree, place, census } = &self.cells[point];
+        self.ground = None;
+        let source = source::make(tree, quick, file_bytes, self.scratch.path(), is_stopped)?;
+        // The program runs in another directory.
+        self.source = source.canonicalize().with_context(|| format!("{}", source.display()))?;
+        if !is_stopped() {
+            let made = Census::of(&self.source)?;
+            ensure!(made == *census, "the source has {made} instead of {census}");
+        }
+        if let (Place::Path(path), true) = (place, self.source.is_dir()) {
+            let path = path.canonicalize().with_context(|| format!("{}", path.display()))?;
+            if path.starts_with(&self.source) {
+                bail!("{} is in what is to be copied", path.display());
+            }
+        }
+        let beside = match tree {
+            Tree::Path(_) => self.source.parent().unwrap_or(&self.source),
+            _ => self.scratch.path(),
+        };
+        self.ground = Some(Ground::new(place, *census, beside)?);
+        Ok(census.sum())
+    }
+
+    fn reset(&mut self, point: usize) -> anyhow::Result<()> {
+        let Cell { place, census, .. } = &self.cells[point];
+        let ground = self.ground.as_mut().context("no place is prepared")?;
+        (self.destination, self.is_disturbed) = ground.fresh()?;
+        if self.options.after_delete {
+            source::copy(&self.source, &self.destination)?;
+            source::remove(&self.destination)?;
+        }
+        if let Some(chill) = self.chill {
+            chill.apply(&self.source)?;
+        }
+        touch(place.memory_bytes(census));
+        if self.chill.is_none() {
+            source::warm(&self.source)?;
+        }
+        Ok(())
+    }
+
+    fn input(&self, point: usize) -> Value {
+        json!(Task {
+            ways: self.ways.clone(),
+            source: self.source.clone(),
+            destination: self.destination.clone(),
+            census: self.cells[point].census,
+            cores: self.options.cores,
+            is_hot: self.chill.is_none(),
+            is_disturbed: self.is_disturbed,
+        })
+    }
+
+    /// All with `cp`, then Sakia with all others.
+    fn ratios(&self) -> Vec<(&'static str, &'static str)> {
+        let others = |base: &'static str| {
+            let has_base = self.variants.contains(&base);
+            self.variants.iter().copied().filter(move |name| has_base && *name != base)
+        };
+        let with_base = others(BASE).map(|name| (name, BASE));
+        let known = |name: &&str| !name.starts_with(SAKIA) && ![BASE, AGAIN].contains(name);
+        let with_peers = others(SAKIA).filter(known).map(|name| (SAKIA, name));
+        with_base.chain(with_peers).collect()
+    }
+
+    fn reason(&self, row: &Row) -> Option<String> {
+        let mut parts = explained(row);
+        let read = row.counters.get("disk_read_bytes").copied().unwrap_or(0);
+        if self.chill.is_none() && read > self.cells[row.point].census.bytes / 20 {
+            parts.push(format!("read {} from disk", bytes(read >> 20 << 20)));
+        }
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+
+    /// One number for each variant: the table says it.
+    fn plots(&self, _results: &Results) -> Vec<Plot> {
+        Vec::new()
+    }
+}
+
+/// What a program said of its work, as far as it said it.
+fn explained(row: &Row) -> Vec<String> {
+    const COUNTS: [(&str, &str); 9] = [
+        ("workers", "workers"),
+        ("plain_calls", "plain calls"),
+        ("ring_operations", "operations on the ring"),
+        ("enters", "enters"),
+        ("punted", "punted"),
+        ("waits", "waits"),
+        ("depth_max", "at most at a time"),
+        ("skipped", "skipped"),
+        ("failures", "failures"),
+    ];
+    const TIMES: [(&str, &str); 3] =
+        [("create_us", "creating"), ("read_us", "reading"), ("write_us", "writing")];
+    let count = |name: &str| row.counters.get(name).copied();
+    let is_shown = |name: &str, count: u64| count > 0 || !["skipped", "failures"].contains(&name);
+    let counts = COUNTS.iter().filter_map(|&(name, words)| {
+        let count = count(name).filter(|&count| is_shown(name, count))?;
+        Some(format!("{count} {words}"))
+    });
+    let times = TIMES
+        .iter()
+        .filter_map(|&(name, words)| Some(format!("{:.2} s {words}", count(name)? as f64 / 1e6)));
+    let lists = [counts.collect::<Vec<_>>().join(", "), times.collect::<Vec<_>>().join(", ")];
+    lists.into_iter().filter(|list| !list.is_empty()).collect()
+}
+
+/// See [`cell::run_cell`](crate::cell::run_cell).
+pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
+    let task: Task = serde_json::from_value(spec.input.clone()).context("input")?;
+    run::run(&spec.variant, &task)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! Small trees, by programs that every machine has, and by a double of Sakia.
+
+use std::env;
+use std::fs;
+
+use super::*;
+use crate::cell::Measured;
+
+/// Programs of this machine, with a program of the shell in Sakia's place.
+fn options(directory: &Path) -> Options {
+    let script =
+        r#"cp -r "$1" "$2" && echo '{"failures":0,"counters":{"workers":2,"write_seconds":0.5}}'"#;
+    let command = ["sh", "-c", script, "sh"].map(str::to_owned).to_vec();
+    Options {
+        places: vec![Place::Disk],
+        file_bytes: 100_000,
+        quick: true,
+        peers: vec![Peer { name: SAKIA.into(), command }],
+        variants: ["cp", "cp-again", "sakia"].map(str::to_owned).to_vec(),
+        search: env::var_os("PATH"),
+        directory: directory.to_owned(),
+        ..Options::default()
+    }
+}
+
+/// A run of each variant at each point, after which all is as expected.
+fn run_all(experiment: &mut CopyTree) -> Vec<Measured> {
+    let mut all = Vec::new();
+    for point in 0..experiment.points().len() {
+        let expected = experiment.prepare(point, &|| false).unwrap();
+        for variant in experiment.variants() {
+            experiment.reset(point).unwrap();
+            let spec = Spec {
+                experiment: NAME.into(),
+                variant: variant.into(),
+                input: experiment.input(point),
+            };
+            let outcome = crate::run_cell(&serde_json::to_string(&spec).unwrap()).unwrap();
+            let Outcome::Measured(measured) = outcome else { panic!("{outcome:?}") };
+            assert_eq!(measured.sum, expected, "{variant}");
+            assert!(measured.section.wall_ns > 0 && measured.section.cpu_ns > 0, "{measured:?}");
+            all.push(measured);
+        }
+    }
+    all
+}
+
+#[test]
+fn every_variant_copies_every_tree() {
+    let parent = tempfile::tempdir().unwrap();
+    let trees = Tree::NAMED.to_vec();
+    let mut experiment = CopyTree::new(Options { trees, ..options(parent.path()) }).unwrap();
+    let runs = run_all(&mut experiment);
+    assert_eq!(runs.len(), 4 * 3);
+    assert!(runs.iter().all(|run| run.counters.contains_key("disk_read_bytes")));
+    for run in runs.iter().skip(2).step_by(3) {
+        assert_eq!((run.counters["workers"], run.counters["write_us"]), (2, 500_000));
+    }
+    drop(experiment);
+    assert!(fs::read_dir(parent.path()).unwrap().next().is_none(), "the files are removed");
+}
+
+#[test]
+fn tree_of_the_user_stays() {
+    let parent = tempfile::tempdir().unwrap();
+    let (tree, to) = (parent.path().join("tree"), parent.path().join("to"));
+    fs::create_dir_all(tree.join("a")).unwrap();
+    fs::create_dir(&to).unwrap();
+    fs::write(tree.join("a/b"), "x").unwrap();
+    let asked = Options {
+        trees: vec![Tree::Path(tree.clone())],
+        places: vec![Place::Disk, Place::Path(to.clone())],
+        after_delete: true,
+        cores: Some(1),
+        ..options(parent.path())
+    };
+    let copies = std::thread::spawn(move || {
+        let mut experiment = CopyTree::new(asked).unwrap();
+        assert_eq!(experiment.points()[1].label, "tree, path, after delete, 1 CPU");
+        run_all(&mut experiment).len()
+    });
+    assert_eq!(copies.join().unwrap(), 6);
+    assert_eq!(fs::read(tree.join("a/b")).unwrap(), b"x");
+    assert!(fs::read_dir(&to).unwrap().next().is_none());
+    let inside = Options {
+        trees: vec![Tree::Path(tree.clone())],
+        places: vec![Place::Path(tree.join("a"))],
+        ..options(parent.path())
+    };
+    let mut experiment = CopyTree::new(inside).unwrap();
+    let error = experiment.prepare(0, &|| false).unwrap_err().to_string();
+    assert!(error.ends_with("is in what is to be copied"), "{error}");
+}
+
+#[test]
+fn file_systems_are_made_for_each_run() {
+    let parent = tempfile::tempdir().unwrap();
+    let places = vec![Place::Tmpfs, Place::Ext4, Place::Ext4NoJournal];
+    let asked = Options { places, after_delete: true, ..options(parent.path()) };
+    let mut experiment = CopyTree::new(asked).unwrap();
+    for missing in experiment.left_out() {
+        sakia_testkit::place::announce_skip(missing.variant, &missing.reason);
+    }
+    assert_eq!(run_all(&mut experiment).len(), 3 * experiment.points().len());
+}
+
+#[test]
+fn ratios_are_with_cp_and_with_sakia() {
+    let parent = tempfile::tempdir().unwrap();
+    let mut experiment = CopyTree::new(options(parent.path())).unwrap();
+    experiment.variants = vec!["cp", "cp-again", "sakia", "sakia-4k", "cpz"];
+    let expected =
+        [("cp-again", "cp"), ("sakia", "cp"), ("sakia-4k", "cp"), ("cpz", "cp"), ("sakia", "cpz")];
+    assert_eq!(experiment.ratios(), expected);
+    experiment.variants = vec!["sakia", "xcp"];
+    assert_eq!(experiment.ratios(), [("sakia", "xcp")]);
+}
+
+#[test]
+fn reason_is_what_the_program_said() {
+    let parent = tempfile::tempdir().unwrap();
+    let experiment = CopyTree::new(options(parent.path())).unwrap();
+    let said = |counters: &[(&str, u64)]| {
+        let counters = counters.iter().map(|&(name, count)| (name.to_owned(), count)).collect();
+        let results = crate::results::tests::results(&[(1, 1)]);
+        experiment.reason(&Row { counters, ..results.rows[0].clone() })
+    };
+    assert_eq!(said(&[("disk_read_bytes", 0), ("bytes", 9)]), None);
+    let counters = [
+        ("workers", 2),
+        ("plain_calls", 90),
+        ("punted", 0),
+        ("failures", 0),
+        ("create_us", 1_500_000),
+        ("disk_read_bytes", 3 << 30),
+    ];
+    let expected = "2 workers, 90 plain calls, 0 punted; 1.50 s creating; read 3 GiB from disk";
+    assert_eq!(said(&counters).unwrap(), expected);
+}
+
+#[test]
+fn unknown_variants_are_refused() {
+    let wrong = Options { variants: vec!["dd".into()], ..Options::default() };
+    let error = wrong.check().unwrap_err().to_string();
+    assert!(error.starts_with("there is no variant dd; there are cp, "), "{error}");
+    assert_eq!(Tree::by_name("huge"), None);
+    assert_eq!(Tree::by_name("."), Some(Tree::Path(".".into())));
+}

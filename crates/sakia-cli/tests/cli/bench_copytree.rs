@@ -1,0 +1,79 @@
+//! `sakia bench copytree`, with small trees.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::{Ended, TempDir, run, sakia};
+
+/// Copies on the disk of the build.
+fn copytree(directory: &TempDir, args: &[&str]) -> Ended {
+    let usual = ["bench", "copytree", "--quick", "--runs", "2", "--dir"];
+    run(sakia(usual).arg(directory.path()).args(args))
+}
+
+fn of<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    lines.iter().filter(|line| line["type"] == kind).collect()
+}
+
+#[test]
+fn programs_are_measured_and_compared() {
+    let directory = TempDir::new();
+    let peers = ["--peer", "mine=cp -R -P", "--peer", "xcp=/nonexistent/xcp"];
+    let chosen = ["--variants", "cp,cp-again,mine,xcp", "--tree", "large,file", "--size", "1M"];
+    let ended = copytree(&directory, &[&["--json"], &peers[..], &chosen].concat());
+    ended.assert_quiet_success();
+    let lines = ended.json_lines();
+    let results = of(&lines, "result");
+    assert_eq!((results.len(), of(&lines, "run").len()), (2 * 3, 2 * 2 * 3));
+    for result in &results {
+        for name in ["voluntary_switches", "peak_rss_bytes", "ops_per_s", "bytes_per_s"] {
+            assert!(result[name].is_u64(), "{name}: {result}");
+        }
+        assert_eq!(result["params"]["place"], "disk");
+    }
+    assert_eq!(results[0]["params"]["tree"], "large");
+    assert_eq!((&results[3]["params"]["files"], &results[3]["variant"]), (&1.into(), &"cp".into()));
+    let missing = of(&lines, "missing");
+    assert_eq!((missing.len(), &missing[0]["variant"]), (1, &"xcp".into()));
+    assert_eq!(missing[0]["reason"], "/nonexistent/xcp is no program");
+    let ratios = lines.last().unwrap()["ratios"].as_array().unwrap();
+    let pairs: Vec<_> = ratios.iter().map(|ratio| ratio["of"].as_str().unwrap()).collect();
+    assert_eq!(pairs, ["cp-again/cp", "mine/cp", "cp-again/cp", "mine/cp"]);
+    assert!(fs::read_dir(directory.path()).unwrap().next().is_none(), "the files are removed");
+}
+
+#[test]
+fn copy_that_lacks_something_fails() {
+    let directory = TempDir::new();
+    let tree = directory.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("a"), "x").unwrap();
+    let tree = tree.display().to_string();
+    let peer = ["--peer", "none=mkdir -p", "--variants", "cp,none", "--tree", &tree];
+    // It makes the destination, and the source is there already.
+    let ended = copytree(&directory, &peer);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("none made 0 files of 0 bytes in 1 directories"), "{ended:?}");
+    for text in
+        ["copytree: copying a tree (cp -r)", "tree, disk", "files/s", "cp         is fastest"]
+    {
+        assert!(ended.stdout.contains(text), "{text}: {}", ended.stdout);
+    }
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "the tree of the user stays");
+}
+
+#[test]
+fn wrong_names_are_wrong_usage() {
+    for wrong in [
+        &["--tree", "huge"][..],
+        &["--place", "xfs"],
+        &["--peer", "cp"],
+        &["--variants", "dd"],
+        &["--cores", "0"],
+        &["--article", "--archive"],
+    ] {
+        let ended = run(sakia(["bench", "copytree"]).args(wrong));
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{wrong:?}");
+    }
+}
