@@ -421,6 +421,8 @@ impl Experiment for CopyTree {
         }
         if let Some(chill) = self.chill {
             chill.apply(&self.source)?;
+            // The programs themselves are not what is cold.
+            self.ways.iter().try_for_each(|way| source::warm(&way.program))?;
         }
         touch(place.memory_bytes(census));
         if self.chill.is_none() {

@@ -2,8 +2,10 @@
 //!
 //! The programs are in `bench/peers`, a workspace of its own. Each measures its operations itself and
 //! prints a line of JSON. Their runs alternate, so that what else happens on the machine meets all of
-//! them. A runtime that does not build or run has its reason in its row.
+//! them. A runtime that does not build or run has its reason in its row. Copies are made by programs that are
+//! installed, and measured by Sakia's own experiment.
 
+mod copy;
 mod engine;
 mod files;
 mod net;
@@ -33,6 +35,8 @@ pub(crate) enum Experiment {
     Files(files::Options),
     /// Time reads of files in tasks of tokio, by its own means and by Sakia's engine
     Engine(files::Options),
+    /// Time copies of trees by cp, Sakia and other copiers, which are installed from crates.io
+    Copy(copy::Options),
     /// Measure servers that send back what they receive by TCP connections
     Net(net::Options),
 }
@@ -44,6 +48,7 @@ pub(crate) fn run(root: &Path, experiment: &Experiment) -> anyhow::Result<ExitCo
         Experiment::Tasks { json } => tasks::run(&folder, *json),
         Experiment::Files(options) => files::run(&folder, &files::RUNTIMES, options),
         Experiment::Engine(options) => files::run(&folder, &engine::SUITE, options),
+        Experiment::Copy(options) => copy::run(root, options),
         Experiment::Net(options) => net::run(&folder, options),
     }
 }

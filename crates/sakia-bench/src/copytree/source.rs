@@ -162,13 +162,14 @@ fn write_back(path: &Path) -> anyhow::Result<()> {
     synced.with_context(|| format!("cannot sync {}", path.display()))
 }
 
-/// Reads all of it once, so that the page cache has it.
+/// Reads all of it once, so that the page cache has it. A link is followed if it is the path itself.
 ///
 /// # Errors
 /// What cannot be read, with its path.
 pub(super) fn warm(path: &Path) -> anyhow::Result<()> {
     let mut buffer = vec![0; PART_BYTES];
-    each_file(path, &mut |mut file| {
+    let path = path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?;
+    each_file(&path, &mut |mut file| {
         while file.read(&mut buffer)? > 0 {}
         Ok(())
     })
