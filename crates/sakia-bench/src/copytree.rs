@@ -342,8 +342,9 @@ impl Experiment for CopyTree {
              no blocks are shared. On a disk each copy has a new directory, and earlier ones stay until \
              the end, as long as there is room."
                 .into(),
-            "Memory and threads are looked at every 20 ms: a short run has none. They are those of the \
-             process that was started, without others that it starts (rsync does)."
+            "Memory and threads are looked at every 20 ms, at first more often: of a short run they are \
+             too little. They are those of the process that was started, without others that it starts \
+             (rsync does)."
                 .into(),
         ];
         for way in &self.ways {

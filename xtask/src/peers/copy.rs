@@ -74,7 +74,7 @@ const CELLS: [Cell; 8] = [
     },
     Cell {
         name: "article",
-        trees: &["small", "large"],
+        trees: &["fanout5", "large"],
         arguments: &["--place", "tmpfs", "--article"],
     },
     Cell { name: "cold", trees: &["source"], arguments: &["--place", "disk", "--cold"] },
@@ -87,11 +87,16 @@ struct Tree {
     quick: &'static [&'static str],
 }
 
-const TREES: [Tree; 4] = [
+const TREES: [Tree; 5] = [
     Tree {
         name: "small",
         arguments: &["--fanout", "7", "--levels", "6", "--leaves", "--size", "4K"],
         quick: &["--fanout", "7", "--levels", "4", "--leaves", "--size", "4K"],
+    },
+    Tree {
+        name: "fanout5",
+        arguments: &["--fanout", "5", "--levels", "7", "--size", "4K"],
+        quick: &["--fanout", "5", "--levels", "4", "--size", "4K"],
     },
     Tree {
         name: "large",

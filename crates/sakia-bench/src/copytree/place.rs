@@ -81,9 +81,11 @@ impl Place {
 /// Enough for any file system.
 const PROBE_BYTES: u64 = 64 << 20;
 /// What an entry takes beside its bytes: the rest of its last page, its inode, its name.
-const ENTRY_BYTES: u64 = 4096;
+const ENTRY_BYTES: u64 = 2048;
 /// What a file system takes beside its entries: a journal, and tables.
 const SPARE_BYTES: u64 = 256 << 20;
+/// What the rest of its last block, or a directory, takes at most.
+const BLOCK_BYTES: u64 = 4096;
 /// Bytes of a disk for which there is an inode.
 const BYTES_PER_INODE: u64 = 16 << 10;
 
@@ -160,7 +162,7 @@ impl Ground {
     fn size_bytes(&self) -> u64 {
         let Census { bytes, .. } = self.census;
         let entries = self.census.entries();
-        let content = 2 * (bytes + entries * ENTRY_BYTES);
+        let content = 2 * (bytes + entries * BLOCK_BYTES);
         content.max(2 * entries * BYTES_PER_INODE) + SPARE_BYTES
     }
 }

@@ -18,8 +18,10 @@ use super::ways::Way;
 use crate::cell::{Counters, Measured, Outcome};
 use crate::measure::{Section, Usage, kib_of};
 
-/// How often a program's memory and threads are looked at.
+/// How often a program's memory and threads are looked at, but for the first moments.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// After what time they are looked at first; each further look waits twice as long.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
 /// A hot source of which a larger part was read from disk, one in so many, was not hot.
 const COLD_PART: u64 = 20;
 /// Bytes of a block, as `getrusage(2)` counts them.
@@ -136,9 +138,9 @@ fn wait(child: Child) -> (io::Result<Output>, Looked) {
 }
 
 fn look(status: &Path, is_done: &Receiver<()>) -> Looked {
-    let mut most = Looked::default();
-    // The first look would see what has not become the program yet.
-    while is_done.recv_timeout(LOOK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+    let (mut most, mut pause) = (Looked::default(), FIRST_LOOK);
+    while is_done.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+        pause = LOOK_INTERVAL.min(2 * pause);
         let status = std::fs::read_to_string(status).unwrap_or_default();
         let rss_bytes = kib_of(&status, "VmHWM:").unwrap_or(0) << 10;
         let threads = kib_of(&status, "Threads:").unwrap_or(0);
