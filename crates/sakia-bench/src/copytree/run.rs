@@ -157,10 +157,10 @@ fn reported(said: &[u8]) -> Counters {
     let mut found = Counters::new();
     for members in [Some(&report), report.get("counters")].into_iter().flatten() {
         for (name, value) in members.as_object().into_iter().flatten() {
+            let microseconds = || Some((value.as_f64()? * 1e6).max(0.0) as u64);
             let count = match name.strip_suffix("seconds") {
-                Some(before) => value
-                    .as_f64()
-                    .map(|seconds| (format!("{before}us"), (seconds * 1e6).max(0.0) as u64)),
+                Some("") => microseconds().map(|count| ("elapsed_us".into(), count)),
+                Some(before) => microseconds().map(|count| (format!("{before}us"), count)),
                 None => value.as_u64().map(|count| (name.clone(), count)),
             };
             found.extend(count);
@@ -210,7 +210,7 @@ mod tests {
         let outcome = thread::spawn(move || run("sakia", &task)).join().unwrap().unwrap();
         let Outcome::Measured(measured) = outcome else { panic!("{outcome:?}") };
         let counter = |name: &str| measured.counters.get(name).copied();
-        assert_eq!((counter("files"), counter("us")), (Some(1), Some(500_000)));
+        assert_eq!((counter("files"), counter("elapsed_us")), (Some(1), Some(500_000)));
         assert_eq!((counter("workers"), counter("create_us")), (Some(2), Some(250_000)));
         assert_eq!((counter("path"), counter("sizes")), (None, None));
         assert!(measured.section.wall_ns >= 100_000_000, "{measured:?}");

@@ -64,6 +64,28 @@ fn copy_that_lacks_something_fails() {
 }
 
 #[test]
+fn report_of_a_copier_explains_its_row() {
+    let directory = TempDir::new();
+    let counters = r#"{"workers":2,"plain_calls":90,"write_seconds":0.5}"#;
+    let report = format!(r#"{{"failures":0,"seconds":1.5,"counters":{counters}}}"#);
+    let script = format!("cp -r \"$1\" \"$2\" && echo '{report}'");
+    let double = directory.file("double", script.as_bytes());
+    let peer = format!("sakia=sh {}", double.display());
+    let args = ["--peer", &peer, "--variants", "cp,sakia", "--tree", "file", "--size", "64K"];
+    let ended = copytree(&directory, &args);
+    ended.assert_quiet_success();
+    let says = "2 workers, 90 plain calls; 0.50 s writing\n";
+    assert!(ended.stdout.contains(says), "{}", ended.stdout);
+    assert!(ended.stdout.contains("sakia/cp"), "{}", ended.stdout);
+    let ended = copytree(&directory, &[&args[..], &["--json"]].concat());
+    let lines = ended.json_lines();
+    let results = of(&lines, "result");
+    let counters = &results[1]["counters"];
+    assert_eq!((&counters["elapsed_us"], &counters["workers"]), (&1_500_000.into(), &2.into()));
+    assert_eq!(results[0]["counters"]["workers"], Value::Null);
+}
+
+#[test]
 fn wrong_names_are_wrong_usage() {
     for wrong in [
         &["--tree", "huge"][..],
