@@ -28,3 +28,10 @@ pub use progress::Progress;
 pub use remove::remove_tree;
 pub use report::{Counters, Counts, Failure, Report};
 pub use walk::{Entry, walk};
+
+/// The guide's chapter, whose code runs as tests.
+#[cfg(doctest)]
+mod guide {
+    #[doc = include_str!("../../../docs/guide/copying.md")]
+    mod copying {}
+}
