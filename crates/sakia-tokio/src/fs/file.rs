@@ -162,6 +162,11 @@ impl File {
 
     /// Takes a file that `std` opened, at its position.
     pub fn from_std(std: std::fs::File) -> Self {
+        Self::new(Handle::shared(std), Ways::default())
+    }
+
+    /// A file that has just been opened, and that nobody else has.
+    pub(super) fn opened(std: std::fs::File) -> Self {
         Self::new(Handle::new(std), Ways::default())
     }
 
@@ -465,7 +470,10 @@ impl Inner {
         let mut memory = std::mem::take(&mut self.unread).into_memory();
         memory.resize(count, 0);
         let reading = match handle.lane() {
-            Lane::Narrow if let Ok(engine) = Engine::global() => {
+            Lane::Narrow
+                if !handle.is_shared()
+                    && let Ok(engine) = Engine::global() =>
+            {
                 let request = engine.read_shared(&lent.std, memory).submit();
                 Reading::Engine { request, _lent: lent }
             }

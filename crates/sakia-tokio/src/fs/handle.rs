@@ -14,9 +14,9 @@ pub(super) struct Handle {
     pub(super) std: Arc<File>,
     /// Where its slow operations run; found out by the first.
     lane: OnceLock<Lane>,
-    /// Transfers under way on threads, of this file and its clones; there once it has clones. The kernel has
-    /// one position for all of them, and a lock on it: who moves the position waits for whoever does so
-    /// already, though asked not to wait.
+    /// Transfers under way on threads, of this file and its clones; there once it may have clones. The kernel
+    /// has one position for all of them, and a lock on it: who moves the position waits for whoever does so
+    /// already, though asked not to wait. A ring does not take the lock.
     users: OnceLock<Arc<AtomicUsize>>,
 }
 
@@ -43,6 +43,16 @@ impl Handle {
             true => Lane::Narrow,
             false => Lane::Wide,
         })
+    }
+
+    /// Of a file that others may have a descriptor of.
+    pub(super) fn shared(std: File) -> Self {
+        Self { users: OnceLock::from(Arc::default()), ..Self::new(std) }
+    }
+
+    /// Whether others may move the position, which takes the kernel's lock then.
+    pub(super) fn is_shared(&self) -> bool {
+        self.users.get().is_some()
     }
 
     /// Whether a clone is moving the position.

@@ -111,7 +111,7 @@ impl OpenOptions {
         let options = self.std.clone();
         let path = [path.as_ref().to_owned()];
         let file = paths::opening(path, self.changes, move |[path]| options.open(path)).await?;
-        Ok(File::from_std(file))
+        Ok(File::opened(file))
     }
 }
 
