@@ -203,7 +203,9 @@ impl Tree {
         let arguments = if quick { self.quick } else { self.arguments };
         super::output(Command::new(sakia).arg("mktree").arg(&part).args(arguments))?;
         let made = if self.name == FILE { part.join("f0") } else { part.clone() };
-        fs::rename(&made, &path).with_context(|| format!("rename {}", made.display()))
+        fs::rename(&made, &path).with_context(|| format!("rename {}", made.display()))?;
+        fs::remove_dir(&part).ok(); // there, and empty, if what was made is a file
+        Ok(())
     }
 }
 
