@@ -121,7 +121,7 @@ pub fn run(options: &Options) -> anyhow::Result<Exit> {
         print_line(&summary)?;
     } else if total.counters.attributes_lost > 0 {
         eprintln!(
-            "sakia: attributes that could not be set, for lack of rights or of support by the file system: {}",
+            "sakia: attributes that could not be set, for lack of rights or support there: {}",
             total.counters.attributes_lost
         );
     }
