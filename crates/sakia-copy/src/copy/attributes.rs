@@ -16,6 +16,8 @@ const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 /// Bits of a mode that must not outlive a change of owner.
 const SET_ID: u32 = 0o6000;
+/// The most bytes that the kernel takes for an attribute's value, and for a list of names.
+const ATTRIBUTE_MAX: usize = 64 << 10;
 
 /// What is known of a copy that is to get its attributes.
 pub(super) struct Of<'a> {
@@ -35,9 +37,12 @@ type Result<T> = std::result::Result<T, (&'static str, io::Error)>;
 
 /// Whether entries made in a directory get an access control list from it.
 pub(super) fn has_default_acl(dir: BorrowedFd<'_>) -> bool {
-    let name = c"system.posix_acl_default";
-    let no_space: &mut [u8] = &mut [];
-    matches!(rustix::fs::fgetxattr(dir, name, no_space), Ok(size) if size > 0)
+    // Seldom is one so short.
+    let mut space = [0; 64];
+    match rustix::fs::fgetxattr(dir, c"system.posix_acl_default", &mut space[..]) {
+        Ok(len) => len > 0,
+        Err(errno) => errno == Errno::RANGE,
+    }
 }
 
 impl Copy {
@@ -240,25 +245,17 @@ fn lost(set: rustix::io::Result<()>, tally: &mut Tally) -> io::Result<()> {
     }
 }
 
-/// What a call writes that says `ERANGE` when there is too little space, and tells how much it needs.
+/// What a call writes that says `ERANGE` when there is too little space.
 fn grown(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
-    // Most lists are empty: one call.
+    // Most lists are empty, and most values short: one call.
     let mut space = [0; 256];
     match call(&mut space) {
         Ok(len) => return Ok(space[..len].to_vec()),
         Err(Errno::RANGE) => {}
         Err(errno) => return Err(errno),
     }
-    loop {
-        let mut space = vec![0; call(&mut [])?];
-        match call(&mut space) {
-            Ok(len) => {
-                space.truncate(len);
-                return Ok(space);
-            }
-            // It has grown meanwhile.
-            Err(Errno::RANGE) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
+    let mut space = vec![0; ATTRIBUTE_MAX];
+    let len = call(&mut space)?;
+    space.truncate(len);
+    Ok(space)
 }
