@@ -137,21 +137,8 @@ impl Copy {
         match (spot.folder, &spot.target) {
             (Some(folder), _) => folder.facts.has_default_acl,
             (None, Some(_)) => {
-                let path = std::path::Path::new(
-                    <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(
-                        spot.to.to_bytes(),
-                    ),
-                );
-                let parent = path.parent().filter(|path| !path.as_os_str().is_empty());
-                let parent = parent.unwrap_or_else(|| ".".as_ref());
-                let opened = sys::retry(|| {
-                    rustix::fs::open(
-                        parent,
-                        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-                        Mode::empty(),
-                    )
-                });
-                opened.is_ok_and(|fd| attributes::has_default_acl(fd.as_fd()))
+                let parent = self.open_parent(sys::DIRECTORY.difference(OFlags::NOFOLLOW));
+                parent.is_ok_and(|fd| attributes::has_default_acl(fd.as_fd()))
             }
             (None, None) => false,
         }

@@ -1,11 +1,13 @@
 //! Directories: made before their contents, completed after.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{FileType, Mode, Stat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::{Copy, Facts, Learned, Spot, Wrong, attributes, mark};
@@ -100,6 +102,9 @@ impl Copy {
         let stat = sys::stat(&fd).map_err(Wrong::source("stat"))?;
         fiber.tally.counters.plain_calls += 1;
         self.refuse_cycles(spot, &stat)?;
+        if spot.folder.is_none() {
+            self.refuse_descent(&stat)?;
+        }
         let current = Place::current();
         let above = spot.folder.map_or(&current, |folder| &folder.place);
         let place =
@@ -139,6 +144,36 @@ impl Copy {
             return Err(wrong("a link in it leads back to it"));
         }
         Ok(())
+    }
+
+    /// The root's copy must not be made in the root, nor be it.
+    fn refuse_descent(&self, source: &Stat) -> Result<(), Wrong> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let is_there = sys::open(CWD, &self.to, flags);
+        // Where nothing can be opened, nothing can be made either, for which there is a better message.
+        let Ok(mut dir) = is_there.or_else(|_| self.open_parent(flags)) else { return Ok(()) };
+        let mut text = "it is the source itself";
+        loop {
+            let id = Id::of(&sys::stat(&dir).map_err(Wrong::target("stat"))?);
+            if id == Id::of(source) {
+                let error = io::Error::new(io::ErrorKind::InvalidInput, text);
+                return Err(Wrong::target("copy to")(error));
+            }
+            text = "it lies in the source itself";
+            let Ok(above) = sys::open(dir.as_fd(), c"..", flags) else { return Ok(()) };
+            if Id::of(&sys::stat(&above).map_err(Wrong::target("stat"))?) == id {
+                return Ok(());
+            }
+            dir = above;
+        }
+    }
+
+    /// Opens the directory that the root's copy is in, or is to be in.
+    pub(super) fn open_parent(&self, flags: OFlags) -> io::Result<OwnedFd> {
+        let path = Path::new(OsStr::from_bytes(self.to.to_bytes()));
+        let parent = path.parent().filter(|path| !path.as_os_str().is_empty());
+        let parent = parent.unwrap_or_else(|| ".".as_ref());
+        sys::retry(|| rustix::fs::open(parent, flags, Mode::empty()))
     }
 
     fn dry_facts(&self, stat: Stat) -> Facts {
