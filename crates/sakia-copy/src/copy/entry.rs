@@ -453,7 +453,7 @@ impl Copy {
             return Err(Wrong::target("create")(Errno::BADF.into()));
         };
         let permissions = stat.st_mode & 0o777;
-        let (first, last) = if self.inherits_in_folder(spot) {
+        let (first, last) = if self.inherits(spot) {
             // The list and the mode are made from each other: there is no going back from another mode.
             (permissions, None)
         } else {
@@ -478,10 +478,6 @@ impl Copy {
         }
     }
 
-    fn inherits_in_folder(&self, spot: &Spot<'_>) -> bool {
-        spot.folder.map_or_else(|| self.inherits(spot), |folder| folder.facts.has_default_acl)
-    }
-
     /// Opens and empties the file that is there, or makes another one in its place.
     fn overwrite(
         &self,
@@ -501,8 +497,7 @@ impl Copy {
         };
         let Some(there) = there else { return replace(None) };
         if Id::of(&there) == Id::of(stat) {
-            let error = io::Error::new(io::ErrorKind::InvalidInput, "it is the source itself");
-            return Err(Wrong::target("copy to")(error));
+            return Err(itself());
         }
         let kind = FileType::from_raw_mode(there.st_mode);
         let is_file = kind == FileType::RegularFile;

@@ -20,6 +20,8 @@ use crate::sys;
 const MKDIR: u32 = 0o1777;
 /// What the copy itself needs of a directory.
 const OWNER: u32 = 0o700;
+/// What is made in a directory with this bit gets its group, and directories the bit, too.
+const SET_GROUP: u32 = 0o2000;
 
 /// A directory of the copy.
 struct Made {
@@ -199,33 +201,42 @@ impl Copy {
     ) -> Result<Option<Made>, Wrong> {
         let Some(target) = &spot.target else { return Ok(None) };
         let permissions = source.st_mode & sys::PERMISSIONS;
-        let has_default_acl = spot.folder.map(|folder| folder.facts.has_default_acl);
+        let inherits = self.inherits(spot);
         let is_plain = !self.options.preserve.has_attributes() && permissions & OWNER == OWNER;
-        let (first, last) = if is_plain || has_default_acl == Some(true) {
+        let (first, last) = if is_plain || inherits {
             (permissions & MKDIR | OWNER, None)
         } else {
             (mark::DIRECTORY, Some(permissions & MKDIR & !self.mask))
         };
         let made = sys::retry(|| rustix::fs::mkdirat(target, spot.to, Mode::from_raw_mode(first)));
         fiber.tally.counters.plain_calls += 3;
-        let is_new = match made {
+        let is_made = match made {
             Ok(()) => true,
             Err(error) if sys::is(&error, Errno::EXIST) => false,
             Err(error) => return Err(Wrong::target("create directory")(error)),
         };
-        let fd = self.open_target(crew, spot, is_new)?;
+        let fd = self.open_target(crew, spot, is_made)?;
         let stat = sys::stat(&fd).map_err(Wrong::target("stat"))?;
         if Id::of(&stat) == Id::of(source) {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "it is the source itself");
             return Err(Wrong::target("copy to")(error));
         }
         self.root.get_or_init(|| Id::of(&stat));
-        let is_new = is_new || mark::is_unfinished(&stat, self.user);
-        let mode = if is_new { last } else { None };
-        let has_default_acl = match has_default_acl {
-            Some(has) if is_new => has,
-            _ => attributes::has_default_acl(fd.as_fd()),
+        let is_new = is_made || mark::is_unfinished(&stat, self.user);
+        let mode = match last {
+            _ if !is_new => None,
+            // One that was not completed gets what it would have got.
+            None if !is_made => Some(permissions & MKDIR & !self.mask),
+            // The group may have been handed down, and with it that it is.
+            Some(mode) => Some(mode | stat.st_mode & SET_GROUP),
+            // All but what only the copy needs.
+            None if permissions & OWNER != OWNER => {
+                Some(stat.st_mode & sys::PERMISSIONS & !(OWNER & !permissions))
+            }
+            None => None,
         };
+        let has_default_acl =
+            if is_made { inherits } else { attributes::has_default_acl(fd.as_fd()) };
         let current = Place::current();
         let above = spot.folder.and_then(|folder| folder.facts.to.as_ref()).unwrap_or(&current);
         let place = crew.places.adopt(above, spot.to, fd, &stat, spot.folder.is_none());
@@ -304,7 +315,7 @@ impl Copy {
             stat: &facts.stat,
             mode: facts.mode,
             is_directory: true,
-            has_inherited_acl: facts.has_default_acl,
+            has_inherited_acl: !facts.is_new || facts.has_default_acl,
             may_have_owner: facts.is_new && !facts.gives_group,
         };
         self.set_attributes(source.as_fd(), target.as_fd(), of, tally)
