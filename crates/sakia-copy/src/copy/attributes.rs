@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::{Copy, Spot};
 use crate::crew::Tally;
+use crate::options::Follow;
 use crate::sys;
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
@@ -181,7 +182,13 @@ impl Copy {
         use std::os::fd::AsFd;
         let from = magic_path(spot.source.as_fd(), spot.name);
         let to = magic_path(target.as_fd(), spot.to);
-        let Ok(names) = grown(|space| rustix::fs::llistxattr(&from, space)) else {
+        // Of the link, or of what it points to.
+        let follows = self.options.follow == Follow::Always;
+        let list = |space: &mut [u8]| match follows {
+            true => rustix::fs::listxattr(&from, space),
+            false => rustix::fs::llistxattr(&from, space),
+        };
+        let Ok(names) = grown(list) else {
             // The file system has none, or there is no /proc.
             return Ok(());
         };
@@ -189,7 +196,11 @@ impl Copy {
             rustix::fs::lremovexattr(&to, c"system.posix_acl_access").ok();
         }
         for name in self.wanted(&names) {
-            let value = match grown(|space| rustix::fs::lgetxattr(&from, name, space)) {
+            let read = |space: &mut [u8]| match follows {
+                true => rustix::fs::getxattr(&from, name, space),
+                false => rustix::fs::lgetxattr(&from, name, space),
+            };
+            let value = match grown(read) {
                 Ok(value) => value,
                 Err(Errno::NODATA | Errno::NOTSUP) => continue,
                 Err(errno) => return Err(("read an attribute of", errno.into())),
