@@ -179,8 +179,11 @@ impl Copy {
             Claim::Link(name) => self.link(fiber, crew, spot, &name),
             Claim::Copy => {
                 let result = self.fill_new(fiber, crew, spot, &mut source, &stat).await;
-                let is_there = result.is_ok();
-                self.settle_links(fiber, crew, spot, id, is_there).await;
+                let is_there = self.has_copy(spot, &stat, &result);
+                self.settle_links(fiber, crew, spot, id, is_there, |fiber, spot| {
+                    let result = self.copy_waiting(fiber, spot);
+                    (self.has_copy(spot, &stat, &result), result)
+                });
                 result
             }
         }
@@ -194,40 +197,47 @@ impl Copy {
         })
     }
 
-    /// Deals with the names that wait for a file, which is there now, or could not be copied.
-    async fn settle_links(
+    /// Whether a copy is there of which other names can be made. What was kept is one only if it is as old
+    /// and as long as the source: an earlier copy has made it then.
+    fn has_copy(&self, spot: &Spot<'_>, stat: &Stat, result: &Result<Outcome, Wrong>) -> bool {
+        let facts = |stat: &Stat| {
+            let kind = FileType::from_raw_mode(stat.st_mode);
+            (kind, stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
+        };
+        match result {
+            Ok(Outcome::Skipped) => match self.stat_target(spot) {
+                Ok(Some(there)) => facts(&there) == facts(stat),
+                _ => false,
+            },
+            result => result.is_ok(),
+        }
+    }
+
+    /// Deals with the names that wait for a file, of which a copy is there now, or could not be made. Then
+    /// `copy` makes one of another name, and says whether other names can be made of that.
+    fn settle_links(
         &self,
         fiber: &mut Fiber<Self>,
         crew: &Arc<Crew<Self>>,
         spot: &Spot<'_>,
         id: Id,
         is_there: bool,
+        copy: impl Fn(&mut Fiber<Self>, &Spot<'_>) -> (bool, Result<Outcome, Wrong>),
     ) {
-        if is_there {
-            let name = self.name_of(spot);
-            for waiting in self.links.copied(id, name.clone()) {
-                self.settle(fiber, crew, &waiting, |fiber, spot| {
-                    self.link(fiber, crew, spot, &name)
-                });
-            }
-            return;
-        }
-        // The others are tried by plain calls, one after the other: this is rare.
-        while let Some(waiting) = self.links.failed(id) {
-            let mut copied = None;
+        let mut copied = is_there.then(|| self.name_of(spot));
+        // By plain calls, one after the other: this is rare.
+        while copied.is_none()
+            && let Some(waiting) = self.links.failed(id)
+        {
             self.settle(fiber, crew, &waiting, |fiber, spot| {
-                let outcome = self.copy_waiting(fiber, spot)?;
-                copied = Some(self.name_of(spot));
-                Ok(outcome)
+                let (is_there, result) = copy(fiber, spot);
+                copied = is_there.then(|| self.name_of(spot));
+                result
             });
-            if let Some(name) = copied {
-                for waiting in self.links.copied(id, name.clone()) {
-                    self.settle(fiber, crew, &waiting, |fiber, spot| {
-                        self.link(fiber, crew, spot, &name)
-                    });
-                }
-                return;
-            }
+        }
+        let Some(name) = copied else { return };
+        for waiting in self.links.copied(id, name.clone()) {
+            self.settle(fiber, crew, &waiting, |fiber, spot| self.link(fiber, crew, spot, &name));
         }
     }
 
@@ -602,7 +612,8 @@ impl Copy {
             stat,
             mode: made.mode,
             is_directory: false,
-            has_inherited_acl: self.inherits_in_folder(spot),
+            // It has an older one if it was there.
+            has_inherited_acl: !made.is_new || self.inherits(spot),
             may_have_owner: made.is_new && !gives_group,
         };
         self.set_attributes(source, made.fd.as_fd(), of, &mut fiber.tally)
@@ -613,7 +624,7 @@ impl Copy {
     fn copy_special(
         &self,
         fiber: &mut Fiber<Self>,
-        crew: &Crew<Self>,
+        crew: &Arc<Crew<Self>>,
         spot: &Spot<'_>,
         stat: &Stat,
     ) -> Result<Outcome, Wrong> {
@@ -626,30 +637,15 @@ impl Copy {
                 Claim::Copy => {}
             }
         }
-        let mut result = self.make_special(fiber, spot, stat);
+        let result = self.make_special(fiber, spot, stat);
         if is_claimed {
-            // It takes no time, so that others seldom wait for it.
-            match &result {
-                Ok(_) => self.settle_special(fiber, spot, id),
-                Err(_) => {
-                    while let Some(waiting) = self.links.failed(id) {
-                        crew.done(waiting.folder.as_ref(), 1, &mut fiber.tally);
-                        if let Err(wrong) = &mut result {
-                            wrong.operation = "create, with its other names,";
-                        }
-                    }
-                }
-            }
+            let is_there = self.has_copy(spot, stat, &result);
+            self.settle_links(fiber, crew, spot, id, is_there, |fiber, spot| {
+                let result = self.make_special(fiber, spot, stat);
+                (self.has_copy(spot, stat, &result), result)
+            });
         }
         result
-    }
-
-    fn settle_special(&self, fiber: &mut Fiber<Self>, spot: &Spot<'_>, id: Id) {
-        let name = self.name_of(spot);
-        let crew = Arc::clone(fiber.crew());
-        for waiting in self.links.copied(id, name.clone()) {
-            self.settle(fiber, &crew, &waiting, |fiber, spot| self.link(fiber, &crew, spot, &name));
-        }
     }
 
     fn make_special(
@@ -669,10 +665,12 @@ impl Copy {
         fiber.tally.counters.plain_calls += 2;
         let result = if is_symlink {
             let content = read_link(spot).map_err(Wrong::source("read link"))?;
-            self.make_name(spot, || rustix::fs::symlinkat(&content, target, spot.to))
+            self.make_name(spot, stat, || rustix::fs::symlinkat(&content, target, spot.to))
         } else {
-            let mode = Mode::from_raw_mode(stat.st_mode & 0o777);
-            self.make_name(spot, || rustix::fs::mknodat(target, spot.to, kind, mode, stat.st_rdev))
+            let mode = Mode::from_raw_mode(stat.st_mode & self.bits_of_nodes());
+            self.make_name(spot, stat, || {
+                rustix::fs::mknodat(target, spot.to, kind, mode, stat.st_rdev)
+            })
         };
         let result = result.and_then(|()| {
             if !self.options.preserve.has_attributes() {
@@ -688,15 +686,30 @@ impl Copy {
         result.map(|()| Outcome::Copied)
     }
 
+    /// Of the source's mode, what a FIFO, a socket or a device is made with. If it gets another owner, or
+    /// exactly that mode, nobody else may use it before.
+    fn bits_of_nodes(&self) -> u32 {
+        let preserve = self.options.preserve;
+        match (preserve.mode, preserve.ownership) {
+            (true, _) => 0o700,
+            (false, true) => 0o777,
+            (false, false) => sys::PERMISSIONS,
+        }
+    }
+
     /// Makes something, in place of what is there.
     fn make_name(
         &self,
         spot: &Spot<'_>,
+        source: &Stat,
         make: impl Fn() -> rustix::io::Result<()>,
     ) -> Result<(), Wrong> {
         match sys::retry(&make) {
             Err(error) if sys::is(&error, Errno::EXIST) => {
                 let there = self.stat_target(spot)?;
+                if there.is_some_and(|there| Id::of(&there) == Id::of(source)) {
+                    return Err(itself());
+                }
                 self.remove_existing(spot, there.as_ref())?;
                 sys::retry(&make).map_err(Wrong::target("create"))
             }
@@ -713,6 +726,12 @@ impl Copy {
             Reflink::Auto => !spot.learned.no_clone.load(Ordering::Relaxed),
         }
     }
+}
+
+/// The copy would take the place of its source.
+fn itself() -> Wrong {
+    let error = io::Error::new(io::ErrorKind::InvalidInput, "it is the source itself");
+    Wrong::target("copy to")(error)
 }
 
 fn read_link(spot: &Spot<'_>) -> io::Result<CString> {
