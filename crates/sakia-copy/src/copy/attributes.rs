@@ -47,7 +47,7 @@ pub(super) fn has_default_acl(dir: BorrowedFd<'_>) -> bool {
 }
 
 impl Copy {
-    /// Sets what is to be preserved of an open file or directory: owner, attributes, mode, times, in an
+    /// Sets what is to be preserved of an open file or directory: owner, attributes, times, mode, in an
     /// order in which none undoes another.
     pub(super) fn set_attributes(
         &self,
@@ -58,17 +58,6 @@ impl Copy {
     ) -> Result<()> {
         let preserve = self.options.preserve;
         let has_owner = !preserve.ownership || self.set_owner(to, &of, tally)?;
-        let mode = if preserve.mode {
-            let set_id = if has_owner { 0 } else { SET_ID };
-            Some(of.stat.st_mode & sys::PERMISSIONS & !set_id)
-        } else {
-            of.mode
-        };
-        if let Some(mode) = mode {
-            tally.counters.plain_calls += 1;
-            sys::retry(|| rustix::fs::fchmod(to, Mode::from_raw_mode(mode)))
-                .map_err(|error| ("set mode of", error))?;
-        }
         if preserve.mode && of.has_inherited_acl {
             for name in [c"system.posix_acl_access", c"system.posix_acl_default"] {
                 if of.is_directory || name == c"system.posix_acl_access" {
@@ -84,6 +73,18 @@ impl Copy {
             tally.counters.plain_calls += 1;
             sys::retry(|| rustix::fs::futimens(to, &times_of(of.stat)))
                 .map_err(|error| ("set times of", error))?;
+        }
+        // Last: until then it is marked as not complete, and its owner may set attributes.
+        let mode = if preserve.mode {
+            let set_id = if has_owner { 0 } else { SET_ID };
+            Some(of.stat.st_mode & sys::PERMISSIONS & !set_id)
+        } else {
+            of.mode
+        };
+        if let Some(mode) = mode {
+            tally.counters.plain_calls += 1;
+            sys::retry(|| rustix::fs::fchmod(to, Mode::from_raw_mode(mode)))
+                .map_err(|error| ("set mode of", error))?;
         }
         Ok(())
     }
