@@ -249,7 +249,15 @@ fn given(chown: io::Result<()>, group: impl FnOnce() -> io::Result<()>) -> Resul
 /// An attribute that the process may not set, or that the file system does not have, is counted.
 fn lost(set: rustix::io::Result<()>, tally: &mut Tally) -> io::Result<()> {
     match set {
-        Err(Errno::PERM | Errno::NOTSUP | Errno::ACCESS | Errno::INVAL) => {
+        // A value may be longer than this file system takes them: that, too, it calls a lack of space.
+        Err(
+            Errno::PERM
+            | Errno::NOTSUP
+            | Errno::ACCESS
+            | Errno::INVAL
+            | Errno::NOSPC
+            | Errno::TOOBIG,
+        ) => {
             tally.counters.attributes_lost += 1;
             Ok(())
         }
