@@ -106,14 +106,18 @@ impl Run<'_> {
         stat: &Stat,
         buf: &mut Vec<u8>,
     ) -> Result<u64, Wrong> {
-        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let mut size = u64::try_from(stat.st_size).unwrap_or(0);
         let mut offset = 0;
         while offset < size {
             self.fiber.tally.counters.plain_calls += 2;
             let begin = match rustix::fs::seek(source.as_fd(), SeekFrom::Data(offset)) {
                 Ok(begin) => begin,
-                // Nothing but a hole is left.
-                Err(Errno::NXIO) => break,
+                // Nothing but a hole is left, or it became shorter.
+                Err(Errno::NXIO) => {
+                    let end = rustix::fs::seek(source.as_fd(), SeekFrom::End(0));
+                    size = size.min(end.map_err(|errno| Wrong::source("seek")(errno.into()))?);
+                    break;
+                }
                 // The file system does not tell.
                 Err(Errno::INVAL | Errno::OPNOTSUPP) if offset == 0 => {
                     return self.range(source, 0, None, buf).await;
