@@ -1,7 +1,9 @@
 //! `sakia rm`: files and trees removed.
 
+use std::ffi::OsStr;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -85,6 +87,10 @@ fn check(options: &Options, path: &PathBuf) -> Result<(), String> {
         return Err(format!(
             "{shown} is not removed: it is where one is, above that, or everything"
         ));
+    }
+    // With the slash it would be what the link points to.
+    if end < text.len() && Path::new(OsStr::from_bytes(&text[..end])).is_symlink() {
+        return Err(format!("{shown} is a link, which is removed without the slash"));
     }
     match path.symlink_metadata() {
         Ok(stat) if stat.is_dir() && !options.recursive => {

@@ -1,6 +1,6 @@
 //! Removing a tree.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -35,13 +35,21 @@ pub async fn remove_tree(
     progress: &Arc<Progress>,
     token: &CancellationToken,
 ) -> io::Result<Report> {
-    let path = CString::new(path.as_ref().as_os_str().as_bytes())?;
+    let path = CString::new(named(path.as_ref()).as_os_str().as_bytes())?;
     let before = progress.counts();
     let workers = sakia::thread_count();
     let size = Size { workers, depth: Options::LIMIT.div_ceil(workers), buffer: 0 };
     let budget = Budget::from_limits();
     let crew = Crew::run(Remove, path, size, budget, Arc::clone(progress), token).await;
     Ok(Report::new(progress, &before, crew.counters(), token.is_canceled()))
+}
+
+/// A link that is named with a slash behind it, without: the kernel would take what it points to.
+fn named(path: &Path) -> &Path {
+    let bytes = path.as_os_str().as_bytes();
+    let end = bytes.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+    let bare = Path::new(OsStr::from_bytes(&bytes[..end]));
+    if bare.is_symlink() { bare } else { path }
 }
 
 struct Remove;
@@ -119,6 +127,8 @@ impl Job for Remove {
                 self.remove(&crew, &mut fiber.tally, &place, name, FileType::Unknown);
                 None
             }
+            // Somebody else was quicker.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && above.is_some() => None,
             Err(error) => {
                 fail(&crew, &mut fiber.tally, "open directory", place.path_of(name), error);
                 None
