@@ -76,7 +76,7 @@ pub fn run(options: &Options) -> anyhow::Result<Exit> {
 }
 
 /// Whether a path may be removed at all.
-fn check(options: &Options, path: &PathBuf) -> Result<(), String> {
+fn check(options: &Options, path: &Path) -> Result<(), String> {
     let shown = Shown(path.as_os_str());
     let text = path.as_os_str().as_encoded_bytes();
     let end = text.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);

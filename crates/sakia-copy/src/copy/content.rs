@@ -33,6 +33,7 @@ impl Copy {
     }
 
     /// Copies the contents of a file. Returns its size.
+    #[expect(clippy::too_many_arguments, reason = "both files, and who copies them for whom")]
     pub(super) async fn fill_large(
         &self,
         fiber: &mut Fiber<Self>,

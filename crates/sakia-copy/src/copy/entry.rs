@@ -78,10 +78,11 @@ impl Copy {
                 (FileType::from_raw_mode(stat.st_mode), Some(stat))
             }
         };
-        if self.options.existing == Existing::Keep && self.is_there(spot)? {
-            if !self.has_links(stat.as_ref()) {
-                return Ok(Outcome::Skipped);
-            }
+        if self.options.existing == Existing::Keep
+            && self.is_there(spot)?
+            && !self.has_links(stat.as_ref())
+        {
+            return Ok(Outcome::Skipped);
         }
         match kind {
             FileType::Directory => Ok(Outcome::Enter),
