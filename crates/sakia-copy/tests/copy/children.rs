@@ -1,0 +1,106 @@
+//! Copies by processes of their own, with another mask, limit or user, or to be killed.
+//!
+//! The test binary runs itself with what is to be done in the environment.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+
+use sakia_copy::{Existing, Follow, Options, Preserve, Progress, copy_tree, remove_tree};
+
+use crate::support::runtime;
+
+const WORK: &str = "SAKIA_COPY_WORK";
+const PATHS: [&str; 2] = ["SAKIA_COPY_FROM", "SAKIA_COPY_TO"];
+
+/// What a child said at its end.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Said {
+    pub failures: u64,
+    pub entries: u64,
+    /// The most memory that it had.
+    pub peak_kib: u64,
+    pub output: String,
+}
+
+/// A process that does `work`, after the shell has done what `before` says. `work` is `remove`, or letters:
+/// `a`rchive, `p`reserve the usual, `L`inks followed, `k`eep, `u`pdate, `f`orce.
+pub fn command(work: &str, before: &str, from: &Path, to: &Path) -> Command {
+    command_of(&std::env::current_exe().unwrap(), work, before, from, to)
+}
+
+pub fn command_of(program: &Path, work: &str, before: &str, from: &Path, to: &Path) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{before}; exec \"$0\" \"$@\"")]).arg(program);
+    command.args(["--exact", "children::child", "--nocapture", "--test-threads=1"]);
+    command.env(WORK, work).env(PATHS[0], from).env(PATHS[1], to).current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Does it, and returns what came of it.
+#[track_caller]
+pub fn run(work: &str, before: &str, from: &Path, to: &Path) -> Said {
+    said(&command(work, before, from, to).output().unwrap())
+}
+
+#[track_caller]
+pub fn said(output: &Output) -> Said {
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let all = format!("{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    let line = stdout.lines().find_map(|line| line.split_once("SAID ")).map(|(_, said)| said);
+    let line = line.unwrap_or_else(|| panic!("{}: {all}", output.status));
+    let mut numbers = line.split(' ').map(|number| number.parse().unwrap());
+    let mut next = || numbers.next().unwrap();
+    Said { failures: next(), entries: next(), peak_kib: next(), output: all }
+}
+
+/// Kills it and waits for its end. False if it had ended by itself.
+pub fn kill(mut child: Child) -> bool {
+    child.kill().unwrap();
+    let output = child.wait_with_output().unwrap();
+    output.status.code().is_none()
+}
+
+fn options(letters: &str) -> Options {
+    let has = |letter| letters.contains(letter);
+    let mut options = if has('a') { Options::archive() } else { Options::new() };
+    if has('p') {
+        let mut usual = Preserve::NONE;
+        (usual.mode, usual.ownership, usual.timestamps) = (true, true, true);
+        options.preserve = usual;
+    }
+    if has('L') {
+        options.follow = Follow::Always;
+    }
+    options.existing = match (has('k'), has('u')) {
+        (true, _) => Existing::Keep,
+        (_, true) => Existing::Update,
+        _ => Existing::Overwrite,
+    };
+    options.force = has('f');
+    options
+}
+
+/// What a child does; nothing in the process of the tests.
+#[test]
+fn child() {
+    let Ok(work) = std::env::var(WORK) else { return };
+    let [from, to] = PATHS.map(|name| std::env::var_os(name).unwrap());
+    let progress = Progress::new().on_failure(|failure| println!("FAILED {failure}"));
+    let progress = Arc::new(progress);
+    let report = runtime().block_on(async {
+        if work == "remove" {
+            let token = sakia::CancellationToken::new();
+            remove_tree(from, &progress, &token).await
+        } else {
+            copy_tree(from, to, &options(&work), &progress).await
+        }
+    });
+    let counts = report.unwrap().counts;
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak = peak.trim().trim_end_matches(" kB");
+    println!("SAID {} {} {peak}", counts.failures, counts.entries());
+}

@@ -1,0 +1,364 @@
+//! What is there already, and what must not be copied there.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use rustix::fs::FileType;
+use sakia_copy::{Existing, Follow, Options};
+
+use crate::support::{
+    Folder, assert_same, attributes, copy, copy_all, failure, needs_root, set_attribute, some_acl,
+    tree,
+};
+use crate::tree::{make_node, set_time};
+
+fn options(existing: Existing) -> Options {
+    let mut options = Options::new();
+    options.existing = existing;
+    options
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn text(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).unwrap()
+}
+
+/// Of one file, and of files in a tree.
+#[test]
+fn a_file_is_overwritten_in_place() {
+    let folder = Folder::new();
+    folder.dir("from");
+    folder.dir("to");
+    for contents in ["short".to_owned(), "long ".repeat(200_000)] {
+        folder.file("from/a", &contents);
+        let there = folder.file("to/a", "there before, and longer");
+        fs::hard_link(&there, folder.path("to/other name")).unwrap();
+        set_mode(&there, 0o640);
+        let before = fs::metadata(&there).unwrap();
+        for [from, to] in [["from", "to"], ["from/a", "to/a"]] {
+            copy_all(folder.path(from), folder.path(to), &Options::new());
+            let after = fs::metadata(&there).unwrap();
+            assert_eq!((after.ino(), after.mode()), (before.ino(), 0o100640));
+            assert!(text(folder.path("to/other name")) == contents);
+        }
+        for name in ["to/a", "to/other name"] {
+            fs::remove_file(folder.path(name)).unwrap();
+        }
+    }
+}
+
+/// As `cp -p`: what others were let do before, they no longer are.
+#[test]
+fn an_exact_copy_leaves_no_list_behind() {
+    let folder = Folder::new();
+    folder.dir("from");
+    let (there, dir) = (folder.dir("to").join("a"), folder.path("to"));
+    set_mode(&folder.file("from/a", "x"), 0o640);
+    fs::write(&there, "y").unwrap();
+    set_attribute(&there, "system.posix_acl_access", &some_acl());
+    for name in ["system.posix_acl_access", "system.posix_acl_default"] {
+        set_attribute(&dir, name, &some_acl());
+    }
+    copy_all(folder.path("from"), &dir, &Options::archive());
+    assert!(attributes(&there).is_empty(), "{:?}", attributes(&there));
+    assert!(attributes(&dir).is_empty(), "{:?}", attributes(&dir));
+    assert_same(&tree(&dir), &tree(&folder.path("from")));
+}
+
+#[test]
+fn what_is_there_is_kept() {
+    let folder = Folder::new();
+    for name in ["from", "from/inner", "to", "to/inner"] {
+        folder.dir(name);
+    }
+    for name in ["a", "inner/b", "inner/new"] {
+        folder.file(&format!("from/{name}"), "new");
+    }
+    symlink("new", folder.path("from/link")).unwrap();
+    folder.file("to/a", "old");
+    folder.file("to/link", "old");
+    symlink("nowhere", folder.path("to/inner/b")).unwrap();
+    for dry_run in [true, false] {
+        let mut options = options(Existing::Keep);
+        options.dry_run = dry_run;
+        let counts = copy_all(folder.path("from"), folder.path("to"), &options).counts;
+        assert_eq!((counts.skipped, counts.files, counts.directories), (3, 1, 2), "{dry_run}");
+        assert_eq!(folder.path("to/inner/new").exists(), !dry_run);
+    }
+    assert_eq!(
+        (text(folder.path("to/a")), text(folder.path("to/link"))),
+        ("old".into(), "old".into())
+    );
+    assert_eq!(fs::read_link(folder.path("to/inner/b")).unwrap(), Path::new("nowhere"));
+}
+
+#[test]
+fn what_is_older_is_updated() {
+    let folder = Folder::new();
+    folder.dir("from");
+    folder.dir("to");
+    for (name, source, there) in [
+        ("older", (1000, 5), (1000, 4)),
+        ("same", (1000, 5), (1000, 5)),
+        ("newer", (1000, 5), (1000, 6)),
+        ("ancient", (-5, 5), (-6, 6)),
+    ] {
+        set_time(&folder.file(&format!("from/{name}"), "new"), source);
+        set_time(&folder.file(&format!("to/{name}"), "old"), there);
+    }
+    let report = copy_all(folder.path("from"), folder.path("to"), &options(Existing::Update));
+    assert_eq!((report.counts.files, report.counts.skipped), (2, 2));
+    for (name, expected) in
+        [("older", "new"), ("same", "old"), ("newer", "old"), ("ancient", "new")]
+    {
+        assert_eq!(text(folder.path("to").join(name)), expected, "{name}");
+    }
+}
+
+/// A program that runs cannot be written to, not even by root.
+#[test]
+fn what_cannot_be_opened_is_replaced_by_force() {
+    let folder = Folder::new();
+    let from = folder.file("from", "new");
+    let to = folder.path("to");
+    // Another process copies: a test that forks meanwhile would keep a descriptor that writes to it.
+    crate::support::run(std::process::Command::new("cp").arg("/bin/sleep").arg(&to));
+    let mut running = std::process::Command::new(&to).arg("60").spawn().unwrap();
+    let mut options = Options::new();
+    let failed = copy(&from, &to, &options);
+    options.force = true;
+    let forced = copy(&from, &to, &options);
+    running.kill().unwrap();
+    running.wait().unwrap();
+    assert!(failure(&failed).starts_with("open "), "{failed:#?}");
+    assert!(forced.is_complete(), "{forced:#?}");
+    assert_eq!(text(&to), "new");
+}
+
+#[test]
+fn directories_and_others_do_not_replace_each_other() {
+    let folder = Folder::new();
+    for name in ["from/a", "to/b", "from/inner"] {
+        folder.dir(name);
+    }
+    folder.file("from/b", "file");
+    folder.file("to/a", "file");
+    folder.file("from/c", "c");
+    symlink("nowhere", folder.path("to/inner")).unwrap();
+    symlink("nowhere", folder.path("from/d")).unwrap();
+    folder.dir("to/d");
+    folder.file("to/d/inside", "");
+    let mut options = Options::new();
+    for force in [false, true] {
+        options.force = force;
+        let report = copy(folder.path("from"), folder.path("to"), &options);
+        assert_eq!((report.counts.failures, report.counts.files), (4, 1), "{report:#?}");
+        assert_eq!(
+            (text(folder.path("to/a")), text(folder.path("to/c"))),
+            ("file".into(), "c".into())
+        );
+        assert!(folder.path("to/d/inside").exists() && folder.path("to/b").is_dir());
+        // The roots themselves.
+        let report = copy(folder.path("from"), folder.path("to/a"), &options);
+        assert!(failure(&report).contains("to/a"), "{report:?}");
+        let report = copy(folder.path("from/b"), folder.path("to/d"), &options);
+        assert!(failure(&report).contains("to/d"), "{report:?}");
+    }
+}
+
+#[test]
+fn links_at_the_destination_are_replaced() {
+    let folder = Folder::new();
+    let precious = folder.file("precious", "precious");
+    let kept = folder.dir("kept");
+    folder.dir("from/inner");
+    for name in ["a", "b", "inner/c"] {
+        folder.file(&format!("from/{name}"), "new");
+    }
+    folder.dir("to");
+    symlink(&precious, folder.path("to/a")).unwrap();
+    symlink("nowhere", folder.path("to/b")).unwrap();
+    copy_all(folder.path("from/a"), folder.path("to/b"), &Options::new());
+    copy_all(folder.path("from"), folder.path("to"), &Options::new());
+    for name in ["to/a", "to/b", "to/inner/c"] {
+        assert!(fs::symlink_metadata(folder.path(name)).unwrap().is_file());
+        assert_eq!(text(folder.path(name)), "new");
+    }
+    assert_eq!(text(&precious), "precious");
+    // A directory's place within a tree is not taken by a link to one; the caller's own is.
+    fs::remove_dir_all(folder.path("to/inner")).unwrap();
+    symlink(&kept, folder.path("to/inner")).unwrap();
+    let report = copy(folder.path("from"), folder.path("to"), &Options::new());
+    assert!(failure(&report).contains("to/inner"), "{report:?}");
+    assert_eq!(fs::read_dir(&kept).unwrap().count(), 0);
+    copy_all(folder.path("from"), folder.path("to/inner"), &Options::archive());
+    assert_same(&tree(&kept), &tree(&folder.path("from")));
+}
+
+#[test]
+fn a_fifo_at_the_destination_is_replaced() {
+    let folder = Folder::new();
+    folder.dir("from");
+    folder.dir("to");
+    folder.file("from/a", "new");
+    make_node(&folder.path("to/a"), FileType::Fifo, 0);
+    copy_all(folder.path("from"), folder.path("to"), &Options::new());
+    assert_eq!(text(folder.path("to/a")), "new");
+    // And the other way.
+    fs::remove_file(folder.path("from/a")).unwrap();
+    make_node(&folder.path("from/a"), FileType::Fifo, 0);
+    copy_all(folder.path("from"), folder.path("to"), &Options::new());
+    assert!(fs::metadata(folder.path("to/a")).unwrap().file_type().is_fifo());
+}
+
+#[test]
+fn a_file_is_not_copied_to_itself() {
+    let folder = Folder::new();
+    let file = folder.file("a", "precious");
+    fs::hard_link(&file, folder.path("b")).unwrap();
+    symlink("a", folder.path("link")).unwrap();
+    let mut follows = Options::new();
+    follows.follow = Follow::Always;
+    let mut forced = Options::new();
+    forced.force = true;
+    for options in [Options::new(), forced, follows.clone()] {
+        for to in ["a", "b", "./a"] {
+            let report = copy(&file, folder.path(to), &options);
+            assert!(failure(&report).contains("itself"), "{report:?}");
+        }
+    }
+    let report = copy(folder.path("link"), &file, &follows);
+    assert!(failure(&report).contains("itself"), "{report:?}");
+    assert_eq!(text(&file), "precious");
+    let report = copy(folder.root(), folder.root(), &Options::new());
+    assert!(failure(&report).contains("itself"), "{report:?}");
+    // In a tree, by way of links of the destination.
+    folder.dir("from");
+    fs::hard_link(&file, folder.path("from/a")).unwrap();
+    symlink("from", folder.path("to")).unwrap();
+    let report = copy(folder.path("from"), folder.path("to"), &Options::new());
+    assert!(failure(&report).contains("itself"), "{report:?}");
+    assert_eq!(text(&file), "precious");
+    // What is a link at the destination to the source would be replaced by a copy.
+    assert!(copy(&file, folder.path("link"), &Options::new()).is_complete());
+    assert_eq!((text(&file), text(folder.path("link"))), ("precious".into(), "precious".into()));
+}
+
+#[test]
+fn a_link_is_not_replaced_by_itself() {
+    let folder = Folder::new();
+    symlink("nowhere", folder.path("link")).unwrap();
+    make_node(&folder.path("fifo"), FileType::Fifo, 0);
+    for name in ["link", "fifo"] {
+        let before = fs::symlink_metadata(folder.path(name)).unwrap().ino();
+        let report = copy(folder.path(name), folder.path(name), &Options::new());
+        assert!(failure(&report).contains("itself"), "{report:?}");
+        assert_eq!(fs::symlink_metadata(folder.path(name)).unwrap().ino(), before);
+    }
+}
+
+/// Before anything is made.
+#[test]
+fn a_tree_is_not_copied_into_itself() {
+    let folder = Folder::new();
+    folder.dir("from/inner/deep");
+    folder.file("from/a", "x");
+    symlink("from/inner", folder.path("way in")).unwrap();
+    symlink("..", folder.path("from/inner/up")).unwrap();
+    let before = tree(folder.root());
+    for to in
+        ["from/new", "from/inner/new", "from/inner/deep", "way in", "way in/new", "from/./new/"]
+    {
+        for dry_run in [false, true] {
+            let mut options = Options::archive();
+            options.dry_run = dry_run;
+            let report = copy(folder.path("from"), folder.path(to), &options);
+            assert!(failure(&report).contains("itself"), "{to}: {report:?}");
+            assert_eq!(report.counts.entries(), 0, "{to}");
+            assert_same(&tree(folder.root()), &before);
+        }
+    }
+    // Names that only look so.
+    copy_all(folder.path("from"), folder.path("from/../from too"), &Options::new());
+    copy_all(folder.path("from/inner"), folder.path("from/new"), &Options::new());
+}
+
+/// The copy is met by a link that leads out of the source.
+#[test]
+fn a_link_to_the_copy_is_not_followed_for_ever() {
+    let folder = Folder::new();
+    folder.dir("from");
+    folder.file("from/a", "x");
+    symlink("..", folder.path("from/up")).unwrap();
+    let mut options = Options::new();
+    options.follow = Follow::Always;
+    let report = copy(folder.path("from"), folder.path("to"), &options);
+    assert_eq!(report.counts.failures, 2, "{report:#?}");
+    assert_eq!(text(folder.path("to/a")), "x");
+}
+
+#[test]
+fn what_a_killed_copy_left_is_replaced() {
+    let folder = Folder::new();
+    folder.dir("from/inner");
+    set_time(&folder.file("from/a", "all of it"), (1000, 0));
+    folder.file("from/inner/b", "all of it");
+    for existing in [Existing::Keep, Existing::Update, Existing::Overwrite] {
+        for options in [options(existing), {
+            let mut options = Options::archive();
+            options.existing = existing;
+            options
+        }] {
+            folder.dir("to/inner");
+            set_mode(&folder.file("to/a", "half"), 0o1200);
+            set_mode(&folder.path("to/inner"), 0o1700);
+            let report = copy_all(folder.path("from"), folder.path("to"), &options);
+            assert_eq!((report.counts.files, report.counts.skipped), (2, 0), "{options:?}");
+            assert_eq!(text(folder.path("to/a")), "all of it");
+            let modes =
+                ["to/a", "to/inner"].map(|name| fs::metadata(folder.path(name)).unwrap().mode());
+            let expected = ["from/a", "from/inner"];
+            assert_eq!(modes, expected.map(|name| fs::metadata(folder.path(name)).unwrap().mode()));
+            fs::remove_dir_all(folder.path("to")).unwrap();
+        }
+    }
+}
+
+/// What looks so, and belongs to somebody else, does not.
+#[test]
+fn what_somebody_else_left_is_kept() {
+    needs_root!();
+    let folder = Folder::new();
+    let (from, to) = (folder.file("from", "new"), folder.file("to", "old"));
+    set_mode(&to, 0o1200);
+    std::os::unix::fs::chown(&to, Some(1234), None).unwrap();
+    set_mode(&to, 0o1200);
+    copy_all(from, &to, &options(Existing::Keep));
+    assert_eq!(text(&to), "old");
+}
+
+#[test]
+fn nothing_is_there_to_be_copied_or_copied_to() {
+    let folder = Folder::new();
+    let report = copy(folder.path("from"), folder.path("to"), &Options::new());
+    assert!(failure(&report).starts_with("stat "), "{report:?}");
+    File::create(folder.path("from")).unwrap();
+    let report = copy(folder.path("from"), folder.path("none/to"), &Options::new());
+    assert!(failure(&report).starts_with("create "), "{report:?}");
+    let nul = std::ffi::OsStr::new("a\0b");
+    let progress = sakia_copy::Progress::new().into();
+    let copying = sakia_copy::copy_tree(nul, nul, &Options::new(), &progress).await_here();
+    assert_eq!(copying.unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+}
+
+trait AwaitHere: Future + Sized {
+    fn await_here(self) -> Self::Output {
+        crate::support::runtime().block_on(self)
+    }
+}
+
+impl<F: Future> AwaitHere for F {}

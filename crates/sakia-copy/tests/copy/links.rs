@@ -1,0 +1,114 @@
+//! Names of the same file, across directories and across copies.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use sakia_copy::{Copier, Existing, Options, Progress};
+
+use crate::support::{Folder, assert_same, copy, copy_all, runtime, tree};
+
+fn number(path: impl AsRef<Path>) -> u64 {
+    fs::symlink_metadata(path).unwrap().ino()
+}
+
+/// Many workers find the names of a large file while it is copied.
+#[test]
+fn many_names_in_many_directories() {
+    let folder = Folder::new();
+    let from = folder.dir("from");
+    let large = folder.file("from/large", vec![1; 3 << 20]);
+    for number in 0..60 {
+        let inner = folder.dir(&format!("from/{number}/inner"));
+        fs::hard_link(&large, inner.join("name")).unwrap();
+        fs::write(inner.join("own"), number.to_string()).unwrap();
+        fs::hard_link(inner.join("own"), from.join(format!("{number}/own"))).unwrap();
+    }
+    let to = folder.path("to");
+    let counts = copy_all(&from, &to, &Options::archive()).counts;
+    assert_eq!((counts.files, counts.hard_links, counts.directories), (61, 120, 121));
+    assert_same(&tree(&to), &tree(&from));
+    // Not asked for.
+    let counts = copy_all(&from, folder.path("apart"), &Options::new()).counts;
+    assert_eq!((counts.files, counts.hard_links), (181, 0));
+    assert_eq!(fs::metadata(folder.path("apart/large")).unwrap().nlink(), 1);
+}
+
+#[test]
+fn names_in_several_sources_of_a_copier() {
+    let folder = Folder::new();
+    for name in ["one", "two"] {
+        folder.dir(name);
+    }
+    let file = folder.file("one/a", "text");
+    fs::hard_link(&file, folder.path("two/b")).unwrap();
+    fs::hard_link(&file, folder.path("c")).unwrap();
+    folder.dir("to");
+    runtime().block_on(async {
+        let copier = Copier::new(Options::archive());
+        for name in ["one", "two", "c"] {
+            let to = folder.path("to").join(name);
+            let report = copier.copy(folder.path(name), to, &Arc::new(Progress::new())).await;
+            assert!(report.unwrap().is_complete());
+        }
+    });
+    let names = ["to/one/a", "to/two/b", "to/c"].map(|name| number(folder.path(name)));
+    assert!(names.iter().all(|&name| name == names[0]), "{names:?}");
+}
+
+/// What is there already is not what other names are made of.
+#[test]
+fn names_of_what_was_kept() {
+    let folder = Folder::new();
+    for existing in [Existing::Keep, Existing::Update] {
+        let from = folder.dir("from");
+        fs::write(from.join("a"), "of the source").unwrap();
+        for name in ["b", "c"] {
+            fs::hard_link(from.join("a"), from.join(name)).unwrap();
+        }
+        let to = folder.dir("to");
+        for name in ["a", "b", "c"] {
+            fs::write(to.join(name), format!("there before: {name}")).unwrap();
+        }
+        let mut options = Options::archive();
+        options.existing = existing;
+        let report = copy_all(&from, &to, &options);
+        assert_eq!((report.counts.skipped, report.counts.hard_links), (3, 0), "{existing:?}");
+        for name in ["a", "b", "c"] {
+            let is = fs::read_to_string(to.join(name)).unwrap();
+            assert_eq!(is, format!("there before: {name}"), "{existing:?}");
+        }
+        // Names that are not there are those of the source's file, not of the one that was kept.
+        fs::remove_file(to.join("b")).unwrap();
+        fs::remove_file(to.join("c")).unwrap();
+        copy_all(&from, &to, &options);
+        assert!(fs::read_to_string(to.join("a")).unwrap().starts_with("there before"));
+        for name in ["b", "c"] {
+            assert_eq!(fs::read_to_string(to.join(name)).unwrap(), "of the source", "{existing:?}");
+        }
+        assert_eq!(number(to.join("b")), number(to.join("c")));
+        fs::remove_dir_all(from).unwrap();
+        fs::remove_dir_all(to).unwrap();
+    }
+}
+
+/// The name that was found first cannot be made; the others are.
+#[test]
+fn the_first_name_fails() {
+    let folder = Folder::new();
+    let from = folder.dir("from");
+    fs::write(from.join("a"), vec![7; 1 << 20]).unwrap();
+    for number in 0..10 {
+        folder.dir(&format!("from/{number}"));
+        fs::hard_link(from.join("a"), from.join(format!("{number}/b"))).unwrap();
+        if number != 7 {
+            // A directory is in the way.
+            folder.dir(&format!("to/{number}/b"));
+        }
+    }
+    folder.dir("to/a");
+    let report = copy(&from, folder.path("to"), &Options::archive());
+    assert_eq!((report.counts.files, report.counts.failures), (1, 10), "{report:#?}");
+    assert_eq!(fs::read(folder.path("to/7/b")).unwrap(), vec![7; 1 << 20]);
+}

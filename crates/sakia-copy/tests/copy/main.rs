@@ -1,0 +1,21 @@
+//! Tests of the copy: against `cp`, on bad file systems, in bad moments.
+//!
+//! What a test needs of the machine and does not find, it says loudly (`SKIP`); with `SAKIA_DENY_SKIPS`
+//! in the environment it fails instead. No test makes a statement about time.
+
+#![forbid(unsafe_code)]
+#![expect(
+    clippy::unwrap_used,
+    reason = "the failure of a test, or of what it calls, is its report"
+)]
+
+mod children;
+mod differential;
+mod existing;
+mod faults;
+mod killed;
+mod limits;
+mod links;
+mod removing;
+mod support;
+mod tree;
