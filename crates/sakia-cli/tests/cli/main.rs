@@ -12,6 +12,7 @@ mod bench;
 mod bench_copytree;
 mod bench_threads;
 mod broken_pipe;
+mod copying;
 mod devices_and_pipes;
 mod doctor;
 mod failing_files;

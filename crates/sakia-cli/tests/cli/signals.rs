@@ -12,7 +12,7 @@ use crate::support::{TempDir, await_that, needs_ring, plain_sum, sakia, wait};
 
 /// `sakia` with these arguments, which hears the signals that end it. They may be ignored here (`nohup`, a
 /// shell's `&`), and what is ignored stays so in a child.
-fn hearing<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+pub fn hearing<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = sakia(args);
     let hear = || {
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
@@ -27,7 +27,7 @@ fn hearing<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
 }
 
 /// Starts the program and waits until it listens to signals, or decided not to.
-fn start(command: &mut Command) -> Child {
+pub fn start(command: &mut Command) -> Child {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     await_that("handlers of signals", || {
         let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
@@ -38,12 +38,12 @@ fn start(command: &mut Command) -> Child {
     child
 }
 
-fn send(child: &Child, signal: Signal) {
+pub fn send(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
 /// Waits for the end, but not for ever.
-fn end(child: &mut Child) -> ExitStatus {
+pub fn end(child: &mut Child) -> ExitStatus {
     let mut status = None;
     await_that("the end of the program", || {
         status = child.try_wait().unwrap();

@@ -1,0 +1,326 @@
+//! `sakia cp` and `sakia rm`: where copies go, what is refused, what is said.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::signals::{end, hearing, send, start};
+use crate::support::{Ended, TempDir, run, sakia};
+
+/// Runs it in the directory.
+fn in_directory(directory: &TempDir, arguments: &str) -> Ended {
+    run(sakia(arguments.split(' ')).current_dir(directory.path()))
+}
+
+#[track_caller]
+fn succeeds(directory: &TempDir, arguments: &str) -> Ended {
+    let ended = in_directory(directory, arguments);
+    ended.assert_quiet_success();
+    ended
+}
+
+/// Fails, says so on a line for each of these words, and returns.
+#[track_caller]
+fn fails(directory: &TempDir, arguments: &str, words: &[&str]) {
+    let ended = in_directory(directory, arguments);
+    assert_eq!(ended.code, Some(1), "{arguments}: {ended:?}");
+    assert_eq!(ended.stderr.lines().count(), words.len(), "{arguments}: {ended:?}");
+    for word in words {
+        assert!(ended.stderr.contains(word), "{arguments}: {word} is not in {ended:?}");
+    }
+}
+
+fn make(directory: &TempDir, names: &[&str]) {
+    for name in names {
+        let path = directory.path().join(name);
+        if name.ends_with('/') {
+            fs::create_dir_all(path).unwrap();
+        } else {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, name).unwrap();
+        }
+    }
+}
+
+/// All paths below, in their order.
+fn names(directory: &TempDir, below: &str) -> Vec<String> {
+    let root = directory.path().join(below);
+    let mut found = Vec::new();
+    let mut left = vec![root.clone()];
+    while let Some(path) = left.pop() {
+        for entry in fs::read_dir(path).unwrap() {
+            let path = entry.unwrap().path();
+            found.push(path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned());
+            if path.symlink_metadata().unwrap().is_dir() {
+                left.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn text(directory: &TempDir, name: &str) -> String {
+    fs::read_to_string(directory.path().join(name)).unwrap()
+}
+
+#[test]
+fn a_copy_goes_into_a_directory_or_becomes_it() {
+    for (arguments, expected) in [
+        ("cp a new", &["a", "dir", "dir/b", "new", "to"][..]),
+        ("cp a to", &["a", "dir", "dir/b", "to", "to/a"]),
+        ("cp a to/", &["a", "dir", "dir/b", "to", "to/a"]),
+        ("cp a dir/b to", &["a", "dir", "dir/b", "to", "to/a", "to/b"]),
+        ("cp -t to a dir/b", &["a", "dir", "dir/b", "to", "to/a", "to/b"]),
+        ("cp -r dir to", &["a", "dir", "dir/b", "to", "to/dir", "to/dir/b"]),
+        ("cp -r dir/ to/", &["a", "dir", "dir/b", "to", "to/dir", "to/dir/b"]),
+        ("cp -r dir new", &["a", "dir", "dir/b", "new", "new/b", "to"]),
+        ("cp -r dir/ new/", &["a", "dir", "dir/b", "new", "new/b", "to"]),
+        ("cp -rT dir to", &["a", "dir", "dir/b", "to", "to/b"]),
+        ("cp -r dir/. to", &["a", "dir", "dir/b", "to", "to/b"]),
+        ("cp -a dir/. new", &["a", "dir", "dir/b", "new", "new/b", "to"]),
+        ("cp -r a dir to", &["a", "dir", "dir/b", "to", "to/a", "to/dir", "to/dir/b"]),
+        ("cp -T a new", &["a", "dir", "dir/b", "new", "to"]),
+    ] {
+        for program in ["sakia", "cp"] {
+            let directory = TempDir::new();
+            make(&directory, &["a", "dir/b", "to/"]);
+            if program == "cp" {
+                let mut cp = Command::new("cp");
+                cp.args(arguments.split(' ').skip(1)).current_dir(directory.path());
+                run(&mut cp).assert_quiet_success();
+            } else {
+                assert_eq!(succeeds(&directory, arguments).stdout, "");
+            }
+            assert_eq!(names(&directory, "."), expected, "{program}: {arguments}");
+        }
+    }
+}
+
+#[test]
+fn what_is_refused() {
+    let directory = TempDir::new();
+    make(&directory, &["a", "b", "dir/a", "dir/inner/", "to/"]);
+    let before = names(&directory, ".");
+    for (arguments, words) in [
+        ("cp dir to", &["-r was not given"][..]),
+        ("cp a b none", &["no directory"]),
+        ("cp a b dir/a", &["no directory"]),
+        ("cp -t none a", &["no such directory"]),
+        ("cp none to", &["none"]),
+        ("cp a a", &["itself"]),
+        ("cp -r dir dir", &["itself"]),
+        ("cp -r dir dir/inner", &["itself"]),
+        ("cp -r dir dir/inner/new", &["itself"]),
+        ("cp -r dir dir/new", &["itself"]),
+        ("cp -a . to", &["itself"]),
+        ("cp -rT dir a", &["a directory cannot"]),
+        ("cp -T a dir", &["dir"]),
+        ("cp a none/b", &["none/b"]),
+    ] {
+        fails(&directory, arguments, words);
+        assert_eq!(names(&directory, "."), before, "{arguments}");
+    }
+    // The rest is copied.
+    fails(&directory, "cp none a dir b to", &["none", "-r was not given"]);
+    assert_eq!(names(&directory, "to"), ["a", "b"]);
+    // Nor is what has just been made overwritten.
+    fails(&directory, "cp a dir/a to", &["just been made"]);
+    assert_eq!(text(&directory, "to/a"), "a");
+    // Directories of one name become one.
+    make(&directory, &["other/dir/c"]);
+    succeeds(&directory, "cp -r dir other/dir to");
+    assert_eq!(names(&directory, "to/dir"), ["a", "c", "inner"]);
+    for wrong in ["cp", "cp a", "cp -T a b to", "cp -T -t to a", "cp --sparse=x a b", "rm"] {
+        assert_eq!(in_directory(&directory, wrong).code, Some(2), "{wrong}");
+    }
+}
+
+#[test]
+fn links_are_followed_as_by_cp() {
+    for (arguments, is_link) in [
+        ("cp link to", false),
+        ("cp -P link to", true),
+        ("cp -r link to", true),
+        ("cp -rL link to", false),
+        ("cp -a link to", true),
+    ] {
+        let directory = TempDir::new();
+        make(&directory, &["file", "to/"]);
+        symlink("file", directory.path().join("link")).unwrap();
+        succeeds(&directory, arguments);
+        assert_eq!(directory.path().join("to/link").is_symlink(), is_link, "{arguments}");
+    }
+    // A slash asks for what it points to.
+    let directory = TempDir::new();
+    make(&directory, &["dir/a", "to/"]);
+    symlink("dir", directory.path().join("link")).unwrap();
+    succeeds(&directory, "cp -r link/ to");
+    assert_eq!(names(&directory, "to"), ["link", "link/a"]);
+    assert!(!directory.path().join("to/link").is_symlink());
+}
+
+#[test]
+fn attributes_are_kept_as_asked() {
+    let directory = TempDir::new();
+    make(&directory, &["a"]);
+    let path = directory.path().join("a");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o604)).unwrap();
+    fs::File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_modified(std::time::UNIX_EPOCH)
+        .unwrap();
+    fs::hard_link(&path, directory.path().join("b")).unwrap();
+    for (arguments, has_time, has_links) in [
+        ("cp a b", false, false),
+        ("cp -p a b", true, false),
+        ("cp --preserve=timestamps a b", true, false),
+        ("cp --preserve=links a b", false, true),
+        ("cp -a a b", true, true),
+    ] {
+        let to = format!("{}-to", arguments.replace(' ', ""));
+        make(&directory, &[&format!("{to}/")]);
+        succeeds(&directory, &format!("{arguments} {to}"));
+        let stat = fs::metadata(directory.path().join(&to).join("a")).unwrap();
+        assert_eq!((stat.mtime() == 0, stat.nlink() == 2), (has_time, has_links), "{arguments}");
+    }
+}
+
+#[test]
+fn what_is_said() {
+    let directory = TempDir::new();
+    make(&directory, &["dir/a", "dir/inner/b", "to/"]);
+    let lines = |ended: &Ended| {
+        let mut lines: Vec<_> = ended.stdout.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let expected = [
+        "dir -> to/dir",
+        "dir/a -> to/dir/a",
+        "dir/inner -> to/dir/inner",
+        "dir/inner/b -> to/dir/inner/b",
+    ];
+    let dry = succeeds(&directory, "cp -r --dry-run dir to");
+    assert_eq!(lines(&dry), expected);
+    assert_eq!(names(&directory, "to"), [""; 0]);
+    let verbose = succeeds(&directory, "cp -rv dir to");
+    assert_eq!(lines(&verbose), expected);
+    assert_eq!(names(&directory, "to").len(), 4);
+    // What is there stays, and nothing is said of it.
+    let kept = succeeds(&directory, "cp -rnv dir to");
+    assert!(kept.stdout.lines().all(|line| !line.contains("/a")), "{kept:?}");
+    // A name that is no text.
+    let name = directory.path().join(<OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"x\xff"));
+    fs::write(&name, "x").unwrap();
+    let mut command = sakia(["cp", "-v"]);
+    let output = command.arg(&name).arg(directory.path().join("to")).output().unwrap();
+    assert!(output.stdout.ends_with(b"/to/x\xff\n"), "{output:?}");
+    assert!(directory.path().join("to").join(name.file_name().unwrap()).exists());
+}
+
+#[test]
+fn lines_of_json() {
+    let directory = TempDir::new();
+    make(&directory, &["dir/a", "dir/inner/b", "to/dir/a/"]);
+    symlink("nowhere", directory.path().join("dir/link")).unwrap();
+    fs::hard_link(directory.path().join("dir/inner/b"), directory.path().join("dir/inner/c"))
+        .unwrap();
+    let ended = in_directory(&directory, "cp -a --json dir to");
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let lines = ended.json_lines();
+    let [error, summary] = &lines[..] else { panic!("{ended:?}") };
+    assert_eq!((&error["type"], &error["path"]), (&"error".into(), &"to/dir/a".into()));
+    assert!(error["operation"].is_string() && error["message"].is_string(), "{error}");
+    assert_eq!(summary["type"], "summary");
+    for (name, count) in [
+        ("files", 1),
+        ("directories", 2),
+        ("symlinks", 1),
+        ("hard_links", 1),
+        ("others", 0),
+        ("skipped", 0),
+        ("bytes", 11),
+        ("failures", 1),
+    ] {
+        assert_eq!(summary[name], count, "{name}: {summary}");
+    }
+    assert!(summary["seconds"].is_f64() && summary["driver"].is_string());
+    assert!(summary["counters"]["workers"].as_u64() >= Some(1));
+}
+
+/// By a signal, and what looks complete is.
+#[test]
+#[ignore = "a worker that waits for directories does not hear of the token: it never ends"]
+fn an_interrupted_copy_leaves_nothing_half_written() {
+    let directory = TempDir::new();
+    let contents = |number: usize| vec![number as u8; 40_000];
+    for number in 0..600 {
+        let inner = directory.path().join(format!("dir/{}", number % 30));
+        fs::create_dir_all(&inner).unwrap();
+        fs::write(inner.join(number.to_string()), contents(number)).unwrap();
+    }
+    let mut interrupted = 0;
+    for round in 0..8u64 {
+        let mut command = hearing(["cp", "-r", "dir", "to"]);
+        let mut child = start(command.current_dir(directory.path()));
+        std::thread::sleep(std::time::Duration::from_micros(round * 1500));
+        send(&child, Signal::INT);
+        let status = end(&mut child);
+        assert!(status.signal() == Some(libc::SIGINT) || status.success(), "{status:?}");
+        interrupted += u32::from(!status.success());
+        let to = directory.path().join("to");
+        for number in 0..600 {
+            let path: PathBuf = to.join((number % 30).to_string()).join(number.to_string());
+            if path.exists() {
+                assert!(fs::read(path).unwrap() == contents(number), "{number} is half-written");
+            }
+        }
+        fs::remove_dir_all(to).ok();
+    }
+    assert!(interrupted > 0, "they had ended before");
+}
+
+#[test]
+fn rm_removes_what_it_is_told_to() {
+    let directory = TempDir::new();
+    make(&directory, &["a", "b", "dir/inner/c", "kept/d"]);
+    symlink("kept", directory.path().join("link")).unwrap();
+    symlink("../kept", directory.path().join("dir/link")).unwrap();
+    succeeds(&directory, "rm a link");
+    fails(&directory, "rm b dir none", &["-r was not given", "none"]);
+    assert_eq!(
+        names(&directory, "."),
+        ["dir", "dir/inner", "dir/inner/c", "dir/link", "kept", "kept/d"]
+    );
+    succeeds(&directory, "rm -f none");
+    succeeds(&directory, "rm -rf none dir/");
+    assert_eq!(names(&directory, "."), ["kept", "kept/d"]);
+}
+
+#[test]
+fn rm_refuses_what_nobody_means() {
+    let directory = TempDir::new();
+    make(&directory, &["dir/inner/a", "dir/inner/deep/"]);
+    symlink("dir", directory.path().join("link")).unwrap();
+    // In a place where little is lost if it does not refuse.
+    let inner = directory.path().join("dir/inner");
+    let here = [".", "..", "./", "../", "deep/.", "deep/..", "./deep/../", "deep//.//"];
+    for arguments in here.map(|path| vec!["rm", "-rf", path]).into_iter().chain([vec!["rm", "/"]]) {
+        let ended = run(sakia(&arguments).current_dir(&inner));
+        assert_eq!(ended.code, Some(1), "{arguments:?}: {ended:?}");
+        assert!(ended.stderr.contains("is not removed"), "{arguments:?}: {ended:?}");
+    }
+    assert_eq!(names(&directory, "dir"), ["inner", "inner/a", "inner/deep"]);
+    // A link with a slash is neither the link nor what it points to.
+    fails(&directory, "rm -rf link/", &["is a link"]);
+    assert!(directory.path().join("link").is_symlink());
+    assert_eq!(text(&directory, "dir/inner/a"), "dir/inner/a");
+}
