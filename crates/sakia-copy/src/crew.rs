@@ -322,6 +322,10 @@ struct Kit {
 }
 
 impl<J: Job> Worker<J> {
+    pub(crate) fn crew(&self) -> &Arc<Crew<J>> {
+        &self.crew
+    }
+
     async fn run(crew: Arc<Crew<J>>, number: usize) {
         let worker = Rc::new(Self {
             crew,
@@ -344,6 +348,8 @@ impl<J: Job> Worker<J> {
             }
         }
         fiber.end();
+        // Those that wait for directories may not have heard of it: a token tells only who looks.
+        worker.crew.stop();
         // The others see that it is over when what they wait for has come.
         loop {
             let task = worker.tasks.borrow_mut().pop();
@@ -517,6 +523,12 @@ impl<J: Job> Fiber<J> {
         &self.worker.crew
     }
 
+    /// Its worker, by way of which the crew is at hand while the fiber is changed. Counting the crew's own
+    /// users for each entry would have all workers change the same memory.
+    pub(crate) fn worker(&self) -> Rc<Worker<J>> {
+        Rc::clone(&self.worker)
+    }
+
     /// The buffer, empty-handed until it is [given back](Self::give_buf).
     pub(crate) fn take_buf(&mut self) -> Vec<u8> {
         self.kit.as_mut().map(|kit| std::mem::take(&mut kit.buf)).unwrap_or_default()
@@ -558,7 +570,8 @@ impl<J: Job> Fiber<J> {
 
     async fn pause(&mut self) {
         self.turn = 0;
-        let crew = Arc::clone(self.crew());
+        let worker = self.worker();
+        let crew = worker.crew();
         crew.tell(&mut self.tally);
         if crew.is_stopped() {
             crew.stop();
@@ -569,7 +582,8 @@ impl<J: Job> Fiber<J> {
 
     async fn entry(&mut self, frame: &Rc<Frame<J>>, name: &[u8], kind: FileType) {
         let Ok(name) = CStr::from_bytes_with_nul(name) else { return };
-        let crew = Arc::clone(self.crew());
+        let worker = self.worker();
+        let crew = worker.crew();
         let next = match kind {
             FileType::Directory => Next::Enter,
             kind => crew.job.entry(self, frame, name, kind).await,
@@ -587,7 +601,8 @@ impl<J: Job> Fiber<J> {
     }
 
     async fn enter(&mut self, unit: Unit<J>) {
-        let crew = Arc::clone(self.crew());
+        let worker = self.worker();
+        let crew = worker.crew();
         self.worker.share();
         let Some(folder) = crew.job.enter(self, unit.above.as_ref(), &unit.name).await else {
             return crew.done(unit.above.as_ref(), 1, &mut self.tally);
@@ -606,7 +621,8 @@ impl<J: Job> Fiber<J> {
 
     /// Reads on in a directory, or is done with it.
     async fn read(&mut self, frame: Rc<Frame<J>>) {
-        let crew = Arc::clone(self.crew());
+        let worker = self.worker();
+        let crew = worker.crew();
         let is_over = frame.state.borrow().is_over;
         if !is_over {
             let result = self.read_batch(&frame).await;
@@ -648,7 +664,8 @@ impl<J: Job> Fiber<J> {
     }
 
     fn end(mut self) {
-        let crew = Arc::clone(self.crew());
+        let worker = self.worker();
+        let crew = worker.crew();
         crew.tell(&mut self.tally);
         crew.lock_counters().add(&self.tally.counters);
         self.worker.spare.borrow_mut().extend(self.kit.take());

@@ -110,7 +110,8 @@ impl Job for Remove {
         above: Option<&Arc<Folder<Self>>>,
         name: &CStr,
     ) -> Option<Arc<Folder<Self>>> {
-        let crew = Arc::clone(fiber.crew());
+        let worker = fiber.worker();
+        let crew = worker.crew();
         let place = above.map_or_else(Place::current, |folder| Arc::clone(&folder.place));
         let opened = async {
             let above = crew.places.open(&place)?;
@@ -124,13 +125,13 @@ impl Job for Remove {
                 Some(Folder::new(above, place, ()))
             }
             Err(error) if sys::is(&error, Errno::NOTDIR) || sys::is(&error, Errno::LOOP) => {
-                self.remove(&crew, &mut fiber.tally, &place, name, FileType::Unknown);
+                self.remove(crew, &mut fiber.tally, &place, name, FileType::Unknown);
                 None
             }
             // Somebody else was quicker.
             Err(error) if error.kind() == io::ErrorKind::NotFound && above.is_some() => None,
             Err(error) => {
-                fail(&crew, &mut fiber.tally, "open directory", place.path_of(name), error);
+                fail(crew, &mut fiber.tally, "open directory", place.path_of(name), error);
                 None
             }
         }
@@ -143,8 +144,9 @@ impl Job for Remove {
         name: &CStr,
         kind: FileType,
     ) -> Next {
-        let crew = Arc::clone(fiber.crew());
-        self.remove(&crew, &mut fiber.tally, &frame.folder.place, name, kind)
+        let worker = fiber.worker();
+        let crew = worker.crew();
+        self.remove(crew, &mut fiber.tally, &frame.folder.place, name, kind)
     }
 
     fn leave(&self, crew: &Crew<Self>, folder: &Arc<Folder<Self>>, tally: &mut Tally) {
@@ -157,7 +159,8 @@ impl Job for Remove {
     }
 
     fn unreadable(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>, error: io::Error) {
-        let crew = Arc::clone(fiber.crew());
-        fail(&crew, &mut fiber.tally, "read directory", folder.place.path(), error);
+        let worker = fiber.worker();
+        let crew = worker.crew();
+        fail(crew, &mut fiber.tally, "read directory", folder.place.path(), error);
     }
 }

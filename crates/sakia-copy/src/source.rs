@@ -62,12 +62,11 @@ impl<J: Job> Fiber<J> {
         flags: OFlags,
     ) -> io::Result<OwnedFd> {
         self.tally.counters.plain_calls += 1;
-        let crew = Arc::clone(self.crew());
         // Operands are named by paths that the ring's lookups, which are confined, do not take.
         if above.is_current() {
-            return crew.places.with_room(|| sys::open(above.as_fd(), name, flags));
+            return self.crew().places.with_room(|| sys::open(above.as_fd(), name, flags));
         }
-        match crew.places.with_room(|| sys::open_now(above.as_fd(), name, flags))? {
+        match self.crew().places.with_room(|| sys::open_now(above.as_fd(), name, flags))? {
             Now::Done(fd) => Ok(fd),
             Now::Waits => match self.open_waiting(above, name, flags).await? {
                 Source::Plain(fd) => Ok(fd),
@@ -87,8 +86,7 @@ impl<J: Job> Fiber<J> {
         if above.is_current() {
             return sys::open(above.as_fd(), name, flags).map(Source::Plain);
         }
-        let crew = Arc::clone(self.crew());
-        match crew.places.with_room(|| sys::open_now(above.as_fd(), name, flags))? {
+        match self.crew().places.with_room(|| sys::open_now(above.as_fd(), name, flags))? {
             Now::Done(fd) => Ok(Source::Plain(fd)),
             Now::Waits => self.open_waiting(above, name, flags).await,
         }

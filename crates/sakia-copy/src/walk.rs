@@ -183,13 +183,14 @@ impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Job for Walk<V> {
         above: Option<&Arc<Folder<Self>>>,
         name: &CStr,
     ) -> Option<Arc<Folder<Self>>> {
-        let crew = Arc::clone(fiber.crew());
+        let worker = fiber.worker();
+        let crew = worker.crew();
         let place = above.map_or_else(Place::current, |folder| Arc::clone(&folder.place));
         let entered = async {
             let dir = crew.places.open(&place)?;
             if above.is_none() {
                 let kind = FileType::Unknown;
-                let next = self.look(&crew, &mut fiber.tally, &dir, &place, name, kind);
+                let next = self.look(crew, &mut fiber.tally, &dir, &place, name, kind);
                 if next == Next::Done {
                     return Ok(None);
                 }
@@ -203,7 +204,7 @@ impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Job for Walk<V> {
         match entered.await {
             Ok(place) => Some(Folder::new(above, place?, ())),
             Err(error) => {
-                fail(&crew, &mut fiber.tally, "open directory", place.path_of(name), error);
+                fail(crew, &mut fiber.tally, "open directory", place.path_of(name), error);
                 None
             }
         }
@@ -216,9 +217,10 @@ impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Job for Walk<V> {
         name: &CStr,
         kind: FileType,
     ) -> Next {
-        let crew = Arc::clone(fiber.crew());
+        let worker = fiber.worker();
+        let crew = worker.crew();
         let place = &frame.folder.place;
-        self.look(&crew, &mut fiber.tally, &frame.source, place, name, kind)
+        self.look(crew, &mut fiber.tally, &frame.source, place, name, kind)
     }
 
     fn leave(&self, crew: &Crew<Self>, folder: &Arc<Folder<Self>>, _: &mut Tally) {
@@ -226,7 +228,8 @@ impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Job for Walk<V> {
     }
 
     fn unreadable(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>, error: io::Error) {
-        let crew = Arc::clone(fiber.crew());
-        fail(&crew, &mut fiber.tally, "read directory", folder.place.path(), error);
+        let worker = fiber.worker();
+        let crew = worker.crew();
+        fail(crew, &mut fiber.tally, "read directory", folder.place.path(), error);
     }
 }

@@ -258,7 +258,6 @@ fn lines_of_json() {
 
 /// By a signal, and what looks complete is.
 #[test]
-#[ignore = "a worker that waits for directories does not hear of the token: it never ends"]
 fn an_interrupted_copy_leaves_nothing_half_written() {
     let directory = TempDir::new();
     let contents = |number: usize| vec![number as u8; 40_000];

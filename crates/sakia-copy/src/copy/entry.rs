@@ -48,13 +48,14 @@ impl Copy {
         spot: &Spot<'_>,
         kind: FileType,
     ) -> Next {
-        let crew = Arc::clone(fiber.crew());
-        match self.try_entry(fiber, &crew, spot, kind).await {
-            Ok(Outcome::Copied) => self.tell(&crew, spot),
+        let worker = fiber.worker();
+        let crew = worker.crew();
+        match self.try_entry(fiber, crew, spot, kind).await {
+            Ok(Outcome::Copied) => self.tell(crew, spot),
             Ok(Outcome::Skipped) => fiber.tally.counts.skipped += 1,
             Ok(Outcome::Enter) => return Next::Enter,
             Ok(Outcome::Later) => return Next::Later,
-            Err(wrong) => self.fail(&crew, &mut fiber.tally, spot, wrong),
+            Err(wrong) => self.fail(crew, &mut fiber.tally, spot, wrong),
         }
         Next::Done
     }

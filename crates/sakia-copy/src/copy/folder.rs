@@ -39,11 +39,12 @@ impl Copy {
         above: Option<&Arc<Folder<Self>>>,
         name: &CStr,
     ) -> Option<Arc<Folder<Self>>> {
-        let crew = Arc::clone(fiber.crew());
-        let spot = match self.spot(&crew, above, name) {
+        let worker = fiber.worker();
+        let crew = worker.crew();
+        let spot = match self.spot(crew, above, name) {
             Ok(spot) => spot,
             Err((path, error)) => {
-                self.fail_at(&crew, &mut fiber.tally, "open directory of", path, error);
+                self.fail_at(crew, &mut fiber.tally, "open directory of", path, error);
                 return None;
             }
         };
@@ -51,14 +52,14 @@ impl Copy {
             self.copy_entry(fiber, &spot, FileType::Unknown).await;
             return None;
         }
-        match self.try_enter(fiber, &crew, &spot).await {
+        match self.try_enter(fiber, crew, &spot).await {
             Ok(folder) => {
                 fiber.tally.counts.directories += 1;
-                self.tell(&crew, &spot);
+                self.tell(crew, &spot);
                 Some(folder)
             }
             Err(wrong) => {
-                self.fail(&crew, &mut fiber.tally, &spot, wrong);
+                self.fail(crew, &mut fiber.tally, &spot, wrong);
                 None
             }
         }

@@ -315,7 +315,8 @@ impl Job for Copy {
         name: &CStr,
         kind: FileType,
     ) -> Next {
-        let crew = Arc::clone(fiber.crew());
+        let worker = fiber.worker();
+        let crew = worker.crew();
         let folder = &frame.folder;
         let target = match &folder.facts.to {
             None => None,
@@ -323,7 +324,7 @@ impl Job for Copy {
                 Ok(open) => Some(open),
                 Err(error) => {
                     let path = place.path_of(name);
-                    self.fail_at(&crew, &mut fiber.tally, "open directory of", path, error);
+                    self.fail_at(crew, &mut fiber.tally, "open directory of", path, error);
                     return Next::Done;
                 }
             },
@@ -344,7 +345,8 @@ impl Job for Copy {
     }
 
     fn unreadable(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>, error: io::Error) {
-        let crew = Arc::clone(fiber.crew());
-        self.fail_at(&crew, &mut fiber.tally, "read directory", folder.place.path(), error);
+        let worker = fiber.worker();
+        let crew = worker.crew();
+        self.fail_at(crew, &mut fiber.tally, "read directory", folder.place.path(), error);
     }
 }

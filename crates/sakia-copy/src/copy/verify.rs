@@ -208,7 +208,8 @@ impl Job for Verify {
         above: Option<&Arc<Folder<Self>>>,
         name: &CStr,
     ) -> Option<Arc<Folder<Self>>> {
-        let crew = Arc::clone(fiber.crew());
+        let worker = fiber.worker();
+        let crew = worker.crew();
         let current = Place::current();
         let places = above.map_or((&current, &current), |folder| (&folder.place, &folder.facts.to));
         let to = if above.is_some() { name } else { &*self.to };

@@ -200,19 +200,38 @@ fn links_at_the_destination_are_replaced() {
 }
 
 #[test]
-fn a_fifo_at_the_destination_is_replaced() {
+fn a_fifo_at_the_destination_is_replaced_by_force_or_by_its_like() {
     let folder = Folder::new();
     folder.dir("from");
     folder.dir("to");
-    folder.file("from/a", "new");
+    let new = folder.file("from/a", "new");
     make_node(&folder.path("to/a"), FileType::Fifo, 0);
-    copy_all(folder.path("from"), folder.path("to"), &Options::new());
+    for (from, to) in [("from", "to"), ("from/a", "to/a")] {
+        let report = copy(folder.path(from), folder.path(to), &Options::new());
+        assert!(failure(&report).contains("force"), "{report:?}");
+        assert!(fs::metadata(folder.path("to/a")).unwrap().file_type().is_fifo());
+    }
+    let mut forced = Options::new();
+    forced.force = true;
+    copy_all(folder.path("from"), folder.path("to"), &forced);
     assert_eq!(text(folder.path("to/a")), "new");
     // And the other way.
-    fs::remove_file(folder.path("from/a")).unwrap();
-    make_node(&folder.path("from/a"), FileType::Fifo, 0);
-    copy_all(folder.path("from"), folder.path("to"), &Options::new());
-    assert!(fs::metadata(folder.path("to/a")).unwrap().file_type().is_fifo());
+    fs::remove_file(&new).unwrap();
+    make_node(&new, FileType::Fifo, 0);
+    for _ in 0..2 {
+        copy_all(folder.path("from"), folder.path("to"), &Options::new());
+        assert!(fs::metadata(folder.path("to/a")).unwrap().file_type().is_fifo());
+    }
+}
+
+#[test]
+fn a_device_that_is_the_destination_is_written_to() {
+    let folder = Folder::new();
+    let file = folder.file("a", "new");
+    let before = fs::metadata("/dev/null").unwrap();
+    copy_all(&file, "/dev/null", &Options::archive());
+    let after = fs::metadata("/dev/null").unwrap();
+    assert_eq!((before.ino(), before.mode()), (after.ino(), after.mode()));
 }
 
 #[test]

@@ -103,7 +103,6 @@ fn attributes_that_do_not_fit_are_counted() {
 
 /// What nobody has looked at since it was mounted.
 #[test]
-#[ignore = "opening a directory by the ring is refused: its flags are taken for O_TMPFILE"]
 fn directories_that_no_cache_knows() {
     let small = available!(SmallFs::ext4(8 << 20));
     let from = small.path().join("from");

@@ -94,7 +94,6 @@ fn killed_and_completed() {
 }
 
 #[test]
-#[ignore = "a worker that waits for directories does not hear of the token: it never ends"]
 fn stopped_by_its_token() {
     let folder = Folder::in_memory();
     let (from, to) = (folder.path("from"), folder.path("to"));

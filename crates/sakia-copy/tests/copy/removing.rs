@@ -116,7 +116,6 @@ fn a_token_ends_it() {
 }
 
 #[test]
-#[ignore = "opening a directory by the ring is refused: its flags are taken for O_TMPFILE"]
 fn while_others_remove_the_same() {
     let folder = Folder::in_memory();
     for number in 0..300 {
