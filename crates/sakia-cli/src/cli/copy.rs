@@ -21,9 +21,10 @@ const ATTRIBUTES: [&str; 6] = ["mode", "ownership", "timestamps", "links", "xatt
 /// plain system calls; what the page cache does not have is read through the ring, many files at a time.
 /// On a terminal a bar shows what goes on; what failed is said on standard error, and the rest is copied.
 ///
-/// A file that is not complete has the mode 01200, and its own only at the end; one that cannot be
-/// completed is removed. So after an error, a signal or a crash of the program no file looks as if it were
-/// whole and is not, and the same command with -u or -n completes what an earlier one began.
+/// A directory has the mode 01700 until all that is in it is there, and a file 01200 until it is complete,
+/// unless it is written by one call in such a directory; one that cannot be completed is removed. So after
+/// an error, a signal or a crash of the program it can be told what is not whole, and the same command
+/// with -u or -n completes what an earlier one began.
 ///
 /// Unlike cp it does not write through symbolic links at the destination, within a tree nor at DST: they
 /// are replaced. Devices, FIFOs and sockets there are replaced with --force only; a device that is DST is

@@ -79,7 +79,9 @@ impl Copy {
                 (FileType::from_raw_mode(stat.st_mode), Some(stat))
             }
         };
+        let may_be_partial = spot.folder.is_some_and(|folder| folder.facts.was_unfinished);
         if self.options.existing == Existing::Keep
+            && !may_be_partial
             && self.is_there(spot)?
             && !self.has_links(stat.as_ref())
         {
@@ -367,11 +369,36 @@ impl Copy {
             return Ok(false);
         }
         let Some(there) = self.stat_target(spot)? else { return Ok(false) };
-        if mark::is_unfinished(&there, self.user) {
+        if mark::is_unfinished(&there, self.user) || self.is_partial(spot, stat, &there) {
             return Ok(false);
         }
         let modified = |stat: &Stat| (stat.st_mtime, stat.st_mtime_nsec);
         Ok(self.options.existing == Existing::Keep || modified(&there) >= modified(stat))
+    }
+
+    /// Whether a copy that was killed left the beginning of the file, or a file that has nothing yet. Going on
+    /// from there loses nothing, whoever made it.
+    fn is_partial(&self, spot: &Spot<'_>, stat: &Stat, there: &Stat) -> bool {
+        let is_file = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        let may_be = spot.folder.is_some_and(|folder| folder.facts.was_unfinished)
+            && is_file(stat)
+            && is_file(there)
+            && there.st_uid == self.user
+            && there.st_size < stat.st_size
+            && there.st_size <= self.options.buffer.max(4096) as i64;
+        let Some(target) = spot.target.as_ref().filter(|_| may_be) else { return false };
+        let len = usize::try_from(there.st_size).unwrap_or(0);
+        let read = |dir: &crate::place::OpenDir, name: &CStr| -> io::Result<Vec<u8>> {
+            let file = sys::open(dir.as_fd(), name, sys::SOURCE)?;
+            let mut bytes = vec![0; len];
+            let count = sys::read_at(file.as_fd(), &mut bytes, 0)?;
+            bytes.truncate(count);
+            Ok(bytes)
+        };
+        match (read(&spot.source, spot.name), read(target, spot.to)) {
+            (Ok(source), Ok(target)) => source.len() == len && source == target,
+            _ => false,
+        }
     }
 
     async fn fill_with(
@@ -391,7 +418,8 @@ impl Copy {
         } else {
             None
         };
-        let made = self.make(fiber, spot, stat)?;
+        let is_whole = read.is_some_and(|count| count < buf.len());
+        let made = self.make(fiber, spot, stat, is_whole)?;
         let filled = match read {
             // All of it is there.
             Some(count) if count < buf.len() => {
@@ -432,7 +460,7 @@ impl Copy {
         if spot.target.is_none() || self.is_up_to_date(spot, stat)? {
             return Ok(false);
         }
-        let made = self.make(fiber, spot, stat)?;
+        let made = self.make(fiber, spot, stat, false)?;
         let filled = self.copy_all(source, made.fd.as_fd(), buf);
         match filled.and_then(|count| {
             fiber.tally.counts.bytes += count;
@@ -460,13 +488,27 @@ impl Copy {
     }
 
     /// Makes the file, or empties the one that is there.
-    fn make(&self, fiber: &mut Fiber<Self>, spot: &Spot<'_>, stat: &Stat) -> Result<Made, Wrong> {
+    ///
+    /// What is written by one call, in a directory that is marked as not complete, has its own mode at once: at
+    /// worst it is a beginning of its source, which a later copy finds there.
+    fn make(
+        &self,
+        fiber: &mut Fiber<Self>,
+        spot: &Spot<'_>,
+        stat: &Stat,
+        is_whole: bool,
+    ) -> Result<Made, Wrong> {
         let Some(target) = &spot.target else {
             return Err(Wrong::target("create")(Errno::BADF.into()));
         };
         let permissions = stat.st_mode & 0o777;
         let (first, last) = if self.inherits(spot) {
             // The list and the mode are made from each other: there is no going back from another mode.
+            (permissions, None)
+        } else if is_whole
+            && !self.options.preserve.has_attributes()
+            && spot.folder.is_some_and(|folder| folder.facts.is_marked)
+        {
             (permissions, None)
         } else {
             (mark::FILE, Some(permissions & !self.mask))

@@ -27,7 +27,12 @@ const SET_GROUP: u32 = 0o2000;
 struct Made {
     place: Arc<Place>,
     stat: Stat,
+    /// It was not there.
+    is_made: bool,
+    /// It was not there, or not completed.
     is_new: bool,
+    /// It can be seen that it is not complete.
+    is_marked: bool,
     mode: Option<u32>,
     has_default_acl: bool,
 }
@@ -120,6 +125,8 @@ impl Copy {
             stat,
             to: Some(made.place),
             is_new: made.is_new,
+            is_marked: made.is_marked,
+            was_unfinished: made.is_new && !made.is_made,
             mode: made.mode,
             has_default_acl: made.has_default_acl,
             gives_group: made.stat.st_gid != self.group,
@@ -184,6 +191,8 @@ impl Copy {
             stat,
             to: None,
             is_new: false,
+            is_marked: false,
+            was_unfinished: false,
             mode: None,
             has_default_acl: false,
             gives_group: false,
@@ -203,8 +212,7 @@ impl Copy {
         let Some(target) = &spot.target else { return Ok(None) };
         let permissions = source.st_mode & sys::PERMISSIONS;
         let inherits = self.inherits(spot);
-        let is_plain = !self.options.preserve.has_attributes() && permissions & OWNER == OWNER;
-        let (first, last) = if is_plain || inherits {
+        let (first, last) = if inherits {
             (permissions & MKDIR | OWNER, None)
         } else {
             (mark::DIRECTORY, Some(permissions & MKDIR & !self.mask))
@@ -236,12 +244,13 @@ impl Copy {
             }
             None => None,
         };
+        let is_marked = if is_made { first == mark::DIRECTORY } else { is_new };
         let has_default_acl =
             if is_made { inherits } else { attributes::has_default_acl(fd.as_fd()) };
         let current = Place::current();
         let above = spot.folder.and_then(|folder| folder.facts.to.as_ref()).unwrap_or(&current);
         let place = crew.places.adopt(above, spot.to, fd, &stat, spot.folder.is_none());
-        Ok(Some(Made { place, stat, is_new, mode, has_default_acl }))
+        Ok(Some(Made { place, stat, is_made, is_new, is_marked, mode, has_default_acl }))
     }
 
     /// Opens the directory of the copy. A link at its place is followed at the root only, where the caller

@@ -38,9 +38,10 @@ use crate::sys;
 /// themselves as long as the page cache has what is read; for what it does not have, operations are left to
 /// the runtime, and other entries are copied meanwhile, so that a disk is asked for many at a time.
 ///
-/// A file that is not complete has the mode `01200`, its own only at the end. One that cannot be completed
-/// is removed. So nothing half-written is left that looks as if it were whole, not even if the process is
-/// killed: a later copy that keeps or updates what is there replaces files with that mode.
+/// A directory has the mode `01700` until all that is in it is there, and a file `01200` until it is complete,
+/// unless it is written by one call in such a directory. One that cannot be completed is removed. So it can
+/// be told what is not whole, even if the process was killed: a later copy that keeps or updates what is there
+/// replaces files with that mode, and completes beginnings of files in directories with the other.
 ///
 /// # Errors
 /// A path has a zero byte. All else is in the report: see [`Report::is_complete`].
@@ -179,6 +180,10 @@ pub(crate) struct Facts {
     to: Option<Arc<Place>>,
     /// The destination was made by this copy.
     is_new: bool,
+    /// It can be seen that it is not complete, so that small files in it need not show it themselves.
+    is_marked: bool,
+    /// A copy that was killed left it, and perhaps the beginning of a file in it.
+    was_unfinished: bool,
     /// The mode it gets at the end, if it has another one meanwhile.
     mode: Option<u32>,
     /// New entries get an access control list from it.

@@ -93,6 +93,76 @@ fn killed_and_completed() {
     }
 }
 
+/// Contents and kinds: what there is without attributes.
+fn contents(tree: Tree) -> Tree {
+    without(tree, |facts| {
+        (facts.modified, facts.mode) = ((0, 0), facts.mode & 0o170_000);
+        facts.attributes.clear();
+    })
+}
+
+#[test]
+fn killed_without_attributes_and_completed() {
+    let mut random = Random::new(4);
+    for folder in [Folder::new(), Folder::in_memory()] {
+        let (from, to) = (folder.path("from"), folder.path("to"));
+        make(&folder);
+        // Without attributes names of the same file are files of their own.
+        let whole = folder.path("whole");
+        copy_all(&from, &whole, &Options::new());
+        let expected = contents(tree(&whole));
+        let modes = |root: &Path| -> Vec<_> {
+            tree(root).into_iter().map(|(name, facts)| (name, facts.mode)).collect()
+        };
+        for round in 0..12 {
+            let child = children::command("r", "true", &from, &to).spawn().unwrap();
+            std::thread::sleep(Duration::from_micros(2000 + random.below(40_000)));
+            children::kill(child);
+            let mut options = Options::new();
+            options.existing = [Existing::Keep, Existing::Update][round % 2];
+            copy_all(&from, &to, &options);
+            assert_same(&contents(tree(&to)), &expected);
+            assert_eq!(modes(&to), modes(&whole));
+            fs::remove_dir_all(&to).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_beginning_of_a_file_is_completed_and_nothing_else_is_lost() {
+    let folder = Folder::new();
+    folder.dir("from/inner");
+    for name in ["empty", "begun", "other", "longer", "whole"] {
+        folder.file(&format!("from/inner/{name}"), "contents");
+    }
+    let there =
+        [("empty", ""), ("begun", "con"), ("other", "xyz"), ("longer", "contents, and more")];
+    let there = there.into_iter().chain([("whole", "contents")]);
+    for existing in [Existing::Keep, Existing::Update] {
+        for (mode, is_completed) in [(0o1700, true), (0o755, false)] {
+            folder.dir("to/inner");
+            for (name, text) in there.clone() {
+                folder.file(&format!("to/inner/{name}"), text);
+            }
+            let set_mode = |mode| {
+                fs::set_permissions(folder.path("to/inner"), fs::Permissions::from_mode(mode))
+            };
+            set_mode(mode).unwrap();
+            let mut options = Options::new();
+            options.existing = existing;
+            copy_all(folder.path("from"), folder.path("to"), &options);
+            for (name, text) in there.clone() {
+                let is = fs::read_to_string(folder.path(&format!("to/inner/{name}"))).unwrap();
+                let is_begun = ["empty", "begun"].contains(&name);
+                assert_eq!(is, if is_completed && is_begun { "contents" } else { text }, "{name}");
+            }
+            let mode = fs::metadata(folder.path("to/inner")).unwrap().mode();
+            assert_eq!(mode & 0o7777, 0o755);
+            fs::remove_dir_all(folder.path("to")).unwrap();
+        }
+    }
+}
+
 #[test]
 fn stopped_by_its_token() {
     let folder = Folder::in_memory();
