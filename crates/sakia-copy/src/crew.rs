@@ -481,6 +481,10 @@ impl<J: Job> Worker<J> {
             return Some(kit);
         }
         let budget = &self.crew.budget;
+        // The rest is for directories.
+        if budget.available(Resource::Descriptors) < budget.total(Resource::Descriptors) / 2 {
+            return None;
+        }
         let descriptors = budget.try_acquire(Resource::Descriptors, FIBER_DESCRIPTORS)?;
         let bytes = budget.try_acquire(Resource::Bytes, self.crew.buffer as u64)?;
         Some(self.kit_of(Some((descriptors, bytes))))
@@ -669,6 +673,15 @@ impl<J: Job> Fiber<J> {
         crew.tell(&mut self.tally);
         crew.lock_counters().add(&self.tally.counters);
         self.worker.spare.borrow_mut().extend(self.kit.take());
+    }
+}
+
+impl<J: Job> Drop for Fiber<J> {
+    /// Whom a panic takes along leaves work that nobody will do: the others must not wait for it.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.worker.crew.stop();
+        }
     }
 }
 

@@ -16,6 +16,7 @@ mod faults;
 mod killed;
 mod limits;
 mod links;
+mod looking_on;
 mod removing;
 mod support;
 mod tree;
