@@ -147,7 +147,7 @@ impl Copy {
         tally: &mut Tally,
     ) -> Result<()> {
         let preserve = self.options.preserve;
-        let Some(target) = &spot.target else { return Ok(()) };
+        let Some(target) = spot.target else { return Ok(()) };
         let (dir, name) = (target, spot.to);
         let mut has_owner = true;
         if preserve.ownership {
@@ -179,7 +179,7 @@ impl Copy {
 
     /// By way of the directories' descriptors, since there are no such calls relative to them before 6.13.
     fn copy_xattrs_of_name(&self, spot: &Spot<'_>, tally: &mut Tally) -> Result<()> {
-        let Some(target) = &spot.target else { return Ok(()) };
+        let Some(target) = spot.target else { return Ok(()) };
         use std::os::fd::AsFd;
         let from = magic_path(spot.source.as_fd(), spot.name);
         let to = magic_path(target.as_fd(), spot.to);

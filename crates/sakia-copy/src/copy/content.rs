@@ -58,7 +58,7 @@ impl Copy {
             }
         }
         let mut run =
-            Run { copy: self, fiber, crew, learned: &spot.learned, target: target.as_fd() };
+            Run { copy: self, fiber, crew, learned: spot.learned, target: target.as_fd() };
         if self.options.sparse == Sparse::Auto && self.has_holes(stat) {
             run.sparse(source, stat, buf).await
         } else {

@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::links::{Claim, Name, Waiting};
-use super::{Copy, Spot, Wrong, attributes, mark};
+use super::{Copy, Learned, Spot, Wrong, attributes, mark};
 use crate::crew::{Crew, Fiber, Next};
 use crate::options::{Existing, Follow};
 use crate::place::{Id, Place};
@@ -110,7 +110,7 @@ impl Copy {
             Follow::Never => AtFlags::SYMLINK_NOFOLLOW,
             Follow::Always => AtFlags::empty(),
         };
-        sys::retry(|| rustix::fs::statat(&spot.source, spot.name, flags))
+        sys::retry(|| rustix::fs::statat(spot.source, spot.name, flags))
     }
 
     /// Whether something is there that is to be kept.
@@ -120,7 +120,7 @@ impl Copy {
     }
 
     fn stat_target(&self, spot: &Spot<'_>) -> Result<Option<Stat>, Wrong> {
-        let found = match (&spot.target, spot.folder) {
+        let found = match (spot.target, spot.folder) {
             (Some(target), _) => sys::stat_name(target.as_fd(), spot.to),
             // A dry run.
             (None, _) => {
@@ -158,7 +158,7 @@ impl Copy {
         if self.options.follow == Follow::Always {
             flags -= OFlags::NOFOLLOW;
         }
-        let mut source = match fiber.open_source(&spot.source, spot.name, flags).await {
+        let mut source = match fiber.open_source(spot.source, spot.name, flags).await {
             Ok(source) => source,
             // It has become a link.
             Err(error) if sys::is(&error, Errno::LOOP) => {
@@ -253,30 +253,25 @@ impl Copy {
         waiting: &Waiting,
         act: impl FnOnce(&mut Fiber<Self>, &Spot<'_>) -> Result<Outcome, Wrong>,
     ) {
-        let current = Place::current();
         let folder = waiting.folder.as_ref();
-        let source = crew.places.open(folder.map_or(&current, |folder| &folder.place));
-        let target = match folder {
-            Some(folder) => {
-                folder.facts.to.as_ref().map(|place| crew.places.open(place)).transpose()
-            }
-            None => crew.places.open(&current).map(Some),
-        };
-        match (source, target) {
-            (Ok(source), Ok(target)) => {
-                let learned =
-                    folder.map_or_else(Arc::default, |folder| Arc::clone(&folder.facts.learned));
-                let (name, to) = (&*waiting.name, &*waiting.to);
-                let spot = Spot { folder, source, target, name, to, learned };
+        match self.open_both(crew, folder, &waiting.name) {
+            Ok((source, target)) => {
+                let nothing = Learned::default();
+                let spot = Spot {
+                    folder,
+                    source: &source,
+                    target: target.as_ref(),
+                    name: &waiting.name,
+                    to: &waiting.to,
+                    learned: folder.map_or(&nothing, |folder| &folder.facts.learned),
+                };
                 match act(fiber, &spot) {
                     Ok(Outcome::Skipped) => fiber.tally.counts.skipped += 1,
                     Ok(_) => self.tell(crew, &spot),
                     Err(wrong) => self.fail(crew, &mut fiber.tally, &spot, wrong),
                 }
             }
-            (Err(error), _) | (_, Err(error)) => {
-                let place = folder.map_or(&current, |folder| &folder.place);
-                let path = place.path_of(&waiting.name);
+            Err((path, error)) => {
                 self.fail_at(crew, &mut fiber.tally, "open directory of", path, error);
             }
         }
@@ -310,7 +305,7 @@ impl Copy {
         first: &Name,
     ) -> Result<Outcome, Wrong> {
         let counts = &mut fiber.tally.counts;
-        let Some(target) = &spot.target else {
+        let Some(target) = spot.target else {
             counts.hard_links += 1;
             return Ok(Outcome::Copied);
         };
@@ -386,7 +381,7 @@ impl Copy {
             && there.st_uid == self.user
             && there.st_size < stat.st_size
             && there.st_size <= self.options.buffer.max(4096) as i64;
-        let Some(target) = spot.target.as_ref().filter(|_| may_be) else { return false };
+        let Some(target) = spot.target.filter(|_| may_be) else { return false };
         let len = usize::try_from(there.st_size).unwrap_or(0);
         let read = |dir: &crate::place::OpenDir, name: &CStr| -> io::Result<Vec<u8>> {
             let file = sys::open(dir.as_fd(), name, sys::SOURCE)?;
@@ -395,7 +390,7 @@ impl Copy {
             bytes.truncate(count);
             Ok(bytes)
         };
-        match (read(&spot.source, spot.name), read(target, spot.to)) {
+        match (read(spot.source, spot.name), read(target, spot.to)) {
             (Ok(source), Ok(target)) => source.len() == len && source == target,
             _ => false,
         }
@@ -413,7 +408,7 @@ impl Copy {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let is_small = size < buf.len() as u64 && !self.has_holes(stat) && !self.may_share(spot);
         let read = if is_small {
-            let read = fiber.read_small(source, buf, size, &spot.learned).await;
+            let read = fiber.read_small(source, buf, size, spot.learned).await;
             Some(read.map_err(Wrong::source("read"))?)
         } else {
             None
@@ -479,7 +474,7 @@ impl Copy {
 
     /// Removes what could not be completed.
     fn discard(&self, spot: &Spot<'_>, made: &Made) {
-        if let Some(target) = &spot.target
+        if let Some(target) = spot.target
             && !made.is_device
         {
             // If that fails, too, it is still marked as not complete.
@@ -498,7 +493,7 @@ impl Copy {
         stat: &Stat,
         is_whole: bool,
     ) -> Result<Made, Wrong> {
-        let Some(target) = &spot.target else {
+        let Some(target) = spot.target else {
             return Err(Wrong::target("create")(Errno::BADF.into()));
         };
         let permissions = stat.st_mode & 0o777;
@@ -540,7 +535,7 @@ impl Copy {
         last: Option<u32>,
         create: impl Fn() -> io::Result<OwnedFd>,
     ) -> Result<Made, Wrong> {
-        let Some(target) = &spot.target else {
+        let Some(target) = spot.target else {
             return Err(Wrong::target("create")(Errno::BADF.into()));
         };
         let there = self.stat_target(spot)?;
@@ -583,7 +578,7 @@ impl Copy {
     /// Opens a device that the caller has named. Others, FIFOs and sockets are not replaced unasked.
     fn write_to_device(&self, spot: &Spot<'_>, kind: FileType) -> Result<Made, Wrong> {
         let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
-        match (&spot.target, spot.folder) {
+        match (spot.target, spot.folder) {
             (Some(target), None) if is_device => {
                 let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
                 let fd =
@@ -605,7 +600,7 @@ impl Copy {
 
     /// Makes room for another entry.
     fn remove_existing(&self, spot: &Spot<'_>, there: Option<&Stat>) -> Result<(), Wrong> {
-        let Some(target) = &spot.target else { return Ok(()) };
+        let Some(target) = spot.target else { return Ok(()) };
         if there.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory) {
             let text = "what is no directory cannot take the place of one";
             let error = io::Error::new(io::ErrorKind::AlreadyExists, text);
@@ -705,7 +700,7 @@ impl Copy {
         let is_symlink = kind == FileType::Symlink;
         let counts = &mut fiber.tally.counts;
         *(if is_symlink { &mut counts.symlinks } else { &mut counts.others }) += 1;
-        let Some(target) = &spot.target else { return Ok(Outcome::Copied) };
+        let Some(target) = spot.target else { return Ok(Outcome::Copied) };
         fiber.tally.counters.plain_calls += 2;
         let result = if is_symlink {
             let content = read_link(spot).map_err(Wrong::source("read link"))?;
@@ -779,5 +774,5 @@ fn itself() -> Wrong {
 }
 
 fn read_link(spot: &Spot<'_>) -> io::Result<CString> {
-    sys::retry(|| rustix::fs::readlinkat(&spot.source, spot.name, Vec::new()))
+    sys::retry(|| rustix::fs::readlinkat(spot.source, spot.name, Vec::new()))
 }

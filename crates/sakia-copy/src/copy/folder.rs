@@ -4,7 +4,7 @@ use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::{Copy, Facts, Learned, Spot, Wrong, attributes, mark};
 use crate::crew::{Crew, Fiber, Folder, Tally};
 use crate::options::Follow;
-use crate::place::{Id, Place, flags_of_directory};
+use crate::place::{Id, OpenDir, Place, flags_of_directory};
 use crate::sys;
 
 /// The bits of a mode that `mkdir(2)` takes.
@@ -22,6 +22,9 @@ const MKDIR: u32 = 0o1777;
 const OWNER: u32 = 0o700;
 /// What is made in a directory with this bit gets its group, and directories the bit, too.
 const SET_GROUP: u32 = 0o2000;
+
+/// Open directories of the source and of the copy, the latter not in a dry run.
+type Ends = (Arc<OpenDir>, Option<Arc<OpenDir>>);
 
 /// A directory of the copy.
 struct Made {
@@ -46,12 +49,21 @@ impl Copy {
     ) -> Option<Arc<Folder<Self>>> {
         let worker = fiber.worker();
         let crew = worker.crew();
-        let spot = match self.spot(crew, above, name) {
-            Ok(spot) => spot,
+        let (source, target) = match self.open_both(crew, above, name) {
+            Ok(both) => both,
             Err((path, error)) => {
                 self.fail_at(crew, &mut fiber.tally, "open directory of", path, error);
                 return None;
             }
+        };
+        let nothing = Learned::default();
+        let spot = Spot {
+            folder: above,
+            source: &source,
+            target: target.as_ref(),
+            name,
+            to: if above.is_some() { name } else { &self.to },
+            learned: above.map_or(&nothing, |folder| &folder.facts.learned),
         };
         if above.is_none() && !self.is_directory(&spot) {
             self.copy_entry(fiber, &spot, FileType::Unknown).await;
@@ -70,25 +82,24 @@ impl Copy {
         }
     }
 
-    /// Where a directory is, and where it goes to.
-    fn spot<'a>(
-        &'a self,
+    /// Opens the directory that `name` is in, and the one that its copy is to be in: none in a dry run.
+    pub(super) fn open_both(
+        &self,
         crew: &Crew<Self>,
-        above: Option<&'a Arc<Folder<Self>>>,
-        name: &'a CStr,
-    ) -> Result<Spot<'a>, (std::path::PathBuf, io::Error)> {
+        above: Option<&Arc<Folder<Self>>>,
+        name: &CStr,
+    ) -> Result<Ends, (PathBuf, io::Error)> {
         let current = Place::current();
         let source = above.map_or(&current, |folder| &folder.place);
         let source = crew.places.open(source).map_err(|error| (source.path_of(name), error))?;
-        let (target, to) = match above {
-            Some(folder) => (folder.facts.to.as_ref(), name),
-            None => ((!self.options.dry_run).then_some(&current), &*self.to),
+        let target = match above {
+            Some(folder) => folder.facts.to.as_ref(),
+            None => (!self.options.dry_run).then_some(&current),
         };
-        let open = |place| crew.places.open(place).map_err(|error| (place.path_of(to), error));
-        let target = target.map(open).transpose()?;
-        let learned =
-            above.map_or_else(Arc::<Learned>::default, |folder| Arc::clone(&folder.facts.learned));
-        Ok(Spot { folder: above, source, target, name, to, learned })
+        let open = |place: &Arc<Place>| {
+            crew.places.open(place).map_err(|error| (place.path_of(name), error))
+        };
+        Ok((source, target.map(open).transpose()?))
     }
 
     /// Whether the root is a directory, or a link to one where links are followed.
@@ -105,7 +116,7 @@ impl Copy {
     ) -> Result<Arc<Folder<Self>>, Wrong> {
         let follows = self.options.follow == Follow::Always;
         let flags = flags_of_directory(follows || spot.folder.is_none());
-        let fd = fiber.open_directory(&spot.source, spot.name, flags).await;
+        let fd = fiber.open_directory(spot.source, spot.name, flags).await;
         let fd = fd.map_err(Wrong::source("open directory"))?;
         let stat = sys::stat(&fd).map_err(Wrong::source("stat"))?;
         fiber.tally.counters.plain_calls += 1;
@@ -209,7 +220,7 @@ impl Copy {
         spot: &Spot<'_>,
         source: &Stat,
     ) -> Result<Option<Made>, Wrong> {
-        let Some(target) = &spot.target else { return Ok(None) };
+        let Some(target) = spot.target else { return Ok(None) };
         let permissions = source.st_mode & sys::PERMISSIONS;
         let inherits = self.inherits(spot);
         let (first, last) = if inherits {
@@ -261,7 +272,7 @@ impl Copy {
         spot: &Spot<'_>,
         is_new: bool,
     ) -> Result<OwnedFd, Wrong> {
-        let Some(target) = &spot.target else {
+        let Some(target) = spot.target else {
             return Err(Wrong::target("open")(Errno::BADF.into()));
         };
         let flags = flags_of_directory(spot.folder.is_none() && !is_new);

@@ -199,11 +199,12 @@ pub(crate) struct Facts {
 /// Where an entry is, and where it goes to.
 pub(crate) struct Spot<'a> {
     folder: Option<&'a Arc<Folder<Copy>>>,
-    source: Arc<OpenDir>,
-    target: Option<Arc<OpenDir>>,
+    source: &'a Arc<OpenDir>,
+    /// Nowhere in a dry run.
+    target: Option<&'a Arc<OpenDir>>,
     name: &'a CStr,
     to: &'a CStr,
-    learned: Arc<Learned>,
+    learned: &'a Learned,
 }
 
 /// Something went wrong: at what, and why.
@@ -336,11 +337,11 @@ impl Job for Copy {
         };
         let spot = Spot {
             folder: Some(folder),
-            source: Arc::clone(&frame.source),
-            target,
+            source: &frame.source,
+            target: target.as_ref(),
             name,
             to: name,
-            learned: Arc::clone(&folder.facts.learned),
+            learned: &folder.facts.learned,
         };
         self.copy_entry(fiber, &spot, kind).await
     }
