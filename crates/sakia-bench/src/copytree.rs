@@ -476,18 +476,19 @@ fn explained(row: &Row) -> Vec<String> {
     const COUNTS: [(&str, &str); 9] = [
         ("workers", "workers"),
         ("plain_calls", "plain calls"),
-        ("ring_operations", "operations on the ring"),
+        ("ring_opens", "opens by the ring's workers"),
+        ("ring_reads", "reads by the ring"),
+        ("depth_max", "of these at most at a time"),
         ("enters", "enters"),
-        ("punted", "punted"),
-        ("waits", "waits"),
-        ("depth_max", "at most at a time"),
+        ("laid_off", "times laid off"),
         ("skipped", "skipped"),
         ("failures", "failures"),
     ];
     const TIMES: [(&str, &str); 3] =
         [("create_us", "creating"), ("read_us", "reading"), ("write_us", "writing")];
     let count = |name: &str| row.counters.get(name).copied();
-    let is_shown = |name: &str, count: u64| count > 0 || !["skipped", "failures"].contains(&name);
+    let is_shown =
+        |name: &str, count: u64| count > 0 || !["laid_off", "skipped", "failures"].contains(&name);
     let counts = COUNTS.iter().filter_map(|&(name, words)| {
         let count = count(name).filter(|&count| is_shown(name, count))?;
         Some(format!("{count} {words}"))

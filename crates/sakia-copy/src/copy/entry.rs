@@ -371,8 +371,8 @@ impl Copy {
         Ok(self.options.existing == Existing::Keep || modified(&there) >= modified(stat))
     }
 
-    /// Whether a copy that was killed left the beginning of the file, or a file that has nothing yet. Going on
-    /// from there loses nothing, whoever made it.
+    /// Whether a copy that was killed left the beginning of the file, or a file that has nothing yet. Going
+    /// on from there loses nothing, whoever made it.
     fn is_partial(&self, spot: &Spot<'_>, stat: &Stat, there: &Stat) -> bool {
         let is_file = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         let may_be = spot.folder.is_some_and(|folder| folder.facts.was_unfinished)
@@ -484,8 +484,8 @@ impl Copy {
 
     /// Makes the file, or empties the one that is there.
     ///
-    /// What is written by one call, in a directory that is marked as not complete, has its own mode at once: at
-    /// worst it is a beginning of its source, which a later copy finds there.
+    /// What is written by one call, in a directory that is marked as not complete, has its own mode at once:
+    /// at worst it is a beginning of its source, which a later copy finds there.
     fn make(
         &self,
         fiber: &mut Fiber<Self>,

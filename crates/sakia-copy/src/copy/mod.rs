@@ -38,10 +38,11 @@ use crate::sys;
 /// themselves as long as the page cache has what is read; for what it does not have, operations are left to
 /// the runtime, and other entries are copied meanwhile, so that a disk is asked for many at a time.
 ///
-/// A directory has the mode `01700` until all that is in it is there, and a file `01200` until it is complete,
-/// unless it is written by one call in such a directory. One that cannot be completed is removed. So it can
-/// be told what is not whole, even if the process was killed: a later copy that keeps or updates what is there
-/// replaces files with that mode, and completes beginnings of files in directories with the other.
+/// A directory has the mode `01700` until all that is in it is there, and a file `01200` until it is
+/// complete, unless it is written by one call in such a directory. One that cannot be completed is removed.
+/// So it can be told what is not whole, even if the process was killed: a later copy that keeps or updates
+/// what is there replaces files with that mode, and completes beginnings of files in directories with the
+/// other.
 ///
 /// # Errors
 /// A path has a zero byte. All else is in the report: see [`Report::is_complete`].
