@@ -17,7 +17,7 @@ use serde_json::Value;
 /// The user that owns nothing.
 const NOBODY: u32 = 65534;
 /// How long a test waits for what must happen.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Skips the calling test where there is no ring.
 macro_rules! needs_ring {
