@@ -4,10 +4,11 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::support::{Ended, TempDir, run, sakia};
+use crate::support::{Ended, TempDir, alone, run, sakia};
 
 /// Copies on the disk of the build.
 fn copytree(directory: &TempDir, args: &[&str]) -> Ended {
+    let _alone = alone();
     let usual = ["bench", "copytree", "--quick", "--runs", "2", "--dir"];
     run(sakia(usual).arg(directory.path()).args(args))
 }
@@ -74,7 +75,7 @@ fn report_of_a_copier_explains_its_row() {
     let args = ["--peer", &peer, "--variants", "cp,sakia", "--tree", "file", "--size", "64K"];
     let ended = copytree(&directory, &args);
     ended.assert_quiet_success();
-    let says = "2 workers, 90 plain calls; 0.50 s writing\n";
+    let says = "2 workers, 90 plain calls; 0.50 s writing";
     assert!(ended.stdout.contains(says), "{}", ended.stdout);
     assert!(ended.stdout.contains("sakia/cp"), "{}", ended.stdout);
     let ended = copytree(&directory, &[&args[..], &["--json"]].concat());

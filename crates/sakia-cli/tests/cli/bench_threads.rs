@@ -12,7 +12,8 @@ use sakia_testkit::throttled::ThrottledDisk;
 use serde_json::Value;
 
 use crate::support::{
-    Ended, TempDir, await_that, needs_ring, program_for_all, run, sakia, wait, without_privileges,
+    Ended, TempDir, alone, await_that, needs_ring, program_for_all, run, sakia, wait,
+    without_privileges,
 };
 
 /// Reads of each run: more than a disk's queue has room for.
@@ -23,6 +24,7 @@ const EXTRA_MAX: u64 = 8;
 
 /// The results at a place, by variant; all reads came to the same.
 fn measure(place: &str, args: &[&str]) -> Vec<(String, Value)> {
+    let _alone = alone();
     let mut command = sakia(["bench", "threads", "--json", "--runs", "1", "--places", place]);
     let ended = run(command.args(["--reads", &READS.to_string()]).args(args));
     ended.assert_quiet_success();
@@ -130,6 +132,7 @@ fn what_is_missing_is_told_in_a_line() {
 
 #[test]
 fn signal_while_all_is_held_ends_it_and_leaves_nothing() {
+    let _alone = alone();
     drop(available!(ThrottledDisk::builder().build()));
     let mut command = sakia(["bench", "threads", "--runs", "1000", "--reads", "100"]);
     command.args(["--places", "full", "--variants", "blocking"]).process_group(0);

@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -170,6 +171,13 @@ pub fn sum_on<S: AsRef<OsStr>>(driver: &str, args: impl IntoIterator<Item = S>) 
 pub fn run(command: &mut Command) -> Ended {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     wait(command.spawn().unwrap())
+}
+
+/// For tests that hold a disk, or write back or drop what the whole machine has cached, which waits for
+/// such a disk: one at a time.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits for the end, but not for ever.
