@@ -22,8 +22,9 @@ use crate::buf::{IoBuf, IoBufMut};
 /// assert_eq!(buf.as_ptr() as usize % 4096, 0);
 /// ```
 pub struct AlignedBuf {
-    /// `len` initialized bytes; dangling when there are none.
-    addr: NonNull<u8>,
+    /// The allocation, whose bytes are initialized, `len` of them from the first aligned one on; dangling
+    /// when there are none.
+    allocation: NonNull<u8>,
     len: usize,
 }
 
@@ -31,7 +32,7 @@ impl AlignedBuf {
     /// The alignment of the first byte: the largest page that the machine can have.
     pub const ALIGN: usize = sakia_ring::PAGE_BYTES_MAX;
 
-    /// `len` zeros.
+    /// `len` zeros. Where these are much, the system has no memory for them before they are used.
     ///
     /// # Panics
     /// When `len` exceeds `isize::MAX` less a page. Ends the process when there is no memory, as `Vec`
@@ -40,17 +41,38 @@ impl AlignedBuf {
         let layout = Self::layout(len);
         if len == 0 {
             let align = std::num::NonZero::new(Self::ALIGN).expect("a page is not empty");
-            return Self { addr: NonNull::without_provenance(align), len };
+            return Self { allocation: NonNull::without_provenance(align), len };
         }
         // SAFETY: the layout is not empty.
-        let addr = unsafe { alloc_zeroed(layout) };
-        let addr = NonNull::new(addr).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { addr, len }
+        let allocation = unsafe { alloc_zeroed(layout) };
+        let allocation = NonNull::new(allocation).unwrap_or_else(|| handle_alloc_error(layout));
+        Self { allocation, len }
     }
 
+    /// The first byte.
+    fn addr(&self) -> NonNull<u8> {
+        let skipped = self.allocation.addr().get().wrapping_neg() % Self::ALIGN;
+        // SAFETY: nothing is skipped where the layout is aligned, or nothing allocated; else the allocation
+        // has room for `ALIGN` more bytes.
+        unsafe { self.allocation.add(skipped) }
+    }
+
+    /// Of the allocation. Allocators that are asked for aligned zeros write them; without the alignment they
+    /// take large ones from the system as they are.
     fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len, Self::ALIGN)
-            .unwrap_or_else(|_| panic!("{len} bytes are more than memory has"))
+        let layout = if len < Self::ALIGN {
+            Layout::from_size_align(len, Self::ALIGN)
+        } else {
+            Layout::from_size_align(len.saturating_add(Self::ALIGN), 1)
+        };
+        layout.unwrap_or_else(|_| panic!("{len} bytes are more than memory has"))
+    }
+}
+
+impl Default for AlignedBuf {
+    /// An empty one, which takes no memory.
+    fn default() -> Self {
+        Self::zeroed(0)
     }
 }
 
@@ -69,14 +91,14 @@ impl Deref for AlignedBuf {
     fn deref(&self) -> &[u8] {
         // SAFETY: `len` bytes that are this value's alone, zeroed or written since; or none at an
         // aligned address.
-        unsafe { std::slice::from_raw_parts(self.addr.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.addr().as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.addr.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.addr().as_ptr(), self.len) }
     }
 }
 
@@ -84,7 +106,7 @@ impl Drop for AlignedBuf {
     fn drop(&mut self) {
         if self.len > 0 {
             // SAFETY: allocated by `zeroed` with this layout, and used by nobody any more.
-            unsafe { dealloc(self.addr.as_ptr(), Self::layout(self.len)) };
+            unsafe { dealloc(self.allocation.as_ptr(), Self::layout(self.len)) };
         }
     }
 }
@@ -104,7 +126,7 @@ unsafe impl Sync for AlignedBuf {}
 // initialized, and are the value's alone until it is dropped.
 unsafe impl IoBuf for AlignedBuf {
     fn stable_ptr(&self) -> *const u8 {
-        self.addr.as_ptr()
+        self.addr().as_ptr()
     }
 
     fn bytes_len(&self) -> usize {
@@ -115,7 +137,7 @@ unsafe impl IoBuf for AlignedBuf {
 // SAFETY: as above; a `&mut` to the value may write to the bytes.
 unsafe impl IoBufMut for AlignedBuf {
     fn stable_mut_ptr(&mut self) -> *mut u8 {
-        self.addr.as_ptr()
+        self.addr().as_ptr()
     }
 }
 
@@ -125,7 +147,7 @@ mod tests {
 
     #[test]
     fn any_length_is_aligned_zeroed_and_freed() {
-        for len in [0, 1, 511, 4096, 65_537] {
+        for len in [0, 1, 511, 4096, 65_535, 65_536, 65_537, 1 << 20] {
             let mut buf = AlignedBuf::zeroed(len);
             assert_eq!(buf.stable_ptr() as usize % AlignedBuf::ALIGN, 0);
             assert_eq!((buf.len(), buf.bytes_len()), (len, len));
