@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_channel::{Receiver, Sender};
 use rustix::fs::{FileType, RawDir};
 use rustix::io::Errno;
+use sakia::fs::AlignedBuf;
 use sakia::{Budget, CancellationToken, JoinHandle, Permit, Resource};
 
 use crate::pace::Pace;
@@ -271,14 +272,14 @@ impl<J: Job> Crew<J> {
 
     /// So much of a directory is done.
     pub(crate) fn done(&self, folder: Option<&Arc<Folder<J>>>, count: usize, tally: &mut Tally) {
-        let mut folder = folder.cloned();
+        let mut next = folder;
         let mut count = count;
-        while let Some(done) = folder {
-            if done.left.fetch_sub(count, Ordering::AcqRel) != count {
+        while let Some(folder) = next {
+            if folder.left.fetch_sub(count, Ordering::AcqRel) != count {
                 return;
             }
-            self.job.leave(self, &done, tally);
-            folder = done.above.clone();
+            self.job.leave(self, folder, tally);
+            next = folder.above.as_ref();
             count = 1;
         }
         // That was the root.
@@ -314,7 +315,7 @@ pub(crate) struct Worker<J: Job> {
 
 /// What a fiber needs.
 struct Kit {
-    buf: Vec<u8>,
+    buf: AlignedBuf,
     name: Vec<u8>,
     /// Room for directory entries.
     space: Vec<u8>,
@@ -491,8 +492,7 @@ impl<J: Job> Worker<J> {
     }
 
     fn kit_of(&self, permits: Option<(Permit, Permit)>) -> Kit {
-        // The memory is the kernel's as long as nothing is read into it.
-        let buf = vec![0; self.crew.buffer];
+        let buf = AlignedBuf::zeroed(self.crew.buffer);
         let (name, space) = (Vec::with_capacity(256), Vec::with_capacity(BATCH_BYTES));
         Kit { buf, name, space, _permits: permits }
     }
@@ -534,12 +534,12 @@ impl<J: Job> Fiber<J> {
     }
 
     /// The buffer, empty-handed until it is [given back](Self::give_buf).
-    pub(crate) fn take_buf(&mut self) -> Vec<u8> {
+    pub(crate) fn take_buf(&mut self) -> AlignedBuf {
         self.kit.as_mut().map(|kit| std::mem::take(&mut kit.buf)).unwrap_or_default()
     }
 
     /// Gives the buffer back.
-    pub(crate) fn give_buf(&mut self, buf: Vec<u8>) {
+    pub(crate) fn give_buf(&mut self, buf: AlignedBuf) {
         if let Some(kit) = &mut self.kit {
             kit.buf = buf;
         }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use sakia::fs::{Dir, File, OpenOptions};
+use sakia::fs::{AlignedBuf, Dir, File, OpenOptions};
 use sakia::io::IoBuf;
 
 use crate::copy::Learned;
@@ -121,7 +121,7 @@ impl<J: Job> Fiber<J> {
     pub(crate) async fn read_small(
         &mut self,
         source: &mut Source,
-        buf: &mut Vec<u8>,
+        buf: &mut AlignedBuf,
         size: u64,
         learned: &Learned,
     ) -> io::Result<usize> {
@@ -142,7 +142,7 @@ impl<J: Job> Fiber<J> {
     pub(crate) async fn read_at(
         &mut self,
         source: &mut Source,
-        buf: &mut Vec<u8>,
+        buf: &mut AlignedBuf,
         range: Range<usize>,
         offset: u64,
         learned: &Learned,
@@ -172,7 +172,7 @@ impl<J: Job> Fiber<J> {
     async fn read_waiting(
         &mut self,
         source: &mut Source,
-        buf: &mut Vec<u8>,
+        buf: &mut AlignedBuf,
         range: Range<usize>,
         offset: u64,
     ) -> io::Result<usize> {

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::{SeekFrom, Stat};
 use rustix::io::Errno;
+use sakia::fs::AlignedBuf;
 
 use super::{Copy, Learned, Spot, Wrong};
 use crate::crew::{Crew, Fiber};
@@ -42,7 +43,7 @@ impl Copy {
         source: &mut Source,
         target: &OwnedFd,
         stat: &Stat,
-        buf: &mut Vec<u8>,
+        buf: &mut AlignedBuf,
     ) -> Result<u64, Wrong> {
         if self.may_share(spot) {
             fiber.tally.counters.plain_calls += 1;
@@ -105,7 +106,7 @@ impl Run<'_> {
         &mut self,
         source: &mut Source,
         stat: &Stat,
-        buf: &mut Vec<u8>,
+        buf: &mut AlignedBuf,
     ) -> Result<u64, Wrong> {
         let mut size = u64::try_from(stat.st_size).unwrap_or(0);
         let mut offset = 0;
@@ -144,7 +145,7 @@ impl Run<'_> {
         source: &mut Source,
         mut offset: u64,
         end: Option<u64>,
-        buf: &mut Vec<u8>,
+        buf: &mut AlignedBuf,
     ) -> Result<u64, Wrong> {
         let by_kernel = self.copy.options.sparse != Sparse::Always
             && !self.learned.no_range.load(Ordering::Relaxed);
@@ -215,7 +216,7 @@ impl Run<'_> {
         source: &mut Source,
         offset: u64,
         left: u64,
-        buf: &mut Vec<u8>,
+        buf: &mut AlignedBuf,
     ) -> Result<u64, Wrong> {
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
         let count = self.fiber.read_at(source, buf, 0..len, offset, self.learned).await;

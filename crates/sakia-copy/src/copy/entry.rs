@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
+use sakia::fs::AlignedBuf;
 
 use super::links::{Claim, Name, Waiting};
 use super::{Copy, Learned, Spot, Wrong, attributes, mark};
@@ -291,7 +292,7 @@ impl Copy {
     fn name_of(&self, spot: &Spot<'_>) -> Name {
         let place = match spot.folder.and_then(|folder| folder.facts.to.as_ref()) {
             Some(place) => Arc::clone(place),
-            None => Place::current(),
+            None => Arc::clone(Place::current()),
         };
         Name { place, name: spot.to.to_owned() }
     }
@@ -403,7 +404,7 @@ impl Copy {
         spot: &Spot<'_>,
         source: &mut Source,
         stat: &Stat,
-        buf: &mut Vec<u8>,
+        buf: &mut AlignedBuf,
     ) -> Result<(), Wrong> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let is_small = size < buf.len() as u64 && !self.has_holes(stat) && !self.may_share(spot);

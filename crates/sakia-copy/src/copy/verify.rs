@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::fs::{Advice, AtFlags, FileType, Stat};
+use sakia::fs::AlignedBuf;
 
 use super::{Copier, Learned};
 use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Size, Tally};
@@ -129,7 +130,7 @@ impl Verify {
         fiber: &mut Fiber<Self>,
         source: &mut Source,
         target: &mut Source,
-        buf: &mut Vec<u8>,
+        buf: &mut AlignedBuf,
     ) -> Result<bool, (&'static str, io::Error)> {
         let half = buf.len() / 2;
         let mut offset = 0;
@@ -154,7 +155,7 @@ impl Verify {
         &self,
         fiber: &mut Fiber<Self>,
         source: &mut Source,
-        buf: &mut Vec<u8>,
+        buf: &mut AlignedBuf,
         at: usize,
         len: usize,
         offset: u64,
@@ -211,7 +212,7 @@ impl Job for Verify {
         let worker = fiber.worker();
         let crew = worker.crew();
         let current = Place::current();
-        let places = above.map_or((&current, &current), |folder| (&folder.place, &folder.facts.to));
+        let places = above.map_or((current, current), |folder| (&folder.place, &folder.facts.to));
         let to = if above.is_some() { name } else { &*self.to };
         let follows = self.options.follow == Follow::Always || above.is_none();
         let entered = async {
@@ -231,9 +232,8 @@ impl Job for Verify {
             let from = fiber.open_directory(&source, name, flags_of_directory(follows)).await?;
             let flags = flags_of_directory(above.is_none());
             let onto = fiber.open_directory(&target, to, flags).await?;
-            let (from_stat, onto_stat) = (sys::stat(&from)?, sys::stat(&onto)?);
-            let place = crew.places.adopt(places.0, name, from, &from_stat, follows);
-            let onto = crew.places.adopt(places.1, to, onto, &onto_stat, above.is_none());
+            let place = crew.places.adopt(places.0, name, from, None, follows);
+            let onto = crew.places.adopt(places.1, to, onto, None, above.is_none());
             Ok(Some((place, onto)))
         };
         match entered.await {

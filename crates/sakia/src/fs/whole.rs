@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::path::Arg;
-use sakia_driver::{BufResult, CURRENT_POSITION, Fd, IoBuf, WholeFile};
+use sakia_driver::{AlignedBuf, BufResult, CURRENT_POSITION, Fd, IoBuf, WholeFile};
 
 use super::error::{Context, Error, Result};
 use super::file::read_to_end;
@@ -284,7 +284,7 @@ fn is_not_possible(error: &io::Error) -> bool {
 
 /// Copies from byte `done` on, through this process.
 async fn copy_by_reading(source: &File, target: &File, mut done: u64) -> io::Result<u64> {
-    let mut buf = vec![0; COPY_BYTES];
+    let mut buf = AlignedBuf::zeroed(COPY_BYTES);
     loop {
         let at = |file: &File| if file.is_stream() { CURRENT_POSITION } else { done };
         let (from, to) = (at(source), at(target));
