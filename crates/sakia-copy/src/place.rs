@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use rustix::fs::{CWD, OFlags, Stat};
 use rustix::io::Errno;
@@ -54,8 +54,8 @@ impl AsFd for OpenDir {
 pub(crate) struct Place {
     /// `None`: the current directory.
     above: Option<Above>,
-    /// What it was when it was first opened.
-    id: Id,
+    /// What it was when it was first opened, found out at the latest when it is closed.
+    id: OnceLock<Id>,
     open: Mutex<Option<Arc<OpenDir>>>,
     /// The last link is followed when it is opened again.
     follows: bool,
@@ -68,10 +68,12 @@ struct Above {
 
 impl Place {
     /// The directory that the process is in, in which operands are looked up.
-    pub(crate) fn current() -> Arc<Self> {
-        let open = Arc::new(OpenDir { fd: None, _permit: None });
-        let id = Id { device: 0, inode: 0 };
-        Arc::new(Self { above: None, id, open: Mutex::new(Some(open)), follows: true })
+    pub(crate) fn current() -> &'static Arc<Self> {
+        static CURRENT: LazyLock<Arc<Place>> = LazyLock::new(|| {
+            let open = Mutex::new(Some(Arc::new(OpenDir { fd: None, _permit: None })));
+            Arc::new(Place { above: None, id: OnceLock::new(), open, follows: true })
+        });
+        &CURRENT
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<OpenDir>>> {
@@ -82,8 +84,18 @@ impl Place {
         self.above.is_none()
     }
 
-    pub(crate) fn id(&self) -> Id {
-        self.id
+    /// What it was when it was first opened, if that has been asked for.
+    pub(crate) fn id(&self) -> Option<Id> {
+        self.id.get().copied()
+    }
+
+    /// Takes its descriptor, if it has one and can be known again without.
+    fn close(&self) -> Option<Arc<OpenDir>> {
+        let mut open = self.lock();
+        if self.id.get().is_none() {
+            self.id.set(Id::of(&sys::stat(&**open.as_ref()?).ok()?)).ok();
+        }
+        open.take()
     }
 
     /// The directories above it, itself first; without the current directory.
@@ -161,18 +173,19 @@ impl Places {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a place of a directory that was opened as `name` in `above`.
+    /// Makes a place of a directory that was opened as `name` in `above`. What it is need not be known.
     pub(crate) fn adopt(
         &self,
         above: &Arc<Place>,
         name: &CStr,
         fd: OwnedFd,
-        stat: &Stat,
+        stat: Option<&Stat>,
         follows: bool,
     ) -> Arc<Place> {
         let above = Some(Above { place: Arc::clone(above), name: name.to_owned() });
         let open = Some(Arc::new(self.permitted(fd)));
-        let place = Place { above, id: Id::of(stat), open: Mutex::new(open), follows };
+        let id = stat.map_or_else(OnceLock::new, |stat| Id::of(stat).into());
+        let place = Place { above, id, open: Mutex::new(open), follows };
         let place = Arc::new(place);
         self.note(&place);
         place
@@ -204,7 +217,7 @@ impl Places {
         open.places.retain(|place| place.upgrade().is_some_and(|place| place.lock().is_some()));
         let count = open.places.len().div_ceil(2);
         let closed: Vec<_> =
-            open.places.drain(..count).filter_map(|place| place.upgrade()?.lock().take()).collect();
+            open.places.drain(..count).filter_map(|place| place.upgrade()?.close()).collect();
         drop(open);
         // Those that are being used are closed when that is over.
         drop(closed);
@@ -270,7 +283,7 @@ impl Places {
     }
 
     fn opened_again(&self, fd: OwnedFd, place: &Place) -> io::Result<Arc<OpenDir>> {
-        if Id::of(&sys::stat(&fd)?) == place.id {
+        if Some(Id::of(&sys::stat(&fd)?)) == place.id() {
             Ok(Arc::new(self.permitted(fd)))
         } else {
             Err(Errno::NOENT.into())

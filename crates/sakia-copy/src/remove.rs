@@ -112,16 +112,14 @@ impl Job for Remove {
     ) -> Option<Arc<Folder<Self>>> {
         let worker = fiber.worker();
         let crew = worker.crew();
-        let place = above.map_or_else(Place::current, |folder| Arc::clone(&folder.place));
+        let place = Arc::clone(above.map_or(Place::current(), |folder| &folder.place));
         let opened = async {
             let above = crew.places.open(&place)?;
-            let fd = fiber.open_directory(&above, name, sys::DIRECTORY).await?;
-            let stat = sys::stat(&fd)?;
-            Ok((fd, stat))
+            fiber.open_directory(&above, name, sys::DIRECTORY).await
         };
         match opened.await {
-            Ok((fd, stat)) => {
-                let place = crew.places.adopt(&place, name, fd, &stat, false);
+            Ok(fd) => {
+                let place = crew.places.adopt(&place, name, fd, None, false);
                 Some(Folder::new(above, place, ()))
             }
             Err(error) if sys::is(&error, Errno::NOTDIR) || sys::is(&error, Errno::LOOP) => {

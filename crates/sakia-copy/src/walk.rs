@@ -185,7 +185,7 @@ impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Job for Walk<V> {
     ) -> Option<Arc<Folder<Self>>> {
         let worker = fiber.worker();
         let crew = worker.crew();
-        let place = above.map_or_else(Place::current, |folder| Arc::clone(&folder.place));
+        let place = Arc::clone(above.map_or(Place::current(), |folder| &folder.place));
         let entered = async {
             let dir = crew.places.open(&place)?;
             if above.is_none() {
@@ -196,10 +196,9 @@ impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Job for Walk<V> {
                 }
             }
             let fd = fiber.open_directory(&dir, name, sys::DIRECTORY).await?;
-            let stat = sys::stat(&fd)?;
             (self.visit)(Entry { dir: &dir, place: &place, name, kind: FileType::Directory });
             fiber.tally.counts.directories += 1;
-            Ok(Some(crew.places.adopt(&place, name, fd, &stat, false)))
+            Ok(Some(crew.places.adopt(&place, name, fd, None, false)))
         };
         match entered.await {
             Ok(place) => Some(Folder::new(above, place?, ())),

@@ -29,7 +29,10 @@ type Ends = (Arc<OpenDir>, Option<Arc<OpenDir>>);
 /// A directory of the copy.
 struct Made {
     place: Arc<Place>,
-    stat: Stat,
+    /// Its file system.
+    device: u64,
+    gives_group: bool,
+    sets_group: bool,
     /// It was not there.
     is_made: bool,
     /// It was not there, or not completed.
@@ -90,11 +93,11 @@ impl Copy {
         name: &CStr,
     ) -> Result<Ends, (PathBuf, io::Error)> {
         let current = Place::current();
-        let source = above.map_or(&current, |folder| &folder.place);
+        let source = above.map_or(current, |folder| &folder.place);
         let source = crew.places.open(source).map_err(|error| (source.path_of(name), error))?;
         let target = match above {
             Some(folder) => folder.facts.to.as_ref(),
-            None => (!self.options.dry_run).then_some(&current),
+            None => (!self.options.dry_run).then_some(current),
         };
         let open = |place: &Arc<Place>| {
             crew.places.open(place).map_err(|error| (place.path_of(name), error))
@@ -124,14 +127,20 @@ impl Copy {
         if spot.folder.is_none() {
             self.refuse_descent(&stat)?;
         }
-        let current = Place::current();
-        let above = spot.folder.map_or(&current, |folder| &folder.place);
-        let place =
-            crew.places.adopt(above, spot.name, fd, &stat, follows || spot.folder.is_none());
+        let above = spot.folder.map_or(Place::current(), |folder| &folder.place);
+        let follows = follows || spot.folder.is_none();
+        let place = crew.places.adopt(above, spot.name, fd, Some(&stat), follows);
         let Some(made) = self.make_folder(fiber, crew, spot, &stat)? else {
             return Ok(Folder::new(spot.folder, place, self.dry_facts(stat)));
         };
-        let device = made.stat.st_dev;
+        let above = spot.folder.map(|above| &above.facts);
+        let is_mount = above.is_none_or(|above| above.device != made.device);
+        let learned = match above {
+            Some(above) if !is_mount && above.stat.st_dev == stat.st_dev => {
+                Arc::clone(&above.learned)
+            }
+            _ => self.learned(stat.st_dev, made.device),
+        };
         let facts = Facts {
             stat,
             to: Some(made.place),
@@ -140,9 +149,11 @@ impl Copy {
             was_unfinished: made.is_new && !made.is_made,
             mode: made.mode,
             has_default_acl: made.has_default_acl,
-            gives_group: made.stat.st_gid != self.group,
-            learned: self.learned(stat.st_dev, device),
-            is_mount: spot.folder.is_none_or(|above| above.facts.target_device() != Some(device)),
+            device: made.device,
+            gives_group: made.gives_group,
+            sets_group: made.sets_group,
+            learned,
+            is_mount,
         };
         Ok(Folder::new(spot.folder, place, facts))
     }
@@ -160,7 +171,7 @@ impl Copy {
         }
         if self.options.follow == Follow::Always
             && let Some(above) = spot.folder
-            && above.place.lineage().any(|place| place.id() == id)
+            && above.place.lineage().any(|place| place.id() == Some(id))
         {
             return Err(wrong("a link in it leads back to it"));
         }
@@ -206,7 +217,9 @@ impl Copy {
             was_unfinished: false,
             mode: None,
             has_default_acl: false,
+            device: 0,
             gives_group: false,
+            sets_group: false,
             learned: Arc::default(),
             is_mount: false,
         }
@@ -229,14 +242,39 @@ impl Copy {
             (mark::DIRECTORY, Some(permissions & MKDIR & !self.mask))
         };
         let made = sys::retry(|| rustix::fs::mkdirat(target, spot.to, Mode::from_raw_mode(first)));
-        fiber.tally.counters.plain_calls += 3;
+        fiber.tally.counters.plain_calls += 2;
         let is_made = match made {
             Ok(()) => true,
             Err(error) if sys::is(&error, Errno::EXIST) => false,
             Err(error) => return Err(Wrong::target("create directory")(error)),
         };
         let fd = self.open_target(crew, spot, is_made)?;
+        let place = |fd, stat| {
+            let above = spot.folder.and_then(|folder| folder.facts.to.as_ref());
+            let above = above.unwrap_or(Place::current());
+            crew.places.adopt(above, spot.to, fd, stat, spot.folder.is_none())
+        };
+        if let Some(above) = spot.folder.map(|folder| &folder.facts)
+            && is_made
+            && let Some(mode) = last
+            && !above.gives_group
+            && !above.sets_group
+        {
+            // Of such a one all is known.
+            return Ok(Some(Made {
+                place: place(fd, None),
+                device: above.device,
+                gives_group: false,
+                sets_group: false,
+                is_made,
+                is_new: true,
+                is_marked: true,
+                mode: Some(mode),
+                has_default_acl: false,
+            }));
+        }
         let stat = sys::stat(&fd).map_err(Wrong::target("stat"))?;
+        fiber.tally.counters.plain_calls += 1;
         if Id::of(&stat) == Id::of(source) {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "it is the source itself");
             return Err(Wrong::target("copy to")(error));
@@ -258,10 +296,17 @@ impl Copy {
         let is_marked = if is_made { first == mark::DIRECTORY } else { is_new };
         let has_default_acl =
             if is_made { inherits } else { attributes::has_default_acl(fd.as_fd()) };
-        let current = Place::current();
-        let above = spot.folder.and_then(|folder| folder.facts.to.as_ref()).unwrap_or(&current);
-        let place = crew.places.adopt(above, spot.to, fd, &stat, spot.folder.is_none());
-        Ok(Some(Made { place, stat, is_made, is_new, is_marked, mode, has_default_acl }))
+        Ok(Some(Made {
+            place: place(fd, Some(&stat)),
+            device: stat.st_dev,
+            gives_group: stat.st_gid != self.group,
+            sets_group: stat.st_mode & SET_GROUP != 0,
+            is_made,
+            is_new,
+            is_marked,
+            mode,
+            has_default_acl,
+        }))
     }
 
     /// Opens the directory of the copy. A link at its place is followed at the root only, where the caller
@@ -340,11 +385,5 @@ impl Copy {
             may_have_owner: facts.is_new && !facts.gives_group,
         };
         self.set_attributes(source.as_fd(), target.as_fd(), of, tally)
-    }
-}
-
-impl Facts {
-    fn target_device(&self) -> Option<u64> {
-        self.to.as_ref().map(|place| place.id().device)
     }
 }

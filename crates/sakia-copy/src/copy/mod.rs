@@ -189,8 +189,12 @@ pub(crate) struct Facts {
     mode: Option<u32>,
     /// New entries get an access control list from it.
     has_default_acl: bool,
+    /// The file system that it is copied to.
+    device: u64,
     /// New entries may get its group and not that of the process.
     gives_group: bool,
+    /// New directories in it do so, too.
+    sets_group: bool,
     /// Of its file system and the source's.
     learned: Arc<Learned>,
     /// It is the first one on its file system.
