@@ -113,7 +113,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Bytes read at a time unless it is said otherwise. Files up to this size are made after they were read.
+    /// Bytes read at a time unless it is said otherwise.
     pub const BUFFER: usize = 256 << 10;
     /// Entries under way unless it is said otherwise.
     pub const LIMIT: usize = 64;

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{SeekFrom, Stat};
 use rustix::io::Errno;
@@ -58,8 +58,14 @@ impl Copy {
                 Err(_) => {}
             }
         }
-        let mut run =
-            Run { copy: self, fiber, crew, learned: spot.learned, target: target.as_fd() };
+        let mut run = Run {
+            copy: self,
+            fiber,
+            crew,
+            learned: spot.learned,
+            target: target.as_fd(),
+            position: 0,
+        };
         if self.options.sparse == Sparse::Auto && self.has_holes(stat) {
             run.sparse(source, stat, buf).await
         } else {
@@ -98,6 +104,18 @@ struct Run<'a> {
     crew: &'a Arc<Crew<Copy>>,
     learned: &'a Learned,
     target: BorrowedFd<'a>,
+    /// Where the target's own position is.
+    position: u64,
+}
+
+/// How contents get from file to file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// `copy_file_range(2)`, by which file systems copy within themselves.
+    Range,
+    /// `sendfile(2)`: from one page cache to the other.
+    Send,
+    Buffer,
 }
 
 impl Run<'_> {
@@ -147,9 +165,7 @@ impl Run<'_> {
         end: Option<u64>,
         buf: &mut AlignedBuf,
     ) -> Result<u64, Wrong> {
-        let by_kernel = self.copy.options.sparse != Sparse::Always
-            && !self.learned.no_range.load(Ordering::Relaxed);
-        let mut by_kernel = by_kernel && self.is_cached(source, offset);
+        let mut way = self.first_way(source, offset);
         loop {
             if self.crew.is_stopped() {
                 return Err(Wrong::source("copy")(Errno::CANCELED.into()));
@@ -158,22 +174,31 @@ impl Run<'_> {
             if left == 0 {
                 return Ok(offset);
             }
-            let count = if by_kernel {
-                match self.by_kernel(source, offset, left)? {
-                    Some(count) => count,
-                    None => {
-                        by_kernel = false;
-                        continue;
-                    }
-                }
-            } else {
-                self.by_buffer(source, offset, left, buf).await?
+            let count = match way {
+                Way::Range => self.by_range(source, offset, left),
+                Way::Send => self.by_sending(source, offset, left),
+                Way::Buffer => self.by_buffer(source, offset, left, buf).await.map(Some),
             };
-            if count == 0 {
-                return Ok(offset);
+            match count? {
+                Some(0) => return Ok(offset),
+                Some(count) => offset += count,
+                None if way == Way::Range => way = Way::Send,
+                None => way = Way::Buffer,
             }
-            offset += count;
             sakia::yield_now().await;
+        }
+    }
+
+    /// The best way that has not been refused. The kernel would wait for a disk.
+    fn first_way(&mut self, source: &Source, offset: u64) -> Way {
+        if self.copy.options.sparse == Sparse::Always || !self.is_cached(source, offset) {
+            Way::Buffer
+        } else if !self.learned.no_range.load(Ordering::Relaxed) {
+            Way::Range
+        } else if !self.learned.no_send.load(Ordering::Relaxed) {
+            Way::Send
+        } else {
+            Way::Buffer
         }
     }
 
@@ -184,8 +209,8 @@ impl Run<'_> {
         !matches!(sys::read_now(source.as_fd(), &mut byte, offset), Ok(sys::Now::Waits))
     }
 
-    /// Has the kernel copy. `None` if it does not between these files.
-    fn by_kernel(&mut self, source: &Source, offset: u64, left: u64) -> Result<Option<u64>, Wrong> {
+    /// `None` if that is not possible between these files.
+    fn by_range(&mut self, source: &Source, offset: u64, left: u64) -> Result<Option<u64>, Wrong> {
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(RANGE);
         self.fiber.tally.counters.plain_calls += 1;
         let (mut from, mut to) = (offset, offset);
@@ -193,22 +218,30 @@ impl Run<'_> {
             let (from, to) = (Some(&mut from), Some(&mut to));
             rustix::fs::copy_file_range(source.as_fd(), from, self.target, to, len)
         });
-        match copied {
-            // Some file systems say so of files that have no size, in /proc for one.
-            Ok(0) if offset == 0 => Ok(None),
-            Ok(count) => Ok(Some(count as u64)),
-            Err(error) => {
-                let is = |errno| sys::is(&error, errno);
-                if [Errno::XDEV, Errno::NOSYS, Errno::OPNOTSUPP].into_iter().any(is) {
-                    self.learned.no_range.store(true, Ordering::Relaxed);
-                    return Ok(None);
-                }
-                if [Errno::INVAL, Errno::PERM, Errno::TXTBSY, Errno::BADF].into_iter().any(is) {
-                    return Ok(None);
-                }
-                Err(Wrong::target("write")(error))
+        by_kernel(copied, offset, &self.learned.no_range)
+    }
+
+    /// `None` if that is not possible between these files.
+    fn by_sending(
+        &mut self,
+        source: &Source,
+        offset: u64,
+        left: u64,
+    ) -> Result<Option<u64>, Wrong> {
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(RANGE);
+        if self.position != offset {
+            self.fiber.tally.counters.plain_calls += 1;
+            if rustix::fs::seek(self.target, SeekFrom::Start(offset)).is_err() {
+                return Ok(None);
             }
         }
+        self.fiber.tally.counters.plain_calls += 1;
+        let mut from = offset;
+        let sent =
+            sys::retry(|| rustix::fs::sendfile(self.target, source.as_fd(), Some(&mut from), len));
+        let sent = by_kernel(sent, offset, &self.learned.no_send)?;
+        self.position = offset + sent.unwrap_or(0);
+        Ok(sent)
     }
 
     async fn by_buffer(
@@ -230,6 +263,35 @@ impl Run<'_> {
         };
         written.map_err(Wrong::target("write"))?;
         Ok(count as u64)
+    }
+}
+
+/// What the kernel's own copy came to. `None` if there is none between these files, of which it tells
+/// `refused` if it is so for all others of their file systems.
+fn by_kernel(
+    copied: io::Result<usize>,
+    offset: u64,
+    refused: &AtomicBool,
+) -> Result<Option<u64>, Wrong> {
+    match copied {
+        // Some file systems say so of files that have no size, in /proc for one.
+        Ok(0) if offset == 0 => Ok(None),
+        Ok(count) => Ok(Some(count as u64)),
+        Err(error) => {
+            let is = |errno| sys::is(&error, errno);
+            if [Errno::XDEV, Errno::NOSYS, Errno::OPNOTSUPP].into_iter().any(is) {
+                refused.store(true, Ordering::Relaxed);
+                return Ok(None);
+            }
+            // Which of the two files an error is about is found out by reading and writing.
+            if [Errno::INVAL, Errno::PERM, Errno::TXTBSY, Errno::BADF, Errno::IO]
+                .into_iter()
+                .any(is)
+            {
+                return Ok(None);
+            }
+            Err(Wrong::target("write")(error))
+        }
     }
 }
 

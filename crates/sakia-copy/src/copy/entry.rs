@@ -19,6 +19,9 @@ use crate::place::{Id, Place};
 use crate::source::Source;
 use crate::sys;
 
+/// Files of fewer bytes are read before they are made, if the buffer has room for them. For larger ones it is
+/// cheaper to have the kernel copy.
+const SMALL: u64 = 128 << 10;
 /// Of so many files made the time of one is taken.
 const TIMED: u64 = 8;
 
@@ -407,7 +410,8 @@ impl Copy {
         buf: &mut AlignedBuf,
     ) -> Result<(), Wrong> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let is_small = size < buf.len() as u64 && !self.has_holes(stat) && !self.may_share(spot);
+        let is_small =
+            size < SMALL.min(buf.len() as u64) && !self.has_holes(stat) && !self.may_share(spot);
         let read = if is_small {
             let read = fiber.read_small(source, buf, size, spot.learned).await;
             Some(read.map_err(Wrong::source("read"))?)

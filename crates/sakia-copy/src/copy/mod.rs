@@ -165,8 +165,10 @@ pub(crate) struct Copy {
 pub(crate) struct Learned {
     /// Blocks cannot be shared.
     no_clone: AtomicBool,
-    /// The kernel does not copy between them.
+    /// `copy_file_range` does not copy between them.
     no_range: AtomicBool,
+    /// Nor does `sendfile`.
+    no_send: AtomicBool,
     /// Reads cannot be asked not to wait.
     pub(crate) no_nowait: AtomicBool,
     /// Nor need they be.

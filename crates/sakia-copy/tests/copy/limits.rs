@@ -3,13 +3,14 @@
 use std::ffi::CString;
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use sakia_copy::{Options, Progress, remove_tree};
 
 use crate::children;
-use crate::support::{Folder, assert_same, copy_all, runtime, tree};
+use crate::support::{Folder, assert_same, bytes, copy_all, runtime, tree};
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
@@ -136,4 +137,26 @@ fn memory_does_not_grow_with_the_tree() {
     let expected = FOLDERS * FILES + FOLDERS + 11;
     assert_eq!((said.failures, said.entries), (0, expected), "{}", said.output);
     assert!(said.peak_kib <= 64 << 10, "{} KiB", said.peak_kib);
+}
+
+/// Longer than what the kernel copies at a time, within a file system and to another one.
+#[test]
+fn large_files_with_and_without_holes() {
+    const MIB: u64 = 1 << 20;
+    let (folder, memory) = (Folder::new(), Folder::in_memory());
+    let sparse = fs::File::create(folder.dir("from").join("sparse")).unwrap();
+    folder.file("from/dense", bytes(20 << 20, 1));
+    for (place, len) in [(3 * MIB, 100_000), (9 * MIB, 12 << 20), (30 * MIB, 1)] {
+        sparse.write_all_at(&bytes(len, place), place).unwrap();
+    }
+    sparse.set_len(40 * MIB).unwrap();
+    let from = folder.path("from");
+    for to in [folder.path("to"), memory.path("to")] {
+        copy_all(&from, &to, &Options::archive());
+        assert_same(&tree(&to), &tree(&from));
+        // In place of what is longer.
+        fs::write(to.join("dense"), bytes(30 << 20, 2)).unwrap();
+        copy_all(&from, &to, &Options::archive());
+        assert_same(&tree(&to), &tree(&from));
+    }
 }
