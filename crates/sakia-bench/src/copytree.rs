@@ -124,6 +124,8 @@ pub enum Mode {
     Article,
     /// With all that belongs to files: `-a`.
     Archive,
+    /// And written to disk before they end: `--fsync`.
+    Durable,
 }
 
 /// What is copied.
@@ -282,6 +284,7 @@ fn point(cell: &Cell, options: &Options) -> Point {
         ("after_delete", options.after_delete),
         ("article", options.mode == Mode::Article),
         ("archive", options.mode == Mode::Archive),
+        ("fsync", options.mode == Mode::Durable),
     ];
     for (name, _) in flags.iter().filter(|(_, is_so)| *is_so) {
         params.insert((*name).into(), true.into());
@@ -312,6 +315,7 @@ impl Experiment for CopyTree {
             Mode::Plain => "copying a tree (cp -r)",
             Mode::Article => "copying a tree (cp -r) with set buffers and limits",
             Mode::Archive => "copying a tree with all that belongs to files (cp -a)",
+            Mode::Durable => "copying a tree that outlives a loss of power",
         };
         let state = match self.chill {
             None => "source in the page cache",

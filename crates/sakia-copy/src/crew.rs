@@ -21,11 +21,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_channel::{Receiver, Sender};
-use rustix::fs::{FileType, RawDir};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use sakia::fs::AlignedBuf;
 use sakia::{Budget, CancellationToken, JoinHandle, Permit, Resource};
 
+use crate::kernel;
 use crate::pace::Pace;
 use crate::place::{OpenDir, Place, Places};
 use crate::progress::Progress;
@@ -693,7 +694,7 @@ fn read_entries(
 ) -> io::Result<bool> {
     state.names.clear();
     state.entries.clear();
-    let mut entries = RawDir::new(dir.as_fd(), space);
+    let mut entries = kernel::entries(dir.as_fd(), space)?;
     let mut is_over = true;
     while let Some(entry) = entries.next() {
         let entry = match entry {

@@ -12,6 +12,7 @@
 
 mod copy;
 mod crew;
+mod kernel;
 mod options;
 mod pace;
 mod place;

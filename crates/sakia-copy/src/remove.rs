@@ -16,7 +16,7 @@ use crate::options::Options;
 use crate::place::Place;
 use crate::progress::Progress;
 use crate::report::{Failure, Report};
-use crate::sys;
+use crate::{kernel, sys};
 
 /// Removes what is at `path`, a directory with all that is in it, or anything else. Links are removed
 /// themselves, not what they point to.
@@ -65,7 +65,7 @@ impl Remove {
     ) -> io::Result<()> {
         tally.counters.plain_calls += 1;
         let dir = crew.places.open(place)?;
-        match sys::retry(|| rustix::fs::unlinkat(dir.as_fd(), name, flags)) {
+        match sys::retry(|| kernel::unlinkat(dir.as_fd(), name, flags)) {
             // Somebody else was quicker.
             Err(error) if sys::is(&error, Errno::NOENT) && !place.is_current() => Ok(()),
             result => result,

@@ -15,6 +15,7 @@ use sakia::io::IoBuf;
 
 use crate::copy::Learned;
 use crate::crew::{Fiber, Job};
+use crate::kernel;
 use crate::place::OpenDir;
 use crate::sys::{self, Now};
 
@@ -189,8 +190,7 @@ impl Learned {
     /// Files cannot be asked whether a read would wait.
     fn learn_no_nowait(&self, file: BorrowedFd<'_>) {
         let is_in_memory = |kind: u64| IN_MEMORY.contains(&kind);
-        let in_memory =
-            rustix::fs::fstatfs(file).is_ok_and(|stat| is_in_memory(stat.f_type as u64));
+        let in_memory = kernel::fstatfs(file).is_ok_and(|stat| is_in_memory(stat.f_type as u64));
         self.in_memory.store(in_memory, Ordering::Relaxed);
         self.no_nowait.store(true, Ordering::Relaxed);
     }

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use crate::kernel;
+
 /// The bits of a mode that `chmod(2)` sets.
 pub(crate) const PERMISSIONS: u32 = 0o7777;
 
@@ -49,7 +51,7 @@ pub(crate) fn open_now(
     if NO_CACHED_LOOKUPS.load(Ordering::Relaxed) {
         return open(dir, name, flags).map(Now::Done);
     }
-    let opened = rustix::fs::openat2(dir, name, flags, Mode::empty(), ResolveFlags::CACHED);
+    let opened = kernel::openat2(dir, name, flags, Mode::empty(), ResolveFlags::CACHED);
     match opened {
         Ok(fd) => Ok(Now::Done(fd)),
         Err(Errno::AGAIN | Errno::INTR) => Ok(Now::Waits),
@@ -63,13 +65,13 @@ pub(crate) fn open_now(
 
 /// Opens a file or a directory, and waits for it.
 pub(crate) fn open(dir: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> io::Result<OwnedFd> {
-    retry(|| rustix::fs::openat(dir, name, flags, Mode::empty()))
+    retry(|| kernel::openat(dir, name, flags, Mode::empty()))
 }
 
 /// Makes a file that is not there yet.
 pub(crate) fn create(dir: BorrowedFd<'_>, name: &CStr, mode: u32) -> io::Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    retry(|| rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(mode)))
+    retry(|| kernel::openat(dir, name, flags, Mode::from_raw_mode(mode)))
 }
 
 /// Reads what the page cache has. `EOPNOTSUPP`: the file system cannot tell.
@@ -79,7 +81,7 @@ pub(crate) fn read_now(
     offset: u64,
 ) -> io::Result<Now<usize>> {
     let mut slices = [IoSliceMut::new(buf)];
-    match rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
+    match kernel::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
         Ok(count) => Ok(Now::Done(count)),
         Err(Errno::AGAIN | Errno::INTR) => Ok(Now::Waits),
         Err(errno) => Err(errno.into()),
@@ -88,14 +90,14 @@ pub(crate) fn read_now(
 
 /// Reads, and waits for it.
 pub(crate) fn read_at(file: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-    retry(|| rustix::io::pread(file, &mut *buf, offset))
+    retry(|| kernel::pread(file, &mut *buf, offset))
 }
 
 /// Writes all of it, and waits for it.
 pub(crate) fn write_all_at(file: BorrowedFd<'_>, buf: &[u8], offset: u64) -> io::Result<()> {
     let mut done = 0;
     while done < buf.len() {
-        match retry(|| rustix::io::pwrite(file, &buf[done..], offset + done as u64))? {
+        match retry(|| kernel::pwrite(file, &buf[done..], offset + done as u64))? {
             0 => return Err(io::ErrorKind::WriteZero.into()),
             count => done += count,
         }
@@ -105,12 +107,12 @@ pub(crate) fn write_all_at(file: BorrowedFd<'_>, buf: &[u8], offset: u64) -> io:
 
 /// What the file system tells of an open file.
 pub(crate) fn stat(file: impl AsFd) -> io::Result<Stat> {
-    retry(|| rustix::fs::fstat(file.as_fd()))
+    retry(|| kernel::fstat(file.as_fd()))
 }
 
 /// What the file system tells of a name, links not followed.
 pub(crate) fn stat_name(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Stat> {
-    retry(|| rustix::fs::statat(dir, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW))
+    retry(|| kernel::statat(dir, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW))
 }
 
 /// Whether `error` is `errno`.

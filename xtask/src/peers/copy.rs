@@ -24,7 +24,8 @@ pub(crate) struct Options {
     /// Runs of each copier in each cell [default: 9, or 3 with --quick]
     #[arg(long, value_name = "N")]
     runs: Option<usize>,
-    /// Cells to run, of all: disk, ext4, tmpfs, core, after-delete, archive, article, cold
+    /// Cells to run, of all: disk, fsync, ext4, tmpfs, core, after-delete, archive,
+    /// article, cold
     #[arg(long, value_name = "CELL", value_delimiter = ',')]
     only: Vec<String>,
     /// Print one JSON object per line
@@ -57,8 +58,9 @@ struct Cell {
 const ALL: &[&str] = &["small", "large", "source", "file"];
 
 /// Those on the disk first, while nothing was deleted there; those that drop all caches last.
-const CELLS: [Cell; 8] = [
+const CELLS: [Cell; 9] = [
     Cell { name: "disk", trees: ALL, arguments: &["--place", "disk"] },
+    Cell { name: "fsync", trees: &["thousand"], arguments: &["--place", "disk", "--fsync"] },
     Cell { name: "ext4", trees: ALL, arguments: &["--place", "ext4"] },
     Cell { name: "tmpfs", trees: ALL, arguments: &["--place", "tmpfs"] },
     Cell { name: "core", trees: &["small"], arguments: &["--place", "ext4,tmpfs", "--cores", "1"] },
@@ -87,11 +89,16 @@ struct Tree {
     quick: &'static [&'static str],
 }
 
-const TREES: [Tree; 5] = [
+const TREES: [Tree; 6] = [
     Tree {
         name: "small",
         arguments: &["--fanout", "7", "--levels", "6", "--leaves", "--size", "4K"],
         quick: &["--fanout", "7", "--levels", "4", "--leaves", "--size", "4K"],
+    },
+    Tree {
+        name: "thousand",
+        arguments: &["--fanout", "10", "--levels", "3", "--leaves", "--size", "4K"],
+        quick: &["--fanout", "5", "--levels", "3", "--leaves", "--size", "4K"],
     },
     Tree {
         name: "fanout5",
@@ -251,7 +258,7 @@ mod tests {
     #[test]
     fn benchmark_is_asked_for_what_the_cell_says() {
         let options = Options { quick: true, runs: None, only: Vec::new(), json: true, dir: None };
-        let command = CELLS[7].command(Path::new("/sakia"), Path::new("/trees"), &options);
+        let command = CELLS[8].command(Path::new("/sakia"), Path::new("/trees"), &options);
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
         assert_eq!(
             words.join(" "),

@@ -61,6 +61,17 @@ fn every_variant_copies_every_tree() {
 }
 
 #[test]
+fn durable_copies_are_complete() {
+    let parent = tempfile::tempdir().unwrap();
+    let usual = options(parent.path());
+    let asked =
+        Options { mode: Mode::Durable, trees: vec![Tree::File], variants: Vec::new(), ..usual };
+    let mut experiment = CopyTree::new(asked).unwrap();
+    assert_eq!(experiment.variants(), ["cp", "cp-fdatasync", "cp-syncfs", "sakia"]);
+    assert_eq!(run_all(&mut experiment).len(), 4);
+}
+
+#[test]
 fn tree_of_the_user_stays() {
     let parent = tempfile::tempdir().unwrap();
     let (tree, to) = (parent.path().join("tree"), parent.path().join("to"));

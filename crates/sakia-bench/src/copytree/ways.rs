@@ -85,11 +85,22 @@ const ARCHIVE: &[Known] = &[
     other("rsync", "rsync", &["-aHAXS"]),
 ];
 
+/// Copies that would outlive a loss of power. All but the first, which shows what that costs.
+const DURABLE: &[Known] = &[
+    other("cp", "cp", &["-r"]),
+    other("cp-fdatasync", "sh", &["-c", EACH, "sh"]),
+    other("cp-syncfs", "sh", &["-c", "cp -r \"$1\" \"$2\" && sync -f \"$2\"", "sh"]),
+    sakia("sakia", &["cp", "-r", "--fsync", "--json"]),
+];
+/// `sync -d` is `fdatasync(2)` of each file that it is given.
+const EACH: &str = "cp -r \"$1\" \"$2\" && find \"$2\" -type f -exec sync -d {} +";
+
 fn known(mode: Mode) -> &'static [Known] {
     match mode {
         Mode::Plain => PLAIN,
         Mode::Article => ARTICLE,
         Mode::Archive => ARCHIVE,
+        Mode::Durable => DURABLE,
     }
 }
 

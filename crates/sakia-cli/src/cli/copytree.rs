@@ -46,6 +46,10 @@ pub(super) struct CopytreeArgs {
     #[arg(long)]
     archive: bool,
 
+    /// Copy to last: sakia cp --fsync, and cp followed by fdatasync of each file, or one syncfs
+    #[arg(long, conflicts_with_all = ["archive", "article"])]
+    fsync: bool,
+
     /// Drop the source from all caches before each run
     ///
     /// Root drops all caches of the machine. Others drop the bytes of the source's files; what is known of
@@ -93,9 +97,10 @@ impl CopytreeArgs {
             trees: or(self.tree),
             places: or_disk(self.place),
             file_bytes: self.size.unwrap_or(usual),
-            mode: match (self.article, self.archive) {
-                (true, _) => Mode::Article,
-                (_, true) => Mode::Archive,
+            mode: match (self.article, self.archive, self.fsync) {
+                (true, ..) => Mode::Article,
+                (_, true, _) => Mode::Archive,
+                (.., true) => Mode::Durable,
                 _ => Mode::Plain,
             },
             cold: self.cold,

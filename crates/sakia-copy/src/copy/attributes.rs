@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::{Copy, Spot};
 use crate::crew::Tally;
 use crate::options::Follow;
-use crate::sys;
+use crate::{kernel, sys};
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
@@ -40,7 +40,7 @@ type Result<T> = std::result::Result<T, (&'static str, io::Error)>;
 pub(super) fn has_default_acl(dir: BorrowedFd<'_>) -> bool {
     // Seldom is one so short.
     let mut space = [0; 64];
-    match rustix::fs::fgetxattr(dir, c"system.posix_acl_default", &mut space[..]) {
+    match kernel::fgetxattr(dir, c"system.posix_acl_default", &mut space[..]) {
         Ok(len) => len > 0,
         Err(errno) => errno == Errno::RANGE,
     }
@@ -61,8 +61,7 @@ impl Copy {
         if preserve.mode && of.has_inherited_acl {
             for name in [c"system.posix_acl_access", c"system.posix_acl_default"] {
                 if of.is_directory || name == c"system.posix_acl_access" {
-                    // There may be none.
-                    rustix::fs::fremovexattr(to, name).ok();
+                    removed(kernel::fremovexattr(to, name))?;
                 }
             }
         }
@@ -71,7 +70,7 @@ impl Copy {
         }
         if preserve.timestamps {
             tally.counters.plain_calls += 1;
-            sys::retry(|| rustix::fs::futimens(to, &times_of(of.stat)))
+            sys::retry(|| kernel::futimens(to, &times_of(of.stat)))
                 .map_err(|error| ("set times of", error))?;
         }
         // Last: until then it is marked as not complete, and its owner may set attributes.
@@ -83,7 +82,7 @@ impl Copy {
         };
         if let Some(mode) = mode {
             tally.counters.plain_calls += 1;
-            sys::retry(|| rustix::fs::fchmod(to, Mode::from_raw_mode(mode)))
+            sys::retry(|| kernel::fchmod(to, Mode::from_raw_mode(mode)))
                 .map_err(|error| ("set mode of", error))?;
         }
         Ok(())
@@ -96,7 +95,7 @@ impl Copy {
             return Ok(true);
         }
         tally.counters.plain_calls += 1;
-        let chown = |user| sys::retry(|| rustix::fs::fchown(to, user, Some(Gid::from_raw(group))));
+        let chown = |user| sys::retry(|| kernel::fchown(to, user, Some(Gid::from_raw(group))));
         given(chown(Some(Uid::from_raw(user))), || chown(None))
     }
 
@@ -108,7 +107,7 @@ impl Copy {
         tally: &mut Tally,
     ) -> Result<()> {
         tally.counters.plain_calls += 1;
-        let names = grown(|space| rustix::fs::flistxattr(from, space));
+        let names = grown(|space| kernel::flistxattr(from, space));
         let names = match names {
             Ok(names) if names.is_empty() => return Ok(()),
             Ok(names) => names,
@@ -116,13 +115,13 @@ impl Copy {
             Err(errno) => return Err(("list attributes of", errno.into())),
         };
         for name in self.wanted(&names) {
-            let value = match grown(|space| rustix::fs::fgetxattr(from, name, space)) {
+            let value = match grown(|space| kernel::fgetxattr(from, name, space)) {
                 Ok(value) => value,
                 Err(Errno::NODATA | Errno::NOTSUP) => continue,
                 Err(errno) => return Err(("read an attribute of", errno.into())),
             };
             tally.counters.plain_calls += 3;
-            let set = rustix::fs::fsetxattr(to, name, &value, XattrFlags::empty());
+            let set = kernel::fsetxattr(to, name, &value, XattrFlags::empty());
             lost(set, tally).map_err(|error| ("set an attribute of", error))?;
         }
         Ok(())
@@ -153,16 +152,14 @@ impl Copy {
         if preserve.ownership {
             let chown = |user| {
                 let group = Some(Gid::from_raw(stat.st_gid));
-                sys::retry(|| {
-                    rustix::fs::chownat(dir, name, user, group, AtFlags::SYMLINK_NOFOLLOW)
-                })
+                sys::retry(|| kernel::chownat(dir, name, user, group, AtFlags::SYMLINK_NOFOLLOW))
             };
             has_owner = given(chown(Some(Uid::from_raw(stat.st_uid))), || chown(None))?;
         }
         if preserve.mode && !is_symlink {
             let set_id = if has_owner { 0 } else { SET_ID };
             let mode = Mode::from_raw_mode(stat.st_mode & sys::PERMISSIONS & !set_id);
-            sys::retry(|| rustix::fs::chmodat(dir, name, mode, AtFlags::empty()))
+            sys::retry(|| kernel::chmodat(dir, name, mode, AtFlags::empty()))
                 .map_err(|error| ("set mode of", error))?;
         }
         if preserve.mode || preserve.xattrs {
@@ -170,7 +167,7 @@ impl Copy {
         }
         if preserve.timestamps {
             let times = times_of(stat);
-            sys::retry(|| rustix::fs::utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW))
+            sys::retry(|| kernel::utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW))
                 .map_err(|error| ("set times of", error))?;
         }
         tally.counters.plain_calls += 4;
@@ -186,27 +183,27 @@ impl Copy {
         // Of the link, or of what it points to.
         let follows = self.options.follow == Follow::Always;
         let list = |space: &mut [u8]| match follows {
-            true => rustix::fs::listxattr(&from, space),
-            false => rustix::fs::llistxattr(&from, space),
+            true => kernel::listxattr(&from, space),
+            false => kernel::llistxattr(&from, space),
         };
         let Ok(names) = grown(list) else {
             // The file system has none, or there is no /proc.
             return Ok(());
         };
         if self.inherits(spot) {
-            rustix::fs::lremovexattr(&to, c"system.posix_acl_access").ok();
+            removed(kernel::lremovexattr(&to, c"system.posix_acl_access"))?;
         }
         for name in self.wanted(&names) {
             let read = |space: &mut [u8]| match follows {
-                true => rustix::fs::getxattr(&from, name, space),
-                false => rustix::fs::lgetxattr(&from, name, space),
+                true => kernel::getxattr(&from, name, space),
+                false => kernel::lgetxattr(&from, name, space),
             };
             let value = match grown(read) {
                 Ok(value) => value,
                 Err(Errno::NODATA | Errno::NOTSUP) => continue,
                 Err(errno) => return Err(("read an attribute of", errno.into())),
             };
-            let set = rustix::fs::lsetxattr(&to, name, &value, XattrFlags::empty());
+            let set = kernel::lsetxattr(&to, name, &value, XattrFlags::empty());
             lost(set, tally).map_err(|error| ("set an attribute of", error))?;
         }
         Ok(())
@@ -243,6 +240,14 @@ fn given(chown: io::Result<()>, group: impl FnOnce() -> io::Result<()>) -> Resul
             Ok(false)
         }
         Err(error) => Err(("set owner of", error)),
+    }
+}
+
+/// There may have been no such list.
+fn removed(result: rustix::io::Result<()>) -> Result<()> {
+    match result {
+        Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => Ok(()),
+        Err(errno) => Err(("remove an access control list of", errno.into())),
     }
 }
 

@@ -14,7 +14,7 @@ use super::{Copy, Learned, Spot, Wrong};
 use crate::crew::{Crew, Fiber};
 use crate::options::{Reflink, Sparse};
 use crate::source::Source;
-use crate::sys;
+use crate::{kernel, sys};
 
 /// Bytes that the kernel copies at a time: between them others can run, and the copy can be stopped.
 const RANGE: usize = 8 << 20;
@@ -47,7 +47,7 @@ impl Copy {
     ) -> Result<u64, Wrong> {
         if self.may_share(spot) {
             fiber.tally.counters.plain_calls += 1;
-            match rustix::fs::ioctl_ficlone(target, source.as_fd()) {
+            match kernel::ioctl_ficlone(target, source.as_fd()) {
                 Ok(()) => return Ok(u64::try_from(stat.st_size).unwrap_or(0)),
                 Err(errno) if self.options.reflink == Reflink::Always => {
                     return Err(Wrong::target("share blocks with")(errno.into()));
@@ -130,11 +130,11 @@ impl Run<'_> {
         let mut offset = 0;
         while offset < size {
             self.fiber.tally.counters.plain_calls += 2;
-            let begin = match rustix::fs::seek(source.as_fd(), SeekFrom::Data(offset)) {
+            let begin = match kernel::seek(source.as_fd(), SeekFrom::Data(offset)) {
                 Ok(begin) => begin,
                 // Nothing but a hole is left, or it became shorter.
                 Err(Errno::NXIO) => {
-                    let end = rustix::fs::seek(source.as_fd(), SeekFrom::End(0));
+                    let end = kernel::seek(source.as_fd(), SeekFrom::End(0));
                     size = size.min(end.map_err(|errno| Wrong::source("seek")(errno.into()))?);
                     break;
                 }
@@ -144,7 +144,7 @@ impl Run<'_> {
                 }
                 Err(errno) => return Err(Wrong::source("seek")(errno.into())),
             };
-            let end = rustix::fs::seek(source.as_fd(), SeekFrom::Hole(begin))
+            let end = kernel::seek(source.as_fd(), SeekFrom::Hole(begin))
                 .map_err(|errno| Wrong::source("seek")(errno.into()))?;
             let reached = self.range(source, begin, Some(end), buf).await?;
             if reached < end {
@@ -216,7 +216,7 @@ impl Run<'_> {
         let (mut from, mut to) = (offset, offset);
         let copied = sys::retry(|| {
             let (from, to) = (Some(&mut from), Some(&mut to));
-            rustix::fs::copy_file_range(source.as_fd(), from, self.target, to, len)
+            kernel::copy_file_range(source.as_fd(), from, self.target, to, len)
         });
         by_kernel(copied, offset, &self.learned.no_range)
     }
@@ -231,14 +231,14 @@ impl Run<'_> {
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(RANGE);
         if self.position != offset {
             self.fiber.tally.counters.plain_calls += 1;
-            if rustix::fs::seek(self.target, SeekFrom::Start(offset)).is_err() {
+            if kernel::seek(self.target, SeekFrom::Start(offset)).is_err() {
                 return Ok(None);
             }
         }
         self.fiber.tally.counters.plain_calls += 1;
         let mut from = offset;
         let sent =
-            sys::retry(|| rustix::fs::sendfile(self.target, source.as_fd(), Some(&mut from), len));
+            sys::retry(|| kernel::sendfile(self.target, source.as_fd(), Some(&mut from), len));
         let sent = by_kernel(sent, offset, &self.learned.no_send)?;
         self.position = offset + sent.unwrap_or(0);
         Ok(sent)
@@ -311,5 +311,5 @@ fn write_dense(target: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> io::Result<
 }
 
 fn truncate(target: BorrowedFd<'_>, size: u64) -> Result<(), Wrong> {
-    sys::retry(|| rustix::fs::ftruncate(target, size)).map_err(Wrong::target("truncate"))
+    sys::retry(|| kernel::ftruncate(target, size)).map_err(Wrong::target("truncate"))
 }

@@ -17,7 +17,7 @@ use crate::crew::{Crew, Fiber, Next};
 use crate::options::{Existing, Follow};
 use crate::place::{Id, Place};
 use crate::source::Source;
-use crate::sys;
+use crate::{kernel, sys};
 
 /// Files of fewer bytes are read before they are made, if the buffer has room for them. For larger ones it is
 /// cheaper to have the kernel copy.
@@ -114,7 +114,7 @@ impl Copy {
             Follow::Never => AtFlags::SYMLINK_NOFOLLOW,
             Follow::Always => AtFlags::empty(),
         };
-        sys::retry(|| rustix::fs::statat(spot.source, spot.name, flags))
+        sys::retry(|| kernel::statat(spot.source, spot.name, flags))
     }
 
     /// Whether something is there that is to be kept.
@@ -129,7 +129,7 @@ impl Copy {
             // A dry run.
             (None, _) => {
                 let path = self.target_path(spot);
-                sys::retry(|| rustix::fs::lstat(&path))
+                sys::retry(|| kernel::lstat(&path))
             }
         };
         match found {
@@ -317,7 +317,7 @@ impl Copy {
         let dir = crew.places.open(&first.place).map_err(&wrong)?;
         let link = || {
             let name: &CStr = &first.name;
-            sys::retry(|| rustix::fs::linkat(&dir, name, target, spot.to, AtFlags::empty()))
+            sys::retry(|| kernel::linkat(&dir, name, target, spot.to, AtFlags::empty()))
         };
         let mut result = link();
         fiber.tally.counters.plain_calls += 1;
@@ -482,8 +482,12 @@ impl Copy {
         if let Some(target) = spot.target
             && !made.is_device
         {
-            // If that fails, too, it is still marked as not complete.
-            rustix::fs::unlinkat(target, spot.to, AtFlags::empty()).ok();
+            let removed = sys::retry(|| kernel::unlinkat(target, spot.to, AtFlags::empty()));
+            if removed.is_err() {
+                // Most are marked already.
+                let mode = Mode::from_raw_mode(mark::FILE);
+                sys::retry(|| kernel::fchmod(&made.fd, mode)).ok();
+            }
         }
     }
 
@@ -575,8 +579,8 @@ impl Copy {
         };
         let mode = there.st_mode & sys::PERMISSIONS;
         // Who is not its owner can write to it and not mark it.
-        let marked = rustix::fs::fchmod(&fd, Mode::from_raw_mode(mark::FILE)).is_ok();
-        sys::retry(|| rustix::fs::ftruncate(&fd, 0)).map_err(Wrong::target("truncate"))?;
+        let marked = kernel::fchmod(&fd, Mode::from_raw_mode(mark::FILE)).is_ok();
+        sys::retry(|| kernel::ftruncate(&fd, 0)).map_err(Wrong::target("truncate"))?;
         Ok(Made { fd, mode: marked.then_some(mode), is_new: false, is_device: false })
     }
 
@@ -611,7 +615,7 @@ impl Copy {
             let error = io::Error::new(io::ErrorKind::AlreadyExists, text);
             return Err(Wrong::target("copy to")(error));
         }
-        match sys::retry(|| rustix::fs::unlinkat(target, spot.to, AtFlags::empty())) {
+        match sys::retry(|| kernel::unlinkat(target, spot.to, AtFlags::empty())) {
             Err(error) if sys::is(&error, Errno::NOENT) => Ok(()),
             result => result.map_err(Wrong::target("remove")),
         }
@@ -632,7 +636,7 @@ impl Copy {
         self.set_all(fiber, spot, source, stat, made)?;
         // A tree is synced as a whole.
         if spot.folder.is_none() && (self.options.durable || self.options.verify) {
-            sys::retry(|| rustix::fs::fsync(&made.fd)).map_err(Wrong::target("sync"))?;
+            sys::retry(|| kernel::fsync(&made.fd)).map_err(Wrong::target("sync"))?;
         }
         Ok(())
     }
@@ -648,7 +652,7 @@ impl Copy {
         if !self.options.preserve.has_attributes() {
             let Some(mode) = made.mode else { return Ok(()) };
             fiber.tally.counters.plain_calls += 1;
-            return sys::retry(|| rustix::fs::fchmod(&made.fd, Mode::from_raw_mode(mode)))
+            return sys::retry(|| kernel::fchmod(&made.fd, Mode::from_raw_mode(mode)))
                 .map_err(Wrong::target("set mode of"));
         }
         let gives_group = spot.folder.is_none_or(|folder| folder.facts.gives_group);
@@ -709,19 +713,23 @@ impl Copy {
         fiber.tally.counters.plain_calls += 2;
         let result = if is_symlink {
             let content = read_link(spot).map_err(Wrong::source("read link"))?;
-            self.make_name(spot, stat, || rustix::fs::symlinkat(&content, target, spot.to))
+            self.make_name(spot, stat, || kernel::symlinkat(&content, target, spot.to))
         } else {
             let mode = Mode::from_raw_mode(stat.st_mode & self.bits_of_nodes());
             self.make_name(spot, stat, || {
-                rustix::fs::mknodat(target, spot.to, kind, mode, stat.st_rdev)
+                kernel::mknodat(target, spot.to, kind, mode, stat.st_rdev)
             })
         };
         let result = result.and_then(|()| {
             if !self.options.preserve.has_attributes() {
                 return Ok(());
             }
-            self.set_attributes_of_name(spot, stat, is_symlink, &mut fiber.tally)
-                .map_err(|(operation, error)| Wrong::target(operation)(error))
+            let set = self.set_attributes_of_name(spot, stat, is_symlink, &mut fiber.tally);
+            set.map_err(|(operation, error)| {
+                // A later copy could not tell that it is not complete.
+                sys::retry(|| kernel::unlinkat(target, spot.to, AtFlags::empty())).ok();
+                Wrong::target(operation)(error)
+            })
         });
         if result.is_err() {
             let counts = &mut fiber.tally.counts;
@@ -779,5 +787,5 @@ fn itself() -> Wrong {
 }
 
 fn read_link(spot: &Spot<'_>) -> io::Result<CString> {
-    sys::retry(|| rustix::fs::readlinkat(spot.source, spot.name, Vec::new()))
+    sys::retry(|| kernel::readlinkat(spot.source, spot.name, Vec::new()))
 }

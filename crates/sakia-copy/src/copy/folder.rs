@@ -11,10 +11,10 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::{Copy, Facts, Learned, Spot, Wrong, attributes, mark};
-use crate::crew::{Crew, Fiber, Folder, Tally};
+use crate::crew::{Crew, Fiber, Folder, Next, Tally};
 use crate::options::Follow;
 use crate::place::{Id, OpenDir, Place, flags_of_directory};
-use crate::sys;
+use crate::{kernel, sys};
 
 /// The bits of a mode that `mkdir(2)` takes.
 const MKDIR: u32 = 0o1777;
@@ -68,8 +68,11 @@ impl Copy {
             to: if above.is_some() { name } else { &self.to },
             learned: above.map_or(&nothing, |folder| &folder.facts.learned),
         };
-        if above.is_none() && !self.is_directory(&spot) {
-            self.copy_entry(fiber, &spot, FileType::Unknown).await;
+        // It may have become one meanwhile.
+        if above.is_none()
+            && !self.is_directory(&spot)
+            && self.copy_entry(fiber, &spot, FileType::Unknown).await != Next::Enter
+        {
             return None;
         }
         match self.try_enter(fiber, crew, &spot).await {
@@ -205,7 +208,7 @@ impl Copy {
         let path = Path::new(OsStr::from_bytes(self.to.to_bytes()));
         let parent = path.parent().filter(|path| !path.as_os_str().is_empty());
         let parent = parent.unwrap_or_else(|| ".".as_ref());
-        sys::retry(|| rustix::fs::open(parent, flags, Mode::empty()))
+        sys::retry(|| kernel::open(parent, flags, Mode::empty()))
     }
 
     fn dry_facts(&self, stat: Stat) -> Facts {
@@ -241,7 +244,7 @@ impl Copy {
         } else {
             (mark::DIRECTORY, Some(permissions & MKDIR & !self.mask))
         };
-        let made = sys::retry(|| rustix::fs::mkdirat(target, spot.to, Mode::from_raw_mode(first)));
+        let made = sys::retry(|| kernel::mkdirat(target, spot.to, Mode::from_raw_mode(first)));
         fiber.tally.counters.plain_calls += 2;
         let is_made = match made {
             Ok(()) => true,
@@ -350,7 +353,7 @@ impl Copy {
             && !self.options.preserve.has_attributes()
             && let Err(error) = crew.places.open(to).and_then(|open| {
                 tally.counters.plain_calls += 1;
-                sys::retry(|| rustix::fs::fchmod(&open, Mode::from_raw_mode(mode)))
+                sys::retry(|| kernel::fchmod(&open, Mode::from_raw_mode(mode)))
             })
         {
             self.fail_at(crew, tally, "set mode of", to.path(), error);
@@ -359,7 +362,7 @@ impl Copy {
         if (self.options.durable || self.options.verify)
             && facts.is_mount
             && let Err(error) =
-                crew.places.open(to).and_then(|open| sys::retry(|| rustix::fs::syncfs(&open)))
+                crew.places.open(to).and_then(|open| sys::retry(|| kernel::syncfs(&open)))
         {
             self.fail_at(crew, tally, "sync file system of", to.path(), error);
         }

@@ -18,7 +18,7 @@ use crate::place::{OpenDir, Place, flags_of_directory};
 use crate::progress::Progress;
 use crate::report::Failure;
 use crate::source::Source;
-use crate::sys;
+use crate::{kernel, sys};
 
 /// The job.
 pub(super) struct Verify {
@@ -75,7 +75,7 @@ impl Verify {
             Follow::Never => AtFlags::SYMLINK_NOFOLLOW,
             Follow::Always => AtFlags::empty(),
         };
-        let source = sys::retry(|| rustix::fs::statat(pair.source, pair.name, follows));
+        let source = sys::retry(|| kernel::statat(pair.source, pair.name, follows));
         let source = source.map_err(|error| ("stat source of", error))?;
         let target = sys::stat_name(pair.target.as_fd(), pair.to);
         let target = target.map_err(|error| ("stat", error))?;
@@ -90,7 +90,7 @@ impl Verify {
             }
             [FileType::Symlink, FileType::Symlink] => {
                 let read = |dir: &OpenDir, name: &CStr| {
-                    sys::retry(|| rustix::fs::readlinkat(dir, name, Vec::new()))
+                    sys::retry(|| kernel::readlinkat(dir, name, Vec::new()))
                         .map_err(|error| ("read link", error))
                 };
                 read(pair.source, pair.name)? == read(&pair.target, pair.to)?
@@ -118,7 +118,7 @@ impl Verify {
         let source = fiber.open_source(pair.source, pair.name, flags).await;
         let mut source = source.map_err(|error| ("open source of", error))?;
         // What cannot be dropped is compared all the same.
-        rustix::fs::fadvise(target.as_fd(), 0, None, Advice::DontNeed).ok();
+        kernel::fadvise(target.as_fd(), 0, None, Advice::DontNeed).ok();
         let mut buf = fiber.take_buf();
         let result = self.compare_contents(fiber, &mut source, &mut target, &mut buf).await;
         fiber.give_buf(buf);

@@ -1,0 +1,248 @@
+//! System calls that fail when they are told to.
+//!
+//! A [`Plan`] says which calls of a thread fail and how. The same plan on the same tree has the same effect,
+//! so that each single failure can be tried, and a bad one be found again.
+
+use std::cell::RefCell;
+
+use rustix::io::Errno;
+
+/// What happens to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It does nothing, and says so.
+    Errno(Errno),
+    /// It moves half of what it is asked to.
+    Short,
+}
+
+/// Which calls fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// This one, counted from 0.
+    One(usize, Fault),
+    /// This one, and all removals after it.
+    OneAndRemovals(usize, Fault),
+    /// One of so many, at random, in one of the ways [they do](faults).
+    Random { one_in: u64, seed: u64 },
+}
+
+/// The plan of a thread, and the calls it has made.
+#[derive(Default)]
+struct State {
+    plan: Option<Plan>,
+    calls: Vec<&'static str>,
+}
+
+thread_local! {
+    static STATE: RefCell<State> = RefCell::default();
+}
+
+/// Does `act` by that plan. Returns the names of the system calls that this thread has made meanwhile, too.
+pub(crate) fn run<T>(plan: Option<Plan>, act: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
+    STATE.set(State { plan, calls: Vec::new() });
+    let value = act();
+    (value, STATE.take().calls)
+}
+
+/// What may go wrong with a call. Nothing is lost by the first of them: it is repeated, or done another way.
+pub(crate) fn faults(call: &str) -> (&'static [Fault], &'static [Fault]) {
+    use Fault::{Errno as E, Short};
+    const INTERRUPTED: &[Fault] = &[E(Errno::INTR)];
+    const TRANSFERS: &[Fault] = &[E(Errno::INTR), Short];
+    const MADE: &[Fault] = &[E(Errno::ACCESS), E(Errno::NOSPC), E(Errno::IO), E(Errno::ROFS)];
+    const CHANGED: &[Fault] = &[E(Errno::PERM), E(Errno::IO)];
+    const BROKEN: &[Fault] = &[E(Errno::IO)];
+    match call {
+        "openat" => (INTERRUPTED, MADE),
+        "openat2" => (
+            &[E(Errno::AGAIN), E(Errno::NOSYS)],
+            &[E(Errno::ACCESS), E(Errno::NOENT), E(Errno::IO), E(Errno::NFILE)],
+        ),
+        "preadv2" => (&[E(Errno::AGAIN), E(Errno::OPNOTSUPP), Short], BROKEN),
+        "pread" => (TRANSFERS, BROKEN),
+        "pwrite" => (TRANSFERS, &[E(Errno::NOSPC), E(Errno::DQUOT), E(Errno::IO)]),
+        "copy_file_range" => (
+            &[E(Errno::INTR), E(Errno::XDEV), E(Errno::INVAL), E(Errno::IO), Short],
+            &[E(Errno::NOSPC)],
+        ),
+        "sendfile" => (
+            &[E(Errno::INTR), E(Errno::INVAL), E(Errno::NOSYS), E(Errno::IO), Short],
+            &[E(Errno::NOSPC)],
+        ),
+        "ioctl_ficlone" => (&[E(Errno::OPNOTSUPP), E(Errno::IO)], &[]),
+        "fadvise" | "fstatfs" => (&[E(Errno::IO)], &[]),
+        "mkdirat" | "symlinkat" | "mknodat" | "linkat" => (INTERRUPTED, MADE),
+        "fchmod" | "fchown" | "futimens" | "chmodat" | "chownat" | "utimensat" => {
+            (INTERRUPTED, CHANGED)
+        }
+        "seek" | "entries" => (&[], BROKEN),
+        name if name.ends_with("xattr") => (&[], BROKEN),
+        _ => (INTERRUPTED, BROKEN),
+    }
+}
+
+/// A call is made.
+fn at(call: &'static str) -> Option<Fault> {
+    STATE.with_borrow_mut(|state| {
+        let number = state.calls.len();
+        state.calls.push(call);
+        match state.plan.as_mut()? {
+            Plan::One(which, fault) => (*which == number).then_some(*fault),
+            Plan::OneAndRemovals(which, _) if number > *which => {
+                (call == "unlinkat").then_some(Fault::Errno(Errno::IO))
+            }
+            Plan::OneAndRemovals(which, fault) => (*which == number).then_some(*fault),
+            Plan::Random { one_in, seed } => {
+                let mut random = || {
+                    *seed = seed
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
+                    *seed >> 33
+                };
+                if random() % *one_in != 0 {
+                    return None;
+                }
+                let (harmless, others) = faults(call);
+                let count = harmless.len() + others.len();
+                let chosen = random() as usize % count;
+                harmless.iter().chain(others).nth(chosen).copied()
+            }
+        }
+    })
+}
+
+/// The calls, by the names they have elsewhere.
+pub(crate) mod calls {
+    use std::ffi::CString;
+    use std::io::IoSliceMut;
+    use std::mem::MaybeUninit;
+    use std::num::NonZeroU64;
+    use std::os::fd::OwnedFd;
+
+    use rustix::fd::AsFd;
+    use rustix::fs::{
+        Advice, AtFlags, Dev, FileType, Gid, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Stat,
+        StatFs, Timestamps, Uid, XattrFlags,
+    };
+    use rustix::io::{Errno, ReadWriteFlags, Result};
+    use rustix::path::Arg;
+
+    use super::{Fault, at};
+
+    fn gate(call: &'static str) -> Result<()> {
+        match at(call) {
+            Some(Fault::Errno(errno)) => Err(errno),
+            _ => Ok(()),
+        }
+    }
+
+    /// How many of `len` bytes are moved.
+    fn cut(call: &'static str, len: usize) -> Result<usize> {
+        match at(call) {
+            Some(Fault::Errno(errno)) => Err(errno),
+            Some(Fault::Short) => Ok(len.div_ceil(2)),
+            None => Ok(len),
+        }
+    }
+
+    macro_rules! calls {
+        ($(fn $name:ident($($argument:ident: $kind:ty),*) -> $value:ty;)*) => {$(
+            pub(crate) fn $name($($argument: $kind),*) -> Result<$value> {
+                gate(stringify!($name))?;
+                rustix::fs::$name($($argument),*)
+            }
+        )*};
+    }
+
+    calls! {
+        fn open(path: impl Arg, flags: OFlags, mode: Mode) -> OwnedFd;
+        fn openat(dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode) -> OwnedFd;
+        fn openat2(
+            dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode, resolve: ResolveFlags
+        ) -> OwnedFd;
+        fn lstat(path: impl Arg) -> Stat;
+        fn fstat(file: impl AsFd) -> Stat;
+        fn statat(dir: impl AsFd, path: impl Arg, flags: AtFlags) -> Stat;
+        fn fstatfs(file: impl AsFd) -> StatFs;
+        fn readlinkat(dir: impl AsFd, path: impl Arg, reuse: Vec<u8>) -> CString;
+        fn mkdirat(dir: impl AsFd, path: impl Arg, mode: Mode) -> ();
+        fn mknodat(dir: impl AsFd, path: impl Arg, kind: FileType, mode: Mode, device: Dev) -> ();
+        fn symlinkat(target: impl Arg, dir: impl AsFd, path: impl Arg) -> ();
+        fn linkat(
+            from: impl AsFd, old: impl Arg, to: impl AsFd, new: impl Arg, flags: AtFlags
+        ) -> ();
+        fn unlinkat(dir: impl AsFd, path: impl Arg, flags: AtFlags) -> ();
+        fn fchmod(file: impl AsFd, mode: Mode) -> ();
+        fn chmodat(dir: impl AsFd, path: impl Arg, mode: Mode, flags: AtFlags) -> ();
+        fn fchown(file: impl AsFd, user: Option<Uid>, group: Option<Gid>) -> ();
+        fn chownat(
+            dir: impl AsFd, path: impl Arg, user: Option<Uid>, group: Option<Gid>, flags: AtFlags
+        ) -> ();
+        fn futimens(file: impl AsFd, times: &Timestamps) -> ();
+        fn utimensat(dir: impl AsFd, path: impl Arg, times: &Timestamps, flags: AtFlags) -> ();
+        fn flistxattr(file: impl AsFd, list: &mut [u8]) -> usize;
+        fn listxattr(path: impl Arg, list: &mut [u8]) -> usize;
+        fn llistxattr(path: impl Arg, list: &mut [u8]) -> usize;
+        fn fgetxattr(file: impl AsFd, name: impl Arg, value: &mut [u8]) -> usize;
+        fn getxattr(path: impl Arg, name: impl Arg, value: &mut [u8]) -> usize;
+        fn lgetxattr(path: impl Arg, name: impl Arg, value: &mut [u8]) -> usize;
+        fn fsetxattr(file: impl AsFd, name: impl Arg, value: &[u8], flags: XattrFlags) -> ();
+        fn lsetxattr(path: impl Arg, name: impl Arg, value: &[u8], flags: XattrFlags) -> ();
+        fn fremovexattr(file: impl AsFd, name: impl Arg) -> ();
+        fn lremovexattr(path: impl Arg, name: impl Arg) -> ();
+        fn ioctl_ficlone(to: impl AsFd, from: impl AsFd) -> ();
+        fn fadvise(file: impl AsFd, offset: u64, len: Option<NonZeroU64>, advice: Advice) -> ();
+        fn seek(file: impl AsFd, to: SeekFrom) -> u64;
+        fn ftruncate(file: impl AsFd, len: u64) -> ();
+        fn fsync(file: impl AsFd) -> ();
+        fn syncfs(file: impl AsFd) -> ();
+    }
+
+    pub(crate) fn pread(file: impl AsFd, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let len = cut("pread", buf.len())?;
+        rustix::io::pread(file, &mut buf[..len], offset)
+    }
+
+    pub(crate) fn preadv2(
+        file: impl AsFd,
+        bufs: &mut [IoSliceMut<'_>],
+        offset: u64,
+        flags: ReadWriteFlags,
+    ) -> Result<usize> {
+        let [buf] = bufs else { return Err(Errno::INVAL) };
+        let len = cut("preadv2", buf.len())?;
+        rustix::io::preadv2(file, &mut [IoSliceMut::new(&mut buf[..len])], offset, flags)
+    }
+
+    pub(crate) fn pwrite(file: impl AsFd, buf: &[u8], offset: u64) -> Result<usize> {
+        let len = cut("pwrite", buf.len())?;
+        rustix::io::pwrite(file, &buf[..len], offset)
+    }
+
+    pub(crate) fn copy_file_range(
+        from: impl AsFd,
+        offset: Option<&mut u64>,
+        to: impl AsFd,
+        place: Option<&mut u64>,
+        len: usize,
+    ) -> Result<usize> {
+        let len = cut("copy_file_range", len)?;
+        rustix::fs::copy_file_range(from, offset, to, place, len)
+    }
+
+    pub(crate) fn sendfile(
+        to: impl AsFd,
+        from: impl AsFd,
+        offset: Option<&mut u64>,
+        len: usize,
+    ) -> Result<usize> {
+        let len = cut("sendfile", len)?;
+        rustix::fs::sendfile(to, from, offset, len)
+    }
+
+    pub(crate) fn entries<F: AsFd>(dir: F, space: &mut [MaybeUninit<u8>]) -> Result<RawDir<'_, F>> {
+        gate("entries")?;
+        Ok(RawDir::new(dir, space))
+    }
+}

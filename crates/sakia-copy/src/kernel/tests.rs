@@ -1,0 +1,265 @@
+//! Each system call of a copy fails once, in each way it may; then several at random.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{CWD, FileType, Mode, XattrFlags};
+use rustix::io::Errno;
+
+use super::sim::{self, Fault, Plan};
+use crate::{Existing, Options, Progress, Report, copy_tree, remove_tree};
+
+/// Of a file, and of a directory, that can be seen not to be complete.
+const UNFINISHED: (u32, u32) = (0o101_200, 0o041_700);
+/// One worker, so that the order of all calls is given.
+const LIMIT: usize = 1;
+
+/// A directory of its own for a test.
+struct Folder(PathBuf);
+
+impl Folder {
+    /// With a tree to be copied: `from`.
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("sakia-sim-{name}-{}", std::process::id()));
+        fs::remove_dir_all(&path).ok();
+        let from = path.join("from");
+        fs::create_dir_all(from.join("inner/deep")).unwrap();
+        fs::create_dir(from.join("empty")).unwrap();
+        fs::write(from.join("file"), "contents").unwrap();
+        fs::write(from.join("nothing"), "").unwrap();
+        fs::write(from.join("large"), vec![7; 300_000]).unwrap();
+        fs::write(from.join("inner/file"), "others").unwrap();
+        fs::write(from.join("inner/deep/file"), "more").unwrap();
+        let sparse = fs::File::create(from.join("inner/sparse")).unwrap();
+        sparse.set_len(200_000).unwrap();
+        symlink("nowhere", from.join("inner/link")).unwrap();
+        fs::hard_link(from.join("file"), from.join("inner/deep/name")).unwrap();
+        let mode = Mode::from_raw_mode(0o640);
+        rustix::fs::mknodat(CWD, from.join("fifo"), FileType::Fifo, mode, 0).unwrap();
+        // Where the file system takes them.
+        rustix::fs::setxattr(from.join("file"), "user.a", b"b", XattrFlags::empty()).ok();
+        fs::set_permissions(from.join("inner"), fs::Permissions::from_mode(0o550)).unwrap();
+        Self(path)
+    }
+
+    fn from(&self) -> PathBuf {
+        self.0.join("from")
+    }
+
+    /// Where a copy goes, after the one before was removed.
+    fn to(&self) -> PathBuf {
+        let to = self.0.join("to");
+        fs::remove_dir_all(&to).ok();
+        to
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// What is compared of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Facts {
+    mode: u32,
+    contents: Vec<u8>,
+    /// Where it is copied, and of what has no time of its own: nothing.
+    modified: Option<(i64, i64)>,
+    attribute: Vec<u8>,
+}
+
+type Tree = BTreeMap<PathBuf, Facts>;
+
+fn tree(root: &Path, is_archive: bool) -> Tree {
+    let mut found = Tree::new();
+    let mut left = vec![PathBuf::new()];
+    while let Some(relative) = left.pop() {
+        let path = root.join(&relative);
+        let path = if relative.as_os_str().is_empty() { root } else { &path };
+        let Ok(stat) = fs::symlink_metadata(path) else { continue };
+        if stat.is_dir() {
+            let entries = fs::read_dir(path).unwrap();
+            left.extend(entries.map(|entry| relative.join(entry.unwrap().file_name())));
+        }
+        found.insert(relative, facts(path, &stat, is_archive));
+    }
+    found
+}
+
+fn facts(path: &Path, stat: &Metadata, is_archive: bool) -> Facts {
+    let mut attribute = [0; 16];
+    let len = rustix::fs::lgetxattr(path, "user.a", &mut attribute).unwrap_or(0);
+    Facts {
+        mode: stat.mode(),
+        contents: match stat.file_type() {
+            kind if kind.is_file() => fs::read(path).unwrap(),
+            kind if kind.is_symlink() => {
+                fs::read_link(path).unwrap().into_os_string().into_encoded_bytes()
+            }
+            kind => vec![u8::from(kind.is_fifo())],
+        },
+        modified: is_archive.then(|| (stat.mtime(), stat.mtime_nsec())),
+        attribute: if is_archive { attribute[..len].to_vec() } else { Vec::new() },
+    }
+}
+
+fn options(is_archive: bool) -> Options {
+    let mut options = if is_archive { Options::archive() } else { Options::new() };
+    options.limit = LIMIT;
+    options
+}
+
+fn copy(from: &Path, to: &Path, options: &Options) -> Report {
+    let progress = Arc::new(Progress::new());
+    sakia::block_on(copy_tree(from, to, options, &progress)).unwrap()
+}
+
+/// A copy by that plan leaves nothing half-written and tells of all that is missing, and another one
+/// completes it.
+fn check(folder: &Folder, expected: &Tree, is_archive: bool, plan: Plan) {
+    let (from, to) = (folder.from(), folder.to());
+    let (report, calls) = sim::run(Some(plan), || copy(&from, &to, &options(is_archive)));
+    let case = match plan {
+        Plan::One(which, _) | Plan::OneAndRemovals(which, _) => {
+            format!("{plan:?} of {}", calls.get(which).unwrap_or(&"none"))
+        }
+        Plan::Random { .. } => format!("{plan:?}"),
+    };
+    let is = tree(&to, is_archive);
+    let told = |path: &Path| {
+        let failures = report.failures.iter().map(|failure| failure.path());
+        let mut names =
+            failures.filter_map(|at| at.strip_prefix(&from).or(at.strip_prefix(&to)).ok());
+        report.is_stopped || names.any(|name| path.starts_with(name))
+    };
+    for (path, facts) in expected {
+        let found = is.get(path);
+        if found != Some(facts) {
+            assert!(told(path), "{case}: {path:?} is {found:?}, not told in {report:#?}");
+        }
+        let is_file = facts.mode & 0o170_000 == 0o100_000;
+        if let Some(found) = found
+            && is_file
+            && found.contents != facts.contents
+        {
+            let above = path.ancestors().skip(1).map(|above| is[above].mode);
+            let is_marked = found.mode == UNFINISHED.0
+                || above.into_iter().any(|mode| mode == UNFINISHED.1)
+                    && facts.contents.starts_with(&found.contents);
+            assert!(is_marked, "{case}: {path:?} is half-written: {:o}", found.mode);
+        }
+    }
+    let is_harmless = match plan {
+        Plan::One(which, fault) => {
+            calls.get(which).is_none_or(|call| sim::faults(call).0.contains(&fault))
+        }
+        _ => false,
+    };
+    assert!(!is_harmless || report.is_complete(), "{case}: {report:#?}");
+    let update = Options { existing: Existing::Update, ..options(is_archive) };
+    let again = copy(&from, &to, &update);
+    assert!(again.is_complete(), "{case}: again: {again:#?}");
+    let is = tree(&to, is_archive);
+    for (path, facts) in expected {
+        // A link or a FIFO has no mark, if it could not even be removed.
+        let is_marked = [0o100_000, 0o040_000].contains(&(facts.mode & 0o170_000));
+        if is.contains_key(path) && !is_marked && !matches!(plan, Plan::One(..)) && told(path) {
+            continue;
+        }
+        assert_eq!(is.get(path), Some(facts), "{case}: again: {path:?}");
+    }
+}
+
+/// What a copy that nothing happens to comes to.
+fn expected(folder: &Folder, is_archive: bool) -> (Tree, Vec<&'static str>) {
+    let (from, to) = (folder.from(), folder.to());
+    let (report, calls) = sim::run(None, || copy(&from, &to, &options(is_archive)));
+    assert!(report.is_complete(), "{report:#?}");
+    let copied = tree(&to, is_archive);
+    if is_archive {
+        assert_eq!(copied, tree(&from, is_archive));
+    }
+    (copied, calls)
+}
+
+fn each_call_fails(name: &str, is_archive: bool) {
+    let folder = Folder::new(name);
+    let (expected, calls) = expected(&folder, is_archive);
+    for (number, call) in calls.iter().enumerate() {
+        let (harmless, others) = sim::faults(call);
+        for &fault in harmless.iter().chain(others) {
+            check(&folder, &expected, is_archive, Plan::One(number, fault));
+        }
+        for &fault in others {
+            check(&folder, &expected, is_archive, Plan::OneAndRemovals(number, fault));
+        }
+    }
+}
+
+#[test]
+fn each_call_of_a_copy_fails() {
+    each_call_fails("one", false);
+}
+
+#[test]
+fn each_call_of_an_exact_copy_fails() {
+    each_call_fails("archive", true);
+}
+
+#[test]
+fn many_calls_fail() {
+    for is_archive in [false, true] {
+        let folder = Folder::new(if is_archive { "many-archive" } else { "many" });
+        let (expected, _) = expected(&folder, is_archive);
+        for seed in 0..300 {
+            let one_in = [3, 10, 30, 100][seed as usize % 4];
+            check(&folder, &expected, is_archive, Plan::Random { one_in, seed });
+        }
+    }
+}
+
+/// What is not removed is told, and is removed the next time.
+#[test]
+fn each_call_of_a_removal_fails() {
+    let folder = Folder::new("removed");
+    let remove = |to: &Path| {
+        let (progress, token) = (Arc::new(Progress::new()), sakia::CancellationToken::new());
+        sakia::block_on(remove_tree(to, &progress, &token)).unwrap()
+    };
+    let removed = |plan| {
+        let (from, to) = (folder.from(), folder.to());
+        assert!(copy(&from, &to, &options(false)).is_complete());
+        let (report, calls) = sim::run(plan, || remove(&to));
+        assert!(!report.is_complete() || !to.exists(), "{plan:?}: {report:#?}");
+        if to.exists() {
+            assert!(remove(&to).is_complete(), "{plan:?}");
+            assert!(!to.exists());
+        }
+        calls
+    };
+    for (number, call) in removed(None).iter().enumerate() {
+        let (harmless, others) = sim::faults(call);
+        for &fault in harmless.iter().chain(others) {
+            removed(Some(Plan::One(number, fault)));
+        }
+    }
+    for seed in 0..100 {
+        removed(Some(Plan::Random { one_in: 10, seed }));
+    }
+}
+
+/// A fault that is due is had.
+#[test]
+fn a_plan_is_kept_to() {
+    let folder = Folder::new("plan");
+    let first = expected(&folder, false).1.iter().position(|&call| call == "mkdirat").unwrap();
+    let plan = Plan::One(first, Fault::Errno(Errno::IO));
+    let (report, _) = sim::run(Some(plan), || copy(&folder.from(), &folder.to(), &options(false)));
+    assert_eq!((report.counts.failures, report.counts.entries()), (1, 0), "{report:#?}");
+    assert_eq!(report.failures[0].raw_os_error(), Some(Errno::IO.raw_os_error()));
+}
