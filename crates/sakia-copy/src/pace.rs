@@ -2,8 +2,8 @@
 //!
 //! There are places where two that make files are slower than one: some file systems look through all that
 //! was deleted lately for each new file, and those that do so at a time are in each other's way. It cannot be
-//! known beforehand, so it is tried: when making a file takes long, all workers but one are laid off for a
-//! moment, and stay so as long as it goes no slower. Then it is tried again.
+//! known beforehand, so it is tried: when making files goes on to take long, all workers but one are laid off
+//! for a moment, and for longer if that one makes more. Then it is tried again.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, TryLockError};
@@ -15,8 +15,9 @@ const USUAL: Duration = Duration::from_micros(50);
 const WINDOW: Duration = Duration::from_millis(150);
 /// How long a judgment stands.
 const STANDS: Duration = Duration::from_secs(3);
-/// One worker that makes this share of what all of them make is as good: it takes less of the machine.
-const AS_GOOD: f64 = 0.95;
+/// One worker that makes so many times as much as all of them is better. Where a disk is written to, the rate
+/// of any moment says little: what is nearly as much may be chance.
+const BETTER: f64 = 1.1;
 
 /// What all workers together do.
 pub(crate) struct Pace {
@@ -39,6 +40,8 @@ struct Trial {
     before: Made,
     /// No other trial before.
     rest_until: Instant,
+    /// Files a second in the phase before, if all worked and were slow.
+    last_rate: Option<f64>,
 }
 
 #[derive(Clone, Copy)]
@@ -49,7 +52,7 @@ enum Phase {
     Stopping { rate: f64 },
     /// One works.
     Trying { rate: f64 },
-    /// One works, since it is as good.
+    /// One works, since it is better.
     One,
 }
 
@@ -63,8 +66,13 @@ struct Made {
 impl Pace {
     pub(crate) fn new(workers: usize) -> Self {
         let now = Instant::now();
-        let trial =
-            Trial { phase: Phase::All, begin: now, before: Made::default(), rest_until: now };
+        let trial = Trial {
+            phase: Phase::All,
+            begin: now,
+            before: Made::default(),
+            rest_until: now,
+            last_rate: None,
+        };
         Self {
             workers,
             allowed: AtomicUsize::new(workers),
@@ -126,9 +134,14 @@ impl Pace {
                 let timed = (made.timed - trial.before.timed).max(1);
                 let usual = (made.nanoseconds - trial.before.nanoseconds) / timed;
                 let is_slow = u128::from(usual) > USUAL.as_nanos();
-                if is_slow && now >= trial.rest_until {
+                let last = std::mem::replace(&mut trial.last_rate, is_slow.then_some(rate));
+                if is_slow
+                    && let Some(last) = last
+                    && now >= trial.rest_until
+                {
                     self.allowed.store(1, Ordering::Relaxed);
-                    Phase::Stopping { rate }
+                    // A disk may have held one of them up.
+                    Phase::Stopping { rate: rate.max(last) }
                 } else {
                     Phase::All
                 }
@@ -140,7 +153,7 @@ impl Pace {
                 Phase::Trying { rate }
             }
             Phase::Trying { .. } if elapsed < WINDOW => return false,
-            Phase::Trying { rate: of_all } if rate >= AS_GOOD * of_all => Phase::One,
+            Phase::Trying { rate: of_all } if rate >= BETTER * of_all => Phase::One,
             Phase::Trying { .. } => {
                 trial.rest_until = now + STANDS;
                 Phase::All
@@ -151,6 +164,7 @@ impl Pace {
         let is_called_back = matches!(next, Phase::All) && !matches!(trial.phase, Phase::All);
         if is_called_back {
             self.allowed.store(self.workers, Ordering::Relaxed);
+            trial.last_rate = None;
         }
         (trial.phase, trial.begin, trial.before) = (next, now, made);
         is_called_back
@@ -175,7 +189,12 @@ mod tests {
 
         /// For a second: so many files a second by one worker, so many by two, each of which takes so long.
         fn work(&mut self, one: u64, two: u64, each: Duration) {
-            for _ in 0..100 {
+            self.work_for(100, one, two, each);
+        }
+
+        /// For so many hundredths of a second.
+        fn work_for(&mut self, hundredths: u32, one: u64, two: u64, each: Duration) {
+            for _ in 0..hundredths {
                 let is_alone = !self.pace.may_work(1);
                 self.pace.laid_off.store(usize::from(is_alone), Ordering::Relaxed);
                 let files = if is_alone { one } else { two } / 100;
@@ -199,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn one_worker_stays_where_two_are_no_faster() {
+    fn one_worker_stays_where_two_are_slower() {
         let mut world = World::new();
         world.work(2000, 1500, Duration::from_millis(1));
         assert!(!world.pace.may_work(1));
@@ -211,6 +230,19 @@ mod tests {
         world.work(2000, 4000, Duration::from_micros(40));
         assert!(world.pace.may_work(1));
         assert!(world.calls >= 1);
+    }
+
+    /// When all seem slow because the disk held them up for a moment.
+    #[test]
+    fn a_moment_is_no_reason() {
+        let mut world = World::new();
+        world.work(1100, 2000, Duration::from_micros(40));
+        for _ in 0..5 {
+            world.work_for(15, 1100, 2000, Duration::from_millis(1));
+            world.work_for(15, 1100, 500, Duration::from_millis(1));
+            world.work_for(100, 1100, 2000, Duration::from_micros(40));
+            assert!(world.pace.may_work(1));
+        }
     }
 
     #[test]
