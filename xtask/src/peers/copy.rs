@@ -24,8 +24,7 @@ pub(crate) struct Options {
     /// Runs of each copier in each cell [default: 9, or 3 with --quick]
     #[arg(long, value_name = "N")]
     runs: Option<usize>,
-    /// Cells to run, of all: disk, fsync, ext4, tmpfs, core, after-delete, archive,
-    /// article, cold
+    /// Cells to run, of all: disk, fsync, ext4, tmpfs, core, after-delete, archive, article, cold
     #[arg(long, value_name = "CELL", value_delimiter = ',')]
     only: Vec<String>,
     /// Print one JSON object per line
