@@ -477,12 +477,14 @@ impl Experiment for CopyTree {
 
 /// What a program said of its work, as far as it said it.
 fn explained(row: &Row) -> Vec<String> {
-    const COUNTS: [(&str, &str); 9] = [
+    const COUNTS: [(&str, &str); 11] = [
         ("workers", "workers"),
         ("plain_calls", "plain calls"),
-        ("ring_opens", "opens by the ring's workers"),
+        ("uncached_opens", "opens of what no cache knew"),
+        ("ring_opens", "of these by the ring's workers"),
         ("ring_reads", "reads by the ring"),
-        ("depth_max", "of these at most at a time"),
+        ("pool_lists", "directories read by threads"),
+        ("depth_max", "of all these at most at a time"),
         ("enters", "enters"),
         ("laid_off", "times laid off"),
         ("skipped", "skipped"),
@@ -491,8 +493,9 @@ fn explained(row: &Row) -> Vec<String> {
     const TIMES: [(&str, &str); 3] =
         [("create_us", "creating"), ("read_us", "reading"), ("write_us", "writing")];
     let count = |name: &str| row.counters.get(name).copied();
-    let is_shown =
-        |name: &str, count: u64| count > 0 || !["laid_off", "skipped", "failures"].contains(&name);
+    let is_shown = |name: &str, count: u64| {
+        count > 0 || !["pool_lists", "laid_off", "skipped", "failures"].contains(&name)
+    };
     let counts = COUNTS.iter().filter_map(|&(name, words)| {
         let count = count(name).filter(|&count| is_shown(name, count))?;
         Some(format!("{count} {words}"))

@@ -88,7 +88,9 @@ enum Line<'a> {
 struct JsonCounters {
     workers: u64,
     plain_calls: u64,
+    uncached_opens: u64,
     ring_opens: u64,
+    pool_lists: u64,
     ring_reads: u64,
     waits: u64,
     depth_max: u64,
@@ -368,7 +370,9 @@ fn summary<'a>(
         counters: JsonCounters {
             workers: counters.workers,
             plain_calls: counters.plain_calls,
+            uncached_opens: counters.uncached_opens,
             ring_opens: counters.ring_opens,
+            pool_lists: counters.pool_lists,
             ring_reads: counters.ring_reads,
             waits: counters.waits,
             depth_max: counters.depth_max,

@@ -19,6 +19,7 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_channel::{Receiver, Sender};
 use rustix::fs::FileType;
@@ -26,6 +27,7 @@ use rustix::io::Errno;
 use sakia::fs::AlignedBuf;
 use sakia::{Budget, CancellationToken, JoinHandle, Permit, Resource};
 
+use crate::delays::Delays;
 use crate::kernel;
 use crate::pace::Pace;
 use crate::place::{OpenDir, Place, Places};
@@ -41,6 +43,10 @@ const UNITS_MAX: usize = 4096;
 const TURN: u32 = 64;
 /// Descriptors that a fiber needs: two files, and two more while a directory is looked for.
 const FIBER_DESCRIPTORS: u64 = 4;
+/// Entries that fill the room for them, however long their names are. After fewer there are no more.
+const FULL: usize = BATCH_BYTES / (24 + 256);
+/// What it takes, with room to spare, to read an entry that a cache has.
+const ENTRY: Duration = Duration::from_nanos(500);
 
 /// What is done with the entries of a tree.
 pub(crate) trait Job: Sized + Send + Sync + 'static {
@@ -123,16 +129,25 @@ pub(crate) struct Frame<J: Job> {
 
 #[derive(Default)]
 struct FrameState {
-    /// Names, one after the other, each with a zero.
-    names: Vec<u8>,
-    /// Those that were not taken, the next one last.
-    entries: Vec<Entry>,
+    /// Entries that were not taken.
+    list: List,
+    /// How many there were.
+    listed: usize,
     /// Directories found, which come after all else.
     folders: Vec<CString>,
-    /// It was read to its end.
-    is_over: bool,
     /// Nobody looks at `folders` any more.
     has_ended: bool,
+}
+
+/// Entries of a directory.
+#[derive(Default)]
+struct List {
+    /// Names, one after the other, each with a zero.
+    names: Vec<u8>,
+    /// Of each, the first one last.
+    entries: Vec<Entry>,
+    /// There are no more.
+    is_over: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -312,6 +327,10 @@ pub(crate) struct Worker<J: Job> {
     tasks: RefCell<Vec<JoinHandle<()>>>,
     /// Buffers of fibers that have ended, with their shares of the budget.
     spare: RefCell<Vec<Kit>>,
+    /// Of opening what no cache knows.
+    pub(crate) opens: Delays,
+    /// Of reading directories.
+    lists: Delays,
 }
 
 /// What a fiber needs.
@@ -329,6 +348,7 @@ impl<J: Job> Worker<J> {
     }
 
     async fn run(crew: Arc<Crew<J>>, number: usize) {
+        let is_alone = crew.depth == 1;
         let worker = Rc::new(Self {
             crew,
             number,
@@ -336,6 +356,8 @@ impl<J: Job> Worker<J> {
             fibers: Cell::new(1),
             tasks: RefCell::default(),
             spare: RefCell::default(),
+            opens: Delays::new(is_alone),
+            lists: Delays::new(is_alone),
         });
         // The first one of each worker runs whatever the budget has.
         let kit = worker.kit().unwrap_or_else(|| worker.kit_of(None));
@@ -502,10 +524,10 @@ impl<J: Job> Worker<J> {
 impl<J: Job> Frame<J> {
     /// Takes the next entry's name.
     fn take(&self, name: &mut Vec<u8>) -> Option<FileType> {
-        let mut state = self.state.borrow_mut();
-        let entry = state.entries.pop()?;
+        let list = &mut self.state.borrow_mut().list;
+        let entry = list.entries.pop()?;
         name.clear();
-        name.extend_from_slice(&state.names[entry.begin as usize..entry.end as usize]);
+        name.extend_from_slice(&list.names[entry.begin as usize..entry.end as usize]);
         Some(entry.kind)
     }
 }
@@ -628,18 +650,16 @@ impl<J: Job> Fiber<J> {
     async fn read(&mut self, frame: Rc<Frame<J>>) {
         let worker = self.worker();
         let crew = worker.crew();
-        let is_over = frame.state.borrow().is_over;
+        let is_over = frame.state.borrow().list.is_over;
         if !is_over {
-            let result = self.read_batch(&frame).await;
-            let count = frame.state.borrow().entries.len();
-            frame.folder.left.fetch_add(count, Ordering::Relaxed);
-            match result {
-                Ok(is_over) => frame.state.borrow_mut().is_over = is_over,
-                Err(error) => {
-                    frame.state.borrow_mut().is_over = true;
-                    crew.job.unreadable(self, &frame.folder, error);
-                }
-            }
+            let list = self.read_list(&frame).await.unwrap_or_else(|error| {
+                crew.job.unreadable(self, &frame.folder, error);
+                List { is_over: true, ..List::default() }
+            });
+            frame.folder.left.fetch_add(list.entries.len(), Ordering::Relaxed);
+            let mut state = frame.state.borrow_mut();
+            (state.listed, state.list) = (list.entries.len(), list);
+            drop(state);
             let has_many = frame.state.borrow().folders.len() > UNITS_MAX;
             self.worker.items.borrow_mut().push(Item::Frame(Rc::clone(&frame)));
             if has_many {
@@ -661,11 +681,34 @@ impl<J: Job> Fiber<J> {
         self.worker.items.borrow_mut().extend(folders.into_iter().map(unit));
     }
 
-    /// Reads the next entries. True when there are no more.
-    async fn read_batch(&mut self, frame: &Frame<J>) -> io::Result<bool> {
-        self.tally.counters.plain_calls += 1;
-        let Some(kit) = &mut self.kit else { return Ok(true) };
-        read_entries(&frame.source, kit.space.spare_capacity_mut(), &mut frame.state.borrow_mut())
+    /// Reads the next entries: in place as long as that is quick.
+    async fn read_list(&mut self, frame: &Frame<J>) -> io::Result<List> {
+        let worker = self.worker();
+        let Some(kit) = &mut self.kit else { return Err(Errno::BADF.into()) };
+        // Whether there are more, which there hardly are.
+        if (1..FULL).contains(&frame.state.borrow().listed) {
+            self.tally.counters.plain_calls += 1;
+            return read_entries(&frame.source, kit.space.spare_capacity_mut());
+        }
+        if worker.lists.is_in_place() {
+            self.tally.counters.plain_calls += 1;
+            let begin = Instant::now();
+            let list = read_entries(&frame.source, kit.space.spare_capacity_mut())?;
+            let usual = ENTRY * list.entries.len() as u32;
+            worker.lists.took((Instant::now() - begin).saturating_sub(usual));
+            return Ok(list);
+        }
+        let mut space = std::mem::take(&mut kit.space);
+        self.tally.counters.pool_lists += 1;
+        self.about_to_wait();
+        let source = Arc::clone(&frame.source);
+        let read = move || (read_entries(&source, space.spare_capacity_mut()), space);
+        let read = sakia::spawn_blocking(read).await;
+        let (list, space) = read.map_err(|error| io::Error::other(error.resume_panic()))?;
+        if let Some(kit) = &mut self.kit {
+            kit.space = space;
+        }
+        list
     }
 
     fn end(mut self) {
@@ -686,38 +729,32 @@ impl<J: Job> Drop for Fiber<J> {
     }
 }
 
-/// Reads as many entries as the space has room for. True when there are no more.
-fn read_entries(
-    dir: &OpenDir,
-    space: &mut [MaybeUninit<u8>],
-    state: &mut FrameState,
-) -> io::Result<bool> {
-    state.names.clear();
-    state.entries.clear();
+/// Reads as many entries as the space has room for.
+fn read_entries(dir: &OpenDir, space: &mut [MaybeUninit<u8>]) -> io::Result<List> {
+    let mut list = List { is_over: true, ..List::default() };
     let mut entries = kernel::entries(dir.as_fd(), space)?;
-    let mut is_over = true;
     while let Some(entry) = entries.next() {
         let entry = match entry {
             Ok(entry) => entry,
             Err(Errno::INTR) => continue,
             // It was removed while it was read: then it has no entries any more.
-            Err(Errno::NOENT) => return Ok(true),
+            Err(Errno::NOENT) => break,
             Err(errno) => return Err(errno.into()),
         };
         let name = entry.file_name();
         if name != c"." && name != c".." {
-            let begin = state.names.len() as u32;
-            state.names.extend_from_slice(name.to_bytes_with_nul());
-            let end = state.names.len() as u32;
+            let begin = list.names.len() as u32;
+            list.names.extend_from_slice(name.to_bytes_with_nul());
+            let end = list.names.len() as u32;
             let (kind, inode) = (entry.file_type(), entry.ino());
-            state.entries.push(Entry { begin, end, kind, inode });
+            list.entries.push(Entry { begin, end, kind, inode });
         }
         if entries.is_buffer_empty() {
-            is_over = false;
+            list.is_over = false;
             break;
         }
     }
     // In the order of their inodes, in which a disk has them; taken from the end.
-    state.entries.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.inode));
-    Ok(is_over)
+    list.entries.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.inode));
+    Ok(list)
 }

@@ -12,6 +12,7 @@
 
 mod copy;
 mod crew;
+mod delays;
 mod kernel;
 mod options;
 mod pace;

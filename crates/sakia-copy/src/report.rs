@@ -76,9 +76,13 @@ pub struct Counters {
     pub workers: u64,
     /// System calls made by the workers themselves.
     pub plain_calls: u64,
-    /// Opens left to the runtime, since they would have waited. A ring hands each of them to a worker of the
+    /// Files and directories that were opened although no cache knew them.
+    pub uncached_opens: u64,
+    /// Those of them left to the runtime, since such opens took long. A ring hands each to a worker of the
     /// kernel.
     pub ring_opens: u64,
+    /// Directories, or parts of them, read by a thread of the blocking pool since that took long.
+    pub pool_lists: u64,
     /// Reads left to the runtime.
     pub ring_reads: u64,
     /// How often a worker had to wait for one of these, and did something else meanwhile.
@@ -103,7 +107,9 @@ impl Counters {
     pub fn add(&mut self, other: &Self) {
         self.workers = self.workers.max(other.workers);
         self.plain_calls += other.plain_calls;
+        self.uncached_opens += other.uncached_opens;
         self.ring_opens += other.ring_opens;
+        self.pool_lists += other.pool_lists;
         self.ring_reads += other.ring_reads;
         self.waits += other.waits;
         self.depth_max = self.depth_max.max(other.depth_max);

@@ -1,4 +1,5 @@
-//! Reading what is copied: by plain calls what the caches have, by the runtime's ring what they have not.
+//! Reading what is copied: by plain calls what the caches have, by the runtime's ring what they have not,
+//! where that takes a while.
 
 use std::ffi::{CStr, OsStr};
 use std::io;
@@ -7,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -93,12 +95,21 @@ impl<J: Job> Fiber<J> {
         }
     }
 
+    /// Opens what the caches do not know: by a plain call as long as that is quick.
     async fn open_waiting(
         &mut self,
         above: &Arc<OpenDir>,
         name: &CStr,
         flags: OFlags,
     ) -> io::Result<Source> {
+        self.tally.counters.uncached_opens += 1;
+        let worker = self.worker();
+        if worker.opens.is_in_place() {
+            let begin = Instant::now();
+            let opened = self.crew().places.with_room(|| sys::open(above.as_fd(), name, flags));
+            worker.opens.took(Instant::now() - begin);
+            return opened.map(Source::Plain);
+        }
         self.about_to_wait();
         self.tally.counters.ring_opens += 1;
         if !flags.contains(OFlags::NOFOLLOW) {

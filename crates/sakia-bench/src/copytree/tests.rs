@@ -140,13 +140,15 @@ fn reason_is_what_the_program_said() {
     let counters = [
         ("workers", 2),
         ("plain_calls", 90),
+        ("uncached_opens", 7),
         ("ring_opens", 0),
+        ("pool_lists", 0),
         ("failures", 0),
         ("create_us", 1_500_000),
         ("disk_read_bytes", 3 << 30),
     ];
-    let expected = "2 workers, 90 plain calls, 0 opens by the ring's workers; 1.50 s creating; \
-                    read 3 GiB from disk";
+    let expected = "2 workers, 90 plain calls, 7 opens of what no cache knew, 0 of these by the ring's \
+                    workers; 1.50 s creating; read 3 GiB from disk";
     assert_eq!(said(&counters).unwrap(), expected);
 }
 

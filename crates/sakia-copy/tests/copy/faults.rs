@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rustix::fs::{FileType, OFlags};
 use rustix::mount::{MountFlags, mount_remount};
@@ -117,9 +118,33 @@ fn directories_that_no_cache_knows() {
         // Takes names out of the cache.
         mount_remount(small.path(), MountFlags::empty(), "").unwrap();
         let report = copy_all(&from, folder.path("to"), &options);
-        assert!(report.counters.ring_opens > 0, "they were known: {report:#?}");
+        assert!(report.counters.uncached_opens > 0, "they were known: {report:#?}");
     }
     assert_same(&tree(&folder.path("to")), &expected);
+}
+
+/// A disk that takes its time, of which much is asked at once: names, and the entries of a directory.
+#[test]
+fn what_takes_long_is_waited_for_by_others() {
+    const FILES: usize = 1200;
+    let name = |number: usize| format!("{number:060}");
+    let fuse = (0..FILES)
+        .fold(Fuse::builder(), |fuse, number| fuse.file(&name(number), pattern(number + 1)));
+    let fuse = available!(fuse.mount());
+    for opcode in [Opcode::LOOKUP, Opcode::READDIR] {
+        fuse.script(Rule::on(opcode).delay(Duration::from_millis(1)));
+    }
+    let folder = Folder::new();
+    let to = folder.path("to");
+    let report = copy_all(fuse.path(), &to, &Options::new());
+    let counters = &report.counters;
+    assert!(counters.ring_opens > 0, "{report:#?}");
+    assert!(counters.ring_opens < counters.uncached_opens, "none was tried: {report:#?}");
+    assert!(counters.pool_lists > 0, "{report:#?}");
+    assert_eq!(report.counts.files, FILES as u64);
+    for number in 0..FILES {
+        assert!(fs::read(to.join(name(number))).unwrap() == pattern(number + 1));
+    }
 }
 
 /// As somebody who may not do everything: what can be is copied, and each failure told.
