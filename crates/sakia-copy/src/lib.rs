@@ -16,6 +16,7 @@ mod delays;
 mod kernel;
 mod options;
 mod pace;
+mod pipe;
 mod place;
 mod progress;
 mod remove;
