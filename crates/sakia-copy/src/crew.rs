@@ -282,6 +282,11 @@ impl<J: Job> Crew<J> {
         self.call.close();
     }
 
+    /// How it goes.
+    pub(crate) fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
     /// Whether nothing more is to be begun.
     pub(crate) fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::Relaxed) || self.token.is_canceled()

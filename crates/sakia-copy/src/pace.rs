@@ -1,11 +1,11 @@
-//! How many workers make files.
+//! How many workers make files, and whether that goes well.
 //!
 //! There are places where two that make files are slower than one: some file systems look through all that
 //! was deleted lately for each new file, and those that do so at a time are in each other's way. It cannot be
 //! known beforehand, so it is tried: when making files goes on to take long, all workers but one are laid off
 //! for a moment, and for longer if that one makes more. Then it is tried again.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,8 @@ pub(crate) struct Pace {
     allowed: AtomicUsize,
     /// Workers that were laid off.
     laid_off: AtomicUsize,
+    /// A [`Making`].
+    making: AtomicU8,
     made: AtomicU64,
     timed: AtomicU64,
     nanoseconds: AtomicU64,
@@ -40,8 +42,21 @@ struct Trial {
     before: Made,
     /// No other trial before.
     rest_until: Instant,
+    /// When making files last took long.
+    slow_at: Option<Instant>,
     /// Files a second in the phase before, if all worked and were slow.
     last_rate: Option<f64>,
+}
+
+/// How it was lately with making files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Making {
+    /// It took no longer than usual.
+    Quick,
+    /// It took long, but not just now.
+    WasSlow,
+    /// It takes long.
+    Slow,
 }
 
 #[derive(Clone, Copy)]
@@ -71,12 +86,14 @@ impl Pace {
             begin: now,
             before: Made::default(),
             rest_until: now,
+            slow_at: None,
             last_rate: None,
         };
         Self {
             workers,
             allowed: AtomicUsize::new(workers),
             laid_off: AtomicUsize::new(0),
+            making: AtomicU8::new(Making::Quick as u8),
             made: AtomicU64::new(0),
             timed: AtomicU64::new(0),
             nanoseconds: AtomicU64::new(0),
@@ -86,6 +103,15 @@ impl Pace {
 
     pub(crate) fn workers(&self) -> usize {
         self.workers
+    }
+
+    /// How it goes.
+    pub(crate) fn making(&self) -> Making {
+        match self.making.load(Ordering::Relaxed) {
+            making if making == Making::Slow as u8 => Making::Slow,
+            making if making == Making::WasSlow as u8 => Making::WasSlow,
+            _ => Making::Quick,
+        }
     }
 
     /// Whether worker number `worker` may work.
@@ -104,7 +130,7 @@ impl Pace {
     /// Files were made; the time of some of them was taken. True if those who were laid off are to be called
     /// back.
     pub(crate) fn made(&self, files: u64, timed: u64, time: Duration) -> bool {
-        if self.workers == 1 || files == 0 {
+        if files == 0 {
             return false;
         }
         self.made.fetch_add(files, Ordering::Relaxed);
@@ -134,8 +160,16 @@ impl Pace {
                 let timed = (made.timed - trial.before.timed).max(1);
                 let usual = (made.nanoseconds - trial.before.nanoseconds) / timed;
                 let is_slow = u128::from(usual) > USUAL.as_nanos();
+                trial.slow_at = if is_slow { Some(now) } else { trial.slow_at };
+                let making = match trial.slow_at {
+                    Some(_) if is_slow => Making::Slow,
+                    Some(at) if now < at + STANDS => Making::WasSlow,
+                    _ => Making::Quick,
+                };
+                self.making.store(making as u8, Ordering::Relaxed);
                 let last = std::mem::replace(&mut trial.last_rate, is_slow.then_some(rate));
                 if is_slow
+                    && self.workers > 1
                     && let Some(last) = last
                     && now >= trial.rest_until
                 {
@@ -215,6 +249,19 @@ mod tests {
         world.work(100_000, 10_000, Duration::from_micros(20));
         assert!(world.pace.may_work(1));
         assert_eq!(world.calls, 0);
+    }
+
+    #[test]
+    fn it_is_told_for_a_while_that_making_files_took_long() {
+        let mut world = World::new();
+        world.work_for(40, 1000, 2000, Duration::from_micros(20));
+        assert_eq!(world.pace.making(), Making::Quick);
+        world.work_for(20, 1000, 2000, Duration::from_millis(1));
+        assert_eq!(world.pace.making(), Making::Slow);
+        world.work_for(60, 1000, 2000, Duration::from_micros(20));
+        assert_eq!(world.pace.making(), Making::WasSlow);
+        world.work_for(400, 1000, 2000, Duration::from_micros(20));
+        assert_eq!(world.pace.making(), Making::Quick);
     }
 
     #[test]

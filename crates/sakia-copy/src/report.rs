@@ -91,6 +91,8 @@ pub struct Counters {
     pub depth_max: u64,
     /// Times that a worker was laid off, since more of them make files more slowly.
     pub laid_off: u64,
+    /// Directories put in another part of the disk, since making files took long where they would have been.
+    pub apart: u64,
     /// Files made.
     pub creates: u64,
     /// Those of them whose time was taken.
@@ -114,6 +116,7 @@ impl Counters {
         self.waits += other.waits;
         self.depth_max = self.depth_max.max(other.depth_max);
         self.laid_off += other.laid_off;
+        self.apart += other.apart;
         self.creates += other.creates;
         self.attributes_lost += other.attributes_lost;
         self.creates_timed += other.creates_timed;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use super::apart::Apart;
 use super::{Copy, Facts, Learned, Spot, Wrong, attributes, mark};
 use crate::crew::{Crew, Fiber, Folder, Next, Tally};
 use crate::options::Follow;
@@ -41,6 +42,7 @@ struct Made {
     is_marked: bool,
     mode: Option<u32>,
     has_default_acl: bool,
+    is_apart: bool,
 }
 
 impl Copy {
@@ -157,6 +159,7 @@ impl Copy {
             sets_group: made.sets_group,
             learned,
             is_mount,
+            apart: Apart::new(made.is_apart, made.is_made, made.is_new && !made.is_made),
         };
         Ok(Folder::new(spot.folder, place, facts))
     }
@@ -225,6 +228,7 @@ impl Copy {
             sets_group: false,
             learned: Arc::default(),
             is_mount: false,
+            apart: Apart::default(),
         }
     }
 
@@ -244,6 +248,10 @@ impl Copy {
         } else {
             (mark::DIRECTORY, Some(permissions & MKDIR & !self.mask))
         };
+        let is_apart = spot.folder.is_some_and(|above| {
+            let making = crew.pace().making();
+            above.facts.apart.put(target, making, spot.learned, &mut fiber.tally)
+        });
         let made = sys::retry(|| kernel::mkdirat(target, spot.to, Mode::from_raw_mode(first)));
         fiber.tally.counters.plain_calls += 2;
         let is_made = match made {
@@ -274,6 +282,7 @@ impl Copy {
                 is_marked: true,
                 mode: Some(mode),
                 has_default_acl: false,
+                is_apart,
             }));
         }
         let stat = sys::stat(&fd).map_err(Wrong::target("stat"))?;
@@ -309,6 +318,7 @@ impl Copy {
             is_marked,
             mode,
             has_default_acl,
+            is_apart,
         }))
     }
 
@@ -345,6 +355,11 @@ impl Copy {
     ) {
         let facts = &folder.facts;
         let Some(to) = &facts.to else { return };
+        if facts.apart.is_top()
+            && let Err(error) = crew.places.open(to).and_then(|open| Apart::end(&open, tally))
+        {
+            self.fail_at(crew, tally, "set flags of", to.path(), error);
+        }
         if self.options.preserve.has_attributes()
             && let Err((operation, error)) = self.complete_folder(crew, folder, to, tally)
         {

@@ -1,5 +1,6 @@
 //! Copying a tree.
 
+mod apart;
 mod attributes;
 mod content;
 mod entry;
@@ -20,6 +21,7 @@ use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 use sakia::{Budget, CancellationToken};
 
+use self::apart::Apart;
 use self::links::Links;
 use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Size, Tally};
 use crate::options::Options;
@@ -173,6 +175,8 @@ pub(crate) struct Learned {
     pub(crate) no_nowait: AtomicBool,
     /// Nor need they be.
     pub(crate) in_memory: AtomicBool,
+    /// Directories of the copy have no flags.
+    no_flags: AtomicBool,
 }
 
 /// What is known of a directory.
@@ -201,6 +205,8 @@ pub(crate) struct Facts {
     learned: Arc<Learned>,
     /// It is the first one on its file system.
     is_mount: bool,
+    /// Where it was put.
+    apart: Apart,
 }
 
 /// Where an entry is, and where it goes to.

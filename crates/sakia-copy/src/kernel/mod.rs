@@ -21,9 +21,9 @@ mod real {
     pub(crate) use rustix::fs::{
         chmodat, chownat, copy_file_range, fadvise, fchmod, fchown, fgetxattr, flistxattr,
         fremovexattr, fsetxattr, fstat, fstatfs, fsync, ftruncate, futimens, getxattr,
-        ioctl_ficlone, lgetxattr, linkat, listxattr, llistxattr, lremovexattr, lsetxattr, lstat,
-        mkdirat, mknodat, open, openat, openat2, readlinkat, seek, statat, symlinkat, syncfs,
-        unlinkat, utimensat,
+        ioctl_ficlone, ioctl_getflags, ioctl_setflags, lgetxattr, linkat, listxattr, llistxattr,
+        lremovexattr, lsetxattr, lstat, mkdirat, mknodat, open, openat, openat2, readlinkat, seek,
+        statat, symlinkat, syncfs, unlinkat, utimensat,
     };
     pub(crate) use rustix::io::{pread, preadv2, pwrite};
     use rustix::pipe::SpliceFlags;

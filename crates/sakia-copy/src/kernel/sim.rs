@@ -123,8 +123,8 @@ pub(crate) mod calls {
 
     use rustix::fd::AsFd;
     use rustix::fs::{
-        Advice, AtFlags, Dev, FileType, Gid, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Stat,
-        StatFs, Timestamps, Uid, XattrFlags,
+        Advice, AtFlags, Dev, FileType, Gid, IFlags, Mode, OFlags, RawDir, ResolveFlags, SeekFrom,
+        Stat, StatFs, Timestamps, Uid, XattrFlags,
     };
     use rustix::io::{Errno, ReadWriteFlags, Result};
     use rustix::path::Arg;
@@ -194,6 +194,8 @@ pub(crate) mod calls {
         fn fremovexattr(file: impl AsFd, name: impl Arg) -> ();
         fn lremovexattr(path: impl Arg, name: impl Arg) -> ();
         fn ioctl_ficlone(to: impl AsFd, from: impl AsFd) -> ();
+        fn ioctl_getflags(dir: impl AsFd) -> IFlags;
+        fn ioctl_setflags(dir: impl AsFd, flags: IFlags) -> ();
         fn fadvise(file: impl AsFd, offset: u64, len: Option<NonZeroU64>, advice: Advice) -> ();
         fn seek(file: impl AsFd, to: SeekFrom) -> u64;
         fn ftruncate(file: impl AsFd, len: u64) -> ();

@@ -9,6 +9,7 @@
     reason = "the failure of a test, or of what it calls, is its report"
 )]
 
+mod apart;
 mod children;
 mod differential;
 mod existing;
