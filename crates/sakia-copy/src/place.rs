@@ -38,6 +38,12 @@ pub(crate) struct OpenDir {
 }
 
 impl OpenDir {
+    /// A directory that takes no share of any budget.
+    #[cfg(test)]
+    pub(crate) fn of(fd: OwnedFd) -> Self {
+        Self { fd: Some(fd), _permit: None }
+    }
+
     /// Whether it is the directory that the process is in.
     pub(crate) fn is_current(&self) -> bool {
         self.fd.is_none()

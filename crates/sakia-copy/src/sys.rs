@@ -5,7 +5,7 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::kernel;
@@ -105,6 +105,11 @@ pub(crate) fn write_all_at(file: BorrowedFd<'_>, buf: &[u8], offset: u64) -> io:
     Ok(())
 }
 
+/// Removes a name of anything but a directory.
+pub(crate) fn unlink(dir: impl AsFd, name: &CStr) -> io::Result<()> {
+    retry(|| kernel::unlinkat(dir.as_fd(), name, AtFlags::empty()))
+}
+
 /// What the file system tells of an open file.
 pub(crate) fn stat(file: impl AsFd) -> io::Result<Stat> {
     retry(|| kernel::fstat(file.as_fd()))
@@ -112,7 +117,7 @@ pub(crate) fn stat(file: impl AsFd) -> io::Result<Stat> {
 
 /// What the file system tells of a name, links not followed.
 pub(crate) fn stat_name(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Stat> {
-    retry(|| kernel::statat(dir, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW))
+    retry(|| kernel::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
 }
 
 /// Whether `error` is `errno`.

@@ -481,13 +481,11 @@ impl Copy {
     fn discard(&self, spot: &Spot<'_>, made: &Made) {
         if let Some(target) = spot.target
             && !made.is_device
+            && sys::unlink(target, spot.to).is_err()
         {
-            let removed = sys::retry(|| kernel::unlinkat(target, spot.to, AtFlags::empty()));
-            if removed.is_err() {
-                // Most are marked already.
-                let mode = Mode::from_raw_mode(mark::FILE);
-                sys::retry(|| kernel::fchmod(&made.fd, mode)).ok();
-            }
+            // Most are marked already.
+            let mode = Mode::from_raw_mode(mark::FILE);
+            sys::retry(|| kernel::fchmod(&made.fd, mode)).ok();
         }
     }
 
@@ -615,7 +613,7 @@ impl Copy {
             let error = io::Error::new(io::ErrorKind::AlreadyExists, text);
             return Err(Wrong::target("copy to")(error));
         }
-        match sys::retry(|| kernel::unlinkat(target, spot.to, AtFlags::empty())) {
+        match sys::unlink(target, spot.to) {
             Err(error) if sys::is(&error, Errno::NOENT) => Ok(()),
             result => result.map_err(Wrong::target("remove")),
         }
@@ -727,7 +725,7 @@ impl Copy {
             let set = self.set_attributes_of_name(spot, stat, is_symlink, &mut fiber.tally);
             set.map_err(|(operation, error)| {
                 // A later copy could not tell that it is not complete.
-                sys::retry(|| kernel::unlinkat(target, spot.to, AtFlags::empty())).ok();
+                sys::unlink(target, spot.to).ok();
                 Wrong::target(operation)(error)
             })
         });

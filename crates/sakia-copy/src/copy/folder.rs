@@ -249,8 +249,8 @@ impl Copy {
             (mark::DIRECTORY, Some(permissions & MKDIR & !self.mask))
         };
         let is_apart = spot.folder.is_some_and(|above| {
-            let making = crew.pace().making();
-            above.facts.apart.put(target, making, spot.learned, &mut fiber.tally)
+            let (facts, making) = (&above.facts, crew.pace().making());
+            facts.apart.put(target, facts.device, making, spot.learned, &mut fiber.tally)
         });
         let made = sys::retry(|| kernel::mkdirat(target, spot.to, Mode::from_raw_mode(first)));
         fiber.tally.counters.plain_calls += 2;

@@ -175,8 +175,8 @@ pub(crate) struct Learned {
     pub(crate) no_nowait: AtomicBool,
     /// Nor need they be.
     pub(crate) in_memory: AtomicBool,
-    /// Directories of the copy have no flags.
-    no_flags: AtomicBool,
+    /// Directories of the copy are better put apart where making files takes long.
+    needs_apart: OnceLock<bool>,
 }
 
 /// What is known of a directory.
