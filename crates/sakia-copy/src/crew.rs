@@ -30,7 +30,6 @@ use sakia::{Budget, CancellationToken, JoinHandle, Permit, Resource};
 use crate::delays::Delays;
 use crate::kernel;
 use crate::pace::Pace;
-use crate::pipe::Pipe;
 use crate::place::{OpenDir, Place, Places};
 use crate::progress::Progress;
 use crate::report::{Counters, Counts};
@@ -333,8 +332,6 @@ pub(crate) struct Worker<J: Job> {
     tasks: RefCell<Vec<JoinHandle<()>>>,
     /// Buffers of fibers that have ended, with their shares of the budget.
     spare: RefCell<Vec<Kit>>,
-    /// Made when it is first needed. No fiber waits while it has it.
-    pipe: Cell<Option<Pipe>>,
     /// Of opening what no cache knows.
     pub(crate) opens: Delays,
     /// Of reading directories.
@@ -364,7 +361,6 @@ impl<J: Job> Worker<J> {
             fibers: Cell::new(1),
             tasks: RefCell::default(),
             spare: RefCell::default(),
-            pipe: Cell::default(),
             opens: Delays::new(is_alone),
             lists: Delays::new(is_alone),
         });
@@ -575,16 +571,6 @@ impl<J: Job> Fiber<J> {
         if let Some(kit) = &mut self.kit {
             kit.buf = buf;
         }
-    }
-
-    /// The worker's pipe, until it is [given back](Self::give_pipe). `None` if there is none.
-    pub(crate) fn take_pipe(&self) -> Option<Pipe> {
-        self.worker.pipe.take().or_else(|| Pipe::new(&self.crew().budget))
-    }
-
-    /// Gives the pipe back, or nothing if it cannot be used again.
-    pub(crate) fn give_pipe(&self, pipe: Option<Pipe>) {
-        self.worker.pipe.set(pipe);
     }
 
     /// What is awaited next may take a while.

@@ -16,7 +16,6 @@ mod delays;
 mod kernel;
 mod options;
 mod pace;
-mod pipe;
 mod place;
 mod progress;
 mod remove;

@@ -58,8 +58,14 @@ impl Copy {
                 Err(_) => {}
             }
         }
-        let mut run =
-            Run { copy: self, fiber, crew, learned: spot.learned, target: target.as_fd() };
+        let mut run = Run {
+            copy: self,
+            fiber,
+            crew,
+            learned: spot.learned,
+            target: target.as_fd(),
+            position: 0,
+        };
         if self.options.sparse == Sparse::Auto && self.has_holes(stat) {
             run.sparse(source, stat, buf).await
         } else {
@@ -98,6 +104,8 @@ struct Run<'a> {
     crew: &'a Arc<Crew<Copy>>,
     learned: &'a Learned,
     target: BorrowedFd<'a>,
+    /// Where the target's own position is.
+    position: u64,
 }
 
 /// How contents get from file to file.
@@ -105,8 +113,8 @@ struct Run<'a> {
 enum Way {
     /// `copy_file_range(2)`, by which file systems copy within themselves.
     Range,
-    /// By a pipe, from one page cache to the other.
-    Pipe,
+    /// `sendfile(2)`: from one page cache to the other.
+    Send,
     Buffer,
 }
 
@@ -168,13 +176,13 @@ impl Run<'_> {
             }
             let count = match way {
                 Way::Range => self.by_range(source, offset, left),
-                Way::Pipe => self.by_pipe(source, offset, left),
+                Way::Send => self.by_sending(source, offset, left),
                 Way::Buffer => self.by_buffer(source, offset, left, buf).await.map(Some),
             };
             match count? {
                 Some(0) => return Ok(offset),
                 Some(count) => offset += count,
-                None if way == Way::Range => way = Way::Pipe,
+                None if way == Way::Range => way = Way::Send,
                 None => way = Way::Buffer,
             }
             sakia::yield_now().await;
@@ -187,8 +195,8 @@ impl Run<'_> {
             Way::Buffer
         } else if !self.learned.no_range.load(Ordering::Relaxed) {
             Way::Range
-        } else if !self.learned.no_pipe.load(Ordering::Relaxed) {
-            Way::Pipe
+        } else if !self.learned.no_send.load(Ordering::Relaxed) {
+            Way::Send
         } else {
             Way::Buffer
         }
@@ -213,14 +221,27 @@ impl Run<'_> {
         by_kernel(copied, offset, &self.learned.no_range)
     }
 
-    /// `None` if that is not possible between these files, or there is no pipe.
-    fn by_pipe(&mut self, source: &Source, offset: u64, left: u64) -> Result<Option<u64>, Wrong> {
-        let Some(pipe) = self.fiber.take_pipe() else { return Ok(None) };
-        let len = usize::try_from(left).unwrap_or(usize::MAX);
-        self.fiber.tally.counters.plain_calls += 2;
-        let (copied, pipe) = pipe.transfer(source.as_fd(), self.target, offset, len);
-        self.fiber.give_pipe(pipe);
-        by_kernel(copied, offset, &self.learned.no_pipe)
+    /// `None` if that is not possible between these files.
+    fn by_sending(
+        &mut self,
+        source: &Source,
+        offset: u64,
+        left: u64,
+    ) -> Result<Option<u64>, Wrong> {
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(RANGE);
+        if self.position != offset {
+            self.fiber.tally.counters.plain_calls += 1;
+            if kernel::seek(self.target, SeekFrom::Start(offset)).is_err() {
+                return Ok(None);
+            }
+        }
+        self.fiber.tally.counters.plain_calls += 1;
+        let mut from = offset;
+        let sent =
+            sys::retry(|| kernel::sendfile(self.target, source.as_fd(), Some(&mut from), len));
+        let sent = by_kernel(sent, offset, &self.learned.no_send)?;
+        self.position = offset + sent.unwrap_or(0);
+        Ok(sent)
     }
 
     async fn by_buffer(

@@ -169,8 +169,8 @@ pub(crate) struct Learned {
     no_clone: AtomicBool,
     /// `copy_file_range` does not copy between them.
     no_range: AtomicBool,
-    /// Nor does a pipe.
-    no_pipe: AtomicBool,
+    /// Nor does `sendfile`.
+    no_send: AtomicBool,
     /// Reads cannot be asked not to wait.
     pub(crate) no_nowait: AtomicBool,
     /// Nor need they be.

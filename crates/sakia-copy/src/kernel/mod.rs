@@ -23,22 +23,9 @@ mod real {
         fremovexattr, fsetxattr, fstat, fstatfs, fsync, ftruncate, futimens, getxattr,
         ioctl_ficlone, ioctl_getflags, ioctl_setflags, lgetxattr, linkat, listxattr, llistxattr,
         lremovexattr, lsetxattr, lstat, mkdirat, mknodat, open, openat, openat2, readlinkat, seek,
-        statat, symlinkat, syncfs, unlinkat, utimensat,
+        sendfile, statat, symlinkat, syncfs, unlinkat, utimensat,
     };
     pub(crate) use rustix::io::{pread, preadv2, pwrite};
-    use rustix::pipe::SpliceFlags;
-    pub(crate) use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
-
-    /// `splice(2)`, which may wait.
-    pub(crate) fn splice(
-        from: impl AsFd,
-        offset: Option<&mut u64>,
-        to: impl AsFd,
-        place: Option<&mut u64>,
-        len: usize,
-    ) -> rustix::io::Result<usize> {
-        rustix::pipe::splice(from, offset, to, place, len, SpliceFlags::empty())
-    }
 
     /// The entries of a directory, by `getdents64`.
     pub(crate) fn entries<F: AsFd>(

@@ -66,11 +66,10 @@ pub(crate) fn faults(call: &str) -> (&'static [Fault], &'static [Fault]) {
             &[E(Errno::INTR), E(Errno::XDEV), E(Errno::INVAL), E(Errno::IO), Short],
             &[E(Errno::NOSPC)],
         ),
-        "splice" => (
+        "sendfile" => (
             &[E(Errno::INTR), E(Errno::INVAL), E(Errno::NOSYS), E(Errno::IO), Short],
             &[E(Errno::NOSPC)],
         ),
-        "pipe_with" | "fcntl_setpipe_size" | "fcntl_getpipe_size" => (&[E(Errno::NFILE)], &[]),
         "ioctl_ficlone" => (&[E(Errno::OPNOTSUPP), E(Errno::IO)], &[]),
         "fadvise" | "fstatfs" => (&[E(Errno::IO)], &[]),
         "mkdirat" | "symlinkat" | "mknodat" | "linkat" => (INTERRUPTED, MADE),
@@ -128,7 +127,6 @@ pub(crate) mod calls {
     };
     use rustix::io::{Errno, ReadWriteFlags, Result};
     use rustix::path::Arg;
-    use rustix::pipe::{PipeFlags, SpliceFlags};
 
     use super::{Fault, at};
 
@@ -235,30 +233,14 @@ pub(crate) mod calls {
         rustix::fs::copy_file_range(from, offset, to, place, len)
     }
 
-    pub(crate) fn splice(
+    pub(crate) fn sendfile(
+        to: impl AsFd,
         from: impl AsFd,
         offset: Option<&mut u64>,
-        to: impl AsFd,
-        place: Option<&mut u64>,
         len: usize,
     ) -> Result<usize> {
-        let len = cut("splice", len)?;
-        rustix::pipe::splice(from, offset, to, place, len, SpliceFlags::empty())
-    }
-
-    pub(crate) fn pipe_with(flags: PipeFlags) -> Result<(OwnedFd, OwnedFd)> {
-        gate("pipe_with")?;
-        rustix::pipe::pipe_with(flags)
-    }
-
-    pub(crate) fn fcntl_setpipe_size(pipe: impl AsFd, size: usize) -> Result<usize> {
-        gate("fcntl_setpipe_size")?;
-        rustix::pipe::fcntl_setpipe_size(pipe, size)
-    }
-
-    pub(crate) fn fcntl_getpipe_size(pipe: impl AsFd) -> Result<usize> {
-        gate("fcntl_getpipe_size")?;
-        rustix::pipe::fcntl_getpipe_size(pipe)
+        let len = cut("sendfile", len)?;
+        rustix::fs::sendfile(to, from, offset, len)
     }
 
     pub(crate) fn entries<F: AsFd>(dir: F, space: &mut [MaybeUninit<u8>]) -> Result<RawDir<'_, F>> {
