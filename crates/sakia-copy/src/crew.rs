@@ -690,17 +690,16 @@ impl<J: Job> Fiber<J> {
     async fn read_list(&mut self, frame: &Frame<J>) -> io::Result<List> {
         let worker = self.worker();
         let Some(kit) = &mut self.kit else { return Err(Errno::BADF.into()) };
-        // Whether there are more, which there hardly are.
-        if (1..FULL).contains(&frame.state.borrow().listed) {
-            self.tally.counters.plain_calls += 1;
-            return read_entries(&frame.source, kit.space.spare_capacity_mut());
-        }
-        if worker.lists.is_in_place() {
+        // After so few only their end is left, which a directory that was just read has at hand.
+        let is_rest = (1..FULL).contains(&frame.state.borrow().listed);
+        if is_rest || worker.lists.is_in_place() {
             self.tally.counters.plain_calls += 1;
             let begin = Instant::now();
             let list = read_entries(&frame.source, kit.space.spare_capacity_mut())?;
-            let usual = ENTRY * list.entries.len() as u32;
-            worker.lists.took((Instant::now() - begin).saturating_sub(usual));
+            if !is_rest {
+                let usual = ENTRY * list.entries.len() as u32;
+                worker.lists.took(begin.elapsed().saturating_sub(usual));
+            }
             return Ok(list);
         }
         let mut space = std::mem::take(&mut kit.space);

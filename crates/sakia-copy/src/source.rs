@@ -107,7 +107,7 @@ impl<J: Job> Fiber<J> {
         if worker.opens.is_in_place() {
             let begin = Instant::now();
             let opened = self.crew().places.with_room(|| sys::open(above.as_fd(), name, flags));
-            worker.opens.took(Instant::now() - begin);
+            worker.opens.took(begin.elapsed());
             return opened.map(Source::Plain);
         }
         self.about_to_wait();

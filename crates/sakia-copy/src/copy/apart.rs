@@ -37,7 +37,7 @@ pub(super) struct Apart {
 }
 
 impl Apart {
-    /// Of a directory in `above`. One that a copy has left which was killed, may have kept the flag.
+    /// Of a directory of the copy. One that a copy has left which was killed may have kept the flag.
     pub(super) fn new(is_apart: bool, is_made: bool, was_unfinished: bool) -> Self {
         Self { is_apart, is_ours: is_made, is_top: was_unfinished.into() }
     }
