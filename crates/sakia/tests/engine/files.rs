@@ -424,13 +424,17 @@ fn a_fifo_is_a_file_too(builder: &Builder) {
     };
     on_tokio(1, async {
         // Waits for the writer, as it would by a plain call.
-        let (file, writer) = (engine.open(&first), write(&first, "hello"));
+        let mut file = engine.open(&first);
+        assert!(poll_once(&mut file).is_pending());
+        let writer = write(&first, "hello");
         let file = file.await.unwrap();
         let (result, read) = file.read(vec![0; 9]).await;
         assert_eq!((result.unwrap(), &read[..5]), (5, &b"hello"[..]));
         writer.join().unwrap();
         assert_eq!(file.read(vec![0; 9]).await.0.unwrap(), 0);
-        let (text, writer) = (engine.read_to_string(&second), write(&second, "whole"));
+        let mut text = engine.read_to_string(&second);
+        assert!(poll_once(&mut text).is_pending());
+        let writer = write(&second, "whole");
         assert_eq!(text.await.unwrap(), "whole");
         writer.join().unwrap();
     });
