@@ -211,7 +211,7 @@ impl Copy {
 }
 
 /// The times to set, to the nanosecond.
-fn times_of(stat: &Stat) -> Timestamps {
+pub(super) fn times_of(stat: &Stat) -> Timestamps {
     let time =
         |seconds: i64, nanoseconds: u64| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as i64 };
     Timestamps {

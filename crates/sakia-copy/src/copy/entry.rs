@@ -15,7 +15,7 @@ use super::links::{Claim, Name, Waiting};
 use super::{Copy, Learned, Spot, Wrong, attributes, mark};
 use crate::crew::{Crew, Fiber, Next};
 use crate::options::{Existing, Follow};
-use crate::place::{Id, Place};
+use crate::place::{Id, OpenDir};
 use crate::source::Source;
 use crate::{kernel, sys};
 
@@ -181,71 +181,64 @@ impl Copy {
         if !self.options.preserve.links || stat.st_nlink < 2 {
             return self.fill_new(fiber, crew, spot, &mut source, &stat).await;
         }
-        let id = Id::of(&stat);
-        match self.claim(id, stat.st_nlink, spot) {
+        match self.links.claim(Id::of(&stat), stat.st_nlink, || Waiting::of(spot)) {
             Claim::Wait => Ok(Outcome::Later),
-            Claim::Link(name) => self.link(fiber, crew, spot, &name),
+            Claim::Link(name) => self.link(fiber, crew, spot, &stat, name),
             Claim::Copy => {
                 let result = self.fill_new(fiber, crew, spot, &mut source, &stat).await;
-                let is_there = self.has_copy(spot, &stat, &result);
-                self.settle_links(fiber, crew, spot, id, is_there, |fiber, spot| {
-                    let result = self.copy_waiting(fiber, spot);
-                    (self.has_copy(spot, &stat, &result), result)
+                self.settle_links(fiber, crew, spot, &stat, &result, |fiber, spot| {
+                    self.copy_waiting(fiber, spot)
                 });
                 result
             }
         }
     }
 
-    fn claim(&self, id: Id, count: u64, spot: &Spot<'_>) -> Claim {
-        self.links.claim(id, count, || Waiting {
-            folder: spot.folder.cloned(),
-            name: spot.name.to_owned(),
-            to: spot.to.to_owned(),
-        })
-    }
-
     /// Whether a copy is there of which other names can be made. What was kept is one only if it is as old
     /// and as long as the source: an earlier copy has made it then.
     fn has_copy(&self, spot: &Spot<'_>, stat: &Stat, result: &Result<Outcome, Wrong>) -> bool {
-        let facts = |stat: &Stat| {
-            let kind = FileType::from_raw_mode(stat.st_mode);
-            (kind, stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
-        };
         match result {
-            Ok(Outcome::Skipped) => match self.stat_target(spot) {
-                Ok(Some(there)) => facts(&there) == facts(stat),
-                _ => false,
-            },
+            Ok(Outcome::Skipped) => {
+                matches!(self.stat_target(spot), Ok(Some(there)) if is_alike(&there, stat))
+            }
             result => result.is_ok(),
         }
     }
 
-    /// Deals with the names that wait for a file, of which a copy is there now, or could not be made. Then
-    /// `copy` makes one of another name, and says whether other names can be made of that.
+    /// Deals with the names that wait for a file, which was copied with this result. If that left no copy,
+    /// `copy` makes one of another name.
     fn settle_links(
         &self,
         fiber: &mut Fiber<Self>,
         crew: &Arc<Crew<Self>>,
         spot: &Spot<'_>,
-        id: Id,
-        is_there: bool,
-        copy: impl Fn(&mut Fiber<Self>, &Spot<'_>) -> (bool, Result<Outcome, Wrong>),
+        stat: &Stat,
+        result: &Result<Outcome, Wrong>,
+        copy: impl Fn(&mut Fiber<Self>, &Spot<'_>) -> Result<Outcome, Wrong>,
     ) {
-        let mut copied = is_there.then(|| self.name_of(spot));
+        let id = Id::of(stat);
+        let keeps = self.options.existing == Existing::Keep;
+        let copied_to = |spot: &Spot<'_>, result: &Result<Outcome, Wrong>| {
+            let is_new = matches!(result, Ok(Outcome::Copied));
+            self.has_copy(spot, stat, result).then(|| (Waiting::of(spot), keeps && is_new))
+        };
+        let mut copied = copied_to(spot, result);
         // By plain calls, one after the other: this is rare.
         while copied.is_none()
             && let Some(waiting) = self.links.failed(id)
         {
             self.settle(fiber, crew, &waiting, |fiber, spot| {
-                let (is_there, result) = copy(fiber, spot);
-                copied = is_there.then(|| self.name_of(spot));
+                let result = copy(fiber, spot);
+                copied = copied_to(spot, &result);
                 result
             });
         }
-        let Some(name) = copied else { return };
-        for waiting in self.links.copied(id, name.clone()) {
-            self.settle(fiber, crew, &waiting, |fiber, spot| self.link(fiber, crew, spot, &name));
+        let Some((first, may_change)) = copied else { return };
+        let name = first.name();
+        for waiting in self.links.copied(id, first, may_change) {
+            self.settle(fiber, crew, &waiting, |fiber, spot| {
+                self.link(fiber, crew, spot, stat, name.clone())
+            });
         }
     }
 
@@ -292,21 +285,14 @@ impl Copy {
         result.map(|is_copied| if is_copied { Outcome::Copied } else { Outcome::Skipped })
     }
 
-    fn name_of(&self, spot: &Spot<'_>) -> Name {
-        let place = match spot.folder.and_then(|folder| folder.facts.to.as_ref()) {
-            Some(place) => Arc::clone(place),
-            None => Arc::clone(Place::current()),
-        };
-        Name { place, name: spot.to.to_owned() }
-    }
-
-    /// Makes another name of a file that has been copied.
+    /// Makes another name of a file that has been copied: `source` is what the source says of it.
     fn link(
         &self,
         fiber: &mut Fiber<Self>,
         crew: &Crew<Self>,
         spot: &Spot<'_>,
-        first: &Name,
+        source: &Stat,
+        mut first: Name,
     ) -> Result<Outcome, Wrong> {
         let counts = &mut fiber.tally.counts;
         let Some(target) = spot.target else {
@@ -314,28 +300,66 @@ impl Copy {
             return Ok(Outcome::Copied);
         };
         let wrong = Wrong::target("link");
-        let dir = crew.places.open(&first.place).map_err(&wrong)?;
-        let link = || {
-            let name: &CStr = &first.name;
+        let id = Id::of(source);
+        let link = |first: &Name| {
+            let (dir, name): (_, &CStr) = (crew.places.open(&first.place)?, &first.name);
             sys::retry(|| kernel::linkat(&dir, name, target, spot.to, AtFlags::empty()))
         };
-        let mut result = link();
+        let mut result = link(&first);
         fiber.tally.counters.plain_calls += 1;
+        if result.as_ref().is_err_and(|error| sys::is(error, Errno::NOENT))
+            && let Some(now) = self.links.name(id)
+        {
+            // It is about to become a name of an earlier copy.
+            first = now;
+            result = link(&first);
+        }
         if result.as_ref().is_err_and(|error| sys::is(error, Errno::EXIST)) {
             let there = self.stat_target(spot)?;
-            let first = sys::stat_name(dir.as_fd(), &first.name).map_err(&wrong)?;
-            if there.is_some_and(|there| Id::of(&there) == Id::of(&first)) {
+            let dir = crew.places.open(&first.place).map_err(&wrong)?;
+            let new = Id::of(&sys::stat_name(dir.as_fd(), &first.name).map_err(&wrong)?);
+            if there.is_some_and(|there| Id::of(&there) == new) {
                 return Ok(Outcome::Skipped);
             }
             if self.options.existing == Existing::Keep && self.is_there(spot)? {
+                if there.is_some_and(|there| is_alike(&there, source)) {
+                    for made in self.links.found(id, Waiting::of(spot).name()) {
+                        self.relink(crew, &made, new, target, spot.to).map_err(&wrong)?;
+                    }
+                }
                 return Ok(Outcome::Skipped);
             }
             self.remove_existing(spot, there.as_ref())?;
-            result = link();
+            result = link(&first);
         }
         result.map_err(&wrong)?;
         fiber.tally.counts.hard_links += 1;
         Ok(Outcome::Copied)
+    }
+
+    /// Makes a name of the file `new` one of the file that is `kept` in this directory.
+    fn relink(
+        &self,
+        crew: &Crew<Self>,
+        made: &Waiting,
+        new: Id,
+        target: &OpenDir,
+        kept: &CStr,
+    ) -> io::Result<()> {
+        let (dir, name): (_, &CStr) = (crew.places.open(&made.name().place)?, &made.to);
+        // One that is not there yet is about to be made, of whatever is the file by then.
+        if sys::stat_name(dir.as_fd(), name).is_ok_and(|stat| Id::of(&stat) == new) {
+            sys::unlink(dir.as_fd(), name)?;
+            sys::retry(|| kernel::linkat(target, kept, &dir, name, AtFlags::empty()))?;
+            // The directory may have been done.
+            if self.options.preserve.timestamps
+                && let Some(folder) = &made.folder
+            {
+                let times = attributes::times_of(&folder.facts.stat);
+                sys::retry(|| kernel::futimens(&dir, &times))?;
+            }
+        }
+        Ok(())
     }
 
     /// Copies a regular file that has not been copied under another name.
@@ -674,21 +698,18 @@ impl Copy {
         spot: &Spot<'_>,
         stat: &Stat,
     ) -> Result<Outcome, Wrong> {
-        let id = Id::of(stat);
         let is_claimed = self.options.preserve.links && stat.st_nlink > 1;
         if is_claimed {
-            match self.claim(id, stat.st_nlink, spot) {
+            match self.links.claim(Id::of(stat), stat.st_nlink, || Waiting::of(spot)) {
                 Claim::Wait => return Ok(Outcome::Later),
-                Claim::Link(name) => return self.link(fiber, crew, spot, &name),
+                Claim::Link(name) => return self.link(fiber, crew, spot, stat, name),
                 Claim::Copy => {}
             }
         }
         let result = self.make_special(fiber, spot, stat);
         if is_claimed {
-            let is_there = self.has_copy(spot, stat, &result);
-            self.settle_links(fiber, crew, spot, id, is_there, |fiber, spot| {
-                let result = self.make_special(fiber, spot, stat);
-                (self.has_copy(spot, stat, &result), result)
+            self.settle_links(fiber, crew, spot, stat, &result, |fiber, spot| {
+                self.make_special(fiber, spot, stat)
             });
         }
         result
@@ -776,6 +797,15 @@ impl Copy {
             Reflink::Auto => !spot.learned.no_clone.load(Ordering::Relaxed),
         }
     }
+}
+
+/// Whether one is a copy of the other, as far as can be told without reading.
+fn is_alike(one: &Stat, other: &Stat) -> bool {
+    let facts = |stat: &Stat| {
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        (kind, stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
+    };
+    facts(one) == facts(other)
 }
 
 /// The copy would take the place of its source.

@@ -2,12 +2,15 @@
 //!
 //! The first name that is found has the file copied. Names that are found while that goes on are left to
 //! whom copies it; later ones are made at once. Directories of the copy are kept in mind, not open.
+//!
+//! Where nothing is to be overwritten, a name of an earlier copy may be found when others were made of a new
+//! one. Then these become names of the earlier one.
 
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::Copy;
+use super::{Copy, Spot};
 use crate::crew::Folder;
 use crate::place::{Id, Place};
 
@@ -27,7 +30,11 @@ enum State {
     /// It is being copied; these names wait for it.
     Copying(Vec<Waiting>),
     /// Where the copy is.
-    Copied(Name),
+    Copied {
+        name: Name,
+        /// Its names that are made, if another copy may be found that is to be kept.
+        made: Option<Vec<Waiting>>,
+    },
 }
 
 /// A name of the copy: its directory, or the directory that the process is in.
@@ -37,12 +44,24 @@ pub(super) struct Name {
     pub(super) name: CString,
 }
 
-/// A name of the source that is to become a name of the copy.
+/// A name of the source that is to become a name of the copy, or has.
+#[derive(Clone)]
 pub(super) struct Waiting {
     pub(super) folder: Option<Arc<Folder<Copy>>>,
     pub(super) name: CString,
     /// Of the copy; it differs from `name` at the root only.
     pub(super) to: CString,
+}
+
+impl Waiting {
+    pub(super) fn of(spot: &Spot<'_>) -> Self {
+        Self { folder: spot.folder.cloned(), name: spot.name.to_owned(), to: spot.to.to_owned() }
+    }
+
+    pub(super) fn name(&self) -> Name {
+        let place = self.folder.as_ref().and_then(|folder| folder.facts.to.as_ref());
+        Name { place: Arc::clone(place.unwrap_or(Place::current())), name: self.to.clone() }
+    }
 }
 
 /// What is to be done with a name.
@@ -74,9 +93,11 @@ impl Links {
                 names.push(waiting());
                 Claim::Wait
             }
-            State::Copied(name) => {
+            State::Copied { name, made } => {
                 let name = name.clone();
-                if file.left == 0 {
+                if let Some(made) = made {
+                    made.push(waiting());
+                } else if file.left == 0 {
                     files.remove(&id);
                 }
                 Claim::Link(name)
@@ -84,17 +105,46 @@ impl Links {
         }
     }
 
-    /// The file has been copied. Returns the names that wait for it.
-    pub(super) fn copied(&self, id: Id, name: Name) -> Vec<Waiting> {
+    /// The file has been copied. Returns the names that wait for it. `may_change`: another copy may be found
+    /// that is to be kept.
+    pub(super) fn copied(&self, id: Id, first: Waiting, may_change: bool) -> Vec<Waiting> {
         let mut files = self.lock();
         let Some(file) = files.get_mut(&id) else { return Vec::new() };
-        let state = std::mem::replace(&mut file.state, State::Copied(name));
-        if file.left == 0 {
+        let waiting = match &mut file.state {
+            State::Copying(waiting) => std::mem::take(waiting),
+            State::Copied { .. } => Vec::new(),
+        };
+        let name = first.name();
+        let made = may_change.then(|| {
+            let mut made = waiting.clone();
+            made.push(first);
+            made
+        });
+        if file.left == 0 && made.is_none() {
             files.remove(&id);
+        } else {
+            file.state = State::Copied { name, made };
         }
-        match state {
-            State::Copying(names) => names,
-            State::Copied(_) => Vec::new(),
+        waiting
+    }
+
+    /// A copy that is kept has this name. Returns the names that were made of another one, if they were not
+    /// returned before; whatever is found from now on becomes a name of this one.
+    pub(super) fn found(&self, id: Id, kept: Name) -> Vec<Waiting> {
+        match self.lock().get_mut(&id).map(|file| &mut file.state) {
+            Some(State::Copied { name, made }) if made.is_some() => {
+                *name = kept;
+                made.take().unwrap_or_default()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Where the copy is, as far as there is one.
+    pub(super) fn name(&self, id: Id) -> Option<Name> {
+        match &self.lock().get(&id)?.state {
+            State::Copied { name, .. } => Some(name.clone()),
+            State::Copying(_) => None,
         }
     }
 

@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use sakia_copy::{Copier, Existing, Options, Progress};
 
 use crate::support::{Folder, assert_same, copy, copy_all, runtime, tree};
@@ -90,6 +91,43 @@ fn names_of_what_was_kept() {
         assert_eq!(number(to.join("b")), number(to.join("c")));
         fs::remove_dir_all(from).unwrap();
         fs::remove_dir_all(to).unwrap();
+    }
+}
+
+/// An earlier copy has made one of the names, wherever it is found among those that lack.
+#[test]
+fn names_of_an_earlier_copy() {
+    let folder = Folder::in_memory();
+    let (from, to) = (folder.dir("from"), folder.path("to"));
+    let kinds = ["large", "small", "fifo"];
+    let places = ["0", "1", "2", "."];
+    folder.file("from/large", vec![1; 1 << 20]);
+    folder.file("from/small", "small");
+    mknodat(CWD, from.join("fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+    for place in &places[..3] {
+        folder.dir(&format!("from/{place}"));
+        for kind in kinds {
+            fs::hard_link(from.join(kind), from.join(place).join(kind)).unwrap();
+        }
+    }
+    for existing in [Existing::Keep, Existing::Update] {
+        let mut options = Options::archive();
+        options.existing = existing;
+        for kept in places {
+            copy_all(&from, &to, &Options::archive());
+            let inodes = kinds.map(|kind| number(to.join(kept).join(kind)));
+            for place in places.into_iter().filter(|place| *place != kept) {
+                for kind in kinds {
+                    fs::remove_file(to.join(place).join(kind)).unwrap();
+                }
+            }
+            copy_all(&from, &to, &options);
+            assert_same(&tree(&to), &tree(&from));
+            if existing == Existing::Keep {
+                assert_eq!(kinds.map(|kind| number(to.join(kept).join(kind))), inodes, "{kept}");
+            }
+            fs::remove_dir_all(&to).unwrap();
+        }
     }
 }
 
