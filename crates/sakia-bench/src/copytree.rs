@@ -477,13 +477,14 @@ impl Experiment for CopyTree {
 
 /// What a program said of its work, as far as it said it.
 fn explained(row: &Row) -> Vec<String> {
-    const COUNTS: [(&str, &str); 12] = [
+    const COUNTS: [(&str, &str); 13] = [
         ("workers", "workers"),
         ("plain_calls", "plain calls"),
         ("uncached_opens", "opens of what no cache knew"),
         ("ring_opens", "of these by the ring's workers"),
         ("ring_reads", "reads by the ring"),
         ("pool_lists", "directories read by threads"),
+        ("parts", "parts of directories handed over"),
         ("depth_max", "of all these at most at a time"),
         ("enters", "enters"),
         ("laid_off", "times laid off"),
@@ -495,7 +496,8 @@ fn explained(row: &Row) -> Vec<String> {
         [("create_us", "creating"), ("read_us", "reading"), ("write_us", "writing")];
     let count = |name: &str| row.counters.get(name).copied();
     let is_shown = |name: &str, count: u64| {
-        count > 0 || !["pool_lists", "laid_off", "apart", "skipped", "failures"].contains(&name)
+        count > 0
+            || !["pool_lists", "parts", "laid_off", "apart", "skipped", "failures"].contains(&name)
     };
     let counts = COUNTS.iter().filter_map(|&(name, words)| {
         let count = count(name).filter(|&count| is_shown(name, count))?;

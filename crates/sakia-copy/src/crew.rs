@@ -1,8 +1,9 @@
 //! Who does the work: a worker per thread, and as many fibers of it as wait for something.
 //!
-//! A directory is the unit of work, and one worker has it: several that make files in one directory would
-//! only wait for its lock. A worker does the deepest directory first, and hands half of those that it has
-//! not begun, the ones nearest to the root, to a worker that has nothing to do.
+//! A directory is the unit of work, and one worker has it: several that make small files in one directory
+//! would only wait for its lock. A worker does the deepest directory first, and hands half of those that it
+//! has not begun, the ones nearest to the root, to a worker that has nothing to do. If it has none, but large
+//! files, it hands over half of what is left of their directory.
 //!
 //! A *fiber* does one thing after the other by plain calls, which do not wait where the caches have what is
 //! asked for. Only when one is about to wait, another is started, so that a worker has one as long as
@@ -12,6 +13,7 @@
 //! takes the last one away leaves the directory, and goes on with the one above.
 
 use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::MaybeUninit;
@@ -131,12 +133,10 @@ pub(crate) struct Frame<J: Job> {
 struct FrameState {
     /// Entries that were not taken.
     list: List,
-    /// How many there were.
+    /// How many were read last, with directories.
     listed: usize,
-    /// Directories found, which come after all else.
-    folders: Vec<CString>,
-    /// Nobody looks at `folders` any more.
-    has_ended: bool,
+    /// Directories found.
+    folders: usize,
 }
 
 /// Entries of a directory.
@@ -144,8 +144,10 @@ struct FrameState {
 struct List {
     /// Names, one after the other, each with a zero.
     names: Vec<u8>,
-    /// Of each, the first one last.
+    /// All but directories, the first one last.
     entries: Vec<Entry>,
+    /// Directories, the one to begin with last.
+    folders: Vec<CString>,
     /// There are no more.
     is_over: bool,
 }
@@ -161,6 +163,19 @@ struct Entry {
 enum Item<J: Job> {
     Unit(Unit<J>),
     Frame(Rc<Frame<J>>),
+}
+
+/// What one worker leaves to another.
+enum Share<J: Job> {
+    Units(Vec<Unit<J>>),
+    Part(Part<J>),
+}
+
+/// Entries of a directory, for which it counts one more that is left.
+struct Part<J: Job> {
+    folder: Arc<Folder<J>>,
+    source: Arc<OpenDir>,
+    list: List,
 }
 
 /// What is to be done next.
@@ -191,10 +206,10 @@ pub(crate) struct Crew<J: Job> {
     buffer: usize,
     token: CancellationToken,
     is_stopped: AtomicBool,
-    /// Workers that wait for directories.
+    /// Workers that wait for work.
     idle: AtomicUsize,
-    sender: Sender<Vec<Unit<J>>>,
-    units: Receiver<Vec<Unit<J>>>,
+    sender: Sender<Share<J>>,
+    shares: Receiver<Share<J>>,
     pace: Pace,
     /// Calls back a worker that was laid off.
     call: Sender<()>,
@@ -223,7 +238,7 @@ impl<J: Job> Crew<J> {
         progress: Arc<Progress>,
         token: &CancellationToken,
     ) -> Arc<Self> {
-        let (sender, units) = async_channel::unbounded();
+        let (sender, shares) = async_channel::unbounded();
         let (call, calls) = async_channel::unbounded();
         let token = token.child();
         let crew = Arc::new(Self {
@@ -237,7 +252,7 @@ impl<J: Job> Crew<J> {
             is_stopped: AtomicBool::new(false),
             idle: AtomicUsize::new(0),
             sender,
-            units,
+            shares,
             pace: Pace::new(size.workers),
             call,
             calls,
@@ -245,7 +260,8 @@ impl<J: Job> Crew<J> {
         });
         // A future that is dropped asks its workers to end; they do so by themselves.
         let guard = token.drop_guard();
-        crew.sender.try_send(vec![Unit { above: None, name }]).ok();
+        let root = Unit { above: None, name };
+        crew.sender.try_send(Share::Units(vec![root])).ok();
         let workers: Vec<_> = (0..size.workers)
             .map(|thread| {
                 let crew = Arc::clone(&crew);
@@ -336,6 +352,8 @@ pub(crate) struct Worker<J: Job> {
     pub(crate) opens: Delays,
     /// Of reading directories.
     lists: Delays,
+    /// The file that was begun last is large.
+    is_at_large: Cell<bool>,
 }
 
 /// What a fiber needs.
@@ -363,6 +381,7 @@ impl<J: Job> Worker<J> {
             spare: RefCell::default(),
             opens: Delays::new(is_alone),
             lists: Delays::new(is_alone),
+            is_at_large: Cell::new(false),
         });
         // The first one of each worker runs whatever the budget has.
         let kit = worker.kit().unwrap_or_else(|| worker.kit_of(None));
@@ -370,7 +389,7 @@ impl<J: Job> Worker<J> {
         while !worker.crew.is_stopped() {
             fiber.work().await;
             if worker.may_work() {
-                worker.wait_for_units().await;
+                fiber.tally.counters.parts += u64::from(worker.wait_for_work().await);
             } else {
                 fiber.tally.counters.laid_off += 1;
                 worker.rest().await;
@@ -405,7 +424,7 @@ impl<J: Job> Worker<J> {
         }
         *self.items.borrow_mut() = frames;
         if !units.is_empty() {
-            self.crew.sender.try_send(units).ok();
+            self.crew.sender.try_send(Share::Units(units)).ok();
         }
     }
 
@@ -423,44 +442,61 @@ impl<J: Job> Worker<J> {
         self.crew.pace.call_back();
     }
 
-    async fn wait_for_units(&self) {
+    /// Waits until another worker hands something over. True: it is a part of a directory.
+    async fn wait_for_work(&self) -> bool {
         let crew = &self.crew;
         if crew.is_stopped() {
-            return;
+            return false;
         }
         crew.idle.fetch_add(1, Ordering::Relaxed);
-        let received = crew.units.recv().await;
+        let received = crew.shares.recv().await;
         crew.idle.fetch_sub(1, Ordering::Relaxed);
-        if let Ok(units) = received {
-            self.items.borrow_mut().extend(units.into_iter().map(Item::Unit));
+        let mut items = self.items.borrow_mut();
+        let is_part = matches!(received, Ok(Share::Part(_)));
+        match received {
+            Ok(Share::Units(units)) => items.extend(units.into_iter().map(Item::Unit)),
+            Ok(Share::Part(Part { folder, source, list })) => {
+                let state = RefCell::new(FrameState { list, ..FrameState::default() });
+                items.push(Item::Frame(Rc::new(Frame { folder, source, state })));
+            }
+            Err(_) => {}
         }
+        is_part
     }
 
-    /// Hands directories over, if somebody waits for some.
-    fn share(&self) {
+    /// Hands work over, if somebody waits for some. `is_busy`: the caller has something in hand, so that it
+    /// can do without the rest.
+    fn share(&self, is_busy: bool) {
         if self.crew.idle.load(Ordering::Relaxed) == 0 || !self.crew.sender.is_empty() {
             return;
         }
         let mut items = self.items.borrow_mut();
         let is_unit = |item: &Item<J>| matches!(item, Item::Unit(_));
         let units = items.iter().filter(|item| is_unit(item)).count();
-        // The last one is kept, unless there is something else to do.
-        let give = if items.len() > units { units.div_ceil(2) } else { units / 2 };
-        if give == 0 {
-            return;
-        }
-        let mut given = Vec::with_capacity(give);
-        let mut kept = Vec::with_capacity(items.len());
-        for item in items.drain(..) {
-            match item {
-                Item::Unit(unit) if given.len() < give => given.push(unit),
-                item => kept.push(item),
+        let is_busy = is_busy || items.len() > units;
+        let give = if is_busy { units.div_ceil(2) } else { units / 2 };
+        let share = if give > 0 {
+            let mut given = Vec::with_capacity(give);
+            let mut kept = Vec::with_capacity(items.len());
+            for item in items.drain(..) {
+                match item {
+                    Item::Unit(unit) if given.len() < give => given.push(unit),
+                    item => kept.push(item),
+                }
             }
-        }
-        *items = kept;
+            *items = kept;
+            Share::Units(given)
+        } else if self.is_at_large.get()
+            && let Some(Item::Frame(frame)) = items.last()
+            && let Some(part) = frame.split()
+        {
+            Share::Part(part)
+        } else {
+            return;
+        };
         drop(items);
-        // If it is over nobody takes them, and nobody misses them.
-        self.crew.sender.try_send(given).ok();
+        // If it is over nobody takes it, and nobody misses it.
+        self.crew.sender.try_send(share).ok();
     }
 
     /// What to do next; the name of an entry goes to `name`.
@@ -480,6 +516,18 @@ impl<J: Job> Worker<J> {
             Item::Frame(frame) => Work::Read(frame),
             Item::Unit(unit) => Work::Enter(unit),
         })
+    }
+
+    /// Directories were found. They come after all else of the one above, unless they are many.
+    fn begin(&self, frame: &Rc<Frame<J>>, folders: Vec<CString>) {
+        let mut state = frame.state.borrow_mut();
+        state.folders += folders.len();
+        let has_many = state.folders > UNITS_MAX;
+        let mut items = self.items.borrow_mut();
+        let is_above = |item: &Item<J>| matches!(item, Item::Frame(is) if Rc::ptr_eq(is, frame));
+        let below = items.iter().rposition(is_above).filter(|_| !has_many).unwrap_or(items.len());
+        let unit = |name| Item::Unit(Unit { above: Some(Arc::clone(&frame.folder)), name });
+        items.splice(below..below, folders.into_iter().map(unit));
     }
 
     /// A fiber is about to wait: another one does something meanwhile.
@@ -532,8 +580,37 @@ impl<J: Job> Frame<J> {
         let list = &mut self.state.borrow_mut().list;
         let entry = list.entries.pop()?;
         name.clear();
-        name.extend_from_slice(&list.names[entry.begin as usize..entry.end as usize]);
+        name.extend_from_slice(list.name(&entry));
         Some(entry.kind)
+    }
+
+    /// Half of its entries, for somebody else. `None`: there are too few.
+    fn split(&self) -> Option<Part<J>> {
+        let list = self.state.borrow_mut().list.split()?;
+        self.folder.left.fetch_add(1, Ordering::Relaxed);
+        Some(Part { folder: Arc::clone(&self.folder), source: Arc::clone(&self.source), list })
+    }
+}
+
+impl List {
+    fn name(&self, entry: &Entry) -> &[u8] {
+        &self.names[entry.begin as usize..entry.end as usize]
+    }
+
+    fn push(&mut self, name: &[u8], entry: Entry) {
+        let begin = self.names.len() as u32;
+        self.names.extend_from_slice(name);
+        self.entries.push(Entry { begin, end: self.names.len() as u32, ..entry });
+    }
+
+    /// The half that would come last, if there is one. Its other half may be followed by more, it is not.
+    fn split(&mut self) -> Option<Self> {
+        let mut last = Self { is_over: true, ..Self::default() };
+        for entry in self.entries.drain(..self.entries.len() / 2) {
+            let name = &self.names[entry.begin as usize..entry.end as usize];
+            last.push(name, entry);
+        }
+        (!last.entries.is_empty()).then_some(last)
     }
 }
 
@@ -608,26 +685,25 @@ impl<J: Job> Fiber<J> {
         if crew.is_stopped() {
             crew.stop();
         }
-        self.worker.share();
+        self.worker.share(false);
         sakia::yield_now().await;
+    }
+
+    /// What is in hand now is a large file: others can do what is left of its directory.
+    pub(crate) fn at_large(&self) {
+        self.worker.is_at_large.set(true);
+        self.worker.share(true);
     }
 
     async fn entry(&mut self, frame: &Rc<Frame<J>>, name: &[u8], kind: FileType) {
         let Ok(name) = CStr::from_bytes_with_nul(name) else { return };
         let worker = self.worker();
         let crew = worker.crew();
-        let next = match kind {
-            FileType::Directory => Next::Enter,
-            kind => crew.job.entry(self, frame, name, kind).await,
-        };
-        match next {
+        worker.share(true);
+        worker.is_at_large.set(false);
+        match crew.job.entry(self, frame, name, kind).await {
             Next::Done => crew.done(Some(&frame.folder), 1, &mut self.tally),
-            Next::Enter => {
-                frame.state.borrow_mut().folders.push(name.to_owned());
-                if frame.state.borrow().has_ended {
-                    self.begin_folders(frame);
-                }
-            }
+            Next::Enter => worker.begin(frame, vec![name.to_owned()]),
             Next::Later => {}
         }
     }
@@ -635,7 +711,7 @@ impl<J: Job> Fiber<J> {
     async fn enter(&mut self, unit: Unit<J>) {
         let worker = self.worker();
         let crew = worker.crew();
-        self.worker.share();
+        self.worker.share(true);
         let Some(folder) = crew.job.enter(self, unit.above.as_ref(), &unit.name).await else {
             return crew.done(unit.above.as_ref(), 1, &mut self.tally);
         };
@@ -656,34 +732,24 @@ impl<J: Job> Fiber<J> {
         let worker = self.worker();
         let crew = worker.crew();
         let is_over = frame.state.borrow().list.is_over;
-        if !is_over {
-            let list = self.read_list(&frame).await.unwrap_or_else(|error| {
-                crew.job.unreadable(self, &frame.folder, error);
-                List { is_over: true, ..List::default() }
-            });
-            frame.folder.left.fetch_add(list.entries.len(), Ordering::Relaxed);
-            let mut state = frame.state.borrow_mut();
-            (state.listed, state.list) = (list.entries.len(), list);
-            drop(state);
-            let has_many = frame.state.borrow().folders.len() > UNITS_MAX;
-            self.worker.items.borrow_mut().push(Item::Frame(Rc::clone(&frame)));
-            if has_many {
-                self.begin_folders(&frame);
-            }
-            return;
+        if is_over {
+            let folder = Arc::clone(&frame.folder);
+            // It keeps the directory open, unless another fiber has an entry of it.
+            drop(frame);
+            return crew.done(Some(&folder), 1, &mut self.tally);
         }
-        self.begin_folders(&frame);
-        frame.state.borrow_mut().has_ended = true;
-        let folder = Arc::clone(&frame.folder);
-        // It keeps the directory open, unless another fiber has an entry of it.
-        drop(frame);
-        crew.done(Some(&folder), 1, &mut self.tally);
-    }
-
-    fn begin_folders(&self, frame: &Frame<J>) {
-        let folders = std::mem::take(&mut frame.state.borrow_mut().folders);
-        let unit = |name| Item::Unit(Unit { above: Some(Arc::clone(&frame.folder)), name });
-        self.worker.items.borrow_mut().extend(folders.into_iter().map(unit));
+        let mut list = self.read_list(&frame).await.unwrap_or_else(|error| {
+            crew.job.unreadable(self, &frame.folder, error);
+            List { is_over: true, ..List::default() }
+        });
+        let folders = std::mem::take(&mut list.folders);
+        let listed = list.entries.len() + folders.len();
+        frame.folder.left.fetch_add(listed, Ordering::Relaxed);
+        let mut state = frame.state.borrow_mut();
+        (state.listed, state.list) = (listed, list);
+        drop(state);
+        worker.items.borrow_mut().push(Item::Frame(Rc::clone(&frame)));
+        worker.begin(&frame, folders);
     }
 
     /// Reads the next entries: in place as long as that is quick.
@@ -697,7 +763,7 @@ impl<J: Job> Fiber<J> {
             let begin = Instant::now();
             let list = read_entries(&frame.source, kit.space.spare_capacity_mut())?;
             if !is_rest {
-                let usual = ENTRY * list.entries.len() as u32;
+                let usual = ENTRY * (list.entries.len() + list.folders.len()) as u32;
                 worker.lists.took(begin.elapsed().saturating_sub(usual));
             }
             return Ok(list);
@@ -747,11 +813,8 @@ fn read_entries(dir: &OpenDir, space: &mut [MaybeUninit<u8>]) -> io::Result<List
         };
         let name = entry.file_name();
         if name != c"." && name != c".." {
-            let begin = list.names.len() as u32;
-            list.names.extend_from_slice(name.to_bytes_with_nul());
-            let end = list.names.len() as u32;
             let (kind, inode) = (entry.file_type(), entry.ino());
-            list.entries.push(Entry { begin, end, kind, inode });
+            list.push(name.to_bytes_with_nul(), Entry { begin: 0, end: 0, kind, inode });
         }
         if entries.is_buffer_empty() {
             list.is_over = false;
@@ -759,6 +822,10 @@ fn read_entries(dir: &OpenDir, space: &mut [MaybeUninit<u8>]) -> io::Result<List
         }
     }
     // In the order of their inodes, in which a disk has them; taken from the end.
-    list.entries.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.inode));
+    list.entries.sort_unstable_by_key(|entry| Reverse(entry.inode));
+    let folders = list.entries.extract_if(.., |entry| entry.kind == FileType::Directory);
+    let folders: Vec<_> = folders.collect();
+    let name = |entry| CStr::from_bytes_with_nul(list.name(entry)).ok().map(CStr::to_owned);
+    list.folders = folders.iter().rev().filter_map(name).collect();
     Ok(list)
 }

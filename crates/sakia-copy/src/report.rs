@@ -83,6 +83,9 @@ pub struct Counters {
     pub ring_opens: u64,
     /// Directories, or parts of them, read by a thread of the blocking pool since that took long.
     pub pool_lists: u64,
+    /// Parts of directories that another worker took over, since it had nothing else and their files are
+    /// large.
+    pub parts: u64,
     /// Reads left to the runtime.
     pub ring_reads: u64,
     /// How often a worker had to wait for one of these, and did something else meanwhile.
@@ -112,6 +115,7 @@ impl Counters {
         self.uncached_opens += other.uncached_opens;
         self.ring_opens += other.ring_opens;
         self.pool_lists += other.pool_lists;
+        self.parts += other.parts;
         self.ring_reads += other.ring_reads;
         self.waits += other.waits;
         self.depth_max = self.depth_max.max(other.depth_max);

@@ -19,5 +19,6 @@ mod limits;
 mod links;
 mod looking_on;
 mod removing;
+mod sharing;
 mod support;
 mod tree;
