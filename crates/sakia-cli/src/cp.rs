@@ -114,6 +114,8 @@ pub fn run(options: &Options) -> anyhow::Result<Exit> {
     let targets = targets(options)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = threads.min(options.copy.limit.max(1));
+    // Only the entries of a directory are shared out, and a thread takes a while to begin.
+    let threads = if targets.iter().any(|(source, _)| source.is_dir()) { threads } else { 1 };
     let runtime = Runtime::builder().threads(threads).backend(options.policy).build();
     let runtime = runtime.context("the runtime")?;
     let progress = Arc::new(observed(options));

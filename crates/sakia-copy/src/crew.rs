@@ -353,7 +353,7 @@ pub(crate) struct Worker<J: Job> {
     /// Of reading directories.
     lists: Delays,
     /// The file that was begun last is large.
-    is_at_large: Cell<bool>,
+    has_large_file: Cell<bool>,
 }
 
 /// What a fiber needs.
@@ -381,7 +381,7 @@ impl<J: Job> Worker<J> {
             spare: RefCell::default(),
             opens: Delays::new(is_alone),
             lists: Delays::new(is_alone),
-            is_at_large: Cell::new(false),
+            has_large_file: Cell::new(false),
         });
         // The first one of each worker runs whatever the budget has.
         let kit = worker.kit().unwrap_or_else(|| worker.kit_of(None));
@@ -486,7 +486,7 @@ impl<J: Job> Worker<J> {
             }
             *items = kept;
             Share::Units(given)
-        } else if self.is_at_large.get()
+        } else if self.has_large_file.get()
             && let Some(Item::Frame(frame)) = items.last()
             && let Some(part) = frame.split()
         {
@@ -603,7 +603,7 @@ impl List {
         self.entries.push(Entry { begin, end: self.names.len() as u32, ..entry });
     }
 
-    /// The half that would come last, if there is one. Its other half may be followed by more, it is not.
+    /// The half that would come last, after which there is no more. `None`: it is all one.
     fn split(&mut self) -> Option<Self> {
         let mut last = Self { is_over: true, ..Self::default() };
         for entry in self.entries.drain(..self.entries.len() / 2) {
@@ -689,9 +689,9 @@ impl<J: Job> Fiber<J> {
         sakia::yield_now().await;
     }
 
-    /// What is in hand now is a large file: others can do what is left of its directory.
-    pub(crate) fn at_large(&self) {
-        self.worker.is_at_large.set(true);
+    /// What is in hand is a large file: others may do what is left of its directory.
+    pub(crate) fn copying_large(&self) {
+        self.worker.has_large_file.set(true);
         self.worker.share(true);
     }
 
@@ -700,7 +700,7 @@ impl<J: Job> Fiber<J> {
         let worker = self.worker();
         let crew = worker.crew();
         worker.share(true);
-        worker.is_at_large.set(false);
+        worker.has_large_file.set(false);
         match crew.job.entry(self, frame, name, kind).await {
             Next::Done => crew.done(Some(&frame.folder), 1, &mut self.tally),
             Next::Enter => worker.begin(frame, vec![name.to_owned()]),

@@ -253,7 +253,20 @@ fn lines_of_json() {
         assert_eq!(summary[name], count, "{name}: {summary}");
     }
     assert!(summary["seconds"].is_f64() && summary["driver"].is_string());
-    assert!(summary["counters"]["workers"].as_u64() >= Some(1));
+}
+
+/// A thread takes a while to begin.
+#[test]
+fn a_worker_per_processor_for_directories_and_one_for_files() {
+    let directory = TempDir::new();
+    make(&directory, &["a", "b", "dir/c"]);
+    let workers = |arguments| {
+        let lines = in_directory(&directory, arguments).json_lines();
+        lines.last().and_then(|summary| summary["counters"]["workers"].as_u64())
+    };
+    assert_eq!(workers("cp --json a b dir"), Some(1));
+    let all = std::thread::available_parallelism().map_or(1, usize::from);
+    assert_eq!(workers("cp -r --json dir to"), Some(all as u64));
 }
 
 /// By a signal, and what looks complete is.

@@ -170,7 +170,7 @@ impl Run<'_> {
             if self.crew.is_stopped() {
                 return Err(Wrong::source("copy")(Errno::CANCELED.into()));
             }
-            self.fiber.at_large();
+            self.fiber.copying_large();
             let left = end.map_or(u64::MAX, |end| end - offset);
             if left == 0 {
                 return Ok(offset);
