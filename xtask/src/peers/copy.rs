@@ -1,8 +1,9 @@
 //! `cargo xtask peers copy`: copies of trees by `cp`, Sakia and other copiers.
 //!
-//! Installs the copiers in fixed versions, makes the trees once, and has `sakia bench copytree` measure,
-//! which prints its tables. Nothing is deleted between cells but copies on the disk, and those on it are
-//! measured first: what was deleted shortly before makes a copy slow on some file systems.
+//! Installs the copiers in fixed versions, builds `limit-copy`, which makes no calls but those that copy,
+//! makes the trees once, and has `sakia bench copytree` measure, which prints its tables. Nothing is deleted
+//! between cells but copies on the disk, and those on it are measured first: what was deleted shortly before
+//! makes a copy slow on some file systems.
 
 use std::env;
 use std::ffi::OsString;
@@ -52,33 +53,53 @@ struct Cell {
     name: &'static str,
     trees: &'static [&'static str],
     arguments: &'static [&'static str],
+    /// Ways in which `limit-copy` copies them.
+    limits: &'static [&'static str],
 }
 
 const ALL: &[&str] = &["small", "large", "source", "file"];
 
 /// Those on the disk first, while nothing was deleted there; those that drop all caches last.
 const CELLS: [Cell; 9] = [
-    Cell { name: "disk", trees: ALL, arguments: &["--place", "disk"] },
-    Cell { name: "fsync", trees: &["thousand"], arguments: &["--place", "disk", "--fsync"] },
-    Cell { name: "ext4", trees: ALL, arguments: &["--place", "ext4"] },
-    Cell { name: "tmpfs", trees: ALL, arguments: &["--place", "tmpfs"] },
-    Cell { name: "core", trees: &["small"], arguments: &["--place", "ext4,tmpfs", "--cores", "1"] },
+    Cell { name: "disk", trees: ALL, arguments: &["--place", "disk"], limits: &["read", "range"] },
+    Cell {
+        name: "fsync",
+        trees: &["thousand"],
+        arguments: &["--place", "disk", "--fsync"],
+        limits: &[],
+    },
+    Cell { name: "ext4", trees: ALL, arguments: &["--place", "ext4"], limits: &["read", "send"] },
+    Cell { name: "tmpfs", trees: ALL, arguments: &["--place", "tmpfs"], limits: &["read", "send"] },
+    Cell {
+        name: "core",
+        trees: &["small"],
+        arguments: &["--place", "ext4,tmpfs", "--cores", "1"],
+        limits: &[],
+    },
     Cell {
         name: "after-delete",
         trees: &["small"],
         arguments: &["--place", "ext4,ext4-nojournal", "--after-delete"],
+        limits: &[],
     },
     Cell {
         name: "archive",
         trees: &["small", "source"],
         arguments: &["--place", "tmpfs", "--archive"],
+        limits: &[],
     },
     Cell {
         name: "article",
         trees: &["fanout5", "large"],
         arguments: &["--place", "tmpfs", "--article"],
+        limits: &[],
     },
-    Cell { name: "cold", trees: &["source"], arguments: &["--place", "disk", "--cold"] },
+    Cell {
+        name: "cold",
+        trees: &["source"],
+        arguments: &["--place", "disk", "--cold"],
+        limits: &[],
+    },
 ];
 
 /// A tree: its name, what `sakia mktree` makes it by, and by what a small one.
@@ -121,6 +142,9 @@ const TREES: [Tree; 6] = [
     },
 ];
 
+/// A program of nothing but the calls that copy.
+const LIMIT: &str = "peers-limit-copy";
+
 /// The tree that is a file: the only one of the directory in which it is made.
 const FILE: &str = "file";
 
@@ -137,6 +161,9 @@ pub(super) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let mut build = cargo::command(root);
     build.args(["build", "--locked", "--release", "--package", "sakia-cli"]);
     let sakia = cargo::program(&cargo::build(&mut build)?, "sakia")?;
+    let mut build = cargo::command(&root.join("bench/peers"));
+    build.args(["build", "--locked", "--release", "--package", LIMIT]);
+    let limit = cargo::program(&cargo::build(&mut build)?, LIMIT)?;
     let trees = options.dir.clone().unwrap_or_else(|| folder.join("trees"));
     let trees = trees.join(if options.quick { "quick" } else { "full" });
     let is_needed = |tree: &&Tree| cells.iter().any(|cell| cell.trees.contains(&tree.name));
@@ -147,7 +174,7 @@ pub(super) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let mut failed = Vec::new();
     for cell in cells {
         eprintln!("{}", cell.name);
-        let mut command = cell.command(&sakia, &trees, options);
+        let mut command = cell.command(&sakia, &limit, &trees, options);
         let status = command.env("PATH", &search).status().context("run sakia bench")?;
         if !status.success() {
             failed.push(cell.name);
@@ -216,13 +243,16 @@ impl Tree {
 }
 
 impl Cell {
-    fn command(&self, sakia: &Path, trees: &Path, options: &Options) -> Command {
+    fn command(&self, sakia: &Path, limit: &Path, trees: &Path, options: &Options) -> Command {
         let mut command = Command::new(sakia);
         command.args(["bench", "copytree"]).args(self.arguments);
         for tree in self.trees {
             command.arg("--tree").arg(trees.join(tree));
         }
         command.arg("--dir").arg(trees);
+        for way in self.limits {
+            command.arg("--peer").arg(format!("limit-{way}={} --way {way}", limit.display()));
+        }
         let runs = options.runs.or(options.quick.then_some(3));
         command.args(runs.iter().flat_map(|runs| ["--runs".to_owned(), runs.to_string()]));
         if options.json {
@@ -257,11 +287,20 @@ mod tests {
     #[test]
     fn benchmark_is_asked_for_what_the_cell_says() {
         let options = Options { quick: true, runs: None, only: Vec::new(), json: true, dir: None };
-        let command = CELLS[8].command(Path::new("/sakia"), Path::new("/trees"), &options);
-        let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+        let words = |cell: &Cell| {
+            let [sakia, limit, trees] = ["/sakia", "/limit", "/trees"].map(Path::new);
+            let command = cell.command(sakia, limit, trees, &options);
+            let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+            words.join(" ")
+        };
         assert_eq!(
-            words.join(" "),
+            words(&CELLS[8]),
             "bench copytree --place disk --cold --tree /trees/source --dir /trees --runs 3 --json"
+        );
+        let tmpfs = words(&CELLS[3]);
+        assert!(
+            tmpfs.contains("--peer limit-read=/limit --way read --peer limit-send="),
+            "{tmpfs}"
         );
     }
 }
