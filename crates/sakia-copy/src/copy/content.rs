@@ -10,6 +10,7 @@ use rustix::fs::{SeekFrom, Stat};
 use rustix::io::Errno;
 use sakia::fs::AlignedBuf;
 
+use super::entry::SMALL;
 use super::{Copy, Learned, Spot, Wrong};
 use crate::crew::{Crew, Fiber};
 use crate::options::{Reflink, Sparse};
@@ -65,6 +66,7 @@ impl Copy {
             learned: spot.learned,
             target: target.as_fd(),
             position: 0,
+            is_large: u64::try_from(stat.st_size).is_ok_and(|size| size >= SMALL),
         };
         if self.options.sparse == Sparse::Auto && self.has_holes(stat) {
             run.sparse(source, stat, buf).await
@@ -106,6 +108,8 @@ struct Run<'a> {
     target: BorrowedFd<'a>,
     /// Where the target's own position is.
     position: u64,
+    /// Copying it takes longer than making it.
+    is_large: bool,
 }
 
 /// How contents get from file to file.
@@ -170,7 +174,9 @@ impl Run<'_> {
             if self.crew.is_stopped() {
                 return Err(Wrong::source("copy")(Errno::CANCELED.into()));
             }
-            self.fiber.copying_large();
+            if self.is_large {
+                self.fiber.copying_large();
+            }
             let left = end.map_or(u64::MAX, |end| end - offset);
             if left == 0 {
                 return Ok(offset);

@@ -21,7 +21,7 @@ use crate::{kernel, sys};
 
 /// Files of fewer bytes are read before they are made, if the buffer has room for them. For larger ones it is
 /// cheaper to have the kernel copy.
-const SMALL: u64 = 128 << 10;
+pub(super) const SMALL: u64 = 128 << 10;
 /// Of so many files made the time of one is taken.
 const TIMED: u64 = 8;
 
