@@ -464,17 +464,15 @@ impl<J: Job> Worker<J> {
         is_part
     }
 
-    /// Hands work over, if somebody waits for some. `is_busy`: the caller has something in hand, so that it
-    /// can do without the rest.
-    fn share(&self, is_busy: bool) {
+    /// Hands work over, if somebody waits for some. The caller has something in hand, so that it can do
+    /// without the rest.
+    fn share(&self) {
         if self.crew.idle.load(Ordering::Relaxed) == 0 || !self.crew.sender.is_empty() {
             return;
         }
         let mut items = self.items.borrow_mut();
         let is_unit = |item: &Item<J>| matches!(item, Item::Unit(_));
-        let units = items.iter().filter(|item| is_unit(item)).count();
-        let is_busy = is_busy || items.len() > units;
-        let give = if is_busy { units.div_ceil(2) } else { units / 2 };
+        let give = items.iter().filter(|item| is_unit(item)).count().div_ceil(2);
         let share = if give > 0 {
             let mut given = Vec::with_capacity(give);
             let mut kept = Vec::with_capacity(items.len());
@@ -597,10 +595,10 @@ impl List {
         &self.names[entry.begin as usize..entry.end as usize]
     }
 
-    fn push(&mut self, name: &[u8], entry: Entry) {
+    fn push(&mut self, name: &[u8], kind: FileType, inode: u64) {
         let begin = self.names.len() as u32;
         self.names.extend_from_slice(name);
-        self.entries.push(Entry { begin, end: self.names.len() as u32, ..entry });
+        self.entries.push(Entry { begin, end: self.names.len() as u32, kind, inode });
     }
 
     /// The half that would come last, after which there is no more. `None`: it is all one.
@@ -608,7 +606,7 @@ impl List {
         let mut last = Self { is_over: true, ..Self::default() };
         for entry in self.entries.drain(..self.entries.len() / 2) {
             let name = &self.names[entry.begin as usize..entry.end as usize];
-            last.push(name, entry);
+            last.push(name, entry.kind, entry.inode);
         }
         (!last.entries.is_empty()).then_some(last)
     }
@@ -685,21 +683,20 @@ impl<J: Job> Fiber<J> {
         if crew.is_stopped() {
             crew.stop();
         }
-        self.worker.share(false);
         sakia::yield_now().await;
     }
 
     /// What is in hand is a large file: others may do what is left of its directory.
     pub(crate) fn copying_large(&self) {
         self.worker.has_large_file.set(true);
-        self.worker.share(true);
+        self.worker.share();
     }
 
     async fn entry(&mut self, frame: &Rc<Frame<J>>, name: &[u8], kind: FileType) {
         let Ok(name) = CStr::from_bytes_with_nul(name) else { return };
         let worker = self.worker();
         let crew = worker.crew();
-        worker.share(true);
+        worker.share();
         worker.has_large_file.set(false);
         match crew.job.entry(self, frame, name, kind).await {
             Next::Done => crew.done(Some(&frame.folder), 1, &mut self.tally),
@@ -711,7 +708,7 @@ impl<J: Job> Fiber<J> {
     async fn enter(&mut self, unit: Unit<J>) {
         let worker = self.worker();
         let crew = worker.crew();
-        self.worker.share(true);
+        self.worker.share();
         let Some(folder) = crew.job.enter(self, unit.above.as_ref(), &unit.name).await else {
             return crew.done(unit.above.as_ref(), 1, &mut self.tally);
         };
@@ -814,7 +811,7 @@ fn read_entries(dir: &OpenDir, space: &mut [MaybeUninit<u8>]) -> io::Result<List
         let name = entry.file_name();
         if name != c"." && name != c".." {
             let (kind, inode) = (entry.file_type(), entry.ino());
-            list.push(name.to_bytes_with_nul(), Entry { begin: 0, end: 0, kind, inode });
+            list.push(name.to_bytes_with_nul(), kind, inode);
         }
         if entries.is_buffer_empty() {
             list.is_over = false;
