@@ -160,9 +160,6 @@ fn buffer() -> (Vec<u8>, usize) {
 }
 
 fn contents(way: Way, source: &OwnedFd, target: &OwnedFd, buf: &mut [u8]) -> io::Result<()> {
-    if way == Way::Map {
-        return map(source, target);
-    }
     const MOST: usize = 0x7fff_f000;
     loop {
         let count = match way {
@@ -177,7 +174,8 @@ fn contents(way: Way, source: &OwnedFd, target: &OwnedFd, buf: &mut [u8]) -> io:
             }
             Way::Range => rustix::fs::copy_file_range(source, None, target, None, MOST)?,
             Way::Send => rustix::fs::sendfile(target, source, None, MOST)?,
-            Way::Map | Way::Mapped => return Err(io::Error::other("only one file is mapped")),
+            Way::Map => return map(source, target),
+            Way::Mapped => return Err(io::Error::other("only one file is mapped")),
         };
         if count == 0 {
             return Ok(());
