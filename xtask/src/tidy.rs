@@ -10,6 +10,7 @@ mod libc_free;
 mod links;
 mod manifest;
 mod reasons;
+mod signatures;
 mod soundness;
 mod text;
 mod tokens;
@@ -40,6 +41,7 @@ const CHECKS: &[Check] = &[
     links::have_targets,
     manifest::parse,
     reasons::are_given,
+    signatures::hand_nothing_over,
     soundness::names_tests,
     text::lines_fit,
     text::files_are_short,

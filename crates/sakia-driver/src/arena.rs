@@ -39,9 +39,12 @@ impl<B: Backend> Handle<B> {
     /// - `ECANCELED`: the driver has stopped.
     pub fn register_arena(&self, blocks: u32, block_bytes: usize) -> io::Result<Arena> {
         const ARENA_BYTES_MAX: usize = 1 << 30; // the kernel's bound for one registered buffer
-        let block_bytes = block_bytes.next_multiple_of(sakia_ring::PAGE_BYTES_MAX);
-        let len = block_bytes.checked_mul(blocks as usize);
-        let Some(len) = len.filter(|len| (1..=ARENA_BYTES_MAX).contains(len)) else {
+        let whole_pages = |bytes: usize| {
+            let block_bytes = bytes.checked_next_multiple_of(sakia_ring::PAGE_BYTES_MAX)?;
+            let len = block_bytes.checked_mul(blocks as usize)?;
+            (1..=ARENA_BYTES_MAX).contains(&len).then_some((block_bytes, len))
+        };
+        let Some((block_bytes, len)) = whole_pages(block_bytes) else {
             return Err(rustix::io::Errno::INVAL.into());
         };
         let arena = Arena { memory: Rc::new(Memory::map(len, block_bytes, blocks)?) };

@@ -178,8 +178,9 @@ unsafe impl Backend for Auto {
     }
 
     #[inline(always)]
-    fn forget_descriptor(&mut self, raw: i32) {
-        each!(self, backend => backend.forget_descriptor(raw));
+    unsafe fn forget_descriptor(&mut self, raw: i32) {
+        // SAFETY: the caller's duties are the same.
+        each!(self, backend => unsafe { backend.forget_descriptor(raw) });
     }
 
     fn registered_files(&self) -> u64 {
@@ -197,8 +198,9 @@ unsafe impl Backend for Auto {
         each!(self, backend => backend.goes_well_in_crowds(opcode))
     }
 
-    fn size_now(&self, raw: i32) -> Option<u64> {
-        each!(self, backend => backend.size_now(raw))
+    unsafe fn size_now(&self, raw: i32) -> Option<u64> {
+        // SAFETY: the caller's duties are the same.
+        each!(self, backend => unsafe { backend.size_now(raw) })
     }
 
     unsafe fn push_lane(&mut self, sqe: Sqe, lane: Lane) -> Result<(), Errno> {
@@ -299,6 +301,15 @@ unsafe impl Backend for Auto {
 
     fn quiet_pollable(&mut self) {
         each!(self, backend => backend.quiet_pollable());
+    }
+
+    #[inline(always)]
+    fn has_callback(&self) -> bool {
+        each!(self, backend => backend.has_callback())
+    }
+
+    fn take_callback(&mut self) -> Option<Box<dyn FnOnce()>> {
+        each!(self, backend => backend.take_callback())
     }
 
     fn descriptors(&self) -> Rc<dyn Descriptors> {

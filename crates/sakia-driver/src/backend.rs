@@ -34,10 +34,12 @@ use crate::epoll::Lane;
 /// - memory named by an entry is accessed only between its [`push`](Backend::push) and the moment
 ///   at which its last completion (one without `MORE`) is copied out by [`reap`](Backend::reap);
 ///   dropping the backend does not end that period;
-/// - after [`make_nop`](Backend::make_nop) answered true, that memory is not accessed at all.
+/// - after [`make_nop`](Backend::make_nop) answered true, that memory is not accessed at all;
+/// - what an entry that opens, accepts or makes a socket completes with is the number of a new descriptor,
+///   which nobody else has.
 ///
-/// It need not promise that completions make sense: unknown, stale and repeated ones are counted
-/// by the driver and otherwise ignored.
+/// It need not promise that completions make sense otherwise: unknown, stale and repeated ones are counted by
+/// the driver and otherwise ignored, and counts are clamped.
 pub unsafe trait Backend: 'static {
     /// Size of the submission queue in entries, at least 1.
     fn sq_entries(&self) -> u32;
@@ -60,7 +62,12 @@ pub unsafe trait Backend: 'static {
 
     /// A descriptor is about to be closed or given away, and no operation uses it any more. What is known
     /// by its number is not true of the next file that has it.
-    fn forget_descriptor(&mut self, raw: i32) {
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor is the caller's, still open, and no entry that was pushed and is not complete names
+    ///   it.
+    unsafe fn forget_descriptor(&mut self, raw: i32) {
         let _ = raw;
     }
 
@@ -109,7 +116,21 @@ pub unsafe trait Backend: 'static {
 
     /// The size in bytes of an open regular file, which moves to its end. `None` where that cannot be told
     /// at once.
-    fn size_now(&self, raw: i32) -> Option<u64> {
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor is the caller's, and open: nobody else's file moves.
+    ///
+    /// # Examples
+    ///
+    /// ```compile_fail,E0133
+    /// use sakia_driver::{Backend, Uring};
+    ///
+    /// fn move_somebody_elses_file(backend: &Uring) -> Option<u64> {
+    ///     backend.size_now(0)
+    /// }
+    /// ```
+    unsafe fn size_now(&self, raw: i32) -> Option<u64> {
         let _ = raw;
         None
     }
@@ -231,7 +252,8 @@ pub unsafe trait Backend: 'static {
     }
 
     /// A descriptor that becomes readable when an [`enter`](Backend::enter) would bring something, for a
-    /// foreign loop to poll; the caller's own, and the same one behind it at each call.
+    /// foreign loop to poll. It is the caller's own, and a new one at each call: whatever is done with it,
+    /// but polling, keeps nobody else from being told, and never makes the backend wait.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`: none left. `EOPNOTSUPP`: the backend has none.
@@ -242,7 +264,19 @@ pub unsafe trait Backend: 'static {
     /// Makes that descriptor unreadable until something comes again.
     fn quiet_pollable(&mut self) {}
 
-    /// Descriptor calls made at once, beside the queues; usable after the backend is gone.
+    /// Whether there is users' code to run; see [`take_callback`](Backend::take_callback).
+    fn has_callback(&self) -> bool {
+        false
+    }
+
+    /// Users' code that calls of this backend have left to run. Whoever calls it has borrowed nothing that
+    /// the code may reach; it may use the driver.
+    fn take_callback(&mut self) -> Option<Box<dyn FnOnce()>> {
+        None
+    }
+
+    /// Descriptor calls made at once, beside the queues; usable after the backend is gone. All that take a
+    /// number are unsafe.
     fn descriptors(&self) -> Rc<dyn Descriptors>;
 }
 
@@ -281,19 +315,42 @@ impl FileFacts {
         Self { kind: FileKind::Waiting, device: None, mount_id: None, size: None };
 }
 
-/// Plain calls on descriptors.
+/// Plain calls on descriptors, by number.
+///
+/// A number says nothing about who owns it, so the calls that take one are unsafe: whoever can get this by
+/// [`Backend::descriptors`] could otherwise close, change or ask about another's file.
+///
+/// ```compile_fail,E0133
+/// use sakia_driver::{Backend, Uring};
+///
+/// fn close_somebody_elses_file(backend: &Uring) -> std::io::Result<()> {
+///     backend.descriptors().close(0)
+/// }
+/// ```
 pub trait Descriptors {
     /// Closes a descriptor.
     ///
+    /// # Safety
+    ///
+    /// - The descriptor is the caller's, who gives it up: nothing uses the number afterwards.
+    ///
     /// # Errors
     /// As `close(2)`. The number is free afterwards in any case.
-    fn close(&self, raw: i32) -> io::Result<()>;
+    unsafe fn close(&self, raw: i32) -> io::Result<()>;
 
     /// What the descriptor refers to.
-    fn facts(&self, raw: i32) -> FileFacts;
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor is the caller's or lent to the caller, and stays open during the call.
+    unsafe fn facts(&self, raw: i32) -> FileFacts;
 
     /// The descriptor's status flags, as `F_GETFL`.
-    fn status_flags(&self, raw: i32) -> u32 {
+    ///
+    /// # Safety
+    ///
+    /// - As [`facts`](Descriptors::facts).
+    unsafe fn status_flags(&self, raw: i32) -> u32 {
         let _ = raw;
         0
     }
@@ -322,32 +379,48 @@ pub trait Descriptors {
 
     /// The address of a socket.
     ///
+    /// # Safety
+    ///
+    /// - As [`facts`](Descriptors::facts).
+    ///
     /// # Errors
     /// As `getsockname(2)`. `EOPNOTSUPP`: there are no sockets.
-    fn local_address(&self, raw: i32) -> io::Result<SocketAddress> {
+    unsafe fn local_address(&self, raw: i32) -> io::Result<SocketAddress> {
         let _ = raw;
         Err(Errno::OPNOTSUPP.into())
     }
 
     /// The address of a socket's peer.
     ///
+    /// # Safety
+    ///
+    /// - As [`facts`](Descriptors::facts).
+    ///
     /// # Errors
     /// As `getpeername(2)`. `EOPNOTSUPP`: there are no sockets.
-    fn peer_address(&self, raw: i32) -> io::Result<SocketAddress> {
+    unsafe fn peer_address(&self, raw: i32) -> io::Result<SocketAddress> {
         let _ = raw;
         Err(Errno::OPNOTSUPP.into())
     }
 
     /// Takes `O_NONBLOCK` off the descriptor.
-    fn make_blocking(&self, raw: i32) {
+    ///
+    /// # Safety
+    ///
+    /// - As [`facts`](Descriptors::facts); and nobody else has the open file.
+    unsafe fn make_blocking(&self, raw: i32) {
         let _ = raw;
     }
 
     /// Removes a name, which is not that of a directory, from the open directory `raw`.
     ///
+    /// # Safety
+    ///
+    /// - As [`facts`](Descriptors::facts).
+    ///
     /// # Errors
     /// As `unlinkat(2)`; `EOPNOTSUPP` where there are no names.
-    fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
+    unsafe fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
         let _ = (raw, name);
         Err(Errno::OPNOTSUPP.into())
     }

@@ -45,11 +45,11 @@ pub unsafe trait IoBuf: 'static {
     {
         let begin = match range.start_bound() {
             Bound::Included(&begin) => begin,
-            Bound::Excluded(&before) => before + 1,
+            Bound::Excluded(&before) => before.saturating_add(1),
             Bound::Unbounded => 0,
         };
         let end = match range.end_bound() {
-            Bound::Included(&last) => last + 1,
+            Bound::Included(&last) => last.saturating_add(1),
             Bound::Excluded(&end) => end,
             Bound::Unbounded => self.bytes_len(),
         };

@@ -281,9 +281,14 @@ impl<B: Backend> Core<B> {
     }
 
     /// A descriptor is about to be closed or given away.
-    pub(crate) fn forget_descriptor(&mut self, raw: i32) {
+    ///
+    /// # Safety
+    ///
+    /// - As for [`Backend::forget_descriptor`].
+    pub(crate) unsafe fn forget_descriptor(&mut self, raw: i32) {
         if let Some(backend) = self.backend.as_mut().filter(|backend| backend.is_intact()) {
-            backend.forget_descriptor(raw);
+            // SAFETY: the caller's duties are the same.
+            unsafe { backend.forget_descriptor(raw) };
         }
     }
 
@@ -465,6 +470,7 @@ impl<B: Backend> Core<B> {
     #[inline]
     pub(crate) fn is_unsettled(&self) -> bool {
         !(self.wakes.is_empty() && self.tokens.is_empty() && self.disposals.is_empty())
+            || self.backend.as_ref().is_some_and(B::has_callback)
     }
 
     /// Enters as often as it takes to submit everything and fetch what is ready. With `sleep` waits

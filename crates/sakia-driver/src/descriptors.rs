@@ -18,13 +18,13 @@ use crate::mounts::{MountEntry, MountTable};
 pub(crate) struct KernelDescriptors;
 
 impl Descriptors for KernelDescriptors {
-    fn close(&self, raw: i32) -> io::Result<()> {
-        // SAFETY: the driver owns the descriptor, gives it up here, and uses the number no more.
+    unsafe fn close(&self, raw: i32) -> io::Result<()> {
+        // SAFETY: the caller owns the descriptor, gives it up, and uses the number no more.
         unsafe { rustix::io::try_close(raw) }.map_err(io::Error::from)
     }
 
-    fn facts(&self, raw: i32) -> FileFacts {
-        // SAFETY: the driver keeps the descriptor open as long as an `Fd` asks about it.
+    unsafe fn facts(&self, raw: i32) -> FileFacts {
+        // SAFETY: the caller keeps the descriptor open during the call.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
         // What a server of files would have to be asked for is not: it may never answer.
         let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
@@ -41,13 +41,13 @@ impl Descriptors for KernelDescriptors {
         }
     }
 
-    fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
-        // SAFETY: the driver keeps the descriptor open as long as an `Fd` asks for this.
+    unsafe fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
+        // SAFETY: the caller keeps the descriptor open during the call.
         let directory = unsafe { BorrowedFd::borrow_raw(raw) };
         rustix::fs::unlinkat(directory, name, AtFlags::empty()).map_err(io::Error::from)
     }
 
-    fn status_flags(&self, raw: i32) -> u32 {
+    unsafe fn status_flags(&self, raw: i32) -> u32 {
         // SAFETY: as above.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
         rustix::fs::fcntl_getfl(fd).map_or(0, |flags| flags.bits())
@@ -69,15 +69,17 @@ impl Descriptors for KernelDescriptors {
         rustix::process::getrlimit(rustix::process::Resource::Fsize).current.is_some()
     }
 
-    fn local_address(&self, raw: i32) -> io::Result<SocketAddress> {
-        address_by(number::GETSOCKNAME, raw)
+    unsafe fn local_address(&self, raw: i32) -> io::Result<SocketAddress> {
+        // SAFETY: the caller's duties are the same.
+        unsafe { address_by(number::GETSOCKNAME, raw) }
     }
 
-    fn peer_address(&self, raw: i32) -> io::Result<SocketAddress> {
-        address_by(number::GETPEERNAME, raw)
+    unsafe fn peer_address(&self, raw: i32) -> io::Result<SocketAddress> {
+        // SAFETY: the caller's duties are the same.
+        unsafe { address_by(number::GETPEERNAME, raw) }
     }
 
-    fn make_blocking(&self, raw: i32) {
+    unsafe fn make_blocking(&self, raw: i32) {
         // SAFETY: as above.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
         if let Ok(flags) = rustix::fs::fcntl_getfl(fd) {
@@ -88,10 +90,15 @@ impl Descriptors for KernelDescriptors {
 }
 
 /// The address that this call tells of a socket.
-fn address_by(call: usize, raw: i32) -> io::Result<SocketAddress> {
+///
+/// # Safety
+///
+/// - The descriptor is the caller's or lent to the caller, and stays open during the call.
+unsafe fn address_by(call: usize, raw: i32) -> io::Result<SocketAddress> {
     let mut room = AddressRoom::new();
     let (address, len) = room.pointers();
-    // SAFETY: the room outlives the call, which fills no more of it than its length says.
+    // SAFETY: the room outlives the call, which fills no more of it than its length says; the descriptor is
+    // the caller's duty.
     unsafe { sys::socket_address(call, raw, address, len) }?;
     Ok(room.address())
 }
@@ -179,7 +186,8 @@ mod tests {
     #[test]
     fn a_file_of_proc_is_known_to_be_one() {
         let file = std::fs::File::open("/proc/self/mountinfo").expect("there is /proc");
-        let facts = KernelDescriptors.facts(file.as_raw_fd());
+        // SAFETY: the file is open.
+        let facts = unsafe { KernelDescriptors.facts(file.as_raw_fd()) };
         assert_eq!(facts.kind, FileKind::Bounded);
         assert_eq!(KernelDescriptors.file_system(&facts), "proc");
     }

@@ -231,17 +231,18 @@ impl<B: Backend> Driver<B> {
     pub fn lend<T: AsFd + Send + Sync + 'static>(&self, owner: Arc<T>) -> Fd {
         let is_of_process = self.handle.shared.descriptors.are_of_this_process();
         assert!(is_of_process, "{:?} is none of the simulated kernel's", owner.as_fd());
-        // What is borrowed here is open as long as its owner is neither dropped nor borrowed mutably, and it
-        // is neither while it is shared with the driver: the number is valid for as long.
         let raw = owner.as_fd().as_raw_fd();
-        self.handle.borrow(raw, owner)
+        // SAFETY: what is borrowed is open as long as its owner is neither dropped nor borrowed mutably, and
+        // it is neither while it is shared with the driver.
+        unsafe { self.handle.borrow(raw, owner) }
     }
 }
 
 impl<H: Host + 'static> Driver<Uring<H>> {
     /// Gives a descriptor to the driver, which closes it when its last user is gone.
     pub fn adopt(&self, fd: OwnedFd) -> Fd {
-        self.handle.own(fd.into_raw_fd())
+        // SAFETY: the descriptor is open, and was its owner's, who gives it up.
+        unsafe { self.handle.own(fd.into_raw_fd()) }
     }
 }
 
@@ -253,7 +254,8 @@ impl Driver<Auto> {
     pub fn adopt(&self, fd: OwnedFd) -> Fd {
         let is_simulated = self.with_backend(|backend| matches!(backend, Auto::Sim(_)));
         assert_ne!(is_simulated, Some(true), "{fd:?} is none of the simulated kernel's");
-        self.handle.own(fd.into_raw_fd())
+        // SAFETY: the descriptor is open, and was its owner's, who gives it up.
+        unsafe { self.handle.own(fd.into_raw_fd()) }
     }
 
     /// Gives a descriptor of the simulated kernel to the driver, which closes it when its last user is
@@ -264,7 +266,8 @@ impl Driver<Auto> {
     pub fn adopt_simulated(&self, raw: i32) -> Fd {
         let is_simulated = self.with_backend(|backend| matches!(backend, Auto::Sim(_)));
         assert_ne!(is_simulated, Some(false), "descriptor {raw} is not this kernel's");
-        self.handle.own(raw)
+        // SAFETY: a number of the simulated kernel, which is no descriptor of the process.
+        unsafe { self.handle.own(raw) }
     }
 }
 
@@ -272,7 +275,8 @@ impl Driver<Sim> {
     /// Gives a descriptor of the simulated kernel to the driver, which closes it when its last user is
     /// gone.
     pub fn adopt(&self, raw: i32) -> Fd {
-        self.handle.own(raw)
+        // SAFETY: a number of the simulated kernel, which is no descriptor of the process.
+        unsafe { self.handle.own(raw) }
     }
 }
 

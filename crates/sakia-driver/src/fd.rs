@@ -68,15 +68,36 @@ impl WeakFd {
 pub(crate) trait Owner {
     /// The last clone is gone: closes the descriptor, as part of `closer` if somebody waits.
     /// `is_local` says that closing it asks nobody else.
-    fn release(self: Rc<Self>, raw: i32, is_local: bool, closer: Option<Key>);
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor is open and the driver's own, no operation and no [`Fd`] uses it, and nothing uses
+    ///   the number afterwards but `closer`.
+    unsafe fn release(self: Rc<Self>, raw: i32, is_local: bool, closer: Option<Key>);
     /// The last clone gives the descriptor away.
-    fn forget(&self, raw: i32);
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor is open, and no operation uses it.
+    unsafe fn forget(&self, raw: i32);
     /// The last clone of a descriptor that was lent is gone: forgets it, and tells `closer` if there is one.
-    fn end_loan(&self, raw: i32, closer: Option<Key>);
+    ///
+    /// # Safety
+    ///
+    /// - The lender still keeps the descriptor open, and no operation uses it.
+    unsafe fn end_loan(&self, raw: i32, closer: Option<Key>);
     /// Closes the descriptor with a plain call.
-    fn close_now(&self, raw: i32) -> Completion;
+    ///
+    /// # Safety
+    ///
+    /// - As [`release`](Owner::release).
+    unsafe fn close_now(&self, raw: i32) -> Completion;
     /// What the descriptor refers to.
-    fn facts(&self, raw: i32) -> FileFacts;
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor stays open during the call.
+    unsafe fn facts(&self, raw: i32) -> FileFacts;
     /// The mounted file system of a file with these facts.
     fn mount(&self, facts: &FileFacts) -> Rc<Mount>;
     /// Whether looking this path up, or opening what is there, may wait for a server.
@@ -88,13 +109,22 @@ pub(crate) trait Owner {
 }
 
 impl Fd {
-    pub(crate) fn new(raw: i32, owner: Rc<dyn Owner>) -> Self {
+    /// A descriptor that the driver closes.
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor is open, and the driver's own from now on: nobody else closes it.
+    pub(crate) unsafe fn new(raw: i32, owner: Rc<dyn Owner>) -> Self {
         Self::with_lender(raw, owner, None)
     }
 
-    /// A descriptor that `lender` keeps open as long as there are clones. None other of the driver's has its
-    /// number.
-    pub(crate) fn lent(raw: i32, lender: Lender, owner: Rc<dyn Owner>) -> Self {
+    /// A descriptor that `lender` keeps open as long as there are clones.
+    ///
+    /// # Safety
+    ///
+    /// - The lender keeps the descriptor open until it is dropped, and no other [`Fd`] of the driver has its
+    ///   number.
+    pub(crate) unsafe fn lent(raw: i32, lender: Lender, owner: Rc<dyn Owner>) -> Self {
         Self::with_lender(raw, owner, Some(lender))
     }
 
@@ -118,16 +148,31 @@ impl Fd {
     }
 
     /// A descriptor that the driver has just opened with these flags.
-    pub(crate) fn opened(raw: i32, owner: Rc<dyn Owner>, flags: u32, nonblock_added: bool) -> Self {
-        let fd = Self::new(raw, owner);
+    ///
+    /// # Safety
+    ///
+    /// - As [`new`](Fd::new).
+    pub(crate) unsafe fn opened(
+        raw: i32,
+        owner: Rc<dyn Owner>,
+        flags: u32,
+        nonblock_added: bool,
+    ) -> Self {
+        // SAFETY: the caller's duties are the same.
+        let fd = unsafe { Self::new(raw, owner) };
         fd.inner.flags.set(Some(flags));
         fd.inner.is_nonblock_added.set(nonblock_added);
         fd
     }
 
     /// A socket that the driver has just made.
-    pub(crate) fn socket(raw: i32, owner: Rc<dyn Owner>) -> Self {
-        let fd = Self::opened(raw, owner, 0, false);
+    ///
+    /// # Safety
+    ///
+    /// - As [`new`](Fd::new).
+    pub(crate) unsafe fn socket(raw: i32, owner: Rc<dyn Owner>) -> Self {
+        // SAFETY: the caller's duties are the same.
+        let fd = unsafe { Self::opened(raw, owner, 0, false) };
         fd.inner.kind.set(Some(FileKind::Waiting));
         fd
     }
@@ -151,14 +196,16 @@ impl Fd {
     #[cold]
     fn learn_kind(&self) -> FileKind {
         let inner = &*self.inner;
-        let facts = inner.owner.facts(inner.raw);
+        // SAFETY: a clone keeps the descriptor open: `self`.
+        let facts = unsafe { inner.owner.facts(inner.raw) };
         inner.kind.set(Some(facts.kind));
         inner.size.set(facts.size);
         if facts.kind == FileKind::Bounded {
             // A file is never in the way of the flag; see `into_owned`.
             let _ = inner.mount.set(inner.owner.mount(&facts));
         } else if inner.is_nonblock_added.take() {
-            inner.owner.descriptors().make_blocking(inner.raw);
+            // SAFETY: as above; the flag was added when the driver opened the file, which nobody else has.
+            unsafe { inner.owner.descriptors().make_blocking(inner.raw) };
         }
         facts.kind
     }
@@ -189,7 +236,8 @@ impl Fd {
     #[cold]
     fn learn_flags(&self) -> u32 {
         let inner = &*self.inner;
-        let flags = inner.owner.descriptors().status_flags(inner.raw);
+        // SAFETY: a clone keeps the descriptor open: `self`.
+        let flags = unsafe { inner.owner.descriptors().status_flags(inner.raw) };
         inner.flags.set(Some(flags));
         flags
     }
@@ -357,10 +405,14 @@ impl Fd {
         }
         let mut inner = Rc::try_unwrap(self.inner).map_err(|inner| Self { inner })?;
         if inner.is_nonblock_added.take() {
-            inner.owner.descriptors().make_blocking(inner.raw);
+            // SAFETY: `inner` keeps the descriptor open; the flag was added when the driver opened the file,
+            // which nobody else has.
+            unsafe { inner.owner.descriptors().make_blocking(inner.raw) };
         }
         let raw = std::mem::replace(&mut inner.raw, NO_DESCRIPTOR);
-        inner.owner.forget(raw);
+        // SAFETY: it is open until its new owner, below, closes it. Operations hold clones, and this was the
+        // last one.
+        unsafe { inner.owner.forget(raw) };
         // SAFETY: an open descriptor of this process, to which this was the last reference; `Inner`, which
         // would close it, has another number now.
         Ok(unsafe { OwnedFd::from_raw_fd(raw) })
@@ -378,7 +430,8 @@ impl Fd {
     /// # Errors
     /// As `unlinkat(2)`.
     pub fn unlink_now(&self, name: &CStr) -> io::Result<()> {
-        self.inner.owner.descriptors().unlink(self.raw(), name)
+        // SAFETY: a clone keeps the directory open: `self`.
+        unsafe { self.inner.owner.descriptors().unlink(self.raw(), name) }
     }
 
     fn assert_is_of_this_process(&self) {
@@ -428,8 +481,12 @@ impl Drop for Inner {
         }
         let closer = self.closer.get();
         match &self.lender {
-            Some(_) => self.owner.end_loan(self.raw, closer),
-            None => Rc::clone(&self.owner).release(self.raw, self.is_local(), closer),
+            // SAFETY: the lender, dropped after this, keeps it open. Operations hold clones, and this was the
+            // last one.
+            Some(_) => unsafe { self.owner.end_loan(self.raw, closer) },
+            // SAFETY: whoever made the first clone gave it to the driver; it was not taken out, or the number
+            // would be gone. Operations hold clones, and this was the last one.
+            None => unsafe { Rc::clone(&self.owner).release(self.raw, self.is_local(), closer) },
         }
     }
 }

@@ -60,6 +60,17 @@ impl<B: Backend> Handle<B> {
         Op::new(&self.shared, slot)
     }
 
+    /// Starts an operation that ends with this error at once, and is never pushed.
+    #[cold]
+    pub(crate) fn refuse<O: Operation>(&self, operation: O, errno: Errno) -> Op<O, B> {
+        let mut core = self.shared.core.borrow_mut();
+        let slot = core.start_parked(operation);
+        let key = core.slab.key(slot);
+        core.finish_parked(key, Completion::error(errno));
+        drop(core);
+        Op::new(&self.shared, slot)
+    }
+
     /// A handle that makes no plain calls, but puts all that it starts into the queue.
     #[must_use]
     pub fn without_bypass(&self) -> Self {
@@ -127,18 +138,28 @@ impl<B: Backend> Handle<B> {
     }
 
     /// Makes a descriptor that this driver owns from now on.
-    pub(crate) fn own(&self, raw: i32) -> Fd {
-        Fd::new(raw, Rc::clone(&self.shared) as Rc<dyn Owner>)
+    ///
+    /// # Safety
+    ///
+    /// - As for [`Fd::new`].
+    pub(crate) unsafe fn own(&self, raw: i32) -> Fd {
+        // SAFETY: the caller's duties are the same.
+        unsafe { Fd::new(raw, Rc::clone(&self.shared) as Rc<dyn Owner>) }
     }
 
     /// See [`Driver::lend`](crate::Driver::lend).
-    pub(crate) fn borrow(&self, raw: i32, lender: Lender) -> Fd {
+    ///
+    /// # Safety
+    ///
+    /// - The lender keeps the descriptor open until it is dropped.
+    pub(crate) unsafe fn borrow(&self, raw: i32, lender: Lender) -> Fd {
         let mut lent = self.shared.lent.borrow_mut();
         // While there is one with this number, its lender keeps that open: it is the same open file.
         if let Some(fd) = lent.get(&raw).and_then(WeakFd::upgrade) {
             return fd;
         }
-        let fd = Fd::lent(raw, lender, Rc::clone(&self.shared) as Rc<dyn Owner>);
+        // SAFETY: the caller's promise; there is no other with this number, as was just found.
+        let fd = unsafe { Fd::lent(raw, lender, Rc::clone(&self.shared) as Rc<dyn Owner>) };
         lent.insert(raw, fd.downgrade());
         fd
     }
@@ -149,7 +170,9 @@ impl<B: Backend> Handle<B> {
         // Where somebody uses it, operations on it are canceled by its number, in the queue. A plain call
         // might overtake that: the number would name another file by then.
         let may_close_now = fd.is_sole() && fd.is_local() && !self.queues_all;
-        let close = Close::new(fd.raw(), may_close_now, Rc::clone(fd.owner()));
+        // SAFETY: it is parked until the last clone is gone, and that does not close the descriptor then. One
+        // that is never unparked is finished without a result that would have it closed.
+        let close = unsafe { Close::new(fd.raw(), may_close_now, Rc::clone(fd.owner())) };
         let mut core = self.shared.core.borrow_mut();
         let slot = core.start_parked(close);
         let key = core.slab.key(slot);
@@ -162,7 +185,8 @@ impl<B: Backend> Handle<B> {
                 core.closings.push_back((key, fd.raw()));
             }
             if mutant!("close_does_not_wait") {
-                self.shared.close_now(fd.raw());
+                // SAFETY: none: this is a known bug.
+                unsafe { self.shared.close_now(fd.raw()) };
             }
         }
         drop(core);
@@ -244,7 +268,8 @@ impl<B: Backend> Shared<B> {
         kept
     }
 
-    /// Runs what the core left for users' code: wakes tasks, disposes of results. A panic there
+    /// Runs what the core left for users' code: wakes tasks, disposes of results, and tells what the backend
+    /// has to tell. A panic there
     /// leaves the rest for the next call.
     pub(crate) fn settle(&self) {
         loop {
@@ -266,6 +291,9 @@ impl<B: Backend> Shared<B> {
             } else if let Some(slot) = core.disposals.pop_front() {
                 drop(core);
                 drop(self.dispose(slot)); // whoever calls keeps `self` in another way
+            } else if let Some(callback) = core.backend.as_mut().and_then(B::take_callback) {
+                drop(core);
+                callback();
             } else {
                 return;
             }
@@ -310,9 +338,10 @@ pub(crate) struct Kept<B: Backend>(
 );
 
 impl<B: Backend> Owner for Shared<B> {
-    fn release(self: Rc<Self>, raw: i32, is_local: bool, closer: Option<Key>) {
+    unsafe fn release(self: Rc<Self>, raw: i32, is_local: bool, closer: Option<Key>) {
         let mut core = self.core.borrow_mut();
-        core.forget_descriptor(raw);
+        // SAFETY: the caller's promise.
+        unsafe { core.forget_descriptor(raw) };
         let running = core.phase == Phase::Running && core.is_intact();
         match closer {
             Some(key) if running => {
@@ -324,26 +353,30 @@ impl<B: Backend> Owner for Shared<B> {
             }
             _ if running => {
                 drop(core);
-                let close = Close::new(raw, is_local, Rc::clone(&self) as Rc<dyn Owner>);
+                // SAFETY: as above: from now on the descriptor is this operation's.
+                let close = unsafe { Close::new(raw, is_local, Rc::clone(&self) as Rc<dyn Owner>) };
                 self.core.borrow_mut().start_detached(close);
             }
             _ => {
                 drop(core);
-                if self.close_now(raw).res < 0 {
+                // SAFETY: as above.
+                if unsafe { self.close_now(raw) }.res < 0 {
                     self.note_close_error();
                 }
             }
         }
     }
 
-    fn forget(&self, raw: i32) {
-        self.core.borrow_mut().forget_descriptor(raw);
+    unsafe fn forget(&self, raw: i32) {
+        // SAFETY: the caller's promise.
+        unsafe { self.core.borrow_mut().forget_descriptor(raw) };
     }
 
-    fn end_loan(&self, raw: i32, closer: Option<Key>) {
+    unsafe fn end_loan(&self, raw: i32, closer: Option<Key>) {
         self.lent.borrow_mut().remove(&raw);
         let mut core = self.core.borrow_mut();
-        core.forget_descriptor(raw);
+        // SAFETY: the caller's promise.
+        unsafe { core.forget_descriptor(raw) };
         if let Some(key) = closer
             && core.finish_parked(key, Completion::default())
         {
@@ -352,15 +385,17 @@ impl<B: Backend> Owner for Shared<B> {
         }
     }
 
-    fn close_now(&self, raw: i32) -> Completion {
-        match self.descriptors.close(raw) {
+    unsafe fn close_now(&self, raw: i32) -> Completion {
+        // SAFETY: the caller's promise.
+        match unsafe { self.descriptors.close(raw) } {
             Ok(()) => Completion::default(),
             Err(error) => Completion::error(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
         }
     }
 
-    fn facts(&self, raw: i32) -> FileFacts {
-        self.descriptors.facts(raw)
+    unsafe fn facts(&self, raw: i32) -> FileFacts {
+        // SAFETY: the caller's promise.
+        unsafe { self.descriptors.facts(raw) }
     }
 
     fn mount(&self, facts: &FileFacts) -> Rc<Mount> {

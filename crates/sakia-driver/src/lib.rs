@@ -78,6 +78,7 @@ mod now;
 mod op;
 mod ops;
 mod private;
+mod readable;
 pub mod sim;
 mod slab;
 mod uring;

@@ -193,11 +193,15 @@ pub(crate) unsafe fn open(dir: i32, path: u64, how: OpenHow) -> Attempt {
 }
 
 /// The size of a file with positions, which moves to its end. That is the cheapest call that tells.
-pub(crate) fn size(raw: i32) -> Option<u64> {
+///
+/// # Safety
+///
+/// - The descriptor is the caller's, and open.
+pub(crate) unsafe fn size(raw: i32) -> Option<u64> {
     if raw < 0 {
         return None;
     }
-    // SAFETY: an open descriptor, or one that the kernel refuses.
+    // SAFETY: the caller keeps the descriptor open.
     let fd = unsafe { BorrowedFd::borrow_raw(raw) };
     rustix::fs::seek(fd, SeekFrom::End(0)).ok()
 }

@@ -25,6 +25,7 @@ use crate::epoll::{Epoll, Lane, LaneStatistics, sys};
 use crate::key::Kind;
 use crate::now;
 use crate::private::is_private;
+use crate::readable;
 
 /// A ring of the kernel, or of a [`Host`] that stands for it.
 #[derive(Debug)]
@@ -132,8 +133,9 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
     }
 
     #[inline(always)]
-    fn forget_descriptor(&mut self, raw: i32) {
-        self.files.forget(&mut self.ring, raw);
+    unsafe fn forget_descriptor(&mut self, raw: i32) {
+        // SAFETY: the caller's duties are the same.
+        unsafe { self.files.forget(&mut self.ring, raw) };
     }
 
     fn registered_files(&self) -> u64 {
@@ -173,8 +175,9 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         matches!(opcode, Opcode::READ | Opcode::READV | Opcode::OPENAT | Opcode::OPENAT2)
     }
 
-    fn size_now(&self, raw: i32) -> Option<u64> {
-        is_kernel::<H>().then(|| now::size(raw)).flatten()
+    unsafe fn size_now(&self, raw: i32) -> Option<u64> {
+        // SAFETY: the caller's duties are the same.
+        is_kernel::<H>().then(|| unsafe { now::size(raw) }).flatten()
     }
 
     unsafe fn push_lane(&mut self, sqe: Sqe, lane: Lane) -> Result<(), Errno> {
@@ -301,7 +304,7 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
                 self.eventfd.insert(fresh)
             }
         };
-        Ok(rustix::io::fcntl_dupfd_cloexec(eventfd, 0)?)
+        Ok(readable::around(eventfd.as_fd())?)
     }
 
     fn quiet_pollable(&mut self) {

@@ -7,9 +7,10 @@
 use std::ffi::CStr;
 use std::io;
 
+use rustix::io::Errno;
 use sakia_ring::{AT_FDCWD, Sqe};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Descriptors};
 use crate::bypass::{Attempt, Now};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
@@ -33,7 +34,7 @@ impl<B: Backend> Handle<B> {
     /// rules and this turn's plain calls allow it. What remains to be done otherwise is the caller's.
     ///
     /// # Errors
-    /// As `open(2)`.
+    /// As `open(2)`. `ENOMEM`: no memory for `expected` bytes.
     pub fn read_file_now(&self, path: &CStr, expected: usize) -> io::Result<WholeFile> {
         let mut core = self.shared.core.borrow_mut();
         if self.queues_all || !core.may_act_now(&[OpKind::Open, OpKind::Read, OpKind::Close]) {
@@ -50,16 +51,20 @@ impl<B: Backend> Handle<B> {
             Attempt::Done(res) => return Err(io::Error::from_raw_os_error(-res)),
             Attempt::WouldBlock | Attempt::Unsupported => return Ok(WholeFile::NotNow),
         };
+        // SAFETY: it was just opened, and nobody else knows of it.
+        let file = unsafe { Opened::new(raw, &*self.shared.descriptors) };
         // A byte more than expected: a read that leaves room may have found the end.
-        let mut bytes = Vec::with_capacity(expected + 1);
+        let mut bytes = Vec::new();
+        let wanted = expected.saturating_add(1);
+        bytes.try_reserve_exact(wanted).map_err(|_| io::Error::from(Errno::NOMEM))?;
         let len = transfer_len(bytes.capacity());
-        let read = Sqe::read(raw, bytes.as_mut_ptr(), len, 0);
+        let read = Sqe::read(file.raw, bytes.as_mut_ptr(), len, 0);
         // SAFETY: the memory is the vector's, unused so far, and of that length; the descriptor was just
         // opened.
         let attempt = unsafe { core.act_now(&read, Now::NoWait) };
         // What failed, or would have waited, an operation does once more, and tells how it went.
         let count = match attempt {
-            Attempt::Done(count) => usize::try_from(count).unwrap_or(0).min(bytes.capacity()),
+            Attempt::Done(count) => usize::try_from(count).unwrap_or(0).min(len as usize),
             Attempt::WouldBlock | Attempt::Unsupported => 0,
         };
         // SAFETY: the kernel has filled as many bytes, of which there are at least as many.
@@ -67,18 +72,49 @@ impl<B: Backend> Handle<B> {
         // A read may be short before the end; the size says where that is.
         let is_short = count > 0 && count < bytes.capacity();
         let is_whole = is_short
-            && (core.size_now(raw) == Some(count as u64) || mutant!("whole_size_not_checked"));
+            // SAFETY: the descriptor was just opened.
+            && (unsafe { core.size_now(file.raw) } == Some(count as u64)
+                || mutant!("whole_size_not_checked"));
         if !is_whole {
             drop(core);
             let owner = std::rc::Rc::clone(&self.shared) as std::rc::Rc<dyn Owner>;
-            let fd = Fd::opened(raw, owner, flags & !NONBLOCK, nonblock_added);
+            // SAFETY: the descriptor was just opened, and nobody else knows of it.
+            let fd =
+                unsafe { Fd::opened(file.into_raw(), owner, flags & !NONBLOCK, nonblock_added) };
             return Ok(WholeFile::Opened(fd, bytes));
         }
         // SAFETY: the descriptor was just opened, and nobody else knows of it.
-        let closed = unsafe { core.act_now(&Sqe::close(raw), Now::Plain) };
+        let closed = unsafe { core.act_now(&Sqe::close(file.into_raw()), Now::Plain) };
         if closed != Attempt::Done(0) {
             core.counters.close_errors += 1;
         }
         Ok(WholeFile::Read(bytes))
+    }
+}
+
+/// A descriptor that was opened for nobody yet: closed unless it is taken out.
+struct Opened<'a> {
+    raw: i32,
+    descriptors: &'a dyn Descriptors,
+}
+
+impl<'a> Opened<'a> {
+    /// # Safety
+    ///
+    /// - The descriptor is open, and nobody else's.
+    unsafe fn new(raw: i32, descriptors: &'a dyn Descriptors) -> Self {
+        Self { raw, descriptors }
+    }
+
+    fn into_raw(self) -> i32 {
+        std::mem::ManuallyDrop::new(self).raw
+    }
+}
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the promise of `new`, and it was not taken out. An error changes nothing here: the
+        // caller is told of another one, or panics.
+        let _ = unsafe { self.descriptors.close(self.raw) };
     }
 }

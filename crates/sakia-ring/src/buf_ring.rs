@@ -84,7 +84,8 @@ impl BufRing {
         assert!(u32::from(id) < self.queue.entries(), "buffer id too large");
         if self.sentinel.is_intact() {
             let addr = addr.expose_provenance() as u64;
-            self.queue.write(addr, len, id);
+            // SAFETY: the caller's duties are the same.
+            unsafe { self.queue.write(addr, len, id) };
         }
     }
 

@@ -25,20 +25,41 @@ use crate::sys::{self, Params};
 ///   aligned to a page, that nothing else in this process hands out until [`unmap`](Host::unmap);
 /// - the calls touch no memory of this process but what their arguments name.
 ///
-/// It need *not* promise that what it answers is sensible.
+/// It need *not* promise that what it answers is sensible. The exceptions are numbers of descriptors: that of
+/// the ring, and what an entry that opens, accepts or makes a socket completes with, are new descriptors,
+/// which nobody else has.
 pub unsafe trait Host {
     /// Creates a ring of `entries` submission entries as `params` asks, and fills in what was
     /// granted, as `io_uring_setup(2)`.
     ///
+    /// # Safety
+    ///
+    /// - With `IORING_SETUP_NO_MMAP` in its flags, `params` names memory that the kernel may write
+    ///   until the ring is gone, and that nothing else uses.
+    /// - With `IORING_SETUP_ATTACH_WQ`, the descriptor that it names is a ring of the caller's.
+    ///
     /// # Errors
     /// The errno of the call.
-    fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd>;
+    ///
+    /// # Examples
+    ///
+    /// Parameters may hold addresses, so safe code cannot pass them on:
+    ///
+    /// ```compile_fail,E0133
+    /// use sakia_ring::{Host, Kernel, Params};
+    ///
+    /// fn setup(params: &mut Params) -> std::io::Result<std::os::fd::OwnedFd> {
+    ///     Kernel.setup(8, params)
+    /// }
+    /// ```
+    unsafe fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd>;
 
     /// Submits and waits, as `io_uring_enter(2)`. `ring` is a descriptor, or an index when `flags`
     /// has `IORING_ENTER_REGISTERED_RING`.
     ///
     /// # Safety
     ///
+    /// - `ring` is the caller's, and open or registered.
     /// - Every entry submitted names memory and descriptors that stay valid until its last
     ///   completion.
     /// - `arg` and `arg_size` are what `flags` says they are.
@@ -55,10 +76,12 @@ pub unsafe trait Host {
         arg_size: usize,
     ) -> io::Result<u32>;
 
-    /// Registers a resource with the ring, as `io_uring_register(2)`.
+    /// Registers a resource with the ring, as `io_uring_register(2)`. `ring` is a descriptor; -1 for
+    /// the few opcodes that need no ring.
     ///
     /// # Safety
     ///
+    /// - `ring` is the caller's, and open.
     /// - `arg` and `nr_args` are what `opcode` expects, and memory that the kernel keeps stays
     ///   valid until it is unregistered or the ring is gone.
     ///
@@ -94,8 +117,8 @@ pub struct Kernel;
 // SAFETY: `map` is `mmap(2)` of a fresh range, aligned to a page; the calls are the kernel's, which
 // touches what the arguments name.
 unsafe impl Host for Kernel {
-    fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
-        // SAFETY: rings here never use NO_MMAP, so `params` names no memory.
+    unsafe fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
+        // SAFETY: the caller's duties are the same.
         let fd = unsafe { sys::io_uring_setup(entries, params)? };
         // SAFETY: a descriptor that the kernel has just created for us, owned by nobody else.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::process::Resource;
 
 use crate::fork::Sentinel;
-use crate::host::{Host, Kernel, raw};
+use crate::host::{Host, Kernel};
 use crate::ring::{DisabledRing, Parts, Ring, next_ring_id};
 use crate::shared::{CQ_ENTRIES_MAX, Queues, SQ_ENTRIES_MAX};
 use crate::sys::{self, Params};
@@ -165,7 +165,7 @@ impl<H: Host> Builder<H> {
             return Err(SetupError::new("io_uring_setup", error, &report));
         }
         if self.registered_wait {
-            match WaitRegion::register(&parts.host, raw(&parts.fd)) {
+            match WaitRegion::register(&parts.host, parts.fd.as_fd()) {
                 Ok(wait) => parts.wait = Some(wait),
                 Err(error) => report.step("registered waits are off", &error),
             }
@@ -187,7 +187,10 @@ impl<H: Host> Builder<H> {
             let mut params: Params = unsafe { std::mem::zeroed() };
             params.flags = REQUIRED | optional;
             params.cq_entries = cq_entries;
-            let attempt = self.host.setup(sq_entries, &mut params).and_then(|fd| {
+            // SAFETY: the flags set above have neither NO_MMAP nor ATTACH_WQ, so that the parameters
+            // name no memory and no ring.
+            let attempt = unsafe { self.host.setup(sq_entries, &mut params) };
+            let attempt = attempt.and_then(|fd| {
                 let queues = Queues::map(&self.host, fd.as_fd(), &params)?;
                 Ok((fd, queues))
             });

@@ -378,8 +378,12 @@ impl BufQueue {
     }
 
     /// Fills the next entry. The kernel sees it after [`publish`](BufQueue::publish).
+    ///
+    /// # Safety
+    ///
+    /// - As for [`BufRing::provide`](crate::BufRing::provide).
     #[inline(always)]
-    pub(crate) fn write(&mut self, addr: u64, len: u32, id: u16) {
+    pub(crate) unsafe fn write(&mut self, addr: u64, len: u32, id: u16) {
         let index = usize::from(self.tail & self.mask);
         let entries: NonNull<sys::io_uring_buf> = self.map.addr.cast();
         // SAFETY: the masked index lies within the map, which is aligned to a page. The kernel does

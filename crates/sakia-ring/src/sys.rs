@@ -101,10 +101,12 @@ fn error_of(ret: isize) -> io::Error {
 ///
 /// # Safety
 ///
-/// - With `NO_MMAP` in its flags, `params` names memory that the kernel may own.
+/// - With `NO_MMAP` in its flags, `params` names memory that the kernel may own; with `ATTACH_WQ`, a
+///   ring of the caller's.
 pub(crate) unsafe fn io_uring_setup(entries: u32, params: &mut Params) -> io::Result<u32> {
     let params: *mut Params = params;
-    // SAFETY: `params` is a valid, exclusive `io_uring_params`, and outlives the call.
+    // SAFETY: `params` is a valid, exclusive `io_uring_params`, and outlives the call. What it names is
+    // the caller's duty.
     check(unsafe { syscall6(__NR_io_uring_setup, entries as usize, params as usize, 0, 0, 0, 0) })
 }
 

@@ -4,12 +4,13 @@
 //! then names an offset in it. Kernel 6.13. Source: `io_uring_enter(2)`, `EXT_ARG_REG`.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::time::Duration;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::host::Host;
+use crate::host::{Host, raw};
 use crate::sys;
 
 /// The registered page; its first entry is used by every wait of the ring.
@@ -24,7 +25,7 @@ unsafe impl Send for WaitRegion {}
 
 impl WaitRegion {
     /// Maps the page and registers it with the disabled ring `ring`.
-    pub(crate) fn register<H: Host>(host: &H, ring: i32) -> io::Result<Self> {
+    pub(crate) fn register<H: Host>(host: &H, ring: BorrowedFd<'_>) -> io::Result<Self> {
         let len = crate::sys::PAGE_BYTES_MAX;
         // SAFETY: a new anonymous map at an address the kernel chooses.
         let addr = unsafe {
@@ -57,7 +58,7 @@ impl WaitRegion {
         let opcode = sys::io_uring_register_op::IORING_REGISTER_MEM_REGION as u32;
         // SAFETY: the structures are what the call expects and outlive it. The kernel pins the
         // page, and only reads it.
-        unsafe { host.register(ring, opcode, (&raw mut registration).cast(), 1)? };
+        unsafe { host.register(raw(&ring), opcode, (&raw mut registration).cast(), 1)? };
         Ok(region)
     }
 

@@ -370,7 +370,7 @@ fn layout(len: usize) -> io::Result<Layout> {
 // touches the maps, and memory of entries for as long as whoever pushed them promises; a registration
 // touches nothing.
 unsafe impl Host for Hostile {
-    fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
+    unsafe fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
         let mut state = self.0.borrow_mut();
         (state.sq_entries, state.cq_entries) = (entries, params.cq_entries);
         params.sq_entries = entries;

@@ -25,8 +25,9 @@ impl TimedHost {
 
 // SAFETY: each call is the kernel's.
 unsafe impl Host for TimedHost {
-    fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
-        Kernel.setup(entries, params)
+    unsafe fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
+        // SAFETY: the caller's duties are the same.
+        unsafe { Kernel.setup(entries, params) }
     }
 
     unsafe fn enter(

@@ -144,7 +144,8 @@ impl Builder {
         Ok(runtime)
     }
 
-    /// Builds a runtime of one thread on the simulated kernel, whose time is virtual; see [`sim`](crate::sim).
+    /// Builds a runtime of one thread on the simulated kernel, whose time is virtual; see
+    /// [`sim`](crate::sim).
     ///
     /// When nothing can happen any more, [`block_on`](Runtime::block_on) panics, and names all that wait.
     ///
@@ -403,7 +404,8 @@ impl Runtime {
     }
 
     /// A descriptor that becomes readable when [`run_once`](Runtime::run_once) has something to do, for
-    /// a foreign loop to poll. It is the caller's own. Only `run_once` makes it unreadable again.
+    /// a foreign loop to poll. It is the caller's own, and a new one at each call: whatever is done with it,
+    /// but polling, concerns nobody else. Only `run_once` makes it unreadable again.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`: none left. `EOPNOTSUPP`: on the simulated kernel.

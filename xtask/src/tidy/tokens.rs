@@ -204,7 +204,7 @@ pub(super) fn test_files<'a>(files: &[&'a File]) -> Vec<&'a str> {
 }
 
 /// Whether an attribute, written without spaces, takes its item out of all but test builds.
-fn is_cfg_test(attribute: &str) -> bool {
+pub(super) fn is_cfg_test(attribute: &str) -> bool {
     let Some(condition) = attribute.strip_prefix("cfg(").and_then(|rest| rest.strip_suffix(')'))
     else {
         return false;
@@ -215,7 +215,7 @@ fn is_cfg_test(attribute: &str) -> bool {
 
 /// The length in tokens of the item that `tokens` begin with, its attributes included. A field,
 /// a variant or an arm ends at its comma, an item at its semicolon or its body.
-fn item_len(tokens: &[TokenTree]) -> usize {
+pub(super) fn item_len(tokens: &[TokenTree]) -> usize {
     const ITEMS: &[&str] = &[
         "async", "const", "enum", "extern", "fn", "impl", "let", "mod", "static", "struct",
         "trait", "type", "union", "unsafe", "use",
@@ -233,7 +233,7 @@ fn item_len(tokens: &[TokenTree]) -> usize {
     tokens.len()
 }
 
-fn is_punct(token: Option<&TokenTree>, wanted: char) -> bool {
+pub(super) fn is_punct(token: Option<&TokenTree>, wanted: char) -> bool {
     matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == wanted)
 }
 
@@ -245,7 +245,7 @@ fn is_path_part(token: Option<&TokenTree>) -> bool {
         || group_of(token, Delimiter::Brace).is_some()
 }
 
-fn group_of(token: Option<&TokenTree>, delimiter: Delimiter) -> Option<&Group> {
+pub(super) fn group_of(token: Option<&TokenTree>, delimiter: Delimiter) -> Option<&Group> {
     match token {
         Some(TokenTree::Group(group)) if group.delimiter() == delimiter => Some(group),
         _ => None,

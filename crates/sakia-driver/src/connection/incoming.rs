@@ -171,8 +171,12 @@ struct MultiAccept {
 }
 
 impl MultiAccept {
-    fn add(&self, raw: i32) {
-        let connection = Fd::socket(raw, Rc::clone(&self.owner));
+    /// # Safety
+    ///
+    /// - As for [`Fd::socket`].
+    unsafe fn add(&self, raw: i32) {
+        // SAFETY: the caller's duties are the same.
+        let connection = unsafe { Fd::socket(raw, Rc::clone(&self.owner)) };
         self.arrivals.connections.borrow_mut().push_back(connection);
     }
 }
@@ -193,7 +197,8 @@ unsafe impl Operation for MultiAccept {
         if completion.res < 0 {
             return Delivered::default();
         }
-        self.add(completion.res);
+        // SAFETY: the kernel has just made it for this operation, and nobody else knows of it.
+        unsafe { self.add(completion.res) };
         let is_enough = self.arrivals.connections.borrow().len() >= ARRIVALS_MAX
             && !mutant!("arrivals_without_bound");
         if is_enough {
@@ -207,7 +212,8 @@ unsafe impl Operation for MultiAccept {
         arrivals.armed.set(None);
         let is_paused = arrivals.is_paused.take();
         match completion.result() {
-            Ok(raw) => self.add(raw as i32),
+            // SAFETY: as above.
+            Ok(raw) => unsafe { self.add(raw as i32) },
             Err(error) => match Errno::from_io_error(&error) {
                 // To go on is the next call's decision.
                 Some(Errno::INTR | Errno::AGAIN) => {}

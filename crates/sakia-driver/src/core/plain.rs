@@ -136,8 +136,13 @@ impl<B: Backend> Core<B> {
     }
 
     /// The size of an open file, if the backend tells without waiting.
-    pub(crate) fn size_now(&self, raw: i32) -> Option<u64> {
-        self.backend.as_ref()?.size_now(raw)
+    ///
+    /// # Safety
+    ///
+    /// - As for [`Backend::size_now`].
+    pub(crate) unsafe fn size_now(&self, raw: i32) -> Option<u64> {
+        // SAFETY: the caller's duties are the same.
+        unsafe { self.backend.as_ref()?.size_now(raw) }
     }
 
     /// Whether the queue does such operations as cheaply as plain calls, if it gets many of them.

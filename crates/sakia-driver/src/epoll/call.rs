@@ -86,11 +86,11 @@ impl Call {
     ///
     /// # Safety
     ///
-    /// - The memory that the entry names is lent.
+    /// - The memory and the descriptors that the entry names are lent.
     pub(crate) unsafe fn run(self) -> Result<usize, Errno> {
         let Self { number, args, is_repeatable } = self;
-        // SAFETY: the arguments are an entry's: memory that is lent, by the caller's promise, and
-        // descriptors that whoever pushed it keeps open.
+        // SAFETY: the arguments are an entry's: memory and descriptors that are lent, by the caller's
+        // promise.
         let call = || unsafe { sys::syscall(number, args) };
         let result = if is_repeatable { retry(call) } else { call() };
         result.map_err(|errno| if errno == Errno::NOSYS { Errno::OPNOTSUPP } else { errno })
@@ -115,9 +115,16 @@ impl Copy {
     }
 
     /// Performs it.
-    pub(super) fn run(self) -> Result<usize, Errno> {
+    ///
+    /// # Safety
+    ///
+    /// - The descriptors that the entry names are lent.
+    pub(super) unsafe fn run(self) -> Result<usize, Errno> {
         let Self { from, from_offset, to, to_offset, len } = self;
-        retry(|| sys::copy_file_range(from, from_offset, to, to_offset, len as usize))
+        retry(|| {
+            // SAFETY: the caller's promise.
+            unsafe { sys::copy_file_range(from, from_offset, to, to_offset, len as usize) }
+        })
     }
 }
 

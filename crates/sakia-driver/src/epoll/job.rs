@@ -143,7 +143,7 @@ impl Work {
     ///
     /// # Safety
     ///
-    /// - The memory that it names is lent.
+    /// - The memory and the descriptors that it names are lent, and one to be closed is given.
     pub(super) unsafe fn run(self) -> Outcome {
         match self {
             // SAFETY: the caller's promise.
@@ -159,9 +159,12 @@ impl Work {
             }
             // SAFETY: the caller's promise.
             Self::Socket(call) => unsafe { call.wait() },
-            Self::Fsync { raw, data_only } => Outcome::of(fsync(raw, data_only)),
-            Self::Close { raw } => Outcome::Done(close(raw)),
-            Self::AwaitWriter { raw } => Outcome::of(await_writer(raw)),
+            // SAFETY: as above.
+            Self::Fsync { raw, data_only } => Outcome::of(unsafe { fsync(raw, data_only) }),
+            // SAFETY: as above.
+            Self::Close { raw } => Outcome::Done(unsafe { close(raw) }),
+            // SAFETY: as above.
+            Self::AwaitWriter { raw } => Outcome::of(unsafe { await_writer(raw) }),
             // SAFETY: the caller's promise.
             Self::Open(open) => unsafe { open.run() },
             // SAFETY: the caller's promise.
@@ -172,9 +175,14 @@ impl Work {
             },
             // SAFETY: the caller's promise.
             Self::Call(call) => Outcome::of_count(unsafe { call.run() }),
-            Self::Copy(copy) => Outcome::of_count(copy.run()),
-            Self::Lock { raw, operation } => lock(raw, operation),
-            Self::LockAny { raw, operation } => Outcome::of(retry(|| sys::flock(raw, operation))),
+            // SAFETY: as above.
+            Self::Copy(copy) => Outcome::of_count(unsafe { copy.run() }),
+            // SAFETY: as above.
+            Self::Lock { raw, operation } => unsafe { lock(raw, operation) },
+            Self::LockAny { raw, operation } => {
+                // SAFETY: as above.
+                Outcome::of(retry(|| unsafe { sys::flock(raw, operation) }))
+            }
             // SAFETY: the caller's promise.
             Self::OpenAny(open) => unsafe { open.any(open.flags) }
                 .map_or_else(|errno| Outcome::Done(failed(errno)), Outcome::Opened),
@@ -186,16 +194,25 @@ impl Work {
     }
 }
 
-fn fsync(raw: i32, data_only: bool) -> Result<(), Errno> {
-    let fd = borrow(raw)?;
+/// # Safety
+///
+/// - As [`borrow`], during the call.
+unsafe fn fsync(raw: i32, data_only: bool) -> Result<(), Errno> {
+    // SAFETY: the caller's duties are the same.
+    let fd = unsafe { borrow(raw) }?;
     if data_only { retry(|| rustix::fs::fdatasync(fd)) } else { retry(|| rustix::fs::fsync(fd)) }
 }
 
 /// Locks a file if nobody else has it locked.
-fn lock(raw: i32, operation: u32) -> Outcome {
+///
+/// # Safety
+///
+/// - The descriptor is lent.
+unsafe fn lock(raw: i32, operation: u32) -> Outcome {
     /// `LOCK_NB`.
     const WITHOUT_WAITING: u32 = 4;
-    match retry(|| sys::flock(raw, operation | WITHOUT_WAITING)) {
+    // SAFETY: the caller's promise.
+    match retry(|| unsafe { sys::flock(raw, operation | WITHOUT_WAITING) }) {
         Err(Errno::AGAIN) if operation & WITHOUT_WAITING == 0 => {
             Outcome::Elastic(Work::LockAny { raw, operation })
         }
@@ -230,9 +247,14 @@ unsafe fn read_how(how: u64, how_len: u32) -> Result<sys::OpenHow, Errno> {
 /// Bytes, and a writer that has left, end a poll. A writer that is there and silent is only found by
 /// asking: a copy of what there is, none of it taken, fails with `EAGAIN` where more may come, and
 /// is empty where nobody is there.
-fn await_writer(raw: i32) -> Result<(), Errno> {
+///
+/// # Safety
+///
+/// - As [`borrow`], during the call.
+unsafe fn await_writer(raw: i32) -> Result<(), Errno> {
     const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-    let fifo = borrow(raw)?;
+    // SAFETY: the caller's duties are the same.
+    let fifo = unsafe { borrow(raw) }?;
     let (_reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
     loop {
         // First of all this tells what is no FIFO.
@@ -249,12 +271,16 @@ fn await_writer(raw: i32) -> Result<(), Errno> {
 }
 
 /// Closes a descriptor, and answers the result of the completion.
-pub(super) fn close(raw: i32) -> i32 {
+///
+/// # Safety
+///
+/// - The descriptor is given up: nothing uses the number afterwards.
+pub(super) unsafe fn close(raw: i32) -> i32 {
     if raw < 0 {
         return failed(Errno::BADF);
     }
     // Never repeated: the number is free after an error too.
-    // SAFETY: whoever pushed the entry owns the descriptor, and gives it up with it.
+    // SAFETY: the caller's promise.
     unsafe { rustix::io::try_close(raw) }.map_or_else(failed, |()| 0)
 }
 

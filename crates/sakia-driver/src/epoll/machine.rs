@@ -32,22 +32,21 @@ use super::call::Call;
 use super::group::Groups;
 use super::inbox::Inbox;
 use super::job::{self, Job, Outcome, Work};
-use super::lanes::{Lane, Limits, Pool, StuckWorker};
+use super::lanes::{Lane, Limits, Pool};
 use super::multishot::{self, Multishot, Step};
 use super::queue::Queue;
 use super::registry::{INBOX, Registry};
 use super::request::{self, Request, Victims};
+use super::stuck::{OnStuck, Stuck};
 use super::sys::{self, Direction};
 use super::transfer::{FileClass, Transfer, Try, Ways, borrow, failed, outcome, poll_now};
 use super::trial::Trial;
 use crate::counters::{KindCounters, OpKind};
+use crate::readable;
 
 /// Events fetched at a time.
 const EVENTS: usize = 256;
 const NANOS_PER_MILLI: u32 = 1_000_000;
-
-/// Called with each job that has become stuck.
-pub(super) type OnStuck = Box<dyn Fn(&StuckWorker)>;
 
 /// Everything that a backend consists of but its process.
 pub(super) struct Machine {
@@ -78,10 +77,7 @@ pub(super) struct Machine {
     ways: Ways,
     /// The kernel has `epoll_pwait2(2)`, as far as is known.
     has_pwait2: bool,
-    on_stuck: Option<OnStuck>,
-    stuck_after: Option<Duration>,
-    /// When to look for stuck jobs. `None` when there is nothing with a lane.
-    stuck_at: Option<Instant>,
+    pub(super) stuck: Stuck,
 }
 
 /// An operation under way. While there is one, its last completion was not posted, so its memory is
@@ -142,9 +138,7 @@ impl Machine {
             results: Vec::new(),
             events: Vec::with_capacity(EVENTS),
             has_pwait2: true,
-            on_stuck,
-            stuck_after: limits.stuck_after,
-            stuck_at: None,
+            stuck: Stuck::new(on_stuck, limits.stuck_after),
         })
     }
 
@@ -163,7 +157,7 @@ impl Machine {
 
     /// A descriptor that is readable when an enter would bring something, from now on.
     pub(super) fn pollable(&mut self) -> Result<OwnedFd, Errno> {
-        let pollable = rustix::io::fcntl_dupfd_cloexec(self.registry.epoll(), 0)?;
+        let pollable = readable::around(self.registry.epoll())?;
         self.registry.is_restless = true;
         // Those that rest now go on: what comes of it is told.
         while let Some(until) = self.registry.next_rested() {
@@ -220,7 +214,8 @@ impl Machine {
         let mut looked = 0;
         let mut is_woken = false;
         loop {
-            is_woken |= self.receive();
+            // Users' code that is to run ends the sleep as a wake does.
+            is_woken |= self.receive() || self.stuck.has_callback();
             self.queue.flush_overflow();
             let is_enough = is_woken || self.queue.ready() >= wanted;
             if has_looked && (is_enough || is_over) || is_enough && !self.has_waiters() {
@@ -276,7 +271,7 @@ impl Machine {
     /// Until when to sleep at most: the deadline, or when there is something else to do.
     fn sleep_until(&self, deadline: Option<Instant>) -> Sleep {
         let rested = self.registry.next_rested().filter(|_| !mutant!("rest_without_end"));
-        let stuck_at = self.stuck_at.filter(|_| !mutant!("sleep_ignores_stuck"));
+        let stuck_at = self.stuck.at.filter(|_| !mutant!("sleep_ignores_stuck"));
         let times = [deadline, stuck_at, rested];
         Sleep::Until(times.into_iter().flatten().min())
     }
@@ -319,7 +314,7 @@ impl Machine {
 
     fn wait_precisely(&mut self, timeout: Duration) -> Result<(), Errno> {
         let spare = &mut self.events.spare_capacity_mut()[..EVENTS];
-        let count = sys::epoll_pwait2(self.registry.epoll_raw(), spare, &timespec(timeout))?;
+        let count = sys::epoll_pwait2(self.registry.epoll(), spare, &timespec(timeout))?;
         // SAFETY: the kernel has filled as many, which are at most as many as there is room for.
         unsafe { self.events.set_len(count) };
         Ok(())
@@ -335,20 +330,14 @@ impl Machine {
 
     /// What is due by time.
     fn keep_house(&mut self) {
-        if self.registry.next_rested().is_none() && self.stuck_at.is_none() {
+        if self.registry.next_rested().is_none() && self.stuck.at.is_none() {
             return;
         }
         let now = Instant::now();
         while let Some(place) = self.registry.pop_rested(now) {
             self.arm(place);
         }
-        if self.stuck_at.is_some_and(|at| now >= at) {
-            let mut found = Vec::new();
-            self.stuck_at = self.pool.find_stuck(now, &mut found);
-            if let Some(on_stuck) = &self.on_stuck {
-                found.iter().for_each(on_stuck);
-            }
-        }
+        self.stuck.look(&self.pool, now);
     }
 
     // ---- starting ------------------------------------------------------------------------------
@@ -423,7 +412,8 @@ impl Machine {
 
     fn start_transfer(&mut self, sqe: &Sqe, transfer: Transfer) {
         let raw = transfer.raw;
-        let class = match FileClass::of_descriptor(raw) {
+        // SAFETY: the entry is not completed, so its descriptor is open.
+        let class = match unsafe { FileClass::of_descriptor(raw) } {
             Ok(class) => class,
             Err(errno) => return self.queue.post(sqe.user_data, failed(errno)),
         };
@@ -552,7 +542,8 @@ impl Machine {
     fn start_poll(&mut self, sqe: &Sqe, raw: i32, events: u16) {
         let events = with_read_hang_up(events);
         let wanted = PollFlags::from_bits_retain(events as _);
-        match poll_now(raw, wanted) {
+        // SAFETY: the entry is not completed, so its descriptor is open.
+        match unsafe { poll_now(raw, wanted) } {
             Err(errno) => self.queue.post(sqe.user_data, failed(errno)),
             Ok(ready) if ready.is_empty() => {
                 let place = self.registry.wait_poll(raw, events, self.consumed);
@@ -580,11 +571,13 @@ impl Machine {
                 self.registry.forget(place);
             }
         }
-        match FileClass::of_descriptor(raw) {
+        // SAFETY: the entry is not completed, so its descriptor is open, and is given up by it.
+        match unsafe { FileClass::of_descriptor(raw) } {
             Err(errno) => self.queue.post(sqe.user_data, failed(errno)),
             Ok(FileClass::Pipe | FileClass::Socket) => {
                 self.count(sqe.opcode).inline += 1;
-                self.queue.post(sqe.user_data, job::close(raw));
+                // SAFETY: as above.
+                self.queue.post(sqe.user_data, unsafe { job::close(raw) });
             }
             Ok(FileClass::Bounded | FileClass::Other) => {
                 let id = self.take_off(sqe, None, Stage::Lane);
@@ -615,11 +608,7 @@ impl Machine {
             if jobs.is_empty() {
                 continue;
             }
-            if let Some(limit) = self.stuck_after
-                && self.stuck_at.is_none()
-            {
-                self.stuck_at = Instant::now().checked_add(limit);
-            }
+            self.stuck.begin();
             for (_, job) in &*jobs {
                 self.kinds[OpKind::of(job.opcode) as usize].lane += 1;
             }
@@ -817,7 +806,9 @@ impl Machine {
                 self.by_user_data.range(range).map(|&(_, id)| id).collect()
             }
             Victims::Descriptor(raw) => {
-                if let Err(errno) = borrow(raw).and_then(rustix::io::fcntl_getfd) {
+                // SAFETY: the operation that waits keeps it open, or its number is refused here.
+                let open = unsafe { borrow(raw) }.and_then(rustix::io::fcntl_getfd);
+                if let Err(errno) = open {
                     return failed(errno);
                 }
                 let its = self.flights.iter().filter(|(_, flight)| flight.raw == Some(raw));

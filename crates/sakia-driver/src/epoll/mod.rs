@@ -56,6 +56,7 @@ mod registry;
 mod request;
 mod signals;
 mod socket;
+mod stuck;
 pub(crate) mod sys;
 #[cfg(test)]
 mod tests;
@@ -77,9 +78,10 @@ use self::group::Provided;
 use self::inbox::Inbox;
 use self::lanes::Limits;
 pub use self::lanes::{Lane, LaneStatistics, StuckWorker};
-use self::machine::{Machine, OnStuck};
+use self::machine::Machine;
 use self::process::Process;
 use self::queue::Queue;
+use self::stuck::OnStuck;
 use self::transfer::Ways;
 use crate::backend::{Backend, Descriptors, RemoteWake};
 use crate::bypass::{Attempt, Now};
@@ -143,10 +145,11 @@ impl EpollOptions {
         self
     }
 
-    /// Has `hook` called with each job that has become stuck, once. It is called from
-    /// [`enter`](Backend::enter), on its thread, and so must not use a driver on this backend.
+    /// Has `hook` called with each job that has become stuck, once: on the driver's thread, from a turn, when
+    /// nothing is borrowed any more. It may use the driver. Without a driver it is called by whoever calls
+    /// [`take_callback`](Backend::take_callback).
     pub fn on_stuck(mut self, hook: impl Fn(&StuckWorker) + 'static) -> Self {
-        self.on_stuck = Some(Box::new(hook));
+        self.on_stuck = Some(Rc::new(hook));
         self
     }
 
@@ -338,12 +341,13 @@ unsafe impl Backend for Epoll {
         attempt
     }
 
-    fn forget_descriptor(&mut self, raw: i32) {
+    unsafe fn forget_descriptor(&mut self, raw: i32) {
         self.machine.forget_socket(raw);
     }
 
-    fn size_now(&self, raw: i32) -> Option<u64> {
-        now::size(raw)
+    unsafe fn size_now(&self, raw: i32) -> Option<u64> {
+        // SAFETY: the caller's duties are the same.
+        unsafe { now::size(raw) }
     }
 
     unsafe fn push_lane(&mut self, sqe: Sqe, lane: Lane) -> Result<(), Errno> {
@@ -458,7 +462,7 @@ unsafe impl Backend for Epoll {
         Ok(Arc::new(self.wake_handle()))
     }
 
-    /// The descriptor is the epoll set's own. With it stuck jobs are only noticed by an enter.
+    /// With it stuck jobs are only noticed by an enter.
     fn pollable(&mut self) -> io::Result<OwnedFd> {
         if !self.process.is_intact() {
             return Err(Self::forked_error());
@@ -471,6 +475,14 @@ unsafe impl Backend for Epoll {
             self.is_fresh.set(true);
             self.machine.quiet();
         }
+    }
+
+    fn has_callback(&self) -> bool {
+        self.machine.stuck.has_callback()
+    }
+
+    fn take_callback(&mut self) -> Option<Box<dyn FnOnce()>> {
+        if self.process.is_intact() { self.machine.stuck.take_callback() } else { None }
     }
 
     fn descriptors(&self) -> Rc<dyn Descriptors> {

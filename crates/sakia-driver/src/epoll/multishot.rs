@@ -91,7 +91,7 @@ impl Multishot {
     ///
     /// # Safety
     ///
-    /// - The buffers in the group are lent.
+    /// - The buffers in the group are lent, and so is the descriptor.
     pub(super) unsafe fn shoot(
         &self,
         groups: &mut Groups,
@@ -109,7 +109,8 @@ impl Multishot {
                     left -= 1;
                     left > 0
                 };
-                match (Listener { call, is_own }).accept_all(&mut post) {
+                // SAFETY: the caller's promise.
+                match unsafe { (Listener { call, is_own }).accept_all(&mut post) } {
                     Try::WouldBlock | Try::Done(0..) => Step::Waits,
                     Try::Done(res) => Step::Over(res),
                     Try::Unable => Step::Unable,
@@ -130,7 +131,7 @@ pub(super) fn more() -> CqeFlags {
 
 /// # Safety
 ///
-/// - The buffers in the group are lent.
+/// - The buffers in the group are lent, and so is the descriptor.
 unsafe fn receive(
     groups: &mut Groups,
     raw: i32,
@@ -141,7 +142,8 @@ unsafe fn receive(
 ) -> Step {
     for _ in 0..room {
         let Some(buffer) = groups.oldest(group) else {
-            return without_buffer(raw);
+            // SAFETY: the caller's promise.
+            return unsafe { without_buffer(raw) };
         };
         // SAFETY: the buffer is in the group, so it is lent: the caller's promise. It leaves the group
         // before a completion names it.
@@ -164,10 +166,14 @@ unsafe fn receive(
 }
 
 /// What a receive without a buffer comes to: that matters only where there is something to put in it.
-fn without_buffer(raw: i32) -> Step {
+///
+/// # Safety
+///
+/// - The descriptor is lent.
+unsafe fn without_buffer(raw: i32) -> Step {
     let mut byte = 0_u8;
     let addr = (&raw mut byte).expose_provenance() as u64;
-    // SAFETY: the byte outlives the call.
+    // SAFETY: the byte outlives the call; the descriptor is the caller's promise.
     match unsafe { recv(raw, addr, 1, RecvFlags::PEEK.bits()) } {
         Err(Errno::AGAIN) => Step::Waits,
         Err(errno) => Step::Over(failed(errno)),
@@ -180,7 +186,7 @@ fn without_buffer(raw: i32) -> Step {
 ///
 /// # Safety
 ///
-/// - There are `len` bytes at `addr`, which are lent.
+/// - There are `len` bytes at `addr`, which are lent, and so is the descriptor.
 unsafe fn recv(raw: i32, addr: u64, len: usize, flags: u32) -> Result<usize, Errno> {
     let flags = (flags | RecvFlags::DONTWAIT.bits()) as usize;
     let args = [register(raw), addr as usize, len, flags, 0, 0];

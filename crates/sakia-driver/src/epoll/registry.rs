@@ -22,7 +22,7 @@
 //! Source: `epoll_ctl(2)`, `epoll(7)`.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -150,10 +150,6 @@ impl Registry {
 
     pub(super) fn epoll(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
-    }
-
-    pub(super) fn epoll_raw(&self) -> i32 {
-        self.epoll.as_raw_fd()
     }
 
     /// Operations that wait.
@@ -303,7 +299,8 @@ impl Registry {
     /// As [`arm`](Registry::arm).
     fn set(&mut self, place: usize, flags: EventFlags) -> Result<(), Errno> {
         let watch = &self.watches[place];
-        let fd = borrow(watch.raw)?;
+        // SAFETY: the operations that wait here keep it open: the entry's promise.
+        let fd = unsafe { borrow(watch.raw) }?;
         let data = EventData::new_u64(self.token(place));
         let changed = if watch.is_registered {
             epoll::modify(&self.epoll, fd, data, flags)
@@ -339,8 +336,10 @@ impl Registry {
         }
         watch.armed = EventFlags::empty();
         watch.is_registered = false;
-        if let Ok(fd) = borrow(watch.raw) {
-            // Of a descriptor that is closed there is nothing left to delete.
+        // Of a descriptor that is closed there is nothing left to delete.
+        // SAFETY: the kernel only takes it out of this set; another file that has the number by now is not in
+        // it, and nothing happens to that.
+        if let Ok(fd) = unsafe { borrow(watch.raw) } {
             let _ = epoll::delete(&self.epoll, fd);
         }
     }
@@ -417,6 +416,7 @@ mod tests {
     use super::*;
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::pipe::{PipeFlags, pipe_with};
+    use std::os::fd::AsRawFd;
 
     fn registry() -> Registry {
         let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();

@@ -50,17 +50,23 @@ pub(super) struct Listener {
 impl Listener {
     /// Accepts without waiting, until there is no connection left or `post`, which is given the descriptors,
     /// answers that it takes no more. The socket's mode is changed once at most.
-    pub(super) fn accept_all(self, post: &mut dyn FnMut(i32) -> bool) -> Try {
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor is lent.
+    pub(super) unsafe fn accept_all(self, post: &mut dyn FnMut(i32) -> bool) -> Try {
         let Self { call, is_own } = self;
-        let result = call.without_waiting(is_own, || {
+        let accept = || {
             loop {
-                // SAFETY: it names no memory: nobody's address is told.
+                // SAFETY: the caller's promise; it names no memory: nobody's address is told.
                 let raw = unsafe { call.call(call.flags) }?;
                 if !post(raw as i32) {
                     return Ok(0);
                 }
             }
-        });
+        };
+        // SAFETY: the caller's promise.
+        let result = unsafe { call.without_waiting(is_own, accept) };
         result.map_or_else(|unable| unable, Try::of)
     }
 }
@@ -114,12 +120,12 @@ impl SocketCall {
     ///
     /// # Safety
     ///
-    /// - The memory is lent.
+    /// - The memory is lent, and so is the descriptor.
     pub(super) unsafe fn try_now(&self, is_own: bool) -> Try {
         let result = match self.verb {
             Verb::Accept | Verb::Connect => {
                 // SAFETY: the caller's promise.
-                self.without_waiting(is_own, || unsafe { self.call(self.flags) })
+                unsafe { self.without_waiting(is_own, || self.call(self.flags)) }
             }
             // SAFETY: as above.
             _ => Ok(retry(|| unsafe { self.call(self.flags | DONT_WAIT) })),
@@ -137,13 +143,18 @@ impl SocketCall {
     ///
     /// # Errors
     /// What the try came to without the call.
-    fn without_waiting(
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor is lent.
+    unsafe fn without_waiting(
         &self,
         is_own: bool,
         mut call: impl FnMut() -> Result<usize, Errno>,
     ) -> Result<Result<usize, Errno>, Try> {
         let refused = |errno| Try::Done(failed(errno));
-        let fd = borrow(self.raw).map_err(refused)?;
+        // SAFETY: the caller's promise.
+        let fd = unsafe { borrow(self.raw) }.map_err(refused)?;
         let mode = rustix::fs::fcntl_getfl(fd).map_err(refused)?;
         let fails_at_once =
             || self.verb == Verb::Accept && sockopt::socket_acceptconn(fd) != Ok(true);
@@ -158,7 +169,8 @@ impl SocketCall {
             }
             return Ok(result);
         }
-        match FileClass::of_descriptor(self.raw) {
+        // SAFETY: as above.
+        match unsafe { FileClass::of_descriptor(self.raw) } {
             Ok(FileClass::Socket) if fails_at_once() => Ok(call()),
             Ok(FileClass::Socket) => Err(Try::Unable),
             Ok(_) => Err(refused(Errno::NOTSOCK)),
@@ -171,10 +183,11 @@ impl SocketCall {
     ///
     /// # Safety
     ///
-    /// - The memory is lent.
+    /// - The memory is lent, and so is the descriptor.
     pub(super) unsafe fn wait(&self) -> Outcome {
         if self.verb == Verb::Accept {
-            match poll_now(self.raw, PollFlags::IN) {
+            // SAFETY: the caller's promise.
+            match unsafe { poll_now(self.raw, PollFlags::IN) } {
                 Err(errno) => return Outcome::Done(failed(errno)),
                 Ok(ready) if ready.is_empty() => return Outcome::WouldBlock,
                 Ok(_) => {}
@@ -196,7 +209,7 @@ impl SocketCall {
     ///
     /// # Safety
     ///
-    /// - The memory is lent.
+    /// - The memory is lent, and so is the descriptor.
     unsafe fn call(&self, flags: u32) -> Result<usize, Errno> {
         let (raw, [first, second]) = (register(self.raw), self.args);
         let quiet = (flags | SendFlags::NOSIGNAL.bits()) as usize;
@@ -209,8 +222,8 @@ impl SocketCall {
             Verb::SendMessage => (number::SENDMSG, [raw, first, quiet, 0, 0, 0]),
             Verb::RecvMessage => (number::RECVMSG, [raw, first, flags, 0, 0, 0]),
         };
-        // SAFETY: the arguments are an entry's: memory that is lent, by the caller's promise, and a
-        // descriptor that whoever pushed it keeps open.
+        // SAFETY: the arguments are an entry's: memory and a descriptor that are lent, by the caller's
+        // promise.
         unsafe { sys::syscall(number, args) }
     }
 }

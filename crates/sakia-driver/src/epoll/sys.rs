@@ -12,6 +12,7 @@
 
 use std::arch::asm;
 use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
 use rustix::event::epoll::Event;
@@ -356,7 +357,11 @@ pub(crate) unsafe fn openat2(dir: i32, path: u64, how: &OpenHow) -> Result<i32, 
 }
 
 /// `copy_file_range(2)`. The offset `u64::MAX` means the file's own position.
-pub(super) fn copy_file_range(
+///
+/// # Safety
+///
+/// - Both descriptors are the caller's or lent to the caller.
+pub(super) unsafe fn copy_file_range(
     from: i32,
     mut from_offset: u64,
     to: i32,
@@ -369,13 +374,18 @@ pub(super) fn copy_file_range(
     };
     let (from_at, to_at) = (address(&mut from_offset), address(&mut to_offset));
     let args = [register(from), from_at, register(to), to_at, len, 0];
-    // SAFETY: both offsets outlive the call, which updates them and touches no other memory of ours.
+    // SAFETY: both offsets outlive the call, which updates them and touches no other memory of ours; the
+    // descriptors are the caller's duty.
     unsafe { syscall(number::COPY_FILE_RANGE, args) }
 }
 
 /// `flock(2)`.
-pub(super) fn flock(raw: i32, operation: u32) -> Result<(), Errno> {
-    // SAFETY: the call touches no memory.
+///
+/// # Safety
+///
+/// - The descriptor is the caller's or lent to the caller.
+pub(super) unsafe fn flock(raw: i32, operation: u32) -> Result<(), Errno> {
+    // SAFETY: the call touches no memory; the descriptor is the caller's duty.
     unsafe { syscall(number::FLOCK, [register(raw), operation as usize, 0, 0, 0, 0]) }.map(|_| ())
 }
 
@@ -413,12 +423,13 @@ pub(super) unsafe fn file_mode(dir: i32, path: u64, flags: u32) -> Result<u32, E
 
 /// `epoll_pwait2(2)` without a signal mask. Since Linux 5.11.
 pub(super) fn epoll_pwait2(
-    epoll: i32,
+    epoll: BorrowedFd<'_>,
     events: &mut [MaybeUninit<Event>],
     timeout: &Timespec,
 ) -> Result<usize, Errno> {
     let timeout = &raw const *timeout as usize;
-    let args = [register(epoll), events.as_mut_ptr() as usize, events.len(), timeout, 0, 0];
+    let args =
+        [register(epoll.as_raw_fd()), events.as_mut_ptr() as usize, events.len(), timeout, 0, 0];
     // SAFETY: the kernel fills at most as many events as there are, and reads the time.
     unsafe { syscall(number::EPOLL_PWAIT2, args) }
 }

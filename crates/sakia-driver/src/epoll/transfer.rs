@@ -44,7 +44,8 @@ const PIPE_ROOM: u64 = 4096;
 /// Bytes that other streams take without waiting for long when they say that they are writable.
 const STREAM_ROOM: u64 = 256;
 
-/// A read or a write.
+/// A read or a write, as an entry asks for it. What is *lent* stays valid until the entry's completion:
+/// whoever pushed that answers for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer {
     pub(super) raw: i32,
@@ -125,8 +126,13 @@ impl FileClass {
 
     /// # Errors
     /// `EBADF`: not an open descriptor.
-    pub(super) fn of_descriptor(raw: i32) -> Result<Self, Errno> {
-        Ok(Self::of(&rustix::fs::fstat(borrow(raw)?)?))
+    ///
+    /// # Safety
+    ///
+    /// - As [`borrow`], during the call.
+    pub(super) unsafe fn of_descriptor(raw: i32) -> Result<Self, Errno> {
+        // SAFETY: the caller's duties are the same.
+        Ok(Self::of(&rustix::fs::fstat(unsafe { borrow(raw) }?)?))
     }
 }
 
@@ -134,12 +140,16 @@ impl FileClass {
 ///
 /// # Errors
 /// `EBADF`: no descriptor has such a number.
-pub(super) fn borrow(raw: i32) -> Result<BorrowedFd<'static>, Errno> {
+///
+/// # Safety
+///
+/// - The number is one that an entry names, and whoever pushed that keeps the descriptor open as long as the
+///   borrow is used. If it is not open all the same the kernel says so.
+pub(super) unsafe fn borrow<'a>(raw: i32) -> Result<BorrowedFd<'a>, Errno> {
     if raw < 0 {
         return Err(Errno::BADF);
     }
-    // SAFETY: the number is not -1. Whoever pushed the entry keeps the descriptor open until its
-    // completion; if it is not open the kernel says so.
+    // SAFETY: the number is not -1; the rest is the caller's duty.
     Ok(unsafe { BorrowedFd::borrow_raw(raw) })
 }
 
@@ -211,7 +221,7 @@ impl Transfer {
     ///
     /// # Safety
     ///
-    /// - The memory is lent.
+    /// - The memory is lent, and so is the descriptor.
     pub(super) unsafe fn try_now(&self, class: FileClass, ways: Ways) -> Try {
         // SAFETY: the caller's promise.
         if class != FileClass::Other && !unsafe { self.is_offset_sane() } {
@@ -227,7 +237,8 @@ impl Transfer {
                 return Try::of(result);
             }
         }
-        let mode = match borrow(self.raw).and_then(rustix::fs::fcntl_getfl) {
+        // SAFETY: as above.
+        let mode = match unsafe { borrow(self.raw) }.and_then(rustix::fs::fcntl_getfl) {
             Ok(mode) => mode,
             Err(errno) => return Try::Done(failed(errno)),
         };
@@ -242,7 +253,8 @@ impl Transfer {
         if mode.contains(OFlags::PATH) || mode & OFlags::ACCMODE == lacking {
             return Try::Done(failed(Errno::BADF));
         }
-        match ways.reopen.then(|| self.reopen(class)) {
+        // SAFETY: as above.
+        match ways.reopen.then(|| unsafe { self.reopen(class) }) {
             Some(Ok(again)) => {
                 // SAFETY: the caller's promise.
                 Try::of(self.quietly(class, || unsafe { self.call(again.as_raw_fd()) }))
@@ -259,7 +271,7 @@ impl Transfer {
 
     /// # Safety
     ///
-    /// - The memory is lent.
+    /// - The memory is lent, and so is the descriptor.
     unsafe fn try_socket(&self) -> Try {
         if !matches!(self.offset, 0 | CURRENT_POSITION) {
             return Try::Done(failed(Errno::SPIPE));
@@ -279,7 +291,7 @@ impl Transfer {
     ///
     /// # Safety
     ///
-    /// - The memory is lent.
+    /// - The memory is lent, and so is the descriptor.
     unsafe fn len(&self) -> u64 {
         match self.buffers {
             Buffers::One { len, .. } => u64::from(len),
@@ -295,7 +307,7 @@ impl Transfer {
     ///
     /// # Safety
     ///
-    /// - The memory is lent.
+    /// - The memory is lent, and so is the descriptor.
     unsafe fn at_no_offset(
         &self,
         call: impl FnOnce(u64) -> Result<usize, Errno>,
@@ -308,7 +320,7 @@ impl Transfer {
     ///
     /// # Safety
     ///
-    /// - The memory is lent.
+    /// - The memory is lent, and so is the descriptor.
     unsafe fn is_offset_sane(&self) -> bool {
         const END: u64 = i64::MAX as u64;
         matches!(self.offset, 0 | CURRENT_POSITION)
@@ -320,7 +332,7 @@ impl Transfer {
     ///
     /// # Safety
     ///
-    /// - The memory is lent.
+    /// - The memory is lent, and so is the descriptor.
     unsafe fn try_nowait(&self, class: FileClass) -> Option<Result<usize, Errno>> {
         let flags = self.flags | RWF_NOWAIT;
         let call = |offset| {
@@ -346,8 +358,13 @@ impl Transfer {
     }
 
     /// Opens the file of the descriptor once more, so that its calls do not block.
-    fn reopen(&self, class: FileClass) -> Result<OwnedFd, Errno> {
-        if class != FileClass::Pipe && !is_terminal_slave(self.raw) {
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor is lent.
+    unsafe fn reopen(&self, class: FileClass) -> Result<OwnedFd, Errno> {
+        // SAFETY: the caller's promise.
+        if class != FileClass::Pipe && !unsafe { is_terminal_slave(self.raw) } {
             return Err(Errno::OPNOTSUPP);
         }
         let access = match self.direction {
@@ -385,13 +402,14 @@ impl Transfer {
     ///
     /// # Safety
     ///
-    /// - The memory is lent.
+    /// - The memory is lent, and so is the descriptor.
     pub(super) unsafe fn transfer_if_ready(&self, class: FileClass) -> Try {
         let wanted = match self.direction {
             Direction::Read => PollFlags::IN,
             Direction::Write => PollFlags::OUT,
         };
-        match poll_now(self.raw, wanted) {
+        // SAFETY: the caller's promise.
+        match unsafe { poll_now(self.raw, wanted) } {
             Err(errno) => return Try::Done(failed(errno)),
             Ok(ready) if ready.is_empty() => return Try::WouldBlock,
             Ok(_) => {}
@@ -414,7 +432,7 @@ impl Transfer {
     ///
     /// # Safety
     ///
-    /// - The memory is lent.
+    /// - The memory is lent, and so is the descriptor.
     pub(super) unsafe fn call(&self, raw: i32) -> Result<usize, Errno> {
         let Self { direction, offset, flags, .. } = *self;
         self.buffers.with(|vector, count| {
@@ -453,8 +471,13 @@ fn clip(mut parts: Vec<IoVec>, mut len: u64) -> Vec<IoVec> {
 ///
 /// # Errors
 /// `EBADF`: not an open descriptor.
-pub(super) fn poll_now(raw: i32, events: PollFlags) -> Result<PollFlags, Errno> {
-    let mut polled = [PollFd::from_borrowed_fd(borrow(raw)?, events)];
+///
+/// # Safety
+///
+/// - As [`borrow`], during the call.
+pub(super) unsafe fn poll_now(raw: i32, events: PollFlags) -> Result<PollFlags, Errno> {
+    // SAFETY: the caller's duties are the same.
+    let mut polled = [PollFd::from_borrowed_fd(unsafe { borrow(raw) }?, events)];
     let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
     retry(|| rustix::event::poll(&mut polled, Some(&no_time)))?;
     let ready = polled[0].revents();
@@ -462,11 +485,16 @@ pub(super) fn poll_now(raw: i32, events: PollFlags) -> Result<PollFlags, Errno> 
 }
 
 /// Whether opening the descriptor's file again gives the same terminal, and does nothing else.
-fn is_terminal_slave(raw: i32) -> bool {
+///
+/// # Safety
+///
+/// - As [`borrow`], during the call.
+unsafe fn is_terminal_slave(raw: i32) -> bool {
     /// `UNIX98_PTY_SLAVE_MAJOR` and the seven after it. Their masters are another matter: opening
     /// one makes a new pair.
     const SLAVE_MAJORS: std::ops::Range<u32> = 136..144;
-    let stat = borrow(raw).and_then(rustix::fs::fstat);
+    // SAFETY: the caller's duties are the same.
+    let stat = unsafe { borrow(raw) }.and_then(rustix::fs::fstat);
     stat.is_ok_and(|stat| {
         FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
             && SLAVE_MAJORS.contains(&rustix::fs::major(stat.st_rdev))
@@ -503,7 +531,8 @@ mod tests {
             let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
             let (reader, writer) = (reader.as_raw_fd(), writer.as_raw_fd());
             let mut bytes = [0; 8];
-            let class = FileClass::of_descriptor(reader).unwrap();
+            // SAFETY: the pipe is open.
+            let class = unsafe { FileClass::of_descriptor(reader) }.unwrap();
             assert_eq!(class, FileClass::Pipe);
             assert_eq!(read_now(reader, &mut bytes, class, *ways), Try::WouldBlock, "{ways:?}");
             assert_eq!(write_now(writer, &mut [b'x'; 5], class, *ways), Try::Done(5));

@@ -52,7 +52,7 @@ impl Trial {
     ///
     /// # Safety
     ///
-    /// - The memory is lent.
+    /// - The memory is lent, and so is the descriptor.
     pub(super) unsafe fn try_now(&self, ways: Ways, is_own: bool) -> Try {
         match self {
             // SAFETY: the caller's promise.

@@ -22,14 +22,19 @@ pub struct Close {
 }
 
 impl Close {
-    pub(crate) fn new(raw: i32, may_close_now: bool, owner: Rc<dyn Owner>) -> Self {
+    /// # Safety
+    ///
+    /// - When the operation is performed or disposed of, the descriptor is open, the driver's own, and used
+    ///   by no operation and no [`Fd`]; nothing else closes it.
+    pub(crate) unsafe fn new(raw: i32, may_close_now: bool, owner: Rc<dyn Owner>) -> Self {
         Self { raw, may_close_now, owner }
     }
 
     /// Closes the descriptor with a plain call if the kernel was kept from it.
     fn settle(&self, completion: Completion) -> Completion {
         if completion == Completion::CANCELED {
-            return self.owner.close_now(self.raw);
+            // SAFETY: the promise of `new`; the kernel was kept from closing it.
+            return unsafe { self.owner.close_now(self.raw) };
         }
         completion
     }

@@ -68,7 +68,7 @@ unsafe impl Operation for CopyFileRange {
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|len| len as usize)
+        completion.count(self.len)
     }
 
     fn descriptor(&self) -> Option<&Fd> {

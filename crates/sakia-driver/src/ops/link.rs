@@ -154,7 +154,7 @@ unsafe impl Operation for Readlink {
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        (completion.result().map(|len| len as usize), self.buf)
+        (completion.count(self.buf.len()), self.buf)
     }
 
     fn descriptor(&self) -> Option<&Fd> {

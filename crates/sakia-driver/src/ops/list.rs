@@ -56,7 +56,7 @@ unsafe impl Operation for ReadDirectory {
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        (completion.result().map(|len| len as usize), self.buf)
+        (completion.count(self.buf.len()), self.buf)
     }
 
     fn descriptor(&self) -> Option<&Fd> {

@@ -26,12 +26,12 @@ pub(crate) mod vectored;
 pub(crate) mod write;
 mod xattr;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 use sakia_ring::Opcode;
 
 use crate::backend::Backend;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::op::{Op, Operation};
 
 pub use advise::Advise;
 pub use allocate::Fallocate;
@@ -66,23 +66,32 @@ impl<B: Backend> Handle<B> {
     /// backend that does not have it, it ends with `EOPNOTSUPP` and is never pushed.
     pub(crate) fn start_private<O: Operation>(&self, opcode: Opcode, operation: O) -> Op<O, B> {
         debug_assert!(crate::private::is_private(opcode), "{opcode:?}");
-        let mut core = self.shared.core.borrow_mut();
+        let core = self.shared.core.borrow();
         // Without a backend it is refused like any other.
         let has_it = core
             .backend
             .as_ref()
             .is_none_or(|backend| backend.supports(opcode) || backend.is_for_lanes(opcode));
-        if has_it {
-            drop(core);
-            return self.start(operation);
-        }
-        let slot = core.start_parked(operation);
-        let key = core.slab.key(slot);
-        core.finish_parked(key, Completion::error(Errno::OPNOTSUPP));
         drop(core);
-        Op::new(&self.shared, slot)
+        if has_it { self.start(operation) } else { self.refuse(operation, Errno::OPNOTSUPP) }
+    }
+
+    /// Starts a transfer with these `RWF_*` flags. Those that not every backend understands alike are refused
+    /// with `EOPNOTSUPP`, wherever it would be performed.
+    pub(crate) fn start_transfer<O: Operation>(&self, operation: O, flags: u32) -> Op<O, B> {
+        if flags & !RWF_KNOWN != 0 {
+            return self.refuse(operation, Errno::OPNOTSUPP);
+        }
+        self.start(operation)
     }
 }
+
+/// The `RWF_*` flags that mean the same on every backend. Not among them are `RWF_HIPRI`, which a ring that
+/// does not poll refuses and a plain call ignores, and what came after Linux 4.18.
+const RWF_KNOWN: u32 = ReadWriteFlags::DSYNC.bits()
+    | ReadWriteFlags::SYNC.bits()
+    | ReadWriteFlags::NOWAIT.bits()
+    | ReadWriteFlags::APPEND.bits();
 
 /// The length of a buffer as the kernel takes it: it moves at most 2 GiB less a page at a time.
 #[inline(always)]

@@ -136,7 +136,9 @@ unsafe impl Operation for Open {
 
     fn complete(self, completion: Completion) -> Self::Output {
         let Self { flags, owner, is_nonblock_added, .. } = self;
-        completion.result().map(|raw| Fd::opened(raw as i32, owner, flags, is_nonblock_added))
+        // SAFETY: the kernel has just opened it for this operation, and nobody else knows of it.
+        let open = |raw| unsafe { Fd::opened(raw as i32, owner, flags, is_nonblock_added) };
+        completion.result().map(open)
     }
 
     fn dispose(self, completion: Completion) {

@@ -98,7 +98,9 @@ unsafe impl Operation for Openat2 {
     fn complete(self, completion: Completion) -> Self::Output {
         let Self { how, owner, is_nonblock_added, .. } = self;
         let flags = how.flags as u32;
-        completion.result().map(|raw| Fd::opened(raw as i32, owner, flags, is_nonblock_added))
+        // SAFETY: the kernel has just opened it for this operation, and nobody else knows of it.
+        let open = |raw| unsafe { Fd::opened(raw as i32, owner, flags, is_nonblock_added) };
+        completion.result().map(open)
     }
 
     fn dispose(self, completion: Completion) {

@@ -47,11 +47,12 @@ impl<B: Backend> Handle<B> {
         self.start(Read { fd: fd.clone(), buf, offset, flags: 0 })
     }
 
-    /// As [`read`](Handle::read), with the kernel's `RWF_*` flags.
+    /// As [`read`](Handle::read), with the kernel's flags `RWF_DSYNC`, `RWF_SYNC`, `RWF_NOWAIT` and
+    /// `RWF_APPEND`.
     ///
     /// # Errors
     /// - `EAGAIN`: with `RWF_NOWAIT` it would have waited.
-    /// - `EOPNOTSUPP`: a flag that the kernel or the file system does not have. Otherwise as
+    /// - `EOPNOTSUPP`: another flag, or one that the file system does not have. Otherwise as
     ///   [`read`](Handle::read).
     ///
     /// # Kernel
@@ -65,7 +66,7 @@ impl<B: Backend> Handle<B> {
         flags: u32,
     ) -> Op<Read<T>, B> {
         self.check(fd);
-        self.start(Read { fd: fd.clone(), buf, offset, flags })
+        self.start_transfer(Read { fd: fd.clone(), buf, offset, flags }, flags)
     }
 
     /// As [`read`](Handle::read), into a block of the registered arena, which saves the kernel from

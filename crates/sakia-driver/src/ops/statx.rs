@@ -4,6 +4,8 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::rc::Rc;
 
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
 use sakia_ring::{AT_FDCWD, Sqe};
 
 use super::open::path_route;
@@ -123,12 +125,22 @@ pub struct Statx {
     owner: Rc<dyn Owner>,
 }
 
+/// How fresh the answer is to be: one of the two, or neither.
+const SYNC_TYPE: u32 = AtFlags::STATX_FORCE_SYNC.bits() | AtFlags::STATX_DONT_SYNC.bits();
+
+/// The flags there are.
+const FLAGS: u32 = SYNC_TYPE
+    | AtFlags::SYMLINK_NOFOLLOW.bits()
+    | AtFlags::NO_AUTOMOUNT.bits()
+    | AtFlags::EMPTY_PATH.bits();
+
 impl<B: Backend> Handle<B> {
     /// Asks about `path`, relative to `directory` or, with `None`, to the working directory. `flags` are
     /// the kernel's `AT_*`.
     ///
     /// # Errors
-    /// As `statx(2)`.
+    /// - `EINVAL`: a flag that `statx(2)` did not have from the beginning, or both of `AT_STATX_FORCE_SYNC`
+    ///   and `AT_STATX_DONT_SYNC`. Otherwise as `statx(2)`.
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_statx(3)`.
@@ -149,12 +161,15 @@ impl<B: Backend> Handle<B> {
     #[doc(alias = "fstat")]
     pub fn statx_fd(&self, fd: &Fd) -> Op<Statx, B> {
         self.check(fd);
-        self.start_statx(Target::Fd(fd.clone()), rustix::fs::AtFlags::EMPTY_PATH.bits())
+        self.start_statx(Target::Fd(fd.clone()), AtFlags::EMPTY_PATH.bits())
     }
 
     fn start_statx(&self, target: Target, flags: u32) -> Op<Statx, B> {
         let owner = Rc::clone(&self.shared) as Rc<dyn Owner>;
-        self.start(Statx { target, flags, result: StatxResult::default(), owner })
+        let statx = Statx { target, flags, result: StatxResult::default(), owner };
+        // Kernels differ in whether they look at flags that they do not need, and plain calls from rings.
+        let is_known = flags & !FLAGS == 0 && flags & SYNC_TYPE != SYNC_TYPE;
+        if is_known { self.start(statx) } else { self.refuse(statx, Errno::INVAL) }
     }
 }
 

@@ -78,7 +78,7 @@ impl<B: Backend> Handle<B> {
         self.start(ReadVectored(Vectored::new(fd, bufs, offset, 0)))
     }
 
-    /// As [`read_vectored`](Handle::read_vectored), with the kernel's `RWF_*` flags; see
+    /// As [`read_vectored`](Handle::read_vectored), with `RWF_*` flags; see
     /// [`read_with`](Handle::read_with).
     ///
     /// # Kernel
@@ -92,7 +92,7 @@ impl<B: Backend> Handle<B> {
         flags: u32,
     ) -> Op<ReadVectored<T>, B> {
         self.check(fd);
-        self.start(ReadVectored(Vectored::new(fd, bufs, offset, flags)))
+        self.start_transfer(ReadVectored(Vectored::new(fd, bufs, offset, flags)), flags)
     }
 
     /// As [`write`](Handle::write), taking one buffer after the other. At most the first 1024 are
@@ -111,7 +111,7 @@ impl<B: Backend> Handle<B> {
         self.start(WriteVectored(Vectored::new(fd, bufs, offset, 0)))
     }
 
-    /// As [`write_vectored`](Handle::write_vectored), with the kernel's `RWF_*` flags; see
+    /// As [`write_vectored`](Handle::write_vectored), with `RWF_*` flags; see
     /// [`write_with`](Handle::write_with).
     ///
     /// # Kernel
@@ -125,7 +125,7 @@ impl<B: Backend> Handle<B> {
         flags: u32,
     ) -> Op<WriteVectored<T>, B> {
         self.check(fd);
-        self.start(WriteVectored(Vectored::new(fd, bufs, offset, flags)))
+        self.start_transfer(WriteVectored(Vectored::new(fd, bufs, offset, flags)), flags)
     }
 }
 

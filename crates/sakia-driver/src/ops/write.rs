@@ -50,13 +50,13 @@ impl<B: Backend> Handle<B> {
         self.start(Write { fd: fd.clone(), buf, offset, flags: 0 })
     }
 
-    /// As [`write`](Handle::write), with the kernel's `RWF_*` flags. With `RWF_DSYNC` the bytes are
-    /// durable when it is done, as after `fdatasync(2)`.
+    /// As [`write`](Handle::write), with the kernel's flags `RWF_DSYNC`, `RWF_SYNC`, `RWF_NOWAIT` and
+    /// `RWF_APPEND`. With `RWF_DSYNC` the bytes are durable when it is done, as after `fdatasync(2)`.
     ///
     /// # Errors
     /// - `EIO`: with `RWF_DSYNC` also when they could not be made durable.
     /// - `EAGAIN`: with `RWF_NOWAIT` it would have waited.
-    /// - `EOPNOTSUPP`: a flag that the kernel or the file system does not have. Otherwise as
+    /// - `EOPNOTSUPP`: another flag, or one that the file system does not have. Otherwise as
     ///   [`write`](Handle::write).
     ///
     /// # Kernel
@@ -70,7 +70,7 @@ impl<B: Backend> Handle<B> {
         flags: u32,
     ) -> Op<Write<T>, B> {
         self.check(fd);
-        self.start(Write { fd: fd.clone(), buf, offset, flags })
+        self.start_transfer(Write { fd: fd.clone(), buf, offset, flags }, flags)
     }
 
     /// As [`write`](Handle::write), from a block of the registered arena.

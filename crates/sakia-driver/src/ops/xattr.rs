@@ -107,6 +107,13 @@ impl<B: Backend> Handle<B> {
     }
 }
 
+/// The most bytes that there can be: as many as the buffer has. One that is empty asks how many there are,
+/// and no kernel gives more than 64 KiB (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+fn len_max(buf: &[u8]) -> usize {
+    const KERNEL_MAX: usize = 65_536;
+    if buf.is_empty() { KERNEL_MAX } else { buf.len() }
+}
+
 // SAFETY: the entry names the name and the buffer, which the value owns on the heap, and a descriptor
 // that the value keeps open.
 unsafe impl Operation for GetXattr {
@@ -122,7 +129,7 @@ unsafe impl Operation for GetXattr {
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        (completion.result().map(|len| len as usize), self.buf)
+        (completion.count(len_max(&self.buf)), self.buf)
     }
 
     fn descriptor(&self) -> Option<&Fd> {
@@ -166,7 +173,7 @@ unsafe impl Operation for ListXattr {
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        (completion.result().map(|len| len as usize), self.buf)
+        (completion.count(len_max(&self.buf)), self.buf)
     }
 
     fn descriptor(&self) -> Option<&Fd> {

@@ -226,7 +226,8 @@ impl SimHandle {
     /// # Errors
     /// `EBADF` when it is not open.
     pub fn close(&self, raw: i32) -> io::Result<()> {
-        Descriptors::close(self, raw)
+        // SAFETY: a number of the simulated kernel, which answers for itself.
+        unsafe { Descriptors::close(self, raw) }
     }
 
     /// Whether the descriptor is open.
@@ -377,7 +378,7 @@ impl Machine {
 }
 
 impl Descriptors for SimHandle {
-    fn close(&self, raw: i32) -> io::Result<()> {
+    unsafe fn close(&self, raw: i32) -> io::Result<()> {
         let mut machine = self.machine_mut();
         let result = machine.kernel.close(raw);
         machine.kernel.note("close {}: {}", &[raw.into(), code(result.map(|()| 0))]);
@@ -385,7 +386,7 @@ impl Descriptors for SimHandle {
         Ok(result?)
     }
 
-    fn facts(&self, raw: i32) -> FileFacts {
+    unsafe fn facts(&self, raw: i32) -> FileFacts {
         let kind = match self.machine().kernel.file(raw) {
             Ok(file) if file.is_stream() => FileKind::Waiting,
             _ => FileKind::Bounded,
@@ -393,13 +394,13 @@ impl Descriptors for SimHandle {
         FileFacts { kind, device: Some(0), ..FileFacts::UNKNOWN }
     }
 
-    fn local_address(&self, raw: i32) -> io::Result<SocketAddress> {
+    unsafe fn local_address(&self, raw: i32) -> io::Result<SocketAddress> {
         let machine = self.machine();
         let (id, _) = machine.kernel.socket_of(raw)?;
         Ok(machine.kernel.sockets.local_address(id))
     }
 
-    fn peer_address(&self, raw: i32) -> io::Result<SocketAddress> {
+    unsafe fn peer_address(&self, raw: i32) -> io::Result<SocketAddress> {
         let machine = self.machine();
         let (id, _) = machine.kernel.socket_of(raw)?;
         Ok(machine.kernel.sockets.peer_address(id)?)
@@ -409,7 +410,7 @@ impl Descriptors for SimHandle {
         "sim".into()
     }
 
-    fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
+    unsafe fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
         let mut machine = self.machine_mut();
         let kernel = &mut machine.kernel;
         kernel.note_name("unlink at once", name.to_bytes());

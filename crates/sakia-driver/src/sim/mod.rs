@@ -420,7 +420,7 @@ unsafe impl Backend for Sim {
         unsafe { self.machine.borrow_mut().try_now(sqe, now) }
     }
 
-    fn size_now(&self, raw: i32) -> Option<u64> {
+    unsafe fn size_now(&self, raw: i32) -> Option<u64> {
         self.machine.borrow().size_now(raw)
     }
 

@@ -95,7 +95,12 @@ impl Files {
 
     /// Takes a file back that is about to be closed or given away. No operation uses it any more.
     #[inline(always)]
-    pub(super) fn forget<H: Host>(&mut self, ring: &mut Ring<H>, raw: i32) {
+    ///
+    /// # Safety
+    ///
+    /// - No entry that is not complete names the descriptor: the place that it was given may get another
+    ///   file.
+    pub(super) unsafe fn forget<H: Host>(&mut self, ring: &mut Ring<H>, raw: i32) {
         let Some(place) = self.by_number.get_mut(raw as usize) else { return };
         let place = std::mem::replace(place, -TRANSFERS);
         if place >= 0 && !mutant!("registered_file_kept") {

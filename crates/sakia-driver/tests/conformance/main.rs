@@ -80,6 +80,8 @@ cases! {
         room_is_allocated
         advice_is_taken
         transfers_take_flags
+        each_flag_of_a_transfer_is_taken_or_refused
+        each_flag_of_a_statx_is_taken_or_refused
         a_read_that_must_not_wait_does_not
         each_family_has_a_count;
     plain:
@@ -229,5 +231,5 @@ fn every_case_with_plain_calls() {
 
 #[test]
 fn the_suite_has_the_size_it_had() {
-    assert_eq!(CASES.len(), 129, "a case was added or lost: say so here");
+    assert_eq!(CASES.len(), 131, "a case was added or lost: say so here");
 }

@@ -1,6 +1,6 @@
 //! The length of files, the room they take, and how they are transferred.
 
-use rustix::fs::{Advice, FallocateFlags, OFlags};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use sakia_driver::OpKind;
 
@@ -84,6 +84,56 @@ pub fn transfers_take_flags(stage: &Stage) {
     assert_eq!((errno(result), buf.len()), (Errno::OPNOTSUPP, 3));
     let (result, _) = wait(&driver, driver.write_with(&file, "x", 0, unknown));
     assert_eq!(errno(result), Errno::OPNOTSUPP);
+}
+
+/// Each bit by itself: the same answer wherever it is performed.
+pub fn each_flag_of_a_transfer_is_taken_or_refused(stage: &Stage) {
+    let driver = stage.driver();
+    let file = stage.file(&driver, "file", b"0123");
+    let known = ReadWriteFlags::DSYNC | ReadWriteFlags::SYNC | ReadWriteFlags::APPEND;
+    for bit in 0..u32::BITS {
+        let flag = 1 << bit;
+        if flag == ReadWriteFlags::NOWAIT.bits() {
+            continue; // depends on the file system
+        }
+        let is_known = known.bits() & flag != 0;
+        let before = stage.contents("file").len();
+        let outcomes = [
+            wait(&driver, driver.read_with(&file, vec![0; 1], 0, flag)).0,
+            wait(&driver, driver.read_vectored_with(&file, vec![vec![0; 1]], 0, flag)).0,
+            wait(&driver, driver.write_with(&file, "x", 0, flag)).0,
+            wait(&driver, driver.write_vectored_with(&file, vec!["x"], 0, flag)).0,
+        ];
+        for (index, outcome) in outcomes.into_iter().enumerate() {
+            match outcome {
+                Ok(count) => assert!(is_known && count == 1, "{flag:#x} {index}"),
+                outcome => {
+                    assert!(!is_known, "{flag:#x} {index}");
+                    assert_eq!(errno(outcome), Errno::OPNOTSUPP, "{flag:#x} {index}");
+                }
+            }
+        }
+        let appended = if flag == ReadWriteFlags::APPEND.bits() { 2 } else { 0 };
+        assert_eq!(stage.contents("file").len(), before + appended, "{flag:#x}");
+    }
+}
+
+pub fn each_flag_of_a_statx_is_taken_or_refused(stage: &Stage) {
+    let driver = stage.driver();
+    stage.create("file", b"0123");
+    let syncs = AtFlags::STATX_FORCE_SYNC | AtFlags::STATX_DONT_SYNC;
+    let known = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::EMPTY_PATH | syncs;
+    let singles = (0..u32::BITS).map(|bit| 1 << bit);
+    for flags in singles.chain([syncs.bits(), syncs.bits() | AtFlags::EMPTY_PATH.bits()]) {
+        let is_known = flags & !known.bits() == 0 && flags & syncs.bits() != syncs.bits();
+        match wait(&driver, driver.statx(None, stage.path("file"), flags)) {
+            Ok(stat) => assert!(is_known && stat.size == 4, "{flags:#x}"),
+            refused => {
+                assert!(!is_known, "{flags:#x}");
+                assert_eq!(errno(refused), Errno::INVAL, "{flags:#x}");
+            }
+        }
+    }
 }
 
 pub fn a_read_that_must_not_wait_does_not(stage: &Stage) {

@@ -154,3 +154,20 @@ fn blocks_outlive_the_driver() {
     drop(block);
     assert_eq!(other.len(), 4096);
 }
+
+#[test]
+fn an_arena_beyond_all_memory_is_refused() {
+    let driver = driver();
+    for (blocks, bytes) in [
+        (1, usize::MAX),
+        (u32::MAX, usize::MAX),
+        (1, usize::MAX - 4094),
+        (2, 1 << 63),
+        (u32::MAX, 1),
+        (0, 1),
+        (1, 0),
+    ] {
+        let error = driver.register_arena(blocks, bytes).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::INVAL.raw_os_error()), "{blocks} {bytes}");
+    }
+}

@@ -70,8 +70,9 @@ impl Rig {
 // SAFETY: each call is the kernel's, with fewer entries or less to wait for, or does nothing. What is
 // written to mapped memory are entries that name no memory.
 unsafe impl Host for Rigged {
-    fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
-        Kernel.setup(entries, params)
+    unsafe fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
+        // SAFETY: the caller's duties are the same.
+        unsafe { Kernel.setup(entries, params) }
     }
 
     unsafe fn enter(

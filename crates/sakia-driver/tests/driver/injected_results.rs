@@ -5,9 +5,11 @@ use std::ffi::CString;
 use std::fs::File;
 
 use rustix::io::Errno;
-use sakia_driver::{Driver, Operation, PollEvents, Uring};
+use sakia_driver::{Driver, Fd, Op, Operation, PollEvents, Received, SocketAddress, Uring, Wait};
+use sakia_ring::CqeFlags;
 
 use crate::hosts::{Rig, Rigged, rigged};
+use crate::scripted::{FILE, PIPE, Scripted, scripted};
 use crate::support::{Buf, DropCounter, TempDir, content, finish, skip};
 
 type Rigs = (Driver<Uring<Rigged>>, std::rc::Rc<Rig>);
@@ -90,4 +92,61 @@ fn end<O: Operation>(
     mut op: sakia_driver::Op<O, Uring<Rigged>>,
 ) -> O::Output {
     finish(driver, &mut op)
+}
+
+/// Every operation that makes a count or a length of its result: the backend says whatever it likes.
+#[test]
+fn no_operation_believes_a_count() {
+    /// Ends an operation with each result, and looks at what is made of it.
+    fn check<O: Operation>(
+        name: &str,
+        at_most: usize,
+        start: impl Fn(&Driver<Scripted>, &Fd) -> Op<O, Scripted>,
+        count: impl Fn(O::Output) -> std::io::Result<usize>,
+    ) {
+        for raw in [FILE, PIPE] {
+            let (driver, stage) = scripted(4, 8);
+            driver.register_arena(1, 4096).unwrap();
+            let fd = stage.open(&driver, raw);
+            for res in [0, 1, at_most as i32, at_most as i32 + 1, 70_000, i32::MAX] {
+                let mut op = start(&driver, &fd);
+                driver.turn(Wait::Poll).unwrap();
+                let sqe = stage.state().in_flight.pop().expect("it was pushed");
+                stage.post(sqe.user_data, res, CqeFlags(0));
+                driver.turn(Wait::Poll).unwrap();
+                let output = op.try_take().unwrap_or_else(|| panic!("{name} is done"));
+                let expected = (res as usize).min(at_most);
+                assert_eq!(count(output).unwrap(), expected, "{name}: {res}");
+            }
+        }
+    }
+    type Count<B> = (std::io::Result<usize>, B);
+    let first = |(count, _): Count<Vec<u8>>| count;
+    let parts = || vec![vec![7; 4], vec![7; 6]];
+    let of_parts = |(count, _): Count<Vec<Vec<u8>>>| count;
+    let path = || c"path".to_owned();
+    let buf = || vec![7; 10];
+    check("read", 10, |driver, fd| driver.read(fd, buf(), 0), first);
+    check("read_with", 10, |driver, fd| driver.read_with(fd, buf(), 0, 2), first);
+    check("read_vectored", 10, |driver, fd| driver.read_vectored(fd, parts(), 0), of_parts);
+    check("write", 10, |driver, fd| driver.write(fd, buf(), 0), first);
+    check("write_with", 10, |driver, fd| driver.write_with(fd, buf(), 0, 2), first);
+    check("write_vectored", 10, |driver, fd| driver.write_vectored(fd, parts(), 0), of_parts);
+    check("recv", 10, |driver, fd| driver.recv(fd, buf(), 0), first);
+    check("recv_vectored", 10, |driver, fd| driver.recv_vectored(fd, parts(), 0), of_parts);
+    check("send", 10, |driver, fd| driver.send(fd, buf(), 0), first);
+    check("send_vectored", 10, |driver, fd| driver.send_vectored(fd, parts(), 0), of_parts);
+    let address = || SocketAddress::from(std::net::SocketAddr::from(([127, 0, 0, 1], 7)));
+    check("send_to", 10, |driver, fd| driver.send_to(fd, buf(), &address(), 0), first);
+    let received = |(received, _): (std::io::Result<Received>, Vec<u8>)| received.map(|r| r.len);
+    check("recv_from", 10, |driver, fd| driver.recv_from(fd, buf(), 0), received);
+    check("get_xattr", 10, |driver, fd| driver.get_xattr(fd, path(), buf()), first);
+    check("list_xattr", 10, |driver, fd| driver.list_xattr(fd, buf()), first);
+    // An empty buffer asks for a length, of which the kernel has a maximum.
+    let (most, none) = (1 << 16, Vec::new);
+    check("a length", most, |driver, fd| driver.get_xattr(fd, path(), none()), first);
+    check("a length of names", most, |driver, fd| driver.list_xattr(fd, none()), first);
+    check("read_directory", 10, |driver, fd| driver.read_directory(fd, buf()), first);
+    check("readlink", 10, |driver, _| driver.readlink(None, path(), buf()), first);
+    check("copy", 10, |driver, fd| driver.copy_file_range(fd, 0, fd, 0, 10), |count| count);
 }

@@ -21,6 +21,7 @@ mod descriptor_reused;
 mod drop_in_every_state;
 mod drop_of_sockets;
 mod endless_waiters;
+mod foreign_loops;
 mod forgotten_read;
 mod forked_child;
 mod full_queue;

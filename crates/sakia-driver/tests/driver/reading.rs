@@ -264,3 +264,19 @@ fn restart_codes_are_interruptions() {
     }
     counter.assert_each_dropped_once();
 }
+
+#[test]
+fn a_range_to_the_last_number_there_is_ends_after_the_buffer() {
+    use std::ops::Bound;
+
+    let is_refused = |range: (Bound<usize>, Bound<usize>)| {
+        std::panic::catch_unwind(|| vec![7_u8; 4].slice(range)).is_err()
+    };
+    let last = usize::MAX;
+    assert!(is_refused((Bound::Unbounded, Bound::Included(last))));
+    assert!(is_refused((Bound::Included(0), Bound::Included(last))));
+    assert!(is_refused((Bound::Excluded(last), Bound::Unbounded)));
+    assert!(is_refused((Bound::Excluded(last), Bound::Included(last))));
+    assert!(!is_refused((Bound::Unbounded, Bound::Included(3))));
+    assert!(!is_refused((Bound::Excluded(3), Bound::Unbounded)));
+}

@@ -345,13 +345,13 @@ unsafe impl Backend for Scripted {
 struct Numbers(Stage, #[expect(dead_code, reason = "held for its count")] Rc<()>);
 
 impl Descriptors for Numbers {
-    fn close(&self, raw: i32) -> io::Result<()> {
+    unsafe fn close(&self, raw: i32) -> io::Result<()> {
         let mut state = self.0.state();
         state.closed.push(raw);
         state.close_error.map_or(Ok(()), |errno| Err(errno.into()))
     }
 
-    fn facts(&self, raw: i32) -> FileFacts {
+    unsafe fn facts(&self, raw: i32) -> FileFacts {
         let kind = if raw < 100 { FileKind::Waiting } else { FileKind::Bounded };
         FileFacts { kind, ..FileFacts::UNKNOWN }
     }

@@ -104,7 +104,7 @@ fn page() -> usize {
 // SAFETY: `map` gives fresh pages that it keeps until `unmap`; the calls touch the maps and, for the
 // two registrations that answer, their argument.
 unsafe impl Host for Fake {
-    fn setup(&self, _entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
+    unsafe fn setup(&self, _entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
         (self.0.borrow_mut().answer)(params);
         Ok(File::open("/dev/null")?.into())
     }

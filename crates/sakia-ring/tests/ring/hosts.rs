@@ -78,11 +78,12 @@ fn refuse<A>(hook: &Refuse<A>, argument: A) -> io::Result<()> {
 
 // SAFETY: each call is the kernel's or does nothing.
 unsafe impl Host for Rigged {
-    fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
+    unsafe fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
         let seen = (entries, params.flags, params.cq_entries);
         self.0.setups.borrow_mut().push(seen);
         refuse(&self.0.refuse_setup, params.flags)?;
-        Kernel.setup(entries, params)
+        // SAFETY: the caller's duties are the same.
+        unsafe { Kernel.setup(entries, params) }
     }
 
     unsafe fn enter(

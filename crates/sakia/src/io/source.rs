@@ -18,7 +18,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use sakia_driver::{AlignedBuf, BufResult, IoBuf, IoBufMut, Slice};
+use sakia_driver::{AlignedBuf, BufResult, IoBuf, IoBufMut, MAX_RW_BYTES, Slice};
 
 /// Memory that is read into, and written from.
 pub(crate) type Block = AlignedBuf;
@@ -426,7 +426,8 @@ impl<F: AsyncReadAt> Positional<F> {
     pub(crate) fn new(file: F, block_bytes: usize, depth: usize) -> Self {
         let depth = depth.max(1);
         let alignment = file.read_alignment().max(1);
-        let block_bytes = block_bytes.max(1).next_multiple_of(alignment);
+        // No read brings more. Rounded up it is far from the end of the numbers.
+        let block_bytes = block_bytes.clamp(1, MAX_RW_BYTES).next_multiple_of(alignment);
         // With direct I/O every read waits. When a run has to, other blocks can be read meanwhile.
         let run_blocks = if alignment > 1 { 1 } else { (RUN_BYTES / block_bytes).min(depth / 2) };
         Self {

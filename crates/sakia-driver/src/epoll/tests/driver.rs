@@ -15,7 +15,8 @@ fn driver_with(options: EpollOptions) -> Driver<Epoll> {
 }
 
 pub(super) fn adopt(driver: &Driver<Epoll>, fd: OwnedFd) -> Fd {
-    driver.handle().own(fd.into_raw_fd())
+    // SAFETY: the descriptor is open, and was its owner's, who gives it up.
+    unsafe { driver.handle().own(fd.into_raw_fd()) }
 }
 
 #[track_caller]
@@ -210,7 +211,9 @@ fn what_may_wait_goes_to_the_elastic_lane_and_what_ends_by_itself_does_not() {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let _reader = rustix::fs::open(&fifo, flags, rustix::fs::Mode::empty()).unwrap();
     let writer = finish(&driver, writer).unwrap();
-    let is_nonblocking = rustix::fs::fcntl_getfl(borrow(writer.raw()).unwrap()).unwrap();
+    // SAFETY: the driver keeps the pipe open.
+    let writer_fd = unsafe { borrow(writer.raw()) }.unwrap();
+    let is_nonblocking = rustix::fs::fcntl_getfl(writer_fd).unwrap();
     assert!(!is_nonblocking.contains(OFlags::NONBLOCK), "as it was asked for");
     finish(&driver, driver.flock(&file, unlock)).unwrap();
     finish(&driver, waiting).unwrap();
@@ -262,4 +265,44 @@ fn registered_memory_is_read_and_written() {
     assert_eq!((count.unwrap(), &block[..3]), (3, &b"abc"[..]));
     let (count, _) = finish(&driver, driver.write_fixed(&file, block, 3));
     assert_eq!(count.unwrap(), 4096);
+}
+
+/// The hook is users' code, which may do with the driver whatever other code may.
+#[test]
+fn a_hook_for_stuck_jobs_may_use_the_driver() {
+    use std::cell::{Cell, OnceCell};
+    use std::rc::Rc;
+
+    let dir = TempDir::new();
+    let place: Rc<OnceCell<Rc<Driver<Epoll>>>> = Rc::default();
+    let called = Rc::new(Cell::new(0));
+    let hook = {
+        let (place, called) = (Rc::clone(&place), Rc::clone(&called));
+        move |_: &crate::StuckWorker| {
+            called.set(called.get() + 1);
+            let driver = place.get().expect("the driver was made before its jobs");
+            let mut nop = driver.nop();
+            driver.turn(Wait::Poll).unwrap();
+            nop.try_take().expect("it is done at once").unwrap();
+            assert!(driver.counters().started > 0);
+            drop(driver.nop());
+        }
+    };
+    let options = EpollOptions::new().stuck_after(Duration::from_millis(5)).on_stuck(hook);
+    let driver = Rc::new(driver_with(options));
+    assert!(place.set(Rc::clone(&driver)).is_ok());
+    let fifo = dir.fifo("fifo");
+    let mut open = driver.open_waiting(None, c_path(&fifo), OFlags::RDONLY.bits(), 0);
+    while called.get() == 0 {
+        // Without an end: what is stuck ends the sleep.
+        driver.turn(Wait::Forever).unwrap();
+    }
+    let _both_ends = open_both_ends(&fifo);
+    let opened = loop {
+        match open.try_take() {
+            Some(result) => break result,
+            None => driver.turn(Wait::For(PATIENCE)).map(drop).unwrap(),
+        }
+    };
+    opened.unwrap();
 }

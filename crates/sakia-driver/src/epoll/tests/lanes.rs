@@ -110,7 +110,8 @@ fn the_end_does_not_wait_for_a_stuck_thread() {
     // a hang-up once there was a writer.
     let was_opened = readers.map(|reader| {
         assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0));
-        let ready = poll_now(reader.as_raw_fd(), PollFlags::IN).unwrap();
+        // SAFETY: the pipe is open.
+        let ready = unsafe { poll_now(reader.as_raw_fd(), PollFlags::IN) }.unwrap();
         ready.contains(PollFlags::HUP)
     });
     assert_eq!(was_opened, [true, false]);

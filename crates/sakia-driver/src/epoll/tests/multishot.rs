@@ -339,7 +339,8 @@ fn each_connection_is_accepted_until_it_is_canceled() {
                 let flags = rustix::io::fcntl_getfd(&far).unwrap();
                 assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
                 assert!(test.epoll.machine.is_own(far.as_raw_fd()));
-                test.epoll.forget_descriptor(far.as_raw_fd());
+                // SAFETY: the socket is open, and nothing waits for it.
+                unsafe { test.epoll.forget_descriptor(far.as_raw_fd()) };
             }
         }
         // A thread may be looking once more.
@@ -373,7 +374,8 @@ fn a_listener_made_here_keeps_its_mode() {
     assert!(!mode.contains(OFlags::NONBLOCK));
     assert_eq!(test.epoll.statistics(Lane::Elastic).finished, 0);
     for fd in [&listener].into_iter().chain(&far) {
-        test.epoll.forget_descriptor(fd.as_raw_fd());
+        // SAFETY: the socket is open, and nothing waits for it.
+        unsafe { test.epoll.forget_descriptor(fd.as_raw_fd()) };
     }
 }
 
@@ -403,7 +405,8 @@ fn a_number_of_our_own_that_was_closed_is_watched_anew() {
         rustix::io::write(&near, b"ef").unwrap();
         assert_eq!(test.turn(), []);
         assert_eq!(test.run(Sqe::recv(raw, buffer.ptr(), buffer.len(), 0)), 2);
-        test.epoll.forget_descriptor(raw);
+        // SAFETY: the socket is open, and nothing waits for it.
+        unsafe { test.epoll.forget_descriptor(raw) };
         // SAFETY: nobody else has it.
         drop(unsafe { OwnedFd::from_raw_fd(raw) });
     }

@@ -295,7 +295,8 @@ fn a_number_that_is_used_again_means_the_new_file() {
         if round % 2 == 0 {
             assert_eq!(test.run(Sqe::close(raw)), 0);
         } else {
-            test.epoll.descriptors().close(raw).unwrap(); // beside the queues
+            // SAFETY: the test's own, to be closed beside the queues.
+            unsafe { test.epoll.descriptors().close(raw) }.unwrap();
         }
         rustix::io::write(&writer, b"y").unwrap();
         drop(copy);
@@ -348,7 +349,9 @@ pub(super) fn erring_socket() -> Option<(OwnedFd, OwnedFd)> {
     near.send(b"x").ok()?;
     far.recv(&mut [0; 1]).ok()?;
     let near = OwnedFd::from(near);
-    let ready = crate::epoll::transfer::poll_now(near.as_raw_fd(), PollFlags::IN).unwrap();
+    let (raw, wanted) = (near.as_raw_fd(), PollFlags::IN);
+    // SAFETY: the socket is open.
+    let ready = unsafe { crate::epoll::transfer::poll_now(raw, wanted) }.unwrap();
     (set == 0 && ready == PollFlags::ERR).then_some((near, far.into()))
 }
 

@@ -62,7 +62,8 @@ unsafe impl Operation for Accept {
 
     fn complete(self, completion: Completion) -> Self::Output {
         let raw = completion.result()?;
-        let connection = Fd::socket(raw as i32, Rc::clone(self.fd.owner()));
+        // SAFETY: the kernel has just made it for this operation, and nobody else knows of it.
+        let connection = unsafe { Fd::socket(raw as i32, Rc::clone(self.fd.owner())) };
         Ok((connection, self.peer.address()))
     }
 

@@ -71,7 +71,8 @@ unsafe impl Operation for Socket {
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|raw| Fd::socket(raw as i32, self.owner))
+        // SAFETY: the kernel has just made it for this operation, and nobody else knows of it.
+        completion.result().map(|raw| unsafe { Fd::socket(raw as i32, self.owner) })
     }
 
     fn route(&self, rules: &Rules) -> Route {

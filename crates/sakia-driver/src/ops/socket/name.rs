@@ -15,7 +15,8 @@ impl<B: Backend> Handle<B> {
     #[doc(alias = "getsockname")]
     pub fn local_address(&self, fd: &Fd) -> io::Result<SocketAddress> {
         self.check(fd);
-        self.shared.descriptors.local_address(fd.raw())
+        // SAFETY: the clone keeps the descriptor open.
+        unsafe { self.shared.descriptors.local_address(fd.raw()) }
     }
 
     /// The address of the socket's peer, by a plain call.
@@ -25,6 +26,7 @@ impl<B: Backend> Handle<B> {
     #[doc(alias = "getpeername")]
     pub fn peer_address(&self, fd: &Fd) -> io::Result<SocketAddress> {
         self.check(fd);
-        self.shared.descriptors.peer_address(fd.raw())
+        // SAFETY: the clone keeps the descriptor open.
+        unsafe { self.shared.descriptors.peer_address(fd.raw()) }
     }
 }

@@ -294,6 +294,12 @@ fn a_whole_file_ends_where_its_size_says() {
     let WholeFile::Opened(fd, bytes) = now(400) else { panic!("it is longer") };
     assert!(bytes.len() >= 401 && bytes == content(bytes.len()));
     drop(fd);
+    driver.turn(Wait::Poll).unwrap();
+    for more_than_memory in [usize::MAX, usize::MAX - 1, isize::MAX as usize] {
+        let error = driver.read_file_now(c"file", more_than_memory).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(12), "no memory");
+        assert_eq!(handle.open_descriptors(), 1, "what was opened is closed");
+    }
     let missing = driver.read_file_now(c"missing", 5).unwrap_err();
     assert_eq!(missing.raw_os_error(), Some(2));
     handle.script_plain(Target::opcode(Opcode::OPENAT), PlainFault::WouldBlock);

@@ -38,12 +38,14 @@ fn names_are_removed_at_once_for_destructors() {
     ring.push(1, Sqe::openat(AT_FDCWD, c"d".as_ptr().cast(), OFlags::DIRECTORY.bits(), 0));
     let (_, directory) = ring.enter(1)[0];
     let descriptors = ring.sim.descriptors();
-    descriptors.unlink(directory, c"f").unwrap();
+    // SAFETY: a number of the simulated kernel.
+    unsafe { descriptors.unlink(directory, c"f") }.unwrap();
     assert_eq!(ring.handle.contents("d/f"), None);
     for (raw, name, errno) in
         [(directory, c"f", Errno::NOENT), (directory, c"e", Errno::ISDIR), (99, c"f", Errno::BADF)]
     {
-        let error = descriptors.unlink(raw, name).unwrap_err();
+        // SAFETY: as above.
+        let error = unsafe { descriptors.unlink(raw, name) }.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(errno.raw_os_error()));
     }
 }

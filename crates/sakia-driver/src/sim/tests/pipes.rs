@@ -23,7 +23,8 @@ fn small_pipes(routes: Routes) -> Loop {
 fn a_read_waits_for_bytes_and_is_finished_by_an_enter() {
     let mut ring = Loop::inline();
     let (read_end, write_end) = ring.handle.pipe();
-    assert_eq!(ring.handle.facts(read_end).kind, FileKind::Waiting);
+    // SAFETY: a number of the simulated kernel.
+    assert_eq!(unsafe { ring.handle.facts(read_end) }.kind, FileKind::Waiting);
     let buffer = Lendable::zeroed(8);
     ring.push(1, read(read_end, &buffer, 0));
     assert_eq!(ring.turn(), []);

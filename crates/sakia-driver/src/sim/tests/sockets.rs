@@ -107,7 +107,8 @@ impl Loop {
 fn a_stream_takes_what_its_buffers_hold_and_may_be_short() {
     let mut ring = small(4);
     let (near, far) = ring.handle.socket_pair();
-    assert_eq!(ring.handle.facts(near).kind, FileKind::Waiting);
+    // SAFETY: a number of the simulated kernel.
+    assert_eq!(unsafe { ring.handle.facts(near) }.kind, FileKind::Waiting);
     let (six, three) = (Lendable::new(b"abcdef"), Lendable::zeroed(3));
     assert_eq!(ring.run(send(near, &six)), 4);
     ring.push(1, send(near, &six));
@@ -230,7 +231,8 @@ fn connections_wait_at_the_listener_and_then_outside() {
 fn an_accept_tells_who_came_and_how_long_that_is() {
     let mut ring = small(8);
     let listener = ring.listener(&internet(0), 1);
-    let address = ring.handle.local_address(listener).unwrap();
+    // SAFETY: a number of the simulated kernel.
+    let address = unsafe { ring.handle.local_address(listener) }.unwrap();
     let port = address.inet().unwrap().port();
     assert_eq!(port, 32_768, "the first that is free");
     let room = Box::into_raw(Box::new(AddressRoom::new()));
@@ -243,10 +245,13 @@ fn an_accept_tells_who_came_and_how_long_that_is() {
     let [(1, raw)] = completions[..] else { panic!("{completions:?}") };
     // SAFETY: made above, and lent no more.
     let told = unsafe { Box::from_raw(room) }.address();
-    assert_eq!(told, ring.handle.local_address(peer).unwrap());
-    assert_eq!(told, ring.handle.peer_address(raw).unwrap());
-    assert_eq!(ring.handle.peer_address(peer).unwrap(), address);
-    assert!(ring.handle.local_address(99).is_err());
+    // SAFETY: numbers of the simulated kernel.
+    unsafe {
+        assert_eq!(told, ring.handle.local_address(peer).unwrap());
+        assert_eq!(told, ring.handle.peer_address(raw).unwrap());
+        assert_eq!(ring.handle.peer_address(peer).unwrap(), address);
+        assert!(ring.handle.local_address(99).is_err());
+    }
 }
 
 #[test]

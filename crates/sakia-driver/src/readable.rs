@@ -1,0 +1,24 @@
+//! A descriptor that tells a foreign loop that there is something to do, and by which that loop can do no
+//! harm.
+//!
+//! What becomes readable is an epoll set or an eventfd of a backend. Whoever had one of these, or a
+//! duplicate, could take events out of it, add some, or change its mode so that the driver's own look at it
+//! blocks. So what is handed out is an epoll set of its own around it, made anew for each caller: all that
+//! can be done with it concerns nobody else, and what is inside cannot be had out of it.
+//!
+//! Source: `epoll(7)`, which is readable while something in it is.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+
+/// A fresh epoll set that is readable as long as `inner` is.
+///
+/// # Errors
+/// As `epoll_create1(2)` and `epoll_ctl(2)`.
+pub(crate) fn around(inner: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let outer = epoll::create(CreateFlags::CLOEXEC)?;
+    epoll::add(&outer, inner, EventData::new_u64(0), EventFlags::IN)?;
+    Ok(outer)
+}

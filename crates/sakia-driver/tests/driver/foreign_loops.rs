@@ -1,0 +1,84 @@
+//! The descriptor for foreign loops is the caller's own: whatever safe code does with it, others are told,
+//! and the driver neither waits for it nor loses anything.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
+use sakia_driver::{Backend, Driver, Epoll, Uring, Wait};
+
+use crate::support::{finish, patience, pipe_ends, turn_until, write_all};
+
+/// Whether it is readable, or gets so within this many seconds.
+fn is_readable(fd: &OwnedFd, seconds: u64) -> bool {
+    let mut polled = [PollFd::new(fd, PollFlags::IN)];
+    let timeout = Timespec { tv_sec: seconds as i64, tv_nsec: 0 };
+    poll(&mut polled, Some(&timeout)).unwrap() == 1
+}
+
+/// What safe code can do with a descriptor.
+fn abuse(fd: &OwnedFd) {
+    let (reader, writer) = pipe_ends();
+    // An eventfd would take both: somebody's sign is gone, or there is one too many.
+    assert!(rustix::io::write(fd, &1_u64.to_ne_bytes()).is_err(), "it cannot be written to");
+    assert!(rustix::io::read(fd, &mut [0; 8]).is_err(), "nor read");
+    // In blocking mode, a look at an eventfd that has nothing waits for ever.
+    rustix::fs::fcntl_setfl(fd, OFlags::empty()).unwrap();
+    // A set can be waited for, which takes its events, and filled with other descriptors.
+    let _ = epoll::add(fd, reader.as_fd(), EventData::new_u64(9), EventFlags::IN);
+    write_all(&writer, b"x");
+    for _ in 0..4 {
+        let mut events = Vec::with_capacity(8);
+        let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let spare = rustix::buffer::spare_capacity(&mut events);
+        let _ = epoll::wait(fd, spare, Some(&no_time));
+    }
+}
+
+fn whoever_has_one_breaks_it_for_himself<B: Backend>(
+    driver: &Driver<B>,
+    adopt: impl Fn(&Driver<B>, OwnedFd) -> sakia_driver::Fd,
+) {
+    let (broken, good) = (driver.pollable().unwrap(), driver.pollable().unwrap());
+    abuse(&broken);
+    let (reader, writer) = pipe_ends();
+    let reader = adopt(driver, reader);
+    for _ in 0..3 {
+        driver.quiet_pollable(); // does not wait
+        assert!(!is_readable(&good, 0), "nothing has come");
+        let mut read = driver.read(&reader, vec![0; 1], 0);
+        driver.turn(Wait::Poll).unwrap();
+        driver.quiet_pollable();
+        write_all(&writer, b"x");
+        assert!(is_readable(&good, patience().as_secs()), "a byte has come");
+        abuse(&broken);
+        assert!(is_readable(&good, 0), "what the other does with his own takes nothing away");
+        driver.quiet_pollable();
+        assert_eq!(finish(driver, &mut read).0.unwrap(), 1);
+    }
+    drop((broken, good));
+    // What is left goes on without any.
+    let mut read = driver.read(&reader, vec![0; 1], 0);
+    write_all(&writer, b"y");
+    let mut output = None;
+    turn_until(driver, || {
+        output = output.take().or_else(|| read.try_take());
+        output.is_some()
+    });
+    assert_eq!(output.unwrap().0.unwrap(), 1);
+}
+
+#[test]
+fn break_nothing_of_a_ring() {
+    let driver = Driver::new(Uring::new().unwrap());
+    whoever_has_one_breaks_it_for_himself(&driver, |driver, fd| driver.adopt(fd));
+}
+
+#[test]
+fn break_nothing_of_epoll() {
+    let driver = Driver::new(Epoll::new().unwrap());
+    whoever_has_one_breaks_it_for_himself(&driver, |driver, fd| {
+        driver.lend(std::sync::Arc::new(fd))
+    });
+}
