@@ -94,7 +94,7 @@ impl<R: AsyncRead + 'static> Reader<Streamed<R>> {
 
 impl<F: AsyncReadAt> Reader<Positional<F>> {
     /// Reads `file` from its first byte on, in blocks of `block_bytes`, with up to `depth` of them in
-    /// flight.
+    /// flight. Blocks have a byte at least, and at most what one read brings: 2 GiB less a page.
     ///
     /// There are `depth` buffers. While the caller works on one, the others are being read, so with a
     /// depth of 1 nothing is read before it is asked for. Where reads are done at once, since the bytes

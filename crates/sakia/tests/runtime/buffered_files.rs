@@ -58,6 +58,27 @@ proptest! {
 }
 
 #[test]
+fn blocks_larger_than_any_read_are_cut() {
+    let temp = Temp::new("huge", b"abc");
+    run(async {
+        for block_bytes in [usize::MAX, usize::MAX - 1, 1 << 40] {
+            let mut reader = Reader::with_depth(File::open(&temp.0).await.unwrap(), block_bytes, 1);
+            let mut bytes = Vec::new();
+            loop {
+                let filled = reader.fill().await.unwrap();
+                if filled.is_empty() {
+                    break;
+                }
+                bytes.extend_from_slice(filled);
+                let count = filled.len();
+                reader.consume(count);
+            }
+            assert_eq!(bytes, b"abc");
+        }
+    });
+}
+
+#[test]
 fn a_file_that_shrinks_ends_early() {
     let bytes = numbered(1 << 20);
     let temp = Temp::new("shrinks", &bytes);
