@@ -265,12 +265,14 @@ pub unsafe trait Backend: 'static {
     fn quiet_pollable(&mut self) {}
 
     /// Whether there is users' code to run; see [`take_callback`](Backend::take_callback).
+    #[inline(always)]
     fn has_callback(&self) -> bool {
         false
     }
 
     /// Users' code that calls of this backend have left to run. Whoever calls it has borrowed nothing that
     /// the code may reach; it may use the driver.
+    #[inline(always)]
     fn take_callback(&mut self) -> Option<Box<dyn FnOnce()>> {
         None
     }
