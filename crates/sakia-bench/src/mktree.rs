@@ -173,6 +173,9 @@ impl<'a> Maker<'a> {
     fn even(&mut self, even: &Even, path: &mut PathBuf, levels: u32) -> anyhow::Result<()> {
         if !even.leaves || levels == 1 {
             for index in 0..even.files {
+                if index % 64 == 63 && (self.is_stopped)() {
+                    return Ok(());
+                }
                 path.push(format!("f{index}"));
                 self.file(path, even.size_bytes)?;
                 path.pop();

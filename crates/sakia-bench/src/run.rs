@@ -1,12 +1,15 @@
 //! Runs an experiment: a process per run, variants alternating.
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 use fastrand::Rng;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::cell::{Measured, Outcome, Spec};
@@ -25,6 +28,49 @@ pub struct Launcher {
     pub arguments: Vec<OsString>,
 }
 
+/// The process of the run at hand, for those who would rather not wait for its end. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct AtHand {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// No process is to go on.
+    is_over: bool,
+    process: Option<OwnedFd>,
+}
+
+impl AtHand {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the process at hand, if there is one, and those that are started later.
+    pub fn end(&self) {
+        let mut state = self.lock();
+        state.is_over = true;
+        state.end();
+    }
+
+    fn set(&self, process: Option<OwnedFd>) {
+        let mut state = self.lock();
+        state.process = process;
+        if state.is_over {
+            state.end();
+        }
+    }
+}
+
+impl State {
+    fn end(&self) {
+        if let Some(process) = &self.process {
+            // It may have ended.
+            pidfd_send_signal(process, Signal::TERM).ok();
+        }
+    }
+}
+
 /// How often, and in which order.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -34,6 +80,8 @@ pub struct Settings {
     pub seed: u64,
     /// How runs are started.
     pub launcher: Launcher,
+    /// Ends them early.
+    pub at_hand: AtHand,
 }
 
 /// What is happening.
@@ -123,7 +171,7 @@ pub fn run(
                     variant: variant.into(),
                     input: experiment.input(point),
                 };
-                let ended = launch(&settings.launcher, experiment.directory(), &spec);
+                let ended = launch(settings, experiment.directory(), &spec);
                 if is_stopped() {
                     return Ok(Ended::Stopped); // what the run ended with may come from the signal
                 }
@@ -170,14 +218,21 @@ enum Answer {
 }
 
 /// Runs a process to its end.
-fn launch(launcher: &Launcher, directory: &Path, spec: &Spec) -> anyhow::Result<Answer> {
+fn launch(settings: &Settings, directory: &Path, spec: &Spec) -> anyhow::Result<Answer> {
+    let launcher = &settings.launcher;
     let spec = serde_json::to_string(spec).context("json")?;
     let mut command = Command::new(&launcher.program);
     command.args(&launcher.arguments).arg(spec).current_dir(directory).stdin(Stdio::null());
     let watch = Watch::start()?;
     let begin = Instant::now();
-    let output = command.output();
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let output = child.and_then(|child| {
+        // Where there is none (before 5.3) it is waited for.
+        settings.at_hand.set(pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).ok());
+        child.wait_with_output()
+    });
     let elapsed = begin.elapsed();
+    settings.at_hand.set(None);
     let noise = watch.stop()?;
     let output = output.with_context(|| format!("cannot run {}", launcher.program.display()))?;
     if !output.status.success() {
@@ -219,13 +274,35 @@ mod tests {
     }
 
     #[test]
+    fn process_at_hand_is_ended_and_so_are_later_ones() {
+        let spec =
+            Spec { experiment: String::new(), variant: String::new(), input: Default::default() };
+        let arguments = vec!["-c".into(), "exec sleep 1000".into(), "sh".into()];
+        let launcher = Launcher { program: "/bin/sh".into(), arguments };
+        let settings = Settings { runs: 1, seed: 1, launcher, at_hand: AtHand::default() };
+        let at_hand = settings.at_hand.clone();
+        let end = std::thread::spawn(move || {
+            while at_hand.lock().process.is_none() {
+                std::thread::yield_now();
+            }
+            at_hand.end();
+        });
+        for _ in 0..2 {
+            let answer = launch(&settings, Path::new("/"), &spec);
+            assert!(matches!(answer, Ok(Answer::Missing(_, true))));
+        }
+        end.join().unwrap();
+    }
+
+    #[test]
     fn process_that_fails_is_reported_and_one_that_says_nonsense_an_error() {
         let spec =
             Spec { experiment: String::new(), variant: String::new(), input: Default::default() };
         let shell = |script: &str| {
             let arguments = vec!["-c".into(), script.into(), "sh".into()];
             let launcher = Launcher { program: "/bin/sh".into(), arguments };
-            launch(&launcher, Path::new("/"), &spec)
+            let settings = Settings { runs: 1, seed: 1, launcher, at_hand: AtHand::default() };
+            launch(&settings, Path::new("/"), &spec)
         };
         let Ok(Answer::Missing(reason, true)) = shell("echo sakia: no disk >&2; exit 3") else {
             panic!("the process failed");

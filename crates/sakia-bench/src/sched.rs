@@ -497,9 +497,15 @@ impl Experiment for Sched {
             Mode::Fig5 => "how long the system calls of a read take",
             Mode::Fig6 => "how long a read past the page cache takes to return",
         };
-        let cache = if self.options.cold { "cold" } else { "hot" };
+        let direct = self.loads.iter().filter(|load| load.direct).count();
+        let cached = if self.options.cold { "page cache cold" } else { "page cache hot" };
+        let cache = match direct {
+            0 => cached.to_owned(),
+            all if all == self.loads.len() => "past the page cache (O_DIRECT)".to_owned(),
+            _ => format!("{cached}, and past it (O_DIRECT)"),
+        };
         let content = if self.options.sparse { "sparse" } else { "dense" };
-        format!("{what}; {content} files, page cache {cache}")
+        format!("{what}; {content} files, {cache}")
     }
 
     fn notes(&self) -> Vec<String> {

@@ -2,15 +2,16 @@
 
 use std::env;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sakia_bench::copytree::{self, CopyTree};
 use sakia_bench::echo::{self, Echo};
 use sakia_bench::file_sum::{self, FileSum};
-use sakia_bench::run::Ended;
+use sakia_bench::run::{AtHand, Ended};
 use sakia_bench::sched::{self, Sched};
 use sakia_bench::tcp_sum::{self, TcpSum};
 use sakia_bench::text::Text;
@@ -18,11 +19,13 @@ use sakia_bench::threads::{self, ManyReads};
 use sakia_bench::{Event, Experiment, Launcher, Results, Settings, json, report, run_cell};
 
 use crate::exit::Exit;
-use crate::output::Format;
+use crate::output::{Format, complain, print};
 use crate::signals::Signals;
 
 /// The hidden subcommand that does one run.
 pub const CELL: &str = "bench-cell";
+/// How long a run that ends, and the removal of files and disks, may take after a signal.
+pub const GRACE: Duration = Duration::from_secs(10);
 /// Fixes the order of the variants.
 const SEED: u64 = 1;
 
@@ -55,8 +58,7 @@ pub enum Which {
 /// What ends the program: inputs, the report or standard output cannot be written, processes not be
 /// started. A variant that fails, and a wrong result, make the program [fail](Exit::Failure) in the
 /// end.
-pub fn run(options: Options) -> anyhow::Result<Exit> {
-    let (signals, _wake) = Signals::watch().context("signals")?;
+pub fn run(options: Options, signals: &Signals) -> anyhow::Result<Exit> {
     let launcher = Launcher {
         program: env::current_exe().context("cannot find this program")?,
         arguments: vec![CELL.into()],
@@ -73,7 +75,10 @@ pub fn run(options: Options) -> anyhow::Result<Exit> {
     // Before the work, so that a wrong path is known early.
     let page = options.report.map(|path| Ok((create(&path)?, path)));
     let page = page.transpose().map_err(|error: anyhow::Error| error)?;
-    let settings = Settings { runs: options.runs, seed: SEED, launcher };
+    let at_hand = AtHand::default();
+    let process = at_hand.clone();
+    signals.on_first(move || process.end());
+    let settings = Settings { runs: options.runs, seed: SEED, launcher, at_hand };
     let (name, points) = (experiment.name(), experiment.points().to_vec());
     let is_json = options.format == Format::Json;
     let progress = Progress::new(options.progress);
@@ -105,7 +110,7 @@ pub fn run(options: Options) -> anyhow::Result<Exit> {
     if let Some((file, path)) = page {
         write_page(file, &path, &*experiment, &results)?;
     }
-    complain(&results);
+    report_failures(&results);
     Ok(if results.has_failed() { Exit::Failure } else { Exit::Success })
 }
 
@@ -119,20 +124,15 @@ pub fn run_one(spec: &str) -> anyhow::Result<Exit> {
 }
 
 /// Says on standard error what failed, also where standard output is for programs.
-fn complain(results: &Results) {
+fn report_failures(results: &Results) {
     for missing in &results.missing {
         if missing.is_failure {
-            eprintln!("sakia: {}: {}", missing.variant, missing.reason);
+            complain(format_args!("{}: {}", missing.variant, missing.reason));
         }
     }
     for mismatch in &results.mismatches {
-        eprintln!("sakia: wrong result: {mismatch}");
+        complain(format_args!("wrong result: {mismatch}"));
     }
-}
-
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{text}").and_then(|()| out.flush()).context("standard output")
 }
 
 fn create(path: &Path) -> anyhow::Result<File> {

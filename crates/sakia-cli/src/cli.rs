@@ -6,11 +6,12 @@
 mod copy;
 mod copytree;
 mod mktree;
+mod notes;
 
 use std::env;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,9 +21,15 @@ use sakia_bench::net::{CONGESTION, load};
 use sakia_bench::{echo, file_sum, sched, tcp_sum, threads};
 use sakia_driver::Policy;
 
+use self::notes::{
+    ECHO_NOTES, ENVIRONMENT_HELP, FILE_SUM_NOTES, JSON_HELP, NETWORK_NOTES, SCHED_NOTES,
+    TCP_SUM_NOTES, THREADS_NOTES, bench_json_help,
+};
+
 use crate::engine::Shape;
+use crate::exit::Exit;
 use crate::mounts::Place;
-use crate::output::Format;
+use crate::output::{Format, complain};
 use crate::{bench, cp, doctor, rm, sum};
 
 /// Memory that reads in flight may take.
@@ -53,6 +60,21 @@ enum Command {
     BenchCell {
         spec: String,
     },
+}
+
+impl Command {
+    /// As it is called.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Sum(_) => "sum",
+            Self::Cp(_) => "cp",
+            Self::Rm(_) => "rm",
+            Self::Bench(_) => "bench",
+            Self::Doctor(_) => "doctor",
+            Self::Mktree(_) => "mktree",
+            Self::BenchCell { .. } => bench::CELL,
+        }
+    }
 }
 
 /// Sum the bytes of files
@@ -101,26 +123,6 @@ struct SumArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     depth: u16,
 }
-
-const JSON_HELP: &str = "\
-JSON Lines, with --json:
-  {\"type\":\"file\",\"path\":…,\"bytes\":…,\"sum\":…}
-      A file that was summed.
-  {\"type\":\"error\",\"path\":…,\"operation\":\"open\",\"errno\":2,\"message\":…}
-      A file that failed, and in which operation. Without a path: there is no ring, or nothing
-      else to read with, and nothing follows.
-  {\"type\":\"summary\",\"files\":…,\"errors\":…,\"bytes\":…,\"sum\":…,\"elapsed_ns\":…,
-   \"bytes_per_s\":…,\"reads\":…,\"plain_reads\":…,\"block_bytes\":…,\"depth\":…,
-   \"driver\":\"uring\",\"refusal\":…,\"counters\":{…}}
-      The last line, unless a signal ended the program. Plain reads are those of the reads that were
-      plain calls on the program's own thread. The driver is uring or poll; the refusal is there if
-      the lack of a ring led to poll, and says why. The counters are those of the engine.
-A path that is not UTF-8 is given as \"path_bytes\", in base64, instead of \"path\".";
-
-const ENVIRONMENT_HELP: &str = "\
-Environment:
-  SAKIA_DRIVER  auto (the ring where there is one, else poll; the default), uring (the ring or
-                nothing), poll (epoll and threads)";
 
 /// Say what io_uring offers on this machine
 ///
@@ -201,7 +203,7 @@ struct CommonArgs {
 /// The exit status is 0 when all was measured and all sums are right, 1 when something failed, 2 for
 /// wrong usage. A variant that this machine does not offer is no failure.
 #[derive(Debug, Args)]
-#[command(after_long_help = BENCH_JSON_HELP)]
+#[command(after_long_help = bench_json_help(FILE_SUM_NOTES))]
 struct FileSumArgs {
     #[command(flatten)]
     common: CommonArgs,
@@ -244,7 +246,7 @@ struct FileSumArgs {
 /// The exit status is 0 when all was measured and all sums are right, 1 when something failed, 2 for
 /// wrong usage. A variant that this machine does not offer is no failure.
 #[derive(Debug, Args)]
-#[command(after_long_help = BENCH_JSON_HELP)]
+#[command(after_long_help = bench_json_help(&format!("{TCP_SUM_NOTES}\n\n{NETWORK_NOTES}")))]
 struct TcpSumArgs {
     #[command(flatten)]
     common: CommonArgs,
@@ -278,7 +280,7 @@ struct TcpSumArgs {
 /// The exit status is 0 when all was measured and all bytes came back, 1 when something failed, 2 for
 /// wrong usage. A variant that this machine does not offer is no failure.
 #[derive(Debug, Args)]
-#[command(after_long_help = BENCH_JSON_HELP)]
+#[command(after_long_help = bench_json_help(&format!("{ECHO_NOTES}\n\n{NETWORK_NOTES}")))]
 struct EchoArgs {
     #[command(flatten)]
     common: CommonArgs,
@@ -325,7 +327,7 @@ struct EchoArgs {
 /// The exit status is 0 when all was measured and all bytes are right, 1 when something failed, 2 for
 /// wrong usage. A variant that this machine does not offer is no failure.
 #[derive(Debug, Args)]
-#[command(after_long_help = BENCH_JSON_HELP)]
+#[command(after_long_help = bench_json_help(THREADS_NOTES))]
 struct ThreadsArgs {
     #[command(flatten)]
     common: CommonArgs,
@@ -371,7 +373,7 @@ struct ThreadsArgs {
 /// The exit status is 0 when all was measured and all bytes are right, 1 when something failed, 2 for
 /// wrong usage. A variant that this machine does not offer is no failure.
 #[derive(Debug, Args)]
-#[command(after_long_help = BENCH_JSON_HELP)]
+#[command(after_long_help = bench_json_help(SCHED_NOTES))]
 struct SchedArgs {
     #[command(flatten)]
     common: CommonArgs,
@@ -475,42 +477,10 @@ struct SchedMode {
     #[arg(long)]
     fig5: bool,
 
-    /// How long such a read takes past the page cache, of one thread
+    /// How long such a read takes past the page cache (O_DIRECT), of one thread
     #[arg(long)]
     fig6: bool,
 }
-
-const BENCH_JSON_HELP: &str = "\
-JSON Lines, with --json:
-  {\"type\":\"machine\",\"experiment\":…,\"cpu\":…,\"cpus\":…,\"kernel\":…,\"architecture\":…,
-   \"memory_bytes\":…,\"directory\":…,\"file_system\":…,\"version\":…,\"optimized\":…}
-      The first line. Experiments on connections have one thing more,
-      \"network\":{\"namespace\":…,\"congestion\":…,\"usual\":…,\"processors\":[…,…]}: whether they are
-      in a namespace of their own, the congestion control, that of a runtime's sockets where they are not,
-      the processors of server and load or null.
-  {\"type\":\"run\",\"experiment\":…,\"variant\":…,\"params\":{…},\"round\":…,\"wall_ns\":…,\"cpu_ns\":…,
-   \"voluntary_switches\":…,\"involuntary_switches\":…,\"threads_max\":…,\"peak_rss_bytes\":…,
-   \"process_wall_ns\":…,\"process_cpu_ns\":…,\"foreign_cores\":…,\"steal_cores\":…,\"noisy\":…,\"sum\":…}
-      After each run. Processors that other programs, and the host of a virtual machine, took; a
-      run is noisy from 0.15 and 0.05 on. Runs of a round are compared in pairs.
-  {\"type\":\"result\",\"experiment\":…,\"variant\":…,\"params\":{\"size_bytes\":…,\"block_bytes\":…},
-   \"runs\":…,\"wall_ns\":{\"median\":…,\"min\":…,\"max\":…},\"cpu_ns\":{…},\"voluntary_switches\":…,
-   \"involuntary_switches\":…,\"threads_max\":…,\"peak_rss_bytes\":…,\"ops_per_s\":…,
-   \"bytes_per_s\":…,\"counters\":{…}}
-      For each variant and size, in the end. The params of echo are connections and message_bytes,
-      those of threads place, reads and size_bytes; there counters say what the threads were. Those of
-      sched are threads, files, read_bytes, reads, read_step_bytes, the same of writes, and what is true
-      of mix, direct, cold and sparse; those of copytree tree, place, files, directories, bytes, cores, and
-      what is true of cold, after_delete, article and archive. Its counters are what Sakia says of a copy,
-      times in microseconds, and disk_read_bytes, which programs had to wait for.
-      The counters are those of the run in the middle.
-  {\"type\":\"missing\",\"experiment\":…,\"variant\":…,\"reason\":…}
-      A variant that could not be measured.
-  {\"type\":\"summary\",\"experiment\":…,\"ratios\":[{\"of\":\"uring/pool\",\"params\":{…},\"wall\":…,
-   \"cpu\":…,\"ci95\":[…,…],\"ci95_cpu\":[…,…],\"cpu_best\":…}]}
-      The last line, unless a signal ended the program. Ratios of times, medians over the rounds,
-      and where those of wall and processor time lie with 95 % probability (order statistics); null
-      for fewer than 6 runs. cpu_best: the ratio of the least processor times, whatever the rounds.";
 
 /// What the program is to do.
 #[derive(Debug)]
@@ -525,15 +495,43 @@ pub enum Task {
     Mktree(crate::mktree::Options),
 }
 
-/// Reads the command line. Ends the program where there is nothing else to do: help, the version,
-/// wrong usage.
-pub fn parse() -> Task {
+/// Reads the command line.
+///
+/// # Errors
+/// There is nothing else to do than to [explain] something: help, the version, wrong usage.
+pub fn parse() -> Result<Task, clap::Error> {
     let surroundings = Surroundings {
         out_is_terminal: io::stdout().is_terminal(),
         err_is_terminal: io::stderr().is_terminal(),
         driver: env::var_os("SAKIA_DRIVER"),
     };
-    resolve(Cli::parse(), surroundings).unwrap_or_else(|error| error.exit())
+    resolve(Cli::try_parse()?, surroundings)
+}
+
+/// Prints help, the version, or what is wrong with the command line.
+pub fn explain(error: &clap::Error) -> Exit {
+    let printed = error.print();
+    if error.use_stderr() {
+        return Exit::Usage;
+    }
+    match printed.and_then(|()| io::stdout().lock().flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            complain(format_args!("standard output: {error}"));
+            Exit::Failure
+        }
+        _ => Exit::Success,
+    }
+}
+
+/// An error in the arguments of the command with this name, whose usage is shown.
+fn wrong(names: &[&str], kind: ErrorKind, message: impl std::fmt::Display) -> clap::Error {
+    let mut root = Cli::command();
+    root.build();
+    let mut command = &mut root;
+    for name in names {
+        command = command.find_subcommand_mut(name).expect("the names are those of the commands");
+    }
+    command.error(kind, message)
 }
 
 /// What the options depend on beside the arguments.
@@ -548,7 +546,7 @@ struct Surroundings {
 fn resolve(cli: Cli, surroundings: Surroundings) -> Result<Task, clap::Error> {
     let format = |json| if json { Format::Json } else { Format::Human };
     let policy = Policy::from_environment(surroundings.driver.as_deref())
-        .map_err(|error| Cli::command().error(ErrorKind::InvalidValue, error))?;
+        .map_err(|error| wrong(&[cli.command.name()], ErrorKind::InvalidValue, error))?;
     let args = match cli.command {
         Command::Doctor(args) => {
             return Ok(Task::Doctor(doctor::Options {
@@ -558,8 +556,8 @@ fn resolve(cli: Cli, surroundings: Surroundings) -> Result<Task, clap::Error> {
             }));
         }
         Command::Bench(args) => {
-            let options = resolve_bench(args, &surroundings);
-            let invalid = |error| Cli::command().error(ErrorKind::ValueValidation, error);
+            let (name, options) = resolve_bench(args, &surroundings);
+            let invalid = |error| wrong(&["bench", name], ErrorKind::ValueValidation, error);
             match &options.experiment {
                 bench::Which::Threads(threads) => threads.check().map_err(invalid)?,
                 bench::Which::Sched(sched) => sched.check().map_err(invalid)?,
@@ -581,7 +579,7 @@ fn resolve(cli: Cli, surroundings: Surroundings) -> Result<Task, clap::Error> {
             "{} blocks of {} bytes take more than 1 GiB of memory; lower --block or --depth",
             args.depth, args.block
         );
-        return Err(Cli::command().error(ErrorKind::ValueValidation, message));
+        return Err(wrong(&["sum"], ErrorKind::ValueValidation, message));
     }
     let mut inputs: Vec<_> = args
         .files
@@ -613,40 +611,47 @@ fn places(arguments: Vec<PathBuf>) -> Vec<Place> {
     usual.chain(wanted).collect()
 }
 
-fn resolve_bench(args: BenchArgs, surroundings: &Surroundings) -> bench::Options {
-    let (experiment, common, runs) = match args.experiment {
+/// The name of the experiment, and what is to be done.
+fn resolve_bench(args: BenchArgs, surroundings: &Surroundings) -> (&'static str, bench::Options) {
+    let (name, experiment, common, runs) = match args.experiment {
         ExperimentArgs::FileSum(args) => {
             let common = args.common.clone();
-            (bench::Which::FileSum(resolve_file_sum(args)), common, 9)
+            (file_sum::NAME, bench::Which::FileSum(resolve_file_sum(args)), common, 9)
         }
         ExperimentArgs::TcpSum(args) => {
             let common = args.common.clone();
-            (bench::Which::TcpSum(resolve_tcp_sum(args)), common, 15)
+            (tcp_sum::NAME, bench::Which::TcpSum(resolve_tcp_sum(args)), common, 15)
         }
         ExperimentArgs::Echo(args) => {
             let common = args.common.clone();
-            (bench::Which::Echo(resolve_echo(args)), common, 15)
+            (echo::NAME, bench::Which::Echo(resolve_echo(args)), common, 15)
         }
         ExperimentArgs::Threads(args) => {
             let common = args.common.clone();
-            (bench::Which::Threads(resolve_threads(args)), common, 3)
+            (threads::NAME, bench::Which::Threads(resolve_threads(args)), common, 3)
         }
         ExperimentArgs::Sched(args) => {
             let common = args.common.clone();
-            (bench::Which::Sched(Box::new(resolve_sched(*args))), common, 9)
+            (sched::NAME, bench::Which::Sched(Box::new(resolve_sched(*args))), common, 9)
         }
         ExperimentArgs::Copytree(args) => {
             let common = args.common.clone();
-            (bench::Which::CopyTree(Box::new(args.resolve())), common, 9)
+            (
+                sakia_bench::copytree::NAME,
+                bench::Which::CopyTree(Box::new(args.resolve())),
+                common,
+                9,
+            )
         }
     };
-    bench::Options {
+    let options = bench::Options {
         experiment,
         runs: common.runs.map_or(if common.quick { 3 } else { runs }, usize::from),
         format: if common.json { Format::Json } else { Format::Human },
         report: common.report,
         progress: !common.json && surroundings.err_is_terminal,
-    }
+    };
+    (name, options)
 }
 
 fn resolve_file_sum(args: FileSumArgs) -> file_sum::Options {

@@ -2,15 +2,15 @@
 
 use std::collections::HashSet;
 use std::fs::Metadata;
-use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
-use sakia::io::Async;
+use anyhow::Context;
 use sakia::{CancellationToken, Runtime};
 use sakia_copy::{Copier, Counters, Counts, Failure, Follow, Progress, Report, walk};
 use sakia_driver::Policy;
@@ -18,8 +18,9 @@ use serde::Serialize;
 
 use crate::exit::Exit;
 use crate::name::{Member, Shown};
-use crate::output::{Format, message};
+use crate::output::{Format, Lines, complain, message};
 use crate::progress;
+use crate::rm::given_up;
 use crate::signals::Signals;
 
 /// Time between two looks at what was done.
@@ -67,7 +68,7 @@ enum Line<'a> {
         operation: &'a str,
         /// `null`: not an error of the system.
         errno: Option<i32>,
-        message: String,
+        message: &'a str,
     },
     Summary {
         files: u64,
@@ -79,7 +80,8 @@ enum Line<'a> {
         bytes: u64,
         failures: u64,
         seconds: f64,
-        driver: &'a str,
+        /// `null`: nothing was begun.
+        driver: Option<&'a str>,
         counters: JsonCounters,
     },
 }
@@ -103,42 +105,89 @@ struct JsonCounters {
     enters: u64,
 }
 
+/// Why a source is not begun.
+#[derive(Debug)]
+struct Fault {
+    operation: &'static str,
+    path: PathBuf,
+    /// None: not an error of the system.
+    errno: Option<i32>,
+    message: String,
+}
+
+impl Fault {
+    fn new(operation: &'static str, path: &Path, message: impl Into<String>) -> Self {
+        Self { operation, path: path.to_owned(), errno: None, message: message.into() }
+    }
+}
+
 /// Copies everything.
 ///
 /// # Errors
-/// What ends the program: the destination is no directory and has to be one, there are no threads or
-/// descriptors. What befalls an entry is reported and makes the program [fail](Exit::Failure) in the end.
-pub fn run(options: &Options) -> anyhow::Result<Exit> {
-    let (signals, interrupt) = Signals::watch().context("signals")?;
+/// What ends the program: there are no threads or descriptors, standard output does not take what is said.
+/// What befalls an entry is reported and makes the program [fail](Exit::Failure) in the end.
+pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
+    let token = CancellationToken::new();
+    let stop = token.clone();
+    signals.on_first(move || stop.cancel());
     let begin = Instant::now();
-    let targets = targets(options)?;
+    let lines = Arc::new(Lines::default());
+    let progress = Arc::new(observed(options, &lines));
+    let held = Arc::clone(&progress);
+    signals.on_giving_up(move || {
+        let mut lines = given_up(&held);
+        lines.push(stopped(&held.counts()));
+        lines
+    });
+    let targets = match targets(options) {
+        Ok(targets) => targets,
+        Err(fault) => {
+            refuse(&fault, options.format, &lines);
+            let total = Total { failures: 1, ..Total::default() };
+            conclude(options, &progress, &total, begin, None, &lines)?;
+            return Ok(Exit::Failure);
+        }
+    };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = threads.min(options.copy.limit.max(1));
     // Only the entries of a directory are shared out, and a thread takes a while to begin.
     let threads = if targets.iter().any(|(source, _)| source.is_dir()) { threads } else { 1 };
     let runtime = Runtime::builder().threads(threads).backend(options.policy).build();
     let runtime = runtime.context("the runtime")?;
-    let progress = Arc::new(observed(options));
-    let result = runtime.block_on(copy_all(options, targets, interrupt, &progress));
-    let total = result?;
-    let counts = progress.counts();
-    if options.format == Format::Json {
-        let summary = summary(&counts, &total.counters, begin.elapsed(), &runtime);
-        print_line(&summary)?;
-    } else if total.counters.attributes_lost > 0 {
-        eprintln!(
-            "sakia: attributes that could not be set, for lack of rights or support there: {}",
-            total.counters.attributes_lost
-        );
+    let bar = Bar::new(options, &progress, &token);
+    let total = runtime.block_on(copy_all(options, targets, &token, &progress, &lines));
+    drop(bar);
+    let total = total?;
+    let failures = total.failures + progress.counts().failures;
+    let told = conclude(options, &progress, &total, begin, Some(&runtime), &lines);
+    if let Some(signal) = signals.received() {
+        complain(format_args!("{}", stopped(&progress.counts())));
+        // The process ends, and with it what is still under way.
+        std::mem::forget(runtime);
+        return Ok(Exit::Signal(signal));
     }
-    Ok(match (signals.received(), total.failures + counts.failures) {
-        (Some(signal), _) => {
-            eprintln!("sakia: stopped; {}", described(&counts));
-            Exit::Signal(signal)
-        }
-        (None, 0) => Exit::Success,
-        (None, _) => Exit::Failure,
-    })
+    told?;
+    Ok(if failures == 0 { Exit::Success } else { Exit::Failure })
+}
+
+/// Says what came of it all.
+fn conclude(
+    options: &Options,
+    progress: &Progress,
+    total: &Total,
+    begin: Instant,
+    runtime: Option<&Runtime>,
+    lines: &Lines,
+) -> anyhow::Result<()> {
+    let lost = total.counters.attributes_lost;
+    if options.format == Format::Json {
+        write_line(lines, &summary(&progress.counts(), total, begin.elapsed(), runtime))?;
+    } else if lost > 0 {
+        complain(format_args!(
+            "attributes that could not be set, for lack of rights or support there: {lost}"
+        ));
+    }
+    lines.end()
 }
 
 /// What came of all sources.
@@ -153,23 +202,42 @@ struct Total {
 type Pair = (PathBuf, PathBuf);
 
 /// Where each source goes to.
-fn targets(options: &Options) -> anyhow::Result<Vec<Pair>> {
+fn targets(options: &Options) -> Result<Vec<Pair>, Fault> {
     let into = |directory: &Path| {
         let pair = |source: &PathBuf| (source.clone(), directory.join(last_part(source)));
         options.sources.iter().map(pair).collect()
     };
     match &options.to {
         To::Directory(directory) if !directory.is_dir() => {
-            bail!("{}: there is no such directory", Shown(directory.as_os_str()))
+            Err(Fault::new("copy to", directory, "there is no such directory"))
         }
         To::Directory(directory) => Ok(into(directory)),
         To::Somewhere(path) if path.is_dir() => Ok(into(path)),
         To::Somewhere(path) if options.sources.len() > 1 => {
-            bail!("{}: several sources, and no directory to copy them to", Shown(path.as_os_str()))
+            Err(Fault::new("copy to", path, "several sources, and no directory to copy them to"))
         }
         To::Somewhere(path) | To::Exactly(path) => {
-            Ok(vec![(options.sources[0].clone(), path.clone())])
+            let source = &options.sources[0];
+            // What cannot be looked at has a message of its own.
+            let is_directory = stat(options, source).map_or(true, |stat| stat.is_dir());
+            if path.as_os_str().as_encoded_bytes().ends_with(b"/")
+                && !is_directory
+                && !path.is_dir()
+            {
+                let is_other = path.components().as_path().symlink_metadata().is_ok();
+                let text = if is_other { "it is not a directory" } else { "it does not exist" };
+                return Err(Fault::new("copy to", path, text));
+            }
+            Ok(vec![(source.clone(), path.clone())])
         }
+    }
+}
+
+/// What a source is. A slash at its end asks for what a link points to.
+fn stat(options: &Options, path: &Path) -> io::Result<Metadata> {
+    match options.copy.follow {
+        Follow::Always => path.metadata(),
+        Follow::Never => path.symlink_metadata(),
     }
 }
 
@@ -182,71 +250,62 @@ fn last_part(path: &Path) -> &Path {
 }
 
 /// Says what is told of entries.
-fn observed(options: &Options) -> Progress {
+fn observed(options: &Options, lines: &Arc<Lines>) -> Progress {
     let (format, would) = (options.format, options.copy.dry_run);
-    let progress = Progress::new().on_failure(move |failure| report(failure, format));
+    let errors = Arc::clone(lines);
+    let progress = Progress::new().on_failure(move |failure| report(failure, format, &errors));
     if !(options.verbose || would) || format == Format::Json {
         return progress;
     }
-    let to_terminal = options.to_terminal;
+    let (to_terminal, lines) = (options.to_terminal, Arc::clone(lines));
     progress.on_entry(move |from, to| {
-        let mut out = io::stdout().lock();
-        // Who does not listen any more does not keep the copy from going on.
-        let _ = if to_terminal {
-            writeln!(out, "{} -> {}", Shown(from.as_os_str()), Shown(to.as_os_str()))
+        lines.write(&if to_terminal {
+            let (from, to) = (Shown(from.as_os_str()), Shown(to.as_os_str()));
+            format!("{from} -> {to}\n").into_bytes()
         } else {
-            write_raw(&mut out, from, to)
-        };
+            let (from, to) = (from.as_os_str().as_bytes(), to.as_os_str().as_bytes());
+            [from, b" -> ", to, b"\n"].concat()
+        });
     })
 }
 
-fn write_raw(out: &mut impl Write, from: &Path, to: &Path) -> io::Result<()> {
-    out.write_all(from.as_os_str().as_encoded_bytes())?;
-    out.write_all(b" -> ")?;
-    out.write_all(to.as_os_str().as_encoded_bytes())?;
-    out.write_all(b"\n")
+fn report(failure: &Failure, format: Format, lines: &Lines) {
+    let fault = Fault {
+        operation: failure.operation(),
+        path: failure.path().to_owned(),
+        errno: failure.raw_os_error(),
+        message: message(failure.io_error()),
+    };
+    refuse(&fault, format, lines);
 }
 
-fn report(failure: &Failure, format: Format) {
-    let text = message(failure.io_error());
-    let path = failure.path().as_os_str();
-    eprintln!("sakia: {} {}: {text}", failure.operation(), Shown(path));
+/// Says why something is not copied.
+fn refuse(fault: &Fault, format: Format, lines: &Lines) {
+    let Fault { operation, path, errno, message } = fault;
+    complain(format_args!("{operation} {}: {message}", Shown(path.as_os_str())));
     if format == Format::Json {
-        let line = Line::Error {
-            path: Member(path),
-            operation: failure.operation(),
-            errno: failure.raw_os_error(),
-            message: text,
-        };
-        // That it cannot be written shows at the summary.
-        print_line(&line).ok();
+        let path = Member(path.as_os_str());
+        let line = Line::Error { path, operation, errno: *errno, message };
+        // That it cannot be written shows in the end.
+        write_line(lines, &line).ok();
     }
 }
 
-fn print_line(line: &Line<'_>) -> anyhow::Result<()> {
-    let mut text = serde_json::to_string(line)?;
-    text.push('\n');
-    io::stdout().lock().write_all(text.as_bytes()).context("standard output")
+fn write_line(lines: &Lines, line: &Line<'_>) -> anyhow::Result<()> {
+    let mut text = serde_json::to_vec(line)?;
+    text.push(b'\n');
+    lines.write(&text);
+    Ok(())
 }
 
-/// Copies each source, until a signal comes.
+/// Copies each source, until the token is canceled.
 async fn copy_all(
     options: &Options,
     targets: Vec<Pair>,
-    interrupt: OwnedFd,
+    token: &CancellationToken,
     progress: &Arc<Progress>,
+    lines: &Lines,
 ) -> anyhow::Result<Total> {
-    let token = CancellationToken::new();
-    let interrupt = Async::new(interrupt).context("signals")?;
-    let stop = token.clone();
-    let listening = sakia::spawn(async move {
-        if interrupt.readable().await.is_ok() {
-            stop.cancel();
-        }
-    });
-    let bar = options
-        .progress
-        .then(|| show(options.sources.clone(), Arc::clone(progress), token.child()));
     let copier = Copier::new(options.copy.clone()).with_token(token.clone());
     let mut total = Total::default();
     let mut made = HashSet::new();
@@ -254,18 +313,13 @@ async fn copy_all(
         if token.is_canceled() {
             break;
         }
-        if let Err(text) = check(options, &from, &to, &mut made) {
-            eprintln!("sakia: {text}");
+        if let Err(fault) = check(options, &from, &to, &mut made) {
+            refuse(&fault, options.format, lines);
             total.failures += 1;
             continue;
         }
         let report: Report = copier.copy(&from, &to, progress).await?;
         total.counters.add(&report.counters);
-    }
-    let mut listening = listening;
-    listening.abort();
-    if let Some(bar) = bar {
-        bar.cancel().await;
     }
     Ok(total)
 }
@@ -276,23 +330,19 @@ fn check(
     from: &Path,
     to: &Path,
     made: &mut HashSet<PathBuf>,
-) -> Result<(), String> {
-    let shown = Shown(from.as_os_str());
-    let stat = |path: &Path| -> io::Result<Metadata> {
-        match options.copy.follow {
-            Follow::Always => path.metadata(),
-            Follow::Never => path.symlink_metadata(),
-        }
-    };
-    // A slash at the end asks for what a link points to.
-    let stat = stat(from).map_err(|error| format!("stat {shown}: {}", message(&error)))?;
+) -> Result<(), Fault> {
+    let stat = stat(options, from).map_err(|error| Fault {
+        errno: error.raw_os_error(),
+        ..Fault::new("stat", from, message(&error))
+    })?;
     if stat.is_dir() && !options.recursive {
-        return Err(format!("{shown} is a directory, and -r was not given"));
+        return Err(Fault::new("copy", from, "it is a directory, and -r was not given"));
     }
     let is_new = made.insert(to.to_owned());
     if !is_new && !stat.is_dir() {
-        let to = Shown(to.as_os_str());
-        return Err(format!("{to} has just been made from another source than {shown}"));
+        let from = Shown(from.as_os_str());
+        let text = format!("it has just been made from another source than {from}");
+        return Err(Fault::new("copy to", to, text));
     }
     Ok(())
 }
@@ -304,30 +354,63 @@ struct Scan {
     is_over: AtomicBool,
 }
 
-/// Draws a bar until it is canceled.
-fn show(
-    sources: Vec<PathBuf>,
-    copied: Arc<Progress>,
+/// A bar, drawn by a thread that waits for none of those that copy. It is gone when this is dropped, or the
+/// copy told to stop.
+struct Bar {
     token: CancellationToken,
-) -> sakia::JoinHandle<()> {
-    sakia::spawn(async move {
-        let bar = progress::Copying::new();
-        let begin = Instant::now();
-        let scan = Arc::new(Scan::default());
-        let mut sources = Some(sources);
-        loop {
-            let is_over = scan.is_over.load(Ordering::Acquire);
-            let total = is_over.then(|| scan.bytes.load(Ordering::Relaxed));
-            let counts = copied.counts();
-            bar.show(counts.bytes, counts.files, total);
-            if begin.elapsed() > COUNTED_AFTER
-                && let Some(sources) = sources.take()
-            {
-                sakia::spawn(count(sources, Arc::clone(&scan), token.clone())).detach();
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Bar {
+    /// `None`: none is wanted, or there is no thread for it.
+    fn new(options: &Options, progress: &Arc<Progress>, token: &CancellationToken) -> Option<Self> {
+        let token = token.child();
+        let (sources, copied) = (options.sources.clone(), Arc::clone(progress));
+        let (policy, stop) = (options.policy, token.clone());
+        let draw = move || {
+            let runtime = Runtime::builder().backend(policy).build();
+            if let Ok(runtime) = runtime {
+                let shown = show(sources, copied, stop.clone());
+                runtime.block_on(async { stop.run_until_canceled(shown).await });
+                // It may be counting on a file system that does not answer.
+                std::mem::forget(runtime);
             }
-            sakia::time::sleep(INTERVAL).await;
+        };
+        let thread = options.progress.then(|| thread::Builder::new().spawn(draw).ok())??;
+        Some(Self { token, thread: Some(thread) })
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.token.cancel();
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
         }
-    })
+    }
+}
+
+/// Draws a bar until it is canceled.
+async fn show(sources: Vec<PathBuf>, copied: Arc<Progress>, token: CancellationToken) {
+    let bar = progress::Copying::new();
+    let begin = Instant::now();
+    let scan = Arc::new(Scan::default());
+    let mut sources = Some(sources);
+    loop {
+        let is_over = scan.is_over.load(Ordering::Acquire);
+        let total = is_over.then(|| scan.bytes.load(Ordering::Relaxed));
+        let counts = copied.counts();
+        bar.show(counts.bytes, counts.files, total);
+        if begin.elapsed() > COUNTED_AFTER
+            && let Some(sources) = sources.take()
+        {
+            let counting = count(sources, Arc::clone(&scan), token.clone());
+            let count = move || sakia::block_on(counting);
+            // Not here: it may take long to be answered.
+            thread::Builder::new().spawn(count).ok();
+        }
+        sakia::time::sleep(INTERVAL).await;
+    }
 }
 
 /// Counts the bytes of all files. What cannot be looked at is reported by who copies it.
@@ -345,20 +428,20 @@ async fn count(sources: Vec<PathBuf>, scan: Arc<Scan>, token: CancellationToken)
     scan.is_over.store(!token.is_canceled(), Ordering::Release);
 }
 
-fn described(counts: &Counts) -> String {
+fn stopped(counts: &Counts) -> String {
     format!(
-        "copied so far: {} files, {} directories, {} bytes",
+        "stopped; copied so far: {} files, {} directories, {} bytes",
         counts.files, counts.directories, counts.bytes
     )
 }
 
 fn summary<'a>(
     counts: &Counts,
-    counters: &Counters,
+    total: &Total,
     elapsed: Duration,
-    runtime: &'a Runtime,
+    runtime: Option<&'a Runtime>,
 ) -> Line<'a> {
-    let driver = runtime.counters();
+    let counters = &total.counters;
     let timed = counters.creates_timed.max(1) as f64;
     Line::Summary {
         files: counts.files,
@@ -368,9 +451,9 @@ fn summary<'a>(
         others: counts.others,
         skipped: counts.skipped,
         bytes: counts.bytes,
-        failures: counts.failures,
+        failures: counts.failures + total.failures,
         seconds: elapsed.as_secs_f64(),
-        driver: runtime.choice().name(),
+        driver: runtime.map(|runtime| runtime.choice().name()),
         counters: JsonCounters {
             workers: counters.workers,
             plain_calls: counters.plain_calls,
@@ -386,7 +469,7 @@ fn summary<'a>(
             creates: counters.creates,
             create_seconds: counters.create_time.as_secs_f64() * counters.creates as f64 / timed,
             attributes_lost: counters.attributes_lost,
-            enters: driver.enters,
+            enters: runtime.map_or(0, |runtime| runtime.counters().enters),
         },
     }
 }

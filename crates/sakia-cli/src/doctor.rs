@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use anyhow::Context;
@@ -17,7 +17,7 @@ use serde::{Serialize, Serializer};
 use crate::exit::Exit;
 use crate::mounts::{self, Failure, Mount, Place};
 use crate::name::Shown;
-use crate::output::{Format, message};
+use crate::output::{Format, complain, message, print};
 
 /// What `sakia doctor` is to do.
 #[derive(Debug)]
@@ -56,23 +56,19 @@ const MEMLOCK_COMFORT_BYTES: u64 = 1 << 20;
 /// Standard output cannot be written.
 pub fn run(options: &Options) -> anyhow::Result<Exit> {
     let findings = Findings::gather(options);
-    let mut text = match options.format {
+    let text = match options.format {
         Format::Human => findings.to_string(),
         Format::Json => serde_json::to_string(&findings).context("json")?,
     };
-    if options.format == Format::Json {
-        text.push('\n');
-    }
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output")?;
+    print(text.trim_end())?;
     for Failure { path, error } in &findings.failures {
-        eprintln!("sakia: {}: open: {error}", Shown(path.as_os_str()));
+        complain(format_args!("{}: open: {error}", Shown(path.as_os_str())));
     }
     Ok(match &findings.ring {
         Found::Granted { .. } if findings.failures.is_empty() => Exit::Success,
         Found::Granted { .. } => Exit::Failure,
         Found::Refused { error, .. } => {
-            eprintln!("sakia: io_uring is not available: {error}");
+            complain(format_args!("io_uring is not available: {error}"));
             Exit::Failure
         }
     })

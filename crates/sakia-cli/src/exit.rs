@@ -3,13 +3,15 @@
 use std::io;
 use std::process::ExitCode;
 
-/// The end of the program. Bad usage exits with 2, from the parser.
+/// The end of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// 0: all done.
     Success,
     /// 1: something failed and was reported; the rest was done.
     Failure,
+    /// 2: the command line is wrong.
+    Usage,
     /// The program dies of this signal, as it would have without a handler. Shells show 128 more.
     Signal(i32),
 }
@@ -20,6 +22,7 @@ impl Exit {
         match self {
             Self::Success => ExitCode::SUCCESS,
             Self::Failure => ExitCode::FAILURE,
+            Self::Usage => ExitCode::from(2),
             Self::Signal(signal) => {
                 // Comes back only for signals that do not kill; we watch none of those.
                 signal_hook::low_level::emulate_default_handler(signal).ok();

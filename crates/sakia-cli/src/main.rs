@@ -5,6 +5,8 @@
 //! output, all else to standard error; [`exit`] says what the exit status means.
 
 #![forbid(unsafe_code)]
+// They panic when they cannot write: `output` has what does not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod bench;
 mod bytes;
@@ -26,22 +28,34 @@ use std::process::ExitCode;
 
 use crate::cli::Task;
 use crate::exit::Exit;
+use crate::output::complain;
 
 fn main() -> ExitCode {
-    let result = match cli::parse() {
-        Task::Sum(options) => sum::run(&options),
-        Task::Cp(options) => cp::run(&options),
-        Task::Rm(options) => rm::run(&options),
+    let task = match cli::parse() {
+        Ok(task) => task,
+        Err(error) => return cli::explain(&error).leave(),
+    };
+    let result = match task {
+        // They leave nothing behind, so that signals may end them at once.
         Task::Doctor(options) => doctor::run(&options),
-        Task::Mktree(options) => mktree::run(&options),
-        Task::Bench(options) => bench::run(options),
         Task::BenchCell(spec) => bench::run_one(&spec),
+        task => {
+            let grace = if matches!(task, Task::Bench(_)) { bench::GRACE } else { signals::GRACE };
+            signals::hear(grace, move |signals| match task {
+                Task::Sum(options) => sum::run(&options, signals),
+                Task::Cp(options) => cp::run(&options, signals),
+                Task::Rm(options) => rm::run(&options, signals),
+                Task::Mktree(options) => mktree::run(&options, signals),
+                Task::Bench(options) => bench::run(options, signals),
+                Task::Doctor(_) | Task::BenchCell(_) => unreachable!("done above"),
+            })
+        }
     };
     let exit = result.unwrap_or_else(|error| {
         if exit::is_broken_pipe(&error) {
             return Exit::Success;
         }
-        eprintln!("sakia: {error:#}");
+        complain(format_args!("{error:#}"));
         Exit::Failure
     });
     exit.leave()

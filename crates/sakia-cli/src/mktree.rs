@@ -1,6 +1,5 @@
 //! `sakia mktree`: makes a tree of directories and files.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -8,7 +7,7 @@ use sakia_bench::mktree::{self, Counts};
 use serde::Serialize;
 
 use crate::exit::Exit;
-use crate::output::Format;
+use crate::output::{Format, print};
 use crate::signals::Signals;
 
 /// What `sakia mktree` is to do.
@@ -32,8 +31,7 @@ enum Line {
 ///
 /// # Errors
 /// The directory is not empty, files cannot be made, or standard output cannot be written.
-pub fn run(options: &Options) -> anyhow::Result<Exit> {
-    let (signals, _wake) = Signals::watch().context("signals")?;
+pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
     let is_stopped = || signals.received().is_some();
     let made = mktree::make(&options.directory, &options.tree, &is_stopped)?;
     if let Some(signal) = signals.received() {
@@ -46,6 +44,6 @@ pub fn run(options: &Options) -> anyhow::Result<Exit> {
             format!("{files} files in {directories} directories, {bytes} bytes")
         }
     };
-    writeln!(io::stdout().lock(), "{line}").context("standard output")?;
+    print(&line)?;
     Ok(Exit::Success)
 }

@@ -1,9 +1,11 @@
-//! What `sakia sum` writes: a line per file, for people or as JSON.
+//! What is written: results to standard output, words on standard error, and the lines of `sakia sum`, one
+//! per file, for people or as JSON.
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -20,6 +22,55 @@ pub enum Format {
     Human,
     /// JSON Lines.
     Json,
+}
+
+/// Says something on standard error. That nobody hears it is no reason to end.
+pub fn complain(text: fmt::Arguments<'_>) {
+    // At once, so that lines of several threads do not mix.
+    let line = format!("sakia: {text}\n");
+    let _ = io::stderr().lock().write_all(line.as_bytes());
+}
+
+/// Writes a line of results.
+///
+/// # Errors
+/// Standard output does not take it.
+pub fn print(line: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).context(STDOUT)
+}
+
+/// Lines on standard output, from any thread. After an error, which is kept, none is written: the work goes
+/// on.
+#[derive(Debug, Default)]
+pub struct Lines {
+    error: Mutex<Option<io::Error>>,
+}
+
+impl Lines {
+    fn lock(&self) -> MutexGuard<'_, Option<io::Error>> {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes whole lines.
+    pub fn write(&self, lines: &[u8]) {
+        let mut error = self.lock();
+        if error.is_none() {
+            *error = io::stdout().lock().write_all(lines).err();
+        }
+    }
+
+    /// Writes what is left.
+    ///
+    /// # Errors
+    /// The first one that came up. A broken pipe is none.
+    pub fn end(&self) -> anyhow::Result<()> {
+        let first = self.lock().take();
+        match first.map_or_else(|| io::stdout().lock().flush(), Err) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            result => result.context(STDOUT),
+        }
+    }
 }
 
 /// The sums, and what it took.
@@ -129,7 +180,7 @@ impl<W: Write> Output<W> {
         error: &io::Error,
     ) -> anyhow::Result<()> {
         self.flush()?;
-        eprintln!("sakia: {}: {operation}: {error}", Shown(name));
+        complain(format_args!("{}: {operation}: {error}", Shown(name)));
         if self.format == Format::Human {
             return Ok(());
         }
@@ -147,7 +198,8 @@ impl<W: Write> Output<W> {
         if self.format == Format::Human {
             return Ok(());
         }
-        self.line(&Line::Error { path: None, operation, errno, message })
+        self.line(&Line::Error { path: None, operation, errno, message })?;
+        self.flush()
     }
 
     /// The end: in JSON always; for people the total of several inputs, and the statistics if
@@ -164,8 +216,10 @@ impl<W: Write> Output<W> {
                     self.row(OsStr::new("total"), summary.total)?;
                 }
                 self.flush()?;
-                if statistics {
-                    eprint!("{}", Statistics(summary));
+                // Of nothing there are none.
+                if statistics && summary.files > 0 {
+                    let text = Statistics(summary).to_string();
+                    let _ = io::stderr().lock().write_all(text.as_bytes());
                 }
                 Ok(())
             }

@@ -7,15 +7,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use sakia::io::Async;
 use sakia::{CancellationToken, Runtime};
 use sakia_copy::{Progress, remove_tree};
 use sakia_driver::Policy;
 
 use crate::exit::Exit;
 use crate::name::Shown;
-use crate::output::message;
-use crate::signals::Signals;
+use crate::output::{complain, message};
+use crate::signals::{GIVEN_UP, Signals};
+
+/// Entries that are named when they are given up.
+const GIVEN_UP_MAX: usize = 10;
 
 /// What `sakia rm` is to do.
 #[derive(Debug)]
@@ -34,45 +36,54 @@ pub struct Options {
 /// # Errors
 /// What ends the program: there are no threads or descriptors. What befalls an entry is reported and makes
 /// the program [fail](Exit::Failure) in the end.
-pub fn run(options: &Options) -> anyhow::Result<Exit> {
-    let (signals, interrupt) = Signals::watch().context("signals")?;
+pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
+    let token = CancellationToken::new();
+    let stop = token.clone();
+    signals.on_first(move || stop.cancel());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = Runtime::builder().threads(threads).backend(options.policy).build();
     let runtime = runtime.context("the runtime")?;
     let progress = Arc::new(Progress::new().on_failure(|failure| {
         let text = message(failure.io_error());
         let path = Shown(failure.path().as_os_str());
-        eprintln!("sakia: {} {path}: {text}", failure.operation());
+        complain(format_args!("{} {path}: {text}", failure.operation()));
     }));
+    let held = Arc::clone(&progress);
+    signals.on_giving_up(move || given_up(&held));
     let refused = runtime.block_on(async {
-        let token = CancellationToken::new();
-        let interrupt = Async::new(interrupt).context("signals")?;
-        let stop = token.clone();
-        let mut listening = sakia::spawn(async move {
-            if interrupt.readable().await.is_ok() {
-                stop.cancel();
-            }
-        });
         let mut refused = 0u64;
         for path in &options.paths {
             if token.is_canceled() {
                 break;
             }
             if let Err(text) = check(options, path) {
-                eprintln!("sakia: {text}");
+                complain(format_args!("{text}"));
                 refused += 1;
             } else if path.symlink_metadata().is_ok() {
                 remove_tree(path, &progress, &token).await?;
             }
         }
-        listening.abort();
         anyhow::Ok(refused)
     })?;
+    if signals.received().is_some() {
+        // The process ends, and with it what is still under way.
+        std::mem::forget(runtime);
+    }
     Ok(match (signals.received(), refused + progress.counts().failures) {
         (Some(signal), _) => Exit::Signal(signal),
         (None, 0) => Exit::Success,
         (None, _) => Exit::Failure,
     })
+}
+
+/// What is not answered, a line for each.
+pub fn given_up(progress: &Progress) -> Vec<String> {
+    let paths = progress.under_way();
+    if paths.is_empty() {
+        return vec![GIVEN_UP.to_owned()];
+    }
+    let line = |path: &PathBuf| format!("gave up waiting for {}", Shown(path.as_os_str()));
+    paths.iter().take(GIVEN_UP_MAX).map(line).collect()
 }
 
 /// Whether a path may be removed at all.

@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use rustix::io::Errno;
+use sakia_driver::startup::stdin_was_closed;
 use sakia_driver::{Auto, Bypass, Choice, Driver, Fd, OpKind, Policy, Rules};
 use sakia_ring::{Ring, SetupError};
 
 use crate::engine::{Engine, Failure, Opened, Shape, Start, Sum};
 use crate::exit::Exit;
-use crate::output::{Format, Output, Summary, message};
+use crate::output::{Format, Output, Summary, complain, message};
 use crate::progress::Progress;
 use crate::signals::Signals;
 
@@ -21,7 +23,7 @@ use crate::signals::Signals;
 const AHEAD: usize = 16;
 /// So many inputs are opened ahead after one that the caches did not hold.
 const COLD: usize = 64;
-/// How long to wait for reads in flight when the program is interrupted.
+/// How long to wait for reads in flight after an error.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
 /// What `sakia sum` is to do.
@@ -62,9 +64,9 @@ impl Input {
 /// # Errors
 /// What ends the program: standard output cannot be written, the driver failed. What befalls one
 /// input is reported and makes the program [fail](Exit::Failure) in the end.
-pub fn run(options: &Options) -> anyhow::Result<Exit> {
+pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
     let mut output = Output::new(io::stdout().lock(), options.format, options.to_terminal);
-    let (signals, interrupt) = Signals::watch().context("signals")?;
+    let interrupt = signals.readable().context("signals")?;
     let (driver, choice) = match Auto::new(options.policy, Ring::builder()) {
         Ok((backend, choice)) => (Driver::new(backend), choice),
         Err(error) => {
@@ -75,7 +77,7 @@ pub fn run(options: &Options) -> anyhow::Result<Exit> {
     if options.statistics
         && let Some(refusal) = choice.refusal()
     {
-        eprintln!("sakia: epoll and threads instead of io_uring: {refusal}");
+        complain(format_args!("epoll and threads instead of io_uring: {refusal}"));
     }
     driver.set_bypass(Bypass::Rules(Rules::default()));
     let interrupt = driver.adopt(interrupt);
@@ -84,8 +86,12 @@ pub fn run(options: &Options) -> anyhow::Result<Exit> {
     let result = work.run(options, &driver, &choice);
     work.progress.clear();
     drop(work);
-    // What an interrupted engine left in flight is canceled; what does not end is given up.
-    let _ = driver.shutdown(DRAIN_LIMIT);
+    if signals.received().is_some() {
+        // The process ends, and with it what is in flight.
+        std::mem::forget(driver);
+    } else {
+        let _ = driver.shutdown(DRAIN_LIMIT);
+    }
     match (result?, signals.received()) {
         (End::Interrupted, Some(signal)) => Ok(Exit::Signal(signal)),
         (End::Interrupted, None) | (End::Errors, _) => Ok(Exit::Failure),
@@ -97,11 +103,11 @@ pub fn run(options: &Options) -> anyhow::Result<Exit> {
 fn report_refusal<W: Write>(error: &io::Error, output: &mut Output<W>) -> anyhow::Result<()> {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<SetupError>()) {
         Some(refusal) => {
-            eprintln!("sakia: io_uring is not available: {refusal}");
+            complain(format_args!("io_uring is not available: {refusal}"));
             output.no_backend("io_uring_setup", refusal.raw_os_error(), refusal.to_string())
         }
         None => {
-            eprintln!("sakia: epoll is not available: {error}");
+            complain(format_args!("epoll is not available: {error}"));
             output.no_backend("epoll", error.raw_os_error(), message(error))
         }
     }
@@ -225,6 +231,10 @@ impl<W: Write> Work<'_, W> {
     fn sum_stdin(&mut self, driver: &Driver<Auto>) -> Result<Sum, Failure> {
         let clone = || io::stdin().as_fd().try_clone_to_owned();
         let failed = |error| Failure::Input("open", error);
+        // `std` has opened something else in its place.
+        if stdin_was_closed() {
+            return Err(failed(Errno::BADF.into()));
+        }
         let mut file = File::from(clone().map_err(failed)?);
         let opened = self.engine.inspect(driver.adopt(clone().map_err(failed)?))?;
         let start = file.stream_position();

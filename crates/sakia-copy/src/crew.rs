@@ -30,6 +30,7 @@ use sakia::fs::AlignedBuf;
 use sakia::{Budget, CancellationToken, JoinHandle, Permit, Resource};
 
 use crate::delays::Delays;
+use crate::hold::Hold;
 use crate::kernel;
 use crate::pace::Pace;
 use crate::place::{OpenDir, Place, Places};
@@ -362,6 +363,7 @@ struct Kit {
     name: Vec<u8>,
     /// Room for directory entries.
     space: Vec<u8>,
+    hold: Arc<Hold>,
     _permits: Option<(Permit, Permit)>,
 }
 
@@ -568,7 +570,7 @@ impl<J: Job> Worker<J> {
     fn kit_of(&self, permits: Option<(Permit, Permit)>) -> Kit {
         let buf = AlignedBuf::zeroed(self.crew.buffer);
         let (name, space) = (Vec::with_capacity(256), Vec::with_capacity(BATCH_BYTES));
-        Kit { buf, name, space, _permits: permits }
+        Kit { buf, name, space, hold: self.crew.progress.hold(), _permits: permits }
     }
 }
 
@@ -671,8 +673,23 @@ impl<J: Job> Fiber<J> {
             }
         }
         if let Some(kit) = &mut self.kit {
+            kit.hold.end();
             kit.name = std::mem::take(name);
         }
+    }
+
+    /// It is at this entry now.
+    fn hold(&self, place: &Arc<Place>, name: &CStr) {
+        if let Some(kit) = &self.kit {
+            kit.hold.begin(place, name);
+        }
+    }
+
+    /// Waits for `answer`, or until all is to be stopped: then it is canceled, and disposed of by the
+    /// runtime.
+    pub(crate) async fn unless_stopped<T>(&self, answer: impl Future<Output = T>) -> io::Result<T> {
+        let answer = self.worker.crew.token.run_until_canceled(answer).await;
+        answer.ok_or_else(|| Errno::CANCELED.into())
     }
 
     async fn pause(&mut self) {
@@ -696,6 +713,7 @@ impl<J: Job> Fiber<J> {
         let Ok(name) = CStr::from_bytes_with_nul(name) else { return };
         let worker = self.worker();
         let crew = worker.crew();
+        self.hold(&frame.folder.place, name);
         worker.share();
         worker.has_large_file.set(false);
         match crew.job.entry(self, frame, name, kind).await {
@@ -708,6 +726,7 @@ impl<J: Job> Fiber<J> {
     async fn enter(&mut self, unit: Unit<J>) {
         let worker = self.worker();
         let crew = worker.crew();
+        self.hold(unit.above.as_ref().map_or(Place::current(), |above| &above.place), &unit.name);
         self.worker.share();
         let Some(folder) = crew.job.enter(self, unit.above.as_ref(), &unit.name).await else {
             return crew.done(unit.above.as_ref(), 1, &mut self.tally);
@@ -735,6 +754,7 @@ impl<J: Job> Fiber<J> {
             drop(frame);
             return crew.done(Some(&folder), 1, &mut self.tally);
         }
+        self.hold(&frame.folder.place, c"");
         let mut list = self.read_list(&frame).await.unwrap_or_else(|error| {
             crew.job.unreadable(self, &frame.folder, error);
             List { is_over: true, ..List::default() }
@@ -770,7 +790,7 @@ impl<J: Job> Fiber<J> {
         self.about_to_wait();
         let source = Arc::clone(&frame.source);
         let read = move || (read_entries(&source, space.spare_capacity_mut()), space);
-        let read = sakia::spawn_blocking(read).await;
+        let read = self.unless_stopped(sakia::spawn_blocking(read)).await?;
         let (list, space) = read.map_err(|error| io::Error::other(error.resume_panic()))?;
         if let Some(kit) = &mut self.kit {
             kit.space = space;

@@ -13,6 +13,7 @@
 mod copy;
 mod crew;
 mod delays;
+mod hold;
 mod kernel;
 mod options;
 mod pace;

@@ -1,10 +1,11 @@
 //! What goes on, for those who look on.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use crate::hold::Hold;
 use crate::report::{Counts, Failure, Report};
 
 type OnFailure = Box<dyn Fn(&Failure) + Send + Sync>;
@@ -12,11 +13,14 @@ type OnEntry = Box<dyn Fn(&Path, &Path) + Send + Sync>;
 
 /// Counts of what has been done so far, for any thread to look at, and whom to tell.
 ///
-/// Workers add to it after some 64 entries, and after each mebibyte of a large file.
+/// Workers add to it after some 64 entries, and after each part of a large file. The parts of one that could
+/// not be completed are taken back.
 #[derive(Default)]
 pub struct Progress {
     counts: [AtomicU64; 8],
     failures: Mutex<Vec<Failure>>,
+    /// What its workers are at.
+    holds: Mutex<Vec<Weak<Hold>>>,
     on_failure: Option<OnFailure>,
     on_entry: Option<OnEntry>,
 }
@@ -48,6 +52,34 @@ impl Progress {
             *slot = count.load(Ordering::Relaxed);
         }
         counts
+    }
+
+    /// The paths of entries that are being dealt with, and of directories that are being read: those that
+    /// are waited for where nothing goes on.
+    pub fn under_way(&self) -> Vec<PathBuf> {
+        let holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        holds.iter().filter_map(|hold| hold.upgrade()?.path()).collect()
+    }
+
+    pub(crate) fn hold(&self) -> Arc<Hold> {
+        let hold = Arc::<Hold>::default();
+        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        holds.retain(|hold| hold.strong_count() > 0);
+        holds.push(Arc::downgrade(&hold));
+        hold
+    }
+
+    /// So many bytes more of a file that is not complete.
+    pub(crate) fn add_bytes(&self, bytes: u64) {
+        self.add(&Counts { bytes, ..Counts::default() });
+    }
+
+    /// The file they are of could not be completed.
+    pub(crate) fn take_back_bytes(&self, bytes: u64) {
+        let less = Counts { bytes, ..Counts::default() };
+        for (less, count) in less.fields().into_iter().zip(&self.counts) {
+            count.fetch_sub(less, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn add(&self, more: &Counts) {

@@ -116,14 +116,15 @@ impl<J: Job> Fiber<J> {
             // A link may lead anywhere, and the ring's lookups are confined.
             let (above, name) = (Arc::clone(above), name.to_owned());
             let open = move || sys::open(above.as_fd(), &name, flags);
-            let opened = sakia::spawn_blocking(open).await;
+            let opened = self.unless_stopped(sakia::spawn_blocking(open)).await?;
             let opened = opened.map_err(|error| io::Error::other(error.resume_panic()))?;
             return opened.map(Source::Plain);
         }
         let dir = Dir::lend(Arc::clone(above), "");
         let mut options = OpenOptions::new();
         options.read(true).custom_flags((flags - OFlags::RWMODE).bits().cast_signed());
-        let opened = dir.open_with(OsStr::from_bytes(name.to_bytes()), &options).await;
+        let opening = dir.open_with(OsStr::from_bytes(name.to_bytes()), &options);
+        let opened = self.unless_stopped(opening).await?;
         let file = opened.map_err(sakia::fs::Error::into_io_error)?;
         Ok(Source::Lent(Some(file)))
     }
@@ -190,10 +191,19 @@ impl<J: Job> Fiber<J> {
     ) -> io::Result<usize> {
         self.about_to_wait();
         self.tally.counters.ring_reads += 1;
-        let file = source.lent()?;
-        let (result, slice) = file.read_at(std::mem::take(buf).slice(range), offset).await;
-        *buf = slice.into_inner();
-        result
+        let len = buf.len();
+        let reading = source.lent()?.read_at(std::mem::take(buf).slice(range), offset);
+        match self.unless_stopped(reading).await {
+            Ok((result, slice)) => {
+                *buf = slice.into_inner();
+                result
+            }
+            Err(error) => {
+                // The other one is the kernel's until it has answered.
+                *buf = AlignedBuf::zeroed(len);
+                Err(error)
+            }
+        }
     }
 }
 

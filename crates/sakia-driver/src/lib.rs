@@ -81,6 +81,8 @@ mod private;
 mod readable;
 pub mod sim;
 mod slab;
+#[cfg(feature = "startup")]
+pub mod startup;
 mod uring;
 mod whole;
 

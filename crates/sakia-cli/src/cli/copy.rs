@@ -2,16 +2,19 @@
 
 use std::path::PathBuf;
 
+use clap::Args;
 use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory};
 use sakia_copy::{Existing, Follow, Options, Preserve, Reflink, Sparse};
 use sakia_driver::Policy;
 
-use super::{Cli, ENVIRONMENT_HELP, MEMORY_MAX, Surroundings, parse_bytes};
+use super::notes::ENVIRONMENT_HELP;
+use super::{MEMORY_MAX, Surroundings, UNITS, parse_up_to, wrong};
 use crate::output::Format;
 use crate::{cp, rm};
 
+/// The least bytes of a buffer.
+const BUFFER_MIN: u64 = 4096;
 const WHEN: [&str; 3] = ["auto", "always", "never"];
 const ATTRIBUTES: [&str; 6] = ["mode", "ownership", "timestamps", "links", "xattr", "all"];
 
@@ -117,7 +120,7 @@ pub(super) struct CpArgs {
     limit: u16,
 
     /// Bytes of each read, at least 4K; files up to this size are read before their copies are made
-    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = parse_bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = parse_buffer)]
     buffer: u64,
 
     /// Write nothing; say what would be copied
@@ -130,18 +133,18 @@ pub(super) struct CpArgs {
 }
 
 const NOT_SUPPORTED: &str = "\
-Not supported, unlike in cp: -H, -i, -l, -s, -x, -Z, -b and --backup, --parents, --attributes-only,
---copy-contents, --no-preserve, --remove-destination, --strip-trailing-slashes, --debug; asking before
+Not supported, unlike in cp: -H, -i, -l, -s, -x, -Z, -b and --backup, --parents, --attributes-only, \
+--copy-contents, --no-preserve, --remove-destination, --strip-trailing-slashes, --debug; asking before \
 overwriting; SELinux contexts other than as extended attributes.";
 
 const CP_JSON_HELP: &str = "\
 JSON Lines, with --json:
-  {\"type\":\"error\",\"path\":…,\"operation\":\"open\",\"errno\":13,\"message\":…}
+  {\"type\":\"error\", \"path\":…, \"operation\":\"open\", \"errno\":13, \"message\":…}
       What failed. A path that is not UTF-8 is given as \"path_bytes\", in base64.
-  {\"type\":\"summary\",\"files\":…,\"directories\":…,\"symlinks\":…,\"hard_links\":…,\"others\":…,
-   \"skipped\":…,\"bytes\":…,\"failures\":…,\"seconds\":…,\"driver\":\"uring\",\"counters\":{…}}
-      The last line. Of the counters, create_seconds is an estimate from every eighth file; enters are
-      those of the program's first thread.";
+  {\"type\":\"summary\", \"files\":…, \"directories\":…, \"symlinks\":…, \"hard_links\":…, \"others\":…, \
+\"skipped\":…, \"bytes\":…, \"failures\":…, \"seconds\":…, \"driver\":\"uring\", \"counters\":{…}}
+      The last line. The driver is null if nothing was begun. Of the counters, create_seconds is an estimate \
+from every eighth file; enters are those of the program's first thread.";
 
 /// Remove files and trees
 ///
@@ -165,6 +168,12 @@ pub(super) struct RmArgs {
     force: bool,
 }
 
+/// The bytes of a buffer.
+fn parse_buffer(text: &str) -> Result<u64, String> {
+    let size = parse_up_to(MEMORY_MAX, text).filter(|&size| size >= BUFFER_MIN);
+    size.ok_or_else(|| format!("expected 4 KiB to 1 GiB{UNITS}"))
+}
+
 impl RmArgs {
     pub(super) fn resolve(self, policy: Policy) -> rm::Options {
         let Self { paths, recursive, force } = self;
@@ -178,7 +187,7 @@ impl CpArgs {
         policy: Policy,
         surroundings: &Surroundings,
     ) -> Result<cp::Options, clap::Error> {
-        let invalid = |text: &str| Cli::command().error(ErrorKind::ValueValidation, text);
+        let invalid = |text: &str| wrong(&["cp"], ErrorKind::ValueValidation, text);
         let copy = self.options();
         if self.buffer * u64::from(self.limit) > MEMORY_MAX {
             return Err(invalid("the buffers of all entries under way take more than 1 GiB"));
@@ -254,7 +263,7 @@ impl CpArgs {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Task, resolve};
+    use super::super::{Cli, Task, resolve};
     use super::*;
     use clap::Parser;
 

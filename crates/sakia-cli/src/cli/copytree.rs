@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 use sakia_bench::copytree::{FILE_BYTES, Mode, Options, Peer, Place, QUICK_FILE_BYTES, Tree};
 
-use super::{BENCH_JSON_HELP, CommonArgs, default_directory, expected, parse_size};
+use super::notes::{COPYTREE_NOTES, bench_json_help};
+use super::{CommonArgs, default_directory, expected, parse_size};
 
 /// A tree of files, copied by whole programs
 ///
@@ -21,7 +22,7 @@ use super::{BENCH_JSON_HELP, CommonArgs, default_directory, expected, parse_size
 /// The exit status is 0 when all was measured and all copies are complete, 1 when something failed, 2 for
 /// wrong usage. A program that is not installed is no failure.
 #[derive(Debug, Args)]
-#[command(after_long_help = BENCH_JSON_HELP)]
+#[command(after_long_help = bench_json_help(COPYTREE_NOTES))]
 pub(super) struct CopytreeArgs {
     #[command(flatten)]
     pub(super) common: CommonArgs,

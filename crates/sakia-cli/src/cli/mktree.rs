@@ -8,6 +8,10 @@ use sakia_bench::mktree::{Even, LEVELS_MAX, Layout, Options, SEED};
 use crate::mktree;
 use crate::output::Format;
 
+const JSON_HELP: &str = "\
+JSON, with --json:
+  {\"type\":\"mktree\", \"files\":…, \"directories\":…, \"bytes\":…}";
+
 /// Make a tree of directories and files, to be copied
 ///
 /// Without --sizes all directories are alike: each has --files files of --size bytes, and but for those of
@@ -16,11 +20,8 @@ use crate::output::Format;
 /// same arguments make the same tree.
 ///
 /// The exit status is 0 when the tree was made, 1 when not, as where DIR is not empty, 2 for wrong usage.
-///
-/// JSON, with --json:
-///   {"type":"mktree","files":…,"directories":…,"bytes":…}
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_long_help = JSON_HELP)]
 pub(super) struct MktreeArgs {
     /// Where to make it: a directory that is empty, or does not exist yet
     dir: PathBuf,

@@ -1,12 +1,14 @@
 //! `sakia bench`, with little to do.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use crate::refused_ring::deny;
+use crate::signals::start;
 use crate::support::{Ended, TempDir, await_that, needs_ring, run, sakia, wait};
 
 /// Runs `sakia bench file-sum` in a directory, with further arguments.
@@ -161,6 +163,32 @@ fn signal_ends_it_and_leaves_no_files() {
     let ended = wait(child);
     assert_eq!((ended.code, ended.stdout.as_str()), (None, ""), "{ended:?}");
     assert!(!has_files(), "the files are removed");
+}
+
+/// The run at hand, a process of its own, is ended too.
+#[test]
+fn a_signal_ends_the_run_at_hand() {
+    let directory = TempDir::new();
+    let args = ["bench", "echo", "--variants", "blocking", "--connections", "1", "--message", "64"];
+    let mut command = sakia(args);
+    command.args(["--requests", "5000000"]).current_dir(directory.path());
+    let child = start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let parent = format!("PPid:\t{}", child.id());
+    let is_child = |path: &Path| {
+        let status = fs::read_to_string(path.join("status")).unwrap_or_default();
+        status.lines().any(|line| line == parent)
+    };
+    let cells = || -> Vec<PathBuf> {
+        let entries = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| is_child(path)).collect()
+    };
+    await_that("a run", || !cells().is_empty());
+    let cells = cells();
+    rustix::process::kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let ended = wait(child);
+    assert_eq!((ended.code, ended.stdout.as_str()), (None, ""), "{ended:?}");
+    assert!(!ended.stderr.contains("gave up"), "{ended:?}");
+    assert!(!cells.iter().any(|path| path.exists()), "a run goes on");
 }
 
 #[test]

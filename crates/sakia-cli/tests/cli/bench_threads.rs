@@ -140,8 +140,11 @@ fn signal_while_all_is_held_ends_it_and_leaves_nothing() {
     let own = child.id();
     let threads = |pid: &str| fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     await_that("the reads are held", || {
-        let children = fs::read_to_string(format!("/proc/{own}/task/{own}/children"));
-        children.unwrap_or_default().split_whitespace().any(|pid| threads(pid) > 100)
+        // A child is that of the thread that started it.
+        let tasks = fs::read_dir(format!("/proc/{own}/task")).into_iter().flatten().flatten();
+        let mut children =
+            tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+        children.any(|ids| ids.split_whitespace().any(|pid| threads(pid) > 100))
     });
     let group = Pid::from_raw(own.try_into().unwrap()).unwrap();
     rustix::process::kill_process_group(group, Signal::INT).unwrap();

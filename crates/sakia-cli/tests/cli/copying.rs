@@ -114,11 +114,16 @@ fn what_is_refused() {
         ("cp -t none a", &["no such directory"]),
         ("cp none to", &["none"]),
         ("cp a a", &["itself"]),
-        ("cp -r dir dir", &["itself"]),
-        ("cp -r dir dir/inner", &["itself"]),
-        ("cp -r dir dir/inner/new", &["itself"]),
-        ("cp -r dir dir/new", &["itself"]),
-        ("cp -a . to", &["itself"]),
+        ("cp -r dir dir", &["copy to dir/dir: it is inside its source"]),
+        ("cp -r dir dir/inner/new", &["copy to dir/inner/new: it is inside its source"]),
+        ("cp -r dir dir/new", &["copy to dir/new: it is inside its source"]),
+        ("cp -r dir dir/inner", &["copy to dir/inner/dir: it is inside its source"]),
+        ("cp -a . to", &["copy to to/: it is inside its source"]),
+        ("cp -rT dir dir", &["copy to dir: it is the source itself"]),
+        ("cp a none/", &["copy to none/: it does not exist"]),
+        ("cp -T a none/", &["copy to none/: it does not exist"]),
+        ("cp -r a none/", &["copy to none/: it does not exist"]),
+        ("cp a b/", &["copy to b/: it is not a directory"]),
         ("cp -rT dir a", &["a directory cannot"]),
         ("cp -T a dir", &["dir"]),
         ("cp a none/b", &["none/b"]),
@@ -253,6 +258,37 @@ fn lines_of_json() {
         assert_eq!(summary[name], count, "{name}: {summary}");
     }
     assert!(summary["seconds"].is_f64() && summary["driver"].is_string());
+}
+
+/// What fails before anything is copied, too.
+#[test]
+fn each_error_is_a_line_of_json_and_counted() {
+    let directory = TempDir::new();
+    make(&directory, &["a", "dir/a", "to/"]);
+    /// Of an error: its path, and its number.
+    type Wrong = (&'static str, Option<i32>);
+    let cases: [(&str, &[Wrong]); 6] = [
+        ("cp --json none to", &[("none", Some(2))]),
+        ("cp --json none a dir gone to", &[("none", Some(2)), ("dir", None), ("gone", Some(2))]),
+        ("cp --json a dir/a to", &[("to/a", None)]),
+        ("cp --json a none/", &[("none/", None)]),
+        ("cp --json a dir/a none", &[("none", None)]),
+        ("cp --json -t none a", &[("none", None)]),
+    ];
+    for (arguments, expected) in cases {
+        let ended = in_directory(&directory, arguments);
+        assert_eq!(ended.code, Some(1), "{arguments}: {ended:?}");
+        assert_eq!(ended.stderr.lines().count(), expected.len(), "{arguments}: {ended:?}");
+        let lines = ended.json_lines();
+        let (summary, errors) = lines.split_last().unwrap();
+        assert_eq!(errors.len(), expected.len(), "{arguments}: {ended:?}");
+        for (error, (path, errno)) in errors.iter().zip(expected) {
+            assert_eq!((&error["type"], &error["path"]), (&"error".into(), &(*path).into()));
+            assert_eq!(error["errno"].as_i64(), errno.map(i64::from), "{arguments}: {error}");
+        }
+        assert_eq!(summary["type"], "summary");
+        assert_eq!(summary["failures"], expected.len(), "{arguments}: {summary}");
+    }
 }
 
 /// A thread takes a while to begin.

@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use crate::support::{
-    TempDir, needs_ring, plain_sum, program_for_all, random_bytes, run, sum, without_privileges,
+    TempDir, needs_ring, plain_sum, program_for_all, random_bytes, run, sakia, sum,
+    without_privileges,
 };
 
 #[test]
@@ -76,4 +77,16 @@ fn control_characters_are_not_repeated() {
         ended.stderr,
         "sakia: no\\u{1b}[2Jsuch: open: No such file or directory (os error 2)\n"
     );
+}
+
+/// Of nothing there are none.
+#[test]
+fn statistics_are_those_of_what_was_summed() {
+    let directory = TempDir::new();
+    let missing = directory.path().join("missing");
+    let ended = run(sakia(["sum"]).args([&missing, &missing]));
+    assert_eq!((ended.code, ended.stderr.lines().count()), (Some(1), 2), "{ended:?}");
+    let good = directory.file("good", b"abc");
+    let ended = run(sakia(["sum"]).args([&missing, &good]));
+    assert!(ended.stderr.contains("elapsed"), "{ended:?}");
 }

@@ -16,6 +16,8 @@ mod copying;
 mod devices_and_pipes;
 mod doctor;
 mod failing_files;
+mod hanging;
+mod interrupted;
 mod json;
 mod mktree;
 mod refused_ring;

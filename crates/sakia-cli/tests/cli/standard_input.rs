@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write, pipe};
+use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
@@ -95,6 +96,28 @@ fn nothing() {
     let ended = run(sakia(["sum", "-q"]).stdin(Stdio::null()));
     ended.assert_quiet_success();
     assert_eq!(ended.rows(), [(0, 0, "-")]);
+}
+
+/// As `sum - <&-`. What was opened in its place, to keep the number, is not read.
+#[test]
+fn closed() {
+    needs_ring!();
+    for args in [&["sum"][..], &["sum", "-q", "-"]] {
+        let mut command = sakia(args);
+        let close = || {
+            // SAFETY: a plain system call, of a number that the program is to find closed.
+            unsafe { libc::close(0) };
+            Ok(())
+        };
+        // SAFETY: between fork and exec the closure only makes a system call.
+        unsafe { command.pre_exec(close) };
+        let ended = run(&mut command);
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{ended:?}");
+        assert_eq!(ended.stderr, "sakia: -: open: Bad file descriptor (os error 9)\n");
+    }
+    // Which others name as they like.
+    let null = File::options().read(true).write(true).open("/dev/null").unwrap();
+    run(sakia(["sum", "-q"]).stdin(null)).assert_quiet_success();
 }
 
 #[test]

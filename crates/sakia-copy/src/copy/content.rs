@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{SeekFrom, Stat};
 use rustix::io::Errno;
@@ -17,8 +18,16 @@ use crate::options::{Reflink, Sparse};
 use crate::source::Source;
 use crate::{kernel, sys};
 
-/// Bytes that the kernel copies at a time: between them others can run, and the copy can be stopped.
-const RANGE: usize = 8 << 20;
+/// The most bytes that are copied at a time: between them others can run, and the copy can be stopped.
+const PART_MAX: usize = 8 << 20;
+/// Bytes that are copied first; more where that is quick.
+const PART_FIRST: usize = 1 << 20;
+/// The least, however slow it is.
+const PART_MIN: usize = 256 << 10;
+/// A part that takes longer is followed by a smaller one.
+const SLOW: Duration = Duration::from_millis(50);
+/// A part that takes no longer is followed by a larger one.
+const QUICK: Duration = Duration::from_millis(20);
 /// What a block of zeros is, where these are to become holes.
 const BLOCK: usize = 4096;
 /// Bytes in a unit of `st_blocks`.
@@ -34,7 +43,7 @@ impl Copy {
         }
     }
 
-    /// Copies the contents of a file. Returns its size.
+    /// Copies the contents of a file, and counts their bytes. Returns its size.
     #[expect(clippy::too_many_arguments, reason = "both files, and who copies them for whom")]
     pub(super) async fn fill_large(
         &self,
@@ -49,7 +58,11 @@ impl Copy {
         if self.may_share(spot) {
             fiber.tally.counters.plain_calls += 1;
             match kernel::ioctl_ficlone(target, source.as_fd()) {
-                Ok(()) => return Ok(u64::try_from(stat.st_size).unwrap_or(0)),
+                Ok(()) => {
+                    let size = u64::try_from(stat.st_size).unwrap_or(0);
+                    fiber.tally.counts.bytes += size;
+                    return Ok(size);
+                }
                 Err(errno) if self.options.reflink == Reflink::Always => {
                     return Err(Wrong::target("share blocks with")(errno.into()));
                 }
@@ -66,28 +79,39 @@ impl Copy {
             learned: spot.learned,
             target: target.as_fd(),
             position: 0,
+            part: PART_FIRST,
+            told: 0,
             is_large: u64::try_from(stat.st_size).is_ok_and(|size| size >= SMALL),
         };
-        if self.options.sparse == Sparse::Auto && self.has_holes(stat) {
+        let copied = if self.options.sparse == Sparse::Auto && self.has_holes(stat) {
             run.sparse(source, stat, buf).await
         } else {
-            let end = run.range(source, 0, None, buf).await?;
-            if self.options.sparse == Sparse::Always {
-                truncate(target.as_fd(), end)?;
+            match run.range(source, 0, None, buf).await {
+                Ok(end) if self.options.sparse == Sparse::Always => {
+                    truncate(target.as_fd(), end).map(|()| end)
+                }
+                result => result,
             }
-            Ok(end)
+        };
+        let told = run.told;
+        match &copied {
+            Ok(end) => fiber.tally.counts.bytes += end.saturating_sub(told),
+            Err(_) => crew.progress.take_back_bytes(told),
         }
+        copied
     }
 
     /// Copies the contents of a file by plain calls only.
     pub(super) fn copy_all(
         &self,
+        crew: &Crew<Self>,
         source: BorrowedFd<'_>,
         target: BorrowedFd<'_>,
         buf: &mut [u8],
     ) -> Result<u64, Wrong> {
         let mut offset = 0;
         loop {
+            go_on(crew)?;
             let count = sys::read_at(source, buf, offset).map_err(Wrong::source("read"))?;
             if count == 0 {
                 return Ok(offset);
@@ -99,6 +123,14 @@ impl Copy {
     }
 }
 
+/// Goes on, unless all is to be stopped.
+fn go_on(crew: &Crew<Copy>) -> Result<(), Wrong> {
+    if crew.is_stopped() {
+        return Err(Wrong::source("copy")(Errno::CANCELED.into()));
+    }
+    Ok(())
+}
+
 /// The copy of one file's contents.
 struct Run<'a> {
     copy: &'a Copy,
@@ -108,6 +140,10 @@ struct Run<'a> {
     target: BorrowedFd<'a>,
     /// Where the target's own position is.
     position: u64,
+    /// Bytes to be copied next by the kernel.
+    part: usize,
+    /// Bytes that were told to the progress.
+    told: u64,
     /// Copying it takes longer than making it.
     is_large: bool,
 }
@@ -171,9 +207,7 @@ impl Run<'_> {
     ) -> Result<u64, Wrong> {
         let mut way = self.first_way(source, offset);
         loop {
-            if self.crew.is_stopped() {
-                return Err(Wrong::source("copy")(Errno::CANCELED.into()));
-            }
+            go_on(self.crew)?;
             if self.is_large {
                 self.fiber.copying_large();
             }
@@ -188,7 +222,11 @@ impl Run<'_> {
             };
             match count? {
                 Some(0) => return Ok(offset),
-                Some(count) => offset += count,
+                Some(count) => {
+                    offset += count;
+                    self.told += count;
+                    self.crew.progress.add_bytes(count);
+                }
                 None if way == Way::Range => way = Way::Send,
                 None => way = Way::Buffer,
             }
@@ -218,13 +256,15 @@ impl Run<'_> {
 
     /// `None` if that is not possible between these files.
     fn by_range(&mut self, source: &Source, offset: u64, left: u64) -> Result<Option<u64>, Wrong> {
-        let len = usize::try_from(left).unwrap_or(usize::MAX).min(RANGE);
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(self.part);
         self.fiber.tally.counters.plain_calls += 1;
+        let begin = Instant::now();
         let (mut from, mut to) = (offset, offset);
         let copied = sys::retry(|| {
             let (from, to) = (Some(&mut from), Some(&mut to));
             kernel::copy_file_range(source.as_fd(), from, self.target, to, len)
         });
+        self.took(begin.elapsed());
         by_kernel(copied, offset, &self.learned.no_range)
     }
 
@@ -235,7 +275,7 @@ impl Run<'_> {
         offset: u64,
         left: u64,
     ) -> Result<Option<u64>, Wrong> {
-        let len = usize::try_from(left).unwrap_or(usize::MAX).min(RANGE);
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(self.part);
         if self.position != offset {
             self.fiber.tally.counters.plain_calls += 1;
             if kernel::seek(self.target, SeekFrom::Start(offset)).is_err() {
@@ -243,12 +283,23 @@ impl Run<'_> {
             }
         }
         self.fiber.tally.counters.plain_calls += 1;
+        let begin = Instant::now();
         let mut from = offset;
         let sent =
             sys::retry(|| kernel::sendfile(self.target, source.as_fd(), Some(&mut from), len));
+        self.took(begin.elapsed());
         let sent = by_kernel(sent, offset, &self.learned.no_send)?;
         self.position = offset + sent.unwrap_or(0);
         Ok(sent)
+    }
+
+    /// A part took so long: the next one has a size that takes some 50 ms at most.
+    fn took(&mut self, time: Duration) {
+        if time > SLOW {
+            self.part = (self.part / 2).max(PART_MIN);
+        } else if time < QUICK {
+            self.part = (self.part * 2).min(PART_MAX);
+        }
     }
 
     async fn by_buffer(
@@ -262,14 +313,18 @@ impl Run<'_> {
         let count = self.fiber.read_at(source, buf, 0..len, offset, self.learned).await;
         let count = count.map_err(Wrong::source("read"))?;
         self.fiber.tally.counters.plain_calls += 1;
-        let bytes = &buf[..count];
-        let written = if self.copy.options.sparse == Sparse::Always {
-            write_dense(self.target, bytes, offset)
-        } else {
-            sys::write_all_at(self.target, bytes, offset)
-        };
-        written.map_err(Wrong::target("write"))?;
-        Ok(count as u64)
+        let mut done = 0;
+        for bytes in buf[..count].chunks(PART_MAX) {
+            go_on(self.crew)?;
+            let written = if self.copy.options.sparse == Sparse::Always {
+                write_dense(self.target, bytes, offset + done)
+            } else {
+                sys::write_all_at(self.target, bytes, offset + done)
+            };
+            written.map_err(Wrong::target("write"))?;
+            done += bytes.len() as u64;
+        }
+        Ok(done)
     }
 }
 

@@ -187,7 +187,7 @@ impl Copy {
             Claim::Copy => {
                 let result = self.fill_new(fiber, crew, spot, &mut source, &stat).await;
                 self.settle_links(fiber, crew, spot, &stat, &result, |fiber, spot| {
-                    self.copy_waiting(fiber, spot)
+                    self.copy_waiting(fiber, crew, spot)
                 });
                 result
             }
@@ -275,12 +275,17 @@ impl Copy {
         crew.done(folder, 1, &mut fiber.tally);
     }
 
-    fn copy_waiting(&self, fiber: &mut Fiber<Self>, spot: &Spot<'_>) -> Result<Outcome, Wrong> {
+    fn copy_waiting(
+        &self,
+        fiber: &mut Fiber<Self>,
+        crew: &Crew<Self>,
+        spot: &Spot<'_>,
+    ) -> Result<Outcome, Wrong> {
         let opened = sys::open(spot.source.as_fd(), spot.name, sys::SOURCE);
         let source = opened.map_err(Wrong::source("open"))?;
         let stat = sys::stat(&source).map_err(Wrong::source("stat"))?;
         let mut buf = fiber.take_buf();
-        let result = self.fill_blocking(fiber, spot, source.as_fd(), &stat, &mut buf);
+        let result = self.fill_blocking(fiber, crew, spot, source.as_fd(), &stat, &mut buf);
         fiber.give_buf(buf);
         result.map(|is_copied| if is_copied { Outcome::Copied } else { Outcome::Skipped })
     }
@@ -449,12 +454,12 @@ impl Copy {
             Some(count) if count < buf.len() => {
                 fiber.tally.counters.plain_calls += 1;
                 let written = sys::write_all_at(made.fd.as_fd(), &buf[..count], 0);
+                fiber.tally.counts.bytes += if written.is_ok() { count as u64 } else { 0 };
                 written.map(|()| count as u64).map_err(Wrong::target("write"))
             }
             _ => self.fill_large(fiber, crew, spot, source, &made.fd, stat, buf).await,
         };
         let completed = filled.and_then(|count| {
-            fiber.tally.counts.bytes += count;
             self.complete(fiber, spot, source.as_fd(), stat, &made)?;
             Ok(count)
         });
@@ -476,6 +481,7 @@ impl Copy {
     fn fill_blocking(
         &self,
         fiber: &mut Fiber<Self>,
+        crew: &Crew<Self>,
         spot: &Spot<'_>,
         source: std::os::fd::BorrowedFd<'_>,
         stat: &Stat,
@@ -485,7 +491,7 @@ impl Copy {
             return Ok(false);
         }
         let made = self.make(fiber, spot, stat, false)?;
-        let filled = self.copy_all(source, made.fd.as_fd(), buf);
+        let filled = self.copy_all(crew, source, made.fd.as_fd(), buf);
         match filled.and_then(|count| {
             fiber.tally.counts.bytes += count;
             self.complete(fiber, spot, source, stat, &made)

@@ -189,15 +189,16 @@ impl Copy {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let is_there = sys::open(CWD, &self.to, flags);
         // Where nothing can be opened, nothing can be made either, for which there is a better message.
+        const INSIDE: &str = "it is inside its source";
+        let mut text = if is_there.is_ok() { "it is the source itself" } else { INSIDE };
         let Ok(mut dir) = is_there.or_else(|_| self.open_parent(flags)) else { return Ok(()) };
-        let mut text = "it is the source itself";
         loop {
             let id = Id::of(&sys::stat(&dir).map_err(Wrong::target("stat"))?);
             if id == Id::of(source) {
                 let error = io::Error::new(io::ErrorKind::InvalidInput, text);
                 return Err(Wrong::target("copy to")(error));
             }
-            text = "it lies in the source itself";
+            text = INSIDE;
             let Ok(above) = sys::open(dir.as_fd(), c"..", flags) else { return Ok(()) };
             if Id::of(&sys::stat(&above).map_err(Wrong::target("stat"))?) == id {
                 return Ok(());

@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::fs::{Advice, AtFlags, FileType, Stat};
+use rustix::io::Errno;
 use sakia::fs::AlignedBuf;
 
 use super::{Copier, Learned};
@@ -135,6 +136,9 @@ impl Verify {
         let half = buf.len() / 2;
         let mut offset = 0;
         loop {
+            if fiber.crew().is_stopped() {
+                return Err(("verify", Errno::CANCELED.into()));
+            }
             let count = self.fill(fiber, source, buf, 0, half, offset).await;
             let count = count.map_err(|error| ("read source of", error))?;
             let other = self.fill(fiber, target, buf, half, half, offset).await;

@@ -23,6 +23,8 @@ pub(crate) enum Plan {
     One(usize, Fault),
     /// This one, and all removals after it.
     OneAndRemovals(usize, Fault),
+    /// All with these names.
+    Refused(&'static [&'static str]),
     /// One of so many, at random, in one of the ways [they do](faults).
     Random { one_in: u64, seed: u64 },
 }
@@ -32,6 +34,8 @@ pub(crate) enum Plan {
 struct State {
     plan: Option<Plan>,
     calls: Vec<&'static str>,
+    /// What happens before a call is made, counted from 0.
+    before: Option<(usize, Box<dyn FnOnce()>)>,
 }
 
 thread_local! {
@@ -40,7 +44,20 @@ thread_local! {
 
 /// Does `act` by that plan. Returns the names of the system calls that this thread has made meanwhile, too.
 pub(crate) fn run<T>(plan: Option<Plan>, act: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
-    STATE.set(State { plan, calls: Vec::new() });
+    STATE.set(State { plan, ..State::default() });
+    let value = act();
+    (value, STATE.take().calls)
+}
+
+/// As [`run`]; `stop` is called when that call, counted from 0, is about to be made.
+pub(crate) fn run_until<T>(
+    plan: Option<Plan>,
+    call: usize,
+    stop: impl FnOnce() + 'static,
+    act: impl FnOnce() -> T,
+) -> (T, Vec<&'static str>) {
+    let before = Some((call, Box::new(stop) as Box<dyn FnOnce()>));
+    STATE.set(State { plan, before, ..State::default() });
     let value = act();
     (value, STATE.take().calls)
 }
@@ -84,6 +101,13 @@ pub(crate) fn faults(call: &str) -> (&'static [Fault], &'static [Fault]) {
 
 /// A call is made.
 fn at(call: &'static str) -> Option<Fault> {
+    let stop = STATE.with_borrow_mut(|state| {
+        let number = state.calls.len();
+        state.before.take_if(|(at, _)| *at == number)
+    });
+    if let Some((_, stop)) = stop {
+        stop();
+    }
     STATE.with_borrow_mut(|state| {
         let number = state.calls.len();
         state.calls.push(call);
@@ -93,6 +117,7 @@ fn at(call: &'static str) -> Option<Fault> {
                 (call == "unlinkat").then_some(Fault::Errno(Errno::IO))
             }
             Plan::OneAndRemovals(which, fault) => (*which == number).then_some(*fault),
+            Plan::Refused(names) => names.contains(&call).then_some(Fault::Errno(Errno::NOSYS)),
             Plan::Random { one_in, seed } => {
                 let mut random = || {
                     *seed = seed

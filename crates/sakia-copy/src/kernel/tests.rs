@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 use rustix::io::Errno;
 
 use super::sim::{self, Fault, Plan};
-use crate::{Existing, Options, Progress, Report, copy_tree, remove_tree};
+use crate::{Copier, Existing, Options, Progress, Report, copy_tree, remove_tree};
 
 /// Of a file, and of a directory, that can be seen not to be complete.
 const UNFINISHED: (u32, u32) = (0o101_200, 0o041_700);
@@ -128,7 +128,7 @@ fn check(folder: &Folder, expected: &Tree, is_archive: bool, plan: Plan) {
         Plan::One(which, _) | Plan::OneAndRemovals(which, _) => {
             format!("{plan:?} of {}", calls.get(which).unwrap_or(&"none"))
         }
-        Plan::Random { .. } => format!("{plan:?}"),
+        Plan::Random { .. } | Plan::Refused(_) => format!("{plan:?}"),
     };
     let is = tree(&to, is_archive);
     let told = |path: &Path| {
@@ -219,6 +219,65 @@ fn many_calls_fail() {
         for seed in 0..300 {
             let one_in = [3, 10, 30, 100][seed as usize % 4];
             check(&folder, &expected, is_archive, Plan::Random { one_in, seed });
+        }
+    }
+}
+
+/// Calls that write contents.
+const TRANSFERS: [&str; 3] = ["pwrite", "copy_file_range", "sendfile"];
+
+/// The copy is told to stop at each of its calls: at most one more part of contents is written, what cannot
+/// be completed is removed, and a later copy completes the rest.
+#[test]
+fn a_copy_stops_at_each_call() {
+    let folder = Folder::new("stopped");
+    let bytes: Vec<u8> = (0..5 << 19).map(|index| (index / 4096) as u8 | 1).collect();
+    fs::write(folder.from().join("huge"), bytes).unwrap();
+    let sparse = fs::File::options().write(true).open(folder.from().join("inner/sparse")).unwrap();
+    sparse.set_len(2 << 20).unwrap();
+    sparse.write_all_at(&vec![5; 3 << 19], 1 << 18).unwrap();
+    let refused: [&'static [&'static str]; 3] =
+        [&[], &["copy_file_range"], &["copy_file_range", "sendfile"]];
+    for (is_archive, way) in [(true, 0), (false, 0), (false, 1), (false, 2)] {
+        let plan = Some(Plan::Refused(refused[way]));
+        let from = folder.from();
+        let to = folder.to();
+        let (report, calls) = sim::run(plan, || copy(&from, &to, &options(is_archive)));
+        assert!(report.is_complete(), "{report:#?}");
+        let expected = tree(&to, is_archive);
+        assert!(calls.iter().filter(|call| TRANSFERS.contains(call)).count() > 8, "{calls:?}");
+        for number in 0..calls.len() {
+            let to = folder.to();
+            let token = sakia::CancellationToken::new();
+            let stop = token.clone();
+            let copier = Copier::new(options(is_archive)).with_token(token.clone());
+            let progress = Arc::new(Progress::new());
+            let copy_some = || sakia::block_on(copier.copy(&from, &to, &progress)).unwrap();
+            let (report, calls) = sim::run_until(plan, number, move || stop.cancel(), copy_some);
+            // How large parts are, and so how many, depends on the time that they take.
+            let Some(rest) = calls.get(number..).filter(|_| token.is_canceled()) else { continue };
+            let written = rest.iter().filter(|call| TRANSFERS.contains(call)).count();
+            assert!(written <= 1, "{number}: {rest:?}");
+            assert!(report.is_stopped, "{number}: {report:#?}");
+            let left = tree(&to, is_archive);
+            for (path, facts) in &left {
+                assert_ne!(facts.mode, UNFINISHED.0, "{number}: {path:?} was begun, and is left");
+                if facts.mode & 0o170_000 == 0o100_000 {
+                    assert!(facts.contents == expected[path].contents, "{number}: {path:?}");
+                }
+            }
+            let bytes: u64 = left
+                .values()
+                .filter(|facts| facts.mode & 0o170_000 == 0o100_000)
+                .map(|facts| facts.contents.len() as u64)
+                .sum();
+            if !is_archive {
+                assert_eq!(report.counts.bytes, bytes, "{number}: what is removed is not counted");
+            }
+            let mut again = options(is_archive);
+            again.existing = if number % 2 == 0 { Existing::Keep } else { Existing::Update };
+            assert!(copy(&from, &to, &again).is_complete(), "{number}");
+            assert!(tree(&to, is_archive) == expected, "{number}: it is not completed");
         }
     }
 }

@@ -1,0 +1,181 @@
+//! File systems that do not answer: signals are heard all the same.
+//!
+//! Of a process with a call that a server has taken and does not answer the kernel keeps that thread, even
+//! after `SIGKILL`: the thread that began the program has ended by then, and its parent hears of the end
+//! later.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Child;
+use std::thread;
+
+use rustix::process::Signal;
+use sakia_testkit::available;
+use sakia_testkit::fuse::{Fuse, Opcode, Rule, pattern};
+
+use crate::signals::{end, hearing, send, start};
+use crate::support::{TempDir, await_that};
+
+/// Waits until the program has ended, but for threads that the kernel keeps.
+fn await_end(child: &mut Child) {
+    let status = format!("/proc/{}/status", child.id());
+    await_that("the end of the thread that hears", || {
+        let is_zombie = |status: String| status.contains("State:\tZ");
+        fs::read_to_string(&status).is_ok_and(is_zombie) || child.try_wait().unwrap().is_some()
+    });
+}
+
+/// What the program is asked to do; `{}` is the file system that does not answer.
+const READING: [(&str, Opcode); 6] = [
+    ("cp {}/a to", Opcode::READ),
+    ("cp -r {} to", Opcode::READ),
+    ("cp {}/a to", Opcode::OPEN),
+    ("cp -a {} to", Opcode::READDIR),
+    ("cp -r {} to", Opcode::LOOKUP),
+    ("sum -q {}/a", Opcode::READ),
+];
+const WRITING: [(&str, Opcode); 6] = [
+    ("cp b {}/new", Opcode::CREATE),
+    ("cp b {}/new", Opcode::WRITE),
+    ("cp -a b {}/new", Opcode::FLUSH),
+    ("rm {}/a", Opcode::UNLINK),
+    ("rm -r {}", Opcode::OPENDIR),
+    ("mktree --levels 1 {}/", Opcode::OPENDIR),
+];
+
+/// Starts it, and waits until it waits.
+fn hang(arguments: &str, opcode: Opcode, fuse: &Fuse, directory: &Path) -> Child {
+    let arguments = arguments.replace("{}", fuse.path().to_str().unwrap());
+    fuse.script(Rule::on(opcode).never());
+    let child = start(hearing(arguments.split(' ')).current_dir(directory));
+    fuse.wait_waiting(1);
+    child
+}
+
+/// Does `act` with each case at the same time: each takes a while.
+fn each(act: impl Fn(&str, Opcode, &Fuse, &TempDir) + Sync) {
+    thread::scope(|scope| {
+        for (arguments, opcode) in READING.into_iter().chain(WRITING) {
+            let act = &act;
+            scope.spawn(move || {
+                let fuse = available!(Fuse::builder().file("a", pattern(600_000)).mount());
+                let directory = TempDir::new();
+                directory.file("b", &pattern(600_000));
+                act(arguments, opcode, &fuse, &directory);
+            });
+        }
+    });
+}
+
+#[test]
+fn a_first_signal_ends_a_program_that_is_not_answered() {
+    each(|arguments, opcode, fuse, directory| {
+        let mut child = hang(arguments, opcode, fuse, directory.path());
+        send(&child, Signal::INT);
+        await_end(&mut child);
+        fuse.release();
+        let case = format!("{arguments}, {opcode}");
+        assert_eq!(end(&mut child).signal(), Some(libc::SIGINT), "{case}");
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        if arguments.starts_with("sum") {
+            // Its reads are left to others, and need not be waited for.
+            assert_eq!(said, "", "{case}");
+            return;
+        }
+        assert!(said.starts_with("sakia: gave up waiting for "), "{case}: {said}");
+        if arguments.starts_with("cp") {
+            assert!(said.contains("sakia: stopped; copied so far: 0 files, "), "{case}: {said}");
+        }
+        // What is left can be told not to be complete.
+        let to = directory.path().join("to");
+        if let Ok(stat) = to.symlink_metadata() {
+            let mode = std::os::unix::fs::MetadataExt::mode(&stat) & 0o7777;
+            assert_eq!(mode, if stat.is_dir() { 0o1700 } else { 0o1200 }, "{case}");
+        }
+    });
+}
+
+/// By the second one: no patience is needed then.
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    each(|arguments, opcode, fuse, directory| {
+        let mut child = hang(arguments, opcode, fuse, directory.path());
+        // Another one, since the kernel makes one of two that are the same; and nothing runs in between.
+        for signal in [Signal::STOP, Signal::HUP, Signal::TERM, Signal::CONT] {
+            send(&child, signal);
+        }
+        await_end(&mut child);
+        fuse.release();
+        let case = format!("{arguments}, {opcode}");
+        let status = end(&mut child);
+        let signal = status.signal();
+        assert!([Some(libc::SIGTERM), Some(libc::SIGHUP)].contains(&signal), "{case}: {status:?}");
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(!said.contains("gave up"), "{case}: {said}");
+    });
+}
+
+/// Once it answers again, the same command with -n or -u completes what was left.
+#[test]
+fn a_copy_that_was_given_up_is_completed() {
+    for letter in ["-n", "-u"] {
+        let fuse = available!(Fuse::builder().file("a", pattern(600_000)).mount());
+        let directory = TempDir::new();
+        let mut child = hang("cp -r {} to", Opcode::READ, &fuse, directory.path());
+        send(&child, Signal::TERM);
+        await_end(&mut child);
+        fuse.release();
+        assert_eq!(end(&mut child).signal(), Some(libc::SIGTERM));
+        let mut again = hearing(["cp", "-r", letter]);
+        let again = again.arg("-T").arg(fuse.path()).arg("to").current_dir(directory.path());
+        assert!(end(&mut start(again)).success());
+        assert_eq!(fs::read(directory.path().join("to/a")).unwrap(), pattern(600_000));
+    }
+}
+
+/// Waits until the thread that hears has done so, and sleeps again.
+fn await_heard(child: &Child, signal: Signal) {
+    let status = format!("/proc/{}/status", child.id());
+    await_that("the signal to be heard", || {
+        let status = fs::read_to_string(&status).unwrap_or_default();
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+        let pending = field("ShdPnd:").and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        let is_taken = pending.is_some_and(|mask| mask & 1 << (signal.as_raw() - 1) == 0);
+        is_taken && field("State:").is_some_and(|state| state.trim().starts_with('S'))
+    });
+}
+
+/// No more than the part that is under way is written, by one thread that is never about to wait.
+#[test]
+fn a_large_file_is_not_copied_to_its_end() {
+    const LEN: usize = 16 << 20;
+    let directory = TempDir::new();
+    directory.file("b", &pattern(1 << 20).repeat(16));
+    let writes = |fuse: &Fuse, signal: Option<Signal>| {
+        let gate = fuse.hold(Rule::on(Opcode::WRITE));
+        let mut command = hearing(["cp", "b"]);
+        let command = command.arg(fuse.join("new")).current_dir(directory.path());
+        let mut child = start(command);
+        gate.wait_held(1);
+        if let Some(signal) = signal {
+            send(&child, signal);
+            await_heard(&child, signal);
+        }
+        gate.open();
+        assert_eq!(end(&mut child).signal(), signal.map(Signal::as_raw));
+        if signal.is_none() {
+            assert_eq!(fuse.content("new").len(), LEN);
+        }
+        fuse.count(Opcode::WRITE)
+    };
+    let all = writes(&available!(Fuse::builder().mount()), None);
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let some = writes(&available!(Fuse::builder().mount()), Some(signal));
+        // The first part is a sixteenth.
+        assert!(some <= all / 8, "{some} of {all} writes");
+    }
+}
