@@ -340,6 +340,33 @@ pub trait Descriptors {
     /// As `close(2)`. The number is free afterwards in any case.
     unsafe fn close(&self, raw: i32) -> io::Result<()>;
 
+    /// Closes a descriptor whose file server may have to be told first and never answer, without waiting for
+    /// that if it can be helped. The error is that of handing it over, where it is not closed here.
+    ///
+    /// # Errors
+    /// As [`close`](Descriptors::close).
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor is the caller's to close, who does not use its number again.
+    #[doc(hidden)]
+    unsafe fn close_aside(&self, raw: i32) -> io::Result<()> {
+        // SAFETY: the caller's duties are the same.
+        unsafe { self.close(raw) }
+    }
+
+    /// Whether a path, relative to the directory `raw` or to the working directory (`AT_FDCWD`), leads to
+    /// local file systems only, as far as can be told without waiting. What cannot be told is false.
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor is open, unless it is `AT_FDCWD`.
+    #[doc(hidden)]
+    unsafe fn is_path_local(&self, raw: i32, path: &CStr) -> bool {
+        let _ = (raw, path);
+        false
+    }
+
     /// What the descriptor refers to.
     ///
     /// # Safety

@@ -344,6 +344,8 @@ pub struct Mount {
     device: u64,
     file_system: Box<str>,
     is_remote: bool,
+    is_local: bool,
+    closes_at_once: bool,
     nowait: [Cell<Support>; 2],
     pub(crate) breaker: Breaker,
 }
@@ -361,6 +363,8 @@ impl Mount {
             device,
             file_system: file_system.into(),
             is_remote: is_remote(file_system),
+            is_local: is_local(file_system),
+            closes_at_once: closes_at_once(file_system),
             nowait: [const { Cell::new(Support::Unknown) }; 2],
             breaker: Breaker::new(),
         }
@@ -381,6 +385,16 @@ impl Mount {
     #[inline(always)]
     pub(crate) fn is_remote(&self) -> bool {
         self.is_remote
+    }
+
+    /// Whether the kernel alone answers for it, and never with `ECANCELED`; see [`is_local`].
+    pub(crate) fn is_local(&self) -> bool {
+        self.is_local
+    }
+
+    /// Whether closing a file asks nobody but the kernel.
+    pub(crate) fn closes_at_once(&self) -> bool {
+        self.closes_at_once
     }
 
     #[inline(always)]
@@ -418,6 +432,60 @@ pub(crate) fn is_remote(file_system: &str) -> bool {
     REMOTE.contains(&file_system)
         || file_system.starts_with("fuse.")
         || file_system.starts_with("fuseblk")
+}
+
+/// Whether a file system of this type is known to be the kernel's alone, on devices and memory of this
+/// machine. Then no operation on it answers `ECANCELED`: their errors are those of devices. What is not listed
+/// may: a file server answers what it likes, and a file system over another passes that on.
+pub(crate) fn is_local(file_system: &str) -> bool {
+    const LOCAL: [&str; 17] = [
+        "btrfs",
+        "devtmpfs",
+        "erofs",
+        "exfat",
+        "ext2",
+        "ext3",
+        "ext4",
+        "f2fs",
+        "hugetlbfs",
+        "iso9660",
+        "ramfs",
+        "rootfs",
+        "squashfs",
+        "tmpfs",
+        "udf",
+        "vfat",
+        "xfs",
+    ];
+    LOCAL.contains(&file_system)
+}
+
+/// Whether files of a file system of this type have no server to be told when they are closed: local ones,
+/// those that the kernel makes up, layers, which are mostly of local ones, and the simulated kernel's.
+fn closes_at_once(file_system: &str) -> bool {
+    is_local(file_system) || is_made_up(file_system) || ["overlay", "sim"].contains(&file_system)
+}
+
+/// Whether the kernel makes up the files of a file system of this type. What a program may write there, or the
+/// names that it may make, are few, and no path of ordinary files leads there.
+pub(crate) fn is_made_up(file_system: &str) -> bool {
+    const MADE_UP: [&str; 14] = [
+        "binfmt_misc",
+        "bpf",
+        "cgroup",
+        "cgroup2",
+        "configfs",
+        "debugfs",
+        "devpts",
+        "efivarfs",
+        "fusectl",
+        "mqueue",
+        "proc",
+        "securityfs",
+        "sysfs",
+        "tracefs",
+    ];
+    MADE_UP.contains(&file_system)
 }
 
 /// The mounts that a driver has met, by device, and the paths at which opening may wait for a server.

@@ -30,9 +30,11 @@ use crate::bypass::{Allowance, Now, Route, Rules};
 use crate::connection::pool::{Pool, Size};
 use crate::counters::{Counters, OpKind};
 use crate::epoll::Lane;
+use crate::fd::Fd;
 use crate::handle::{Kept, Shared};
 use crate::key::{Key, Kind};
 use crate::op::{Block, Class, Completion, Erased, Operation, Performer, Placed, Storage};
+use crate::ops::close::CancelFd;
 use crate::slab::{Cell, List, Notify, Slab, SlotRef, State, flag};
 
 /// Completions copied out of the queue at a time.
@@ -86,9 +88,6 @@ pub(crate) struct Core<B: Backend> {
     cancel_reserve: u32,
     /// Requests to cancel that went to lanes whose answers come through the queue, and have not come.
     lane_cancels: u32,
-    /// Close operations that wait for their descriptor's last user; each wants that descriptor's
-    /// operations canceled.
-    pub(crate) closings: VecDeque<(Key, i32)>,
     /// Whether everything in flight is to be canceled with the next push.
     pub(crate) cancel_all: bool,
     /// Entries pushed whose last completion has not come, requests to cancel included.
@@ -163,7 +162,6 @@ impl<B: Backend> Core<B> {
             cancel_credits: reserve,
             cancel_reserve: reserve,
             lane_cancels: 0,
-            closings: VecDeque::new(),
             cancel_all: false,
             in_flight: 0,
             rules: Rules::NONE,
@@ -361,7 +359,7 @@ impl<B: Backend> Core<B> {
     fn postpone(&mut self, slot: SlotRef) {
         if self.phase != Phase::Running || !self.is_intact() {
             self.keep();
-            return self.finish(slot, Completion::CANCELED);
+            return self.finish(slot, Completion::REVOKED);
         }
         self.counters.backlogged += 1;
         self.list(slot);
@@ -625,10 +623,7 @@ impl<B: Backend> Core<B> {
     /// Whether [`admit`](Core::admit) has something to do.
     #[inline]
     fn is_anything_listed(&self) -> bool {
-        !(self.backlog[0].is_empty()
-            && self.backlog[1].is_empty()
-            && self.cancels.is_empty()
-            && self.closings.is_empty())
+        !(self.backlog[0].is_empty() && self.backlog[1].is_empty() && self.cancels.is_empty())
             || self.cancel_all
     }
 
@@ -638,7 +633,7 @@ impl<B: Backend> Core<B> {
     /// depend on what is left.
     #[inline(never)]
     fn admit(&mut self) -> bool {
-        if !self.cancels.is_empty() || !self.closings.is_empty() || self.cancel_all {
+        if !self.cancels.is_empty() || self.cancel_all {
             self.push_cancels();
         }
         while let Some((slot, class)) = self.next_in_backlog() {
@@ -647,7 +642,7 @@ impl<B: Backend> Core<B> {
             let vtable = vtable.expect("a slot in the backlog holds an operation");
             // SAFETY: the cell holds a live operation of the table's type, the driver's alone.
             if unsafe { (vtable.is_closing)(slot.cell()) } {
-                self.finish(slot, Completion::CANCELED);
+                self.finish(slot, Completion::REVOKED);
                 continue;
             }
             // SAFETY: as above.
@@ -691,17 +686,9 @@ impl<B: Backend> Core<B> {
 
     /// Pushes requests to cancel as long as there is room for them and their completions.
     fn push_cancels(&mut self) {
-        if self.cancel_all && self.push_cancel(Sqe::cancel_all(), Kind::Cancel as u64, true) {
+        if self.cancel_all && self.push_cancel(Sqe::cancel_all(), Kind::Cancel as u64) {
             self.cancel_all = false;
-        }
-        while let Some(&(key, raw)) = self.closings.front() {
-            // The descriptor's number is still ours as long as its close operation is parked.
-            let slot = self.slab.find(key);
-            let parked = slot.is_some_and(|slot| self.slab.header(slot).has(flag::PARKED));
-            if parked && !self.push_cancel(Sqe::cancel_fd(raw), Kind::Cancel as u64, true) {
-                break;
-            }
-            self.closings.pop_front();
+            self.cancel_on_lanes(Sqe::cancel_all());
         }
         while let Some(slot) = self.cancels.first() {
             let key = self.slab.key(slot);
@@ -710,7 +697,7 @@ impl<B: Backend> Core<B> {
             let pushed = if is_laned && !mutant!("lane_cancel_sent_to_ring") {
                 self.push_lane_cancel(sqe)
             } else {
-                self.push_cancel(sqe, key.cancel_user_data(), false)
+                self.push_cancel(sqe, key.cancel_user_data())
             };
             if !pushed && !mutant!("cancel_dropped_when_full") {
                 break;
@@ -721,12 +708,12 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// Pushes a request to cancel; with `everywhere` one for the lanes, too.
-    fn push_cancel(&mut self, sqe: Sqe, user_data: u64, everywhere: bool) -> bool {
+    /// Pushes a request to cancel. It names no descriptor: what has a number in the queue is an operation,
+    /// which keeps it open.
+    fn push_cancel(&mut self, sqe: Sqe, user_data: u64) -> bool {
         let Some(backend) = &mut self.backend else {
             return false;
         };
-        let has_lanes = everywhere && backend.has_lanes();
         if self.cancel_credits == 0 {
             return false;
         }
@@ -737,10 +724,23 @@ impl<B: Backend> Core<B> {
         self.cancel_credits -= 1;
         self.in_flight += 1;
         self.counters.kinds[OpKind::Cancel as usize].submitted += 1;
-        if has_lanes {
+        true
+    }
+
+    /// Requests the same of threads beside the queue, which do so at once.
+    fn cancel_on_lanes(&mut self, sqe: Sqe) {
+        if self.backend.as_ref().is_some_and(Backend::has_lanes) {
             let _ = self.push_lane_cancel(sqe); // what has lanes has room for this
         }
-        true
+    }
+
+    /// Has what is under way on a descriptor that is about to be closed canceled. The request is an operation
+    /// as any other, and so the number stays this driver's until the kernel is done with the request.
+    pub(crate) fn cancel_descriptor(&mut self, fd: &Fd) {
+        if self.phase == Phase::Running && self.is_intact() {
+            self.cancel_on_lanes(Sqe::cancel_fd(fd.raw()));
+            self.start_detached(CancelFd::new(fd.clone()));
+        }
     }
 
     /// Requests that operations which were given to a thread be canceled. Nothing waits for the answer.
@@ -800,7 +800,7 @@ impl<B: Backend> Core<B> {
             return self.deliver(slot, cqe);
         }
         self.in_flight = self.in_flight.saturating_sub(1);
-        let mut completion = Completion { res: cqe.res, flags: cqe.flags };
+        let mut completion = Completion::of(cqe.res, cqe.flags);
         let header = self.slab.header(slot);
         let had_credit = header.class == Class::Bounded || mutant!("waiting_holds_credit");
         if had_credit && !mutant!("credit_not_returned") {
@@ -808,16 +808,17 @@ impl<B: Backend> Core<B> {
         }
         if header.has(flag::REVOKED | flag::CANCEL_LISTED) {
             if header.has(flag::REVOKED) && !mutant!("revoked_succeeds") {
-                completion = Completion::CANCELED;
+                completion = Completion::REVOKED;
             }
             if header.has(flag::CANCEL_LISTED) {
                 self.cancels.remove(&mut self.slab, slot);
             }
-        } else if completion == Completion::CANCELED && self.lacked_worker(slot) {
+        }
+        if completion.is_canceled() && self.lacked_worker(slot) {
             return self.push_lane_again(slot);
         }
         if mutant!("cancel_overrides_value") && self.slab.header(slot).has(flag::CANCEL_SENT) {
-            completion = Completion::CANCELED;
+            completion = Completion::error(Errno::CANCELED);
         }
         self.finish(slot, completion);
     }
@@ -828,7 +829,7 @@ impl<B: Backend> Core<B> {
         self.counters.delivered += 1;
         let vtable = self.slab.header(slot).vtable;
         let deliver = vtable.expect("a slot in flight holds an operation").deliver;
-        let completion = Completion { res: cqe.res, flags: cqe.flags };
+        let completion = Completion::of(cqe.res, cqe.flags);
         // SAFETY: the cell holds a live operation of the table's type.
         let delivered = unsafe { deliver(slot.cell(), completion) };
         if let Some(waker) = delivered.waker {
@@ -871,7 +872,7 @@ impl<B: Backend> Core<B> {
     fn finish(&mut self, slot: SlotRef, completion: Completion) {
         self.counters.finished += 1;
         let header = self.slab.header(slot);
-        header.completion = completion;
+        header.set_completion(completion);
         if header.has(flag::ORPHAN) {
             header.state = State::Disposing;
             self.disposals.push_back(slot);
@@ -894,7 +895,7 @@ impl<B: Backend> Core<B> {
     #[inline(always)]
     pub(crate) fn result(&mut self, slot: SlotRef) -> Option<Completion> {
         let header = self.slab.header(slot);
-        (header.state == State::Done).then_some(header.completion)
+        (header.state == State::Done).then(|| header.completion())
     }
 
     /// Frees a slot whose cell holds no operation any more.
@@ -924,7 +925,7 @@ impl<B: Backend> Core<B> {
             State::Backlog if header.has(flag::PARKED) => false,
             State::Backlog => {
                 let forgotten = mutant!("dropped_deferred_forgotten") && header.has(flag::DEFERRED);
-                header.completion = Completion::CANCELED;
+                header.set_completion(Completion::REVOKED);
                 header.state = State::Disposing;
                 self.unlist(slot);
                 self.counters.orphaned += 1;
@@ -966,7 +967,8 @@ impl<B: Backend> Core<B> {
     /// Has an operation in flight canceled, once.
     fn list_cancel(&mut self, slot: SlotRef) {
         let header = self.slab.header(slot);
-        if header.has(flag::REVOKED | flag::CANCEL_LISTED | flag::CANCEL_SENT) {
+        let may_cancel = header.vtable.is_some_and(|vtable| vtable.is_cancelable);
+        if !may_cancel || header.has(flag::REVOKED | flag::CANCEL_LISTED | flag::CANCEL_SENT) {
             return;
         }
         header.flags |= flag::CANCEL_LISTED;
@@ -980,7 +982,7 @@ impl<B: Backend> Core<B> {
             State::Backlog if header.has(flag::PARKED) => {}
             State::Backlog => {
                 self.unlist(slot);
-                self.finish(slot, Completion::CANCELED);
+                self.finish(slot, Completion::REVOKED);
             }
             State::Pushed => self.list_cancel(slot),
             _ => {}
@@ -1041,15 +1043,31 @@ impl<B: Backend> Core<B> {
         };
         while let Some(slot) = first(self) {
             self.unlist(slot);
-            self.finish(slot, Completion::CANCELED);
+            self.finish(slot, Completion::REVOKED);
         }
-        self.cancel_all = self.in_flight > 0;
+        self.cancel_everything();
     }
 
-    /// Asks once more for everything to be canceled: operations may have been waiting to be pushed,
-    /// or out of the kernel's reach.
-    pub(crate) fn cancel_again(&mut self) {
-        self.cancel_all = self.in_flight > 0;
+    /// Asks for everything to be canceled that may be; and once more, since operations may have been waiting
+    /// to be pushed, or out of the kernel's reach.
+    pub(crate) fn cancel_everything(&mut self) {
+        let mut may_cancel_all = true;
+        for slot in self.slab.slots() {
+            let header = self.slab.header(slot);
+            let is_cancelable = header.vtable.is_none_or(|vtable| vtable.is_cancelable);
+            may_cancel_all &= header.state != State::Pushed || is_cancelable;
+        }
+        // One request for all would hit a close that is with a worker, of which nobody could tell then
+        // whether it was begun.
+        if may_cancel_all {
+            self.cancel_all = self.in_flight > 0;
+            return;
+        }
+        for slot in self.slab.slots() {
+            if self.slab.header(slot).state == State::Pushed {
+                self.list_cancel(slot);
+            }
+        }
     }
 
     /// Whether something is left to drain.

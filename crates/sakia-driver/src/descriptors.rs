@@ -1,18 +1,21 @@
 //! The descriptors of this process, for every backend that acts on them.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::thread;
 
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 
 use crate::address::{AddressRoom, SocketAddress};
 use crate::backend::{Descriptors, FileFacts, FileKind};
-use crate::bypass::RemoteMounts;
-use crate::epoll::sys::{self, number};
+use crate::bypass::{self, Attempt, RemoteMounts};
+use crate::epoll::sys::{self, OpenHow, number};
+use crate::epoll::with_lane_mask;
 use crate::mounts::{MountEntry, MountTable};
+use crate::now;
 
 /// The descriptors of this process.
 pub(crate) struct KernelDescriptors;
@@ -21,6 +24,52 @@ impl Descriptors for KernelDescriptors {
     unsafe fn close(&self, raw: i32) -> io::Result<()> {
         // SAFETY: the caller owns the descriptor, gives it up, and uses the number no more.
         unsafe { rustix::io::try_close(raw) }.map_err(io::Error::from)
+    }
+
+    unsafe fn close_aside(&self, raw: i32) -> io::Result<()> {
+        // SAFETY: the caller gives the descriptor up.
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        // A closure that could not be started is dropped, and what it holds is closed here: in a place
+        // without threads there is nobody else to do it.
+        let closer = thread::Builder::new().name("sakia-close".into());
+        with_lane_mask(|| closer.spawn(move || drop(fd))).map(drop).or(Ok(()))
+    }
+
+    unsafe fn is_path_local(&self, raw: i32, path: &CStr) -> bool {
+        let Ok(table) = MountTable::read() else { return false };
+        // The caller's, or one that this call has opened.
+        let is_known = |raw| {
+            // SAFETY: both stay open during the call.
+            let facts = unsafe { self.facts(raw) };
+            let entry = facts.mount_id.and_then(|id| table.find_by_id(id));
+            entry.is_some_and(|entry| bypass::is_local(&entry.file_system))
+        };
+        if path.to_bytes().first() != Some(&b'/') && !is_known(raw) {
+            return false;
+        }
+        // Where there are no others, no link on the way leads to one.
+        let mut types = table.entries().iter().map(|entry| &*entry.file_system);
+        if types.all(|name| bypass::is_local(name) || bypass::is_made_up(name)) {
+            return true;
+        }
+        // Otherwise the cache has to know the place in which the name is, and what it stands for, if anything.
+        let look_up = |path: &CStr| {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let how = OpenHow { flags: flags.bits().into(), mode: 0, resolve: NO_MAGICLINKS };
+            let path = path.as_ptr().expose_provenance() as u64;
+            // SAFETY: the path ends with a NUL, and outlives the call.
+            match unsafe { now::open(raw, path, how) } {
+                Attempt::Done(found) if found >= 0 => {
+                    // SAFETY: a descriptor that the kernel has just made for us.
+                    let found = unsafe { OwnedFd::from_raw_fd(found) };
+                    Some(is_known(found.as_raw_fd()))
+                }
+                Attempt::Done(MISSING) => Some(true),
+                _ => None,
+            }
+        };
+        let place = CString::new(place_of(path.to_bytes())).unwrap_or_default();
+        look_up(&place) == Some(true) && look_up(path) == Some(true)
     }
 
     unsafe fn facts(&self, raw: i32) -> FileFacts {
@@ -89,6 +138,21 @@ impl Descriptors for KernelDescriptors {
     }
 }
 
+/// `RESOLVE_NO_MAGICLINKS`: a link of `/proc` may lead to what no table of mounts has.
+const NO_MAGICLINKS: u64 = 0x2;
+/// The result of a look-up that found nothing.
+const MISSING: i32 = -rustix::io::Errno::NOENT.raw_os_error();
+
+/// The directory in which the last name of a path is looked up.
+fn place_of(path: &[u8]) -> &[u8] {
+    let named = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+    match path[..named].iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => &path[..=slash],
+        None if named == 0 && !path.is_empty() => b"/",
+        None => b".",
+    }
+}
+
 /// The address that this call tells of a socket.
 ///
 /// # Safety
@@ -152,7 +216,6 @@ fn find_remote(table: &MountTable, here: &Path) -> RemoteMounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsRawFd;
 
     const TABLE: &[u8] = b"22 28 0:20 / /sys rw,nosuid - sysfs sysfs rw\n\
         28 1 254:0 / / rw,relatime shared:1 master:2 - ext4 /dev/root rw\n\
@@ -181,6 +244,23 @@ mod tests {
         assert!(remote("/with space/below").holds_working_directory);
         let garbage = MountTable::parse(b"garbage\n\n - \n");
         assert_eq!(find_remote(&garbage, Path::new("/")), RemoteMounts::default());
+    }
+
+    #[test]
+    fn the_place_of_a_name_is_what_comes_before_it() {
+        for (path, place) in [
+            ("a", "."),
+            ("a/", "."),
+            ("a/b", "a/"),
+            ("a//b//", "a//"),
+            ("/a", "/"),
+            ("/", "/"),
+            ("//", "/"),
+            ("", "."),
+            ("..", "."),
+        ] {
+            assert_eq!(place_of(path.as_bytes()), place.as_bytes(), "{path}");
+        }
     }
 
     #[test]

@@ -189,7 +189,7 @@ impl<B: Backend> Driver<B> {
                 break;
             }
             if now >= ask_again {
-                core.cancel_again();
+                core.cancel_everything();
                 ask_again = now + CANCEL_INTERVAL;
             }
             // Nobody asks for them any more, and with some the turn would not sleep.

@@ -17,6 +17,7 @@ use crate::bypass::{Attempt, Heat, Mount, Now, Route, Rule, Support, Transfer, l
 use crate::epoll::Lane;
 use crate::key::Key;
 use crate::op::{Completion, Verdict};
+use crate::ops::close::CloseWay;
 
 /// A descriptor that belongs to a driver. Clones refer to the same one.
 ///
@@ -67,13 +68,12 @@ impl WeakFd {
 /// The driver side of a descriptor.
 pub(crate) trait Owner {
     /// The last clone is gone: closes the descriptor, as part of `closer` if somebody waits.
-    /// `is_local` says that closing it asks nobody else.
     ///
     /// # Safety
     ///
     /// - The descriptor is open and the driver's own, no operation and no [`Fd`] uses it, and nothing uses
     ///   the number afterwards but `closer`.
-    unsafe fn release(self: Rc<Self>, raw: i32, is_local: bool, closer: Option<Key>);
+    unsafe fn release(self: Rc<Self>, raw: i32, way: CloseWay, closer: Option<Key>);
     /// The last clone gives the descriptor away.
     ///
     /// # Safety
@@ -86,12 +86,12 @@ pub(crate) trait Owner {
     ///
     /// - The lender still keeps the descriptor open, and no operation uses it.
     unsafe fn end_loan(&self, raw: i32, closer: Option<Key>);
-    /// Closes the descriptor with a plain call.
+    /// Closes the descriptor without the queue.
     ///
     /// # Safety
     ///
     /// - As [`release`](Owner::release).
-    unsafe fn close_now(&self, raw: i32) -> Completion;
+    unsafe fn close_now(&self, raw: i32, way: CloseWay) -> Completion;
     /// What the descriptor refers to.
     ///
     /// # Safety
@@ -187,27 +187,7 @@ impl Fd {
     /// What the descriptor refers to. The first call on a descriptor asks the kernel.
     #[inline(always)]
     pub fn kind(&self) -> FileKind {
-        match self.inner.kind.get() {
-            Some(kind) => kind,
-            None => self.learn_kind(),
-        }
-    }
-
-    #[cold]
-    fn learn_kind(&self) -> FileKind {
-        let inner = &*self.inner;
-        // SAFETY: a clone keeps the descriptor open: `self`.
-        let facts = unsafe { inner.owner.facts(inner.raw) };
-        inner.kind.set(Some(facts.kind));
-        inner.size.set(facts.size);
-        if facts.kind == FileKind::Bounded {
-            // A file is never in the way of the flag; see `into_owned`.
-            let _ = inner.mount.set(inner.owner.mount(&facts));
-        } else if inner.is_nonblock_added.take() {
-            // SAFETY: as above; the flag was added when the driver opened the file, which nobody else has.
-            unsafe { inner.owner.descriptors().make_blocking(inner.raw) };
-        }
-        facts.kind
+        self.inner.kind()
     }
 
     /// The mounted file system of a file on which operations end by themselves; `None` for other
@@ -364,9 +344,14 @@ impl Fd {
         std::ptr::addr_eq(self.inner.driver, Rc::as_ptr(driver))
     }
 
-    /// Whether closing it asks nobody but this machine's kernel, as far as is known without asking now.
+    /// Whether it is a file of a [local](Mount::is_local) file system.
     pub(crate) fn is_local(&self) -> bool {
-        self.inner.is_local()
+        self.mount().is_some_and(|mount| mount.is_local())
+    }
+
+    /// Which way it is to be closed.
+    pub(crate) fn close_way(&self) -> CloseWay {
+        self.inner.close_way()
     }
 
     pub(crate) fn downgrade(&self) -> WeakFd {
@@ -468,9 +453,38 @@ impl fmt::Debug for Fd {
 }
 
 impl Inner {
-    fn is_local(&self) -> bool {
-        let is_local = |mount: &Rc<Mount>| !mount.is_remote() || mutant!("remote_closed_plainly");
-        self.mount.get().is_some_and(is_local)
+    #[inline(always)]
+    fn kind(&self) -> FileKind {
+        match self.kind.get() {
+            Some(kind) => kind,
+            None => self.learn_kind(),
+        }
+    }
+
+    #[cold]
+    fn learn_kind(&self) -> FileKind {
+        // SAFETY: the caller has a clone, or is the last one's destructor; both keep the descriptor open.
+        let facts = unsafe { self.owner.facts(self.raw) };
+        self.kind.set(Some(facts.kind));
+        self.size.set(facts.size);
+        if facts.kind == FileKind::Bounded {
+            // A file is never in the way of the flag; see `into_owned`.
+            let _ = self.mount.set(self.owner.mount(&facts));
+        } else if self.is_nonblock_added.take() {
+            // SAFETY: as above; the flag was added when the driver opened the file, which nobody else has.
+            unsafe { self.owner.descriptors().make_blocking(self.raw) };
+        }
+        facts.kind
+    }
+
+    /// What is no file has nothing to write back when it is closed.
+    fn close_way(&self) -> CloseWay {
+        match (self.kind(), self.mount.get()) {
+            (FileKind::Waiting, _) => CloseWay::Queue,
+            (FileKind::Bounded, Some(mount)) if mount.closes_at_once() => CloseWay::Now,
+            (FileKind::Bounded, _) if mutant!("remote_closed_plainly") => CloseWay::Now,
+            (FileKind::Bounded, _) => CloseWay::Lane,
+        }
     }
 }
 
@@ -486,7 +500,7 @@ impl Drop for Inner {
             Some(_) => unsafe { self.owner.end_loan(self.raw, closer) },
             // SAFETY: whoever made the first clone gave it to the driver; it was not taken out, or the number
             // would be gone. Operations hold clones, and this was the last one.
-            None => unsafe { Rc::clone(&self.owner).release(self.raw, self.is_local(), closer) },
+            None => unsafe { Rc::clone(&self.owner).release(self.raw, self.close_way(), closer) },
         }
     }
 }

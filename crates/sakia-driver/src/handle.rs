@@ -15,7 +15,7 @@ use crate::fd::{Fd, Lender, Owner, WeakFd};
 use crate::key::Key;
 use crate::live::LiveOperation;
 use crate::op::{Completion, Op, Operation, Storage};
-use crate::ops::close::Close;
+use crate::ops::close::{Close, CloseWay};
 use crate::slab::{Notify, SlotRef, State};
 
 /// What all handles of a driver share.
@@ -167,12 +167,13 @@ impl<B: Backend> Handle<B> {
     /// Starts to close a descriptor: cancels what is under way on it, waits for that, closes.
     pub(crate) fn start_close(&self, fd: Fd) -> Op<Close, B> {
         self.check(&fd);
-        // Where somebody uses it, operations on it are canceled by its number, in the queue. A plain call
-        // might overtake that: the number would name another file by then.
-        let may_close_now = fd.is_sole() && fd.is_local() && !self.queues_all;
+        let way = match fd.close_way() {
+            CloseWay::Now if self.queues_all => CloseWay::Queue,
+            way => way,
+        };
         // SAFETY: it is parked until the last clone is gone, and that does not close the descriptor then. One
         // that is never unparked is finished without a result that would have it closed.
-        let close = unsafe { Close::new(fd.raw(), may_close_now, Rc::clone(fd.owner())) };
+        let close = unsafe { Close::new(fd.raw(), way, Rc::clone(fd.owner())) };
         let mut core = self.shared.core.borrow_mut();
         let slot = core.start_parked(close);
         let key = core.slab.key(slot);
@@ -182,11 +183,11 @@ impl<B: Backend> Handle<B> {
         } else {
             fd.set_closer(key);
             if !fd.is_sole() {
-                core.closings.push_back((key, fd.raw()));
+                core.cancel_descriptor(&fd);
             }
             if mutant!("close_does_not_wait") {
                 // SAFETY: none: this is a known bug.
-                unsafe { self.shared.close_now(fd.raw()) };
+                unsafe { self.shared.close_now(fd.raw(), CloseWay::Now) };
             }
         }
         drop(core);
@@ -317,7 +318,7 @@ impl<B: Backend> Shared<B> {
         let mut core = self.core.borrow_mut();
         let header = core.slab.header(slot);
         debug_assert!(mutant!("free_on_drop") || header.state == State::Disposing);
-        let completion = header.completion;
+        let completion = header.completion();
         let vtable = header.vtable.expect("a slot that is disposed of holds an operation");
         drop(core);
         let free = Free(self, slot, vtable.storage);
@@ -338,7 +339,7 @@ pub(crate) struct Kept<B: Backend>(
 );
 
 impl<B: Backend> Owner for Shared<B> {
-    unsafe fn release(self: Rc<Self>, raw: i32, is_local: bool, closer: Option<Key>) {
+    unsafe fn release(self: Rc<Self>, raw: i32, way: CloseWay, closer: Option<Key>) {
         let mut core = self.core.borrow_mut();
         // SAFETY: the caller's promise.
         unsafe { core.forget_descriptor(raw) };
@@ -347,20 +348,20 @@ impl<B: Backend> Owner for Shared<B> {
             Some(key) if running => {
                 core.unpark(key);
             }
-            Some(key) if core.finish_parked(key, Completion::CANCELED) => {
+            Some(key) if core.finish_parked(key, Completion::REVOKED) => {
                 drop(core);
                 self.settle();
             }
             _ if running => {
                 drop(core);
                 // SAFETY: as above: from now on the descriptor is this operation's.
-                let close = unsafe { Close::new(raw, is_local, Rc::clone(&self) as Rc<dyn Owner>) };
+                let close = unsafe { Close::new(raw, way, Rc::clone(&self) as Rc<dyn Owner>) };
                 self.core.borrow_mut().start_detached(close);
             }
             _ => {
                 drop(core);
                 // SAFETY: as above.
-                if unsafe { self.close_now(raw) }.res < 0 {
+                if unsafe { self.close_now(raw, way) }.res < 0 {
                     self.note_close_error();
                 }
             }
@@ -385,9 +386,15 @@ impl<B: Backend> Owner for Shared<B> {
         }
     }
 
-    unsafe fn close_now(&self, raw: i32) -> Completion {
-        // SAFETY: the caller's promise.
-        match unsafe { self.descriptors.close(raw) } {
+    unsafe fn close_now(&self, raw: i32, way: CloseWay) -> Completion {
+        // SAFETY: the caller gives the descriptor up, which no operation and no `Fd` uses.
+        let closed = unsafe {
+            match way {
+                CloseWay::Now | CloseWay::Queue => self.descriptors.close(raw),
+                CloseWay::Lane => self.descriptors.close_aside(raw),
+            }
+        };
+        match closed {
             Ok(()) => Completion::default(),
             Err(error) => Completion::error(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
         }

@@ -114,6 +114,8 @@ mod tests {
             ("Read", Stage::InFlight, None, false),
             ("Read", Stage::InFlight, None, true),
             ("Close", Stage::Parked, Some(raw), false),
+            // What asks for the others to be canceled.
+            ("CancelFd", Stage::InFlight, None, true),
         ];
         assert_eq!(seen, expected);
         let flights = kernel.flights();

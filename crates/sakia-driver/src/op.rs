@@ -25,7 +25,7 @@ use std::task::{Context, Poll, Waker};
 
 use sakia_ring::{CqeFlags, Sqe};
 
-use crate::backend::{Backend, FileKind};
+use crate::backend::{Backend, Descriptors, FileKind};
 use crate::bypass::{Attempt, Mount, Now, Route, Rules};
 use crate::fd::Fd;
 use crate::handle::Shared;
@@ -59,15 +59,36 @@ pub struct Completion {
     pub res: i32,
     /// As the kernel gave them.
     pub flags: CqeFlags,
+    /// The operation never reached the kernel, and `res` is the driver's word for why. No errno says so: a
+    /// kernel, and every file server behind it, may answer any of them.
+    pub(crate) is_unstarted: bool,
 }
 
 impl Completion {
-    /// A completion that the driver makes up itself.
-    pub(crate) const fn error(errno: rustix::io::Errno) -> Self {
-        Self { res: -errno.raw_os_error(), flags: CqeFlags(0) }
+    /// What came from outside: a kernel, or a thread that made a system call.
+    #[inline(always)]
+    pub(crate) const fn of(res: i32, flags: CqeFlags) -> Self {
+        Self { res, flags, is_unstarted: false }
     }
 
-    pub(crate) const CANCELED: Self = Self::error(rustix::io::Errno::CANCELED);
+    /// A completion that the driver makes up itself.
+    pub(crate) const fn error(errno: rustix::io::Errno) -> Self {
+        Self::of(-errno.raw_os_error(), CqeFlags(0))
+    }
+
+    /// The end of an operation that never reached the kernel.
+    pub(crate) const fn unstarted(errno: rustix::io::Errno) -> Self {
+        Self { is_unstarted: true, ..Self::error(errno) }
+    }
+
+    /// The end of an operation that was canceled before it reached the kernel.
+    pub(crate) const REVOKED: Self = Self::unstarted(rustix::io::Errno::CANCELED);
+
+    /// Whether an operation ended as if it had been canceled, whoever says so.
+    #[inline(always)]
+    pub(crate) const fn is_canceled(self) -> bool {
+        self.res == -rustix::io::Errno::CANCELED.raw_os_error()
+    }
 
     /// The result as `std` has it.
     ///
@@ -175,6 +196,19 @@ pub unsafe trait Operation: 'static {
     fn mount(&self) -> Option<&Rc<Mount>> {
         None
     }
+
+    /// Whether the operation reaches no file system but local ones, as far as can be told without waiting.
+    /// None of these answers `ECANCELED` by itself, so that an operation which ends with that although nobody
+    /// canceled it found no worker of the kernel, and was not begun.
+    #[doc(hidden)]
+    fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
+        let _ = descriptors;
+        false
+    }
+
+    /// Whether a request to cancel may be made. Without, nobody has to guess how far the operation got.
+    #[doc(hidden)]
+    const IS_CANCELABLE: bool = true;
 }
 
 /// What follows from a completion that is not the last.
@@ -253,6 +287,10 @@ pub(crate) struct Vtable {
     pub(crate) judge: unsafe fn(NonNull<Cell>, Now, Attempt) -> Verdict,
     /// [`Operation::mount`].
     pub(crate) mount: unsafe fn(NonNull<Cell>) -> Option<Rc<Mount>>,
+    /// [`Operation::is_local`].
+    pub(crate) is_local: unsafe fn(NonNull<Cell>, &dyn Descriptors) -> bool,
+    /// [`Operation::IS_CANCELABLE`].
+    pub(crate) is_cancelable: bool,
 }
 
 /// The table for one type of operation, and where its values lie.
@@ -281,6 +319,8 @@ impl<O: Operation> Erased<O> {
         route: Self::route,
         judge: Self::judge,
         mount: Self::mount,
+        is_local: Self::is_local,
+        is_cancelable: O::IS_CANCELABLE,
     };
 
     /// Where the operation lies.
@@ -354,6 +394,11 @@ impl<O: Operation> Erased<O> {
     unsafe fn mount(cell: NonNull<Cell>) -> Option<Rc<Mount>> {
         // SAFETY: the cell holds a live operation of this type.
         unsafe { Self::place(cell).as_ref() }.mount().cloned()
+    }
+
+    unsafe fn is_local(cell: NonNull<Cell>, descriptors: &dyn Descriptors) -> bool {
+        // SAFETY: the cell holds a live operation of this type.
+        unsafe { Self::place(cell).as_ref() }.is_local(descriptors)
     }
 }
 

@@ -10,6 +10,8 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::task::Waker;
 
+use sakia_ring::CqeFlags;
+
 use crate::key::{Key, SLOTS_MAX};
 use crate::op::{Class, Completion, Vtable};
 
@@ -41,7 +43,7 @@ pub(crate) enum State {
 pub(crate) mod flag {
     /// The future is gone; the result goes to the disposer.
     pub(crate) const ORPHAN: u8 = 1;
-    /// The entry was taken back before the kernel saw it: its completion means `ECANCELED`.
+    /// The entry was taken back before the kernel saw it: its completion means that the operation never began.
     pub(crate) const REVOKED: u8 = 2;
     /// On the list of operations to be canceled. Excludes [`CANCEL_SENT`].
     pub(crate) const CANCEL_LISTED: u8 = 4;
@@ -53,6 +55,9 @@ pub(crate) mod flag {
     pub(crate) const DEFERRED: u8 = 32;
     /// Given to a thread instead of the queue: it is canceled there. Only with `Pushed`.
     pub(crate) const LANE: u8 = 64;
+    /// The operation ended without having reached the kernel; see `Completion`. Set with the result, by
+    /// whoever ends it, and stays until the slot is freed.
+    pub(crate) const UNSTARTED: u8 = 128;
 }
 
 /// How a finished operation is made known.
@@ -89,8 +94,10 @@ pub(crate) struct Header {
     /// The neighbors on the list that the slot is on: free, backlog or cancel.
     pub(crate) next: Option<SlotRef>,
     pub(crate) prev: Option<SlotRef>,
-    /// The result, once the state is `Done` or `Disposing`.
-    pub(crate) completion: Completion,
+    /// The result, once the state is `Done` or `Disposing`; a third part is a flag. See
+    /// [`completion`](Header::completion).
+    res: i32,
+    cqe_flags: CqeFlags,
     pub(crate) notify: Notify,
     /// What the cell holds; `None` while free.
     pub(crate) vtable: Option<&'static Vtable>,
@@ -107,7 +114,8 @@ impl Header {
             position: 0,
             next: None,
             prev: None,
-            completion: Completion::default(),
+            res: 0,
+            cqe_flags: CqeFlags(0),
             notify: Notify::none(),
             vtable: None,
         }
@@ -116,6 +124,22 @@ impl Header {
     #[inline(always)]
     pub(crate) fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
+    }
+
+    /// The result, once the state is `Done` or `Disposing`.
+    #[inline(always)]
+    pub(crate) fn completion(&self) -> Completion {
+        let Self { res, cqe_flags: flags, .. } = *self;
+        Completion { res, flags, is_unstarted: self.has(flag::UNSTARTED) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_completion(&mut self, completion: Completion) {
+        let Completion { res, flags, is_unstarted } = completion;
+        (self.res, self.cqe_flags) = (res, flags);
+        if is_unstarted {
+            self.flags |= flag::UNSTARTED;
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! into the queue. Which way one takes is decided by [`bypass`](crate::bypass).
 
 use rustix::io::Errno;
-use sakia_ring::{CqeFlags, Opcode, Sqe};
+use sakia_ring::{CURRENT_POSITION, CqeFlags, Opcode, Sqe};
 
 use super::{Core, Phase};
 use crate::backend::Backend;
@@ -40,6 +40,16 @@ fn unfixed(sqe: Sqe) -> Sqe {
         _ => return sqe,
     };
     Sqe { opcode, buf_index: 0, ..sqe }
+}
+
+/// Whether an operation changes nothing, so that doing it twice is as good as once. A read at the file's own
+/// position moves that.
+fn is_pure_read(sqe: &Sqe) -> bool {
+    match sqe.opcode {
+        Opcode::READ | Opcode::READV | Opcode::READ_FIXED => sqe.off != CURRENT_POSITION,
+        Opcode::STATX | Opcode::FGETXATTR => true,
+        _ => false,
+    }
 }
 
 impl<B: Backend> Core<B> {
@@ -87,7 +97,7 @@ impl<B: Backend> Core<B> {
                     let Attempt::Done(res) = attempt else { return None };
                     self.allowance.spend(bytes_moved(sqe, res));
                     self.counters.kinds[kind].inline += 1;
-                    return Some(Completion { res, flags: CqeFlags(0) });
+                    return Some(Completion::of(res, CqeFlags(0)));
                 }
                 Verdict::Refuse => {
                     // What was refused has cost a call.
@@ -175,7 +185,12 @@ impl<B: Backend> Core<B> {
                     None => self.list(slot),
                 }
             }
-            Route::Queue | Route::Lane(_) => self.list(slot),
+            Route::Lane(lane) => {
+                // SAFETY: as above.
+                let sqe = unsafe { (vtable.entry)(slot.cell()) };
+                self.push_lane(slot, lane, sqe);
+            }
+            Route::Queue => self.list(slot),
         }
     }
 
@@ -218,7 +233,7 @@ impl<B: Backend> Core<B> {
             let operation = unsafe { InCell::new(vtable, slot.cell()) };
             // SAFETY: as above.
             if unsafe { (vtable.is_closing)(slot.cell()) } {
-                self.finish(slot, Completion::CANCELED);
+                self.finish(slot, Completion::REVOKED);
                 continue;
             }
             // SAFETY: as above.
@@ -252,14 +267,16 @@ impl<B: Backend> Core<B> {
     pub(super) fn push_lane(&mut self, slot: SlotRef, lane: Lane, sqe: Sqe) {
         let key = self.slab.key(slot);
         let Some(backend) = self.backend.as_mut().filter(|backend| backend.is_intact()) else {
-            return self.finish(slot, Completion::CANCELED);
+            return self.finish(slot, Completion::REVOKED);
         };
         // SAFETY: as in `push_operation`.
         let pushed = unsafe { backend.push_lane(unfixed(sqe).user_data(key.user_data()), lane) };
         match pushed {
             Ok(()) => {}
             Err(Errno::AGAIN) => return self.list(slot), // no threads, but a queue, which is full
-            Err(errno) => return self.finish(slot, Completion::error(errno)),
+            // Nor has an embedder's host any: its ring does what is a ring's.
+            Err(Errno::OPNOTSUPP) if !private::is_private(sqe.opcode) => return self.list(slot),
+            Err(errno) => return self.finish(slot, Completion::unstarted(errno)),
         }
         let header = self.slab.header(slot);
         header.state = State::Pushed;
@@ -270,20 +287,29 @@ impl<B: Backend> Core<B> {
         self.counters.kinds[OpKind::of(sqe.opcode) as usize].submitted += 1;
     }
 
-    /// Whether an operation that ended as if canceled did so for want of a worker of the kernel: nobody
-    /// asked for its end, and it was not with a thread already.
+    /// Whether an operation that ended as if canceled, which nobody asked for, goes to a thread. Either the kernel
+    /// had no worker for it, and nothing was done; or that is the answer of a file server, which may have
+    /// done all of it. So it must be a read that may be done twice, or reach no file system that answers so. An
+    /// operation that a thread did already is of the waiting class.
     #[cold]
     pub(super) fn lacked_worker(&mut self, slot: SlotRef) -> bool {
         let header = self.slab.header(slot);
         let was_wanted = header.class == Class::Bounded
-            && !header.has(flag::ORPHAN | flag::CANCEL_LISTED | flag::CANCEL_SENT | flag::LANE);
+            && !header.has(flag::ORPHAN | flag::CANCEL_LISTED | flag::CANCEL_SENT);
         let vtable = header.vtable.expect("a slot in flight holds an operation");
-        was_wanted
-            && !mutant!("lack_of_workers_told")
-            && self.phase == Phase::Running
-            && self.backend.as_ref().is_some_and(Backend::may_lack_workers)
-            // SAFETY: the cell holds a live operation of the table's type, the driver's alone again.
-            && !unsafe { (vtable.is_closing)(slot.cell()) }
+        let may_lack = self.backend.as_ref().filter(|backend| backend.may_lack_workers());
+        let Some(backend) = may_lack.filter(|_| was_wanted && self.phase == Phase::Running) else {
+            return false;
+        };
+        // SAFETY: the cell holds a live operation of the table's type, the driver's alone again.
+        unsafe {
+            let cell = slot.cell();
+            !mutant!("lack_of_workers_told")
+                && vtable.is_cancelable
+                && !(vtable.is_closing)(cell)
+                && (is_pure_read(&(vtable.entry)(cell))
+                    || (vtable.is_local)(cell, &*backend.descriptors()))
+        }
     }
 
     /// Gives an operation that the queue could not do to a thread.

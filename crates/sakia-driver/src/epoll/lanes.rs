@@ -285,7 +285,8 @@ impl Shared {
     }
 
     /// A thread could not be started. If the lane has none at all, nobody would ever take its jobs:
-    /// bounded ones are performed here and now, others fail.
+    /// bounded ones are performed here and now, and so is a close, or its number would be lost; others
+    /// fail.
     #[cold]
     fn miss(shared: &Arc<Self>, lane: Lane, number: u32, error: &io::Error) {
         let mut state = shared.lock();
@@ -300,10 +301,10 @@ impl Shared {
         loop {
             let job = shared.lock().lanes[lane as usize].take_job();
             let Some((ticket, work)) = job else { return };
-            let outcome = match lane {
+            let outcome = match (lane, &work) {
                 // SAFETY: the job was queued, so its memory is lent until its outcome was received.
-                Lane::Bounded => unsafe { work.run() },
-                Lane::Elastic => Outcome::Done(failed(errno)),
+                (Lane::Bounded, _) | (_, Work::Close { .. }) => unsafe { work.run() },
+                (Lane::Elastic, _) => Outcome::Done(failed(errno)),
             };
             Self::end_job(shared, lane, ticket, outcome);
         }

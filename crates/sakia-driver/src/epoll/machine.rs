@@ -834,6 +834,8 @@ impl Machine {
     fn cancel_one(&mut self, id: u64) -> Result<(), Errno> {
         let canceled = failed(Errno::CANCELED);
         match self.flights.get(&id).ok_or(Errno::NOENT)?.stage {
+            // A thread closes what it was given: that it was not begun nobody could tell from the answer.
+            Stage::Lane if self.flights[&id].opcode == Opcode::CLOSE => return Err(Errno::ALREADY),
             Stage::Lane if self.pool.cancel(id) => self.finish(id, canceled),
             Stage::Lane => return Err(Errno::ALREADY),
             Stage::Polling { place } => {

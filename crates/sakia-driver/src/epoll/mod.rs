@@ -81,6 +81,7 @@ pub use self::lanes::{Lane, LaneStatistics, StuckWorker};
 use self::machine::Machine;
 use self::process::Process;
 use self::queue::Queue;
+pub(crate) use self::signals::with_lane_mask;
 use self::stuck::OnStuck;
 use self::transfer::Ways;
 use crate::backend::{Backend, Descriptors, RemoteWake};

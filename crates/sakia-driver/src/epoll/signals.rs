@@ -56,7 +56,7 @@ pub(super) fn without_sigpipe<T>(write: impl FnOnce() -> Result<T, Errno>) -> Re
 }
 
 /// Calls `spawn` with the signal mask that a lane thread inherits.
-pub(super) fn with_lane_mask<T>(spawn: impl FnOnce() -> T) -> T {
+pub(crate) fn with_lane_mask<T>(spawn: impl FnOnce() -> T) -> T {
     if mutant!("lanes_see_signals") {
         return spawn();
     }

@@ -4,7 +4,7 @@ use std::io;
 
 use sakia_ring::Sqe;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Descriptors};
 use crate::bypass::{Route, Rules};
 use crate::counters::OpKind;
 use crate::fd::Fd;
@@ -56,6 +56,10 @@ unsafe impl Operation for Advise {
 
     fn descriptor(&self) -> Option<&Fd> {
         Some(&self.fd)
+    }
+
+    fn is_local(&self, _: &dyn Descriptors) -> bool {
+        self.fd.is_local()
     }
 
     fn route(&self, rules: &Rules) -> Route {

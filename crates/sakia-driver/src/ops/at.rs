@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString};
 
 use sakia_ring::AT_FDCWD;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Descriptors};
 use crate::fd::Fd;
 use crate::handle::Handle;
 
@@ -33,6 +33,22 @@ impl At {
     pub(crate) fn descriptor(&self) -> Option<&Fd> {
         self.directory.as_ref()
     }
+
+    /// Whether what the path names is on a local file system; see `Operation::is_local`.
+    pub(crate) fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
+        is_path_local(self.directory.as_ref(), &self.path, descriptors)
+    }
+}
+
+/// See [`At::is_local`].
+pub(crate) fn is_path_local(
+    directory: Option<&Fd>,
+    path: &CStr,
+    descriptors: &dyn Descriptors,
+) -> bool {
+    let raw = directory.map_or(AT_FDCWD, Fd::raw);
+    // SAFETY: the descriptor is kept open by the `Fd` that is borrowed, or stands for the working directory.
+    unsafe { descriptors.is_path_local(raw, path) }
 }
 
 /// What a path names, or what a descriptor refers to.

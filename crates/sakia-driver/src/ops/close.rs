@@ -8,16 +8,27 @@ use sakia_ring::Sqe;
 use crate::backend::Backend;
 use crate::bypass::{Now, Route, Rules};
 use crate::counters::OpKind;
+use crate::epoll::Lane;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
+
+/// Which way a descriptor is closed. Nobody but the driver has its number then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CloseWay {
+    /// By a plain call: that asks nobody but this machine's kernel.
+    Now,
+    /// By way of the queue.
+    Queue,
+    /// By a thread: a server may have to be told first, who may never answer.
+    Lane,
+}
 
 /// See [`Handle::close`].
 pub struct Close {
     /// The number, which is this operation's alone once it is no longer parked.
     raw: i32,
-    /// A plain call may do it: closing asks nobody but this machine's kernel, and no entry names the number.
-    may_close_now: bool,
+    way: CloseWay,
     owner: Rc<dyn Owner>,
 }
 
@@ -26,17 +37,31 @@ impl Close {
     ///
     /// - When the operation is performed or disposed of, the descriptor is open, the driver's own, and used
     ///   by no operation and no [`Fd`]; nothing else closes it.
-    pub(crate) unsafe fn new(raw: i32, may_close_now: bool, owner: Rc<dyn Owner>) -> Self {
-        Self { raw, may_close_now, owner }
+    pub(crate) unsafe fn new(raw: i32, way: CloseWay, owner: Rc<dyn Owner>) -> Self {
+        Self { raw, way, owner }
     }
 
-    /// Closes the descriptor with a plain call if the kernel was kept from it.
+    /// Closes the descriptor in another way if the operation never reached the kernel. Otherwise the number
+    /// counts as closed, whatever the answer is: `close(2)` frees it before anything fails, and a
+    /// second one might hit the next file with that number.
     fn settle(&self, completion: Completion) -> Completion {
-        if completion == Completion::CANCELED {
+        if completion.is_unstarted {
             // SAFETY: the promise of `new`; the kernel was kept from closing it.
-            return unsafe { self.owner.close_now(self.raw) };
+            return unsafe { self.owner.close_now(self.raw, self.way) };
         }
         completion
+    }
+}
+
+/// The request to cancel all that is under way on a descriptor. It keeps that open, as every operation does:
+/// by the time the kernel looks at the number it still is the file that was meant.
+pub(crate) struct CancelFd {
+    fd: Fd,
+}
+
+impl CancelFd {
+    pub(crate) fn new(fd: Fd) -> Self {
+        Self { fd }
     }
 }
 
@@ -77,15 +102,38 @@ unsafe impl Operation for Close {
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        let tries_now = self.may_close_now && rules.of(OpKind::Close).tries_now;
-        if tries_now { Route::Now(Now::Plain) } else { Route::Queue }
+        match self.way {
+            CloseWay::Now if rules.of(OpKind::Close).tries_now => Route::Now(Now::Plain),
+            CloseWay::Now | CloseWay::Queue => Route::Queue,
+            CloseWay::Lane => Route::Lane(Lane::Elastic),
+        }
     }
+
+    const IS_CANCELABLE: bool = false;
 
     fn dispose(self, completion: Completion) {
         if self.settle(completion).res < 0 {
             self.owner.note_close_error();
         }
     }
+}
+
+// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
+unsafe impl Operation for CancelFd {
+    type Output = ();
+
+    /// Ends at once, but must find a place whatever else is under way.
+    fn class(&self) -> Class {
+        Class::Waiting
+    }
+
+    fn entry(&mut self) -> Sqe {
+        Sqe::cancel_fd(self.fd.raw())
+    }
+
+    fn complete(self, _: Completion) {}
+
+    const IS_CANCELABLE: bool = false;
 }
 
 impl std::fmt::Debug for Close {

@@ -4,7 +4,7 @@ use std::io;
 
 use sakia_ring::Sqe;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Descriptors};
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
@@ -72,6 +72,10 @@ unsafe impl Operation for Fsync {
 
     fn descriptor(&self) -> Option<&Fd> {
         Some(&self.fd)
+    }
+
+    fn is_local(&self, _: &dyn Descriptors) -> bool {
+        self.fd.is_local()
     }
 }
 

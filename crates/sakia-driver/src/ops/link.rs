@@ -7,7 +7,7 @@ use sakia_ring::Sqe;
 
 use super::at::At;
 use super::transfer_len;
-use crate::backend::Backend;
+use crate::backend::{Backend, Descriptors};
 use crate::buf::BufResult;
 use crate::fd::Fd;
 use crate::handle::Handle;
@@ -115,6 +115,10 @@ unsafe impl Operation for Link {
     fn descriptor(&self) -> Option<&Fd> {
         self.from.descriptor()
     }
+
+    fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
+        self.from.is_local(descriptors) && self.to.is_local(descriptors)
+    }
 }
 
 // SAFETY: the entry names two paths, whose bytes the value owns on the heap, and a directory that the
@@ -136,6 +140,10 @@ unsafe impl Operation for Symlink {
 
     fn descriptor(&self) -> Option<&Fd> {
         self.link.descriptor()
+    }
+
+    fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
+        self.link.is_local(descriptors)
     }
 }
 

@@ -6,7 +6,7 @@ use std::io;
 use sakia_ring::Sqe;
 
 use super::at::At;
-use crate::backend::Backend;
+use crate::backend::{Backend, Descriptors};
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
@@ -53,5 +53,9 @@ unsafe impl Operation for Mkdir {
 
     fn descriptor(&self) -> Option<&Fd> {
         self.at.descriptor()
+    }
+
+    fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
+        self.at.is_local(descriptors)
     }
 }

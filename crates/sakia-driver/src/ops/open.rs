@@ -6,7 +6,8 @@ use std::rc::Rc;
 
 use sakia_ring::{AT_FDCWD, Sqe};
 
-use crate::backend::Backend;
+use super::at::is_path_local;
+use crate::backend::{Backend, Descriptors};
 use crate::bypass::{Now, Route, Rules};
 use crate::counters::OpKind;
 use crate::epoll::Lane;
@@ -150,6 +151,10 @@ unsafe impl Operation for Open {
 
     fn descriptor(&self) -> Option<&Fd> {
         self.directory.as_ref()
+    }
+
+    fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
+        is_path_local(self.directory.as_ref(), &self.path, descriptors)
     }
 
     fn route(&self, rules: &Rules) -> Route {

@@ -8,7 +8,7 @@ use sakia_ring::Sqe;
 
 use super::at::At;
 use super::open::{open_flags, path_route};
-use crate::backend::Backend;
+use crate::backend::{Backend, Descriptors};
 use crate::bypass::{Route, Rules};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
@@ -109,6 +109,10 @@ unsafe impl Operation for Openat2 {
 
     fn descriptor(&self) -> Option<&Fd> {
         self.at.descriptor()
+    }
+
+    fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
+        self.at.is_local(descriptors)
     }
 
     fn route(&self, rules: &Rules) -> Route {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use sakia_ring::Sqe;
 
 use crate::arena::FixedBuf;
-use crate::backend::Backend;
+use crate::backend::{Backend, Descriptors};
 use crate::buf::{BufResult, IoBuf, IoBufMut};
 use crate::bypass::{Attempt, Mount, Now, Route, Rules, Transfer};
 use crate::counters::OpKind;
@@ -112,6 +112,10 @@ unsafe impl<T: IoBufMut> Operation for Read<T> {
         Some(&self.fd)
     }
 
+    fn is_local(&self, _: &dyn Descriptors) -> bool {
+        self.fd.is_local()
+    }
+
     #[inline(always)]
     fn route(&self, rules: &Rules) -> Route {
         let bytes = transfer_len(self.buf.bytes_len());
@@ -158,6 +162,10 @@ unsafe impl Operation for ReadFixed {
 
     fn descriptor(&self) -> Option<&Fd> {
         self.read.descriptor()
+    }
+
+    fn is_local(&self, _: &dyn Descriptors) -> bool {
+        self.read.fd.is_local()
     }
 
     fn route(&self, rules: &Rules) -> Route {

@@ -6,7 +6,7 @@ use std::io;
 use sakia_ring::Sqe;
 
 use super::at::At;
-use crate::backend::Backend;
+use crate::backend::{Backend, Descriptors};
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
@@ -69,5 +69,9 @@ unsafe impl Operation for Rename {
 
     fn descriptor(&self) -> Option<&Fd> {
         self.from.descriptor()
+    }
+
+    fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
+        self.from.is_local(descriptors) && self.to.is_local(descriptors)
     }
 }

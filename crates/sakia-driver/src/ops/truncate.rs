@@ -4,7 +4,7 @@ use std::io;
 
 use sakia_ring::Sqe;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Descriptors};
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
@@ -51,5 +51,9 @@ unsafe impl Operation for Truncate {
 
     fn descriptor(&self) -> Option<&Fd> {
         Some(&self.fd)
+    }
+
+    fn is_local(&self, _: &dyn Descriptors) -> bool {
+        self.fd.is_local()
     }
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use sakia_ring::{IoVec, Sqe};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Descriptors};
 use crate::buf::{BufResult, IoBuf, IoBufMut};
 use crate::bypass::{Attempt, Mount, Now, Route, Rules, Transfer};
 use crate::counters::OpKind;
@@ -153,6 +153,10 @@ unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
         Some(&self.0.fd)
     }
 
+    fn is_local(&self, _: &dyn Descriptors) -> bool {
+        self.0.fd.is_local()
+    }
+
     fn route(&self, rules: &Rules) -> Route {
         self.0.fd.route(Transfer::Read, rules.of(OpKind::Read), self.0.bytes)
     }
@@ -186,6 +190,10 @@ unsafe impl<T: IoBuf> Operation for WriteVectored<T> {
 
     fn descriptor(&self) -> Option<&Fd> {
         Some(&self.0.fd)
+    }
+
+    fn is_local(&self, _: &dyn Descriptors) -> bool {
+        self.0.fd.is_local()
     }
 
     fn route(&self, rules: &Rules) -> Route {

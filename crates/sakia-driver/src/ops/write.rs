@@ -5,7 +5,7 @@ use std::rc::Rc;
 use sakia_ring::Sqe;
 
 use crate::arena::FixedBuf;
-use crate::backend::Backend;
+use crate::backend::{Backend, Descriptors};
 use crate::buf::{BufResult, IoBuf};
 use crate::bypass::{Attempt, Mount, Now, Route, Rules, Transfer};
 use crate::counters::OpKind;
@@ -116,6 +116,10 @@ unsafe impl<T: IoBuf> Operation for Write<T> {
         Some(&self.fd)
     }
 
+    fn is_local(&self, _: &dyn Descriptors) -> bool {
+        self.fd.is_local()
+    }
+
     #[inline(always)]
     fn route(&self, rules: &Rules) -> Route {
         let bytes = transfer_len(self.buf.bytes_len());
@@ -162,6 +166,10 @@ unsafe impl Operation for WriteFixed {
 
     fn descriptor(&self) -> Option<&Fd> {
         self.write.descriptor()
+    }
+
+    fn is_local(&self, _: &dyn Descriptors) -> bool {
+        self.write.fd.is_local()
     }
 
     fn route(&self, rules: &Rules) -> Route {

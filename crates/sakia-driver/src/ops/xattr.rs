@@ -6,7 +6,7 @@ use std::io;
 use sakia_ring::Sqe;
 
 use super::transfer_len;
-use crate::backend::Backend;
+use crate::backend::{Backend, Descriptors};
 use crate::buf::BufResult;
 use crate::fd::Fd;
 use crate::handle::Handle;
@@ -156,6 +156,10 @@ unsafe impl Operation for SetXattr {
 
     fn descriptor(&self) -> Option<&Fd> {
         Some(&self.fd)
+    }
+
+    fn is_local(&self, _: &dyn Descriptors) -> bool {
+        self.fd.is_local()
     }
 }
 

@@ -407,7 +407,11 @@ impl Descriptors for SimHandle {
     }
 
     fn file_system(&self, _: &FileFacts) -> String {
-        "sim".into()
+        self.machine().config.file_system.into()
+    }
+
+    unsafe fn is_path_local(&self, _: i32, _: &CStr) -> bool {
+        crate::bypass::is_local(self.machine().config.file_system)
     }
 
     unsafe fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {

@@ -174,6 +174,7 @@ pub struct SimBuilder {
     disk_bytes_max: u64,
     write_back: u16,
     crash_at: Option<u64>,
+    file_system: &'static str,
     faults: Vec<(FaultKind, u16)>,
 }
 
@@ -332,6 +333,14 @@ impl SimBuilder {
         self
     }
 
+    /// The type of its file system, which decides how far the driver trusts its answers: one that is
+    /// [remote](crate::MountEntry::is_remote) may answer anything. Default `sim`, which is neither remote nor
+    /// known to be local.
+    pub fn file_system(mut self, name: &'static str) -> Self {
+        self.file_system = name;
+        self
+    }
+
     /// Makes the kernel.
     ///
     /// # Panics
@@ -373,6 +382,7 @@ impl Sim {
             disk_bytes_max: u64::MAX,
             write_back: 0,
             crash_at: None,
+            file_system: "sim",
             faults: Vec::new(),
         }
     }
@@ -464,6 +474,11 @@ unsafe impl Backend for Sim {
     }
 
     fn is_intact(&self) -> bool {
+        true
+    }
+
+    /// Its faults answer for workers that there are not, and for servers of files.
+    fn may_lack_workers(&self) -> bool {
         true
     }
 

@@ -325,23 +325,64 @@ fn reads_and_writes_of_a_remote_file_are_for_a_lane() {
 }
 
 #[test]
-fn closing_a_remote_file_is_left_to_the_queue() {
+fn closing_a_remote_file_is_for_a_lane() {
     let fuse = available!(Fuse::builder().file("a", pattern(100)).mount());
-    let driver = ruled(Policy::Uring);
-    for dropped in [false, true] {
-        let flags = OFlags::RDWR.bits();
-        let fd = finish(&driver, &mut driver.open(None, c(fuse.join("a")), flags, 0)).unwrap();
-        let (result, _) = finish(&driver, &mut driver.read(&fd, vec![0; 10], 0));
-        assert_eq!(result.unwrap(), 10);
-        if dropped {
-            drop(fd);
-        } else {
-            finish(&driver, &mut driver.close(fd)).unwrap();
+    let flushes_so_far = std::cell::Cell::new(0);
+    each(|driver| {
+        let (queued, flushes) = (driver.without_bypass(), flushes_so_far.get());
+        for round in 0..8 {
+            // What is known of the descriptor, and the rules, make no difference.
+            let (is_dropped, is_known, is_ruled) = (round & 1 != 0, round & 2 != 0, round & 4 != 0);
+            let handle = if is_ruled { driver.handle() } else { &queued };
+            let flags = OFlags::RDWR.bits();
+            let fd = finish(&driver, &mut handle.open(None, c(fuse.join("a")), flags, 0)).unwrap();
+            if is_known {
+                let (result, _) = finish(&driver, &mut handle.read(&fd, vec![0; 10], 0));
+                assert_eq!(result.unwrap(), 10);
+            }
+            let before = elastic(&driver).finished;
+            let gate = fuse.hold(Rule::on(Opcode::FLUSH));
+            let mut close = None;
+            if is_dropped {
+                drop(fd);
+            } else {
+                close = Some(handle.close(fd));
+            }
+            until_running(&driver, 1);
+            gate.wait_held(1);
+            assert_goes_on(&driver);
+            gate.open();
+            if let Some(close) = &mut close {
+                finish(&driver, close).unwrap();
+            }
+            turn_until(&driver, || driver.live_operations() == 0);
+            assert_eq!(elastic(&driver).finished, before + 1);
+            assert_eq!(fuse.count(Opcode::FLUSH), flushes + round + 1);
         }
-        turn_until(&driver, || driver.live_operations() == 0);
-    }
-    let ways = driver.counters().of(OpKind::Close);
-    assert_eq!((ways.inline, ways.submitted), (0, 2));
+        let ways = driver.counters().of(OpKind::Close);
+        assert_eq!((ways.inline, ways.submitted, ways.lane), (0, 8, 8));
+        flushes_so_far.set(fuse.count(Opcode::FLUSH));
+    });
+}
+
+#[test]
+fn the_end_does_not_wait_for_a_server_to_close() {
+    let fuse = available!(Fuse::builder().file("a", pattern(100)).mount());
+    each(|driver| {
+        let path = c(fuse.join("a"));
+        let fd = finish(&driver, &mut driver.open(None, path.clone(), RDONLY, 0)).unwrap();
+        let late = finish(&driver, &mut driver.open(None, path, RDONLY, 0)).unwrap();
+        let gate = fuse.hold(Rule::on(Opcode::FLUSH));
+        drop(fd);
+        until_running(&driver, 1);
+        let handle = driver.handle().clone();
+        assert_eq!(driver.shutdown(Duration::from_millis(5)).leaked, 1);
+        // Nobody takes turns any more.
+        drop(late);
+        gate.wait_held(2);
+        gate.open();
+        drop(handle);
+    });
 }
 
 #[test]

@@ -5,13 +5,13 @@
 
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_driver::{Backend, Descriptors, Driver, Fd, FileFacts, FileKind, Wait};
+use sakia_driver::{Backend, Descriptors, Driver, Fd, FileFacts, FileKind, Lane, Wait};
 use sakia_ring::{Cqe, CqeFlags, Entered, Opcode, Position, Sqe};
 
 /// The flag of a completion that more will follow.
@@ -64,6 +64,14 @@ pub struct State {
     pub close_error: Option<Errno>,
     /// Buffers that the driver provided.
     pub provided: Vec<Provided>,
+    /// The type of the file system of all files and paths.
+    pub file_system: &'static str,
+    /// Operations may end for want of a worker, and there are threads that do them.
+    pub lacks_workers: bool,
+    /// What was given to a thread.
+    pub laned: Vec<Sqe>,
+    /// Numbers are taken for descriptors of the process, so that they can be lent. Nothing is done with them.
+    pub of_process: bool,
 }
 
 #[derive(Clone)]
@@ -96,6 +104,10 @@ pub fn scripted(sq_entries: u32, cq_entries: u32) -> (Driver<Scripted>, Stage) {
         closed: Vec::new(),
         close_error: None,
         provided: Vec::new(),
+        file_system: "ext4",
+        lacks_workers: false,
+        laned: Vec::new(),
+        of_process: false,
     })));
     (Driver::new(Scripted { stage: stage.clone(), life: Rc::new(()) }), stage)
 }
@@ -259,6 +271,20 @@ unsafe impl Backend for Scripted {
         Some(Position::from_raw(position))
     }
 
+    unsafe fn push_lane(&mut self, sqe: Sqe, _: Lane) -> Result<(), Errno> {
+        let mut state = self.stage.state();
+        if !state.lacks_workers {
+            return Err(Errno::OPNOTSUPP);
+        }
+        state.laned.push(sqe);
+        state.begin(sqe);
+        Ok(())
+    }
+
+    fn may_lack_workers(&self) -> bool {
+        self.stage.state().lacks_workers
+    }
+
     fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
         let mut state = self.stage.state();
         let index = position.to_raw().wrapping_sub(state.first_pending) as usize;
@@ -356,7 +382,15 @@ impl Descriptors for Numbers {
         FileFacts { kind, ..FileFacts::UNKNOWN }
     }
 
+    fn file_system(&self, _: &FileFacts) -> String {
+        self.0.state().file_system.into()
+    }
+
+    unsafe fn is_path_local(&self, _: i32, _: &CStr) -> bool {
+        self.0.state().file_system == "ext4"
+    }
+
     fn are_of_this_process(&self) -> bool {
-        false
+        self.0.state().of_process
     }
 }
