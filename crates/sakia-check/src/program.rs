@@ -169,7 +169,11 @@ impl Config {
         if routes == [0; 3] {
             routes = [1; 3];
         }
-        let faults = if rng.u8(0..8) == 0 { Vec::new() } else { random_faults(&mut rng) };
+        let mut faults = if rng.u8(0..8) == 0 { Vec::new() } else { random_faults(&mut rng) };
+        if seed % 8 == 3 {
+            // On files of a server.
+            faults.push(("ServerErrno".to_owned(), 1 << Rng::with_seed(seed).u16(9..14)));
+        }
         Self {
             seed,
             sq_entries,
@@ -217,6 +221,9 @@ impl Config {
             .plain_calls(self.plain_calls)
             .refuses_to_wait(self.refuses_to_wait)
             .keep_log(keep_log);
+        if self.chance(FaultKind::ServerErrno) > 0 {
+            builder = builder.file_system("fuse");
+        }
         for (name, chance) in &self.faults {
             let kind = FaultKind::ALL.iter().find(|kind| format!("{kind:?}") == *name);
             let kind = kind.with_context(|| format!("no fault is called {name}"))?;
@@ -229,7 +236,7 @@ impl Config {
 /// Each fault in half of the cases; those after which a driver can do no more are rare.
 fn random_faults(rng: &mut Rng) -> Vec<(String, u16)> {
     let mut faults = Vec::new();
-    for kind in FaultKind::ALL {
+    for kind in FaultKind::ALL.iter().filter(|kind| !FaultKind::SERVER.contains(kind)) {
         let is_fatal = matches!(kind, FaultKind::Stuck | FaultKind::EnterFailed);
         // These befall only datagrams and what goes on by itself, of which there is little.
         let is_rare = matches!(

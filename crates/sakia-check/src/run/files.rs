@@ -201,6 +201,11 @@ impl FileModel {
         }
     }
 
+    /// An edit is over, and nobody says whether it was made: both stay possible.
+    fn end_either(&mut self, id: u64) {
+        self.changes.retain(|change| change.id != id);
+    }
+
     /// The program does not want to know how an operation ends.
     pub(crate) fn give_up(&mut self, id: u64) {
         for change in self.changes.iter_mut().filter(|change| change.id == id) {
@@ -434,9 +439,15 @@ impl<E: Env> Runner<'_, E> {
     ) -> Check {
         match (role, output) {
             (FileRole::Open { file, how, cut }, Output::Opened(result)) => {
-                if let Some(before) = cut {
-                    let count = result.is_ok().then_some(0);
-                    self.files[file].end(id, &Edit::Truncate(0), &before, count);
+                match cut {
+                    Some(_) if result.is_err() && self.has(FaultKind::ServerErrno) => {
+                        self.files[file].end_either(id);
+                    }
+                    Some(before) => {
+                        let count = result.is_ok().then_some(0);
+                        self.files[file].end(id, &Edit::Truncate(0), &before, count);
+                    }
+                    None => {}
                 }
                 self.end_open(file, how, is_canceled, result)
             }
@@ -477,7 +488,11 @@ impl<E: Env> Runner<'_, E> {
                     return Err("the buffer came back with other bytes".to_owned());
                 }
                 if let Some(error) = error {
-                    self.files[file].end(id, &edit, &before, None);
+                    if self.has(FaultKind::ServerErrno) {
+                        self.files[file].end_either(id);
+                    } else {
+                        self.files[file].end(id, &edit, &before, None);
+                    }
                     let known: &[Errno] = if is_writable {
                         known_errors(closing.get())
                     } else {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rustix::fs::{AtFlags, OFlags, RenameFlags};
 use rustix::io::Errno;
+use sakia_driver::sim::FaultKind;
 use sakia_driver::{DirectoryEntries, EntryKind, Wait};
 
 use super::{Check, NAP, Role, Runner, TURNS_MAX};
@@ -105,7 +106,11 @@ impl<E: Env> Runner<'_, E> {
             result.is_ok() || of_the_model.iter().any(|errno| result == Err(errno.raw_os_error()));
         match error {
             Some(error) if !is_of_the_model => {
-                self.worlds.fail(id);
+                if self.has(FaultKind::ServerErrno) {
+                    self.worlds.settle(&[id]); // it has happened, or never will
+                } else {
+                    self.worlds.fail(id);
+                }
                 let opens = matches!(role.op, NameOp::Create(_));
                 let known = if opens { self.errors_of_full_table() } else { &[] };
                 self.excuse(&error, is_canceled, known)

@@ -82,6 +82,9 @@ kinds! {
     DatagramReordered,
     /// A receive into provided buffers fails with `ENOBUFS` though there are some.
     NoBuffers,
+    /// A server of files answers an operation with an errno of its choice, although it has done what was
+    /// asked; see [`Fault::ServerErrno`]. By probability any errno that a server can send: 1 to 511.
+    ServerErrno,
     /// An operation that is to go on ends with a completion that says so, but for no reason.
     MultishotEnded,
 }
@@ -91,6 +94,8 @@ impl FaultKind {
     /// were sent.
     pub const NETWORK: [Self; 4] =
         [Self::Reset, Self::DatagramLost, Self::DatagramDuplicated, Self::DatagramReordered];
+    /// What a server of files does, and no kernel by itself.
+    pub const SERVER: [Self; 1] = [Self::ServerErrno];
 }
 
 /// The number of kinds.
@@ -135,6 +140,9 @@ pub enum Fault {
     /// For a receive into provided buffers: after this many completions it fails with `ENOBUFS` though
     /// there are some. Without effect on others.
     NoBuffers(u32),
+    /// An operation on a file is done, and answered with this errno nevertheless: what was opened is closed
+    /// again, what was written stays. Without effect on others, and on what fails by itself.
+    ServerErrno(i32),
     /// For an operation that goes on: after this many completions it has one more, with a result as the
     /// others, and that is its last. Without effect on others.
     MultishotEnded(u32),
@@ -236,6 +244,8 @@ pub(super) struct Plan {
     pub(super) reset: bool,
     /// What becomes of its datagram.
     pub(super) fate: Option<Fate>,
+    /// What a server answers when it has done what was asked.
+    pub(super) server_errno: Option<i32>,
     /// After how many completions it finds no buffers.
     pub(super) no_buffers_after: Option<u32>,
     /// After how many completions one is its last.
@@ -256,6 +266,7 @@ impl Plan {
             Fault::Stuck => self.stuck = true,
             Fault::FsyncFailed => self.loses_sync = true,
             Fault::Delay(delay) => self.delay = Some(delay),
+            Fault::ServerErrno(errno) => self.server_errno = Some(errno),
             Fault::Reset => self.reset = true,
             Fault::DatagramLost => self.fate = Some(Fate::Lost),
             Fault::DatagramDuplicated => self.fate = Some(Fate::Duplicated),
@@ -339,6 +350,10 @@ impl Faults {
             } else if self.rolls(FaultKind::CancelAlready, random) {
                 plan.cancel = Some(CancelRace::Already);
             }
+        }
+        let is_served = self.per_65536[FaultKind::ServerErrno as usize] > 0;
+        if is_served && self.rolls(FaultKind::ServerErrno, random) && plan.server_errno.is_none() {
+            plan.server_errno = Some(server_errno(sqe.opcode, random));
         }
         self.roll_network(sqe, random, &mut plan);
         self.roll_multishot(sqe, random, &mut plan);
@@ -519,6 +534,54 @@ pub(super) fn enter_kind(errno: i32) -> FaultKind {
     }
 }
 
+/// The errnos that a server of files can send: the kernel takes no others for an answer.
+const SERVER_ERRNO_MAX: u64 = 511;
+
+/// An errno that a server answers: any there is, and often one to which somebody may give another meaning.
+///
+/// What tells nothing apart is left out: an operation on a name does not answer what the name explains, and what
+/// was not closed by anybody is not a bad number.
+fn server_errno(opcode: Opcode, random: &mut Random) -> i32 {
+    const NOTABLE: [Errno; 12] = [
+        Errno::CANCELED,
+        Errno::CANCELED,
+        Errno::INTR,
+        Errno::AGAIN,
+        Errno::NOSYS,
+        Errno::OPNOTSUPP,
+        Errno::IO,
+        Errno::STALE,
+        Errno::NOTCONN,
+        Errno::BADF,
+        Errno::INVAL,
+        Errno::TIMEDOUT,
+    ];
+    const OF_NAMES: [Errno; 7] = [
+        Errno::NOENT,
+        Errno::EXIST,
+        Errno::NOTDIR,
+        Errno::ISDIR,
+        Errno::NOTEMPTY,
+        Errno::INVAL,
+        Errno::PERM,
+    ];
+    let by_path = [Opcode::OPENAT, Opcode::OPENAT2, Opcode::STATX, Opcode::MKDIRAT];
+    let names = [Opcode::UNLINKAT, Opcode::RENAMEAT, Opcode::LINKAT, Opcode::SYMLINKAT];
+    let is_of_name = by_path.contains(&opcode) || names.contains(&opcode);
+    loop {
+        let errno = if random.chance(1 << 15) {
+            NOTABLE[random.below(NOTABLE.len() as u64) as usize]
+        } else {
+            Errno::from_raw_os_error(1 + random.below(SERVER_ERRNO_MAX) as i32)
+        };
+        let is_told_apart = opcode == Opcode::CLOSE
+            || errno != Errno::BADF && !(is_of_name && OF_NAMES.contains(&errno));
+        if is_told_apart {
+            return errno.raw_os_error();
+        }
+    }
+}
+
 /// What an operation may fail with on a real machine however well it was asked for. None for those
 /// that a driver relies on: nop and cancel.
 fn errnos(opcode: Opcode) -> &'static [Errno] {
@@ -625,5 +688,22 @@ mod tests {
         }
         let plan = faults.for_op(&Sqe::close(3), &mut random);
         assert!(plan.errno.is_some() && !plan.stuck);
+    }
+
+    #[test]
+    fn a_server_sends_every_errno_that_it_can() {
+        let mut faults = Faults::new();
+        let mut random = Random::new(0);
+        faults.set(FaultKind::ServerErrno, u16::MAX);
+        for sqe in [Sqe::close(3), Sqe::fsync(3, false)] {
+            let draws = (0..60_000).filter_map(|_| faults.for_op(&sqe, &mut random).server_errno);
+            let seen: std::collections::BTreeSet<i32> = draws.collect();
+            let all = 1..=SERVER_ERRNO_MAX as i32;
+            let badf = Errno::BADF.raw_os_error();
+            assert!(
+                seen.into_iter()
+                    .eq(all.filter(|&errno| { sqe.opcode == Opcode::CLOSE || errno != badf }))
+            );
+        }
     }
 }

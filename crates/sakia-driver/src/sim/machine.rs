@@ -27,7 +27,7 @@ use sakia_ring::{Cqe, CqeFlags, Entered, Opcode, Sqe, sqe_flags};
 
 use super::SimBuilder;
 use super::faults::{ERESTARTSYS, EnterFault, FaultKind, Faults, PlainFault, Plan, enter_kind};
-use super::kernel::{Kernel, Object};
+use super::kernel::{Kernel, Object, OpenFile};
 use super::log::{code, name, nanos};
 use super::memory::Lent;
 use super::ops::{self, Kind, Outcome, Request, failed};
@@ -614,6 +614,7 @@ impl Machine {
             return Outcome::Done(failed(Errno::NOBUFS));
         }
         self.act_as_network(flight);
+        let answered = flight.plan.server_errno.filter(|_| self.is_served(&flight.request));
         let len_max = flight.plan.short.map_or(usize::MAX, |len| len as usize);
         // SAFETY: the flight has not completed, so its memory is lent.
         let outcome = unsafe { ops::perform(&mut self.kernel, &flight.request, len_max) };
@@ -629,7 +630,27 @@ impl Machine {
         {
             self.count(FaultKind::ShortTransfer);
         }
-        outcome
+        match (outcome, answered) {
+            (Outcome::Done(res @ 0..), Some(errno)) => {
+                self.count(FaultKind::ServerErrno);
+                if let Kind::Open { .. } = flight.request.kind {
+                    self.kernel.close(res).ok();
+                }
+                Outcome::Done(-errno)
+            }
+            (outcome, _) => outcome,
+        }
+    }
+
+    /// Whether a server of files is asked for this.
+    fn is_served(&self, request: &Request) -> bool {
+        let is_file = |file: &OpenFile| !file.is_stream();
+        match &request.kind {
+            Kind::Close { raw } => self.kernel.file(*raw).is_ok_and(|file| is_file(file)),
+            Kind::Open { .. } | Kind::Name(_) | Kind::Statx { path: Some(_) } => true,
+            Kind::Nop { .. } | Kind::Poll { .. } | Kind::Cancel { .. } | Kind::Socket(_) => false,
+            _ => request.file.as_ref().is_some_and(|file| is_file(file)),
+        }
     }
 
     /// Does to what an operation is about to move what a network may do.

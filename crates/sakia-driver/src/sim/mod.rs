@@ -316,12 +316,15 @@ impl SimBuilder {
     }
 
     /// Injects every fault that a correct driver survives without loss with this probability in
-    /// 65536: all but [`Stuck`](FaultKind::Stuck), [`EnterFailed`](FaultKind::EnterFailed) and what a
-    /// network does, which [`network_chaos`](SimBuilder::network_chaos) injects.
+    /// 65536: all but [`Stuck`](FaultKind::Stuck), [`EnterFailed`](FaultKind::EnterFailed), what a server
+    /// of files does ([`FaultKind::SERVER`]), and what a network does, which
+    /// [`network_chaos`](SimBuilder::network_chaos) injects.
     pub fn chaos(mut self, per_65536: u16) -> Self {
         let is_fatal = |kind| matches!(kind, FaultKind::Stuck | FaultKind::EnterFailed);
         let kinds = FaultKind::ALL.iter();
-        let kinds = kinds.filter(|&&kind| !is_fatal(kind) && !FaultKind::NETWORK.contains(&kind));
+        let is_elsewhere =
+            |kind| FaultKind::NETWORK.contains(&kind) || FaultKind::SERVER.contains(&kind);
+        let kinds = kinds.filter(|&&kind| !is_fatal(kind) && !is_elsewhere(kind));
         self.faults.extend(kinds.map(|&kind| (kind, per_65536)));
         self
     }
