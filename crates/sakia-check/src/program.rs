@@ -170,9 +170,9 @@ impl Config {
             routes = [1; 3];
         }
         let mut faults = if rng.u8(0..8) == 0 { Vec::new() } else { random_faults(&mut rng) };
-        if seed % 8 == 3 {
+        if seed % 4 == 3 {
             // On files of a server.
-            faults.push(("ServerErrno".to_owned(), 1 << Rng::with_seed(seed).u16(9..14)));
+            faults.push(("ServerErrno".to_owned(), 1 << Rng::with_seed(seed).u16(11..15)));
         }
         Self {
             seed,

@@ -235,6 +235,9 @@ fn check_kernel(env: &Simulated, end: &Ended) -> Check {
     if end.excused > faults {
         return Err(format!("{} errors, and {faults} were made up", end.excused));
     }
+    if kernel.closes_in_vain() > 0 {
+        return Err(format!("{} numbers were closed twice", kernel.closes_in_vain()));
+    }
     kernel.run_late();
     if kernel.freed_early() > 0 {
         return Err(format!("{} buffers were freed too early", kernel.freed_early()));

@@ -537,14 +537,13 @@ pub(super) fn enter_kind(errno: i32) -> FaultKind {
 /// The errnos that a server of files can send: the kernel takes no others for an answer.
 const SERVER_ERRNO_MAX: u64 = 511;
 
-/// An errno that a server answers: any there is, and often one to which somebody may give another meaning.
+/// An errno that a server answers: any there is, and often one to which somebody may give another meaning,
+/// above all `ECANCELED`.
 ///
 /// What tells nothing apart is left out: an operation on a name does not answer what the name explains, and what
 /// was not closed by anybody is not a bad number.
 fn server_errno(opcode: Opcode, random: &mut Random) -> i32 {
-    const NOTABLE: [Errno; 12] = [
-        Errno::CANCELED,
-        Errno::CANCELED,
+    const NOTABLE: [Errno; 10] = [
         Errno::INTR,
         Errno::AGAIN,
         Errno::NOSYS,
@@ -569,10 +568,10 @@ fn server_errno(opcode: Opcode, random: &mut Random) -> i32 {
     let names = [Opcode::UNLINKAT, Opcode::RENAMEAT, Opcode::LINKAT, Opcode::SYMLINKAT];
     let is_of_name = by_path.contains(&opcode) || names.contains(&opcode);
     loop {
-        let errno = if random.chance(1 << 15) {
-            NOTABLE[random.below(NOTABLE.len() as u64) as usize]
-        } else {
-            Errno::from_raw_os_error(1 + random.below(SERVER_ERRNO_MAX) as i32)
+        let errno = match random.below(3) {
+            0 => Errno::CANCELED,
+            1 => NOTABLE[random.below(NOTABLE.len() as u64) as usize],
+            _ => Errno::from_raw_os_error(1 + random.below(SERVER_ERRNO_MAX) as i32),
         };
         let is_told_apart = opcode == Opcode::CLOSE
             || errno != Errno::BADF && !(is_of_name && OF_NAMES.contains(&errno));

@@ -230,6 +230,11 @@ impl SimHandle {
         unsafe { Descriptors::close(self, raw) }
     }
 
+    /// How often a number was closed that nothing was open under: once too often, by whoever did so.
+    pub fn closes_in_vain(&self) -> u64 {
+        self.machine().kernel.closes_in_vain
+    }
+
     /// Whether the descriptor is open.
     pub fn is_open(&self, raw: i32) -> bool {
         self.machine().kernel.file(raw).is_ok()

@@ -71,6 +71,8 @@ pub(super) struct Kernel {
     /// Something happened that an operation may wait for. Set here, and by the machine when an
     /// operation lets go of a pipe; cleared by the machine when it has looked.
     pub(super) has_changed: bool,
+    /// Closes of numbers that nothing was open under.
+    pub(super) closes_in_vain: u64,
 }
 
 /// A lock of `flock(2)`.
@@ -199,6 +201,7 @@ impl Kernel {
             now: Duration::ZERO,
             log: Log::new(config.keep_log),
             has_changed: false,
+            closes_in_vain: 0,
         }
     }
 
@@ -365,7 +368,10 @@ impl Kernel {
 
     /// `close(2)`.
     pub(super) fn close(&mut self, raw: i32) -> Result<(), Errno> {
-        self.file(raw)?;
+        if let Err(errno) = self.file(raw) {
+            self.closes_in_vain += 1;
+            return Err(errno);
+        }
         let file = Self::index(raw).and_then(|index| self.table[index].take());
         drop(file);
         self.has_changed = true;
