@@ -435,8 +435,8 @@ pub(crate) fn is_remote(file_system: &str) -> bool {
 }
 
 /// Whether a file system of this type is known to be the kernel's alone, on devices and memory of this
-/// machine. Then no operation on it answers `ECANCELED`: their errors are those of devices. What is not listed
-/// may: a file server answers what it likes, and a file system over another passes that on.
+/// machine. Then no operation on it answers `ECANCELED`: their errors are those of devices. What is not
+/// listed may: a file server answers what it likes, and a file system over another passes that on.
 pub(crate) fn is_local(file_system: &str) -> bool {
     const LOCAL: [&str; 17] = [
         "btrfs",
@@ -466,8 +466,8 @@ fn closes_at_once(file_system: &str) -> bool {
     is_local(file_system) || is_made_up(file_system) || ["overlay", "sim"].contains(&file_system)
 }
 
-/// Whether the kernel makes up the files of a file system of this type. What a program may write there, or the
-/// names that it may make, are few, and no path of ordinary files leads there.
+/// Whether the kernel makes up the files of a file system of this type. What a program may write there, or
+/// the names that it may make, are few, and no path of ordinary files leads there.
 pub(crate) fn is_made_up(file_system: &str) -> bool {
     const MADE_UP: [&str; 14] = [
         "binfmt_misc",

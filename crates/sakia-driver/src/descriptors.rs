@@ -52,7 +52,8 @@ impl Descriptors for KernelDescriptors {
         if types.all(|name| bypass::is_local(name) || bypass::is_made_up(name)) {
             return true;
         }
-        // Otherwise the cache has to know the place in which the name is, and what it stands for, if anything.
+        // Otherwise the cache has to know the place in which the name is, and what it stands for, if
+        // anything.
         let look_up = |path: &CStr| {
             let flags = OFlags::PATH | OFlags::CLOEXEC;
             let how = OpenHow { flags: flags.bits().into(), mode: 0, resolve: NO_MAGICLINKS };

@@ -43,7 +43,8 @@ pub(crate) enum State {
 pub(crate) mod flag {
     /// The future is gone; the result goes to the disposer.
     pub(crate) const ORPHAN: u8 = 1;
-    /// The entry was taken back before the kernel saw it: its completion means that the operation never began.
+    /// The entry was taken back before the kernel saw it: its completion means that the operation never
+    /// began.
     pub(crate) const REVOKED: u8 = 2;
     /// On the list of operations to be canceled. Excludes [`CANCEL_SENT`].
     pub(crate) const CANCEL_LISTED: u8 = 4;

@@ -287,10 +287,10 @@ impl<B: Backend> Core<B> {
         self.counters.kinds[OpKind::of(sqe.opcode) as usize].submitted += 1;
     }
 
-    /// Whether an operation that ended as if canceled, which nobody asked for, goes to a thread. Either the kernel
-    /// had no worker for it, and nothing was done; or that is the answer of a file server, which may have
-    /// done all of it. So it must be a read that may be done twice, or reach no file system that answers so. An
-    /// operation that a thread did already is of the waiting class.
+    /// Whether an operation that ended as if canceled, which nobody asked for, goes to a thread. Either the
+    /// kernel had no worker for it, and nothing was done; or that is the answer of a file server, which may
+    /// have done all of it. So it must be a read that may be done twice, or reach no file system that
+    /// answers so. An operation that a thread did already is of the waiting class.
     #[cold]
     pub(super) fn lacked_worker(&mut self, slot: SlotRef) -> bool {
         let header = self.slab.header(slot);

@@ -71,13 +71,13 @@ impl<B: Backend> Handle<B> {
     /// The kernel cancels by file: operations on a duplicate of the descriptor are hit as well.
     ///
     /// The descriptor is closed even if the handle is dropped; the result is lost then, and a failure
-    /// counted. It cannot be canceled. A file of a server that has to be told (FUSE, NFS), or of a file system
-    /// that is not known to need none, is closed by a thread of the elastic lane.
+    /// counted. It cannot be canceled. A file of a server that has to be told (FUSE, NFS), or of a file
+    /// system that is not known to need none, is closed by a thread of the elastic lane.
     ///
     /// # Errors
-    /// As `close(2)`, and whatever a file server answers. The descriptor is gone in any case. `EBADF`: it is being closed already, by way
-    /// of another clone. `EBUSY`: the driver ended before, and had to give up operations that may
-    /// still use it.
+    /// As `close(2)`, and whatever a file server answers. The descriptor is gone in any case. `EBADF`: it
+    /// is being closed already, by way of another clone. `EBUSY`: the driver ended before, and had to give
+    /// up operations that may still use it.
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_close(3)`.

@@ -540,8 +540,8 @@ const SERVER_ERRNO_MAX: u64 = 511;
 /// An errno that a server answers: any there is, and often one to which somebody may give another meaning,
 /// above all `ECANCELED`.
 ///
-/// What tells nothing apart is left out: an operation on a name does not answer what the name explains, and what
-/// was not closed by anybody is not a bad number.
+/// What tells nothing apart is left out: an operation on a name does not answer what the name explains, and
+/// what was not closed by anybody is not a bad number.
 fn server_errno(opcode: Opcode, random: &mut Random) -> i32 {
     const NOTABLE: [Errno; 10] = [
         Errno::INTR,

@@ -1,5 +1,5 @@
-//! A file server that answers `ECANCELED` by itself, as it may: each request that changes something reaches it
-//! once.
+//! A file server that answers `ECANCELED` by itself, as it may: each request that changes something reaches
+//! it once.
 
 use std::fs;
 

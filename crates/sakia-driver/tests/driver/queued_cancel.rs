@@ -1,5 +1,5 @@
-//! A request to cancel what is under way on a descriptor names its number. Until the kernel has looked at it the
-//! number stays what it was, however long the kernel takes nothing.
+//! A request to cancel what is under way on a descriptor names its number. Until the kernel has looked at
+//! it the number stays what it was, however long the kernel takes nothing.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Weak};

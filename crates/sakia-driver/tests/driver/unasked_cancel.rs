@@ -1,5 +1,5 @@
-//! An operation ends with `ECANCELED` although nobody canceled it: for want of a worker of the kernel, or because
-//! a file server says so. What may have been done is not done again.
+//! An operation ends with `ECANCELED` although nobody canceled it: for want of a worker of the kernel, or
+//! because a file server says so. What may have been done is not done again.
 
 use std::ffi::CString;
 
@@ -124,8 +124,10 @@ fn nothing_is_done_again_where_no_worker_can_lack() {
     assert_eq!(errno(finish(&driver, &mut read).0), Errno::CANCELED);
 }
 
+type Reading = Op<sakia_driver::Read<Vec<u8>>, Scripted>;
+
 /// A read that may be done again is under way.
-fn reading() -> (Driver<Scripted>, Stage, Fd, Op<sakia_driver::Read<Vec<u8>>, Scripted>) {
+fn reading() -> (Driver<Scripted>, Stage, Fd, Reading) {
     let (driver, stage) = lacking("ext4");
     let fd = stage.open(&driver, FILE);
     let read = driver.read(&fd, vec![0; 8], 0);
