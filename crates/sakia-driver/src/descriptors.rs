@@ -7,15 +7,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::thread;
 
-use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, OFlags, ResolveFlags, StatxFlags};
 
 use crate::address::{AddressRoom, SocketAddress};
 use crate::backend::{Descriptors, FileFacts, FileKind};
-use crate::bypass::{self, Attempt, RemoteMounts};
+use crate::bypass::{self, RemoteMounts};
 use crate::epoll::sys::{self, OpenHow, number};
 use crate::epoll::with_lane_mask;
 use crate::mounts::{MountEntry, MountTable};
-use crate::now;
 
 /// The descriptors of this process.
 pub(crate) struct KernelDescriptors;
@@ -52,25 +51,8 @@ impl Descriptors for KernelDescriptors {
         if types.all(|name| bypass::is_local(name) || bypass::is_made_up(name)) {
             return true;
         }
-        // Otherwise the cache has to know the place in which the name is, and what it stands for, if
-        // anything.
-        let look_up = |path: &CStr| {
-            let flags = OFlags::PATH | OFlags::CLOEXEC;
-            let how = OpenHow { flags: flags.bits().into(), mode: 0, resolve: NO_MAGICLINKS };
-            let path = path.as_ptr().expose_provenance() as u64;
-            // SAFETY: the path ends with a NUL, and outlives the call.
-            match unsafe { now::open(raw, path, how) } {
-                Attempt::Done(found) if found >= 0 => {
-                    // SAFETY: a descriptor that the kernel has just made for us.
-                    let found = unsafe { OwnedFd::from_raw_fd(found) };
-                    Some(is_known(found.as_raw_fd()))
-                }
-                Attempt::Done(MISSING) => Some(true),
-                _ => None,
-            }
-        };
-        let place = CString::new(place_of(path.to_bytes())).unwrap_or_default();
-        look_up(&place) == Some(true) && look_up(path) == Some(true)
+        // SAFETY: the caller's duties are the same.
+        unsafe { is_known_by_place(raw, path, is_known) }
     }
 
     unsafe fn facts(&self, raw: i32) -> FileFacts {
@@ -139,18 +121,42 @@ impl Descriptors for KernelDescriptors {
     }
 }
 
-/// `RESOLVE_NO_MAGICLINKS`: a link of `/proc` may lead to what no table of mounts has.
-const NO_MAGICLINKS: u64 = 0x2;
-/// The result of a look-up that found nothing.
-const MISSING: i32 = -rustix::io::Errno::NOENT.raw_os_error();
+/// Whether a path leads to a file system that `is_known` accepts, which is told a descriptor on it. The
+/// cache has to know the directory in which the last name is. There the name is looked up: what it stands
+/// for is on the same mount, and leads nowhere.
+///
+/// # Safety
+///
+/// - The descriptor is open, unless it is `AT_FDCWD`.
+unsafe fn is_known_by_place(raw: i32, path: &CStr, is_known: impl Fn(i32) -> bool) -> bool {
+    let open = |raw, path: &[u8], flags: OFlags, resolve: ResolveFlags| {
+        let path = CString::new(path).unwrap_or_default();
+        let path = path.as_ptr().expose_provenance() as u64;
+        let flags = (flags | OFlags::PATH | OFlags::CLOEXEC).bits().into();
+        let how = OpenHow { flags, mode: 0, resolve: resolve.bits() };
+        // SAFETY: the path ends with a NUL, and outlives the call. What it opens is ours.
+        unsafe { sys::openat2(raw, path, &how).map(|raw| OwnedFd::from_raw_fd(raw)) }
+    };
+    let (place, name) = split(path.to_bytes());
+    let cached = ResolveFlags::CACHED | ResolveFlags::NO_MAGICLINKS;
+    let Ok(place) = open(raw, place, OFlags::DIRECTORY, cached) else { return false };
+    if !is_known(place.as_raw_fd()) {
+        return false;
+    }
+    match open(place.as_raw_fd(), name, OFlags::NOFOLLOW, ResolveFlags::NO_XDEV) {
+        Ok(found) => rustix::fs::fstat(&found)
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::Symlink),
+        Err(errno) => errno == rustix::io::Errno::NOENT,
+    }
+}
 
-/// The directory in which the last name of a path is looked up.
-fn place_of(path: &[u8]) -> &[u8] {
+/// The directory in which the last name of a path is looked up, and that name.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let named = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
     match path[..named].iter().rposition(|&byte| byte == b'/') {
-        Some(slash) => &path[..=slash],
-        None if named == 0 && !path.is_empty() => b"/",
-        None => b".",
+        Some(slash) => (&path[..=slash], &path[slash + 1..named]),
+        None if named == 0 && !path.is_empty() => (b"/", b"."),
+        None => (b".", &path[..named]),
     }
 }
 
@@ -248,19 +254,19 @@ mod tests {
     }
 
     #[test]
-    fn the_place_of_a_name_is_what_comes_before_it() {
-        for (path, place) in [
-            ("a", "."),
-            ("a/", "."),
-            ("a/b", "a/"),
-            ("a//b//", "a//"),
-            ("/a", "/"),
-            ("/", "/"),
-            ("//", "/"),
-            ("", "."),
-            ("..", "."),
+    fn a_path_is_split_before_its_last_name() {
+        for (path, place, name) in [
+            ("a", ".", "a"),
+            ("a/", ".", "a"),
+            ("a/b", "a/", "b"),
+            ("a//b//", "a//", "b"),
+            ("/a", "/", "a"),
+            ("/", "/", "."),
+            ("//", "/", "."),
+            ("", ".", ""),
+            ("..", ".", ".."),
         ] {
-            assert_eq!(place_of(path.as_bytes()), place.as_bytes(), "{path}");
+            assert_eq!(split(path.as_bytes()), (place.as_bytes(), name.as_bytes()), "{path}");
         }
     }
 
@@ -271,5 +277,25 @@ mod tests {
         let facts = unsafe { KernelDescriptors.facts(file.as_raw_fd()) };
         assert_eq!(facts.kind, FileKind::Bounded);
         assert_eq!(KernelDescriptors.file_system(&facts), "proc");
+    }
+    /// Miri lets a program open nothing.
+    #[cfg(not(miri))]
+    #[test]
+    fn a_name_is_known_by_its_place_unless_it_leads_elsewhere() {
+        let place = std::env::temp_dir().join(format!("sakia-place-{}", std::process::id()));
+        std::fs::create_dir(&place).expect("a directory can be made");
+        std::fs::write(place.join("file"), "").expect("so can a file");
+        std::os::unix::fs::symlink("file", place.join("link")).expect("so can a link");
+        let is_known = |path: &Path, accepts: bool| {
+            let path = CString::new(path.as_os_str().as_bytes()).expect("there is no NUL");
+            // SAFETY: the number stands for the working directory.
+            unsafe { is_known_by_place(sakia_ring::AT_FDCWD, &path, |_| accepts) }
+        };
+        for (name, expected) in [("missing", true), ("file", true), ("link", false)] {
+            assert_eq!(is_known(&place.join(name), true), expected, "{name}");
+            assert!(!is_known(&place.join(name), false), "{name}");
+        }
+        assert!(!is_known(Path::new("/proc"), true), "another mount is there");
+        std::fs::remove_dir_all(&place).expect("it is ours");
     }
 }
