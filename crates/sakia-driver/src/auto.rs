@@ -158,6 +158,11 @@ macro_rules! each {
 // SAFETY: each call goes to a backend that keeps the promise.
 unsafe impl Backend for Auto {
     #[inline(always)]
+    fn fills_what_it_reports(&self) -> bool {
+        true // each of them does
+    }
+
+    #[inline(always)]
     fn sq_entries(&self) -> u32 {
         each!(self, backend => backend.sq_entries())
     }

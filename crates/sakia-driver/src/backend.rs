@@ -36,7 +36,8 @@ use crate::epoll::Lane;
 ///   dropping the backend does not end that period;
 /// - after [`make_nop`](Backend::make_nop) answered true, that memory is not accessed at all;
 /// - what an entry that opens, accepts or makes a socket completes with is the number of a new descriptor,
-///   which nobody else has.
+///   which nobody else has;
+/// - if it [says so](Backend::fills_what_it_reports), what it reports as read was written.
 ///
 /// It need not promise that completions make sense otherwise: unknown, stale and repeated ones are counted by
 /// the driver and otherwise ignored, and counts are clamped.
@@ -69,6 +70,14 @@ pub unsafe trait Backend: 'static {
     ///   it.
     unsafe fn forget_descriptor(&mut self, raw: i32) {
         let _ = raw;
+    }
+
+    /// Whether a completion that says that a read brought `n` bytes comes after the first `n` bytes of the
+    /// entry's memory were written, or all of it if `n` is more. Then buffers may be lent that are not
+    /// initialized; without it the driver writes zeros to them first.
+    #[inline(always)]
+    fn fills_what_it_reports(&self) -> bool {
+        false
     }
 
     /// How many files were registered with the queue.

@@ -2,11 +2,26 @@
 //!
 //! A buffer goes into an operation by value and comes back with its result. Until then the driver
 //! owns it, so no borrow has to be trusted.
+//!
+//! Three numbers describe a buffer: its initialized bytes ([`IoBuf::bytes_len`]), which are written and
+//! which safe code reaches; its room ([`IoBufMut::bytes_room`]), which a read may fill; and how much of that
+//! a read has filled ([`IoBufMut::set_init`]). They differ for an empty `Vec` only, whose room is its
+//! capacity. Only the kernel writes to memory that is not initialized, and what it has written becomes the
+//! length.
+
+#[cfg(feature = "bytes")]
+mod bytes;
+mod converted;
+mod room;
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::ops::{Bound, RangeBounds};
 use std::rc::Rc;
 use std::sync::Arc;
+
+pub use self::converted::Converted;
+pub use self::room::Room;
 
 /// A result together with the buffer that the operation had; the buffer comes back on error too.
 pub type BufResult<T, B> = (io::Result<T>, B);
@@ -64,21 +79,133 @@ pub unsafe trait IoBuf: 'static {
 
 /// A buffer that the kernel may write to.
 ///
+/// A read fills at most [`bytes_room`](IoBufMut::bytes_room) bytes, from the front on. That is the length of
+/// a buffer whose bytes are initialized, and it stays as long as it is, however many bytes were read. An
+/// *empty* `Vec` (and `BytesMut`) is read into up to its capacity, without zeroing that first, and its length
+/// is then what was read:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # use sakia_driver::{Driver, Wait};
+/// # let path = std::env::temp_dir().join(format!("sakia-room-{}", std::process::id()));
+/// # std::fs::write(&path, b"0123456789")?;
+/// # let driver = Driver::auto()?;
+/// # let file = driver.adopt(std::fs::File::open(&path)?.into());
+/// let mut buf = Vec::with_capacity(4);
+/// let (mut offset, mut all) = (0, Vec::new());
+/// loop {
+///     buf.clear(); // or the next read asks for no more than the last one brought
+///     let mut read = driver.read(&file, buf, offset);
+///     let (result, back) = loop {
+///         driver.turn(Wait::Forever)?;
+///         if let Some(done) = read.try_take() {
+///             break done;
+///         }
+///     };
+///     buf = back;
+///     if result? == 0 {
+///         break;
+///     }
+///     all.extend_from_slice(&buf);
+///     offset += buf.len() as u64;
+/// }
+/// assert_eq!(all, b"0123456789");
+/// # std::fs::remove_file(&path)
+/// # }
+/// ```
+///
+/// A buffer of any type *without room* is refused: the read ends with `EINVAL` and never reaches the kernel,
+/// since 0 means the end.
+///
 /// # Safety
 ///
-/// - [`stable_mut_ptr`](IoBufMut::stable_mut_ptr) is the same address as
-///   [`stable_ptr`](IoBuf::stable_ptr), may be written to, and nothing else reads or writes the
-///   bytes while the value is only moved: they are not shared.
-/// - The method does not call into a driver.
+/// - [`stable_mut_ptr`](IoBufMut::stable_mut_ptr) is the same address as [`stable_ptr`](IoBuf::stable_ptr),
+///   and the [`bytes_room`](IoBufMut::bytes_room) bytes from there on, no fewer than
+///   [`bytes_len`](IoBuf::bytes_len), may be written to; nothing else reads or writes them while the value
+///   is only moved: they are not shared.
+/// - The room stays the same while the value is only moved.
+/// - After [`set_init`](IoBufMut::set_init) there are at least as many initialized bytes as it was told. It
+///   moves no bytes, and what was room before may still be written to.
+/// - No method calls into a driver.
 pub unsafe trait IoBufMut: IoBuf {
     /// Where the bytes begin.
     fn stable_mut_ptr(&mut self) -> *mut u8;
 
-    /// The bytes, for code that is not the kernel.
+    /// How many bytes a read may fill: those that are initialized, unless the type has others. 0 is a buffer
+    /// without room.
+    #[inline(always)]
+    fn bytes_room(&self) -> usize {
+        self.bytes_len()
+    }
+
+    /// Takes note that a read has filled the first `count` bytes. A buffer whose room is initialized in any
+    /// case has nothing to do.
+    ///
+    /// # Safety
+    ///
+    /// - The first `count` bytes are initialized.
+    /// - `count` is at most the room that the buffer had when these bytes were written.
+    #[inline(always)]
+    unsafe fn set_init(&mut self, count: usize) {
+        debug_assert!(count <= self.bytes_len(), "{count} bytes, of which all were initialized");
+    }
+
+    /// The initialized bytes, for code that is not the kernel. What else there is room for is reached by
+    /// [`fill_from`](IoBufMut::fill_from) only.
     fn as_bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the trait promises that many initialized bytes there, which may be written to, and
         // which nothing else accesses while the value is borrowed.
         unsafe { std::slice::from_raw_parts_mut(self.stable_mut_ptr(), self.bytes_len()) }
+    }
+
+    /// Copies bytes to the front, as a read would: as many as there is room for. Returns how many.
+    fn fill_from(&mut self, bytes: &[u8]) -> usize {
+        let fill = |room: &mut [MaybeUninit<u8>]| {
+            let count = bytes.len().min(room.len());
+            room[..count].write_copy_of_slice(&bytes[..count]);
+            count
+        };
+        // SAFETY: it writes bytes, and counts those that it has written.
+        unsafe { fill_with(self, fill) }
+    }
+
+    /// At most the first `most` bytes of the room, for reads that fill it one after the other.
+    fn room(self, most: usize) -> Room<Self>
+    where
+        Self: Sized,
+    {
+        Room::new(self, most)
+    }
+}
+
+/// Has `fill` write to the room of a buffer. It answers how many bytes from the front on it has filled,
+/// which is the answer here.
+///
+/// # Safety
+///
+/// - `fill` writes initialized bytes only, and as many as it says from the front on.
+pub(crate) unsafe fn fill_with<T: IoBufMut + ?Sized>(
+    buf: &mut T,
+    fill: impl FnOnce(&mut [MaybeUninit<u8>]) -> usize,
+) -> usize {
+    let room = buf.bytes_room();
+    // SAFETY: the trait promises that as many bytes may be written to, which nothing else accesses while the
+    // value is borrowed. Those that are initialized stay so (the caller's promise).
+    let count = fill(unsafe { std::slice::from_raw_parts_mut(buf.stable_mut_ptr().cast(), room) });
+    assert!(count <= room, "{count} bytes in a room of {room}");
+    // SAFETY: the caller says that these are filled; there was room for them.
+    unsafe { buf.set_init(count) };
+    count
+}
+
+/// Makes the whole room of a buffer initialized memory, whatever it holds: for a kernel that is not trusted
+/// to have written what it says. Changes no length.
+pub(crate) fn initialize<T: IoBufMut>(buf: &mut T) {
+    let (len, room) = (buf.bytes_len(), buf.bytes_room());
+    if len < room {
+        // SAFETY: the trait promises that the bytes of the room may be written to; the first `len`, which
+        // have a value, keep it.
+        unsafe { buf.stable_mut_ptr().add(len).write_bytes(0, room - len) };
     }
 }
 
@@ -107,10 +234,49 @@ macro_rules! owned_bytes {
 }
 
 owned_bytes! {
-    Vec<u8>;
     Box<[u8]>;
     Box<[u8; N]>, const N;
     &'static mut [u8];
+}
+
+// SAFETY: the bytes live in an allocation of their own that does not move with the value, and the value owns
+// it alone.
+unsafe impl IoBuf for Vec<u8> {
+    #[inline(always)]
+    fn stable_ptr(&self) -> *const u8 {
+        self.as_ptr()
+    }
+    #[inline(always)]
+    fn bytes_len(&self) -> usize {
+        self.len()
+    }
+}
+
+// SAFETY: as above, and so does the rest of the capacity, which nothing else uses: an empty one's room. To
+// set the length moves nothing.
+unsafe impl IoBufMut for Vec<u8> {
+    #[inline(always)]
+    fn stable_mut_ptr(&mut self) -> *mut u8 {
+        self.as_mut_ptr()
+    }
+    #[inline(always)]
+    fn bytes_room(&self) -> usize {
+        if self.is_empty() { capacity(self) } else { self.len() }
+    }
+    #[inline(always)]
+    unsafe fn set_init(&mut self, count: usize) {
+        if count > self.len() {
+            // SAFETY: the caller says that so many bytes are initialized, and were room: they lie within the
+            // capacity.
+            unsafe { self.set_len(count) };
+        }
+    }
+}
+
+/// A function of its own, so that the way of a `Vec` that has a length stays short.
+#[cold]
+fn capacity(buf: &Vec<u8>) -> usize {
+    buf.capacity()
 }
 
 macro_rules! shared_bytes {
@@ -185,5 +351,101 @@ unsafe impl<T: IoBufMut> IoBufMut for Slice<T> {
     fn stable_mut_ptr(&mut self) -> *mut u8 {
         // SAFETY: `begin` lies within the buffer.
         unsafe { self.buf.stable_mut_ptr().add(self.begin) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::{FaultKind, Sim};
+    use crate::{Driver, Op, Operation, Wait};
+
+    fn finish<O: Operation>(driver: &Driver<Sim>, mut op: Op<O, Sim>) -> O::Output {
+        loop {
+            if let Some(output) = op.try_take() {
+                return output;
+            }
+            driver.turn(Wait::Forever).expect("the simulated kernel works");
+        }
+    }
+
+    #[test]
+    fn room_is_what_a_read_may_fill() {
+        let mut full = vec![1, 2, 3];
+        full.reserve(100);
+        assert_eq!((full.bytes_len(), full.bytes_room()), (3, 3));
+        let (empty, none) = (Vec::<u8>::with_capacity(5), Vec::<u8>::new());
+        assert_eq!((empty.bytes_len(), empty.bytes_room()), (0, empty.capacity()));
+        assert_eq!((none.bytes_len(), none.bytes_room()), (0, 0));
+        assert_eq!((full.fill_from(b"ab"), &full[..]), (2, &b"ab\x03"[..]));
+        assert_eq!((full.fill_from(b"abcdef"), &full[..]), (3, &b"abc"[..]));
+        let slice = Vec::<u8>::with_capacity(5).slice(..);
+        assert_eq!(slice.bytes_room(), 0, "a slice is of bytes that there are");
+    }
+
+    #[test]
+    fn parts_of_parts_of_a_room_are_filled_in_place() {
+        let mut room = Vec::<u8>::with_capacity(10).room(9);
+        assert_eq!(room.fill_from(b"ab"), 2);
+        room.advance(2);
+        let mut part = room.room(3);
+        assert_eq!((part.bytes_len(), part.bytes_room()), (0, 3));
+        assert_eq!(part.fill_from(b"cdefgh"), 3);
+        let mut room = part.into_inner();
+        // A part of it may be taken off, and the rest is filled again.
+        room.advance(1);
+        assert_eq!((room.filled(), room.bytes_len(), room.bytes_room()), (3, 2, 6));
+        assert_eq!(room.fill_from(b"D"), 1);
+        assert_eq!(room.into_inner(), b"abcDe");
+    }
+
+    #[test]
+    #[should_panic(expected = "1 bytes taken off a room of which 0 are filled")]
+    fn what_is_not_filled_is_not_taken_off() {
+        Vec::<u8>::with_capacity(10).room(10).advance(1);
+    }
+
+    /// On a kernel that writes late, and transfers less than asked for: under Miri no byte is reached that
+    /// has no value.
+    #[test]
+    fn only_what_was_read_gets_a_length() {
+        for seed in 0..8 {
+            let sim = Sim::builder(seed)
+                .late_writes(u16::MAX)
+                .fault(FaultKind::ShortTransfer, 20_000)
+                .build();
+            let kernel = sim.handle();
+            kernel.create_file("file", (0..100).collect::<Vec<u8>>());
+            let (reader, _writer) = kernel.pipe();
+            let driver = Driver::new(sim);
+            let file =
+                finish(&driver, driver.open(None, c"file".into(), 0, 0)).expect("it is there");
+            let (result, buf) = finish(&driver, driver.read(&file, Vec::with_capacity(64), 90));
+            let count = result.expect("it can be read");
+            assert_eq!(buf, (90..90 + count as u8).collect::<Vec<u8>>());
+            let bufs = vec![Vec::with_capacity(3), vec![0; 2], Vec::new(), Vec::with_capacity(9)];
+            let (result, bufs) = finish(&driver, driver.read_vectored(&file, bufs, 0));
+            let count = result.expect("it can be read");
+            assert!(bufs.concat().into_iter().take(count).eq(0..count as u8), "{bufs:?}");
+            // One that is canceled while the kernel has it, and one that is dropped.
+            let reader = driver.adopt(reader);
+            let mut op = driver.read(&reader, Vec::with_capacity(64), 0);
+            drop(driver.read(&reader, kernel.buffer(Vec::with_capacity(64)), 0));
+            driver.turn(Wait::Poll).expect("the simulated kernel works");
+            op.cancel();
+            let (result, buf) = finish(&driver, op);
+            assert_eq!((result.is_err(), buf.len()), (true, 0));
+            // Many reads into one room.
+            let mut room = Vec::with_capacity(50).room(50);
+            while room.bytes_room() > 0 {
+                let at = room.filled() as u64;
+                let (result, back) = finish(&driver, driver.read(&file, room, at));
+                room = back;
+                room.advance(result.expect("it can be read"));
+            }
+            assert!(room.into_inner().iter().copied().eq(0..50));
+            drop(driver);
+            assert_eq!(kernel.freed_early(), 0);
+        }
     }
 }

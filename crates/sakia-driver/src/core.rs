@@ -201,6 +201,9 @@ impl<B: Backend> Core<B> {
         let operation = unsafe { Placed::<O>::new(slot.cell()) };
         let class = operation.class();
         self.slab.header(slot).class = class;
+        if self.backend.as_ref().is_some_and(|backend| !backend.fills_what_it_reports()) {
+            operation.initialize();
+        }
         if self.phase == Phase::Running {
             match operation.route(rules.unwrap_or(&self.rules)) {
                 Route::Queue => {}

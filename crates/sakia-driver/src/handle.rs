@@ -55,6 +55,9 @@ impl<B: Backend> Handle<B> {
     /// Starts an operation. It reaches the kernel with the driver's next turn at the latest.
     #[inline(always)]
     pub fn start<O: Operation>(&self, operation: O) -> Op<O, B> {
+        if !operation.has_room() {
+            return self.refuse(operation, Errno::INVAL);
+        }
         let rules = if self.queues_all { Some(&Rules::NONE) } else { None };
         let slot = self.shared.core.borrow_mut().start(operation, rules);
         Op::new(&self.shared, slot)
@@ -62,6 +65,7 @@ impl<B: Backend> Handle<B> {
 
     /// Starts an operation that ends with this error at once, and is never pushed.
     #[cold]
+    #[inline(never)]
     pub(crate) fn refuse<O: Operation>(&self, operation: O, errno: Errno) -> Op<O, B> {
         let mut core = self.shared.core.borrow_mut();
         let slot = core.start_parked(operation);

@@ -83,6 +83,7 @@ pub mod sim;
 mod slab;
 #[cfg(feature = "startup")]
 pub mod startup;
+mod transfer;
 mod uring;
 mod whole;
 
@@ -91,7 +92,7 @@ pub use aligned::AlignedBuf;
 pub use arena::{Arena, FixedBuf};
 pub use auto::{Auto, Choice, Policy};
 pub use backend::{Backend, Descriptors, FileFacts, FileKind, RemoteWake};
-pub use buf::{BufResult, IoBuf, IoBufMut, MAX_RW_BYTES, Slice};
+pub use buf::{BufResult, Converted, IoBuf, IoBufMut, MAX_RW_BYTES, Room, Slice};
 pub use bypass::{Attempt, Bypass, MountFacts, Now, Route, Rule, Rules, Support};
 pub use connection::{Connection, Incoming, RecvBuf};
 pub use core::Wait;
@@ -114,5 +115,6 @@ pub use ops::{
     StatxTime, Symlink, Syncfs, Truncate, Unlink, Utimens, Write, WriteFixed, WriteVectored,
 };
 pub use sakia_ring::CURRENT_POSITION;
+pub use transfer::{read_plainly, read_vectored_plainly};
 pub use uring::Uring;
 pub use whole::WholeFile;

@@ -142,6 +142,18 @@ pub unsafe trait Operation: 'static {
     /// before the kernel sees it. `user_data` is overwritten.
     fn entry(&mut self) -> Sqe;
 
+    /// Whether there is room for what it brings. An operation without it ends with `EINVAL` and never reaches
+    /// the kernel. Asked once, when it is started.
+    #[inline(always)]
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    /// Gives all memory that the kernel is to fill a value, since it may say that it has filled what it has
+    /// not; see [`Backend::fills_what_it_reports`]. Called once, before
+    /// [`entry`](Operation::entry).
+    fn initialize(&mut self) {}
+
     /// Turns the last completion into what the handle resolves to.
     fn complete(self, completion: Completion) -> Self::Output;
 
@@ -441,6 +453,12 @@ impl<O: Operation> Placed<O> {
     #[inline(always)]
     pub(crate) fn class(self) -> Class {
         self.get().class()
+    }
+
+    #[cold]
+    pub(crate) fn initialize(mut self) {
+        // SAFETY: as in `get`, and nobody else looks at it meanwhile.
+        unsafe { self.0.as_mut() }.initialize();
     }
 
     #[inline(always)]

@@ -111,6 +111,11 @@ impl<H: Host> Uring<H> {
 // posts the last completion, and never that of an entry that was turned into a no-op before. Closing the
 // ring does not end that: the driver drains first, or leaks.
 unsafe impl<H: Host + 'static> Backend for Uring<H> {
+    #[inline(always)]
+    fn fills_what_it_reports(&self) -> bool {
+        self.ring.host().fills_what_it_reports()
+    }
+
     fn sq_entries(&self) -> u32 {
         self.ring.sq_entries()
     }

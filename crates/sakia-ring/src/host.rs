@@ -23,12 +23,21 @@ use crate::sys::{self, Params};
 /// An implementation promises that
 /// - [`map`](Host::map) returns memory of at least the asked length, readable and writable,
 ///   aligned to a page, that nothing else in this process hands out until [`unmap`](Host::unmap);
-/// - the calls touch no memory of this process but what their arguments name.
+/// - the calls touch no memory of this process but what their arguments name;
+/// - if it [says so](Host::fills_what_it_reports), what it reports as read was written.
 ///
-/// It need *not* promise that what it answers is sensible. The exceptions are numbers of descriptors: that of
-/// the ring, and what an entry that opens, accepts or makes a socket completes with, are new descriptors,
-/// which nobody else has.
+/// It need *not* promise that what it answers is sensible otherwise. The exceptions are numbers of descriptors:
+/// that of the ring, and what an entry that opens, accepts or makes a socket completes with, are new
+/// descriptors, which nobody else has.
 pub unsafe trait Host {
+    /// Whether a completion that says that a read brought `n` bytes comes after the first `n` bytes of the
+    /// entry's memory were written, or all of it if `n` is more. Then buffers may be lent that are not
+    /// initialized. A host that is not trusted leaves this alone.
+    #[inline(always)]
+    fn fills_what_it_reports(&self) -> bool {
+        false
+    }
+
     /// Creates a ring of `entries` submission entries as `params` asks, and fills in what was
     /// granted, as `io_uring_setup(2)`.
     ///
@@ -115,8 +124,13 @@ pub unsafe trait Host {
 pub struct Kernel;
 
 // SAFETY: `map` is `mmap(2)` of a fresh range, aligned to a page; the calls are the kernel's, which
-// touches what the arguments name.
+// touches what the arguments name, and counts the bytes that it has copied.
 unsafe impl Host for Kernel {
+    #[inline(always)]
+    fn fills_what_it_reports(&self) -> bool {
+        true
+    }
+
     unsafe fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
         // SAFETY: the caller's duties are the same.
         let fd = unsafe { sys::io_uring_setup(entries, params)? };

@@ -397,6 +397,12 @@ impl<H: Host> Ring<H> {
         if self.parts.sentinel.is_intact() { self.parts.queues.lost() } else { 0 }
     }
 
+    /// Who makes the system calls.
+    #[inline(always)]
+    pub fn host(&self) -> &H {
+        &self.parts.host
+    }
+
     /// Entries that the kernel ignored as malformed, ever; 0 unless the host misbehaves.
     pub fn sq_dropped(&self) -> u32 {
         if self.parts.sentinel.is_intact() { self.parts.queues.dropped() } else { 0 }

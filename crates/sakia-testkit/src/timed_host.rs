@@ -25,6 +25,10 @@ impl TimedHost {
 
 // SAFETY: each call is the kernel's.
 unsafe impl Host for TimedHost {
+    fn fills_what_it_reports(&self) -> bool {
+        Kernel.fills_what_it_reports()
+    }
+
     unsafe fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
         // SAFETY: the caller's duties are the same.
         unsafe { Kernel.setup(entries, params) }

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::mem::MaybeUninit;
 use std::task::{Context, Poll, Waker};
 
 use super::RecvBuf;
@@ -86,12 +87,12 @@ impl Inbox {
 
     /// Moves bytes to the front of `buf`, and returns how many; none if there are none. With `keep` they
     /// stay here, too.
-    pub(super) fn copy_to(&self, buf: &mut [u8], keep: bool) -> usize {
+    pub(super) fn copy_to(&self, buf: &mut [MaybeUninit<u8>], keep: bool) -> usize {
         let mut bufs = self.bufs.borrow_mut();
         let (mut copied, mut kept) = (0, 0);
         while let Some(first) = bufs.get_mut(kept).filter(|_| copied < buf.len()) {
             let count = first.len().min(buf.len() - copied);
-            buf[copied..copied + count].copy_from_slice(&first[..count]);
+            buf[copied..copied + count].write_copy_of_slice(&first[..count]);
             copied += count;
             if keep {
                 kept += 1;

@@ -14,26 +14,26 @@ use super::pool::{Pool, Size};
 use super::turns::{InTurn, Turn};
 use super::{Connection, Inner, RecvBuf};
 use crate::backend::Backend;
-use crate::buf::{BufResult, IoBufMut};
+use crate::buf::{BufResult, IoBufMut, fill_with};
 use crate::fd::Fd;
 use crate::op::{Class, Completion, Delivered, Operation};
 use crate::ops::vectored::BUFFERS_MAX;
-use crate::ops::{PollEvents, SocketRecv, SocketRecvVectored};
+use crate::ops::{PollEvents, SocketRecv, SocketRecvVectored, room_of_all};
 
 /// `MSG_PEEK`.
 const PEEK: u32 = RecvFlags::PEEK.bits();
 
 impl<B: Backend> Connection<B> {
-    /// Receives up to `buf.bytes_len()` bytes into `buf`, as soon as there are any.
+    /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity), as soon as there are any.
     ///
     /// The kernel owns `buf` until the future resolves. Dropping the future gives up the buffer, and no
     /// byte: what had been received goes to the next receive.
     ///
-    /// Resolves to the number of bytes, `0..=buf.bytes_len()`, and the buffer; 0 means that the peer sends
-    /// no more, or an empty buffer.
+    /// Resolves to the number of bytes and the buffer; 0 means that the peer sends no more. A `Vec` that was
+    /// empty has as many bytes as were received: clear it before the next receive, see [`IoBufMut`].
     ///
     /// # Errors
-    /// As [`Handle::recv`](crate::Handle::recv).
+    /// As [`Handle::recv`](crate::Handle::recv); so a buffer without room is `EINVAL`.
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_recv(3)`.
@@ -57,15 +57,17 @@ impl<B: Backend> Connection<B> {
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
     pub async fn read_vectored<T: IoBufMut>(&self, mut bufs: Vec<T>) -> BufResult<usize, Vec<T>> {
-        if bufs.iter().take(BUFFERS_MAX).all(|buf| buf.bytes_len() == 0) {
-            return (Ok(0), bufs); // the kernel would wait
+        if room_of_all(&bufs) == 0 {
+            return (Err(Errno::INVAL.into()), bufs);
         }
         let copied = self.receive_turn_or(|inbox| {
             let mut copied = 0;
-            for buf in &mut bufs {
-                let count = inbox.copy_to(buf.as_bytes_mut(), false);
+            for buf in bufs.iter_mut().take(BUFFERS_MAX) {
+                let room = buf.bytes_room();
+                // SAFETY: what is copied there are bytes, and they are counted.
+                let count = unsafe { fill_with(buf, |room| inbox.copy_to(room, false)) };
                 copied += count;
-                if count < buf.bytes_len() {
+                if count < room {
                     break;
                 }
             }
@@ -79,6 +81,7 @@ impl<B: Backend> Connection<B> {
         let keep = |inner: &Inner, (result, bufs): BufResult<usize, Vec<T>>| {
             let mut left = result.unwrap_or(0);
             for buf in bufs {
+                // Those that were empty have no more than what came.
                 let count = left.min(buf.bytes_len());
                 inner.keep(&buf.as_bytes()[..count]);
                 left -= count;
@@ -88,11 +91,14 @@ impl<B: Backend> Connection<B> {
     }
 
     async fn receive<T: IoBufMut>(&self, mut buf: T, flags: u32) -> BufResult<usize, T> {
-        if buf.bytes_len() == 0 {
-            return (Ok(0), buf); // the kernel would wait
+        if buf.bytes_room() == 0 {
+            return (Err(Errno::INVAL.into()), buf);
         }
         let is_peek = flags & PEEK != 0;
-        let copied = self.receive_turn_or(|inbox| inbox.copy_to(buf.as_bytes_mut(), is_peek));
+        // SAFETY: what is copied there are bytes, and they are counted.
+        let copy =
+            |inbox: &Inbox| unsafe { fill_with(&mut buf, |room| inbox.copy_to(room, is_peek)) };
+        let copied = self.receive_turn_or(copy);
         let turn = match copied.await {
             Ok(turn) => turn,
             Err(result) => return (result, buf),
@@ -171,9 +177,9 @@ impl<B: Backend> Connection<B> {
                 self.driver().poll(self.fd(), PollEvents::READABLE).await?;
                 let turn = turn.take().expect("not given away before");
                 let room = inbox.size().bytes() as usize;
-                let (result, mut buf) = self.receive_alone(vec![0; room], 0, turn).await;
+                let (result, mut buf) = self.receive_alone(Vec::with_capacity(room), 0, turn).await;
                 buf.truncate(result?);
-                inbox.is_size_wrong(buf.len(), buf.len() == room);
+                inbox.is_size_wrong(buf.len(), buf.len() >= room);
                 return Ok(RecvBuf::owned(buf));
             }
             poll_fn(|cx| inbox.poll_news(cx)).await;

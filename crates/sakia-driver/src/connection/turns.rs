@@ -124,6 +124,15 @@ where
     }
 
     #[inline(always)]
+    fn has_room(&self) -> bool {
+        self.operation.has_room()
+    }
+
+    fn initialize(&mut self) {
+        self.operation.initialize();
+    }
+
+    #[inline(always)]
     fn complete(self, completion: Completion) -> Self::Output {
         self.operation.complete(completion)
     }

@@ -314,6 +314,11 @@ impl RemoteWake for EpollWake {
 // begun. A provided buffer is used while it is in its group, by the thread that enters, and leaves it
 // before the completion that names it is posted.
 unsafe impl Backend for Epoll {
+    #[inline(always)]
+    fn fills_what_it_reports(&self) -> bool {
+        true
+    }
+
     fn sq_entries(&self) -> u32 {
         self.machine.queue.sq_entries()
     }

@@ -6,9 +6,9 @@ use std::io;
 use sakia_ring::Sqe;
 
 use super::at::At;
-use super::transfer_len;
+use super::{filled, transfer_len};
 use crate::backend::{Backend, Descriptors};
-use crate::buf::BufResult;
+use crate::buf::{BufResult, IoBufMut, initialize};
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
@@ -79,11 +79,11 @@ impl<B: Backend> Handle<B> {
     }
 
     /// Reads where the symbolic link `path`, relative to `directory` or, with `None`, to the working
-    /// directory, points to. Resolves to the number of bytes, `1..=buf.len()`, and the buffer. As many
-    /// bytes as the buffer has may not be all.
+    /// directory, points to, into `buf`, an empty one up to its capacity. Resolves to the number of bytes, at
+    /// least 1, and the buffer. As many bytes as there was room for may not be all.
     ///
     /// # Errors
-    /// - `EINVAL`: not a symbolic link, or the buffer is empty.
+    /// - `EINVAL`: not a symbolic link, or a buffer without room.
     /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `readlinkat(2)`.
     ///
     /// # Kernel
@@ -157,12 +157,21 @@ unsafe impl Operation for Readlink {
     }
 
     fn entry(&mut self) -> Sqe {
-        let len = transfer_len(self.buf.len());
+        let len = transfer_len(self.buf.bytes_room());
         private::readlink(self.at.raw(), self.at.path(), self.buf.as_mut_ptr(), len)
     }
 
+    fn has_room(&self) -> bool {
+        self.buf.bytes_room() > 0
+    }
+
+    fn initialize(&mut self) {
+        initialize(&mut self.buf);
+    }
+
     fn complete(self, completion: Completion) -> Self::Output {
-        (completion.count(self.buf.len()), self.buf)
+        let room = transfer_len(self.buf.bytes_room());
+        filled(completion, self.buf, room)
     }
 
     fn descriptor(&self) -> Option<&Fd> {

@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use sakia_ring::Sqe;
 
-use super::transfer_len;
+use super::{filled, transfer_len};
 use crate::backend::Backend;
-use crate::buf::BufResult;
+use crate::buf::{BufResult, IoBufMut, initialize};
 use crate::bypass::{Mount, Route, Rules};
 use crate::counters::OpKind;
 use crate::fd::Fd;
@@ -22,7 +22,8 @@ pub struct ReadDirectory {
 }
 
 impl<B: Backend> Handle<B> {
-    /// Reads the next entries of the directory `fd`, as many as fit into `buf`: records of the kernel's
+    /// Reads the next entries of the directory `fd`, as many as fit into `buf` (an empty one: into its
+    /// capacity): records of the kernel's
     /// `struct linux_dirent64`, which [`DirectoryEntries`] takes apart. The directory's position moves past
     /// them. Resolves to the number of bytes, and the buffer; 0 means that there are no more.
     ///
@@ -51,12 +52,21 @@ unsafe impl Operation for ReadDirectory {
     }
 
     fn entry(&mut self) -> Sqe {
-        let len = transfer_len(self.buf.len());
+        let len = transfer_len(self.buf.bytes_room());
         private::getdents(self.fd.raw(), self.buf.as_mut_ptr(), len)
     }
 
+    fn has_room(&self) -> bool {
+        self.buf.bytes_room() > 0
+    }
+
+    fn initialize(&mut self) {
+        initialize(&mut self.buf);
+    }
+
     fn complete(self, completion: Completion) -> Self::Output {
-        (completion.count(self.buf.len()), self.buf)
+        let room = transfer_len(self.buf.bytes_room());
+        filled(completion, self.buf, room)
     }
 
     fn descriptor(&self) -> Option<&Fd> {

@@ -26,12 +26,16 @@ pub(crate) mod vectored;
 pub(crate) mod write;
 mod xattr;
 
+use std::io;
+
 use rustix::io::{Errno, ReadWriteFlags};
 use sakia_ring::Opcode;
 
 use crate::backend::Backend;
+use crate::buf::{BufResult, IoBufMut};
 use crate::handle::Handle;
-use crate::op::{Op, Operation};
+use crate::op::{Completion, Op, Operation};
+use crate::ops::vectored::BUFFERS_MAX;
 
 pub use advise::Advise;
 pub use allocate::Fallocate;
@@ -92,6 +96,59 @@ const RWF_KNOWN: u32 = ReadWriteFlags::DSYNC.bits()
     | ReadWriteFlags::SYNC.bits()
     | ReadWriteFlags::NOWAIT.bits()
     | ReadWriteFlags::APPEND.bits();
+
+/// The result of a read into the front of `buf`, which asked for `len` bytes of its room and takes note of
+/// what came.
+#[inline(always)]
+pub(crate) fn note_filled<T: IoBufMut>(
+    completion: Completion,
+    buf: &mut T,
+    len: u32,
+) -> io::Result<usize> {
+    let count = completion.result()? as usize;
+    if count <= buf.bytes_len() {
+        return Ok(count); // all initialized before: nothing to note
+    }
+    let count = completion.count(len as usize)?;
+    // SAFETY: a completion says that the kernel has filled so many bytes from the front on, which it has (the
+    // promise of `Backend::fills_what_it_reports`), or all of the room was initialized before; no more are
+    // believed than were asked for, which were room.
+    unsafe { buf.set_init(count) };
+    Ok(count)
+}
+
+/// The end of a read into the front of `buf`, as [`note_filled`].
+#[inline(always)]
+pub(crate) fn filled<T: IoBufMut>(
+    completion: Completion,
+    mut buf: T,
+    len: u32,
+) -> BufResult<usize, T> {
+    (note_filled(completion, &mut buf, len), buf)
+}
+
+/// The same with several buffers, filled one after the other. No more than the first `BUFFERS_MAX` were used.
+pub(crate) fn note_all_filled<T: IoBufMut>(
+    completion: Completion,
+    bufs: &mut [T],
+    len: u32,
+) -> io::Result<usize> {
+    let all = completion.count(len as usize)?;
+    let mut left = all;
+    for buf in bufs.iter_mut().take(BUFFERS_MAX) {
+        let count = left.min(buf.bytes_room());
+        // SAFETY: as in `note_filled`; each buffer is full before the next gets any.
+        unsafe { buf.set_init(count) };
+        left -= count;
+    }
+    Ok(all)
+}
+
+/// The room of all buffers that a vectored read uses, as the kernel takes it.
+pub(crate) fn room_of_all<T: IoBufMut>(bufs: &[T]) -> u32 {
+    let rooms = bufs.iter().take(BUFFERS_MAX).map(T::bytes_room);
+    transfer_len(rooms.fold(0, usize::saturating_add))
+}
 
 /// The length of a buffer as the kernel takes it: it moves at most 2 GiB less a page at a time.
 #[inline(always)]

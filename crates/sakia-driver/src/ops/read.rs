@@ -6,13 +6,13 @@ use sakia_ring::Sqe;
 
 use crate::arena::FixedBuf;
 use crate::backend::{Backend, Descriptors};
-use crate::buf::{BufResult, IoBuf, IoBufMut};
+use crate::buf::{BufResult, IoBufMut, initialize};
 use crate::bypass::{Attempt, Mount, Now, Route, Rules, Transfer};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation, Verdict};
-use crate::ops::transfer_len;
+use crate::ops::{filled, transfer_len};
 
 /// See [`Handle::read`].
 #[derive(Debug)]
@@ -22,19 +22,30 @@ pub struct Read<T> {
     offset: u64,
     /// `RWF_*`.
     flags: u32,
+    /// What is asked for in bytes.
+    len: u32,
+}
+
+impl<T: IoBufMut> Read<T> {
+    #[inline(always)]
+    fn new(fd: &Fd, buf: T, offset: u64, flags: u32) -> Self {
+        let len = transfer_len(buf.bytes_room());
+        Self { fd: fd.clone(), buf, offset, flags, len }
+    }
 }
 
 impl<B: Backend> Handle<B> {
-    /// Reads up to `buf.bytes_len()` bytes from `fd`, starting at byte `offset`; at the file's own
-    /// position, which moves, when `offset` is [`CURRENT_POSITION`](crate::CURRENT_POSITION), and
-    /// whatever it is when `fd` has no positions.
+    /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity) from `fd`, starting at byte
+    /// `offset`; at the file's own position, which moves, when `offset` is
+    /// [`CURRENT_POSITION`](crate::CURRENT_POSITION), and whatever it is when `fd` has no positions.
     ///
     /// The kernel owns `buf` until the operation is done. Dropping the handle keeps it alive until then.
     ///
-    /// Resolves to the number of bytes read, `0..=buf.bytes_len()`, and the buffer; 0 means end of file.
+    /// Resolves to the number of bytes read and the buffer; 0 means end of file. A `Vec` that was empty has
+    /// as many bytes as were read: clear it before the next read, see [`IoBufMut`].
     ///
     /// # Errors
-    /// - `EINVAL`: direct I/O with an offset, length or address off the block size.
+    /// - `EINVAL`: a buffer without room; direct I/O with an offset, length or address off the block size.
     /// - `EISDIR`: `fd` is a directory.
     /// - `ECANCELED`: canceled before it began. Otherwise as `pread(2)`.
     ///
@@ -44,7 +55,7 @@ impl<B: Backend> Handle<B> {
     #[inline(always)]
     pub fn read<T: IoBufMut>(&self, fd: &Fd, buf: T, offset: u64) -> Op<Read<T>, B> {
         self.check(fd);
-        self.start(Read { fd: fd.clone(), buf, offset, flags: 0 })
+        self.start(Read::new(fd, buf, offset, 0))
     }
 
     /// As [`read`](Handle::read), with the kernel's flags `RWF_DSYNC`, `RWF_SYNC`, `RWF_NOWAIT` and
@@ -66,7 +77,7 @@ impl<B: Backend> Handle<B> {
         flags: u32,
     ) -> Op<Read<T>, B> {
         self.check(fd);
-        self.start_transfer(Read { fd: fd.clone(), buf, offset, flags }, flags)
+        self.start_transfer(Read::new(fd, buf, offset, flags), flags)
     }
 
     /// As [`read`](Handle::read), into a block of the registered arena, which saves the kernel from
@@ -81,7 +92,7 @@ impl<B: Backend> Handle<B> {
     pub fn read_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<ReadFixed, B> {
         self.check(fd);
         let is_registered = self.has_registered(&buf);
-        let read = Read { fd: fd.clone(), buf, offset, flags: 0 };
+        let read = Read::new(fd, buf, offset, 0);
         self.start(ReadFixed { read, is_registered })
     }
 }
@@ -98,14 +109,22 @@ unsafe impl<T: IoBufMut> Operation for Read<T> {
 
     #[inline(always)]
     fn entry(&mut self) -> Sqe {
-        let len = transfer_len(self.buf.bytes_len());
         let offset = if mutant!("read_ignores_offset") { 0 } else { self.offset };
-        Sqe::read(self.fd.raw(), self.buf.stable_mut_ptr(), len, offset).op_flags(self.flags)
+        Sqe::read(self.fd.raw(), self.buf.stable_mut_ptr(), self.len, offset).op_flags(self.flags)
+    }
+
+    #[inline(always)]
+    fn has_room(&self) -> bool {
+        self.len > 0
+    }
+
+    fn initialize(&mut self) {
+        initialize(&mut self.buf);
     }
 
     #[inline(always)]
     fn complete(self, completion: Completion) -> Self::Output {
-        (completion.count(self.buf.bytes_len()), self.buf)
+        filled(completion, self.buf, self.len)
     }
 
     fn descriptor(&self) -> Option<&Fd> {
@@ -118,13 +137,12 @@ unsafe impl<T: IoBufMut> Operation for Read<T> {
 
     #[inline(always)]
     fn route(&self, rules: &Rules) -> Route {
-        let bytes = transfer_len(self.buf.bytes_len());
-        self.fd.route(Transfer::Read, rules.of(OpKind::Read), bytes)
+        self.fd.route(Transfer::Read, rules.of(OpKind::Read), self.len)
     }
 
     #[inline(always)]
     fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
-        self.fd.judge(Transfer::Read, now, attempt, transfer_len(self.buf.bytes_len()))
+        self.fd.judge(Transfer::Read, now, attempt, self.len)
     }
 
     #[inline(always)]
@@ -151,9 +169,12 @@ unsafe impl Operation for ReadFixed {
 
     fn entry(&mut self) -> Sqe {
         let read = &mut self.read;
-        let len = transfer_len(read.buf.bytes_len());
         let (pointer, index) = (read.buf.stable_mut_ptr(), read.buf.registered_index());
-        Sqe::read_fixed(read.fd.raw(), pointer, len, read.offset, index)
+        Sqe::read_fixed(read.fd.raw(), pointer, read.len, read.offset, index)
+    }
+
+    fn has_room(&self) -> bool {
+        self.read.has_room()
     }
 
     fn complete(self, completion: Completion) -> Self::Output {

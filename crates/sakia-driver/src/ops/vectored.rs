@@ -5,13 +5,13 @@ use std::rc::Rc;
 use sakia_ring::{IoVec, Sqe};
 
 use crate::backend::{Backend, Descriptors};
-use crate::buf::{BufResult, IoBuf, IoBufMut};
+use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::bypass::{Attempt, Mount, Now, Route, Rules, Transfer};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation, Verdict};
-use crate::ops::transfer_len;
+use crate::ops::{note_all_filled, room_of_all, transfer_len};
 
 /// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
 pub(crate) const BUFFERS_MAX: usize = 1024;
@@ -31,10 +31,9 @@ struct Vectored<T> {
 }
 
 impl<T: IoBuf> Vectored<T> {
-    fn new(fd: &Fd, bufs: Vec<T>, offset: u64, flags: u32) -> Self {
+    /// `bytes` is what is asked for in all.
+    fn new(fd: &Fd, bufs: Vec<T>, offset: u64, flags: u32, bytes: u32) -> Self {
         let vector = Vec::with_capacity(bufs.len());
-        let used = bufs.iter().take(BUFFERS_MAX);
-        let bytes = transfer_len(used.map(T::bytes_len).fold(0, usize::saturating_add));
         Self { fd: fd.clone(), bufs, vector, offset, flags, bytes }
     }
 
@@ -48,10 +47,6 @@ impl<T: IoBuf> Vectored<T> {
         }
         (self.vector.as_ptr(), self.vector.len() as u32)
     }
-
-    fn complete(self, completion: Completion) -> BufResult<usize, Vec<T>> {
-        (completion.count(self.bytes as usize), self.bufs)
-    }
 }
 
 /// See [`Handle::read_vectored`].
@@ -62,8 +57,27 @@ pub struct ReadVectored<T>(Vectored<T>);
 #[derive(Debug)]
 pub struct WriteVectored<T>(Vectored<T>);
 
+impl<T: IoBufMut> ReadVectored<T> {
+    fn new(fd: &Fd, bufs: Vec<T>, offset: u64, flags: u32) -> Self {
+        let bytes = room_of_all(&bufs);
+        Self(Vectored::new(fd, bufs, offset, flags, bytes))
+    }
+}
+
+impl<T: IoBuf> WriteVectored<T> {
+    fn new(fd: &Fd, bufs: Vec<T>, offset: u64, flags: u32) -> Self {
+        let used = bufs.iter().take(BUFFERS_MAX);
+        let bytes = transfer_len(used.map(T::bytes_len).fold(0, usize::saturating_add));
+        Self(Vectored::new(fd, bufs, offset, flags, bytes))
+    }
+}
+
 impl<B: Backend> Handle<B> {
-    /// As [`read`](Handle::read), filling one buffer after the other. At most the first 1024 are used.
+    /// As [`read`](Handle::read), filling one buffer after the other, each `Vec` that is empty up to its
+    /// capacity. At most the first 1024 are used.
+    ///
+    /// # Errors
+    /// - `EINVAL`: none of these buffers has room. Otherwise as [`read`](Handle::read).
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_readv(3)`.
@@ -75,7 +89,7 @@ impl<B: Backend> Handle<B> {
         offset: u64,
     ) -> Op<ReadVectored<T>, B> {
         self.check(fd);
-        self.start(ReadVectored(Vectored::new(fd, bufs, offset, 0)))
+        self.start(ReadVectored::new(fd, bufs, offset, 0))
     }
 
     /// As [`read_vectored`](Handle::read_vectored), with `RWF_*` flags; see
@@ -92,7 +106,7 @@ impl<B: Backend> Handle<B> {
         flags: u32,
     ) -> Op<ReadVectored<T>, B> {
         self.check(fd);
-        self.start_transfer(ReadVectored(Vectored::new(fd, bufs, offset, flags)), flags)
+        self.start_transfer(ReadVectored::new(fd, bufs, offset, flags), flags)
     }
 
     /// As [`write`](Handle::write), taking one buffer after the other. At most the first 1024 are
@@ -108,7 +122,7 @@ impl<B: Backend> Handle<B> {
         offset: u64,
     ) -> Op<WriteVectored<T>, B> {
         self.check(fd);
-        self.start(WriteVectored(Vectored::new(fd, bufs, offset, 0)))
+        self.start(WriteVectored::new(fd, bufs, offset, 0))
     }
 
     /// As [`write_vectored`](Handle::write_vectored), with `RWF_*` flags; see
@@ -125,7 +139,7 @@ impl<B: Backend> Handle<B> {
         flags: u32,
     ) -> Op<WriteVectored<T>, B> {
         self.check(fd);
-        self.start_transfer(WriteVectored(Vectored::new(fd, bufs, offset, flags)), flags)
+        self.start_transfer(WriteVectored::new(fd, bufs, offset, flags), flags)
     }
 }
 
@@ -140,13 +154,22 @@ unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
     }
 
     fn entry(&mut self) -> Sqe {
-        let part = |buf: &mut T| IoVec { base: buf.stable_mut_ptr(), len: buf.bytes_len() };
+        let part = |buf: &mut T| IoVec { base: buf.stable_mut_ptr(), len: buf.bytes_room() };
         let (vector, count) = self.0.describe(part);
         Sqe::readv(self.0.fd.raw(), vector, count, self.0.offset).op_flags(self.0.flags)
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        self.0.complete(completion)
+    fn has_room(&self) -> bool {
+        self.0.bytes > 0
+    }
+
+    fn initialize(&mut self) {
+        self.0.bufs.iter_mut().take(BUFFERS_MAX).for_each(initialize);
+    }
+
+    fn complete(mut self, completion: Completion) -> Self::Output {
+        let result = note_all_filled(completion, &mut self.0.bufs, self.0.bytes);
+        (result, self.0.bufs)
     }
 
     fn descriptor(&self) -> Option<&Fd> {
@@ -185,7 +208,7 @@ unsafe impl<T: IoBuf> Operation for WriteVectored<T> {
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        self.0.complete(completion)
+        (completion.count(self.0.bytes as usize), self.0.bufs)
     }
 
     fn descriptor(&self) -> Option<&Fd> {

@@ -5,9 +5,9 @@ use std::io;
 
 use sakia_ring::Sqe;
 
-use super::transfer_len;
+use super::{filled, transfer_len};
 use crate::backend::{Backend, Descriptors};
-use crate::buf::BufResult;
+use crate::buf::{BufResult, IoBufMut, initialize};
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
@@ -45,8 +45,8 @@ pub struct RemoveXattr {
 }
 
 impl<B: Backend> Handle<B> {
-    /// Reads the extended attribute `name` of an open file. Resolves to its length, and the buffer; with an
-    /// empty buffer, to the length that one would need.
+    /// Reads the extended attribute `name` of an open file into `buf`, an empty one up to its capacity.
+    /// Resolves to its length, and the buffer; with a buffer without room, to the length that one would need.
     ///
     /// # Errors
     /// - `ENODATA`: there is none of that name. `ERANGE`: the buffer is too small for it.
@@ -76,7 +76,8 @@ impl<B: Backend> Handle<B> {
     }
 
     /// Lists the names of an open file's extended attributes, each with a NUL at its end. Resolves to the
-    /// number of bytes, and the buffer; with an empty buffer, to as many as one would need.
+    /// number of bytes, and the buffer, which is read into as by [`get_xattr`](Handle::get_xattr); with one
+    /// without room, to as many as one would need.
     ///
     /// # Errors
     /// - `ERANGE`: the buffer is too small.
@@ -107,11 +108,14 @@ impl<B: Backend> Handle<B> {
     }
 }
 
-/// The most bytes that there can be: as many as the buffer has. One that is empty asks how many there are,
-/// and no kernel gives more than 64 KiB (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
-fn len_max(buf: &[u8]) -> usize {
+/// The end of a read into `buf`; without room it has asked for a length, which is no more than the kernel gives
+/// (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+fn length_or_filled(completion: Completion, buf: Vec<u8>) -> BufResult<usize, Vec<u8>> {
     const KERNEL_MAX: usize = 65_536;
-    if buf.is_empty() { KERNEL_MAX } else { buf.len() }
+    match transfer_len(buf.bytes_room()) {
+        0 => (completion.count(KERNEL_MAX), buf),
+        room => filled(completion, buf, room),
+    }
 }
 
 // SAFETY: the entry names the name and the buffer, which the value owns on the heap, and a descriptor
@@ -124,12 +128,16 @@ unsafe impl Operation for GetXattr {
     }
 
     fn entry(&mut self) -> Sqe {
-        let len = transfer_len(self.buf.len());
+        let len = transfer_len(self.buf.bytes_room());
         Sqe::fgetxattr(self.fd.raw(), self.name.as_ptr().cast(), self.buf.as_mut_ptr(), len)
     }
 
+    fn initialize(&mut self) {
+        initialize(&mut self.buf);
+    }
+
     fn complete(self, completion: Completion) -> Self::Output {
-        (completion.count(len_max(&self.buf)), self.buf)
+        length_or_filled(completion, self.buf)
     }
 
     fn descriptor(&self) -> Option<&Fd> {
@@ -172,12 +180,16 @@ unsafe impl Operation for ListXattr {
     }
 
     fn entry(&mut self) -> Sqe {
-        let len = transfer_len(self.buf.len());
+        let len = transfer_len(self.buf.bytes_room());
         private::flistxattr(self.fd.raw(), self.buf.as_mut_ptr(), len)
     }
 
+    fn initialize(&mut self) {
+        initialize(&mut self.buf);
+    }
+
     fn complete(self, completion: Completion) -> Self::Output {
-        (completion.count(len_max(&self.buf)), self.buf)
+        length_or_filled(completion, self.buf)
     }
 
     fn descriptor(&self) -> Option<&Fd> {

@@ -11,12 +11,12 @@ use crate::buf::{IoBuf, IoBufMut};
 /// Forgetting it is no fault: the bytes stay valid for ever.
 #[derive(Debug)]
 pub struct SimBuf {
-    bytes: Box<[u8]>,
+    bytes: Vec<u8>,
     kernel: SimHandle,
 }
 
 impl SimBuf {
-    pub(super) fn new(bytes: Box<[u8]>, kernel: SimHandle) -> Self {
+    pub(super) fn new(bytes: Vec<u8>, kernel: SimHandle) -> Self {
         Self { bytes, kernel }
     }
 }
@@ -37,11 +37,12 @@ impl DerefMut for SimBuf {
 
 impl Drop for SimBuf {
     fn drop(&mut self) {
-        self.kernel.note_freed(self.bytes.as_ptr().expose_provenance() as u64, self.bytes.len());
+        let (start, len) = (self.bytes.as_ptr().expose_provenance(), self.bytes.capacity());
+        self.kernel.note_freed(start as u64, len);
     }
 }
 
-// SAFETY: the bytes are initialized, on the heap, and reached through the value alone.
+// SAFETY: the promise of the vector, which is reached through the value alone.
 unsafe impl IoBuf for SimBuf {
     fn stable_ptr(&self) -> *const u8 {
         self.bytes.stable_ptr()
@@ -52,9 +53,18 @@ unsafe impl IoBuf for SimBuf {
     }
 }
 
-// SAFETY: as above; the box is not shared.
+// SAFETY: as above.
 unsafe impl IoBufMut for SimBuf {
     fn stable_mut_ptr(&mut self) -> *mut u8 {
         self.bytes.stable_mut_ptr()
+    }
+
+    fn bytes_room(&self) -> usize {
+        self.bytes.bytes_room()
+    }
+
+    unsafe fn set_init(&mut self, count: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.bytes.set_init(count) };
     }
 }

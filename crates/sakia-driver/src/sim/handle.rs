@@ -250,7 +250,8 @@ impl SimHandle {
         self.machine_mut().kernel.crash()
     }
 
-    /// The same, of the moment that [`SimBuilder::crash_at`](super::SimBuilder::crash_at) says. `None` before.
+    /// The same, of the moment that [`SimBuilder::crash_at`](super::SimBuilder::crash_at) says. `None`
+    /// before.
     pub fn crashed(&self) -> Option<Disk> {
         self.machine().kernel.device.crashed.clone()
     }
@@ -295,8 +296,9 @@ impl SimHandle {
 
     // Memory.
 
-    /// A buffer with these bytes that notices when it is freed while an operation under way may use it.
-    pub fn buffer(&self, bytes: impl Into<Box<[u8]>>) -> SimBuf {
+    /// A buffer with these bytes that notices when it is freed while an operation under way may use it. One
+    /// of an empty `Vec` is read into up to its capacity.
+    pub fn buffer(&self, bytes: impl Into<Vec<u8>>) -> SimBuf {
         SimBuf::new(bytes.into(), self.clone())
     }
 

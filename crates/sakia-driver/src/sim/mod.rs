@@ -406,6 +406,11 @@ impl Sim {
 // flight begins when a pushed entry is consumed and is gone before its completion is posted; an
 // abandoned entry has no completion. An entry that was made a nop names no memory any more.
 unsafe impl Backend for Sim {
+    #[inline(always)]
+    fn fills_what_it_reports(&self) -> bool {
+        true
+    }
+
     fn sq_entries(&self) -> u32 {
         self.machine.borrow().queue.sq_entries()
     }

@@ -415,3 +415,54 @@ pub fn a_close_ends_a_receive(stage: &Stage) {
     drop(other);
     run(&driver, close).unwrap();
 }
+
+pub fn a_connection_is_read_into_capacity(stage: &Stage) {
+    let driver = stage.driver();
+    for domain in DOMAINS {
+        let (near, far) = connection(stage, &driver, domain);
+        // What was received for nobody goes into the capacity of the next.
+        {
+            let mut read = pin!(far.read(Vec::with_capacity(16)));
+            assert!(attempt(&driver, read.as_mut()).is_none());
+            send_all(&driver, &near, b"one");
+        }
+        for is_peek in [true, false] {
+            let buf = Vec::with_capacity(16);
+            let (result, buf) = run(&driver, async {
+                if is_peek { far.peek(buf).await } else { far.read(buf).await }
+            });
+            assert_eq!((result.unwrap(), &buf[..]), (3, &b"one"[..]));
+        }
+        // Received ahead, into several.
+        {
+            let mut ahead = pin!(far.recv());
+            assert!(attempt(&driver, ahead.as_mut()).is_none());
+            send_all(&driver, &near, b"ahead");
+            settle(&driver);
+        }
+        let mut came = Vec::new();
+        while came.len() < 5 {
+            let bufs = vec![vec![b'.'], Vec::new(), Vec::with_capacity(2), Vec::with_capacity(16)];
+            let (result, mut bufs) = run(&driver, far.read_vectored(bufs));
+            let count = result.unwrap();
+            assert!(count > 0);
+            bufs[0].truncate(count);
+            assert_eq!(bufs.concat().len(), count);
+            came.extend(bufs.concat());
+        }
+        assert_eq!(came, b"ahead");
+        for is_there in [false, true] {
+            if is_there {
+                send_all(&driver, &near, b"x");
+            }
+            assert_eq!(errno(run(&driver, far.read(Vec::new())).0), Errno::INVAL);
+            assert_eq!(errno(run(&driver, far.peek(Vec::new())).0), Errno::INVAL);
+            assert_eq!(errno(run(&driver, far.read_vectored(vec![vec![]; 2])).0), Errno::INVAL);
+        }
+        assert_eq!(run(&driver, near.send(Vec::new())).0.unwrap(), 0);
+        run(&driver, near.shutdown(ShutdownHow::Sends)).unwrap();
+        assert_eq!(run(&driver, far.read(vec![0; 9])).0.unwrap(), 1);
+        let (result, buf) = run(&driver, far.read(Vec::with_capacity(9)));
+        assert_eq!((result.unwrap(), buf.len()), (0, 0));
+    }
+}

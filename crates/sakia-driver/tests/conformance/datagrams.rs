@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use sakia_driver::{Auto, Domain, Driver, Fd, SocketAddress, SocketType};
+use sakia_driver::{Auto, Domain, Driver, Fd, IoBufMut, SocketAddress, SocketType};
 
 use crate::sockets::DOMAINS;
 use crate::stage::{Stage, errno, settle, turn_until, wait};
@@ -33,6 +33,27 @@ pub fn datagrams_keep_their_bounds(stage: &Stage) {
             let received = result.unwrap();
             assert_eq!(&buf[..received.len], message.as_bytes());
             assert_eq!((received.from, received.is_truncated), (from, false));
+        }
+    }
+}
+
+pub fn a_datagram_goes_into_capacity(stage: &Stage) {
+    let driver = stage.driver();
+    for domain in DOMAINS {
+        let (near, from) = bound(stage, &driver, domain);
+        let (far, to) = bound(stage, &driver, domain);
+        for message in ["one", "", "twice as long"] {
+            wait(&driver, driver.send_to(&near, message, &to, 0)).0.unwrap();
+        }
+        // Without room none is taken.
+        let (result, _) = wait(&driver, driver.recv_from(&far, Vec::new(), 0));
+        assert_eq!(errno(result), Errno::INVAL);
+        for message in [&b"one"[..], b"", b"twice"] {
+            let buf = Vec::with_capacity(5).room(5);
+            let (result, buf) = wait(&driver, driver.recv_from(&far, buf, 0));
+            let received = result.unwrap();
+            assert_eq!((received.len, &buf.into_inner()[..]), (message.len(), message));
+            assert_eq!((received.from, received.is_truncated), (from, message == b"twice"));
         }
     }
 }

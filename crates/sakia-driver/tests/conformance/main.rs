@@ -40,14 +40,19 @@ cases! {
     files:
         a_read_begins_at_its_offset
         a_read_past_the_end_is_short_then_empty
-        a_read_of_nothing_reads_nothing
+        a_read_without_room_is_refused
+        an_empty_vector_is_filled_up_to_its_capacity
+        what_is_not_read_into_capacity_leaves_no_length
+        a_room_is_filled_by_several_reads
         the_position_moves_with_reads_that_ask_for_it
         a_write_lands_at_its_offset
         a_write_past_the_end_leaves_zeros
         appending_ignores_the_offset
         parts_are_filled_in_order
+        parts_without_a_length_are_filled_up_to_their_capacity
         parts_are_written_in_order
-        no_parts_move_nothing
+        parts_without_room_are_refused
+        a_write_of_nothing_writes_nothing
         registered_memory_reads_and_writes
         what_was_not_opened_for_it_is_refused
         a_missing_file_is_missing
@@ -98,6 +103,7 @@ cases! {
         a_lock_keeps_others_out
         a_dropped_lock_ends_with_its_descriptor
         extended_attributes_are_kept
+        names_and_links_are_read_into_capacity
         plain_calls_have_counts;
     pipes:
         a_read_waits_for_a_write
@@ -105,6 +111,8 @@ cases! {
         a_pipe_without_writers_is_at_its_end
         a_pipe_without_readers_is_broken
         a_canceled_read_says_so
+        a_stream_is_read_into_capacity
+        a_read_without_room_does_not_wait
         a_canceled_write_says_so
         a_dropped_read_takes_nothing_along
         readiness_comes_with_data
@@ -133,6 +141,8 @@ cases! {
         a_shutdown_ends_what_waits
         a_close_ends_an_accept
         a_peek_leaves_the_bytes
+        a_socket_is_received_from_into_capacity
+        a_receive_without_room_is_refused
         what_must_not_wait_does_not
         what_makes_no_sense_is_refused
         messages_go_over_streams
@@ -146,6 +156,7 @@ cases! {
         what_was_received_can_be_sent_on
         a_dropped_receive_of_a_connection_loses_nothing
         a_peek_shows_what_the_next_receive_brings
+        a_connection_is_read_into_capacity
         a_connection_tells_its_end_after_its_bytes
         a_connection_that_was_broken_off_says_so
         a_slow_reader_holds_its_peer_back
@@ -163,6 +174,7 @@ cases! {
         datagrams_keep_their_bounds
         a_datagram_is_waited_for
         a_long_datagram_is_cut
+        a_datagram_goes_into_capacity
         a_socket_of_datagrams_gets_a_peer
         a_datagram_to_nobody_is_refused
         a_dropped_receive_leaves_the_datagram;
@@ -231,5 +243,5 @@ fn every_case_with_plain_calls() {
 
 #[test]
 fn the_suite_has_the_size_it_had() {
-    assert_eq!(CASES.len(), 131, "a case was added or lost: say so here");
+    assert_eq!(CASES.len(), 143, "a case was added or lost: say so here");
 }

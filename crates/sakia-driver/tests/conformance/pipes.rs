@@ -67,6 +67,45 @@ pub fn a_canceled_read_says_so(stage: &Stage) {
     assert_eq!((errno(result), buf), (Errno::CANCELED, vec![5; 16]));
 }
 
+pub fn a_stream_is_read_into_capacity(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, sender) = stage.pipe(&driver);
+    let mut canceled = driver.read(&receiver, Vec::with_capacity(16), 0);
+    settle(&driver);
+    canceled.cancel();
+    let (result, buf) = wait(&driver, canceled);
+    assert_eq!((errno(result), buf.len()), (Errno::CANCELED, 0));
+    let mut read = driver.read(&receiver, buf, 0);
+    settle(&driver);
+    assert!(read.try_take().is_none());
+    wait(&driver, driver.write(&sender, "hello", 0)).0.unwrap();
+    let (result, buf) = wait(&driver, read);
+    assert_eq!((result.unwrap(), &buf[..]), (5, &b"hello"[..]));
+    wait(&driver, driver.write(&sender, "more", 0)).0.unwrap();
+    wait(&driver, driver.close(sender)).unwrap();
+    let bufs = vec![Vec::with_capacity(2), Vec::with_capacity(64)];
+    let first = bufs[0].capacity();
+    let (result, bufs) = wait(&driver, driver.read_vectored(&receiver, bufs, 0));
+    assert_eq!((result.unwrap(), bufs[0].len(), bufs.concat()), (4, first, b"more".to_vec()));
+    let (result, buf) = wait(&driver, driver.read(&receiver, Vec::with_capacity(4), 0));
+    assert_eq!((result.unwrap(), buf.len()), (0, 0), "the end");
+}
+
+pub fn a_read_without_room_does_not_wait(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, sender) = stage.pipe(&driver);
+    for is_there in [false, true] {
+        if is_there {
+            wait(&driver, driver.write(&sender, "x", 0)).0.unwrap();
+        }
+        let (result, _) = wait(&driver, driver.read(&receiver, Vec::new(), 0));
+        assert_eq!(errno(result), Errno::INVAL);
+        let (result, _) = wait(&driver, driver.read_vectored(&receiver, vec![vec![]; 2], 0));
+        assert_eq!(errno(result), Errno::INVAL);
+    }
+    assert_eq!(wait(&driver, driver.read(&receiver, vec![0; 4], 0)).0.unwrap(), 1);
+}
+
 pub fn a_canceled_write_says_so(stage: &Stage) {
     let driver = stage.driver();
     let (_receiver, sender) = stage.pipe(&driver);

@@ -309,6 +309,35 @@ pub fn extended_attributes_are_kept(stage: &Stage) {
     assert_eq!(errno(remove()), Errno::NODATA);
 }
 
+pub fn names_and_links_are_read_into_capacity(stage: &Stage) {
+    let driver = stage.driver();
+    let open = directory(stage, &driver, "d");
+    wait(&driver, driver.symlink(name("some/where"), Some(&open), name("link"))).unwrap();
+    let readlink = |buf| wait(&driver, driver.readlink(Some(&open), name("link"), buf));
+    let (result, buf) = readlink(Vec::with_capacity(64));
+    assert_eq!((result.unwrap(), &buf[..]), (10, &b"some/where"[..]));
+    assert_eq!(errno(readlink(Vec::new()).0), Errno::INVAL);
+    let (result, _) = wait(&driver, driver.read_directory(&open, Vec::new()));
+    assert_eq!(errno(result), Errno::INVAL);
+    let (result, buf) = wait(&driver, driver.read_directory(&open, Vec::with_capacity(512)));
+    assert_eq!(result.unwrap(), buf.len());
+    assert!(DirectoryEntries::new(&buf).any(|entry| entry.name == b"link"));
+    let file = stage.file(&driver, "file", b"");
+    let set = driver.set_xattr(&file, name("user.sakia"), b"value".to_vec(), 0);
+    if let Err(error) = wait(&driver, set) {
+        assert_eq!(Errno::from_io_error(&error), Some(Errno::OPNOTSUPP));
+        return; // the case of extended attributes is loud about it
+    }
+    let get = |buf| wait(&driver, driver.get_xattr(&file, name("user.sakia"), buf));
+    let (result, buf) = get(Vec::with_capacity(64));
+    assert_eq!((result.unwrap(), &buf[..]), (5, &b"value"[..]));
+    let (result, buf) = get(Vec::new());
+    assert_eq!((result.unwrap(), buf.len()), (5, 0), "without room it is asked for the length");
+    let (result, buf) = wait(&driver, driver.list_xattr(&file, Vec::with_capacity(512)));
+    assert_eq!(result.unwrap(), buf.len());
+    assert!(buf.split(|&byte| byte == 0).any(|found| found == b"user.sakia"));
+}
+
 pub fn plain_calls_have_counts(stage: &Stage) {
     let driver = stage.driver();
     let file = stage.file(&driver, "file", b"");

@@ -377,6 +377,47 @@ pub fn a_peek_leaves_the_bytes(stage: &Stage) {
     }
 }
 
+pub fn a_socket_is_received_from_into_capacity(stage: &Stage) {
+    let driver = stage.driver();
+    for domain in DOMAINS {
+        let (near, far) = connected(stage, &driver, domain);
+        send_all(&driver, &near, b"look");
+        for flags in [PEEK, DONT_WAIT] {
+            let (result, buf) = wait(&driver, driver.recv(&far, Vec::with_capacity(16), flags));
+            assert_eq!((result.unwrap(), &buf[..]), (4, &b"look"[..]));
+        }
+        let (result, buf) = wait(&driver, driver.recv(&far, Vec::with_capacity(16), DONT_WAIT));
+        assert_eq!((errno(result), buf.len()), (Errno::AGAIN, 0));
+        send_all(&driver, &near, b"again");
+        let bufs = vec![vec![b'.'; 1], Vec::new(), Vec::with_capacity(16)];
+        let (result, bufs) = wait(&driver, driver.recv_vectored(&far, bufs, 0));
+        assert_eq!((result.unwrap(), bufs), (5, vec![b"a".to_vec(), vec![], b"gain".to_vec()]));
+    }
+}
+
+pub fn a_receive_without_room_is_refused(stage: &Stage) {
+    let driver = stage.driver();
+    for domain in DOMAINS {
+        let (near, far) = connected(stage, &driver, domain);
+        for is_there in [false, true] {
+            if is_there {
+                send_all(&driver, &near, b"x");
+            }
+            for flags in [0, PEEK, DONT_WAIT] {
+                let (result, _) = wait(&driver, driver.recv(&far, Vec::new(), flags));
+                assert_eq!(errno(result), Errno::INVAL);
+                let (result, _) = wait(&driver, driver.recv_from(&far, Vec::new(), flags));
+                assert_eq!(errno(result), Errno::INVAL);
+                let (result, _) = wait(&driver, driver.recv_vectored(&far, vec![vec![]; 2], flags));
+                assert_eq!(errno(result), Errno::INVAL);
+            }
+        }
+        assert_eq!(wait(&driver, driver.recv(&far, vec![0; 4], 0)).0.unwrap(), 1);
+        assert_eq!(wait(&driver, driver.send(&near, Vec::new(), 0)).0.unwrap(), 0);
+        assert_eq!(wait(&driver, driver.send_vectored(&near, vec![""; 2], 0)).0.unwrap(), 0);
+    }
+}
+
 pub fn what_must_not_wait_does_not(stage: &Stage) {
     let driver = stage.driver();
     for domain in DOMAINS {

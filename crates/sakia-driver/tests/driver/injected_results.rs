@@ -87,6 +87,38 @@ fn counts_are_no_larger_than_what_was_asked_for() {
     }
 }
 
+/// What the memory of a new vector may hold: what was freed before.
+fn used_capacity(len: usize) -> Vec<u8> {
+    let mut used = vec![b'!'; len];
+    used.clear();
+    used
+}
+
+#[test]
+fn what_a_host_says_that_it_has_read_is_no_larger_than_the_capacity_and_shows_no_old_memory() {
+    let Some((driver, rig)) = injecting() else { skip!("no injected results") };
+    let folder = TempDir::new();
+    let file = driver.adopt(File::open(folder.file("f", 100)).unwrap().into());
+    for count in [0, 1, 40, 100, 101, 5000, i32::MAX] {
+        rig.injects.set(Some(count));
+        let buf = used_capacity(100);
+        let at_most = (count as usize).min(buf.capacity());
+        let (result, buf) = end(&driver, driver.read(&file, buf, 0));
+        assert_eq!((result.unwrap(), buf), (at_most, vec![0; at_most]));
+        let bufs = vec![used_capacity(40), vec![7; 10], used_capacity(50)];
+        let most = bufs.iter().map(|buf| buf.capacity()).sum::<usize>();
+        let at_most = (count as usize).min(most);
+        let (result, bufs) = end(&driver, driver.read_vectored(&file, bufs, 0));
+        assert_eq!(result.unwrap(), at_most);
+        let lens: Vec<usize> = bufs.iter().map(Vec::len).collect();
+        assert_eq!(lens, [at_most.min(40), 10, at_most.saturating_sub(50)]);
+        assert!(bufs.concat().iter().all(|&byte| byte == 0 || byte == 7), "{bufs:?}");
+    }
+    rig.injects.set(Some(-Errno::IO.raw_os_error()));
+    let (result, buf) = end(&driver, driver.read(&file, used_capacity(100), 0));
+    assert_eq!((result.is_err(), buf.len(), buf.capacity() >= 100), (true, 0, true));
+}
+
 fn end<O: Operation>(
     driver: &Driver<Uring<Rigged>>,
     mut op: sakia_driver::Op<O, Uring<Rigged>>,

@@ -6,6 +6,7 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 
+use rustix::io::Errno;
 use sakia_driver::{CURRENT_POSITION, Driver, Fd, Wait};
 
 use crate::support::{Random, TempDir, drain, finish, sized};
@@ -102,12 +103,25 @@ impl Program<'_> {
         let Pair { ours, model, .. } = &mut self.open[place];
         let mut expected = vec![0; len];
         let count = match offset {
+            // `std` reads nothing there; here it would look like the end.
+            _ if len == 0 => Err(std::io::Error::from_raw_os_error(Errno::INVAL.raw_os_error())),
             Some(offset) => model.read_at(&mut expected, offset),
             None => model.read(&mut expected),
         };
-        let split = self.random.below(2) == 0;
+        let (split, into_capacity) = (self.random.below(2) == 0, self.random.below(2) == 0);
         let offset = offset.unwrap_or(CURRENT_POSITION);
-        let (result, bytes) = if split {
+        let (result, bytes) = if into_capacity {
+            expected.truncate(count.as_ref().map_or(0, |&count| count));
+            let exactly = |len| Vec::with_capacity(len);
+            if split {
+                let bufs = vec![exactly(len / 2), Vec::new(), exactly(len - len / 2)];
+                let (result, bufs) =
+                    finish(self.driver, &mut self.driver.read_vectored(ours, bufs, offset));
+                (result, bufs.concat())
+            } else {
+                finish(self.driver, &mut self.driver.read(ours, exactly(len), offset))
+            }
+        } else if split {
             let bufs = vec![vec![0; len / 2], vec![0; len - len / 2]];
             let (result, bufs) =
                 finish(self.driver, &mut self.driver.read_vectored(ours, bufs, offset));

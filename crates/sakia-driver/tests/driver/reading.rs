@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::net::UnixStream;
 
 use rustix::io::Errno;
-use sakia_driver::{CURRENT_POSITION, IoBuf, IoBufMut, Wait};
+use sakia_driver::{CURRENT_POSITION, Converted, IoBuf, IoBufMut, OpKind, Wait};
 use sakia_ring::Opcode;
 
 use crate::scripted::{FILE, scripted};
@@ -57,19 +57,96 @@ fn at_the_files_own_position() {
 }
 
 #[test]
-fn nothing_into_a_buffer_of_no_bytes() {
+fn a_buffer_of_no_bytes_is_refused() {
     let folder = TempDir::new();
     let driver = driver();
     let file = driver.adopt(File::open(folder.file("file", 100)).unwrap().into());
     let (empty_pipe, _write) = pipe(&driver);
     for fd in [&file, &empty_pipe] {
         let mut read = driver.read(fd, Vec::new(), 0);
-        let (result, buf) = finish(&driver, &mut read);
-        assert_eq!((result.unwrap(), buf.len()), (0, 0));
+        // Nothing has to be waited for, since the kernel never heard of it.
+        let (result, buf) = read.try_take().expect("done at once");
+        assert_eq!((errno(result), buf.len()), (Errno::INVAL, 0));
     }
     let mut read = driver.read(&file, vec![7; 10].slice(4..4), 0);
     let (result, buf) = finish(&driver, &mut read);
-    assert_eq!((result.unwrap(), buf.into_inner()), (0, vec![7; 10]));
+    assert_eq!((errno(result), buf.into_inner()), (Errno::INVAL, vec![7; 10]));
+    assert_eq!(driver.counters().of(OpKind::Read).submitted, 0);
+}
+
+/// A user's own type.
+struct Page {
+    bytes: Vec<u8>,
+    is_copied: bool,
+}
+
+impl From<Vec<u8>> for Page {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes, is_copied: false }
+    }
+}
+
+impl From<Page> for Vec<u8> {
+    fn from(page: Page) -> Self {
+        if page.is_copied { page.bytes.as_slice().to_vec() } else { page.bytes }
+    }
+}
+
+#[test]
+fn into_users_types() {
+    let folder = TempDir::new();
+    let driver = driver();
+    let fd = driver.adopt(File::open(folder.file("file", 100)).unwrap().into());
+    let expected: Vec<u8> = (3..8).map(content).collect();
+    let page = |bytes, is_copied| Converted::new(Page { bytes, is_copied });
+    for buf in [page(Vec::with_capacity(5), false), page(vec![0; 5], false), page(vec![0; 5], true)]
+    {
+        let (result, buf) = finish(&driver, &mut driver.read(&fd, buf, 3));
+        assert_eq!((result.unwrap(), buf.into_inner().bytes), (5, expected.clone()));
+    }
+    // A copy has no more capacity than bytes.
+    let empty = page(Vec::with_capacity(5), true);
+    let (result, buf) = finish(&driver, &mut driver.read(&fd, empty, 3));
+    assert_eq!((errno(result), buf.into_inner().bytes.len()), (Errno::INVAL, 0));
+    let boxed = Converted::boxed(vec![0_u8; 5].into_boxed_slice());
+    let (result, boxed) = finish(&driver, &mut driver.read(&fd, boxed, 3));
+    let boxed: Box<[u8]> = boxed.into_inner();
+    assert_eq!((result.unwrap(), &boxed[..]), (5, &expected[..]));
+}
+
+#[cfg(feature = "bytes")]
+#[test]
+fn into_and_from_the_buffers_of_bytes() {
+    use bytes::{Bytes, BytesMut};
+
+    let folder = TempDir::new();
+    let driver = driver();
+    let path = folder.file("file", 100);
+    let fd = driver.adopt(File::options().read(true).write(true).open(path).unwrap().into());
+    let expected: Vec<u8> = (0..10).map(content).collect();
+    let buf = BytesMut::with_capacity(64);
+    let (result, buf) = finish(&driver, &mut driver.read(&fd, buf.room(10), 0));
+    assert_eq!((result.unwrap(), &buf.into_inner()[..]), (10, &expected[..]));
+    // Of an allocation that is shared: what others have of it is not touched.
+    let mut split = BytesMut::with_capacity(64);
+    split.extend_from_slice(b"kept");
+    let back = split.split_off(4);
+    let front = split.freeze();
+    let (result, back) = finish(&driver, &mut driver.read(&fd, back, 0));
+    let count = result.unwrap();
+    assert_eq!((back.len(), &back[..10]), (count, &expected[..]));
+    assert_eq!(front, "kept");
+    // One that has a length keeps it.
+    let (result, buf) = finish(&driver, &mut driver.read(&fd, BytesMut::zeroed(3), 98));
+    assert_eq!((result.unwrap(), buf.len()), (2, 3));
+    let (result, _) = finish(&driver, &mut driver.read(&fd, BytesMut::new(), 0));
+    assert_eq!(errno(result), Errno::INVAL);
+    let (result, bytes) = finish(&driver, &mut driver.write(&fd, Bytes::from_static(b"new"), 0));
+    assert_eq!((result.unwrap(), bytes.len()), (3, 3));
+    let (_, buf) = finish(&driver, &mut driver.read(&fd, BytesMut::zeroed(3), 0));
+    assert_eq!(buf, "new");
+    let (result, _) = finish(&driver, &mut driver.write(&fd, Bytes::new(), 0));
+    assert_eq!(result.unwrap(), 0);
 }
 
 #[test]

@@ -128,10 +128,10 @@ impl File {
     /// Reads into `buf` from byte `offset` on what is there, here and now: no more than 256 KiB. `None` when
     /// it may take a wait, or is not asked since it did lately; [`read_at`](File::read_at) is for that.
     ///
-    /// `Some(Ok(0))` is the end of the file, or an empty buffer.
+    /// `Some(Ok(0))` is the end of the file.
     ///
     /// # Errors
-    /// As [`read_at`](File::read_at).
+    /// As [`read_at`](File::read_at); so an empty buffer is `EINVAL`.
     #[doc(alias = "RWF_NOWAIT")]
     pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> Option<io::Result<usize>> {
         self.try_read_from(buf, Some(offset))
@@ -144,7 +144,12 @@ impl File {
 
     fn try_read_from(&self, buf: &mut [u8], at: At) -> Option<io::Result<usize>> {
         let len = buf.len().min(BYTES_MAX);
-        let result = self.inner.read_now(&mut [IoSliceMut::new(&mut buf[..len])], at)?;
+        if len == 0 {
+            return Some(Err(Errno::INVAL.into()));
+        }
+        check(at).ok()?;
+        let part = IoSliceMut::new(&mut buf[..len]);
+        let result = self.inner.ways.read(self.inner.fd().as_fd(), &mut [part], at)?;
         self.inner.count_now();
         Some(result)
     }
@@ -172,16 +177,18 @@ impl File {
         Some(result)
     }
 
-    /// Reads up to `buf.bytes_len()` bytes from byte `offset` on.
+    /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity) from byte `offset` on.
     ///
-    /// Resolves to the number of bytes and the buffer; 0 means the end of the file, or an empty buffer.
+    /// Resolves to the number of bytes and the buffer; 0 means the end of the file. A `Vec` that was empty
+    /// has as many bytes as were read: clear it before the next read, see [`IoBufMut`].
     ///
     /// # Errors
-    /// - `EINVAL`: direct I/O off the block size. `EISDIR`: it is a directory. `ESPIPE`: it has no offsets.
+    /// - `EINVAL`: a buffer without room, direct I/O off the block size. `EISDIR`: it is a directory.
+    /// `ESPIPE`: it has no offsets.
     /// - `ECANCELED`: the engine was stopped. Otherwise as `pread(2)`; never `EINTR`.
     #[doc(alias = "pread")]
     pub fn read_at<T: IoBufMut + Send>(&self, buf: T, offset: u64) -> Request<ReadAt<T>> {
-        Request::new(ReadAt { file: self.clone(), buf, at: Some(offset), done: 0 })
+        Request::new(ReadAt::new(self, buf, Some(offset)))
     }
 
     /// Writes up to `buf.bytes_len()` bytes from byte `offset` on; at the end, if it was opened to append.
@@ -195,14 +202,14 @@ impl File {
         Request::new(WriteAt { file: self.clone(), buf, at: Some(offset), done: 0 })
     }
 
-    /// Reads up to `buf.bytes_len()` bytes at the file's position, which moves. It is the kernel's, and so
-    /// that of all descriptors of the same open file; who reads there twice at a time gets the parts in no
-    /// order. Also for what has no offsets: FIFOs, terminals, sockets.
+    /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity) at the file's position, which
+    /// moves. It is the kernel's, and so that of all descriptors of the same open file; who reads there
+    /// twice at a time gets the parts in no order. Also for what has no offsets: FIFOs, terminals, sockets.
     ///
     /// # Errors
     /// As [`read_at`](File::read_at).
     pub fn read<T: IoBufMut + Send>(&self, buf: T) -> Request<ReadAt<T>> {
-        Request::new(ReadAt { file: self.clone(), buf, at: None, done: 0 })
+        Request::new(ReadAt::new(self, buf, None))
     }
 
     /// Writes up to `buf.bytes_len()` bytes at the file's position, which moves, as for
@@ -214,7 +221,8 @@ impl File {
         Request::new(WriteAt { file: self.clone(), buf, at: None, done: 0 })
     }
 
-    /// As [`read_at`](File::read_at), filling one buffer after the other. At most the first 1024 are used.
+    /// As [`read_at`](File::read_at), filling one buffer after the other, each `Vec` that is empty up to its
+    /// capacity. At most the first 1024 are used.
     ///
     /// # Errors
     /// As [`read_at`](File::read_at).
@@ -355,9 +363,9 @@ impl fmt::Debug for File {
 impl Inner {
     /// Reads what is there.
     #[inline]
-    fn read_now(&self, parts: &mut [IoSliceMut<'_>], at: At) -> Option<io::Result<usize>> {
+    fn read_now<T: IoBufMut>(&self, buf: &mut T, most: usize, at: At) -> Option<io::Result<usize>> {
         check(at).ok()?;
-        self.ways.read(self.fd().as_fd(), parts, at)
+        self.ways.read_into(self.fd().as_fd(), buf, most, at)
     }
 
     /// Writes what takes no wait.

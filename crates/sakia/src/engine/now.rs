@@ -14,7 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use sakia_driver::{read_plainly, read_vectored_plainly};
+
 use super::Engine;
+use crate::io::IoBufMut;
 
 /// Bytes that are read or written where it is awaited before others have a turn: the copy alone would hold
 /// them up.
@@ -133,6 +136,22 @@ enum Manner {
     Plain,
 }
 
+impl Manner {
+    /// As the kernel has it.
+    fn flags(self) -> u32 {
+        match self {
+            Self::NoWait => ReadWriteFlags::NOWAIT.bits(),
+            Self::Plain => 0,
+        }
+    }
+}
+
+/// The result of a call as this module takes it.
+#[inline]
+fn errno_of(result: io::Result<usize>) -> rustix::io::Result<usize> {
+    result.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
 /// How an open file is read and written without a wait: its two heats. By default nothing is known of it, and
 /// its flags are looked at when they are needed.
 #[derive(Debug)]
@@ -164,8 +183,8 @@ impl Ways {
         Self { read: Heat::new(Heat::MEMORY), write: Heat::new(Heat::MEMORY) }
     }
 
-    /// Reads what is there, at an offset or with `None` at the position. `None` when that may be less than
-    /// there is.
+    /// Reads what is there, at an offset or with `None` at the position, into parts that are not all empty.
+    /// `None` when that may be less than there is.
     #[inline]
     pub fn read(
         &self,
@@ -173,22 +192,51 @@ impl Ways {
         parts: &mut [IoSliceMut<'_>],
         at: At,
     ) -> Option<io::Result<usize>> {
+        self.read_by(fd, at, |how| match (how, at) {
+            (Manner::NoWait, _) => rustix::io::preadv2(fd, parts, raw(at), ReadWriteFlags::NOWAIT),
+            (Manner::Plain, Some(offset)) => rustix::io::preadv(fd, parts, offset),
+            (Manner::Plain, None) => rustix::io::readv(fd, parts),
+        })
+    }
+
+    /// The same into up to `most` bytes of a buffer's room, of which there is some.
+    #[inline]
+    pub(super) fn read_into<T: IoBufMut>(
+        &self,
+        fd: BorrowedFd<'_>,
+        buf: &mut T,
+        most: usize,
+        at: At,
+    ) -> Option<io::Result<usize>> {
+        self.read_by(fd, at, |how| errno_of(read_plainly(fd, buf, most, at, how.flags())))
+    }
+
+    /// The same into several buffers, some of which have room.
+    pub(super) fn read_into_all<T: IoBufMut>(
+        &self,
+        fd: BorrowedFd<'_>,
+        bufs: &mut [T],
+        at: At,
+    ) -> Option<io::Result<usize>> {
+        self.read_by(fd, at, |how| errno_of(read_vectored_plainly(fd, bufs, at, how.flags())))
+    }
+
+    /// Reads by a call that asks for at least one byte.
+    #[inline]
+    fn read_by(
+        &self,
+        fd: BorrowedFd<'_>,
+        at: At,
+        mut call: impl FnMut(Manner) -> rustix::io::Result<usize>,
+    ) -> Option<io::Result<usize>> {
         let mut manner = Manner::NoWait;
         let result = self.read.transfer(fd, WAITS, |how| {
             manner = how;
-            match (how, at) {
-                (Manner::NoWait, _) => {
-                    rustix::io::preadv2(fd, parts, raw(at), ReadWriteFlags::NOWAIT)
-                }
-                (Manner::Plain, Some(offset)) => rustix::io::preadv(fd, parts, offset),
-                (Manner::Plain, None) => rustix::io::readv(fd, parts),
-            }
+            call(how)
         });
         match result? {
             // The end of the file, or of what was there to be had without waiting.
-            Ok(0) if manner == Manner::NoWait && parts.iter().any(|part| !part.is_empty()) => {
-                is_end(fd, at).then_some(Ok(0))
-            }
+            Ok(0) if manner == Manner::NoWait => is_end(fd, at).then_some(Ok(0)),
             result => Some(result),
         }
     }
@@ -296,8 +344,8 @@ impl Engine {
         Some(Ok(OpenedNow { fd, size, id, waits_for_others }))
     }
 
-    /// Opens a regular file to read it, as [`try_lookup`](Engine::try_lookup) would, and nothing else, if only
-    /// for a moment.
+    /// Opens a regular file to read it, as [`try_lookup`](Engine::try_lookup) would, and nothing else, if
+    /// only for a moment.
     ///
     /// `None`: it may take a wait, or it is something else.
     #[doc(hidden)]

@@ -14,8 +14,9 @@ use super::File;
 use super::file::{check_offset, read_to_end};
 
 impl File {
-    /// Reads up to `buf.bytes_len()` bytes at the file's position, which moves past them. Otherwise as
-    /// [`read_at`](File::read_at); a file without positions is read as it comes.
+    /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity) at the file's position, which
+    /// moves past them. Otherwise as [`read_at`](File::read_at); a file without positions is read as it
+    /// comes.
     ///
     /// Dropping the future leaves the position where it was; of a file without positions what was read
     /// by then is lost.
@@ -34,30 +35,31 @@ impl File {
         (result, buf)
     }
 
-    /// Fills `buf` from the file's position on, which moves past what was read, also before an error.
+    /// Fills `buf` (an empty `Vec`: its capacity) from the file's position on, which moves past what was
+    /// read, also before an error.
     ///
     /// # Errors
     /// As for [`read_exact_at`](File::read_exact_at).
-    pub async fn read_exact<T: IoBufMut>(&mut self, mut buf: T) -> BufResult<(), T> {
+    pub async fn read_exact<T: IoBufMut>(&mut self, buf: T) -> BufResult<(), T> {
         if self.direct.is_some() && !self.is_stream() {
-            let (at, len) = (self.position.get(), buf.bytes_len() as u64);
+            let (at, len) = (self.position.get(), buf.bytes_room() as u64);
             let (result, buf) = self.read_exact_at(buf, at).await;
             if result.is_ok() {
                 self.position.set(at + len);
             }
             return (result, buf);
         }
-        let mut done = 0;
-        while done < buf.bytes_len() {
-            let (result, slice) = self.read(buf.slice(done..)).await;
-            buf = slice.into_inner();
+        let mut rest = buf.room(usize::MAX);
+        while rest.bytes_room() > 0 {
+            let (result, back) = self.read(rest).await;
+            rest = back;
             match result {
-                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), buf),
-                Ok(count) => done += count,
-                Err(error) => return (Err(error), buf),
+                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), rest.into_inner()),
+                Ok(count) => rest.advance(count),
+                Err(error) => return (Err(error), rest.into_inner()),
             }
         }
-        (Ok(()), buf)
+        (Ok(()), rest.into_inner())
     }
 
     /// Reads from the file's position to the end, and appends to `buf`. The position moves there.

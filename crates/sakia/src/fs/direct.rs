@@ -130,7 +130,7 @@ impl File {
         offset: u64,
         flags: u32,
     ) -> BufResult<(), T> {
-        let alignment = match self.begin(direct, offset, &buf).await {
+        let alignment = match self.begin(direct, offset, &buf, buf.bytes_len()).await {
             Ok(alignment) => alignment,
             Err(error) => return (Err(error), buf),
         };
@@ -144,7 +144,7 @@ impl File {
             let (result, slice) =
                 self.write_once(fd, buf.slice(done..done + count), at, flags).await;
             let result = match result {
-                Err(error) => Err(self.explain(error, &slice, at).await),
+                Err(error) => Err(self.explain(error, &slice, count, at).await),
                 result => result,
             };
             buf = slice.into_inner();
@@ -160,33 +160,33 @@ impl File {
     pub(super) async fn read_exact_direct<T: IoBufMut>(
         &self,
         direct: &Direct,
-        mut buf: T,
+        buf: T,
         offset: u64,
     ) -> BufResult<(), T> {
-        let alignment = match self.begin(direct, offset, &buf).await {
+        let alignment = match self.begin(direct, offset, &buf, buf.bytes_room()).await {
             Ok(alignment) => alignment,
             Err(error) => return (Err(error), buf),
         };
-        let (mut done, len) = (0, buf.bytes_len());
-        while done < len {
-            let at = offset + done as u64;
-            let (fd, count) = match self.way(direct, alignment, at, len - done).await {
+        let mut rest = buf.room(usize::MAX);
+        while rest.bytes_room() > 0 {
+            let at = offset + rest.filled() as u64;
+            let (fd, count) = match self.way(direct, alignment, at, rest.bytes_room()).await {
                 Ok(way) => way,
-                Err(error) => return (Err(error), buf),
+                Err(error) => return (Err(error), rest.into_inner()),
             };
-            let (result, slice) = self.read_once(fd, buf.slice(done..done + count), at).await;
+            let (result, part) = self.read_once(fd, rest.room(count), at).await;
             let result = match result {
-                Err(error) => Err(self.explain(error, &slice, at).await),
+                Err(error) => Err(self.explain(error, &part, count, at).await),
                 result => result,
             };
-            buf = slice.into_inner();
+            rest = part.into_inner();
             match result {
-                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), buf),
-                Ok(count) => done += count,
-                Err(error) => return (Err(error), buf),
+                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), rest.into_inner()),
+                Ok(count) => rest.advance(count),
+                Err(error) => return (Err(error), rest.into_inner()),
             }
         }
-        (Ok(()), buf)
+        (Ok(()), rest.into_inner())
     }
 
     /// By way of an aligned buffer, since a vector's memory is not.
@@ -198,7 +198,7 @@ impl File {
     ) -> BufResult<usize, Vec<u8>> {
         let begin = buf.len();
         let mut chunk = AlignedBuf::zeroed(CHUNK_BYTES);
-        let alignment = match self.begin(direct, offset, &chunk).await {
+        let alignment = match self.begin(direct, offset, &chunk, chunk.len()).await {
             Ok(alignment) => alignment,
             Err(error) => return (Err(error), buf),
         };
@@ -225,36 +225,39 @@ impl File {
         }
     }
 
-    /// The alignment, if a transfer may begin at `offset`.
+    /// The alignment, if a transfer of `len` bytes may begin at `offset`.
     async fn begin(
         &self,
         direct: &Direct,
         offset: u64,
         buf: &impl IoBuf,
+        len: usize,
     ) -> io::Result<DirectAlignment> {
         check_offset(offset)?;
         let alignment = self.alignment(direct).await?;
         if offset.is_multiple_of(alignment.offset) {
             return Ok(alignment);
         }
-        let (len, address) = (buf.bytes_len(), buf.stable_ptr().addr());
+        let address = buf.stable_ptr().addr();
         Err(Misaligned { offset, len, address, alignment }.into())
     }
 
-    /// Adds to an `EINVAL` of direct I/O which alignment it needed, if that is the reason.
+    /// Adds to an `EINVAL` of direct I/O of `len` bytes which alignment it needed, if that is the reason:
+    /// it is not where there is no room.
     #[cold]
     pub(super) async fn explain(
         &self,
         error: io::Error,
         buf: &impl IoBuf,
+        len: usize,
         offset: u64,
     ) -> io::Error {
         let Some(direct) = &self.direct else { return error };
-        if error.raw_os_error() != Some(Errno::INVAL.raw_os_error()) {
+        if error.raw_os_error() != Some(Errno::INVAL.raw_os_error()) || len == 0 {
             return error;
         }
         let Ok(alignment) = self.alignment(direct).await else { return error };
-        let (len, address) = (buf.bytes_len(), buf.stable_ptr().addr());
+        let address = buf.stable_ptr().addr();
         let misaligned = Misaligned { offset, len, address, alignment };
         if misaligned.is_so() { misaligned.into() } else { error }
     }

@@ -320,7 +320,8 @@ impl File {
         offset: u64,
     ) -> BufResult<usize, T> {
         let (result, buf) = self.read_again(&self.fd, error, buf, offset).await;
-        self.explained(result, buf, offset).await
+        let len = buf.bytes_room();
+        self.explained(result, buf, len, offset).await
     }
 
     /// The same of a write.
@@ -331,31 +332,36 @@ impl File {
         offset: u64,
     ) -> BufResult<usize, T> {
         let (result, buf) = self.write_again(&self.fd, error, buf, offset, 0).await;
-        self.explained(result, buf, offset).await
+        let len = buf.bytes_len();
+        self.explained(result, buf, len, offset).await
     }
 
+    /// Of a transfer of up to `len` bytes.
     async fn explained<T: IoBuf>(
         &self,
         result: io::Result<usize>,
         buf: T,
+        len: usize,
         offset: u64,
     ) -> BufResult<usize, T> {
         match result {
-            Err(error) => (Err(self.explain(error, &buf, offset).await), buf),
+            Err(error) => (Err(self.explain(error, &buf, len, offset).await), buf),
             Ok(count) => (Ok(count), buf),
         }
     }
 
-    /// Reads up to `buf.bytes_len()` bytes, starting at byte `offset`.
+    /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity), starting at byte `offset`.
     ///
     /// The kernel owns `buf` until the future resolves. Dropping the future keeps `buf` alive until
     /// the kernel is done with it. The buffer comes back on error too.
     ///
-    /// Resolves to the number of bytes read; 0 means the end of the file, or an empty buffer. Fewer
-    /// than asked for do not.
+    /// Resolves to the number of bytes read; 0 means the end of the file. Fewer than asked for do not. A
+    /// `Vec` that was empty has as many bytes as were read: clear it before the next read, or that asks for
+    /// no more than this one brought.
     ///
     /// # Errors
-    /// - `EINVAL`: an offset above `i64::MAX`. `EISDIR`: it is a directory. `EBADF`: not open to read.
+    /// - `EINVAL`: an offset above `i64::MAX`, or a buffer without room (an empty one without capacity).
+    /// - `EISDIR`: it is a directory. `EBADF`: not open to read.
     /// - [`Misaligned`](super::Misaligned), with `EINVAL`: direct I/O off its alignment.
     /// - `ECANCELED`: the runtime has ended. Otherwise as `pread(2)`; never `EINTR` or `EAGAIN`.
     ///
@@ -381,10 +387,12 @@ impl File {
         offset: u64,
     ) -> BufResult<usize, T> {
         let (result, buf) = self.read_once(&self.fd, buf, offset).await;
-        self.explained(result, buf, offset).await
+        let len = buf.bytes_room();
+        self.explained(result, buf, len, offset).await
     }
 
-    /// Fills `buf` with the bytes from `offset` on. On error the buffer has what was read before it.
+    /// Fills `buf` (an empty `Vec`: its capacity) with the bytes from `offset` on. On error the buffer has
+    /// what was read before it. To fill a buffer without room is to read nothing, and succeeds.
     ///
     /// On a file opened for direct I/O, the part of the length beyond the last multiple of the alignment
     /// goes by way of the page cache.
@@ -395,19 +403,21 @@ impl File {
         if let Some(direct) = &self.direct {
             return self.read_exact_direct(direct, buf, offset).await;
         }
-        let len = buf.bytes_len();
-        let (mut result, mut buf) = self.read_at(buf, offset).await;
-        let mut done = 0;
-        loop {
-            match result {
-                Ok(count) if done + count == len => return (Ok(()), buf),
-                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), buf),
-                Ok(count) => done += count,
-                Err(error) => return (Err(error), buf),
-            }
-            let (rest, slice) = self.read_at(buf.slice(done..), offset + done as u64).await;
-            (result, buf) = (rest, slice.into_inner());
+        if let Err(error) = check_offset(offset) {
+            return (Err(error), buf);
         }
+        let mut rest = buf.room(usize::MAX);
+        while rest.bytes_room() > 0 {
+            let at = offset + rest.filled() as u64;
+            let (result, back) = self.read_at(rest, at).await;
+            rest = back;
+            match result {
+                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), rest.into_inner()),
+                Ok(count) => rest.advance(count),
+                Err(error) => return (Err(error), rest.into_inner()),
+            }
+        }
+        (Ok(()), rest.into_inner())
     }
 
     /// Reads from `offset` to the end of the file, and appends to `buf`.
@@ -427,7 +437,8 @@ impl File {
         read_to_end(self, buf, offset, self.fd.first_size()).await
     }
 
-    /// Reads into one buffer after the other, starting at byte `offset`. At most the first 1024 are used.
+    /// Reads into one buffer after the other, starting at byte `offset`: each up to its length, an empty
+    /// `Vec` up to its capacity. At most the first 1024 are used.
     ///
     /// # Errors
     /// As for [`read_at`](File::read_at).
@@ -490,7 +501,8 @@ impl File {
         offset: u64,
     ) -> BufResult<usize, T> {
         let (result, buf) = self.write_once(&self.fd, buf, offset, 0).await;
-        self.explained(result, buf, offset).await
+        let len = buf.bytes_len();
+        self.explained(result, buf, len, offset).await
     }
 
     /// Writes all of `buf`, starting at byte `offset`. After an error an unknown part of it is written.

@@ -26,7 +26,7 @@ pub use pipe::{PipeReader, PipeWriter, pipe};
 pub use reader::{Chunks, Lines, Reader};
 pub use readiness::Async;
 pub(crate) use readiness::Readiness;
-pub use sakia_driver::{AlignedBuf, BufResult, IoBuf, IoBufMut, Slice};
+pub use sakia_driver::{AlignedBuf, BufResult, Converted, IoBuf, IoBufMut, Room, Slice};
 pub use source::{
     AsyncRead, AsyncReadAt, AsyncWrite, AsyncWriteAt, Level, Positional, Source, Streamed,
 };

@@ -10,6 +10,8 @@ use std::io;
 use std::ops::Range;
 use std::task::{Context, Poll, ready};
 
+use rustix::io::Errno;
+
 use super::offload::Offloaded;
 use super::source::{AsyncRead, AsyncReadAt, Block, Positional, Source, Streamed};
 
@@ -339,10 +341,10 @@ impl<S: Source> Reader<S> {
     /// Copies bytes to `buf`, as many as are there, at least one; none at the end.
     ///
     /// # Errors
-    /// As for [`fill`](Reader::fill).
+    /// `EINVAL` when `buf` is empty. Otherwise as for [`fill`](Reader::fill).
     pub async fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         if buf.is_empty() {
-            return Ok(0);
+            return Err(Errno::INVAL.into()); // none would mean the end
         }
         let bytes = self.fill().await?;
         let count = bytes.len().min(buf.len());

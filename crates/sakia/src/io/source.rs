@@ -34,8 +34,7 @@ pub(crate) type Block = AlignedBuf;
 ///
 /// impl AsyncRead for Letters {
 ///     async fn read<T: IoBufMut>(&mut self, mut buf: T) -> BufResult<usize, T> {
-///         buf.as_bytes_mut().fill(b'a');
-///         (Ok(buf.bytes_len()), buf)
+///         (Ok(buf.fill_from(&[b'a'; 100])), buf)
 ///     }
 /// }
 ///
@@ -48,12 +47,12 @@ pub(crate) type Block = AlignedBuf;
 /// # }
 /// ```
 pub trait AsyncRead {
-    /// Reads up to `buf.bytes_len()` bytes, as soon as there are any, into the front of `buf`.
+    /// Reads up to `buf.bytes_room()` bytes, as soon as there are any, into the front of `buf`.
     ///
-    /// Resolves to the number of bytes read and the buffer; 0 means the end, or an empty buffer.
+    /// Resolves to the number of bytes read and the buffer; 0 means the end.
     ///
     /// # Errors
-    /// As the type says. `Interrupted` may be tried again at once.
+    /// `EINVAL` when there is no room. Otherwise as the type says. `Interrupted` may be tried again at once.
     fn read<T: IoBufMut>(&mut self, buf: T) -> impl Future<Output = BufResult<usize, T>>;
 }
 
@@ -65,10 +64,10 @@ pub trait AsyncReadAt {
     /// A read under way.
     type ReadAt<T: IoBufMut>: Future<Output = BufResult<usize, T>> + Unpin;
 
-    /// Begins to read up to `buf.bytes_len()` bytes from byte `offset` on, polled or not.
+    /// Begins to read up to `buf.bytes_room()` bytes from byte `offset` on, polled or not.
     ///
-    /// Resolves to the number of bytes read and the buffer; 0 means the end, or an empty buffer. Fewer
-    /// bytes than asked do not mean the end.
+    /// Resolves to the number of bytes read and the buffer; 0 means the end. Fewer bytes than asked do not
+    /// mean the end. A buffer without room is refused with `EINVAL`.
     fn start_read_at<T: IoBufMut>(&self, buf: T, offset: u64) -> Self::ReadAt<T>;
 
     /// What offsets and lengths of reads must be a multiple of, as with `O_DIRECT`. Such a read brings a

@@ -120,15 +120,17 @@ impl Stream {
 macro_rules! reader {
     ($type:ident) => {
         impl $type {
-            /// Reads up to `buf.bytes_len()` bytes, as soon as there are any.
+            /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity), as soon as there are any.
             ///
             /// The kernel owns `buf` until the future resolves. Dropping the future gives up the read
             /// and the buffer; bytes that were read by then are lost.
             ///
-            /// Resolves to the number of bytes read and the buffer; 0 means the end, or an empty
-            /// buffer.
+            /// Resolves to the number of bytes read and the buffer; 0 means the end. A `Vec` that was empty
+            /// has as many bytes as were read: clear it before the next read, or that asks for no more than
+            /// this one brought.
             ///
             /// # Errors
+            /// - `EINVAL`: a buffer without room (an empty one without capacity).
             /// - `EISDIR`: it is a directory. `EIO`: a terminal of another session.
             /// - `ECANCELED`: the runtime has ended. Otherwise as `read(2)`; never `EINTR` or `EAGAIN`.
             ///

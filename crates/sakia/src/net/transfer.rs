@@ -26,15 +26,17 @@ impl Stream for super::OwnedWriteHalf {
 /// The methods that receive.
 macro_rules! readers {
     () => {
-        /// Reads up to `buf.bytes_len()` bytes, as soon as there are any.
+        /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity), as soon as there are any.
         ///
         /// The kernel owns `buf` until the future resolves. Dropping the future gives up the buffer, and no
         /// byte: what had come by then goes to the next call.
         ///
-        /// Resolves to the number of bytes read and the buffer; 0 means that the peer sends no more, or an
-        /// empty buffer.
+        /// Resolves to the number of bytes read and the buffer; 0 means that the peer sends no more. A `Vec`
+        /// that was empty has as many bytes as were read: clear it before the next read, or that asks for no
+        /// more than this one brought.
         ///
         /// # Errors
+        /// - `EINVAL`: a buffer without room (an empty one without capacity).
         /// - `ECONNRESET`: the peer broke the connection off. `ETIMEDOUT`: it is no longer there.
         /// - `ECANCELED`: the runtime has ended. Otherwise as `recv(2)`; never `EINTR` or `EAGAIN`.
         ///
@@ -44,7 +46,8 @@ macro_rules! readers {
             $crate::net::transfer::Stream::stream(self).read_some(buf).await
         }
 
-        /// As [`read`](Self::read), filling one buffer after the other. At most the first 1024 are used.
+        /// As [`read`](Self::read), filling one buffer after the other, each `Vec` that is empty up to its
+        /// capacity. At most the first 1024 are used.
         ///
         /// # Errors
         /// As [`read`](Self::read).
@@ -58,23 +61,26 @@ macro_rules! readers {
             $crate::net::transfer::Stream::stream(self).read_some_vectored(bufs).await
         }
 
-        /// Reads until `buf` is full.
+        /// Reads until `buf` is full (an empty `Vec`: its capacity). One without room is full.
         ///
         /// # Errors
         /// [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof): the peer sends no more. What came before is
         /// in the buffer. Otherwise as [`read`](Self::read).
-        pub async fn read_exact<T: IoBufMut>(&mut self, mut buf: T) -> BufResult<(), T> {
-            let mut done = 0;
-            while done < buf.bytes_len() {
-                let (result, slice) = self.read(buf.slice(done..)).await;
-                buf = slice.into_inner();
+        pub async fn read_exact<T: IoBufMut>(&mut self, buf: T) -> BufResult<(), T> {
+            let mut rest = buf.room(usize::MAX);
+            while rest.bytes_room() > 0 {
+                let (result, back) = self.read(rest).await;
+                rest = back;
                 match result {
-                    Ok(0) => return (Err(std::io::ErrorKind::UnexpectedEof.into()), buf),
-                    Ok(count) => done += count,
-                    Err(error) => return (Err(error), buf),
+                    Ok(0) => {
+                        let end = std::io::ErrorKind::UnexpectedEof.into();
+                        return (Err(end), rest.into_inner());
+                    }
+                    Ok(count) => rest.advance(count),
+                    Err(error) => return (Err(error), rest.into_inner()),
                 }
             }
-            (Ok(()), buf)
+            (Ok(()), rest.into_inner())
         }
 
         /// Reads until the peer sends no more, and appends to `buf`.

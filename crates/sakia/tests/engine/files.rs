@@ -19,6 +19,7 @@ on_each_backend! {
     what_is_cached_is_read_where_it_is_awaited
     what_is_not_cached_is_read_by_the_engine
     the_end_of_a_file_is_told
+    empty_vectors_are_read_into_up_to_their_capacity
     several_buffers_go_as_one
     many_requests_go_to_all_threads
     what_is_large_is_done_in_parts
@@ -113,10 +114,55 @@ fn the_end_of_a_file_is_told(builder: &Builder) {
         assert_eq!(file.read_at(vec![0; 9], 0).await.0.unwrap(), 4);
         assert_eq!(file.read_at(vec![0; 9], 4).await.0.unwrap(), 0);
         assert_eq!(file.read_at(vec![0; 9], 1 << 40).await.0.unwrap(), 0);
-        assert_eq!(file.read_at(Vec::new(), 0).await.0.unwrap(), 0);
+        let no_room = file.read_at(Vec::new(), 0).await.0.unwrap_err();
+        assert_eq!(no_room.raw_os_error(), Some(22));
+        let (result, _) = file.read_vectored_at(vec![Vec::new(); 3], 0).await;
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(22));
     });
+    assert_eq!(file.read_at(Vec::new(), 0).wait().0.unwrap_err().raw_os_error(), Some(22));
+    let (result, _) = file.read_vectored_at(vec![Vec::new(); 3], 0).wait();
+    assert_eq!(result.unwrap_err().raw_os_error(), Some(22));
     assert_eq!(engine.statistics().submitted, before.submitted);
     assert_eq!(file.read_at(vec![0; 9], 4).wait().0.unwrap(), 0);
+}
+
+fn empty_vectors_are_read_into_up_to_their_capacity(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(builder));
+    let contents = bytes(700_000);
+    let path = folder.file("x", &contents);
+    let check = |(result, buf): (std::io::Result<usize>, Vec<u8>), offset: usize, len: usize| {
+        assert_eq!((result.unwrap(), buf.len()), (len, len));
+        assert!(buf == contents[offset..offset + len]);
+    };
+    let empty = |len| Vec::with_capacity(len);
+    // By the caller, by threads of the engine, in parts, and where there is less.
+    for (offset, room, len) in [(3, 5000, 5000), (0, 600_000, 600_000), (699_000, 5000, 1000)] {
+        let file = engine.open(&path).wait().unwrap();
+        check(file.read_at(empty(room), offset as u64).wait(), offset, len);
+        on_tokio(1, async {
+            check(file.read_at(empty(room), offset as u64).await, offset, len);
+            let bufs = vec![empty(room / 2), Vec::new(), empty(room - room / 2)];
+            let (result, bufs) = file.read_vectored_at(bufs, offset as u64).await;
+            check((result, bufs.concat()), offset, len);
+        });
+        let bufs = vec![empty(room / 2), empty(room - room / 2)];
+        let (result, bufs) = file.read_vectored_at(bufs, offset as u64).wait();
+        check((result, bufs.concat()), offset, len);
+        let (result, buf) = file.read_at(empty(room), 1 << 40).wait();
+        assert_eq!((result.unwrap(), buf.len()), (0, 0));
+        // By the file's position.
+        let file = engine.open(&path).wait().unwrap();
+        on_tokio(1, async { check(file.read(empty(room)).await, 0, room) });
+        let shared = Arc::new(std::fs::File::open(&path).unwrap());
+        check(engine.read_shared(&shared, empty(room)).wait(), 0, room);
+    }
+    let mut write_only = OpenOptions::new();
+    write_only.write(true);
+    let file = engine.open_with(&path, &write_only).wait().unwrap();
+    on_tokio(1, async {
+        let (result, buf) = file.read_at(empty(10), 0).await;
+        assert_eq!((result.unwrap_err().raw_os_error(), buf.len()), (Some(9), 0));
+    });
 }
 
 fn several_buffers_go_as_one(builder: &Builder) {
@@ -309,7 +355,7 @@ fn what_is_there_is_read_into_borrowed_memory(builder: &Builder) {
     assert_eq!(count, 256 << 10);
     assert!(room[..count] == contents[1..=count]);
     assert_eq!(file.try_read_at(&mut room, 300_000).unwrap().unwrap(), 0);
-    assert_eq!(file.try_read_at(&mut [], 0).unwrap().unwrap(), 0);
+    assert_eq!(file.try_read_at(&mut [], 0).unwrap().unwrap_err().raw_os_error(), Some(22));
     for part in contents.chunks(120_000) {
         let count = file.try_read(&mut room[..120_000]).unwrap().unwrap();
         assert!(room[..count] == *part);

@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::pin::pin;
 use std::time::Duration;
 
-use sakia::io::{IoBuf, Level, Reader, Writer, copy_bidirectional};
+use sakia::io::{IoBuf, IoBufMut, Level, Reader, Writer, copy_bidirectional};
 use sakia::net::{ConnectOptions, TcpListener, TcpStream, lookup_host};
 use sakia::{join, spawn};
 
@@ -25,6 +25,7 @@ on_each_backend! {
     peeked_bytes_come_again
     several_buffers_go_as_one
     empty_buffers_come_back
+    empty_vectors_are_read_into_up_to_their_capacity
     bytes_for_a_dropped_read_go_to_the_next
     a_dropped_write_is_followed_by_the_next
     ending_the_sends_leaves_the_receives
@@ -180,13 +181,35 @@ async fn several_buffers_go_as_one() {
 
 async fn empty_buffers_come_back() {
     let (mut client, mut server) = pair().await;
-    assert_eq!(client.read(Vec::new()).await.0.unwrap(), 0);
-    assert_eq!(client.peek(Vec::new()).await.0.unwrap(), 0);
-    assert_eq!(client.read_vectored(vec![Vec::new()]).await.0.unwrap(), 0);
+    // Nothing read would mean that the peer sends no more.
+    assert_eq!(client.read(Vec::new()).await.0.unwrap_err().raw_os_error(), Some(22));
+    assert_eq!(client.peek(Vec::new()).await.0.unwrap_err().raw_os_error(), Some(22));
+    let (result, _) = client.read_vectored(vec![Vec::new()]).await;
+    assert_eq!(result.unwrap_err().raw_os_error(), Some(22));
+    assert_eq!(client.write(Vec::new()).await.0.unwrap(), 0);
     client.write_all(Vec::new()).await.0.unwrap();
     client.read_exact(Vec::new()).await.0.unwrap();
     client.write_all("x").await.0.unwrap();
     assert_eq!(&*server.recv().await.unwrap(), b"x");
+}
+
+async fn empty_vectors_are_read_into_up_to_their_capacity() {
+    let (mut client, mut server) = pair().await;
+    client.write_all("hello, world").await.0.unwrap();
+    let (result, buf) = server.peek(Vec::with_capacity(64)).await;
+    assert_eq!(result.unwrap(), buf.len());
+    assert!(!buf.is_empty() && b"hello, world".starts_with(&buf));
+    let (result, buf) = server.read_exact(Vec::with_capacity(7).room(7)).await;
+    result.unwrap();
+    assert_eq!(buf.into_inner(), b"hello, ");
+    let (result, bufs) = server.read_vectored(vec![vec![0; 1], Vec::with_capacity(64)]).await;
+    assert_eq!((result.unwrap(), &bufs.concat()[..]), (5, &b"world"[..]));
+    // What is there when the stream ends before stays in the buffer.
+    client.write_all("end").await.0.unwrap();
+    client.close().await.unwrap();
+    let (result, buf) = server.read_exact(Vec::with_capacity(64)).await;
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    assert_eq!(buf, b"end");
 }
 
 async fn bytes_for_a_dropped_read_go_to_the_next() {

@@ -57,7 +57,28 @@ fn empty_buffers_come_back() {
         let (mut reader, mut writer) = pipe().unwrap();
         writer.write_all(Vec::new()).await.0.unwrap();
         assert_eq!(writer.write(Vec::new()).await.0.unwrap(), 0);
-        assert_eq!(reader.read(Vec::new()).await.0.unwrap(), 0);
+        assert_eq!(reader.read(Vec::new()).await.0.unwrap_err().raw_os_error(), Some(22));
+    });
+}
+
+#[test]
+fn an_empty_vector_is_read_into_up_to_its_capacity() {
+    block_on(async {
+        let (mut reader, mut writer) = pipe().unwrap();
+        writer.write_all("hello").await.0.unwrap();
+        let (result, mut buf) = reader.read(Vec::with_capacity(64)).await;
+        assert_eq!((result.unwrap(), &buf[..]), (5, &b"hello"[..]));
+        // As it is, it asks for no more than that.
+        writer.write_all("and more").await.0.unwrap();
+        let (result, back) = reader.read(buf).await;
+        assert_eq!((result.unwrap(), &back[..]), (5, &b"and m"[..]));
+        buf = back;
+        buf.clear();
+        let (result, buf) = reader.read(buf).await;
+        assert_eq!((result.unwrap(), &buf[..]), (3, &b"ore"[..]));
+        drop(writer);
+        let (result, buf) = reader.read(Vec::with_capacity(64)).await;
+        assert_eq!((result.unwrap(), buf.len()), (0, 0));
     });
 }
 

@@ -5,12 +5,12 @@ use sakia_ring::{IoVec, Sqe};
 use super::{NO_SIGNAL, RECV_FLAGS, SEND_FLAGS};
 use crate::address::{AddressRoom, SocketAddress};
 use crate::backend::Backend;
-use crate::buf::{BufResult, IoBuf, IoBufMut};
+use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::epoll::sys::Message;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
-use crate::ops::transfer_len;
+use crate::ops::{filled, transfer_len};
 
 /// `MSG_TRUNC`: the datagram was longer than the buffer.
 const TRUNCATED: u32 = rustix::net::ReturnFlags::TRUNC.bits();
@@ -82,8 +82,8 @@ impl<B: Backend> Handle<B> {
         self.start_flagged(send, flags, SEND_FLAGS)
     }
 
-    /// Receives one datagram of up to `buf.bytes_len()` bytes, and waits until there is one. `flags` as
-    /// in [`recv`](Handle::recv), and what is said of `buf` there holds here.
+    /// Receives one datagram of up to `buf.len()` bytes (an empty `Vec`: up to its capacity), and waits until
+    /// there is one. `flags` as in [`recv`](Handle::recv), and what is said of `buf` there holds here.
     ///
     /// # Errors
     /// As [`recv`](Handle::recv).
@@ -138,19 +138,29 @@ unsafe impl<T: IoBufMut> Operation for RecvFrom<T> {
 
     fn entry(&mut self) -> Sqe {
         let base = self.buf.stable_mut_ptr();
-        self.vector = IoVec { base, len: transfer_len(self.buf.bytes_len()) as usize };
+        self.vector = IoVec { base, len: transfer_len(self.buf.bytes_room()) as usize };
         let (name, _) = self.from.pointers();
         self.message = Message::new((name, AddressRoom::BYTES), &raw mut self.vector);
         Sqe::recvmsg(self.fd.raw(), &raw mut self.message, self.flags)
     }
 
+    fn has_room(&self) -> bool {
+        self.buf.bytes_room() > 0
+    }
+
+    fn initialize(&mut self) {
+        initialize(&mut self.buf);
+    }
+
     fn complete(self, completion: Completion) -> Self::Output {
-        let received = completion.count(self.buf.bytes_len()).map(|len| Received {
+        let room = transfer_len(self.buf.bytes_room());
+        let (result, buf) = filled(completion, self.buf, room);
+        let received = result.map(|len| Received {
             len,
             from: self.from.address_of(self.message.name_len),
             is_truncated: self.message.flags & TRUNCATED != 0,
         });
-        (received, self.buf)
+        (received, buf)
     }
 
     fn descriptor(&self) -> Option<&Fd> {

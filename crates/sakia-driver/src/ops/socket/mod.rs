@@ -26,7 +26,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::backend::Backend;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::op::{Op, Operation};
 
 /// `MSG_NOSIGNAL`: what cannot be sent any more fails, and raises no `SIGPIPE`.
 const NO_SIGNAL: u32 = SendFlags::NOSIGNAL.bits();
@@ -43,11 +43,6 @@ impl<B: Backend> Handle<B> {
         if flags & !known == 0 {
             return self.start(operation);
         }
-        let mut core = self.shared.core.borrow_mut();
-        let slot = core.start_parked(operation);
-        let key = core.slab.key(slot);
-        core.finish_parked(key, Completion::error(Errno::INVAL));
-        drop(core);
-        Op::new(&self.shared, slot)
+        self.refuse(operation, Errno::INVAL)
     }
 }

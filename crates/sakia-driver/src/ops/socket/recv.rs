@@ -4,11 +4,11 @@ use sakia_ring::Sqe;
 
 use super::RECV_FLAGS;
 use crate::backend::Backend;
-use crate::buf::{BufResult, IoBufMut};
+use crate::buf::{BufResult, IoBufMut, initialize};
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
-use crate::ops::transfer_len;
+use crate::ops::{filled, transfer_len};
 
 /// See [`Handle::recv`].
 #[derive(Debug)]
@@ -17,25 +17,28 @@ pub struct SocketRecv<T> {
     buf: T,
     /// `MSG_*`.
     flags: u32,
+    /// What is asked for in bytes.
+    len: u32,
 }
 
 impl<B: Backend> Handle<B> {
-    /// Receives up to `buf.bytes_len()` bytes on the socket `fd`, and waits until there are some. `flags`
-    /// are of the kernel's `MSG_*`: `MSG_PEEK`, which leaves what it brings to the next receive,
-    /// `MSG_DONTWAIT`, or none.
+    /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity) on the socket `fd`, and waits
+    /// until there are some. `flags` are of the kernel's `MSG_*`: `MSG_PEEK`, which leaves what it brings to
+    /// the next receive, `MSG_DONTWAIT`, or none.
     ///
     /// The kernel owns `buf` until the operation is done. Dropping the handle keeps it alive until then,
     /// and cancels a receive that waits. What it had received by then is lost; what it had not goes to
     /// the next one.
     ///
-    /// Resolves to the number of bytes received, `0..=buf.bytes_len()`, and the buffer. On a stream 0
-    /// means that the peer sends no more. Of a datagram the rest is lost that is longer than the buffer;
+    /// Resolves to the number of bytes received and the buffer. On a stream 0 means that the peer sends no
+    /// more. A `Vec` that was empty has as many bytes as were received: clear it before the next receive, see
+    /// [`IoBufMut`]. Of a datagram the rest is lost that is longer than the buffer;
     /// [`recv_from`](Handle::recv_from) tells.
     ///
     /// # Errors
     /// - `ECONNRESET`: the peer broke the connection off. `ETIMEDOUT`: it is no longer there.
     /// - `ECONNREFUSED`: nobody is where a datagram was sent to.
-    /// - `EAGAIN`: with `MSG_DONTWAIT` it would have waited. `EINVAL`: other flags.
+    /// - `EAGAIN`: with `MSG_DONTWAIT` it would have waited. `EINVAL`: other flags, or a buffer without room.
     /// - `ENOTCONN`: not connected. `ENOTSOCK`: not a socket.
     /// - `ECANCELED`: canceled before there was anything. Otherwise as `recv(2)`.
     ///
@@ -50,7 +53,8 @@ impl<B: Backend> Handle<B> {
 impl<T: IoBufMut> SocketRecv<T> {
     #[inline(always)]
     pub(crate) fn new(fd: Fd, buf: T, flags: u32) -> Self {
-        Self { fd, buf, flags }
+        let len = transfer_len(buf.bytes_room());
+        Self { fd, buf, flags, len }
     }
 }
 
@@ -66,13 +70,21 @@ unsafe impl<T: IoBufMut> Operation for SocketRecv<T> {
 
     #[inline(always)]
     fn entry(&mut self) -> Sqe {
-        let len = transfer_len(self.buf.bytes_len());
-        Sqe::recv(self.fd.raw(), self.buf.stable_mut_ptr(), len, self.flags)
+        Sqe::recv(self.fd.raw(), self.buf.stable_mut_ptr(), self.len, self.flags)
+    }
+
+    #[inline(always)]
+    fn has_room(&self) -> bool {
+        self.len > 0
+    }
+
+    fn initialize(&mut self) {
+        initialize(&mut self.buf);
     }
 
     #[inline(always)]
     fn complete(self, completion: Completion) -> Self::Output {
-        (completion.count(self.buf.bytes_len()), self.buf)
+        filled(completion, self.buf, self.len)
     }
 
     fn descriptor(&self) -> Option<&Fd> {

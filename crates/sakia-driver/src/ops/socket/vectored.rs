@@ -4,12 +4,13 @@ use sakia_ring::{IoVec, Sqe};
 
 use super::{NO_SIGNAL, RECV_FLAGS, SEND_FLAGS};
 use crate::backend::Backend;
-use crate::buf::{BufResult, IoBuf, IoBufMut};
+use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::epoll::sys::Message;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
 use crate::ops::vectored::BUFFERS_MAX;
+use crate::ops::{note_all_filled, room_of_all};
 
 /// Several buffers with what describes them to the kernel.
 #[derive(Debug)]
@@ -36,12 +37,6 @@ impl<T: IoBuf> Parts<T> {
         self.vector.extend(self.bufs.iter_mut().take(BUFFERS_MAX).map(part));
         self.message = Message::of_parts(&mut self.vector);
         &raw mut self.message
-    }
-
-    fn complete(self, completion: Completion) -> BufResult<usize, Vec<T>> {
-        let parts = self.bufs.iter().take(BUFFERS_MAX);
-        let bytes = parts.map(T::bytes_len).fold(0, usize::saturating_add);
-        (completion.count(bytes), self.bufs)
     }
 }
 
@@ -72,10 +67,11 @@ impl<B: Backend> Handle<B> {
         self.start_flagged(SocketSendVectored::new(fd.clone(), bufs, flags), flags, SEND_FLAGS)
     }
 
-    /// As [`recv`](Handle::recv), filling one buffer after the other. At most the first 1024 are used.
+    /// As [`recv`](Handle::recv), filling one buffer after the other, each `Vec` that is empty up to its
+    /// capacity. At most the first 1024 are used.
     ///
     /// # Errors
-    /// As [`recv`](Handle::recv).
+    /// - `EINVAL`: none of these buffers has room. Otherwise as [`recv`](Handle::recv).
     ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
@@ -120,7 +116,9 @@ unsafe impl<T: IoBuf> Operation for SocketSendVectored<T> {
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        self.0.complete(completion)
+        let parts = self.0.bufs.iter().take(BUFFERS_MAX);
+        let bytes = parts.map(T::bytes_len).fold(0, usize::saturating_add);
+        (completion.count(bytes), self.0.bufs)
     }
 
     fn descriptor(&self) -> Option<&Fd> {
@@ -137,13 +135,22 @@ unsafe impl<T: IoBufMut> Operation for SocketRecvVectored<T> {
     }
 
     fn entry(&mut self) -> Sqe {
-        let part = |buf: &mut T| IoVec { base: buf.stable_mut_ptr(), len: buf.bytes_len() };
+        let part = |buf: &mut T| IoVec { base: buf.stable_mut_ptr(), len: buf.bytes_room() };
         let message = self.0.describe(part);
         Sqe::recvmsg(self.0.fd.raw(), message, self.0.flags)
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        self.0.complete(completion)
+    fn has_room(&self) -> bool {
+        room_of_all(&self.0.bufs) > 0
+    }
+
+    fn initialize(&mut self) {
+        self.0.bufs.iter_mut().take(BUFFERS_MAX).for_each(initialize);
+    }
+
+    fn complete(mut self, completion: Completion) -> Self::Output {
+        let room = room_of_all(&self.0.bufs);
+        (note_all_filled(completion, &mut self.0.bufs, room), self.0.bufs)
     }
 
     fn descriptor(&self) -> Option<&Fd> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rustix::io::Errno;
 use sakia_ring::Opcode;
 
 use crate::sim::random::Random;
@@ -113,7 +114,8 @@ fn zero_without_waiting_is_not_the_end_of_a_file() {
 fn the_end_of_a_file_is_no_lie() {
     let (driver, _handle, fd) = plain();
     assert_eq!(read(&driver, &fd, 100, 1000), []);
-    assert_eq!(read(&driver, &fd, 0, 0), []);
+    let (result, _) = finish(&driver, &mut driver.read(&fd, Vec::new(), 0));
+    assert_eq!(Errno::from_io_error(&result.unwrap_err()), Some(Errno::INVAL), "no room, no read");
     assert_ne!(facts(&driver).nowait_read, Support::Lies);
     assert_eq!(ways(&driver, OpKind::Read).submitted, 0);
 }

@@ -1,10 +1,11 @@
 //! Transfers to and from a file, and what makes them durable.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::io::{Errno, ReadWriteFlags};
-use sakia_driver::CURRENT_POSITION;
+use sakia_driver::{CURRENT_POSITION, Room, read_plainly, read_vectored_plainly};
 
 use super::{File, check};
 use crate::engine::Engine;
@@ -18,11 +19,22 @@ const BUFFERS_MAX: usize = 1024;
 
 /// See [`File::read_at`] and [`File::read`].
 pub struct ReadAt<T> {
-    pub(super) file: File,
-    pub(super) buf: T,
-    pub(super) at: At,
-    /// Bytes that were read.
-    pub(super) done: usize,
+    file: File,
+    /// What is left of the buffer's room.
+    rest: Room<T>,
+    at: At,
+}
+
+impl<T: IoBufMut + Send> ReadAt<T> {
+    pub(super) fn new(file: &File, buf: T, at: At) -> Self {
+        Self { file: file.clone(), rest: buf.room(usize::MAX), at }
+    }
+
+    /// What it has come to, if this is the result of its last part.
+    #[inline]
+    fn end(self, result: io::Result<usize>) -> BufResult<usize, T> {
+        (total_of(self.rest.filled(), result), self.rest.into_inner())
+    }
 }
 
 impl<T: IoBufMut + Send> Call for ReadAt<T> {
@@ -33,66 +45,67 @@ impl<T: IoBufMut + Send> Call for ReadAt<T> {
     }
 
     fn attempt(mut self) -> Attempt<Self> {
-        let len = self.buf.bytes_len();
-        let most = if mutant!("large_in_one_turn") { len } else { BYTES_MAX };
-        let part = self.done..len.min(self.done + most);
-        let part = IoSliceMut::new(&mut self.buf.as_bytes_mut()[part]);
-        let wanted = part.len();
-        let Some(result) = self.file.inner.read_now(&mut [part], further(self.at, self.done))
-        else {
+        let (done, left) = (self.rest.filled(), self.rest.bytes_room());
+        if left == 0 {
+            return Attempt::Done(self.end(Err(Errno::INVAL.into())));
+        }
+        let wanted = if mutant!("large_in_one_turn") { left } else { left.min(BYTES_MAX) };
+        let at = further(self.at, done);
+        let Some(result) = self.file.inner.read_now(&mut self.rest, wanted, at) else {
             return Attempt::Waits(self);
         };
         let is_short = matches!(result, Ok(count) if 0 < count && count < wanted);
-        match ended(result, self.done, wanted, len) {
+        match ended(result, done, wanted, done + left) {
             // There is more, which is not there yet.
-            Ok(Ok(done)) if is_short && self.file.inner.has_more(further(self.at, done)) => {
-                Attempt::Waits(Self { done, ..self })
+            Ok(Ok(total)) if is_short && self.file.inner.has_more(further(self.at, total)) => {
+                self.rest.advance(total - done);
+                Attempt::Waits(self)
             }
             Ok(result) => {
                 self.file.inner.count_now();
-                Attempt::Done((result, self.buf))
+                Attempt::Done((result, self.rest.into_inner()))
             }
-            Err(done) => Attempt::Begun(Self { done, ..self }),
+            Err(total) => {
+                self.rest.advance(total - done);
+                Attempt::Begun(self)
+            }
         }
     }
 
     #[inline]
     fn block(mut self) -> Result<Self::Output, Self> {
-        let fd = self.file.inner.fd();
-        let rest = &mut self.buf.as_bytes_mut()[self.done..];
-        let result = match further(self.at, self.done) {
-            Some(at) => uninterrupted(|| rustix::io::pread(fd, &mut *rest, at)),
-            None => uninterrupted(|| rustix::io::read(fd, &mut *rest)),
-        };
-        Ok((total_of(self.done, result), self.buf))
+        let at = further(self.at, self.rest.filled());
+        let fd = self.file.inner.fd().as_fd();
+        let result = repeated(|| read_plainly(fd, &mut self.rest, usize::MAX, at, 0));
+        Ok(self.end(result))
     }
 
     async fn run(self, thread: usize) -> Self::Output {
-        let Self { file, mut buf, at, mut done } = self;
-        let len = buf.bytes_len();
+        let Self { file, mut rest, at } = self;
         loop {
+            let done = rest.filled();
             let (known, offset) = match file.inner.at_on_thread(further(at, done), thread) {
                 Ok(known) => known,
-                Err(error) => return (total_of(done, Err(error)), buf),
+                Err(error) => return (total_of(done, Err(error)), rest.into_inner()),
             };
-            let (result, rest) = known.read_explained(buf.slice(done..), offset).await;
-            buf = rest.into_inner();
+            let (result, back) = known.read_explained(rest, offset).await;
+            rest = back;
             match result {
                 // There is more, which was not there yet: the thread asks the cache first, too.
                 Ok(count)
                     if count > 0
-                        && done + count < len
+                        && count < rest.bytes_room()
                         && file.inner.has_more(further(at, done + count)) =>
                 {
-                    done += count;
+                    rest.advance(count);
                 }
-                result => return (total_of(done, result), buf),
+                result => return (total_of(done, result), rest.into_inner()),
             }
         }
     }
 
     fn refuse(self, error: io::Error) -> Self::Output {
-        (total_of(self.done, Err(error)), self.buf)
+        self.end(Err(error))
     }
 }
 
@@ -104,7 +117,8 @@ pub struct ReadShared<T> {
 }
 
 impl Engine {
-    /// Reads up to `buf.bytes_len()` bytes of a file that is not the engine's, at its position, which moves.
+    /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity) of a file that is not the
+    /// engine's, at its position, which moves.
     /// The engine has the file no longer than the request is under way. Where it is awaited nothing is tried:
     /// this is for who has tried.
     ///
@@ -127,7 +141,8 @@ impl<T: IoBufMut + Send> Call for ReadShared<T> {
     }
 
     fn block(mut self) -> Result<Self::Output, Self> {
-        let result = uninterrupted(|| rustix::io::read(&self.file, self.buf.as_bytes_mut()));
+        let fd = self.file.as_fd();
+        let result = repeated(|| read_plainly(fd, &mut self.buf, usize::MAX, None, 0));
         Ok((result, self.buf))
     }
 
@@ -246,14 +261,6 @@ pub struct ReadVectoredAt<T> {
     pub(super) offset: u64,
 }
 
-impl<T: IoBufMut + Send> ReadVectoredAt<T> {
-    /// The buffers as the kernel takes them.
-    fn parts(bufs: &mut [T]) -> Vec<IoSliceMut<'_>> {
-        let used = bufs.iter_mut().take(BUFFERS_MAX);
-        used.map(|buf| IoSliceMut::new(buf.as_bytes_mut())).collect()
-    }
-}
-
 impl<T: IoBufMut + Send> Call for ReadVectoredAt<T> {
     type Output = BufResult<usize, Vec<T>>;
 
@@ -262,16 +269,24 @@ impl<T: IoBufMut + Send> Call for ReadVectoredAt<T> {
     }
 
     fn attempt(mut self) -> Attempt<Self> {
-        let mut parts = Self::parts(&mut self.bufs);
-        let wanted = total(parts.iter().map(|part| part.len()));
-        if wanted > BYTES_MAX {
+        let used = &self.bufs[..self.bufs.len().min(BUFFERS_MAX)];
+        let wanted = total(used.iter().map(T::bytes_room));
+        if wanted == 0 {
+            return Attempt::Done((Err(Errno::INVAL.into()), self.bufs));
+        }
+        if wanted > BYTES_MAX || check(Some(self.offset)).is_err() {
             return Attempt::Waits(self);
         }
+        // A second read would find no more room than the first has used.
+        let has_capacity = used.iter().any(|buf| buf.bytes_len() < buf.bytes_room());
         let inner = &self.file.inner;
-        match inner.read_now(&mut parts, Some(self.offset)) {
+        let at = Some(self.offset);
+        match inner.ways.read_into_all(inner.fd().as_fd(), &mut self.bufs, at) {
             // There is more, which is not there yet.
             Some(Ok(count))
-                if count < wanted && inner.has_more(further(Some(self.offset), count)) =>
+                if count < wanted
+                    && !(has_capacity && count > 0)
+                    && inner.has_more(further(at, count)) =>
             {
                 Attempt::Waits(self)
             }
@@ -284,9 +299,8 @@ impl<T: IoBufMut + Send> Call for ReadVectoredAt<T> {
     }
 
     fn block(mut self) -> Result<Self::Output, Self> {
-        let mut parts = Self::parts(&mut self.bufs);
-        let fd = self.file.inner.fd();
-        let result = uninterrupted(|| rustix::io::preadv(fd, &mut parts, self.offset));
+        let (fd, at) = (self.file.inner.fd().as_fd(), Some(self.offset));
+        let result = repeated(|| read_vectored_plainly(fd, &mut self.bufs, at, 0));
         Ok((result, self.bufs))
     }
 
@@ -451,6 +465,17 @@ impl Call for SyncFile {
 
     fn refuse(self, error: io::Error) -> Self::Output {
         Err(error)
+    }
+}
+
+/// Makes a call again as long as a signal interrupts it, as [`uninterrupted`].
+#[inline]
+fn repeated(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use sakia::fs::{self, AlignedBuf, DirectAlignment, File, Misaligned, OpenOptions};
-use sakia::io::IoBuf;
+use sakia::io::{IoBuf, IoBufMut};
 
 use super::{Random, TempDir, run};
 use crate::refused::children::announce_skip;
@@ -47,6 +47,10 @@ fn odd_lengths_are_written_and_read_whole() {
             // To the end, with a vector, whose memory is not aligned.
             let (result, read) = file.read_to_end_at(Vec::new(), 0).await;
             assert_eq!((result.unwrap(), read), (len, bytes.clone()));
+            // In a part of a room, by blocks and then what is odd: it goes on where it came to.
+            let (result, read) = file.read_exact_at(AlignedBuf::zeroed(len + 9).room(len), 0).await;
+            result.unwrap();
+            assert_eq!(read.into_inner()[..len], bytes);
             let past = AlignedBuf::zeroed(len + 1);
             let (result, past) = file.read_exact_at(past, 0).await;
             assert_eq!(result.unwrap_err().kind(), ErrorKind::UnexpectedEof);

@@ -6,13 +6,83 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::OFlags;
-use sakia::fs::{self, Advice, File, FileTimes, OpenOptions, Permissions};
-use sakia::io::{BufResult, IoBuf};
+use sakia::fs::{self, Advice, AlignedBuf, File, FileTimes, OpenOptions, Permissions};
+use sakia::io::{BufResult, IoBuf, IoBufMut};
 use sakia::{Runtime, block_on, spawn};
 
 use super::{Random, TempDir, run};
 
 const SIZE_MAX: usize = 100_000;
+
+#[test]
+fn empty_vectors_are_read_into_up_to_their_capacity() {
+    let dir = TempDir::new();
+    std::fs::write(dir.join("file"), b"0123456789").unwrap();
+    run(async || {
+        let mut file = File::open(dir.join("file")).await.unwrap();
+        let (result, mut buf) = file.read(Vec::with_capacity(4)).await;
+        assert_eq!((result.unwrap(), &buf[..]), (4, &b"0123"[..]));
+        // Until it is cleared it asks for no more than it has.
+        let mut all = buf.clone();
+        loop {
+            buf.clear();
+            let (result, back) = file.read(buf).await;
+            buf = back;
+            if result.unwrap() == 0 {
+                break;
+            }
+            all.extend_from_slice(&buf);
+        }
+        assert_eq!((&all[..], buf.len()), (&b"0123456789"[..], 0));
+        let (result, buf) = file.read_exact_at(Vec::with_capacity(6).room(6), 2).await;
+        result.unwrap();
+        assert_eq!(buf.into_inner(), b"234567");
+        // What came before the end is there.
+        let (result, buf) = file.read_exact_at(Vec::with_capacity(6), 7).await;
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        assert_eq!(buf, b"789");
+        file.rewind().await.unwrap();
+        let (result, buf) = file.read_exact(Vec::with_capacity(10).room(10)).await;
+        result.unwrap();
+        assert_eq!(buf.into_inner(), b"0123456789");
+        let bufs = vec![vec![0; 2], Vec::with_capacity(64)];
+        let (result, bufs) = file.read_vectored_at(bufs, 1).await;
+        assert_eq!((result.unwrap(), &bufs.concat()[..]), (9, &b"123456789"[..]));
+        let (result, buf) = file.read_at(Vec::with_capacity(8), 10).await;
+        assert_eq!((result.unwrap(), buf.len()), (0, 0));
+    });
+}
+
+#[test]
+fn without_room_a_read_is_refused_and_to_fill_it_succeeds() {
+    let dir = TempDir::new();
+    run(async || {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true);
+        let mut file = options.open(dir.join("file")).await.unwrap();
+        file.write_all("0123").await.0.unwrap();
+        file.rewind().await.unwrap();
+        let refused = [
+            file.read_at(Vec::new(), 0).await.0,
+            file.read_at(vec![7; 9].slice(3..3), 0).await.0,
+            file.read_at(AlignedBuf::default(), 0).await.0,
+            file.read(Vec::new()).await.0,
+            file.read_vectored_at(vec![Vec::<u8>::new(); 2], 0).await.0,
+        ];
+        for result in refused {
+            assert_eq!(fs::os_error(&result.unwrap_err()), Some(22));
+        }
+        file.read_exact_at(Vec::new(), 0).await.0.unwrap();
+        file.read_exact_at(Vec::new(), 99).await.0.unwrap();
+        file.read_exact(Vec::new()).await.0.unwrap();
+        assert_eq!(file.stream_position().await.unwrap(), 0);
+        assert_eq!(file.write_at(Vec::new(), 0).await.0.unwrap(), 0);
+        assert_eq!(file.write(Vec::with_capacity(8)).await.0.unwrap(), 0);
+        file.write_all(Vec::new()).await.0.unwrap();
+        file.write_all_at(Vec::new(), 9).await.0.unwrap();
+        assert_eq!(file.read_to_end(Vec::new()).await.1, b"0123");
+    });
+}
 
 #[test]
 fn random_positional_programs_give_what_std_gives() {
@@ -36,14 +106,19 @@ fn random_positional_programs_give_what_std_gives() {
                         model.write_all_at(&bytes, offset).unwrap();
                         file.write_all_at(bytes, offset).await.0.unwrap();
                     }
-                    1 => {
-                        let (result, bytes) = file.read_at(vec![0; len], offset).await;
+                    1 if len > 0 => {
+                        let is_capacity = random.below(2) == 0;
+                        let buf = if is_capacity { Vec::with_capacity(len) } else { vec![0; len] };
+                        let (result, bytes) = file.read_at(buf, offset).await;
                         let mut expected = vec![0; len];
                         let count = model.read_at(&mut expected, offset).unwrap();
+                        expected.truncate(if is_capacity { count } else { len });
                         assert_eq!((result.unwrap(), bytes), (count, expected));
                     }
                     2 => {
-                        let (result, bytes) = file.read_exact_at(vec![0; len], offset).await;
+                        let is_capacity = random.below(2) == 0;
+                        let buf = if is_capacity { Vec::with_capacity(len) } else { vec![0; len] };
+                        let (result, bytes) = file.read_exact_at(buf, offset).await;
                         let mut expected = vec![0; len];
                         let model = model.read_exact_at(&mut expected, offset);
                         assert_eq!(result.is_ok(), model.is_ok());
