@@ -86,10 +86,10 @@ pub unsafe trait IoBuf: 'static {
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
-/// # use sakia_driver::{Driver, Wait};
+/// # use sakia_driver::{Auto, Driver, Policy, Wait};
 /// # let path = std::env::temp_dir().join(format!("sakia-room-{}", std::process::id()));
 /// # std::fs::write(&path, b"0123456789")?;
-/// # let driver = Driver::auto()?;
+/// # let driver = Driver::new(Auto::new(Policy::Auto, sakia_ring::Ring::builder())?.0);
 /// # let file = driver.adopt(std::fs::File::open(&path)?.into());
 /// let mut buf = Vec::with_capacity(4);
 /// let (mut offset, mut all) = (0, Vec::new());

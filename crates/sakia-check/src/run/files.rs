@@ -454,26 +454,22 @@ impl<E: Env> Runner<'_, E> {
             (
                 FileRole::Read { file, at, len, seen, is_readable, closing },
                 Output::Bytes(result, bytes),
-            ) => {
-                match result {
-                    _ if self.files[file].is_spoiled => Ok(()),
-                    // Nothing is the end, too, for a kernel that says so before it looks.
-                    Ok(0) if len == 0 => Ok(()),
-                    Ok(_) if !is_readable => Err("it was not opened to read".to_owned()),
-                    Ok(count) if count > bytes.len() => {
-                        Err("more than there is room for".to_owned())
-                    }
-                    Ok(count) => {
-                        let may_be_short =
-                            self.has(FaultKind::ShortTransfer) || has_too_many_parts(len);
-                        seen.check_read(at, len, &bytes[..count], may_be_short)
-                    }
-                    Err(error) if !is_readable => {
-                        self.excuse(&error, is_canceled, &[Errno::BADF, Errno::CANCELED])
-                    }
-                    Err(error) => self.excuse(&error, is_canceled, known_errors(closing.get())),
+            ) => match result {
+                _ if self.files[file].is_spoiled => Ok(()),
+                Ok(_) if len == 0 => Err("without room it was not refused".to_owned()),
+                Err(error) if len == 0 => self.excuse(&error, is_canceled, &[Errno::INVAL]),
+                Ok(_) if !is_readable => Err("it was not opened to read".to_owned()),
+                Ok(count) if count > bytes.len() => Err("more than there is room for".to_owned()),
+                Ok(count) => {
+                    let may_be_short =
+                        self.has(FaultKind::ShortTransfer) || has_too_many_parts(len);
+                    seen.check_read(at, len, &bytes[..count], may_be_short)
                 }
-            }
+                Err(error) if !is_readable => {
+                    self.excuse(&error, is_canceled, &[Errno::BADF, Errno::CANCELED])
+                }
+                Err(error) => self.excuse(&error, is_canceled, known_errors(closing.get())),
+            },
             (FileRole::Change { file, edit, before, is_writable, closing }, output) => {
                 let (count, bytes, error) = match output {
                     Output::Bytes(Ok(count), bytes) => (count, Some(bytes), None),

@@ -5,6 +5,7 @@ use sakia_driver::sim::FaultKind;
 use sakia_driver::{CURRENT_POSITION, Fd, PollEvents, ShutdownHow};
 
 use super::files::{known_errors, text};
+use super::transfers::brought;
 use super::{BLOCK_BYTES, Check, Role, Runner, pick};
 use crate::env::Env;
 use crate::held::{Output, Pending, pending};
@@ -210,8 +211,10 @@ impl<E: Env> Runner<'_, E> {
             let len = Some(usize::from(len)).filter(|_| memory == Memory::Vector);
             (len.unwrap_or(PIECE_MAX), receiver(len))
         } else if self.pipes[pipe].is_socket {
-            let op = self.driver.recv(&fd, self.env.buffer(vec![0; len.into()]), 0);
-            (len.into(), pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec())))
+            let is_capacity = self.fills_capacity();
+            let op = self.driver.recv(&fd, self.room(len.into()), 0);
+            let read = move |(result, buf): (_, E::Buf)| brought(is_capacity, result, buf.to_vec());
+            (len.into(), pending(op, read))
         } else {
             self.start_read(&fd, CURRENT_POSITION, len.into(), memory)
         };
@@ -304,7 +307,8 @@ impl<E: Env> Runner<'_, E> {
                 match result {
                     Ok(count) if count > len => Err("more than there is room for".to_owned()),
                     _ if is_spoiled => Ok(()),
-                    Ok(0) if len == 0 => Ok(()),
+                    Ok(_) if len == 0 => Err("without room it was not refused".to_owned()),
+                    Err(error) if len == 0 => self.excuse(&error, is_canceled, &[Errno::INVAL]),
                     Ok(0) if its.writer.is_some() => {
                         Err("the end, and it can be written".to_owned())
                     }

@@ -11,6 +11,7 @@ use sakia_driver::{
 
 use super::files::text;
 use super::pipes::Receiver;
+use super::transfers::brought;
 use super::{Check, Role, Runner, pick};
 use crate::env::Env;
 use crate::held::{Output, driven, pending};
@@ -143,8 +144,8 @@ impl<E: Env> Runner<'_, E> {
             driven(async move {
                 match len {
                     Some(len) => {
-                        let (result, buf) = connection.read(vec![0; len]).await;
-                        Output::Bytes(result, buf)
+                        let (result, buf) = connection.read(Vec::with_capacity(len)).await;
+                        brought(true, result, buf)
                     }
                     None => match connection.recv().await {
                         Ok(buf) => Output::Bytes(Ok(buf.len()), buf.to_vec()),
@@ -185,8 +186,14 @@ impl<E: Env> Runner<'_, E> {
         let Some(pair) = self.pick_pair(number) else { return };
         let Some(receiver) = &self.datagrams[pair].receiver else { return };
         let len = usize::from(len);
-        let op = self.driver.recv_from(receiver, self.env.buffer(vec![0; len]), 0);
-        let op = pending(op, |(result, buf)| Output::Message(result, buf.to_vec()));
+        let is_capacity = self.fills_capacity();
+        let op = self.driver.recv_from(receiver, self.room(len), 0);
+        let op = pending(op, move |(result, buf)| {
+            let came = result.as_ref().map_or(0, |received| received.len);
+            let is_wrong = is_capacity && buf.len() != came;
+            // Then it is one that cannot be.
+            if is_wrong { Output::Done(Ok(())) } else { Output::Message(result, buf.to_vec()) }
+        });
         self.hold(Role::Datagram(DatagramRole::Receive { pair, len }), op);
     }
 
@@ -216,6 +223,8 @@ impl<E: Env> Runner<'_, E> {
                 }
             }
             (DatagramRole::Receive { pair, len }, Output::Message(result, bytes)) => match result {
+                Ok(_) if len == 0 => Err("without room it was not refused".to_owned()),
+                Err(error) if len == 0 => self.excuse(&error, is_canceled, &[Errno::INVAL]),
                 Ok(Received { len: count, .. }) if count > len => {
                     Err("more than there is room for".to_owned())
                 }

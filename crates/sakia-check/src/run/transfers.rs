@@ -1,5 +1,6 @@
 //! Reads and writes with each kind of memory, of files and of pipes.
 
+use std::io;
 use std::ops::Deref;
 
 use sakia_driver::{Arena, Fd, FixedBuf};
@@ -35,7 +36,28 @@ fn join<T: Deref<Target = [u8]>>(bufs: &[T]) -> Vec<u8> {
     bufs.iter().flat_map(|buf| buf.iter().copied()).collect()
 }
 
+/// How a read ended, and what it brought. Memory that was to be filled up to its capacity has as many bytes
+/// as came, and else none; otherwise the result is one that cannot be.
+pub(super) fn brought(is_capacity: bool, result: io::Result<usize>, bytes: Vec<u8>) -> Output {
+    let came = *result.as_ref().unwrap_or(&0);
+    if is_capacity && bytes.len() != came {
+        return Output::Bytes(Ok(usize::MAX), bytes);
+    }
+    Output::Bytes(result, bytes)
+}
+
 impl<E: Env> Runner<'_, E> {
+    /// Whether the next read is into the capacity of empty vectors: every other one.
+    pub(super) fn fills_capacity(&self) -> bool {
+        self.started.is_multiple_of(2)
+    }
+
+    /// Memory to read `len` bytes into.
+    pub(super) fn room(&self, len: usize) -> E::Buf {
+        let bytes = if self.fills_capacity() { Vec::with_capacity(len) } else { vec![0; len] };
+        self.env.buffer(bytes)
+    }
+
     /// A block of registered memory, if that is what is asked for and there is one.
     pub(super) fn block(&self, memory: Memory) -> Option<FixedBuf> {
         let arena = self.arena.as_ref().filter(|_| memory == Memory::Fixed);
@@ -55,13 +77,14 @@ impl<E: Env> Runner<'_, E> {
             let op = pending(op, |(result, block)| Output::Bytes(result, block.to_vec()));
             return (BLOCK_BYTES, op);
         }
+        let is_capacity = self.fills_capacity();
         let op = if memory == Memory::Vector {
-            let bufs = split(vec![0; len]).into_iter().map(|buf| self.env.buffer(buf)).collect();
+            let bufs = split(vec![0; len]).into_iter().map(|part| self.room(part.len())).collect();
             let op = self.driver.read_vectored(fd, bufs, offset);
-            pending(op, |(result, bufs)| Output::Bytes(result, join(&bufs)))
+            pending(op, move |(result, bufs)| brought(is_capacity, result, join(&bufs)))
         } else {
-            let op = self.driver.read(fd, self.env.buffer(vec![0; len]), offset);
-            pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec()))
+            let op = self.driver.read(fd, self.room(len), offset);
+            pending(op, move |(result, buf)| brought(is_capacity, result, buf.to_vec()))
         };
         (len, op)
     }

@@ -183,8 +183,8 @@ impl File {
     /// has as many bytes as were read: clear it before the next read, see [`IoBufMut`].
     ///
     /// # Errors
-    /// - `EINVAL`: a buffer without room, direct I/O off the block size. `EISDIR`: it is a directory.
-    /// `ESPIPE`: it has no offsets.
+    /// - `EINVAL`: a buffer without room, direct I/O off the block size.
+    /// - `EISDIR`: it is a directory. `ESPIPE`: it has no offsets.
     /// - `ECANCELED`: the engine was stopped. Otherwise as `pread(2)`; never `EINTR`.
     #[doc(alias = "pread")]
     pub fn read_at<T: IoBufMut + Send>(&self, buf: T, offset: u64) -> Request<ReadAt<T>> {
