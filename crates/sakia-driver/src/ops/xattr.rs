@@ -108,8 +108,8 @@ impl<B: Backend> Handle<B> {
     }
 }
 
-/// The end of a read into `buf`; without room it has asked for a length, which is no more than the kernel gives
-/// (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+/// The end of a read into `buf`. Without room it has asked for a length, which is at most what the kernel
+/// allows (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 fn length_or_filled(completion: Completion, buf: Vec<u8>) -> BufResult<usize, Vec<u8>> {
     const KERNEL_MAX: usize = 65_536;
     match transfer_len(buf.bytes_room()) {
