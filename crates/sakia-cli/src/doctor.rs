@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use rustix::process::{Resource, getrlimit};
-use sakia_driver::{Auto, Backend, Driver, Policy, Wait};
+use sakia_driver::{Auto, Backend, Choice, Driver, NoBackend, Policy, Wait};
 use sakia_ring::{Opcode, Ring, SetupError, SetupStep};
 use serde::{Serialize, Serializer};
 
@@ -232,7 +232,15 @@ impl Serialize for Operations {
 
 impl Findings {
     fn gather(options: &Options) -> Self {
-        let (mounts, failures) = mounts::gather(&options.places, options.policy);
+        // One ring, as a program has: the memory that rings lock counts together, and for a while after their
+        // end.
+        let chosen = Auto::new(Policy::Auto, Ring::builder());
+        let (ring, backend) = (Found::of(&chosen), Chosen::of(&chosen, options.policy));
+        let wanted = chosen
+            .ok()
+            .map(|(backend, _)| backend)
+            .filter(|backend| options.policy != Policy::Poll || matches!(backend, Auto::Epoll(_)));
+        let (mounts, failures) = mounts::gather(&options.places, wanted);
         let mut findings = Self {
             kernel: Kernel::gather(),
             limits: Limits {
@@ -240,9 +248,9 @@ impl Findings {
                 open_files: Limit::of(Resource::Nofile),
             },
             sandbox: Sandbox::gather(),
-            ring: Found::gather(),
+            ring,
             poll: FoundPoll::gather(),
-            backend: Chosen::gather(options.policy),
+            backend,
             mounts,
             failures,
             advice: Vec::new(),
@@ -361,10 +369,15 @@ fn container_hints() -> Vec<String> {
 }
 
 impl Found {
-    fn gather() -> Self {
-        match Ring::builder().build() {
-            Ok(ring) => Self::granted(&ring),
-            Err(error) => Self::refused(&error),
+    /// What came of the ring when a backend was chosen.
+    fn of(chosen: &io::Result<(Auto, Choice)>) -> Self {
+        match chosen {
+            Ok((Auto::Uring(uring), _)) => Self::granted(uring.ring()),
+            Ok((_, choice)) => Self::refused(choice.refusal(), "there is no ring"),
+            Err(error) => {
+                let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<NoBackend>());
+                Self::refused(inner.and_then(NoBackend::refusal), &error.to_string())
+            }
         }
     }
 
@@ -386,13 +399,14 @@ impl Found {
         }
     }
 
-    fn refused(error: &SetupError) -> Self {
+    fn refused(error: Option<&SetupError>, otherwise: &str) -> Self {
+        let steps = error.map(SetupError::steps).unwrap_or_default();
         Self::Refused {
             available: No,
-            errno: error.raw_os_error(),
-            error: error.to_string(),
-            hint: error.hint(),
-            steps: error.steps().iter().map(Step::from).collect(),
+            errno: error.and_then(SetupError::raw_os_error),
+            error: error.map_or_else(|| otherwise.to_owned(), SetupError::to_string),
+            hint: error.and_then(SetupError::hint),
+            steps: steps.iter().map(Step::from).collect(),
         }
     }
 }
@@ -420,8 +434,8 @@ impl FoundPoll {
 }
 
 impl Chosen {
-    fn gather(policy: Policy) -> Self {
-        let (auto, why) = match Auto::new(Policy::Auto, Ring::builder()) {
+    fn of(chosen: &io::Result<(Auto, Choice)>, policy: Policy) -> Self {
+        let (auto, why) = match chosen {
             Ok((_, choice)) => {
                 let why = choice.refusal().map(|refusal| refusal.to_string());
                 (Some(choice.name()), why.unwrap_or_else(|| "the kernel grants a ring".into()))

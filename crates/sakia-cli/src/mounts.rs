@@ -141,16 +141,15 @@ impl Way {
 }
 
 /// Finds out about the file systems of these places, each once, in the order in which they come. Places
-/// that are no arguments, and are not there, are left out.
-pub fn gather(places: &[Place], policy: Policy) -> (Vec<Mount>, Vec<Failure>) {
+/// that are no arguments, and are not there, are left out. The operations go to `backend`, without one to
+/// epoll and threads.
+pub fn gather(places: &[Place], backend: Option<Auto>) -> (Vec<Mount>, Vec<Failure>) {
     let (mut mounts, mut failures) = (Vec::<Candidate>::new(), Vec::new());
-    // What was asked for may not be there, and has been reported then.
-    let backend = Auto::new(policy, Ring::builder());
-    let Ok((backend, choice)) = backend.or_else(|_| Auto::new(Policy::Poll, Ring::builder()))
-    else {
+    let poll = || Auto::new(Policy::Poll, Ring::builder()).ok().map(|(backend, _)| backend);
+    let Some(backend) = backend.or_else(poll) else {
         return (Vec::new(), failures);
     };
-    let queue = if choice.name() == "uring" { Way::Ring } else { Way::Thread };
+    let queue = if matches!(backend, Auto::Uring(_)) { Way::Ring } else { Way::Thread };
     let driver = Driver::new(backend);
     driver.set_bypass(Bypass::Rules(Rules::default()));
     for place in places {

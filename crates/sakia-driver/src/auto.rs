@@ -87,6 +87,55 @@ impl fmt::Display for Choice {
     }
 }
 
+/// Why there is no backend at all: epoll cannot be had either.
+///
+/// Its `Display` is one line: what failed, the limit that is used up, and why there is no ring.
+#[derive(Debug)]
+pub struct NoBackend {
+    poll: io::Error,
+    refusal: Option<SetupError>,
+}
+
+impl NoBackend {
+    /// The errno of the call that epoll failed with.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        self.poll.raw_os_error()
+    }
+
+    /// Why there is no ring; `None` where none was asked for.
+    pub fn refusal(&self) -> Option<&SetupError> {
+        self.refusal.as_ref()
+    }
+}
+
+impl fmt::Display for NoBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "epoll: {}", self.poll)?;
+        let limit = match Errno::from_io_error(&self.poll) {
+            Some(Errno::MFILE) => "the process has no descriptor left; raise `ulimit -n`",
+            Some(Errno::NFILE) => "the system has no descriptor left; raise fs.file-max",
+            Some(Errno::NOMEM) => "there is no memory left for descriptors",
+            Some(Errno::PERM | Errno::ACCESS | Errno::NOSYS) => {
+                "a filter forbids it; allow epoll_create1, epoll_ctl, epoll_pwait and eventfd2 there"
+            }
+            _ => "",
+        };
+        if !limit.is_empty() {
+            write!(f, ": {limit}")?;
+        }
+        match &self.refusal {
+            Some(refusal) => write!(f, "; {refusal}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for NoBackend {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.poll)
+    }
+}
+
 /// One of the backends. Each call costs a branch more than on the backend itself.
 #[allow(clippy::large_enum_variant, reason = "there is one per driver, which never moves")]
 #[derive(Debug)]
@@ -105,29 +154,41 @@ impl Auto {
     ///
     /// # Errors
     /// - With [`Policy::Uring`]: why there is no ring, a [`SetupError`] within.
-    /// - `EMFILE`, `ENFILE`, `ENOMEM`: nothing left for any backend.
+    /// - With the others: why there is no epoll either, a [`NoBackend`] within. Whatever keeps
+    ///   [`Policy::Auto`] from a ring leads to epoll, with that reason.
     pub fn new(policy: Policy, ring: Builder) -> io::Result<(Self, Choice)> {
         if policy == Policy::Poll {
             return Self::new_epoll(&ring, None);
         }
-        match ring.clone().build() {
-            Ok(ring) => {
-                let report = Some(ring.report().clone());
+        match Uring::complete(ring.clone()) {
+            Ok(uring) => {
+                let report = Some(uring.ring().report().clone());
                 let choice = Choice { name: "uring", report, refusal: None };
-                Ok((Self::Uring(Uring::from_ring(ring)), choice))
+                Ok((Self::Uring(uring), choice))
             }
-            Err(error) if policy == Policy::Auto && error.is_refusal() => {
-                Self::new_epoll(&ring, Some(error))
-            }
-            Err(error) => Err(error.into()),
+            Err(error) => Self::without_ring(policy, &ring, error),
         }
+    }
+
+    /// What there is instead of a ring that could not be had.
+    fn without_ring(
+        policy: Policy,
+        ring: &Builder,
+        refusal: SetupError,
+    ) -> io::Result<(Self, Choice)> {
+        if policy == Policy::Uring {
+            return Err(refusal.into());
+        }
+        Self::new_epoll(ring, Some(refusal))
     }
 
     fn new_epoll(ring: &Builder, refusal: Option<SetupError>) -> io::Result<(Self, Choice)> {
         let (sq_entries, cq_entries) = ring.wanted_entries();
         let options = EpollOptions::new().entries(sq_entries, cq_entries);
-        let choice = Choice { name: "poll", report: None, refusal };
-        Ok((Self::Epoll(Epoll::with_options(options)?), choice))
+        match Epoll::with_options(options) {
+            Ok(epoll) => Ok((Self::Epoll(epoll), Choice { name: "poll", report: None, refusal })),
+            Err(poll) => Err(io::Error::new(poll.kind(), NoBackend { poll, refusal })),
+        }
     }
 
     /// As [`new`](Auto::new) with the default policy and ring.
@@ -253,6 +314,23 @@ unsafe impl Backend for Auto {
         each!(self, backend => backend.needs_enter())
     }
 
+    #[inline(always)]
+    fn has_news(&self) -> bool {
+        each!(self, backend => backend.has_news())
+    }
+
+    fn tells_news(&self) -> bool {
+        each!(self, backend => backend.tells_news())
+    }
+
+    fn look_again(&self) {
+        each!(self, backend => backend.look_again());
+    }
+
+    fn set_alarm(&mut self, after: Duration) -> bool {
+        each!(self, backend => backend.set_alarm(after))
+    }
+
     fn is_overflowing(&self) -> bool {
         each!(self, backend => backend.is_overflowing())
     }
@@ -319,5 +397,140 @@ unsafe impl Backend for Auto {
 
     fn descriptors(&self) -> Rc<dyn Descriptors> {
         each!(self, backend => backend.descriptors())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::ffi::c_void;
+    use std::os::fd::BorrowedFd;
+    use std::ptr::NonNull;
+
+    use sakia_ring::{Host, Kernel, Params};
+
+    use super::*;
+
+    /// The kernel, but that one call fails: the one with this number among all that are made, and with
+    /// `is_for_ever` all later ones.
+    struct Failing {
+        number: u32,
+        is_for_ever: bool,
+        errno: Errno,
+        calls: Cell<u32>,
+    }
+
+    impl Failing {
+        fn pass(&self) -> io::Result<()> {
+            let number = self.calls.replace(self.calls.get() + 1);
+            let fails = number == self.number || self.is_for_ever && number > self.number;
+            if fails { Err(self.errno.into()) } else { Ok(()) }
+        }
+    }
+
+    // SAFETY: each call is the kernel's or does nothing.
+    unsafe impl Host for Failing {
+        unsafe fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
+            self.pass()?;
+            // SAFETY: the caller's duties are the same.
+            unsafe { Kernel.setup(entries, params) }
+        }
+
+        unsafe fn enter(
+            &self,
+            ring: u32,
+            to_submit: u32,
+            min_complete: u32,
+            flags: u32,
+            arg: *const c_void,
+            arg_size: usize,
+        ) -> io::Result<u32> {
+            self.pass()?;
+            // SAFETY: the caller's duties are the same.
+            unsafe { Kernel.enter(ring, to_submit, min_complete, flags, arg, arg_size) }
+        }
+
+        unsafe fn register(
+            &self,
+            ring: i32,
+            opcode: u32,
+            arg: *mut c_void,
+            nr_args: u32,
+        ) -> io::Result<u32> {
+            self.pass()?;
+            // SAFETY: the caller's duties are the same.
+            unsafe { Kernel.register(ring, opcode, arg, nr_args) }
+        }
+
+        fn map(&self, ring: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<NonNull<u8>> {
+            self.pass()?;
+            Kernel.map(ring, offset, len)
+        }
+
+        unsafe fn unmap(&self, addr: NonNull<u8>, len: usize) {
+            // SAFETY: the caller's duties are the same.
+            unsafe { Kernel.unmap(addr, len) };
+        }
+    }
+
+    /// A ring, or epoll with this errno for the reason: never an error.
+    fn assert_chosen(number: u32, is_for_ever: bool, errno: Errno) -> &'static str {
+        let host = Failing { number, is_for_ever, errno, calls: Cell::new(0) };
+        let builder = Builder::with_host(host).sq_entries(8).cq_entries(8);
+        let error = match Uring::complete(builder) {
+            Ok(mut uring) => {
+                assert!(is_for_ever || uring.enter(0, None).is_ok());
+                return "uring";
+            }
+            Err(error) => error,
+        };
+        assert_eq!(error.raw_os_error(), Some(errno.raw_os_error()), "{error}");
+        let text = error.to_string();
+        let chosen = Auto::without_ring(Policy::Auto, &Ring::builder(), error);
+        let (_, choice) = chosen.expect("epoll is there");
+        assert_eq!(choice.to_string(), format!("poll: {text}"));
+        choice.name()
+    }
+
+    #[test]
+    fn no_errno_of_any_call_keeps_auto_from_a_backend() {
+        if let Err(error) = Builder::new().build() {
+            return eprintln!("SKIP no_errno_of_any_call_keeps_auto_from_a_backend: {error}");
+        }
+        // Set-up, two maps, four registrations and an enter.
+        for number in 0..8 {
+            for errno in (1..=133).map(Errno::from_raw_os_error) {
+                let once = assert_chosen(number, false, errno);
+                if matches!(errno, Errno::INTR | Errno::AGAIN) {
+                    assert_eq!(once, "uring", "{errno} at call {number} passes");
+                }
+                if number == 0 {
+                    let passes = [Errno::INTR, Errno::AGAIN, Errno::INVAL];
+                    let expected = if passes.contains(&errno) { "uring" } else { "poll" };
+                    assert_eq!(once, expected, "{errno}");
+                    assert_eq!(assert_chosen(number, true, errno), "poll", "{errno}");
+                } else {
+                    assert_chosen(number, true, errno);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn who_insists_on_the_ring_gets_the_reason() {
+        let refusal = || {
+            let source = io::Error::from(Errno::IO);
+            SetupError::new("io_uring_setup", source, &SetupReport::default())
+        };
+        let result = Auto::without_ring(Policy::Uring, &Ring::builder(), refusal());
+        let error = result.map(|_| ()).expect_err("no ring");
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<SetupError>());
+        assert_eq!(inner.and_then(SetupError::raw_os_error), Some(5));
+
+        let poll = io::Error::from(Errno::MFILE);
+        let error = NoBackend { poll, refusal: Some(refusal()) };
+        assert_eq!(error.raw_os_error(), Some(24));
+        let text = error.to_string();
+        assert!(text.contains("ulimit -n") && text.contains("io_uring_setup"), "{text}");
     }
 }

@@ -186,6 +186,29 @@ pub unsafe trait Backend: 'static {
     /// The next [`enter`](Backend::enter) would bring completions although none is ready now.
     fn needs_enter(&self) -> bool;
 
+    /// Whether [`enter`](Backend::enter) would bring something, as far as that can be told by a few loads
+    /// from memory. Asked after each poll of a task.
+    fn has_news(&self) -> bool {
+        self.needs_enter()
+    }
+
+    /// Whether [`has_news`](Backend::has_news) tells of every completion. Where it does not, a loop that is
+    /// busy enters from time to time to find out, after [`look_again`](Backend::look_again).
+    fn tells_news(&self) -> bool {
+        false
+    }
+
+    /// Time has passed since the last enter: [`needs_enter`](Backend::needs_enter) no longer takes that for a
+    /// reason not to enter again.
+    fn look_again(&self) {}
+
+    /// Has [`has_news`](Backend::has_news) turn true once `after` has passed, if it is not before. Several
+    /// may be set; none can be taken back. False where there is no such thing.
+    fn set_alarm(&mut self, after: Duration) -> bool {
+        let _ = after;
+        false
+    }
+
     /// Completions overflowed the completion queue and are kept aside until the next enter.
     fn is_overflowing(&self) -> bool;
 

@@ -12,6 +12,8 @@
 //! - An operation that is to be canceled is on the cancel list until its request is pushed.
 //! - A completion for a key that is not in flight changes nothing but a counter.
 
+mod attention;
+mod buffers;
 mod plain;
 
 use std::collections::VecDeque;
@@ -27,7 +29,7 @@ use sakia_ring::{Cqe, Opcode, Position, Sqe};
 use crate::arena::Arena;
 use crate::backend::Backend;
 use crate::bypass::{Allowance, Now, Route, Rules};
-use crate::connection::pool::{Pool, Size};
+use crate::connection::pool::Pool;
 use crate::counters::{Counters, OpKind};
 use crate::epoll::Lane;
 use crate::fd::Fd;
@@ -36,6 +38,8 @@ use crate::key::{Key, Kind};
 use crate::op::{Block, Class, Completion, Erased, Operation, Performer, Placed, Storage};
 use crate::ops::close::CancelFd;
 use crate::slab::{Cell, List, Notify, Slab, SlotRef, State, flag};
+
+pub use self::attention::Attention;
 
 /// Completions copied out of the queue at a time.
 const BATCH: usize = 256;
@@ -122,6 +126,14 @@ pub(crate) struct Core<B: Backend> {
     pub(crate) counters: Counters,
     /// Room for completions while they are dispatched.
     batch: Box<[Cqe]>,
+    /// Something waits for the next turn: an entry, an operation or a request to cancel.
+    wants_turn: bool,
+    /// False while neither [`wants_turn`](Core::wants_turn) nor the backend can have anything new.
+    pub(crate) attention: Attention,
+    /// Alarms that were set and have not been told of.
+    alarms: u32,
+    /// The backend's alarms are not to be relied upon.
+    lacks_alarms: bool,
     /// Another thread may wake this one, so that there is something to wait for with nothing in
     /// flight.
     pub(crate) can_be_woken: bool,
@@ -180,6 +192,10 @@ impl<B: Backend> Core<B> {
             pool: Vec::new(),
             counters: Counters::default(),
             batch: Box::new([Cqe::default(); BATCH]),
+            wants_turn: false,
+            attention: Attention::default(),
+            alarms: 0,
+            lacks_alarms: false,
             can_be_woken: false,
             failure: None,
             arena: None,
@@ -350,7 +366,9 @@ impl<B: Backend> Core<B> {
         self.in_flight += 1;
         self.counters.kinds[kind as usize].submitted += 1;
         self.sends += u32::from(kind == OpKind::Send);
-        if backend.sq_pending() >= self.flush_at {
+        let is_full = backend.sq_pending() >= self.flush_at;
+        self.want_turn();
+        if is_full {
             self.flush();
         }
         true
@@ -373,6 +391,7 @@ impl<B: Backend> Core<B> {
         let header = self.slab.header(slot);
         header.state = State::Backlog;
         let class = header.class;
+        self.want_turn();
         self.backlog[class as usize].push_back(&mut self.slab, slot);
     }
 
@@ -455,6 +474,7 @@ impl<B: Backend> Core<B> {
             Wait::For(timeout) if idle && !timeout.is_zero() => self.drain(true, Some(timeout)),
             _ => self.drain(false, None),
         };
+        self.note_what_is_left();
         let came = (self.came() - came_before) as u32;
         match result {
             Err(error) if came == 0 => Err(error),
@@ -851,6 +871,12 @@ impl<B: Backend> Core<B> {
                 self.counters.remote_wakes += 1;
                 return;
             }
+            Some(Kind::Alarm) if self.alarms > 0 => {
+                self.alarms -= 1;
+                let expected = [Errno::TIME, Errno::CANCELED].map(|errno| -errno.raw_os_error());
+                self.lacks_alarms |= !expected.contains(&cqe.res);
+                return;
+            }
             Some(Kind::Lane) if self.backend.as_ref().is_some_and(Backend::has_lanes) => return,
             Some(Kind::Lane) if self.lane_cancels > 0 => {
                 self.lane_cancels -= 1;
@@ -975,6 +1001,7 @@ impl<B: Backend> Core<B> {
             return;
         }
         header.flags |= flag::CANCEL_LISTED;
+        self.want_turn();
         self.cancels.push_back(&mut self.slab, slot);
     }
 
@@ -990,47 +1017,6 @@ impl<B: Backend> Core<B> {
             State::Pushed => self.list_cancel(slot),
             _ => {}
         }
-    }
-
-    // ---- provided buffers ----------------------------------------------------------------------
-
-    /// The pool, if the kernel has buffers of this size now. Asks for the group and makes buffers as needed.
-    pub(crate) fn offer(&mut self, size: Size) -> Option<Rc<Pool>> {
-        let is_running = self.phase == Phase::Running && self.is_intact();
-        let backend = self.backend.as_mut().filter(|_| is_running)?;
-        let pool = self.pool_of_buffers.get_or_insert_with(|| Rc::new(Pool::new()));
-        let pool = Rc::clone(pool);
-        if pool.is_registered(size).is_none() {
-            let registered = backend.register_group(size.group(), size.most());
-            pool.set_registered(size, registered.is_ok());
-        }
-        if pool.is_registered(size) != Some(true) {
-            return None;
-        }
-        self.refill();
-        if !pool.is_provided(size) && pool.grow(size) {
-            self.refill();
-        }
-        let is_provided = pool.is_provided(size);
-        self.counters.pool_misses += u64::from(!is_provided);
-        is_provided.then_some(pool)
-    }
-
-    /// Gives free buffers to the kernel.
-    #[inline(never)]
-    fn refill(&mut self) {
-        let (Some(backend), Some(pool)) = (&mut self.backend, &self.pool_of_buffers) else {
-            return;
-        };
-        for size in Size::ALL {
-            while let Some((id, addr)) = pool.next_free(size) {
-                // SAFETY: the pool keeps the memory until the backend and all operations on the group
-                // are gone, and nobody uses it before a completion names it. A free buffer is not in the
-                // group.
-                unsafe { backend.provide(size.group(), id, addr.as_ptr(), size.bytes()) };
-            }
-        }
-        pool.none_free();
     }
 
     // ---- the end -------------------------------------------------------------------------------

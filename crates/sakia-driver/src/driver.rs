@@ -15,7 +15,7 @@ use sakia_ring::Host;
 use crate::auto::Auto;
 use crate::backend::{Backend, RemoteWake};
 use crate::bypass::Mounts;
-use crate::core::{Core, Phase, Wait};
+use crate::core::{Attention, Core, Phase, Wait};
 use crate::fd::Fd;
 use crate::handle::{Handle, Shared};
 use crate::sim::Sim;
@@ -96,6 +96,42 @@ impl<B: Backend> Driver<B> {
             self.handle.shared.settle();
         }
         result
+    }
+
+    /// Says whether [`wants_turn`](Driver::wants_turn) is worth asking.
+    pub fn attention(&self) -> Attention {
+        self.handle.shared.core.borrow().attention.clone()
+    }
+
+    /// Whether a turn has something to do: something was started, or the backend has news. A few loads
+    /// from memory, for a loop that asks after each poll of a task.
+    #[inline(always)]
+    pub fn wants_turn(&self) -> bool {
+        self.handle.shared.core.borrow().wants_turn()
+    }
+
+    /// Whether a turn would bring something that has come, as far as a few loads tell; what was started
+    /// does not count.
+    pub fn has_news(&self) -> bool {
+        self.handle.shared.core.borrow().has_news()
+    }
+
+    /// Whether [`wants_turn`](Driver::wants_turn) tells of everything that has completed. If not, a loop
+    /// that is busy takes a turn from time to time, and says so by [`look_again`](Driver::look_again).
+    pub fn tells_news(&self) -> bool {
+        self.with_backend(Backend::tells_news).unwrap_or(false)
+    }
+
+    /// Has the next turn look for what has completed, though the last one was not long ago.
+    pub fn look_again(&self) {
+        self.handle.shared.core.borrow().look_again();
+    }
+
+    /// Has [`wants_turn`](Driver::wants_turn) turn true once `after` has passed, if it is not before.
+    /// Several may be set; none can be taken back. One system call. False where there is no such thing, or
+    /// no room: then look at a clock.
+    pub fn set_alarm(&self, after: Duration) -> bool {
+        self.handle.shared.core.borrow_mut().set_alarm(after)
     }
 
     /// Whether there can be another turn, without taking one.

@@ -20,6 +20,8 @@ pub(crate) enum Kind {
     Wake = 2,
     /// A thread of a lane has something for the backend; has no slot.
     Lane = 3,
+    /// A time has come; has no slot.
+    Alarm = 4,
 }
 
 /// The most slots that a driver has: the width of the index.
@@ -68,6 +70,7 @@ impl Kind {
             1 => Some(Self::Cancel),
             2 => Some(Self::Wake),
             3 => Some(Self::Lane),
+            4 => Some(Self::Alarm),
             _ => None,
         }
     }

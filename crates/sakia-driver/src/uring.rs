@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use sakia_ring::{
-    BufRing, Builder, Cqe, Entered, Host, IoVec, Kernel, Opcode, Position, Probe, Ring, Sqe,
-    send_message,
+    BufRing, Builder, Cqe, Entered, Host, IoVec, Kernel, Opcode, Position, Probe, Ring, SetupError,
+    Sqe, Timespec, send_message,
 };
 
 use self::files::Files;
@@ -47,6 +47,8 @@ pub struct Uring<H: Host = Kernel> {
     /// Threads for what the ring cannot do, or should not, once there was any of that.
     lanes: Option<Box<Lanes>>,
     files: Files,
+    /// How long the alarm that was set last was to take, where the kernel reads it.
+    alarm: Box<Timespec>,
     /// Queues of provided buffers, by the number of their group.
     groups: Vec<Option<BufRing>>,
 }
@@ -78,6 +80,24 @@ impl<H: Host> Uring<H> {
         Ok(Self::from_ring(builder.build()?))
     }
 
+    /// As [`from_builder`](Uring::from_builder), with all that a driver may need later and could not do
+    /// without: a way for other threads to wake it.
+    pub(crate) fn complete(builder: Builder<H>) -> Result<Self, sakia_ring::SetupError>
+    where
+        H: 'static,
+    {
+        let mut uring = Self::from_builder(builder)?;
+        match uring.remote_wake() {
+            Ok(_) => {
+                // The message that was tried is for nobody. An error that lasts is told by the next enter.
+                uring.ring.enter(0, None).ok();
+                uring.ring.reap(&mut [Cqe::default(); 1]);
+                Ok(uring)
+            }
+            Err(error) => Err(SetupError::new("eventfd", error, uring.ring.report())),
+        }
+    }
+
     /// Takes over a ring with nothing in flight.
     pub fn from_ring(ring: Ring<H>) -> Self {
         let probe = ring.probe().ok();
@@ -91,6 +111,7 @@ impl<H: Host> Uring<H> {
             is_wake_armed: false,
             lanes: None,
             files: Files::default(),
+            alarm: Box::new(Timespec::new(Duration::ZERO)),
             groups: Vec::new(),
         }
     }
@@ -236,6 +257,20 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         self.ring.needs_enter() || self.lanes.as_ref().is_some_and(|lanes| lanes.epoll.has_news())
     }
 
+    fn tells_news(&self) -> bool {
+        true
+    }
+
+    fn set_alarm(&mut self, after: Duration) -> bool {
+        *self.alarm = Timespec::new(after);
+        let sqe = Sqe::timeout(&raw const *self.alarm).user_data(ALARM);
+        // SAFETY: the kernel reads the duration when it consumes the entry, in an enter of this thread; it
+        // stays where it is as long as the backend, which is as long as there is an enter.
+        let is_pushed = unsafe { self.ring.push(sqe) }.is_some();
+        // It means nothing to the kernel before. An error that lasts is told by the next enter.
+        is_pushed && self.ring.submit().is_ok()
+    }
+
     fn is_overflowing(&self) -> bool {
         self.ring.is_overflowing()
     }
@@ -376,9 +411,11 @@ impl<H: Host + 'static> Uring<H> {
     fn make_wake(&mut self) -> io::Result<RingWake> {
         // A host of an embedder's own is reached by its own thread only.
         if is_kernel::<H>() {
-            let ring = rustix::io::fcntl_dupfd_cloexec(&self.ring, 0)?;
             // SAFETY: the driver counts completions of this kind, and takes them for nothing else.
-            if unsafe { send_message(&Kernel, ring.as_fd(), WAKE, 0) }.is_ok() {
+            let sends = |ring: &OwnedFd| unsafe { send_message(&Kernel, ring.as_fd(), WAKE, 0) };
+            if let Ok(ring) = rustix::io::fcntl_dupfd_cloexec(&self.ring, 0)
+                && sends(&ring).is_ok()
+            {
                 return Ok(RingWake { target: Mutex::new(Some(Target::Ring(ring))) });
             }
         }
@@ -420,6 +457,8 @@ fn is_kernel<H: Host + 'static>() -> bool {
 const LANE: u64 = Kind::Lane as u64;
 /// The `user_data` of completions that mean a wake.
 const WAKE: u64 = Kind::Wake as u64;
+/// The `user_data` of completions that mean that a time has come.
+const ALARM: u64 = Kind::Alarm as u64;
 /// The kernel's `POLLIN`.
 const POLLIN: u32 = 1;
 

@@ -50,3 +50,4 @@ pub use ring::{DisabledRing, Entered, Position, Ring};
 pub use setup::{Builder, Restriction, SetupError, SetupReport, SetupStep, disabled_sysctl};
 pub use sqe::{AT_FDCWD, CURRENT_POSITION, Opcode, Sqe, sqe_flags};
 pub use sys::{PAGE_BYTES_MAX, Params};
+pub use wait::Timespec;

@@ -26,7 +26,7 @@ use rustix::io::Errno;
 use crate::cqe::Cqe;
 use crate::fork::{Sentinel, forked_error};
 use crate::host::{Host, Kernel, raw};
-use crate::setup::{Builder, SetupError, SetupReport};
+use crate::setup::{Builder, Patience, SetupError, SetupReport};
 use crate::shared::Queues;
 use crate::sqe::Sqe;
 use crate::sys::{self, io_uring_register_op as register_op};
@@ -108,6 +108,8 @@ pub struct DisabledRing<H: Host = Kernel> {
     pub(crate) parts: Parts<H>,
     pub(crate) registered_fd: bool,
     pub(crate) report: SetupReport,
+    /// What is left of it for what is to be done yet.
+    pub(crate) patience: Patience,
 }
 
 impl<H: Host> DisabledRing<H> {
@@ -116,11 +118,10 @@ impl<H: Host> DisabledRing<H> {
     /// # Errors
     /// [`SetupError`] with the errno of the call; in a forked child always.
     pub fn enable(self) -> Result<Ring<H>, SetupError> {
-        let Self { parts, registered_fd, mut report } = self;
+        let Self { parts, registered_fd, mut report, mut patience } = self;
+        let enable = register_op::IORING_REGISTER_ENABLE_RINGS;
         // SAFETY: the call takes no argument.
-        let enabled = unsafe {
-            parts.register(register_op::IORING_REGISTER_ENABLE_RINGS, ptr::null_mut(), 0)
-        };
+        let enabled = patience.attempt(|| unsafe { parts.register(enable, ptr::null_mut(), 0) });
         if let Err(error) = enabled {
             return Err(SetupError::new("io_uring_register(ENABLE_RINGS)", error, &report));
         }
@@ -135,26 +136,19 @@ impl<H: Host> DisabledRing<H> {
             thread: PhantomData,
         };
         if registered_fd {
-            match ring.register_ring_fd() {
+            match patience.attempt(|| ring.register_ring_fd()) {
                 Ok(()) => report.registered_fd = true,
                 Err(error) => report.step("the ring's descriptor is not registered", &error),
             }
         }
         ring.report = report;
         // A filter may allow to set up and not to enter. Submits nothing and waits for nothing.
-        match ring.enter(0, None) {
+        let passing = [Errno::AGAIN, Errno::BUSY];
+        match patience.attempt_after(&passing, || ring.enter(0, None)) {
             Ok(_) => Ok(ring),
-            Err(error) if is_passing(&error) => Ok(ring),
             Err(error) => Err(SetupError::new("io_uring_enter", error, &ring.report)),
         }
     }
-}
-
-/// Whether an enter failed for a reason that does not last: a signal, or want of memory or room. It is
-/// allowed, then.
-fn is_passing(error: &io::Error) -> bool {
-    let passing = [Errno::INTR, Errno::AGAIN, Errno::BUSY];
-    passing.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 impl<H: Host> fmt::Debug for DisabledRing<H> {

@@ -2,8 +2,11 @@
 //!
 //! Features are found out by trying them, never by the kernel's version. Every step down leaves its
 //! reason in the [`SetupReport`]. A kernel that offers no usable ring is a *refusal*
-//! ([`SetupError::is_refusal`]): the caller may take another way of doing I/O. Anything else, such
-//! as having no descriptor left, is an ordinary error.
+//! ([`SetupError::is_refusal`]). With any other failure, such as having no descriptor left, there is no
+//! ring either; the caller may take another way of doing I/O in both cases.
+//!
+//! A call that a signal interrupted is made again, and after `EAGAIN` up to three times in one set-up,
+//! with pauses of 7 ms in all; see [`Patience`].
 //!
 //! A ring is always created disabled, since the kernel accepts a region for registered waits only
 //! then, and enabled on the thread that will own it. Source: `io_uring_setup(2)`.
@@ -11,6 +14,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::Resource;
@@ -144,9 +148,11 @@ impl<H: Host> Builder<H> {
     /// [`SetupError`], which tells a refusal from another failure.
     pub fn build_disabled(self) -> Result<DisabledRing<H>, SetupError> {
         let mut report = SetupReport::default();
-        let sentinel =
-            Sentinel::new().map_err(|error| SetupError::new("madvise", error, &report))?;
-        let (fd, queues, params) = self.descend(&mut report)?;
+        let mut patience = Patience::new();
+        let sentinel = patience
+            .attempt(Sentinel::new)
+            .map_err(|error| SetupError::new("madvise", error, &report))?;
+        let (fd, queues, params) = self.descend(&mut report, &mut patience)?;
         report.sq_entries = params.sq_entries;
         report.cq_entries = params.cq_entries;
         report.setup_flags = params.flags;
@@ -165,37 +171,42 @@ impl<H: Host> Builder<H> {
             return Err(SetupError::new("io_uring_setup", error, &report));
         }
         if self.registered_wait {
-            match WaitRegion::register(&parts.host, parts.fd.as_fd()) {
+            match patience.attempt(|| WaitRegion::register(&parts.host, parts.fd.as_fd())) {
                 Ok(wait) => parts.wait = Some(wait),
                 Err(error) => report.step("registered waits are off", &error),
             }
             report.registered_wait = parts.wait.is_some();
         }
-        if let Err(error) = register_restrictions(&parts, &self.restrictions) {
+        let restricted = patience.attempt(|| register_restrictions(&parts, &self.restrictions));
+        if let Err(error) = restricted {
             return Err(SetupError::new("io_uring_register(RESTRICTIONS)", error, &report));
         }
-        Ok(DisabledRing { parts, registered_fd: self.registered_fd, report })
+        Ok(DisabledRing { parts, registered_fd: self.registered_fd, report, patience })
     }
 
     /// Asks the kernel for less and less until it grants a ring.
-    fn descend(&self, report: &mut SetupReport) -> Result<(OwnedFd, Queues, Params), SetupError> {
+    fn descend(
+        &self,
+        report: &mut SetupReport,
+        patience: &mut Patience,
+    ) -> Result<(OwnedFd, Queues, Params), SetupError> {
         let (mut sq_entries, mut cq_entries) = self.wanted_entries();
         let sq_min = sq_entries.min(SQ_ENTRIES_MIN);
         let mut optional = if self.sq_array { 0 } else { sys::IORING_SETUP_NO_SQARRAY };
         loop {
-            // SAFETY: plain integers, for which zero is a value.
-            let mut params: Params = unsafe { std::mem::zeroed() };
-            params.flags = REQUIRED | optional;
-            params.cq_entries = cq_entries;
-            // SAFETY: the flags set above have neither NO_MMAP nor ATTACH_WQ, so that the parameters
-            // name no memory and no ring.
-            let attempt = unsafe { self.host.setup(sq_entries, &mut params) };
-            let attempt = attempt.and_then(|fd| {
+            let attempt = patience.attempt(|| {
+                // SAFETY: plain integers, for which zero is a value.
+                let mut params: Params = unsafe { std::mem::zeroed() };
+                params.flags = REQUIRED | optional;
+                params.cq_entries = cq_entries;
+                // SAFETY: the flags set above have neither NO_MMAP nor ATTACH_WQ, so that the parameters
+                // name no memory and no ring.
+                let fd = unsafe { self.host.setup(sq_entries, &mut params) }?;
                 let queues = Queues::map(&self.host, fd.as_fd(), &params)?;
-                Ok((fd, queues))
+                Ok((fd, queues, params))
             });
             let error = match attempt {
-                Ok((fd, queues)) => return Ok((fd, queues, params)),
+                Ok(granted) => return Ok(granted),
                 Err(error) => error,
             };
             match Errno::from_io_error(&error) {
@@ -213,6 +224,57 @@ impl<H: Host> Builder<H> {
                     cq_entries /= 2;
                 }
                 _ => return Err(SetupError::new("io_uring_setup", error, report)),
+            }
+        }
+    }
+}
+
+/// Repeats calls that fail for a reason that passes.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    /// How often a call is still made again that a signal interrupted. More signals than that are none.
+    interruptions_left: u32,
+    /// How long to wait before each call that is made again after `EAGAIN`.
+    pauses: std::slice::Iter<'static, Duration>,
+}
+
+impl Patience {
+    /// Less than 10 ms in all.
+    const PAUSES: [Duration; 3] =
+        [Duration::from_millis(1), Duration::from_millis(2), Duration::from_millis(4)];
+
+    fn new() -> Self {
+        Self { interruptions_left: 1000, pauses: Self::PAUSES.iter() }
+    }
+
+    /// Calls `call` until it succeeds, fails for good, or there is no patience left.
+    pub(crate) fn attempt<T>(&mut self, call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        self.attempt_after(&[Errno::AGAIN], call)
+    }
+
+    /// The same with all errnos after which to pause.
+    pub(crate) fn attempt_after<T>(
+        &mut self,
+        passing: &[Errno],
+        mut call: impl FnMut() -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            let error = match call() {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
+            };
+            match Errno::from_io_error(&error) {
+                Some(Errno::INTR) if self.interruptions_left > 0 => self.interruptions_left -= 1,
+                Some(errno) if passing.contains(&errno) => match self.pauses.next() {
+                    Some(pause) => {
+                        let nanos = i64::from(pause.subsec_nanos());
+                        let request = rustix::thread::Timespec { tv_sec: 0, tv_nsec: nanos };
+                        // A signal ends the pause early, which does no harm.
+                        let _ = rustix::thread::nanosleep(&request);
+                    }
+                    None => return Err(error),
+                },
+                _ => return Err(error),
             }
         }
     }
@@ -370,7 +432,8 @@ pub struct SetupError {
 }
 
 impl SetupError {
-    pub(crate) fn new(call: &'static str, source: io::Error, report: &SetupReport) -> Self {
+    /// The failure of `call`, for what else a user of a ring cannot do without.
+    pub fn new(call: &'static str, source: io::Error, report: &SetupReport) -> Self {
         Self { call, source, steps: report.steps.clone() }
     }
 
@@ -385,8 +448,7 @@ impl SetupError {
     }
 
     /// Whether this machine offers no usable ring: forbidden, absent, too old, or no locked memory
-    /// left. Another way of doing I/O is then in order. False for failures that would befall that
-    /// one too, such as `EMFILE`.
+    /// left. False for failures that say nothing of rings, such as `EMFILE`.
     pub fn is_refusal(&self) -> bool {
         matches!(
             self.errno(),

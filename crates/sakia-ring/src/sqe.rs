@@ -588,6 +588,13 @@ impl Sqe {
         sqe
     }
 
+    /// Completes with `ETIME` once the time has passed that the kernel's `struct __kernel_timespec` at
+    /// `duration` says, which it reads when it consumes the entry. Since 5.4.
+    #[doc(alias = "io_uring_prep_timeout")]
+    pub fn timeout<T>(duration: *const T) -> Self {
+        Self::new(Opcode::TIMEOUT, -1, address(duration), 1, 0)
+    }
+
     /// Asks for the operation with this `user_data` to be canceled. Completes with 0, `ENOENT`
     /// (it has ended or never was) or `EALREADY` (it runs and cannot be stopped). Since 5.5.
     #[doc(alias = "io_uring_prep_cancel64")]

@@ -88,6 +88,18 @@ impl Drop for WaitRegion {
     }
 }
 
+/// A duration in the kernel's form, for [`Sqe::timeout`](crate::Sqe::timeout).
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct Timespec(sys::__kernel_timespec);
+
+impl Timespec {
+    /// This duration, or a century if it is longer.
+    pub fn new(duration: Duration) -> Self {
+        Self(timespec(duration))
+    }
+}
+
 /// The kernel's form of a duration. More than a century is as good as for ever.
 pub(crate) fn timespec(duration: Duration) -> sys::__kernel_timespec {
     // The kernel adds the present time to it in signed 64-bit nanoseconds. Whatever it does about a

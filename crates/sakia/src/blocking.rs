@@ -56,7 +56,7 @@ where
     match try_current() {
         Some(local) if local.timers.is_simulated() => {
             let join = local.spawn(async move { f() });
-            BlockingHandle { held: None, join }
+            BlockingHandle { held: Mutex::new(None), join }
         }
         _ => shared_pool().spawn(f),
     }
@@ -198,13 +198,13 @@ impl Pool {
         T: Send + 'static,
     {
         let (runnable, join) = self.shared.prepare(f);
-        let mut handle = BlockingHandle { held: None, join };
+        let mut handle = BlockingHandle { held: Mutex::new(None), join };
         match self.shared.room.try_acquire_arc() {
             Some(room) => self.shared.push(Job { runnable, room: Some(room) }),
             None => {
                 let pool = Arc::clone(&self.shared);
                 let room = Box::pin(self.shared.room.acquire_arc());
-                handle.held = Some(Held { pool, room, runnable });
+                *handle.held_mut() = Some(Held { pool, room, runnable });
             }
         }
         handle
@@ -231,7 +231,7 @@ impl Pool {
         let Some(room) = self.shared.room.try_acquire_arc() else { return Err(f) };
         let (runnable, join) = self.shared.prepare(f);
         self.shared.push(Job { runnable, room: Some(room) });
-        Ok(BlockingHandle { held: None, join })
+        Ok(BlockingHandle { held: Mutex::new(None), join })
     }
 
     /// What the pool does.
@@ -357,10 +357,10 @@ impl Shared {
 }
 
 /// Awaits work on a [`Pool`]. Dropping it lets the work go on by itself.
-#[must_use = "work goes on when its handle is dropped; use `detach` to say that it shall"]
 pub struct BlockingHandle<T> {
-    /// `Some` while there is no room for it in the queue.
-    held: Option<Held>,
+    /// `Some` while there is no room for it in the queue. The lock is there to abort through a shared
+    /// reference.
+    held: Mutex<Option<Held>>,
     join: JoinHandle<T>,
 }
 
@@ -375,12 +375,21 @@ impl<T> BlockingHandle<T> {
     /// Lets the work go on by itself.
     pub fn detach(self) {}
 
+    fn lock(&self) -> MutexGuard<'_, Option<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn held_mut(&mut self) -> &mut Option<Held> {
+        self.held.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Ends the work if it has not begun: it never runs, and the handle resolves to
     /// [`JoinError::is_canceled`]. If it has begun it goes on, and its result is thrown away.
-    pub fn abort(&mut self) {
+    pub fn abort(&self) {
         self.join.abort();
         if !mutant!("aborted_work_keeps_place") {
-            self.held = None;
+            let held = self.lock().take();
+            drop(held); // outside the lock: it is the user's
         }
     }
 
@@ -398,9 +407,9 @@ impl<T> Future for BlockingHandle<T> {
     /// An error is a panic of the work; or it was canceled, by an abort or because the machine has no
     /// thread for it.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(held) = &mut self.held {
+        if let Some(held) = self.held_mut() {
             let Poll::Ready(room) = held.room.as_mut().poll(cx) else { return Poll::Pending };
-            if let Some(Held { pool, runnable, .. }) = self.held.take() {
+            if let Some(Held { pool, runnable, .. }) = self.held_mut().take() {
                 pool.push(Job { runnable, room: Some(room) });
             }
         }
@@ -410,7 +419,7 @@ impl<T> Future for BlockingHandle<T> {
 
 impl<T> Drop for BlockingHandle<T> {
     fn drop(&mut self) {
-        if let Some(Held { pool, runnable, .. }) = self.held.take()
+        if let Some(Held { pool, runnable, .. }) = self.held_mut().take()
             && !mutant!("detached_work_lost")
         {
             pool.push(Job { runnable, room: None });
@@ -420,7 +429,7 @@ impl<T> Drop for BlockingHandle<T> {
 
 impl<T> fmt::Debug for BlockingHandle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_held = self.held.is_some();
+        let is_held = self.lock().is_some();
         let mut debug = f.debug_struct("BlockingHandle");
         debug.field("is_held", &is_held).field("is_finished", &self.is_finished()).finish()
     }

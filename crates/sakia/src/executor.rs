@@ -1,9 +1,9 @@
 //! One thread's tasks: the queue, the turns, and the way in from other threads.
 //!
 //! A task is woken by putting it on its thread's queue: directly when that thread wakes it, through the
-//! thread's inbox otherwise. A round of the loop runs at most [`BATCH`] tasks, oldest first, then gives
-//! the driver a turn; so neither tasks that always yield nor operations that are always ready keep the
-//! others waiting.
+//! thread's inbox otherwise. A [round](crate::round) of the loop runs a number of tasks, oldest first, then
+//! gives the driver a turn; so neither tasks that always yield nor operations that are always ready keep
+//! the others waiting.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -20,16 +20,15 @@ use std::time::{Duration, Instant};
 
 use async_task::Runnable;
 use pin_project_lite::pin_project;
-use sakia_driver::{Auto, Driver, RemoteWake, Wait};
+use sakia_driver::{Attention, Auto, Driver, RemoteWake, Wait};
 use send_wrapper::SendWrapper;
 use slab::Slab;
 
 use crate::join::{Contain, JoinHandle, Outcome};
 use crate::remote::Remote;
+use crate::round::Round;
 use crate::time::Timers;
 
-/// Tasks run in one round.
-const BATCH: usize = 256;
 /// How long the end of a thread's tasks waits for those that other threads are about to send.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -55,6 +54,10 @@ pub(crate) struct Local {
     pub(crate) driver: Driver<Auto>,
     /// Shared with the futures that wait for them, which may outlive the runtime.
     pub(crate) timers: Rc<Timers>,
+    /// Whether the driver tells of all news without a call.
+    pub(crate) tells_news: bool,
+    pub(crate) attention: Attention,
+    pub(crate) round: Round,
     /// How long an idle thread looks for work before it sleeps.
     pub(crate) spin: Cell<Duration>,
     /// The inboxes of all threads of the runtime, this one's included.
@@ -74,6 +77,12 @@ struct Listed {
 /// Outside of one.
 pub(crate) fn current() -> Rc<Local> {
     try_current().expect("this needs a runtime: call it within `sakia::block_on` or a task")
+}
+
+/// Calls `f` with the runtime that the calling code runs in. `None` outside of one.
+#[inline]
+pub(crate) fn with_current<T>(f: impl FnOnce(&Rc<Local>) -> T) -> Option<T> {
+    CURRENT.with(|current| Option::as_ref(&current.borrow()).map(f))
 }
 
 pub(crate) fn try_current() -> Option<Rc<Local>> {
@@ -215,6 +224,9 @@ impl Local {
             live: Cell::new(0),
             remote,
             timers: Rc::new(Timers::new(&driver)),
+            tells_news: driver.tells_news(),
+            attention: driver.attention(),
+            round: Round::default(),
             driver,
             spin: Cell::new(Duration::ZERO),
             threads,
@@ -243,7 +255,7 @@ impl Local {
         self.live.get()
     }
 
-    /// Fires timers and runs what is ready, at most one batch. Answers whether something is left to run.
+    /// Runs what is ready, for one round at most. Answers whether something is left to run.
     pub(crate) fn run_batch(&self) -> bool {
         self.run_batch_by(|runnable| {
             runnable.run();
@@ -253,14 +265,20 @@ impl Local {
     /// The same, with each task run by `run`.
     #[inline(always)]
     pub(crate) fn run_batch_by(&self, mut run: impl FnMut(Runnable)) -> bool {
-        self.fire_timers();
-        self.remote.take(&mut self.queue.borrow_mut());
-        let batch = if mutant!("batch_without_end") { usize::MAX } else { BATCH };
-        for _ in 0..batch {
-            let Some(runnable) = self.next_task() else { break };
+        let mut progress = self.begin_polls();
+        while let Some(runnable) = self.next_task() {
             run(runnable);
+            if self.is_round_over(&mut progress) {
+                break;
+            }
         }
         !self.queue.borrow().is_empty()
+    }
+
+    /// Puts tasks that other threads woke on the queue.
+    #[inline]
+    pub(crate) fn take_mail(&self) {
+        self.remote.take(&mut self.queue.borrow_mut());
     }
 
     #[inline(always)]
@@ -450,7 +468,7 @@ mod tests {
     fn tasks_that_have_ended_leave_the_list() {
         crate::block_on(async {
             for _ in 0..10 {
-                let mut aborted = spawn(std::future::pending::<()>());
+                let aborted = spawn(std::future::pending::<()>());
                 let ended = spawn(crate::yield_now());
                 crate::yield_now().await;
                 aborted.abort();

@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use async_task::FallibleTask;
@@ -15,32 +15,42 @@ use pin_project_lite::pin_project;
 pub(crate) type Outcome<T> = Result<T, Box<dyn Any + Send>>;
 
 /// Awaits a task. Dropping it lets the task go on by itself.
-#[must_use = "a task goes on when its handle is dropped; use `detach` to say that it shall"]
 pub struct JoinHandle<T> {
-    /// `None` once the task was aborted.
-    task: Option<FallibleTask<Outcome<T>>>,
+    /// `None` once the task was aborted. The lock is there to abort through a shared reference, and never
+    /// waited for but by others that do just that.
+    task: Mutex<Option<FallibleTask<Outcome<T>>>>,
 }
 
 impl<T> JoinHandle<T> {
     pub(crate) fn new(task: async_task::Task<Outcome<T>>) -> Self {
-        Self { task: Some(task.fallible()) }
+        Self { task: Mutex::new(Some(task.fallible())) }
     }
 
-    /// Lets the task go on by itself.
+    /// Lets the task go on by itself, as dropping the handle does.
     pub fn detach(self) {}
+
+    fn lock(&self) -> MutexGuard<'_, Option<FallibleTask<Outcome<T>>>> {
+        self.task.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    fn task_mut(&mut self) -> &mut Option<FallibleTask<Outcome<T>>> {
+        self.task.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// Ends the task: its future is dropped where it stands, at the latest when its thread gets to it.
     /// The handle then resolves to [`JoinError::is_canceled`].
-    pub fn abort(&mut self) {
+    pub fn abort(&self) {
+        let task = self.lock().take();
         if mutant!("abort_detaches") {
-            return self.task.take().map_or((), FallibleTask::detach);
+            return task.map_or((), FallibleTask::detach);
         }
-        self.task = None;
+        drop(task); // outside the lock: a value that nobody awaits ends with it
     }
 
     /// Ends the task and waits until its future is dropped. `Some` if it was done already.
     pub async fn cancel(mut self) -> Option<Result<T, JoinError>> {
-        let task = self.task.take()?;
+        let task = self.task_mut().take()?;
         if mutant!("cancel_does_not_wait") {
             return None;
         }
@@ -49,7 +59,7 @@ impl<T> JoinHandle<T> {
 
     /// Whether the task has ended.
     pub fn is_finished(&self) -> bool {
-        self.task.as_ref().is_none_or(FallibleTask::is_finished)
+        self.lock().as_ref().is_none_or(FallibleTask::is_finished)
     }
 }
 
@@ -58,7 +68,7 @@ impl<T> Future for JoinHandle<T> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(task) = &mut self.task else {
+        let Some(task) = self.task_mut() else {
             return Poll::Ready(Err(JoinError::canceled()));
         };
         Pin::new(task).poll(cx).map(|outcome| match outcome {
@@ -71,7 +81,7 @@ impl<T> Future for JoinHandle<T> {
 
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
-        if let Some(task) = self.task.take() {
+        if let Some(task) = self.task_mut().take() {
             task.detach();
         }
     }

@@ -35,6 +35,7 @@ pub mod net;
 pub mod process;
 mod random;
 mod remote;
+mod round;
 mod runtime;
 pub mod shutdown;
 pub mod signal;

@@ -249,6 +249,7 @@ fn run_until_stopped(local: &Rc<Local>) {
     let _entered = Entered::new(local);
     let _ending = EndTasks(local);
     while !local.remote.is_stopping() {
+        local.begin_round();
         let is_busy = local.run_batch();
         if let Err(error) = local.drive(is_busy, None) {
             panic!("the driver failed: {error}");
@@ -359,6 +360,7 @@ impl Runtime {
         let waker = Waker::from(Arc::clone(&main));
         let mut cx = Context::from_waker(&waker);
         loop {
+            self.local.begin_round();
             if main.take_wake()
                 && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
             {
@@ -388,8 +390,10 @@ impl Runtime {
         if !mutant!("pollable_never_quiet") {
             self.local.driver.quiet_pollable();
         }
+        self.local.begin_round();
         let is_busy = self.local.run_batch();
         self.local.drive(is_busy, Some(max_wait).filter(|_| !mutant!("run_once_ignores_limit")))?;
+        self.local.begin_round();
         let mut is_busy = self.local.run_batch();
         if !is_busy {
             // Submits what these tasks started; it may be done at once.

@@ -1,12 +1,16 @@
 //! `sakia doctor`.
 
 use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use sakia_testkit::available;
 use sakia_testkit::fuse::{Fuse, Opcode};
+use sakia_testkit::{available, skip};
 use serde_json::Value;
 
-use crate::support::{TempDir, needs_ring, run, sakia};
+use crate::support::{TempDir, needs_ring, program_for_all, run, sakia};
 
 #[test]
 fn says_what_was_granted() {
@@ -148,4 +152,60 @@ fn file_system_of_a_server_is_left_alone() {
     for opcode in [Opcode::OPEN, Opcode::CREATE, Opcode::READ, Opcode::WRITE, Opcode::FLUSH] {
         assert_eq!(fuse.count(opcode), 0, "{opcode:?}");
     }
+}
+
+/// A user of its own for each process: memory that a ring has locked counts for its user a while longer than
+/// the ring exists.
+fn as_a_fresh_user(command: &mut Command, memlock_bytes: u64) -> &mut Command {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let user = 0x4000_0000 + std::process::id() * 256 + NEXT.fetch_add(1, Ordering::Relaxed);
+    let limit = move || {
+        let limit = libc::rlimit { rlim_cur: memlock_bytes, rlim_max: memlock_bytes };
+        // SAFETY: a plain system call that reads the limit.
+        match unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork and exec the closure only makes a system call.
+    unsafe { command.pre_exec(limit) };
+    command.gid(user).uid(user)
+}
+
+#[test]
+fn agrees_with_programs_whatever_memory_may_be_locked() {
+    needs_ring!();
+    if !rustix::process::geteuid().is_root() {
+        skip!("only root may become users of whom no other process locks memory");
+    }
+    let (_copy, program) = program_for_all();
+    let ask = |args: &[&str], kib: u64| {
+        let mut command = Command::new(&program);
+        command.args(args).stdin(Stdio::null()).env_remove("SAKIA_DRIVER");
+        run(as_a_fresh_user(&mut command, kib * 1024))
+    };
+    let mut seen = [0; 3];
+    for kib in (0..=256).step_by(4) {
+        let ended = ask(&["sum", "--json"], kib);
+        let summary: Value = serde_json::from_str(ended.stdout.lines().last().unwrap()).unwrap();
+        let found = ask(&["doctor", "--json", "/"], kib).json();
+        let context = format!("{kib} KiB: {summary}\n{found}");
+        let (backend, ring) = (&found["backend"], &found["ring"]);
+        assert_eq!(backend["auto"], summary["driver"], "{context}");
+        assert_eq!(ring["available"] == true, backend["auto"] == "uring", "{context}");
+        if ring["available"] == true {
+            assert_eq!(backend["why"], "the kernel grants a ring", "{context}");
+            let is_whole = ring["steps"].as_array().unwrap().is_empty();
+            seen[if is_whole { 2 } else { 1 }] += 1;
+        } else {
+            assert_eq!(backend["why"], ring["error"], "{context}");
+            assert_eq!(summary["refusal"], ring["error"], "{context}");
+            seen[0] += 1;
+        }
+        // The words say the same.
+        let ended = ask(&["doctor", "/"], kib);
+        let chosen = format!("auto chooses        {}", backend["auto"].as_str().unwrap());
+        assert!(ended.stdout.contains(&chosen), "{kib} KiB: {}", ended.stdout);
+    }
+    assert!(seen.iter().all(|&count| count > 0), "no ring, a small one, a whole one: {seen:?}");
 }

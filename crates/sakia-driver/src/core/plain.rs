@@ -202,6 +202,7 @@ impl<B: Backend> Core<B> {
         let header = self.slab.header(slot);
         header.state = State::Backlog;
         header.flags |= flag::DEFERRED;
+        self.want_turn();
         self.deferred.push_back(&mut self.slab, slot);
     }
 

@@ -406,6 +406,16 @@ unsafe impl Backend for Epoll {
                 && !mutant!("busy_loop_sees_no_events")
     }
 
+    /// True when a lane has a result or completions overflow. Of descriptors only an enter can tell.
+    fn has_news(&self) -> bool {
+        self.process.is_intact()
+            && (self.machine.queue.is_overflowing() || self.machine.inbox.has_news())
+    }
+
+    fn look_again(&self) {
+        self.is_fresh.set(false);
+    }
+
     fn is_overflowing(&self) -> bool {
         self.process.is_intact() && self.machine.queue.is_overflowing()
     }

@@ -58,6 +58,8 @@ pub(super) struct Machine {
     ready: Vec<Work>,
     /// What happens later, by time and then by the order in which it was set up.
     timers: BTreeMap<(Duration, u64), Event>,
+    /// When there are to be news though nothing else happens.
+    alarms: Vec<Duration>,
     /// Operations consumed so far.
     consumed: u64,
     /// Timers set so far.
@@ -145,6 +147,7 @@ impl Machine {
             armed: BTreeSet::new(),
             ready: Vec::new(),
             timers: BTreeMap::new(),
+            alarms: Vec::new(),
             consumed: 0,
             timed: 0,
             abandoned: Vec::new(),
@@ -169,7 +172,8 @@ impl Machine {
         min_complete: u32,
         timeout: Option<Duration>,
     ) -> io::Result<Entered> {
-        let pending = self.queue.pending();
+        let (pending, now) = (self.queue.pending(), self.kernel.now);
+        self.alarms.retain(|&alarm| alarm > now);
         let numbers = [pending.into(), min_complete.into(), timeout.map_or(-1, nanos)];
         self.kernel.note("enter with {}, wait for {} or {} ns", &numbers);
         let result = self.consume_pending().and_then(|consumed| {
@@ -292,7 +296,15 @@ impl Machine {
 
     /// An enter would finish something or move overflowed completions.
     pub(super) fn needs_enter(&self) -> bool {
-        !self.ready.is_empty() || self.queue.is_overflowing()
+        let is_due = |alarm: &Duration| *alarm <= self.kernel.now;
+        !self.ready.is_empty() || self.queue.is_overflowing() || self.alarms.iter().any(is_due)
+    }
+
+    /// Has [`needs_enter`](Machine::needs_enter) turn true at this time, until the next enter.
+    pub(super) fn set_alarm(&mut self, after: Duration) {
+        let at = self.kernel.now.saturating_add(after);
+        self.kernel.note("alarm in {} ns", &[nanos(after)]);
+        self.alarms.push(at);
     }
 
     pub(super) fn in_flight(&self) -> usize {

@@ -477,6 +477,15 @@ unsafe impl Backend for Sim {
         self.machine.borrow().needs_enter()
     }
 
+    fn tells_news(&self) -> bool {
+        true
+    }
+
+    fn set_alarm(&mut self, after: Duration) -> bool {
+        self.machine.borrow_mut().set_alarm(after);
+        true
+    }
+
     fn is_overflowing(&self) -> bool {
         self.machine.borrow().queue.is_overflowing()
     }

@@ -2,7 +2,22 @@
 
 use std::ops::Range;
 
+use sakia::fs::AlignedBuf;
 use tokio::io::ReadBuf;
+
+/// Makes room for `count` bytes, and for as many before them that direct I/O may begin behind these. Returns
+/// how many that are: none for other files.
+pub(super) fn make_room(memory: &mut Vec<u8>, count: usize, is_direct: bool) -> usize {
+    memory.clear();
+    if !is_direct {
+        memory.reserve(count);
+        return 0;
+    }
+    memory.reserve(count + AlignedBuf::ALIGN);
+    let start = memory.as_ptr().align_offset(AlignedBuf::ALIGN);
+    memory.resize(start, 0);
+    start
+}
 
 /// Bytes that were read and not taken yet, in memory that is used again.
 #[derive(Debug, Default)]
@@ -13,9 +28,9 @@ pub(super) struct Unread {
 }
 
 impl Unread {
-    /// The first `count` bytes of the memory.
-    pub(super) fn new(memory: Vec<u8>, count: usize) -> Self {
-        Self { memory, at: 0..count }
+    /// These bytes of the memory.
+    pub(super) fn new(memory: Vec<u8>, at: Range<usize>) -> Self {
+        Self { memory, at }
     }
 
     pub(super) fn len(&self) -> usize {

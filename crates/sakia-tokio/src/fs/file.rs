@@ -31,7 +31,7 @@ use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 use tokio::sync::Mutex;
 use tokio::task::coop::{consume_budget, poll_proceed};
 
-use super::buffer::Unread;
+use super::buffer::{Unread, make_room};
 use super::halves::{Half, Halves};
 use super::handle::{Handle, Lent};
 use super::{FileTimes, OpenOptions};
@@ -86,6 +86,8 @@ struct Inner {
     halves: Halves,
     /// What reads have left. The position is after it.
     unread: Unread,
+    /// Where in its memory the read under way begins.
+    read_start: usize,
     /// Memory of the last write, empty.
     spare: Vec<u8>,
     /// The error of a write that something else than a write or a flush has waited for.
@@ -182,6 +184,7 @@ impl File {
                 flight: Flight::Nothing,
                 halves: Halves::default(),
                 unread: Unread::default(),
+                read_start: 0,
                 spare: Vec::new(),
                 write_error: None,
                 read_ended: None,
@@ -379,14 +382,16 @@ impl File {
             return Poll::Ready(Ok(count));
         }
         let mut bytes = std::mem::take(&mut inner.spare);
+        let most = count.min(self.max_buf_size);
+        let start = make_room(&mut bytes, most, self.handle.is_direct());
         for buf in bufs {
-            let room = self.max_buf_size - bytes.len();
+            let room = start + self.max_buf_size - bytes.len();
             bytes.extend_from_slice(&buf[..buf.len().min(room)]);
         }
-        let count = bytes.len();
+        let count = bytes.len() - start;
         let lent = self.handle.lend();
         let write = move || {
-            let result = (&*lent.std).write_all(&bytes[done..]);
+            let result = (&*lent.std).write_all(&bytes[start + done..]);
             bytes.clear();
             (result, bytes)
         };
@@ -433,7 +438,7 @@ impl Inner {
     fn end_read(&mut self, result: io::Result<(io::Result<usize>, Vec<u8>)>) {
         let (result, memory) = result.unwrap_or_else(|error| (Err(error), Vec::new()));
         let (count, error) = result.map_or_else(|error| (0, Some(error)), |count| (count, None));
-        self.unread = Unread::new(memory, count);
+        self.unread = Unread::new(memory, self.read_start..self.read_start + count);
         self.read_ended = Some(error.map_or(Ok(()), Err));
     }
 
@@ -468,17 +473,20 @@ impl Inner {
     fn begin_read(&mut self, handle: &Handle, count: usize) {
         let lent = handle.lend();
         let mut memory = std::mem::take(&mut self.unread).into_memory();
-        memory.resize(count, 0);
+        let start = make_room(&mut memory, count, handle.is_direct());
+        memory.resize(start + count, 0);
+        self.read_start = start;
         let reading = match handle.lane() {
             Lane::Narrow
                 if !handle.is_shared()
+                    && start == 0
                     && let Ok(engine) = Engine::global() =>
             {
                 let request = engine.read_shared(&lent.std, memory).submit();
                 Reading::Engine { request, _lent: lent }
             }
             lane => Reading::Thread(lane.begin(move || {
-                let result = uninterrupted(|| (&*lent.std).read(&mut memory));
+                let result = uninterrupted(|| (&*lent.std).read(&mut memory[start..]));
                 (result, memory)
             })),
         };

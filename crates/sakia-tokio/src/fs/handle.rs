@@ -5,6 +5,8 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use rustix::fs::OFlags;
+
 use crate::lane::Lane;
 use crate::now;
 
@@ -14,6 +16,8 @@ pub(super) struct Handle {
     pub(super) std: Arc<File>,
     /// Where its slow operations run; found out by the first.
     lane: OnceLock<Lane>,
+    /// See [`is_direct`](Handle::is_direct).
+    is_direct: OnceLock<bool>,
     /// Transfers under way on threads, of this file and its clones; there once it may have clones. The kernel
     /// has one position for all of them, and a lock on it: who moves the position waits for whoever does so
     /// already, though asked not to wait. A ring does not take the lock.
@@ -22,7 +26,12 @@ pub(super) struct Handle {
 
 impl Handle {
     pub(super) fn new(std: File) -> Self {
-        Self { std: Arc::new(std), lane: OnceLock::new(), users: OnceLock::new() }
+        Self {
+            std: Arc::new(std),
+            lane: OnceLock::new(),
+            is_direct: OnceLock::new(),
+            users: OnceLock::new(),
+        }
     }
 
     /// A regular file of this machine.
@@ -34,7 +43,8 @@ impl Handle {
     pub(super) fn try_clone(&self) -> io::Result<Self> {
         let users = Arc::clone(self.users.get_or_init(Arc::default));
         let (lane, users) = (OnceLock::from(self.lane()), OnceLock::from(users));
-        Ok(Self { std: Arc::new(self.std.try_clone()?), lane, users })
+        let is_direct = self.is_direct.clone();
+        Ok(Self { std: Arc::new(self.std.try_clone()?), lane, is_direct, users })
     }
 
     /// Where its slow operations run.
@@ -42,6 +52,14 @@ impl Handle {
         *self.lane.get_or_init(|| match now::ends_by_itself(&self.std) {
             true => Lane::Narrow,
             false => Lane::Wide,
+        })
+    }
+
+    /// Whether transfers go past the page cache, with aligned memory. Asked once, where they may wait.
+    pub(super) fn is_direct(&self) -> bool {
+        *self.is_direct.get_or_init(|| {
+            let flags = rustix::fs::fcntl_getfl(&*self.std);
+            flags.is_ok_and(|flags| flags.contains(OFlags::DIRECT))
         })
     }
 

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use sakia::fs::{AlignedBuf, os_error};
 use sakia_tokio::fs::{self, File, OpenOptions};
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
@@ -16,6 +17,7 @@ on_each_flavor! {
     what_only_waits_keeps_no_runtime
     a_directory_is_no_file
     devices_are_files
+    direct_io_is_aligned
 }
 
 async fn a_fifo_has_two_ends() {
@@ -133,4 +135,36 @@ async fn devices_are_files() {
     null.write_all(&buf).await.unwrap();
     null.flush().await.unwrap();
     assert_eq!(null.read(&mut buf).await.unwrap(), 0);
+}
+
+async fn direct_io_is_aligned() {
+    const LEN: usize = 64 << 10;
+    let folder = Folder::new();
+    let path = folder.file("direct", "");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_DIRECT);
+    let Ok(mut file) = options.open(&path).await else {
+        return eprintln!("SKIP direct_io_is_aligned: the file system has no O_DIRECT");
+    };
+    let mut written = AlignedBuf::zeroed(LEN);
+    written.copy_from_slice(&bytes(LEN));
+    for round in 0..3 {
+        file.rewind().await.unwrap();
+        file.write_all(&written).await.unwrap();
+        file.flush().await.unwrap();
+        file.rewind().await.unwrap();
+        let mut read = AlignedBuf::zeroed(LEN);
+        // In parts of the file system's blocks, so that some is left in between.
+        for part in read.chunks_mut(4096 << round) {
+            file.read_exact(part).await.unwrap();
+        }
+        assert!(read[..] == written[..]);
+        assert_eq!(file.read(&mut read).await.unwrap(), 0, "the end");
+    }
+    // A length that is not the file system's: whatever it answers, no offset is made up.
+    file.rewind().await.unwrap();
+    if let Err(error) = file.read(&mut [0; 100]).await {
+        assert_eq!(os_error(&error), Some(libc::EINVAL), "{error}");
+        assert!(!error.to_string().contains(&u64::MAX.to_string()), "{error}");
+    }
 }

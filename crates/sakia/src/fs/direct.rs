@@ -13,7 +13,7 @@ use std::io;
 
 use rustix::fs::{OFlags, StatxFlags};
 use rustix::io::Errno;
-use sakia_driver::{AlignedBuf, BufResult, Fd, IoBuf, IoBufMut};
+use sakia_driver::{AlignedBuf, BufResult, CURRENT_POSITION, Fd, IoBuf, IoBufMut};
 
 use super::file::check_offset;
 use super::{File, uninterrupted};
@@ -239,7 +239,7 @@ impl File {
             return Ok(alignment);
         }
         let address = buf.stable_ptr().addr();
-        Err(Misaligned { offset, len, address, alignment }.into())
+        Err(Misaligned { offset: Some(offset), len, address, alignment }.into())
     }
 
     /// Adds to an `EINVAL` of direct I/O of `len` bytes which alignment it needed, if that is the reason:
@@ -258,6 +258,7 @@ impl File {
         }
         let Ok(alignment) = self.alignment(direct).await else { return error };
         let address = buf.stable_ptr().addr();
+        let offset = Some(offset).filter(|&offset| offset != CURRENT_POSITION);
         let misaligned = Misaligned { offset, len, address, alignment };
         if misaligned.is_so() { misaligned.into() } else { error }
     }
@@ -270,7 +271,8 @@ const GUESS: DirectAlignment = DirectAlignment { memory: 4096, offset: 4096 };
 /// within the [`io::Error`]; [`os_error`](super::os_error) finds the errno.
 #[derive(Clone, Debug)]
 pub struct Misaligned {
-    offset: u64,
+    /// `None`: the file's position, which is not known.
+    offset: Option<u64>,
     len: usize,
     address: usize,
     alignment: DirectAlignment,
@@ -289,7 +291,7 @@ impl Misaligned {
 
     fn is_so(&self) -> bool {
         let DirectAlignment { memory, offset } = self.alignment;
-        !self.offset.is_multiple_of(offset)
+        self.offset.is_some_and(|at| !at.is_multiple_of(offset))
             || !(self.len as u64).is_multiple_of(offset)
             || !self.address.is_multiple_of(memory)
     }
@@ -298,12 +300,15 @@ impl Misaligned {
 impl fmt::Display for Misaligned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let DirectAlignment { memory, offset } = self.alignment;
+        write!(f, "direct I/O of {} bytes at ", self.len)?;
+        match self.offset {
+            Some(offset) => write!(f, "offset {offset}")?,
+            None => f.write_str("the file's position")?,
+        }
         write!(
             f,
-            "direct I/O of {} bytes at offset {} with memory at {:#x}: offset and length must be \
+            " with memory at {:#x}: offset and length must be \
              multiples of {offset}, the address one of {memory} (os error {})",
-            self.len,
-            self.offset,
             self.address,
             self.raw_os_error()
         )

@@ -12,6 +12,9 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use sakia_driver::NoBackend;
+use sakia_ring::SetupError;
+
 /// What operations on paths resolve to.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -119,7 +122,9 @@ pub fn os_error(error: &io::Error) -> Option<i32> {
         let by_address =
             || inner.downcast_ref::<crate::net::Error>().and_then(crate::net::Error::raw_os_error);
         let by_alignment = || Some(inner.downcast_ref::<super::Misaligned>()?.raw_os_error());
-        by_path.or_else(by_address).or_else(by_alignment)
+        let by_setup = || inner.downcast_ref::<SetupError>().and_then(SetupError::raw_os_error);
+        let by_backend = || inner.downcast_ref::<NoBackend>().and_then(NoBackend::raw_os_error);
+        by_path.or_else(by_address).or_else(by_alignment).or_else(by_setup).or_else(by_backend)
     })
 }
 

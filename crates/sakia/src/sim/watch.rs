@@ -93,6 +93,7 @@ impl Watch {
         let mut cx = Context::from_waker(&waker);
         self.look(local, Owner::Nobody);
         loop {
+            local.begin_round();
             if main.take_wake() {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                     return Ok(output);
@@ -116,6 +117,7 @@ impl Watch {
         let _entered = Entered::new(local);
         let deadline = self.kernel.now() + SETTLING;
         loop {
+            local.begin_round();
             let is_busy = self.run_batch(local);
             let is_settled = local.live_tasks() == 0 && local.driver.live_operations() == 0;
             let left = deadline.saturating_sub(self.kernel.now());

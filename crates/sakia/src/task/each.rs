@@ -9,6 +9,7 @@ use std::task::Poll;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::TURN;
+use crate::round::{self, Child};
 
 /// Runs `f` on each item, at most `limit` at a time, and ends when all have ended.
 ///
@@ -139,12 +140,15 @@ where
     });
     let mut is_at_end = false;
     poll_fn(|cx| {
-        for _ in 0..TURN {
+        for count in 0..TURN {
+            if count > 0 && round::is_over() {
+                break;
+            }
             if !is_at_end && (running.len() < limit || mutant!("loop_without_limit")) {
                 is_at_end = items.as_mut().poll(cx).is_ready();
                 let item = taken.borrow_mut().take();
                 if let Some(item) = item {
-                    running.push(f(item));
+                    running.push(Child::new(f(item)));
                     continue;
                 }
             }

@@ -19,6 +19,7 @@ use std::task::{Context, Poll, Waker};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::TURN;
+use crate::round;
 
 type Child<'env> = Pin<Box<dyn Future<Output = ()> + 'env>>;
 
@@ -119,7 +120,7 @@ impl<'env> Scope<'env> {
         F::Output: 'env,
     {
         let (slot, handle) = slot();
-        let child = Box::pin(async move { slot.fill(future.await) });
+        let child = Box::pin(async move { slot.fill(round::Child::new(future).await) });
         let has_ended = self.shared.borrow().has_ended;
         assert!(!has_ended, "a child of a scope that has ended");
         let mut shared = self.shared.borrow_mut();
@@ -139,7 +140,10 @@ impl<'env> Scope<'env> {
         children: &mut FuturesUnordered<Child<'env>>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        for _ in 0..TURN {
+        for count in 0..TURN {
+            if count > 0 && round::is_over() {
+                break;
+            }
             children.extend(std::mem::take(&mut self.shared.borrow_mut().queue));
             let ended = children.poll_next_unpin(cx);
             let has_new = !self.shared.borrow().queue.is_empty();
@@ -181,7 +185,6 @@ impl Drop for Ending<'_, '_> {
 ///
 /// It pends for good when the child was dropped before it had a value, which happens only with its
 /// scope: so only to handles kept for longer than the scope, and to siblings about to be dropped.
-#[must_use = "a handle does nothing unless awaited; the scope waits for the child either way"]
 pub struct ScopedHandle<T> {
     cell: Rc<RefCell<Cell<T>>>,
 }

@@ -1,8 +1,9 @@
 //! A runtime thread's timers and clock, and their part in its loop.
 //!
-//! Each round of the loop fires what is due before it runs tasks, so tasks that always yield delay no
-//! timer by more than a batch. Before the thread sleeps, the driver is told how long at most; there is
-//! no entry in the ring, and no second thread.
+//! Each [round](crate::round) of the loop fires what is due before it runs tasks, and ends when a timer
+//! becomes due. While tasks run it is the driver's alarm that tells, or the clock, read after each poll:
+//! timers that are due before the next alarm are *unwatched*. Before the thread sleeps, the driver is told
+//! how long at most; there is no second thread.
 //!
 //! The wheel is never borrowed while users' code runs: wakers are called, and dropped, after it is let
 //! go of, for they may set and drop timers.
@@ -17,6 +18,8 @@ use sakia_driver::{Auto, Backend, Driver};
 use crate::executor::Local;
 use crate::time::wheel::{TICK_MAX, Wheel};
 
+/// Alarms set at a time.
+const ALARMS_MAX: usize = 16;
 /// How exact timers are. They fire at the end of the tick into which their deadline falls.
 const TICK: Duration = Duration::from_millis(1);
 /// Timers looked at, at most, to tell how long the thread may sleep.
@@ -41,28 +44,69 @@ enum Clock {
 pub(crate) struct Timers {
     wheel: RefCell<Wheel>,
     clock: Cell<Clock>,
+    /// The ticks for which alarms are set, the next one last.
+    alarms: RefCell<Vec<u64>>,
+    /// There may be a timer that is due before the next alarm. It is the clock that tells then.
+    is_unwatched: Cell<bool>,
+    /// Whether that matters: time passes while tasks run, and the driver may tell of it.
+    is_watchful: Cell<bool>,
 }
 
 impl Timers {
     pub(crate) fn new(driver: &Driver<Auto>) -> Self {
         let is_simulated = driver.with_backend(|backend| matches!(backend, Auto::Sim(_)));
         let clock = if is_simulated == Some(true) { Clock::Driver } else { Clock::Real };
-        Self { wheel: RefCell::new(Wheel::new()), clock: Cell::new(clock) }
+        Self {
+            wheel: RefCell::new(Wheel::new()),
+            clock: Cell::new(clock),
+            alarms: RefCell::default(),
+            is_unwatched: Cell::new(false),
+            is_watchful: Cell::new(driver.tells_news()),
+        }
     }
 
     /// Stops the clock at zero, from where it jumps. Before anybody looks at it.
     pub(crate) fn make_virtual(&self) {
         self.clock.set(Clock::Virtual(Duration::ZERO));
+        self.is_watchful.set(false);
     }
 
     /// Sets a timer, and returns its number.
     pub(super) fn insert(&self, deadline: Duration, waker: Waker) -> u32 {
-        self.wheel.borrow_mut().insert(tick_from(deadline), waker)
+        let tick = tick_from(deadline);
+        self.notice(tick);
+        self.wheel.borrow_mut().insert(tick, waker)
     }
 
     /// Moves a timer to another deadline.
     pub(super) fn reset(&self, key: u32, deadline: Duration) {
-        self.wheel.borrow_mut().reset(key, tick_from(deadline));
+        let tick = tick_from(deadline);
+        self.notice(tick);
+        self.wheel.borrow_mut().reset(key, tick);
+    }
+
+    /// A timer is about to be set.
+    fn notice(&self, tick: u64) {
+        // While there are timers, each round forgets the alarms that are over; otherwise the last may be.
+        let is_watched = !self.wheel.borrow().is_idle()
+            && self.alarms.borrow().last().is_some_and(|&alarm| alarm <= tick);
+        if !is_watched && self.is_watchful.get() {
+            self.is_unwatched.set(true);
+        }
+    }
+
+    /// Whether the clock is to tell while tasks run.
+    #[inline(always)]
+    pub(crate) fn is_unwatched(&self) -> bool {
+        self.is_unwatched.get()
+    }
+
+    /// Forgets alarms that are over at `tick`. Answers whether there was one.
+    fn forget_alarms(&self, tick: u64) -> bool {
+        let mut alarms = self.alarms.borrow_mut();
+        let count = alarms.len();
+        while alarms.pop_if(|alarm| *alarm <= tick).is_some() {}
+        alarms.len() < count
     }
 
     /// Forgets a timer.
@@ -128,10 +172,56 @@ impl Local {
     fn fire_due(&self) {
         let tick = ticks_until(self.now());
         self.timers.wheel.borrow_mut().advance(tick);
+        let is_alarm_over = self.timers.forget_alarms(tick);
+        let mut has_fired = false;
         loop {
             let waker = self.timers.wheel.borrow_mut().pop_due();
             let Some(waker) = waker else { break };
+            has_fired = true;
             waker.wake();
+        }
+        if is_alarm_over || has_fired {
+            let is_watchful = self.timers.is_watchful.get();
+            self.timers.is_unwatched.set(is_watchful && !self.timers.wheel.borrow().is_idle());
+        }
+    }
+
+    /// The time by which the length of a round is measured: it passes while tasks run, unless the
+    /// simulated kernel says otherwise.
+    pub(crate) fn work_clock(&self) -> Duration {
+        match self.timers.clock.get() {
+            Clock::Driver => self.now(),
+            Clock::Real | Clock::Virtual(_) => ORIGIN.elapsed(),
+        }
+    }
+
+    /// Whether a timer may be due that no alarm tells of. It may also be a while later, never earlier.
+    pub(crate) fn is_timer_due(&self) -> bool {
+        let timers = &self.timers;
+        let tick = ticks_until(self.now());
+        timers.forget_alarms(tick);
+        let deadline = timers.wheel.borrow().next_deadline(1);
+        let alarm = timers.alarms.borrow().last().copied();
+        let is_unwatched =
+            deadline.is_some_and(|deadline| alarm.is_none_or(|alarm| deadline < alarm));
+        timers.is_unwatched.set(is_unwatched && timers.is_watchful.get());
+        is_unwatched && deadline.is_some_and(|deadline| deadline <= tick)
+    }
+
+    /// Sets an alarm for the next timer, if there is no earlier one and the driver has such.
+    pub(crate) fn watch_timers(&self) {
+        let timers = &self.timers;
+        let deadline = timers.wheel.borrow().next_deadline(LOOKS_MAX);
+        let (Some(tick), true) = (deadline, timers.alarms.borrow().len() < ALARMS_MAX) else {
+            return;
+        };
+        // Later ones stay below it: an alarm cannot be taken back.
+        let is_earliest = timers.alarms.borrow().last().is_none_or(|&alarm| tick < alarm);
+        if !is_earliest || self.driver.set_alarm(time_of(tick).saturating_sub(self.now())) {
+            timers.is_unwatched.set(false);
+            if is_earliest {
+                timers.alarms.borrow_mut().push(tick);
+            }
         }
     }
 

@@ -169,8 +169,8 @@ fn aborted_work_never_runs() {
         let value = Arc::clone(&held_value);
         move || panic!("aborted work ran, with {value:?}")
     };
-    let mut queued = pool.spawn(work());
-    let mut held = pool.spawn(work());
+    let queued = pool.spawn(work());
+    let held = pool.spawn(work());
     queued.abort();
     held.abort();
     assert!(queued.is_finished() && held.is_finished());
@@ -187,7 +187,7 @@ fn aborted_work_never_runs() {
 
 #[test]
 fn work_aborted_while_it_runs_goes_on() {
-    let (pool, gate, mut busy) = busy_pool(1);
+    let (pool, gate, busy) = busy_pool(1);
     busy.abort();
     assert!(block_on(busy).unwrap_err().is_canceled());
     drop(gate);

@@ -76,7 +76,7 @@ fn a_panic_gives_its_share_back() {
             panic!("a reason");
         });
         assert!(task.await.unwrap_err().is_panic());
-        let mut aborted = spawn(budget.acquire(Resource::Operations, 1));
+        let aborted = spawn(budget.acquire(Resource::Operations, 1));
         yield_now().await;
         aborted.abort();
         let _permit = budget.acquire(Resource::Operations, 1).await;

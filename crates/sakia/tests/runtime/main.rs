@@ -21,6 +21,7 @@ mod processes;
 mod readers;
 mod readiness;
 mod refused;
+mod rounds;
 mod shutdown;
 mod signals;
 mod structured;

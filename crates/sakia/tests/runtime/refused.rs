@@ -45,6 +45,11 @@ fn a_filter_that_forbids_registration_only() {
 }
 
 #[test]
+fn filters_that_answer_with_any_errno() {
+    children::run("seccomp_each_errno");
+}
+
+#[test]
 fn no_locked_memory() {
     children::run("no_locked_memory");
 }
@@ -143,6 +148,32 @@ fn scene_seccomp_enter() -> Result<(), String> {
 fn scene_seccomp_register() -> Result<(), String> {
     let call = "io_uring_register(ENABLE_RINGS): ";
     seccomp(IO_URING_REGISTER, libc::EPERM, call, "allow io_uring_setup")
+}
+
+/// Whatever keeps a program from a ring, it runs. A filter is its thread's alone.
+fn scene_seccomp_each_errno() -> Result<(), String> {
+    let calls = [IO_URING_SETUP, IO_URING_ENTER, IO_URING_REGISTER];
+    for call in calls {
+        for errno in 1..=133 {
+            let attempt = move || {
+                forbid(call, errno)?;
+                let built = Runtime::builder().backend(Policy::Auto).build();
+                let runtime = built.map_err(|error| format!("call {call}, {errno}: {error}"))?;
+                let why = runtime.choice().to_string();
+                assert!(why.starts_with("poll: io_uring_"), "call {call}, {errno}: {why}");
+                assert!(why.contains(&format!("(os error {errno})")), "call {call}: {why}");
+                runtime.block_on(async {
+                    let (mut reader, mut writer) = pipe().unwrap();
+                    writer.write_all("through").await.0.unwrap();
+                    assert_eq!(reader.read(vec![0; 7]).await.1, b"through");
+                });
+                Ok::<_, String>(())
+            };
+            let ended = std::thread::spawn(attempt).join();
+            ended.map_err(|_| format!("call {call}, errno {errno}: see above"))??;
+        }
+    }
+    Ok(())
 }
 
 /// Becomes a user who owns nothing.
@@ -288,6 +319,7 @@ pub mod children {
         ("seccomp_enosys", super::scene_seccomp_enosys),
         ("seccomp_enter", super::scene_seccomp_enter),
         ("seccomp_register", super::scene_seccomp_register),
+        ("seccomp_each_errno", super::scene_seccomp_each_errno),
         ("no_locked_memory", super::scene_no_locked_memory),
         ("sysctl", super::scene_sysctl),
         ("unknown_driver", super::scene_unknown_driver),

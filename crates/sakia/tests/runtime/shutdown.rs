@@ -93,7 +93,7 @@ fn work_that_is_dropped_or_panics_is_not_waited_for() {
         let shutdown = Shutdown::new();
         let tracker = shutdown.tracker();
         drop(tracker.track(pending::<()>()));
-        let mut aborted = spawn(tracker.track(pending::<()>()));
+        let aborted = spawn(tracker.track(pending::<()>()));
         yield_now().await;
         aborted.abort();
         let panicked = spawn(tracker.track(async { panic!("a reason") }));
@@ -110,7 +110,7 @@ fn a_dropped_drain_can_be_repeated() {
         drop(shutdown.drain(pending()));
         assert!(!shutdown.is_requested()); // it never began
         let draining = shutdown.clone();
-        let mut handle = spawn(async move { draining.drain(pending()).await });
+        let handle = spawn(async move { draining.drain(pending()).await });
         yield_now().await;
         handle.abort();
         drop(guard);

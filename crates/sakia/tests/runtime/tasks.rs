@@ -39,7 +39,7 @@ fn a_panic_ends_its_task_only() {
 #[test]
 fn an_aborted_task_is_canceled() {
     block_on(async {
-        let mut handle = spawn(pending::<()>());
+        let handle = spawn(pending::<()>());
         handle.abort();
         assert!(handle.await.unwrap_err().is_canceled());
     });
@@ -126,7 +126,7 @@ fn a_destructor_that_panics_ends_its_task_only() {
         task
     };
     // Dropped by an abort, with the runtime after it has waited, and before it was ever polled.
-    let mut aborted = start(true);
+    let aborted = start(true);
     aborted.abort();
     assert!(runtime.block_on(aborted).unwrap_err().is_canceled());
     start(true).detach();

@@ -236,7 +236,7 @@ fn a_dropped_timer_does_not_wake_the_thread() {
 fn timers_fire_while_tasks_always_yield() {
     let runtime = Runtime::new().unwrap();
     runtime.block_on(async {
-        let mut busy: Vec<_> = (0..100)
+        let busy: Vec<_> = (0..100)
             .map(|_| {
                 spawn(async {
                     loop {
@@ -250,7 +250,7 @@ fn timers_fire_while_tasks_always_yield() {
         }
         spawn(sleep(5 * MS)).await.unwrap();
         assert!(busy.iter().all(|task| !task.is_finished()));
-        busy.iter_mut().for_each(sakia::JoinHandle::abort);
+        busy.iter().for_each(sakia::JoinHandle::abort);
     });
 }
 

@@ -116,7 +116,7 @@ fn operations_for_nobody_are_listed_too() {
             .before(|kernel| kernel.script(Target::opcode(Opcode::READ), Fault::Stuck))
             .try_run(async |_| {
                 let (mut reader, _writer) = pipe().unwrap();
-                let mut reading = spawn(async move { reader.read(vec![0; 4]).await.0.map(drop) });
+                let reading = spawn(async move { reader.read(vec![0; 4]).await.0.map(drop) });
                 sleep(Duration::from_millis(1)).await;
                 reading.abort();
                 pending::<()>().await;

@@ -12,6 +12,7 @@ mod deadlocks;
 mod files;
 mod harness;
 mod pipes;
+mod rounds;
 mod structured;
 mod tasks;
 mod time;

@@ -52,7 +52,7 @@ fn tasks_are_aborted_in_every_state() {
         let (mut reader, _writer) = pipe().unwrap();
         let is_dropped = Rc::new(Cell::new(false));
         let guard = SetOnDrop(Rc::clone(&is_dropped));
-        let mut task = spawn(async move {
+        let task = spawn(async move {
             let _guard = guard;
             for number in 0..4 {
                 fs::write("file", vec![number; 500]).await.unwrap();

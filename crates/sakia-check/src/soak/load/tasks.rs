@@ -60,7 +60,7 @@ pub(super) async fn tasks(mut context: Context) -> anyhow::Result<()> {
         let token = token.clone();
         spawn(async move { token.canceled().await })
     };
-    let (mut aborted, canceled) = (waiting(), waiting());
+    let (aborted, canceled) = (waiting(), waiting());
     for _ in 0..context.random.u32(0..4) {
         yield_now().await;
     }

@@ -203,7 +203,7 @@ fn terminals_hold_up_nobody() {
             yield_now().await;
             (clone.close().await, waiting)
         });
-        let (closed, mut waiting) = closing.await.unwrap();
+        let (closed, waiting) = closing.await.unwrap();
         closed.unwrap();
         waiting.abort();
     });

@@ -66,7 +66,7 @@ fn dropping_who_asked_first_does_not_hold_up_the_others() {
     block_on(async {
         let file = File::create(dir.join("journal")).await.unwrap();
         let journal = GroupCommit::new(file).await.unwrap();
-        let mut first = spawn({
+        let first = spawn({
             let journal = journal.clone();
             async move { journal.commit().await }
         });

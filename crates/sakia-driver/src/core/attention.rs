@@ -1,0 +1,78 @@
+//! Whether the next turn has something to do, for loops that are busy and ask after each poll of a task.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::Core;
+use crate::backend::Backend;
+
+/// Whether a driver may have something to do, at the price of one load; see [`Driver::attention`].
+///
+/// [`Driver::attention`]: crate::Driver::attention
+#[derive(Clone, Debug, Default)]
+pub struct Attention(Rc<Cell<bool>>);
+
+impl Attention {
+    /// False while nothing is in flight, nothing waits for a turn, and no alarm is set.
+    #[inline(always)]
+    pub fn is_due(&self) -> bool {
+        self.0.get()
+    }
+}
+
+impl<B: Backend> Core<B> {
+    /// Something waits for the next turn.
+    #[inline(always)]
+    pub(crate) fn want_turn(&mut self) {
+        self.wants_turn = true;
+        self.attention.0.set(true);
+    }
+
+    /// After a turn.
+    #[inline]
+    pub(super) fn note_what_is_left(&mut self) {
+        self.wants_turn = self.is_anything_left();
+        self.attention.0.set(self.wants_turn || self.in_flight > 0 || self.alarms > 0);
+    }
+
+    /// Whether a turn could not do all that there was to do.
+    #[inline]
+    fn is_anything_left(&self) -> bool {
+        let has_entries = |backend: &B| backend.sq_pending() > 0 || backend.cq_ready() > 0;
+        self.backend.as_ref().is_some_and(has_entries)
+            || self.is_anything_listed()
+            || !self.deferred.is_empty()
+    }
+
+    /// Whether the next turn has something to do, as far as a few loads from memory tell.
+    #[inline(always)]
+    pub(crate) fn wants_turn(&self) -> bool {
+        self.wants_turn || self.backend.as_ref().is_some_and(Backend::has_news)
+    }
+
+    /// Whether a turn would bring something that has come, as far as a few loads tell.
+    pub(crate) fn has_news(&self) -> bool {
+        let has_news = |backend: &B| backend.cq_ready() > 0 || backend.has_news();
+        self.backend.as_ref().is_some_and(has_news)
+    }
+
+    /// A turn is to be taken though there may be nothing to do; see [`Backend::look_again`].
+    pub(crate) fn look_again(&self) {
+        if let Some(backend) = &self.backend {
+            backend.look_again();
+        }
+    }
+
+    /// See [`Backend::set_alarm`].
+    pub(crate) fn set_alarm(&mut self, after: Duration) -> bool {
+        let backend = self.backend.as_mut().filter(|_| !self.lacks_alarms);
+        let is_set = backend.is_some_and(|backend| backend.set_alarm(after));
+        self.counters.enters += u64::from(is_set);
+        if is_set {
+            self.alarms += 1;
+            self.want_turn(); // the kernel may have refused it
+        }
+        is_set
+    }
+}

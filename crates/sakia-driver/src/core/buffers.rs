@@ -1,0 +1,48 @@
+//! Memory of the pool that the kernel receives into, given to it ahead of the messages.
+
+use std::rc::Rc;
+
+use super::{Core, Phase};
+use crate::backend::Backend;
+use crate::connection::pool::{Pool, Size};
+
+impl<B: Backend> Core<B> {
+    /// The pool, if the kernel has buffers of this size now. Asks for the group and makes buffers as needed.
+    pub(crate) fn offer(&mut self, size: Size) -> Option<Rc<Pool>> {
+        let is_running = self.phase == Phase::Running && self.is_intact();
+        let backend = self.backend.as_mut().filter(|_| is_running)?;
+        let pool = self.pool_of_buffers.get_or_insert_with(|| Rc::new(Pool::new()));
+        let pool = Rc::clone(pool);
+        if pool.is_registered(size).is_none() {
+            let registered = backend.register_group(size.group(), size.most());
+            pool.set_registered(size, registered.is_ok());
+        }
+        if pool.is_registered(size) != Some(true) {
+            return None;
+        }
+        self.refill();
+        if !pool.is_provided(size) && pool.grow(size) {
+            self.refill();
+        }
+        let is_provided = pool.is_provided(size);
+        self.counters.pool_misses += u64::from(!is_provided);
+        is_provided.then_some(pool)
+    }
+
+    /// Gives free buffers to the kernel.
+    #[inline(never)]
+    pub(super) fn refill(&mut self) {
+        let (Some(backend), Some(pool)) = (&mut self.backend, &self.pool_of_buffers) else {
+            return;
+        };
+        for size in Size::ALL {
+            while let Some((id, addr)) = pool.next_free(size) {
+                // SAFETY: the pool keeps the memory until the backend and all operations on the group
+                // are gone, and nobody uses it before a completion names it. A free buffer is not in the
+                // group.
+                unsafe { backend.provide(size.group(), id, addr.as_ptr(), size.bytes()) };
+            }
+        }
+        pool.none_free();
+    }
+}

@@ -1,0 +1,183 @@
+//! When a round of tasks is over, so that the driver gets its turn and timers are looked at.
+//!
+//! A round polls at most [`ROUND_MAX`] tasks. It ends earlier when something is to be heard: a completion, a
+//! timer, a task or a wake from another thread; or when a task has started something that is not submitted.
+//! How soon:
+//! 1. After each poll a few loads tell whether anything is. A clock would cost as much as the poll of a task
+//!    that only yields.
+//! 2. If so, the round ends once it has taken [`ROUND_TIME`], which the clock is asked for; or, where
+//!    something has come, after [`HEARING_MAX`] polls.
+//! 3. Those loads tell of a due timer where the driver can set an [alarm](Driver::set_alarm): on the ring a
+//!    timeout of the kernel, which sets `IORING_SQ_TASKRUN`. It is set only in a round of more than
+//!    [`LOOKS_MAX`] polls; before, the clock is read after each. So threads that wait a lot and work little
+//!    set none.
+//! 4. Epoll tells nothing without a call. There the clock is read every few polls: after each one while polls
+//!    take long, else less and less often, up to every [`STRIDE_MAX`]th.
+//!
+//! So whatever waits is heard at most [`ROUND_TIME`] and one poll late; on epoll, where polls that took less
+//! than [`LONG_POLL`] are followed by longer ones, at most [`STRIDE_MAX`] of these late.
+//!
+//! Futures that poll several of their own ask [`is_over`] between them.
+//!
+//! [`Driver::set_alarm`]: sakia_driver::Driver::set_alarm
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use pin_project_lite::pin_project;
+
+use crate::executor::{Local, with_current};
+
+/// Tasks polled in one round.
+pub(crate) const ROUND_MAX: u32 = 256;
+/// Tasks polled after which what has come is heard, whatever they take.
+const HEARING_MAX: u32 = 32;
+/// How long a round lasts, at least, if there is a reason to end it.
+const ROUND_TIME: Duration = Duration::from_micros(500);
+/// Looks at the clock in one round for the sake of timers, before the kernel is asked to tell.
+const LOOKS_MAX: u32 = 8;
+/// Polls between two looks at the clock, at most, on a backend that tells nothing.
+const STRIDE_MAX: u32 = 32;
+/// Polls that take longer make the clock be read after each.
+const LONG_POLL: Duration = Duration::from_micros(4);
+
+/// The round of one runtime thread.
+#[derive(Default)]
+pub(crate) struct Round {
+    /// When it began.
+    begin: Cell<Duration>,
+    /// Where the driver tells nothing: how many polls are between two looks at the clock. It outlives the
+    /// round.
+    stride: Cell<u32>,
+}
+
+/// How far a round has come.
+pub(crate) struct Progress {
+    /// Tasks polled.
+    polls: u32,
+    /// After how many the clock is read at the latest.
+    next_look: u32,
+    /// When it was read last on a backend that tells nothing, and after how many polls.
+    looked: (Duration, u32),
+    /// How often it was read for the sake of timers.
+    looks: u32,
+}
+
+impl Local {
+    /// A round begins: what has come from timers and other threads is heard now. What comes from now on is
+    /// a reason to end the round, for the future that `block_on` runs as well, which is polled before tasks.
+    pub(crate) fn begin_round(&self) {
+        self.fire_timers();
+        self.take_mail();
+        self.round.begin.set(self.work_clock());
+    }
+
+    /// Tasks are about to be polled.
+    #[inline]
+    pub(crate) fn begin_polls(&self) -> Progress {
+        let next_look = if self.tells_news { ROUND_MAX } else { 1 };
+        Progress { polls: 0, next_look, looked: (self.round.begin.get(), 0), looks: 0 }
+    }
+
+    /// A task was polled. Answers whether the round is over.
+    #[inline(always)]
+    pub(crate) fn is_round_over(&self, progress: &mut Progress) -> bool {
+        progress.polls += 1;
+        let may_be = progress.polls >= progress.next_look || self.wants_turn();
+        may_be && self.look(progress)
+    }
+
+    /// Whether anything is to be heard or submitted, as far as a few loads tell.
+    #[inline(always)]
+    fn wants_turn(&self) -> bool {
+        self.attention.is_due() && self.driver.wants_turn()
+            || self.remote.has_mail()
+            || self.timers.is_unwatched()
+    }
+
+    /// The same with a clock.
+    #[cold]
+    #[inline(never)]
+    fn look(&self, progress: &mut Progress) -> bool {
+        if mutant!("batch_without_end") {
+            return false;
+        }
+        if progress.polls >= ROUND_MAX {
+            return true;
+        }
+        let has_come = self.driver.has_news() || self.remote.has_mail();
+        if progress.polls >= HEARING_MAX && has_come {
+            return true;
+        }
+        let now = self.work_clock();
+        if now.saturating_sub(self.round.begin.get()) >= ROUND_TIME {
+            self.driver.look_again();
+            return true;
+        }
+        if !self.tells_news {
+            self.stride(progress, now);
+            return self.is_timer_due();
+        }
+        if self.timers.is_unwatched() {
+            if self.is_timer_due() {
+                return true;
+            }
+            progress.looks += 1;
+            if progress.looks >= LOOKS_MAX {
+                self.watch_timers();
+                progress.looks = 0;
+            }
+        }
+        false
+    }
+
+    /// Says when the clock is read next.
+    fn stride(&self, progress: &mut Progress, now: Duration) {
+        let (looked, polls) = progress.looked;
+        progress.looked = (now, progress.polls);
+        let taken = now.saturating_sub(looked);
+        let is_long = taken >= LONG_POLL * (progress.polls - polls);
+        let longer = (self.round.stride.get() * 2).clamp(1, STRIDE_MAX);
+        self.round.stride.set(if is_long { 1 } else { longer });
+        progress.next_look = ROUND_MAX.min(progress.polls + self.round.stride.get());
+    }
+}
+
+/// Whether the round of the calling thread's runtime has taken long enough, and has a reason to end: for
+/// futures that poll several of their own. False outside of a runtime.
+pub(crate) fn is_over() -> bool {
+    with_current(|local| {
+        let may_be = !local.tells_news || local.wants_turn();
+        may_be && local.work_clock().saturating_sub(local.round.begin.get()) >= ROUND_TIME
+    })
+    .unwrap_or(false)
+}
+
+pin_project! {
+    /// One of several futures that are polled by one: lets go when the round is over.
+    pub(crate) struct Child<F> {
+        #[pin]
+        future: F,
+    }
+}
+
+impl<F> Child<F> {
+    pub(crate) fn new(future: F) -> Self {
+        Self { future }
+    }
+}
+
+impl<F: Future> Future for Child<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        if is_over() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.project().future.poll(cx)
+    }
+}

@@ -1,0 +1,196 @@
+//! Tasks that work long and never wait: what comes meanwhile is heard between two of their polls. Counted in
+//! polls, not in time: a machine that is busy with other things makes them fewer.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sakia::io::PipeReader;
+use sakia::signal::{SignalKind, signal};
+use sakia::time::sleep;
+use sakia::{Runtime, block_on, for_each_concurrent, spawn, yield_now};
+
+/// A signal that no other test of this program uses.
+const KIND: SignalKind = SignalKind::from_raw(23); // SIGURG
+/// What a long poll takes.
+const WORK: Duration = Duration::from_millis(4);
+/// How many polls it takes to hear at most: one until the wait has begun, one during which it comes, and
+/// one in which epoll finds that these are long.
+const POLLS_MAX: u32 = 3;
+
+fn work(duration: Duration) {
+    let begin = Instant::now();
+    while begin.elapsed() < duration {
+        std::hint::spin_loop();
+    }
+}
+
+/// Tasks that work long at each poll, which they count.
+struct Busy {
+    polls: Rc<Cell<u32>>,
+    is_over: Rc<Cell<bool>>,
+}
+
+impl Busy {
+    fn start(count: u32) -> Self {
+        let busy = Self { polls: Rc::default(), is_over: Rc::default() };
+        for _ in 0..count {
+            let (polls, is_over) = (Rc::clone(&busy.polls), Rc::clone(&busy.is_over));
+            spawn(async move {
+                while !is_over.get() {
+                    work(WORK);
+                    polls.set(polls.get() + 1);
+                    yield_now().await;
+                }
+            });
+        }
+        busy
+    }
+
+    /// Polls since `count`.
+    #[track_caller]
+    fn assert_soon(&self, count: u32) {
+        let polls = self.polls.get() - count;
+        assert!(polls <= POLLS_MAX, "heard after {polls} polls");
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.is_over.set(true);
+    }
+}
+
+#[test]
+fn a_timer_is_heard() {
+    block_on(async {
+        let busy = Busy::start(20);
+        for _ in 0..5 {
+            let polls = busy.polls.get();
+            sleep(Duration::from_millis(1)).await;
+            busy.assert_soon(polls);
+        }
+    });
+}
+
+#[test]
+fn a_pipe_is_heard() {
+    block_on(async {
+        let busy = Busy::start(20);
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let mut reader = PipeReader::from_fd(OwnedFd::from(reader));
+        for _ in 0..5 {
+            writer.write_all(b"x").unwrap();
+            let polls = busy.polls.get();
+            assert_eq!(reader.read(vec![0; 1]).await.0.unwrap(), 1);
+            busy.assert_soon(polls);
+        }
+    });
+}
+
+#[test]
+fn a_signal_is_heard() {
+    block_on(async {
+        let mut signals = signal(KIND).unwrap();
+        let busy = Busy::start(20);
+        for _ in 0..3 {
+            let polls = busy.polls.get();
+            signal_hook::low_level::raise(KIND.as_raw()).unwrap();
+            signals.recv().await.unwrap();
+            busy.assert_soon(polls);
+        }
+    });
+}
+
+#[test]
+fn another_thread_is_heard() {
+    block_on(async {
+        let busy = Busy::start(20);
+        for _ in 0..3 {
+            let (is_set, waker) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
+            let (flag, to_wake) = (Arc::clone(&is_set), Arc::clone(&waker));
+            let polls = Rc::new(Cell::new(0));
+            let (seen, all) = (Rc::clone(&polls), Rc::clone(&busy.polls));
+            // Waking, and how many polls there were by then, on the runtime's thread between two of these.
+            let waking = spawn(async move {
+                let sender = thread::spawn(move || {
+                    flag.store(true, Ordering::SeqCst);
+                    let waker: Option<Waker> = to_wake.lock().unwrap().take();
+                    waker.map(Waker::wake)
+                });
+                sender.join().unwrap();
+                seen.set(all.get());
+            });
+            poll_fn(|cx| {
+                *waker.lock().unwrap() = Some(cx.waker().clone());
+                if is_set.load(Ordering::SeqCst) { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            busy.assert_soon(polls.get());
+            waking.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_timer_is_heard_when_polls_become_long() {
+    let runtime = Runtime::new().unwrap();
+    let is_ring = runtime.choice().name() == "uring";
+    runtime.block_on(async {
+        // Short ones for a part of the time, and then long ones.
+        let long_polls = Rc::new(Cell::new(0));
+        let is_over = Rc::new(Cell::new(false));
+        let begin = Instant::now();
+        let work_from = Duration::from_millis(10);
+        let tasks: Vec<_> = (0..20)
+            .map(|_| {
+                let (long_polls, is_over) = (Rc::clone(&long_polls), Rc::clone(&is_over));
+                spawn(async move {
+                    while !is_over.get() {
+                        if begin.elapsed() >= work_from {
+                            work(WORK);
+                            long_polls.set(long_polls.get() + 1);
+                        }
+                        yield_now().await;
+                    }
+                })
+            })
+            .collect();
+        sleep(work_from + WORK * 2).await;
+        is_over.set(true);
+        // On epoll as many as were short between two looks at the clock.
+        let most = if is_ring { 2 + POLLS_MAX } else { 2 + 32 };
+        assert!(long_polls.get() <= most, "heard after {} long polls", long_polls.get());
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn children_of_one_task_do_not_keep_others_waiting() {
+    block_on(async {
+        let polls = Rc::new(Cell::new(0));
+        let count = Rc::clone(&polls);
+        let parent = spawn(async move {
+            for_each_concurrent(100, 0..100, async |_| {
+                work(WORK);
+                count.set(count.get() + 1);
+                yield_now().await;
+            })
+            .await;
+        });
+        while !parent.is_finished() {
+            let begin = polls.get();
+            sleep(Duration::from_millis(1)).await;
+            assert!(polls.get() - begin <= POLLS_MAX, "heard after {} polls", polls.get() - begin);
+        }
+    });
+}

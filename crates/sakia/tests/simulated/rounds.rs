@@ -1,0 +1,181 @@
+//! Tasks that work long and never wait: others are heard between any two of their polls.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use sakia::io::PipeReader;
+use sakia::sim::{SimHandle, Test};
+use sakia::time::{now, sleep};
+use sakia::{for_each_concurrent, scope, spawn, yield_now};
+
+const MS: Duration = Duration::from_millis(1);
+/// What a busy task does before it lets others run.
+const WORK: Duration = Duration::from_millis(10);
+/// How late something is heard at most: the poll during which it comes, and a little.
+const LATE_MAX: Duration = Duration::from_millis(11);
+
+/// Tasks that count their polls and work, each as long as `work` says.
+struct Busy {
+    polls: Rc<Cell<u32>>,
+    is_over: Rc<Cell<bool>>,
+}
+
+impl Busy {
+    fn start(kernel: &SimHandle, count: u32, work: impl Fn(u32) -> Duration + 'static) -> Self {
+        let busy = Self { polls: Rc::default(), is_over: Rc::default() };
+        let work = Rc::new(work);
+        for _ in 0..count {
+            let (kernel, work) = (kernel.clone(), Rc::clone(&work));
+            let (polls, is_over) = (Rc::clone(&busy.polls), Rc::clone(&busy.is_over));
+            spawn(async move {
+                while !is_over.get() {
+                    polls.set(polls.get() + 1);
+                    kernel.advance(work(polls.get()));
+                    yield_now().await;
+                }
+            })
+            .detach();
+        }
+        busy
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.is_over.set(true);
+    }
+}
+
+/// From when a task only yields, which is often, to when it works, and back.
+fn by_turns(poll: u32) -> Duration {
+    if poll % 700 < 600 { Duration::ZERO } else { WORK }
+}
+
+#[test]
+fn a_timer_fires_after_the_poll_during_which_it_is_due() {
+    for count in [1, 2, 40, 300] {
+        Test::new().seeds(0..3).run(async |kernel| {
+            let busy = Busy::start(&kernel, count, |_| WORK);
+            for _ in 0..20 {
+                let (polls, begin) = (busy.polls.get(), now());
+                sleep(MS).await;
+                assert!(busy.polls.get() - polls <= 1, "{} polls", busy.polls.get() - polls);
+                assert!(begin.elapsed() <= LATE_MAX, "{:?}", begin.elapsed());
+            }
+        });
+    }
+}
+
+#[test]
+fn a_timer_fires_in_time_when_polls_become_long() {
+    for count in [1, 7, 300] {
+        Test::new().seeds(0..3).run(async |kernel| {
+            let busy = Busy::start(&kernel, count, by_turns);
+            for round in 0..200 {
+                let wait = MS * (1 + round % 23);
+                let begin = now();
+                sleep(wait).await;
+                assert!(begin.elapsed() <= wait + LATE_MAX, "{:?}", begin.elapsed());
+            }
+            assert!(busy.polls.get() > 1400);
+        });
+    }
+}
+
+#[test]
+fn many_timers_in_any_order_fire_in_time() {
+    Test::new().seeds(0..3).run(async |kernel| {
+        let _busy = Busy::start(&kernel, 3, by_turns);
+        // Each earlier than the last, so that the alarms pile up; some are given up, some moved.
+        for round in 0..30_u32 {
+            let mut waits: Vec<_> = (0..40).map(|number| 400 - 10 * number).collect();
+            waits.rotate_left(round as usize);
+            let begin = now();
+            scope(async |s| {
+                for wait in waits {
+                    s.spawn(async move {
+                        if wait % 3 == round % 3 {
+                            sakia::time::timeout(MS * (wait / 2), sleep(MS * wait)).await.ok();
+                        }
+                        yield_now().await;
+                    });
+                }
+            })
+            .await;
+            let end = MS * 400;
+            assert!(begin.elapsed() <= end + 4 * LATE_MAX, "{:?}", begin.elapsed());
+            sleep(MS * 7).await;
+        }
+    });
+}
+
+#[test]
+fn what_comes_through_a_pipe_is_heard() {
+    for (work, name) in [(10, "always"), (0, "by turns")] {
+        Test::new().seeds(0..5).run(async |kernel| {
+            let (raw, other_end) = kernel.pipe();
+            let mut reader = PipeReader::from_simulated(raw);
+            let always = work > 0;
+            let _busy =
+                Busy::start(&kernel, 5, move |poll| if always { WORK } else { by_turns(poll) });
+            for _ in 0..50 {
+                let (wait, begin) = (MS * 25, now());
+                kernel.write_pipe_after(wait, other_end, b"x");
+                let (result, _) = reader.read(vec![0; 1]).await;
+                assert_eq!(result.unwrap(), 1);
+                let elapsed = begin.elapsed();
+                assert!(elapsed <= wait + LATE_MAX, "{name}: {elapsed:?}");
+            }
+            kernel.close(other_end)
+        });
+    }
+}
+
+#[test]
+fn an_operation_is_submitted_before_others_work_long() {
+    Test::new().seeds(0..5).run(async |kernel| {
+        let (raw, other_end) = kernel.pipe();
+        let mut reader = PipeReader::from_simulated(raw);
+        let busy = Busy::start(&kernel, 50, |_| WORK);
+        for _ in 0..10 {
+            kernel.write_pipe_after(Duration::ZERO, other_end, b"x");
+            let polls = busy.polls.get();
+            assert_eq!(reader.read(vec![0; 1]).await.0.unwrap(), 1);
+            // One until it is submitted, one until it is heard.
+            assert!(busy.polls.get() - polls <= 2, "{} polls", busy.polls.get() - polls);
+        }
+        kernel.close(other_end)
+    });
+}
+
+#[test]
+fn children_of_one_task_do_not_keep_others_waiting() {
+    Test::new().seeds(0..5).run(async |kernel| {
+        let worker = kernel.clone();
+        let parent = spawn(async move {
+            for_each_concurrent(100, 0..100, async |_| {
+                for _ in 0..3 {
+                    worker.advance(WORK);
+                    yield_now().await;
+                    worker.advance(WORK);
+                    sleep(MS).await;
+                }
+            })
+            .await;
+            scope(async |s| {
+                for _ in 0..100 {
+                    s.spawn(async { worker.advance(WORK) });
+                }
+            })
+            .await;
+        });
+        while !parent.is_finished() {
+            let begin = now();
+            sleep(MS).await;
+            // A child that begins may be polled right after the one that has just taken long.
+            assert!(begin.elapsed() <= LATE_MAX + MS, "{:?}", begin.elapsed());
+        }
+        parent.await
+    });
+}
