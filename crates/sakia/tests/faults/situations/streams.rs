@@ -188,7 +188,10 @@ fn short_reads_never_panic(policy: Policy) {
         assert_eq!(&bytes[..5], b"56789");
         assert_eq!(file.read_at(vec![1; 100], 10).await.0.unwrap(), 0);
         assert_eq!(file.read_at(vec![1; 100], 1 << 40).await.0.unwrap(), 0);
-        assert_eq!(file.read_at(Vec::new(), 0).await.0.unwrap(), 0);
+        let (result, _) = file.read_at(Vec::new(), 0).await;
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EINVAL)); // there is no room
+        let (result, bytes) = file.read_at(Vec::with_capacity(100), 5).await;
+        assert_eq!((result.unwrap(), &bytes[..]), (5, &b"56789"[..]));
         let error = file.read_exact_at(vec![1; 100], 5).await.0.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
         // A file of the kernel's that says it is empty, and one that brings a little at a time.
