@@ -449,6 +449,7 @@ impl<B: Backend> Core<B> {
             return Err(self.refuse());
         }
         let is_ready = backend.cq_ready() > 0;
+        self.begin_turn();
         self.allowance.renew();
         self.grants = self.grants.min(Self::GRANTS_MAX);
         self.timed_until = None;
@@ -474,7 +475,7 @@ impl<B: Backend> Core<B> {
             Wait::For(timeout) if idle && !timeout.is_zero() => self.drain(true, Some(timeout)),
             _ => self.drain(false, None),
         };
-        self.note_what_is_left();
+        self.end_turn();
         let came = (self.came() - came_before) as u32;
         match result {
             Err(error) if came == 0 => Err(error),
@@ -534,6 +535,7 @@ impl<B: Backend> Core<B> {
                 break; // slept, or there is nothing
             }
             if reaped >= TURN_COMPLETIONS_MAX {
+                self.want_turn();
                 break;
             }
         }
@@ -592,6 +594,7 @@ impl<B: Backend> Core<B> {
     /// The one place that says what an errno of an enter means.
     #[cold]
     fn tolerate(&mut self, error: io::Error) -> io::Result<()> {
+        self.want_turn(); // entries may be left
         match Errno::from_io_error(&error) {
             // A signal: the caller's loop comes back. What was not consumed is still pending.
             Some(Errno::INTR) => {
@@ -678,9 +681,11 @@ impl<B: Backend> Core<B> {
             }
         }
         let is_full = |backend: &B| backend.sq_pending() >= backend.sq_entries();
-        self.backend.as_ref().is_some_and(is_full)
-            && self.is_anything_listed()
-            && !mutant!("full_queue_sleeps")
+        let is_held_up = self.backend.as_ref().is_some_and(is_full) && self.is_anything_listed();
+        if is_held_up {
+            self.want_turn();
+        }
+        is_held_up && !mutant!("full_queue_sleeps")
     }
 
     /// The operation that may be pushed next, if there is one and room for it.
@@ -795,7 +800,11 @@ impl<B: Backend> Core<B> {
                 self.dispatch(cqe);
             }
             total += count as u32;
-            if count < BATCH || total >= TURN_COMPLETIONS_MAX {
+            if count < BATCH {
+                break;
+            }
+            if total >= TURN_COMPLETIONS_MAX {
+                self.want_turn();
                 break;
             }
         }

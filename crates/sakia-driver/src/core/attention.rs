@@ -29,20 +29,18 @@ impl<B: Backend> Core<B> {
         self.attention.0.set(true);
     }
 
-    /// After a turn.
-    #[inline]
-    pub(super) fn note_what_is_left(&mut self) {
-        self.wants_turn = self.is_anything_left();
-        self.attention.0.set(self.wants_turn || self.in_flight > 0 || self.alarms > 0);
+    /// Before a turn, which does all that it was wanted for. What it has to leave over asks for another with
+    /// [`want_turn`](Core::want_turn): plain calls without allowance, a full queue, an enter that was refused,
+    /// and completions beyond those of one turn. What waits for a completion does not.
+    #[inline(always)]
+    pub(super) fn begin_turn(&mut self) {
+        self.wants_turn = false;
     }
 
-    /// Whether a turn could not do all that there was to do.
-    #[inline]
-    fn is_anything_left(&self) -> bool {
-        let has_entries = |backend: &B| backend.sq_pending() > 0 || backend.cq_ready() > 0;
-        self.backend.as_ref().is_some_and(has_entries)
-            || self.is_anything_listed()
-            || !self.deferred.is_empty()
+    /// After a turn.
+    #[inline(always)]
+    pub(super) fn end_turn(&mut self) {
+        self.attention.0.set(self.wants_turn || self.in_flight > 0 || self.alarms > 0);
     }
 
     /// Whether the next turn has something to do, as far as a few loads from memory tell.

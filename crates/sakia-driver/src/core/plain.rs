@@ -253,6 +253,9 @@ impl<B: Backend> Core<B> {
                 Route::Queue => self.list(slot),
             }
         }
+        if !self.deferred.is_empty() {
+            self.want_turn();
+        }
     }
 
     /// Whether the queue cannot take such an operation, but a thread can.
