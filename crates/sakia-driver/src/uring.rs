@@ -267,7 +267,7 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         // SAFETY: the kernel reads the duration when it consumes the entry, in an enter of this thread; it
         // stays where it is as long as the backend, which is as long as there is an enter.
         let is_pushed = unsafe { self.ring.push(sqe) }.is_some();
-        // It means nothing to the kernel before. After an error the next enter submits it, or tells the error.
+        // The kernel may refuse it for now; then the next enter submits it, or tells the error.
         self.ring.submit().ok();
         is_pushed
     }
