@@ -52,6 +52,12 @@ enum Command {
     Mutants {
         /// Names of the bugs to try; all, if none is given
         names: Vec<String>,
+        /// Try none, but print entries for this many new ones, on lines drawn by the seed
+        #[arg(long, value_name = "COUNT", requires = "seed", conflicts_with = "names")]
+        draw: Option<usize>,
+        /// What the lines and the changes are drawn by
+        #[arg(long)]
+        seed: Option<u64>,
     },
     /// Run experiments on Sakia and on other runtimes
     Peers {
@@ -80,7 +86,10 @@ fn main() -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Coverage { lines, check } => coverage::run(&root, lines, check),
         Command::Instructions { json, check } => instructions::run(&root, json, check),
-        Command::Mutants { names } => mutants::run(&root, &names),
+        Command::Mutants { draw: Some(count), seed: Some(seed), .. } => {
+            mutants::draw(&root, count, seed)
+        }
+        Command::Mutants { names, .. } => mutants::run(&root, &names),
         Command::Peers { experiment } => peers::run(&root, &experiment),
         Command::Sim { arguments } => sim::run(&root, "sim", &arguments),
         Command::Soak { arguments } => sim::run(&root, "soak", &arguments),

@@ -1,8 +1,9 @@
 //! Shows that the tests catch known bugs.
 //!
-//! `sakia-driver` and `sakia` have bugs that can be switched on; see `src/mutant.rs` there. [`table`]
-//! lists them, each with the tests that are to catch it. This
-//! 1. builds the test programs once, with all bugs compiled in;
+//! Known bugs are of two kinds. Those of `known.toml` are text to replace, and are put into a copy of the tree;
+//! those of [`table`] are in the sources of `sakia-driver` and `sakia`, see `src/mutant.rs` there. Both say
+//! which tests are to catch them. This
+//! 1. makes the copy, in which each can be switched on, and builds its test programs once;
 //! 2. runs each selection of tests in the table with no bug switched on. They must pass, or the rest
 //!    would prove nothing;
 //! 3. runs, for each bug, its tests with it switched on, until the first fails. A crash counts as
@@ -11,6 +12,10 @@
 //! Two programs run at a time, if there are as many processors. The build has a target directory of
 //! its own, so that nothing else is ever linked with wrong code.
 
+mod copy;
+mod draw;
+mod known;
+mod places;
 mod table;
 
 use std::collections::BTreeMap;
@@ -26,11 +31,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use serde::Deserialize;
 
 use crate::cargo;
 
 /// How long tests may take with no bug switched on.
-const TIME_MAX: Duration = Duration::from_secs(120);
+const TIME_MAX: Duration = Duration::from_secs(600);
 /// How long tests may take with a bug before they count as hanging: this, and
 const HANG_MIN: Duration = Duration::from_secs(4);
 /// as many times what they take without.
@@ -45,29 +51,29 @@ const PARALLEL_MAX: usize = 2;
 
 /// A known bug.
 #[derive(Clone, Copy, Debug)]
-struct Mutant {
-    name: &'static str,
+struct Mutant<'a> {
+    name: &'a str,
     /// What is wrong when it is switched on.
-    what: &'static str,
-    tests: Tests,
+    what: &'a str,
+    tests: Tests<'a>,
 }
 
 /// Tests to run: those of a suite whose names have one of these words in them, of the words between
 /// spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Tests {
+struct Tests<'a> {
     suite: Suite,
-    words: &'static str,
+    words: &'a str,
 }
 
-impl fmt::Display for Tests {
+impl fmt::Display for Tests<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} {}", self.suite, self.words)
     }
 }
 
 /// A test program, and on which backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 enum Suite {
     /// `tests/driver` of `sakia-driver`: the core, mostly on the ring.
     Driver,
@@ -126,23 +132,33 @@ enum Outcome {
 /// # Errors
 /// When the tests cannot be built or started, or fail with no bug switched on.
 pub(crate) fn run(root: &Path, names: &[String]) -> anyhow::Result<ExitCode> {
-    if let Some(unknown) = names.iter().find(|&name| table::ALL.iter().all(|m| m.name != name)) {
+    let bugs = known::read()?;
+    let all = all(&bugs);
+    let is_known = |name: &String| all.iter().any(|mutant| mutant.name == name);
+    if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
         eprintln!("no mutant {unknown}; there are:");
-        table::ALL.iter().for_each(|known| eprintln!("  {}: {}", known.name, known.what));
+        all.iter().for_each(|known| eprintln!("  {}: {}", known.name, known.what));
         return Ok(ExitCode::from(2));
     }
-    let is_wanted = |mutant: &&Mutant| names.is_empty() || names.iter().any(|n| n == mutant.name);
-    let all: Vec<Mutant> = table::ALL.iter().copied().chain(table::swept()).collect();
-    let mutants: Vec<&Mutant> = all.iter().filter(is_wanted).collect();
-    let bench = Bench { root, programs: build(root)? };
+    let is_wanted =
+        |mutant: &&Mutant<'_>| names.is_empty() || names.iter().any(|n| n == mutant.name);
+    let mutants: Vec<&Mutant<'_>> = all.iter().filter(is_wanted).collect();
+    let target = cargo::target_folder(root).join("mutants");
+    let copy = target.join("tree");
+    copy::make(root, &copy, &bugs)?;
+    let programs = build(&copy, &target).with_context(|| {
+        format!("with the known bugs at\n{}in {}", copy::lines(&copy, &bugs), copy.display())
+    })?;
+    let bench = Bench { root: &copy, programs };
     let usual = bench.time_without_bugs(&mutants)?;
     let width = mutants.iter().map(|mutant| mutant.name.len()).max().unwrap_or(0);
     let outcomes = in_parallel(&mutants, |mutant| {
         let time_max = HANG_MIN + HANG_FACTOR * usual[&mutant.tests];
-        let begin = Instant::now();
         // Some bugs show only if threads meet in an unlucky order.
+        let tries = if mutant.tests.words.is_empty() { 1 } else { TRIES };
+        let begin = Instant::now();
         let mut outcome = bench.test(mutant.tests, Some(mutant.name), time_max)?;
-        for _ in 1..TRIES {
+        for _ in 1..tries {
             if matches!(outcome, Outcome::Caught(_)) {
                 break;
             }
@@ -162,6 +178,32 @@ pub(crate) fn run(root: &Path, names: &[String]) -> anyhow::Result<ExitCode> {
     }
     println!("{caught} of {} caught", mutants.len());
     Ok(if caught == mutants.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// All known bugs but those that are equivalent to what is right. One without a suite, which an author has
+/// yet to find, comes once for each that might catch it.
+fn all(bugs: &[known::Bug]) -> Vec<Mutant<'_>> {
+    let of_known = bugs.iter().filter(|bug| bug.equivalent.is_none()).flat_map(|bug| {
+        let mutant = |suite| Mutant {
+            name: &bug.name,
+            what: &bug.what,
+            tests: Tests { suite, words: &bug.tests },
+        };
+        bug.suites().into_iter().map(mutant)
+    });
+    let mut all: Vec<Mutant<'_>> = of_known.collect();
+    all.extend_from_slice(table::ALL);
+    all.extend(table::swept().collect::<Vec<_>>());
+    all
+}
+
+/// Prints entries for new known bugs on lines that `seed` draws.
+///
+/// # Errors
+/// A file cannot be read, or there are too few lines.
+pub(crate) fn draw(root: &Path, count: usize, seed: u64) -> anyhow::Result<ExitCode> {
+    draw::run(root, count, seed)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Calls `f` for each item, for a few at a time, and gives what it answered in their order.
@@ -187,16 +229,17 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec
 /// Test programs by package and name. Two packages may have programs of the same name.
 type Programs = BTreeMap<(String, String), PathBuf>;
 
-/// Builds the tests with the bugs compiled in, and returns the programs.
-fn build(root: &Path) -> anyhow::Result<Programs> {
+/// Builds the tests of the copy, and returns the programs.
+fn build(copy: &Path, target: &Path) -> anyhow::Result<Programs> {
     let mut flags = env::var("RUSTFLAGS").unwrap_or_default();
-    flags.push_str(" --cfg sakia_mutants");
-    let mut command = cargo::command(root);
+    // What is wrong need not be tidy.
+    flags.push_str(" --cfg sakia_mutants --cap-lints allow");
+    let mut command = cargo::command(copy);
     command
         .args(["test", "--package", "sakia-driver", "--package", "sakia"])
         .args(["--package", "sakia-check"])
         .args(["--lib", "--tests", "--no-run"])
-        .env("CARGO_TARGET_DIR", cargo::target_folder(root).join("mutants"))
+        .env("CARGO_TARGET_DIR", target)
         .env("RUSTFLAGS", flags);
     let messages = cargo::build(&mut command).context("the tests")?;
     Ok(messages.lines().filter_map(program).collect())
@@ -215,6 +258,7 @@ fn program(message: &str) -> Option<((String, String), PathBuf)> {
 
 /// What runs tests.
 struct Bench<'a> {
+    /// The copy of the tree.
     root: &'a Path,
     programs: Programs,
 }
@@ -224,8 +268,11 @@ impl Bench<'_> {
     ///
     /// # Errors
     /// Some do not pass, or there are none.
-    fn time_without_bugs(&self, mutants: &[&Mutant]) -> anyhow::Result<BTreeMap<Tests, Duration>> {
-        let mut all: Vec<Tests> = mutants.iter().map(|mutant| mutant.tests).collect();
+    fn time_without_bugs<'m>(
+        &self,
+        mutants: &[&Mutant<'m>],
+    ) -> anyhow::Result<BTreeMap<Tests<'m>, Duration>> {
+        let mut all: Vec<Tests<'m>> = mutants.iter().map(|mutant| mutant.tests).collect();
         all.sort_unstable();
         all.dedup();
         let times = in_parallel(&all, |&tests| {
@@ -244,7 +291,7 @@ impl Bench<'_> {
     /// Runs tests, with a bug switched on, until something fails.
     fn test(
         &self,
-        tests: Tests,
+        tests: Tests<'_>,
         mutant: Option<&str>,
         time_max: Duration,
     ) -> anyhow::Result<Outcome> {

@@ -26,8 +26,8 @@ const SWEPT: &[&str] = &[
 ];
 
 /// The bugs of [`SWEPT`], with the random programs as their tests.
-pub(super) fn swept() -> impl Iterator<Item = Mutant> {
-    let is_swept = |mutant: &&Mutant| SWEPT.contains(&mutant.name);
+pub(super) fn swept() -> impl Iterator<Item = Mutant<'static>> {
+    let is_swept = |mutant: &&Mutant<'_>| SWEPT.contains(&mutant.name);
     let tests = Tests { suite: Suite::Sweep, words: "a_thousand_seeds" };
     ALL.iter().filter(is_swept).map(move |mutant| Mutant { tests, ..*mutant })
 }
@@ -36,7 +36,7 @@ pub(super) fn swept() -> impl Iterator<Item = Mutant> {
 macro_rules! table {
     ($($name:ident: $what:literal => $suite:ident $words:literal;)*) => {
         /// All of them.
-        pub(super) const ALL: &[Mutant] = &[$(Mutant {
+        pub(super) const ALL: &[Mutant<'static>] = &[$(Mutant {
             name: stringify!($name),
             what: $what,
             tests: Tests { suite: Suite::$suite, words: $words },

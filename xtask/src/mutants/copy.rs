@@ -1,0 +1,193 @@
+//! A copy of the tree in which each known bug can be switched on.
+//!
+//! A function with known bugs has a body for each of them besides its own. The environment variable
+//! `SAKIA_MUTANT` chooses, which is read once for each of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+
+use super::known::Bug;
+use super::places;
+
+/// Makes the copy of the tree at `root`, or changes what has changed since it was made. Files that stay the
+/// same keep their times, so that only the others are built again.
+///
+/// # Errors
+/// A file cannot be read or written, or a bug's text is not there.
+pub(super) fn make(root: &Path, copy: &Path, bugs: &[Bug]) -> anyhow::Result<()> {
+    let mut by_file: BTreeMap<&str, Vec<&Bug>> = BTreeMap::new();
+    for bug in bugs {
+        by_file.entry(&bug.file).or_default().push(bug);
+    }
+    let files = files(root)?;
+    for path in &files {
+        let Some(name) = path.to_str() else { bail!("{} is not UTF-8", path.display()) };
+        let from = root.join(path);
+        let mut content = match fs::read(&from) {
+            Ok(content) => content,
+            // Removed, and git does not know yet.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error).context(format!("cannot read {}", from.display())),
+        };
+        if let Some(bugs) = by_file.remove(name) {
+            let text = String::from_utf8(content).context(format!("{name} is not UTF-8"))?;
+            content = patch(&text, &bugs).context(name.to_owned())?.into_bytes();
+        }
+        write(&copy.join(path), &content)?;
+    }
+    if let Some((file, bugs)) = by_file.first_key_value() {
+        bail!("{}: there is no file {file}", bugs[0].name);
+    }
+    remove_others(copy, copy, &files)
+}
+
+/// What git tracks, or would track.
+fn files(root: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
+    let mut command = Command::new("git");
+    command.current_dir(root).args(["ls-files", "-z", "--cached", "--others"]);
+    let output = command.arg("--exclude-standard").output().context("cannot run git")?;
+    ensure!(output.status.success(), "git ls-files: {}", output.status);
+    let names = String::from_utf8(output.stdout).context("git ls-files")?;
+    Ok(names.split_terminator('\0').map(PathBuf::from).collect())
+}
+
+fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+    if fs::read(path).is_ok_and(|present| present == content) {
+        return Ok(());
+    }
+    let folder = path.parent().context("a file is in a folder")?;
+    fs::create_dir_all(folder)
+        .and_then(|()| fs::write(path, content))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Removes what an earlier copy had and this one has not.
+fn remove_others(copy: &Path, folder: &Path, files: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
+    for entry in
+        fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?
+    {
+        let path = entry?.path();
+        if path.is_dir() {
+            remove_others(copy, &path, files)?;
+        } else if path.strip_prefix(copy).is_ok_and(|name| !files.contains(name)) {
+            fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// The text of a file with its known bugs.
+///
+/// # Errors
+/// A bug's text is not there; the message shows what is most like it.
+fn patch(text: &str, bugs: &[&Bug]) -> anyhow::Result<String> {
+    // By the start of the body, the last first: so the places before stay where they are.
+    let mut bodies: BTreeMap<usize, (Range<usize>, String)> = BTreeMap::new();
+    for bug in bugs {
+        let place = bug.place(text)?;
+        let (body, switches) =
+            bodies.entry(place.body.start).or_insert((place.body.clone(), String::new()));
+        let before = &text[body.start..place.range.start];
+        let after = &text[place.range.end..body.end];
+        let _ = write!(
+            switches,
+            "if {{ static ON: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| \
+             std::env::var_os(\"SAKIA_MUTANT\").is_some_and(|on| on == {:?})); *ON }}\n\
+             {before}{}{after} else ",
+            bug.name, bug.wrong,
+        );
+    }
+    let mut patched = text.to_owned();
+    let mut next = text.len();
+    for (body, switches) in bodies.into_values().rev() {
+        ensure!(body.end <= next, "known bugs in a function and in one inside of it");
+        next = body.start;
+        patched.insert(body.end, '}');
+        patched.insert_str(body.start, &format!("{{ {switches}"));
+    }
+    Ok(patched)
+}
+
+/// Where the known bugs are in the copy, for messages of the compiler: lines and name.
+pub(super) fn lines(copy: &Path, bugs: &[Bug]) -> String {
+    let mut lines = String::new();
+    for bug in bugs {
+        let text = fs::read_to_string(copy.join(&bug.file)).unwrap_or_default();
+        let switch = format!("on == {:?})", bug.name);
+        if let Some(at) = text.find(&switch) {
+            let _ = writeln!(lines, "  {}:{} {}", bug.file, places::line_of(&text, at), bug.name);
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "fn a(x: u32) -> u32 { x + 1 }\nfn b() { c(); d() }\n";
+
+    fn bug(name: &str, function: &str, text: &str, wrong: &str) -> Bug {
+        let [text, wrong] = [text, wrong].map(str::to_owned);
+        let (name, function) = (name.to_owned(), function.to_owned());
+        Bug { name, function, text, wrong, ..Bug::default() }
+    }
+
+    /// The file with bugs, the switches replaced by their names.
+    fn patched(bugs: &[&Bug]) -> String {
+        let mut text = patch(FILE, bugs).unwrap();
+        while let Some(begin) = text.find("{ static") {
+            let end = begin + text[begin..].find("*ON }").unwrap() + 5;
+            let name = text[begin..end].split('"').nth(3).unwrap().to_owned();
+            text.replace_range(begin..end, &name);
+        }
+        text.replace('\n', " ")
+    }
+
+    #[test]
+    fn each_bug_has_a_body_of_its_own() {
+        let [minus, two, no_c] = [
+            bug("minus", "a", "x + 1", "x - 1"),
+            bug("two", "a", "+ 1", "+ 2"),
+            bug("no_c", "b", "c();", ""),
+        ];
+        let expected = "fn a(x: u32) -> u32 { if minus { x - 1 } else if two { x + 2 } else { x + 1 }} \
+                        fn b() { if no_c {  d() } else { c(); d() }} ";
+        assert_eq!(patched(&[&minus, &no_c, &two]), expected);
+    }
+
+    #[test]
+    fn the_copy_follows_the_tree_and_leaves_alone_what_is_the_same() {
+        let folder = std::env::temp_dir().join(format!("sakia-xtask-{}", std::process::id()));
+        let (root, copy) = (folder.join("root"), folder.join("copy"));
+        fs::create_dir_all(root.join("src")).unwrap();
+        let git = Command::new("git").arg("init").arg("-q").arg(&root).status().unwrap();
+        assert!(git.success());
+        fs::write(root.join("src/a.rs"), FILE).unwrap();
+        fs::write(root.join("b"), "b").unwrap();
+        let mut bugs = [bug("no_c", "b", "c();", "")];
+        bugs[0].file = "src/a.rs".to_owned();
+        make(&root, &copy, &bugs).unwrap();
+        let content = fs::read_to_string(copy.join("src/a.rs")).unwrap();
+        assert!(content.contains("no_c") && content.contains("*ON"), "{content}");
+        assert!(lines(&copy, &bugs).contains("src/a.rs:2 no_c"), "{}", lines(&copy, &bugs));
+        let time = |name: &str| fs::metadata(copy.join(name)).unwrap().modified().unwrap();
+        let before = time("src/a.rs");
+        fs::remove_file(root.join("b")).unwrap();
+        fs::write(root.join("c"), "c").unwrap();
+        make(&root, &copy, &bugs).unwrap();
+        assert_eq!(before, time("src/a.rs"));
+        assert!(!copy.join("b").exists() && copy.join("c").exists());
+        fs::write(root.join("src/a.rs"), "fn b() { d() }").unwrap();
+        let error = format!("{:#}", make(&root, &copy, &bugs).unwrap_err());
+        assert!(error.contains("src/a.rs: no_c: the text is not in b"), "{error}");
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

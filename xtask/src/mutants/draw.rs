@@ -1,0 +1,210 @@
+//! Draws lines for new known bugs, and what is to be wrong there, by a seed.
+//!
+//! All lines are in one hat on which something can be changed: in functions of [`PATHS`], outside of tests
+//! and assertions. Of a drawn line one operator is drawn, and of that operator one change. Lines come in
+//! the same order however many are asked for: an entry that does not compile is replaced by the next one.
+
+mod operators;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+
+use self::operators::Change;
+use super::places::{self, Function};
+
+/// Where the lines are drawn from: files, and folders with all that is below.
+const PATHS: &[&str] = &[
+    "crates/sakia-driver/src/core.rs",
+    "crates/sakia-driver/src/core",
+    "crates/sakia-driver/src/uring.rs",
+    "crates/sakia-driver/src/uring",
+    "crates/sakia-driver/src/epoll",
+    "crates/sakia-driver/src/connection",
+    "crates/sakia/src/engine",
+];
+
+/// Prints `count` entries for `known.toml`.
+///
+/// # Errors
+/// A file cannot be read, or there are too few lines.
+pub(super) fn run(root: &Path, count: usize, seed: u64) -> anyhow::Result<()> {
+    let mut lines = Vec::new();
+    for path in files(root)? {
+        let text = fs::read_to_string(root.join(&path)).with_context(|| path.clone())?;
+        let mut by_line: BTreeMap<usize, Vec<Change>> = BTreeMap::new();
+        for change in operators::changes(&text)? {
+            by_line.entry(change.line).or_default().push(change);
+        }
+        for (line, changes) in by_line {
+            lines.push(Line { path: path.clone(), line, changes, source: text.clone() });
+        }
+    }
+    println!("# {count} of {} lines, by the seed {seed}.", lines.len());
+    let mut random = Random(seed);
+    let mut number = 0;
+    while number < count {
+        if lines.is_empty() {
+            bail!("there are only {number} lines");
+        }
+        let line = lines.swap_remove(random.below(lines.len()));
+        if let Some(entry) = entry(&line, &mut random, number + 1) {
+            number += 1;
+            println!("{entry}");
+        }
+    }
+    Ok(())
+}
+
+/// A line on which something can be changed.
+struct Line {
+    path: String,
+    line: usize,
+    changes: Vec<Change>,
+    source: String,
+}
+
+/// The Rust files in order of their paths, without those of tests.
+fn files(root: &Path) -> anyhow::Result<Vec<String>> {
+    let mut files = Vec::new();
+    let mut paths: Vec<String> = PATHS.iter().map(|&path| path.to_owned()).collect();
+    while let Some(path) = paths.pop() {
+        let full = root.join(&path);
+        if full.is_dir() {
+            for entry in fs::read_dir(&full).with_context(|| path.clone())? {
+                let name = entry?.file_name();
+                let name = name.to_str().context("a name is UTF-8")?;
+                if !name.starts_with("tests") {
+                    paths.push(format!("{path}/{name}"));
+                }
+            }
+        } else {
+            files.push(path);
+        }
+    }
+    files.sort_unstable();
+    Ok(files)
+}
+
+/// Draws a change of this line. `None` if nothing around it makes its text the only one in its function, or
+/// nothing can be switched on there.
+fn entry(line: &Line, random: &mut Random, number: usize) -> Option<String> {
+    let mut operators: Vec<&str> = line.changes.iter().map(|change| change.operator).collect();
+    operators.sort_unstable();
+    operators.dedup();
+    let operator = operators[random.below(operators.len())];
+    let of_it: Vec<_> = line.changes.iter().filter(|change| change.operator == operator).collect();
+    let change = of_it[random.below(of_it.len())];
+    let text = &line.source;
+    let functions = places::functions(text).ok()?;
+    let around =
+        |f: &&Function| f.body.start < change.range.start && change.range.end <= f.body.end;
+    let function = functions.iter().filter(around).min_by_key(|function| function.body.len())?;
+    if function.is_const || function.is_opaque {
+        return None;
+    }
+    let path = function.path.as_str();
+    let range = widen(text, path, function, change.range.clone())?;
+    let wrong = format!(
+        "{}{}{}",
+        &text[range.start..change.range.start],
+        change.wrong,
+        &text[change.range.end..range.end]
+    );
+    let name = path.rsplit("::").next()?;
+    let mut entry = String::from("[[bug]]\n");
+    let _ = writeln!(entry, "name = \"drawn_{number:02}_{name}\"");
+    let _ = writeln!(entry, "what = \"{operator}\"");
+    let _ = writeln!(entry, "file = \"{}\"", line.path);
+    let _ = writeln!(entry, "function = \"{path}\"");
+    let _ = writeln!(entry, "text = {}", quoted(&text[range]));
+    let _ = writeln!(entry, "wrong = {}", quoted(&wrong));
+    let _ = writeln!(entry, "drawn = \"{operator}, line {}\"", line.line);
+    Some(entry)
+}
+
+/// The part of the function around a change that stands there once: the change itself, its lines, or more.
+fn widen(text: &str, path: &str, function: &Function, range: Range<usize>) -> Option<Range<usize>> {
+    let inside = function.body.start + 1..function.body.end - 1;
+    let is_once = |range: &Range<usize>| {
+        places::find(text, path, &text[range.clone()]).is_ok_and(|place| place.range == *range)
+    };
+    // A change of a few characters is read with its line.
+    if text[range.clone()].len() >= 8 && is_once(&range) {
+        return Some(range);
+    }
+    let (mut begin, mut end) = (range.start, range.end);
+    for turn in 0..8 {
+        if turn % 2 == 0 {
+            begin = text[..begin].trim_end().rfind('\n').map_or(0, |at| at + 1).max(inside.start);
+            if turn == 0 {
+                begin = text[..range.start].rfind('\n').map_or(0, |at| at + 1).max(inside.start);
+                end = range.end + text[range.end..].find('\n').unwrap_or(0);
+            }
+        } else {
+            end += 1 + text[end + 1..].find('\n').unwrap_or(0);
+        }
+        end = end.min(inside.end);
+        let whole = &text[begin..end];
+        let start = begin + (whole.len() - whole.trim_start().len());
+        let range = start..start + whole.trim().len();
+        if is_once(&range) {
+            return Some(range);
+        }
+    }
+    None
+}
+
+fn quoted(text: &str) -> String {
+    if text.contains(['\n', '\'']) { format!("'''{text}'''") } else { format!("'{text}'") }
+}
+
+/// `SplitMix64`.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        (u128::from(mixed) * bound as u128 >> 64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: &str =
+        "fn f(a: u32) -> u32 {\n    if a < 3 {\n        g();\n    }\n    g();\n    a\n}\n";
+
+    fn entry_of(line: usize, seed: u64) -> Option<String> {
+        let changes = operators::changes(SOURCE).unwrap();
+        let changes = changes.into_iter().filter(|change| change.line == line).collect();
+        let line = Line { path: "a.rs".to_owned(), line, changes, source: SOURCE.to_owned() };
+        entry(&line, &mut Random(seed), 7)
+    }
+
+    #[test]
+    fn an_entry_has_a_text_that_is_there_once() {
+        let entry = entry_of(5, 1).unwrap();
+        assert!(entry.contains("name = \"drawn_07_f\""), "{entry}");
+        assert!(entry.contains("text = '''g();\n    a'''"), "{entry}");
+        assert!(entry.contains("drawn = \"delete a statement, line 5\""), "{entry}");
+    }
+
+    #[test]
+    fn a_seed_draws_the_same_again() {
+        let entries = |seed| -> Vec<_> {
+            [2, 3, 5].into_iter().filter_map(|line| entry_of(line, seed)).collect()
+        };
+        assert_eq!(entries(3), entries(3));
+        assert!((0..20).any(|seed| entries(seed) != entries(3)));
+    }
+}

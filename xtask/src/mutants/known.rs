@@ -1,0 +1,159 @@
+//! The known bugs of `known.toml`, which are in no source: text to replace in a copy of the tree.
+
+use anyhow::{Context, anyhow};
+use serde::Deserialize;
+
+use super::Suite;
+use super::places::{self, Place};
+
+/// What the file says; its head explains it.
+const TABLE: &str = include_str!("known.toml");
+
+/// An entry of the file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Bug {
+    pub(super) name: String,
+    /// What is wrong when it is switched on.
+    pub(super) what: String,
+    /// The path of the file from the root of the tree.
+    pub(super) file: String,
+    /// The function, or `Type::function`.
+    pub(super) function: String,
+    /// What stands there once.
+    pub(super) text: String,
+    /// What stands there instead when it is switched on.
+    pub(super) wrong: String,
+    /// The suite that is to catch it; without one, all that might are tried.
+    pub(super) suite: Option<Suite>,
+    /// Words in the names of those tests.
+    #[serde(default)]
+    pub(super) tests: String,
+    /// The line that it was drawn for, and the verdict of the first run.
+    pub(super) drawn: Option<String>,
+    pub(super) first: Option<String>,
+    /// Why nobody can tell it from what is right.
+    pub(super) equivalent: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Table {
+    bug: Vec<Bug>,
+}
+
+/// All of them.
+///
+/// # Errors
+/// The file is not what it should be.
+pub(super) fn read() -> anyhow::Result<Vec<Bug>> {
+    let table: Table = toml::from_str(TABLE).context("mutants/known.toml")?;
+    Ok(table.bug)
+}
+
+impl Bug {
+    /// The suite that is to catch it, or all of its crate.
+    pub(super) fn suites(&self) -> Vec<Suite> {
+        match self.suite {
+            Some(suite) => vec![suite],
+            None if self.file.starts_with("crates/sakia-driver/") => {
+                vec![Suite::DriverUnits, Suite::Driver, Suite::Conformance, Suite::Sweep]
+            }
+            None => vec![Suite::Engine, Suite::RuntimeUnits, Suite::Faults],
+        }
+    }
+
+    /// Where its text is in its file, which has `content`.
+    ///
+    /// # Errors
+    /// It is not there, or more than once.
+    pub(super) fn place(&self, content: &str) -> anyhow::Result<Place> {
+        let found = places::find(content, &self.function, &self.text);
+        found.map_err(|message| anyhow!("{}: {message}", self.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    /// Looks for a bug's text in its file. If it is in another one of the crate, the error says so.
+    fn check(root: &Path, bug: &Bug) -> anyhow::Result<()> {
+        let content = fs::read_to_string(root.join(&bug.file)).unwrap_or_default();
+        bug.place(&content).map(drop).map_err(|error| {
+            let moved =
+                elsewhere(root, bug).map_or_else(String::new, |at| format!("\n  now in {at}"));
+            anyhow!("{}: {error:#}{moved}", bug.file)
+        })
+    }
+
+    /// The file and the function of the crate that has the text.
+    fn elsewhere(root: &Path, bug: &Bug) -> Option<String> {
+        let (source, _) = bug.file.split_once("/src/")?;
+        let mut folders = vec![root.join(source).join("src")];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).ok()? {
+                let path = entry.ok()?.path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let content = fs::read_to_string(&path).ok()?;
+                let functions = places::functions(&content).ok()?;
+                let has = |body: &str| !places::occurrences(body, &bug.text).is_empty();
+                let found = functions.iter().find(|f| has(&content[f.body.clone()]));
+                if let Some(function) = found {
+                    let file = path.strip_prefix(root).unwrap_or(&path);
+                    return Some(format!("{}, {}", file.display(), function.path));
+                }
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn each_text_is_once_in_its_function() {
+        let root = crate::repository_root();
+        let check = |bug: &Bug| check(&root, bug).err().map(|error| format!("{error:#}\n"));
+        let errors: String = read().unwrap().iter().filter_map(check).collect();
+        assert!(errors.is_empty(), "{errors}");
+    }
+
+    #[test]
+    fn a_text_that_has_moved_is_found() {
+        let bug = Bug {
+            name: "a_bug".to_owned(),
+            file: "xtask/src/main.rs".to_owned(),
+            function: "place".to_owned(),
+            text: "let found = places::find(content, &self.function, &self.text);".to_owned(),
+            ..Bug::default()
+        };
+        let error = check(&crate::repository_root(), &bug).unwrap_err().to_string();
+        assert!(
+            error.starts_with("xtask/src/main.rs: a_bug: there is no function place"),
+            "{error}"
+        );
+        assert!(error.ends_with("now in xtask/src/mutants/known.rs, Bug::place"), "{error}");
+    }
+
+    #[test]
+    fn the_entries_say_what_and_which_tests() {
+        let bugs = read().unwrap();
+        let names: BTreeSet<_> = bugs.iter().map(|bug| &bug.name[..]).collect();
+        let old = super::super::table::ALL.iter().map(|mutant| mutant.name);
+        assert_eq!(names.len(), bugs.len(), "a name stands for two bugs");
+        assert!(old.into_iter().all(|name| !names.contains(name)));
+        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        for Bug { name, what, text, wrong, suite, tests, equivalent, .. } in &bugs {
+            assert!(name.chars().all(is_name) && what.contains(' '), "{name}: {what}");
+            assert_ne!(text, wrong, "{name}");
+            match equivalent {
+                None => assert!(suite.is_some() && !tests.trim().is_empty(), "{name} has no tests"),
+                Some(why) => assert!(suite.is_none() && why.len() > 40, "{name}: {why}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Finds the text of a known bug in the function that it stands in.
+//!
+//! White space does not count, so that an entry outlives a change of indentation. Code for tests only is
+//! passed over.
+
+use std::fmt::Write;
+use std::ops::Range;
+
+use anyhow::Context;
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+
+/// A function with a body.
+#[derive(Clone, Debug)]
+pub(super) struct Function {
+    /// Its name, after the name of the type or trait whose `impl` it is in and `::`.
+    pub(super) path: String,
+    /// The bytes of its body, with the braces.
+    pub(super) body: Range<usize>,
+    /// Its result is an `impl Trait`, of which all branches must have the same type.
+    pub(super) is_opaque: bool,
+    /// Its result is `()`.
+    pub(super) is_unit: bool,
+    /// It may run while the program is compiled, when no bug can be switched on.
+    pub(super) is_const: bool,
+}
+
+/// The functions of a file, those for tests excepted.
+///
+/// # Errors
+/// The file is not Rust.
+pub(super) fn functions(text: &str) -> anyhow::Result<Vec<Function>> {
+    let file = syn::parse_file(text).context("is not Rust")?;
+    let mut finder = Finder { scope: None, functions: Vec::new() };
+    finder.visit_file(&file);
+    Ok(finder.functions)
+}
+
+struct Finder {
+    scope: Option<String>,
+    functions: Vec<Function>,
+}
+
+impl Finder {
+    fn add(&mut self, signature: &syn::Signature, block: &syn::Block) {
+        let name = &signature.ident;
+        let path = match &self.scope {
+            Some(scope) => format!("{scope}::{name}"),
+            None => name.to_string(),
+        };
+        self.functions.push(Function {
+            path,
+            body: block.span().byte_range(),
+            is_opaque: matches!(&signature.output, syn::ReturnType::Type(_, output)
+                if matches!(**output, syn::Type::ImplTrait(_))),
+            is_unit: matches!(signature.output, syn::ReturnType::Default),
+            is_const: signature.constness.is_some(),
+        });
+    }
+
+    /// Visits what is in an `impl` or a trait of this name.
+    fn within(&mut self, name: Option<String>, visit: impl FnOnce(&mut Self)) {
+        let outside = std::mem::replace(&mut self.scope, name);
+        visit(self);
+        self.scope = outside;
+    }
+}
+
+impl<'a> Visit<'a> for Finder {
+    fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
+        if !is_for_tests(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_impl(&mut self, item: &'a syn::ItemImpl) {
+        if !is_for_tests(&item.attrs) {
+            self.within(type_name(&item.self_ty), |finder| visit::visit_item_impl(finder, item));
+        }
+    }
+
+    fn visit_item_trait(&mut self, item: &'a syn::ItemTrait) {
+        let name = item.ident.to_string();
+        self.within(Some(name), |finder| visit::visit_item_trait(finder, item));
+    }
+
+    fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {
+        if !is_for_tests(&item.attrs) {
+            self.add(&item.sig, &item.block);
+            visit::visit_item_fn(self, item);
+        }
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
+        if !is_for_tests(&item.attrs) {
+            self.add(&item.sig, &item.block);
+            visit::visit_impl_item_fn(self, item);
+        }
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'a syn::TraitItemFn) {
+        if let Some(block) = &item.default {
+            self.add(&item.sig, block);
+        }
+        visit::visit_trait_item_fn(self, item);
+    }
+}
+
+/// Whether there is `#[cfg(test)]` or `#[test]` among the attributes.
+pub(super) fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| match &attribute.meta {
+        syn::Meta::Path(path) => path.is_ident("test"),
+        syn::Meta::List(list) => {
+            list.path.is_ident("cfg") && list.tokens.to_string().starts_with("test")
+        }
+        syn::Meta::NameValue(_) => false,
+    })
+}
+
+fn type_name(of: &syn::Type) -> Option<String> {
+    match of {
+        syn::Type::Path(path) => Some(path.path.segments.last()?.ident.to_string()),
+        syn::Type::Reference(reference) => type_name(&reference.elem),
+        _ => None,
+    }
+}
+
+/// Where a text stands.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The bytes of the body of the innermost function around it.
+    pub(super) body: Range<usize>,
+    /// Its own bytes.
+    pub(super) range: Range<usize>,
+}
+
+/// Finds the one place of `wanted` in a function named `name`, or a place like it.
+///
+/// # Errors
+/// It is not there, or more than once; the message shows what is most like it.
+pub(super) fn find(text: &str, name: &str, wanted: &str) -> Result<Place, String> {
+    let functions = functions(text).map_err(|error| format!("{error:#}"))?;
+    let named = |function: &&Function| is_named(function, name);
+    let bodies: Vec<&Function> = functions.iter().filter(named).collect();
+    let mut found = Vec::new();
+    for function in &bodies {
+        let begin = function.body.start;
+        let matches = occurrences(&text[function.body.clone()], wanted);
+        found.extend(matches.into_iter().map(|m| m.start + begin..m.end + begin));
+    }
+    if let [range] = &found[..] {
+        let around = |function: &&Function| {
+            function.body.start <= range.start && range.end <= function.body.end
+        };
+        let innermost = functions.iter().filter(around).min_by_key(|function| function.body.len());
+        let innermost = innermost.ok_or("the text is outside of functions")?;
+        if innermost.is_const {
+            return Err(format!("{name} is a `const fn`, in which nothing can be switched on"));
+        }
+        return Ok(Place { body: innermost.body.clone(), range: range.clone() });
+    }
+    let mut message = match (&bodies[..], found.len()) {
+        ([], _) => format!("there is no function {name} in this file"),
+        (_, 0) => format!("the text is not in {name}"),
+        (_, count) => format!("the text is {count} times in {name}"),
+    };
+    for range in found {
+        let _ = write!(message, "\n  line {}", line_of(text, range.start));
+    }
+    if let Some(nearest) = nearest(text, &functions, name, wanted) {
+        let _ = write!(message, "\n  nearest: {nearest}");
+    }
+    Err(message)
+}
+
+/// Whether an entry's name of a function is this one's: `name`, or `Type::name`.
+fn is_named(function: &Function, name: &str) -> bool {
+    function.path == name || function.path.rsplit("::").next() == Some(name)
+}
+
+/// Where `wanted` is in `text`, white space aside.
+pub(super) fn occurrences(text: &str, wanted: &str) -> Vec<Range<usize>> {
+    let (squeezed, offsets) = squeeze(text);
+    let (needle, _) = squeeze(wanted);
+    if needle.is_empty() {
+        return Vec::new();
+    }
+    let found = squeezed.match_indices(&needle);
+    found.map(|(at, _)| offsets[at]..offsets[at + needle.len() - 1] + 1).collect()
+}
+
+/// `text` without white space, but for one space between two words; and where each byte of it was.
+fn squeeze(text: &str) -> (String, Vec<usize>) {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut squeezed = String::new();
+    let mut offsets = Vec::new();
+    let mut gap = false;
+    for (at, c) in text.char_indices() {
+        if c.is_whitespace() {
+            gap = true;
+            continue;
+        }
+        if gap && is_word(c) && squeezed.ends_with(is_word) {
+            squeezed.push(' ');
+            offsets.push(at);
+        }
+        gap = false;
+        squeezed.push(c);
+        offsets.extend((0..c.len_utf8()).map(|byte| at + byte));
+    }
+    (squeezed, offsets)
+}
+
+/// The lines most like `wanted`, with their function and line; one of the function meant, if it is as good.
+fn nearest(text: &str, functions: &[Function], name: &str, wanted: &str) -> Option<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let count = wanted.trim().lines().count().max(1);
+    let mut starts = Vec::with_capacity(lines.len());
+    let mut start = 0;
+    for line in text.split_inclusive('\n') {
+        starts.push(start);
+        start += line.len();
+    }
+    let words_wanted = words(wanted);
+    let mut best: Option<(usize, usize)> = None;
+    for (index, window) in lines.windows(count).enumerate() {
+        let here = around(functions, starts[index]);
+        let Some(here) = here else { continue };
+        let mut score = 2 * likeness(&words_wanted, &words(&window.join("\n")));
+        score += usize::from(score > 0 && is_named(here, name));
+        if best.is_none_or(|(most, _)| score > most) {
+            best = Some((score, index));
+        }
+    }
+    let (score, index) = best?;
+    let function = around(functions, starts[index])?;
+    let found = lines[index..index + count].join("\n");
+    (score > 1).then(|| format!("line {}, in {}:\n{found}", index + 1, function.path))
+}
+
+/// The innermost function around a byte.
+fn around(functions: &[Function], at: usize) -> Option<&Function> {
+    let around = functions.iter().filter(|function| function.body.contains(&at));
+    around.min_by_key(|function| function.body.len())
+}
+
+/// Names, numbers and signs.
+fn words(text: &str) -> Vec<&str> {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut words = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let end = if is_word(first) { rest.find(|c| !is_word(c)) } else { Some(first.len_utf8()) };
+        let (word, after) = rest.split_at(end.unwrap_or(rest.len()));
+        words.push(word);
+        rest = after.trim_start();
+    }
+    words
+}
+
+/// How alike two rows of words are: in thousandths, 1000 for equal ones.
+fn likeness(a: &[&str], b: &[&str]) -> usize {
+    let mut common = 0;
+    let mut rest = b.to_vec();
+    for word in a {
+        if let Some(at) = rest.iter().position(|other| other == word) {
+            rest.swap_remove(at);
+            common += 1;
+        }
+    }
+    2000 * common / (a.len() + b.len()).max(1)
+}
+
+/// The line of a byte, from 1.
+pub(super) fn line_of(text: &str, at: usize) -> usize {
+    1 + text[..at].matches('\n').count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = r"
+impl<T> Core<T> {
+    fn push(&mut self) {
+        self.credits -= 1;
+        self.in_flight += 1;
+    }
+}
+impl Wake for Shared {
+    fn wake(&self) { go(self.key(), true) }
+}
+fn wake() -> bool {
+    fn inner() { go(1) }
+    go(2)
+}
+const fn fixed() -> u32 { 3 }
+#[cfg(test)]
+mod tests {
+    fn push() { self.credits -= 1 }
+}
+";
+
+    fn found(name: &str, wanted: &str) -> Result<&'static str, String> {
+        find(FILE, name, wanted).map(|place| &FILE[place.range])
+    }
+
+    #[test]
+    fn texts_are_found_whatever_their_white_space() {
+        assert_eq!(found("push", "self . credits-=1;").unwrap(), "self.credits -= 1;");
+        let both = "self.credits -= 1;\nself.in_flight += 1;";
+        assert!(found("Core::push", both).unwrap().ends_with("+= 1;"));
+        assert_eq!(found("Shared::wake", "go(self.key(), true)").unwrap(), "go(self.key(), true)");
+        let place = find(FILE, "wake", "go(1)").unwrap();
+        assert_eq!(&FILE[place.body], "{ go(1) }");
+    }
+
+    #[test]
+    fn what_is_not_found_is_told_with_what_is_most_like_it() {
+        let error = found("push", "self.credits -= 2;").unwrap_err();
+        assert!(
+            error.contains("not in push") && error.contains("line 4, in Core::push"),
+            "{error}"
+        );
+        let error = found("pushed", "self.in_flight += 1;").unwrap_err();
+        assert!(error.contains("no function pushed") && error.contains("line 5"), "{error}");
+        let error = found("wake", "go(").unwrap_err();
+        assert!(error.contains("3 times"), "{error}");
+        assert!(found("fixed", "3").unwrap_err().contains("const fn"));
+    }
+}
