@@ -20,6 +20,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use self::mutants::Choice;
+
 /// Automation of the Sakia repository.
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo xtask")]
@@ -48,12 +50,15 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Run the driver's tests once for each known bug, and fail for one that they do not catch
+    /// Run the tests once for each known bug, and fail for one that they do not catch
     Mutants {
         /// Names of the bugs to try; all, if none is given
         names: Vec<String>,
+        /// Try those of known.toml, and a third of the others, which the last commit chooses
+        #[arg(long, conflicts_with = "names")]
+        quick: bool,
         /// Try none, but print entries for this many new ones, on lines drawn by the seed
-        #[arg(long, value_name = "COUNT", requires = "seed", conflicts_with = "names")]
+        #[arg(long, value_name = "COUNT", requires = "seed", conflicts_with_all = ["names", "quick"])]
         draw: Option<usize>,
         /// What the lines and the changes are drawn by
         #[arg(long)]
@@ -89,7 +94,9 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Mutants { draw: Some(count), seed: Some(seed), .. } => {
             mutants::draw(&root, count, seed)
         }
-        Command::Mutants { names, .. } => mutants::run(&root, &names),
+        Command::Mutants { quick: true, .. } => mutants::run(&root, &Choice::Quick),
+        Command::Mutants { names, .. } if names.is_empty() => mutants::run(&root, &Choice::All),
+        Command::Mutants { names, .. } => mutants::run(&root, &Choice::Names(names)),
         Command::Peers { experiment } => peers::run(&root, &experiment),
         Command::Sim { arguments } => sim::run(&root, "sim", &arguments),
         Command::Soak { arguments } => sim::run(&root, "soak", &arguments),

@@ -164,6 +164,31 @@ fn operations_that_are_dropped_in_flight() {
     assert_eq!(counts, NOTHING);
 }
 
+/// A driver that has received in memory of its own.
+#[test]
+fn the_end_of_a_driver_frees_what_it_received_into() {
+    let receive = || {
+        let driver = Driver::uring().expect("a ring");
+        let (near, far) = std::os::unix::net::UnixStream::pair().expect("two sockets");
+        let connection = driver.connection(driver.adopt(near.into()));
+        rustix::io::write(&far, b"text").expect("room");
+        let mut recv = Box::pin(connection.recv());
+        let mut cx = Context::from_waker(Waker::noop());
+        let buf = loop {
+            if let std::task::Poll::Ready(buf) = recv.as_mut().poll(&mut cx) {
+                break buf.expect("received");
+            }
+            driver.turn(Wait::Forever).expect("a turn");
+        };
+        assert_eq!(&buf[..], b"text");
+    };
+    receive();
+    let counts = measure(receive);
+    let left = counts.bytes_allocated - counts.bytes_deallocated;
+    // Buffers are 4 KiB and more.
+    assert!(left < 1000, "{left} bytes: {counts:?}");
+}
+
 #[test]
 fn large_operations_and_registered_memory() {
     let driver = Driver::uring().expect("a ring");

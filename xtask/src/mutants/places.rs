@@ -19,8 +19,6 @@ pub(super) struct Function {
     pub(super) body: Range<usize>,
     /// Its result is an `impl Trait`, of which all branches must have the same type.
     pub(super) is_opaque: bool,
-    /// Its result is `()`.
-    pub(super) is_unit: bool,
     /// It may run while the program is compiled, when no bug can be switched on.
     pub(super) is_const: bool,
 }
@@ -53,7 +51,6 @@ impl Finder {
             body: block.span().byte_range(),
             is_opaque: matches!(&signature.output, syn::ReturnType::Type(_, output)
                 if matches!(**output, syn::Type::ImplTrait(_))),
-            is_unit: matches!(signature.output, syn::ReturnType::Default),
             is_const: signature.constness.is_some(),
         });
     }

@@ -384,3 +384,54 @@ fn may_wait(kind: FileType) -> bool {
     !mutant!("fifo_opened_to_find_out")
         && matches!(kind, FileType::Fifo | FileType::CharacterDevice | FileType::Unknown)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use rustix::fs::{CWD, Mode};
+
+    use super::*;
+
+    /// A name that is now a file, now a FIFO, while it is opened.
+    #[test]
+    fn a_fifo_that_takes_the_place_of_a_file_is_not_opened_to_the_end() {
+        let folder = std::env::temp_dir().join(format!("sakia-job-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let [file, fifo, new, name] = ["file", "fifo", "new", "name"].map(|name| folder.join(name));
+        std::fs::write(&file, "").unwrap();
+        rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        std::fs::hard_link(&file, &name).unwrap();
+        let path = CString::new(name.to_str().unwrap()).unwrap();
+        let flags = (OFlags::RDONLY | OFlags::CLOEXEC).bits();
+        let (dir, addr) = (sakia_ring::AT_FDCWD, path.as_ptr().expose_provenance() as u64);
+        let open = Open { dir, path: addr, flags: flags.into(), mode: 0, resolve: None };
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    for other in [&fifo, &file] {
+                        std::fs::hard_link(other, &new).unwrap();
+                        std::fs::rename(&new, &name).unwrap();
+                        // Another name of the same file is left where it is.
+                        std::fs::remove_file(&new).ok();
+                    }
+                }
+            });
+            let opened = (0..10_000).map(|_| {
+                // SAFETY: the path outlives the call.
+                match unsafe { open.run() } {
+                    Outcome::Opened(fd) => fd,
+                    // As a FIFO is opened: elsewhere.
+                    _ => std::fs::File::open(&file).unwrap().into(),
+                }
+            });
+            let kind = |fd| FileType::from_raw_mode(rustix::fs::fstat(fd).unwrap().st_mode);
+            let found = opened.map(kind).find(|kind| *kind != FileType::RegularFile);
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(found, None, "without a writer");
+        });
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -744,9 +744,6 @@ impl Machine {
                 _ => self.finish(id, failed(errno)),
             }
         }
-        if self.registry.members(place).is_empty() {
-            self.registry.forget(place);
-        }
     }
 
     /// Whether an operation that waits at this place is with a lane nevertheless.

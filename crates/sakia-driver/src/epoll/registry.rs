@@ -450,6 +450,47 @@ mod tests {
     }
 
     #[test]
+    fn who_goes_on_costs_no_call_for_each_event_and_others_have_one_event_each() {
+        let mut registry = registry();
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let place = registry.wait(reader.as_raw_fd(), Direction::Read, 1);
+        registry.go_on(place, 1);
+        registry.arm(place).unwrap();
+        rustix::io::write(&writer, b"x").unwrap();
+        for _ in 0..3 {
+            assert_eq!(events(&registry), [registry.token(place)]);
+            registry.fired(place);
+            registry.hush(place, EventFlags::IN, false);
+            assert_eq!(registry.watch(place).armed, EventFlags::IN, "it is as it was");
+        }
+        // One that waits for a single event takes the place of it.
+        registry.leave(place, 1);
+        assert_eq!(registry.wait(reader.as_raw_fd(), Direction::Read, 2), place);
+        registry.hush(place, EventFlags::IN, false);
+        registry.arm(place).unwrap();
+        assert_eq!(events(&registry), [registry.token(place)]);
+        registry.fired(place);
+        assert_eq!(events(&registry), []);
+    }
+
+    #[test]
+    fn those_that_rest_come_back_in_their_order_and_each_once() {
+        let mut registry = registry();
+        let pipes: Vec<_> = (0..3).map(|_| pipe_with(PipeFlags::CLOEXEC).unwrap()).collect();
+        let rest = |(id, (reader, _)): (usize, &(OwnedFd, OwnedFd))| {
+            let place = registry.wait(reader.as_raw_fd(), Direction::Read, id as u64);
+            registry.arm(place).unwrap();
+            (0..FRUITLESS_MAX).for_each(|_| registry.judge(place, false));
+            place
+        };
+        let places: Vec<_> = pipes.iter().enumerate().map(rest).collect();
+        let later = Instant::now() + 2 * REST;
+        let back: Vec<_> = std::iter::from_fn(|| registry.pop_rested(later)).take(10).collect();
+        assert_eq!(back, places);
+        assert_eq!(registry.next_rested(), None);
+    }
+
+    #[test]
     fn both_directions_and_polls_are_armed_together() {
         let mut registry = registry();
         let (reader, _writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();

@@ -2,6 +2,7 @@
 //! file system which somebody else serves, or a disk that stands still, holds up no other operation.
 
 use std::fs::{self, File};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::mpsc;
@@ -14,6 +15,7 @@ use sakia_driver::{
     Auto, Backend, Driver, Fd, FileKind, KindCounters, Lane, LaneStatistics, Op, OpKind, Open,
     Policy, Wait, WholeFile,
 };
+use sakia_ring::{Host, Kernel};
 use sakia_testkit::available;
 use sakia_testkit::blocked::ThreadId;
 use sakia_testkit::fuse::{Fuse, Opcode, Rule, pattern};
@@ -95,6 +97,59 @@ fn a_result_wakes_a_turn_that_sleeps() {
     });
 }
 
+/// The kernel may end the poll by which the ring learns of results. Here it is asked to.
+#[test]
+fn the_poll_for_results_is_begun_again_when_it_has_ended() {
+    let folder = TempDir::new();
+    let path = fifo(&folder);
+    let driver = ruled(Policy::Uring);
+    let mut open = open_waiting(&driver, &path);
+    until_running(&driver, 1);
+    driver.turn(Wait::Poll).unwrap();
+    driver.with_backend(|backend| match backend {
+        Auto::Uring(uring) => cancel_all(uring.ring().as_fd()),
+        _ => panic!("not on a ring"),
+    });
+    driver.turn(Wait::Poll).unwrap();
+    let sleeper = ThreadId::current();
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            while sleeper.state().unwrap() != 'S' {
+                thread::yield_now();
+            }
+            open_writer(&path)
+        });
+        let fd = loop {
+            driver.turn(Wait::Forever).unwrap();
+            if let Some(result) = open.try_take() {
+                break result.unwrap();
+            }
+        };
+        drop((fd, writer.join().unwrap()));
+    });
+}
+
+/// Ends all that is with the ring (`IORING_REGISTER_SYNC_CANCEL`, since 6.0).
+fn cancel_all(ring: BorrowedFd<'_>) {
+    const REGISTER_SYNC_CANCEL: u32 = 24;
+    const ALL_AND_ANY: u32 = 1 | 4;
+    /// `struct io_uring_sync_cancel_reg`.
+    #[repr(C)]
+    struct Request {
+        addr: u64,
+        fd: i32,
+        flags: u32,
+        timeout: [i64; 2],
+        rest: [u64; 4],
+    }
+    let mut request =
+        Request { addr: 0, fd: -1, flags: ALL_AND_ANY, timeout: [-1; 2], rest: [0; 4] };
+    let arg = (&raw mut request).cast();
+    // SAFETY: the request is as the kernel wants it, and outlives the call.
+    let ended = unsafe { Kernel.register(ring.as_raw_fd(), REGISTER_SYNC_CANCEL, arg, 1) };
+    assert!(ended.is_ok(), "{ended:?}");
+}
+
 fn of_open(driver: &Driver<Auto>) -> KindCounters {
     driver.counters().of(OpKind::Open)
 }
@@ -154,6 +209,28 @@ fn what_waits_for_a_thread_can_be_canceled_and_dropped() {
         drop((writer, running, waits, fd));
         turn_until(&driver, || driver.live_operations() == 0);
         assert_eq!(driver.counters().stale, 0);
+    });
+}
+
+#[test]
+fn closing_ends_what_waits_for_a_thread() {
+    let folder = TempDir::new();
+    let path = fifo(&folder);
+    each(|driver| {
+        let (fd, other) = (open_fifo(&driver, &path), open_fifo(&driver, &path));
+        let mut running: Vec<_> = (0..ELASTIC).map(|_| driver.await_writer(&fd)).collect();
+        until_running(&driver, ELASTIC);
+        let mut waits = driver.await_writer(&other);
+        driver.turn(Wait::Poll).unwrap();
+        assert_eq!(elastic(&driver).queued, 1);
+        let mut close = driver.close(other);
+        assert_eq!(errno(finish(&driver, &mut waits)), Errno::CANCELED);
+        finish(&driver, &mut close).unwrap();
+        let writer = open_writer(&path);
+        for wait in &mut running {
+            finish(&driver, wait).unwrap();
+        }
+        drop((writer, running));
     });
 }
 

@@ -338,3 +338,26 @@ pub fn scene() {
     }
     assert_eq!(count(), before);
 }
+
+/// A close that finds no room for its request to cancel, and needs none any more when there is room.
+#[test]
+fn a_request_to_cancel_is_not_made_when_its_close_goes_on() {
+    let (driver, stage) = scripted(2, 16);
+    let fd = stage.open(&driver, PIPE);
+    let mut read = driver.read(&fd, vec![0; 4], 0);
+    driver.turn(Wait::Poll).unwrap();
+    stage.state().consume_max = 0;
+    let mut nops = [driver.nop(), driver.nop()];
+    let mut close = driver.close(fd);
+    driver.turn(Wait::Poll).unwrap();
+    stage.complete(Opcode::READ, 4);
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!(read.try_take().expect("it is done").0.unwrap(), 4);
+    stage.state().consume_max = usize::MAX;
+    finish(&driver, &mut close).unwrap();
+    nops.iter_mut().for_each(|nop| drop(finish(&driver, nop)));
+    assert_eq!(stage.state().closed, [PIPE]);
+    let requests = |sqe: &&sakia_ring::Sqe| sqe.opcode == Opcode::ASYNC_CANCEL;
+    let count = stage.state().consumed.iter().filter(requests).count();
+    assert_eq!(count, 0, "the number may be another's by now");
+}

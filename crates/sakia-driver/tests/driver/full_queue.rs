@@ -2,9 +2,13 @@
 //! end the operations that have one.
 
 use std::io;
+use std::time::Duration;
 
 use sakia_driver::sim::{EnterFault, Routes, Sim, SimHandle};
 use sakia_driver::{CURRENT_POSITION, Driver, Fd, Wait};
+use sakia_ring::Opcode;
+
+use crate::scripted::{FILE, scripted};
 
 /// Turns within which all is over, none of which may wait for what never comes.
 const TURNS_MAX: u32 = 10;
@@ -74,4 +78,28 @@ fn a_cancel_has_no_place() {
     let (result, _) = result.unwrap();
     assert_eq!(result.unwrap_err().raw_os_error(), Some(125));
     drop(others);
+}
+
+/// What waits for the end of others, and not for a place in the queue, is no reason to stay awake.
+#[test]
+fn a_turn_sleeps_while_operations_wait_for_others() {
+    let (driver, stage) = scripted(8, 4);
+    let fd = stage.open(&driver, FILE);
+    let mut reads: Vec<_> = (0..8).map(|_| driver.read(&fd, vec![0; 1], 0)).collect();
+    driver.turn(Wait::Poll).unwrap();
+    let in_flight = stage.in_flight(Opcode::READ).len();
+    assert!((1..8).contains(&in_flight), "{in_flight} of 8");
+    let figures = || {
+        let state = stage.state();
+        (state.now, state.enters)
+    };
+    let (now, enters) = figures();
+    driver.turn(Wait::For(Duration::from_secs(7))).unwrap();
+    assert_eq!(figures(), (now + Duration::from_secs(7), enters + 1), "it stayed awake");
+    for read in &mut reads {
+        stage.complete(Opcode::READ, 1);
+        driver.turn(Wait::Poll).unwrap();
+        assert_eq!(read.try_take().expect("the oldest is done").0.unwrap(), 1);
+        driver.turn(Wait::Poll).unwrap();
+    }
 }

@@ -10,9 +10,9 @@ use sakia_driver::{CURRENT_POSITION, PollEvents, Wait};
 use sakia_ring::Opcode;
 
 use crate::hosts::{Fault, rigged};
-use crate::scripted::{PIPE, scripted};
+use crate::scripted::{FILE, PIPE, scripted};
 use crate::support::{
-    Buf, DropCounter, Random, TempDir, content, drain, driver, pipe, turn_until, write_all,
+    Buf, DropCounter, Random, TempDir, content, drain, driver, errno, pipe, turn_until, write_all,
 };
 
 #[test]
@@ -191,4 +191,18 @@ fn a_thousand_signals_a_second() {
     counter.assert_each_dropped_once();
     assert!(sent.load(Ordering::Relaxed) >= 20);
     assert_eq!((driver.counters().stale, driver.live_operations()), (0, 0));
+}
+
+/// A queue that is full enough is submitted by whoever starts an operation, who is not told of errors.
+#[test]
+fn what_fails_for_good_between_turns_is_told_by_the_next() {
+    let (driver, stage) = scripted(4, 16);
+    let fd = stage.open(&driver, FILE);
+    stage.state().failures.push_back(Errno::BADF);
+    let reads: Vec<_> = (0..3).map(|_| driver.read(&fd, vec![0; 1], 0)).collect();
+    assert!(stage.state().failures.is_empty(), "they were submitted");
+    for _ in 0..2 {
+        assert_eq!(errno(driver.turn(Wait::Poll)), Errno::BADF);
+    }
+    drop(reads);
 }

@@ -341,3 +341,34 @@ fn many_sends_and_what_they_bring_cost_one_enter() {
         assert!(receives.iter_mut().all(|recv| poll(recv.as_mut()).is_ready()));
     }
 }
+
+/// What comes for a future that was dropped meanwhile.
+#[test]
+fn what_comes_for_nobody_is_the_next_ones() {
+    let (driver, stage) = scripted(8, 16);
+    stage.state().cancels = Cancels::Fail;
+    let incoming = driver.incoming(stage.open(&driver, PIPE));
+    let mut accept = Box::pin(incoming.accept_one());
+    assert!(poll(accept.as_mut()).is_pending());
+    driver.turn(Wait::Poll).unwrap();
+    drop(accept);
+    driver.turn(Wait::Poll).unwrap();
+    stage.complete(Opcode::ACCEPT, 50);
+    driver.turn(Wait::Poll).unwrap();
+    let Poll::Ready(Ok(fd)) = poll(pin!(incoming.accept_one())) else { panic!("it was lost") };
+    assert_eq!(fd.raw(), 50);
+
+    let connection = driver.connection(fd);
+    let mut read = Box::pin(connection.read_vectored(vec![b"abc".to_vec(), b"defgh".to_vec()]));
+    assert!(poll(read.as_mut()).is_pending());
+    driver.turn(Wait::Poll).unwrap();
+    drop(read);
+    driver.turn(Wait::Poll).unwrap();
+    // As if the kernel had written what is in the buffers already.
+    stage.complete(Opcode::RECVMSG, 5);
+    driver.turn(Wait::Poll).unwrap();
+    let Poll::Ready((result, bytes)) = poll(pin!(connection.read(vec![0; 8]))) else {
+        panic!("it was lost")
+    };
+    assert_eq!((result.unwrap(), &bytes[..5]), (5, &b"abcde"[..]));
+}

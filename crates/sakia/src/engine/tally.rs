@@ -73,3 +73,28 @@ impl Tally {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::ptr;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn threads_count_apart_and_all_is_counted() {
+        let tally = Tally::default();
+        let count = || {
+            tally.count_now();
+            ptr::from_ref(tally.part()).addr()
+        };
+        let parts: BTreeSet<usize> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(count)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        // Not all eight, perhaps: threads of other tests take parts, too.
+        assert!(parts.len() > 1, "all write to one cache line");
+        assert_eq!(tally.totals().now, 8);
+    }
+}

@@ -3,16 +3,24 @@
 use std::fs::Permissions;
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use sakia::engine::ReadDir;
 use sakia::{Builder, Engine};
 
-use crate::support::{Folder, engine, on_each_backend, on_tokio};
+use crate::support::{Folder, engine, on_each_backend, on_tokio, poll_once};
+
+/// How long a test waits for others.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 on_each_backend! {
     names_are_those_of_fs
     a_directory_is_listed
     what_is_cached_is_found_where_it_is_awaited
+    what_was_opened_is_read_although_its_name_is_gone
+    a_link_to_what_is_cached_is_followed
     errors_name_operation_and_path
     code_that_blocks_has_threads_of_its_own
 }
@@ -92,6 +100,46 @@ fn what_is_cached_is_found_where_it_is_awaited(builder: &Builder) {
         );
     });
     assert_eq!(engine.statistics().submitted, 0);
+}
+
+/// A file that says that it is empty is asked on a thread of the engine, which is not to look for it again.
+fn what_was_opened_is_read_although_its_name_is_gone(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(&builder.clone().threads(1)));
+    let path = folder.file("x", "");
+    if engine.try_lookup(&path, true).is_none() {
+        return sakia_testkit::place::announce_skip("engine::lookup", "no RESOLVE_CACHED here");
+    }
+    let (release, held) = mpsc::channel::<()>();
+    let holder = engine.run(move || async move { held.recv().is_err() }).submit();
+    let mut request = engine.read(&path);
+    assert!(poll_once(&mut request).is_pending());
+    std::fs::remove_file(&path).unwrap();
+    drop(release);
+    assert_eq!(request.wait().unwrap(), b"");
+    assert!(holder.wait().unwrap());
+}
+
+fn a_link_to_what_is_cached_is_followed(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(builder));
+    let (path, link) = (folder.file("x", "four"), folder.path("link"));
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert!(link.exists());
+    // Not while there are remote mounts, of other tests perhaps.
+    let is_followed = || engine.try_lookup(&link, true).is_some();
+    let begin = Instant::now();
+    let opened = loop {
+        let before = is_followed();
+        if let Some(opened) = engine.try_open_regular(&link) {
+            break opened;
+        }
+        assert!(!(before && is_followed()), "it takes no wait");
+        if begin.elapsed() > PATIENCE {
+            return sakia_testkit::place::announce_skip("engine::lookup", "no RESOLVE_CACHED here");
+        }
+        thread::yield_now();
+    };
+    assert_eq!(std::io::read_to_string(std::fs::File::from(opened.unwrap())).unwrap(), "four");
+    assert!(engine.try_open_regular(folder.path(".")).is_none(), "it is no file");
 }
 
 fn errors_name_operation_and_path(builder: &Builder) {

@@ -3,7 +3,8 @@
 use rustix::event::PollFlags;
 
 use super::*;
-use crate::{Lane, epoll::transfer::poll_now};
+use crate::Lane;
+use crate::epoll::{sys, transfer::poll_now};
 
 #[test]
 fn threads_start_when_there_is_work_and_end_without() {
@@ -41,6 +42,16 @@ fn work_that_comes_when_threads_end_is_done() {
     let bounded = test.epoll.statistics(Lane::Bounded);
     assert_eq!(bounded.finished, 2501);
     assert!(bounded.threads_peak <= 2);
+}
+
+#[test]
+fn a_sleep_without_jobs_is_not_interrupted_to_look_after_them() {
+    let mut test = Loop::with(EpollOptions::new().stuck_after(Duration::from_millis(1)));
+    let before = sys::voluntary_switches();
+    test.epoll.enter(1, Some(Duration::from_millis(200))).unwrap();
+    // One for the sleep, and a few for locks at most; 200 if it looked each time.
+    let switches = sys::voluntary_switches() - before;
+    assert!(switches < 10, "it was woken {switches} times");
 }
 
 #[test]

@@ -248,6 +248,26 @@ fn a_full_queue_holds_it_up_and_loses_nothing() {
 }
 
 #[test]
+fn the_last_place_in_the_queue_is_used_and_no_more() {
+    const ENTRIES: u32 = 8;
+    for taken in [ENTRIES - 1, ENTRIES] {
+        let mut test = Loop::with(EpollOptions::new().entries(ENTRIES, ENTRIES));
+        let (listener, address) = foreign_listener(SocketFlags::NONBLOCK);
+        let _near: Vec<_> = (0..2).map(|_| connected(&address)).collect();
+        (0..taken).for_each(|_| test.push(1, Sqe::nop()));
+        test.epoll.submit().unwrap();
+        test.push(2, Sqe::accept_multishot(listener.as_raw_fd(), 0));
+        test.epoll.enter(0, Some(Duration::ZERO)).unwrap();
+        assert_eq!((test.epoll.cq_ready(), test.epoll.is_overflowing()), (ENTRIES, false));
+        let shots: Vec<_> = test.shots().into_iter().filter(|(its, _)| *its == 2).collect();
+        let shots: Vec<_> = shots.into_iter().map(|(_, shot)| shot).collect();
+        assert_eq!(shots.len() as u32, ENTRIES - taken);
+        drop(accepted(&shots));
+        drop(accepted(&test.enter_shots(2, 2 - shots.len())));
+    }
+}
+
+#[test]
 fn a_receive_that_came_before_goes_first() {
     let mut test = Loop::new();
     let _pool = Pool::new(&mut test, 0, 2, 8);

@@ -242,9 +242,6 @@ impl<T: IoBuf + Send> Call for WriteAt<T> {
             Ok(known) => known,
             Err(error) => return (Err(error), buf),
         };
-        if done == 0 {
-            return file.write_explained(buf, offset).await;
-        }
         let (result, rest) = file.write_explained(buf.slice(done..), offset).await;
         (total_of(done, result), rest.into_inner())
     }
