@@ -1,7 +1,7 @@
 //! Shows that the tests catch known bugs.
 //!
-//! Known bugs are of two kinds. Those of `known.toml` are text to replace, and are put into a copy of the tree;
-//! those of [`table`] are in the sources of `sakia-driver` and `sakia`, see `src/mutant.rs` there. Both say
+//! Known bugs are of two kinds. Those of `known.toml` are text to replace, and are put into a copy of the
+//! tree; those of [`table`] are in the sources of `sakia-driver` and `sakia`, see `src/mutant.rs` there. Both say
 //! which tests are to catch them. This
 //! 1. makes the copy, in which each can be switched on, and builds its test programs once;
 //! 2. runs each selection of tests in the table with no bug switched on. They must pass, or the rest
@@ -18,7 +18,7 @@ mod known;
 mod places;
 mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fmt;
 use std::io::{BufRead, BufReader};
@@ -97,6 +97,18 @@ enum Suite {
     Faults,
     /// `tests/sweep` of `sakia-check`: the random programs of a thousand seeds.
     Sweep,
+    /// `tests/ring` of `sakia-ring`.
+    Ring,
+    /// The unit tests there.
+    RingUnits,
+    /// `tests/fs` of `sakia-tokio`.
+    Tokio,
+    /// `tests/copy` of `sakia-copy`.
+    Copy,
+    /// The unit tests there.
+    CopyUnits,
+    /// `tests/cli` of `sakia-cli`.
+    Cli,
 }
 
 impl Suite {
@@ -114,6 +126,12 @@ impl Suite {
             Self::Engine => ("sakia", "engine", None),
             Self::Faults => ("sakia", "faults", None),
             Self::Sweep => ("sakia-check", "sweep", None),
+            Self::Ring => ("sakia-ring", "ring", None),
+            Self::RingUnits => ("sakia-ring", "sakia_ring", None),
+            Self::Tokio => ("sakia-tokio", "fs", None),
+            Self::Copy => ("sakia-copy", "copy", None),
+            Self::CopyUnits => ("sakia-copy", "sakia_copy", None),
+            Self::Cli => ("sakia-cli", "cli", None),
         }
     }
 }
@@ -146,44 +164,29 @@ const PARTS: usize = 3;
 pub(crate) fn run(root: &Path, choice: &Choice) -> anyhow::Result<ExitCode> {
     let bugs = known::read()?;
     let all = all(&bugs);
-    let mutants: Vec<&Mutant<'_>> = match choice {
-        Choice::All => all.iter().collect(),
-        Choice::Quick => {
-            let (known, old) = all.split_at(all.len() - count_of_old());
-            let part = part_of_commit(root)?;
-            println!("all of known.toml, and part {part} of {PARTS} of the table");
-            known.iter().chain(old.iter().skip(part - 1).step_by(PARTS)).collect()
-        }
-        Choice::Names(names) => {
-            if let Some(unknown) = names.iter().find(|&name| all.iter().all(|m| m.name != name)) {
-                eprintln!("no mutant {unknown}; there are:");
-                all.iter().for_each(|known| eprintln!("  {}: {}", known.name, known.what));
-                return Ok(ExitCode::from(2));
-            }
-            all.iter().filter(|mutant| names.iter().any(|name| name == mutant.name)).collect()
-        }
-    };
+    let is_known = |name: &&String| all.iter().any(|mutant| mutant.name == *name);
+    if let Choice::Names(names) = choice
+        && let Some(unknown) = names.iter().find(|name| !is_known(name))
+    {
+        eprintln!("no mutant {unknown}; there are:");
+        all.iter().for_each(|known| eprintln!("  {}: {}", known.name, known.what));
+        return Ok(ExitCode::from(2));
+    }
+    let mutants = choose(root, choice, &all)?;
+    // Always the same ones: what is built must not depend on the choice, or it would be built anew.
+    let packages: BTreeSet<&str> = all.iter().map(|m| m.tests.suite.program().0).collect();
     let target = cargo::target_folder(root).join("mutants");
     let copy = target.join("tree");
     copy::make(root, &copy, &bugs)?;
-    let programs = build(&copy, &target).with_context(|| {
+    let programs = build(&copy, &target, &packages).with_context(|| {
         format!("with the known bugs at\n{}in {}", copy::lines(&copy, &bugs), copy.display())
     })?;
     let bench = Bench { root: &copy, programs };
     let usual = bench.time_without_bugs(&mutants)?;
     let width = mutants.iter().map(|mutant| mutant.name.len()).max().unwrap_or(0);
     let outcomes = in_parallel(&mutants, |mutant| {
-        let time_max = HANG_MIN + HANG_FACTOR * usual[&mutant.tests];
-        // Some bugs show only if threads meet in an unlucky order.
-        let tries = if mutant.tests.words.is_empty() { 1 } else { TRIES };
         let begin = Instant::now();
-        let mut outcome = bench.test(mutant.tests, Some(mutant.name), time_max)?;
-        for _ in 1..tries {
-            if matches!(outcome, Outcome::Caught(_)) {
-                break;
-            }
-            outcome = bench.test(mutant.tests, Some(mutant.name), time_max)?;
-        }
+        let outcome = bench.try_often(mutant, usual[&mutant.tests])?;
         let seconds = begin.elapsed().as_secs_f64();
         let verdict = match &outcome {
             Outcome::Caught(by) => format!("caught by {by}"),
@@ -198,6 +201,26 @@ pub(crate) fn run(root: &Path, choice: &Choice) -> anyhow::Result<ExitCode> {
     }
     println!("{caught} of {} caught", mutants.len());
     Ok(if caught == mutants.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The known bugs that are chosen.
+fn choose<'a, 'b>(
+    root: &Path,
+    choice: &Choice,
+    all: &'a [Mutant<'b>],
+) -> anyhow::Result<Vec<&'a Mutant<'b>>> {
+    Ok(match choice {
+        Choice::All => all.iter().collect(),
+        Choice::Quick => {
+            let (known, old) = all.split_at(all.len() - count_of_old());
+            let part = part_of_commit(root)?;
+            println!("all of known.toml, and part {part} of {PARTS} of the table");
+            known.iter().chain(old.iter().skip(part - 1).step_by(PARTS)).collect()
+        }
+        Choice::Names(names) => {
+            all.iter().filter(|mutant| names.iter().any(|name| name == mutant.name)).collect()
+        }
+    })
 }
 
 /// The part of [`table`] that the last commit chooses, from 1.
@@ -264,15 +287,15 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec
 /// Test programs by package and name. Two packages may have programs of the same name.
 type Programs = BTreeMap<(String, String), PathBuf>;
 
-/// Builds the tests of the copy, and returns the programs.
-fn build(copy: &Path, target: &Path) -> anyhow::Result<Programs> {
+/// Builds the tests of these packages of the copy, and returns the programs.
+fn build(copy: &Path, target: &Path, packages: &BTreeSet<&str>) -> anyhow::Result<Programs> {
     let mut flags = env::var("RUSTFLAGS").unwrap_or_default();
     // What is wrong need not be tidy.
     flags.push_str(" --cfg sakia_mutants --cap-lints allow");
     let mut command = cargo::command(copy);
     command
-        .args(["test", "--package", "sakia-driver", "--package", "sakia"])
-        .args(["--package", "sakia-check"])
+        .arg("test")
+        .args(packages.iter().flat_map(|package| ["--package", package]))
         .args(["--lib", "--tests", "--no-run"])
         .env("CARGO_TARGET_DIR", target)
         .env("RUSTFLAGS", flags);
@@ -321,6 +344,21 @@ impl Bench<'_> {
             }
         });
         times.into_iter().collect()
+    }
+
+    /// Runs a bug's tests, which take as long as `usual` without it, until one fails. Some bugs show only if
+    /// threads meet in an unlucky order.
+    fn try_often(&self, mutant: &Mutant<'_>, usual: Duration) -> anyhow::Result<Outcome> {
+        let time_max = HANG_MIN + HANG_FACTOR * usual;
+        let tries = if mutant.tests.words.is_empty() { 1 } else { TRIES };
+        let mut outcome = self.test(mutant.tests, Some(mutant.name), time_max)?;
+        for _ in 1..tries {
+            if matches!(outcome, Outcome::Caught(_)) {
+                break;
+            }
+            outcome = self.test(mutant.tests, Some(mutant.name), time_max)?;
+        }
+        Ok(outcome)
     }
 
     /// Runs tests, with a bug switched on, until something fails.
@@ -421,7 +459,6 @@ fn signal_name(signal: i32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::fs;
 
     use super::*;

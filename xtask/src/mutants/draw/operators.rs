@@ -106,7 +106,7 @@ impl<'t> Finder<'t> {
         &self.text[node.span().byte_range()]
     }
 
-    fn function<'a>(&mut self, signature: &syn::Signature, block: &'a syn::Block) {
+    fn function(&mut self, signature: &syn::Signature, block: &syn::Block) {
         let outside = (self.in_function, self.is_unit);
         self.in_function = signature.constness.is_none();
         self.is_unit = matches!(signature.output, syn::ReturnType::Default);
