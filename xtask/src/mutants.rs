@@ -1,8 +1,8 @@
 //! Shows that the tests catch known bugs.
 //!
 //! Known bugs are of two kinds. Those of `known.toml` are text to replace, and are put into a copy of the
-//! tree; those of [`table`] are in the sources of `sakia-driver` and `sakia`, see `src/mutant.rs` there. Both say
-//! which tests are to catch them. This
+//! tree; those of [`table`] are in the sources of `sakia-driver` and `sakia`, see `src/mutant.rs` there. Both
+//! say which tests are to catch them. This
 //! 1. makes the copy, in which each can be switched on, and builds its test programs once;
 //! 2. runs each selection of tests in the table with no bug switched on. They must pass, or the rest
 //!    would prove nothing;
