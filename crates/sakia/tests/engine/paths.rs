@@ -134,7 +134,10 @@ fn a_link_to_what_is_cached_is_followed(builder: &Builder) {
         }
         assert!(!(before && is_followed()), "it takes no wait");
         if begin.elapsed() > PATIENCE {
-            return sakia_testkit::place::announce_skip("engine::lookup", "no links are followed here");
+            return sakia_testkit::place::announce_skip(
+                "engine::lookup",
+                "no links are followed here",
+            );
         }
         thread::sleep(Duration::from_millis(1));
     };
