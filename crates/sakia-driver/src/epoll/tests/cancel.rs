@@ -1,7 +1,7 @@
 //! Canceling in every state.
 
 use super::*;
-use crate::{Lane, epoll::transfer::Ways};
+use crate::{Lane, epoll::transfer::Ways, private};
 
 const CANCELED: i32 = -125;
 const ALREADY: i32 = -114;
@@ -177,4 +177,28 @@ fn closing_what_is_in_use_ends_it() {
     test.push(3, Sqe::close(raw));
     assert_eq!(test.submit(), [(1, CANCELED), (2, CANCELED), (3, 0)]);
     assert_eq!(test.flights(), 0);
+}
+
+/// It was tried, and waits for a thread that waits for it.
+#[test]
+fn a_lock_is_found_by_its_descriptor() {
+    const EXCLUSIVE: u32 = 2;
+    let dir = TempDir::new();
+    let mut test = Loop::with(EpollOptions::new().threads_max(Lane::Elastic, 1));
+    let (fifo, path) = (dir.fifo("fifo"), dir.file("file", b""));
+    let lent = Lendable::path(&fifo);
+    test.push(1, Sqe::openat(AT_FDCWD, lent.ptr(), OFlags::CLOEXEC.bits(), 0));
+    test.turn_until(|test| test.epoll.statistics(Lane::Elastic).running == 1);
+    let (locked, other) =
+        (std::fs::File::open(&path).unwrap(), std::fs::File::open(&path).unwrap());
+    locked.lock().unwrap();
+    let raw = other.as_raw_fd();
+    test.push(2, Sqe::new(private::FLOCK, raw, 0, 0, 0).op_flags(EXCLUSIVE));
+    test.turn_until(|test| test.epoll.statistics(Lane::Elastic).queued == 1);
+    test.push(8, Sqe::cancel_fd(raw));
+    assert_eq!(test.submit(), [(2, CANCELED), (8, 1)]);
+    let _both = open_both_ends(&fifo);
+    let opened = test.enter(1);
+    // SAFETY: the operation has just opened it.
+    drop(unsafe { OwnedFd::from_raw_fd(opened[0].1) });
 }
