@@ -6,7 +6,7 @@ use sakia::{Builder, Engine};
 use sakia_testkit::available;
 use sakia_testkit::fuse::{Fuse, Opcode, Rule, pattern};
 
-use crate::support::{Folder, engine, on_each_backend, on_tokio, poll_once};
+use crate::support::{Folder, engine, on_each_backend, on_tokio, poll_once, with_remote_mounts};
 
 on_each_backend! {
     to_open_holds_up_nobody
@@ -28,6 +28,7 @@ fn await_knowledge(engine: &Engine, path: &Path) {
 fn to_open_holds_up_nobody(builder: &Builder) {
     let (folder, engine) = (Folder::new(), engine(builder));
     let local = folder.file("x", "local");
+    let _mounts = with_remote_mounts();
     let fuse = available!(Fuse::builder().file("a", pattern(5000)).mount());
     let path = fuse.join("a");
     await_knowledge(&engine, &path);
@@ -50,6 +51,7 @@ fn to_open_holds_up_nobody(builder: &Builder) {
 
 fn to_read_holds_up_nobody(builder: &Builder) {
     let (folder, engine) = (Folder::new(), engine(builder));
+    let _mounts = with_remote_mounts();
     let fuse = available!(Fuse::builder().file("a", pattern(5000)).mount());
     await_knowledge(&engine, &fuse.join("a"));
     let file = engine.open(fuse.join("a")).wait().unwrap();
@@ -70,6 +72,7 @@ fn to_read_holds_up_nobody(builder: &Builder) {
 
 fn to_close_holds_up_nobody(builder: &Builder) {
     let engine = engine(builder);
+    let _mounts = with_remote_mounts();
     let fuse = available!(Fuse::builder().file("a", pattern(5000)).mount());
     await_knowledge(&engine, &fuse.join("a"));
     let unknown = engine.open(fuse.join("a")).wait().unwrap();

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::task::{Context, Poll, Waker};
 
 use sakia::{Builder, Engine};
@@ -49,6 +50,19 @@ pub fn builder(policy: Policy) -> Builder {
 
 pub fn engine(builder: &Builder) -> Engine {
     builder.clone().build_engine().unwrap()
+}
+
+/// Whether tests may have remote mounts: an engine follows no links while there are any.
+static REMOTE_MOUNTS: RwLock<()> = RwLock::new(());
+
+/// For a test that mounts a remote file system. To be kept longer than the mount.
+pub fn with_remote_mounts() -> RwLockReadGuard<'static, ()> {
+    REMOTE_MOUNTS.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// For a test that needs an engine which follows links.
+pub fn without_remote_mounts() -> RwLockWriteGuard<'static, ()> {
+    REMOTE_MOUNTS.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A directory of a test's own, which is removed with it.
