@@ -93,6 +93,8 @@ enum Suite {
     Net,
     /// `tests/engine` there, likewise.
     Engine,
+    /// `tests/simulated` there, on the simulated kernel.
+    Simulated,
     /// `tests/faults` there, likewise.
     Faults,
     /// `tests/sweep` of `sakia-check`: the random programs of a thousand seeds.
@@ -124,6 +126,7 @@ impl Suite {
             Self::RuntimeUnits => ("sakia", "sakia", None),
             Self::Net => ("sakia", "net", None),
             Self::Engine => ("sakia", "engine", None),
+            Self::Simulated => ("sakia", "simulated", None),
             Self::Faults => ("sakia", "faults", None),
             Self::Sweep => ("sakia-check", "sweep", None),
             Self::Ring => ("sakia-ring", "ring", None),

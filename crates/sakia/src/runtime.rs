@@ -457,10 +457,10 @@ impl Main {
         self.is_woken.swap(false, Ordering::AcqRel)
     }
 
-    /// Whether it was woken.
+    /// Whether it was woken. The signal of a wake keeps the thread from sleeping as well, at a higher price.
     #[inline]
     pub(crate) fn is_woken(&self) -> bool {
-        self.is_woken.load(Ordering::Acquire) && !mutant!("main_wake_lost")
+        self.is_woken.load(Ordering::Acquire)
     }
 }
 
@@ -470,7 +470,7 @@ impl Wake for Main {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.is_woken.store(true, Ordering::Release);
+        self.is_woken.store(!mutant!("main_wake_lost"), Ordering::Release);
         self.remote.signal();
     }
 }

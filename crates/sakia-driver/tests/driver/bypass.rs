@@ -972,6 +972,17 @@ fn what_is_no_small_file_is_left_to_operations() {
 }
 
 #[test]
+fn a_file_for_which_there_is_no_memory_is_closed() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 5000);
+    each(|driver| {
+        let result = driver.read_file_now(&c(&path), usize::MAX);
+        assert_eq!(errno(result), Errno::NOMEM);
+        assert_eq!(open_descriptors(&path), 0);
+    });
+}
+
+#[test]
 fn no_file_is_read_when_the_turn_is_used_up() {
     let folder = TempDir::new();
     let path = folder.file("file", 100);

@@ -40,12 +40,16 @@ struct Busy {
 
 impl Busy {
     fn start(count: u32) -> Self {
+        Self::working(count, WORK)
+    }
+
+    fn working(count: u32, duration: Duration) -> Self {
         let busy = Self { polls: Rc::default(), is_over: Rc::default() };
         for _ in 0..count {
             let (polls, is_over) = (Rc::clone(&busy.polls), Rc::clone(&busy.is_over));
             spawn(async move {
                 while !is_over.get() {
-                    work(WORK);
+                    work(duration);
                     polls.set(polls.get() + 1);
                     yield_now().await;
                 }
@@ -76,6 +80,20 @@ fn a_timer_is_heard() {
             let polls = busy.polls.get();
             sleep(Duration::from_millis(1)).await;
             busy.assert_soon(polls);
+        }
+    });
+}
+
+#[test]
+fn a_timer_is_heard_among_many_polls_that_are_neither_short_nor_long() {
+    block_on(async {
+        // Ten of them in a millisecond, by which a timer may be late.
+        let busy = Busy::working(100, Duration::from_micros(100));
+        for _ in 0..5 {
+            let polls = busy.polls.get();
+            sleep(Duration::from_millis(1)).await;
+            let polls = busy.polls.get() - polls;
+            assert!(polls <= 20 + POLLS_MAX, "heard after {polls} polls");
         }
     });
 }

@@ -202,3 +202,28 @@ fn a_lock_is_found_by_its_descriptor() {
     // SAFETY: the operation has just opened it.
     drop(unsafe { OwnedFd::from_raw_fd(opened[0].1) });
 }
+
+/// Its answer could not tell a close that a thread did not begin from one that was interrupted.
+#[test]
+fn a_close_that_waits_for_a_thread_is_not_taken_back() {
+    let (dir, (reader, writer)) = (TempDir::new(), pipe());
+    let mut test = Loop::with(EpollOptions::new().threads_max(Lane::Bounded, 1));
+    let fifo = dir.fifo("fifo");
+    let lent = Lendable::path(&fifo);
+    // The only thread waits for who opens the other end.
+    let open = Sqe::openat(AT_FDCWD, lent.ptr(), OFlags::CLOEXEC.bits(), 0).user_data(1);
+    let close = Sqe::close(std::os::fd::IntoRawFd::into_raw_fd(writer)).user_data(2);
+    for sqe in [open, close] {
+        // SAFETY: the path is lent until the open is over; the descriptor is given away.
+        unsafe { test.epoll.push_lane(sqe, Lane::Bounded) }.unwrap();
+    }
+    test.push(3, Sqe::cancel(2));
+    assert_eq!(test.submit(), [(3, err(Errno::ALREADY))]);
+    let _both = open_both_ends(&fifo);
+    let mut ends = test.enter(2);
+    ends.sort_unstable();
+    assert_eq!(ends[1], (2, 0));
+    // SAFETY: the operation has just opened it.
+    drop(unsafe { OwnedFd::from_raw_fd(ends[0].1) });
+    assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0), "nobody can write any more");
+}
