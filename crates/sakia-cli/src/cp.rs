@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use sakia::{CancellationToken, Runtime};
-use sakia_copy::{Copier, Counters, Counts, Failure, Follow, Progress, Report, walk};
+use sakia_copy::{Copier, Counters, Counts, Existing, Failure, Follow, Progress, Report, walk};
 use sakia_driver::Policy;
 use serde::Serialize;
 
@@ -152,8 +153,12 @@ pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
     let threads = threads.min(options.copy.limit.max(1));
     // Only the entries of a directory are shared out, and a thread takes a while to begin.
     let threads = if targets.iter().any(|(source, _)| source.is_dir()) { threads } else { 1 };
-    let runtime = Runtime::builder().threads(threads).backend(options.policy).build();
-    let runtime = runtime.context("the runtime")?;
+    let mut fitted = options.copy.clone();
+    fitted.fit_memory();
+    let threads = threads.min(fitted.limit);
+    let build = |threads| Runtime::builder().threads(threads).backend(options.policy).build();
+    // Where there are too few for several, one does it all.
+    let runtime = build(threads).or_else(|_| build(1)).context("the runtime")?;
     let bar = Bar::new(options, &progress, &token);
     let total = runtime.block_on(copy_all(options, targets, &token, &progress, &lines));
     drop(bar);
@@ -308,10 +313,15 @@ async fn copy_all(
 ) -> anyhow::Result<Total> {
     let copier = Copier::new(options.copy.clone()).with_token(token.clone());
     let mut total = Total::default();
-    let mut made = HashSet::new();
+    let (mut made, mut seen) = (HashSet::new(), HashSet::new());
     for (from, to) in targets {
         if token.is_canceled() {
             break;
+        }
+        if is_seen(options, &from, &mut seen) {
+            let from = Shown(from.as_os_str());
+            complain(format_args!("warning: {from} is named more than once"));
+            continue;
         }
         if let Err(fault) = check(options, &from, &to, &mut made) {
             refuse(&fault, options.format, lines);
@@ -322,6 +332,14 @@ async fn copy_all(
         total.counters.add(&report.counters);
     }
     Ok(total)
+}
+
+/// Whether a source was given before, by the same name.
+fn is_seen(options: &Options, from: &Path, seen: &mut HashSet<(PathBuf, u64, u64)>) -> bool {
+    if options.sources.len() < 2 {
+        return false;
+    }
+    stat(options, from).is_ok_and(|stat| !seen.insert((from.to_owned(), stat.dev(), stat.ino())))
 }
 
 /// Whether a source can be copied at all.
@@ -338,8 +356,13 @@ fn check(
     if stat.is_dir() && !options.recursive {
         return Err(Fault::new("copy", from, "it is a directory, and -r was not given"));
     }
+    // A slash or a dot at the end asks for what a link points to.
+    if stat.is_dir() && to.symlink_metadata().is_ok_and(|to| to.is_symlink()) {
+        let text = "a link is there, which a directory cannot take the place of";
+        return Err(Fault::new("copy to", to, text));
+    }
     let is_new = made.insert(to.to_owned());
-    if !is_new && !stat.is_dir() {
+    if !is_new && !stat.is_dir() && options.copy.existing != Existing::Keep {
         let from = Shown(from.as_os_str());
         let text = format!("it has just been made from another source than {from}");
         return Err(Fault::new("copy to", to, text));

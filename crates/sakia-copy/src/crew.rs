@@ -64,6 +64,11 @@ pub(crate) trait Job: Sized + Send + Sync + 'static {
         name: &CStr,
     ) -> Option<Arc<Folder<Self>>>;
 
+    /// Whether what is in a directory is part of the work, too.
+    fn is_read(&self, _: &Folder<Self>) -> bool {
+        true
+    }
+
     /// Does something that is no directory, or of which is not known what it is.
     async fn entry(
         &self,
@@ -301,6 +306,11 @@ impl<J: Job> Crew<J> {
     /// How it goes.
     pub(crate) fn pace(&self) -> &Pace {
         &self.pace
+    }
+
+    /// Canceled when all is to be stopped.
+    pub(crate) fn token(&self) -> &CancellationToken {
+        &self.token
     }
 
     /// Whether nothing more is to be begun.
@@ -731,6 +741,9 @@ impl<J: Job> Fiber<J> {
         let Some(folder) = crew.job.enter(self, unit.above.as_ref(), &unit.name).await else {
             return crew.done(unit.above.as_ref(), 1, &mut self.tally);
         };
+        if !crew.job.is_read(&folder) {
+            return crew.done(Some(&folder), 1, &mut self.tally);
+        }
         match crew.places.open(&folder.place) {
             Ok(source) => {
                 let frame = Frame { folder, source, state: RefCell::default() };
@@ -790,8 +803,15 @@ impl<J: Job> Fiber<J> {
         self.about_to_wait();
         let source = Arc::clone(&frame.source);
         let read = move || (read_entries(&source, space.spare_capacity_mut()), space);
-        let read = self.unless_stopped(sakia::spawn_blocking(read)).await?;
-        let (list, space) = read.map_err(|error| io::Error::other(error.resume_panic()))?;
+        let (list, space) = match self.unless_stopped(sakia::spawn_blocking(read)).await? {
+            Ok(read) => read,
+            // There are no threads for it.
+            Err(error) => {
+                error.resume_panic();
+                let mut space = Vec::with_capacity(BATCH_BYTES);
+                (read_entries(&frame.source, space.spare_capacity_mut()), space)
+            }
+        };
         if let Some(kit) = &mut self.kit {
             kit.space = space;
         }

@@ -2,12 +2,22 @@
 
 use sakia::Budget;
 
+use crate::sys;
+
+/// With less room for memory than this there are no threads of its own, whose stacks and heaps take more.
+const CRAMPED: u64 = 64 << 20;
+/// The largest buffer then.
+const BUFFER_CRAMPED: usize = 64 << 10;
+/// What an entry under way takes beside its buffer.
+const SPARE: u64 = 64 << 10;
+
 /// What is done where the destination has an entry of that name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Existing {
-    /// Files are overwritten, as `cp` does: the file stays the same one, and gets new contents. Links are
-    /// replaced, and never written through. A device at the root is written to; other devices, FIFOs and
-    /// sockets are replaced by [force](Options::force) only, or by their like.
+    /// Files are overwritten, as `cp` does: the file stays the same one, and gets new contents. At the root,
+    /// which the caller has named, what a link points to is overwritten, and a device or FIFO is written to.
+    /// Within a tree, where others may have put them, links are replaced and never written through, and
+    /// devices, FIFOs and sockets are replaced by [force](Options::force) only, or by their like.
     #[default]
     Overwrite,
     /// It is kept.
@@ -93,6 +103,10 @@ pub struct Options {
     pub follow: Follow,
     /// What copies have of their sources.
     pub preserve: Preserve,
+    /// FIFOs and devices are read, and files made of their contents, as `cp` does without `-r`.
+    pub read_special: bool,
+    /// Directories on another file system than the root are copied, but nothing that is in them.
+    pub one_file_system: bool,
     /// Holes.
     pub sparse: Sparse,
     /// Shared blocks.
@@ -125,6 +139,8 @@ impl Options {
             force: false,
             follow: Follow::default(),
             preserve: Preserve::NONE,
+            read_special: false,
+            one_file_system: false,
             sparse: Sparse::default(),
             reflink: Reflink::default(),
             durable: false,
@@ -136,6 +152,25 @@ impl Options {
         }
     }
 
+    /// Lowers [`limit`](Self::limit) and [`buffer`](Self::buffer) to what the process's address space has room
+    /// for, where that is limited (`RLIMIT_AS`, `ulimit -v`). A [`Copier`](crate::Copier) does so by itself;
+    /// a program that makes a thread for each entry under way asks before.
+    pub fn fit_memory(&mut self) {
+        if let Some(room) = sys::address_space() {
+            self.fit(room);
+        }
+    }
+
+    fn fit(&mut self, room: u64) {
+        if room < CRAMPED {
+            // One that never waits needs no other threads.
+            (self.limit, self.buffer) = (1, self.buffer.min(BUFFER_CRAMPED));
+            return;
+        }
+        let entries = room / 4 / (self.buffer as u64 + SPARE);
+        self.limit = self.limit.min(usize::try_from(entries).unwrap_or(usize::MAX)).max(1);
+    }
+
     /// What `cp -a` does: an exact copy.
     pub fn archive() -> Self {
         Self { preserve: Preserve::ALL, ..Self::new() }
@@ -145,5 +180,26 @@ impl Options {
 impl Default for Options {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_under_way_fit_into_memory() {
+        let fitted = |room: u64| {
+            let mut options = Options::new();
+            options.fit(room);
+            (options.limit, options.buffer)
+        };
+        assert_eq!(fitted(1 << 40), (Options::LIMIT, Options::BUFFER));
+        assert_eq!(fitted(0), (1, BUFFER_CRAMPED));
+        assert_eq!(fitted(CRAMPED - 1), (1, BUFFER_CRAMPED));
+        for room in (CRAMPED..1 << 30).step_by(1 << 20) {
+            let (limit, buffer) = fitted(room);
+            assert!(limit >= 1 && (limit * buffer) as u64 <= room / 4, "{room}: {limit}");
+        }
     }
 }

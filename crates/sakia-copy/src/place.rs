@@ -39,7 +39,6 @@ pub(crate) struct OpenDir {
 
 impl OpenDir {
     /// A directory that takes no share of any budget.
-    #[cfg(test)]
     pub(crate) fn of(fd: OwnedFd) -> Self {
         Self { fd: Some(fd), _permit: None }
     }
@@ -263,7 +262,7 @@ impl Places {
         while let Some(place) = closed.pop() {
             let Some(above) = &place.above else { return Err(Errno::BADF.into()) };
             let flags = flags_of_directory(place.follows);
-            let fd = self.with_room(|| sys::open(open.as_fd(), &above.name, flags))?;
+            let fd = self.with_room(|| sys::open_again(open.as_fd(), &above.name, flags))?;
             open = self.opened_again(fd, &place)?;
             if closed.is_empty() {
                 self.keep(&place, &open);
@@ -280,7 +279,7 @@ impl Places {
             return;
         }
         let opened = self.open(place).and_then(|open| {
-            let fd = self.with_room(|| sys::open(open.as_fd(), c"..", sys::DIRECTORY))?;
+            let fd = self.with_room(|| sys::open_again(open.as_fd(), c"..", sys::DIRECTORY))?;
             self.opened_again(fd, above)
         });
         if let Ok(open) = opened {

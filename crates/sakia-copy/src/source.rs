@@ -114,10 +114,14 @@ impl<J: Job> Fiber<J> {
         self.tally.counters.ring_opens += 1;
         if !flags.contains(OFlags::NOFOLLOW) {
             // A link may lead anywhere, and the ring's lookups are confined.
-            let (above, name) = (Arc::clone(above), name.to_owned());
-            let open = move || sys::open(above.as_fd(), &name, flags);
+            let (dir, named) = (Arc::clone(above), name.to_owned());
+            let open = move || sys::open(dir.as_fd(), &named, flags);
             let opened = self.unless_stopped(sakia::spawn_blocking(open)).await?;
-            let opened = opened.map_err(|error| io::Error::other(error.resume_panic()))?;
+            let opened = opened.unwrap_or_else(|error| {
+                // There are no threads for it.
+                error.resume_panic();
+                sys::open(above.as_fd(), name, flags)
+            });
             return opened.map(Source::Plain);
         }
         let dir = Dir::lend(Arc::clone(above), "");
@@ -167,11 +171,8 @@ impl<J: Job> Fiber<J> {
                 Ok(Now::Done(0)) => return sys::read_at(source.as_fd(), &mut buf[range], offset),
                 Ok(Now::Done(count)) => return Ok(count),
                 Ok(Now::Waits) => return self.read_waiting(source, buf, range, offset).await,
-                Err(error)
-                    if sys::is(&error, Errno::OPNOTSUPP) || sys::is(&error, Errno::NOSYS) =>
-                {
-                    learned.learn_no_nowait(source.as_fd());
-                }
+                // The file system cannot tell, or a filter refuses a call it does not know.
+                Err(error) if sys::is_refused(&error) => learned.learn_no_nowait(source.as_fd()),
                 Err(error) => return Err(error),
             }
         }

@@ -21,6 +21,9 @@ pub(crate) const DIRECTORY: OFlags =
 pub(crate) const SOURCE: OFlags =
     OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
+/// What an old kernel, a file system or a filter says of a call that there is another way for.
+const REFUSED: [Errno; 4] = [Errno::NOSYS, Errno::PERM, Errno::INVAL, Errno::OPNOTSUPP];
+
 /// What a call that would have waited says.
 pub(crate) enum Now<T> {
     /// Done.
@@ -55,7 +58,7 @@ pub(crate) fn open_now(
     match opened {
         Ok(fd) => Ok(Now::Done(fd)),
         Err(Errno::AGAIN | Errno::INTR) => Ok(Now::Waits),
-        Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => {
+        Err(errno) if REFUSED.contains(&errno) => {
             NO_CACHED_LOOKUPS.store(true, Ordering::Relaxed);
             open(dir, name, flags).map(Now::Done)
         }
@@ -66,6 +69,21 @@ pub(crate) fn open_now(
 /// Opens a file or a directory, and waits for it.
 pub(crate) fn open(dir: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> io::Result<OwnedFd> {
     retry(|| kernel::openat(dir, name, flags, Mode::empty()))
+}
+
+/// Opens a directory that was open before: of the copy it may be one that cannot be read.
+pub(crate) fn open_again(dir: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> io::Result<OwnedFd> {
+    match open(dir, name, flags) {
+        Err(error) if is(&error, Errno::ACCESS) => {
+            open(dir, name, unread(flags)).map_err(|_| error)
+        }
+        opened => opened,
+    }
+}
+
+/// As these flags, for a directory in which names are looked up and that is not read.
+pub(crate) fn unread(flags: OFlags) -> OFlags {
+    flags.difference(OFlags::RWMODE).union(OFlags::PATH)
 }
 
 /// Makes a file that is not there yet.
@@ -120,9 +138,24 @@ pub(crate) fn stat_name(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Stat> {
     retry(|| kernel::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
 }
 
+/// Whether a call was refused that there is another way for.
+pub(crate) fn is_refused(error: &io::Error) -> bool {
+    REFUSED.iter().any(|&errno| is(error, errno))
+}
+
 /// Whether `error` is `errno`.
 pub(crate) fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+/// What is left of the process's address space, if that is limited.
+pub(crate) fn address_space() -> Option<u64> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::As).current?;
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = status.split(' ').next().and_then(|pages| pages.parse::<u64>().ok());
+    // Without /proc only the limit is known.
+    let used = pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64);
+    Some(limit.saturating_sub(used))
 }
 
 /// The mask of new files' modes, as the process has it.

@@ -29,12 +29,13 @@ const ATTRIBUTES: [&str; 6] = ["mode", "ownership", "timestamps", "links", "xatt
 /// an error, a signal or a crash of the program it can be told what is not whole, and the same command
 /// with -u or -n completes what an earlier one began.
 ///
-/// Unlike cp it does not write through symbolic links at the destination, within a tree nor at DST: they
-/// are replaced. Devices, FIFOs and sockets there are replaced with --force only; a device that is DST is
-/// written to.
+/// Unlike cp it does not write through symbolic links within a tree at the destination, where others may
+/// have put them: they are replaced. Devices, FIFOs and sockets there are replaced with --force only. What
+/// DST leads to is written to, a device too.
 ///
 /// The exit status is 0 when all was copied, 1 when something failed, 2 for wrong usage.
 #[derive(Debug, Args)]
+#[command(args_override_self = true)]
 #[command(after_long_help = format!("{NOT_SUPPORTED}\n\n{CP_JSON_HELP}\n\n{ENVIRONMENT_HELP}"))]
 pub(super) struct CpArgs {
     /// What to copy; without -t, the last one is where to
@@ -57,8 +58,8 @@ pub(super) struct CpArgs {
     #[arg(short, long)]
     verbose: bool,
 
-    /// Keep what is there already
-    #[arg(short, long, overrides_with_all = ["update", "force"])]
+    /// Keep what is there already, whatever -f and -u say
+    #[arg(short, long)]
     no_clobber: bool,
 
     /// Replace a destination that cannot be opened; replace devices and FIFOs, too
@@ -72,6 +73,10 @@ pub(super) struct CpArgs {
     /// Follow symbolic links; without -r this is so anyway
     #[arg(short = 'L', long, overrides_with = "no_dereference")]
     dereference: bool,
+
+    /// Stay on the file system of SRC: directories on others are copied, nothing in them
+    #[arg(short = 'x', long)]
+    one_file_system: bool,
 
     /// Copy symbolic links as links; with -r this is so anyway
     #[arg(short = 'P', long)]
@@ -133,7 +138,7 @@ pub(super) struct CpArgs {
 }
 
 const NOT_SUPPORTED: &str = "\
-Not supported, unlike in cp: -H, -i, -l, -s, -x, -Z, -b and --backup, --parents, --attributes-only, \
+Not supported, unlike in cp: -H, -i, -l, -s, -Z, -b and --backup, --parents, --attributes-only, \
 --copy-contents, --no-preserve, --remove-destination, --strip-trailing-slashes, --debug; asking before \
 overwriting; SELinux contexts other than as extended attributes.";
 
@@ -192,6 +197,9 @@ impl CpArgs {
         if self.buffer * u64::from(self.limit) > MEMORY_MAX {
             return Err(invalid("the buffers of all entries under way take more than 1 GiB"));
         }
+        if copy.reflink == Reflink::Always && copy.sparse != Sparse::Auto {
+            return Err(invalid("--reflink=always goes with --sparse=auto only"));
+        }
         let to = match self.target_directory.take() {
             Some(directory) => cp::To::Directory(directory),
             None => {
@@ -229,6 +237,8 @@ impl CpArgs {
         let follows = self.dereference || !(is_tree || self.no_dereference);
         options.follow = if follows { Follow::Always } else { Follow::Never };
         options.preserve = self.preserve();
+        options.read_special = !is_tree;
+        options.one_file_system = self.one_file_system;
         options.sparse = match self.sparse.as_str() {
             "always" => Sparse::Always,
             "never" => Sparse::Never,
@@ -288,8 +298,12 @@ mod tests {
         let usual = options(&["-p", "a", "b"]).unwrap().copy.preserve;
         assert!(usual.mode && usual.ownership && usual.timestamps && !usual.links && !usual.xattrs);
         assert_eq!(options(&["--preserve", "a", "b"]).unwrap().copy.preserve, usual);
-        let some = options(&["--preserve=links,xattr", "a", "b"]).unwrap().copy.preserve;
-        assert!(some.links && some.xattrs && !some.mode);
+        for list in [&["--preserve=links,xattr"][..], &["--preserve=links", "--preserve=xattr"]] {
+            let some = options(&[list, &["a", "b"]].concat()).unwrap().copy.preserve;
+            assert!(some.links && some.xattrs && !some.mode);
+        }
+        let last = options(&["-r", "-r", "--sparse=always", "--sparse=never", "a", "b"]);
+        assert_eq!(last.unwrap().copy.sparse, Sparse::Never);
         assert_eq!(options(&["-u", "a", "b"]).unwrap().copy.existing, Existing::Update);
         assert_eq!(options(&["-n", "a", "b"]).unwrap().copy.existing, Existing::Keep);
         assert_eq!(options(&["--reflink", "a", "b"]).unwrap().copy.reflink, Reflink::Always);

@@ -372,3 +372,76 @@ fn rm_refuses_what_nobody_means() {
     assert!(directory.path().join("link").is_symlink());
     assert_eq!(text(&directory, "dir/inner/a"), "dir/inner/a");
 }
+
+/// Without `-r` they are read, and what a link at the destination leads to is written to.
+#[test]
+fn streams_are_read_and_written() {
+    let directory = TempDir::new();
+    make(&directory, &["a", "log"]);
+    succeeds(&directory, "cp /dev/null log");
+    assert!(text(&directory, "log").is_empty());
+    succeeds(&directory, "cp /dev/null new");
+    assert!(directory.path().join("new").symlink_metadata().unwrap().is_file());
+    let shell = |script: &str| {
+        let mut sh = Command::new("bash");
+        sh.args(["-c", script]).env("SAKIA", env!("CARGO_BIN_EXE_sakia"));
+        run(sh.current_dir(directory.path()))
+    };
+    for (script, expected) in [
+        ("echo piped | $SAKIA cp /dev/stdin to && cat to", "piped\n"),
+        ("$SAKIA cp <(echo substituted) to && cat to", "substituted\n"),
+        ("$SAKIA cp a /dev/stdout", "a"),
+        ("$SAKIA cp -f a /dev/stdout | cat", "a"),
+        ("$SAKIA cp a /dev/stdout >to && cat to", "a"),
+        ("$SAKIA cp -a a >(cat)", "a"),
+    ] {
+        let ended = shell(script);
+        ended.assert_quiet_success();
+        assert_eq!(ended.stdout, expected, "{script}");
+    }
+    assert!(PathBuf::from("/dev/stdout").is_symlink());
+}
+
+#[test]
+fn sources_named_twice_and_letters_given_twice() {
+    let directory = TempDir::new();
+    make(&directory, &["a", "dir/b", "to/a"]);
+    let ended = in_directory(&directory, "cp -r -r a a dir dir to");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(ended.stderr.matches("named more than once").count(), 2, "{ended:?}");
+    // What is there is kept, whatever else is said.
+    fs::write(directory.path().join("to/a"), "kept").unwrap();
+    for arguments in ["cp -n -f a to", "cp -f -n a to", "cp -n -u a to", "cp -u -n a to"] {
+        succeeds(&directory, arguments);
+        assert_eq!(text(&directory, "to/a"), "kept", "{arguments}");
+    }
+    // A directory does not take the place of a link.
+    symlink("to", directory.path().join("link")).unwrap();
+    fails(&directory, "cp -rT dir link", &["a link is there"]);
+    succeeds(&directory, "cp -rT dir link/");
+    assert_eq!(in_directory(&directory, "cp --reflink --sparse=always a b").code, Some(2));
+}
+
+/// It does with little, or says why not.
+#[test]
+fn little_memory_does_not_end_it() {
+    let directory = TempDir::new();
+    for number in 0..40 {
+        make(&directory, &[&format!("dir/{number}/a"), &format!("dir/{number}/b")]);
+    }
+    let limited = |kib: u64, arguments: &str| {
+        let script = format!("ulimit -v {kib} && exec \"$SAKIA\" {arguments}");
+        let mut sh = Command::new("sh");
+        sh.args(["-c", &script]).env("SAKIA", env!("CARGO_BIN_EXE_sakia"));
+        sh.stderr(std::process::Stdio::null()).current_dir(directory.path()).status().unwrap()
+    };
+    // The least that the program can be loaded with, and a little.
+    let least = (8..256).map(|mib| mib << 10).find(|&kib| limited(kib, "--version").success());
+    let least = least.unwrap() + (2 << 10);
+    for kib in (least..least + (64 << 10)).step_by(3 << 10) {
+        let status = limited(kib, "cp -r dir to");
+        assert!(status.success(), "{kib} KiB: {status}");
+        assert_eq!(names(&directory, "to"), names(&directory, "dir"));
+        fs::remove_dir_all(directory.path().join("to")).unwrap();
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 
 use rustix::fs::{AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
@@ -15,6 +15,11 @@ use crate::{kernel, sys};
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+/// What XFS shows of its own beside, access control lists once more among them. Like the signature of a
+/// file's inode it is nothing to be copied; `xattr.conf(5)` has both.
+const OF_XFS: &[u8] = b"trusted.SGI_";
+/// Bits of a mode that let others than the owner in.
+pub(super) const OTHERS: u32 = 0o077;
 /// Bits of a mode that must not outlive a change of owner.
 const SET_ID: u32 = 0o6000;
 /// The most bytes that the kernel takes for an attribute's value, and for a list of names.
@@ -40,7 +45,13 @@ type Result<T> = std::result::Result<T, (&'static str, io::Error)>;
 pub(super) fn has_default_acl(dir: BorrowedFd<'_>) -> bool {
     // Seldom is one so short.
     let mut space = [0; 64];
-    match kernel::fgetxattr(dir, c"system.posix_acl_default", &mut space[..]) {
+    let name = c"system.posix_acl_default";
+    let found = match kernel::fgetxattr(dir, name, &mut space[..]) {
+        // It could not be opened to be read.
+        Err(Errno::BADF) => kernel::getxattr(magic_path(dir, c"."), name, &mut space[..]),
+        found => found,
+    };
+    match found {
         Ok(len) => len > 0,
         Err(errno) => errno == Errno::RANGE,
     }
@@ -112,6 +123,11 @@ impl Copy {
             Ok(names) if names.is_empty() => return Ok(()),
             Ok(names) => names,
             Err(Errno::NOTSUP) => return Ok(()),
+            // A filter refuses it: what there is, is not known.
+            Err(Errno::PERM | Errno::NOSYS) => {
+                tally.counters.attributes_lost += 1;
+                return Ok(());
+            }
             Err(errno) => return Err(("list attributes of", errno.into())),
         };
         for name in self.wanted(&names) {
@@ -132,6 +148,9 @@ impl Copy {
         let preserve = self.options.preserve;
         names.split_inclusive(|&byte| byte == 0).filter_map(move |name| {
             let name = CStr::from_bytes_with_nul(name).ok()?;
+            if name.to_bytes().starts_with(OF_XFS) || name == c"security.evm" {
+                return None;
+            }
             let is_acl = [ACCESS_ACL, DEFAULT_ACL].contains(&name.to_bytes());
             (if is_acl { preserve.mode } else { preserve.xattrs }).then_some(name)
         })
@@ -162,6 +181,12 @@ impl Copy {
             sys::retry(|| kernel::chmodat(dir, name, mode, AtFlags::empty()))
                 .map_err(|error| ("set mode of", error))?;
         }
+        if preserve.ownership && !preserve.mode && !is_symlink {
+            let made = sys::stat_name(dir.as_fd(), name).map_err(|error| ("stat", error))?;
+            let mode = made.st_mode & sys::PERMISSIONS | stat.st_mode & OTHERS & !self.mask;
+            sys::retry(|| kernel::chmodat(dir, name, Mode::from_raw_mode(mode), AtFlags::empty()))
+                .map_err(|error| ("set mode of", error))?;
+        }
         if preserve.mode || preserve.xattrs {
             self.copy_xattrs_of_name(spot, tally)?;
         }
@@ -177,7 +202,6 @@ impl Copy {
     /// By way of the directories' descriptors, since there are no such calls relative to them before 6.13.
     fn copy_xattrs_of_name(&self, spot: &Spot<'_>, tally: &mut Tally) -> Result<()> {
         let Some(target) = spot.target else { return Ok(()) };
-        use std::os::fd::AsFd;
         let from = magic_path(spot.source.as_fd(), spot.name);
         let to = magic_path(target.as_fd(), spot.to);
         // Of the link, or of what it points to.
@@ -221,7 +245,7 @@ pub(super) fn times_of(stat: &Stat) -> Timestamps {
 }
 
 /// A path that leads to `name` in an open directory, however long that one's own is.
-fn magic_path(dir: BorrowedFd<'_>, name: &CStr) -> PathBuf {
+pub(super) fn magic_path(dir: BorrowedFd<'_>, name: &CStr) -> PathBuf {
     use std::os::unix::ffi::OsStrExt;
     let name = std::ffi::OsStr::from_bytes(name.to_bytes());
     // The current directory has a negative number; an absolute name is taken as it is.

@@ -238,7 +238,10 @@ impl Run<'_> {
     fn first_way(&mut self, source: &Source, offset: u64) -> Way {
         if self.copy.options.sparse == Sparse::Always || !self.is_cached(source, offset) {
             Way::Buffer
-        } else if !self.learned.no_range.load(Ordering::Relaxed) {
+        } else if !self.learned.no_range.load(Ordering::Relaxed)
+            && self.copy.options.reflink != Reflink::Never
+        {
+            // Some file systems share blocks to do it.
             Way::Range
         } else if !self.learned.no_send.load(Ordering::Relaxed) {
             Way::Send

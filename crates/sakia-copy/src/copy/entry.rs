@@ -11,11 +11,12 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use sakia::fs::AlignedBuf;
 
+use super::existing::itself;
 use super::links::{Claim, Name, Waiting};
 use super::{Copy, Learned, Spot, Wrong, attributes, mark};
 use crate::crew::{Crew, Fiber, Next};
 use crate::options::{Existing, Follow};
-use crate::place::{Id, OpenDir};
+use crate::place::Id;
 use crate::source::Source;
 use crate::{kernel, sys};
 
@@ -26,17 +27,23 @@ pub(super) const SMALL: u64 = 128 << 10;
 const TIMED: u64 = 8;
 
 /// A file of the copy, to be filled.
-struct Made {
-    fd: OwnedFd,
+pub(super) struct Made {
+    pub(super) fd: OwnedFd,
     /// The mode it is to have at the end, if it has another one.
-    mode: Option<u32>,
-    is_new: bool,
-    /// A device that was there: it is written to, and otherwise left as it is.
-    is_device: bool,
+    pub(super) mode: Option<u32>,
+    pub(super) is_new: bool,
+    /// It was there, and removing this name of it would not remove it.
+    pub(super) has_names: bool,
+}
+
+impl Made {
+    pub(super) fn new(fd: OwnedFd, mode: Option<u32>) -> Self {
+        Self { fd, mode, is_new: true, has_names: false }
+    }
 }
 
 /// What becomes of an entry.
-enum Outcome {
+pub(super) enum Outcome {
     Copied,
     /// What is there stays.
     Skipped,
@@ -86,7 +93,7 @@ impl Copy {
         let may_be_partial = spot.folder.is_some_and(|folder| folder.facts.was_unfinished);
         if self.options.existing == Existing::Keep
             && !may_be_partial
-            && self.is_there(spot)?
+            && self.is_there(spot, kind)?
             && !self.has_links(stat.as_ref())
         {
             return Ok(Outcome::Skipped);
@@ -94,6 +101,7 @@ impl Copy {
         match kind {
             FileType::Directory => Ok(Outcome::Enter),
             FileType::RegularFile => self.copy_file(fiber, crew, spot).await,
+            kind if self.is_read(kind) => self.copy_stream(fiber, crew, spot).await,
             _ => {
                 let stat = match stat {
                     Some(stat) => stat,
@@ -106,7 +114,21 @@ impl Copy {
 
     /// Whether other names of it may have to become links.
     fn has_links(&self, stat: Option<&Stat>) -> bool {
-        self.options.preserve.links && stat.is_none_or(|stat| stat.st_nlink > 1)
+        self.options.preserve.links && stat.is_none_or(|stat| self.is_claimed(stat))
+    }
+
+    /// Whether it may be found under another name: where links are followed, each of them is one.
+    fn is_claimed(&self, stat: &Stat) -> bool {
+        let follows = self.options.follow == Follow::Always;
+        self.options.preserve.links && (follows || stat.st_nlink > 1)
+    }
+
+    /// How often it may be found.
+    fn names_of(&self, stat: &Stat) -> u64 {
+        match self.options.follow {
+            Follow::Never => stat.st_nlink,
+            Follow::Always => u64::MAX,
+        }
     }
 
     pub(super) fn stat_source(&self, spot: &Spot<'_>) -> io::Result<Stat> {
@@ -115,29 +137,6 @@ impl Copy {
             Follow::Always => AtFlags::empty(),
         };
         sys::retry(|| kernel::statat(spot.source, spot.name, flags))
-    }
-
-    /// Whether something is there that is to be kept.
-    fn is_there(&self, spot: &Spot<'_>) -> Result<bool, Wrong> {
-        let there = self.stat_target(spot)?;
-        Ok(there.is_some_and(|there| !mark::is_unfinished(&there, self.user)))
-    }
-
-    fn stat_target(&self, spot: &Spot<'_>) -> Result<Option<Stat>, Wrong> {
-        let found = match (spot.target, spot.folder) {
-            (Some(target), _) => sys::stat_name(target.as_fd(), spot.to),
-            // A dry run.
-            (None, _) => {
-                let path = self.target_path(spot);
-                sys::retry(|| kernel::lstat(&path))
-            }
-        };
-        match found {
-            Ok(stat) => Ok(Some(stat)),
-            Err(error) if sys::is(&error, Errno::NOENT) => Ok(None),
-            Err(error) if sys::is(&error, Errno::NOTDIR) && spot.target.is_none() => Ok(None),
-            Err(error) => Err(Wrong::target("stat")(error)),
-        }
     }
 
     /// Whether a new entry got an access control list.
@@ -169,6 +168,14 @@ impl Copy {
                 let stat = self.stat_source(spot).map_err(Wrong::source("stat"))?;
                 return self.copy_special(fiber, crew, spot, &stat);
             }
+            // What need not be copied need not be read.
+            Err(error) if self.options.existing == Existing::Update => {
+                let stat = self.stat_source(spot);
+                return match stat.map(|stat| self.is_up_to_date(spot, &stat)) {
+                    Ok(Ok(true)) => Ok(Outcome::Skipped),
+                    _ => Err(Wrong::source("open")(error)),
+                };
+            }
             Err(error) => return Err(Wrong::source("open")(error)),
         };
         let stat = sys::stat(&source).map_err(Wrong::source("stat"))?;
@@ -176,12 +183,13 @@ impl Copy {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
             FileType::Directory => return Ok(Outcome::Enter),
+            kind if self.is_read(kind) => return self.copy_stream(fiber, crew, spot).await,
             _ => return self.copy_special(fiber, crew, spot, &stat),
         }
-        if !self.options.preserve.links || stat.st_nlink < 2 {
+        if !self.is_claimed(&stat) {
             return self.fill_new(fiber, crew, spot, &mut source, &stat).await;
         }
-        match self.links.claim(Id::of(&stat), stat.st_nlink, || Waiting::of(spot)) {
+        match self.links.claim(Id::of(&stat), self.names_of(&stat), || Waiting::of(spot)) {
             Claim::Wait => Ok(Outcome::Later),
             Claim::Link(name) => self.link(fiber, crew, spot, &stat, name),
             Claim::Copy => {
@@ -326,45 +334,28 @@ impl Copy {
             if there.is_some_and(|there| Id::of(&there) == new) {
                 return Ok(Outcome::Skipped);
             }
-            if self.options.existing == Existing::Keep && self.is_there(spot)? {
+            let written = self.stat_overwritten(spot, FileType::from_raw_mode(source.st_mode))?;
+            if written.is_some_and(|written| Id::of(&written) == id) {
+                return Err(itself());
+            }
+            let is_kept = |there: &Stat| !mark::is_unfinished(there, self.user);
+            if self.options.existing == Existing::Keep && there.as_ref().is_some_and(is_kept) {
                 if there.is_some_and(|there| is_alike(&there, source)) {
-                    for made in self.links.found(id, Waiting::of(spot).name()) {
-                        self.relink(crew, &made, new, target, spot.to).map_err(&wrong)?;
-                    }
+                    let kept = Waiting::of(spot);
+                    let one = self.become_one(crew, id, &first, new, &kept);
+                    one.map_err(&wrong)?;
                 }
                 return Ok(Outcome::Skipped);
             }
             self.remove_existing(spot, there.as_ref())?;
             result = link(&first);
         }
+        if result.is_ok() && self.options.existing == Existing::Keep {
+            self.catch_up(crew, spot, id, &first).map_err(&wrong)?;
+        }
         result.map_err(&wrong)?;
         fiber.tally.counts.hard_links += 1;
         Ok(Outcome::Copied)
-    }
-
-    /// Makes a name of the file `new` one of the file that is `kept` in this directory.
-    fn relink(
-        &self,
-        crew: &Crew<Self>,
-        made: &Waiting,
-        new: Id,
-        target: &OpenDir,
-        kept: &CStr,
-    ) -> io::Result<()> {
-        let (dir, name): (_, &CStr) = (crew.places.open(&made.name().place)?, &made.to);
-        // One that is not there yet is about to be made, of whatever is the file by then.
-        if sys::stat_name(dir.as_fd(), name).is_ok_and(|stat| Id::of(&stat) == new) {
-            sys::unlink(dir.as_fd(), name)?;
-            sys::retry(|| kernel::linkat(target, kept, &dir, name, AtFlags::empty()))?;
-            // The directory may have been done.
-            if self.options.preserve.timestamps
-                && let Some(folder) = &made.folder
-            {
-                let times = attributes::times_of(&folder.facts.stat);
-                sys::retry(|| kernel::futimens(&dir, &times))?;
-            }
-        }
-        Ok(())
     }
 
     /// Copies a regular file that has not been copied under another name.
@@ -392,12 +383,17 @@ impl Copy {
     }
 
     /// Whether what is there is to stay.
-    fn is_up_to_date(&self, spot: &Spot<'_>, stat: &Stat) -> Result<bool, Wrong> {
+    pub(super) fn is_up_to_date(&self, spot: &Spot<'_>, stat: &Stat) -> Result<bool, Wrong> {
         if self.options.existing == Existing::Overwrite {
             return Ok(false);
         }
-        let Some(there) = self.stat_target(spot)? else { return Ok(false) };
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let Some(there) = self.stat_overwritten(spot, kind)? else { return Ok(false) };
         if mark::is_unfinished(&there, self.user) || self.is_partial(spot, stat, &there) {
+            return Ok(false);
+        }
+        // That it is the source itself is an error, and not up to date.
+        if self.options.existing == Existing::Update && Id::of(&there) == Id::of(stat) {
             return Ok(false);
         }
         let modified = |stat: &Stat| (stat.st_mtime, stat.st_mtime_nsec);
@@ -448,7 +444,9 @@ impl Copy {
             None
         };
         let is_whole = read.is_some_and(|count| count < buf.len());
-        let made = self.make(fiber, spot, stat, is_whole)?;
+        let Some(made) = self.make(fiber, spot, stat, is_whole)? else {
+            return self.write_to_named(fiber, crew, spot, source.as_fd()).await;
+        };
         let filled = match read {
             // All of it is there.
             Some(count) if count < buf.len() => {
@@ -490,7 +488,9 @@ impl Copy {
         if spot.target.is_none() || self.is_up_to_date(spot, stat)? {
             return Ok(false);
         }
-        let made = self.make(fiber, spot, stat, false)?;
+        let Some(made) = self.make(fiber, spot, stat, false)? else {
+            return Err(Wrong::target("open")(Errno::BUSY.into()));
+        };
         let filled = self.copy_all(crew, source, made.fd.as_fd(), buf);
         match filled.and_then(|count| {
             fiber.tally.counts.bytes += count;
@@ -507,11 +507,19 @@ impl Copy {
         }
     }
 
+    /// What others may do with a file only when it has its owner.
+    fn withheld(&self) -> u32 {
+        let preserve = self.options.preserve;
+        if preserve.ownership && !preserve.mode { attributes::OTHERS } else { 0 }
+    }
+
     /// Removes what could not be completed.
-    fn discard(&self, spot: &Spot<'_>, made: &Made) {
+    ///
+    /// A file that was there and has other names stays under all of them, and shows that it is not complete:
+    /// a later copy fills it again.
+    pub(super) fn discard(&self, spot: &Spot<'_>, made: &Made) {
         if let Some(target) = spot.target
-            && !made.is_device
-            && sys::unlink(target, spot.to).is_err()
+            && (made.has_names || sys::unlink(target, spot.to).is_err())
         {
             // Most are marked already.
             let mode = Mode::from_raw_mode(mark::FILE);
@@ -523,20 +531,22 @@ impl Copy {
     ///
     /// What is written by one call, in a directory that is marked as not complete, has its own mode at once:
     /// at worst it is a beginning of its source, which a later copy finds there.
-    fn make(
+    ///
+    /// `None`: the caller has named a device or a FIFO, which is to be written to.
+    pub(super) fn make(
         &self,
         fiber: &mut Fiber<Self>,
         spot: &Spot<'_>,
         stat: &Stat,
         is_whole: bool,
-    ) -> Result<Made, Wrong> {
+    ) -> Result<Option<Made>, Wrong> {
         let Some(target) = spot.target else {
             return Err(Wrong::target("create")(Errno::BADF.into()));
         };
         let permissions = stat.st_mode & 0o777;
         let (first, last) = if self.inherits(spot) {
             // The list and the mode are made from each other: there is no going back from another mode.
-            (permissions, None)
+            (permissions & !self.withheld(), None)
         } else if is_whole
             && !self.options.preserve.has_attributes()
             && spot.folder.is_some_and(|folder| folder.facts.is_marked)
@@ -555,7 +565,13 @@ impl Copy {
             counters.create_time += begin.elapsed();
         }
         match created {
-            Ok(fd) => Ok(Made { fd, mode: last, is_new: true, is_device: false }),
+            Ok(fd) if last.is_none() && permissions & self.withheld() != 0 => {
+                let made = sys::stat(&fd).map_err(Wrong::target("stat"))?;
+                let mode = made.st_mode & sys::PERMISSIONS;
+                let last = mode | permissions & self.withheld() & !self.mask;
+                Ok(Some(Made::new(fd, Some(last))))
+            }
+            Ok(fd) => Ok(Some(Made::new(fd, last))),
             Err(error) if sys::is(&error, Errno::EXIST) => {
                 let again = |is_new_mode: u32| sys::create(target.as_fd(), spot.to, is_new_mode);
                 self.overwrite(spot, stat, last, || again(first))
@@ -564,93 +580,8 @@ impl Copy {
         }
     }
 
-    /// Opens and empties the file that is there, or makes another one in its place.
-    fn overwrite(
-        &self,
-        spot: &Spot<'_>,
-        stat: &Stat,
-        last: Option<u32>,
-        create: impl Fn() -> io::Result<OwnedFd>,
-    ) -> Result<Made, Wrong> {
-        let Some(target) = spot.target else {
-            return Err(Wrong::target("create")(Errno::BADF.into()));
-        };
-        let there = self.stat_target(spot)?;
-        let replace = |there: Option<&Stat>| {
-            self.remove_existing(spot, there)?;
-            let fd = create().map_err(Wrong::target("create"))?;
-            Ok(Made { fd, mode: last, is_new: true, is_device: false })
-        };
-        let Some(there) = there else { return replace(None) };
-        if Id::of(&there) == Id::of(stat) {
-            return Err(itself());
-        }
-        let kind = FileType::from_raw_mode(there.st_mode);
-        let is_file = kind == FileType::RegularFile;
-        if !is_file && kind != FileType::Symlink && !self.options.force {
-            return self.write_to_device(spot, kind);
-        }
-        if !is_file || (self.options.preserve.links && there.st_nlink > 1) {
-            return replace(Some(&there));
-        }
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        // Nobody but root may open one that was not completed.
-        let opened = if mark::is_unfinished(&there, self.user) {
-            return replace(Some(&there));
-        } else {
-            sys::open(target.as_fd(), spot.to, flags)
-        };
-        let fd = match opened {
-            Ok(fd) => fd,
-            Err(_) if self.options.force => return replace(Some(&there)),
-            Err(error) => return Err(Wrong::target("open")(error)),
-        };
-        let mode = there.st_mode & sys::PERMISSIONS;
-        // Who is not its owner can write to it and not mark it.
-        let marked = kernel::fchmod(&fd, Mode::from_raw_mode(mark::FILE)).is_ok();
-        sys::retry(|| kernel::ftruncate(&fd, 0)).map_err(Wrong::target("truncate"))?;
-        Ok(Made { fd, mode: marked.then_some(mode), is_new: false, is_device: false })
-    }
-
-    /// Opens a device that the caller has named. Others, FIFOs and sockets are not replaced unasked.
-    fn write_to_device(&self, spot: &Spot<'_>, kind: FileType) -> Result<Made, Wrong> {
-        let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
-        match (spot.target, spot.folder) {
-            (Some(target), None) if is_device => {
-                let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-                let fd =
-                    sys::open(target.as_fd(), spot.to, flags).map_err(Wrong::target("open"))?;
-                Ok(Made { fd, mode: None, is_new: false, is_device })
-            }
-            // `remove_existing` has its own word for directories.
-            _ if kind == FileType::Directory => {
-                self.remove_existing(spot, self.stat_target(spot)?.as_ref())?;
-                Err(Wrong::target("copy to")(Errno::ISDIR.into()))
-            }
-            _ => {
-                let text = "a device, FIFO or socket is there, which is replaced by force only";
-                let error = io::Error::new(io::ErrorKind::AlreadyExists, text);
-                Err(Wrong::target("copy to")(error))
-            }
-        }
-    }
-
-    /// Makes room for another entry.
-    fn remove_existing(&self, spot: &Spot<'_>, there: Option<&Stat>) -> Result<(), Wrong> {
-        let Some(target) = spot.target else { return Ok(()) };
-        if there.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory) {
-            let text = "what is no directory cannot take the place of one";
-            let error = io::Error::new(io::ErrorKind::AlreadyExists, text);
-            return Err(Wrong::target("copy to")(error));
-        }
-        match sys::unlink(target, spot.to) {
-            Err(error) if sys::is(&error, Errno::NOENT) => Ok(()),
-            result => result.map_err(Wrong::target("remove")),
-        }
-    }
-
     /// Gives a file that has its contents all else.
-    fn complete(
+    pub(super) fn complete(
         &self,
         fiber: &mut Fiber<Self>,
         spot: &Spot<'_>,
@@ -658,9 +589,6 @@ impl Copy {
         stat: &Stat,
         made: &Made,
     ) -> Result<(), Wrong> {
-        if made.is_device {
-            return Ok(());
-        }
         self.set_all(fiber, spot, source, stat, made)?;
         // A tree is synced as a whole.
         if spot.folder.is_none() && (self.options.durable || self.options.verify) {
@@ -704,9 +632,9 @@ impl Copy {
         spot: &Spot<'_>,
         stat: &Stat,
     ) -> Result<Outcome, Wrong> {
-        let is_claimed = self.options.preserve.links && stat.st_nlink > 1;
+        let is_claimed = self.is_claimed(stat);
         if is_claimed {
-            match self.links.claim(Id::of(stat), stat.st_nlink, || Waiting::of(spot)) {
+            match self.links.claim(Id::of(stat), self.names_of(stat), || Waiting::of(spot)) {
                 Claim::Wait => return Ok(Outcome::Later),
                 Claim::Link(name) => return self.link(fiber, crew, spot, stat, name),
                 Claim::Copy => {}
@@ -727,6 +655,13 @@ impl Copy {
         spot: &Spot<'_>,
         stat: &Stat,
     ) -> Result<Outcome, Wrong> {
+        // That it is the source itself is an error, and not up to date.
+        if self.options.existing == Existing::Update
+            && let Some(there) = self.stat_target(spot)?
+            && self.is_itself(spot, stat, &there)?
+        {
+            return Ok(Outcome::Skipped);
+        }
         if self.is_up_to_date(spot, stat)? {
             return Ok(Outcome::Skipped);
         }
@@ -745,52 +680,31 @@ impl Copy {
                 kernel::mknodat(target, spot.to, kind, mode, stat.st_rdev)
             })
         };
-        let result = result.and_then(|()| {
-            if !self.options.preserve.has_attributes() {
-                return Ok(());
+        let result = result.and_then(|is_made| {
+            if !is_made || !self.options.preserve.has_attributes() {
+                return Ok(is_made);
             }
             let set = self.set_attributes_of_name(spot, stat, is_symlink, &mut fiber.tally);
-            set.map_err(|(operation, error)| {
+            set.map(|()| true).map_err(|(operation, error)| {
                 // A later copy could not tell that it is not complete.
                 sys::unlink(target, spot.to).ok();
                 Wrong::target(operation)(error)
             })
         });
-        if result.is_err() {
+        if !matches!(result, Ok(true)) {
             let counts = &mut fiber.tally.counts;
             *(if is_symlink { &mut counts.symlinks } else { &mut counts.others }) -= 1;
         }
-        result.map(|()| Outcome::Copied)
+        result.map(|is_made| if is_made { Outcome::Copied } else { Outcome::Skipped })
     }
 
     /// Of the source's mode, what a FIFO, a socket or a device is made with. If it gets another owner, or
     /// exactly that mode, nobody else may use it before.
     fn bits_of_nodes(&self) -> u32 {
-        let preserve = self.options.preserve;
-        match (preserve.mode, preserve.ownership) {
+        match (self.options.preserve.mode, self.options.preserve.ownership) {
             (true, _) => 0o700,
-            (false, true) => 0o777,
+            (false, true) => sys::PERMISSIONS & !attributes::OTHERS,
             (false, false) => sys::PERMISSIONS,
-        }
-    }
-
-    /// Makes something, in place of what is there.
-    fn make_name(
-        &self,
-        spot: &Spot<'_>,
-        source: &Stat,
-        make: impl Fn() -> rustix::io::Result<()>,
-    ) -> Result<(), Wrong> {
-        match sys::retry(&make) {
-            Err(error) if sys::is(&error, Errno::EXIST) => {
-                let there = self.stat_target(spot)?;
-                if there.is_some_and(|there| Id::of(&there) == Id::of(source)) {
-                    return Err(itself());
-                }
-                self.remove_existing(spot, there.as_ref())?;
-                sys::retry(&make).map_err(Wrong::target("create"))
-            }
-            result => result.map_err(Wrong::target("create")),
         }
     }
 
@@ -812,12 +726,6 @@ fn is_alike(one: &Stat, other: &Stat) -> bool {
         (kind, stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
     };
     facts(one) == facts(other)
-}
-
-/// The copy would take the place of its source.
-fn itself() -> Wrong {
-    let error = io::Error::new(io::ErrorKind::InvalidInput, "it is the source itself");
-    Wrong::target("copy to")(error)
 }
 
 fn read_link(spot: &Spot<'_>) -> io::Result<CString> {

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::apart::Apart;
@@ -21,6 +21,8 @@ use crate::{kernel, sys};
 const MKDIR: u32 = 0o1777;
 /// What the copy itself needs of a directory.
 const OWNER: u32 = 0o700;
+/// What a new directory does not let others do until it is complete.
+const OTHERS_WRITE: u32 = 0o022;
 /// What is made in a directory with this bit gets its group, and directories the bit, too.
 const SET_GROUP: u32 = 0o2000;
 
@@ -42,6 +44,7 @@ struct Made {
     is_marked: bool,
     mode: Option<u32>,
     has_default_acl: bool,
+    is_unreadable: bool,
     is_apart: bool,
 }
 
@@ -80,7 +83,10 @@ impl Copy {
         match self.try_enter(fiber, crew, &spot).await {
             Ok(folder) => {
                 fiber.tally.counts.directories += 1;
-                self.tell(crew, &spot);
+                // Of one that was there only its contents are copied.
+                if folder.facts.is_new || folder.facts.to.is_none() {
+                    self.tell(crew, &spot);
+                }
                 Some(folder)
             }
             Err(wrong) => {
@@ -135,8 +141,10 @@ impl Copy {
         let above = spot.folder.map_or(Place::current(), |folder| &folder.place);
         let follows = follows || spot.folder.is_none();
         let place = crew.places.adopt(above, spot.name, fd, Some(&stat), follows);
+        let is_empty = self.options.one_file_system
+            && spot.folder.is_some_and(|above| above.facts.stat.st_dev != stat.st_dev);
         let Some(made) = self.make_folder(fiber, crew, spot, &stat)? else {
-            return Ok(Folder::new(spot.folder, place, self.dry_facts(stat)));
+            return Ok(Folder::new(spot.folder, place, self.dry_facts(stat, is_empty)));
         };
         let above = spot.folder.map(|above| &above.facts);
         let is_mount = above.is_none_or(|above| above.device != made.device);
@@ -159,6 +167,8 @@ impl Copy {
             sets_group: made.sets_group,
             learned,
             is_mount,
+            is_empty,
+            is_unreadable: made.is_unreadable,
             apart: Apart::new(made.is_apart, made.is_made, made.is_new && !made.is_made),
         };
         Ok(Folder::new(spot.folder, place, facts))
@@ -215,7 +225,7 @@ impl Copy {
         sys::retry(|| kernel::open(parent, flags, Mode::empty()))
     }
 
-    fn dry_facts(&self, stat: Stat) -> Facts {
+    fn dry_facts(&self, stat: Stat, is_empty: bool) -> Facts {
         Facts {
             stat,
             to: None,
@@ -229,6 +239,8 @@ impl Copy {
             sets_group: false,
             learned: Arc::default(),
             is_mount: false,
+            is_empty,
+            is_unreadable: false,
             apart: Apart::default(),
         }
     }
@@ -244,8 +256,11 @@ impl Copy {
         let Some(target) = spot.target else { return Ok(None) };
         let permissions = source.st_mode & sys::PERMISSIONS;
         let inherits = self.inherits(spot);
+        let withheld =
+            if self.options.preserve.ownership { attributes::OTHERS } else { OTHERS_WRITE };
         let (first, last) = if inherits {
-            (permissions & MKDIR | OWNER, None)
+            // The list and the mode are made from each other: there is no going back from another mode.
+            (permissions & MKDIR & !withheld | OWNER, None)
         } else {
             (mark::DIRECTORY, Some(permissions & MKDIR & !self.mask))
         };
@@ -260,7 +275,7 @@ impl Copy {
             Err(error) if sys::is(&error, Errno::EXIST) => false,
             Err(error) => return Err(Wrong::target("create directory")(error)),
         };
-        let fd = self.open_target(crew, spot, is_made)?;
+        let (fd, is_unreadable) = self.open_target(crew, spot, is_made)?;
         let place = |fd, stat| {
             let above = spot.folder.and_then(|folder| folder.facts.to.as_ref());
             let above = above.unwrap_or(Place::current());
@@ -283,6 +298,7 @@ impl Copy {
                 is_marked: true,
                 mode: Some(mode),
                 has_default_acl: false,
+                is_unreadable,
                 is_apart,
             }));
         }
@@ -294,17 +310,25 @@ impl Copy {
         }
         self.root.get_or_init(|| Id::of(&stat));
         let is_new = is_made || mark::is_unfinished(&stat, self.user);
+        // The list may have taken what the copy itself needs.
+        let is_usable = !is_made || stat.st_mode & OWNER == OWNER;
+        if !is_usable {
+            let mode = Mode::from_raw_mode(stat.st_mode & sys::PERMISSIONS | OWNER);
+            sys::retry(|| kernel::chmodat(target, spot.to, mode, AtFlags::empty()))
+                .map_err(Wrong::target("set mode of"))?;
+        }
         let mode = match last {
             _ if !is_new => None,
             // One that was not completed gets what it would have got.
             None if !is_made => Some(permissions & MKDIR & !self.mask),
             // The group may have been handed down, and with it that it is.
             Some(mode) => Some(mode | stat.st_mode & SET_GROUP),
-            // All but what only the copy needs.
-            None if permissions & OWNER != OWNER => {
-                Some(stat.st_mode & sys::PERMISSIONS & !(OWNER & !permissions))
+            None => {
+                // All but what only the copy needs, and what others may have when it is complete.
+                let mode = stat.st_mode & sys::PERMISSIONS;
+                let exact = mode & !(OWNER & !permissions) | permissions & withheld & !self.mask;
+                (exact != mode || !is_usable).then_some(exact)
             }
-            None => None,
         };
         let is_marked = if is_made { first == mark::DIRECTORY } else { is_new };
         let has_default_acl =
@@ -319,23 +343,31 @@ impl Copy {
             is_marked,
             mode,
             has_default_acl,
+            is_unreadable,
             is_apart,
         }))
     }
 
-    /// Opens the directory of the copy. A link at its place is followed at the root only, where the caller
-    /// has named it.
+    /// Opens the directory of the copy, and says whether it cannot be read. A link at its place is followed
+    /// at the root only, where the caller has named it.
     fn open_target(
         &self,
         crew: &Crew<Self>,
         spot: &Spot<'_>,
         is_new: bool,
-    ) -> Result<OwnedFd, Wrong> {
+    ) -> Result<(OwnedFd, bool), Wrong> {
         let Some(target) = spot.target else {
             return Err(Wrong::target("open")(Errno::BADF.into()));
         };
         let flags = flags_of_directory(spot.folder.is_none() && !is_new);
-        let opened = crew.places.with_room(|| sys::open(target.as_fd(), spot.to, flags));
+        let open = |flags| crew.places.with_room(|| sys::open(target.as_fd(), spot.to, flags));
+        let opened = match open(flags) {
+            // To make entries in it, it need not be read.
+            Err(error) if sys::is(&error, Errno::ACCESS) => {
+                open(sys::unread(flags)).map(|fd| (fd, true)).map_err(|_| error)
+            }
+            opened => opened.map(|fd| (fd, false)),
+        };
         opened.map_err(|error| {
             let is_other = [Errno::NOTDIR, Errno::LOOP].iter().any(|&no| sys::is(&error, no));
             let error = if is_other {
@@ -396,13 +428,34 @@ impl Copy {
         let facts = &folder.facts;
         let source = crew.places.open(&folder.place).map_err(|error| ("open directory", error))?;
         let target = crew.places.open(to).map_err(|error| ("open directory", error))?;
+        let (target, mode) = if facts.is_unreadable {
+            let (target, old) = readable(&target).map_err(|error| ("open directory", error))?;
+            (target, facts.mode.or(Some(old)))
+        } else {
+            (target, facts.mode)
+        };
         let of = attributes::Of {
             stat: &facts.stat,
-            mode: facts.mode,
+            mode,
             is_directory: true,
             has_inherited_acl: !facts.is_new || facts.has_default_acl,
             may_have_owner: facts.is_new && !facts.gives_group,
         };
         self.set_attributes(source.as_fd(), target.as_fd(), of, tally)
     }
+}
+
+/// Opens a directory again by which it can be changed, and returns its mode: for that its owner, and nobody
+/// else, lets itself read it.
+fn readable(dir: &OpenDir) -> io::Result<(Arc<OpenDir>, u32)> {
+    let mode = sys::stat(dir)?.st_mode & sys::PERMISSIONS;
+    let path = attributes::magic_path(dir.as_fd(), c".");
+    let readable = Mode::from_raw_mode(mode | OWNER);
+    sys::retry(|| kernel::chmodat(CWD, &path, readable, AtFlags::empty()))?;
+    let opened = sys::open(dir.as_fd(), c".", sys::DIRECTORY);
+    if opened.is_err() {
+        let mode = Mode::from_raw_mode(mode);
+        sys::retry(|| kernel::chmodat(CWD, &path, mode, AtFlags::empty())).ok();
+    }
+    Ok((Arc::new(OpenDir::of(opened?)), mode))
 }

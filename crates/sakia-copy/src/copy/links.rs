@@ -44,6 +44,13 @@ pub(super) struct Name {
     pub(super) name: CString,
 }
 
+impl Name {
+    /// Whether it is the same name in the same directory.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.place, &other.place) && self.name == other.name
+    }
+}
+
 /// A name of the source that is to become a name of the copy, or has.
 #[derive(Clone)]
 pub(super) struct Waiting {
@@ -117,7 +124,8 @@ impl Links {
         let name = first.name();
         let made = may_change.then(|| {
             let mut made = waiting.clone();
-            made.push(first);
+            // First the one that others are made of, so that none is made of the new file any more.
+            made.insert(0, first);
             made
         });
         if file.left == 0 && made.is_none() {
@@ -128,15 +136,15 @@ impl Links {
         waiting
     }
 
-    /// A copy that is kept has this name. Returns the names that were made of another one, if they were not
-    /// returned before; whatever is found from now on becomes a name of this one.
-    pub(super) fn found(&self, id: Id, kept: Name) -> Vec<Waiting> {
+    /// A copy that is kept has this name. Returns the names that were made of another one; whatever is found
+    /// from now on becomes a name of this one. `None`: the other one is kept as well, or another is.
+    pub(super) fn found(&self, id: Id, kept: Name) -> Option<Vec<Waiting>> {
         match self.lock().get_mut(&id).map(|file| &mut file.state) {
             Some(State::Copied { name, made }) if made.is_some() => {
                 *name = kept;
-                made.take().unwrap_or_default()
+                made.take()
             }
-            _ => Vec::new(),
+            _ => None,
         }
     }
 

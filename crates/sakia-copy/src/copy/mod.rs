@@ -4,9 +4,11 @@ mod apart;
 mod attributes;
 mod content;
 mod entry;
+mod existing;
 mod folder;
 mod links;
 mod mark;
+mod stream;
 mod verify;
 
 use std::collections::HashMap;
@@ -90,7 +92,8 @@ pub struct Copier {
 
 impl Copier {
     /// One that has copied nothing.
-    pub fn new(options: Options) -> Self {
+    pub fn new(mut options: Options) -> Self {
+        options.fit_memory();
         let budget = options.budget.clone().unwrap_or_else(Budget::from_limits);
         let (token, links) = (CancellationToken::new(), Arc::default());
         Self { options, budget, token, links, mask: sys::umask() }
@@ -205,6 +208,10 @@ pub(crate) struct Facts {
     learned: Arc<Learned>,
     /// It is the first one on its file system.
     is_mount: bool,
+    /// What is in it is not copied: it lies on another file system than the one above.
+    is_empty: bool,
+    /// Its owner may not read the directory of the copy, or the process may not.
+    is_unreadable: bool,
     /// Where it was put.
     apart: Apart,
 }
@@ -357,6 +364,10 @@ impl Job for Copy {
             learned: &folder.facts.learned,
         };
         self.copy_entry(fiber, &spot, kind).await
+    }
+
+    fn is_read(&self, folder: &Folder<Self>) -> bool {
+        !folder.facts.is_empty
     }
 
     fn leave(&self, crew: &Crew<Self>, folder: &Arc<Folder<Self>>, tally: &mut Tally) {

@@ -25,7 +25,7 @@ mod real {
         lremovexattr, lsetxattr, lstat, mkdirat, mknodat, open, openat, openat2, readlinkat, seek,
         sendfile, statat, symlinkat, syncfs, unlinkat, utimensat,
     };
-    pub(crate) use rustix::io::{pread, preadv2, pwrite};
+    pub(crate) use rustix::io::{pread, preadv2, pwrite, read, write};
 
     /// The entries of a directory, by `getdents64`.
     pub(crate) fn entries<F: AsFd>(

@@ -25,6 +25,8 @@ pub(crate) enum Plan {
     OneAndRemovals(usize, Fault),
     /// All with these names.
     Refused(&'static [&'static str]),
+    /// The process is killed before this one: it and all after it do nothing.
+    Killed(usize),
     /// One of so many, at random, in one of the ways [they do](faults).
     Random { one_in: u64, seed: u64 },
 }
@@ -69,26 +71,41 @@ pub(crate) fn faults(call: &str) -> (&'static [Fault], &'static [Fault]) {
     const TRANSFERS: &[Fault] = &[E(Errno::INTR), Short];
     const MADE: &[Fault] = &[E(Errno::ACCESS), E(Errno::NOSPC), E(Errno::IO), E(Errno::ROFS)];
     const CHANGED: &[Fault] = &[E(Errno::PERM), E(Errno::IO)];
+    /// What a filter, an old kernel or a file system says of a call that there is another way for.
+    const REFUSED: [Fault; 4] =
+        [E(Errno::PERM), E(Errno::NOSYS), E(Errno::OPNOTSUPP), E(Errno::INVAL)];
     const BROKEN: &[Fault] = &[E(Errno::IO)];
     match call {
         "openat" => (INTERRUPTED, MADE),
         "openat2" => (
-            &[E(Errno::AGAIN), E(Errno::NOSYS)],
+            &[E(Errno::AGAIN), REFUSED[0], REFUSED[1], REFUSED[2], REFUSED[3]],
             &[E(Errno::ACCESS), E(Errno::NOENT), E(Errno::IO), E(Errno::NFILE)],
         ),
-        "preadv2" => (&[E(Errno::AGAIN), E(Errno::OPNOTSUPP), Short], BROKEN),
+        "preadv2" => {
+            (&[E(Errno::AGAIN), REFUSED[0], REFUSED[1], REFUSED[2], REFUSED[3], Short], BROKEN)
+        }
         "pread" => (TRANSFERS, BROKEN),
         "pwrite" => (TRANSFERS, &[E(Errno::NOSPC), E(Errno::DQUOT), E(Errno::IO)]),
         "copy_file_range" => (
-            &[E(Errno::INTR), E(Errno::XDEV), E(Errno::INVAL), E(Errno::IO), Short],
+            &[
+                E(Errno::INTR),
+                E(Errno::XDEV),
+                E(Errno::IO),
+                REFUSED[0],
+                REFUSED[1],
+                REFUSED[2],
+                REFUSED[3],
+                Short,
+            ],
             &[E(Errno::NOSPC)],
         ),
         "sendfile" => (
-            &[E(Errno::INTR), E(Errno::INVAL), E(Errno::NOSYS), E(Errno::IO), Short],
+            &[E(Errno::INTR), E(Errno::IO), REFUSED[0], REFUSED[1], REFUSED[2], REFUSED[3], Short],
             &[E(Errno::NOSPC)],
         ),
-        "ioctl_ficlone" => (&[E(Errno::OPNOTSUPP), E(Errno::IO)], &[]),
-        "fadvise" | "fstatfs" => (&[E(Errno::IO)], &[]),
+        "ioctl_ficlone" | "fadvise" | "fstatfs" => {
+            (&[E(Errno::IO), REFUSED[0], REFUSED[1], REFUSED[2], REFUSED[3]], &[])
+        }
         "mkdirat" | "symlinkat" | "mknodat" | "linkat" => (INTERRUPTED, MADE),
         "fchmod" | "fchown" | "futimens" | "chmodat" | "chownat" | "utimensat" => {
             (INTERRUPTED, CHANGED)
@@ -118,6 +135,7 @@ fn at(call: &'static str) -> Option<Fault> {
             }
             Plan::OneAndRemovals(which, fault) => (*which == number).then_some(*fault),
             Plan::Refused(names) => names.contains(&call).then_some(Fault::Errno(Errno::NOSYS)),
+            Plan::Killed(which) => (number >= *which).then_some(Fault::Errno(Errno::IO)),
             Plan::Random { one_in, seed } => {
                 let mut random = || {
                     *seed = seed
@@ -240,6 +258,16 @@ pub(crate) mod calls {
         let [buf] = bufs else { return Err(Errno::INVAL) };
         let len = cut("preadv2", buf.len())?;
         rustix::io::preadv2(file, &mut [IoSliceMut::new(&mut buf[..len])], offset, flags)
+    }
+
+    pub(crate) fn read(file: impl AsFd, buf: &mut [u8]) -> Result<usize> {
+        let len = cut("read", buf.len())?;
+        rustix::io::read(file, &mut buf[..len])
+    }
+
+    pub(crate) fn write(file: impl AsFd, buf: &[u8]) -> Result<usize> {
+        let len = cut("write", buf.len())?;
+        rustix::io::write(file, &buf[..len])
     }
 
     pub(crate) fn pwrite(file: impl AsFd, buf: &[u8], offset: u64) -> Result<usize> {

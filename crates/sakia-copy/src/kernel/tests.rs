@@ -128,7 +128,7 @@ fn check(folder: &Folder, expected: &Tree, is_archive: bool, plan: Plan) {
         Plan::One(which, _) | Plan::OneAndRemovals(which, _) => {
             format!("{plan:?} of {}", calls.get(which).unwrap_or(&"none"))
         }
-        Plan::Random { .. } | Plan::Refused(_) => format!("{plan:?}"),
+        Plan::Random { .. } | Plan::Refused(_) | Plan::Killed(_) => format!("{plan:?}"),
     };
     let is = tree(&to, is_archive);
     let told = |path: &Path| {
@@ -280,6 +280,61 @@ fn a_copy_stops_at_each_call() {
             assert!(tree(&to, is_archive) == expected, "{number}: it is not completed");
         }
     }
+}
+
+/// Whatever call it was that a copy, and another one that was to complete it, were killed before: a last one
+/// completes them, and names of one file are names of one copy.
+#[test]
+fn killed_at_each_call_and_completed() {
+    let folder = Folder::new("killed");
+    let from = folder.0.join("names");
+    fs::create_dir_all(from.join("one")).unwrap();
+    fs::create_dir(from.join("two")).unwrap();
+    fs::write(from.join("one/a"), "contents").unwrap();
+    for name in ["one/b", "two/c"] {
+        fs::hard_link(from.join("one/a"), from.join(name)).unwrap();
+    }
+    let by = |existing, plan| {
+        let options = Options { existing, ..options(true) };
+        let to = folder.0.join("to");
+        sim::run(plan, || copy(&from, &to, &options)).1.len()
+    };
+    let copied = |to: &Path| {
+        let number = |name: &str| fs::metadata(to.join(name)).unwrap().ino();
+        let numbers = ["one/a", "one/b", "two/c"].map(number);
+        numbers.iter().all(|&is| is == numbers[0]) && tree(to, true) == tree(&from, true)
+    };
+    let calls = by(Existing::Overwrite, None);
+    for existing in [Existing::Keep, Existing::Update] {
+        for first in 0..=calls {
+            // One killed more, in the beginning, in the middle and in the end.
+            for second in (first % 5..calls).step_by(5) {
+                let to = folder.to();
+                by(Existing::Overwrite, Some(Plan::Killed(first)));
+                by(existing, Some(Plan::Killed(second)));
+                by(existing, None);
+                assert!(
+                    copied(&to),
+                    "{existing:?}, killed at {first} and {second}: {:#?}",
+                    tree(&to, true)
+                );
+            }
+        }
+    }
+}
+
+/// By any of the ways to copy within the kernel a file system may share blocks, but for `sendfile`.
+#[test]
+fn blocks_are_not_shared_when_that_is_not_wanted() {
+    let folder = Folder::new("unshared");
+    let mut options = options(true);
+    options.reflink = crate::Reflink::Never;
+    let to = folder.to();
+    let (report, calls) = sim::run(None, || copy(&folder.from(), &to, &options));
+    assert!(report.is_complete(), "{report:#?}");
+    let shares = |call: &&str| ["copy_file_range", "ioctl_ficlone"].contains(call);
+    assert!(!calls.iter().any(shares), "{calls:?}");
+    assert!(calls.contains(&"sendfile"), "{calls:?}");
 }
 
 /// What is not removed is told, and is removed the next time.

@@ -127,12 +127,6 @@ fn what_cp_does() {
                 if facts.mode & KIND != DIRECTORY {
                     return;
                 }
-                // What a default list gives stands in for the mask; cp takes the mask nevertheless from
-                // directories that others may write to, and gives what the list took.
-                if letters == "r" && matches!(parent, Parent::GivesAcl) {
-                    facts.mode = DIRECTORY;
-                    facts.attributes.remove(&b"system.posix_acl_access"[..]);
-                }
                 if adds_bit {
                     facts.mode &= !0o2000;
                 }

@@ -182,7 +182,6 @@ fn links_at_the_destination_are_replaced() {
     folder.dir("to");
     symlink(&precious, folder.path("to/a")).unwrap();
     symlink("nowhere", folder.path("to/b")).unwrap();
-    copy_all(folder.path("from/a"), folder.path("to/b"), &Options::new());
     copy_all(folder.path("from"), folder.path("to"), &Options::new());
     for name in ["to/a", "to/b", "to/inner/c"] {
         assert!(fs::symlink_metadata(folder.path(name)).unwrap().is_file());
@@ -262,9 +261,204 @@ fn a_file_is_not_copied_to_itself() {
     let report = copy(folder.path("from"), folder.path("to"), &Options::new());
     assert!(failure(&report).contains("itself"), "{report:?}");
     assert_eq!(text(&file), "precious");
-    // What is a link at the destination to the source would be replaced by a copy.
-    assert!(copy(&file, folder.path("link"), &Options::new()).is_complete());
-    assert_eq!((text(&file), text(folder.path("link"))), ("precious".into(), "precious".into()));
+    // Nor by way of a link that the caller has named. Within a tree a copy takes the link's place.
+    let report = copy(&file, folder.path("link"), &Options::new());
+    assert!(failure(&report).contains("itself"), "{report:?}");
+    folder.dir("tree");
+    fs::hard_link(&file, folder.path("tree/link")).unwrap();
+    folder.dir("copy");
+    symlink("../a", folder.path("copy/link")).unwrap();
+    copy_all(folder.path("tree"), folder.path("copy"), &Options::new());
+    assert!(!folder.path("copy/link").is_symlink());
+    assert_eq!(
+        (text(&file), text(folder.path("copy/link"))),
+        ("precious".into(), "precious".into())
+    );
+}
+
+/// As `cp` does: the caller has named it, and `/dev/stdout` is one.
+#[test]
+fn a_link_that_is_the_destination_is_written_through() {
+    let folder = Folder::new();
+    let (from, there) = (folder.file("from", "new"), folder.file("there", "there before"));
+    set_mode(&there, 0o600);
+    symlink("there", folder.path("link")).unwrap();
+    for options in [Options::new(), {
+        let mut forced = Options::archive();
+        forced.force = true;
+        forced
+    }] {
+        fs::write(&there, "there before").unwrap();
+        copy_all(&from, folder.path("link"), &options);
+        assert!(folder.path("link").is_symlink());
+        assert_eq!(text(&there), "new");
+    }
+    symlink("nowhere", folder.path("dangling")).unwrap();
+    let report = copy(&from, folder.path("dangling"), &Options::new());
+    assert!(failure(&report).contains("link to nothing"), "{report:?}");
+    assert!(!folder.path("nowhere").exists());
+    // What a link leads to and is no file is written to, even by force, and stays what it is.
+    make_node(&folder.path("fifo"), FileType::Fifo, 0);
+    symlink("fifo", folder.path("to fifo")).unwrap();
+    let mut forced = Options::new();
+    forced.force = true;
+    for options in [Options::new(), forced] {
+        let fifo = File::options().read(true).write(true).open(folder.path("fifo")).unwrap();
+        copy_all(&from, folder.path("to fifo"), &options);
+        let mut bytes = [0; 3];
+        std::io::Read::read_exact(&mut &fifo, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"new");
+        assert!(folder.path("to fifo").is_symlink());
+        assert!(fs::metadata(folder.path("fifo")).unwrap().file_type().is_fifo());
+    }
+}
+
+/// A link that leads to what it is copied onto would become a loop, and the contents be gone.
+#[test]
+fn a_link_does_not_take_the_place_of_what_it_leads_to() {
+    let folder = Folder::new();
+    folder.dir("from");
+    folder.dir("to");
+    folder.file("to/f", "precious");
+    symlink("../to/f", folder.path("from/f")).unwrap();
+    for existing in [Existing::Overwrite, Existing::Update] {
+        for force in [false, true] {
+            let mut options = Options::archive();
+            (options.existing, options.force) = (existing, force);
+            set_time(&folder.path("from/f"), (4_000_000_000, 0));
+            for [from, to] in [["from", "to"], ["from/f", "to/f"]] {
+                let report = copy(folder.path(from), folder.path(to), &options);
+                assert!(failure(&report).contains("itself"), "{report:?}");
+                assert_eq!(text(folder.path("to/f")), "precious");
+            }
+        }
+    }
+    // Two names of one link, of which one stays.
+    fs::remove_file(folder.path("to/f")).unwrap();
+    fs::hard_link(folder.path("from/f"), folder.path("to/f")).unwrap();
+    let report = copy_all(folder.path("from"), folder.path("to"), &Options::archive());
+    assert_eq!((report.counts.skipped, report.counts.symlinks), (1, 0));
+    // One of another file, that is a name of the source, is not replaced by a name of the copy.
+    for name in ["from", "to"] {
+        fs::remove_file(folder.path(name).join("f")).unwrap();
+    }
+    folder.file("from/a", "text");
+    fs::hard_link(folder.path("from/a"), folder.path("from/b")).unwrap();
+    fs::hard_link(folder.path("from/a"), folder.path("to/b")).unwrap();
+    let report = copy(folder.path("from"), folder.path("to"), &Options::archive());
+    assert!(failure(&report).contains("itself"), "{report:?}");
+}
+
+#[test]
+fn a_device_that_is_the_destination_is_not_replaced_by_force() {
+    needs_root!();
+    let folder = Folder::new();
+    let file = folder.file("a", "new");
+    make_node(&folder.path("null"), FileType::CharacterDevice, rustix::fs::makedev(1, 3));
+    let mut forced = Options::new();
+    forced.force = true;
+    let before = fs::metadata(folder.path("null")).unwrap().ino();
+    let copied = copy(&file, folder.path("null"), &forced);
+    assert!(copied.is_complete(), "{copied:?}");
+    assert_eq!(fs::metadata(folder.path("null")).unwrap().ino(), before);
+}
+
+/// Devices and FIFOs are read where that is asked for, as without `-r`.
+#[test]
+fn special_files_are_read() {
+    let folder = Folder::new();
+    let (fifo, to) = (folder.path("fifo"), folder.file("to", "there before"));
+    make_node(&fifo, FileType::Fifo, 0);
+    let mut options = Options::new();
+    (options.read_special, options.follow) = (true, Follow::Always);
+    let contents = crate::support::bytes(300_000, 4);
+    let writer = std::thread::spawn({
+        let (fifo, contents) = (fifo.clone(), contents.clone());
+        move || fs::write(fifo, contents).unwrap()
+    });
+    let report = copy_all(&fifo, &to, &options);
+    writer.join().unwrap();
+    assert_eq!((report.counts.files, report.counts.bytes), (1, 300_000));
+    assert!(fs::read(&to).unwrap() == contents);
+    copy_all("/dev/null", &to, &options);
+    assert!(fs::read(&to).unwrap().is_empty());
+    let report = copy_all("/dev/null", folder.path("new"), &options);
+    assert_eq!((report.counts.files, report.counts.others), (1, 0));
+    assert!(fs::symlink_metadata(folder.path("new")).unwrap().is_file());
+}
+
+/// As the kernel takes the bits from what somebody without privileges writes to.
+#[test]
+fn an_overwritten_file_loses_its_set_id_bits() {
+    needs_root!();
+    const USER: u32 = 65534;
+    let folder = Folder::for_all();
+    let from = folder.file("from", "new");
+    for (mode, expected) in [(0o4755, 0o755), (0o6755, 0o755), (0o2644, 0o2644)] {
+        let to = folder.file("to", "old");
+        std::os::unix::fs::chown(&to, Some(USER), Some(USER)).unwrap();
+        set_mode(&to, mode);
+        // The owner of the file, by an effective user of this process's child.
+        let program = folder.path("program");
+        if !program.exists() {
+            crate::support::run(
+                std::process::Command::new("cp")
+                    .arg(std::env::current_exe().unwrap())
+                    .arg(&program),
+            );
+        }
+        let mut command = crate::children::command_of(&program, "r", "true", &from, &to);
+        std::os::unix::process::CommandExt::uid(&mut command, USER);
+        std::os::unix::process::CommandExt::gid(&mut command, USER);
+        let said = crate::children::said(&command.output().unwrap());
+        assert_eq!(said.failures, 0, "{}", said.output);
+        assert_eq!(text(&to), "new");
+        assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, expected, "{mode:o}");
+        // Who may keep them does.
+        set_mode(&to, mode);
+        copy_all(&from, &to, &Options::new());
+        assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, mode);
+        fs::remove_file(&to).unwrap();
+    }
+}
+
+/// Of a directory of the copy nothing has to be read.
+#[test]
+fn a_directory_that_cannot_be_read_is_copied_to() {
+    needs_root!();
+    const USER: u32 = 65534;
+    let folder = Folder::for_all();
+    let program = folder.path("program");
+    crate::support::run(
+        std::process::Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program),
+    );
+    folder.dir("from/inner");
+    folder.file("from/a", "text");
+    folder.file("from/inner/b", "text");
+    for letters in ["r", "a"] {
+        let to = folder.dir("to");
+        folder.dir("to/inner");
+        for name in ["to", "to/inner"] {
+            std::os::unix::fs::chown(folder.path(name), Some(USER), Some(USER)).unwrap();
+            set_mode(&folder.path(name), 0o300);
+        }
+        let mut command =
+            crate::children::command_of(&program, letters, "true", &folder.path("from"), &to);
+        std::os::unix::process::CommandExt::uid(&mut command, USER);
+        std::os::unix::process::CommandExt::gid(&mut command, USER);
+        let said = crate::children::said(&command.output().unwrap());
+        assert_eq!(said.failures, 0, "{}", said.output);
+        assert_eq!((text(to.join("a")), text(to.join("inner/b"))), ("text".into(), "text".into()));
+        let expected = if letters == "a" { 0o755 } else { 0o300 };
+        for name in ["to", "to/inner"] {
+            assert_eq!(
+                fs::metadata(folder.path(name)).unwrap().mode() & 0o7777,
+                expected,
+                "{name}"
+            );
+        }
+        fs::remove_dir_all(&to).unwrap();
+    }
 }
 
 #[test]

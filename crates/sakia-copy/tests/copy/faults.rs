@@ -337,3 +337,66 @@ fn disturb(path: &Path, random: &mut Random) {
         }
     }
 }
+
+/// Of a file with several names none is removed, and none looks complete that is not.
+#[test]
+fn a_full_file_system_leaves_all_names_of_a_file() {
+    let folder = Folder::new();
+    let from = folder.dir("from");
+    let small = available!(SmallFs::tmpfs(2 << 20));
+    let to = small.path().join("to");
+    fs::create_dir(&to).unwrap();
+    for options in [Options::new(), {
+        let mut options = Options::archive();
+        options.preserve.links = false;
+        options
+    }] {
+        folder.file("from/a", bytes(6 << 20, 1));
+        fs::write(to.join("a"), "there before").unwrap();
+        fs::hard_link(to.join("a"), to.join("other name")).unwrap();
+        let report = copy(&from, &to, &options);
+        assert!(report.is_stopped, "{report:#?}");
+        let stats = ["a", "other name"].map(|name| fs::metadata(to.join(name)).unwrap());
+        assert_eq!(stats[0].ino(), stats[1].ino());
+        assert_eq!(stats[0].mode() & 0o7777, 0o1200);
+        // When there is room, a later copy completes it under both.
+        folder.file("from/a", "short");
+        let mut update = options.clone();
+        update.existing = sakia_copy::Existing::Update;
+        copy_all(&from, &to, &update);
+        for name in ["a", "other name"] {
+            assert_eq!(fs::read_to_string(to.join(name)).unwrap(), "short");
+            assert_eq!(fs::metadata(to.join(name)).unwrap().mode() & 0o7777, 0o644);
+            fs::remove_file(to.join(name)).unwrap();
+        }
+    }
+}
+
+/// Directories on other file systems are made, and nothing that is in them.
+#[test]
+fn one_file_system_only() {
+    needs_root!();
+    let folder = Folder::new();
+    let small = available!(SmallFs::tmpfs(1 << 20));
+    folder.dir("from/inner/mounted");
+    folder.file("from/inner/a", "text");
+    fs::create_dir(small.path().join("deep")).unwrap();
+    fs::write(small.path().join("b"), "text").unwrap();
+    fs::set_permissions(small.path(), fs::Permissions::from_mode(0o711)).unwrap();
+    let mounted = folder.path("from/inner/mounted");
+    rustix::mount::mount_bind(small.path(), &mounted).unwrap();
+    let mut options = Options::archive();
+    options.one_file_system = true;
+    for dry_run in [true, false] {
+        options.dry_run = dry_run;
+        let counts = copy(folder.path("from"), folder.path("to"), &options).counts;
+        assert_eq!((counts.directories, counts.files, counts.failures), (3, 1, 0), "{dry_run}");
+    }
+    options.dry_run = false;
+    // One that is named is copied.
+    let named = copy(&mounted, folder.path("named"), &options).counts;
+    rustix::mount::unmount(&mounted, rustix::mount::UnmountFlags::empty()).unwrap();
+    assert_eq!(fs::read_dir(folder.path("to/inner/mounted")).unwrap().count(), 0);
+    assert_eq!(fs::metadata(folder.path("to/inner/mounted")).unwrap().mode() & 0o7777, 0o711);
+    assert_eq!((named.directories, named.files), (2, 1));
+}

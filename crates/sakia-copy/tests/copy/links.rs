@@ -150,3 +150,46 @@ fn the_first_name_fails() {
     assert_eq!((report.counts.files, report.counts.failures), (1, 10), "{report:#?}");
     assert_eq!(fs::read(folder.path("to/7/b")).unwrap(), vec![7; 1 << 20]);
 }
+
+/// Each of them is a way to the file, so that the copies are one as well.
+#[test]
+fn links_that_are_followed_are_names_of_one_copy() {
+    let folder = Folder::new();
+    folder.dir("from/inner");
+    folder.file("from/a", "text");
+    std::os::unix::fs::symlink("a", folder.path("from/b")).unwrap();
+    std::os::unix::fs::symlink("../a", folder.path("from/inner/c")).unwrap();
+    let mut options = Options::archive();
+    options.follow = sakia_copy::Follow::Always;
+    let counts = copy_all(folder.path("from"), folder.path("to"), &options).counts;
+    assert_eq!((counts.files, counts.hard_links), (1, 2));
+    assert_eq!(number(folder.path("to/a")), number(folder.path("to/b")));
+    assert_eq!(number(folder.path("to/a")), number(folder.path("to/inner/c")));
+}
+
+/// Copies that were killed may have made two files of one.
+#[test]
+fn kept_copies_of_one_file_become_one() {
+    let folder = Folder::new();
+    let from = folder.dir("from");
+    fs::write(from.join("a"), "of the source").unwrap();
+    for name in ["b", "c", "d"] {
+        fs::hard_link(from.join("a"), from.join(name)).unwrap();
+    }
+    for pair in [["a", "b"], ["a", "c"], ["b", "d"]] {
+        for existing in [Existing::Keep, Existing::Update] {
+            // Each made by a copy of its own.
+            let mut exact = Options::archive();
+            exact.preserve.links = false;
+            folder.dir("to");
+            for name in pair {
+                copy_all(from.join(name), folder.path("to").join(name), &exact);
+            }
+            let mut options = Options::archive();
+            options.existing = existing;
+            copy_all(&from, folder.path("to"), &options);
+            assert_same(&tree(&folder.path("to")), &tree(&from));
+            fs::remove_dir_all(folder.path("to")).unwrap();
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! What is there already where a copy is to be.
+
+use std::ffi::{CStr, OsStr};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::entry::Made;
+use super::links::{Name, Waiting};
+use super::{Copy, Spot, Wrong, attributes, mark};
+use crate::crew::Crew;
+use crate::options::Follow;
+use crate::place::Id;
+use crate::{kernel, sys};
+
+/// Bits of a mode that a write takes away, unless the process may keep them.
+const SET_ID: u32 = 0o6000;
+
+impl Copy {
+    /// Whether a file is made of the contents of such an entry.
+    pub(super) fn is_read(&self, kind: FileType) -> bool {
+        self.options.read_special && !matches!(kind, FileType::Directory | FileType::Symlink)
+    }
+
+    /// Whether something is there that is to be kept from a source of that kind.
+    pub(super) fn is_there(&self, spot: &Spot<'_>, kind: FileType) -> Result<bool, Wrong> {
+        let there = self.stat_overwritten(spot, kind)?;
+        Ok(there.is_some_and(|there| !mark::is_unfinished(&there, self.user)))
+    }
+
+    /// What contents would be written to: at the root, what a link there points to.
+    pub(super) fn stat_overwritten(
+        &self,
+        spot: &Spot<'_>,
+        kind: FileType,
+    ) -> Result<Option<Stat>, Wrong> {
+        let there = self.stat_target(spot)?;
+        let is_contents = kind == FileType::RegularFile || self.is_read(kind);
+        match there {
+            Some(there) if is_contents && is_named_link(spot, &there) => {
+                match self.stat_behind(spot) {
+                    Ok(behind) => Ok(Some(behind)),
+                    Err(error) if sys::is(&error, Errno::NOENT) => Ok(None),
+                    // Writing to it says more.
+                    Err(_) => Ok(Some(there)),
+                }
+            }
+            there => Ok(there),
+        }
+    }
+
+    /// What the link at the root points to.
+    fn stat_behind(&self, spot: &Spot<'_>) -> io::Result<Stat> {
+        match spot.target {
+            Some(target) => sys::retry(|| kernel::statat(target, spot.to, AtFlags::empty())),
+            None => {
+                let path = self.target_path(spot);
+                sys::retry(|| kernel::statat(rustix::fs::CWD, &path, AtFlags::empty()))
+            }
+        }
+    }
+
+    pub(super) fn stat_target(&self, spot: &Spot<'_>) -> Result<Option<Stat>, Wrong> {
+        let found = match (spot.target, spot.folder) {
+            (Some(target), _) => sys::stat_name(target.as_fd(), spot.to),
+            // A dry run.
+            (None, _) => {
+                let path = self.target_path(spot);
+                sys::retry(|| kernel::lstat(&path))
+            }
+        };
+        match found {
+            Ok(stat) => Ok(Some(stat)),
+            Err(error) if sys::is(&error, Errno::NOENT) => Ok(None),
+            Err(error) if sys::is(&error, Errno::NOTDIR) && spot.target.is_none() => Ok(None),
+            Err(error) => Err(Wrong::target("stat")(error)),
+        }
+    }
+
+    /// Opens and empties the file that is there, or makes another one in its place. `None`: the caller has
+    /// named something else, which is to be written to.
+    pub(super) fn overwrite(
+        &self,
+        spot: &Spot<'_>,
+        stat: &Stat,
+        last: Option<u32>,
+        create: impl Fn() -> io::Result<OwnedFd>,
+    ) -> Result<Option<Made>, Wrong> {
+        let Some(target) = spot.target else {
+            return Err(Wrong::target("create")(Errno::BADF.into()));
+        };
+        let replace = |there: Option<&Stat>| {
+            self.remove_existing(spot, there)?;
+            let fd = create().map_err(Wrong::target("create"))?;
+            Ok(Some(Made::new(fd, last)))
+        };
+        let Some(name) = self.stat_target(spot)? else { return replace(None) };
+        let is_link = is_named_link(spot, &name);
+        let there = if is_link {
+            match self.stat_behind(spot) {
+                Ok(behind) => behind,
+                Err(error) if sys::is(&error, Errno::NOENT) => return Err(dangling()),
+                Err(error) if sys::is(&error, Errno::LOOP) && self.options.force => {
+                    return replace(Some(&name));
+                }
+                Err(error) => return Err(Wrong::target("stat")(error)),
+            }
+        } else {
+            name
+        };
+        if Id::of(&there) == Id::of(stat) {
+            return Err(itself());
+        }
+        let kind = FileType::from_raw_mode(there.st_mode);
+        if kind == FileType::Directory {
+            return Err(directory());
+        }
+        let is_file = kind == FileType::RegularFile;
+        let has_names = there.st_nlink > 1;
+        if has_names && self.options.preserve.links {
+            return replace(Some(&name));
+        }
+        // A FIFO without a reader would have the copy wait for ever; behind a link, as `/dev/stdout` is
+        // one, it has been opened already.
+        let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
+        if !is_file && spot.folder.is_none() && (is_link || is_device) {
+            return Ok(None);
+        }
+        if !is_file && kind != FileType::Symlink && !self.options.force {
+            let text = "a device, FIFO or socket is there, which is replaced by force only";
+            let error = io::Error::new(io::ErrorKind::AlreadyExists, text);
+            return Err(Wrong::target("copy to")(error));
+        }
+        let is_unfinished = mark::is_unfinished(&there, self.user);
+        if !is_file || (is_unfinished && !has_names && !is_link) {
+            return replace(Some(&name));
+        }
+        let mut flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        flags.set(OFlags::NOFOLLOW, !is_link);
+        let fd = match sys::open(target.as_fd(), spot.to, flags) {
+            Ok(fd) => fd,
+            Err(_) if self.options.force => return replace(Some(&name)),
+            Err(error) => return Err(Wrong::target("open")(error)),
+        };
+        let truncate =
+            || sys::retry(|| kernel::ftruncate(&fd, 0)).map_err(Wrong::target("truncate"));
+        let mut mode = there.st_mode & sys::PERMISSIONS;
+        if is_unfinished {
+            truncate()?;
+            return Ok(Some(Made { fd, mode: last.or(Some(mode)), is_new: false, has_names }));
+        }
+        if mode & SET_ID != 0 {
+            // Only the kernel knows whether this process may keep the bits.
+            truncate()?;
+            mode = sys::stat(&fd).map_err(Wrong::target("stat"))?.st_mode & sys::PERMISSIONS;
+        }
+        // Who is not its owner can write to it and not mark it.
+        let marked = kernel::fchmod(&fd, Mode::from_raw_mode(mark::FILE)).is_ok();
+        truncate()?;
+        Ok(Some(Made { fd, mode: marked.then_some(mode), is_new: false, has_names }))
+    }
+
+    /// Makes room for another entry.
+    pub(super) fn remove_existing(
+        &self,
+        spot: &Spot<'_>,
+        there: Option<&Stat>,
+    ) -> Result<(), Wrong> {
+        let Some(target) = spot.target else { return Ok(()) };
+        if there.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory) {
+            return Err(directory());
+        }
+        match sys::unlink(target, spot.to) {
+            Err(error) if sys::is(&error, Errno::NOENT) => Ok(()),
+            result => result.map_err(Wrong::target("remove")),
+        }
+    }
+
+    /// Makes something, in place of what is there. False: it is there already.
+    pub(super) fn make_name(
+        &self,
+        spot: &Spot<'_>,
+        source: &Stat,
+        make: impl Fn() -> rustix::io::Result<()>,
+    ) -> Result<bool, Wrong> {
+        match sys::retry(&make) {
+            Err(error) if sys::is(&error, Errno::EXIST) => {
+                let there = self.stat_target(spot)?;
+                if let Some(there) = &there
+                    && self.is_itself(spot, source, there)?
+                {
+                    return Ok(false);
+                }
+                let is_directory =
+                    |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+                // Where links are followed, `cp` replaces only files that are written to.
+                if self.options.follow == Follow::Always
+                    && !there.is_some_and(|there| {
+                        is_directory(&there) || self.options.preserve.links && there.st_nlink > 1
+                    })
+                {
+                    return Err(Wrong::target("create")(error));
+                }
+                self.remove_existing(spot, there.as_ref())?;
+                sys::retry(&make).map(|()| true).map_err(Wrong::target("create"))
+            }
+            result => result.map(|()| true).map_err(Wrong::target("create")),
+        }
+    }
+
+    /// Whether what is there is the source, by another name that may stay. An error: it is what the source
+    /// leads to, or its only name, so that nothing would be left if it were replaced.
+    pub(super) fn is_itself(
+        &self,
+        spot: &Spot<'_>,
+        source: &Stat,
+        there: &Stat,
+    ) -> Result<bool, Wrong> {
+        let is_link = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+        let is_same = Id::of(source) == Id::of(there);
+        match (is_link(source), is_link(there)) {
+            (true, true) if is_same && !is_same_name(spot) => return Ok(true),
+            (true, true) if is_same => return Err(itself()),
+            (true, true) => return Ok(false),
+            (false, false) if is_same => return Err(itself()),
+            (false, false) => return Ok(false),
+            _ if self.options.follow == Follow::Always => return Ok(false),
+            _ => {}
+        }
+        let behind = |dir: &crate::place::OpenDir, name: &CStr, stat: &Stat| -> Option<Id> {
+            if !is_link(stat) {
+                return Some(Id::of(stat));
+            }
+            kernel::statat(dir, name, AtFlags::empty()).ok().map(|stat| Id::of(&stat))
+        };
+        let Some(target) = spot.target else { return Ok(false) };
+        let from = behind(spot.source, spot.name, source);
+        if from.is_some() && from == behind(target, spot.to, there) {
+            Err(itself())
+        } else {
+            Ok(false)
+        }
+    }
+
+    /// A kept file, and the one that `first` names, are both copies of the source: they become one. If the
+    /// latter was made by this copy, its names become names of the one that was kept.
+    pub(super) fn become_one(
+        &self,
+        crew: &Crew<Self>,
+        id: Id,
+        first: &Name,
+        new: Id,
+        kept: &Waiting,
+    ) -> io::Result<()> {
+        let Some(made) = self.links.found(id, kept.name()) else {
+            // An earlier copy that was killed has made both.
+            return self.relink(crew, kept, first);
+        };
+        for made in made {
+            let (dir, name) = (crew.places.open(&made.name().place)?, &made.to);
+            // One that is not there yet is about to be made, of whatever is the file by then.
+            if sys::stat_name(dir.as_fd(), name).is_ok_and(|stat| Id::of(&stat) == new) {
+                self.relink(crew, &made, &kept.name())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A name was made of the file that `first` names. If meanwhile another worker has found an earlier copy,
+    /// it may have come too late to be made one of that.
+    pub(super) fn catch_up(
+        &self,
+        crew: &Crew<Self>,
+        spot: &Spot<'_>,
+        id: Id,
+        first: &Name,
+    ) -> io::Result<()> {
+        let Some(now) = self.links.name(id).filter(|now| !now.is(first)) else { return Ok(()) };
+        let Some(target) = spot.target else { return Ok(()) };
+        let kept = sys::stat_name(crew.places.open(&now.place)?.as_fd(), &now.name)?;
+        match sys::stat_name(target.as_fd(), spot.to) {
+            Ok(made) if Id::of(&made) != Id::of(&kept) => {
+                self.relink(crew, &Waiting::of(spot), &now)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes a name that was made one of the file that has the name `kept`.
+    pub(super) fn relink(&self, crew: &Crew<Self>, made: &Waiting, kept: &Name) -> io::Result<()> {
+        let (dir, name) = (crew.places.open(&made.name().place)?, &made.to);
+        let (from, old): (_, &CStr) = (crew.places.open(&kept.place)?, &kept.name);
+        sys::unlink(dir.as_fd(), name)?;
+        sys::retry(|| kernel::linkat(&from, old, &dir, name, AtFlags::empty()))?;
+        // The directory may have been done.
+        if self.options.preserve.timestamps
+            && let Some(folder) = &made.folder
+        {
+            let times = attributes::times_of(&folder.facts.stat);
+            sys::retry(|| kernel::futimens(&dir, &times))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the caller has named a link, to be written through.
+fn is_named_link(spot: &Spot<'_>, there: &Stat) -> bool {
+    spot.folder.is_none() && FileType::from_raw_mode(there.st_mode) == FileType::Symlink
+}
+
+/// Whether both are the same name in the same directory.
+fn is_same_name(spot: &Spot<'_>) -> bool {
+    let Some(target) = spot.target else { return false };
+    if spot.folder.is_some() {
+        let id = |dir: &crate::place::OpenDir| sys::stat(dir).ok().map(|stat| Id::of(&stat));
+        return spot.name == spot.to && id(spot.source) == id(target);
+    }
+    let place = |path: &CStr| {
+        let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+        let stat = above.unwrap_or_else(|| ".".as_ref()).metadata().ok()?;
+        Some((stat.dev(), stat.ino(), path.file_name()?.to_owned()))
+    };
+    place(spot.name) == place(spot.to)
+}
+
+/// The copy would take the place of its source.
+pub(super) fn itself() -> Wrong {
+    refused("it is the source itself")
+}
+
+fn dangling() -> Wrong {
+    refused("a link to nothing is there, through which nothing is written")
+}
+
+fn directory() -> Wrong {
+    refused("what is no directory cannot take the place of one")
+}
+
+fn refused(text: &str) -> Wrong {
+    let error = io::Error::new(io::ErrorKind::AlreadyExists, text.to_owned());
+    Wrong::target("copy to")(error)
+}

@@ -1,0 +1,142 @@
+//! What has no size and no offsets: FIFOs and devices that are read, or written to since the caller has
+//! named them. Both may wait for another program, and so they are left to the blocking pool.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::entry::Outcome;
+use super::{Copy, Spot, Wrong};
+use crate::crew::{Crew, Fiber};
+use crate::options::Follow;
+use crate::place::OpenDir;
+use crate::{kernel, sys};
+
+/// Bytes moved at a time.
+const PART: usize = 128 << 10;
+
+impl Copy {
+    /// Makes a file of what a FIFO or a device gives until its end.
+    pub(super) async fn copy_stream(
+        &self,
+        fiber: &mut Fiber<Self>,
+        crew: &Arc<Crew<Self>>,
+        spot: &Spot<'_>,
+    ) -> Result<Outcome, Wrong> {
+        let stat = self.stat_source(spot).map_err(Wrong::source("stat"))?;
+        if self.is_up_to_date(spot, &stat)? {
+            return Ok(Outcome::Skipped);
+        }
+        if spot.target.is_none() {
+            fiber.tally.counts.files += 1;
+            return Ok(Outcome::Copied);
+        }
+        let mut flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        flags.set(OFlags::NOFOLLOW, self.options.follow == Follow::Never);
+        let opened = open(crew, spot.source, spot.name, flags).await;
+        let source = opened.map_err(Wrong::source("open"))?;
+        let stat = sys::stat(&source).map_err(Wrong::source("stat"))?;
+        let Some(made) = self.make(fiber, spot, &stat, false)? else {
+            self.write_to_named(fiber, crew, spot, source.as_fd()).await?;
+            fiber.tally.counts.files += 1;
+            return Ok(Outcome::Copied);
+        };
+        let moved = pump(crew, source.as_fd(), made.fd.as_fd()).await;
+        let completed = moved.and_then(|count| {
+            fiber.tally.counts.bytes += count;
+            self.complete(fiber, spot, source.as_fd(), &stat, &made)
+        });
+        match completed {
+            Ok(()) => {
+                fiber.tally.counts.files += 1;
+                Ok(Outcome::Copied)
+            }
+            Err(wrong) => {
+                self.discard(spot, &made);
+                Err(wrong)
+            }
+        }
+    }
+
+    /// Writes contents to a device or a FIFO that the caller has named, and leaves it as it is otherwise.
+    pub(super) async fn write_to_named(
+        &self,
+        fiber: &mut Fiber<Self>,
+        crew: &Arc<Crew<Self>>,
+        spot: &Spot<'_>,
+        source: BorrowedFd<'_>,
+    ) -> Result<(), Wrong> {
+        let Some(target) = spot.target else {
+            return Err(Wrong::target("open")(Errno::BADF.into()));
+        };
+        let opened = open(crew, target, spot.to, OFlags::WRONLY | OFlags::CLOEXEC).await;
+        let opened = opened.map_err(Wrong::target("open"))?;
+        fiber.tally.counts.bytes += pump(crew, source, opened.as_fd()).await?;
+        Ok(())
+    }
+}
+
+/// Does what may wait for another program, until all is to be stopped.
+async fn waiting<T: Send + 'static>(
+    crew: &Crew<Copy>,
+    call: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    match crew.token().run_until_canceled(sakia::spawn_blocking(call)).await {
+        Some(Ok(result)) => result,
+        Some(Err(error)) => Err(io::Error::other(error.resume_panic())),
+        None => Err(Errno::CANCELED.into()),
+    }
+}
+
+async fn open(
+    crew: &Crew<Copy>,
+    dir: &Arc<OpenDir>,
+    name: &std::ffi::CStr,
+    flags: OFlags,
+) -> io::Result<OwnedFd> {
+    let (dir, name) = (Arc::clone(dir), name.to_owned());
+    waiting(crew, move || sys::open(dir.as_fd(), &name, flags)).await
+}
+
+/// Moves all bytes, and returns how many they are.
+async fn pump(
+    crew: &Crew<Copy>,
+    source: BorrowedFd<'_>,
+    target: BorrowedFd<'_>,
+) -> Result<u64, Wrong> {
+    let owned = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
+    let source = Arc::new(owned(source).map_err(Wrong::source("open"))?);
+    let target = Arc::new(owned(target).map_err(Wrong::target("open"))?);
+    let mut buf = vec![0; PART];
+    let mut moved = 0;
+    loop {
+        if crew.is_stopped() {
+            return Err(Wrong::source("copy")(Errno::CANCELED.into()));
+        }
+        let from = Arc::clone(&source);
+        let read = waiting(crew, move || {
+            let count = sys::retry(|| kernel::read(&from, &mut buf[..]))?;
+            Ok((count, buf))
+        });
+        let (count, bytes) = read.await.map_err(Wrong::source("read"))?;
+        if count == 0 {
+            return Ok(moved);
+        }
+        let to = Arc::clone(&target);
+        let written = waiting(crew, move || {
+            let mut done = 0;
+            while done < count {
+                match sys::retry(|| kernel::write(&to, &bytes[done..count]))? {
+                    0 => return Err(io::ErrorKind::WriteZero.into()),
+                    more => done += more,
+                }
+            }
+            Ok(bytes)
+        });
+        buf = written.await.map_err(Wrong::target("write"))?;
+        moved += count as u64;
+    }
+}
