@@ -8,6 +8,7 @@
     reason = "the failure of a test, or of what it calls, is its report"
 )]
 
+mod against_cp;
 mod bench;
 mod bench_copytree;
 mod bench_threads;

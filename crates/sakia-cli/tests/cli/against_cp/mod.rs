@@ -1,0 +1,382 @@
+//! `sakia cp` against GNU `cp` (coreutils 9.1): random trees, destinations, flags and users, on several file
+//! systems.
+//!
+//! Each case is made twice at the same place, once for each program, and what is there afterwards is
+//! compared: types, contents, modes, owners, times, attributes, names of the same file, holes; whether the
+//! program failed; and which entries it complained about. A difference that is meant is in [`known`], with
+//! its reason. Of a case that fails its commands are printed, after all that it does not need was left out.
+//!
+//! `SAKIA_TEST_CP_CASES` says how many cases are tried, and `SAKIA_TEST_CP_SEED` which comes first.
+
+mod case;
+mod known;
+mod tree;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt::{self, Display};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sakia_testkit::small_fs::SmallFs;
+
+use self::case::Case;
+use self::tree::{Fifos, Roots, Tree};
+use crate::support::{TempDir, program_for_all};
+
+/// Cases of a run, unless the environment says otherwise.
+const CASES: u64 = 300;
+/// Seconds until a program is taken to hang.
+const PATIENCE: u32 = 20;
+/// Differences of a case that are shown.
+const SHOWN: usize = 8;
+/// Failures after which no more are looked for.
+const FAILURES_MAX: usize = 10;
+
+/// Where cases are tried.
+struct Place {
+    name: &'static str,
+    here: PathBuf,
+    other: PathBuf,
+}
+
+/// What one program made of a case.
+struct Done {
+    tree: Tree,
+    succeeded: bool,
+    /// Names of entries that it complained about.
+    blamed: BTreeSet<String>,
+    /// Copies that it told of.
+    told: BTreeSet<String>,
+    said: String,
+}
+
+/// What is different, and where: the name of an entry, or nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Difference {
+    path: String,
+    of: &'static str,
+    theirs: String,
+    ours: String,
+}
+
+impl Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, of, theirs, ours } = self;
+        write!(f, "{of} of {path:?}\n    cp    {theirs}\n    sakia {ours}")
+    }
+}
+
+/// A case, before and after both programs.
+struct Tried<'a> {
+    case: &'a Case,
+    before: Tree,
+    theirs: Done,
+    ours: Done,
+}
+
+fn run(program: &Path, arguments: &[&str], case: &Case, roots: &Roots) -> Output {
+    let mut command = Command::new(program);
+    command.args(arguments).args(&case.flags);
+    let path = |name: &String| match name.starts_with("O/") {
+        true => roots.path(name),
+        false => PathBuf::from(name),
+    };
+    command.args(case.operands.iter().map(path)).current_dir(&roots.here);
+    command.env("LC_ALL", "C").env_remove("SAKIA_DRIVER");
+    command.stdin(Stdio::null());
+    if rustix::process::geteuid().is_root() && case.user != 0 {
+        command.uid(case.user).gid(case.user);
+    }
+    let mask = case.mask;
+    let set = move || {
+        // SAFETY: both calls may be made between fork and exec, and touch no memory.
+        unsafe {
+            libc::umask(mask);
+            libc::alarm(PATIENCE);
+        }
+        Ok(())
+    };
+    // SAFETY: `set` makes two calls that are safe there, and takes no lock and no memory.
+    unsafe { command.pre_exec(set) };
+    command.output().unwrap()
+}
+
+fn try_with(program: &Path, arguments: &[&str], case: &Case, roots: &Roots) -> (Tree, Done) {
+    roots.make(case.user);
+    for step in &case.steps {
+        step.apply(roots, case.user);
+    }
+    // FIFOs without a reader would have both wait for ever.
+    let nothing = HashSet::new();
+    let before = tree::look(roots, &nothing);
+    let inodes = before.values().map(|facts| facts.inode).collect();
+    let fifos = Fifos::open(roots, &before);
+    let output = run(program, arguments, case, roots);
+    let mut after = tree::look(roots, &inodes);
+    fifos.drain(&mut after);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let unquoted = |line: &str| {
+        let path = |path: &str| PathBuf::from(path.trim_matches('\'')).join("x");
+        let (from, to) = line.split_once(" -> ").unwrap();
+        format!("{:?} -> {:?}", path(from).components(), path(to).components())
+    };
+    let told = stdout.lines().filter(|line| line.contains(" -> ")).map(unquoted).collect();
+    let said = match output.status.signal() {
+        Some(signal) => format!("{stderr}(signal {signal})"),
+        None => stderr,
+    };
+    let succeeded = output.status.success();
+    (before, Done { tree: after, succeeded, blamed: blamed(&said), told, said })
+}
+
+/// The last names of paths in messages: a letter and a digit each.
+fn blamed(said: &str) -> BTreeSet<String> {
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || "/._-".contains(letter);
+    let words = said.split(|letter| !is_part(letter));
+    let last = |word: &str| {
+        let word = word.trim_end_matches(['/', '.', ':']);
+        word.rsplit('/').next().unwrap_or(word).to_owned()
+    };
+    let is_name = |name: &String| {
+        let bytes = name.as_bytes();
+        bytes.len() == 2 && bytes[0].is_ascii_lowercase() && bytes[1].is_ascii_digit()
+    };
+    words.map(last).filter(is_name).collect()
+}
+
+/// All that is different.
+fn differences(theirs: &Done, ours: &Done, is_verbose: bool) -> Vec<Difference> {
+    let mut found = Vec::new();
+    let mut note = |path: &str, of, theirs: String, ours: String| {
+        if theirs != ours {
+            found.push(Difference { path: path.to_owned(), of, theirs, ours });
+        }
+    };
+    let paths: BTreeSet<_> = theirs.tree.keys().chain(ours.tree.keys()).collect();
+    for path in paths {
+        let (is, other) = (theirs.tree.get(path), ours.tree.get(path));
+        let (Some(is), Some(other)) = (is, other) else {
+            let shown = |facts: Option<&tree::Facts>| {
+                facts.map_or("nothing".to_owned(), |facts| facts.kind.to_string())
+            };
+            note(path, "presence", shown(is), shown(other));
+            continue;
+        };
+        note(path, "kind", is.kind.into(), other.kind.into());
+        if is.kind != other.kind {
+            continue;
+        }
+        note(path, "mode", format!("{:04o}", is.mode), format!("{:04o}", other.mode));
+        note(path, "owner", format!("{:?}", is.owner), format!("{:?}", other.owner));
+        note(path, "time", format!("{:?}", is.modified), format!("{:?}", other.modified));
+        note(path, "access", format!("{:?}", is.accessed), format!("{:?}", other.accessed));
+        note(path, "device", is.device.to_string(), other.device.to_string());
+        if is.contents != other.contents {
+            note(path, "contents", shown(&is.contents), shown(&other.contents));
+        }
+        note(path, "holes", is.has_holes.to_string(), other.has_holes.to_string());
+        note(
+            path,
+            "attributes",
+            format!("{:x?}", is.attributes),
+            format!("{:x?}", other.attributes),
+        );
+        note(path, "names", format!("{:?}", is.names), format!("{:?}", other.names));
+    }
+    note("", "success", theirs.succeeded.to_string(), ours.succeeded.to_string());
+    let blamed = |done: &Done| format!("{:?}", done.blamed);
+    if theirs.blamed.is_empty() != ours.blamed.is_empty()
+        || theirs.blamed.is_disjoint(&ours.blamed) && !theirs.blamed.is_empty()
+    {
+        note("", "blame", blamed(theirs), blamed(ours));
+    }
+    // cp tells of a copy before it makes it.
+    if is_verbose && theirs.succeeded && ours.succeeded {
+        note("", "told", format!("{:?}", theirs.told), format!("{:?}", ours.told));
+    }
+    found
+}
+
+fn shown(contents: &[u8]) -> String {
+    let start = String::from_utf8_lossy(&contents[..contents.len().min(60)]);
+    format!("{} bytes {start:?}", contents.len())
+}
+
+/// The programs, and what is known of their differences.
+struct Trial {
+    sakia: PathBuf,
+    used: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Trial {
+    /// Whether `cp` would read from a FIFO, and so wait for ever.
+    fn waits(&self, case: &Case, place: &Roots) -> bool {
+        use std::os::unix::fs::FileTypeExt;
+        if case.is_recursive() {
+            return false;
+        }
+        place.make(case.user);
+        for step in &case.steps {
+            step.apply(place, case.user);
+        }
+        let is_fifo = |path: &String| {
+            place.path(path).metadata().is_ok_and(|stat| stat.file_type().is_fifo())
+        };
+        case.operands.iter().any(is_fifo)
+    }
+
+    /// What differs and is not known to.
+    fn check(&self, case: &Case, place: &Place, number: u64) -> Option<(Vec<Difference>, String)> {
+        let roots = Roots {
+            here: place.here.join(format!("{number}/w")),
+            other: place.other.join(number.to_string()),
+        };
+        if self.waits(case, &roots) {
+            return None;
+        }
+        let (before, theirs) = try_with(Path::new("cp"), &[], case, &roots);
+        let (_, ours) = try_with(&self.sakia, &["cp"], case, &roots);
+        // The disk is full of a tree that was copied into itself: that is about the disk.
+        let is_full = |done: &Done| done.said.contains("No space left");
+        if is_full(&theirs) || is_full(&ours) {
+            return None;
+        }
+        let found = differences(&theirs, &ours, case.has("-v"));
+        if found.is_empty() {
+            return None;
+        }
+        let tried = Tried { case, before, theirs, ours };
+        let (mut unknown, mut reasons) = (Vec::new(), Vec::new());
+        for difference in found {
+            match known::reason(&tried, &difference) {
+                Some(reason) => reasons.push(reason),
+                None => unknown.push(difference),
+            }
+        }
+        let mut used = self.used.lock().unwrap();
+        reasons.into_iter().for_each(|reason| *used.entry(reason).or_default() += 1);
+        let said = format!("cp says\n{}sakia says\n{}", tried.theirs.said, tried.ours.said);
+        (!unknown.is_empty()).then_some((unknown, said))
+    }
+
+    /// Leaves out what does not matter.
+    fn shrink(&self, case: &Case, place: &Place, number: u64, of: &'static str) -> Case {
+        let mut case = case.clone();
+        let fails = |case: &Case| {
+            let found = self.check(case, place, number);
+            found.is_some_and(|(found, _)| found.iter().any(|one| one.of == of))
+        };
+        let mut is_smaller = true;
+        while is_smaller {
+            is_smaller = false;
+            for index in (0..case.steps.len()).rev() {
+                let mut smaller = case.clone();
+                smaller.steps.remove(index);
+                if fails(&smaller) {
+                    (case, is_smaller) = (smaller, true);
+                }
+            }
+            for index in (0..case.flags.len()).rev() {
+                let mut smaller = case.clone();
+                smaller.flags.remove(index);
+                if fails(&smaller) {
+                    (case, is_smaller) = (smaller, true);
+                }
+            }
+            for index in (0..case.operands.len()).rev() {
+                let mut smaller = case.clone();
+                smaller.operands.remove(index);
+                if smaller.operands.len() > 1 && fails(&smaller) {
+                    (case, is_smaller) = (smaller, true);
+                }
+            }
+        }
+        case
+    }
+}
+
+fn number(name: &str, usual: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap(),
+        Err(_) => usual,
+    }
+}
+
+/// File systems that this machine can mount, beside the one for temporary files.
+fn file_systems() -> Vec<(&'static str, SmallFs)> {
+    let made = [
+        ("ext4", SmallFs::ext4_in_memory(96 << 20, true)),
+        ("tmpfs", SmallFs::tmpfs(256 << 20)),
+        ("xfs", SmallFs::xfs()),
+        ("btrfs", SmallFs::btrfs()),
+        ("overlay", SmallFs::tmpfs(256 << 20).and_then(SmallFs::overlay)),
+    ];
+    let mut found = Vec::new();
+    for (name, made) in made {
+        match made {
+            Ok(made) => found.push((name, made)),
+            Err(error) if error.is_missing() => {
+                sakia_testkit::place::announce_skip(module_path!(), &format!("{name}: {error}"))
+            }
+            Err(error) => panic!("{name}: {error}"),
+        }
+    }
+    found
+}
+
+#[test]
+fn copies_are_those_of_cp() {
+    let is_root = rustix::process::geteuid().is_root();
+    let (_program, sakia) = program_for_all();
+    let mounted = file_systems();
+    let temporary = [TempDir::for_all(), TempDir::for_all()];
+    let paths: Vec<_> = mounted.iter().map(|(name, fs)| (*name, fs.path())).collect();
+    let mut places: Vec<_> = vec![Place {
+        name: "temporary files",
+        here: temporary[0].path().to_owned(),
+        other: temporary[1].path().to_owned(),
+    }];
+    for (index, (name, path)) in paths.iter().enumerate() {
+        let other = paths[(index + 1) % paths.len()].1;
+        places.push(Place { name, here: path.join("here"), other: other.join("other") });
+    }
+    let trial = Trial { sakia, used: Mutex::default() };
+    let (first, count) = (number("SAKIA_TEST_CP_SEED", 1), number("SAKIA_TEST_CP_CASES", CASES));
+    let next = AtomicU64::new(first);
+    let failed = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (trial, places, next, failed) = (&trial, &places, &next, &failed);
+            scope.spawn(move || {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + count || failed.lock().unwrap().len() >= FAILURES_MAX {
+                        return;
+                    }
+                    let place = &places[(seed % places.len() as u64) as usize];
+                    let case = Case::new(seed, is_root);
+                    let Some((found, _)) = trial.check(&case, place, thread) else { continue };
+                    let case = trial.shrink(&case, place, thread, found[0].of);
+                    if let Some((found, said)) = trial.check(&case, place, thread) {
+                        let found: Vec<_> =
+                            found.iter().take(SHOWN).map(ToString::to_string).collect();
+                        let text = format!("on {}\n{case}\n{said}{}", place.name, found.join("\n"));
+                        eprintln!("{text}\n");
+                        failed.lock().unwrap().push(text);
+                    }
+                }
+            });
+        }
+    });
+    let used = trial.used.lock().unwrap();
+    for (reason, _) in known::KNOWN {
+        println!("{:6} {reason}", used.get(reason).copied().unwrap_or(0));
+    }
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "{} cases differ\n\n{}", failed.len(), failed.join("\n\n"));
+}
