@@ -144,16 +144,20 @@ impl Copy {
     }
 
     /// The names of a list that are to be preserved.
-    fn wanted<'a>(&self, names: &'a [u8]) -> impl Iterator<Item = &'a CStr> {
+    fn wanted<'a>(&self, names: &'a [u8]) -> Vec<&'a CStr> {
         let preserve = self.options.preserve;
-        names.split_inclusive(|&byte| byte == 0).filter_map(move |name| {
+        let is_acl = |name: &CStr| [ACCESS_ACL, DEFAULT_ACL].contains(&name.to_bytes());
+        let wanted = names.split_inclusive(|&byte| byte == 0).filter_map(move |name| {
             let name = CStr::from_bytes_with_nul(name).ok()?;
             if name.to_bytes().starts_with(OF_XFS) || name == c"security.evm" {
                 return None;
             }
-            let is_acl = [ACCESS_ACL, DEFAULT_ACL].contains(&name.to_bytes());
-            (if is_acl { preserve.mode } else { preserve.xattrs }).then_some(name)
-        })
+            (if is_acl(name) { preserve.mode } else { preserve.xattrs }).then_some(name)
+        });
+        let mut wanted: Vec<_> = wanted.collect();
+        // A list may take from the owner what the others need to be set.
+        wanted.sort_by_key(|name| is_acl(name));
+        wanted
     }
 
     /// Sets what is to be preserved of a link or another special file, which cannot be opened.

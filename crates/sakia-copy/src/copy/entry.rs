@@ -144,7 +144,8 @@ impl Copy {
         match (spot.folder, &spot.target) {
             (Some(folder), _) => folder.facts.has_default_acl,
             (None, Some(_)) => {
-                let parent = self.open_parent(sys::DIRECTORY.difference(OFlags::NOFOLLOW));
+                let parent =
+                    self.open_parent(sys::unread(sys::DIRECTORY.difference(OFlags::NOFOLLOW)));
                 parent.is_ok_and(|fd| attributes::has_default_acl(fd.as_fd()))
             }
             (None, None) => false,

@@ -46,6 +46,7 @@ impl Copy {
                 match self.stat_behind(spot) {
                     Ok(behind) => Ok(Some(behind)),
                     Err(error) if sys::is(&error, Errno::NOENT) => Ok(None),
+                    Err(error) if sys::is(&error, Errno::LOOP) && self.options.force => Ok(None),
                     // Writing to it says more.
                     Err(_) => Ok(Some(there)),
                 }

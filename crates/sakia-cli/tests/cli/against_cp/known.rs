@@ -85,11 +85,17 @@ pub const KNOWN: &[Known] = &[
             && tried.theirs.said.contains("cannot open")
             && tried.ours.said.contains("sakia: open ")
     }),
+    (
+        "a directory has its attributes, whether or not all that is in it could be copied",
+        |tried, difference| {
+            tried.theirs.said.contains("cyclic symbolic link")
+                && ["attributes", "mode", "time", "owner", "access"].contains(&difference.of)
+        },
+    ),
     ("what cannot be completed is removed", |tried, difference| {
         tried.theirs.said.contains("failed to clone")
             && !tried.ours.succeeded
-            && difference.of == "presence"
-            && !tried.ours.tree.contains_key(&difference.path)
+            && (difference.of == "time" || !tried.ours.tree.contains_key(&difference.path))
     }),
     ("a directory is changed by its descriptor, so that it need not be searched", |tried, _| {
         tried.theirs.said.contains("/.': Permission denied")
