@@ -1,5 +1,7 @@
 //! Differences that are meant, each with its reason. The guide has those that matter to a user.
 
+use std::collections::HashSet;
+
 use super::tree::{Facts, Tree};
 use super::{Difference, Tried};
 
@@ -7,6 +9,19 @@ use super::{Difference, Tried};
 type Known = (&'static str, fn(&Tried<'_>, &Difference) -> bool);
 
 pub const KNOWN: &[Known] = &[
+    (
+        "what a link leads to has its own attributes; cp looks for those of a directory at the link",
+        |tried, difference| {
+            let has = |tree: &Tree| {
+                tree.get(&difference.path)
+                    .map(|is| (is.kind, is.attributes.contains_key("user.test")))
+            };
+            difference.of == "attributes"
+                && tried.case.has("-L")
+                && has(&tried.ours.tree) == Some(('d', true))
+                && has(&tried.theirs.tree) == Some(('d', false))
+        },
+    ),
     (
         "a directory is not copied into itself at all: sakia looks before it makes anything",
         |tried, _| {
@@ -49,18 +64,68 @@ pub const KNOWN: &[Known] = &[
         |tried, _| tried.theirs.said.contains("will not create hard link"),
     ),
     (
-        "names of the same special file are found in another order, and only the first is made anew",
-        |tried, _| {
+        "names of the same special file are found in another order; cp replaces those after the first",
+        |tried, difference| {
+            let is_one = |tree: &Tree| {
+                let is = tree.get(&difference.path);
+                is.is_some_and(|is| "pcs".contains(is.kind) && is.names.1 > 1)
+            };
             tried.case.has("-L")
                 && is_preserving(tried, "links")
                 && tried.theirs.said.contains("File exists")
+                && match difference.of {
+                    "success" | "blame" => true,
+                    "kind" | "names" => is_one(&tried.ours.tree),
+                    _ => false,
+                }
         },
     ),
-    ("within a tree a link in the way is not newer or older than what it leads to", |tried, _| {
-        tried.case.is_recursive()
-            && (tried.case.has("-u") || tried.case.has("-n"))
-            && tried.before.iter().any(|(path, facts)| facts.kind == 'l' && path.contains("d0/"))
-    }),
+    (
+        "what is there is kept, a link to nothing too; cp tries to write through it",
+        |tried, difference| {
+            let leads_nowhere = ["dangling symlink", "Too many levels of symbolic links"];
+            tried.case.has("-n")
+                && ["success", "blame"].contains(&difference.of)
+                && leads_nowhere.iter().any(|said| tried.theirs.said.contains(said))
+                && tried.before.values().any(|facts| facts.kind == 'l' && facts.behind.is_none())
+        },
+    ),
+    (
+        "a source that cp has written to, through a link to it, was copied afterwards",
+        |tried, difference| {
+            let (theirs, ours) = (&tried.theirs.tree, &tried.ours.tree);
+            let contents = |tree: &Tree, path: &str| tree.get(path).map(|is| is.contents.clone());
+            let written = |path: &&str| contents(theirs, path) != contents(ours, path);
+            let behind = |inode| tried.before.values().any(|facts| facts.behind == Some(inode));
+            ["contents", "holes"].contains(&difference.of)
+                && tried.case.is_recursive()
+                && tried
+                    .before
+                    .iter()
+                    .filter(|(path, facts)| behind(facts.inode) && written(&path.as_str()))
+                    .any(|(path, _)| contents(theirs, path) == contents(theirs, &difference.path))
+        },
+    ),
+    (
+        "what takes the place of a link to the directory it is in is made there; cp loses the way to it",
+        |tried, difference| {
+            let link = tried.case.operands.last().map_or("", |to| to.trim_end_matches('/'));
+            let above = link.rsplit_once('/').map_or("", |(above, _)| above);
+            let inode = |path: &str| tried.before.get(path).map(|facts| facts.inode);
+            let is_own = |facts: &Facts| facts.behind.is_some() && facts.behind == inode(above);
+            tried.before.get(link).is_some_and(is_own)
+                && !tried.theirs.succeeded
+                && (difference.path.is_empty() || difference.path == link)
+        },
+    ),
+    (
+        "a directory is changed by its descriptor; as `DST/.`, which cp uses, it must be searched",
+        |tried, difference| {
+            let to = tried.case.operands.last().map_or("", |to| to.trim_end_matches(['/', '.']));
+            tried.theirs.said.contains("/.': Permission denied")
+                && (difference.path.is_empty() || difference.path == to)
+        },
+    ),
     (
         "names of the same file are found in another order, and the first one is overwritten",
         |tried, difference| {
@@ -70,14 +135,6 @@ pub const KNOWN: &[Known] = &[
                 && has_names(&tried.ours.tree)
                 && has_names(&tried.theirs.tree)
                 && ["attributes", "access", "mode", "owner"].contains(&difference.of)
-        },
-    ),
-    (
-        "a link that leads to the directory it is in is removed before what is made by way of it",
-        |tried, difference| {
-            let facts = tried.before.get(&difference.path);
-            tried.ours.said.contains("No such file")
-                && (difference.path.is_empty() || facts.is_some_and(|facts| facts.kind == 'l'))
         },
     ),
     ("a source is opened before what is in the way is removed", |tried, difference| {
@@ -97,9 +154,6 @@ pub const KNOWN: &[Known] = &[
             && !tried.ours.succeeded
             && (difference.of == "time" || !tried.ours.tree.contains_key(&difference.path))
     }),
-    ("a directory is changed by its descriptor, so that it need not be searched", |tried, _| {
-        tried.theirs.said.contains("/.': Permission denied")
-    }),
     ("nothing is made of a directory that cannot be opened", |tried, difference| {
         tried.ours.said.contains("open directory")
             && match difference.of {
@@ -115,12 +169,50 @@ pub fn reason(tried: &Tried<'_>, difference: &Difference) -> Option<&'static str
     KNOWN.iter().find(|(_, is_it)| is_it(tried, difference)).map(|(reason, _)| *reason)
 }
 
-/// Whether a link was replaced by what is not one, there or at what it leads to.
-fn links_in_the_way(tried: &Tried<'_>, _: &Difference) -> bool {
+/// Whether it is about a link that was replaced by what is not one, or about what that led to.
+fn links_in_the_way(tried: &Tried<'_>, difference: &Difference) -> bool {
     let is_link =
         |tree: &Tree, path: &str| tree.get(path).is_some_and(|facts: &Facts| facts.kind == 'l');
-    let mut links = tried.before.iter().filter(|(_, facts)| facts.kind == 'l');
-    links.any(|(path, _)| is_link(&tried.theirs.tree, path) && !is_link(&tried.ours.tree, path))
+    let links: Vec<_> = tried
+        .before
+        .iter()
+        .filter(|(path, facts)| {
+            facts.kind == 'l'
+                && is_link(&tried.theirs.tree, path)
+                && !is_link(&tried.ours.tree, path)
+        })
+        .collect();
+    let inodes: HashSet<_> =
+        links.iter().flat_map(|(_, link)| [Some(link.inode), link.behind]).flatten().collect();
+    let is_met = |path: &str| {
+        let is_met = |facts: &Facts| inodes.contains(&facts.inode);
+        tried.before.get(path).is_some_and(is_met)
+    };
+    let path = &*difference.path;
+    match difference.of {
+        "success" | "blame" | "told" => !links.is_empty(),
+        // What is made or removed changes the time of the directory.
+        "time" => {
+            let above =
+                |path: &str| path.rsplit_once('/').map_or("", |(above, _)| above).to_owned();
+            is_met(path)
+                || above_all(path).any(is_met)
+                || tried.before.keys().any(|met| is_met(met) && above(met) == path)
+        }
+        // It became a name of the same copy.
+        "names" if links.iter().any(|(link, _)| is_same(&tried.ours.tree, link, path)) => true,
+        _ => above_all(path).chain([path]).any(is_met),
+    }
+}
+
+fn is_same(tree: &Tree, one: &str, other: &str) -> bool {
+    let inode = |path| tree.get(path).map(|facts: &Facts| facts.inode);
+    inode(one).is_some() && inode(one) == inode(other)
+}
+
+/// The directories that a path lies in.
+fn above_all(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').map(|(end, _)| &path[..end])
 }
 
 /// Whether an attribute is preserved; links are so by `-a` only.

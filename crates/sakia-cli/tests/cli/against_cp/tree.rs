@@ -186,8 +186,8 @@ pub struct Facts {
     pub owner: (u32, u32),
     /// `None`: now.
     pub modified: Option<(i64, i64)>,
-    /// Of what is new.
-    pub accessed: Option<(i64, i64)>,
+    /// The same, of what is known to be new.
+    pub accessed: Option<Option<(i64, i64)>>,
     pub device: u64,
     /// Bytes of a file, the target of a link, what was written to a FIFO.
     pub contents: Vec<u8>,
@@ -196,6 +196,8 @@ pub struct Facts {
     /// The first of its names, and how many it has.
     pub names: (String, u64),
     pub inode: u64,
+    /// Of a link: the inode of what it leads to, if there is something.
+    pub behind: Option<u64>,
 }
 
 /// All that is in both places, by path.
@@ -283,13 +285,14 @@ fn facts(path: &Path, stat: &fs::Metadata, before: &HashSet<u64>) -> Facts {
         mode: stat.mode() & 0o7777,
         owner: (stat.uid(), stat.gid()),
         modified: old(stat.mtime(), stat.mtime_nsec()),
-        accessed: old(stat.atime(), stat.atime_nsec()).filter(|_| is_new && letter != 'l'),
+        accessed: (is_new && letter != 'l').then(|| old(stat.atime(), stat.atime_nsec())),
         device: if "cb".contains(letter) { stat.rdev() } else { 0 },
         contents,
         has_holes: letter == 'f' && stat.len() >= HOLES_FROM && stat.blocks() * 1024 < stat.len(),
         attributes: attributes(path),
         names: (String::new(), if letter == 'd' { 0 } else { stat.nlink() }),
         inode: stat.ino(),
+        behind: if letter == 'l' { path.metadata().ok().map(|stat| stat.ino()) } else { None },
     }
 }
 
