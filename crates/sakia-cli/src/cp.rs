@@ -311,7 +311,10 @@ async fn copy_all(
     progress: &Arc<Progress>,
     lines: &Lines,
 ) -> anyhow::Result<Total> {
-    let copier = Copier::new(options.copy.clone()).with_token(token.clone());
+    let mut copier = Copier::new(options.copy.clone()).with_token(token.clone());
+    if targets.len() == 1 {
+        copier = copier.for_one_tree();
+    }
     let mut total = Total::default();
     let (mut made, mut seen) = (HashSet::new(), HashSet::new());
     for (from, to) in targets {

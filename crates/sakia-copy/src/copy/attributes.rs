@@ -48,7 +48,7 @@ pub(super) fn has_default_acl(dir: BorrowedFd<'_>) -> bool {
     let name = c"system.posix_acl_default";
     let found = match kernel::fgetxattr(dir, name, &mut space[..]) {
         // It could not be opened to be read.
-        Err(Errno::BADF) => kernel::getxattr(magic_path(dir, c"."), name, &mut space[..]),
+        Err(Errno::BADF) => kernel::getxattr(magic_path(dir, c""), name, &mut space[..]),
         found => found,
     };
     match found {
@@ -122,9 +122,10 @@ impl Copy {
         let names = match names {
             Ok(names) if names.is_empty() => return Ok(()),
             Ok(names) => names,
-            Err(Errno::NOTSUP) => return Ok(()),
+            // There is no such thing, or nobody can know of it.
+            Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(()),
             // A filter refuses it: what there is, is not known.
-            Err(Errno::PERM | Errno::NOSYS) => {
+            Err(Errno::PERM) => {
                 tally.counters.attributes_lost += 1;
                 return Ok(());
             }
@@ -248,7 +249,8 @@ pub(super) fn times_of(stat: &Stat) -> Timestamps {
     }
 }
 
-/// A path that leads to `name` in an open directory, however long that one's own is.
+/// A path that leads to `name` in an open directory, however long that one's own is. Without a name it leads
+/// to that directory, which need not be searched.
 pub(super) fn magic_path(dir: BorrowedFd<'_>, name: &CStr) -> PathBuf {
     use std::os::unix::ffi::OsStrExt;
     let name = std::ffi::OsStr::from_bytes(name.to_bytes());

@@ -16,7 +16,7 @@ use super::links::{Claim, Name, Waiting};
 use super::{Copy, Learned, Spot, Wrong, attributes, mark};
 use crate::crew::{Crew, Fiber, Next};
 use crate::options::{Existing, Follow};
-use crate::place::Id;
+use crate::place::{Id, OpenDir};
 use crate::source::Source;
 use crate::{kernel, sys};
 
@@ -92,6 +92,7 @@ impl Copy {
         };
         let may_be_partial = spot.folder.is_some_and(|folder| folder.facts.was_unfinished);
         if self.options.existing == Existing::Keep
+            && kind != FileType::Directory
             && !may_be_partial
             && self.is_there(spot, kind)?
             && !self.has_links(stat.as_ref())
@@ -123,11 +124,11 @@ impl Copy {
         self.options.preserve.links && (follows || stat.st_nlink > 1)
     }
 
-    /// How often it may be found.
+    /// How often it may be found: where links are followed or trees overlap, more often than it has names.
     fn names_of(&self, stat: &Stat) -> u64 {
         match self.options.follow {
-            Follow::Never => stat.st_nlink,
-            Follow::Always => u64::MAX,
+            Follow::Never if self.is_single => stat.st_nlink,
+            _ => u64::MAX,
         }
     }
 
@@ -204,11 +205,12 @@ impl Copy {
     }
 
     /// Whether a copy is there of which other names can be made. What was kept is one only if it is as old
-    /// and as long as the source: an earlier copy has made it then.
+    /// and as long as the source: an earlier copy has made it then. Another name of the source is none.
     fn has_copy(&self, spot: &Spot<'_>, stat: &Stat, result: &Result<Outcome, Wrong>) -> bool {
         match result {
             Ok(Outcome::Skipped) => {
-                matches!(self.stat_target(spot), Ok(Some(there)) if is_alike(&there, stat))
+                let is_copy = |there: &Stat| is_alike(there, stat) && Id::of(there) != Id::of(stat);
+                matches!(self.stat_target(spot), Ok(Some(there)) if is_copy(&there))
             }
             result => result.is_ok(),
         }
@@ -315,18 +317,18 @@ impl Copy {
         };
         let wrong = Wrong::target("link");
         let id = Id::of(source);
-        let link = |first: &Name| {
+        let link = |first: &Name, target: &OpenDir, to: &CStr| {
             let (dir, name): (_, &CStr) = (crew.places.open(&first.place)?, &first.name);
-            sys::retry(|| kernel::linkat(&dir, name, target, spot.to, AtFlags::empty()))
+            sys::retry(|| kernel::linkat(&dir, name, target, to, AtFlags::empty()))
         };
-        let mut result = link(&first);
+        let mut result = link(&first, target, spot.to);
         fiber.tally.counters.plain_calls += 1;
         if result.as_ref().is_err_and(|error| sys::is(error, Errno::NOENT))
             && let Some(now) = self.links.name(id)
         {
             // It is about to become a name of an earlier copy.
             first = now;
-            result = link(&first);
+            result = link(&first, target, spot.to);
         }
         if result.as_ref().is_err_and(|error| sys::is(error, Errno::EXIST)) {
             let there = self.stat_target(spot)?;
@@ -348,8 +350,10 @@ impl Copy {
                 }
                 return Ok(Outcome::Skipped);
             }
-            self.remove_existing(spot, there.as_ref())?;
-            result = link(&first);
+            let pin = self.pin(spot)?;
+            let (dir, name) = pin.as_ref().map_or((target, spot.to), |(dir, name)| (dir, name));
+            self.remove_existing(&Spot { target: Some(dir), to: name, ..*spot }, there.as_ref())?;
+            result = link(&first, dir, name);
         }
         if result.is_ok() && self.options.existing == Existing::Keep {
             self.catch_up(crew, spot, id, &first).map_err(&wrong)?;
@@ -389,7 +393,7 @@ impl Copy {
             return Ok(false);
         }
         let kind = FileType::from_raw_mode(stat.st_mode);
-        let Some(there) = self.stat_overwritten(spot, kind)? else { return Ok(false) };
+        let Some(there) = self.stat_compared(spot, kind)? else { return Ok(false) };
         if mark::is_unfinished(&there, self.user) || self.is_partial(spot, stat, &there) {
             return Ok(false);
         }
@@ -656,6 +660,9 @@ impl Copy {
         spot: &Spot<'_>,
         stat: &Stat,
     ) -> Result<Outcome, Wrong> {
+        let pin = self.pin(spot)?;
+        let pinned = pin.as_ref().map(|(dir, name)| Spot { target: Some(dir), to: name, ..*spot });
+        let spot = pinned.as_ref().unwrap_or(spot);
         // That it is the source itself is an error, and not up to date.
         if self.options.existing == Existing::Update
             && let Some(there) = self.stat_target(spot)?

@@ -1,11 +1,12 @@
 //! What is there already where a copy is to be.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -14,8 +15,8 @@ use super::entry::Made;
 use super::links::{Name, Waiting};
 use super::{Copy, Spot, Wrong, attributes, mark};
 use crate::crew::Crew;
-use crate::options::Follow;
-use crate::place::Id;
+use crate::options::{Existing, Follow};
+use crate::place::{Id, OpenDir};
 use crate::{kernel, sys};
 
 /// Bits of a mode that a write takes away, unless the process may keep them.
@@ -39,23 +40,49 @@ impl Copy {
         spot: &Spot<'_>,
         kind: FileType,
     ) -> Result<Option<Stat>, Wrong> {
-        let there = self.stat_target(spot)?;
-        let is_contents = kind == FileType::RegularFile || self.is_read(kind);
-        match there {
-            Some(there) if is_contents && is_named_link(spot, &there) => {
-                match self.stat_behind(spot) {
-                    Ok(behind) => Ok(Some(behind)),
-                    Err(error) if sys::is(&error, Errno::NOENT) => Ok(None),
-                    Err(error) if sys::is(&error, Errno::LOOP) && self.options.force => Ok(None),
-                    // Writing to it says more.
-                    Err(_) => Ok(Some(there)),
-                }
+        match self.stat_target(spot)? {
+            Some(there) if self.is_contents(kind) && is_named_link(spot, &there) => {
+                Ok(self.stat_through(spot, there))
             }
             there => Ok(there),
         }
     }
 
-    /// What the link at the root points to.
+    /// What a source is compared with to tell which one is newer. As with `cp` that of contents is what a
+    /// link leads to, also of one that would be replaced.
+    pub(super) fn stat_compared(
+        &self,
+        spot: &Spot<'_>,
+        kind: FileType,
+    ) -> Result<Option<Stat>, Wrong> {
+        match self.stat_target(spot)? {
+            Some(there)
+                if self.is_contents(kind)
+                    && is_link(&there)
+                    && (spot.folder.is_none() || self.options.existing == Existing::Update) =>
+            {
+                Ok(self.stat_through(spot, there))
+            }
+            there => Ok(there),
+        }
+    }
+
+    fn is_contents(&self, kind: FileType) -> bool {
+        kind == FileType::RegularFile || self.is_read(kind)
+    }
+
+    /// What the link `there` points to: `None` if nothing is there.
+    fn stat_through(&self, spot: &Spot<'_>, there: Stat) -> Option<Stat> {
+        match self.stat_behind(spot) {
+            Ok(behind) => Some(behind),
+            Err(error) if sys::is(&error, Errno::NOENT) => None,
+            Err(error) if sys::is(&error, Errno::LOOP) && self.options.force => None,
+            // Writing to it says more.
+            Err(_) => Some(there),
+        }
+    }
+
+    /// What the link there points to.
     fn stat_behind(&self, spot: &Spot<'_>) -> io::Result<Stat> {
         match spot.target {
             Some(target) => sys::retry(|| kernel::statat(target, spot.to, AtFlags::empty())),
@@ -130,7 +157,14 @@ impl Copy {
         // one, it has been opened already.
         let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
         if !is_file && spot.folder.is_none() && (is_link || is_device) {
-            return Ok(None);
+            let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+            return match sys::open(target.as_fd(), spot.to, flags) {
+                // That of a FIFO says that nobody reads it yet.
+                Err(error) if self.options.force && !sys::is(&error, Errno::NXIO) => {
+                    replace(Some(&name))
+                }
+                _ => Ok(None),
+            };
         }
         if !is_file && kind != FileType::Symlink && !self.options.force {
             let text = "a device, FIFO or socket is there, which is replaced by force only";
@@ -173,12 +207,32 @@ impl Copy {
         there: Option<&Stat>,
     ) -> Result<(), Wrong> {
         let Some(target) = spot.target else { return Ok(()) };
-        if there.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory) {
+        if there.is_some_and(is_directory) {
             return Err(directory());
         }
         match sys::unlink(target, spot.to) {
             Err(error) if sys::is(&error, Errno::NOENT) => Ok(()),
             result => result.map_err(Wrong::target("remove")),
+        }
+    }
+
+    /// A link that the caller has named may lead to a directory by way of which it was named (`ln -s . l`,
+    /// `l/l`): it is removed, and what takes its place made, by the directory it is in and its name there.
+    pub(super) fn pin(&self, spot: &Spot<'_>) -> Result<Option<(Arc<OpenDir>, CString)>, Wrong> {
+        if spot.folder.is_some() || spot.target.is_none() {
+            return Ok(None);
+        }
+        let path = Path::new(OsStr::from_bytes(spot.to.to_bytes()));
+        match path.file_name().map(|name| CString::new(name.as_bytes())) {
+            Some(Ok(name))
+                if spot.to.to_bytes().ends_with(name.as_bytes())
+                    && self.stat_target(spot)?.is_some_and(|there| is_link(&there)) =>
+            {
+                let flags = sys::unread(sys::DIRECTORY.difference(OFlags::NOFOLLOW));
+                let dir = self.open_parent(flags).map_err(Wrong::target("open directory of"))?;
+                Ok(Some((Arc::new(OpenDir::of(dir)), name)))
+            }
+            _ => Ok(None),
         }
     }
 
@@ -197,8 +251,6 @@ impl Copy {
                 {
                     return Ok(false);
                 }
-                let is_directory =
-                    |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
                 // Where links are followed, `cp` replaces only files that are written to.
                 if self.options.follow == Follow::Always
                     && !there.is_some_and(|there| {
@@ -222,10 +274,9 @@ impl Copy {
         source: &Stat,
         there: &Stat,
     ) -> Result<bool, Wrong> {
-        let is_link = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
         let is_same = Id::of(source) == Id::of(there);
         match (is_link(source), is_link(there)) {
-            (true, true) if is_same && !is_same_name(spot) => return Ok(true),
+            (true, true) if is_same && !self.is_same_name(spot) => return Ok(true),
             (true, true) if is_same => return Err(itself()),
             (true, true) => return Ok(false),
             (false, false) if is_same => return Err(itself()),
@@ -233,7 +284,7 @@ impl Copy {
             _ if self.options.follow == Follow::Always => return Ok(false),
             _ => {}
         }
-        let behind = |dir: &crate::place::OpenDir, name: &CStr, stat: &Stat| -> Option<Id> {
+        let behind = |dir: &OpenDir, name: &CStr, stat: &Stat| -> Option<Id> {
             if !is_link(stat) {
                 return Some(Id::of(stat));
             }
@@ -246,6 +297,22 @@ impl Copy {
         } else {
             Ok(false)
         }
+    }
+
+    /// Whether both are the same name in the same directory.
+    fn is_same_name(&self, spot: &Spot<'_>) -> bool {
+        let Some(target) = spot.target else { return false };
+        if spot.folder.is_some() {
+            let id = |dir: &OpenDir| sys::stat(dir).ok().map(|stat| Id::of(&stat));
+            return spot.name == spot.to && id(spot.source) == id(target);
+        }
+        let place = |path: &CStr| {
+            let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+            let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+            let stat = above.unwrap_or_else(|| ".".as_ref()).metadata().ok()?;
+            Some((stat.dev(), stat.ino(), path.file_name()?.to_owned()))
+        };
+        place(spot.name) == place(&self.to)
     }
 
     /// A kept file, and the one that `first` names, are both copies of the source: they become one. If the
@@ -311,23 +378,11 @@ impl Copy {
 
 /// Whether the caller has named a link, to be written through.
 fn is_named_link(spot: &Spot<'_>, there: &Stat) -> bool {
-    spot.folder.is_none() && FileType::from_raw_mode(there.st_mode) == FileType::Symlink
+    spot.folder.is_none() && is_link(there)
 }
 
-/// Whether both are the same name in the same directory.
-fn is_same_name(spot: &Spot<'_>) -> bool {
-    let Some(target) = spot.target else { return false };
-    if spot.folder.is_some() {
-        let id = |dir: &crate::place::OpenDir| sys::stat(dir).ok().map(|stat| Id::of(&stat));
-        return spot.name == spot.to && id(spot.source) == id(target);
-    }
-    let place = |path: &CStr| {
-        let path = Path::new(OsStr::from_bytes(path.to_bytes()));
-        let above = path.parent().filter(|above| !above.as_os_str().is_empty());
-        let stat = above.unwrap_or_else(|| ".".as_ref()).metadata().ok()?;
-        Some((stat.dev(), stat.ino(), path.file_name()?.to_owned()))
-    };
-    place(spot.name) == place(spot.to)
+fn is_link(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Symlink
 }
 
 /// The copy would take the place of its source.
@@ -339,7 +394,11 @@ fn dangling() -> Wrong {
     refused("a link to nothing is there, through which nothing is written")
 }
 
-fn directory() -> Wrong {
+pub(super) fn is_directory(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+}
+
+pub(super) fn directory() -> Wrong {
     refused("what is no directory cannot take the place of one")
 }
 

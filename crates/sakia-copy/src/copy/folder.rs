@@ -401,7 +401,7 @@ impl Copy {
             && !self.options.preserve.has_attributes()
             && let Err(error) = crew.places.open(to).and_then(|open| {
                 tally.counters.plain_calls += 1;
-                sys::retry(|| kernel::fchmod(&open, Mode::from_raw_mode(mode)))
+                set_mode(&open, facts, mode)
             })
         {
             self.fail_at(crew, tally, "set mode of", to.path(), error);
@@ -409,8 +409,7 @@ impl Copy {
         // What is read again must have left the page cache.
         if (self.options.durable || self.options.verify)
             && facts.is_mount
-            && let Err(error) =
-                crew.places.open(to).and_then(|open| sys::retry(|| kernel::syncfs(&open)))
+            && let Err(error) = crew.places.open(to).and_then(|open| sync(&open, facts))
         {
             self.fail_at(crew, tally, "sync file system of", to.path(), error);
         }
@@ -445,11 +444,31 @@ impl Copy {
     }
 }
 
+/// Sets the mode, also of one that could not be opened to be read.
+fn set_mode(dir: &OpenDir, facts: &Facts, mode: u32) -> io::Result<()> {
+    let mode = Mode::from_raw_mode(mode);
+    if facts.is_unreadable {
+        let path = attributes::magic_path(dir.as_fd(), c"");
+        return sys::retry(|| kernel::chmodat(CWD, &path, mode, AtFlags::empty()));
+    }
+    sys::retry(|| kernel::fchmod(dir, mode))
+}
+
+/// Syncs the file system that a directory is on.
+fn sync(dir: &OpenDir, facts: &Facts) -> io::Result<()> {
+    if !facts.is_unreadable {
+        return sys::retry(|| kernel::syncfs(dir));
+    }
+    let (readable, mode) = readable(dir)?;
+    let synced = sys::retry(|| kernel::syncfs(&readable));
+    set_mode(dir, facts, mode).and(synced)
+}
+
 /// Opens a directory again by which it can be changed, and returns its mode: for that its owner, and nobody
 /// else, lets itself read it.
 fn readable(dir: &OpenDir) -> io::Result<(Arc<OpenDir>, u32)> {
     let mode = sys::stat(dir)?.st_mode & sys::PERMISSIONS;
-    let path = attributes::magic_path(dir.as_fd(), c".");
+    let path = attributes::magic_path(dir.as_fd(), c"");
     let readable = Mode::from_raw_mode(mode | OWNER);
     sys::retry(|| kernel::chmodat(CWD, &path, readable, AtFlags::empty()))?;
     let opened = sys::open(dir.as_fd(), c".", sys::DIRECTORY);

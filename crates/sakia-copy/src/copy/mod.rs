@@ -77,7 +77,7 @@ pub async fn copy_tree(
     options: &Options,
     progress: &Arc<Progress>,
 ) -> io::Result<Report> {
-    Copier::new(options.clone()).copy(from, to, progress).await
+    Copier::new(options.clone()).for_one_tree().copy(from, to, progress).await
 }
 
 /// Copies several trees, whose names of the same file stay that, and can be told to stop.
@@ -87,6 +87,8 @@ pub struct Copier {
     budget: Budget,
     token: CancellationToken,
     links: Arc<Links>,
+    /// Each name of the sources is found once.
+    is_single: bool,
     mask: u32,
 }
 
@@ -96,7 +98,17 @@ impl Copier {
         options.fit_memory();
         let budget = options.budget.clone().unwrap_or_else(Budget::from_limits);
         let (token, links) = (CancellationToken::new(), Arc::default());
-        Self { options, budget, token, links, mask: sys::umask() }
+        Self { options, budget, token, links, is_single: false, mask: sys::umask() }
+    }
+
+    /// Only one tree is going to be copied: a file all names of which were found in it is forgotten.
+    ///
+    /// Otherwise files with several names are kept in mind as long as there is the copier, since a tree may
+    /// be copied twice, by itself and as a part of another one. They take some 200 bytes each.
+    #[must_use]
+    pub fn for_one_tree(mut self) -> Self {
+        self.is_single = true;
+        self
     }
 
     /// Canceling it stops the copies: entries that are under way are completed or removed.
@@ -158,6 +170,8 @@ pub(crate) struct Copy {
     user: u32,
     group: u32,
     links: Arc<Links>,
+    /// Each name of the sources is found once.
+    is_single: bool,
     /// The copy's own directory, which must not be copied into itself.
     root: OnceLock<Id>,
     learned: Mutex<HashMap<(u64, u64), Arc<Learned>>>,
@@ -254,6 +268,7 @@ impl Copy {
             user: rustix::process::geteuid().as_raw(),
             group: rustix::process::getegid().as_raw(),
             links: Arc::clone(&copier.links),
+            is_single: copier.is_single,
             root: OnceLock::new(),
             learned: Mutex::default(),
             is_full: AtomicBool::new(false),

@@ -5,10 +5,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use super::entry::Outcome;
+use super::existing::{directory, is_directory};
 use super::{Copy, Spot, Wrong};
 use crate::crew::{Crew, Fiber};
 use crate::options::Follow;
@@ -27,6 +28,11 @@ impl Copy {
         spot: &Spot<'_>,
     ) -> Result<Outcome, Wrong> {
         let stat = self.stat_source(spot).map_err(Wrong::source("stat"))?;
+        // Opening the source may wait for long, and take something from it.
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if self.stat_overwritten(spot, kind)?.is_some_and(|there| is_directory(&there)) {
+            return Err(directory());
+        }
         if self.is_up_to_date(spot, &stat)? {
             return Ok(Outcome::Skipped);
         }

@@ -24,7 +24,7 @@ pub(crate) enum Plan {
     /// This one, and all removals after it.
     OneAndRemovals(usize, Fault),
     /// All with these names.
-    Refused(&'static [&'static str]),
+    Refused(&'static [&'static str], Errno),
     /// The process is killed before this one: it and all after it do nothing.
     Killed(usize),
     /// One of so many, at random, in one of the ways [they do](faults).
@@ -134,7 +134,7 @@ fn at(call: &'static str) -> Option<Fault> {
                 (call == "unlinkat").then_some(Fault::Errno(Errno::IO))
             }
             Plan::OneAndRemovals(which, fault) => (*which == number).then_some(*fault),
-            Plan::Refused(names) => names.contains(&call).then_some(Fault::Errno(Errno::NOSYS)),
+            Plan::Refused(names, errno) => names.contains(&call).then_some(Fault::Errno(*errno)),
             Plan::Killed(which) => (number >= *which).then_some(Fault::Errno(Errno::IO)),
             Plan::Random { one_in, seed } => {
                 let mut random = || {

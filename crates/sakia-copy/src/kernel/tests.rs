@@ -128,7 +128,7 @@ fn check(folder: &Folder, expected: &Tree, is_archive: bool, plan: Plan) {
         Plan::One(which, _) | Plan::OneAndRemovals(which, _) => {
             format!("{plan:?} of {}", calls.get(which).unwrap_or(&"none"))
         }
-        Plan::Random { .. } | Plan::Refused(_) | Plan::Killed(_) => format!("{plan:?}"),
+        Plan::Random { .. } | Plan::Refused(..) | Plan::Killed(_) => format!("{plan:?}"),
     };
     let is = tree(&to, is_archive);
     let told = |path: &Path| {
@@ -239,7 +239,7 @@ fn a_copy_stops_at_each_call() {
     let refused: [&'static [&'static str]; 3] =
         [&[], &["copy_file_range"], &["copy_file_range", "sendfile"]];
     for (is_archive, way) in [(true, 0), (false, 0), (false, 1), (false, 2)] {
-        let plan = Some(Plan::Refused(refused[way]));
+        let plan = Some(Plan::Refused(refused[way], Errno::NOSYS));
         let from = folder.from();
         let to = folder.to();
         let (report, calls) = sim::run(plan, || copy(&from, &to, &options(is_archive)));
@@ -335,6 +335,20 @@ fn blocks_are_not_shared_when_that_is_not_wanted() {
     let shares = |call: &&str| ["copy_file_range", "ioctl_ficlone"].contains(call);
     assert!(!calls.iter().any(shares), "{calls:?}");
     assert!(calls.contains(&"sendfile"), "{calls:?}");
+}
+
+/// A kernel that has no lists of attributes has no attributes to be lost; one that refuses to tell may have.
+#[test]
+fn attributes_that_are_not_told() {
+    let folder = Folder::new("untold");
+    for (errno, is_lost) in [(Errno::NOSYS, false), (Errno::NOTSUP, false), (Errno::PERM, true)] {
+        let plan = Plan::Refused(&["flistxattr", "llistxattr"], errno);
+        let to = folder.to();
+        let (report, calls) = sim::run(Some(plan), || copy(&folder.from(), &to, &options(true)));
+        assert!(calls.contains(&"flistxattr"), "{calls:?}");
+        assert!(report.is_complete(), "{errno}: {report:#?}");
+        assert_eq!(report.counters.attributes_lost > 0, is_lost, "{errno}");
+    }
 }
 
 /// What is not removed is told, and is removed the next time.

@@ -25,7 +25,7 @@ pub struct Said {
 }
 
 /// A process that does `work`, after the shell has done what `before` says. `work` is `remove`, or letters:
-/// `a`rchive, `p`reserve the usual, `L`inks followed, `k`eep, `u`pdate, `f`orce.
+/// `a`rchive, `p`reserve the usual, `L`inks followed, `k`eep, `u`pdate, `f`orce, `s`ync.
 pub fn command(work: &str, before: &str, from: &Path, to: &Path) -> Command {
     command_of(&std::env::current_exe().unwrap(), work, before, from, to)
 }
@@ -80,6 +80,7 @@ fn options(letters: &str) -> Options {
         _ => Existing::Overwrite,
     };
     options.force = has('f');
+    options.durable = has('s');
     options
 }
 

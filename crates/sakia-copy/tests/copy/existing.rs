@@ -435,7 +435,7 @@ fn a_directory_that_cannot_be_read_is_copied_to() {
     folder.dir("from/inner");
     folder.file("from/a", "text");
     folder.file("from/inner/b", "text");
-    for letters in ["r", "a"] {
+    for letters in ["r", "a", "rs", "as"] {
         let to = folder.dir("to");
         folder.dir("to/inner");
         for name in ["to", "to/inner"] {
@@ -449,7 +449,7 @@ fn a_directory_that_cannot_be_read_is_copied_to() {
         let said = crate::children::said(&command.output().unwrap());
         assert_eq!(said.failures, 0, "{}", said.output);
         assert_eq!((text(to.join("a")), text(to.join("inner/b"))), ("text".into(), "text".into()));
-        let expected = if letters == "a" { 0o755 } else { 0o300 };
+        let expected = if letters.contains('a') { 0o755 } else { 0o300 };
         for name in ["to", "to/inner"] {
             assert_eq!(
                 fs::metadata(folder.path(name)).unwrap().mode() & 0o7777,
@@ -459,6 +459,149 @@ fn a_directory_that_cannot_be_read_is_copied_to() {
         }
         fs::remove_dir_all(&to).unwrap();
     }
+}
+
+/// Nor of one that its default access control list does not let its owner read.
+#[test]
+fn a_directory_is_made_that_cannot_be_read() {
+    needs_root!();
+    const USER: u32 = 65534;
+    let folder = Folder::for_all();
+    let program = folder.path("program");
+    crate::support::run(
+        std::process::Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program),
+    );
+    folder.dir("from/inner");
+    folder.file("from/inner/b", "text");
+    // The owner may write and search, others nothing: version, then tag, permissions and no identifier.
+    let list = [&[2, 0, 0, 0][..], &[1, 0, 3, 0], &[255; 4], &[4, 0, 0, 0], &[255; 4]];
+    let list = [&list.concat()[..], &[32, 0, 0, 0], &[255; 4]].concat();
+    for letters in ["r", "a", "rs"] {
+        let above = folder.dir("above");
+        std::os::unix::fs::chown(&above, Some(USER), Some(USER)).unwrap();
+        crate::support::set_attribute(&above, "system.posix_acl_default", &list);
+        let to = above.join("to");
+        let mut command =
+            crate::children::command_of(&program, letters, "true", &folder.path("from"), &to);
+        std::os::unix::process::CommandExt::uid(&mut command, USER);
+        std::os::unix::process::CommandExt::gid(&mut command, USER);
+        let said = crate::children::said(&command.output().unwrap());
+        assert_eq!(said.failures, 0, "{}", said.output);
+        assert_eq!(text(to.join("inner/b")), "text");
+        let expected = if letters == "a" { 0o755 } else { 0o300 };
+        assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, expected, "{letters}");
+        fs::remove_dir_all(&above).unwrap();
+    }
+}
+
+/// What is in it is kept, and what is not made: whether or not a link has led to it.
+#[test]
+fn directories_that_links_lead_to_are_completed() {
+    let folder = Folder::new();
+    folder.dir("from/inner");
+    folder.dir("other");
+    symlink("../other", folder.path("from/link")).unwrap();
+    for name in ["from/inner", "other"] {
+        folder.file(&format!("{name}/a"), "new");
+        folder.file(&format!("{name}/b"), "new");
+    }
+    for name in ["to/inner", "to/link"] {
+        folder.dir(name);
+        folder.file(&format!("{name}/a"), "there before");
+    }
+    for preserve in [Options::new().preserve, Options::archive().preserve] {
+        let mut options = options(Existing::Keep);
+        (options.follow, options.preserve) = (sakia_copy::Follow::Always, preserve);
+        copy_all(folder.path("from"), folder.path("to"), &options);
+        for name in ["to/inner", "to/link"] {
+            let name = folder.path(name);
+            assert_eq!(
+                (text(name.join("a")), text(name.join("b"))),
+                ("there before".into(), "new".into())
+            );
+            fs::remove_file(name.join("b")).unwrap();
+        }
+    }
+}
+
+/// As `cp` has it: links that are older than the source may lead to what is newer, which is kept.
+#[test]
+fn what_a_link_leads_to_is_compared() {
+    let folder = Folder::new();
+    folder.dir("from");
+    folder.file("from/a", "new");
+    folder.dir("to");
+    let there = folder.file("there", "there before");
+    symlink("../there", folder.path("to/a")).unwrap();
+    for (time, is_kept) in [(4_000_000_000, true), (1_000_000_000, false)] {
+        set_time(&there, (time, 0));
+        copy_all(folder.path("from"), folder.path("to"), &options(Existing::Update));
+        assert_eq!(folder.path("to/a").is_symlink(), is_kept);
+        assert_eq!(text(&there), "there before");
+    }
+}
+
+/// By force, if it is named itself or by a link.
+#[test]
+fn a_device_that_cannot_be_opened_is_replaced() {
+    needs_root!();
+    const USER: u32 = 65534;
+    let folder = Folder::for_all();
+    let program = folder.path("program");
+    crate::support::run(
+        std::process::Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program),
+    );
+    let from = folder.file("from", "text");
+    set_mode(&from, 0o644);
+    make_node(&folder.path("device"), FileType::CharacterDevice, rustix::fs::makedev(1, 3));
+    set_mode(&folder.path("device"), 0);
+    let to = folder.dir("to");
+    std::os::unix::fs::chown(&to, Some(USER), Some(USER)).unwrap();
+    symlink("../device", to.join("link")).unwrap();
+    fs::hard_link(folder.path("device"), to.join("name")).unwrap();
+    for name in ["link", "name"] {
+        for (letters, failures) in [("r", 1), ("rf", 0)] {
+            let mut command =
+                crate::children::command_of(&program, letters, "true", &from, &to.join(name));
+            std::os::unix::process::CommandExt::uid(&mut command, USER);
+            std::os::unix::process::CommandExt::gid(&mut command, USER);
+            let said = crate::children::said(&command.output().unwrap());
+            assert_eq!(said.failures, failures, "{name}, {letters}: {}", said.output);
+        }
+        assert_eq!(text(to.join(name)), "text");
+        assert!(to.join(name).symlink_metadata().unwrap().is_file());
+    }
+}
+
+/// It is there by its own name, whatever path the caller has named it by.
+#[test]
+fn a_link_to_its_own_directory_is_replaced() {
+    let folder = Folder::new();
+    folder.dir("in");
+    symlink("nowhere", folder.path("from")).unwrap();
+    fs::hard_link(folder.path("from"), folder.path("name")).unwrap();
+    make_node(&folder.path("fifo"), FileType::Fifo, 0);
+    for name in ["from", "fifo"] {
+        symlink(".", folder.path("in/link")).unwrap();
+        let to = folder.path("in/link/link");
+        copy_all(folder.path(name), &to, &Options::archive());
+        let (is, expected) = (folder.path("in/link"), folder.path(name));
+        let kind = |path: &Path| fs::symlink_metadata(path).unwrap().file_type();
+        assert_eq!(kind(&is), kind(&expected), "{name}");
+        fs::remove_file(is).unwrap();
+    }
+    // By a name of what was copied before, too.
+    symlink(".", folder.path("in/link")).unwrap();
+    let copier = sakia_copy::Copier::new(Options::archive());
+    let progress = Default::default();
+    crate::support::runtime().block_on(async {
+        for (from, to) in [("from", "in/first"), ("name", "in/link/link")] {
+            let copied = copier.copy(folder.path(from), folder.path(to), &progress).await;
+            assert!(copied.unwrap().is_complete(), "{from}");
+        }
+    });
+    let number = |name: &str| fs::symlink_metadata(folder.path(name)).unwrap().ino();
+    assert_eq!(number("in/first"), number("in/link"));
 }
 
 #[test]

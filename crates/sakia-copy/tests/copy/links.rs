@@ -193,3 +193,38 @@ fn kept_copies_of_one_file_become_one() {
         }
     }
 }
+
+/// By itself and in another one, in both orders: each name of the copy is one of the same file.
+#[test]
+fn names_that_are_found_twice() {
+    let folder = Folder::new();
+    folder.dir("from/inner");
+    folder.file("from/inner/a", "text");
+    fs::hard_link(folder.path("from/inner/a"), folder.path("from/b")).unwrap();
+    std::os::unix::fs::symlink("b", folder.path("from/c")).unwrap();
+    fs::hard_link(folder.path("from/c"), folder.path("from/inner/d")).unwrap();
+    let names = ["from/inner/a", "from/b", "from/inner", "from", "from/c", "from/inner/d"];
+    for (round, first) in names.into_iter().enumerate() {
+        for then in names.into_iter().chain([first]) {
+            let copier = Copier::new(Options::archive());
+            let progress = Arc::new(Progress::new());
+            let to = folder.dir(&format!("to {round}"));
+            runtime().block_on(async {
+                for (number, from) in [first, then, "from", "from/inner"].into_iter().enumerate() {
+                    let to = to.join(number.to_string());
+                    let copied = copier.copy(folder.path(from), to, &progress).await;
+                    assert!(copied.unwrap().is_complete(), "{from}");
+                }
+            });
+            let copies = tree(&to);
+            let is_kind = |mode: u32, kind: u32| mode & 0o170_000 == kind;
+            for kind in [0o100_000, 0o120_000] {
+                let of: Vec<_> = copies.iter().filter(|(_, is)| is_kind(is.mode, kind)).collect();
+                let files: std::collections::HashSet<_> =
+                    of.iter().map(|(path, _)| number(to.join(path))).collect();
+                assert_eq!(files.len(), 1, "{first}, {then}: {:?}", copies.keys());
+            }
+            fs::remove_dir_all(to).unwrap();
+        }
+    }
+}
