@@ -74,7 +74,8 @@ pub unsafe trait Backend: 'static {
 
     /// Whether a completion that says that a read brought `n` bytes comes after the first `n` bytes of the
     /// entry's memory were written, or all of it if `n` is more. Then buffers may be lent that are not
-    /// initialized; without it the driver writes zeros to them first.
+    /// initialized; without it the driver writes zeros to them first. Records of a directory are no such
+    /// read: the gaps between them count.
     #[inline(always)]
     fn fills_what_it_reports(&self) -> bool {
         false

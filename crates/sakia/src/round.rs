@@ -17,14 +17,17 @@
 //! So whatever waits is heard at most [`ROUND_TIME`] and one poll late; on epoll, where polls that took less
 //! than [`LONG_POLL`] are followed by longer ones, at most [`STRIDE_MAX`] of these late.
 //!
-//! Futures that poll several of their own ask [`is_over`] between them.
+//! Futures that poll several of their own let one of these run in each of their polls, and others until the
+//! round is over; see [`Siblings`]. The future that `block_on` runs comes before the tasks, and is one poll
+//! more.
 //!
 //! [`Driver::set_alarm`]: sakia_driver::Driver::set_alarm
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
@@ -72,6 +75,11 @@ impl Local {
     pub(crate) fn begin_round(&self) {
         self.fire_timers();
         self.take_mail();
+        self.round.begin.set(self.work_clock());
+    }
+
+    /// The future that `block_on` runs was polled: the tasks have the time of a round to themselves.
+    pub(crate) fn begin_tasks(&self) {
         self.round.begin.set(self.work_clock());
     }
 
@@ -156,17 +164,63 @@ pub(crate) fn is_over() -> bool {
     .unwrap_or(false)
 }
 
+/// What the children of one future share. When the round is over, those that have not had their turn let go;
+/// in the next poll of their parent they come first, in the same order, whichever are woken before.
+#[derive(Default)]
+pub(crate) struct Siblings {
+    /// Whether one was polled in this poll of the parent.
+    has_polled: Cell<bool>,
+    /// How many that let go before are still to be polled in this poll of the parent, or let go again.
+    owed: Cell<usize>,
+    /// The wakers of those that let go again, oldest first.
+    again: RefCell<Vec<Waker>>,
+    /// The same of those that have been polled since.
+    once: RefCell<Vec<Waker>>,
+}
+
+impl Siblings {
+    /// The parent is about to poll its children.
+    pub(crate) fn begin(&self) {
+        self.has_polled.set(false);
+        let mut waiting = self.again.take();
+        waiting.append(&mut self.once.borrow_mut());
+        self.owed.set(waiting.len());
+        waiting.into_iter().for_each(Waker::wake); // those of a set of futures, which do not panic
+    }
+
+    /// Whether some have let go, so that the parent has to be polled again.
+    pub(crate) fn have_let_go(&self) -> bool {
+        !(self.again.borrow().is_empty() && self.once.borrow().is_empty())
+    }
+
+    /// Whether a child lets go instead of being polled. `has_let_go` says whether it did last time.
+    fn let_go(&self, has_let_go: bool, waker: &Waker) -> bool {
+        let owed = self.owed.get().saturating_sub(usize::from(has_let_go));
+        self.owed.set(owed);
+        let lets_go = !has_let_go && owed > 0 || self.has_polled.get() && is_over();
+        if lets_go {
+            let list = if has_let_go { &self.again } else { &self.once };
+            list.borrow_mut().push(waker.clone());
+        } else {
+            self.has_polled.set(true);
+        }
+        lets_go
+    }
+}
+
 pin_project! {
     /// One of several futures that are polled by one: lets go when the round is over.
     pub(crate) struct Child<F> {
         #[pin]
         future: F,
+        siblings: Rc<Siblings>,
+        has_let_go: bool,
     }
 }
 
 impl<F> Child<F> {
-    pub(crate) fn new(future: F) -> Self {
-        Self { future }
+    pub(crate) fn new(future: F, siblings: &Rc<Siblings>) -> Self {
+        Self { future, siblings: Rc::clone(siblings), has_let_go: false }
     }
 }
 
@@ -174,10 +228,11 @@ impl<F: Future> Future for Child<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        if is_over() {
-            cx.waker().wake_by_ref();
+        let this = self.project();
+        *this.has_let_go = this.siblings.let_go(*this.has_let_go, cx.waker());
+        if *this.has_let_go {
             return Poll::Pending;
         }
-        self.project().future.poll(cx)
+        this.future.poll(cx)
     }
 }

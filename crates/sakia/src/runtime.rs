@@ -361,10 +361,11 @@ impl Runtime {
         let mut cx = Context::from_waker(&waker);
         loop {
             self.local.begin_round();
-            if main.take_wake()
-                && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
-            {
-                return output;
+            if main.take_wake() {
+                if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                    return output;
+                }
+                self.local.begin_tasks();
             }
             let is_busy = self.local.run_batch() || main.is_woken();
             if let Err(error) = self.local.drive(is_busy, None) {

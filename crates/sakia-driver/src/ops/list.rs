@@ -36,8 +36,10 @@ impl<B: Backend> Handle<B> {
     /// No ring has it: a plain call, on a thread of a lane. Source: `getdents(2)`.
     #[doc(alias = "getdents64")]
     #[doc(alias = "readdir")]
-    pub fn read_directory(&self, fd: &Fd, buf: Vec<u8>) -> Op<ReadDirectory, B> {
+    pub fn read_directory(&self, fd: &Fd, mut buf: Vec<u8>) -> Op<ReadDirectory, B> {
         self.check(fd);
+        // The kernel counts the gaps between its records, and does not write them.
+        initialize(&mut buf);
         self.start_private(private::GETDENTS, ReadDirectory { fd: fd.clone(), buf })
     }
 }
@@ -58,10 +60,6 @@ unsafe impl Operation for ReadDirectory {
 
     fn has_room(&self) -> bool {
         self.buf.bytes_room() > 0
-    }
-
-    fn initialize(&mut self) {
-        initialize(&mut self.buf);
     }
 
     fn complete(self, completion: Completion) -> Self::Output {

@@ -4,12 +4,13 @@ use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::Poll;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::TURN;
-use crate::round::{self, Child};
+use crate::round::{self, Child, Siblings};
 
 /// Runs `f` on each item, at most `limit` at a time, and ends when all have ended.
 ///
@@ -130,6 +131,7 @@ where
     // The item on its way from where they come from to where they run.
     let taken = RefCell::new(None);
     let mut running = FuturesUnordered::new();
+    let siblings = Rc::new(Siblings::default());
     let mut items = pin!(async {
         while let Some(item) = next().await {
             *taken.borrow_mut() = Some(item);
@@ -140,6 +142,7 @@ where
     });
     let mut is_at_end = false;
     poll_fn(|cx| {
+        siblings.begin();
         for count in 0..TURN {
             if count > 0 && round::is_over() {
                 break;
@@ -148,7 +151,7 @@ where
                 is_at_end = items.as_mut().poll(cx).is_ready();
                 let item = taken.borrow_mut().take();
                 if let Some(item) = item {
-                    running.push(Child::new(f(item)));
+                    running.push(Child::new(f(item), &siblings));
                     continue;
                 }
             }
@@ -156,6 +159,7 @@ where
                 Poll::Ready(Some(Ok(()))) => {}
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
                 Poll::Ready(None) if is_at_end => return Poll::Ready(Ok(())),
+                Poll::Pending if siblings.have_let_go() => break,
                 Poll::Ready(None) | Poll::Pending => return Poll::Pending,
             }
         }

@@ -19,7 +19,7 @@ use std::task::{Context, Poll, Waker};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::TURN;
-use crate::round;
+use crate::round::{self, Siblings};
 
 type Child<'env> = Pin<Box<dyn Future<Output = ()> + 'env>>;
 
@@ -99,11 +99,13 @@ struct Shared<'env> {
     has_ended: bool,
     /// Of the task that polls the scope.
     waker: Waker,
+    siblings: Rc<Siblings>,
 }
 
 impl Default for Shared<'_> {
     fn default() -> Self {
-        Self { queue: Vec::new(), has_ended: false, waker: Waker::noop().clone() }
+        let waker = Waker::noop().clone();
+        Self { queue: Vec::new(), has_ended: false, waker, siblings: Rc::default() }
     }
 }
 
@@ -120,10 +122,11 @@ impl<'env> Scope<'env> {
         F::Output: 'env,
     {
         let (slot, handle) = slot();
-        let child = Box::pin(async move { slot.fill(round::Child::new(future).await) });
         let has_ended = self.shared.borrow().has_ended;
         assert!(!has_ended, "a child of a scope that has ended");
         let mut shared = self.shared.borrow_mut();
+        let child = round::Child::new(future, &shared.siblings);
+        let child = Box::pin(async move { slot.fill(child.await) });
         shared.queue.push(child);
         let waker = shared.waker.clone();
         drop(shared);
@@ -140,6 +143,8 @@ impl<'env> Scope<'env> {
         children: &mut FuturesUnordered<Child<'env>>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
+        let siblings = Rc::clone(&self.shared.borrow().siblings);
+        siblings.begin();
         for count in 0..TURN {
             if count > 0 && round::is_over() {
                 break;
@@ -148,6 +153,7 @@ impl<'env> Scope<'env> {
             let ended = children.poll_next_unpin(cx);
             let has_new = !self.shared.borrow().queue.is_empty();
             match ended {
+                Poll::Pending if siblings.have_let_go() => break,
                 Poll::Pending if !has_new => return Poll::Pending,
                 Poll::Ready(None) if !has_new => return Poll::Ready(()),
                 _ => {}

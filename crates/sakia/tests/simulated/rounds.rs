@@ -179,3 +179,54 @@ fn children_of_one_task_do_not_keep_others_waiting() {
         parent.await
     });
 }
+
+#[test]
+fn each_child_of_a_task_gets_its_share() {
+    for count in 2..=8 {
+        Test::new().seeds(0..3).run(async |kernel| {
+            const POLLS: u32 = 60;
+            let polls: Vec<Cell<u32>> = (0..count).map(|_| Cell::new(0)).collect();
+            let is_over = Cell::new(false);
+            scope(async |s| {
+                for mine in &polls {
+                    s.spawn(async {
+                        while !is_over.get() {
+                            mine.set(mine.get() + 1);
+                            is_over.set(mine.get() == POLLS);
+                            kernel.advance(MS);
+                            yield_now().await;
+                        }
+                    });
+                }
+            })
+            .await;
+            let least = polls.iter().map(Cell::get).min().unwrap();
+            assert!(least >= POLLS - 2, "{polls:?}");
+        });
+    }
+}
+
+#[test]
+fn a_child_that_works_does_not_keep_its_siblings_waiting() {
+    Test::new().seeds(0..3).run(async |kernel| {
+        let (is_over, polls) = (Cell::new(false), Cell::new(0));
+        scope(async |s| {
+            s.spawn(async {
+                while !is_over.get() {
+                    polls.set(polls.get() + 1);
+                    kernel.advance(WORK);
+                    yield_now().await;
+                }
+            });
+            s.spawn(async {
+                for _ in 0..20 {
+                    let before = polls.get();
+                    sleep(MS).await;
+                    assert!(polls.get() - before <= 3, "{} polls", polls.get() - before);
+                }
+                is_over.set(true);
+            });
+        })
+        .await;
+    });
+}
