@@ -161,7 +161,9 @@ impl<B: Backend> Core<B> {
         for code in (0..=u8::MAX).filter(|&code| backend.is_for_lanes(Opcode(code))) {
             for_lanes[usize::from(code) / 64] |= 1_u64 << (code % 64);
         }
-        let flush_at = (backend.sq_entries() * 3 / 4).max(1);
+        let sq_entries = backend.sq_entries();
+        // Three quarters. Three times the number may be more than fits.
+        let flush_at = (sq_entries - sq_entries.div_ceil(4)).max(1);
         let flush_at = if mutant!("every_push_enters") { 1 } else { flush_at };
         Self {
             backend: Some(backend),

@@ -67,7 +67,7 @@ fn use_a_file(driver: &Driver<Epoll>, dir: &TempDir, name: &str) {
 #[test]
 fn files_on_queues_of_any_size() {
     let dir = TempDir::new();
-    for (sq_entries, cq_entries) in [(1, 1), (2, 2), (2, 4), (256, 4096)] {
+    for (sq_entries, cq_entries) in [(1, 1), (2, 2), (2, 4), (256, 4096), (u32::MAX, u32::MAX)] {
         let driver = driver_with(EpollOptions::new().entries(sq_entries, cq_entries));
         use_a_file(&driver, &dir, "file");
         assert_eq!(driver.shutdown(PATIENCE).leaked, 0);
