@@ -85,6 +85,7 @@ mod slab;
 pub mod startup;
 mod transfer;
 mod uring;
+mod wakers;
 mod whole;
 
 pub use address::{Domain, SocketAddress};

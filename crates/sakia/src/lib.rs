@@ -42,6 +42,7 @@ pub mod signal;
 pub mod sim;
 mod task;
 pub mod time;
+mod wakers;
 mod yielding;
 
 pub use blocking::{BlockingHandle, spawn_blocking};

@@ -14,6 +14,7 @@ use sakia_ring::Sqe;
 
 use crate::fd::Fd;
 use crate::op::{Class, Completion, Operation};
+use crate::wakers::wake_all;
 
 /// Busy with an operation, or free.
 #[derive(Debug, Default)]
@@ -76,9 +77,7 @@ impl<T> Drop for Turn<T> {
         }
         // All of them: one whose future is gone would keep the turn from the others.
         let waiters = std::mem::take(&mut *turns.waiters.borrow_mut());
-        for waiter in waiters {
-            waiter.wake();
-        }
+        wake_all(waiters);
     }
 }
 

@@ -1,7 +1,10 @@
 //! Panics in users' code that the driver calls: wakers, drops of buffers, disposal.
 
 use std::ffi::CString;
+use std::future::Future;
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Context;
 
 use sakia_driver::{
     Class, Completion, Driver, Handle, IoBuf, IoBufMut, Op, Operation, Uring, Wait,
@@ -50,6 +53,28 @@ fn in_wake() {
     for nop in &mut nops {
         nop.try_take().expect("done, whatever its waker did").unwrap();
     }
+    assert_usable(&driver);
+}
+
+#[test]
+fn in_wake_of_one_of_many_that_wait_for_their_turn() {
+    let driver = driver();
+    let (near, _far) = UnixStream::pair().unwrap();
+    let connection = driver.connection(driver.adopt(near.into()));
+    let (good, wakes) = counting_waker();
+    let bad = || waker(Hooks { on_wake: panicking("wake"), ..Hooks::default() });
+    // More than there is room for, so that it stays in flight.
+    let mut in_flight = Box::pin(connection.send_vectored(vec![vec![1; 1 << 20]; 2]));
+    let mut sends: Vec<_> = (0..3).map(|_| Box::pin(connection.send(vec![1]))).collect();
+    assert!(in_flight.as_mut().poll(&mut Context::from_waker(&good)).is_pending());
+    for (send, waker) in sends.iter_mut().zip([&bad(), &good, &bad()]) {
+        assert!(send.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+    }
+    drop(in_flight);
+    assert_eq!(drain_catching(&driver), 1, "the first panic is the caller's");
+    assert_eq!(wakes.get(), 1, "other tasks were forgotten");
+    drop(sends);
+    drop(connection);
     assert_usable(&driver);
 }
 

@@ -18,6 +18,7 @@ use sakia_driver::{BufResult, IoBuf};
 use super::parts::{Readable, Seekable, Writable};
 use crate::fs::File;
 use crate::io::{AsyncWrite, Level, Positional, Reader, Writer};
+use crate::wakers::wake_all;
 
 /// Bytes read at a time.
 const BLOCK_BYTES: usize = 64 << 10;
@@ -129,7 +130,7 @@ impl Wake for Halves {
         let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = std::mem::take(&mut *wakers);
         drop(wakers);
-        taken.into_iter().flatten().for_each(Waker::wake);
+        wake_all(taken.into_iter().flatten());
     }
 }
 

@@ -16,6 +16,7 @@ use std::task::{Poll, Waker};
 use sakia_driver::{BufResult, IoBuf};
 
 use super::File;
+use crate::wakers::wake_all;
 
 /// Makes a file durable for many tasks at once.
 ///
@@ -197,7 +198,7 @@ impl Shared {
 
     fn wake(&self) {
         let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
-        waiting.into_iter().for_each(Waker::wake);
+        wake_all(waiting);
     }
 }
 

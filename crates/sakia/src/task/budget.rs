@@ -19,6 +19,8 @@ use std::task::{Context, Poll, Waker};
 
 use rustix::process::{Resource as Rlimit, getrlimit};
 
+use crate::wakers::wake_all;
+
 /// What a budget has shares of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Resource {
@@ -157,7 +159,7 @@ impl Pool {
         state.free += amount;
         let wakers = state.grant();
         drop(state);
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(wakers);
     }
 }
 
@@ -321,7 +323,7 @@ impl Drop for Acquire {
         let wakers = if blocks { Vec::new() } else { state.grant() };
         drop(state);
         drop(left); // outside the lock, as above
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(wakers);
     }
 }
 

@@ -3,10 +3,12 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::Command;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::{env, pin::Pin, thread};
 
 use rustix::process::{Resource as Rlimit, getrlimit, setrlimit};
@@ -64,6 +66,56 @@ fn who_wants_more_than_all_runs_alone() {
     assert_eq!((all.amount(), budget.available(Resource::Descriptors)), (3, 0));
     let none = budget.try_acquire(Resource::Descriptors, 0).unwrap();
     assert_eq!((none.amount(), none.resource()), (0, Resource::Descriptors));
+}
+
+/// A waker that panics.
+struct Bad;
+
+impl Wake for Bad {
+    fn wake(self: Arc<Self>) {
+        // Not `panic!`: the hook would print it, and here it is meant to happen.
+        resume_unwind(Box::new("wake"));
+    }
+}
+
+/// Counts its wakes.
+#[derive(Default)]
+struct Count(AtomicU64);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_waker_that_panics_keeps_nobody_asleep() {
+    let budget = Budget::new(Limits::new().bytes(10));
+    let acquire = |amount| budget.acquire(Resource::Bytes, amount);
+    let count = Arc::new(Count::default());
+    let wait = |request: &mut Acquire, waker: &Waker| {
+        assert!(Pin::new(request).poll(&mut Context::from_waker(waker)).is_pending());
+    };
+    let (bad, good) = (Waker::from(Arc::new(Bad)), Waker::from(Arc::clone(&count)));
+    // The holder gives its share back, or one that waited first goes away.
+    for is_first_dropped in [false, true] {
+        count.0.store(0, Ordering::Relaxed);
+        let held = granted(&mut acquire(if is_first_dropped { 1 } else { 10 }));
+        let mut first = acquire(10);
+        let (mut second, mut third) = (acquire(2), acquire(2));
+        if is_first_dropped {
+            wait(&mut first, &good);
+        }
+        wait(&mut second, &bad);
+        wait(&mut third, &good);
+        let result = catch_unwind(AssertUnwindSafe(|| match is_first_dropped {
+            true => drop(first),
+            false => drop(held),
+        }));
+        assert_eq!(result.unwrap_err().downcast_ref(), Some(&"wake"));
+        assert_eq!(count.0.load(Ordering::Relaxed), 1, "granted, and not told");
+        drop((granted(&mut second), granted(&mut third)));
+    }
 }
 
 #[test]

@@ -1,0 +1,25 @@
+//! Waking several, which are users' code.
+
+use std::any::Any;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::task::Waker;
+use std::thread;
+
+/// Wakes each of them, also after one that panics. The first panic goes on when all are woken, unless the
+/// thread unwinds already: two at once would end the process.
+pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
+    let mut first: Option<Box<dyn Any + Send>> = None;
+    for waker in wakers {
+        match catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+            Ok(()) => {}
+            Err(payload) if first.is_none() => first = Some(payload),
+            Err(payload) => mem::forget(payload), // its drop might panic
+        }
+    }
+    match first {
+        Some(payload) if thread::panicking() => mem::forget(payload), // as above
+        Some(payload) => resume_unwind(payload),
+        None => {}
+    }
+}
