@@ -90,8 +90,9 @@ impl<B: Backend> Handle<B> {
     }
 }
 
-/// The `RWF_*` flags that mean the same on every backend. Not among them are `RWF_HIPRI`, which a ring that
-/// does not poll refuses and a plain call ignores, and what came after Linux 4.18.
+/// The `RWF_*` flags that ask for the same on every backend. Where a file system cannot do `RWF_NOWAIT`, a
+/// ring may say `EAGAIN` where a plain call says `EOPNOTSUPP`. Not among them are `RWF_HIPRI`, which a ring
+/// that does not poll refuses and a plain call ignores, and what came after Linux 4.18.
 const RWF_KNOWN: u32 = ReadWriteFlags::DSYNC.bits()
     | ReadWriteFlags::SYNC.bits()
     | ReadWriteFlags::NOWAIT.bits()

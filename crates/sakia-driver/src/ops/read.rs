@@ -63,7 +63,8 @@ impl<B: Backend> Handle<B> {
     ///
     /// # Errors
     /// - `EAGAIN`: with `RWF_NOWAIT` it would have waited.
-    /// - `EOPNOTSUPP`: another flag, or one that the file system does not have. Otherwise as
+    /// - `EOPNOTSUPP`: another flag, or one that the file system does not have. Where it cannot do
+    ///   `RWF_NOWAIT` for such reads, a ring may say `EAGAIN` instead, every time. Otherwise as
     ///   [`read`](Handle::read).
     ///
     /// # Kernel

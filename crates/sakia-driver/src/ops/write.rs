@@ -56,8 +56,9 @@ impl<B: Backend> Handle<B> {
     /// # Errors
     /// - `EIO`: with `RWF_DSYNC` also when they could not be made durable.
     /// - `EAGAIN`: with `RWF_NOWAIT` it would have waited.
-    /// - `EOPNOTSUPP`: another flag, or one that the file system does not have. Otherwise as
-    ///   [`write`](Handle::write).
+    /// - `EOPNOTSUPP`: another flag, or one that the file system does not have. Where it cannot do
+    ///   `RWF_NOWAIT` for such writes (ext4: those to the page cache), a ring may say `EAGAIN` instead, every
+    ///   time: who tries again should do so without the flag. Otherwise as [`write`](Handle::write).
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_write(3)`, `pwritev2(2)`.
