@@ -145,6 +145,10 @@ impl<H: Host> DisabledRing<H> {
         // A filter may allow to set up and not to enter. Submits nothing and waits for nothing.
         let passing = [Errno::AGAIN, Errno::BUSY];
         match patience.attempt_after(&passing, || ring.enter(0, None)) {
+            // No time was given.
+            Ok(entered) if entered.timed_out => {
+                Err(SetupError::new("io_uring_enter", Errno::TIME.into(), &ring.report))
+            }
             Ok(_) => Ok(ring),
             Err(error) => Err(SetupError::new("io_uring_enter", error, &ring.report)),
         }
