@@ -39,8 +39,8 @@ pub const GRACE: Duration = Duration::from_secs(1);
 pub const GIVEN_UP: &str = "gave up waiting for what is not answered";
 /// How long the last words may take.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-/// The stack of the thread that works: as large as that of a thread that begins a program.
-const STACK_BYTES: usize = 8 << 20;
+/// The stack of the thread that works. All of it counts where the address space is limited.
+const STACK_BYTES: usize = 2 << 20;
 
 /// What was heard. Clones are the same.
 #[derive(Clone)]

@@ -437,8 +437,8 @@ fn little_memory_does_not_end_it() {
     };
     // The least that the program can be loaded with, the stack of the thread that works, and a little.
     let least = (8..256).map(|mib| mib << 10).find(|&kib| limited(kib, "--version").success());
-    let least = least.unwrap() + (10 << 10);
-    for kib in (least..least + (64 << 10)).step_by(3 << 10) {
+    let least = least.unwrap() + (3 << 10);
+    for kib in (least..least + (64 << 10)).step_by(1 << 10) {
         let status = limited(kib, "cp -r dir to");
         assert!(status.success(), "{kib} KiB: {status}");
         assert_eq!(names(&directory, "to"), names(&directory, "dir"));
