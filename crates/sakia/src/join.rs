@@ -39,7 +39,9 @@ impl<T> JoinHandle<T> {
     }
 
     /// Ends the task: its future is dropped where it stands, at the latest when its thread gets to it.
-    /// The handle then resolves to [`JoinError::is_canceled`].
+    /// The handle resolves to [`JoinError::is_canceled`] from now on, and counts as
+    /// [finished](Self::is_finished), though the future may exist for a while: to wait for its end, call
+    /// [`cancel`](Self::cancel) instead.
     pub fn abort(&self) {
         let task = self.lock().take();
         if mutant!("abort_detaches") {
@@ -48,7 +50,8 @@ impl<T> JoinHandle<T> {
         drop(task); // outside the lock: a value that nobody awaits ends with it
     }
 
-    /// Ends the task and waits until its future is dropped. `Some` if it was done already.
+    /// Ends the task and waits until its future is dropped. `Some` if it was done already. After
+    /// [`abort`](Self::abort) there is nothing left to wait for: `None` at once.
     pub async fn cancel(mut self) -> Option<Result<T, JoinError>> {
         let task = self.task_mut().take()?;
         if mutant!("cancel_does_not_wait") {
@@ -57,7 +60,7 @@ impl<T> JoinHandle<T> {
         task.cancel().await.map(|outcome| outcome.map_err(JoinError::panicked))
     }
 
-    /// Whether the task has ended.
+    /// Whether the task has ended or was [aborted](Self::abort).
     pub fn is_finished(&self) -> bool {
         self.lock().as_ref().is_none_or(FallibleTask::is_finished)
     }
