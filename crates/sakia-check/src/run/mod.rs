@@ -429,6 +429,8 @@ impl<E: Env> Runner<'_, E> {
                 return Err(format!("{} was done without notice: {output:?}", held.role.kind()));
             }
             self.take(held, output)?;
+            // What was taken may have been the last user of a descriptor, whose close is told of in a turn.
+            self.turn(Wait::Poll)?;
         }
         Ok(())
     }
