@@ -434,6 +434,8 @@ fn closing_a_remote_file_is_for_a_lane() {
                 finish(&driver, close).unwrap();
             }
             turn_until(&driver, || driver.live_operations() == 0);
+            // A thread counts after it has answered.
+            turn_until(&driver, || elastic(&driver).finished > before);
             assert_eq!(elastic(&driver).finished, before + 1);
             assert_eq!(fuse.count(Opcode::FLUSH), flushes + round + 1);
         }
