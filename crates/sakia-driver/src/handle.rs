@@ -274,8 +274,7 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Runs what the core left for users' code: wakes tasks, disposes of results, and tells what the backend
-    /// has to tell. A panic there
-    /// leaves the rest for the next call.
+    /// has to tell. A panic there leaves the rest for the next call.
     pub(crate) fn settle(&self) {
         loop {
             let mut core = self.core.borrow_mut();

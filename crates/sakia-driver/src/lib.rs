@@ -118,4 +118,6 @@ pub use ops::{
 pub use sakia_ring::CURRENT_POSITION;
 pub use transfer::{read_plainly, read_vectored_plainly};
 pub use uring::Uring;
+#[doc(hidden)] // for `sakia`, which has the same to promise of wakers
+pub use wakers::wake_all;
 pub use whole::WholeFile;

@@ -8,7 +8,7 @@ use std::thread;
 
 /// Wakes each of them, also after one that panics. The first panic goes on when all are woken, unless the
 /// thread unwinds already: two at once would end the process.
-pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
+pub fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     let mut first: Option<Box<dyn Any + Send>> = None;
     for waker in wakers {
         match catch_unwind(AssertUnwindSafe(|| waker.wake())) {

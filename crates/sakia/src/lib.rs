@@ -42,7 +42,6 @@ pub mod signal;
 pub mod sim;
 mod task;
 pub mod time;
-mod wakers;
 mod yielding;
 
 pub use blocking::{BlockingHandle, spawn_blocking};

@@ -75,7 +75,7 @@ impl Local {
     pub(crate) fn begin_round(&self) {
         self.fire_timers();
         self.take_mail();
-        self.round.begin.set(self.work_clock());
+        self.begin_tasks();
     }
 
     /// The future that `block_on` runs was polled: the tasks have the time of a round to themselves.

@@ -57,6 +57,27 @@ fn open_writer(path: &Path) -> File {
     File::options().write(true).open(path).unwrap()
 }
 
+/// Opens the other end of a FIFO once this thread sleeps in a turn, and returns what `open` resolves to.
+fn opened_from_a_sleep(driver: &Driver<Auto>, open: &mut Op<Open, Auto>, path: &Path) -> Fd {
+    let sleeper = ThreadId::current();
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            while sleeper.state().unwrap() != 'S' {
+                thread::yield_now();
+            }
+            open_writer(path)
+        });
+        let fd = loop {
+            driver.turn(Wait::Forever).unwrap();
+            if let Some(result) = open.try_take() {
+                break result.unwrap();
+            }
+        };
+        drop(writer.join().unwrap());
+        fd
+    })
+}
+
 /// Other operations are done although something stands still.
 fn assert_goes_on<B: Backend>(driver: &Driver<B>) {
     for _ in 0..3 {
@@ -73,23 +94,7 @@ fn a_result_wakes_a_turn_that_sleeps() {
     each(|driver| {
         let mut open = open_waiting(&driver, &path);
         until_running(&driver, 1);
-        let sleeper = ThreadId::current();
-        thread::scope(|scope| {
-            let writer = scope.spawn(|| {
-                while sleeper.state().unwrap() != 'S' {
-                    thread::yield_now();
-                }
-                open_writer(&path)
-            });
-            let fd = loop {
-                driver.turn(Wait::Forever).unwrap();
-                if let Some(result) = open.try_take() {
-                    break result.unwrap();
-                }
-            };
-            assert!(!is_nonblocking(&fd));
-            drop(writer.join().unwrap());
-        });
+        assert!(!is_nonblocking(&opened_from_a_sleep(&driver, &mut open, &path)));
         assert_eq!(of_open(&driver).lane, 1);
         drop(open);
         turn_until(&driver, || driver.live_operations() == 0);
@@ -112,22 +117,7 @@ fn the_poll_for_results_is_begun_again_when_it_has_ended() {
         _ => panic!("not on a ring"),
     });
     finish(&driver, &mut driver.nop()).unwrap();
-    let sleeper = ThreadId::current();
-    thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            while sleeper.state().unwrap() != 'S' {
-                thread::yield_now();
-            }
-            open_writer(&path)
-        });
-        let fd = loop {
-            driver.turn(Wait::Forever).unwrap();
-            if let Some(result) = open.try_take() {
-                break result.unwrap();
-            }
-        };
-        drop((fd, writer.join().unwrap()));
-    });
+    drop(opened_from_a_sleep(&driver, &mut open, &path));
 }
 
 /// Ends all that is with the ring (`IORING_REGISTER_SYNC_CANCEL`, since 6.0).

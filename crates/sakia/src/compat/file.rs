@@ -13,12 +13,11 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker, ready};
 
-use sakia_driver::{BufResult, IoBuf};
+use sakia_driver::{BufResult, IoBuf, wake_all};
 
 use super::parts::{Readable, Seekable, Writable};
 use crate::fs::File;
 use crate::io::{AsyncWrite, Level, Positional, Reader, Writer};
-use crate::wakers::wake_all;
 
 /// Bytes read at a time.
 const BLOCK_BYTES: usize = 64 << 10;

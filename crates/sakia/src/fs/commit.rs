@@ -13,10 +13,9 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use sakia_driver::{BufResult, IoBuf};
+use sakia_driver::{BufResult, IoBuf, wake_all};
 
 use super::File;
-use crate::wakers::wake_all;
 
 /// Makes a file durable for many tasks at once.
 ///

@@ -18,8 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use rustix::process::{Resource as Rlimit, getrlimit};
-
-use crate::wakers::wake_all;
+use sakia_driver::wake_all;
 
 /// What a budget has shares of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
