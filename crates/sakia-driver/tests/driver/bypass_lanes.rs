@@ -94,7 +94,7 @@ fn a_result_wakes_a_turn_that_sleeps() {
     each(|driver| {
         let mut open = open_waiting(&driver, &path);
         until_running(&driver, 1);
-        assert!(!is_nonblocking(&opened_from_a_sleep(&driver, &mut open, &path)));
+        assert!(!is_nonblocking(opened_from_a_sleep(&driver, &mut open, &path)));
         assert_eq!(of_open(&driver).lane, 1);
         drop(open);
         turn_until(&driver, || driver.live_operations() == 0);
