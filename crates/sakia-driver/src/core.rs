@@ -1073,6 +1073,7 @@ impl<B: Backend> Core<B> {
     /// Whether something is left to drain.
     pub(crate) fn is_busy(&self) -> bool {
         self.in_flight > 0
+            || self.lane_cancels > 0
             || self.backlog.iter().any(|list| !list.is_empty())
             || !self.deferred.is_empty()
             || !self.disposals.is_empty()

@@ -247,7 +247,7 @@ impl<B: Backend> Shared<B> {
 
     pub(crate) fn cancel(&self, slot: SlotRef) {
         self.core.borrow_mut().cancel(slot);
-        self.settle();
+        self.settle_later();
     }
 
     /// Cancels the operation with this key, if it is still under way.
@@ -257,7 +257,7 @@ impl<B: Backend> Shared<B> {
             core.cancel(slot);
         }
         drop(core);
-        self.settle();
+        self.settle_later();
     }
 
     /// The slot's handle was dropped. The answer is to be dropped when nothing of `self` is used
@@ -301,6 +301,18 @@ impl<B: Backend> Shared<B> {
             } else {
                 return;
             }
+        }
+    }
+
+    /// Leaves what [`settle`](Shared::settle) does to the next turn. Another task's waker that panics must
+    /// not end what the caller does, which may be a drop. After the driver's end no turn comes.
+    pub(crate) fn settle_later(&self) {
+        let mut core = self.core.borrow_mut();
+        if core.phase == Phase::Stopped {
+            drop(core);
+            self.settle();
+        } else if core.is_unsettled() {
+            core.want_turn();
         }
     }
 
@@ -353,7 +365,7 @@ impl<B: Backend> Owner for Shared<B> {
             }
             Some(key) if core.finish_parked(key, Completion::REVOKED) => {
                 drop(core);
-                self.settle();
+                self.settle_later();
             }
             _ if running => {
                 drop(core);
@@ -385,7 +397,7 @@ impl<B: Backend> Owner for Shared<B> {
             && core.finish_parked(key, Completion::default())
         {
             drop(core);
-            self.settle();
+            self.settle_later();
         }
     }
 

@@ -147,7 +147,7 @@ impl<B: Backend> Incoming<B> {
         let key = core.start_detached(MultiAccept { fd, owner, arrivals });
         self.arrivals.armed.set(Some(key));
         drop(core);
-        shared.settle();
+        shared.settle_later();
     }
 }
 

@@ -221,7 +221,8 @@ impl<B: Backend> Connection<B> {
         let (fd, inner) = (self.fd().clone(), Rc::clone(self.inner()));
         let key = core.start_detached(MultiRecv { fd, inner, pool, size });
         self.inner().inbox.set_armed(Some(key));
-        // Wakers that are due wait for the next turn: one that panics must not end this receive.
+        drop(core);
+        shared.settle_later();
         true
     }
 }

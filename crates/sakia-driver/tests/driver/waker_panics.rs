@@ -78,6 +78,24 @@ fn in_wake_of_one_of_many_that_wait_for_their_turn() {
     assert_usable(&driver);
 }
 
+/// What one task cancels or drops may end what another waits for. A waker of that one which panics is the next
+/// turn's affair.
+#[test]
+fn in_wake_of_what_another_task_ends() {
+    let (driver, stage) = crate::scripted::scripted(2, 4);
+    let fd = stage.open(&driver, crate::scripted::FILE);
+    let counter = DropCounter::new();
+    let pushed: Vec<_> = (0..3).map(|_| driver.read(&fd, Buf::new(8, &counter), 0)).collect();
+    let bad = waker(Hooks { on_wake: panicking("wake"), ..Hooks::default() });
+    let mut waiting = driver.read(&fd, Buf::new(8, &counter), 0);
+    assert!(poll_with(&mut waiting, &bad).is_pending());
+    waiting.cancel();
+    assert!(driver.wants_turn(), "the task would sleep for ever");
+    assert_eq!(panic_of(|| driver.turn(Wait::Poll)), "wake");
+    assert_eq!(waiting.try_take().unwrap().0.unwrap_err().raw_os_error(), Some(125));
+    drop(pushed);
+}
+
 #[test]
 fn in_drop() {
     let driver = driver();
