@@ -78,8 +78,8 @@ fn in_wake_of_one_of_many_that_wait_for_their_turn() {
     assert_usable(&driver);
 }
 
-/// What one task cancels or drops may end what another waits for. A waker of that one which panics is the next
-/// turn's affair.
+/// A cancellation by one task may end an operation that another waits for. The other's waker is called in the
+/// next turn, where its panic ends nothing else.
 #[test]
 fn in_wake_of_what_another_task_ends() {
     let (driver, stage) = crate::scripted::scripted(2, 4);
