@@ -151,7 +151,7 @@ mod tests {
             let mut buf = AlignedBuf::zeroed(len);
             assert_eq!(buf.stable_ptr() as usize % AlignedBuf::ALIGN, 0);
             assert_eq!((buf.len(), buf.bytes_len()), (len, len));
-            assert!(buf.iter().all(|&byte| byte == 0));
+            assert_eq!(*buf, *vec![0; len]);
             buf.fill(7);
             let copy = AlignedBuf::from(&*buf);
             assert_eq!(*copy, *buf);
