@@ -493,6 +493,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
     fn no_errno_of_any_call_keeps_auto_from_a_backend() {
         if let Err(error) = Builder::new().build() {
             return eprintln!("SKIP no_errno_of_any_call_keeps_auto_from_a_backend: {error}");
