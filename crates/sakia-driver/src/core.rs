@@ -227,7 +227,7 @@ impl<B: Backend> Core<B> {
                 Route::Queue => {}
                 Route::Now(now) => {
                     let sqe = operation.entry();
-                    if self.allowance.is_left() {
+                    if self.has_allowance() {
                         if let Some(completion) = self.perform(&sqe, now, operation) {
                             self.finish(slot, completion);
                             return slot;
@@ -452,7 +452,6 @@ impl<B: Backend> Core<B> {
         }
         let is_ready = backend.cq_ready() > 0;
         self.begin_turn();
-        self.allowance.renew();
         self.grants = self.grants.min(Self::GRANTS_MAX);
         self.timed_until = None;
         if !self.deferred.is_empty() {

@@ -127,6 +127,17 @@ impl<B: Backend> Driver<B> {
         self.handle.shared.core.borrow().look_again();
     }
 
+    /// How many plain calls were made since the last turn; one that copies more counts as several. When no
+    /// more are made, all that a turn may have.
+    pub fn plain_calls(&self) -> u32 {
+        self.handle.shared.core.borrow().plain_calls()
+    }
+
+    /// The backend's time, see [`Backend::now`]; zero once the driver has stopped.
+    pub fn now(&self) -> Duration {
+        self.handle.shared.core.borrow().now()
+    }
+
     /// Has [`wants_turn`](Driver::wants_turn) turn true once `after` has passed, if it is not before.
     /// Several may be set; none can be taken back. One system call. False where there is no such thing, or
     /// no room: then look at a clock.

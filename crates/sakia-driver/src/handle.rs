@@ -126,7 +126,7 @@ impl<B: Backend> Handle<B> {
 
     /// Whether this turn has plain calls left; see [`next_turn`](Handle::next_turn).
     pub fn has_allowance(&self) -> bool {
-        self.shared.core.borrow().has_allowance()
+        self.shared.core.borrow_mut().has_allowance()
     }
 
     /// Whether operations wait for the next turn, to be done as plain calls.

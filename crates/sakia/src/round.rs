@@ -9,19 +9,26 @@
 //!    something has come, after [`HEARING_MAX`] polls.
 //! 3. Those loads tell of a due timer where the driver can set an [alarm](Driver::set_alarm): on the ring a
 //!    timeout of the kernel, which sets `IORING_SQ_TASKRUN`. It is set only in a round of more than
-//!    [`LOOKS_MAX`] polls; before, the clock is read after each. So threads that wait a lot and work little
-//!    set none.
+//!    [`LOOKS_MAX`] polls or plain calls; before, the clock is read after each poll. So threads that wait a
+//!    lot and work little set none.
 //! 4. Epoll tells nothing without a call. There the clock is read every few polls: after each one while polls
 //!    take long, else less and less often, up to every [`STRIDE_MAX`]th.
 //!
+//! 5. A poll may go on for long by itself: a task asks for one operation after the other, each of which is
+//!    done at once as a plain call, and works in between. So the driver makes no more such calls once a
+//!    round has taken as long, see [`Attention::begin_tasks`]; then the task waits.
+//!
 //! So whatever waits is heard at most [`ROUND_TIME`] and one poll late; on epoll, where polls that took less
-//! than [`LONG_POLL`] are followed by longer ones, at most [`STRIDE_MAX`] of these late.
+//! than [`LONG_POLL`] are followed by longer ones, at most [`STRIDE_MAX`] of these late. The same holds for
+//! plain calls between which a poll begins to work long, on the ring only while neither its completions nor
+//! an alarm tell.
 //!
 //! Futures that poll several of their own let one of these run in each of their polls, and others until the
 //! round is over; see [`Siblings`]. The future that `block_on` runs comes before the tasks, and is one poll
 //! more.
 //!
 //! [`Driver::set_alarm`]: sakia_driver::Driver::set_alarm
+//! [`Attention::begin_tasks`]: sakia_driver::Attention::begin_tasks
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -80,7 +87,9 @@ impl Local {
 
     /// The future that `block_on` runs was polled: the tasks have the time of a round to themselves.
     pub(crate) fn begin_tasks(&self) {
-        self.round.begin.set(self.work_clock());
+        let now = self.work_clock();
+        self.round.begin.set(now);
+        self.attention.begin_tasks(now);
     }
 
     /// Tasks are about to be polled.
@@ -134,7 +143,7 @@ impl Local {
                 return true;
             }
             progress.looks += 1;
-            if progress.looks >= LOOKS_MAX {
+            if progress.looks >= LOOKS_MAX || self.driver.plain_calls() >= LOOKS_MAX {
                 self.watch_timers();
                 progress.looks = 0;
             }

@@ -146,6 +146,8 @@ table! {
         => DriverUnits "tests::bypass::a_whole_file";
     allowance_never_renewed: "what was left for the next turns is never done"
         => Driver "bypass::what_exceeds_a_turn";
+    plain_calls_without_limit: "a task that works long between plain calls keeps all others waiting"
+        => Simulated "rounds::a_timer_fires_between_reads rounds::tasks_take_turns";
     dropped_deferred_forgotten: "dropping what waits for the next turn keeps its memory"
         => Driver "bypass::a_deferred_read_that_is_dropped";
     vectored_counts_parts_as_bytes: "a turn copies any number of bytes if they are in few parts"

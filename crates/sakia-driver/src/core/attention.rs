@@ -11,13 +11,35 @@ use crate::backend::Backend;
 ///
 /// [`Driver::attention`]: crate::Driver::attention
 #[derive(Clone, Debug, Default)]
-pub struct Attention(Rc<Cell<bool>>);
+pub struct Attention(Rc<Shared>);
+
+/// What a driver and the loop around it tell each other.
+#[derive(Debug, Default)]
+struct Shared {
+    is_due: Cell<bool>,
+    /// Since when tasks are polled, on the backend's clock. `None` during a turn and until the loop says so.
+    begin: Cell<Option<Duration>>,
+}
 
 impl Attention {
     /// False while nothing is in flight, nothing waits for a turn, and no alarm is set.
     #[inline(always)]
     pub fn is_due(&self) -> bool {
-        self.0.get()
+        self.0.is_due.get()
+    }
+
+    /// Tells the driver that tasks are polled since `now`, the [backend's time](crate::Driver::now). Once they
+    /// have taken half a millisecond nothing more is done as a plain call until the next turn, so that a task
+    /// waits which starts one operation after the other and works in between. The clock is not read before
+    /// each call: where many were close to each other, up to 32 more may be late.
+    #[inline(always)]
+    pub fn begin_tasks(&self, now: Duration) {
+        self.0.begin.set(Some(now));
+    }
+
+    #[inline(always)]
+    pub(super) fn begin(&self) -> Option<Duration> {
+        self.0.begin.get()
     }
 }
 
@@ -26,7 +48,7 @@ impl<B: Backend> Core<B> {
     #[inline(always)]
     pub(crate) fn want_turn(&mut self) {
         self.wants_turn = true;
-        self.attention.0.set(true);
+        self.attention.0.is_due.set(true);
     }
 
     /// Before a turn, which does all that it was wanted for. What it has to leave over asks for another with
@@ -35,12 +57,14 @@ impl<B: Backend> Core<B> {
     #[inline(always)]
     pub(super) fn begin_turn(&mut self) {
         self.wants_turn = false;
+        self.attention.0.begin.set(None);
+        self.allowance.renew();
     }
 
     /// After a turn.
     #[inline(always)]
     pub(super) fn end_turn(&mut self) {
-        self.attention.0.set(self.wants_turn || self.in_flight > 0 || self.alarms > 0);
+        self.attention.0.is_due.set(self.wants_turn || self.in_flight > 0 || self.alarms > 0);
     }
 
     /// Whether the next turn has something to do, as far as a few loads from memory tell.

@@ -113,14 +113,13 @@ impl<B: Backend> Core<B> {
 
     /// Whether the rules and this turn allow plain calls of all these kinds.
     pub(crate) fn may_act_now(&mut self, kinds: &[OpKind]) -> bool {
-        let may = self.phase == Phase::Running
-            && (self.allowance.is_left() || self.grants > 0)
-            && kinds.iter().all(|&kind| self.rules.of(kind).tries_now)
-            && self.is_intact();
-        if may && !self.allowance.is_left() {
-            self.grants -= 1;
+        let is_running = self.phase == Phase::Running && self.is_intact();
+        if !is_running || !kinds.iter().all(|&kind| self.rules.of(kind).tries_now) {
+            return false;
         }
-        may
+        let is_granted = !self.has_allowance() && self.grants > 0;
+        self.grants -= u32::from(is_granted);
+        is_granted || self.allowance.is_any_left()
     }
 
     /// Makes a plain call that belongs to no slot.
@@ -176,7 +175,7 @@ impl<B: Backend> Core<B> {
         // SAFETY: the cell holds a live operation of the table's type, the driver's alone.
         let operation = unsafe { InCell::new(vtable, slot.cell()) };
         match operation.route(&self.rules) {
-            Route::Now(_) if !self.allowance.is_left() => self.defer(slot),
+            Route::Now(_) if !self.has_allowance() => self.defer(slot),
             Route::Now(now) => {
                 // SAFETY: as above.
                 let sqe = unsafe { (vtable.entry)(slot.cell()) };
@@ -207,8 +206,30 @@ impl<B: Backend> Core<B> {
     }
 
     /// Whether this turn has plain calls left.
-    pub(crate) fn has_allowance(&self) -> bool {
-        self.allowance.is_left()
+    #[inline(always)]
+    pub(crate) fn has_allowance(&mut self) -> bool {
+        let is_left = self.allowance.is_left() && !(self.has_come() && self.allowance.listens());
+        is_left || self.look()
+    }
+
+    /// Whether something has come since the turn, as far as a few loads tell.
+    #[inline(always)]
+    fn has_come(&self) -> bool {
+        self.attention.is_due() && self.backend.as_ref().is_some_and(Backend::has_news)
+    }
+
+    /// The same with a clock, where that is to be read.
+    #[cold]
+    #[inline(never)]
+    fn look(&mut self) -> bool {
+        let has_come = self.has_come();
+        let Some(backend) = &self.backend else { return self.allowance.is_any_left() };
+        self.allowance.look(self.attention.begin(), || backend.now(), has_come)
+    }
+
+    /// Plain calls that were made in this turn, each counted as often as it is longer than a small one.
+    pub(crate) fn plain_calls(&self) -> u32 {
+        self.allowance.spent()
     }
 
     /// Whether operations wait for the plain calls of the next turns.
@@ -224,7 +245,7 @@ impl<B: Backend> Core<B> {
         /// Whoever waits for a turn has more than one call to make.
         const TURN: u32 = 4;
         let mut count = 0;
-        while count < AT_A_TIME && self.allowance.is_left() {
+        while count < AT_A_TIME && self.allowance.is_any_left() {
             let Some(slot) = self.deferred.first() else { break };
             self.deferred.remove(&mut self.slab, slot);
             let header = self.slab.header(slot);

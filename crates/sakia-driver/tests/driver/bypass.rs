@@ -639,6 +639,37 @@ fn what_exceeds_a_turn_is_done_in_the_next_ones_in_order() {
     });
 }
 
+/// Their time is over at the latest when the clock is read.
+#[test]
+fn what_comes_too_late_in_a_turn_is_done_in_the_next_one() {
+    let Some(folder) = TempDir::in_memory() else { skip!("/dev/shm cannot be written to") };
+    let path = folder.file("file", 4096);
+    each(|driver| {
+        let fd = adopt(&driver, &path);
+        let inline = || of(&driver, OpKind::Read).inline;
+        for round in 1..=20 {
+            let begin = driver.now();
+            driver.attention().begin_tasks(begin);
+            while driver.now() - begin < Duration::from_millis(1) {}
+            let before = inline();
+            let reads: Vec<_> = (0..40).map(|_| driver.read(&fd, vec![0; 16], 0)).collect();
+            let done = inline() - before;
+            assert!(done <= if round == 1 { 32 } else { 1 }, "{done} in round {round}");
+            assert!(driver.has_deferred() && !driver.has_allowance());
+            assert_eq!(driver.plain_calls(), TURN as u32);
+            assert!(matches!(driver.read_file_now(&c(&path), 9).unwrap(), WholeFile::NotNow));
+            turn_until(&driver, || !driver.has_deferred());
+            drop(reads);
+        }
+        // Nobody polls tasks: as many as ever. Those that were late were no crowd.
+        driver.turn(Wait::Poll).unwrap();
+        use_up(&driver, &fd);
+        let deferred = driver.counters().deferred;
+        drop(driver.read(&fd, vec![0; 1], 0));
+        assert_eq!(driver.counters().deferred, deferred + 1);
+    });
+}
+
 #[test]
 fn large_copies_use_a_turn_up_sooner() {
     let Some(folder) = TempDir::in_memory() else { skip!("/dev/shm cannot be written to") };

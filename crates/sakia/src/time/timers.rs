@@ -11,7 +11,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::LazyLock;
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sakia_driver::{Auto, Backend, Driver};
 
@@ -27,7 +27,7 @@ const LOOKS_MAX: usize = 64;
 
 /// The zero of the real clock. All threads share it, so that an instant taken on one means the same on
 /// another; the drivers' own clocks begin when their threads do.
-static ORIGIN: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
+static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// What tells the time.
 #[derive(Clone, Copy)]
@@ -44,6 +44,8 @@ enum Clock {
 pub(crate) struct Timers {
     wheel: RefCell<Wheel>,
     clock: Cell<Clock>,
+    /// The zero of the driver's clock, if that is real.
+    driver_origin: Instant,
     /// The ticks for which alarms are set, the next one last.
     alarms: RefCell<Vec<u64>>,
     /// There may be a timer that is due before the next alarm. It is the clock that tells then.
@@ -56,9 +58,12 @@ impl Timers {
     pub(crate) fn new(driver: &Driver<Auto>) -> Self {
         let is_simulated = driver.with_backend(|backend| matches!(backend, Auto::Sim(_)));
         let clock = if is_simulated == Some(true) { Clock::Driver } else { Clock::Real };
+        // Earlier than it is by what a call takes. A clock that is not real is not used so.
+        let now = Instant::now();
         Self {
             wheel: RefCell::new(Wheel::new()),
             clock: Cell::new(clock),
+            driver_origin: now.checked_sub(driver.now()).unwrap_or(now),
             alarms: RefCell::default(),
             is_unwatched: Cell::new(false),
             is_watchful: Cell::new(driver.tells_news()),
@@ -186,12 +191,13 @@ impl Local {
         }
     }
 
-    /// The time by which the length of a round is measured: it passes while tasks run, unless the
+    /// The driver's time, by which the length of a round is measured: it passes while tasks run, unless the
     /// simulated kernel says otherwise.
+    #[inline]
     pub(crate) fn work_clock(&self) -> Duration {
         match self.timers.clock.get() {
-            Clock::Driver => self.now(),
-            Clock::Real | Clock::Virtual(_) => ORIGIN.elapsed(),
+            Clock::Driver => self.driver.now(),
+            Clock::Real | Clock::Virtual(_) => self.timers.driver_origin.elapsed(),
         }
     }
 

@@ -12,6 +12,7 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use sakia::fs::File;
 use sakia::io::PipeReader;
 use sakia::signal::{SignalKind, signal};
 use sakia::time::sleep;
@@ -55,6 +56,30 @@ impl Busy {
                 }
             });
         }
+        busy
+    }
+
+    /// Tasks that read what the page cache holds, and work long after each read, which they count. On most
+    /// file systems they wait for nothing else.
+    async fn reading(count: u32) -> Self {
+        let busy = Self { polls: Rc::default(), is_over: Rc::default() };
+        let file = Rc::new(File::open("/proc/self/exe").await.unwrap());
+        let (result, _) = file.read_at(vec![0; 16], 0).await;
+        result.unwrap();
+        for _ in 0..count {
+            let (reads, is_over) = (Rc::clone(&busy.polls), Rc::clone(&busy.is_over));
+            let file = Rc::clone(&file);
+            spawn(async move {
+                while !is_over.get() {
+                    let (result, _) = file.read_at(vec![0; 16], 0).await;
+                    assert_eq!(result.unwrap(), 16);
+                    work(WORK);
+                    reads.set(reads.get() + 1);
+                }
+            })
+            .detach();
+        }
+        sleep(Duration::from_millis(1)).await; // by then it is known that they take long
         busy
     }
 
@@ -209,6 +234,35 @@ fn children_of_one_task_do_not_keep_others_waiting() {
             let begin = polls.get();
             sleep(Duration::from_millis(1)).await;
             assert!(polls.get() - begin <= POLLS_MAX, "heard after {} polls", polls.get() - begin);
+        }
+    });
+}
+
+#[test]
+fn a_timer_is_heard_between_reads_that_are_done_at_once() {
+    for count in [1, 3, 20] {
+        block_on(async {
+            let busy = Busy::reading(count).await;
+            for _ in 0..5 {
+                let reads = busy.polls.get();
+                sleep(Duration::from_millis(1)).await;
+                busy.assert_soon(reads);
+            }
+        });
+    }
+}
+
+#[test]
+fn a_pipe_is_heard_between_reads_that_are_done_at_once() {
+    block_on(async {
+        let busy = Busy::reading(5).await;
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let mut reader = PipeReader::from_fd(OwnedFd::from(reader));
+        for _ in 0..5 {
+            writer.write_all(b"x").unwrap();
+            let reads = busy.polls.get();
+            assert_eq!(reader.read(vec![0; 1]).await.0.unwrap(), 1);
+            busy.assert_soon(reads);
         }
     });
 }

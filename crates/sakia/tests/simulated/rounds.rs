@@ -230,3 +230,86 @@ fn a_child_that_works_does_not_keep_its_siblings_waiting() {
         .await;
     });
 }
+
+/// Tasks that read what is cached and work after each read, as long as `work` says for the number of it.
+/// They wait for nothing else.
+async fn start_reading(kernel: &SimHandle, count: u32, work: fn(u32) -> Duration) -> Busy {
+    sakia::fs::write("file", vec![7; 100]).await.unwrap();
+    let file = Rc::new(sakia::fs::File::open("file").await.unwrap());
+    let busy = Busy { polls: Rc::default(), is_over: Rc::default() };
+    for number in 0..count {
+        let (kernel, file) = (kernel.clone(), Rc::clone(&file));
+        let (reads, is_over) = (Rc::clone(&busy.polls), Rc::clone(&busy.is_over));
+        spawn(async move {
+            while !is_over.get() {
+                if number % 2 == 0 {
+                    let (result, _) = file.read_at(vec![0; 10], 0).await;
+                    assert_eq!(result.unwrap(), 10);
+                } else {
+                    assert_eq!(sakia::fs::read("file").await.unwrap().len(), 100);
+                }
+                reads.set(reads.get() + 1);
+                kernel.advance(work(reads.get()));
+            }
+        })
+        .detach();
+    }
+    busy
+}
+
+fn with_plain_calls() -> Test<'static> {
+    Test::new().seeds(0..5).kernel(|kernel| kernel.plain_calls(true))
+}
+
+#[test]
+fn a_timer_fires_between_reads_that_are_done_at_once() {
+    for count in [1, 2, 40] {
+        with_plain_calls().run(async |kernel| {
+            let busy = start_reading(&kernel, count, |_| WORK).await;
+            sleep(MS).await; // by then it is known that reads take long
+            for _ in 0..20 {
+                let (reads, begin) = (busy.polls.get(), now());
+                sleep(MS).await;
+                let reads = busy.polls.get() - reads;
+                assert!(reads <= 1, "{count} tasks: {reads} reads");
+                assert!(begin.elapsed() <= LATE_MAX, "{count} tasks: {:?}", begin.elapsed());
+            }
+        });
+    }
+}
+
+#[test]
+fn tasks_take_turns_though_their_reads_are_done_at_once() {
+    with_plain_calls().run(async |kernel| {
+        let busy = start_reading(&kernel, 4, |_| WORK).await;
+        sleep(MS).await;
+        let reads = Rc::clone(&busy.polls);
+        let waiting = spawn(async move {
+            for _ in 0..20 {
+                let before = reads.get();
+                sleep(MS).await;
+                // One until it fires, and one of each task that was ready before.
+                assert!(reads.get() - before <= 1 + 4, "{} reads", reads.get() - before);
+            }
+        });
+        waiting.await.unwrap();
+    });
+}
+
+#[test]
+fn a_timer_fires_when_work_between_reads_becomes_long() {
+    for count in [1, 7] {
+        with_plain_calls().run(async |kernel| {
+            let busy = start_reading(&kernel, count, by_turns).await;
+            let mut round = 0;
+            while busy.polls.get() < 1400 {
+                round += 1;
+                let wait = MS * (1 + round % 23);
+                let begin = now();
+                sleep(wait).await;
+                // After many reads that take no time, 32 may go by before it is known that one does.
+                assert!(begin.elapsed() <= wait + LATE_MAX + 31 * WORK, "{:?}", begin.elapsed());
+            }
+        });
+    }
+}
