@@ -395,12 +395,10 @@ impl Runtime {
         let is_busy = self.local.run_batch();
         self.local.drive(is_busy, Some(max_wait).filter(|_| !mutant!("run_once_ignores_limit")))?;
         self.local.begin_round();
-        let mut is_busy = self.local.run_batch();
-        if !is_busy {
-            // Submits what these tasks started; it may be done at once.
-            self.local.drive(true, None)?;
-            is_busy = self.local.has_ready();
-        }
+        self.local.run_batch();
+        // Submits what these tasks started, which may be done at once, and hears what has ended their batch.
+        self.local.drive(true, None)?;
+        let is_busy = self.local.has_ready();
         // From here on, whoever wakes a task makes the descriptor readable.
         if mutant!("run_once_does_not_park") {
             return Ok(is_busy);

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sakia::io::PipeReader;
@@ -124,4 +124,45 @@ fn what_a_turn_starts_is_not_kept_back() {
         foreign.turn();
         foreign.run_until(|| got.get() == 1);
     }
+}
+
+/// What comes while a task works is heard before the next one runs, whichever of the batches of a turn that
+/// is in.
+#[test]
+fn what_comes_while_a_task_works_is_heard_after_it() {
+    const BYTES: u32 = 20;
+    let foreign = Foreign::new();
+    let (reader, mut writer) = io::pipe().unwrap();
+    let (polls, written) = (Rc::new(Cell::new(0_u32)), Rc::new(Cell::new(None)));
+    let read = Rc::new(Cell::new(0));
+    let (all, number, count) = (Rc::clone(&polls), Rc::clone(&written), Rc::clone(&read));
+    let reading = foreign.runtime.spawn(async move {
+        let mut reader = PipeReader::from_fd(reader.into());
+        for _ in 0..BYTES {
+            let (result, _) = reader.read(vec![0; 1]).await;
+            assert_eq!(result.unwrap(), 1);
+            // The working task is ahead of this one, once.
+            let later = all.get() - number.take().expect("written");
+            assert!(later <= 1, "{later} polls later");
+            count.set(count.get() + 1);
+        }
+    });
+    let working = foreign.runtime.spawn(async move {
+        while read.get() < BYTES {
+            polls.set(polls.get() + 1);
+            // In polls that are odd and in ones that are even.
+            if written.get().is_none() && polls.get() % 7 > 3 {
+                writer.write_all(b"x").unwrap();
+                written.set(Some(polls.get()));
+            }
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_millis(1) {}
+            yield_now().await;
+        }
+    });
+    while !working.is_finished() {
+        foreign.runtime.run_once(Duration::ZERO).unwrap();
+    }
+    foreign.run_until(|| reading.is_finished());
+    foreign.runtime.block_on(reading).unwrap();
 }
