@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use async_task::Runnable;
 use pin_project_lite::pin_project;
-use sakia_driver::{Attention, Auto, Driver, RemoteWake, Wait};
+use sakia_driver::{Attention, Auto, Driver, RemoteWake, Wait, wake_all};
 use send_wrapper::SendWrapper;
 use slab::Slab;
 
@@ -359,7 +359,7 @@ impl Local {
             let wakers: Vec<Waker> =
                 self.tasks.borrow_mut().drain().map(|task| task.waker).collect();
             if !mutant!("tasks_outlive_runtime") {
-                wakers.into_iter().for_each(Waker::wake);
+                wake_all(wakers);
             }
             let mut queue = std::mem::take(&mut *self.queue.borrow_mut());
             queue.append(&mut self.remote.drain(false));

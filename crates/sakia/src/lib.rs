@@ -49,6 +49,8 @@ pub use engine::Engine;
 pub use executor::{spawn, spawn_on, thread_count};
 pub use join::{JoinError, JoinHandle};
 pub use runtime::{Builder, Runtime, block_on};
+#[doc(hidden)] // for `sakia-tokio`, which has the same to promise of wakers
+pub use sakia_driver::wake_all;
 pub use sakia_macros::{main, test};
 #[doc(hidden)]
 pub use task::__private;

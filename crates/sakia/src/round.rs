@@ -38,6 +38,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
+use sakia_driver::wake_all;
 
 use crate::executor::{Local, with_current};
 
@@ -194,7 +195,7 @@ impl Siblings {
         let mut waiting = self.again.take();
         waiting.append(&mut self.once.borrow_mut());
         self.owed.set(waiting.len());
-        waiting.into_iter().for_each(Waker::wake); // those of a set of futures, which do not panic
+        wake_all(waiting); // those of a set of futures, the first of which may wake the parent
     }
 
     /// Whether some have let go, so that the parent has to be polled again.

@@ -47,6 +47,42 @@ impl Wakers {
 impl Wake for Wakers {
     fn wake(self: Arc<Self>) {
         let taken = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        taken.into_iter().flatten().for_each(Waker::wake);
+        sakia::wake_all(taken.into_iter().flatten());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    struct Bad;
+
+    impl Wake for Bad {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker");
+        }
+    }
+
+    #[derive(Default)]
+    struct Good(AtomicBool);
+
+    impl Wake for Good {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_waker_that_panics_does_not_keep_the_other_half_waiting() {
+        let good = Arc::<Good>::default();
+        let (bad, other) = (Waker::from(Arc::new(Bad)), Waker::from(Arc::clone(&good)));
+        let mut halves = Halves::default();
+        halves.register(Half::Reading, &Context::from_waker(&bad));
+        let both = halves.register(Half::Writing, &Context::from_waker(&other)).clone();
+        assert!(catch_unwind(AssertUnwindSafe(|| both.wake())).is_err());
+        assert!(good.0.load(Ordering::Relaxed));
     }
 }

@@ -178,6 +178,10 @@ impl Local {
         let tick = ticks_until(self.now());
         self.timers.wheel.borrow_mut().advance(tick);
         let is_alarm_over = self.timers.forget_alarms(tick);
+        if is_alarm_over {
+            // Until it is known better, which it never is if a waker panics.
+            self.timers.is_unwatched.set(self.timers.is_watchful.get());
+        }
         let mut has_fired = false;
         loop {
             let waker = self.timers.wheel.borrow_mut().pop_due();
