@@ -8,7 +8,8 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::sync::Arc;
+use std::task::{Poll, Wake, Waker};
 
 use sakia_ring::Sqe;
 
@@ -60,11 +61,21 @@ impl<T> Turn<T> {
     }
 
     /// Passes it on although the operation is not over: there will be no other one that it could meet.
-    /// Answers with who is next.
+    /// Answers with what wakes all that wait: the future of one may be gone.
     pub(super) fn give_up(&self) -> Option<Waker> {
         let turns = (self.turns)(&self.of);
         turns.is_busy.set(false);
-        turns.waiters.borrow_mut().pop()
+        let waiters = std::mem::take(&mut *turns.waiters.borrow_mut());
+        (!waiters.is_empty()).then(|| Waker::from(Arc::new(All(waiters))))
+    }
+}
+
+/// Several wakers as one.
+struct All(Vec<Waker>);
+
+impl Wake for All {
+    fn wake(self: Arc<Self>) {
+        wake_all(self.0.iter().cloned());
     }
 }
 
@@ -148,5 +159,43 @@ where
 
     fn descriptor(&self) -> Option<&Fd> {
         self.operation.descriptor()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Context;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_turn_that_is_given_up_wakes_those_that_still_wait() {
+        let turns = Rc::new(Turns::default());
+        turns.is_busy.set(true);
+        let turn = Turn { of: Rc::clone(&turns), turns: |turns| turns };
+        let counts: [Arc<Count>; 3] = Default::default();
+        let wakers = counts.clone().map(Waker::from);
+        let mut waits = pin!(turns.free());
+        assert!(waits.as_mut().poll(&mut Context::from_waker(&wakers[0])).is_pending());
+        for waker in &wakers[1..] {
+            // Gone at once, and with a waker that stays.
+            assert!(pin!(turns.free()).poll(&mut Context::from_waker(waker)).is_pending());
+        }
+        turn.give_up().expect("there are some").wake();
+        assert_eq!(counts[0].0.load(Ordering::Relaxed), 1);
+        assert!(waits.poll(&mut Context::from_waker(&wakers[0])).is_ready());
+        assert!(turn.give_up().is_none());
     }
 }
