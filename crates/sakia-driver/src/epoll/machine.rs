@@ -430,13 +430,15 @@ impl Machine {
         self.start_trial(sqe, Trial::Transfer(transfer, class));
     }
 
-    /// Tries an operation, unless others wait already, and has it wait if it must.
+    /// Tries an operation, unless others wait already, and has it wait if it must. One that does not wait
+    /// goes ahead of those that do, as on a ring: some of them may have been dropped.
     fn start_trial(&mut self, sqe: &Sqe, trial: Trial) {
         let (raw, direction) = (trial.raw(), trial.direction());
-        let is_first = self
-            .registry
-            .find(raw)
-            .is_none_or(|place| self.registry.watch(place).way(direction).queue.is_empty())
+        let is_first = trial.is_nowait()
+            || self
+                .registry
+                .find(raw)
+                .is_none_or(|place| self.registry.watch(place).way(direction).queue.is_empty())
             || mutant!("late_reads_overtake");
         let tried = if is_first {
             // SAFETY: the entry is not completed, so its memory is lent.

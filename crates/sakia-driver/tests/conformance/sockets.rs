@@ -377,6 +377,20 @@ pub fn a_peek_leaves_the_bytes(stage: &Stage) {
     }
 }
 
+/// One that was dropped, and is not canceled yet, is no reason to find nothing.
+pub fn a_receive_that_does_not_wait_goes_ahead_of_one_that_does(stage: &Stage) {
+    let driver = stage.driver();
+    let (near, far) = connected(stage, &driver, Domain::UNIX);
+    let waiting = driver.recv(&far, vec![0; 4], 0);
+    settle(&driver);
+    drop(waiting);
+    let send = driver.send(&near, b"data".to_vec(), 0);
+    let recv = driver.recv(&far, vec![0; 4], DONT_WAIT);
+    assert_eq!(wait(&driver, send).0.unwrap(), 4);
+    let (result, buf) = wait(&driver, recv);
+    assert_eq!((result.unwrap(), &buf[..]), (4, &b"data"[..]));
+}
+
 pub fn a_socket_is_received_from_into_capacity(stage: &Stage) {
     let driver = stage.driver();
     for domain in DOMAINS {
