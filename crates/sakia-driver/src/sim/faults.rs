@@ -690,6 +690,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes 120,000 draws")]
     fn a_server_sends_every_errno_that_it_can() {
         let mut faults = Faults::new();
         let mut random = Random::new(0);
