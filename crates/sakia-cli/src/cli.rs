@@ -29,8 +29,8 @@ use self::notes::{
 use crate::engine::Shape;
 use crate::exit::Exit;
 use crate::mounts::Place;
-use crate::output::{Format, complain};
-use crate::{bench, cp, doctor, rm, sum};
+use crate::output::{Format, STDOUT, complain, stdout};
+use crate::{bench, cp, doctor, output, rm, sum};
 
 /// Memory that reads in flight may take.
 const MEMORY_MAX: u64 = 1 << 30;
@@ -501,7 +501,7 @@ pub enum Task {
 /// There is nothing else to do than to [explain] something: help, the version, wrong usage.
 pub fn parse() -> Result<Task, clap::Error> {
     let surroundings = Surroundings {
-        out_is_terminal: io::stdout().is_terminal(),
+        out_is_terminal: output::is_terminal(),
         err_is_terminal: io::stderr().is_terminal(),
         driver: env::var_os("SAKIA_DRIVER"),
     };
@@ -510,13 +510,19 @@ pub fn parse() -> Result<Task, clap::Error> {
 
 /// Prints help, the version, or what is wrong with the command line.
 pub fn explain(error: &clap::Error) -> Exit {
-    let printed = error.print();
     if error.use_stderr() {
+        error.print().ok();
         return Exit::Usage;
     }
-    match printed.and_then(|()| io::stdout().lock().flush()) {
+    // It locks standard output itself.
+    let print = || {
+        stdout().map(drop)?;
+        error.print()?;
+        stdout()?.flush()
+    };
+    match print() {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            complain(format_args!("standard output: {error}"));
+            complain(format_args!("{STDOUT}: {error}"));
             Exit::Failure
         }
         _ => Exit::Success,

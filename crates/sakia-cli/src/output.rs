@@ -3,12 +3,15 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::Errno;
+use sakia_driver::startup::stdout_was_closed;
 use sakia_driver::{Choice, Counters};
 use serde::Serialize;
 use serde::ser::Serializer;
@@ -31,13 +34,40 @@ pub fn complain(text: fmt::Arguments<'_>) {
     let _ = io::stderr().lock().write_all(line.as_bytes());
 }
 
+/// Standard output. All that is written there goes through this.
+///
+/// # Errors
+/// `EBADF`: it was closed when the program began, or is not open for writing. `std` has opened `/dev/null` in
+/// place of the one, and takes the other for one that takes everything.
+#[expect(clippy::disallowed_methods, reason = "what it hides is looked at here")]
+pub fn stdout() -> io::Result<StdoutLock<'static>> {
+    let out = io::stdout();
+    let flags = fcntl_getfl(&out)?;
+    let is_writable = [OFlags::WRONLY, OFlags::RDWR].contains(&(flags & OFlags::ACCMODE))
+        && !flags.contains(OFlags::PATH);
+    if stdout_was_closed() || !is_writable {
+        return Err(Errno::BADF.into());
+    }
+    Ok(out.lock())
+}
+
+/// Whether standard output is a terminal.
+#[expect(clippy::disallowed_methods, reason = "nothing is written")]
+pub fn is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
 /// Writes a line of results.
 ///
 /// # Errors
 /// Standard output does not take it.
 pub fn print(line: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).context(STDOUT)
+    let print = || {
+        let mut out = stdout()?;
+        writeln!(out, "{line}")?;
+        out.flush()
+    };
+    print().context(STDOUT)
 }
 
 /// Lines on standard output, from any thread. After an error, which is kept, none is written: the work goes
@@ -52,23 +82,22 @@ impl Lines {
         self.error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes whole lines.
+    /// Writes whole lines, at once.
     pub fn write(&self, lines: &[u8]) {
         let mut error = self.lock();
         if error.is_none() {
-            *error = io::stdout().lock().write_all(lines).err();
+            *error = stdout().and_then(|mut out| out.write_all(lines)).err();
         }
     }
 
-    /// Writes what is left.
+    /// Tells whether all was written.
     ///
     /// # Errors
     /// The first one that came up. A broken pipe is none.
     pub fn end(&self) -> anyhow::Result<()> {
-        let first = self.lock().take();
-        match first.map_or_else(|| io::stdout().lock().flush(), Err) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            result => result.context(STDOUT),
+        match self.lock().take() {
+            Some(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context(STDOUT),
+            _ => Ok(()),
         }
     }
 }
@@ -264,7 +293,7 @@ impl<W: Write> Output<W> {
     }
 }
 
-const STDOUT: &str = "standard output";
+pub const STDOUT: &str = "standard output";
 
 /// The error without the number that `std` appends, which is a member of its own.
 pub fn message(error: &io::Error) -> String {

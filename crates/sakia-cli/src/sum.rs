@@ -15,7 +15,7 @@ use sakia_ring::{Ring, SetupError};
 
 use crate::engine::{Engine, Failure, Opened, Shape, Start, Sum};
 use crate::exit::Exit;
-use crate::output::{Format, Output, Summary, complain, message};
+use crate::output::{Format, Output, STDOUT, Summary, complain, message, stdout};
 use crate::progress::Progress;
 use crate::signals::Signals;
 
@@ -65,7 +65,8 @@ impl Input {
 /// What ends the program: standard output cannot be written, the driver failed. What befalls one
 /// input is reported and makes the program [fail](Exit::Failure) in the end.
 pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
-    let mut output = Output::new(io::stdout().lock(), options.format, options.to_terminal);
+    let out = stdout().context(STDOUT)?;
+    let mut output = Output::new(out, options.format, options.to_terminal);
     let interrupt = signals.readable().context("signals")?;
     let (driver, choice) = match Auto::new(options.policy, Ring::builder()) {
         Ok((backend, choice)) => (Driver::new(backend), choice),

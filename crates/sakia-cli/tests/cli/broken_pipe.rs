@@ -2,10 +2,10 @@
 
 use std::fs::{self, File};
 use std::io::pipe;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::{Ended, TempDir, needs_ring, run, sakia, wait};
+use crate::support::{Ended, TempDir, await_that, needs_ring, run, sakia, wait, without_streams};
 
 fn with_stdout(command: &mut Command, stdout: impl Into<Stdio>) -> Ended {
     wait(command.stdout(stdout).stderr(Stdio::piped()).spawn().unwrap())
@@ -64,9 +64,29 @@ fn tree(directory: &TempDir) -> (PathBuf, PathBuf) {
     (from, directory.path().join("to"))
 }
 
+/// Standard output that takes nothing, and what is said then.
+const REFUSING: [(fn(&mut Command), &str); 3] = [
+    (full, "No space left on device (os error 28)"),
+    (closed, "Bad file descriptor (os error 9)"),
+    // As `1</dev/null`.
+    (for_reading, "Bad file descriptor (os error 9)"),
+];
+
+fn full(command: &mut Command) {
+    command.stdout(File::options().write(true).open("/dev/full").unwrap());
+}
+
+fn for_reading(command: &mut Command) {
+    command.stdout(File::open("/dev/null").unwrap());
+}
+
+fn closed(command: &mut Command) {
+    without_streams(command, &[1]);
+}
+
 /// Every command says so, once, and fails; the work is done all the same.
 #[test]
-fn device_is_full() {
+fn standard_output_takes_nothing() {
     needs_ring!();
     let commands: [&[&str]; 17] = [
         &["sum", "-q"],
@@ -87,14 +107,15 @@ fn device_is_full() {
         &["bench", "sched", "-h"],
         &["help"],
     ];
-    for args in commands {
+    for (args, (refuse, why)) in commands.iter().flat_map(|args| REFUSING.map(|how| (*args, how))) {
         let directory = TempDir::new();
         let (_, to) = tree(&directory);
-        let full = File::options().write(true).open("/dev/full").unwrap();
-        let ended = with_stdout(sakia(args).current_dir(directory.path()), full);
+        let mut command = sakia(args);
+        refuse(command.current_dir(directory.path()).stderr(Stdio::piped()));
+        let ended = wait(command.spawn().unwrap());
         assert_eq!(ended.code, Some(1), "{args:?}: {ended:?}");
-        let says = "sakia: standard output: No space left on device (os error 28)\n";
-        assert_eq!(ended.stderr.matches(says).count(), 1, "{args:?}: {ended:?}");
+        let says = format!("sakia: standard output: {why}\n");
+        assert_eq!(ended.stderr.matches(&says).count(), 1, "{args:?}: {ended:?}");
         let is_copied = args[0] == "cp" && args[1].starts_with("-r") && args[2] != "--dry-run";
         assert_eq!(to.join("49").exists(), is_copied, "{args:?}");
         assert_eq!(directory.path().join("tree").exists(), args[0] == "mktree", "{args:?}");
@@ -106,4 +127,43 @@ fn device_is_full() {
     assert!(
         ended.stderr.ends_with("cannot write /dev/full: No space left on device (os error 28)\n")
     );
+}
+
+/// As `>&-`: what has nothing to say does not need it, and errors have their own place, or none.
+#[test]
+fn closed_streams_are_no_reason_to_fail_by_themselves() {
+    let directory = TempDir::new();
+    directory.file("a", b"contents");
+    let copy = |streams: &[i32], args: &[&str]| {
+        let mut command = sakia(["cp"]);
+        without_streams(command.args(args).current_dir(directory.path()), streams);
+        wait(command.spawn().unwrap()).code
+    };
+    assert_eq!(copy(&[1], &["a", "b"]), Some(0));
+    assert_eq!(copy(&[0, 1, 2], &["a", "c"]), Some(0));
+    for name in ["b", "c"] {
+        assert_eq!(fs::read(directory.path().join(name)).unwrap(), b"contents");
+    }
+    assert_eq!(copy(&[0, 1, 2], &["none", "d"]), Some(1));
+    assert_eq!(copy(&[1, 2], &["-v", "a", "d"]), Some(1));
+}
+
+/// Or what is meant for them would be written to it.
+#[test]
+fn no_file_gets_the_number_of_a_closed_stream() {
+    let directory = TempDir::new();
+    let fifo = directory.fifo();
+    for streams in [&[0][..], &[1], &[2], &[0, 1], &[1, 2], &[0, 1, 2]] {
+        let mut command = sakia(["cp"]);
+        without_streams(command.args([&fifo, &directory.path().join("to")]), streams);
+        let child = command.spawn().unwrap();
+        let open = |number: i32| fs::read_link(format!("/proc/{}/fd/{number}", child.id())).ok();
+        // It has a ring or an epoll set by then, and waits for a writer.
+        await_that("descriptors of a runtime", || open(8).is_some());
+        for stream in streams {
+            assert_eq!(open(*stream).as_deref(), Some(Path::new("/dev/null")), "{streams:?}");
+        }
+        drop(File::options().write(true).open(&fifo).unwrap());
+        assert_eq!(wait(child).code, Some(0));
+    }
 }

@@ -2,14 +2,15 @@
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write, pipe};
-use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_setfl};
 
-use crate::support::{TempDir, feed, needs_ring, plain_sum, random_bytes, run, sakia};
+use crate::support::{
+    TempDir, feed, needs_ring, plain_sum, random_bytes, run, sakia, without_streams,
+};
 
 #[test]
 fn file_from_where_it_stands_to_its_end() {
@@ -104,13 +105,7 @@ fn closed() {
     needs_ring!();
     for args in [&["sum"][..], &["sum", "-q", "-"]] {
         let mut command = sakia(args);
-        let close = || {
-            // SAFETY: a plain system call, of a number that the program is to find closed.
-            unsafe { libc::close(0) };
-            Ok(())
-        };
-        // SAFETY: between fork and exec the closure only makes a system call.
-        unsafe { command.pre_exec(close) };
+        without_streams(&mut command, &[0]);
         let ended = run(&mut command);
         assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{ended:?}");
         assert_eq!(ended.stderr, "sakia: -: open: Bad file descriptor (os error 9)\n");

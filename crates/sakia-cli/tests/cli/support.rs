@@ -230,6 +230,20 @@ pub fn without_privileges(command: &mut Command) {
     }
 }
 
+/// Makes the program find these of the standard streams closed, as `<&-`, `>&-` and `2>&-` do.
+pub fn without_streams(command: &mut Command, streams: &[i32]) {
+    let streams = streams.to_vec();
+    let close = move || {
+        for &number in &streams {
+            // SAFETY: a plain system call, of a number that the program is to find closed.
+            unsafe { libc::close(number) };
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure only makes system calls.
+    unsafe { command.pre_exec(close) };
+}
+
 /// A copy of the program where every user may run it.
 pub fn program_for_all() -> (TempDir, PathBuf) {
     let directory = TempDir::for_all();
