@@ -35,7 +35,8 @@ use crate::kernel;
 use crate::pace::Pace;
 use crate::place::{OpenDir, Place, Places};
 use crate::progress::Progress;
-use crate::report::{Counters, Counts};
+use crate::report::{Counters, Counts, Failure};
+use crate::stopped;
 
 /// Bytes of directory entries read at once.
 const BATCH_BYTES: usize = 32 << 10;
@@ -316,6 +317,14 @@ impl<J: Job> Crew<J> {
     /// Whether nothing more is to be begun.
     pub(crate) fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::Relaxed) || self.token.is_canceled()
+    }
+
+    /// Counts a failure, and tells of it. That the work was told to stop is none.
+    pub(crate) fn fail(&self, tally: &mut Tally, failure: Failure) {
+        if !stopped::is_error(failure.io_error()) {
+            tally.counts.failures += 1;
+            self.progress.fail(failure);
+        }
     }
 
     /// So much of a directory is done.
@@ -699,7 +708,7 @@ impl<J: Job> Fiber<J> {
     /// runtime.
     pub(crate) async fn unless_stopped<T>(&self, answer: impl Future<Output = T>) -> io::Result<T> {
         let answer = self.worker.crew.token.run_until_canceled(answer).await;
-        answer.ok_or_else(|| Errno::CANCELED.into())
+        answer.ok_or_else(stopped::error)
     }
 
     async fn pause(&mut self) {

@@ -22,6 +22,7 @@ mod progress;
 mod remove;
 mod report;
 mod source;
+mod stopped;
 mod sys;
 mod walk;
 

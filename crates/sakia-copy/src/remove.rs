@@ -97,8 +97,7 @@ fn fail(
     path: std::path::PathBuf,
     error: io::Error,
 ) {
-    tally.counts.failures += 1;
-    crew.progress.fail(Failure::new(operation, path, error));
+    crew.fail(tally, Failure::new(operation, path, error));
 }
 
 impl Job for Remove {

@@ -28,7 +28,7 @@ pub struct Counts {
     pub skipped: u64,
     /// Bytes of files' contents, holes included.
     pub bytes: u64,
-    /// Failures: see [`Failure`].
+    /// Failures: see [`Failure`]. What was under way when the work was told to stop is none.
     pub failures: u64,
 }
 

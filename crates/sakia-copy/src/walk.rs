@@ -170,8 +170,7 @@ fn fail<V>(
 ) where
     Walk<V>: Job,
 {
-    tally.counts.failures += 1;
-    crew.progress.fail(Failure::new(operation, path, error));
+    crew.fail(tally, Failure::new(operation, path, error));
 }
 
 impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Job for Walk<V> {

@@ -16,7 +16,7 @@ use super::{Copy, Learned, Spot, Wrong};
 use crate::crew::{Crew, Fiber};
 use crate::options::{Reflink, Sparse};
 use crate::source::Source;
-use crate::{kernel, sys};
+use crate::{kernel, stopped, sys};
 
 /// The most bytes that are copied at a time: between them others can run, and the copy can be stopped.
 const PART_MAX: usize = 8 << 20;
@@ -126,7 +126,7 @@ impl Copy {
 /// Goes on, unless all is to be stopped.
 fn go_on(crew: &Crew<Copy>) -> Result<(), Wrong> {
     if crew.is_stopped() {
-        return Err(Wrong::source("copy")(Errno::CANCELED.into()));
+        return Err(Wrong::source("copy")(stopped::error()));
     }
     Ok(())
 }

@@ -294,12 +294,11 @@ impl Copy {
         path: PathBuf,
         error: io::Error,
     ) {
-        tally.counts.failures += 1;
         if sys::is(&error, Errno::NOSPC) || sys::is(&error, Errno::DQUOT) {
             self.is_full.store(true, Ordering::Relaxed);
             crew.stop();
         }
-        crew.progress.fail(Failure::new(operation, path, error));
+        crew.fail(tally, Failure::new(operation, path, error));
     }
 
     fn target_path(&self, spot: &Spot<'_>) -> PathBuf {

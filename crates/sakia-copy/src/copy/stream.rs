@@ -14,7 +14,7 @@ use super::{Copy, Spot, Wrong};
 use crate::crew::{Crew, Fiber};
 use crate::options::Follow;
 use crate::place::OpenDir;
-use crate::{kernel, sys};
+use crate::{kernel, stopped, sys};
 
 /// Bytes moved at a time.
 const PART: usize = 128 << 10;
@@ -93,7 +93,7 @@ async fn waiting<T: Send + 'static>(
     match crew.token().run_until_canceled(sakia::spawn_blocking(call)).await {
         Some(Ok(result)) => result,
         Some(Err(error)) => Err(io::Error::other(error.resume_panic())),
-        None => Err(Errno::CANCELED.into()),
+        None => Err(stopped::error()),
     }
 }
 
@@ -120,7 +120,7 @@ async fn pump(
     let mut moved = 0;
     loop {
         if crew.is_stopped() {
-            return Err(Wrong::source("copy")(Errno::CANCELED.into()));
+            return Err(Wrong::source("copy")(stopped::error()));
         }
         let from = Arc::clone(&source);
         let read = waiting(crew, move || {

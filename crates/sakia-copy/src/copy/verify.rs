@@ -9,7 +9,6 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::fs::{Advice, AtFlags, FileType, Stat};
-use rustix::io::Errno;
 use sakia::fs::AlignedBuf;
 
 use super::{Copier, Learned};
@@ -19,7 +18,7 @@ use crate::place::{OpenDir, Place, flags_of_directory};
 use crate::progress::Progress;
 use crate::report::Failure;
 use crate::source::Source;
-use crate::{kernel, sys};
+use crate::{kernel, stopped, sys};
 
 /// The job.
 pub(super) struct Verify {
@@ -137,7 +136,7 @@ impl Verify {
         let mut offset = 0;
         loop {
             if fiber.crew().is_stopped() {
-                return Err(("verify", Errno::CANCELED.into()));
+                return Err(("verify", stopped::error()));
             }
             let count = self.fill(fiber, source, buf, 0, half, offset).await;
             let count = count.map_err(|error| ("read source of", error))?;
@@ -195,8 +194,8 @@ impl Verify {
 }
 
 fn fail(fiber: &mut Fiber<Verify>, failure: Failure) {
-    fiber.tally.counts.failures += 1;
-    fiber.crew().progress.fail(failure);
+    let worker = fiber.worker();
+    worker.crew().fail(&mut fiber.tally, failure);
 }
 
 /// When its inode was last changed, in nanoseconds since 1970.

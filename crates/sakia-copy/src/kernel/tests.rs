@@ -259,6 +259,7 @@ fn a_copy_stops_at_each_call() {
             let written = rest.iter().filter(|call| TRANSFERS.contains(call)).count();
             assert!(written <= 1, "{number}: {rest:?}");
             assert!(report.is_stopped, "{number}: {report:#?}");
+            assert_eq!((report.counts.failures, report.failures.len()), (0, 0), "{report:#?}");
             let left = tree(&to, is_archive);
             for (path, facts) in &left {
                 assert_ne!(facts.mode, UNFINISHED.0, "{number}: {path:?} was begun, and is left");
@@ -280,6 +281,36 @@ fn a_copy_stops_at_each_call() {
             assert!(tree(&to, is_archive) == expected, "{number}: it is not completed");
         }
     }
+}
+
+/// A comparison that is told to stop has found nothing that differs.
+#[test]
+fn a_comparison_stops_at_each_call() {
+    let folder = Folder::new("compared");
+    let (from, to) = (folder.from(), folder.to());
+    let options = Options { verify: true, ..options(false) };
+    let (report, calls) = sim::run(None, || copy(&from, &to, &options));
+    assert!(report.is_complete(), "{report:#?}");
+    for number in 0..calls.len() {
+        let (to, token) = (folder.to(), sakia::CancellationToken::new());
+        let (stop, progress) = (token.clone(), Arc::new(Progress::new()));
+        let copier = Copier::new(options.clone()).with_token(token.clone());
+        let copy_some = || sakia::block_on(copier.copy(&from, &to, &progress)).unwrap();
+        let (report, _) = sim::run_until(None, number, move || stop.cancel(), copy_some);
+        assert_eq!(report.is_stopped, token.is_canceled(), "{number}: {report:#?}");
+        assert_eq!(report.counts.failures, 0, "{number}: {report:#?}");
+    }
+}
+
+/// A file server may cancel what it was asked for: that is told, unlike a copy that was told to stop.
+#[test]
+fn a_cancellation_by_a_file_system_is_a_failure() {
+    let folder = Folder::new("canceled");
+    let plan = Plan::Refused(&["pwrite"], Errno::CANCELED);
+    let (report, _) = sim::run(Some(plan), || copy(&folder.from(), &folder.to(), &options(false)));
+    assert!(!report.is_stopped && report.counts.failures > 0, "{report:#?}");
+    let errno = Some(Errno::CANCELED.raw_os_error());
+    assert!(report.failures.iter().all(|failure| failure.raw_os_error() == errno), "{report:#?}");
 }
 
 /// Whatever call it was that a copy, and another one that was to complete it, were killed before: a last one
