@@ -25,6 +25,7 @@ use crate::machine::{Machine, memory_available_bytes};
 use crate::mktree::{self, Even, Layout};
 use crate::plot::Plot;
 use crate::results::{Missing, Results, Row};
+use crate::scratch;
 
 pub use self::place::Place;
 pub use self::ways::Peer;
@@ -228,11 +229,7 @@ impl CopyTree {
     /// As `mkdir(2)` and [`check`](Options::check); the user's tree cannot be read.
     pub fn new(options: Options) -> anyhow::Result<Self> {
         options.check()?;
-        let scratch =
-            tempfile::Builder::new().prefix("sakia-bench-").tempdir_in(&options.directory);
-        let scratch = scratch.with_context(|| {
-            format!("cannot make a directory in {}", options.directory.display())
-        })?;
+        let scratch = scratch::directory("sakia-bench-", &options.directory)?;
         let (ways, mut left_out) = ways::find(&options);
         let mut places = Vec::new();
         for place in &options.places {

@@ -1,15 +1,21 @@
 //! Runs an experiment: a process per run, variants alternating.
 
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 use fastrand::Rng;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process_group,
+    set_child_subreaper, waitid, waitpgid,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::cell::{Measured, Outcome, Spec};
@@ -28,7 +34,7 @@ pub struct Launcher {
     pub arguments: Vec<OsString>,
 }
 
-/// The process of the run at hand, for those who would rather not wait for its end. Clones are the same.
+/// The processes of the run at hand, for those who would rather not wait for their end. Clones are the same.
 #[derive(Clone, Debug, Default)]
 pub struct AtHand {
     state: Arc<Mutex<State>>,
@@ -38,7 +44,9 @@ pub struct AtHand {
 struct State {
     /// No process is to go on.
     is_over: bool,
-    process: Option<OwnedFd>,
+    /// The group of the run's process and of all that it starts. It is there as long as that process was not
+    /// waited for, so that the number is no other's.
+    group: Option<Pid>,
 }
 
 impl AtHand {
@@ -46,16 +54,16 @@ impl AtHand {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the process at hand, if there is one, and those that are started later.
+    /// Ends the processes at hand, if there are any, and those that are started later.
     pub fn end(&self) {
         let mut state = self.lock();
         state.is_over = true;
         state.end();
     }
 
-    fn set(&self, process: Option<OwnedFd>) {
+    fn set(&self, group: Option<Pid>) {
         let mut state = self.lock();
-        state.process = process;
+        state.group = group;
         if state.is_over {
             state.end();
         }
@@ -64,9 +72,9 @@ impl AtHand {
 
 impl State {
     fn end(&self) {
-        if let Some(process) = &self.process {
-            // It may have ended.
-            pidfd_send_signal(process, Signal::TERM).ok();
+        if let Some(group) = self.group {
+            // They may have ended. None of them has anything to leave in order.
+            kill_process_group(group, Signal::KILL).ok();
         }
     }
 }
@@ -217,7 +225,7 @@ enum Answer {
     Missing(String, bool),
 }
 
-/// Runs a process to its end.
+/// Runs a process to its end, and ends what it has started and left.
 fn launch(settings: &Settings, directory: &Path, spec: &Spec) -> anyhow::Result<Answer> {
     let launcher = &settings.launcher;
     let spec = serde_json::to_string(spec).context("json")?;
@@ -225,14 +233,12 @@ fn launch(settings: &Settings, directory: &Path, spec: &Spec) -> anyhow::Result<
     command.args(&launcher.arguments).arg(spec).current_dir(directory).stdin(Stdio::null());
     let watch = Watch::start()?;
     let begin = Instant::now();
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let output = child.and_then(|child| {
-        // Where there is none (before 5.3) it is waited for.
-        settings.at_hand.set(pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).ok());
-        child.wait_with_output()
-    });
+    // Whatever the run starts is in its group, and becomes a child of this process when its parent has ended.
+    let adopts = set_child_subreaper(Some(getpid()));
+    adopts.context("adopt what runs leave")?;
+    command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = command.spawn().and_then(|child| wait(child, &settings.at_hand));
     let elapsed = begin.elapsed();
-    settings.at_hand.set(None);
     let noise = watch.stop()?;
     let output = output.with_context(|| format!("cannot run {}", launcher.program.display()))?;
     if !output.status.success() {
@@ -252,6 +258,37 @@ fn launch(settings: &Settings, directory: &Path, spec: &Spec) -> anyhow::Result<
         Ok(Outcome::Unavailable(reason)) => Ok(Answer::Missing(reason, false)),
         Err(error) => bail!("a run answered what is no measurement: {error}"),
     }
+}
+
+/// Waits for the first process of a group of its own, and for the others, which end with it.
+fn wait(mut child: Child, at_hand: &AtHand) -> io::Result<Output> {
+    let group = Pid::from_child(&child);
+    at_hand.set(Some(group));
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    thread::scope(|scope| {
+        let stdout = scope.spawn(|| read_all(stdout));
+        let stderr = scope.spawn(|| read_all(stderr));
+        // Not reaped yet: the number stays its own.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let ended = retry_on_intr(|| waitid(WaitId::Pid(group), options));
+        kill_process_group(group, Signal::KILL).ok();
+        at_hand.set(None);
+        ended?;
+        let status = child.wait()?;
+        // Those that it left.
+        while !matches!(waitpgid(group, WaitOptions::empty()), Err(errno) if errno != Errno::INTR) {
+        }
+        let joined = |thread: thread::ScopedJoinHandle<'_, io::Result<Vec<u8>>>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        Ok(Output { status, stdout: joined(stdout)?, stderr: joined(stderr)? })
+    })
+}
+
+fn read_all(stream: Option<impl Read>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    stream.map_or(Ok(0), |mut stream| stream.read_to_end(&mut bytes))?;
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -282,7 +319,7 @@ mod tests {
         let settings = Settings { runs: 1, seed: 1, launcher, at_hand: AtHand::default() };
         let at_hand = settings.at_hand.clone();
         let end = std::thread::spawn(move || {
-            while at_hand.lock().process.is_none() {
+            while at_hand.lock().group.is_none() {
                 std::thread::yield_now();
             }
             at_hand.end();

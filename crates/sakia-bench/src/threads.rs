@@ -10,6 +10,7 @@ mod gate;
 mod input;
 mod ways;
 
+use std::env;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ use crate::experiment::{Experiment, Focus, Params, Point, Work};
 use crate::machine::Machine;
 use crate::plot::Plot;
 use crate::results::{Results, Row};
+use crate::scratch;
 
 use self::input::Input;
 
@@ -189,8 +191,7 @@ impl ManyReads {
     /// As `mkdir(2)` and [`check`](Options::check).
     pub fn new(options: Options) -> anyhow::Result<Self> {
         options.check()?;
-        let scratch = tempfile::Builder::new().prefix("sakia-bench-").tempdir();
-        let scratch = scratch.context("cannot make a directory for temporary files")?;
+        let scratch = scratch::directory("sakia-bench-", &env::temp_dir())?;
         let points = options.places.iter().map(|&place| point(place, &options)).collect();
         Ok(Self { options, points, input: None, scratch })
     }

@@ -4,7 +4,6 @@ use std::env;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -16,16 +15,17 @@ use sakia_bench::sched::{self, Sched};
 use sakia_bench::tcp_sum::{self, TcpSum};
 use sakia_bench::text::Text;
 use sakia_bench::threads::{self, ManyReads};
-use sakia_bench::{Event, Experiment, Launcher, Results, Settings, json, report, run_cell};
+use sakia_bench::{
+    Event, Experiment, Launcher, Results, Settings, json, leftovers, report, run_cell,
+};
 
 use crate::exit::Exit;
+use crate::name::Shown;
 use crate::output::{Format, complain, print};
 use crate::signals::Signals;
 
 /// The hidden subcommand that does one run.
 pub const CELL: &str = "bench-cell";
-/// How long a run that ends, and the removal of files and disks, may take after a signal.
-pub const GRACE: Duration = Duration::from_secs(10);
 /// Fixes the order of the variants.
 const SEED: u64 = 1;
 
@@ -52,13 +52,27 @@ pub enum Which {
     CopyTree(Box<copytree::Options>),
 }
 
-/// Runs an experiment, and writes what came of it.
+/// Runs an experiment, and writes what came of it. What could not be removed of its files is named, also when
+/// a signal ends the program before that.
 ///
 /// # Errors
 /// What ends the program: inputs, the report or standard output cannot be written, processes not be
 /// started. A variant that fails, and a wrong result, make the program [fail](Exit::Failure) in the
 /// end.
 pub fn run(options: Options, signals: &Signals) -> anyhow::Result<Exit> {
+    signals.on_giving_up(left_behind);
+    let result = experiment(options, signals);
+    left_behind().iter().for_each(|line| complain(format_args!("{line}")));
+    result
+}
+
+/// A line for each of the places that are left.
+fn left_behind() -> Vec<String> {
+    let left = leftovers().unwrap_or_default();
+    left.iter().map(|place| format!("left behind: {}", Shown(place.as_ref()))).collect()
+}
+
+fn experiment(options: Options, signals: &Signals) -> anyhow::Result<Exit> {
     let launcher = Launcher {
         program: env::current_exe().context("cannot find this program")?,
         arguments: vec![CELL.into()],

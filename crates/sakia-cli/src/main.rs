@@ -39,17 +39,14 @@ fn main() -> ExitCode {
         // They leave nothing behind, so that signals may end them at once.
         Task::Doctor(options) => doctor::run(&options),
         Task::BenchCell(spec) => bench::run_one(&spec),
-        task => {
-            let grace = if matches!(task, Task::Bench(_)) { bench::GRACE } else { signals::GRACE };
-            signals::hear(grace, move |signals| match task {
-                Task::Sum(options) => sum::run(&options, signals),
-                Task::Cp(options) => cp::run(&options, signals),
-                Task::Rm(options) => rm::run(&options, signals),
-                Task::Mktree(options) => mktree::run(&options, signals),
-                Task::Bench(options) => bench::run(options, signals),
-                Task::Doctor(_) | Task::BenchCell(_) => unreachable!("done above"),
-            })
-        }
+        task => signals::hear(move |signals| match task {
+            Task::Sum(options) => sum::run(&options, signals),
+            Task::Cp(options) => cp::run(&options, signals),
+            Task::Rm(options) => rm::run(&options, signals),
+            Task::Mktree(options) => mktree::run(&options, signals),
+            Task::Bench(options) => bench::run(options, signals),
+            Task::Doctor(_) | Task::BenchCell(_) => unreachable!("done above"),
+        }),
     };
     let exit = result.unwrap_or_else(|error| {
         if exit::is_broken_pipe(&error) {

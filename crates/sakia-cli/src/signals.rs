@@ -34,7 +34,7 @@ use crate::output::complain;
 /// The signals that end the program.
 const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 /// How long work may take to end after the first signal.
-pub const GRACE: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_secs(1);
 /// What is said of work that is given up, where it cannot be said what it is at.
 pub const GIVEN_UP: &str = "gave up waiting for what is not answered";
 /// How long the last words may take.
@@ -137,7 +137,6 @@ impl fmt::Debug for Signals {
 /// # Errors
 /// Those of `work`; there are no descriptors or threads.
 pub fn hear(
-    grace: Duration,
     work: impl FnOnce(&Signals) -> anyhow::Result<Exit> + Send + 'static,
 ) -> anyhow::Result<Exit> {
     let (reader, writer) = UnixStream::pair().context("signals")?;
@@ -165,7 +164,7 @@ pub fn hear(
         }
         if let Some(signal) = signals.received() {
             let first = deadline.is_none();
-            let deadline = *deadline.get_or_insert_with(|| Instant::now() + grace);
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + GRACE);
             if first {
                 signals.tell();
             }

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use super::source::{self, Census};
 use crate::bytes::bytes;
 use crate::machine::memory_available_bytes;
+use crate::scratch;
 
 /// Where copies are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,10 +114,7 @@ impl Ground {
             Place::Path(path) => Some(path.as_path()),
             _ => None,
         };
-        let make = |parent: &Path| {
-            let made = tempfile::Builder::new().prefix("sakia-copies-").tempdir_in(parent);
-            made.with_context(|| format!("cannot make a directory in {}", parent.display()))
-        };
+        let make = |parent: &Path| scratch::directory("sakia-copies-", parent);
         let kept = parent.map(make).transpose()?;
         let ground = Self { place: place.clone(), census, mounted: None, kept, copies: 0 };
         if let (None, Some(available)) = (parent, memory_available_bytes()) {

@@ -119,7 +119,7 @@ pub(super) fn plan(tree: &Tree, quick: bool, file_bytes: u64) -> anyhow::Result<
     }
 }
 
-/// Makes a tree in `scratch`, or returns the user's. What was made is on its disk.
+/// Makes a tree in `scratch`, or returns the user's. What was made is on its disk, unless it was to stop.
 ///
 /// # Errors
 /// What cannot be made.
@@ -152,7 +152,9 @@ pub(super) fn make(
         let options = tree.layout(quick).context("a tree that is made")?;
         mktree::make(&path, &options, is_stopped)?;
     }
-    write_back(scratch)?;
+    if !is_stopped() {
+        write_back(scratch)?;
+    }
     Ok(path)
 }
 

@@ -10,6 +10,7 @@ use rustix::fs::{Advice, fadvise};
 use tempfile::TempDir;
 
 use crate::bytes::sum;
+use crate::scratch;
 
 /// What the file is called.
 pub(super) const FILE: &str = "data";
@@ -31,9 +32,7 @@ pub(super) struct Input {
 impl Input {
     /// An empty file in a fresh directory below `parent`.
     pub(super) fn new(parent: &Path) -> anyhow::Result<Self> {
-        let directory = tempfile::Builder::new().prefix("sakia-bench-").tempdir_in(parent);
-        let directory = directory
-            .with_context(|| format!("cannot make a directory in {}", parent.display()))?;
+        let directory = scratch::directory("sakia-bench-", parent)?;
         let path = directory.path().join(FILE);
         let file = File::options().create_new(true).read(true).append(true).open(&path);
         let file = file.with_context(|| format!("cannot create {}", path.display()))?;
@@ -62,6 +61,9 @@ impl Input {
             })?;
             self.bytes += len;
             self.sum = self.sum.wrapping_add(sum(part));
+        }
+        if is_stopped() {
+            return Ok(self.sum);
         }
         self.file.sync_all().with_context(|| format!("cannot sync {}", path.display()))?;
         let mut file =

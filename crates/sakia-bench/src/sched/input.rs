@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use super::load::{Load, UNWRITTEN, sample};
 use crate::bytes::sum;
+use crate::scratch;
 
 /// Bytes written at a time.
 const PART_BYTES: usize = 1 << 20;
@@ -34,9 +35,7 @@ pub(super) struct Input {
 impl Input {
     /// No files yet, in a fresh directory below `parent`.
     pub fn new(parent: &Path, is_sparse: bool) -> anyhow::Result<Self> {
-        let directory = tempfile::Builder::new().prefix("sakia-bench-").tempdir_in(parent);
-        let directory = directory
-            .with_context(|| format!("cannot make a directory in {}", parent.display()))?;
+        let directory = scratch::directory("sakia-bench-", parent)?;
         Ok(Self { directory, is_sparse, made: HashMap::new() })
     }
 
@@ -110,7 +109,9 @@ impl Input {
             file.write_all(part)?;
             left -= part.len() as u64;
         }
-        file.sync_all()?;
+        if !is_stopped() {
+            file.sync_all()?;
+        }
         Ok(())
     }
 

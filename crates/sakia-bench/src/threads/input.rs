@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use super::gate::Keeper;
 use super::{Options, Place};
+use crate::scratch;
 
 /// Fixes the bytes of the files.
 const SEED: u64 = 0x5aa1_a001;
@@ -150,9 +151,7 @@ fn on_fuse(options: &Options) -> anyhow::Result<(Made, u64)> {
 
 fn on_path(options: &Options, is_stopped: &dyn Fn() -> bool) -> anyhow::Result<(Made, u64)> {
     let parent = options.directory.as_deref().unwrap_or(Path::new("."));
-    let directory = tempfile::Builder::new().prefix("sakia-bench-").tempdir_in(parent);
-    let directory =
-        directory.with_context(|| format!("cannot make a directory in {}", parent.display()))?;
+    let directory = scratch::directory("sakia-bench-", parent)?;
     let sum = make_files(directory.path(), options, is_stopped)?;
     Ok((Made::Path(directory), sum))
 }
@@ -179,6 +178,9 @@ fn make_files(
         let (path, bytes) = (directory.join(name(index)), content(index, options.size_bytes));
         fs::write(&path, &bytes).with_context(|| format!("cannot write {}", path.display()))?;
         sum = sum.wrapping_add(hash(index, &bytes));
+    }
+    if is_stopped() {
+        return Ok(sum);
     }
     let synced = File::open(directory).and_then(|opened| Ok(rustix::fs::syncfs(&opened)?));
     synced.with_context(|| format!("cannot sync {}", directory.display()))?;

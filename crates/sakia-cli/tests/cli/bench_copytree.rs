@@ -1,10 +1,13 @@
 //! `sakia bench copytree`, with small trees.
 
 use std::fs;
+use std::path::Path;
 
+use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Ended, TempDir, alone, run, sakia};
+use crate::signals::{hearing, send, start};
+use crate::support::{Ended, TempDir, alone, await_that, run, sakia, wait};
 
 /// Copies on the disk of the build.
 fn copytree(directory: &TempDir, args: &[&str]) -> Ended {
@@ -62,6 +65,35 @@ fn copy_that_lacks_something_fails() {
         assert!(ended.stdout.contains(text), "{text}: {}", ended.stdout);
     }
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "the tree of the user stays");
+}
+
+/// What a run has started ends with it, whatever it does about signals, and no file is left.
+#[test]
+fn a_signal_ends_all_that_copies() {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let (directory, notes) = (TempDir::new(), TempDir::new());
+        let script = "trap '' INT TERM HUP; sleep 1000 & mkdir -p \"$4\"; echo $! > \"$1/other\"
+            echo $$ > \"$1/own\"; while :; do echo more >> \"$4/file\"; done";
+        let script = notes.file("copier", script.as_bytes());
+        let peer = format!("own=sh {} {} --", script.display(), notes.path().display());
+        let mut command = hearing(["bench", "copytree", "--variants", "own", "--peer", &peer]);
+        command.args(["--tree", "file", "--size", "64K", "--dir"]).arg(directory.path());
+        let child = start(&mut command);
+        let copiers = ["own", "other"].map(|name| notes.path().join(name));
+        let pid = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+        await_that("the copier", || copiers.iter().all(|path| pid(path).ends_with('\n')));
+        send(&child, signal);
+        let ended = wait(child);
+        assert_eq!((ended.code, ended.stdout.as_str()), (None, ""), "{ended:?}");
+        for path in &copiers {
+            let status = format!("/proc/{}/status", pid(path).trim());
+            let is_there = || fs::read_to_string(&status).is_ok_and(|text| !text.contains("\tZ"));
+            await_that("the end of the copier", || !is_there());
+        }
+        // Or named, on a machine that is so busy that it took longer than the program waits.
+        let is_empty = fs::read_dir(directory.path()).unwrap().next().is_none();
+        assert!(is_empty || ended.stderr.contains("left behind: "), "{ended:?}");
+    }
 }
 
 #[test]

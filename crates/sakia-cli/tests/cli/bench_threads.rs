@@ -150,5 +150,7 @@ fn signal_while_all_is_held_ends_it_and_leaves_nothing() {
     rustix::process::kill_process_group(group, Signal::INT).unwrap();
     let ended = wait(child);
     assert_eq!((ended.code, ended.stdout.as_str()), (None, ""), "{ended:?}");
-    assert_eq!(leftovers(own).unwrap(), [""; 0]);
+    // Or it is named, on a machine that is so busy that it took longer than the program waits.
+    let is_named = |place: &String| ended.stderr.contains(&format!("left behind: {place}"));
+    assert!(leftovers(own).unwrap().iter().all(is_named), "{ended:?}");
 }

@@ -137,6 +137,29 @@ fn a_copy_that_was_given_up_is_completed() {
     }
 }
 
+/// What cannot be removed in time is named.
+#[test]
+fn a_benchmark_that_is_given_up_names_its_directories() {
+    let fuse = available!(Fuse::builder().file("a", pattern(600_000)).mount());
+    let directory = TempDir::new();
+    let arguments = "bench copytree --variants cp --tree {}/a --place ./ --dir .";
+    let mut child = hang(arguments, Opcode::READ, &fuse, directory.path());
+    send(&child, Signal::INT);
+    await_end(&mut child);
+    fuse.release();
+    assert_eq!(end(&mut child).signal(), Some(libc::SIGINT));
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let mut left: Vec<_> = fs::read_dir(directory.path())
+        .unwrap()
+        .map(|entry| format!("sakia: left behind: directory {}\n", entry.unwrap().path().display()))
+        .collect();
+    left.sort_unstable();
+    let mut said: Vec<_> = said.split_inclusive('\n').collect();
+    said.sort_unstable();
+    assert_eq!((left.len(), said), (2, left.iter().map(String::as_str).collect()));
+}
+
 /// Waits until the thread that hears has done so, and sleeps again.
 fn await_heard(child: &Child, signal: Signal) {
     let status = format!("/proc/{}/status", child.id());
