@@ -7,15 +7,14 @@ JSON Lines, with --json:
   {\"type\":\"file\", \"path\":…, \"bytes\":…, \"sum\":…}
       A file that was summed.
   {\"type\":\"error\", \"path\":…, \"operation\":\"open\", \"errno\":2, \"message\":…}
-      A file that failed, and in which operation. Without a path: there is no ring, or nothing else to read \
-with, and nothing follows.
+      A file that failed, and in which operation. Without a path: there is no ring, or nothing else to \
+read with, and nothing follows.
   {\"type\":\"summary\", \"files\":…, \"errors\":…, \"bytes\":…, \"sum\":…, \"elapsed_ns\":…, \
-\"bytes_per_s\":…, \"reads\":…, \"plain_reads\":…, \"block_bytes\":…, \"depth\":…, \"driver\":\"uring\", \
-\"refusal\":…, \"counters\":{…}}
-      The last line, unless a signal ended the program. Plain reads are those of the reads that were plain \
-calls on the program's own thread. The driver is uring or poll; the refusal is there if the lack of a \
-ring led \
-to poll, and says why. The counters are those of the engine.
+\"bytes_per_s\":…, \"reads\":…, \"plain_reads\":…, \"block_bytes\":…, \"depth\":…, \
+\"driver\":\"uring\", \"refusal\":…, \"counters\":{…}}
+      The last line, unless a signal ended the program. Plain reads are those of the reads that were \
+plain calls on the program's own thread. The driver is uring or poll; the refusal is there if the lack \
+of a ring led to poll, and says why. The counters are those of the engine.
 
 A path that is not UTF-8 is given as \"path_bytes\", in base64, instead of \"path\".";
 
@@ -23,8 +22,7 @@ pub(super) const ENVIRONMENT_HELP: &str = "\
 Environment:
   SAKIA_DRIVER
       auto (the ring where there is one, else poll; the default), uring (the ring or nothing), poll \
-(epoll and \
-threads)";
+(epoll and threads)";
 
 /// What all experiments write, with what is particular to one of them.
 pub(super) fn bench_json_help(notes: &str) -> String {
@@ -38,9 +36,8 @@ JSON Lines, with --json:
 \"cpu_ns\":…, \"voluntary_switches\":…, \"involuntary_switches\":…, \"threads_max\":…, \
 \"peak_rss_bytes\":…, \"process_wall_ns\":…, \"process_cpu_ns\":…, \"foreign_cores\":…, \
 \"steal_cores\":…, \"noisy\":…, \"sum\":…}}
-      After each run. Processors that other programs, and the host of a virtual machine, took; a run is \
-noisy \
-from 0.15 and 0.05 on. Runs of a round are compared in pairs.
+      After each run. Processors that other programs, and the host of a virtual machine, took; a run \
+is noisy from 0.15 and 0.05 on. Runs of a round are compared in pairs.
   {{\"type\":\"result\", \"experiment\":…, \"variant\":…, \"params\":{{…}}, \"runs\":…, \
 \"wall_ns\":{{\"median\":…, \"min\":…, \"max\":…}}, \"cpu_ns\":{{…}}, \"voluntary_switches\":…, \
 \"involuntary_switches\":…, \"threads_max\":…, \"peak_rss_bytes\":…, \"ops_per_s\":…, \
@@ -50,9 +47,9 @@ from 0.15 and 0.05 on. Runs of a round are compared in pairs.
       A variant that could not be measured.
   {{\"type\":\"summary\", \"experiment\":…, \"ratios\":[{{\"of\":\"uring/pool\", \"params\":{{…}}, \
 \"wall\":…, \"cpu\":…, \"ci95\":[…,…], \"ci95_cpu\":[…,…], \"cpu_best\":…}}]}}
-      The last line, unless a signal ended the program. Ratios of times, medians over the rounds, and where \
-those of wall and processor time lie with 95 % probability (order statistics); null for fewer than 6 runs. \
-cpu_best: the ratio of the least processor times, whatever the rounds.
+      The last line, unless a signal ended the program. Ratios of times, medians over the rounds, and \
+where those of wall and processor time lie with 95 % probability (order statistics); null for fewer \
+than 6 runs. cpu_best: the ratio of the least processor times, whatever the rounds.
 
 {notes}"
     )
@@ -64,17 +61,14 @@ pub(super) const ECHO_NOTES: &str = "The params are connections and message_byte
 /// Of experiments on connections.
 pub(super) const NETWORK_NOTES: &str = "\
 The machine has one thing more, \"network\":{\"namespace\":…, \"congestion\":…, \"usual\":…, \
-\"processors\":[…,…]}: whether the connections are in a namespace of their own, the congestion control, \
-that of \
-a runtime's sockets where they are not, the processors of server and load or null.";
+\"processors\":[…,…]}: whether the connections are in a namespace of their own, the congestion \
+control, that of a runtime's sockets where they are not, the processors of server and load or null.";
 pub(super) const THREADS_NOTES: &str = "\
 The params are place, reads and size_bytes; the counters say what the threads were.";
 pub(super) const SCHED_NOTES: &str = "\
-The params are threads, files, read_bytes, reads, read_step_bytes, the same of writes, and what is true \
-of mix, \
-direct, cold and sparse.";
+The params are threads, files, read_bytes, reads, read_step_bytes, the same of writes, and what is \
+true of mix, direct, cold and sparse.";
 pub(super) const COPYTREE_NOTES: &str = "\
 The params are tree, place, files, directories, bytes, cores, and what is true of cold, after_delete, \
-article \
-and archive. The counters are what Sakia says of a copy, times in microseconds, and disk_read_bytes, which \
-programs had to wait for.";
+article and archive. The counters are what Sakia says of a copy, times in microseconds, and \
+disk_read_bytes, which programs had to wait for.";

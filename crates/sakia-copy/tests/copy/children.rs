@@ -3,13 +3,14 @@
 //! The test binary runs itself with what is to be done in the environment.
 
 use std::fs;
-use std::path::Path;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 
 use sakia_copy::{Existing, Follow, Options, Preserve, Progress, copy_tree, remove_tree};
 
-use crate::support::runtime;
+use crate::support::{self, Folder, runtime};
 
 const WORK: &str = "SAKIA_COPY_WORK";
 const PATHS: [&str; 2] = ["SAKIA_COPY_FROM", "SAKIA_COPY_TO"];
@@ -43,6 +44,38 @@ pub fn command_of(program: &Path, work: &str, before: &str, from: &Path, to: &Pa
 #[track_caller]
 pub fn run(work: &str, before: &str, from: &Path, to: &Path) -> Said {
     said(&command(work, before, from, to).output().unwrap())
+}
+
+/// The user that owns nothing.
+const NOBODY: u32 = 65534;
+
+/// Gives a file or a directory to the user that owns nothing else.
+#[track_caller]
+pub fn give_to_nobody(path: &Path) {
+    std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+}
+
+/// Runs children as the user that owns nothing, which takes root.
+pub struct Nobody {
+    /// A copy of the test binary where that user may run it.
+    program: PathBuf,
+}
+
+impl Nobody {
+    /// With the program in a folder that is [for all](Folder::for_all).
+    pub fn new(folder: &Folder) -> Self {
+        let program = folder.path("program");
+        // Another process copies: a test that forks meanwhile would keep a descriptor that writes to it.
+        support::run(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program));
+        Self { program }
+    }
+
+    /// Does `work`, as [`run`] does.
+    #[track_caller]
+    pub fn run(&self, work: &str, from: &Path, to: &Path) -> Said {
+        let mut command = command_of(&self.program, work, "umask 022", from, to);
+        said(&command.uid(NOBODY).gid(NOBODY).output().unwrap())
+    }
 }
 
 #[track_caller]

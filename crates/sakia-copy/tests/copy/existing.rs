@@ -7,6 +7,7 @@ use std::path::Path;
 use rustix::fs::FileType;
 use sakia_copy::{Existing, Follow, Options};
 
+use crate::children::{Nobody, give_to_nobody};
 use crate::support::{
     Folder, assert_same, attributes, copy, copy_all, failure, needs_root, set_attribute, some_acl,
     tree,
@@ -391,26 +392,14 @@ fn special_files_are_read() {
 #[test]
 fn an_overwritten_file_loses_its_set_id_bits() {
     needs_root!();
-    const USER: u32 = 65534;
     let folder = Folder::for_all();
+    let nobody = Nobody::new(&folder);
     let from = folder.file("from", "new");
     for (mode, expected) in [(0o4755, 0o755), (0o6755, 0o755), (0o2644, 0o2644)] {
         let to = folder.file("to", "old");
-        std::os::unix::fs::chown(&to, Some(USER), Some(USER)).unwrap();
+        give_to_nobody(&to);
         set_mode(&to, mode);
-        // The owner of the file, by an effective user of this process's child.
-        let program = folder.path("program");
-        if !program.exists() {
-            crate::support::run(
-                std::process::Command::new("cp")
-                    .arg(std::env::current_exe().unwrap())
-                    .arg(&program),
-            );
-        }
-        let mut command = crate::children::command_of(&program, "r", "true", &from, &to);
-        std::os::unix::process::CommandExt::uid(&mut command, USER);
-        std::os::unix::process::CommandExt::gid(&mut command, USER);
-        let said = crate::children::said(&command.output().unwrap());
+        let said = nobody.run("r", &from, &to);
         assert_eq!(said.failures, 0, "{}", said.output);
         assert_eq!(text(&to), "new");
         assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, expected, "{mode:o}");
@@ -426,12 +415,8 @@ fn an_overwritten_file_loses_its_set_id_bits() {
 #[test]
 fn a_directory_that_cannot_be_read_is_copied_to() {
     needs_root!();
-    const USER: u32 = 65534;
     let folder = Folder::for_all();
-    let program = folder.path("program");
-    crate::support::run(
-        std::process::Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program),
-    );
+    let nobody = Nobody::new(&folder);
     folder.dir("from/inner");
     folder.file("from/a", "text");
     folder.file("from/inner/b", "text");
@@ -439,14 +424,10 @@ fn a_directory_that_cannot_be_read_is_copied_to() {
         let to = folder.dir("to");
         folder.dir("to/inner");
         for name in ["to", "to/inner"] {
-            std::os::unix::fs::chown(folder.path(name), Some(USER), Some(USER)).unwrap();
+            give_to_nobody(&folder.path(name));
             set_mode(&folder.path(name), 0o300);
         }
-        let mut command =
-            crate::children::command_of(&program, letters, "true", &folder.path("from"), &to);
-        std::os::unix::process::CommandExt::uid(&mut command, USER);
-        std::os::unix::process::CommandExt::gid(&mut command, USER);
-        let said = crate::children::said(&command.output().unwrap());
+        let said = nobody.run(letters, &folder.path("from"), &to);
         assert_eq!(said.failures, 0, "{}", said.output);
         assert_eq!((text(to.join("a")), text(to.join("inner/b"))), ("text".into(), "text".into()));
         let expected = if letters.contains('a') { 0o755 } else { 0o300 };
@@ -465,12 +446,8 @@ fn a_directory_that_cannot_be_read_is_copied_to() {
 #[test]
 fn a_directory_is_made_that_cannot_be_read() {
     needs_root!();
-    const USER: u32 = 65534;
     let folder = Folder::for_all();
-    let program = folder.path("program");
-    crate::support::run(
-        std::process::Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program),
-    );
+    let nobody = Nobody::new(&folder);
     folder.dir("from/inner");
     folder.file("from/inner/b", "text");
     // The owner may write and search, others nothing: version, then tag, permissions and no identifier.
@@ -478,14 +455,10 @@ fn a_directory_is_made_that_cannot_be_read() {
     let list = [&list.concat()[..], &[32, 0, 0, 0], &[255; 4]].concat();
     for letters in ["r", "a", "rs"] {
         let above = folder.dir("above");
-        std::os::unix::fs::chown(&above, Some(USER), Some(USER)).unwrap();
+        give_to_nobody(&above);
         crate::support::set_attribute(&above, "system.posix_acl_default", &list);
         let to = above.join("to");
-        let mut command =
-            crate::children::command_of(&program, letters, "true", &folder.path("from"), &to);
-        std::os::unix::process::CommandExt::uid(&mut command, USER);
-        std::os::unix::process::CommandExt::gid(&mut command, USER);
-        let said = crate::children::said(&command.output().unwrap());
+        let said = nobody.run(letters, &folder.path("from"), &to);
         assert_eq!(said.failures, 0, "{}", said.output);
         assert_eq!(text(to.join("inner/b")), "text");
         let expected = if letters == "a" { 0o755 } else { 0o300 };
@@ -545,27 +518,19 @@ fn what_a_link_leads_to_is_compared() {
 #[test]
 fn a_device_that_cannot_be_opened_is_replaced() {
     needs_root!();
-    const USER: u32 = 65534;
     let folder = Folder::for_all();
-    let program = folder.path("program");
-    crate::support::run(
-        std::process::Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program),
-    );
+    let nobody = Nobody::new(&folder);
     let from = folder.file("from", "text");
     set_mode(&from, 0o644);
     make_node(&folder.path("device"), FileType::CharacterDevice, rustix::fs::makedev(1, 3));
     set_mode(&folder.path("device"), 0);
     let to = folder.dir("to");
-    std::os::unix::fs::chown(&to, Some(USER), Some(USER)).unwrap();
+    give_to_nobody(&to);
     symlink("../device", to.join("link")).unwrap();
     fs::hard_link(folder.path("device"), to.join("name")).unwrap();
     for name in ["link", "name"] {
         for (letters, failures) in [("r", 1), ("rf", 0)] {
-            let mut command =
-                crate::children::command_of(&program, letters, "true", &from, &to.join(name));
-            std::os::unix::process::CommandExt::uid(&mut command, USER);
-            std::os::unix::process::CommandExt::gid(&mut command, USER);
-            let said = crate::children::said(&command.output().unwrap());
+            let said = nobody.run(letters, &from, &to.join(name));
             assert_eq!(said.failures, failures, "{name}, {letters}: {}", said.output);
         }
         assert_eq!(text(to.join(name)), "text");

@@ -3,9 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -16,16 +14,15 @@ use sakia_testkit::available;
 use sakia_testkit::fuse::{Fuse, Opcode, Rule, pattern};
 use sakia_testkit::small_fs::SmallFs;
 
-use crate::children;
+use crate::children::{Nobody, give_to_nobody};
 use crate::support::{
-    Folder, Random, assert_same, attributes, bytes, copy, copy_all, failure, needs_root, run,
+    Folder, Random, assert_same, attributes, bytes, copy, copy_all, failure, needs_root,
     set_attribute, tree,
 };
 use crate::tree::make_node;
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
-const NOBODY: u32 = 65534;
 
 fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -153,9 +150,7 @@ fn what_takes_long_is_waited_for_by_others() {
 fn what_must_not_be_read_or_written() {
     needs_root!();
     let folder = Folder::for_all();
-    let program = folder.path("program");
-    // Another process copies: a test that forks meanwhile would keep a descriptor that writes to it.
-    run(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program));
+    let nobody = Nobody::new(&folder);
     for name in ["from/open", "from/closed", "to/full"] {
         folder.dir(name);
     }
@@ -169,15 +164,11 @@ fn what_must_not_be_read_or_written() {
     set_mode(&folder.path("from/open"), 0o555);
     folder.dir("from/full");
     folder.file("from/full/new", "x");
-    std::os::unix::fs::chown(folder.path("to"), Some(NOBODY), Some(NOBODY)).unwrap();
+    give_to_nobody(&folder.path("to"));
     set_mode(&folder.path("to"), 0o755);
-    let as_nobody = |work: &str, from: &Path, to: &Path| {
-        let mut command = children::command_of(&program, work, "umask 022", from, to);
-        children::said(&command.uid(NOBODY).gid(NOBODY).output().unwrap())
-    };
     for work in ["r", "a"] {
         let to = folder.path("to");
-        let said = as_nobody(work, &folder.path("from"), &to);
+        let said = nobody.run(work, &folder.path("from"), &to);
         // With attributes those of the directory that belongs to somebody else, too.
         let expected = if work == "a" { 4 } else { 3 };
         assert_eq!(said.failures, expected, "{}", said.output);
@@ -192,12 +183,12 @@ fn what_must_not_be_read_or_written() {
         assert_eq!(is_there, work == "a");
         assert!(!to.join("secret").exists() && !to.join("full/new").exists());
         set_mode(&to.join("open"), 0o755);
-        let said = as_nobody("remove", &to.join("open"), &to);
+        let said = nobody.run("remove", &to.join("open"), &to);
         assert_eq!((said.failures, said.entries), (0, 3), "{}", said.output);
     }
     // The root of that cannot be removed, nor what is in `full`, which is not theirs.
     folder.file("to/full/kept", "");
-    let said = as_nobody("remove", &folder.path("to"), &folder.path("to"));
+    let said = nobody.run("remove", &folder.path("to"), &folder.path("to"));
     assert!(said.failures >= 3, "{}", said.output);
     assert!(folder.path("to/full/kept").exists());
 }
