@@ -306,6 +306,7 @@ mod tests {
         assert_eq!(last.unwrap().copy.sparse, Sparse::Never);
         assert_eq!(options(&["-u", "a", "b"]).unwrap().copy.existing, Existing::Update);
         assert_eq!(options(&["-n", "a", "b"]).unwrap().copy.existing, Existing::Keep);
+        assert!(options(&["-x", "a", "b"]).unwrap().copy.one_file_system && !plain.one_file_system);
         assert_eq!(options(&["--reflink", "a", "b"]).unwrap().copy.reflink, Reflink::Always);
         assert_eq!(options(&["--sparse=never", "a", "b"]).unwrap().copy.sparse, Sparse::Never);
     }

@@ -40,6 +40,16 @@ fn work_goes_on_though_nobody_reads() {
         with_stdout(sakia(args).args([&from, &to]), writer).assert_quiet_success();
         assert_eq!(to.join("49").exists(), !args.contains(&"--dry-run"), "{args:?}");
     }
+    // Failures are failures all the same.
+    let directory = TempDir::new();
+    let (from, to) = tree(&directory);
+    fs::create_dir(&to).unwrap();
+    for args in [&["cp", "-rv"][..], &["cp", "-r", "--json"]] {
+        let (reader, writer) = pipe().unwrap();
+        drop(reader);
+        let ended = with_stdout(sakia(args).args([&from, &from.join("none"), &to]), writer);
+        assert_eq!((ended.code, ended.stderr.lines().count()), (Some(1), 1), "{ended:?}");
+    }
     // On standard error neither.
     for args in [&["cp", "none", "b"][..], &["rm", "none"], &["sum", "none"], &["doctor", "none"]] {
         let directory = TempDir::new();

@@ -70,10 +70,15 @@ impl Nobody {
         Self { program }
     }
 
-    /// Does `work`, as [`run`] does.
     #[track_caller]
     pub fn run(&self, work: &str, from: &Path, to: &Path) -> Said {
-        let mut command = command_of(&self.program, work, "umask 022", from, to);
+        self.run_after(work, "umask 022", from, to)
+    }
+
+    /// Does `work`, as [`run`] does.
+    #[track_caller]
+    pub fn run_after(&self, work: &str, before: &str, from: &Path, to: &Path) -> Said {
+        let mut command = command_of(&self.program, work, before, from, to);
         said(&command.uid(NOBODY).gid(NOBODY).output().unwrap())
     }
 }

@@ -3,14 +3,14 @@
 use std::ffi::CString;
 use std::fs;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use sakia_copy::{Options, Progress, remove_tree};
 
-use crate::children;
-use crate::support::{Folder, assert_same, bytes, copy_all, runtime, tree};
+use crate::children::{self, Nobody, give_to_nobody};
+use crate::support::{Folder, assert_same, bytes, copy_all, needs_root, runtime, tree};
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
@@ -89,6 +89,40 @@ fn few_descriptors() {
         let said = children::run("remove", &before, &to, &to);
         assert_eq!((said.failures, to.exists()), (0, false), "{}", said.output);
     }
+}
+
+/// Directories of the copy that cannot be read are closed and opened again, too.
+#[test]
+fn few_descriptors_and_directories_that_cannot_be_read() {
+    needs_root!();
+    let folder = Folder::for_all();
+    let nobody = Nobody::new(&folder);
+    let (mut from, mut to) = (folder.dir("from"), folder.dir("to"));
+    let mut made = vec![to.clone()];
+    for level in 0..60 {
+        fs::write(from.join("file"), level.to_string()).unwrap();
+        // Before and after what is below.
+        for name in ["a", "z"] {
+            fs::create_dir(from.join(name)).unwrap();
+            fs::write(from.join(name).join("file"), name).unwrap();
+        }
+        (from, to) = (from.join("deeper"), to.join("deeper"));
+        fs::create_dir(&from).unwrap();
+        fs::create_dir(&to).unwrap();
+        made.push(to.clone());
+    }
+    for path in made {
+        give_to_nobody(&path);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o300)).unwrap();
+    }
+    let (from, to) = (folder.path("from"), folder.path("to"));
+    let said = nobody.run_after("r", "umask 022; ulimit -n 32", &from, &to);
+    assert_eq!(said.failures, 0, "{}", said.output);
+    let contents = |root: &Path| {
+        let tree = tree(root);
+        tree.into_iter().map(|(path, facts)| (path, facts.contents)).collect::<Vec<_>>()
+    };
+    assert!(contents(&to) == contents(&from));
 }
 
 #[test]
