@@ -74,8 +74,10 @@ fn tree(directory: &TempDir) -> (PathBuf, PathBuf) {
     (from, directory.path().join("to"))
 }
 
+type Refuse = fn(&mut Command);
+
 /// Standard output that takes nothing, and what is said then.
-const REFUSING: [(fn(&mut Command), &str); 3] = [
+const REFUSING: [(Refuse, &str); 3] = [
     (full, "No space left on device (os error 28)"),
     (closed, "Bad file descriptor (os error 9)"),
     // As `1</dev/null`.
