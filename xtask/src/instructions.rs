@@ -1,9 +1,17 @@
-//! `cargo xtask instructions`: instructions per operation, against loops written by hand.
+//! `cargo xtask instructions`: instructions per operation, against loops written by hand and against
+//! counts of an earlier commit.
 //!
-//! Runs `crates/sakia-driver/examples/instructions.rs` under callgrind, twice per cell with different
-//! counts; the difference is the cost of the operations alone. Instructions do not depend on the
-//! machine's load. What the kernel executes is not counted: it is the same for all variants, since
-//! they make the same system calls. Needs `valgrind`.
+//! Runs programs under callgrind, twice per cell with different counts of operations; the difference is
+//! the cost of the operations alone. Instructions do not depend on the machine's load. What the kernel
+//! executes is not counted. Needs `valgrind`.
+//!
+//! - [`loops`]: the driver and the ring, next to loops that make the same system calls.
+//! - [`runtime`]: operations of a runtime, as programs use them.
+//! - [`saved`]: a run's JSON, with which a later run is compared.
+
+mod loops;
+mod runtime;
+mod saved;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,68 +19,90 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 
+use self::saved::Saved;
 use crate::cargo;
 
-/// The first is the yardstick of the second, the third that of the fourth.
-const VARIANTS: [&str; 4] = ["crate", "ring", "owned", "driver"];
-const OPERATIONS: [&str; 2] = ["nop", "read"];
-const BATCHES: [u32; 3] = [1, 8, 64];
-/// Operations of the shorter run; the longer has twice as many. A multiple of every batch.
-const COUNT: u32 = 6400;
-/// The most that a ratio should be.
-const RATIO_MAX: f64 = 1.15;
+/// The C library fills and copies by loops: callgrind would count its `rep stosb` and `rep movsb` as two
+/// instructions a byte, beside which little else would be seen.
+const TUNABLES: &str =
+    "glibc.cpu.x86_rep_stosb_threshold=1000000:glibc.cpu.x86_rep_movsb_threshold=1000000";
 
-/// Prints a row per operation and batch: instructions per operation and the two ratios. Misses are
-/// printed like hits. With `check` the exit status is 1 when the ring misses its target.
-pub(crate) fn run(root: &Path, json: bool, check: bool) -> anyhow::Result<ExitCode> {
-    let program = build(root)?;
-    let data = std::env::temp_dir().join(format!("sakia-instructions-{}", std::process::id()));
-    fs::write(&data, vec![7; 64 * 1024]).with_context(|| format!("write {}", data.display()))?;
-    let result = measure(&program, &data, json);
-    fs::remove_file(&data).with_context(|| format!("remove {}", data.display()))?;
-    let is_reached = result?;
-    Ok(if check && !is_reached { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+/// Counts of the same operation by one or several programs.
+struct Row {
+    /// What the operation is, as a JSON object.
+    params: String,
+    /// Instructions per operation by name of variant.
+    counts: Vec<(&'static str, f64)>,
 }
 
-fn measure(program: &Path, data: &Path, json: bool) -> anyhow::Result<bool> {
-    let mut is_reached = true;
-    if !json {
-        println!(
-            "instructions per operation, user space (callgrind); target: ratio <= {RATIO_MAX}"
-        );
-        println!(
-            "{:<10} {:>5} {:>8} {:>8} {:>11} {:>8} {:>8} {:>13}",
-            "operation", "batch", "crate", "ring", "ring/crate", "owned", "driver", "driver/owned"
-        );
+/// Prints instructions per operation. Targets that are missed are printed like others. The exit status is
+/// 1 if `check` is set and the ring misses its target, or if a count of ours is above the one saved in the
+/// file `against`.
+pub(crate) fn run(
+    root: &Path,
+    json: bool,
+    check: bool,
+    against: Option<&Path>,
+) -> anyhow::Result<ExitCode> {
+    let saved = against.map(Saved::read).transpose()?;
+    let loops = build(root, "sakia-driver", "instructions")?;
+    let operations = build(root, "sakia", "runtime_instructions")?;
+    // A name of constant length: operations on paths go through their bytes.
+    let name = format!("sakia-instructions-{:010}", std::process::id());
+    let data = std::env::temp_dir().join(name);
+    fs::write(&data, vec![7; 4096]).with_context(|| format!("write {}", data.display()))?;
+    let rows = loops::measure(&loops, &data, json).and_then(|(mut rows, is_reached)| {
+        rows.extend(runtime::measure(&operations, &data, json)?);
+        Ok((rows, is_reached))
+    });
+    fs::remove_file(&data).with_context(|| format!("remove {}", data.display()))?;
+    let (rows, is_reached) = rows?;
+    let is_worse = saved.is_some_and(|saved| saved.compare(&rows, json));
+    let is_failure = is_worse || check && !is_reached;
+    Ok(if is_failure { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn build(root: &Path, package: &str, example: &str) -> anyhow::Result<PathBuf> {
+    let mut command = cargo::command(root);
+    command.args(["build", "--release", "--package", package, "--example", example]);
+    let messages = cargo::build(&mut command).context("the example")?;
+    cargo::program(&messages, example)
+}
+
+/// Instructions of one whole run. `arguments` tell what is done, `count` how many times.
+fn count(
+    program: &Path,
+    arguments: impl FnOnce(&mut Command, &str),
+    count: u32,
+) -> anyhow::Result<u64> {
+    let mut command = Command::new("valgrind");
+    command.env("GLIBC_TUNABLES", TUNABLES);
+    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(program);
+    arguments(&mut command, &count.to_string());
+    let output =
+        command.output().context("run valgrind; `apt-get install valgrind` provides it")?;
+    let report = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        bail!("{command:?} fails:\n{report}");
     }
-    for operation in OPERATIONS {
-        for batch in BATCHES {
-            let mut per_op = [0.0; VARIANTS.len()];
-            for (cell, variant) in per_op.iter_mut().zip(VARIANTS) {
-                let short = count(program, data, variant, operation, batch, COUNT)?;
-                let long = count(program, data, variant, operation, batch, 2 * COUNT)?;
-                *cell = (long - short) as f64 / f64::from(COUNT);
-            }
-            let [by_crate, ring, owned, driver] = per_op;
-            is_reached &= ring / by_crate <= RATIO_MAX;
-            if json {
-                let counts = VARIANTS.into_iter().zip(per_op);
-                let ratios = [
-                    ("ring/crate", ring / by_crate),
-                    ("driver/owned", driver / owned),
-                    ("driver/crate", driver / by_crate),
-                ];
-                print!(r#"{{"type":"result","experiment":"instructions","params":"#);
-                print!(r#"{{"operation":"{operation}","batch":{batch}}},"instructions_per_op":"#);
-                println!(r#"{},"ratios":{}}}"#, object(counts), object(ratios));
-            } else {
-                let (ours, owning) = (verdict(ring / by_crate), verdict(driver / owned));
-                print!("{operation:<10} {batch:>5} {by_crate:>8.1} {ring:>8.1} {ours:>11} ");
-                println!("{owned:>8.1} {driver:>8.1} {owning:>13}");
-            }
-        }
-    }
-    Ok(is_reached)
+    collected(&report).with_context(|| format!("no count in what valgrind says:\n{report}"))
+}
+
+/// Instructions of one operation: what `operations` more of them cost.
+fn per_operation(
+    program: &Path,
+    arguments: impl Fn(&mut Command, &str),
+    operations: u32,
+) -> anyhow::Result<f64> {
+    let short = count(program, &arguments, operations)?;
+    let long = count(program, &arguments, 2 * operations)?;
+    Ok((long as f64 - short as f64) / f64::from(operations))
+}
+
+/// The number in callgrind's line `==PID== Collected : NUMBER`.
+fn collected(report: &str) -> Option<u64> {
+    let line = report.lines().find(|line| line.contains("Collected"))?;
+    line.rsplit(' ').next()?.parse().ok()
 }
 
 /// A JSON object of numbers.
@@ -80,48 +110,6 @@ fn object(numbers: impl IntoIterator<Item = (&'static str, f64)>) -> String {
     let pairs: Vec<String> =
         numbers.into_iter().map(|(name, number)| format!(r#""{name}":{number:.3}"#)).collect();
     format!("{{{}}}", pairs.join(","))
-}
-
-/// A ratio, marked when it misses the target.
-fn verdict(ratio: f64) -> String {
-    let mark = if ratio > RATIO_MAX { " miss" } else { "" };
-    format!("{ratio:.2}{mark}")
-}
-
-fn build(root: &Path) -> anyhow::Result<PathBuf> {
-    let mut command = cargo::command(root);
-    command.args(["build", "--release", "--package", "sakia-driver", "--example", "instructions"]);
-    let messages = cargo::build(&mut command).context("the example")?;
-    cargo::program(&messages, "instructions")
-}
-
-/// Instructions of one whole run.
-fn count(
-    program: &Path,
-    data: &Path,
-    variant: &str,
-    operation: &str,
-    batch: u32,
-    count: u32,
-) -> anyhow::Result<u64> {
-    let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(program)
-        .args([variant, operation, &batch.to_string(), &count.to_string()])
-        .arg(data)
-        .output()
-        .context("run valgrind; `apt-get install valgrind` provides it")?;
-    let report = String::from_utf8_lossy(&output.stderr);
-    if !output.status.success() {
-        bail!("{variant} {operation} fails under valgrind:\n{report}");
-    }
-    collected(&report).with_context(|| format!("no count in what valgrind says:\n{report}"))
-}
-
-/// The number in callgrind's line `==PID== Collected : NUMBER`.
-fn collected(report: &str) -> Option<u64> {
-    let line = report.lines().find(|line| line.contains("Collected"))?;
-    line.rsplit(' ').next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -133,11 +121,5 @@ mod tests {
         let report = "==12== Events    : Ir\n==12== Collected : 1234567\n==12==\n";
         assert_eq!(collected(report), Some(1_234_567));
         assert_eq!(collected("nothing of the kind"), None);
-    }
-
-    #[test]
-    fn a_ratio_over_the_target_is_marked() {
-        assert_eq!(verdict(1.15), "1.15");
-        assert_eq!(verdict(1.16), "1.16 miss");
     }
 }

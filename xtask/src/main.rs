@@ -41,7 +41,7 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Count instructions per operation, against loops written by hand (needs valgrind)
+    /// Count instructions per operation, of the ring, the driver and a runtime (needs valgrind)
     Instructions {
         /// Print one JSON object per line
         #[arg(long)]
@@ -49,6 +49,9 @@ enum Command {
         /// Fail when the ring misses its target
         #[arg(long)]
         check: bool,
+        /// Compare with what `--json` printed earlier, and fail when a count of ours is above 1.005 of it
+        #[arg(long, value_name = "FILE")]
+        against: Option<PathBuf>,
     },
     /// Run the tests once for each known bug, and fail for one that they do not catch
     Mutants {
@@ -90,7 +93,9 @@ fn main() -> anyhow::Result<ExitCode> {
     let root = repository_root();
     match arguments.command {
         Command::Coverage { lines, check } => coverage::run(&root, lines, check),
-        Command::Instructions { json, check } => instructions::run(&root, json, check),
+        Command::Instructions { json, check, against } => {
+            instructions::run(&root, json, check, against.as_deref())
+        }
         Command::Mutants { draw: Some(count), seed: Some(seed), .. } => {
             mutants::draw(&root, count, seed)
         }

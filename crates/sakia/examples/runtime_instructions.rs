@@ -1,0 +1,190 @@
+//! Performs one kind of operation in a runtime and nothing else, for counting instructions.
+//!
+//! `cargo xtask instructions` runs this under callgrind, twice per operation with different counts, so
+//! that the difference is the cost of the operations alone. All are done by tasks, one after another; those
+//! of `echo` in rounds, with one request on each connection.
+//!
+//! The client of `echo` is this program again, in a process of its own. A round is the same each time: every
+//! task waits for its connection, and the server's thread stops until all requests have arrived. So the
+//! count depends neither on the client's speed nor on the machine's load.
+//!
+//! Usage: `runtime_instructions DRIVER OPERATION COUNT`, with the driver `uring` or `poll`, and the operation
+//! `yield`, `spawn`, `read-at FILE`, `read FILE` or `echo CONNECTIONS`, whose argument comes last
+
+use std::cell::Cell;
+use std::error::Error;
+use std::future::poll_fn;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::task::Poll;
+
+use futures_util::task::AtomicWaker;
+use rustix::event::{PollFd, PollFlags, poll};
+use sakia::Runtime;
+use sakia::fs::{self, File};
+use sakia::net;
+use sakia_driver::Policy;
+
+const BLOCK_BYTES: usize = 4096;
+const MESSAGE_BYTES: usize = 64;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    if let ["client", address, connections] = arguments[..] {
+        return Ok(client(address.parse()?, connections.parse()?)?);
+    }
+    let [driver, operation, count, ref rest @ ..] = arguments[..] else {
+        return Err(
+            "usage: runtime_instructions uring|poll OPERATION COUNT [FILE|CONNECTIONS]".into()
+        );
+    };
+    let policy = match driver {
+        "uring" => Policy::Uring,
+        "poll" => Policy::Poll,
+        other => return Err(format!("no driver {other}").into()),
+    };
+    let runtime = Runtime::builder().backend(policy).build()?;
+    let count = count.parse()?;
+    let done = match (operation, rest) {
+        ("yield", []) => run(&runtime, yields(count)),
+        ("spawn", []) => run(&runtime, spawns(count)),
+        ("read-at", [file]) => run(&runtime, reads_at(count, file.into())),
+        ("read", [file]) => run(&runtime, reads(count, file.into())),
+        ("echo", [connections]) => run(&runtime, echoes(count, connections.parse()?)),
+        _ => return Err(format!("no operation {operation} with {} arguments", rest.len()).into()),
+    }?;
+    assert_eq!(done, count);
+    Ok(())
+}
+
+/// Runs it as a task, as most of a program is.
+fn run(
+    runtime: &Runtime,
+    operations: impl Future<Output = io::Result<usize>> + 'static,
+) -> io::Result<usize> {
+    runtime.block_on(runtime.spawn(operations)).expect("no task here panics or is aborted")
+}
+
+async fn yields(count: usize) -> io::Result<usize> {
+    let mut done = 0;
+    for _ in 0..count {
+        sakia::yield_now().await;
+        done += 1;
+    }
+    Ok(done)
+}
+
+async fn spawns(count: usize) -> io::Result<usize> {
+    let mut done = 0;
+    for _ in 0..count {
+        let handle = sakia::spawn(async { std::hint::black_box(1) });
+        done += handle.await.expect("no task here panics or is aborted");
+    }
+    Ok(done)
+}
+
+async fn reads_at(count: usize, path: PathBuf) -> io::Result<usize> {
+    let file = File::open(path).await?;
+    let mut buf = vec![0; BLOCK_BYTES];
+    let mut done = 0;
+    for _ in 0..count {
+        let (result, read) = file.read_at(buf, 0).await;
+        assert_eq!(result?, BLOCK_BYTES);
+        buf = read;
+        done += 1;
+    }
+    Ok(done)
+}
+
+async fn reads(count: usize, path: PathBuf) -> io::Result<usize> {
+    let mut done = 0;
+    for _ in 0..count {
+        assert!(!fs::read(&path).await?.is_empty());
+        done += 1;
+    }
+    Ok(done)
+}
+
+/// What is left to send back in this round.
+#[derive(Default)]
+struct Round {
+    left: Cell<usize>,
+    end: AtomicWaker,
+}
+
+/// Serves rounds of a request on each connection, until `count` were served.
+async fn echoes(count: usize, connections: usize) -> io::Result<usize> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let mut client = Command::new(std::env::current_exe()?)
+        .args(["client", &listener.local_addr()?.to_string(), &connections.to_string()])
+        .stdin(Stdio::piped())
+        .spawn()?;
+    let mut control = client.stdin.take().expect("the client's input is a pipe");
+    let round = Rc::new(Round::default());
+    let mut streams = Vec::with_capacity(connections);
+    for _ in 0..connections {
+        let (stream, _) = listener.accept()?;
+        let served = net::TcpStream::from_std(stream.try_clone()?)?;
+        served.set_nodelay(true)?;
+        sakia::spawn(echo(served, Rc::clone(&round))).detach();
+        streams.push(stream);
+    }
+    let mut done = 0;
+    for _ in 0..count / connections {
+        round.left.set(connections);
+        control.write_all(&[0])?;
+        for stream in &streams {
+            poll(&mut [PollFd::new(stream, PollFlags::IN)], None)?;
+        }
+        poll_fn(|context| {
+            round.end.register(context.waker());
+            if round.left.get() == 0 { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        done += connections;
+    }
+    drop(control);
+    assert!(client.wait()?.success());
+    Ok(done)
+}
+
+async fn echo(mut stream: net::TcpStream, round: Rc<Round>) -> io::Result<()> {
+    loop {
+        let bytes = stream.recv().await?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        assert_eq!(bytes.len(), MESSAGE_BYTES);
+        stream.write_all(bytes).await.0?;
+        round.left.set(round.left.get() - 1);
+        if round.left.get() == 0 {
+            round.end.wake();
+        }
+    }
+}
+
+/// Sends a request on each connection for each byte that it reads, and takes the replies.
+fn client(address: SocketAddr, connections: usize) -> io::Result<()> {
+    let connect = |_| -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    };
+    let streams: Vec<TcpStream> = (0..connections).map(connect).collect::<io::Result<_>>()?;
+    let message = [7; MESSAGE_BYTES];
+    while io::stdin().read(&mut [0])? == 1 {
+        for mut stream in &streams {
+            stream.write_all(&message)?;
+        }
+        for mut stream in &streams {
+            let mut reply = [0; MESSAGE_BYTES];
+            stream.read_exact(&mut reply)?;
+            assert_eq!(reply, message);
+        }
+    }
+    Ok(())
+}

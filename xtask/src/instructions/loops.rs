@@ -1,0 +1,80 @@
+//! The ring and the driver, next to loops written by hand that make the same system calls.
+
+use std::path::Path;
+
+use super::{Row, object, per_operation};
+
+/// The first is the yardstick of the second, the third that of the fourth.
+const VARIANTS: [&str; 4] = ["crate", "ring", "owned", "driver"];
+const OPERATIONS: [&str; 2] = ["nop", "read"];
+const BATCHES: [u32; 3] = [1, 8, 64];
+/// Operations of the shorter run; the longer has twice as many. A multiple of every batch.
+const COUNT: u32 = 6400;
+/// The most that a ratio should be.
+const RATIO_MAX: f64 = 1.15;
+
+/// Prints a row per operation and batch: instructions per operation and the two ratios. Returns whether
+/// the ring reaches its target everywhere, too.
+pub(super) fn measure(program: &Path, data: &Path, json: bool) -> anyhow::Result<(Vec<Row>, bool)> {
+    if !json {
+        println!(
+            "instructions per operation, user space (callgrind); target: ratio <= {RATIO_MAX}"
+        );
+        println!(
+            "{:<10} {:>5} {:>8} {:>8} {:>11} {:>8} {:>8} {:>13}",
+            "operation", "batch", "crate", "ring", "ring/crate", "owned", "driver", "driver/owned"
+        );
+    }
+    let (mut rows, mut is_reached) = (Vec::new(), true);
+    for operation in OPERATIONS {
+        for batch in BATCHES {
+            let mut per_op = [0.0; VARIANTS.len()];
+            for (cell, variant) in per_op.iter_mut().zip(VARIANTS) {
+                *cell = per_operation(
+                    program,
+                    |command, count| {
+                        command.args([variant, operation, &batch.to_string(), count]).arg(data);
+                    },
+                    COUNT,
+                )?;
+            }
+            let [by_crate, ring, owned, driver] = per_op;
+            is_reached &= ring / by_crate <= RATIO_MAX;
+            let params = format!(r#"{{"operation":"{operation}","batch":{batch}}}"#);
+            let counts = VARIANTS.into_iter().zip(per_op);
+            if json {
+                let ratios = [
+                    ("ring/crate", ring / by_crate),
+                    ("driver/owned", driver / owned),
+                    ("driver/crate", driver / by_crate),
+                ];
+                print!(r#"{{"type":"result","experiment":"instructions","params":{params},"#);
+                print!(r#""instructions_per_op":{},"#, object(counts.clone()));
+                println!(r#""ratios":{}}}"#, object(ratios));
+            } else {
+                let (ours, owning) = (verdict(ring / by_crate), verdict(driver / owned));
+                print!("{operation:<10} {batch:>5} {by_crate:>8.1} {ring:>8.1} {ours:>11} ");
+                println!("{owned:>8.1} {driver:>8.1} {owning:>13}");
+            }
+            rows.push(Row { params, counts: counts.collect() });
+        }
+    }
+    Ok((rows, is_reached))
+}
+
+/// A ratio, marked when it misses the target.
+fn verdict(ratio: f64) -> String {
+    let mark = if ratio > RATIO_MAX { " miss" } else { "" };
+    format!("{ratio:.2}{mark}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_over_the_target_is_marked() {
+        assert_eq!(verdict(1.15), "1.15");
+        assert_eq!(verdict(1.16), "1.16 miss");
+    }
+}

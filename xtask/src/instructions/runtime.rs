@@ -1,0 +1,132 @@
+//! Operations of a runtime, as programs use them.
+//!
+//! Each cell is counted several times: where a driver has threads, what they do between two operations
+//! depends on the machine's scheduler.
+
+use std::path::Path;
+
+use super::{Row, object, per_operation};
+
+/// Operations of the shorter run; the longer has twice as many. A multiple of all numbers of connections.
+const COUNT: u32 = 6400;
+/// Counts per cell, of which the median is taken.
+const RUNS: usize = 5;
+
+/// An operation, as the program knows it.
+struct Operation {
+    name: &'static str,
+    driver: &'static str,
+    /// Connections that have a request at the same time; 0 for operations without connections.
+    connections: u32,
+    /// Whether the program takes the name of a file.
+    has_file: bool,
+}
+
+impl Operation {
+    const fn task(name: &'static str) -> Self {
+        Self { name, driver: "uring", connections: 0, has_file: false }
+    }
+
+    const fn file(name: &'static str) -> Self {
+        Self { name, driver: "uring", connections: 0, has_file: true }
+    }
+
+    const fn echo(driver: &'static str, connections: u32) -> Self {
+        Self { name: "echo", driver, connections, has_file: false }
+    }
+
+    /// Instructions of one of them.
+    fn count(&self, program: &Path, data: &Path) -> anyhow::Result<f64> {
+        per_operation(
+            program,
+            |command, count| {
+                command.args([self.driver, self.name, count]);
+                if self.has_file {
+                    command.arg(data);
+                }
+                if self.connections > 0 {
+                    command.arg(self.connections.to_string());
+                }
+            },
+            COUNT,
+        )
+    }
+
+    fn params(&self) -> String {
+        let Self { name, driver, connections, .. } = self;
+        let connections = match connections {
+            0 => String::new(),
+            _ => format!(r#","connections":{connections}"#),
+        };
+        format!(r#"{{"operation":"{name}","driver":"{driver}"{connections}}}"#)
+    }
+}
+
+const OPERATIONS: [Operation; 8] = [
+    Operation::task("yield"),
+    Operation::task("spawn"),
+    Operation::file("read-at"),
+    Operation::file("read"),
+    Operation::echo("uring", 1),
+    Operation::echo("uring", 64),
+    Operation::echo("poll", 1),
+    Operation::echo("poll", 64),
+];
+
+/// Prints a row per operation: the median of the counts, and the least and the greatest.
+pub(super) fn measure(program: &Path, data: &Path, json: bool) -> anyhow::Result<Vec<Row>> {
+    if !json {
+        println!("\ninstructions per operation in a runtime, median of {RUNS}");
+        println!(
+            "{:<10} {:>6} {:>11} {:>9} {:>9} {:>9}",
+            "operation", "driver", "connections", "sakia", "min", "max"
+        );
+    }
+    let mut rows = Vec::new();
+    for operation in &OPERATIONS {
+        let mut counts = [0.0; RUNS];
+        for count in &mut counts {
+            *count = operation.count(program, data)?;
+        }
+        counts.sort_by(f64::total_cmp);
+        let (median, min, max) = (counts[RUNS / 2], counts[0], counts[RUNS - 1]);
+        let params = operation.params();
+        if json {
+            print!(r#"{{"type":"result","experiment":"instructions","params":{params},"#);
+            print!(r#""runs":{RUNS},"instructions_per_op":{},"#, object([("sakia", median)]));
+            println!(r#""instructions_per_op_min":{min:.3},"instructions_per_op_max":{max:.3}}}"#);
+        } else {
+            let Operation { name, driver, connections, .. } = operation;
+            let connections = match connections {
+                0 => "-".to_owned(),
+                _ => connections.to_string(),
+            };
+            print!("{name:<10} {driver:>6} {connections:>11} ");
+            println!("{median:>9.1} {min:>9.1} {max:>9.1}");
+        }
+        rows.push(Row { params, counts: vec![("sakia", median)] });
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_told_apart() {
+        let params: std::collections::BTreeSet<_> =
+            OPERATIONS.iter().map(Operation::params).collect();
+        assert_eq!(params.len(), OPERATIONS.len());
+        assert!(params.contains(r#"{"operation":"yield","driver":"uring"}"#));
+        assert!(params.contains(r#"{"operation":"echo","driver":"poll","connections":64}"#));
+    }
+
+    #[test]
+    fn all_rounds_are_whole() {
+        let with_connections = OPERATIONS.iter().filter(|operation| operation.connections > 0);
+        for operation in with_connections {
+            assert_eq!(COUNT % operation.connections, 0);
+        }
+    }
+}
