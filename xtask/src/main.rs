@@ -8,9 +8,11 @@
 mod cargo;
 mod coverage;
 mod instructions;
+mod lines;
 mod mutants;
 mod peers;
 mod sim;
+mod test_code;
 mod tidy;
 
 use std::env;
@@ -52,6 +54,15 @@ enum Command {
         /// Compare with what `--json` printed earlier, and fail when a count of ours is above 1.005 of it
         #[arg(long, value_name = "FILE")]
         against: Option<PathBuf>,
+    },
+    /// Count lines of code per crate, without comments, blank lines and tests
+    Lines {
+        /// Print one JSON object per line
+        #[arg(long)]
+        json: bool,
+        /// Count those of this commit instead of those in the folder
+        #[arg(long, value_name = "REVISION")]
+        commit: Option<String>,
     },
     /// Run the tests once for each known bug, and fail for one that they do not catch
     Mutants {
@@ -96,6 +107,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Instructions { json, check, against } => {
             instructions::run(&root, json, check, against.as_deref())
         }
+        Command::Lines { json, commit } => lines::run(&root, json, commit.as_deref()),
         Command::Mutants { draw: Some(count), seed: Some(seed), .. } => {
             mutants::draw(&root, count, seed)
         }

@@ -22,11 +22,13 @@ use std::fmt;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
+use std::thread;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 
 use self::manifest::Manifest;
+pub(crate) use self::tokens::test_files;
 
 /// Adds what it finds in the tree to the list.
 type Check = fn(&Tree, &mut Vec<Finding>);
@@ -106,16 +108,16 @@ impl fmt::Display for Finding {
 
 /// A text file of the repository.
 #[derive(Debug)]
-struct File {
+pub(crate) struct File {
     /// Relative to the repository's root, with `/` between the parts.
-    path: String,
+    pub(crate) path: String,
     /// The whole text.
-    text: String,
+    pub(crate) text: String,
 }
 
 impl File {
     /// Whether the path ends in a dot and `extension`.
-    fn is(&self, extension: &str) -> bool {
+    pub(crate) fn is(&self, extension: &str) -> bool {
         self.path.strip_suffix(extension).is_some_and(|stem| stem.ends_with('.'))
     }
 
@@ -137,15 +139,19 @@ impl File {
 
 /// The repository's files.
 #[derive(Debug, Default)]
-struct Tree {
+pub(crate) struct Tree {
     /// All files, also those that hold no text.
-    paths: BTreeSet<String>,
+    pub(crate) paths: BTreeSet<String>,
     /// Those that hold text; without `Cargo.lock`, which nobody writes by hand.
     files: Vec<File>,
 }
 
 impl Tree {
-    fn read(root: &Path) -> anyhow::Result<Self> {
+    /// The files that git tracks or would track.
+    ///
+    /// # Errors
+    /// The repository cannot be read.
+    pub(crate) fn read(root: &Path) -> anyhow::Result<Self> {
         let mut tree = Self::default();
         for path in list(root)? {
             let bytes = match fs::read(root.join(&path)) {
@@ -166,7 +172,39 @@ impl Tree {
         Ok(tree)
     }
 
-    fn add(&mut self, path: String, bytes: Vec<u8>) {
+    /// The files of a commit.
+    ///
+    /// # Errors
+    /// There is no such commit, or the repository cannot be read.
+    pub(crate) fn at(root: &Path, revision: &str) -> anyhow::Result<Self> {
+        let mut paths =
+            git(root, &["ls-tree", "-r", "-z", "--name-only", "--full-tree", revision])?;
+        // `cat-file` reads a name per line.
+        paths.retain(|path| !path.contains('\n'));
+        let names: String = paths.iter().map(|path| format!("{revision}:{path}\n")).collect();
+        let mut command = Command::new("git");
+        command.arg("-C").arg(root).args(["cat-file", "--batch"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().context("cannot run git")?;
+        let mut stdin = child.stdin.take().context("git has no input")?;
+        // From a thread of its own: git answers before it has read all names.
+        let writer = thread::spawn(move || stdin.write_all(names.as_bytes()));
+        let output = child.wait_with_output().context("cannot read from git")?;
+        let is_written = writer.join().is_ok_and(|result| result.is_ok());
+        ensure!(is_written && output.status.success(), "git cat-file: {}", output.status);
+        let mut tree = Self::default();
+        let mut rest = output.stdout.as_slice();
+        for path in paths {
+            let (bytes, after) = object(rest).with_context(|| format!("cannot read {path}"))?;
+            rest = after;
+            if let Some(bytes) = bytes {
+                tree.add(path, bytes.to_vec());
+            }
+        }
+        Ok(tree)
+    }
+
+    pub(crate) fn add(&mut self, path: String, bytes: Vec<u8>) {
         self.paths.insert(path.clone());
         if path.ends_with("Cargo.lock") || bytes.contains(&0) {
             return;
@@ -177,7 +215,7 @@ impl Tree {
     }
 
     /// The text files whose path ends in a dot and one of `extensions`.
-    fn files_of(&self, extensions: &'static [&str]) -> impl Iterator<Item = &File> {
+    pub(crate) fn files_of(&self, extensions: &'static [&str]) -> impl Iterator<Item = &File> {
         let wanted = |file: &&File| extensions.iter().any(|extension| file.is(extension));
         self.files.iter().filter(wanted)
     }
@@ -200,18 +238,34 @@ impl Tree {
 
 /// The paths that git tracks or would track in the repository at `root`.
 fn list(root: &Path) -> anyhow::Result<Vec<String>> {
-    let output = Command::new("git")
-        .arg("-C")
-        .arg(root)
-        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-        .output()
-        .context("cannot run git")?;
+    let paths = git(root, &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])?;
+    let paths: BTreeSet<_> = paths.into_iter().collect();
+    Ok(paths.into_iter().collect())
+}
+
+/// The paths that a command of git prints.
+fn git(root: &Path, arguments: &[&str]) -> anyhow::Result<Vec<String>> {
+    let mut command = Command::new("git");
+    let output = command.arg("-C").arg(root).args(arguments).output().context("cannot run git")?;
     if !output.status.success() {
-        bail!("git ls-files: {}", String::from_utf8_lossy(&output.stderr).trim_end());
+        let reason = String::from_utf8_lossy(&output.stderr);
+        bail!("git {}: {}", arguments[0], reason.trim_end());
     }
     let listed = String::from_utf8(output.stdout).context("a path is not UTF-8")?;
-    let paths: BTreeSet<_> = listed.split_terminator('\0').map(str::to_owned).collect();
-    Ok(paths.into_iter().collect())
+    Ok(listed.split_terminator('\0').map(str::to_owned).collect())
+}
+
+/// The first object that `git cat-file --batch` printed, `None` for one that is no file here (a
+/// submodule), and what comes after it.
+fn object(printed: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
+    let end = printed.iter().position(|&byte| byte == b'\n')?;
+    let (header, rest) = (str::from_utf8(&printed[..end]).ok()?, &printed[end + 1..]);
+    if header.ends_with(" missing") {
+        return Some((None, rest));
+    }
+    let (header, len) = header.rsplit_once(' ')?;
+    let (bytes, rest) = rest.split_at_checked(len.parse().ok()?)?;
+    Some((header.ends_with(" blob").then_some(bytes), rest.strip_prefix(b"\n")?))
 }
 
 /// What `check` finds in a tree of the given paths and texts, as it is printed.
@@ -239,6 +293,17 @@ mod tests {
     }
 
     #[test]
+    fn a_commit_of_this_repository_can_be_read() {
+        let root = crate::repository_root();
+        let tree = Tree::at(&root, "HEAD").unwrap();
+        let file = tree.files.iter().find(|file| file.path == "xtask/src/tidy.rs").unwrap();
+        assert!(file.text.starts_with("//!") && file.text.ends_with("}\n"));
+        assert!(tree.paths.contains("Cargo.lock"));
+        let error = Tree::at(&root, "no-such-commit").unwrap_err().to_string();
+        assert!(error.starts_with("git ls-tree: "), "{error}");
+    }
+
+    #[test]
     fn findings_are_sorted_and_print_as_path_line_message() {
         let files = [("b.rs", "\tx\n"), ("a.rs", "x\nx \n\tx\n")];
         let found = findings(text::whitespace_is_clean, &files);
@@ -251,6 +316,17 @@ mod tests {
         tree.add("a.png".into(), b"PNG\0".to_vec());
         tree.add("b.md".into(), b"text \xff".to_vec());
         assert_eq!((tree.paths.len(), tree.files.len()), (2, 0));
+    }
+
+    #[test]
+    fn what_git_prints_of_objects_is_taken_apart() {
+        let printed = b"ab blob 3\nx\ny\nHEAD:sub missing\ncd tree 1\nz\n";
+        let (bytes, rest) = object(printed).unwrap();
+        assert_eq!(bytes, Some(&b"x\ny"[..]));
+        let (missing, rest) = object(rest).unwrap();
+        assert_eq!(missing, None);
+        assert_eq!(object(rest).unwrap(), (None, &b""[..]));
+        assert_eq!(object(b"ab blob 9\nx\n"), None);
     }
 
     #[test]

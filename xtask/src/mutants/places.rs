@@ -10,6 +10,8 @@ use anyhow::Context;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
+use crate::test_code::is_cfg_test;
+
 /// A function with a body.
 #[derive(Clone, Debug)]
 pub(super) struct Function {
@@ -107,10 +109,7 @@ impl<'a> Visit<'a> for Finder {
 pub(super) fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         syn::Meta::Path(path) => path.is_ident("test"),
-        syn::Meta::List(list) => {
-            list.path.is_ident("cfg") && list.tokens.to_string().starts_with("test")
-        }
-        syn::Meta::NameValue(_) => false,
+        meta => is_cfg_test(meta),
     })
 }
 

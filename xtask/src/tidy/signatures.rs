@@ -21,8 +21,9 @@ use std::str::FromStr;
 
 use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 
-use super::tokens::{group_of, is_cfg_test, is_punct, item_len, test_files};
+use super::tokens::{group_of, is_punct, item_len, test_files};
 use super::{File, Finding, Tree};
+use crate::test_code::is_cfg_test_text;
 
 /// Where the rule holds.
 const FOLDERS: &[&str] = &["crates/sakia-ring/src/", "crates/sakia-driver/src/"];
@@ -203,7 +204,7 @@ fn walk(stream: TokenStream, place: &Place, found: &mut Vec<Taken>) {
             let is_test = attribute.is_some_and(|group| {
                 let mut text = group.stream().to_string();
                 text.retain(|c| !c.is_whitespace());
-                is_cfg_test(&text)
+                is_cfg_test_text(&text)
             });
             index += length + 1;
             if is_test {

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 use super::{File, Finding, Tree};
+use crate::test_code::is_cfg_test_text;
 
 /// Reports files that are not Rust tokens; the other checks pass over them.
 pub(super) fn parse(tree: &Tree, findings: &mut Vec<Finding>) {
@@ -82,7 +83,8 @@ impl Tokens {
             let inside = in_test || index < test_end;
             if let Some(length) = self.attribute(&tokens[index..]) {
                 let added = self.attributes.last();
-                if let Some(attribute) = added.filter(|attribute| is_cfg_test(&attribute.text)) {
+                if let Some(attribute) = added.filter(|attribute| is_cfg_test_text(&attribute.text))
+                {
                     if attribute.is_inner {
                         in_test = true;
                     } else {
@@ -182,7 +184,7 @@ impl Tokens {
 
 /// The Rust files among `files` that are compiled for tests only, because a `mod` under
 /// `#[cfg(test)]` leads to them.
-pub(super) fn test_files<'a>(files: &[&'a File]) -> Vec<&'a str> {
+pub(crate) fn test_files<'a>(files: &[&'a File]) -> Vec<&'a str> {
     let mut places = Vec::new();
     for file in files {
         let Ok(tokens) = Tokens::scan(&file.text) else {
@@ -201,16 +203,6 @@ pub(super) fn test_files<'a>(files: &[&'a File]) -> Vec<&'a str> {
         })
     };
     files.iter().map(|file| file.path.as_str()).filter(|path| is_test(path)).collect()
-}
-
-/// Whether an attribute, written without spaces, takes its item out of all but test builds.
-pub(super) fn is_cfg_test(attribute: &str) -> bool {
-    let Some(condition) = attribute.strip_prefix("cfg(").and_then(|rest| rest.strip_suffix(')'))
-    else {
-        return false;
-    };
-    let all = condition.strip_prefix("all(").and_then(|rest| rest.strip_suffix(')'));
-    all.map_or(condition == "test", |all| all.split(',').any(|part| part == "test"))
 }
 
 /// The length in tokens of the item that `tokens` begin with, its attributes included. A field,
