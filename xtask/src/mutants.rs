@@ -300,6 +300,13 @@ fn build(copy: &Path, target: &Path, packages: &BTreeSet<&str>) -> anyhow::Resul
         .arg("test")
         .args(packages.iter().flat_map(|package| ["--package", package]))
         .args(["--lib", "--tests", "--no-run"])
+        // The tests on the simulated kernel.
+        .args(
+            ["sakia", "sakia-driver"]
+                .iter()
+                .any(|name| packages.contains(name))
+                .then_some("--features=sim"),
+        )
         .env("CARGO_TARGET_DIR", target)
         .env("RUSTFLAGS", flags);
     let messages = cargo::build(&mut command).context("the tests")?;

@@ -15,6 +15,7 @@ use crate::backend::{Backend, Descriptors, RemoteWake};
 use crate::bypass::{Attempt, Now};
 use crate::counters::{KindCounters, OpKind};
 use crate::epoll::{Epoll, EpollOptions, Lane};
+#[cfg(any(test, feature = "sim"))]
 use crate::sim::Sim;
 use crate::uring::Uring;
 
@@ -139,12 +140,14 @@ impl std::error::Error for NoBackend {
 /// One of the backends. Each call costs a branch more than on the backend itself.
 #[allow(clippy::large_enum_variant, reason = "there is one per driver, which never moves")]
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Auto {
     /// The kernel's ring.
     Uring(Uring),
     /// Epoll and threads.
     Epoll(Epoll),
-    /// The simulated kernel.
+    /// The simulated kernel, with the feature `sim`.
+    #[cfg(any(test, feature = "sim"))]
     Sim(Sim),
 }
 
@@ -199,7 +202,8 @@ impl Auto {
         Self::new(Policy::default(), Ring::builder())
     }
 
-    /// The simulated kernel.
+    /// The simulated kernel, with the feature `sim`.
+    #[cfg(any(test, feature = "sim"))]
     pub fn simulated(sim: Sim) -> (Self, Choice) {
         (Self::Sim(sim), Choice { name: "sim", report: None, refusal: None })
     }
@@ -211,6 +215,7 @@ macro_rules! each {
         match $self {
             Auto::Uring($backend) => $call,
             Auto::Epoll($backend) => $call,
+            #[cfg(any(test, feature = "sim"))]
             Auto::Sim($backend) => $call,
         }
     };

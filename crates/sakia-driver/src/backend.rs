@@ -1,9 +1,9 @@
 //! What the driver needs from below: queues to and from something that performs operations.
 //!
 //! The driver core (slots, admission, cancellation, disposal) is written once, without a system
-//! call, over this interface. [`Uring`](crate::Uring) is the kernel's ring;
-//! [`sim`](crate::sim) is a kernel in memory, for tests. Operations are described by the ring's own
-//! entry, [`Sqe`], whatever performs them.
+//! call, over this interface. [`Uring`](crate::Uring) is the kernel's ring; `sim`, with the feature of
+//! that name, is a kernel in memory, for tests. Operations are described by the ring's own entry, [`Sqe`],
+//! whatever performs them.
 //!
 //! Only the driver's thread calls a backend.
 

@@ -18,6 +18,7 @@ use crate::bypass::Mounts;
 use crate::core::{Attention, Core, Phase, Wait};
 use crate::fd::Fd;
 use crate::handle::{Handle, Shared};
+#[cfg(any(test, feature = "sim"))]
 use crate::sim::Sim;
 use crate::uring::Uring;
 
@@ -276,12 +277,17 @@ impl<B: Backend> Driver<B> {
     /// # Panics
     /// On the simulated kernel, to which a descriptor of the process means nothing.
     pub fn lend<T: AsFd + Send + Sync + 'static>(&self, owner: Arc<T>) -> Fd {
-        let is_of_process = self.handle.shared.descriptors.are_of_this_process();
-        assert!(is_of_process, "{:?} is none of the simulated kernel's", owner.as_fd());
+        self.assert_is_of_this_process(&owner);
         let raw = owner.as_fd().as_raw_fd();
         // SAFETY: what is borrowed is open as long as its owner is neither dropped nor borrowed mutably, and
         // it is neither while it is shared with the driver.
         unsafe { self.handle.borrow(raw, owner) }
+    }
+
+    /// Refuses a descriptor of the process where numbers mean something else.
+    fn assert_is_of_this_process(&self, fd: &impl AsFd) {
+        let is_of_process = self.handle.shared.descriptors.are_of_this_process();
+        assert!(is_of_process, "{:?} is none of the simulated kernel's", fd.as_fd());
     }
 }
 
@@ -299,25 +305,26 @@ impl Driver<Auto> {
     /// # Panics
     /// On the simulated kernel, to which a descriptor of the process means nothing.
     pub fn adopt(&self, fd: OwnedFd) -> Fd {
-        let is_simulated = self.with_backend(|backend| matches!(backend, Auto::Sim(_)));
-        assert_ne!(is_simulated, Some(true), "{fd:?} is none of the simulated kernel's");
+        self.assert_is_of_this_process(&fd);
         // SAFETY: the descriptor is open, and was its owner's, who gives it up.
         unsafe { self.handle.own(fd.into_raw_fd()) }
     }
 
     /// Gives a descriptor of the simulated kernel to the driver, which closes it when its last user is
-    /// gone.
+    /// gone. With the feature `sim`.
     ///
     /// # Panics
     /// On another backend, to which the number may mean something else.
+    #[cfg(any(test, feature = "sim"))]
     pub fn adopt_simulated(&self, raw: i32) -> Fd {
-        let is_simulated = self.with_backend(|backend| matches!(backend, Auto::Sim(_)));
-        assert_ne!(is_simulated, Some(false), "descriptor {raw} is not this kernel's");
+        let is_simulated = !self.handle.shared.descriptors.are_of_this_process();
+        assert!(is_simulated, "descriptor {raw} is not this kernel's");
         // SAFETY: a number of the simulated kernel, which is no descriptor of the process.
         unsafe { self.handle.own(raw) }
     }
 }
 
+#[cfg(any(test, feature = "sim"))]
 impl Driver<Sim> {
     /// Gives a descriptor of the simulated kernel to the driver, which closes it when its last user is
     /// gone.

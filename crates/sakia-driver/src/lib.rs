@@ -12,8 +12,8 @@
 //! - A completion that the driver does not know changes nothing.
 //!
 //! The core of it ([`Driver`], slots, admission, cancellation) makes no system call. It stands on a
-//! [`Backend`]: [`Uring`] is the kernel's ring, [`Epoll`] epoll and threads, [`sim`] a kernel in memory for
-//! tests, and [`Auto`] whichever the machine offers.
+//! [`Backend`]: [`Uring`] is the kernel's ring, [`Epoll`] epoll and threads, and [`Auto`] whichever the
+//! machine offers. With the feature `sim` there is a third, a kernel in memory for tests.
 //!
 //! # Ways
 //!
@@ -79,6 +79,7 @@ mod op;
 mod ops;
 mod private;
 mod readable;
+#[cfg(any(test, feature = "sim"))]
 pub mod sim;
 mod slab;
 #[cfg(feature = "startup")]

@@ -54,7 +54,7 @@ where
     T: Send + 'static,
 {
     match try_current() {
-        Some(local) if local.timers.is_simulated() => {
+        Some(local) if !local.environment.has_threads() => {
             let join = local.spawn(async move { f() });
             BlockingHandle { held: Mutex::new(None), join }
         }

@@ -24,7 +24,9 @@ use sakia_driver::{Attention, Auto, Driver, RemoteWake, Wait, wake_all};
 use send_wrapper::SendWrapper;
 use slab::Slab;
 
+use crate::environment::Environment;
 use crate::join::{Contain, JoinHandle, Outcome};
+use crate::random;
 use crate::remote::Remote;
 use crate::round::Round;
 use crate::time::Timers;
@@ -52,6 +54,8 @@ pub(crate) struct Local {
     live: Cell<usize>,
     pub(crate) remote: Arc<Remote>,
     pub(crate) driver: Driver<Auto>,
+    /// What there is around the driver.
+    pub(crate) environment: Box<dyn Environment>,
     /// Shared with the futures that wait for them, which may outlive the runtime.
     pub(crate) timers: Rc<Timers>,
     /// Whether the driver tells of all news without a call.
@@ -68,6 +72,7 @@ pub(crate) struct Local {
 struct Listed {
     waker: Waker,
     /// Where it was started.
+    #[cfg_attr(not(feature = "sim"), expect(dead_code, reason = "told on the simulated kernel"))]
     spawned_at: &'static Location<'static>,
 }
 
@@ -205,6 +210,7 @@ impl Local {
     /// What thread number `thread` of a runtime consists of.
     pub(crate) fn new(
         driver: Driver<Auto>,
+        environment: Box<dyn Environment>,
         thread: usize,
         threads: Arc<[Arc<Remote>]>,
     ) -> io::Result<Rc<Self>> {
@@ -218,16 +224,20 @@ impl Local {
             }
             Err(error) => return Err(error),
         }
+        if let Some(seed) = environment.seed() {
+            random::reseed(seed);
+        }
         Ok(Rc::new(Self {
             queue: RefCell::new(VecDeque::new()),
             tasks: RefCell::new(Slab::new()),
             live: Cell::new(0),
             remote,
-            timers: Rc::new(Timers::new(&driver)),
+            timers: Rc::new(Timers::new(&driver, environment.has_clock())),
             tells_news: driver.tells_news(),
             attention: driver.attention(),
             round: Round::default(),
             driver,
+            environment,
             spin: Cell::new(Duration::ZERO),
             threads,
         }))
@@ -293,6 +303,7 @@ impl Local {
     }
 
     /// The tasks that have waited: their numbers, their wakers, and where they were started.
+    #[cfg(feature = "sim")]
     pub(crate) fn listed_tasks(&self) -> Vec<(usize, Waker, &'static Location<'static>)> {
         let tasks = self.tasks.borrow();
         tasks.iter().map(|(key, task)| (key, task.waker.clone(), task.spawned_at)).collect()
@@ -300,6 +311,7 @@ impl Local {
 
     /// Whether nothing is left that could wake a task, unless another thread does: no task is ready, no
     /// timer is set, and no operation is in flight.
+    #[cfg(feature = "sim")]
     pub(crate) fn is_at_rest(&self) -> bool {
         !self.has_ready()
             && !self.remote.has_mail()

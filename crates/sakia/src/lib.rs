@@ -13,12 +13,14 @@
 //! - [`io`]: pipes, standard streams, and the readiness of any descriptor.
 //! - [`signal`], [`process`], [`shutdown`].
 //! - [`engine`]: files for other runtimes and for plain threads, by threads that run this one.
-//! - [`sim`]: tests of one's own programs on a kernel in memory, with many seeds.
+//! - [`sim`]: tests of one's own programs on a kernel in memory, with many seeds; with the feature `sim`.
 //! - `compat`: the traits of other ecosystems, with the features `futures-io`, `tokio` and `hyper`.
 //!
 //! A program with a loop of its own runs a runtime by [`Runtime::run_once`].
 
 #![forbid(unsafe_code)]
+// Links to `sim` lead nowhere without it.
+#![cfg_attr(not(feature = "sim"), allow(rustdoc::broken_intra_doc_links))]
 
 #[macro_use]
 mod mutant;
@@ -27,6 +29,7 @@ pub mod blocking;
 #[cfg(any(feature = "futures-io", feature = "hyper", feature = "tokio"))]
 pub mod compat;
 pub mod engine;
+mod environment;
 mod executor;
 pub mod fs;
 pub mod io;
@@ -39,6 +42,7 @@ mod round;
 mod runtime;
 pub mod shutdown;
 pub mod signal;
+#[cfg(feature = "sim")]
 pub mod sim;
 mod task;
 pub mod time;
@@ -76,6 +80,7 @@ mod guide {
     mod files {}
     #[doc = include_str!("../../../docs/guide/network.md")]
     mod network {}
+    #[cfg(feature = "sim")]
     #[doc = include_str!("../../../docs/guide/testing.md")]
     mod testing {}
     #[cfg(all(feature = "futures-io", feature = "hyper", feature = "tokio"))]

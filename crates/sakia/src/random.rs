@@ -1,7 +1,8 @@
 //! Numbers that look random, where any will do.
 //!
-//! A sequence for each thread. On the simulated kernel it begins with the runtime, from the kernel's seed:
-//! what happens there is the same each time.
+//! A sequence for each thread. Where the runtime's [environment](crate::environment) has a seed, as the
+//! simulated kernel has, the sequence begins with the runtime, from the seed: what happens is the same each
+//! time.
 
 use std::cell::Cell;
 

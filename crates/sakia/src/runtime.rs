@@ -14,10 +14,11 @@ use std::time::Duration;
 use sakia_driver::{Auto, Bypass, Choice, Counters, Driver, Policy, Rules};
 use sakia_ring::Ring;
 
+use crate::environment::Machine;
 use crate::executor::{Entered, Local};
 use crate::join::JoinHandle;
-use crate::random;
 use crate::remote::Remote;
+#[cfg(feature = "sim")]
 use crate::sim::Watch;
 
 /// How a runtime is to be built.
@@ -130,13 +131,19 @@ impl Builder {
         let (backend, choice) = Auto::new(policy, self.ring.clone())?;
         let remotes: Arc<[Arc<Remote>]> =
             (0..self.threads).map(|_| Arc::new(Remote::new())).collect();
-        let local = Local::new(Driver::new(backend), 0, Arc::clone(&remotes))?;
+        let local = Local::new(Driver::new(backend), Box::new(Machine), 0, Arc::clone(&remotes))?;
         local.driver.set_bypass(self.bypass.clone());
         local.spin.set(if self.virtual_time { Duration::ZERO } else { self.spin });
         if self.virtual_time {
             local.timers.make_virtual();
         }
-        let mut runtime = Runtime { local, choice, threads: Vec::new(), watch: None };
+        let mut runtime = Runtime {
+            local,
+            choice,
+            threads: Vec::new(),
+            #[cfg(feature = "sim")]
+            watch: None,
+        };
         for thread in 1..self.threads {
             // An error drops the runtime, and with it ends the threads that exist.
             runtime.threads.push(Thread::start(thread, &remotes, policy, &self)?.0);
@@ -145,18 +152,18 @@ impl Builder {
     }
 
     /// Builds a runtime of one thread on the simulated kernel, whose time is virtual; see
-    /// [`sim`](crate::sim).
+    /// [`sim`](crate::sim). With the feature `sim`.
     ///
     /// When nothing can happen any more, [`block_on`](Runtime::block_on) panics, and names all that wait.
     ///
     /// # Errors
     /// The simulated kernel has no memory or descriptors left.
+    #[cfg(feature = "sim")]
     pub fn build_simulated(self, sim: sakia_driver::sim::Sim) -> io::Result<Runtime> {
         let kernel = sim.handle();
-        random::reseed(kernel.seed());
         let (backend, choice) = Auto::simulated(sim);
         let remotes = Arc::from([Arc::new(Remote::new())]);
-        let local = Local::new(Driver::new(backend), 0, remotes)?;
+        let local = Local::new(Driver::new(backend), Box::new(kernel.clone()), 0, remotes)?;
         local.driver.set_bypass(self.bypass);
         let watch = Some(Watch::new(kernel));
         Ok(Runtime { local, choice, threads: Vec::new(), watch })
@@ -211,7 +218,7 @@ impl Thread {
         let name = format!("sakia-{number}");
         let join = std::thread::Builder::new().name(name).spawn(move || {
             let built = Auto::new(policy, ring).and_then(|(backend, choice)| {
-                Ok((Local::new(Driver::new(backend), number, remotes)?, choice))
+                Ok((Local::new(Driver::new(backend), Box::new(Machine), number, remotes)?, choice))
             });
             match built {
                 Ok((local, choice)) => {
@@ -276,6 +283,7 @@ pub struct Runtime {
     choice: Choice,
     threads: Vec<Thread>,
     /// Who waits for what; on the simulated kernel only.
+    #[cfg(feature = "sim")]
     watch: Option<Watch>,
 }
 
@@ -350,6 +358,7 @@ impl Runtime {
         }
         let _entered = Entered::new(&self.local);
         let mut future = pin!(future);
+        #[cfg(feature = "sim")]
         if let Some(watch) = &self.watch {
             match watch.block_on(&self.local, future) {
                 Ok(output) => return output,
@@ -422,6 +431,7 @@ impl Runtime {
     }
 
     /// Who waits for what, on the simulated kernel.
+    #[cfg(feature = "sim")]
     pub(crate) fn watched(&self) -> Option<(&Watch, &Rc<Local>)> {
         self.watch.as_ref().map(|watch| (watch, &self.local))
     }

@@ -3,10 +3,9 @@
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 
-use sakia_driver::sim::Sim;
-use sakia_driver::{Driver, FileKind, Wait};
+use sakia_driver::{FileKind, Wait};
 
-use crate::support::{TempDir, driver, finish, identity, panic_of, pipe};
+use crate::support::{TempDir, driver, finish, identity, pipe};
 
 #[test]
 fn a_lent_descriptor_is_the_same_one() {
@@ -70,15 +69,4 @@ fn the_size_comes_with_the_kind() {
     assert_eq!((folder.first_size(), folder.kind()), (None, FileKind::Bounded));
     let (pipe, _write) = pipe(&driver);
     assert_eq!((pipe.first_size(), pipe.kind()), (None, FileKind::Waiting));
-}
-
-#[test]
-fn numbers_of_the_simulated_kernel_are_not_lent() {
-    let sim = Sim::new(1);
-    let kernel = sim.handle();
-    let driver = Driver::new(sim);
-    let fd = driver.adopt(kernel.pipe().0);
-    assert!(fd.is_simulated());
-    let message = panic_of(|| fd.as_fd().as_raw_fd());
-    assert!(message.contains("simulated kernel"), "{message}");
 }

@@ -25,6 +25,7 @@ mod file_servers;
 mod foreign_loops;
 mod forgotten_read;
 mod forked_child;
+#[cfg(feature = "sim")]
 mod full_queue;
 mod handles_after_the_end;
 mod hostile_completions;
@@ -37,6 +38,7 @@ mod multishot;
 mod opening;
 mod page_guard;
 mod polling;
+#[cfg(feature = "sim")]
 mod private_operations;
 mod queued_cancel;
 mod random_programs;
@@ -44,6 +46,8 @@ mod reading;
 mod reentrancy;
 mod registered_files;
 mod scripted;
+#[cfg(feature = "sim")]
+mod simulated_descriptors;
 mod stale_and_duplicate;
 mod statx;
 mod support;
@@ -55,3 +59,11 @@ mod undrainable;
 mod vectored;
 mod waker_panics;
 mod writing;
+
+#[cfg(not(feature = "sim"))]
+#[test]
+fn without_the_simulated_kernel() {
+    let left_out =
+        "the conformance suite and the tests on the simulated kernel: they need the feature `sim`";
+    support::announce_skip(module_path!(), left_out);
+}

@@ -6,10 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use sakia_driver::sim::Sim;
-use sakia_driver::{Driver, Wait};
+use sakia_driver::Wait;
 
-use crate::support::{TempDir, content, driver, finish, identity, panic_of, pipe_ends, turn_until};
+use crate::support::{TempDir, content, driver, finish, identity, pipe_ends, turn_until};
 
 /// Reads after which a file is registered with the ring for sure.
 const MANY: usize = 100;
@@ -112,11 +111,4 @@ fn the_next_file_of_the_same_number_is_another() {
         is_same |= fd.raw() == raw;
     }
     assert!(is_same, "no number was used again");
-}
-
-#[test]
-fn the_simulated_kernel_takes_none() {
-    let driver = Driver::new(Sim::new(1));
-    let message = panic_of(|| drop(driver.lend(Arc::new(pipe_ends().0))));
-    assert!(message.contains("simulated"), "{message}");
 }

@@ -10,11 +10,9 @@
 //! An error, or being dropped, before 3 removes the new file. A process that is killed, or a machine that
 //! loses power, leaves it behind; its name ends in `.tmp`.
 
-use std::collections::hash_map::RandomState;
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
 use std::future::Future;
-use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -30,8 +28,8 @@ use super::error::{Context as _, Error, Result, c_path};
 use super::paths::follow_links;
 use super::whole::parent;
 use super::{File, Metadata, driver};
-use crate::executor::try_current;
-use crate::random;
+use crate::environment::{Environment, Machine};
+use crate::executor::{try_current, with_current};
 
 /// How often a name is tried that nobody has.
 const NAME_TRIES: u32 = 16;
@@ -248,7 +246,7 @@ async fn create_temporary(
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
     let mut tries = NAME_TRIES;
     loop {
-        let temporary = c_path(temporary_name(name, number(directory)).as_ref())?;
+        let temporary = c_path(temporary_name(name, unique_number()).as_ref())?;
         let open = driver.open(Some(directory), temporary.clone(), flags.bits(), mode);
         let creating = Creating { open: Some(open), driver, directory, name: &temporary };
         match creating.await {
@@ -296,12 +294,10 @@ impl Drop for Creating<'_> {
     }
 }
 
-/// A number that no other process will think of; on the simulated kernel, one that follows from its seed.
-fn number(directory: &Fd) -> u64 {
-    if directory.is_simulated() {
-        return random::next();
-    }
-    RandomState::new().build_hasher().finish()
+/// See [`Environment::unique_number`].
+fn unique_number() -> u64 {
+    let number = with_current(|local| local.environment.unique_number());
+    number.unwrap_or_else(|| Machine.unique_number())
 }
 
 /// `.name.0123456789abcdef.tmp`, of a long name the beginning.

@@ -3,8 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use sakia_driver::sim::SimHandle;
-use sakia_driver::{Auto, BufResult, IoBuf, IoBufMut};
+use sakia_driver::{BufResult, IoBuf, IoBufMut};
 
 use super::stream::{Stream, closer, reader, writer};
 use crate::executor::current;
@@ -38,20 +37,8 @@ use crate::executor::current;
 #[doc(alias = "pipe2")]
 pub fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
     let local = current();
-    if let Some(Some(kernel)) = local.driver.with_backend(simulated) {
-        let (reader, writer) = kernel.try_pipe()?;
-        return Ok((PipeReader::from_simulated(reader), PipeWriter::from_simulated(writer)));
-    }
-    let (reader, writer) = io::pipe()?;
-    Ok((PipeReader::from_fd(reader.into()), PipeWriter::from_fd(writer.into())))
-}
-
-/// The simulated kernel, if that is the backend.
-fn simulated(backend: &Auto) -> Option<SimHandle> {
-    match backend {
-        Auto::Sim(sim) => Some(sim.handle()),
-        _ => None,
-    }
+    let (reader, writer) = local.environment.pipe(&local.driver)?;
+    Ok((PipeReader { stream: Stream::of(reader) }, PipeWriter { stream: Stream::of(writer) }))
 }
 
 /// The end of a pipe to read from. Dropping it closes it.
@@ -76,10 +63,11 @@ impl PipeReader {
     }
 
     /// Takes over the reading end of a pipe of the simulated kernel, by descriptor; see
-    /// [`SimHandle::pipe`](crate::sim::SimHandle::pipe).
+    /// [`SimHandle::pipe`](crate::sim::SimHandle::pipe). With the feature `sim`.
     ///
     /// # Panics
     /// Outside of a runtime, and on another backend.
+    #[cfg(feature = "sim")]
     pub fn from_simulated(raw: i32) -> Self {
         Self { stream: Stream::simulated(raw) }
     }
@@ -95,10 +83,11 @@ impl PipeWriter {
     }
 
     /// Takes over the writing end of a pipe of the simulated kernel, by descriptor; see
-    /// [`SimHandle::pipe`](crate::sim::SimHandle::pipe).
+    /// [`SimHandle::pipe`](crate::sim::SimHandle::pipe). With the feature `sim`.
     ///
     /// # Panics
     /// Outside of a runtime, and on another backend.
+    #[cfg(feature = "sim")]
     pub fn from_simulated(raw: i32) -> Self {
         Self { stream: Stream::simulated(raw) }
     }

@@ -24,14 +24,18 @@ pub(crate) struct Stream {
 
 impl Stream {
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        let local = current();
-        Self { fd: local.driver.adopt(fd), driver: local.driver.handle().clone() }
+        Self::of(current().driver.adopt(fd))
     }
 
     /// A descriptor of the simulated kernel.
+    #[cfg(feature = "sim")]
     pub(crate) fn simulated(raw: i32) -> Self {
-        let local = current();
-        Self { fd: local.driver.adopt_simulated(raw), driver: local.driver.handle().clone() }
+        Self::of(current().driver.adopt_simulated(raw))
+    }
+
+    /// A descriptor of the current runtime's driver.
+    pub(crate) fn of(fd: Fd) -> Self {
+        Self { fd, driver: current().driver.handle().clone() }
     }
 
     /// Whether to try again after `error`, having waited if need be.

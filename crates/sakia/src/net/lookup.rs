@@ -7,7 +7,6 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use super::{Error, Result};
-use crate::blocking::spawn_blocking;
 use crate::executor::current;
 
 /// What is one or more addresses of sockets, or a name to look them up by.
@@ -79,24 +78,8 @@ pub(super) async fn resolve<A: ToSocketAddrs + ?Sized>(host: &A) -> Result<Vec<S
 
 async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
     let fail = |error: io::Error| Error::of_name(format!("{host}:{port}"), error);
-    if current().timers.is_simulated() {
-        // The names of the machine that runs the test say nothing about the simulated network.
-        if host == "localhost" {
-            let ips = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
-            return Ok(ips.map(|ip| SocketAddr::new(ip, port)).into());
-        }
-        let message = "the simulated network knows no names but localhost";
-        return Err(fail(io::Error::new(io::ErrorKind::NotFound, message)));
-    }
-    let name = host.to_owned();
-    let lookup = spawn_blocking(move || {
-        let addresses = std::net::ToSocketAddrs::to_socket_addrs(&(name.as_str(), port))?;
-        Ok::<_, io::Error>(addresses.collect::<Vec<_>>())
-    });
-    let addresses = match lookup.await {
-        Ok(addresses) => addresses.map_err(fail)?,
-        Err(error) => return Err(fail(io::Error::other(error))), // no thread, or the pool ended
-    };
+    let lookup = current().environment.look_up(host, port);
+    let addresses = lookup.await.map_err(fail)?;
     if addresses.is_empty() {
         return Err(fail(io::Error::new(io::ErrorKind::NotFound, "the name has no addresses")));
     }

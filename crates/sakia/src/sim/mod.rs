@@ -51,6 +51,7 @@
 //! standard streams and descriptors of the process are not there. The kernel's own limits are in
 //! [`sakia_driver::sim`].
 
+mod environment;
 mod failure;
 mod outcome;
 mod test;

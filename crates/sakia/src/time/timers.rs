@@ -55,9 +55,9 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    pub(crate) fn new(driver: &Driver<Auto>) -> Self {
-        let is_simulated = driver.with_backend(|backend| matches!(backend, Auto::Sim(_)));
-        let clock = if is_simulated == Some(true) { Clock::Driver } else { Clock::Real };
+    /// Timers that go by the driver's clock, if it `has_clock`, and by the system's otherwise.
+    pub(crate) fn new(driver: &Driver<Auto>, has_clock: bool) -> Self {
+        let clock = if has_clock { Clock::Driver } else { Clock::Real };
         // Earlier than it is by what a call takes. A clock that is not real is not used so.
         let now = Instant::now();
         Self {
@@ -124,17 +124,13 @@ impl Timers {
     }
 
     /// The timers that have not fired: their numbers, and when they are due.
+    #[cfg(feature = "sim")]
     pub(crate) fn armed(&self) -> Vec<(u32, Duration)> {
         let wheel = self.wheel.borrow();
         if wheel.is_idle() {
             return Vec::new();
         }
         wheel.armed().map(|(key, tick)| (key, time_of(tick))).collect()
-    }
-
-    /// Whether the time is the simulated kernel's.
-    pub(crate) fn is_simulated(&self) -> bool {
-        matches!(self.clock.get(), Clock::Driver)
     }
 
     /// Whether a timer has fired. If not, `waker` is who is to be woken.

@@ -120,6 +120,7 @@ impl Wheel {
     }
 
     /// The timers that have not fired, by number and tick.
+    #[cfg(feature = "sim")]
     pub(super) fn armed(&self) -> impl Iterator<Item = (u32, u64)> {
         let armed = self.entries.iter().filter(|(_, entry)| entry.list != NONE);
         armed.map(|(key, entry)| (key as u32, entry.at))

@@ -15,6 +15,7 @@ mod listeners;
 mod options;
 mod scenes;
 mod serving;
+#[cfg(feature = "sim")]
 mod simulated;
 mod streams;
 mod support;

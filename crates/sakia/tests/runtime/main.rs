@@ -29,3 +29,10 @@ mod tasks;
 mod teardown;
 mod time;
 mod writers;
+
+#[cfg(not(feature = "sim"))]
+#[test]
+fn without_the_simulated_kernel() {
+    let left_out = "the tests on the simulated kernel: they need the feature `sim`";
+    refused::children::announce_skip(left_out);
+}

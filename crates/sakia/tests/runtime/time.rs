@@ -18,7 +18,6 @@ use sakia::time::{
     timeout_at,
 };
 use sakia::{Runtime, spawn, spawn_on, yield_now};
-use sakia_driver::sim::Sim;
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -164,9 +163,10 @@ fn a_loop_of_ones_own_passes_no_more_time_than_it_allows() {
     assert_eq!(ended_at.get(), Some(25 * MS));
 }
 
+#[cfg(feature = "sim")]
 #[test]
 fn the_simulated_kernels_time_is_the_timers_time() {
-    let sim = Sim::new(7);
+    let sim = sakia_driver::sim::Sim::new(7);
     let kernel = sim.handle();
     let runtime = Runtime::builder().build_simulated(sim).unwrap();
     let before = kernel.now();
@@ -183,10 +183,11 @@ fn the_simulated_kernels_time_is_the_timers_time() {
     assert!(passed < HOUR + 11 * SECOND, "{passed:?}"); // virtual, so not a matter of speed
 }
 
+#[cfg(feature = "sim")]
 #[test]
 fn timers_are_never_early_whatever_the_kernel_does() {
     for seed in 0..50 {
-        let sim = Sim::builder(seed).entries(2, 4).chaos(1 << 13).build();
+        let sim = sakia_driver::sim::Sim::builder(seed).entries(2, 4).chaos(1 << 13).build();
         let runtime = Runtime::builder().build_simulated(sim).unwrap();
         runtime.block_on(async {
             let begin = now();

@@ -1,12 +1,9 @@
 //! One sync for many writers, and failures that stay.
 
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
 
 use sakia::fs::{File, GroupCommit, OpenOptions};
-use sakia::{Runtime, block_on, spawn};
-use sakia_driver::sim::{Fault, Sim, Target};
-use sakia_ring::Opcode;
+use sakia::{block_on, spawn};
 
 use super::TempDir;
 
@@ -99,74 +96,4 @@ fn a_sync_that_cannot_be_is_told_to_all() {
         }
         assert_eq!((journal.syncs(), journal.failure()), (1, Some(22)));
     });
-}
-
-/// A runtime on a simulated kernel with one file, `journal`.
-fn simulated() -> (Runtime, sakia_driver::sim::SimHandle) {
-    let sim = Sim::new(5);
-    let kernel = sim.handle();
-    kernel.create_file("journal", b"");
-    (Runtime::builder().build_simulated(sim).unwrap(), kernel)
-}
-
-async fn open_journal() -> GroupCommit {
-    let file = OpenOptions::new().write(true).open("journal").await.unwrap();
-    GroupCommit::new(file).await.unwrap()
-}
-
-#[test]
-fn a_failed_sync_is_never_trusted_again() {
-    const EIO: i32 = 5;
-    let (runtime, kernel) = simulated();
-    runtime.block_on(async {
-        let journal = open_journal().await;
-        journal.append("first").await.0.unwrap();
-        journal.commit().await.unwrap();
-        kernel.script(Target::opcode(Opcode::FSYNC), Fault::Errno(EIO));
-        journal.append("second").await.0.unwrap();
-        let journal = Rc::new(journal);
-        let others: Vec<_> = (0..3)
-            .map(|_| {
-                let journal = Rc::clone(&journal);
-                spawn(async move { journal.commit().await })
-            })
-            .collect();
-        assert_eq!(journal.commit().await.unwrap_err().raw_os_error(), Some(EIO));
-        for other in others {
-            assert_eq!(other.await.unwrap().unwrap_err().raw_os_error(), Some(EIO));
-        }
-        let syncs = journal.syncs();
-        // The kernel would say yes now. It is not asked.
-        assert_eq!(journal.commit().await.unwrap_err().raw_os_error(), Some(EIO));
-        let (result, buf) = journal.append("third").await;
-        assert_eq!((result.unwrap_err().raw_os_error(), buf), (Some(EIO), "third"));
-        assert_eq!((journal.syncs(), journal.failure()), (syncs, Some(EIO)));
-    });
-    assert_eq!(kernel.contents("journal").unwrap(), b"firstsecond");
-}
-
-#[test]
-fn a_failed_append_is_final_too() {
-    const ENOSPC: i32 = 28;
-    let (runtime, kernel) = simulated();
-    runtime.block_on(async {
-        let journal = open_journal().await;
-        kernel.script(Target::opcode(Opcode::WRITE), Fault::Errno(ENOSPC));
-        assert_eq!(journal.append("x").await.0.unwrap_err().raw_os_error(), Some(ENOSPC));
-        assert_eq!(journal.commit().await.unwrap_err().raw_os_error(), Some(ENOSPC));
-        assert_eq!(journal.syncs(), 0);
-    });
-}
-
-#[test]
-fn an_interrupted_sync_is_asked_for_again() {
-    let (runtime, kernel) = simulated();
-    runtime.block_on(async {
-        let journal = open_journal().await;
-        kernel.script(Target::opcode(Opcode::FSYNC), Fault::Errno(4));
-        kernel.script(Target::opcode(Opcode::FSYNC), Fault::Restart);
-        journal.append("x").await.0.unwrap();
-        journal.commit().await.unwrap();
-    });
-    assert_eq!(kernel.scripted(), 0);
 }

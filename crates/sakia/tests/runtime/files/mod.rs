@@ -3,10 +3,12 @@
 //! `SAKIA_DRIVER` says which backend; see `on_the_simulated_kernel` for the one in memory.
 
 mod bad_places;
+#[cfg(feature = "sim")]
 mod crashes;
 mod direct_io;
 mod directories;
 mod group_commit;
+#[cfg(feature = "sim")]
 mod on_the_simulated_kernel;
 mod open_files;
 mod saving;

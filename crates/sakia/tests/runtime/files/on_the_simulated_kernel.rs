@@ -3,9 +3,11 @@
 
 use std::io::SeekFrom;
 use std::rc::Rc;
+use std::time::Duration;
 
-use sakia::fs::{self, Dir, File, OpenOptions, Permissions};
+use sakia::fs::{self, Dir, File, GroupCommit, OpenOptions, Permissions};
 use sakia::io::IoBuf;
+use sakia::time::sleep;
 use sakia::{Runtime, spawn};
 use sakia_driver::sim::{Fault, FaultKind, Sim, SimHandle, Target};
 use sakia_ring::Opcode;
@@ -160,4 +162,114 @@ fn trees_are_made_listed_saved_in_and_removed() {
         });
         assert_eq!(kernel.contents("kept").unwrap(), b"kept");
     }
+}
+
+#[test]
+fn whatever_operation_fails_it_is_old_or_new() {
+    const ENOSPC: i32 = 28;
+    let mut outcomes = [0; 2];
+    for failing in 0.. {
+        let sim = Sim::new(failing.into());
+        let kernel = sim.handle();
+        kernel.create_file("file", b"old");
+        let runtime = Runtime::builder().build_simulated(sim).unwrap();
+        let (result, names) = runtime.block_on(async {
+            kernel.script(Target::any().skip(failing), Fault::Errno(ENOSPC));
+            let result = fs::save("file", "new").await;
+            let is_over = kernel.scripted() > 0;
+            let mut names = Vec::new();
+            if is_over {
+                return (None, names);
+            }
+            sleep(Duration::from_secs(1)).await; // what was dropped goes on, in any order
+            let mut entries = fs::read_dir(".").await.unwrap();
+            while let Some(entry) = entries.next_entry().await.unwrap() {
+                names.push(entry.into_file_name());
+            }
+            (Some(result), names)
+        });
+        let Some(result) = result else { break };
+        let contents = kernel.contents("file").unwrap();
+        match result {
+            Ok(()) => assert_eq!(contents, b"new"),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(ENOSPC), "{error}");
+                let is_new = error.operation() == "sync directory";
+                assert_eq!(contents, if is_new { b"new" } else { b"old" }, "{error}");
+                outcomes[usize::from(is_new)] += 1;
+            }
+        }
+        assert_eq!(names, ["file"], "{failing}");
+    }
+    assert!(outcomes[0] > 5 && outcomes[1] == 1, "{outcomes:?}");
+}
+
+/// A runtime on a simulated kernel with one file, `journal`.
+fn with_journal() -> (Runtime, SimHandle) {
+    let sim = Sim::new(5);
+    let kernel = sim.handle();
+    kernel.create_file("journal", b"");
+    (Runtime::builder().build_simulated(sim).unwrap(), kernel)
+}
+
+async fn open_journal() -> GroupCommit {
+    let file = OpenOptions::new().write(true).open("journal").await.unwrap();
+    GroupCommit::new(file).await.unwrap()
+}
+
+#[test]
+fn a_failed_sync_is_never_trusted_again() {
+    const EIO: i32 = 5;
+    let (runtime, kernel) = with_journal();
+    runtime.block_on(async {
+        let journal = open_journal().await;
+        journal.append("first").await.0.unwrap();
+        journal.commit().await.unwrap();
+        kernel.script(Target::opcode(Opcode::FSYNC), Fault::Errno(EIO));
+        journal.append("second").await.0.unwrap();
+        let journal = Rc::new(journal);
+        let others: Vec<_> = (0..3)
+            .map(|_| {
+                let journal = Rc::clone(&journal);
+                spawn(async move { journal.commit().await })
+            })
+            .collect();
+        assert_eq!(journal.commit().await.unwrap_err().raw_os_error(), Some(EIO));
+        for other in others {
+            assert_eq!(other.await.unwrap().unwrap_err().raw_os_error(), Some(EIO));
+        }
+        let syncs = journal.syncs();
+        // The kernel would say yes now. It is not asked.
+        assert_eq!(journal.commit().await.unwrap_err().raw_os_error(), Some(EIO));
+        let (result, buf) = journal.append("third").await;
+        assert_eq!((result.unwrap_err().raw_os_error(), buf), (Some(EIO), "third"));
+        assert_eq!((journal.syncs(), journal.failure()), (syncs, Some(EIO)));
+    });
+    assert_eq!(kernel.contents("journal").unwrap(), b"firstsecond");
+}
+
+#[test]
+fn a_failed_append_is_final_too() {
+    const ENOSPC: i32 = 28;
+    let (runtime, kernel) = with_journal();
+    runtime.block_on(async {
+        let journal = open_journal().await;
+        kernel.script(Target::opcode(Opcode::WRITE), Fault::Errno(ENOSPC));
+        assert_eq!(journal.append("x").await.0.unwrap_err().raw_os_error(), Some(ENOSPC));
+        assert_eq!(journal.commit().await.unwrap_err().raw_os_error(), Some(ENOSPC));
+        assert_eq!(journal.syncs(), 0);
+    });
+}
+
+#[test]
+fn an_interrupted_sync_is_asked_for_again() {
+    let (runtime, kernel) = with_journal();
+    runtime.block_on(async {
+        let journal = open_journal().await;
+        kernel.script(Target::opcode(Opcode::FSYNC), Fault::Errno(4));
+        kernel.script(Target::opcode(Opcode::FSYNC), Fault::Restart);
+        journal.append("x").await.0.unwrap();
+        journal.commit().await.unwrap();
+    });
+    assert_eq!(kernel.scripted(), 0);
 }

@@ -9,9 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use sakia::fs::{self, AtomicFile};
-use sakia::time::sleep;
-use sakia::{Runtime, block_on, yield_now};
-use sakia_driver::sim::{Fault, Sim, Target};
+use sakia::{block_on, yield_now};
 
 use super::{Random, TempDir, run, runtime};
 use crate::refused::children::announce_skip;
@@ -124,46 +122,6 @@ fn dropped_at_any_point_it_is_old_or_new_and_nothing_is_left() {
         }
     }
     assert!(outcomes[0] > 5 && outcomes[1] > 0, "{outcomes:?}");
-}
-
-#[test]
-fn whatever_operation_fails_it_is_old_or_new() {
-    const ENOSPC: i32 = 28;
-    let mut outcomes = [0; 2];
-    for failing in 0.. {
-        let sim = Sim::new(failing.into());
-        let kernel = sim.handle();
-        kernel.create_file("file", b"old");
-        let runtime = Runtime::builder().build_simulated(sim).unwrap();
-        let (result, names) = runtime.block_on(async {
-            kernel.script(Target::any().skip(failing), Fault::Errno(ENOSPC));
-            let result = fs::save("file", "new").await;
-            let is_over = kernel.scripted() > 0;
-            let mut names = Vec::new();
-            if is_over {
-                return (None, names);
-            }
-            sleep(Duration::from_secs(1)).await; // what was dropped goes on, in any order
-            let mut entries = fs::read_dir(".").await.unwrap();
-            while let Some(entry) = entries.next_entry().await.unwrap() {
-                names.push(entry.into_file_name());
-            }
-            (Some(result), names)
-        });
-        let Some(result) = result else { break };
-        let contents = kernel.contents("file").unwrap();
-        match result {
-            Ok(()) => assert_eq!(contents, b"new"),
-            Err(error) => {
-                assert_eq!(error.raw_os_error(), Some(ENOSPC), "{error}");
-                let is_new = error.operation() == "sync directory";
-                assert_eq!(contents, if is_new { b"new" } else { b"old" }, "{error}");
-                outcomes[usize::from(is_new)] += 1;
-            }
-        }
-        assert_eq!(names, ["file"], "{failing}");
-    }
-    assert!(outcomes[0] > 5 && outcomes[1] == 1, "{outcomes:?}");
 }
 
 /// A file system of one megabyte, while there is one.

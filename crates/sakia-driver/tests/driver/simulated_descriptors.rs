@@ -1,0 +1,27 @@
+//! Descriptors of the simulated kernel, and those of the process that it is given by mistake.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+
+use sakia_driver::Driver;
+use sakia_driver::sim::Sim;
+
+use crate::support::{panic_of, pipe_ends};
+
+#[test]
+fn the_simulated_kernel_takes_none() {
+    let driver = Driver::new(Sim::new(1));
+    let message = panic_of(|| drop(driver.lend(Arc::new(pipe_ends().0))));
+    assert!(message.contains("simulated"), "{message}");
+}
+
+#[test]
+fn numbers_of_the_simulated_kernel_are_not_lent() {
+    let sim = Sim::new(1);
+    let kernel = sim.handle();
+    let driver = Driver::new(sim);
+    let fd = driver.adopt(kernel.pipe().0);
+    assert!(fd.is_simulated());
+    let message = panic_of(|| fd.as_fd().as_raw_fd());
+    assert!(message.contains("simulated kernel"), "{message}");
+}

@@ -1,0 +1,47 @@
+//! What the simulated kernel has besides operations.
+
+use std::future::ready;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use sakia_driver::sim::SimHandle;
+use sakia_driver::{Auto, Driver, Fd};
+
+use crate::environment::{Environment, Lookup};
+use crate::random;
+
+impl Environment for SimHandle {
+    fn has_clock(&self) -> bool {
+        true
+    }
+
+    fn has_threads(&self) -> bool {
+        false
+    }
+
+    fn seed(&self) -> Option<u64> {
+        Some(SimHandle::seed(self))
+    }
+
+    /// It follows from the seed.
+    fn unique_number(&self) -> u64 {
+        random::next()
+    }
+
+    fn pipe(&self, driver: &Driver<Auto>) -> io::Result<(Fd, Fd)> {
+        let (reader, writer) = self.try_pipe()?;
+        Ok((driver.adopt_simulated(reader), driver.adopt_simulated(writer)))
+    }
+
+    /// The names of the machine that runs the test say nothing about the simulated network.
+    fn look_up(&self, host: &str, port: u16) -> Lookup {
+        let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
+        Box::pin(ready(match host {
+            "localhost" => Ok(loopback.map(|ip| SocketAddr::new(ip, port)).into()),
+            _ => {
+                let message = "the simulated network knows no names but localhost";
+                Err(io::Error::new(io::ErrorKind::NotFound, message))
+            }
+        }))
+    }
+}
