@@ -1,4 +1,4 @@
-//! A kernel in memory, for tests: deterministic, adversarial, without a system call.
+//! A kernel in memory, for tests: deterministic, adversarial, without a system call. With the feature `sim`.
 //!
 //! [`Sim`] is a [`Backend`] with two queues of any size and, behind them, files, pipes, a table of
 //! descriptors and a virtual clock. It does to a driver what a real kernel may do: completes

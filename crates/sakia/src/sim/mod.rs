@@ -1,4 +1,5 @@
-//! Tests of programs on a kernel in memory: many runs, each another story, and each the same again.
+//! Tests of programs on a kernel in memory: many runs, each another story, and each the same again. With the
+//! feature `sim`, which is for tests only.
 //!
 //! The simulated kernel has files, pipes and a clock of its own, and makes no system call. Every choice in
 //! it follows from a seed: which operation ends first, how much a read brings, which call fails. So a test
