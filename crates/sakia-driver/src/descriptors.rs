@@ -12,9 +12,9 @@ use rustix::fs::{AtFlags, FileType, OFlags, ResolveFlags, StatxFlags};
 use crate::address::{AddressRoom, SocketAddress};
 use crate::backend::{Descriptors, FileFacts, FileKind};
 use crate::bypass::{self, RemoteMounts};
-use crate::epoll::sys::{self, OpenHow, number};
-use crate::epoll::with_lane_mask;
 use crate::mounts::{MountEntry, MountTable};
+use crate::sys::signals::with_lane_mask;
+use crate::sys::{self, OpenHow, number};
 
 /// The descriptors of this process.
 pub(crate) struct KernelDescriptors;

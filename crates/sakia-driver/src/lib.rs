@@ -84,6 +84,7 @@ pub mod sim;
 mod slab;
 #[cfg(feature = "startup")]
 pub mod startup;
+mod sys;
 mod transfer;
 mod uring;
 mod wakers;

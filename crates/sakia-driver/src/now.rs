@@ -14,7 +14,7 @@ use sakia_ring::{CURRENT_POSITION, IoVec, Opcode, Sqe};
 
 use crate::bypass::{Attempt, Now};
 use crate::epoll::call::Call;
-use crate::epoll::sys::{self, Direction, OpenHow, retry};
+use crate::sys::{self, Direction, OpenHow, retry};
 
 /// `RWF_NOWAIT`: `EAGAIN` instead of waiting. Since Linux 4.14.
 const RWF_NOWAIT: u32 = 0x8;

@@ -8,10 +8,10 @@ use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, IoVec};
 
 use crate::buf::IoBufMut;
-use crate::epoll::sys::{self, Direction};
 use crate::op::Completion;
 use crate::ops::vectored::BUFFERS_MAX;
 use crate::ops::{note_all_filled, note_filled, room_of_all, transfer_len};
+use crate::sys::{self, Direction};
 
 /// Reads up to `most` bytes into the room of `buf`, from byte `offset` on or, with `None`, at the file's
 /// position, which moves: one call of this thread. `flags` are the kernel's `RWF_*`.

@@ -21,11 +21,12 @@ use crate::backend::{Backend, Descriptors, RemoteWake};
 use crate::bypass::{Attempt, Now};
 use crate::counters::{KindCounters, OpKind};
 use crate::descriptors::KernelDescriptors;
-use crate::epoll::{Epoll, Lane, LaneStatistics, sys};
+use crate::epoll::{Epoll, Lane, LaneStatistics};
 use crate::key::Kind;
 use crate::now;
 use crate::private::is_private;
 use crate::readable;
+use crate::sys;
 
 /// A ring of the kernel, or of a [`Host`] that stands for it.
 #[derive(Debug)]

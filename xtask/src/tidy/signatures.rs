@@ -107,7 +107,7 @@ const EXCEPTIONS: &[Exception] = &[
         "a note in a table; at most a watch of this backend's own set ends",
     ),
     exception(
-        "crates/sakia-driver/src/epoll/sys.rs",
+        "crates/sakia-driver/src/sys.rs",
         "register",
         "the same number in the form of a register",
     ),

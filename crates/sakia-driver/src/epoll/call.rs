@@ -6,8 +6,8 @@
 use rustix::io::Errno;
 use sakia_ring::{Opcode, Sqe};
 
-use super::sys::{self, number, register, retry};
 use crate::private;
+use crate::sys::{self, number, register, retry};
 
 /// A system call that ends by itself, and answers a count or nothing.
 #[derive(Clone, Copy, Debug)]

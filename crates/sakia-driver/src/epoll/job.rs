@@ -30,8 +30,8 @@ use sakia_ring::Opcode;
 
 use super::call::{Call, Copy};
 use super::socket::SocketCall;
-use super::sys::{self, retry};
 use super::transfer::{FileClass, Transfer, Try, borrow, failed, outcome};
+use crate::sys::{self, retry};
 
 /// An operation that a lane performs.
 #[derive(Clone, Copy, Debug)]

@@ -42,8 +42,8 @@ use sakia_ring::Opcode;
 
 use super::inbox::Inbox;
 use super::job::{Job, Outcome, Work};
-use super::signals::with_lane_mask;
 use super::transfer::failed;
+use crate::sys::signals::with_lane_mask;
 
 /// Stack of a lane thread: jobs are a few system calls.
 const STACK_BYTES: usize = 128 * 1024;

@@ -38,8 +38,8 @@
 //! `machine` knows what is under way; `request` checks entries; `registry` what epoll watches;
 //! `transfer` how bytes are moved without blocking, and `socket` connections and messages, either of
 //! them a `trial`; `multishot` what goes on, and `group` the buffers for it; `job` what threads do,
-//! `lanes` the threads; `inbox` how they reach the sleeping backend; `signals`, `process`, `queue`, `sys`
-//! what their names say.
+//! `lanes` the threads; `inbox` how they reach the sleeping backend; `process`, `queue` what their
+//! names say.
 //!
 //! One thread calls the backend; [`EpollWake`] goes anywhere.
 
@@ -54,10 +54,8 @@ mod process;
 mod queue;
 mod registry;
 mod request;
-mod signals;
 mod socket;
 mod stuck;
-pub(crate) mod sys;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -81,7 +79,6 @@ pub use self::lanes::{Lane, LaneStatistics, StuckWorker};
 use self::machine::Machine;
 use self::process::Process;
 use self::queue::Queue;
-pub(crate) use self::signals::with_lane_mask;
 use self::stuck::OnStuck;
 use self::transfer::Ways;
 use crate::backend::{Backend, Descriptors, RemoteWake};
@@ -90,6 +87,7 @@ use crate::counters::{KindCounters, OpKind};
 use crate::descriptors::KernelDescriptors;
 use crate::now;
 use crate::private::PERFORMED;
+pub(crate) use crate::sys;
 
 /// How an [`Epoll`] is made.
 #[must_use]

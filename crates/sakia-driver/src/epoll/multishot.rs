@@ -16,9 +16,9 @@ use sakia_ring::{CqeFlags, Sqe};
 use super::group::Groups;
 use super::job::Work;
 use super::socket::{Listener, SocketCall};
-use super::sys::{number, register, retry, syscall};
 use super::transfer::{Try, failed};
 use crate::multishot::{self, Asked};
+use crate::sys::{number, register, retry, syscall};
 
 /// `IORING_CQE_F_BUFFER`, `IORING_CQE_F_MORE`, and where a buffer's number is.
 const CQE_BUFFER: u32 = 1;

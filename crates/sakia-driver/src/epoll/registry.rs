@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::sys::Direction;
 use super::transfer::borrow;
+use crate::sys::Direction;
 
 /// The token of the inbox' eventfd.
 pub(super) const INBOX: u64 = u64::MAX;

@@ -12,9 +12,9 @@ use super::call::{Call, Copy};
 use super::job::{Job, Open, Work};
 use super::multishot::Multishot;
 use super::socket::SocketCall;
-use super::sys::Direction;
 use super::transfer::{Buffers, RWF_KNOWN, Transfer};
 use crate::private;
+use crate::sys::Direction;
 
 /// `IORING_NOP_INJECT_RESULT`.
 const NOP_INJECT_RESULT: u32 = 1;

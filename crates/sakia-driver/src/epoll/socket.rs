@@ -22,8 +22,8 @@ use rustix::net::{RecvFlags, SendFlags, sockopt};
 use sakia_ring::{Opcode, Sqe};
 
 use super::job::Outcome;
-use super::sys::{self, Direction, number, register, retry};
 use super::transfer::{FileClass, Try, borrow, failed, poll_now};
+use crate::sys::{self, Direction, number, register, retry};
 
 /// `MSG_DONTWAIT`: `EAGAIN` instead of waiting.
 const DONT_WAIT: u32 = RecvFlags::DONTWAIT.bits();

@@ -32,8 +32,8 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, IoVec};
 
-use super::signals::without_sigpipe;
-use super::sys::{self, Direction, retry};
+use crate::sys::signals::without_sigpipe;
+use crate::sys::{self, Direction, retry};
 
 /// `RWF_NOWAIT`: `EAGAIN` instead of waiting.
 const RWF_NOWAIT: u32 = 0x8;

@@ -3,8 +3,8 @@
 use super::job::Work;
 use super::multishot::Multishot;
 use super::socket::SocketCall;
-use super::sys::Direction;
 use super::transfer::{FileClass, Transfer, Try, Ways};
+use crate::sys::Direction;
 
 /// An operation that can be tried without waiting, on most files.
 #[derive(Clone, Copy, Debug)]

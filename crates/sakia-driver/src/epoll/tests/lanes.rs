@@ -4,7 +4,8 @@ use rustix::event::PollFlags;
 
 use super::*;
 use crate::Lane;
-use crate::epoll::{sys, transfer::poll_now};
+use crate::epoll::transfer::poll_now;
+use crate::sys;
 
 #[test]
 fn threads_start_when_there_is_work_and_end_without() {

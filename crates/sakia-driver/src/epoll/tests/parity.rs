@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sakia_ring::{IoVec, Opcode};
 
 use super::*;
-use crate::epoll::sys::Message;
+use crate::sys::Message;
 use crate::{StatxResult, Uring};
 
 /// `MSG_NOSIGNAL`.

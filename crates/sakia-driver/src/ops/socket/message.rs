@@ -6,11 +6,11 @@ use super::{NO_SIGNAL, RECV_FLAGS, SEND_FLAGS};
 use crate::address::{AddressRoom, SocketAddress};
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
-use crate::epoll::sys::Message;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
 use crate::ops::{filled, transfer_len};
+use crate::sys::Message;
 
 /// `MSG_TRUNC`: the datagram was longer than the buffer.
 const TRUNCATED: u32 = rustix::net::ReturnFlags::TRUNC.bits();

@@ -5,12 +5,12 @@ use sakia_ring::{IoVec, Sqe};
 use super::{NO_SIGNAL, RECV_FLAGS, SEND_FLAGS};
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
-use crate::epoll::sys::Message;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
 use crate::ops::vectored::BUFFERS_MAX;
 use crate::ops::{note_all_filled, room_of_all};
+use crate::sys::Message;
 
 /// Several buffers with what describes them to the kernel.
 #[derive(Debug)]

@@ -17,7 +17,7 @@
 
 use rustix::io::Errno;
 
-use super::sys::{self, MaskChange, SignalSet};
+use crate::sys::{self, MaskChange, SignalSet};
 
 const fn bit(signal: u32) -> SignalSet {
     1 << (signal - 1)
@@ -35,7 +35,7 @@ const KEPT_OFF_LANES: SignalSet =
 ///
 /// # Errors
 /// Those of `write`.
-pub(super) fn without_sigpipe<T>(write: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+pub(crate) fn without_sigpipe<T>(write: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     if mutant!("sigpipe_raised") {
         return write();
     }

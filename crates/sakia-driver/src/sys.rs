@@ -10,6 +10,8 @@
 //!
 //! Any thread may call these. Sources: the manual page of each call, `asm/unistd.h`.
 
+pub(crate) mod signals;
+
 use std::arch::asm;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -92,7 +94,7 @@ pub(crate) mod number {
 /// - `nr` and the arguments form a call whose effects on memory and descriptors the caller has the
 ///   right to cause.
 #[cfg(target_arch = "x86_64")]
-pub(super) unsafe fn syscall(nr: usize, args: [usize; 6]) -> Result<usize, Errno> {
+pub(crate) unsafe fn syscall(nr: usize, args: [usize; 6]) -> Result<usize, Errno> {
     let ret: isize;
     // SAFETY: the x86_64 system call convention: number and result in rax, arguments in rdi, rsi,
     // rdx, r10, r8, r9; the instruction clobbers rcx and r11 and leaves the stack alone. What the
@@ -122,7 +124,7 @@ pub(super) unsafe fn syscall(nr: usize, args: [usize; 6]) -> Result<usize, Errno
 /// - `nr` and the arguments form a call whose effects on memory and descriptors the caller has the
 ///   right to cause.
 #[cfg(target_arch = "aarch64")]
-pub(super) unsafe fn syscall(nr: usize, args: [usize; 6]) -> Result<usize, Errno> {
+pub(crate) unsafe fn syscall(nr: usize, args: [usize; 6]) -> Result<usize, Errno> {
     let ret: isize;
     // SAFETY: the aarch64 system call convention: number in x8, arguments in x0 to x5, result in
     // x0, nothing else is clobbered. What the call itself does is the caller's duty.
@@ -151,7 +153,7 @@ fn check(ret: isize) -> Result<usize, Errno> {
 }
 
 /// The number of a descriptor as a register holds it.
-pub(super) fn register(raw: i32) -> usize {
+pub(crate) fn register(raw: i32) -> usize {
     raw as isize as usize
 }
 
@@ -291,7 +293,7 @@ impl Message {
 /// # Safety
 ///
 /// - As [`transfer`].
-pub(super) unsafe fn transfer_socket(
+pub(crate) unsafe fn transfer_socket(
     direction: Direction,
     raw: i32,
     vector: *const IoVec,
@@ -361,7 +363,7 @@ pub(crate) unsafe fn openat2(dir: i32, path: u64, how: &OpenHow) -> Result<i32, 
 /// # Safety
 ///
 /// - Both descriptors are the caller's or lent to the caller.
-pub(super) unsafe fn copy_file_range(
+pub(crate) unsafe fn copy_file_range(
     from: i32,
     mut from_offset: u64,
     to: i32,
@@ -384,7 +386,7 @@ pub(super) unsafe fn copy_file_range(
 /// # Safety
 ///
 /// - The descriptor is the caller's or lent to the caller.
-pub(super) unsafe fn flock(raw: i32, operation: u32) -> Result<(), Errno> {
+pub(crate) unsafe fn flock(raw: i32, operation: u32) -> Result<(), Errno> {
     // SAFETY: the call touches no memory; the descriptor is the caller's duty.
     unsafe { syscall(number::FLOCK, [register(raw), operation as usize, 0, 0, 0, 0]) }.map(|_| ())
 }
@@ -412,7 +414,7 @@ pub(crate) unsafe fn statx(
 /// # Safety
 ///
 /// - `path` is the address of bytes that end with a NUL.
-pub(super) unsafe fn file_mode(dir: i32, path: u64, flags: u32) -> Result<u32, Errno> {
+pub(crate) unsafe fn file_mode(dir: i32, path: u64, flags: u32) -> Result<u32, Errno> {
     const STATX_TYPE: u32 = 1;
     let mut result = MaybeUninit::<Statx>::zeroed();
     // SAFETY: the path is the caller's to answer for, and the result is ours.
@@ -422,7 +424,7 @@ pub(super) unsafe fn file_mode(dir: i32, path: u64, flags: u32) -> Result<u32, E
 }
 
 /// `epoll_pwait2(2)` without a signal mask. Since Linux 5.11.
-pub(super) fn epoll_pwait2(
+pub(crate) fn epoll_pwait2(
     epoll: BorrowedFd<'_>,
     events: &mut [MaybeUninit<Event>],
     timeout: &Timespec,
@@ -448,11 +450,11 @@ pub(crate) fn voluntary_switches() -> u64 {
 }
 
 /// The kernel's set of 64 signals: signal n is bit n - 1.
-pub(super) type SignalSet = u64;
+pub(crate) type SignalSet = u64;
 
 /// How a thread's signal mask changes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum MaskChange {
+pub(crate) enum MaskChange {
     /// Adds signals: `SIG_BLOCK`.
     Block = 0,
     /// Replaces the mask: `SIG_SETMASK`.
@@ -460,7 +462,7 @@ pub(super) enum MaskChange {
 }
 
 /// `rt_sigprocmask(2)` for the calling thread. Answers the mask there was.
-pub(super) fn signal_mask(change: MaskChange, set: SignalSet) -> Result<SignalSet, Errno> {
+pub(crate) fn signal_mask(change: MaskChange, set: SignalSet) -> Result<SignalSet, Errno> {
     let mut old: SignalSet = 0;
     let (set, old_set) = (&raw const set as usize, &raw mut old as usize);
     let args = [change as usize, set, old_set, size_of::<SignalSet>(), 0, 0];
@@ -470,7 +472,7 @@ pub(super) fn signal_mask(change: MaskChange, set: SignalSet) -> Result<SignalSe
 }
 
 /// `rt_sigpending(2)`: blocked signals that wait for the calling thread.
-pub(super) fn signals_pending() -> Result<SignalSet, Errno> {
+pub(crate) fn signals_pending() -> Result<SignalSet, Errno> {
     let mut set: SignalSet = 0;
     let args = [&raw mut set as usize, size_of::<SignalSet>(), 0, 0, 0, 0];
     // SAFETY: the set outlives the call.
@@ -479,7 +481,7 @@ pub(super) fn signals_pending() -> Result<SignalSet, Errno> {
 }
 
 /// `rt_sigtimedwait(2)` without waiting: takes one pending signal of the set.
-pub(super) fn take_signal(set: SignalSet) -> Result<(), Errno> {
+pub(crate) fn take_signal(set: SignalSet) -> Result<(), Errno> {
     let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
     let (set, time) = (&raw const set as usize, &raw const no_time as usize);
     let args = [set, 0, time, size_of::<SignalSet>(), 0, 0];
