@@ -23,7 +23,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use sakia_ring::{CqeFlags, Sqe};
+use sakia_ring::{Cqe, CqeFlags, Sqe};
 
 use crate::backend::{Backend, Descriptors, FileKind};
 use crate::bypass::{Attempt, Mount, Now, Route, Rules};
@@ -92,14 +92,14 @@ impl Completion {
 
     /// The result as `std` has it.
     ///
-    /// The kernel's restart codes (512 to 516), which a canceled operation may leak, become
-    /// `EINTR`, which is what they stand for.
+    /// The kernel's restart codes, which a canceled operation may leak, become `EINTR`, which is what
+    /// they stand for; see [`Cqe::error_of`].
     ///
     /// # Errors
     /// The operation's errno.
     #[inline(always)]
     pub fn result(self) -> io::Result<u32> {
-        if self.res >= 0 { Ok(self.res as u32) } else { Err(self.failure()) }
+        if self.res >= 0 { Ok(self.res as u32) } else { Err(Self::failure(self.res)) }
     }
 
     /// The result as a count of bytes, of which there are `at_most`: no host is trusted to count.
@@ -110,13 +110,11 @@ impl Completion {
     }
 
     #[cold]
-    fn failure(self) -> io::Error {
-        let errno = self.res.wrapping_neg();
-        let errno = match errno {
-            512..=516 if !mutant!("restart_code_leaks") => rustix::io::Errno::INTR.raw_os_error(),
-            _ => errno,
-        };
-        io::Error::from_raw_os_error(errno)
+    fn failure(res: i32) -> io::Error {
+        if mutant!("restart_code_leaks") {
+            return io::Error::from_raw_os_error(res.wrapping_neg());
+        }
+        Cqe::error_of(res)
     }
 }
 

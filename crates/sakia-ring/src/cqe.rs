@@ -30,15 +30,22 @@ impl Cqe {
     /// The operation's errno. `EINTR` also for the kernel's own codes that mean "restart the call".
     #[inline]
     pub fn result(&self) -> io::Result<u32> {
-        if self.res >= 0 { Ok(self.res as u32) } else { Err(self.error()) }
+        if self.res >= 0 { Ok(self.res as u32) } else { Err(Self::error_of(self.res)) }
     }
 
+    /// The error that a negative [`res`](Cqe::res) stands for: `EINTR` for the kernel's four restart codes
+    /// (512 to 514, and 516).
+    ///
+    /// A system call never returns these, but an operation that is canceled while it runs on a worker may
+    /// complete with one (opening a FIFO on Linux 6.18 does).
+    ///
+    /// # Kernel
+    /// Source: `include/linux/errno.h`.
     #[cold]
-    fn error(&self) -> io::Error {
-        let errno = match self.res.wrapping_neg() {
-            // ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK: never seen after a
-            // system call, but an operation that is canceled while it runs on a worker may complete
-            // with one (opening a FIFO on Linux 6.18 does).
+    pub fn error_of(res: i32) -> io::Error {
+        let errno = match res.wrapping_neg() {
+            // ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK. Between them is
+            // ENOIOCTLCMD, which means something else.
             512..=514 | 516 => Errno::INTR.raw_os_error(),
             errno => errno,
         };
@@ -109,6 +116,9 @@ mod tests {
         assert_eq!(cqe(-5, 0).result().unwrap_err().raw_os_error(), Some(5));
         for restart in [512, 513, 514, 516] {
             assert_eq!(cqe(-restart, 0).result().unwrap_err().raw_os_error(), Some(4));
+        }
+        for other in [511, 515, 517] {
+            assert_eq!(cqe(-other, 0).result().unwrap_err().raw_os_error(), Some(other));
         }
         // No kernel says this; a host may.
         assert!(cqe(i32::MIN, 0).result().is_err());
