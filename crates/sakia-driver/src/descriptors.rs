@@ -14,7 +14,7 @@ use crate::backend::{Descriptors, FileFacts, FileKind};
 use crate::bypass::{self, RemoteMounts};
 use crate::mounts::{MountEntry, MountTable};
 use crate::sys::signals::with_lane_mask;
-use crate::sys::{self, OpenHow, number};
+use crate::sys::{self, OpenHow, abi, open};
 
 /// The descriptors of this process.
 pub(crate) struct KernelDescriptors;
@@ -103,21 +103,19 @@ impl Descriptors for KernelDescriptors {
 
     unsafe fn local_address(&self, raw: i32) -> io::Result<SocketAddress> {
         // SAFETY: the caller's duties are the same.
-        unsafe { address_by(number::GETSOCKNAME, raw) }
+        unsafe { address_by(abi::__NR_getsockname, raw) }
     }
 
     unsafe fn peer_address(&self, raw: i32) -> io::Result<SocketAddress> {
         // SAFETY: the caller's duties are the same.
-        unsafe { address_by(number::GETPEERNAME, raw) }
+        unsafe { address_by(abi::__NR_getpeername, raw) }
     }
 
     unsafe fn make_blocking(&self, raw: i32) {
         // SAFETY: as above.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
-        if let Ok(flags) = rustix::fs::fcntl_getfl(fd) {
-            // It was set a moment ago in the same way.
-            let _ = rustix::fs::fcntl_setfl(fd, flags - OFlags::NONBLOCK);
-        }
+        // It was set a moment ago in the same way.
+        let _ = open::make_blocking(fd);
     }
 }
 
@@ -134,8 +132,8 @@ unsafe fn is_known_by_place(raw: i32, path: &CStr, is_known: impl Fn(i32) -> boo
         let path = path.as_ptr().expose_provenance() as u64;
         let flags = (flags | OFlags::PATH | OFlags::CLOEXEC).bits().into();
         let how = OpenHow { flags, mode: 0, resolve: resolve.bits() };
-        // SAFETY: the path ends with a NUL, and outlives the call. What it opens is ours.
-        unsafe { sys::openat2(raw, path, &how).map(|raw| OwnedFd::from_raw_fd(raw)) }
+        // SAFETY: the path ends with a NUL, and outlives the call.
+        unsafe { sys::openat2(raw, path, &how) }
     };
     let (place, name) = split(path.to_bytes());
     let cached = ResolveFlags::CACHED | ResolveFlags::NO_MAGICLINKS;
@@ -165,7 +163,7 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
 /// # Safety
 ///
 /// - The descriptor is the caller's or lent to the caller, and stays open during the call.
-unsafe fn address_by(call: usize, raw: i32) -> io::Result<SocketAddress> {
+unsafe fn address_by(call: u32, raw: i32) -> io::Result<SocketAddress> {
     let mut room = AddressRoom::new();
     let (address, len) = room.pointers();
     // SAFETY: the room outlives the call, which fills no more of it than its length says; the descriptor is

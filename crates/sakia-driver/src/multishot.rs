@@ -2,19 +2,21 @@
 //!
 //! Source: `io_uring_prep_recv_multishot(3)`, `io_uring_prep_multishot_accept(3)`.
 
+use linux_raw_sys::io_uring::{
+    IORING_ACCEPT_MULTISHOT, IORING_RECV_MULTISHOT, IORING_RECVSEND_POLL_FIRST,
+};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use sakia_ring::{Opcode, Sqe, sqe_flags};
 
-/// `IORING_ACCEPT_MULTISHOT`.
-const ACCEPT_MULTISHOT: u16 = 1;
-/// `IORING_RECVSEND_POLL_FIRST`: a hint.
-const POLL_FIRST: u16 = 1;
-/// `IORING_RECV_MULTISHOT`.
-const RECV_MULTISHOT: u16 = 1 << 1;
+use crate::sys::DONT_WAIT;
+
+const ACCEPT_MULTISHOT: u16 = IORING_ACCEPT_MULTISHOT as u16;
+/// A hint.
+const POLL_FIRST: u16 = IORING_RECVSEND_POLL_FIRST as u16;
+const RECV_MULTISHOT: u16 = IORING_RECV_MULTISHOT as u16;
 /// Flags that make no sense for a receive that goes on: it waits for some bytes, and takes them.
-const REFUSED: u32 =
-    RecvFlags::DONTWAIT.bits() | RecvFlags::WAITALL.bits() | RecvFlags::PEEK.bits();
+const REFUSED: u32 = DONT_WAIT | RecvFlags::WAITALL.bits() | RecvFlags::PEEK.bits();
 
 /// What goes on.
 pub(crate) enum Asked {

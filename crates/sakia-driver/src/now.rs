@@ -6,7 +6,7 @@
 //!
 //! Source: `preadv2(2)`, `openat2(2)`, `statx(2)`.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, IntoRawFd};
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -14,21 +14,14 @@ use sakia_ring::{CURRENT_POSITION, IoVec, Opcode, Sqe};
 
 use crate::bypass::{Attempt, Now};
 use crate::epoll::call::Call;
-use crate::sys::{self, Direction, OpenHow, retry};
+use crate::sys::{self, Direction, OpenHow, abi, retry};
 
-/// `RWF_NOWAIT`: `EAGAIN` instead of waiting. Since Linux 4.14.
-const RWF_NOWAIT: u32 = 0x8;
-/// `RESOLVE_CACHED`: `EAGAIN` instead of a lookup on the device. Since Linux 5.12.
-const RESOLVE_CACHED: u64 = 0x20;
-
-const O_CREAT: u64 = rustix::fs::OFlags::CREATE.bits() as u64;
-const O_TRUNC: u64 = rustix::fs::OFlags::TRUNC.bits() as u64;
+const O_CREAT: u64 = abi::O_CREAT as u64;
+const O_TRUNC: u64 = abi::O_TRUNC as u64;
 const O_TMPFILE: u64 = rustix::fs::OFlags::TMPFILE.bits() as u64;
-const O_PATH: u64 = rustix::fs::OFlags::PATH.bits() as u64;
-const O_CLOEXEC: u64 = rustix::fs::OFlags::CLOEXEC.bits() as u64;
-const O_NOFOLLOW: u64 = rustix::fs::OFlags::NOFOLLOW.bits() as u64;
-const AT_EMPTY_PATH: u32 = rustix::fs::AtFlags::EMPTY_PATH.bits();
-const AT_SYMLINK_NOFOLLOW: u32 = rustix::fs::AtFlags::SYMLINK_NOFOLLOW.bits();
+const O_PATH: u64 = abi::O_PATH as u64;
+const O_CLOEXEC: u64 = abi::O_CLOEXEC as u64;
+const O_NOFOLLOW: u64 = abi::O_NOFOLLOW as u64;
 
 /// Performs an operation as plain calls.
 ///
@@ -127,12 +120,12 @@ unsafe fn with_flags(
     count: usize,
 ) -> Attempt {
     let flags = match now {
-        Now::NoWait => sqe.op_flags | RWF_NOWAIT,
+        Now::NoWait => sqe.op_flags | abi::RWF_NOWAIT,
         Now::Plain => sqe.op_flags,
     };
     let call = || {
         // SAFETY: the caller says that the memory may be used.
-        unsafe { sys::transfer_with(direction, sqe.fd, vector, count, sqe.off, flags) }
+        unsafe { sys::transfer(direction, sqe.fd, vector, count, sqe.off, flags) }
     };
     match retry(call) {
         Err(Errno::AGAIN) if now == Now::NoWait => Attempt::WouldBlock,
@@ -149,11 +142,11 @@ unsafe fn statx(sqe: &Sqe) -> Attempt {
     let Sqe { fd: dir, addr: path, op_flags: flags, len: mask, off: result, .. } = *sqe;
     // SAFETY: the caller says that the path can be read, the first byte of which is there.
     let is_empty = unsafe { *std::ptr::with_exposed_provenance::<u8>(path as usize) } == 0;
-    if flags & AT_EMPTY_PATH != 0 && is_empty {
+    if flags & abi::AT_EMPTY_PATH != 0 && is_empty {
         // SAFETY: the caller says that the result may be written.
-        return done(retry(|| unsafe { sys::statx(dir, path, flags, mask, result) }));
+        return done(unsafe { sys::statx(dir, path, flags, mask, result) });
     }
-    let nofollow = if flags & AT_SYMLINK_NOFOLLOW != 0 { O_NOFOLLOW } else { 0 };
+    let nofollow = if flags & abi::AT_SYMLINK_NOFOLLOW != 0 { O_NOFOLLOW } else { 0 };
     let how = OpenHow { flags: O_PATH | nofollow, mode: 0, resolve: 0 };
     // SAFETY: the caller says that the path can be read.
     let raw = match unsafe { open(dir, path, how) } {
@@ -161,10 +154,10 @@ unsafe fn statx(sqe: &Sqe) -> Attempt {
         other => return other,
     };
     let empty = c"".as_ptr().expose_provenance() as u64;
-    let flags = flags & !AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH;
+    let flags = flags & !abi::AT_SYMLINK_NOFOLLOW | abi::AT_EMPTY_PATH;
     // SAFETY: the result is the caller's to answer for, and the descriptor is ours, to be closed.
     unsafe {
-        let attempt = done(retry(|| sys::statx(raw, empty, flags, mask, result)));
+        let attempt = done(sys::statx(raw, empty, flags, mask, result));
         let _ = rustix::io::try_close(raw); // a path's descriptor has nothing to lose
         attempt
     }
@@ -180,11 +173,11 @@ pub(crate) unsafe fn open(dir: i32, path: u64, how: OpenHow) -> Attempt {
     if how.flags & (O_CREAT | O_TRUNC) != 0 || how.flags & O_TMPFILE == O_TMPFILE {
         return Attempt::Unsupported;
     }
-    let resolve = how.resolve | RESOLVE_CACHED;
+    let resolve = how.resolve | u64::from(abi::RESOLVE_CACHED);
     let how = OpenHow { flags: how.flags | O_CLOEXEC, resolve, ..how };
     // SAFETY: the caller says that the path can be read.
-    match retry(|| unsafe { sys::openat2(dir, path, &how) }) {
-        Ok(raw) => Attempt::Done(raw),
+    match unsafe { sys::openat2(dir, path, &how) } {
+        Ok(fd) => Attempt::Done(fd.into_raw_fd()),
         Err(Errno::AGAIN) => Attempt::WouldBlock,
         // No such call, no such flag, or a filter that is older than it.
         Err(Errno::NOSYS | Errno::INVAL | Errno::TOOBIG | Errno::PERM) => Attempt::Unsupported,

@@ -17,7 +17,7 @@ use crate::sys::{self, Direction};
 /// position, which moves: one call of this thread. `flags` are the kernel's `RWF_*`.
 ///
 /// # Errors
-/// - `EINVAL`: there is no room. Otherwise as `preadv2(2)`, `EINTR` included.
+/// - `EINVAL`: there is no room, or no file has such an offset. Otherwise as `preadv2(2)`, `EINTR` included.
 ///
 /// # Kernel
 /// 4.6 with flags. Source: `preadv2(2)`.
@@ -74,20 +74,12 @@ unsafe fn transfer(
     offset: Option<u64>,
     flags: u32,
 ) -> io::Result<Completion> {
-    if len == 0 {
+    let at = offset.unwrap_or(CURRENT_POSITION);
+    if len == 0 || offset == Some(CURRENT_POSITION) {
         return Err(Errno::INVAL.into());
     }
     let (raw, vector, count) = (fd.as_raw_fd(), parts.as_ptr(), parts.len());
     // SAFETY: the caller says that the memory may be filled.
-    let count = unsafe {
-        match offset {
-            _ if flags != 0 => {
-                let offset = offset.unwrap_or(CURRENT_POSITION);
-                sys::transfer_with(Direction::Read, raw, vector, count, offset, flags)
-            }
-            Some(offset) => sys::transfer_at(Direction::Read, raw, vector, count, offset),
-            None => sys::transfer(Direction::Read, raw, vector, count),
-        }?
-    };
+    let count = unsafe { sys::transfer(Direction::Read, raw, vector, count, at, flags)? };
     Ok(Completion { res: i32::try_from(count).unwrap_or(i32::MAX), ..Completion::default() })
 }

@@ -26,7 +26,7 @@ use crate::key::Kind;
 use crate::now;
 use crate::private::is_private;
 use crate::readable;
-use crate::sys;
+use crate::sys::{self, abi::POLLIN};
 
 /// A ring of the kernel, or of a [`Host`] that stands for it.
 #[derive(Debug)]
@@ -461,8 +461,6 @@ const LANE: u64 = Kind::Lane as u64;
 const WAKE: u64 = Kind::Wake as u64;
 /// The `user_data` of completions that mean that a time has come.
 const ALARM: u64 = Kind::Alarm as u64;
-/// The kernel's `POLLIN`.
-const POLLIN: u32 = 1;
 
 /// See [`Backend::remote_wake`].
 #[derive(Debug)]

@@ -15,8 +15,9 @@ use crate::bypass::{Attempt, Now};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
-use crate::ops::open::{NONBLOCK, open_flags};
 use crate::ops::transfer_len;
+use crate::sys::abi::O_NONBLOCK;
+use crate::sys::open::open_flags;
 
 /// How far a file was read without waiting.
 #[derive(Debug)]
@@ -80,7 +81,7 @@ impl<B: Backend> Handle<B> {
             let owner = std::rc::Rc::clone(&self.shared) as std::rc::Rc<dyn Owner>;
             // SAFETY: the descriptor was just opened, and nobody else knows of it.
             let fd =
-                unsafe { Fd::opened(file.into_raw(), owner, flags & !NONBLOCK, nonblock_added) };
+                unsafe { Fd::opened(file.into_raw(), owner, flags & !O_NONBLOCK, nonblock_added) };
             return Ok(WholeFile::Opened(fd, bytes));
         }
         // SAFETY: the descriptor was just opened, and nobody else knows of it.

@@ -49,5 +49,5 @@ pub use register::{CancelTarget, IoVec, IowqMaxWorkers, Probe, send_message};
 pub use ring::{DisabledRing, Entered, Position, Ring};
 pub use setup::{Builder, Restriction, SetupError, SetupReport, SetupStep, disabled_sysctl};
 pub use sqe::{AT_FDCWD, CURRENT_POSITION, Opcode, Sqe, sqe_flags};
-pub use sys::{PAGE_BYTES_MAX, Params};
+pub use sys::{PAGE_BYTES_MAX, Params, system_call};
 pub use wait::Timespec;

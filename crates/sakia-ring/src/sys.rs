@@ -1,10 +1,11 @@
-//! The three io_uring system calls and the kernel's own structures.
+//! The one raw system call, the three of io_uring, and the kernel's own structures.
 //!
 //! Sits at the bottom: everything above names the kernel's constants through here. The system
 //! calls are issued by an instruction of our own and not through libc, whose symbols may be
 //! interposed by a preload library that sits on top of this very crate. `rustix` has the same
 //! three calls, but none that takes the *registered* wait argument (an offset where a pointer is
-//! expected), so all three are here, in one place.
+//! expected), so all three are here, in one place. The driver issues by the same instruction the
+//! calls on lent memory that `rustix` lacks.
 //!
 //! Any thread may call these. Sources: `io_uring_setup(2)`, `io_uring_enter(2)`,
 //! `io_uring_register(2)`, `include/uapi/linux/io_uring.h`.
@@ -24,23 +25,29 @@ pub type Params = io_uring_params;
 /// The largest page size of the architecture: a multiple of whatever the kernel uses.
 pub const PAGE_BYTES_MAX: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 65_536 };
 
-/// Issues a system call of up to six arguments.
+/// Issues a system call by an instruction of this crate, and returns what the kernel answers: a result, or an
+/// errno with its sign turned.
+///
+/// No symbol of libc is involved, and no `errno` of the thread changes.
 ///
 /// # Safety
 ///
-/// - `nr` and the arguments form a call whose effects on memory and descriptors the caller has
-///   the right to cause.
-#[cfg(target_arch = "x86_64")]
+/// - `number` and `args` form a call whose effects on memory and descriptors the caller has the right to cause.
+///
+/// # Kernel
+/// Any. Source: `syscall(2)`; the numbers are in `asm/unistd.h`.
 #[inline(always)]
-unsafe fn syscall6(nr: u32, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
-    let ret: isize;
+pub unsafe fn system_call(number: u32, args: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = args;
+    let result: isize;
     // SAFETY: the x86_64 system call convention: number and result in rax, arguments in rdi, rsi,
     // rdx, r10, r8, r9; the instruction clobbers rcx and r11 and leaves the stack alone. What the
     // call itself does is the caller's duty.
+    #[cfg(target_arch = "x86_64")]
     unsafe {
         asm!(
             "syscall",
-            inlateout("rax") nr as isize => ret,
+            inlateout("rax") number as isize => result,
             in("rdi") a,
             in("rsi") b,
             in("rdx") c,
@@ -52,26 +59,14 @@ unsafe fn syscall6(nr: u32, a: usize, b: usize, c: usize, d: usize, e: usize, f:
             options(nostack),
         );
     }
-    ret
-}
-
-/// Issues a system call of up to six arguments.
-///
-/// # Safety
-///
-/// - `nr` and the arguments form a call whose effects on memory and descriptors the caller has
-///   the right to cause.
-#[cfg(target_arch = "aarch64")]
-#[inline(always)]
-unsafe fn syscall6(nr: u32, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
-    let ret: isize;
     // SAFETY: the aarch64 system call convention: number in x8, arguments in x0 to x5, result in
     // x0, nothing else is clobbered. What the call itself does is the caller's duty.
+    #[cfg(target_arch = "aarch64")]
     unsafe {
         asm!(
             "svc 0",
-            in("x8") nr as usize,
-            inlateout("x0") a as isize => ret,
+            in("x8") number as usize,
+            inlateout("x0") a as isize => result,
             in("x1") b,
             in("x2") c,
             in("x3") d,
@@ -80,7 +75,7 @@ unsafe fn syscall6(nr: u32, a: usize, b: usize, c: usize, d: usize, e: usize, f:
             options(nostack),
         );
     }
-    ret
+    result
 }
 
 /// Turns the kernel's return value into a count, or into the error it stands for.
@@ -107,7 +102,9 @@ pub(crate) unsafe fn io_uring_setup(entries: u32, params: &mut Params) -> io::Re
     let params: *mut Params = params;
     // SAFETY: `params` is a valid, exclusive `io_uring_params`, and outlives the call. What it names is
     // the caller's duty.
-    check(unsafe { syscall6(__NR_io_uring_setup, entries as usize, params as usize, 0, 0, 0, 0) })
+    check(unsafe {
+        system_call(__NR_io_uring_setup, [entries as usize, params as usize, 0, 0, 0, 0])
+    })
 }
 
 /// `io_uring_enter(2)`.
@@ -126,18 +123,10 @@ pub(crate) unsafe fn io_uring_enter(
     arg: *const c_void,
     arg_size: usize,
 ) -> io::Result<u32> {
+    let (to_submit, min_complete) = (to_submit as usize, min_complete as usize);
+    let args = [fd as usize, to_submit, min_complete, flags as usize, arg as usize, arg_size];
     // SAFETY: the caller's duties are this call's.
-    check(unsafe {
-        syscall6(
-            __NR_io_uring_enter,
-            fd as usize,
-            to_submit as usize,
-            min_complete as usize,
-            flags as usize,
-            arg as usize,
-            arg_size,
-        )
-    })
+    check(unsafe { system_call(__NR_io_uring_enter, args) })
 }
 
 /// `io_uring_register(2)`.
@@ -152,16 +141,7 @@ pub(crate) unsafe fn io_uring_register(
     arg: *mut c_void,
     nr_args: u32,
 ) -> io::Result<u32> {
+    let args = [fd as usize, opcode as usize, arg as usize, nr_args as usize, 0, 0];
     // SAFETY: the caller's duties are this call's.
-    check(unsafe {
-        syscall6(
-            __NR_io_uring_register,
-            fd as usize,
-            opcode as usize,
-            arg as usize,
-            nr_args as usize,
-            0,
-            0,
-        )
-    })
+    check(unsafe { system_call(__NR_io_uring_register, args) })
 }

@@ -7,26 +7,26 @@ use rustix::io::Errno;
 use sakia_ring::{Opcode, Sqe};
 
 use crate::private;
-use crate::sys::{self, number, register, retry};
+use crate::sys::{self, abi, register, retry};
 
 /// A system call that ends by itself, and answers a count or nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
-    number: usize,
+    number: u32,
     args: [usize; 6],
     /// Interrupted by a signal, it has done nothing, or nothing that doing it again would change.
     is_repeatable: bool,
 }
 
 impl Call {
-    fn new<const N: usize>(number: usize, args: [usize; N]) -> Self {
+    fn new<const N: usize>(number: u32, args: [usize; N]) -> Self {
         let mut all = [0; 6];
         all[..N].copy_from_slice(&args);
         Self { number, args: all, is_repeatable: true }
     }
 
     /// A call that must not be repeated.
-    fn once<const N: usize>(number: usize, args: [usize; N]) -> Self {
+    fn once<const N: usize>(number: u32, args: [usize; N]) -> Self {
         Self { is_repeatable: false, ..Self::new(number, args) }
     }
 
@@ -39,42 +39,42 @@ impl Call {
         let to_dir = register(sqe.len as i32);
         let has_path = sqe.addr != 0;
         Some(match sqe.opcode {
-            Opcode::MKDIRAT => Self::once(number::MKDIRAT, [fd, addr, len]),
-            Opcode::UNLINKAT => Self::once(number::UNLINKAT, [fd, addr, flags]),
-            Opcode::RENAMEAT => Self::once(number::RENAMEAT2, [fd, addr, to_dir, off, flags]),
-            Opcode::LINKAT => Self::once(number::LINKAT, [fd, addr, to_dir, off, flags]),
-            Opcode::SYMLINKAT => Self::once(number::SYMLINKAT, [addr, fd, off]),
-            Opcode::FALLOCATE => Self::once(number::FALLOCATE, [fd, len, off, addr]),
-            Opcode::FTRUNCATE => Self::new(number::FTRUNCATE, [fd, off]),
+            Opcode::MKDIRAT => Self::once(abi::__NR_mkdirat, [fd, addr, len]),
+            Opcode::UNLINKAT => Self::once(abi::__NR_unlinkat, [fd, addr, flags]),
+            Opcode::RENAMEAT => Self::once(abi::__NR_renameat2, [fd, addr, to_dir, off, flags]),
+            Opcode::LINKAT => Self::once(abi::__NR_linkat, [fd, addr, to_dir, off, flags]),
+            Opcode::SYMLINKAT => Self::once(abi::__NR_symlinkat, [addr, fd, off]),
+            Opcode::FALLOCATE => Self::once(abi::__NR_fallocate, [fd, len, off, addr]),
+            Opcode::FTRUNCATE => Self::new(abi::__NR_ftruncate, [fd, off]),
             Opcode::FADVISE => {
                 let len = if has_path { addr } else { len };
-                Self::new(number::FADVISE64, [fd, off, len, flags])
+                Self::new(abi::__NR_fadvise64, [fd, off, len, flags])
             }
-            Opcode::FGETXATTR => Self::new(number::FGETXATTR, [fd, addr, off, len]),
-            Opcode::FSETXATTR => Self::once(number::FSETXATTR, [fd, addr, off, len, flags]),
-            private::FLISTXATTR => Self::new(number::FLISTXATTR, [fd, addr, len]),
-            private::FREMOVEXATTR => Self::once(number::FREMOVEXATTR, [fd, addr]),
-            private::GETDENTS => Self::new(number::GETDENTS64, [fd, addr, len]),
-            private::READLINK => Self::new(number::READLINKAT, [fd, addr, off, len]),
-            private::CHMOD if !has_path => Self::new(number::FCHMOD, [fd, len]),
+            Opcode::FGETXATTR => Self::new(abi::__NR_fgetxattr, [fd, addr, off, len]),
+            Opcode::FSETXATTR => Self::once(abi::__NR_fsetxattr, [fd, addr, off, len, flags]),
+            private::FLISTXATTR => Self::new(abi::__NR_flistxattr, [fd, addr, len]),
+            private::FREMOVEXATTR => Self::once(abi::__NR_fremovexattr, [fd, addr]),
+            private::GETDENTS => Self::new(abi::__NR_getdents64, [fd, addr, len]),
+            private::READLINK => Self::new(abi::__NR_readlinkat, [fd, addr, off, len]),
+            private::CHMOD if !has_path => Self::new(abi::__NR_fchmod, [fd, len]),
             // The call without flags, which is there on every kernel.
-            private::CHMOD if flags == 0 => Self::new(number::FCHMODAT, [fd, addr, len]),
-            private::CHMOD => Self::new(number::FCHMODAT2, [fd, addr, len, flags]),
+            private::CHMOD if flags == 0 => Self::new(abi::__NR_fchmodat, [fd, addr, len]),
+            private::CHMOD => Self::new(abi::__NR_fchmodat2, [fd, addr, len, flags]),
             private::CHOWN => {
                 let (uid, gid) = (sqe.off as u32 as usize, (sqe.off >> 32) as usize);
                 if has_path {
-                    Self::new(number::FCHOWNAT, [fd, addr, uid, gid, flags])
+                    Self::new(abi::__NR_fchownat, [fd, addr, uid, gid, flags])
                 } else {
-                    Self::new(number::FCHOWN, [fd, uid, gid])
+                    Self::new(abi::__NR_fchown, [fd, uid, gid])
                 }
             }
-            private::UTIMENS => Self::new(number::UTIMENSAT, [fd, addr, off, flags]),
-            private::SYNCFS => Self::new(number::SYNCFS, [fd]),
-            private::STATFS => Self::new(number::FSTATFS, [fd, off]),
-            Opcode::SOCKET => Self::new(number::SOCKET, [fd, off, len]),
-            Opcode::BIND => Self::new(number::BIND, [fd, addr, off]),
-            Opcode::LISTEN => Self::new(number::LISTEN, [fd, len]),
-            Opcode::SHUTDOWN => Self::new(number::SHUTDOWN, [fd, len]),
+            private::UTIMENS => Self::new(abi::__NR_utimensat, [fd, addr, off, flags]),
+            private::SYNCFS => Self::new(abi::__NR_syncfs, [fd]),
+            private::STATFS => Self::new(abi::__NR_fstatfs, [fd, off]),
+            Opcode::SOCKET => Self::new(abi::__NR_socket, [fd, off, len]),
+            Opcode::BIND => Self::new(abi::__NR_bind, [fd, addr, off]),
+            Opcode::LISTEN => Self::new(abi::__NR_listen, [fd, len]),
+            Opcode::SHUTDOWN => Self::new(abi::__NR_shutdown, [fd, len]),
             _ => return None,
         })
     }
@@ -121,10 +121,8 @@ impl Copy {
     /// - The descriptors that the entry names are lent.
     pub(super) unsafe fn run(self) -> Result<usize, Errno> {
         let Self { from, from_offset, to, to_offset, len } = self;
-        retry(|| {
-            // SAFETY: the caller's promise.
-            unsafe { sys::copy_file_range(from, from_offset, to, to_offset, len as usize) }
-        })
+        // SAFETY: the caller's promise.
+        unsafe { sys::copy_file_range(from, from_offset, to, to_offset, len as usize) }
     }
 }
 
@@ -153,6 +151,6 @@ mod tests {
         assert_eq!((from_dir as isize, to_dir as isize), (-100, -1));
         assert_eq!((from, to, flags), (8, 16, 1 << 31));
         let call = Call::of(&private::chown(3, std::ptr::null(), u32::MAX, 7, 0)).unwrap();
-        assert_eq!((call.number, call.args), (number::FCHOWN, [3, 0xffff_ffff, 7, 0, 0, 0]));
+        assert_eq!((call.number, call.args), (abi::__NR_fchown, [3, 0xffff_ffff, 7, 0, 0, 0]));
     }
 }

@@ -38,11 +38,11 @@ use super::queue::Queue;
 use super::registry::{INBOX, Registry};
 use super::request::{self, Request, Victims};
 use super::stuck::{OnStuck, Stuck};
-use super::transfer::{FileClass, Transfer, Try, Ways, borrow, failed, outcome, poll_now};
+use super::transfer::{FileClass, Transfer, Try, Ways, failed, outcome, poll_now};
 use super::trial::Trial;
 use crate::counters::{KindCounters, OpKind};
 use crate::readable;
-use crate::sys::{self, Direction};
+use crate::sys::{self, Direction, borrow};
 
 /// Events fetched at a time.
 const EVENTS: usize = 256;

@@ -9,6 +9,7 @@
 //!
 //! Source: `io_uring_prep_recv_multishot(3)`, `io_uring_prep_multishot_accept(3)`.
 
+use linux_raw_sys::io_uring::{IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, IORING_CQE_F_MORE};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use sakia_ring::{CqeFlags, Sqe};
@@ -18,12 +19,8 @@ use super::job::Work;
 use super::socket::{Listener, SocketCall};
 use super::transfer::{Try, failed};
 use crate::multishot::{self, Asked};
-use crate::sys::{number, register, retry, syscall};
+use crate::sys::{DONT_WAIT, abi, register, retry, syscall};
 
-/// `IORING_CQE_F_BUFFER`, `IORING_CQE_F_MORE`, and where a buffer's number is.
-const CQE_BUFFER: u32 = 1;
-const CQE_MORE: u32 = 1 << 1;
-const CQE_BUFFER_SHIFT: u32 = 16;
 /// Completions of one operation each time that it is looked after.
 const SHOTS_MAX: usize = 32;
 
@@ -105,7 +102,7 @@ impl Multishot {
             Self::Accept(call) => {
                 let mut left = room;
                 let mut post = |raw| {
-                    post(raw, CqeFlags(CQE_MORE));
+                    post(raw, CqeFlags(IORING_CQE_F_MORE));
                     left -= 1;
                     left > 0
                 };
@@ -126,7 +123,7 @@ impl Multishot {
 
 /// Flags of a completion with more to come, as those of a connection that a thread accepted.
 pub(super) fn more() -> CqeFlags {
-    CqeFlags(CQE_MORE)
+    CqeFlags(IORING_CQE_F_MORE)
 }
 
 /// # Safety
@@ -153,9 +150,9 @@ unsafe fn receive(
             Ok(0) => return Step::Over(0),
             Ok(count) => {
                 groups.take_oldest(group);
-                let number = u32::from(buffer.id) << CQE_BUFFER_SHIFT;
+                let number = u32::from(buffer.id) << IORING_CQE_BUFFER_SHIFT;
                 // The kernel moves no more than `MAX_RW_BYTES` at a time.
-                post(count as i32, CqeFlags(number | CQE_BUFFER | CQE_MORE));
+                post(count as i32, CqeFlags(number | IORING_CQE_F_BUFFER | IORING_CQE_F_MORE));
                 if count < buffer.len as usize {
                     return Step::Waits;
                 }
@@ -188,10 +185,10 @@ unsafe fn without_buffer(raw: i32) -> Step {
 ///
 /// - There are `len` bytes at `addr`, which are lent, and so is the descriptor.
 unsafe fn recv(raw: i32, addr: u64, len: usize, flags: u32) -> Result<usize, Errno> {
-    let flags = (flags | RecvFlags::DONTWAIT.bits()) as usize;
+    let flags = (flags | DONT_WAIT) as usize;
     let args = [register(raw), addr as usize, len, flags, 0, 0];
     // SAFETY: the kernel writes to the memory of the caller's promise, and nowhere else.
-    retry(|| unsafe { syscall(number::RECVFROM, args) })
+    retry(|| unsafe { syscall(abi::__NR_recvfrom, args) })
 }
 
 #[cfg(test)]

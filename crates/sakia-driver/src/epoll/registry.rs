@@ -28,8 +28,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::transfer::borrow;
-use crate::sys::Direction;
+use crate::sys::{Direction, borrow};
 
 /// The token of the inbox' eventfd.
 pub(super) const INBOX: u64 = u64::MAX;

@@ -5,26 +5,23 @@
 //!
 //! Source: `io_uring_enter(2)` and the manual page of each operation.
 
+use linux_raw_sys::general::UIO_MAXIOV;
+use linux_raw_sys::io_uring as abi;
 use rustix::io::Errno;
 use sakia_ring::{Opcode, Sqe, sqe_flags};
 
 use super::call::{Call, Copy};
-use super::job::{Job, Open, Work};
+use super::job::{Job, Work};
 use super::multishot::Multishot;
 use super::socket::SocketCall;
 use super::transfer::{Buffers, RWF_KNOWN, Transfer};
 use crate::private;
 use crate::sys::Direction;
+use crate::sys::open::Open;
 
-/// `IORING_NOP_INJECT_RESULT`.
-const NOP_INJECT_RESULT: u32 = 1;
-/// `IORING_FSYNC_DATASYNC`.
-const FSYNC_DATASYNC: u32 = 1;
-/// `IORING_ASYNC_CANCEL_*`.
-const CANCEL_ALL: u32 = 1;
-const CANCEL_FD: u32 = 1 << 1;
-const CANCEL_ANY: u32 = 1 << 2;
-const CANCEL_USERDATA: u32 = 1 << 4;
+/// `IORING_ASYNC_CANCEL_*` that name a victim.
+const CANCEL_KINDS: u32 =
+    abi::IORING_ASYNC_CANCEL_FD | abi::IORING_ASYNC_CANCEL_ANY | abi::IORING_ASYNC_CANCEL_USERDATA;
 
 /// What is asked for.
 #[derive(Debug)]
@@ -85,10 +82,10 @@ pub(super) fn decode(sqe: &Sqe, registered: Option<(u64, u64)>) -> Result<Reques
             decode_transfer(sqe, Direction::Write, registered)
         }
         Opcode::FSYNC => {
-            if sqe.op_flags & !FSYNC_DATASYNC != 0 || sqe.addr != 0 {
+            if sqe.op_flags & !abi::IORING_FSYNC_DATASYNC != 0 || sqe.addr != 0 {
                 return Err(Errno::INVAL);
             }
-            let data_only = sqe.op_flags & FSYNC_DATASYNC != 0;
+            let data_only = sqe.op_flags & abi::IORING_FSYNC_DATASYNC != 0;
             Ok(Request::Lane(job(Work::Fsync { raw: sqe.fd, data_only }), Some(sqe.fd)))
         }
         Opcode::OPENAT => {
@@ -154,7 +151,7 @@ fn acts_on(sqe: &Sqe) -> Option<i32> {
 fn decode_nop(sqe: &Sqe) -> Result<Request, Errno> {
     match sqe.op_flags {
         0 => Ok(Request::Nop { result: 0 }),
-        NOP_INJECT_RESULT => Ok(Request::Nop { result: sqe.len as i32 }),
+        abi::IORING_NOP_INJECT_RESULT => Ok(Request::Nop { result: sqe.len as i32 }),
         _ => Err(Errno::INVAL),
     }
 }
@@ -164,14 +161,12 @@ fn decode_transfer(
     direction: Direction,
     registered: Option<(u64, u64)>,
 ) -> Result<Request, Errno> {
-    /// `UIO_MAXIOV`.
-    const VECTOR_MAX: u32 = 1024;
     if sqe.op_flags & !RWF_KNOWN != 0 {
         return Err(Errno::OPNOTSUPP);
     }
     let one = Buffers::One { addr: sqe.addr, len: sqe.len };
     let buffers = match sqe.opcode {
-        Opcode::READV | Opcode::WRITEV if sqe.len > VECTOR_MAX => return Err(Errno::INVAL),
+        Opcode::READV | Opcode::WRITEV if sqe.len > UIO_MAXIOV => return Err(Errno::INVAL),
         Opcode::READV | Opcode::WRITEV => Buffers::Many { vector: sqe.addr, count: sqe.len },
         Opcode::READ_FIXED | Opcode::WRITE_FIXED => {
             let (begin, len) = registered.ok_or(Errno::FAULT)?;
@@ -199,18 +194,21 @@ fn decode_poll(sqe: &Sqe) -> Result<Request, Errno> {
 
 fn decode_cancel(sqe: &Sqe) -> Result<Request, Errno> {
     let flags = sqe.op_flags;
-    let known = CANCEL_ALL | CANCEL_FD | CANCEL_ANY | CANCEL_USERDATA;
-    let kinds = flags & (CANCEL_FD | CANCEL_ANY | CANCEL_USERDATA);
-    if flags & !known != 0 || sqe.off != 0 || kinds.count_ones() > 1 {
+    let kinds = flags & CANCEL_KINDS;
+    if flags & !(CANCEL_KINDS | abi::IORING_ASYNC_CANCEL_ALL) != 0
+        || sqe.off != 0
+        || kinds.count_ones() > 1
+    {
         return Err(Errno::INVAL);
     }
     let victims = match kinds {
-        CANCEL_FD => Victims::Descriptor(sqe.fd),
-        CANCEL_ANY => Victims::Any,
+        abi::IORING_ASYNC_CANCEL_FD => Victims::Descriptor(sqe.fd),
+        abi::IORING_ASYNC_CANCEL_ANY => Victims::Any,
         _ => Victims::UserData(sqe.addr),
     };
     // `ANY` means all, whether it says so or not.
-    Ok(Request::Cancel { victims, all: flags & (CANCEL_ALL | CANCEL_ANY) != 0 })
+    let of_all = abi::IORING_ASYNC_CANCEL_ALL | abi::IORING_ASYNC_CANCEL_ANY;
+    Ok(Request::Cancel { victims, all: flags & of_all != 0 })
 }
 
 #[cfg(test)]

@@ -18,15 +18,12 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use rustix::event::PollFlags;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, sockopt};
+use rustix::net::sockopt;
 use sakia_ring::{Opcode, Sqe};
 
 use super::job::Outcome;
-use super::transfer::{FileClass, Try, borrow, failed, poll_now};
-use crate::sys::{self, Direction, number, register, retry};
-
-/// `MSG_DONTWAIT`: `EAGAIN` instead of waiting.
-const DONT_WAIT: u32 = RecvFlags::DONTWAIT.bits();
+use super::transfer::{FileClass, Try, failed, poll_now};
+use crate::sys::{self, DONT_WAIT, Direction, NO_SIGNAL, abi, borrow, register, retry};
 
 /// Which of them it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,15 +209,15 @@ impl SocketCall {
     /// - The memory is lent, and so is the descriptor.
     unsafe fn call(&self, flags: u32) -> Result<usize, Errno> {
         let (raw, [first, second]) = (register(self.raw), self.args);
-        let quiet = (flags | SendFlags::NOSIGNAL.bits()) as usize;
+        let quiet = (flags | NO_SIGNAL) as usize;
         let flags = flags as usize;
         let (number, args) = match self.verb {
-            Verb::Accept => (number::ACCEPT4, [raw, first, second, flags, 0, 0]),
-            Verb::Connect => (number::CONNECT, [raw, first, second, 0, 0, 0]),
-            Verb::Send => (number::SENDTO, [raw, first, second, quiet, 0, 0]),
-            Verb::Recv => (number::RECVFROM, [raw, first, second, flags, 0, 0]),
-            Verb::SendMessage => (number::SENDMSG, [raw, first, quiet, 0, 0, 0]),
-            Verb::RecvMessage => (number::RECVMSG, [raw, first, flags, 0, 0, 0]),
+            Verb::Accept => (abi::__NR_accept4, [raw, first, second, flags, 0, 0]),
+            Verb::Connect => (abi::__NR_connect, [raw, first, second, 0, 0, 0]),
+            Verb::Send => (abi::__NR_sendto, [raw, first, second, quiet, 0, 0]),
+            Verb::Recv => (abi::__NR_recvfrom, [raw, first, second, flags, 0, 0]),
+            Verb::SendMessage => (abi::__NR_sendmsg, [raw, first, quiet, 0, 0, 0]),
+            Verb::RecvMessage => (abi::__NR_recvmsg, [raw, first, flags, 0, 0, 0]),
         };
         // SAFETY: the arguments are an entry's: memory and a descriptor that are lent, by the caller's
         // promise.

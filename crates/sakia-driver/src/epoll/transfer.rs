@@ -24,7 +24,7 @@
 //!
 //! Source: `preadv2(2)`, `pipe(7)`, `io_uring_prep_read(3)`.
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -33,14 +33,13 @@ use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, IoVec};
 
 use crate::sys::signals::without_sigpipe;
-use crate::sys::{self, Direction, retry};
+use crate::sys::{self, Direction, abi, borrow, retry};
 
-/// `RWF_NOWAIT`: `EAGAIN` instead of waiting.
-const RWF_NOWAIT: u32 = 0x8;
-/// `RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND`: what Linux 4.18 knows.
-pub(super) const RWF_KNOWN: u32 = 0x1f;
-/// Bytes that a pipe with any room at all takes without waiting: `PIPE_BUF`.
-const PIPE_ROOM: u64 = 4096;
+/// Flags of a transfer that Linux 4.18 knows.
+pub(super) const RWF_KNOWN: u32 =
+    abi::RWF_HIPRI | abi::RWF_DSYNC | abi::RWF_SYNC | abi::RWF_NOWAIT | abi::RWF_APPEND;
+/// Bytes that a pipe with any room at all takes without waiting.
+const PIPE_ROOM: u64 = abi::PIPE_BUF as u64;
 /// Bytes that other streams take without waiting for long when they say that they are writable.
 const STREAM_ROOM: u64 = 256;
 
@@ -136,23 +135,6 @@ impl FileClass {
     }
 }
 
-/// A descriptor by its number, for one call.
-///
-/// # Errors
-/// `EBADF`: no descriptor has such a number.
-///
-/// # Safety
-///
-/// - The number is one that an entry names, and whoever pushed that keeps the descriptor open as long as the
-///   borrow is used. If it is not open all the same the kernel says so.
-pub(super) unsafe fn borrow<'a>(raw: i32) -> Result<BorrowedFd<'a>, Errno> {
-    if raw < 0 {
-        return Err(Errno::BADF);
-    }
-    // SAFETY: the number is not -1; the rest is the caller's duty.
-    Ok(unsafe { BorrowedFd::borrow_raw(raw) })
-}
-
 /// What a try came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Try {
@@ -205,7 +187,7 @@ impl Ways {
         let (raw, offset) = (event.as_raw_fd(), CURRENT_POSITION);
         // SAFETY: the part is the value, which outlives the call.
         let result = retry(|| unsafe {
-            sys::transfer_with(Direction::Read, raw, &raw const part, 1, offset, RWF_NOWAIT)
+            sys::transfer(Direction::Read, raw, &raw const part, 1, offset, abi::RWF_NOWAIT)
         });
         Self { nowait: matches!(result, Err(Errno::AGAIN | Errno::OPNOTSUPP)), ..Self::ALL }
     }
@@ -214,7 +196,7 @@ impl Ways {
 impl Transfer {
     /// Whether the operation is to fail with `EAGAIN` instead of waiting.
     pub(super) fn is_nowait(&self) -> bool {
-        self.flags & RWF_NOWAIT != 0
+        self.flags & abi::RWF_NOWAIT != 0
     }
 
     /// Tries on the calling thread, on anything but a bounded file.
@@ -283,7 +265,7 @@ impl Transfer {
         }
         Try::of(self.buffers.with(|vector, count| {
             // SAFETY: the caller's promise.
-            retry(|| unsafe { sys::transfer_socket(self.direction, self.raw, vector, count) })
+            unsafe { sys::transfer_socket(self.direction, self.raw, vector, count) }
         }))
     }
 
@@ -334,14 +316,12 @@ impl Transfer {
     ///
     /// - The memory is lent, and so is the descriptor.
     unsafe fn try_nowait(&self, class: FileClass) -> Option<Result<usize, Errno>> {
-        let flags = self.flags | RWF_NOWAIT;
+        let flags = self.flags | abi::RWF_NOWAIT;
         let call = |offset| {
             self.buffers.with(|vector, count| {
                 let (direction, raw) = (self.direction, self.raw);
                 // SAFETY: the caller's promise.
-                retry(|| unsafe {
-                    sys::transfer_with(direction, raw, vector, count, offset, flags)
-                })
+                retry(|| unsafe { sys::transfer(direction, raw, vector, count, offset, flags) })
             })
         };
         let result = self.quietly(class, || match call(self.stream_offset(class)) {
@@ -375,9 +355,7 @@ impl Transfer {
         let path = format!("/proc/self/fd/{}\0", self.raw);
         let path = path.as_ptr().expose_provenance() as u64;
         // SAFETY: the path ends with a NUL.
-        let raw = retry(|| unsafe { sys::openat(sakia_ring::AT_FDCWD, path, flags.bits(), 0) })?;
-        // SAFETY: a descriptor that the kernel has just made for us.
-        Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+        unsafe { sys::openat(sakia_ring::AT_FDCWD, path, flags.bits(), 0) }
     }
 
     /// Calls `call` without a `SIGPIPE`.
@@ -424,7 +402,10 @@ impl Transfer {
         let parts = if mutant!("blocking_write_unclipped") { parts } else { clip(parts, room) };
         Try::of(retry(|| {
             // SAFETY: the parts describe lent memory, and live until the call returns.
-            unsafe { sys::transfer(self.direction, self.raw, parts.as_ptr(), parts.len()) }
+            unsafe {
+                let (vector, count) = (parts.as_ptr(), parts.len());
+                sys::transfer(self.direction, self.raw, vector, count, CURRENT_POSITION, 0)
+            }
         }))
     }
 
@@ -436,20 +417,14 @@ impl Transfer {
     pub(super) unsafe fn call(&self, raw: i32) -> Result<usize, Errno> {
         let Self { direction, offset, flags, .. } = *self;
         self.buffers.with(|vector, count| {
-            // SAFETY: the caller's promise is what all three ask for.
-            let at = |offset| unsafe {
-                match (offset, flags) {
-                    (CURRENT_POSITION, 0) => sys::transfer(direction, raw, vector, count),
-                    (_, 0) => sys::transfer_at(direction, raw, vector, count, offset),
-                    _ => sys::transfer_with(direction, raw, vector, count, offset, flags),
-                }
+            let at = |offset| {
+                // SAFETY: the caller's promise.
+                retry(|| unsafe { sys::transfer(direction, raw, vector, count, offset, flags) })
             };
-            match retry(|| at(offset)) {
+            match at(offset) {
                 // The ring ignores the offset on what has no positions.
                 // SAFETY: as above.
-                Err(Errno::SPIPE) if offset != CURRENT_POSITION => unsafe {
-                    self.at_no_offset(|none| retry(|| at(none)))
-                },
+                Err(Errno::SPIPE) if offset != CURRENT_POSITION => unsafe { self.at_no_offset(at) },
                 // Where there is no such call there are no such flags.
                 Err(Errno::NOSYS) if flags != 0 => Err(Errno::OPNOTSUPP),
                 result => result,

@@ -15,15 +15,11 @@ use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
 use crate::private;
+use crate::sys::abi;
+use crate::sys::open::open_flags;
 
 /// `O_CLOEXEC`: descriptors of a driver are not inherited by programs that the process starts.
-pub(super) const CLOEXEC: u32 = rustix::fs::OFlags::CLOEXEC.bits();
-
-/// `O_NONBLOCK`: opening a FIFO or a terminal waits for nobody.
-pub(crate) const NONBLOCK: u32 = rustix::fs::OFlags::NONBLOCK.bits();
-
-/// `O_PATH`.
-const PATH: u32 = rustix::fs::OFlags::PATH.bits();
+pub(super) const CLOEXEC: u32 = abi::O_CLOEXEC;
 
 /// See [`Handle::open`].
 pub struct Open {
@@ -183,14 +179,6 @@ pub(super) fn path_route(
         _ => owner.may_wait(path.to_bytes()),
     };
     if may_wait { Route::Lane(Lane::Elastic) } else { Route::Now(Now::NoWait) }
-}
-
-/// The flags with which a file is opened, and whether `O_NONBLOCK` was added to the caller's.
-pub(crate) fn open_flags(flags: u32) -> (u32, bool) {
-    // With a path's descriptor the flag would be refused, and it never waits.
-    let is_nonblock_added = flags & (NONBLOCK | PATH) == 0;
-    let nonblock = if is_nonblock_added { NONBLOCK } else { 0 };
-    (flags | CLOEXEC | nonblock, is_nonblock_added)
 }
 
 impl std::fmt::Debug for Open {

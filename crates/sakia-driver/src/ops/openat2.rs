@@ -7,13 +7,15 @@ use std::rc::Rc;
 use sakia_ring::Sqe;
 
 use super::at::At;
-use super::open::{open_flags, path_route};
+use super::open::path_route;
 use crate::backend::{Backend, Descriptors};
 use crate::bypass::{Route, Rules};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
+use crate::sys::abi;
+use crate::sys::open::open_flags;
 
 /// How to open a path: `struct open_how`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,22 +32,22 @@ pub struct OpenHow {
 impl OpenHow {
     /// No mount is crossed.
     #[doc(alias = "RESOLVE_NO_XDEV")]
-    pub const NO_MOUNTS: u64 = 0x1;
+    pub const NO_MOUNTS: u64 = abi::RESOLVE_NO_XDEV as u64;
     /// No link of `/proc` that leads to an open file is followed.
     #[doc(alias = "RESOLVE_NO_MAGICLINKS")]
-    pub const NO_MAGIC_LINKS: u64 = 0x2;
+    pub const NO_MAGIC_LINKS: u64 = abi::RESOLVE_NO_MAGICLINKS as u64;
     /// No symbolic link is followed.
     #[doc(alias = "RESOLVE_NO_SYMLINKS")]
-    pub const NO_SYMLINKS: u64 = 0x4;
+    pub const NO_SYMLINKS: u64 = abi::RESOLVE_NO_SYMLINKS as u64;
     /// Nothing outside of the directory is reached; what tries is refused.
     #[doc(alias = "RESOLVE_BENEATH")]
-    pub const BENEATH: u64 = 0x8;
+    pub const BENEATH: u64 = abi::RESOLVE_BENEATH as u64;
     /// The directory stands for the root.
     #[doc(alias = "RESOLVE_IN_ROOT")]
-    pub const IN_ROOT: u64 = 0x10;
+    pub const IN_ROOT: u64 = abi::RESOLVE_IN_ROOT as u64;
     /// Only what the kernel has in memory already; `EAGAIN` otherwise.
     #[doc(alias = "RESOLVE_CACHED")]
-    pub const CACHED: u64 = 0x20;
+    pub const CACHED: u64 = abi::RESOLVE_CACHED as u64;
 }
 
 /// See [`Handle::openat2`].

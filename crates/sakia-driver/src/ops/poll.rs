@@ -8,6 +8,7 @@ use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
+use crate::sys::abi;
 
 /// Events to wait for, or that are ready: the kernel's `POLL*` bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,24 +17,24 @@ pub struct PollEvents(pub u32);
 impl PollEvents {
     /// There is something to read.
     #[doc(alias = "POLLIN")]
-    pub const READABLE: Self = Self(0x1);
+    pub const READABLE: Self = Self(abi::POLLIN);
     /// Something of note happened: data out of band, or what a file of the kernel tells in this way.
     #[doc(alias = "POLLPRI")]
-    pub const PRIORITY: Self = Self(0x2);
+    pub const PRIORITY: Self = Self(abi::POLLPRI);
     /// There is room to write.
     #[doc(alias = "POLLOUT")]
-    pub const WRITABLE: Self = Self(0x4);
+    pub const WRITABLE: Self = Self(abi::POLLOUT);
     /// Something went wrong. Always waited for.
     #[doc(alias = "POLLERR")]
-    pub const ERROR: Self = Self(0x8);
+    pub const ERROR: Self = Self(abi::POLLERR);
     /// The other end hung up. Always waited for.
     #[doc(alias = "POLLHUP")]
-    pub const HANG_UP: Self = Self(0x10);
+    pub const HANG_UP: Self = Self(abi::POLLHUP);
 
     /// The other end sends no more. Waited for together with [`READABLE`](PollEvents::READABLE), and on a
     /// ring always.
     #[doc(alias = "POLLRDHUP")]
-    pub const READ_HANG_UP: Self = Self(0x2000);
+    pub const READ_HANG_UP: Self = Self(abi::POLLRDHUP);
 
     /// Whether all of `other` is in `self`.
     pub const fn contains(self, other: Self) -> bool {

@@ -5,9 +5,9 @@ use std::os::fd::IntoRawFd;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::super::transfer::borrow;
 use super::wakes::Storm;
 use super::*;
+use crate::sys::borrow;
 use crate::{Driver, Fd, Lane, Op, Operation, PollEvents, Wait};
 
 fn driver_with(options: EpollOptions) -> Driver<Epoll> {

@@ -27,15 +27,13 @@ use rustix::net::{RecvFlags, SendFlags};
 use crate::backend::Backend;
 use crate::handle::Handle;
 use crate::op::{Op, Operation};
-
-/// `MSG_NOSIGNAL`: what cannot be sent any more fails, and raises no `SIGPIPE`.
-const NO_SIGNAL: u32 = SendFlags::NOSIGNAL.bits();
+use crate::sys::{DONT_WAIT, NO_SIGNAL};
 
 /// The `MSG_*` flags of a send that mean the same on every backend.
-const SEND_FLAGS: u32 = SendFlags::DONTWAIT.bits() | SendFlags::MORE.bits() | NO_SIGNAL;
+const SEND_FLAGS: u32 = DONT_WAIT | SendFlags::MORE.bits() | NO_SIGNAL;
 
 /// The `MSG_*` flags of a receive that mean the same on every backend.
-const RECV_FLAGS: u32 = RecvFlags::DONTWAIT.bits() | RecvFlags::PEEK.bits();
+const RECV_FLAGS: u32 = DONT_WAIT | RecvFlags::PEEK.bits();
 
 impl<B: Backend> Handle<B> {
     /// Starts an operation, or ends it with `EINVAL` if it has `flags` that are none of `known`.
