@@ -38,6 +38,7 @@ const CHECKS: &[Check] = &[
     crates::lints_are_inherited,
     crates::unsafe_is_forbidden,
     layers::point_down,
+    layers::leaves_import_nothing,
     libc_free::sources,
     libc_free::dependencies,
     links::have_targets,

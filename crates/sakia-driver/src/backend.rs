@@ -10,6 +10,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +19,10 @@ use rustix::io::Errno;
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
 use crate::address::SocketAddress;
-use crate::bypass::{Attempt, Now, RemoteMounts};
+use crate::bypass::{Attempt, Now};
 use crate::counters::{KindCounters, OpKind};
 use crate::epoll::Lane;
+use crate::mounts::RemoteMounts;
 
 /// A submission queue, a completion queue, and what performs the operations between them.
 ///
@@ -423,10 +425,10 @@ pub trait Descriptors {
         String::new()
     }
 
-    /// The mounted file systems that somebody else serves.
+    /// The mounted file systems that somebody else serves, and the working directory.
     #[doc(hidden)]
-    fn remote_mounts(&self) -> RemoteMounts {
-        RemoteMounts::default()
+    fn remote_mounts(&self) -> (RemoteMounts, PathBuf) {
+        <_>::default()
     }
 
     /// Whether a write may fail because of a limit on the size of files, and then raise a signal.

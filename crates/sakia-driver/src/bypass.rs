@@ -20,12 +20,17 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use crate::counters::OpKind;
 use crate::epoll::Lane;
+pub(crate) use crate::mounts::is_local;
+use crate::mounts::{RemoteMounts, closes_at_once, is_remote};
 
 /// Whether a driver makes plain calls where they are the cheaper way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -532,86 +537,6 @@ impl Mount {
     }
 }
 
-/// Whether a file system of this type is served by somebody who may never answer.
-pub(crate) fn is_remote(file_system: &str) -> bool {
-    const REMOTE: [&str; 16] = [
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "fuse",
-        "gfs2",
-        "glusterfs",
-        "lustre",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-        "smb3",
-        "smbfs",
-        "virtiofs",
-    ];
-    // A FUSE server that stores on a block device is called `fuseblk`.
-    REMOTE.contains(&file_system)
-        || file_system.starts_with("fuse.")
-        || file_system.starts_with("fuseblk")
-}
-
-/// Whether a file system of this type is known to be the kernel's alone, on devices and memory of this
-/// machine. Then no operation on it answers `ECANCELED`: their errors are those of devices. What is not
-/// listed may: a file server answers what it likes, and a file system over another passes that on.
-pub(crate) fn is_local(file_system: &str) -> bool {
-    const LOCAL: [&str; 17] = [
-        "btrfs",
-        "devtmpfs",
-        "erofs",
-        "exfat",
-        "ext2",
-        "ext3",
-        "ext4",
-        "f2fs",
-        "hugetlbfs",
-        "iso9660",
-        "ramfs",
-        "rootfs",
-        "squashfs",
-        "tmpfs",
-        "udf",
-        "vfat",
-        "xfs",
-    ];
-    LOCAL.contains(&file_system)
-}
-
-/// Whether files of a file system of this type have no server to be told when they are closed: local ones,
-/// those that the kernel makes up, layers, which are mostly of local ones, and the simulated kernel's.
-fn closes_at_once(file_system: &str) -> bool {
-    is_local(file_system) || is_made_up(file_system) || ["overlay", "sim"].contains(&file_system)
-}
-
-/// Whether the kernel makes up the files of a file system of this type. What a program may write there, or
-/// the names that it may make, are few, and no path of ordinary files leads there.
-pub(crate) fn is_made_up(file_system: &str) -> bool {
-    const MADE_UP: [&str; 14] = [
-        "binfmt_misc",
-        "bpf",
-        "cgroup",
-        "cgroup2",
-        "configfs",
-        "debugfs",
-        "devpts",
-        "efivarfs",
-        "fusectl",
-        "mqueue",
-        "proc",
-        "securityfs",
-        "sysfs",
-        "tracefs",
-    ];
-    MADE_UP.contains(&file_system)
-}
-
 /// The mounts that a driver has met, by device, and the paths at which opening may wait for a server.
 #[derive(Debug, Default)]
 pub(crate) struct Mounts {
@@ -624,17 +549,10 @@ pub(crate) struct Mounts {
 #[derive(Debug, Default)]
 struct RemotePaths {
     mounts: RemoteMounts,
+    /// The working directory then.
+    here: PathBuf,
     /// Openings until the table of mounts is looked at again.
     openings_left: u32,
-}
-
-/// What the table of mounts says of file systems that somebody else serves.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct RemoteMounts {
-    /// Where they are mounted, as absolute paths.
-    pub(crate) points: Vec<Vec<u8>>,
-    /// The working directory is on one of them.
-    pub(crate) holds_working_directory: bool,
 }
 
 impl Mounts {
@@ -643,24 +561,20 @@ impl Mounts {
 
     /// Whether opening this path may wait for a server. `look` reads the table of mounts: at first, and
     /// again after many openings, or when a mount was met that is new.
-    pub(crate) fn may_wait(&self, path: &[u8], look: impl FnOnce() -> RemoteMounts) -> bool {
+    pub(crate) fn may_wait(
+        &self,
+        path: &[u8],
+        look: impl FnOnce() -> (RemoteMounts, PathBuf),
+    ) -> bool {
         let mut remote = self.remote.borrow_mut();
         if remote.openings_left == 0 {
-            *remote = RemotePaths { mounts: look(), openings_left: Self::OPENINGS };
+            let (mounts, here) = look();
+            *remote = RemotePaths { mounts, here, openings_left: Self::OPENINGS };
         }
         remote.openings_left -= 1;
-        let RemoteMounts { points, holds_working_directory } = &remote.mounts;
-        if points.is_empty() {
-            return false;
-        }
-        if path.first() != Some(&b'/') {
-            return *holds_working_directory;
-        }
+        let RemotePaths { mounts, here, .. } = &*remote;
         // By the letters of the path: a link that leads there is followed on this thread.
-        points.iter().any(|point| {
-            let point = point.strip_suffix(b"/").unwrap_or(point); // the root's
-            path.strip_prefix(point).is_some_and(|rest| rest.first().is_none_or(|&c| c == b'/'))
-        })
+        mounts.may_hold(Path::new(OsStr::from_bytes(path)), || Some(here.clone()))
     }
 
     /// The mount with this device. When it is new, `file_system` tells its type.
@@ -813,6 +727,7 @@ impl Breaker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mounts::MountTable;
 
     /// Makes plain calls as long as there may be some, each followed by work that takes `work`. Returns how
     /// many.
@@ -996,16 +911,6 @@ mod tests {
     }
 
     #[test]
-    fn who_may_never_answer_is_remote() {
-        for name in ["nfs4", "fuse", "fuse.sshfs", "fuseblk", "9p", "virtiofs", "cifs"] {
-            assert!(is_remote(name), "{name}");
-        }
-        for name in ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "fusectl", ""] {
-            assert!(!is_remote(name), "{name}");
-        }
-    }
-
-    #[test]
     fn what_a_mount_leads_to() {
         let routes = |file_system, support| {
             let mount = Mount::new(1, file_system);
@@ -1026,26 +931,35 @@ mod tests {
     #[test]
     fn what_lies_on_a_remote_mount_may_wait_to_be_opened() {
         let mounts = Mounts::default();
-        let look =
-            || RemoteMounts { points: vec![b"/net/host".to_vec()], holds_working_directory: false };
+        let remote = |point: &str, here: &str| {
+            let table =
+                MountTable::parse(format!("31 28 0:50 / {point} rw - nfs4 host:/ rw").as_bytes());
+            (RemoteMounts::from(table), here.into())
+        };
+        let look = || remote("/net/host", "/home");
         for (path, expected) in [
             ("/net/host", true),
             ("/net/host/a/b", true),
             ("/net/hostess/a", false),
             ("/net", false),
             ("relative", false),
+            ("../net/host", true),
+            ("/net/../net/host", true),
         ] {
             assert_eq!(mounts.may_wait(path.as_bytes(), look), expected, "{path}");
         }
-        assert!(!Mounts::default().may_wait(b"/net/host/a", RemoteMounts::default));
-        let here = || RemoteMounts { holds_working_directory: true, ..look() };
-        assert!(Mounts::default().may_wait(b"relative", here));
-        let root = || RemoteMounts { points: vec![b"/".into()], holds_working_directory: true };
+        assert!(!Mounts::default().may_wait(b"/net/host/a", <_>::default));
+        let within = || remote("/net/host", "/net/host/a");
+        assert!(Mounts::default().may_wait(b"relative", within));
+        let above = || remote("/net/host", "/net");
+        assert!(Mounts::default().may_wait(b"host/a", above));
+        assert!(!Mounts::default().may_wait(b"a", above));
+        let root = || remote("/", "/");
         assert!(Mounts::default().may_wait(b"/a/b", root));
         assert!(Mounts::default().may_wait(b"/", root));
         // The table is looked at again when a mount turns out to be new.
         let mounts = Mounts::default();
-        assert!(!mounts.may_wait(b"/net/host/a", RemoteMounts::default));
+        assert!(!mounts.may_wait(b"/net/host/a", <_>::default));
         assert!(!mounts.may_wait(b"/net/host/a", look));
         mounts.get(7, || "ext4".into());
         assert!(mounts.may_wait(b"/net/host/a", look));

@@ -4,15 +4,14 @@ use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use rustix::fs::{AtFlags, FileType, OFlags, ResolveFlags, StatxFlags};
 
 use crate::address::{AddressRoom, SocketAddress};
 use crate::backend::{Descriptors, FileFacts, FileKind};
-use crate::bypass::{self, RemoteMounts};
-use crate::mounts::{MountEntry, MountTable};
+use crate::mounts::{self, MountTable, RemoteMounts};
 use crate::sys::signals::with_lane_mask;
 use crate::sys::{self, OpenHow, abi, open};
 
@@ -41,14 +40,14 @@ impl Descriptors for KernelDescriptors {
             // SAFETY: both stay open during the call.
             let facts = unsafe { self.facts(raw) };
             let entry = facts.mount_id.and_then(|id| table.find_by_id(id));
-            entry.is_some_and(|entry| bypass::is_local(&entry.file_system))
+            entry.is_some_and(|entry| mounts::is_local(&entry.file_system))
         };
         if path.to_bytes().first() != Some(&b'/') && !is_known(raw) {
             return false;
         }
         // Where there are no others, no link on the way leads to one.
         let mut types = table.entries().iter().map(|entry| &*entry.file_system);
-        if types.all(|name| bypass::is_local(name) || bypass::is_made_up(name)) {
+        if types.all(|name| mounts::is_local(name) || mounts::is_made_up(name)) {
             return true;
         }
         // SAFETY: the caller's duties are the same.
@@ -89,12 +88,11 @@ impl Descriptors for KernelDescriptors {
         find_type(&MountTable::read().unwrap_or_default(), facts)
     }
 
-    fn remote_mounts(&self) -> RemoteMounts {
+    fn remote_mounts(&self) -> (RemoteMounts, PathBuf) {
         let here = rustix::process::getcwd(Vec::new()).unwrap_or_default();
-        let here = Path::new(OsStr::from_bytes(here.to_bytes()));
         // A directory that was removed, or is not below the root, is taken to be on the root's mount.
-        let here = if here.is_absolute() { here } else { Path::new("/") };
-        find_remote(&MountTable::read().unwrap_or_default(), here)
+        let here = Path::new("/").join(OsStr::from_bytes(here.to_bytes()));
+        (RemoteMounts::read(), here)
     }
 
     fn limits_file_size(&self) -> bool {
@@ -208,16 +206,6 @@ fn find_type(table: &MountTable, facts: &FileFacts) -> String {
     entry.map_or_else(String::new, |entry| entry.file_system.clone())
 }
 
-/// The mounts of the table that somebody else serves, and whether the directory `here` is on one.
-fn find_remote(table: &MountTable, here: &Path) -> RemoteMounts {
-    let is_remote = |entry: &&MountEntry| entry.is_remote();
-    let points = table.entries().iter().filter(is_remote);
-    RemoteMounts {
-        points: points.map(|entry| entry.point.as_os_str().as_bytes().to_vec()).collect(),
-        holds_working_directory: table.find_by_path(here).as_ref().is_some_and(is_remote),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,17 +226,6 @@ mod tests {
         assert_eq!(find(facts(None, None)), "");
         let garbage = MountTable::parse(b"garbage\n\n - \n");
         assert_eq!(find_type(&garbage, &facts(Some(1), None)), "");
-    }
-
-    #[test]
-    fn remote_mounts_are_found_and_whether_one_holds_a_directory() {
-        let remote = |here: &str| find_remote(&MountTable::parse(TABLE), Path::new(here));
-        assert_eq!(remote("/home").points, [b"/with space".to_vec()]);
-        assert!(!remote("/home").holds_working_directory);
-        assert!(!remote("/with spaces").holds_working_directory);
-        assert!(remote("/with space/below").holds_working_directory);
-        let garbage = MountTable::parse(b"garbage\n\n - \n");
-        assert_eq!(find_remote(&garbage, Path::new("/")), RemoteMounts::default());
     }
 
     #[test]

@@ -106,7 +106,7 @@ pub use fd::Fd;
 pub use handle::Handle;
 pub use key::Key;
 pub use live::{LiveOperation, Stage};
-pub use mounts::{MountEntry, MountTable};
+pub use mounts::{MountEntry, MountTable, RemoteMounts};
 pub use op::{Class, Completion, Delivered, Op, Operation, Verdict};
 pub use ops::{
     Accept, Advise, AwaitWriter, Bind, Chmod, Chown, Close, Connect, CopyFileRange,

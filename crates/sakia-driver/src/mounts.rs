@@ -4,12 +4,15 @@
 //! built on the driver what lies where. It holds no more than one reading of the file: what is mounted
 //! afterwards is not in it.
 //!
+//! What follows from the type of a file system is here as well. Nothing of the crate is imported. Any thread
+//! may ask; a table is `Send` and `Sync`.
+//!
 //! Source: `proc_pid_mountinfo(5)`.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
@@ -74,13 +77,6 @@ impl MountTable {
         Self { entries: lines.filter_map(MountEntry::parse).collect() }
     }
 
-    /// Those of its mounts that are [remote](MountEntry::is_remote), in the same order.
-    #[must_use]
-    pub fn into_remote(mut self) -> Self {
-        self.entries.retain(MountEntry::is_remote);
-        self
-    }
-
     /// All mounts. Of those at one point, a later one is mounted over an earlier one.
     pub fn entries(&self) -> &[MountEntry] {
         &self.entries
@@ -111,10 +107,64 @@ impl MountTable {
     }
 }
 
+/// The mounts that other machines or processes serve, who may never answer; of others those within them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RemoteMounts(MountTable);
+
+impl RemoteMounts {
+    /// As the kernel's table has them now. None where there is no `/proc`.
+    pub fn read() -> Self {
+        MountTable::read().unwrap_or_default().into()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.entries.is_empty()
+    }
+
+    /// Whether this path may lead to one of the mounts, by its letters: on its way is a point, or `..`, which
+    /// may lead anywhere. A relative path begins in the directory `here`, which is asked for only then; one
+    /// that is not known may be anywhere. Links are not followed.
+    pub fn may_hold(&self, path: &Path, here: impl FnOnce() -> Option<PathBuf>) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        if path.components().any(|part| part == Component::ParentDir) {
+            return true;
+        }
+        let leads_through = |path: &Path, entry: &MountEntry| path.starts_with(&entry.point);
+        let mut entries = self.0.entries.iter();
+        if path.is_absolute() {
+            return entries.any(|entry| leads_through(path, entry) && entry.is_remote());
+        }
+        let Some(here) = here() else { return true };
+        let full = here.join(path);
+        let leads_from_here =
+            |entry: &MountEntry| leads_through(&full, entry) && !leads_through(&here, entry);
+        self.0.find_by_path(&here).is_some_and(MountEntry::is_remote)
+            || entries.any(|entry| leads_from_here(entry) && entry.is_remote())
+    }
+
+    /// Whether the file system with this device, as `st_dev`, is one of them.
+    pub fn has_device(&self, device: u64) -> bool {
+        self.0.entries.iter().any(|entry| entry.device == device && entry.is_remote())
+    }
+}
+
+impl From<MountTable> for RemoteMounts {
+    fn from(mut table: MountTable) -> Self {
+        let is_remote = |entry: &&MountEntry| entry.is_remote();
+        let points = table.entries.iter().filter(is_remote).map(|entry| entry.point.clone());
+        let points: Vec<_> = points.collect();
+        table.entries.retain(|entry| points.iter().any(|point| entry.point.starts_with(point)));
+        Self(table)
+    }
+}
+
 impl MountEntry {
     /// Whether the file system is served by another machine or another process, who may never answer.
     pub fn is_remote(&self) -> bool {
-        crate::bypass::is_remote(&self.file_system)
+        is_remote(&self.file_system)
     }
 
     /// A line: mount, parent, major:minor, root, mount point, options, any number of fields, `-`, type,
@@ -135,6 +185,86 @@ impl MountEntry {
             source: unescaped(source),
         })
     }
+}
+
+/// Whether a file system of this type is served by somebody who may never answer.
+pub(crate) fn is_remote(file_system: &str) -> bool {
+    const REMOTE: [&str; 16] = [
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "fuse",
+        "gfs2",
+        "glusterfs",
+        "lustre",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "smb3",
+        "smbfs",
+        "virtiofs",
+    ];
+    // A FUSE server that stores on a block device is called `fuseblk`.
+    REMOTE.contains(&file_system)
+        || file_system.starts_with("fuse.")
+        || file_system.starts_with("fuseblk")
+}
+
+/// Whether a file system of this type is known to be the kernel's alone, on devices and memory of this
+/// machine. Then no operation on it answers `ECANCELED`: their errors are those of devices. What is not
+/// listed may: a file server answers what it likes, and a file system over another passes that on.
+pub(crate) fn is_local(file_system: &str) -> bool {
+    const LOCAL: [&str; 17] = [
+        "btrfs",
+        "devtmpfs",
+        "erofs",
+        "exfat",
+        "ext2",
+        "ext3",
+        "ext4",
+        "f2fs",
+        "hugetlbfs",
+        "iso9660",
+        "ramfs",
+        "rootfs",
+        "squashfs",
+        "tmpfs",
+        "udf",
+        "vfat",
+        "xfs",
+    ];
+    LOCAL.contains(&file_system)
+}
+
+/// Whether files of a file system of this type have no server to be told when they are closed: local ones,
+/// those that the kernel makes up, layers, which are mostly of local ones, and the simulated kernel's.
+pub(crate) fn closes_at_once(file_system: &str) -> bool {
+    is_local(file_system) || is_made_up(file_system) || ["overlay", "sim"].contains(&file_system)
+}
+
+/// Whether the kernel makes up the files of a file system of this type. What a program may write there, or
+/// the names that it may make, are few, and no path of ordinary files leads there.
+pub(crate) fn is_made_up(file_system: &str) -> bool {
+    const MADE_UP: [&str; 14] = [
+        "binfmt_misc",
+        "bpf",
+        "cgroup",
+        "cgroup2",
+        "configfs",
+        "debugfs",
+        "devpts",
+        "efivarfs",
+        "fusectl",
+        "mqueue",
+        "proc",
+        "securityfs",
+        "sysfs",
+        "tracefs",
+    ];
+    MADE_UP.contains(&file_system)
 }
 
 /// The text of this process's table.
@@ -193,11 +323,66 @@ mod tests {
         assert_eq!(entry.device, makedev(254, 0));
         assert_eq!((&*entry.file_system, &*entry.source), ("fuse.sshfs", OsStr::new("host:/")));
         assert!(entry.is_remote());
-        assert_eq!(table.clone().into_remote().entries(), std::slice::from_ref(entry));
+        let remote = RemoteMounts::from(table.clone());
+        assert_eq!(remote.0.entries, std::slice::from_ref(entry));
         let entry = table.find_by_device(makedev(254, 0)).expect("it is there");
         assert_eq!((&*entry.point, &*entry.source), (Path::new("/"), OsStr::new("/dev/root")));
         assert_eq!(table.find_by_id(99), None);
         assert_eq!(table.find_by_device(makedev(0, 254)), None);
+    }
+
+    #[test]
+    fn who_may_never_answer_is_remote() {
+        for name in ["nfs4", "fuse", "fuse.sshfs", "fuseblk", "9p", "virtiofs", "cifs"] {
+            assert!(is_remote(name), "{name}");
+        }
+        for name in ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "fusectl", ""] {
+            assert!(!is_remote(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn paths_that_lead_to_remote_mounts_are_known_by_their_letters() {
+        let remote = RemoteMounts::from(MountTable::parse(
+            b"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n\
+              31 1 0:50 / /net rw - nfs4 host:/export rw\n\
+              32 31 8:2 / /net/disk rw - xfs /dev/sdb1 rw\n",
+        ));
+        let may_hold = |path: &str, here: Option<&str>| {
+            remote.may_hold(Path::new(path), || here.map(PathBuf::from))
+        };
+        for (path, expected) in [
+            ("/net", true),
+            ("/net/a", true),
+            ("/net/disk/a", true), // on the way to the disk
+            ("/network", false),
+            ("/a/../b", true),
+            ("..", true),
+            ("a", true),
+        ] {
+            assert_eq!(may_hold(path, None), expected, "{path}");
+        }
+        for (here, path, expected) in [
+            ("/net", "a", true),
+            ("/net/a", "b", true),
+            ("/net/disk", "a", false),
+            ("/", "net/a", true),
+            ("/", "a", false),
+            ("/home", "net", false),
+        ] {
+            assert_eq!(may_hold(path, Some(here)), expected, "{path} in {here}");
+        }
+        assert!(remote.has_device(makedev(0, 50)) && !remote.has_device(makedev(8, 2)));
+        let none = RemoteMounts::default();
+        assert!(!none.may_hold(Path::new("../a"), || unreachable!("there is no mount")));
+    }
+
+    /// Threads of the engine ask one table.
+    #[test]
+    fn a_table_is_for_all_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<RemoteMounts>();
+        shared::<crate::MountFacts>();
     }
 
     #[test]

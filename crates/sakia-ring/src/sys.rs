@@ -32,7 +32,8 @@ pub const PAGE_BYTES_MAX: usize = if cfg!(target_arch = "x86_64") { 4096 } else 
 ///
 /// # Safety
 ///
-/// - `number` and `args` form a call whose effects on memory and descriptors the caller has the right to cause.
+/// - `number` and `args` form a call whose effects on memory and descriptors the caller has the right to
+///   cause.
 ///
 /// # Kernel
 /// Any. Source: `syscall(2)`; the numbers are in `asm/unistd.h`.

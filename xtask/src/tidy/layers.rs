@@ -1,6 +1,7 @@
-//! Which of our crates may depend on which: arrows point down only.
+//! Which of our crates may depend on which, and which modules on none: arrows point down only.
 
 use super::manifest::Section;
+use super::tokens::Tokens;
 use super::{Finding, Tree};
 
 /// The crate that only tests may use, and experiments.
@@ -76,6 +77,35 @@ pub(super) fn point_down(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
+/// The modules at the bottom of their crates, with the folder that they are in.
+const LEAVES: &[(&str, &str)] =
+    &[("crates/sakia-driver/src/", "mounts"), ("crates/sakia-driver/src/", "sys")];
+
+/// Modules at the bottom import nothing of their crate, except in tests.
+pub(super) fn leaves_import_nothing(tree: &Tree, findings: &mut Vec<Finding>) {
+    for file in tree.files_of(&["rs"]) {
+        let within = |(folder, module): &(&str, &'static str)| {
+            let rest = file.path.strip_prefix(folder)?.strip_prefix(module)?;
+            (rest == ".rs" || rest.starts_with('/')).then_some((*module, rest == ".rs"))
+        };
+        let Some((module, is_root)) = LEAVES.iter().find_map(within) else { continue };
+        let Ok(tokens) = Tokens::scan(&file.text) else { continue };
+        for path in tokens.paths.iter().filter(|path| !path.in_test) {
+            // `pub(crate)` is a path of one part.
+            let [first, second, ..] = &path.segments[..] else { continue };
+            let leaves = match first.as_str() {
+                "crate" => second != module,
+                "super" => is_root || second == "super",
+                _ => false,
+            };
+            if leaves {
+                let message = format!("`{module}` imports nothing of its crate");
+                findings.push(Finding::new(file, path.line, message));
+            }
+        }
+    }
+}
+
 fn is_ours(package: &str) -> bool {
     package == "sakia" || package == "xtask" || package.starts_with("sakia-")
 }
@@ -134,5 +164,23 @@ mod tests {
         let found = of("sakia-new", "");
         assert_eq!(found.len(), 1);
         assert!(found[0].contains("sakia-new has no layer"));
+    }
+
+    #[test]
+    fn a_module_at_the_bottom_imports_nothing() {
+        let files = [
+            ("crates/sakia-driver/src/mounts.rs", "use crate::bypass;\nuse std::io;\n"),
+            (
+                "crates/sakia-driver/src/sys/open.rs",
+                "use super::retry;\npub(crate) use crate::sys::abi;\nfn f() { crate::op::g() }\n\
+                 #[cfg(test)]\nmod tests { use crate::Driver; }\n",
+            ),
+            ("crates/sakia-driver/src/system.rs", "use crate::op;\n"),
+        ];
+        let expected = [
+            "crates/sakia-driver/src/mounts.rs:1: `mounts` imports nothing of its crate",
+            "crates/sakia-driver/src/sys/open.rs:3: `sys` imports nothing of its crate",
+        ];
+        assert_eq!(findings(leaves_import_nothing, &files), expected);
     }
 }

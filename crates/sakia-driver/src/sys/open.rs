@@ -13,8 +13,8 @@
 //! 5. if a lease must be broken first (`EAGAIN`), that may take its time: the same;
 //! 6. else `O_NONBLOCK` is taken off again.
 //!
-//! The ring's own inline attempt changes the meaning of a FIFO's open, so entries for it always have the flag;
-//! see [`open_flags`].
+//! The ring's own inline attempt changes the meaning of a FIFO's open, so entries for it always have the
+//! flag; see [`open_flags`].
 //!
 //! Any thread may call these. Source: `open(2)`, `fifo(7)`, `fcntl(2)`.
 
@@ -189,8 +189,8 @@ fn may_wait(kind: FileType) -> bool {
         && matches!(kind, FileType::Fifo | FileType::CharacterDevice | FileType::Unknown)
 }
 
-/// The flags with which a file is opened that must not wait, and whether `O_NONBLOCK` was added to the caller's.
-/// `O_CLOEXEC` always is.
+/// The flags with which a file is opened that must not wait, and whether `O_NONBLOCK` was added to the
+/// caller's. `O_CLOEXEC` always is.
 pub(crate) fn open_flags(flags: u32) -> (u32, bool) {
     let given = OFlags::from_bits_retain(flags);
     // With a path's descriptor the flag would be refused, and it never waits.

@@ -9,12 +9,12 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::path::{Component, Path};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
-use sakia_driver::{MountTable, PollEvents};
+use sakia_driver::{PollEvents, RemoteMounts};
 
 use crate::executor::current;
 
@@ -24,7 +24,7 @@ pub(super) struct Mounts {
     /// Whether there is one at all that is remote; read without the lock.
     has_remote: AtomicBool,
     /// Only these.
-    remote: RwLock<MountTable>,
+    remote: RwLock<RemoteMounts>,
 }
 
 impl Mounts {
@@ -36,11 +36,11 @@ impl Mounts {
     }
 
     fn read(&self) {
-        self.set(MountTable::read().unwrap_or_default().into_remote());
+        self.set(RemoteMounts::read());
     }
 
-    fn set(&self, remote: MountTable) {
-        let has_remote = !remote.entries().is_empty();
+    fn set(&self, remote: RemoteMounts) {
+        let has_remote = !remote.is_empty();
         *self.remote.write().unwrap_or_else(PoisonError::into_inner) = remote;
         self.has_remote.store(has_remote, Ordering::Release);
     }
@@ -77,15 +77,8 @@ impl Mounts {
 
     #[cold]
     fn holds(&self, path: &Path) -> bool {
-        if path.components().any(|part| part == Component::ParentDir) {
-            return true;
-        }
         let remote = self.remote.read().unwrap_or_else(PoisonError::into_inner);
-        let is_below = |path: &Path| remote.find_by_path(path).is_some();
-        if path.is_absolute() {
-            return is_below(path);
-        }
-        std::env::current_dir().map_or(true, |here| is_below(&here.join(path)))
+        remote.may_hold(path, || std::env::current_dir().ok())
     }
 
     /// Whether an open file is on such a mount.
@@ -101,7 +94,7 @@ impl Mounts {
         let Ok(stat) = rustix::fs::statx(file, c"", at, StatxFlags::TYPE) else { return false };
         let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
         let remote = self.remote.read().unwrap_or_else(PoisonError::into_inner);
-        remote.find_by_device(device).is_some()
+        remote.has_device(device)
     }
 }
 
@@ -109,13 +102,16 @@ impl Mounts {
 mod tests {
     use std::os::fd::AsFd;
 
+    use sakia_driver::MountTable;
+
     use super::*;
 
     #[test]
     fn paths_that_lead_there_are_known_by_their_letters() {
         let mounts = Mounts::default();
         assert!(!mounts.may_hold(Path::new("/net/a")) && !mounts.may_hold(Path::new("../a")));
-        mounts.set(MountTable::parse(b"31 28 0:50 / /net rw - nfs4 host:/export rw\n"));
+        let table = MountTable::parse(b"31 28 0:50 / /net rw - nfs4 host:/export rw\n");
+        mounts.set(table.into());
         for (path, expected) in
             [("/net", true), ("/net/a", true), ("/network", false), ("a", false), ("/a/../b", true)]
         {
