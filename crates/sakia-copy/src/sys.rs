@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::kernel;
 
@@ -33,13 +33,8 @@ pub(crate) enum Now<T> {
 }
 
 /// Repeats a call that a signal interrupted.
-pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> io::Result<T> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            result => return Ok(result?),
-        }
-    }
+pub(crate) fn retry<T>(call: impl FnMut() -> Result<T, Errno>) -> io::Result<T> {
+    retry_on_intr(call).map_err(io::Error::from)
 }
 
 /// The kernel, or a filter, does not know lookups that refuse to wait.

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 use sakia_driver::{
     Auto, BufResult, CURRENT_POSITION, Fd, FileKind, Handle, IoBuf, IoBufMut, PollEvents,
 };
@@ -30,11 +30,6 @@ const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes asked for where the end of the file is expected.
 const PROBE_BYTES: usize = 32;
-
-/// `RWF_DSYNC`.
-const RWF_DSYNC: u32 = 0x2;
-/// `RWF_APPEND`.
-const RWF_APPEND: u32 = 0x10;
 
 /// A file, open to be read or written.
 ///
@@ -542,7 +537,8 @@ impl File {
         buf: T,
         offset: u64,
     ) -> BufResult<(), T> {
-        let flags = if mutant!("durable_write_is_plain") { 0 } else { RWF_DSYNC };
+        let flags =
+            if mutant!("durable_write_is_plain") { 0 } else { ReadWriteFlags::DSYNC.bits() };
         let (result, buf) = self.write_all_explained(buf, offset, flags).await;
         match result {
             Err(error) if is_unknown_flag(&error) => {}
@@ -620,7 +616,7 @@ impl File {
     #[doc(alias = "O_APPEND")]
     #[doc(alias = "RWF_APPEND")]
     pub async fn append<T: IoBuf>(&self, buf: T) -> BufResult<(), T> {
-        let flags = if self.appends { 0 } else { RWF_APPEND };
+        let flags = if self.appends { 0 } else { ReadWriteFlags::APPEND.bits() };
         let range = 0..buf.bytes_len();
         // Not the file's own position, which appends would queue up for.
         self.write_range(&self.fd, buf, range, |_| 0, flags).await

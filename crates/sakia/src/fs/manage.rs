@@ -5,16 +5,11 @@ use std::io;
 use std::ops::Range;
 use std::time::SystemTime;
 
+use rustix::fs::{Advice as Code, FallocateFlags, FlockOperation};
+
 use super::{File, FileTimes, Permissions, uninterrupted};
 
-/// `LOCK_*` of `flock(2)`.
-const LOCK_SHARED: u32 = 1;
-const LOCK_EXCLUSIVE: u32 = 2;
-const LOCK_NONBLOCKING: u32 = 4;
-const LOCK_NONE: u32 = 8;
-
-/// `FALLOC_FL_KEEP_SIZE` and `FALLOC_FL_PUNCH_HOLE`.
-const PUNCH_HOLE: u32 = 0x1 | 0x2;
+const PUNCH_HOLE: FallocateFlags = FallocateFlags::KEEP_SIZE.union(FallocateFlags::PUNCH_HOLE);
 
 /// How a part of a file will be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,12 +32,12 @@ impl Advice {
     /// The kernel's `POSIX_FADV_*`.
     fn code(self) -> u32 {
         match self {
-            Self::Normal => 0,
-            Self::Random => 1,
-            Self::Sequential => 2,
-            Self::WillNeed => 3,
-            Self::DontNeed => 4,
-            Self::NoReuse => 5,
+            Self::Normal => Code::Normal as u32,
+            Self::Random => Code::Random as u32,
+            Self::Sequential => Code::Sequential as u32,
+            Self::WillNeed => Code::WillNeed as u32,
+            Self::DontNeed => Code::DontNeed as u32,
+            Self::NoReuse => Code::NoReuse as u32,
         }
     }
 }
@@ -87,7 +82,7 @@ impl File {
     #[doc(alias = "FALLOC_FL_PUNCH_HOLE")]
     pub async fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
         let len = range.end.saturating_sub(range.start);
-        self.driver.fallocate(&self.fd, PUNCH_HOLE, range.start, len).await
+        self.driver.fallocate(&self.fd, PUNCH_HOLE.bits(), range.start, len).await
     }
 
     /// Tells the kernel how the bytes in `range` will be used; all from `range.start` on when it ends
@@ -155,7 +150,7 @@ impl File {
     /// A plain call: no ring has it.
     #[doc(alias = "flock")]
     pub async fn lock(&self) -> io::Result<()> {
-        self.flock(LOCK_EXCLUSIVE).await
+        self.flock(FlockOperation::LockExclusive).await
     }
 
     /// Locks the file for all that share the lock in this way, and waits until nobody has it for itself
@@ -164,7 +159,7 @@ impl File {
     /// # Errors
     /// See [`lock`](File::lock).
     pub async fn lock_shared(&self) -> io::Result<()> {
-        self.flock(LOCK_SHARED).await
+        self.flock(FlockOperation::LockShared).await
     }
 
     /// As [`lock`](File::lock), at once or not at all.
@@ -172,7 +167,7 @@ impl File {
     /// # Errors
     /// `WouldBlock`: somebody else has a lock. Otherwise see [`lock`](File::lock).
     pub async fn try_lock(&self) -> Result<(), TryLockError> {
-        self.try_flock(LOCK_EXCLUSIVE).await
+        self.try_flock(FlockOperation::NonBlockingLockExclusive).await
     }
 
     /// As [`lock_shared`](File::lock_shared), at once or not at all.
@@ -180,7 +175,7 @@ impl File {
     /// # Errors
     /// `WouldBlock`: somebody has it for itself. Otherwise see [`lock`](File::lock).
     pub async fn try_lock_shared(&self) -> Result<(), TryLockError> {
-        self.try_flock(LOCK_SHARED).await
+        self.try_flock(FlockOperation::NonBlockingLockShared).await
     }
 
     /// Gives the lock up, if the open file has one.
@@ -188,11 +183,11 @@ impl File {
     /// # Errors
     /// As `flock(2)`.
     pub async fn unlock(&self) -> io::Result<()> {
-        self.flock(LOCK_NONE).await
+        self.flock(FlockOperation::Unlock).await
     }
 
-    async fn try_flock(&self, operation: u32) -> Result<(), TryLockError> {
-        match self.flock(operation | LOCK_NONBLOCKING).await {
+    async fn try_flock(&self, operation: FlockOperation) -> Result<(), TryLockError> {
+        match self.flock(operation).await {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 Err(TryLockError::WouldBlock)
@@ -201,7 +196,7 @@ impl File {
         }
     }
 
-    async fn flock(&self, operation: u32) -> io::Result<()> {
-        uninterrupted(async || self.driver.flock(&self.fd, operation).await).await
+    async fn flock(&self, operation: FlockOperation) -> io::Result<()> {
+        uninterrupted(async || self.driver.flock(&self.fd, operation as u32).await).await
     }
 }

@@ -265,7 +265,7 @@ impl Watch {
 /// and its number given to another child of ours, this waits for that one: for nobody, and harmlessly.
 fn block_on(pid: Pid) {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-    while matches!(waitid(WaitId::Pid(pid), options), Err(Errno::INTR)) {}
+    let _ = rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options));
 }
 
 impl Child {
