@@ -379,6 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
     fn a_sleep_is_a_voluntary_switch() {
         let before = voluntary_switches();
         std::thread::sleep(std::time::Duration::from_millis(2));

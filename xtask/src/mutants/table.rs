@@ -202,7 +202,7 @@ table! {
     sleep_ignores_stuck: "a sleep goes on when a job has become stuck"
         => DriverUnits "tests::opens::a_stuck_open";
     lanes_see_signals: "signals are delivered to the lanes' threads"
-        => DriverUnits "epoll::signals tests::lanes::threads_have_names";
+        => DriverUnits "sys::signals tests::lanes::threads_have_names";
 
     // Its inbox, and who wakes it.
 
@@ -265,7 +265,7 @@ table! {
     sigpipe_left_pending: "the signal of a write to nobody comes a little later"
         => DriverUnits "tests::streams::writing_to_nobody";
     sigpipe_of_others_taken: "a signal that was pending before is taken along"
-        => DriverUnits "epoll::signals";
+        => DriverUnits "sys::signals";
 
     // The runtime's threads: tasks, wakes, sleeping.
 

@@ -245,6 +245,7 @@ mod tests {
 
     /// A name that is now a file, now a FIFO, while it is opened.
     #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
     fn a_fifo_that_takes_the_place_of_a_file_is_not_opened_to_the_end() {
         let folder = std::env::temp_dir().join(format!("sakia-open-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
@@ -294,6 +295,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
     fn a_file_that_was_opened_so_blocks_again() {
         let (reader, _writer) = pipe_with(PipeFlags::NONBLOCK).unwrap();
         make_blocking(reader.as_fd()).unwrap();

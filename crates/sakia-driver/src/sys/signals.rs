@@ -94,6 +94,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
     fn a_pipe_without_reader_says_epipe_and_leaves_nothing_behind() {
         alone(|| {
             let before = mask();
@@ -105,6 +106,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
     fn a_signal_that_was_pending_before_stays_so() {
         alone(|| {
             sys::signal_mask(MaskChange::Block, SIGPIPE).unwrap();
@@ -118,6 +120,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
     fn a_mask_for_lanes_is_inherited_and_does_not_stay() {
         alone(|| {
             let before = mask();
