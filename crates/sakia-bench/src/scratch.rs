@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
-use sakia_testkit::place;
+use sakia_bench_support::place;
 use tempfile::TempDir;
 
 /// All that this process has made.

@@ -4,8 +4,11 @@ use super::manifest::Section;
 use super::tokens::Tokens;
 use super::{Finding, Tree};
 
-/// The crate that only tests may use, and experiments.
+/// The crate that only tests may use.
 const TESTKIT: &str = "sakia-testkit";
+
+/// What experiments need from below, and the testkit too.
+const SUPPORT: &str = "sakia-bench-support";
 
 /// Every crate with the crates of ours it may depend on, lowest layer first. In its tests, each
 /// may also use the testkit.
@@ -18,7 +21,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("sakia-copy", &["sakia"]),
     ("sakia-socket", &["sakia-driver", "sakia-ring"]),
     ("sakia-preload", &["sakia-socket", "sakia-driver", "sakia-ring"]),
-    (TESTKIT, &["sakia-ring"]),
+    (SUPPORT, &["sakia-ring"]),
+    (TESTKIT, &["sakia-ring", SUPPORT]),
     ("sakia-bench", EXPERIMENTS),
     ("sakia-cli", PROGRAMS),
     ("sakia-check", &["sakia", "sakia-driver", "sakia-ring"]),
@@ -35,7 +39,7 @@ const EXPERIMENTS: &[&str] = &[
     "sakia-copy",
     "sakia-socket",
     "sakia-preload",
-    TESTKIT,
+    SUPPORT,
 ];
 
 /// What programs may use.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use rustix::fs::{statvfs, syncfs};
-use sakia_testkit::place::PlaceError;
-use sakia_testkit::small_fs::SmallFs;
+use sakia_bench_support::place::PlaceError;
+use sakia_bench_support::small_fs::SmallFs;
 use tempfile::TempDir;
 
 use super::source::{self, Census};
@@ -191,7 +191,7 @@ mod tests {
         let census = Census { files: 3, bytes: 100, ..Census::default() };
         for place in Place::NAMED {
             if let Some(reason) = place.lacks().unwrap() {
-                sakia_testkit::place::announce_skip("copytree::place", &reason);
+                sakia_bench_support::place::announce_skip("copytree::place", &reason);
                 continue;
             }
             let mut ground = Ground::new(&place, census, beside.path()).unwrap();

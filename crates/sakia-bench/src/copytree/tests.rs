@@ -110,7 +110,7 @@ fn file_systems_are_made_for_each_run() {
     let asked = Options { places, after_delete: true, ..options(parent.path()) };
     let mut experiment = CopyTree::new(asked).unwrap();
     for missing in experiment.left_out() {
-        sakia_testkit::place::announce_skip(missing.variant, &missing.reason);
+        sakia_bench_support::place::announce_skip(missing.variant, &missing.reason);
     }
     assert_eq!(run_all(&mut experiment).len(), 3 * experiment.points().len());
 }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use sakia::engine::{self, Engine};
 use sakia::fs;
+use sakia_bench_support::aio::{Buf, Scheduler};
 use sakia_driver::AlignedBuf;
-use sakia_testkit::aio::{Buf, Scheduler};
 
 use super::load::{Load, pattern};
 

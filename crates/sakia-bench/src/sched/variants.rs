@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use sakia::Builder;
 use sakia::engine::{self as door, Engine};
+use sakia_bench_support::aio::{self, CallKind, Scheduler};
+use sakia_bench_support::timed_host::TimedHost;
 use sakia_driver::{AlignedBuf, Bypass, Driver, Policy, Uring, Wait};
-use sakia_testkit::aio::{self, CallKind, Scheduler};
-use sakia_testkit::timed_host::TimedHost;
 use serde::{Deserialize, Serialize};
 
 use super::input::{Access, open};

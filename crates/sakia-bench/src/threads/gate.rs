@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
-use sakia_testkit::fuse;
+use sakia_bench_support::fuse;
 
 /// How long a gate is held, unless the run says that it has seen enough.
 const PATIENCE: Duration = Duration::from_secs(120);

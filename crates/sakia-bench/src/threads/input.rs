@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use fastrand::Rng;
-use sakia_testkit::fuse::{Fuse, Gate, Opcode, Rule};
-use sakia_testkit::place::PlaceError;
-use sakia_testkit::throttled::ThrottledDisk;
+use sakia_bench_support::fuse::{Fuse, Gate, Opcode, Rule};
+use sakia_bench_support::place::PlaceError;
+use sakia_bench_support::throttled::ThrottledDisk;
 use tempfile::TempDir;
 
 use super::gate::Keeper;

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 use std::thread;
 
-use sakia_testkit::aio::{Buf, File, Scheduler};
+use sakia_bench_support::aio::{Buf, File, Scheduler};
 
 use crate::{TempFile, aio, errno, pattern};
 

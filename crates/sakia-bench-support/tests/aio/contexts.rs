@@ -1,6 +1,6 @@
 //! Contexts of a scheduler: used again, and more of them when they are full.
 
-use sakia_testkit::aio::{Buf, Growth, Request, Scheduler};
+use sakia_bench_support::aio::{Buf, Growth, Request, Scheduler};
 
 use crate::{POLLIN, TempFile, aio, event, pattern, raise};
 

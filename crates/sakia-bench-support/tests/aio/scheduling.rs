@@ -4,8 +4,8 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use sakia_testkit::aio::{Buf, CallKind, Request, Scheduler};
-use sakia_testkit::blocked::ThreadId;
+use sakia_bench_support::aio::{Buf, CallKind, Request, Scheduler};
+use sakia_bench_support::blocked::ThreadId;
 
 use crate::{POLLIN, TempFile, aio, errno, event, pattern, raise};
 

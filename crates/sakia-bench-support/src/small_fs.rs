@@ -3,8 +3,8 @@
 //! ```
 //! use std::fs;
 //!
-//! use sakia_testkit::available;
-//! use sakia_testkit::small_fs::SmallFs;
+//! use sakia_bench_support::available;
+//! use sakia_bench_support::small_fs::SmallFs;
 //!
 //! # fn main() {
 //! const ENOSPC: i32 = 28;

@@ -8,11 +8,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sakia_testkit::available;
-use sakia_testkit::blocked::{PATIENCE, ThreadId};
-use sakia_testkit::place::{leftovers, sweep};
-use sakia_testkit::small_fs::SmallFs;
-use sakia_testkit::throttled::ThrottledDisk;
+use sakia_bench_support::available;
+use sakia_bench_support::blocked::{PATIENCE, ThreadId};
+use sakia_bench_support::place::{leftovers, sweep};
+use sakia_bench_support::small_fs::SmallFs;
+use sakia_bench_support::throttled::ThrottledDisk;
 
 /// Tells a child to commit the fault that its test is about.
 const FAULT: &str = "SAKIA_TESTKIT_FAULT";

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-use sakia_testkit::available;
-use sakia_testkit::blocked::ThreadId;
-use sakia_testkit::fuse::{Opcode, pattern};
-use sakia_testkit::throttled::ThrottledDisk;
+use sakia_bench_support::available;
+use sakia_bench_support::blocked::ThreadId;
+use sakia_bench_support::fuse::{Opcode, pattern};
+use sakia_bench_support::throttled::ThrottledDisk;
 
 use crate::{EIO, errno};
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
-use sakia_testkit::blocked::ThreadId;
-use sakia_testkit::fuse::{Fuse, Opcode, Rule, pattern, pattern_byte};
-use sakia_testkit::{available, skip};
+use sakia_bench_support::blocked::ThreadId;
+use sakia_bench_support::fuse::{Fuse, Opcode, Rule, pattern, pattern_byte};
+use sakia_bench_support::{available, skip};
 
 use crate::{EIO, ENOENT, errno};
 

@@ -19,8 +19,8 @@
 //! ```
 //! use std::fs;
 //!
-//! use sakia_testkit::available;
-//! use sakia_testkit::fuse::{Fuse, Opcode, Rule};
+//! use sakia_bench_support::available;
+//! use sakia_bench_support::fuse::{Fuse, Opcode, Rule};
 //!
 //! # fn main() {
 //! let fuse = available!(Fuse::builder().file("a", b"content".to_vec()).mount());

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::sync::Arc;
 
-use sakia_testkit::aio::{Buf, Completion, Context, Request};
+use sakia_bench_support::aio::{Buf, Completion, Context, Request};
 
 use crate::{POLLIN, TempFile, aio, errno, event, pattern, raise};
 
@@ -198,7 +198,7 @@ fn context_with_requests_can_be_dropped() {
 fn room_beyond_the_limit_is_refused() {
     let limit = match fs::read_to_string("/proc/sys/fs/aio-max-nr") {
         Ok(limit) => limit.trim().parse::<u32>().unwrap(),
-        Err(error) => sakia_testkit::skip!("fs.aio-max-nr: {error}"),
+        Err(error) => sakia_bench_support::skip!("fs.aio-max-nr: {error}"),
     };
     drop(aio!(Context::<u32>::new(1)));
     let refused: io::Result<Context<u32>> = Context::new(limit.saturating_add(1));

@@ -14,8 +14,8 @@
 //! ```
 //! use std::fs::{self, File};
 //!
-//! use sakia_testkit::available;
-//! use sakia_testkit::throttled::ThrottledDisk;
+//! use sakia_bench_support::available;
+//! use sakia_bench_support::throttled::ThrottledDisk;
 //!
 //! # fn main() {
 //! let disk = available!(ThrottledDisk::builder().build());

@@ -25,8 +25,8 @@ macro_rules! aio {
     ($value:expr) => {
         match $value {
             Ok(value) => value,
-            Err(error) if sakia_testkit::aio::is_missing(&error) => {
-                sakia_testkit::skip!("Linux AIO: {error}")
+            Err(error) if sakia_bench_support::aio::is_missing(&error) => {
+                sakia_bench_support::skip!("Linux AIO: {error}")
             }
             Err(error) => panic!("{error}"),
         }

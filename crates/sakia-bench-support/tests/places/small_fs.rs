@@ -4,9 +4,9 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use sakia_testkit::available;
-use sakia_testkit::fuse::pattern;
-use sakia_testkit::small_fs::SmallFs;
+use sakia_bench_support::available;
+use sakia_bench_support::fuse::pattern;
+use sakia_bench_support::small_fs::SmallFs;
 
 use crate::{EIO, ENOSPC, errno};
 

@@ -1,0 +1,23 @@
+//! What experiments need from below, and tests too: places where files behave badly, Linux AIO, a timed host.
+//!
+//! Places, which need root and are skipped loudly without:
+//! - [`fuse`]: a file system whose every answer is scripted: late, short, an error, never.
+//! - [`throttled`]: an ext4 on a disk that stalls on command.
+//! - [`small_fs`]: file systems that are soon full, or whose disk loses its end.
+//!
+//! [`timed_host`] is a host for rings that has a clock. [`aio`] is Linux AIO, and a scheduler on it: the
+//! experiment `sched` compares the engine with it.
+//!
+//! And [`blocked`], whether a thread waits in the kernel; [`place`], what the places share: skips, scratch
+//! directories, leftovers.
+//!
+//! Everything here may be used from any thread.
+
+pub mod aio;
+pub mod blocked;
+pub mod fuse;
+mod loop_device;
+pub mod place;
+pub mod small_fs;
+pub mod throttled;
+pub mod timed_host;
