@@ -13,7 +13,9 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, ensure};
 use clap::Args;
+use serde::Deserialize;
 
+use super::suite::chosen;
 use crate::cargo;
 
 /// How it is run.
@@ -36,111 +38,43 @@ pub(crate) struct Options {
     dir: Option<PathBuf>,
 }
 
-/// A copier on crates.io.
-struct Copier {
-    package: &'static str,
-    version: &'static str,
+/// What `suites.toml` says of copies.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Copies {
+    copiers: Vec<Copier>,
+    cells: Vec<Cell>,
+    trees: Vec<Tree>,
 }
 
-const COPIERS: [Copier; 3] = [
-    Copier { package: "xcp", version: "0.24.9" },
-    Copier { package: "cpz", version: "3.2.1" },
-    Copier { package: "fcp", version: "0.2.2" },
-];
+/// A copier on crates.io.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Copier {
+    name: String,
+    version: String,
+}
 
 /// What `sakia bench copytree` is asked at a time.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Cell {
-    name: &'static str,
-    trees: &'static [&'static str],
-    arguments: &'static [&'static str],
+    name: String,
+    trees: Vec<String>,
+    arguments: String,
     /// Ways in which `limit-copy` copies them.
-    limits: &'static [&'static str],
+    #[serde(default)]
+    limits: Vec<String>,
 }
-
-const ALL: &[&str] = &["small", "large", "source", "file"];
-
-/// Those on the disk first, while nothing was deleted there; those that drop all caches last.
-const CELLS: [Cell; 9] = [
-    Cell { name: "disk", trees: ALL, arguments: &["--place", "disk"], limits: &["read", "range"] },
-    Cell {
-        name: "fsync",
-        trees: &["thousand"],
-        arguments: &["--place", "disk", "--fsync"],
-        limits: &[],
-    },
-    Cell { name: "ext4", trees: ALL, arguments: &["--place", "ext4"], limits: &["read", "send"] },
-    Cell { name: "tmpfs", trees: ALL, arguments: &["--place", "tmpfs"], limits: &["read", "send"] },
-    Cell {
-        name: "core",
-        trees: &["small"],
-        arguments: &["--place", "ext4,tmpfs", "--cores", "1"],
-        limits: &[],
-    },
-    Cell {
-        name: "after-delete",
-        trees: &["small"],
-        arguments: &["--place", "ext4,ext4-nojournal", "--after-delete"],
-        limits: &[],
-    },
-    Cell {
-        name: "archive",
-        trees: &["small", "source"],
-        arguments: &["--place", "tmpfs", "--archive"],
-        limits: &[],
-    },
-    Cell {
-        name: "article",
-        trees: &["fanout5", "large"],
-        arguments: &["--place", "tmpfs", "--article"],
-        limits: &[],
-    },
-    Cell {
-        name: "cold",
-        trees: &["source"],
-        arguments: &["--place", "disk", "--cold"],
-        limits: &[],
-    },
-];
 
 /// A tree: its name, what `sakia mktree` makes it by, and by what a small one.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Tree {
-    name: &'static str,
-    arguments: &'static [&'static str],
-    quick: &'static [&'static str],
+    name: String,
+    arguments: String,
+    quick: String,
 }
-
-const TREES: [Tree; 6] = [
-    Tree {
-        name: "small",
-        arguments: &["--fanout", "7", "--levels", "6", "--leaves", "--size", "4K"],
-        quick: &["--fanout", "7", "--levels", "4", "--leaves", "--size", "4K"],
-    },
-    Tree {
-        name: "thousand",
-        arguments: &["--fanout", "10", "--levels", "3", "--leaves", "--size", "4K"],
-        quick: &["--fanout", "5", "--levels", "3", "--leaves", "--size", "4K"],
-    },
-    Tree {
-        name: "fanout5",
-        arguments: &["--fanout", "5", "--levels", "7", "--size", "4K"],
-        quick: &["--fanout", "5", "--levels", "4", "--size", "4K"],
-    },
-    Tree {
-        name: "large",
-        arguments: &["--fanout", "5", "--levels", "4", "--size", "1M"],
-        quick: &["--fanout", "5", "--levels", "2", "--size", "1M"],
-    },
-    Tree {
-        name: "source",
-        arguments: &["--sizes", "source", "--files", "32000"],
-        quick: &["--sizes", "source", "--files", "1000"],
-    },
-    Tree {
-        name: FILE,
-        arguments: &["--levels", "1", "--files", "1", "--size", "1G"],
-        quick: &["--levels", "1", "--files", "1", "--size", "64M"],
-    },
-];
 
 /// A program of nothing but the calls that copy.
 const LIMIT: &str = "peers-limit-copy";
@@ -149,13 +83,13 @@ const LIMIT: &str = "peers-limit-copy";
 const FILE: &str = "file";
 
 /// Installs, makes the trees, and measures each cell. Fails if one failed; the others are measured.
-pub(super) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
-    let cells = chosen(&options.only)?;
+pub(super) fn run(root: &Path, copies: &Copies, options: &Options) -> anyhow::Result<ExitCode> {
+    let cells = chosen(&copies.cells, &options.only, |cell| &cell.name)?;
     let folder = cargo::target_folder(root).join("peers");
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-    for copier in &COPIERS {
+    for copier in &copies.copiers {
         if let Err(error) = copier.install(root, &folder) {
-            eprintln!("{}: {error:#}", copier.package);
+            eprintln!("{}: {error:#}", copier.name);
         }
     }
     let mut build = cargo::command(root);
@@ -167,7 +101,7 @@ pub(super) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let trees = options.dir.clone().unwrap_or_else(|| folder.join("trees"));
     let trees = trees.join(if options.quick { "quick" } else { "full" });
     let is_needed = |tree: &&Tree| cells.iter().any(|cell| cell.trees.contains(&tree.name));
-    for tree in TREES.iter().filter(is_needed) {
+    for tree in copies.trees.iter().filter(is_needed) {
         tree.make(&sakia, &trees, options.quick).with_context(|| format!("tree {}", tree.name))?;
     }
     let search = search_path(&folder.join("bin"))?;
@@ -177,7 +111,7 @@ pub(super) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
         let mut command = cell.command(&sakia, &limit, &trees, options);
         let status = command.env("PATH", &search).status().context("run sakia bench")?;
         if !status.success() {
-            failed.push(cell.name);
+            failed.push(cell.name.as_str());
         }
     }
     if failed.is_empty() {
@@ -185,17 +119,6 @@ pub(super) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     }
     eprintln!("failed: {}", failed.join(", "));
     Ok(ExitCode::FAILURE)
-}
-
-/// The cells of these names, or all.
-fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Cell>> {
-    let known = CELLS.map(|cell| cell.name);
-    for name in names {
-        let is_known = known.contains(&name.as_str());
-        ensure!(is_known, "there is no {name}; there are {}", known.join(", "));
-    }
-    let is_chosen = |cell: &&Cell| names.is_empty() || names.iter().any(|name| name == cell.name);
-    Ok(CELLS.iter().filter(is_chosen).collect())
 }
 
 /// Where programs are searched for: first in `folder`.
@@ -208,7 +131,7 @@ fn search_path(folder: &Path) -> anyhow::Result<OsString> {
 impl Copier {
     /// Installs it below `folder`, unless it is there.
     fn install(&self, root: &Path, folder: &Path) -> anyhow::Result<()> {
-        let Self { package, version } = self;
+        let Self { name: package, version } = self;
         let installed = fs::read_to_string(folder.join(".crates.toml")).unwrap_or_default();
         let is_there = installed.contains(&format!("\"{package} {version} "));
         if is_there && folder.join("bin").join(package).exists() {
@@ -226,15 +149,15 @@ impl Copier {
 impl Tree {
     /// Makes it below `folder`, unless it is there.
     fn make(&self, sakia: &Path, folder: &Path, quick: bool) -> anyhow::Result<()> {
-        let path = folder.join(self.name);
+        let path = folder.join(&self.name);
         if path.exists() {
             return Ok(());
         }
         // Under another name until all of it is there.
         let part = folder.join("part");
         fs::remove_dir_all(&part).ok();
-        let arguments = if quick { self.quick } else { self.arguments };
-        super::output(Command::new(sakia).arg("mktree").arg(&part).args(arguments))?;
+        let arguments = if quick { &self.quick } else { &self.arguments };
+        super::output(Command::new(sakia).arg("mktree").arg(&part).args(arguments.split(' ')))?;
         let made = if self.name == FILE { part.join("f0") } else { part.clone() };
         fs::rename(&made, &path).with_context(|| format!("rename {}", made.display()))?;
         fs::remove_dir(&part).ok(); // there, and empty, if what was made is a file
@@ -245,12 +168,12 @@ impl Tree {
 impl Cell {
     fn command(&self, sakia: &Path, limit: &Path, trees: &Path, options: &Options) -> Command {
         let mut command = Command::new(sakia);
-        command.args(["bench", "copytree"]).args(self.arguments);
-        for tree in self.trees {
+        command.args(["bench", "copytree"]).args(self.arguments.split(' '));
+        for tree in &self.trees {
             command.arg("--tree").arg(trees.join(tree));
         }
         command.arg("--dir").arg(trees);
-        for way in self.limits {
+        for way in &self.limits {
             command.arg("--peer").arg(format!("limit-{way}={} --way {way}", limit.display()));
         }
         let runs = options.runs.or(options.quick.then_some(3));
@@ -264,15 +187,18 @@ impl Cell {
 
 #[cfg(test)]
 mod tests {
+    use super::super::suite::suites;
     use super::*;
 
     #[test]
     fn cells_are_chosen_by_name() {
+        let all = &suites().unwrap().copy.cells;
         let names = |only: &[&str]| {
             let only: Vec<_> = only.iter().map(|&name| name.to_owned()).collect();
-            chosen(&only).map(|cells| cells.iter().map(|cell| cell.name).collect::<Vec<_>>())
+            let cells = chosen(all, &only, |cell| &cell.name);
+            cells.map(|cells| cells.iter().map(|cell| cell.name.as_str()).collect::<Vec<_>>())
         };
-        assert_eq!(names(&[]).unwrap().len(), CELLS.len());
+        assert_eq!(names(&[]).unwrap().len(), all.len());
         assert_eq!(names(&["cold", "ext4"]).unwrap(), ["ext4", "cold"]);
         let error = names(&["xfs"]).unwrap_err().to_string();
         assert!(error.starts_with("there is no xfs; there are disk, "), "{error}");
@@ -280,13 +206,15 @@ mod tests {
 
     #[test]
     fn every_tree_of_a_cell_is_made() {
-        let made = TREES.map(|tree| tree.name);
-        assert!(CELLS.iter().flat_map(|cell| cell.trees).all(|tree| made.contains(tree)));
+        let Copies { cells, trees, .. } = &suites().unwrap().copy;
+        let is_made = |name: &String| trees.iter().any(|tree| tree.name == *name);
+        assert!(cells.iter().flat_map(|cell| &cell.trees).all(is_made));
     }
 
     #[test]
     fn benchmark_is_asked_for_what_the_cell_says() {
         let options = Options { quick: true, runs: None, only: Vec::new(), json: true, dir: None };
+        let cells = &suites().unwrap().copy.cells;
         let words = |cell: &Cell| {
             let [sakia, limit, trees] = ["/sakia", "/limit", "/trees"].map(Path::new);
             let command = cell.command(sakia, limit, trees, &options);
@@ -294,10 +222,10 @@ mod tests {
             words.join(" ")
         };
         assert_eq!(
-            words(&CELLS[8]),
+            words(&cells[8]),
             "bench copytree --place disk --cold --tree /trees/source --dir /trees --runs 3 --json"
         );
-        let tmpfs = words(&CELLS[3]);
+        let tmpfs = words(&cells[3]);
         assert!(
             tmpfs.contains("--peer limit-read=/limit --way read --peer limit-send="),
             "{tmpfs}"

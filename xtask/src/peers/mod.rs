@@ -6,15 +6,16 @@
 //! installed, and measured by Sakia's own experiment.
 
 mod copy;
-mod engine;
 mod files;
 mod net;
 mod report;
 mod stats;
+mod suite;
 mod tasks;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{self, Command, ExitCode};
+use std::{env, fs};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
@@ -44,14 +45,18 @@ pub(crate) enum Experiment {
 /// Runs an experiment on all programs and prints a table per operation.
 pub(crate) fn run(root: &Path, experiment: &Experiment) -> anyhow::Result<ExitCode> {
     let folder = root.join("bench/peers");
+    let suites = suite::suites()?;
     match experiment {
-        Experiment::Tasks { json } => tasks::run(&folder, *json),
-        Experiment::Files(options) => files::run(&folder, &files::RUNTIMES, options),
-        Experiment::Engine(options) => files::run(&folder, &engine::SUITE, options),
-        Experiment::Copy(options) => copy::run(root, options),
-        Experiment::Net(options) => net::run(&folder, options),
+        Experiment::Tasks { json } => tasks::run(&folder, &suites.tasks, *json),
+        Experiment::Files(options) => files::run(&folder, &suites.files, options),
+        Experiment::Engine(options) => files::run(&folder, &suites.engine, options),
+        Experiment::Copy(options) => copy::run(root, &suites.copy, options),
+        Experiment::Net(options) => net::run(&folder, &suites.net, options),
     }
 }
+
+/// The profile of programs that are timed: `bench/peers/Cargo.toml` says what it is.
+const PROFILE: &str = "whole";
 
 /// What a program says of a run. Times are of the measured section only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -72,16 +77,16 @@ struct Run {
 
 /// How a program is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Build {
-    package: &'static str,
-    profile: &'static str,
-    features: &'static [&'static str],
+struct Build<'a> {
+    package: &'a str,
+    profile: &'a str,
+    features: &'a [String],
     /// Compiler flags, which need a target directory of their own.
-    flags: Option<&'static str>,
+    flags: Option<&'a str>,
 }
 
-impl Build {
-    const fn new(package: &'static str, profile: &'static str) -> Self {
+impl<'a> Build<'a> {
+    fn new(package: &'a str, profile: &'a str) -> Self {
         Self { package, profile, features: &[], flags: None }
     }
 
@@ -109,6 +114,23 @@ fn started(program: &anyhow::Result<PathBuf>) -> anyhow::Result<&Path> {
 fn run_program(command: &mut Command) -> anyhow::Result<Run> {
     let printed = output(command)?;
     serde_json::from_str(printed.trim_end()).context("no result")
+}
+
+/// Where callgrind is to write what it counted.
+fn profile() -> PathBuf {
+    env::temp_dir().join(format!("sakia-peers-{}", process::id()))
+}
+
+/// The instructions that callgrind has counted, according to the file, which is removed.
+fn taken_total(file: &Path) -> anyhow::Result<u64> {
+    let profile = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    fs::remove_file(file).with_context(|| format!("remove {}", file.display()))?;
+    total(&profile).context("no total in what callgrind wrote")
+}
+
+/// The number in the line `totals: NUMBER` of a profile.
+fn total(profile: &str) -> Option<u64> {
+    profile.lines().find_map(|line| line.strip_prefix("totals: "))?.trim().parse().ok()
 }
 
 /// Runs a program and answers what it prints.
@@ -141,5 +163,11 @@ mod tests {
         command.args(["-c", "echo 'ring: not permitted' >&2; exit 1"]);
         let error = run_program(&mut command).unwrap_err().to_string();
         assert!(error.ends_with("1: ring: not permitted"), "{error}");
+    }
+
+    #[test]
+    fn the_total_is_read_from_callgrinds_profile() {
+        assert_eq!(total("events: Ir\nsummary: 12\n\ntotals: 1234567\n"), Some(1_234_567));
+        assert_eq!(total("nothing of the kind"), None);
     }
 }

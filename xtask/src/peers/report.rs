@@ -22,7 +22,7 @@ pub(super) struct Cell {
     name: &'static str,
     title: &'static str,
     bases: Bases,
-    rows: Vec<Row>,
+    pub(super) rows: Vec<Row>,
 }
 
 /// One peer's runs, in the order of the rounds, or why there are none.
@@ -90,7 +90,7 @@ pub(super) struct Title {
     /// What is measured there.
     experiment: &'static str,
     place: Place,
-    runs: usize,
+    pub(super) runs: usize,
 }
 
 /// Where the operations are.

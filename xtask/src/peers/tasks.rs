@@ -6,20 +6,15 @@
 //! the runtimes.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, ensure};
 
+use super::report::Row;
 use super::stats::Spread;
-use super::{Build, run_program, started};
-
-/// The first is compared with the second.
-const PEERS: [&str; 6] = ["sakia", "glommio", "monoio", "compio", "tokio", "floor"];
-/// Their programs, in the same order.
-const PACKAGES: [&str; 6] =
-    ["peers-sakia", "peers-glommio", "peers-monoio", "peers-compio", "peers-tokio", "peers-floor"];
+use super::suite::{Bench, Experiment, Peer, Runner, Suite};
+use super::{Run, profile, run_program, taken_total};
 
 /// Operations of the shorter run under callgrind; the longer has twice as many.
 const COUNT: u64 = 32_000;
@@ -30,31 +25,6 @@ const RUNS: usize = 9;
 /// The most that the ratio of instructions should be.
 const RATIO_MAX: f64 = 1.20;
 
-/// An operation, as the programs know it.
-struct Operation {
-    name: &'static str,
-    arguments: &'static [&'static str],
-    params: &'static str,
-}
-
-const OPERATIONS: [Operation; 3] = [
-    Operation {
-        name: "yield, 1 task",
-        arguments: &["yield", "tasks=1"],
-        params: r#"{"operation":"yield","tasks":1}"#,
-    },
-    Operation {
-        name: "yield, 64 tasks",
-        arguments: &["yield", "tasks=64"],
-        params: r#"{"operation":"yield","tasks":64}"#,
-    },
-    Operation {
-        name: "spawn and join",
-        arguments: &["spawn"],
-        params: r#"{"operation":"spawn-join"}"#,
-    },
-];
-
 /// What one runtime needs for one operation.
 struct Cell {
     instructions_per_op: anyhow::Result<f64>,
@@ -62,41 +32,61 @@ struct Cell {
 }
 
 /// Prints instructions and wall time per operation, a row per runtime.
-pub(super) fn run(folder: &Path, json: bool) -> anyhow::Result<ExitCode> {
-    let programs = PACKAGES.map(|package| Build::new(package, "release").run(folder));
-    let table = OPERATIONS.map(|operation| (measure(&programs, &operation), operation));
-    let text = if json { as_json(&table) } else { as_tables(&table) };
-    print!("{text}");
+pub(super) fn run(folder: &Path, suite: &'static Suite, json: bool) -> anyhow::Result<ExitCode> {
+    let bench = Bench::new(folder, suite, "release", [&[], &[]])?;
+    let measured = |one: &&'static Experiment| (measure(&bench, one), *one);
+    let table: Vec<_> = bench.experiments.iter().map(measured).collect();
+    let peers: Vec<_> = suite.peers.iter().map(|peer| peer.name.as_str()).collect();
+    print!("{}", if json { as_json(&peers, &table) } else { as_tables(&peers, &table) });
     Ok(ExitCode::SUCCESS)
 }
 
-type Table = [(Vec<Cell>, Operation); OPERATIONS.len()];
+type Table = [(Vec<Cell>, &'static Experiment)];
 
-fn measure(programs: &[anyhow::Result<PathBuf>], operation: &Operation) -> Vec<Cell> {
-    let mut times: Vec<anyhow::Result<Vec<f64>>> =
-        programs.iter().map(|_| Ok(Vec::new())).collect();
-    for _ in 0..RUNS {
-        for (times, program) in times.iter_mut().zip(programs) {
-            let Ok(earlier) = times else { continue };
-            match started(program).and_then(|program| wall_ns(program, operation)) {
-                Ok(wall_ns) => earlier.push(wall_ns / COUNT_TIMED as f64),
-                Err(error) => *times = Err(error),
-            }
-        }
+/// Runs whose time is taken.
+struct Timed;
+
+impl Runner for Timed {
+    fn command(
+        &self,
+        experiment: &Experiment,
+        _peer: &Peer,
+        program: &Path,
+        _seed: u64,
+    ) -> anyhow::Result<Command> {
+        let mut command = Command::new(program);
+        arguments(&mut command, experiment, COUNT_TIMED);
+        Ok(command)
     }
-    let cell = |(program, times): (_, anyhow::Result<Vec<f64>>)| Cell {
-        instructions_per_op: started(program).and_then(|program| {
+}
+
+fn arguments(command: &mut Command, experiment: &Experiment, count: u64) {
+    command.args(experiment.arguments.split(' ')).arg(format!("ops={count}"));
+}
+
+fn measure(bench: &Bench, operation: &'static Experiment) -> Vec<Cell> {
+    let timed = bench.measure(operation, RUNS, &Timed);
+    let cell = |(row, (_, program)): (Row, (_, anyhow::Result<&Path>))| Cell {
+        instructions_per_op: program.and_then(|program| {
             let short = instructions(program, operation, COUNT)?;
             let long = instructions(program, operation, 2 * COUNT)?;
             Ok((long as f64 - short as f64) / COUNT as f64)
         }),
-        wall_ns_per_op: times
-            .and_then(|times| Spread::of(times.into_iter()).context("there were no runs")),
+        wall_ns_per_op: row.runs.and_then(|runs| {
+            runs.iter().try_for_each(|run| all_done(run, COUNT_TIMED))?;
+            let times = runs.iter().map(|run| run.wall_ns as f64 / COUNT_TIMED as f64);
+            Spread::of(times).context("there were no runs")
+        }),
     };
-    programs.iter().zip(times).map(cell).collect()
+    timed.rows.into_iter().zip(bench.peers_of(operation)).map(cell).collect()
 }
 
-fn as_tables(table: &Table) -> String {
+fn all_done(run: &Run, count: u64) -> anyhow::Result<()> {
+    ensure!(run.check == count, "did {} operations of {count}", run.check);
+    Ok(())
+}
+
+fn as_tables(peers: &[&str], table: &Table) -> String {
     let mut text = String::new();
     let mut add = |title: &str, value: fn(&Cell) -> Result<f64, String>| {
         writeln!(text, "{title}").ok();
@@ -106,7 +96,7 @@ fn as_tables(table: &Table) -> String {
         }
         writeln!(text).ok();
         let mut reasons = Vec::new();
-        for (row, peer) in PEERS.iter().enumerate() {
+        for (row, peer) in peers.iter().enumerate() {
             write!(text, "{peer:<10}").ok();
             for (cells, operation) in table {
                 let shown = value(&cells[row]).map_or_else(
@@ -131,7 +121,7 @@ fn as_tables(table: &Table) -> String {
     };
     let title = format!(
         "instructions per operation, user space (callgrind); target: {}/{} <= {RATIO_MAX:.2}",
-        PEERS[0], PEERS[1]
+        peers[0], peers[1]
     );
     add(&title, instructions_of);
     add(&format!("\nwall time per operation in ns, median of {RUNS}"), wall_of);
@@ -159,13 +149,13 @@ fn verdict(ratio: Option<f64>) -> String {
     format!("{ratio:.2}{mark}")
 }
 
-fn as_json(table: &Table) -> String {
+fn as_json(peers: &[&str], table: &Table) -> String {
     let mut text = String::new();
     let mut ratios = Vec::new();
     let or_null = |number: Option<f64>| number.map_or("null".into(), |n| format!("{n:.3}"));
     for (cells, operation) in table {
-        let params = operation.params;
-        for (cell, peer) in cells.iter().zip(PEERS) {
+        let params = &operation.params;
+        for (cell, peer) in cells.iter().zip(peers) {
             let count = or_null(instructions_of(cell).ok());
             let wall = cell.wall_ns_per_op.as_ref().map_or("null".into(), |times| {
                 let Spread { median, min, max } = times;
@@ -175,7 +165,7 @@ fn as_json(table: &Table) -> String {
             write!(text, r#""params":{params},"runs":{RUNS},"#).ok();
             writeln!(text, r#""instructions_per_op":{count},"wall_ns_per_op":{wall}}}"#).ok();
         }
-        let of = format!("{}/{}", PEERS[0], PEERS[1]);
+        let of = format!("{}/{}", peers[0], peers[1]);
         let (count, wall) = (ratio(cells, instructions_of), ratio(cells, wall_of));
         let (count, wall) = (or_null(count), or_null(wall));
         ratios.push(format!(
@@ -188,43 +178,20 @@ fn as_json(table: &Table) -> String {
 }
 
 /// Instructions of one whole run.
-fn instructions(program: &Path, operation: &Operation, count: u64) -> anyhow::Result<u64> {
-    let file = std::env::temp_dir().join(format!("sakia-peers-{}", std::process::id()));
+fn instructions(program: &Path, operation: &Experiment, count: u64) -> anyhow::Result<u64> {
+    let file = profile();
     let mut command = Command::new("valgrind");
     command.args(["--quiet", "--tool=callgrind"]);
     command.arg(format!("--callgrind-out-file={}", file.display())).arg(program);
-    output(&mut command, operation, count)?;
-    let profile = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-    fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
-    total(&profile).context("no total in what callgrind wrote")
-}
-
-/// The number in the line `totals: NUMBER` of a profile.
-pub(super) fn total(profile: &str) -> Option<u64> {
-    profile.lines().find_map(|line| line.strip_prefix("totals: "))?.trim().parse().ok()
-}
-
-/// Nanoseconds that one run's operations took.
-fn wall_ns(program: &Path, operation: &Operation) -> anyhow::Result<f64> {
-    Ok(output(&mut Command::new(program), operation, COUNT_TIMED)? as f64)
-}
-
-/// Runs a program, checks that it did what it should, and answers the nanoseconds it reports.
-fn output(command: &mut Command, operation: &Operation, count: u64) -> anyhow::Result<u64> {
-    let run = run_program(command.args(operation.arguments).arg(format!("ops={count}")))?;
-    ensure!(run.check == count, "did {} operations of {count}", run.check);
-    Ok(run.wall_ns)
+    arguments(&mut command, operation, count);
+    all_done(&run_program(&mut command)?, count)?;
+    taken_total(&file)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::suite::suites;
     use super::*;
-
-    #[test]
-    fn the_total_is_read_from_callgrinds_profile() {
-        assert_eq!(total("events: Ir\nsummary: 12\n\ntotals: 1234567\n"), Some(1_234_567));
-        assert_eq!(total("nothing of the kind"), None);
-    }
 
     #[test]
     fn a_runtime_that_does_not_run_has_its_reason_below_the_table() {
@@ -235,11 +202,13 @@ mod tests {
             wall_ns_per_op: Ok(times),
         };
         let cells = || vec![good(15.0), good(10.0), bad(), good(1.0), good(1.0), good(1.0)];
-        let table = OPERATIONS.map(|operation| (cells(), operation));
-        let text = as_tables(&table);
+        let suite = &suites().unwrap().tasks;
+        let table: Vec<_> = suite.experiments.iter().map(|one| (cells(), one)).collect();
+        let peers: Vec<_> = suite.peers.iter().map(|peer| peer.name.as_str()).collect();
+        let text = as_tables(&peers, &table);
         assert!(text.contains("1.50 miss"), "{text}");
         assert!(text.contains("\nmonoio, spawn and join: does not build\n"), "{text}");
-        let json = as_json(&table);
+        let json = as_json(&peers, &table);
         assert!(json.contains(r#""instructions_per_op":null,"wall_ns_per_op":{"median":2.000"#));
         assert!(json.contains(r#""instructions":1.500,"wall":1.000"#), "{json}");
     }
