@@ -8,6 +8,8 @@
 //! [`timed_host`] is a host for rings that has a clock. [`aio`] is Linux AIO, and a scheduler on it: the
 //! experiment `sched` compares the engine with it.
 //!
+//! [`stats`] has medians and their intervals, for all that is measured here.
+//!
 //! And [`blocked`], whether a thread waits in the kernel; [`place`], what the places share: skips, scratch
 //! directories, leftovers.
 //!
@@ -19,5 +21,6 @@ pub mod fuse;
 mod loop_device;
 pub mod place;
 pub mod small_fs;
+pub mod stats;
 pub mod throttled;
 pub mod timed_host;

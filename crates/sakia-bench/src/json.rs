@@ -3,13 +3,13 @@
 //! A [`machine`] line first, a [`run`] line after each run, and in the end [the results](results):
 //! `result` lines, one for each variant at each point, `missing` lines, and the `summary`.
 
+use sakia_bench_support::stats::Range;
 use serde::Serialize;
 
 use crate::cell::Counters;
 use crate::experiment::{Params, Point};
 use crate::machine::Machine;
 use crate::results::{Ratio, Results, Run};
-use crate::stats::Range;
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]

@@ -31,7 +31,6 @@ pub mod results;
 pub mod run;
 pub mod sched;
 mod scratch;
-pub mod stats;
 pub mod tcp_sum;
 pub mod text;
 pub mod threads;

@@ -1,11 +1,12 @@
 //! What came out of an experiment.
 
+use sakia_bench_support::stats::{self, Range};
 use serde::Serialize;
 
 use crate::cell::{Counters, Measured};
 use crate::experiment::{Focus, Params, Point};
 use crate::machine::{Machine, Noise};
-use crate::stats::{self, Range};
+use crate::measure::Section;
 
 /// Everything that a report is made of.
 #[derive(Clone, Debug)]
@@ -104,12 +105,12 @@ pub struct Ratio {
     pub ci95_cpu: Option<[f64; 2]>,
     /// Ratio of the least processor times, whatever the round.
     pub cpu_best: f64,
-    /// The smallest and the largest ratio of wall time.
+    /// The interval of wall time to show: the one of 95 %, or where there is none the whole range.
     #[serde(skip)]
-    pub wall_range: [f64; 2],
-    /// The smallest and the largest ratio of processor time.
+    pub wall_bounds: [f64; 2],
+    /// The same of processor time.
     #[serde(skip)]
-    pub cpu_range: [f64; 2],
+    pub cpu_bounds: [f64; 2],
     /// The point, by its index.
     #[serde(skip)]
     pub point: usize,
@@ -177,15 +178,11 @@ impl Results {
             })
         };
         let ratio = |one: u64, other: u64| one as f64 / other.max(1) as f64;
-        let wall: Vec<f64> = pairs().map(|(one, two)| ratio(one.wall_ns, two.wall_ns)).collect();
-        let cpu: Vec<f64> = pairs().map(|(one, two)| ratio(one.cpu_ns, two.cpu_ns)).collect();
-        if wall.is_empty() {
-            return None;
-        }
-        let range = |ratios: &[f64]| {
-            let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-            [least, ratios.iter().copied().fold(0.0, f64::max)]
+        let of = |value: fn(&Section) -> u64| {
+            let values = |(one, two)| (value(&one) as f64, value(&two).max(1) as f64);
+            stats::Ratio::of(pairs().map(values))
         };
+        let (wall, cpu) = (of(|section| section.wall_ns)?, of(|section| section.cpu_ns)?);
         let least_cpu = |variant| {
             let runs = self.runs_of(point, variant);
             runs.map(|run| run.measured.section.cpu_ns).min().unwrap_or(0)
@@ -193,13 +190,13 @@ impl Results {
         Some(Ratio {
             of: format!("{first}/{second}"),
             params: self.points[point].params.clone(),
-            wall: stats::median(&wall),
-            cpu: stats::median(&cpu),
-            ci95: stats::interval(&wall),
-            ci95_cpu: stats::interval(&cpu),
+            wall: wall.median,
+            cpu: cpu.median,
+            ci95: wall.ci95,
+            ci95_cpu: cpu.ci95,
             cpu_best: ratio(least_cpu(first), least_cpu(second)),
-            wall_range: range(&wall),
-            cpu_range: range(&cpu),
+            wall_bounds: wall.bounds(),
+            cpu_bounds: cpu.bounds(),
             point,
         })
     }
@@ -235,23 +232,10 @@ impl Results {
     }
 }
 
-impl Ratio {
-    /// The interval to show: the one of 95 %, or where there is none the whole range.
-    pub fn bounds(&self) -> [f64; 2] {
-        self.ci95.unwrap_or(self.wall_range)
-    }
-
-    /// The same of processor time.
-    pub fn cpu_bounds(&self) -> [f64; 2] {
-        self.ci95_cpu.unwrap_or(self.cpu_range)
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use crate::experiment::Work;
-    use crate::measure::Section;
 
     /// Results of two variants at one point: in round r, `a` takes the first time, `b` the second.
     pub(crate) fn results(times: &[(u64, u64)]) -> Results {
@@ -310,8 +294,8 @@ pub(crate) mod tests {
         // The medians alone would say 1.0.
         let results = results(&[(10, 100), (100, 200), (1000, 100)]);
         let ratio = results.ratio(0, "a", "b").unwrap();
-        assert_eq!((ratio.wall, ratio.wall_range), (0.5, [0.1, 10.0]));
-        assert_eq!((ratio.ci95, ratio.bounds()), (None, [0.1, 10.0]));
+        assert_eq!((ratio.wall, ratio.wall_bounds), (0.5, [0.1, 10.0]));
+        assert_eq!(ratio.ci95, None);
         assert_eq!(results.ratio(0, "a", "c"), None);
     }
 

@@ -16,13 +16,13 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process_group,
     set_child_subreaper, waitid, waitpgid,
 };
+use sakia_bench_support::stats;
 use serde::{Deserialize, Serialize};
 
 use crate::cell::{Measured, Outcome, Spec};
 use crate::experiment::Experiment;
 use crate::machine::{Noise, Watch};
 use crate::results::{Missing, Results, Row, Run};
-use crate::stats;
 
 /// How to start a process that calls [`run_cell`](crate::run_cell) with its last argument, and
 /// prints the [`Outcome`] as a line of JSON.

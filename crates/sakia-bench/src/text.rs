@@ -222,12 +222,12 @@ pub(crate) fn bounds_name(results: &Results) -> &'static str {
 }
 
 pub(crate) fn bounds(ratio: &Ratio) -> String {
-    shown(ratio.bounds())
+    shown(ratio.wall_bounds)
 }
 
 /// The same of processor time.
 pub(crate) fn cpu_bounds(ratio: &Ratio) -> String {
-    shown(ratio.cpu_bounds())
+    shown(ratio.cpu_bounds)
 }
 
 fn shown([low, high]: [f64; 2]) -> String {
@@ -273,7 +273,7 @@ pub(crate) fn standings(results: &Results, point: usize) -> Vec<Standing<'_>> {
         let Some(ratio) = results.compare(point, row.variant, first.variant) else {
             return "has no round in common with it".into();
         };
-        let [low, high] = if by_cpu { ratio.cpu_bounds() } else { ratio.bounds() };
+        let [low, high] = if by_cpu { ratio.cpu_bounds } else { ratio.wall_bounds };
         let bounds = shown([low, high]);
         if row.variant == first.variant {
             let requests = results.points[point].work.operations.max(1) as f64;

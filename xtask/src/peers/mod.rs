@@ -9,7 +9,6 @@ mod copy;
 mod files;
 mod net;
 mod report;
-mod stats;
 mod suite;
 mod tasks;
 

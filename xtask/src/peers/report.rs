@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use sakia_bench_support::stats::{Ratio, Spread};
 use serde_json::{Value, json};
 
-use super::stats::{Ratio, Spread};
 use super::{Run, output};
 
 /// Peers that the others are compared with.
@@ -223,7 +223,8 @@ fn columns(cell: &Cell, peer: &str, runs: &[Run]) -> Vec<String> {
     for base in cell.bases {
         for value in [|run: &Run| run.wall_ns, |run: &Run| run.cpu_ns] {
             let ratio = cell.ratio(runs, base, value).filter(|_| base != peer);
-            columns.push(ratio.map_or("-".into(), |Ratio { median, low, high, .. }| {
+            columns.push(ratio.map_or("-".into(), |ratio| {
+                let ([low, high], median) = (ratio.bounds(), ratio.median);
                 format!("{median:.2} ({low:.2}..{high:.2})")
             }));
         }
@@ -265,8 +266,8 @@ pub(super) fn as_json(title: &Title, cells: &[Cell]) -> String {
                         "params": {"cell": cell.name},
                         "wall": wall.median,
                         "cpu": cpu.median,
-                        "ci95": interval(&wall),
-                        "ci95_cpu": interval(&cpu),
+                        "ci95": wall.ci95,
+                        "ci95_cpu": cpu.ci95,
                     }));
                 }
             }
@@ -274,11 +275,6 @@ pub(super) fn as_json(title: &Title, cells: &[Cell]) -> String {
     }
     lines.push(json!({"type": "summary", "experiment": experiment, "ratios": ratios}));
     lines.iter().map(|line| format!("{line}\n")).collect()
-}
-
-/// The interval, or nothing if there were too few rounds for it.
-fn interval(ratio: &Ratio) -> Value {
-    if ratio.covers_95 { json!([ratio.low, ratio.high]) } else { Value::Null }
 }
 
 fn result(experiment: &str, cell: &Cell, row: &Row) -> Value {

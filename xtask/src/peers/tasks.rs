@@ -10,9 +10,9 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, ensure};
+use sakia_bench_support::stats::Spread;
 
 use super::report::Row;
-use super::stats::Spread;
 use super::suite::{Bench, Experiment, Peer, Runner, Suite};
 use super::{Run, profile, run_program, taken_total};
 
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_runtime_that_does_not_run_has_its_reason_below_the_table() {
-        let times = Spread::of([3.0, 1.0, 2.0].into_iter()).unwrap();
+        let times = Spread::of([3.0, 1.0, 2.0]).unwrap();
         let good = |count| Cell { instructions_per_op: Ok(count), wall_ns_per_op: Ok(times) };
         let bad = || Cell {
             instructions_per_op: Err(anyhow::anyhow!("does not build")),

@@ -26,7 +26,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("sakia-bench", EXPERIMENTS),
     ("sakia-cli", PROGRAMS),
     ("sakia-check", &["sakia", "sakia-driver", "sakia-ring"]),
-    ("xtask", PROGRAMS),
+    ("xtask", &[SUPPORT]),
 ];
 
 /// What the experiments may measure, and with what.

@@ -39,6 +39,57 @@ impl Range {
     }
 }
 
+/// Median and extremes of any numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// The middle value, as [`median`] has it.
+    pub median: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of these values; `None` when there is none.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let values: Vec<f64> = values.into_iter().collect();
+        let [min, max] = ends(&values)?;
+        Some(Self { median: median(&values), min, max })
+    }
+}
+
+/// The median of ratios, and how far it can be trusted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ratio {
+    /// As [`median`] has it.
+    pub median: f64,
+    /// Their [`interval`], if there are as many as it takes.
+    pub ci95: Option<[f64; 2]>,
+    /// The smallest and the largest.
+    pub range: [f64; 2],
+}
+
+impl Ratio {
+    /// Of the ratios of these pairs, each of the same round; `None` when there is none.
+    pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
+        let ratios: Vec<f64> = pairs.into_iter().map(|(one, other)| one / other).collect();
+        let range = ends(&ratios)?;
+        Some(Self { median: median(&ratios), ci95: interval(&ratios), range })
+    }
+
+    /// The interval, or what was seen where there is none.
+    #[must_use]
+    pub fn bounds(&self) -> [f64; 2] {
+        self.ci95.unwrap_or(self.range)
+    }
+}
+
+fn ends(values: &[f64]) -> Option<[f64; 2]> {
+    let sorted = sorted(values);
+    Some([*sorted.first()?, *sorted.last()?])
+}
+
 /// The middle value; of an even number of values the mean of the two in the middle.
 ///
 /// # Panics
@@ -100,8 +151,19 @@ mod tests {
     }
 
     #[test]
+    fn ratios_are_taken_within_rounds() {
+        let ratio = Ratio::of([(2.0, 1.0), (30.0, 10.0), (4.0, 4.0)]).unwrap();
+        assert_eq!(ratio, Ratio { median: 2.0, ci95: None, range: [1.0, 3.0] });
+        assert_eq!(ratio.bounds(), [1.0, 3.0]);
+        assert_eq!(Ratio::of([]), None);
+        let spread = Spread::of([4.0, 1.0, 2.0, 3.0]).unwrap();
+        assert_eq!(spread, Spread { median: 2.5, min: 1.0, max: 4.0 });
+    }
+
+    #[test]
     fn interval_leaves_out_as_many_as_the_tables_say() {
         // Tables of the sign test, 5 % on both sides together.
+        assert_eq!([1, 3, 5].map(outside), [None; 3]);
         let table =
             [(6, 0), (8, 0), (9, 1), (11, 1), (12, 2), (15, 3), (20, 5), (25, 7), (100, 39)];
         for (count, left_out) in table {
