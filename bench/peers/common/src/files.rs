@@ -24,6 +24,9 @@ pub enum Access {
     Write,
 }
 
+/// What a transfer ends with: how many bytes it moved, and its memory.
+pub type Moved<P> = (io::Result<usize>, <P as Files>::Buffer);
+
 /// A runtime that has files. The job is given along where a program has several variants.
 pub trait Files: Sized + 'static {
     /// An open file that tasks share.
@@ -62,14 +65,14 @@ pub trait Files: Sized + 'static {
         file: &Self::File,
         buffer: Self::Buffer,
         offset: u64,
-    ) -> impl Future<Output = (io::Result<usize>, Self::Buffer)>;
+    ) -> impl Future<Output = Moved<Self>>;
 
     /// Writes all of the buffer at an offset.
     fn write_at(
         file: &Self::File,
         buffer: Self::Buffer,
         offset: u64,
-    ) -> impl Future<Output = (io::Result<usize>, Self::Buffer)>;
+    ) -> impl Future<Output = Moved<Self>>;
 
     /// Reads a whole file: opens it, reads to the end and closes it. By the runtime's own function, if
     /// it has one; otherwise by one read into 8 KiB, which a file of 4 KiB does not fill.

@@ -16,7 +16,7 @@ mod tasks;
 use std::fmt::Display;
 use std::process::ExitCode;
 
-pub use files::{Access, Files, PerTask, Task};
+pub use files::{Access, Files, Moved, PerTask, Task};
 pub use job::{Cell, Job};
 pub use measure::{Gate, Tally};
 pub use net::{Door, Net};

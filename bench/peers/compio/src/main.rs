@@ -16,7 +16,7 @@ use compio::net::{TcpListener, TcpStream};
 use compio::runtime::{Runtime, RuntimeBuilder};
 use peers_common::block::aligned;
 use peers_common::net::BUFFER_BYTES;
-use peers_common::{Access, Door, Files, Job, Net, Peer, Tally, Task};
+use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, Tally, Task};
 
 struct Compio;
 
@@ -80,20 +80,12 @@ impl Files for Compio {
         f(buffer);
     }
 
-    async fn read_at(
-        file: &Self::File,
-        buffer: Self::Buffer,
-        offset: u64,
-    ) -> (io::Result<usize>, Self::Buffer) {
+    async fn read_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {
         let BufResult(result, buffer) = file.read_at(buffer, offset).await;
         (result, buffer)
     }
 
-    async fn write_at(
-        file: &Self::File,
-        buffer: Self::Buffer,
-        offset: u64,
-    ) -> (io::Result<usize>, Self::Buffer) {
+    async fn write_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {
         let mut file = file;
         let BufResult(result, buffer) = file.write_at(buffer, offset).await;
         (result, buffer)

@@ -12,7 +12,7 @@ use std::io::{self, SeekFrom};
 use std::path::Path;
 use std::process::ExitCode;
 
-use peers_common::{Access, Files, Job, PerTask, Tally, Task};
+use peers_common::{Access, Files, Job, Moved, PerTask, Tally, Task};
 use sakia::Engine;
 use sakia::engine::File;
 use sakia::fs::{AlignedBuf, OpenOptions};
@@ -80,11 +80,7 @@ impl Files for OnTokio {
         f(buffer);
     }
 
-    async fn read_at(
-        file: &Self::File,
-        mut buffer: Self::Buffer,
-        offset: u64,
-    ) -> (io::Result<usize>, Self::Buffer) {
+    async fn read_at(file: &Self::File, mut buffer: Self::Buffer, offset: u64) -> Moved<Self> {
         match file {
             SharedFile::Engine(file) => file.read_at(buffer, offset).await,
             SharedFile::Own(own) => {
@@ -97,11 +93,7 @@ impl Files for OnTokio {
         }
     }
 
-    async fn write_at(
-        file: &Self::File,
-        buffer: Self::Buffer,
-        offset: u64,
-    ) -> (io::Result<usize>, Self::Buffer) {
+    async fn write_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {
         match file {
             SharedFile::Engine(file) => file.write_at(buffer, offset).await,
             SharedFile::Own(own) => {

@@ -19,7 +19,7 @@ use glommio::net::{TcpListener, TcpStream};
 use glommio::{LocalExecutor, LocalExecutorBuilder, Placement};
 use peers_common::files::WHOLE_BYTES;
 use peers_common::net::BUFFER_BYTES;
-use peers_common::{Access, Door, Files, Job, Net, Peer, Tally, Task};
+use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, Tally, Task};
 
 struct Glommio;
 
@@ -95,11 +95,7 @@ impl Files for Glommio {
         }
     }
 
-    async fn read_at(
-        file: &Self::File,
-        buffer: Self::Buffer,
-        offset: u64,
-    ) -> (io::Result<usize>, Self::Buffer) {
+    async fn read_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {
         let len = Self::bytes(&buffer).len();
         let result = match file {
             File::Buffered(file) => file.read_at(offset, len).await,
@@ -111,11 +107,7 @@ impl Files for Glommio {
         }
     }
 
-    async fn write_at(
-        file: &Self::File,
-        buffer: Self::Buffer,
-        offset: u64,
-    ) -> (io::Result<usize>, Self::Buffer) {
+    async fn write_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {
         let (File::Buffered(file), Buffer::Own(memory)) = (file, buffer) else {
             return (Err(io::ErrorKind::Unsupported.into()), Buffer::Own(Vec::new()));
         };

@@ -18,7 +18,7 @@ use kimojio::{Errno, OwnedFd, Runtime};
 use peers_common::block::aligned;
 use peers_common::files::WHOLE_BYTES;
 use peers_common::net::BUFFER_BYTES;
-use peers_common::{Access, Door, Files, Job, Net, Peer, Tally, Task};
+use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, Tally, Task};
 
 struct Kimojio;
 
@@ -97,20 +97,12 @@ impl Files for Kimojio {
         f(buffer);
     }
 
-    async fn read_at(
-        file: &Self::File,
-        buffer: Self::Buffer,
-        offset: u64,
-    ) -> (io::Result<usize>, Self::Buffer) {
+    async fn read_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {
         let result = operations::pread(&**file, buffer, offset).await;
         (result.map_err(error), buffer)
     }
 
-    async fn write_at(
-        file: &Self::File,
-        buffer: Self::Buffer,
-        offset: u64,
-    ) -> (io::Result<usize>, Self::Buffer) {
+    async fn write_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {
         let result = operations::pwrite(&**file, buffer, offset).await;
         (result.map_err(error), buffer)
     }

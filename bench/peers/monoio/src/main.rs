@@ -18,7 +18,7 @@ use monoio::net::{TcpListener, TcpStream};
 use monoio::{IoUringDriver, LegacyDriver, RuntimeBuilder};
 use peers_common::block::{PAGE, aligned_offset};
 use peers_common::net::BUFFER_BYTES;
-use peers_common::{Access, Door, Files, Job, Net, Peer, Tally, Task};
+use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, Tally, Task};
 
 struct Monoio;
 
@@ -82,19 +82,11 @@ impl Files for Monoio {
         f(&mut buffer.get_mut()[range]);
     }
 
-    async fn read_at(
-        file: &Self::File,
-        buffer: Self::Buffer,
-        offset: u64,
-    ) -> (io::Result<usize>, Self::Buffer) {
+    async fn read_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {
         file.read_at(buffer, offset).await
     }
 
-    async fn write_at(
-        file: &Self::File,
-        buffer: Self::Buffer,
-        offset: u64,
-    ) -> (io::Result<usize>, Self::Buffer) {
+    async fn write_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {
         file.write_at(buffer, offset).await
     }
 

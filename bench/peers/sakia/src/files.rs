@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::rc::Rc;
 
-use peers_common::{Access, Files, Job, Tally, Task};
+use peers_common::{Access, Files, Job, Moved, Tally, Task};
 use sakia::fs::{self, AlignedBuf, File, OpenOptions};
 
 use crate::Sakia;
@@ -42,19 +42,11 @@ impl Files for Sakia {
         f(buffer);
     }
 
-    async fn read_at(
-        file: &Self::File,
-        buffer: Self::Buffer,
-        offset: u64,
-    ) -> (io::Result<usize>, Self::Buffer) {
+    async fn read_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {
         file.read_at(buffer, offset).await
     }
 
-    async fn write_at(
-        file: &Self::File,
-        buffer: Self::Buffer,
-        offset: u64,
-    ) -> (io::Result<usize>, Self::Buffer) {
+    async fn write_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {
         file.write_at(buffer, offset).await
     }
 

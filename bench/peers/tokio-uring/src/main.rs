@@ -16,7 +16,7 @@ use std::rc::Rc;
 use peers_common::block::{PAGE, aligned_offset};
 use peers_common::files::WHOLE_BYTES;
 use peers_common::net::BUFFER_BYTES;
-use peers_common::{Access, Door, Files, Job, Net, Peer, Tally, Task};
+use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, Tally, Task};
 use tokio_uring::buf::{BoundedBuf, Slice};
 use tokio_uring::fs::{File, OpenOptions};
 use tokio_uring::net::{TcpListener, TcpStream};
@@ -89,19 +89,11 @@ impl Files for TokioUring {
         f(&mut buffer.get_mut()[range]);
     }
 
-    async fn read_at(
-        file: &Self::File,
-        buffer: Self::Buffer,
-        offset: u64,
-    ) -> (io::Result<usize>, Self::Buffer) {
+    async fn read_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {
         file.read_at(buffer, offset).await
     }
 
-    async fn write_at(
-        file: &Self::File,
-        buffer: Self::Buffer,
-        offset: u64,
-    ) -> (io::Result<usize>, Self::Buffer) {
+    async fn write_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {
         file.write_at(buffer, offset).submit().await
     }
 

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use peers_common::block::{aligned, sum_bytes};
 use peers_common::net::BUFFER_BYTES;
-use peers_common::{Access, Door, Files, Job, Net, Peer, PerTask, Tally, Task, fail};
+use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, PerTask, Tally, Task, fail};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -122,11 +122,7 @@ impl Files for Tokio {
         f(buffer);
     }
 
-    async fn read_at(
-        file: &Self::File,
-        buffer: Self::Buffer,
-        offset: u64,
-    ) -> (io::Result<usize>, Self::Buffer) {
+    async fn read_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {
         match file {
             SharedFile::Std(file) => {
                 let file = file.clone();
@@ -143,11 +139,7 @@ impl Files for Tokio {
         }
     }
 
-    async fn write_at(
-        file: &Self::File,
-        buffer: Self::Buffer,
-        offset: u64,
-    ) -> (io::Result<usize>, Self::Buffer) {
+    async fn write_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {
         match file {
             SharedFile::Std(file) => {
                 let file = file.clone();
