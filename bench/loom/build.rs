@@ -103,6 +103,48 @@ const INBOX: Source = Source {
     ],
 };
 
+const POOL: Source = Source {
+    name: "pool",
+    path: "../../crates/sakia-driver/src/lanes.rs",
+    replaced: &[
+        ("use std::sync::", "use crate::sync::"),
+        ("use std::panic::", "use crate::sync::"),
+        ("mutant!(", "crate::sync::is_active("),
+    ],
+    mutants: &[
+        // A lane has as many threads as it has jobs.
+        (
+            "pool_without_bound",
+            "crate::sync::is_active(\"lane_without_bound\")",
+            "crate::sync::is_on()",
+        ),
+        // A thread whose time is over ends without a look at the queue.
+        (
+            "pool_ends_on_job",
+            "crate::sync::is_active(\"lane_thread_ends_on_job\")",
+            "crate::sync::is_on()",
+        ),
+        // Idle threads are not told of jobs.
+        (
+            "pool_idle_not_told",
+            "crate::sync::is_active(\"idle_thread_not_woken\")",
+            "crate::sync::is_on()",
+        ),
+        // A thread that takes a job has no other come for the rest.
+        (
+            "pool_hands_nothing_on",
+            "self.staff(state, lane);\n                contain(",
+            "drop(state);\n                contain(",
+        ),
+        // A failed start leaves a job to a thread that has become idle meanwhile, and does not tell it.
+        (
+            "pool_start_missed",
+            "its.is_coming = its.threads.idle > 0 && !its.jobs.is_empty();",
+            "its.is_coming = false;",
+        ),
+    ],
+};
+
 const LANES: Source = Source {
     name: "lanes",
     path: "../../crates/sakia-driver/src/epoll/lanes.rs",
@@ -115,38 +157,25 @@ const LANES: Source = Source {
         ),
         ("use rustix::io::Errno;", "use super::job::Errno;"),
         ("use sakia_ring::Opcode;", "use super::job::Opcode;"),
-        ("use super::signals::with_lane_mask;", "use super::thread::with_lane_mask;"),
+        ("use crate::sys::signals::with_lane_mask;", "use super::thread::with_lane_mask;"),
         ("use super::transfer::failed;", "use super::job::failed;"),
+        ("use crate::lanes::{self, ", "use super::pool::{self as lanes, "),
         ("unsafe { work.run() }", "work.run()"),
         ("mutant!(", "crate::sync::is_active("),
     ],
     mutants: &[
-        // A lane has as many threads as it has jobs.
-        (
-            "lanes_without_bound",
-            "crate::sync::is_active(\"lane_without_bound\")",
-            "crate::sync::is_on()",
-        ),
-        // A thread whose time is over ends without a look at the queue.
-        (
-            "lanes_end_on_job",
-            "crate::sync::is_active(\"lane_thread_ends_on_job\")",
-            "crate::sync::is_on()",
-        ),
         // A job that a thread has taken counts as taken back.
         (
             "lanes_cancel_running",
             "crate::sync::is_active(\"running_job_canceled\")",
             "crate::sync::is_on()",
         ),
-        // Idle threads are not told of jobs.
-        ("lanes_idle_not_told", "let wakes = queued.min(its.idle);", "let wakes = 0;"),
     ],
 };
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    for source in [REMOTE, INBOX, LANES] {
+    for source in [REMOTE, INBOX, POOL, LANES] {
         println!("cargo::rerun-if-changed={}", source.path);
         copy(&source);
     }

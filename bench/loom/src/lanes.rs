@@ -35,18 +35,46 @@ mod job {
         pub(super) work: Work,
     }
 
-    /// Jobs that are performed now, and those that were.
-    #[derive(Debug, Default)]
+    /// Jobs that were performed, and those that may end no sooner than another.
+    #[derive(Debug)]
     pub(super) struct Count {
         pub(super) done: AtomicU32,
+        /// What waiting jobs wait for.
+        pub(super) met: loom::sync::Notify,
+    }
+
+    impl Default for Count {
+        fn default() -> Self {
+            Self { done: AtomicU32::new(0), met: loom::sync::Notify::new() }
+        }
     }
 
     #[derive(Debug)]
-    pub(super) struct Work(pub(super) Arc<Count>);
+    pub(super) enum Work {
+        Count(Arc<Count>),
+        /// Blocks until the other is performed.
+        Wait(Arc<Count>),
+        Meet(Arc<Count>),
+        /// What the code under test asks for by name.
+        #[expect(dead_code, reason = "no test has a close")]
+        Close {},
+    }
 
     impl Work {
         pub(super) fn run(self) -> Outcome {
-            self.0.done.fetch_add(1, Ordering::Relaxed);
+            let count = match self {
+                Self::Count(count) => count,
+                Self::Wait(count) => {
+                    count.met.wait();
+                    count
+                }
+                Self::Meet(count) => {
+                    count.met.notify();
+                    count
+                }
+                Self::Close {} => return Outcome::Done(0),
+            };
+            count.done.fetch_add(1, Ordering::Relaxed);
             Outcome::Done(0)
         }
     }
@@ -77,8 +105,14 @@ mod inbox {
 
 /// Threads and the time in loom's terms.
 mod thread {
+    use std::cell::Cell;
     use std::io;
     use std::time::Duration;
+
+    thread_local! {
+        /// How many threads can be started. Loom has a model's threads on one of the system.
+        pub(super) static SUPPLY: Cell<u32> = const { Cell::new(0) };
+    }
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub(crate) struct Instant;
@@ -117,6 +151,8 @@ mod thread {
         }
 
         pub(super) fn spawn(self, run: impl FnOnce() + 'static) -> io::Result<()> {
+            let left = SUPPLY.get().checked_sub(1).ok_or(io::ErrorKind::WouldBlock)?;
+            SUPPLY.set(left);
             loom::thread::spawn(run);
             Ok(())
         }
@@ -129,17 +165,28 @@ mod thread {
 
 /// The code under test and what is checked of it.
 macro_rules! checked {
-    ($name:ident) => {
+    ($name:ident, $pool:ident, $lanes:ident) => {
         mod $name {
             #[allow(dead_code)] // each check uses a part of it
-            mod lanes {
-                include!(concat!(env!("OUT_DIR"), "/", stringify!($name), ".rs"));
+            mod pool {
+                include!(concat!(env!("OUT_DIR"), "/", stringify!($pool), ".rs"));
 
-                impl Pool {
+                impl<W: Worker> Pool<W> {
                     /// The time of idle threads is over.
                     pub(super) fn end_time(&self) {
-                        let _state = self.shared.lock();
+                        let _state = self.lock();
                         self.shared.changed.iter().for_each(Condvar::end_time);
+                    }
+                }
+            }
+
+            #[allow(dead_code)] // each check uses a part of it
+            mod lanes {
+                include!(concat!(env!("OUT_DIR"), "/", stringify!($lanes), ".rs"));
+
+                impl Pool {
+                    pub(super) fn end_time(&self) {
+                        self.threads.end_time();
                     }
                 }
             }
@@ -154,17 +201,26 @@ macro_rules! checked {
             use super::{inbox, job, model, thread};
 
             fn pool() -> (Pool, Arc<Inbox>) {
+                pool_of(1, u32::MAX)
+            }
+
+            /// A pool of a most number of threads, of which so many can be started.
+            fn pool_of(threads_max: u32, supply: u32) -> (Pool, Arc<Inbox>) {
+                thread::SUPPLY.set(supply);
                 let inbox = Arc::new(Inbox(loom::sync::Notify::new()));
                 let idle = Duration::from_secs(1);
-                let limits = Limits { threads_max: [1, 1], idle, stuck_after: None };
+                let limits = Limits { threads_max: [threads_max; 2], idle, stuck_after: None };
                 (Pool::new(limits, Arc::clone(&inbox)), inbox)
             }
 
+            fn job(ticket: u64, work: Work) -> (u64, Job) {
+                (ticket, Job { user_data: ticket, opcode: Opcode, work })
+            }
+
             fn push(pool: &Pool, ticket: u64, count: &Arc<Count>) {
-                let work = Work(Arc::clone(count));
-                let job = Job { user_data: ticket, opcode: Opcode, work };
-                pool.push(Lane::Bounded, [(ticket, job)]);
-                assert!(pool.statistics(Lane::Bounded).threads <= 1, "more threads than may be");
+                pool.push(Lane::Bounded, [job(ticket, Work::Count(Arc::clone(count)))]);
+                let its = pool.statistics(Lane::Bounded);
+                assert!(its.threads <= its.threads_max, "more threads than may be");
             }
 
             fn wait(inbox: &Inbox, count: &Count, done: u32) {
@@ -203,6 +259,39 @@ macro_rules! checked {
                 });
             }
 
+            /// A job blocks until the one that is pushed with it, or after it, was performed.
+            #[allow(dead_code)]
+            pub(super) fn blocks(together: bool) {
+                model(move || {
+                    let ((pool, inbox), count) = (pool_of(2, 2), Arc::new(Count::default()));
+                    let waits = job(1, Work::Wait(Arc::clone(&count)));
+                    let meets = job(2, Work::Meet(Arc::clone(&count)));
+                    if together {
+                        pool.push(Lane::Bounded, [waits, meets]);
+                    } else {
+                        pool.push(Lane::Bounded, [waits]);
+                        pool.push(Lane::Bounded, [meets]);
+                    }
+                    wait(&inbox, &count, 2);
+                    pool.close();
+                });
+            }
+
+            /// Two push while the only thread that can be started becomes idle, and a start fails.
+            #[allow(dead_code)]
+            pub(super) fn misses() {
+                model(|| {
+                    let ((pool, inbox), count) = (pool_of(2, 1), Arc::new(Count::default()));
+                    let pool = Arc::new(pool);
+                    push(&pool, 1, &count);
+                    let (other, its) = (Arc::clone(&pool), Arc::clone(&count));
+                    loom::thread::spawn(move || push(&other, 2, &its));
+                    push(&pool, 3, &count);
+                    wait(&inbox, &count, 3);
+                    pool.close();
+                });
+            }
+
             /// A job is taken back while a thread takes it.
             #[allow(dead_code)]
             pub(super) fn cancels() {
@@ -223,47 +312,72 @@ macro_rules! checked {
     };
 }
 
-checked!(lanes);
-checked!(lanes_without_bound);
-checked!(lanes_end_on_job);
-checked!(lanes_cancel_running);
-checked!(lanes_idle_not_told);
+checked!(faithful, pool, lanes);
+checked!(without_bound, pool_without_bound, lanes);
+checked!(ends_on_job, pool_ends_on_job, lanes);
+checked!(idle_not_told, pool_idle_not_told, lanes);
+checked!(hands_nothing_on, pool_hands_nothing_on, lanes);
+checked!(start_missed, pool_start_missed, lanes);
+checked!(cancel_running, pool, lanes_cancel_running);
 
 #[test]
 fn each_job_is_performed_by_the_one_thread() {
-    lanes::performs();
+    faithful::performs();
 }
 
 #[test]
 fn a_job_that_comes_when_a_threads_time_is_over_is_performed() {
-    lanes::idles();
+    faithful::idles();
 }
 
 #[test]
 fn a_job_is_taken_back_or_performed() {
-    lanes::cancels();
+    faithful::cancels();
+}
+
+#[test]
+fn a_job_that_blocks_keeps_no_other_waiting() {
+    faithful::blocks(true);
+    faithful::blocks(false);
+}
+
+#[test]
+fn a_job_is_performed_although_a_start_failed() {
+    faithful::misses();
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_thread_that_hands_nothing_on_leaves_a_job() {
+    hands_nothing_on::blocks(true);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_failed_start_that_tells_nobody_leaves_a_job() {
+    start_missed::misses();
 }
 
 #[test]
 #[should_panic(expected = "more threads than may be")]
 fn without_its_bound_a_lane_has_too_many_threads() {
-    lanes_without_bound::performs();
+    without_bound::performs();
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_thread_that_ends_without_a_look_leaves_a_job() {
-    lanes_end_on_job::idles();
+    ends_on_job::idles();
 }
 
 #[test]
 #[should_panic(expected = "both taken back and performed")]
 fn a_job_that_runs_must_not_be_taken_back() {
-    lanes_cancel_running::cancels();
+    cancel_running::cancels();
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn an_idle_thread_that_is_not_told_leaves_a_job() {
-    lanes_idle_not_told::performs();
+    idle_not_told::performs();
 }

@@ -1,6 +1,6 @@
 //! What the code under test uses in place of `std::sync`.
 
-pub(crate) use std::sync::{Arc, OnceLock, PoisonError};
+pub(crate) use std::sync::{Arc, OnceLock, PoisonError, Weak};
 
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 
@@ -51,6 +51,13 @@ impl Condvar {
         let guard = self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
         Ok((guard, is_over()))
     }
+}
+
+/// What is called where a panic is contained. Here it is not: loom's own must get through.
+pub(crate) struct AssertUnwindSafe<F>(pub(crate) F);
+
+pub(crate) fn catch_unwind<T>(run: AssertUnwindSafe<impl FnOnce() -> T>) -> Result<T, T> {
+    Ok((run.0)())
 }
 
 /// Bugs that the driver's own tests switch on are off here.

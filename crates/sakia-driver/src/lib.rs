@@ -71,6 +71,8 @@ mod epoll;
 mod fd;
 mod handle;
 mod key;
+#[doc(hidden)] // for `sakia`, which has its threads for blocking code from here
+pub mod lanes;
 mod live;
 mod mounts;
 mod multishot;

@@ -2,7 +2,7 @@
 //!
 //! Code that computes for long, or calls what may block, would hold up every task of its thread. A
 //! [`Pool`] runs it elsewhere; [`spawn_blocking`] uses one that all runtimes of the process share.
-//! Threads are started when there is work and none is idle, up to a cap, and end when idle for a while.
+//! Threads are started while work waits and none is idle, up to a cap, and end when idle for a while.
 //! Any thread may start work, inside a runtime or not.
 //!
 //! The queue is bounded. Work that finds it full is held by its handle, and enters the queue when there
@@ -13,10 +13,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use async_lock::futures::AcquireArc;
 use async_lock::{Semaphore, SemaphoreGuardArc};
 use async_task::Runnable;
+use sakia_driver::lanes;
 
 use crate::executor::try_current;
 use crate::join::{JoinError, JoinHandle, Outcome};
@@ -104,17 +106,9 @@ impl Builder {
 
     /// Makes the pool. It starts no thread before there is work.
     pub fn build(self) -> Pool {
+        let threads_max = u32::try_from(self.threads).unwrap_or(u32::MAX);
         let room = Arc::new(Semaphore::new(self.queue));
-        let state = Mutex::new(State::default());
-        let shared = Shared {
-            limits: self,
-            room,
-            state,
-            work: Condvar::new(),
-            completed: AtomicU64::new(0),
-            panicked: AtomicU64::new(0),
-        };
-        Pool { shared: Arc::new(shared) }
+        Pool { threads: Threads::new(Worker::default(), &[threads_max], self.idle), room }
     }
 }
 
@@ -132,7 +126,9 @@ impl Builder {
 /// assert_eq!(pool.statistics().completed, 1);
 /// ```
 pub struct Pool {
-    shared: Arc<Shared>,
+    threads: Threads,
+    /// Room in the queue: a permit per piece of work.
+    room: Arc<Semaphore>,
 }
 
 /// What a pool does, and did so far.
@@ -155,27 +151,22 @@ pub struct Statistics {
     pub panicked: u64,
 }
 
-struct Shared {
-    limits: Builder,
-    /// Room in the queue: a permit per piece of work.
-    room: Arc<Semaphore>,
-    state: Mutex<State>,
-    /// Signaled once per piece of work that an idle thread is to take, and to all at the end.
-    work: Condvar,
-    /// As in the statistics; counted without the lock, which others want just then.
+type Threads = lanes::Pool<Worker>;
+
+/// What the threads do, and count without the lock, which others want just then. As in the statistics.
+#[derive(Default)]
+struct Worker {
     completed: AtomicU64,
     panicked: AtomicU64,
 }
 
-/// What the threads share.
+/// Work that no thread has taken.
 #[derive(Default)]
-struct State {
-    /// Work that no thread has taken, oldest first.
-    queue: VecDeque<Job>,
-    /// `queued`, `completed` and `panicked` are set when somebody asks.
-    statistics: Statistics,
-    /// Threads end when the queue is empty.
-    is_closed: bool,
+struct Queue {
+    /// Oldest first.
+    jobs: VecDeque<Job>,
+    /// The most that waited at a time.
+    max: usize,
 }
 
 /// A piece of work.
@@ -197,14 +188,14 @@ impl Pool {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let (runnable, join) = self.shared.prepare(f);
+        let (runnable, join) = prepare(&self.threads, f);
         let mut handle = BlockingHandle { held: Mutex::new(None), join };
-        match self.shared.room.try_acquire_arc() {
-            Some(room) => self.shared.push(Job { runnable, room: Some(room) }),
+        match self.room.try_acquire_arc() {
+            Some(room) => push(&self.threads, Job { runnable, room: Some(room) }),
             None => {
-                let pool = Arc::clone(&self.shared);
-                let room = Box::pin(self.shared.room.acquire_arc());
-                *handle.held_mut() = Some(Held { pool, room, runnable });
+                let threads = self.threads.clone();
+                let room = Box::pin(self.room.acquire_arc());
+                *handle.held_mut() = Some(Held { threads, room, runnable });
             }
         }
         handle
@@ -228,28 +219,34 @@ impl Pool {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let Some(room) = self.shared.room.try_acquire_arc() else { return Err(f) };
-        let (runnable, join) = self.shared.prepare(f);
-        self.shared.push(Job { runnable, room: Some(room) });
+        let Some(room) = self.room.try_acquire_arc() else { return Err(f) };
+        let (runnable, join) = prepare(&self.threads, f);
+        push(&self.threads, Job { runnable, room: Some(room) });
         Ok(BlockingHandle { held: Mutex::new(None), join })
     }
 
     /// What the pool does.
     pub fn statistics(&self) -> Statistics {
-        let state = self.shared.lock();
-        Statistics {
-            queued: state.queue.len(),
-            completed: self.shared.completed.load(Ordering::Relaxed),
-            panicked: self.shared.panicked.load(Ordering::Relaxed),
-            ..state.statistics
-        }
+        let Worker { completed, panicked } = self.threads.worker();
+        self.threads.update(|state| {
+            let threads = state.threads(0);
+            let Queue { jobs, max } = state.jobs(0);
+            Statistics {
+                threads: threads.count as usize,
+                threads_max: threads.peak as usize,
+                idle: threads.idle as usize,
+                queued: jobs.len(),
+                queued_max: *max,
+                completed: completed.load(Ordering::Relaxed),
+                panicked: panicked.load(Ordering::Relaxed),
+            }
+        })
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.lock().is_closed = true;
-        self.shared.work.notify_all();
+        self.threads.close(|_| ());
     }
 }
 
@@ -259,100 +256,70 @@ impl fmt::Debug for Pool {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes a task of `f` that is done when first run.
-    fn prepare<F, T>(self: &Arc<Self>, f: F) -> (Runnable, JoinHandle<T>)
-    where
-        F: FnOnce() -> T + Send + 'static,
-        T: Send + 'static,
-    {
-        let shared = Arc::clone(self);
-        let future = async move {
-            // `f` is gone after a panic, so nobody sees what it has half-changed of its own.
-            let outcome: Outcome<T> = match mutant!("blocking_panic_escapes") {
-                true => Ok(f()),
-                false => catch_unwind(AssertUnwindSafe(f)),
-            };
-            shared.completed.fetch_add(1, Ordering::Relaxed);
-            shared.panicked.fetch_add(outcome.is_err().into(), Ordering::Relaxed);
-            outcome
+/// Makes a task of `f` that is done when first run.
+fn prepare<F, T>(threads: &Threads, f: F) -> (Runnable, JoinHandle<T>)
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    let threads = threads.clone();
+    let future = async move {
+        // `f` is gone after a panic, so nobody sees what it has half-changed of its own.
+        let outcome: Outcome<T> = match mutant!("blocking_panic_escapes") {
+            true => Ok(f()),
+            false => catch_unwind(AssertUnwindSafe(f)),
         };
-        // Scheduled by `push`, and otherwise only to be dropped after an abort: at once, wherever that is.
-        let (runnable, task) = async_task::spawn(future, drop);
-        (runnable, JoinHandle::new(task))
+        let Worker { completed, panicked } = threads.worker();
+        completed.fetch_add(1, Ordering::Relaxed);
+        panicked.fetch_add(outcome.is_err().into(), Ordering::Relaxed);
+        outcome
+    };
+    // Scheduled by `push`, and otherwise only to be dropped after an abort: at once, wherever that is.
+    let (runnable, task) = async_task::spawn(future, drop);
+    (runnable, JoinHandle::new(task))
+}
+
+/// Puts work in the queue.
+fn push(threads: &Threads, job: Job) {
+    threads.push(0, |state| {
+        let Queue { jobs, max } = state.jobs(0);
+        jobs.push_back(job);
+        *max = jobs.len().max(*max);
+    });
+}
+
+impl lanes::Jobs for Queue {
+    type Job = Job;
+
+    fn take(&mut self) -> Option<Job> {
+        self.jobs.pop_front()
     }
 
-    /// Puts work in the queue, and sees to it that a thread takes it.
-    fn push(self: &Arc<Self>, job: Job) {
-        let mut state = self.lock();
-        state.queue.push_back(job);
-        let queued = state.queue.len();
-        state.statistics.queued_max = state.statistics.queued_max.max(queued);
-        if state.statistics.idle >= queued {
-            if !mutant!("idle_thread_not_woken") {
-                self.work.notify_one();
-            }
-        } else if state.statistics.threads < self.limits.threads || mutant!("pool_without_cap") {
-            state.statistics.threads += 1;
-            let threads = state.statistics.threads;
-            drop(state);
-            self.start_thread(threads);
-        }
+    fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+}
+
+impl lanes::Worker for Worker {
+    type Jobs = Queue;
+
+    fn start(&self, _: usize, _: u32, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        thread::Builder::new().name("sakia-blocking".into()).spawn(run).map(drop)
     }
 
-    /// Starts a thread that is counted already, in `threads`.
-    fn start_thread(self: &Arc<Self>, threads: usize) {
-        let shared = Arc::clone(self);
-        let thread = thread::Builder::new().name("sakia-blocking".into());
-        if thread.spawn(move || shared.run_thread()).is_ok() {
-            let mut state = self.lock();
-            state.statistics.threads_max = state.statistics.threads_max.max(threads);
-            return;
+    /// A panic is one of a waker.
+    fn perform(_: &Threads, _: usize, Job { runnable, room }: Job) {
+        if mutant!("room_not_given_back") {
+            std::mem::forget(room);
+        } else {
+            drop(room); // may wake whoever waits for it
         }
-        let mut state = self.lock();
-        state.statistics.threads -= 1;
-        if state.statistics.threads == 0 {
-            // Nobody will ever take it: its handles resolve to `is_canceled`.
-            let stranded = std::mem::take(&mut state.queue);
-            drop(state);
-            drop(stranded);
-        }
+        runnable.run();
     }
 
-    /// The life of a thread.
-    fn run_thread(&self) {
-        let mut state = self.lock();
-        loop {
-            if let Some(job) = state.queue.pop_front() {
-                drop(state);
-                if mutant!("room_not_given_back") {
-                    std::mem::forget(job.room);
-                } else {
-                    drop(job.room); // may wake whoever waits for it
-                }
-                // What is contained here is a panic of a waker.
-                catch_unwind(AssertUnwindSafe(|| job.runnable.run())).ok();
-                state = self.lock();
-                continue;
-            }
-            if state.is_closed && !mutant!("pool_threads_stay") {
-                break;
-            }
-            state.statistics.idle += 1;
-            let waited = self.work.wait_timeout(state, self.limits.idle);
-            let timeout;
-            (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-            state.statistics.idle -= 1;
-            let is_empty = state.queue.is_empty() || mutant!("pool_thread_ends_on_work");
-            if timeout.timed_out() && is_empty {
-                break;
-            }
-        }
-        state.statistics.threads -= 1;
+    /// The handle resolves to `is_canceled`.
+    fn strand(_: &Threads, _: usize, job: Job, _: &io::Error) {
+        drop(job);
     }
 }
 
@@ -366,7 +333,7 @@ pub struct BlockingHandle<T> {
 
 /// Work that is not in the queue yet.
 struct Held {
-    pool: Arc<Shared>,
+    threads: Threads,
     room: Pin<Box<AcquireArc>>,
     runnable: Runnable,
 }
@@ -409,8 +376,8 @@ impl<T> Future for BlockingHandle<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(held) = self.held_mut() {
             let Poll::Ready(room) = held.room.as_mut().poll(cx) else { return Poll::Pending };
-            if let Some(Held { pool, runnable, .. }) = self.held_mut().take() {
-                pool.push(Job { runnable, room: Some(room) });
+            if let Some(Held { threads, runnable, .. }) = self.held_mut().take() {
+                push(&threads, Job { runnable, room: Some(room) });
             }
         }
         Pin::new(&mut self.join).poll(cx)
@@ -419,10 +386,10 @@ impl<T> Future for BlockingHandle<T> {
 
 impl<T> Drop for BlockingHandle<T> {
     fn drop(&mut self) {
-        if let Some(Held { pool, runnable, .. }) = self.held_mut().take()
+        if let Some(Held { threads, runnable, .. }) = self.held_mut().take()
             && !mutant!("detached_work_lost")
         {
-            pool.push(Job { runnable, room: None });
+            push(&threads, Job { runnable, room: None });
         }
     }
 }
@@ -443,7 +410,7 @@ mod tests {
     fn idle_threads_end_with_their_pool() {
         let pool = Pool::builder().idle(Duration::MAX).build();
         assert!(crate::block_on(pool.spawn(|| 1)).is_ok_and(|one| one == 1));
-        let shared = Arc::downgrade(&pool.shared);
+        let shared = pool.threads.downgrade();
         drop(pool);
         // Waits for ever if a thread does.
         while shared.strong_count() > 0 {
