@@ -56,6 +56,8 @@ struct Mutant<'a> {
     /// What is wrong when it is switched on.
     what: &'a str,
     tests: Tests<'a>,
+    /// A quick run has one of [`PARTS`] of these.
+    in_turn: bool,
 }
 
 /// Tests to run: those of a suite whose names have one of these words in them, of the words between
@@ -139,6 +141,9 @@ impl Suite {
     }
 }
 
+/// The random programs, for bugs that are `swept`.
+const SWEPT: Tests<'static> = Tests { suite: Suite::Sweep, words: "a_thousand_seeds" };
+
 /// How the tests ended.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
@@ -152,12 +157,12 @@ enum Outcome {
 #[derive(Debug)]
 pub(crate) enum Choice {
     All,
-    /// Those of `known.toml`, and a part of [`table`], which the last commit chooses: each has its turn.
+    /// All but those that are `in_turn`, and a part of these, which the last commit chooses.
     Quick,
     Names(Vec<String>),
 }
 
-/// Of so many of [`table`], one is tried by [`Choice::Quick`].
+/// Of so many bugs that are `in_turn`, one is tried by [`Choice::Quick`].
 const PARTS: usize = 3;
 
 /// Runs the tests for the bugs that are chosen, and prints a line for each.
@@ -215,10 +220,9 @@ fn choose<'a, 'b>(
     Ok(match choice {
         Choice::All => all.iter().collect(),
         Choice::Quick => {
-            let (known, old) = all.split_at(all.len() - count_of_old());
             let part = part_of_commit(root)?;
-            println!("all of known.toml, and part {part} of {PARTS} of the table");
-            known.iter().chain(old.iter().skip(part - 1).step_by(PARTS)).collect()
+            println!("part {part} of {PARTS} of those that are in turn, and all others");
+            quick(all, part)
         }
         Choice::Names(names) => {
             all.iter().filter(|mutant| names.iter().any(|name| name == mutant.name)).collect()
@@ -226,7 +230,14 @@ fn choose<'a, 'b>(
     })
 }
 
-/// The part of [`table`] that the last commit chooses, from 1.
+/// All that are not `in_turn`, and this part of those that are.
+fn quick<'a, 'b>(all: &'a [Mutant<'b>], part: usize) -> Vec<&'a Mutant<'b>> {
+    let (in_turn, mut chosen): (Vec<_>, Vec<_>) = all.iter().partition(|mutant| mutant.in_turn);
+    chosen.extend(in_turn.into_iter().skip(part - 1).step_by(PARTS));
+    chosen
+}
+
+/// The part of those that are `in_turn` that the last commit chooses, from 1.
 fn part_of_commit(root: &Path) -> anyhow::Result<usize> {
     let mut command = Command::new("git");
     let output = command.current_dir(root).args(["rev-parse", "HEAD"]).output();
@@ -235,25 +246,18 @@ fn part_of_commit(root: &Path) -> anyhow::Result<usize> {
     Ok(digits.sum::<u32>() as usize % PARTS + 1)
 }
 
-/// How many of [`all`], at its end, are of [`table`].
-fn count_of_old() -> usize {
-    table::ALL.len() + table::swept().count()
-}
-
 /// All known bugs but those that are equivalent to what is right. One without a suite, which an author has
 /// yet to find, comes once for each that might catch it.
 fn all(bugs: &[known::Bug]) -> Vec<Mutant<'_>> {
-    let of_known = bugs.iter().filter(|bug| bug.equivalent.is_none()).flat_map(|bug| {
-        let mutant = |suite| Mutant {
-            name: &bug.name,
-            what: &bug.what,
-            tests: Tests { suite, words: &bug.tests },
-        };
-        bug.suites().into_iter().map(mutant)
+    let with_tests = bugs.iter().filter(|bug| bug.equivalent.is_none()).flat_map(|bug| {
+        let known::Bug { name, what, tests: words, in_turn, .. } = bug;
+        let of_entry = bug.suites().into_iter().map(move |suite| Tests { suite, words });
+        let tests = of_entry.chain(bug.swept.then_some(SWEPT));
+        tests.map(move |tests| Mutant { name, what, tests, in_turn: *in_turn })
     });
-    let mut all: Vec<Mutant<'_>> = of_known.collect();
-    let swept: Vec<Mutant<'_>> = table::swept().collect();
+    let mut all: Vec<Mutant<'_>> = with_tests.collect();
     all.extend_from_slice(table::ALL);
+    let swept: Vec<Mutant<'_>> = table::swept().collect();
     all.extend(swept);
     all
 }
@@ -476,7 +480,7 @@ mod tests {
     #[test]
     fn the_table_says_what_and_where() {
         let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
-        for Mutant { name, what, tests } in table::ALL {
+        for Mutant { name, what, tests, .. } in table::ALL {
             assert!(name.chars().all(is_name) && what.contains(' '), "{name}: {what}");
             assert!(!tests.words.trim().is_empty(), "{name} runs all of {:?}", tests.suite);
         }
@@ -484,10 +488,9 @@ mod tests {
 
     #[test]
     fn random_programs_find_at_least_25_bugs() {
-        let names: BTreeSet<_> = table::swept().map(|mutant| mutant.name).collect();
-        let mut found = names.len();
-        found += table::ALL.iter().filter(|mutant| mutant.tests.suite == Suite::Sweep).count();
-        assert_eq!(table::swept().count(), names.len());
+        let bugs = known::read().unwrap();
+        let all = all(&bugs);
+        let found = all.iter().filter(|mutant| mutant.tests.suite == Suite::Sweep).count();
         assert!(found >= 25, "{found}");
     }
 
@@ -519,10 +522,11 @@ mod tests {
     fn a_commit_chooses_a_part() {
         let part = part_of_commit(&crate::repository_root()).unwrap();
         assert!((1..=PARTS).contains(&part), "{part}");
-        let all = all(&[]);
-        assert_eq!(all.len(), count_of_old());
-        let parts = (1..=PARTS).map(|part| all.iter().skip(part - 1).step_by(PARTS).count());
-        assert_eq!(parts.sum::<usize>(), all.len());
+        let bugs = known::read().unwrap();
+        let all = all(&bugs);
+        let always = all.iter().filter(|mutant| !mutant.in_turn).count();
+        let parts = (1..=PARTS).map(|part| quick(&all, part).len() - always);
+        assert_eq!(parts.sum::<usize>(), all.len() - always);
     }
 
     #[test]

@@ -13,8 +13,8 @@ use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 
-use super::known::Bug;
-use super::places;
+use super::known::{Bug, Edit};
+use super::places::{self, Place};
 
 /// Makes the copy of the tree at `root`, or changes what has changed since it was made. Files that stay the
 /// same keep their times, so that only the others are built again.
@@ -22,9 +22,9 @@ use super::places;
 /// # Errors
 /// A file cannot be read or written, or a bug's text is not there.
 pub(super) fn make(root: &Path, copy: &Path, bugs: &[Bug]) -> anyhow::Result<()> {
-    let mut by_file: BTreeMap<&str, Vec<&Bug>> = BTreeMap::new();
-    for bug in bugs {
-        by_file.entry(&bug.file).or_default().push(bug);
+    let mut by_file: BTreeMap<&str, Vec<Edit<'_>>> = BTreeMap::new();
+    for edit in bugs.iter().flat_map(Bug::edits) {
+        by_file.entry(edit.file).or_default().push(edit);
     }
     let files = files(root)?;
     for path in &files {
@@ -36,14 +36,14 @@ pub(super) fn make(root: &Path, copy: &Path, bugs: &[Bug]) -> anyhow::Result<()>
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error).context(format!("cannot read {}", from.display())),
         };
-        if let Some(bugs) = by_file.remove(name) {
+        if let Some(edits) = by_file.remove(name) {
             let text = String::from_utf8(content).context(format!("{name} is not UTF-8"))?;
-            content = patch(&text, &bugs).context(name.to_owned())?.into_bytes();
+            content = patch(&text, &edits).context(name.to_owned())?.into_bytes();
         }
         write(&copy.join(path), &content)?;
     }
-    if let Some((file, bugs)) = by_file.first_key_value() {
-        bail!("{}: there is no file {file}", bugs[0].name);
+    if let Some((file, edits)) = by_file.first_key_value() {
+        bail!("{}: there is no file {file}", edits[0].bug);
     }
     remove_others(copy, copy, &files)
 }
@@ -87,28 +87,43 @@ fn remove_others(copy: &Path, folder: &Path, files: &BTreeSet<PathBuf>) -> anyho
 ///
 /// # Errors
 /// A bug's text is not there; the message shows what is most like it.
-fn patch(text: &str, bugs: &[&Bug]) -> anyhow::Result<String> {
-    // By the start of the body, the last first: so the places before stay where they are.
-    let mut bodies: BTreeMap<usize, (Range<usize>, String)> = BTreeMap::new();
-    for bug in bugs {
-        let place = bug.place(text)?;
-        let (body, switches) =
-            bodies.entry(place.body.start).or_insert((place.body.clone(), String::new()));
-        let before = &text[body.start..place.range.start];
-        let after = &text[place.range.end..body.end];
-        let _ = write!(
-            switches,
-            "if {{ static ON: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| \
-             std::env::var_os(\"SAKIA_MUTANT\").is_some_and(|on| on == {:?})); *ON }}\n\
-             {before}{}{after} else ",
-            bug.name, bug.wrong,
-        );
+fn patch(text: &str, edits: &[Edit<'_>]) -> anyhow::Result<String> {
+    let places: Vec<Place> = edits.iter().map(|edit| edit.place(text)).collect::<Result<_, _>>()?;
+    // Of a function inside of another the outer one has a body more: so each bug is in one of them.
+    let outermost = |place: &Place| {
+        let around = places.iter().map(|other| &other.body);
+        let around =
+            around.filter(|body| body.start <= place.body.start && place.body.end <= body.end);
+        around.max_by_key(|body| body.len()).unwrap_or(&place.body).clone()
+    };
+    // By the end of the body, and the name.
+    let mut bodies: BTreeMap<usize, (Range<usize>, BTreeMap<&str, Vec<_>>)> = BTreeMap::new();
+    for (place, edit) in places.iter().zip(edits) {
+        let body = outermost(place);
+        let (_, bugs) = bodies.entry(body.end).or_insert((body, BTreeMap::new()));
+        bugs.entry(edit.bug).or_default().push((&place.range, edit.wrong));
     }
     let mut patched = text.to_owned();
-    let mut next = text.len();
-    for (body, switches) in bodies.into_values().rev() {
-        ensure!(body.end <= next, "known bugs in a function and in one inside of it");
-        next = body.start;
+    for (body, bugs) in bodies.into_values().rev() {
+        let mut switches = String::new();
+        for (name, mut changes) in bugs {
+            changes.sort_unstable_by_key(|(range, _)| range.start);
+            let mut wrong = String::new();
+            let mut next = body.start;
+            for (range, instead) in changes {
+                ensure!(next <= range.start, "{name}: two of its texts overlap");
+                wrong.push_str(&text[next..range.start]);
+                wrong.push_str(instead);
+                next = range.end;
+            }
+            let _ = write!(
+                switches,
+                "if {{ static ON: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| \
+                 std::env::var_os(\"SAKIA_MUTANT\").is_some_and(|on| on == {name:?})); *ON }}\n\
+                 {wrong}{} else ",
+                &text[next..body.end],
+            );
+        }
         patched.insert(body.end, '}');
         patched.insert_str(body.start, &format!("{{ {switches}"));
     }
@@ -132,7 +147,7 @@ pub(super) fn lines(copy: &Path, bugs: &[Bug]) -> String {
 mod tests {
     use super::*;
 
-    const FILE: &str = "fn a(x: u32) -> u32 { x + 1 }\nfn b() { c(); d() }\n";
+    const FILE: &str = "fn a(x: u32) -> u32 { x + 1 }\nfn b() { c(); fn e() { f() } d() }\n";
 
     fn bug(name: &str, function: &str, text: &str, wrong: &str) -> Bug {
         let [text, wrong] = [text, wrong].map(str::to_owned);
@@ -142,7 +157,8 @@ mod tests {
 
     /// The file with bugs, the switches replaced by their names.
     fn patched(bugs: &[&Bug]) -> String {
-        let mut text = patch(FILE, bugs).unwrap();
+        let edits: Vec<Edit<'_>> = bugs.iter().flat_map(|bug| bug.edits()).collect();
+        let mut text = patch(FILE, &edits).unwrap();
         while let Some(begin) = text.find("{ static") {
             let end = begin + text[begin..].find("*ON }").unwrap() + 5;
             let name = text[begin..end].split('"').nth(3).unwrap().to_owned();
@@ -159,8 +175,39 @@ mod tests {
             bug("no_c", "b", "c();", ""),
         ];
         let expected = "fn a(x: u32) -> u32 { if minus { x - 1 } else if two { x + 2 } else { x + 1 }} \
-                        fn b() { if no_c {  d() } else { c(); d() }} ";
+                        fn b() { if no_c {  fn e() { f() } d() } else { c(); fn e() { f() } d() }} ";
         assert_eq!(patched(&[&minus, &no_c, &two]), expected);
+    }
+
+    #[test]
+    fn bugs_in_a_function_and_in_one_inside_of_it_have_bodies_of_the_outer_one() {
+        let [no_c, no_f] = [bug("no_c", "b", "c();", ""), bug("no_f", "e", "f()", "")];
+        let patched = patched(&[&no_f, &no_c]);
+        let expected = "fn b() { if no_c {  fn e() { f() } d() } else if no_f { c(); fn e() {  } d() } \
+                        else { c(); fn e() { f() } d() }} ";
+        assert!(patched.ends_with(expected), "{patched}");
+    }
+
+    #[test]
+    fn a_bug_of_several_texts_is_one() {
+        let entry = r#"
+            name = "many"
+            what = "several are wrong"
+            file = "a.rs"
+            function = "b"
+            text = "d()"
+            wrong = ""
+            [[also]]
+            function = "b"
+            text = "c();"
+            wrong = ""
+            [[also]]
+            function = "a"
+            text = "1"
+            wrong = "2""#;
+        let expected = "fn a(x: u32) -> u32 { if many { x + 2 } else { x + 1 }} \
+                        fn b() { if many {  fn e() { f() }  } else { c(); fn e() { f() } d() }} ";
+        assert_eq!(patched(&[&toml::from_str(entry).unwrap()]), expected);
     }
 
     #[test]

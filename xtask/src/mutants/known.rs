@@ -24,11 +24,20 @@ pub(super) struct Bug {
     pub(super) text: String,
     /// What stands there instead when it is switched on.
     pub(super) wrong: String,
+    /// Further texts that are replaced at the same time.
+    #[serde(default)]
+    pub(super) also: Vec<Also>,
     /// The suite that is to catch it; without one, all that might are tried.
     pub(super) suite: Option<Suite>,
     /// Words in the names of those tests.
     #[serde(default)]
     pub(super) tests: String,
+    /// The random programs of a thousand seeds are to find it as well.
+    #[serde(default)]
+    pub(super) swept: bool,
+    /// A quick run has one of a few of these; the last commit chooses.
+    #[serde(default)]
+    pub(super) in_turn: bool,
     /// The change and the line that were drawn, if they were.
     #[cfg_attr(not(test), expect(dead_code, reason = "for whoever reads the file"))]
     pub(super) drawn: Option<String>,
@@ -39,6 +48,28 @@ pub(super) struct Bug {
     pub(super) equivalent: Option<String>,
     /// Why the text is not there any more: it was needless, or there is another way.
     pub(super) gone: Option<String>,
+}
+
+/// A further text of an entry.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Also {
+    /// That of the entry if there is none.
+    file: Option<String>,
+    function: String,
+    text: String,
+    wrong: String,
+}
+
+/// A text, and what replaces it when a bug is switched on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Edit<'a> {
+    /// The bug's name.
+    pub(super) bug: &'a str,
+    pub(super) file: &'a str,
+    function: &'a str,
+    text: &'a str,
+    pub(super) wrong: &'a str,
 }
 
 /// The first verdict on a bug that was drawn.
@@ -81,13 +112,28 @@ impl Bug {
         }
     }
 
+    /// What is replaced when it is switched on.
+    pub(super) fn edits(&self) -> impl Iterator<Item = Edit<'_>> {
+        let Self { name, file, function, text, wrong, .. } = self;
+        let also = self.also.iter().map(move |also| Edit {
+            bug: name,
+            file: also.file.as_ref().unwrap_or(file),
+            function: &also.function,
+            text: &also.text,
+            wrong: &also.wrong,
+        });
+        [Edit { bug: name, file, function, text, wrong }].into_iter().chain(also)
+    }
+}
+
+impl Edit<'_> {
     /// Where its text is in its file, which has `content`.
     ///
     /// # Errors
     /// It is not there, or more than once.
     pub(super) fn place(&self, content: &str) -> anyhow::Result<Place> {
-        let found = places::find(content, &self.function, &self.text);
-        found.map_err(|message| anyhow!("{}: {message}", self.name))
+        let found = places::find(content, self.function, self.text);
+        found.map_err(|message| anyhow!("{}: {message}", self.bug))
     }
 }
 
@@ -99,19 +145,21 @@ mod tests {
 
     use super::*;
 
-    /// Looks for a bug's text in its file. If it is in another one of the crate, the error says so.
+    /// Looks for a bug's texts in their files. If one is in another of the crate, the error says so.
     fn check(root: &Path, bug: &Bug) -> anyhow::Result<()> {
-        let content = fs::read_to_string(root.join(&bug.file)).unwrap_or_default();
-        bug.place(&content).map(drop).map_err(|error| {
-            let moved =
-                elsewhere(root, bug).map_or_else(String::new, |at| format!("\n  now in {at}"));
-            anyhow!("{}: {error:#}{moved}", bug.file)
+        bug.edits().try_for_each(|edit| {
+            let content = fs::read_to_string(root.join(edit.file)).unwrap_or_default();
+            edit.place(&content).map(drop).map_err(|error| {
+                let moved = elsewhere(root, &edit);
+                let moved = moved.map_or_else(String::new, |at| format!("\n  now in {at}"));
+                anyhow!("{}: {error:#}{moved}", edit.file)
+            })
         })
     }
 
     /// The file and the function of the crate that has the text.
-    fn elsewhere(root: &Path, bug: &Bug) -> Option<String> {
-        let (source, _) = bug.file.split_once("/src/")?;
+    fn elsewhere(root: &Path, edit: &Edit<'_>) -> Option<String> {
+        let (source, _) = edit.file.split_once("/src/")?;
         let mut folders = vec![root.join(source).join("src")];
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).ok()? {
@@ -125,7 +173,7 @@ mod tests {
                 }
                 let content = fs::read_to_string(&path).ok()?;
                 let functions = places::functions(&content).ok()?;
-                let has = |body: &str| !places::occurrences(body, &bug.text).is_empty();
+                let has = |body: &str| !places::occurrences(body, edit.text).is_empty();
                 let found = functions.iter().find(|f| has(&content[f.body.clone()]));
                 if let Some(function) = found {
                     let file = path.strip_prefix(root).unwrap_or(&path);
@@ -150,7 +198,7 @@ mod tests {
             name: "a_bug".to_owned(),
             file: "xtask/src/main.rs".to_owned(),
             function: "place".to_owned(),
-            text: "let found = places::find(content, &self.function, &self.text);".to_owned(),
+            text: "let found = places::find(content, self.function, self.text);".to_owned(),
             ..Bug::default()
         };
         let error = check(&crate::repository_root(), &bug).unwrap_err().to_string();
@@ -158,7 +206,7 @@ mod tests {
             error.starts_with("xtask/src/main.rs: a_bug: there is no function place"),
             "{error}"
         );
-        assert!(error.ends_with("now in xtask/src/mutants/known.rs, Bug::place"), "{error}");
+        assert!(error.ends_with("now in xtask/src/mutants/known.rs, Edit::place"), "{error}");
     }
 
     #[test]

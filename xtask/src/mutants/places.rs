@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use anyhow::Context;
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
@@ -57,6 +58,38 @@ impl Finder {
         });
     }
 
+    /// Adds the functions that are written in a macro: between its braces, or where it is made.
+    fn add_of_tokens(&mut self, tokens: TokenStream) {
+        let mut named: Option<Function> = None;
+        let mut before = [None, None];
+        for token in tokens {
+            let word = match &token {
+                TokenTree::Ident(ident) => Some(ident.to_string()),
+                _ => None,
+            };
+            match (&token, named.take()) {
+                (TokenTree::Group(group), Some(function))
+                    if group.delimiter() == Delimiter::Brace =>
+                {
+                    self.functions.push(Function { body: group.span().byte_range(), ..function });
+                }
+                (TokenTree::Punct(punct), _) if punct.as_char() == ';' => {}
+                (_, function) => named = function,
+            }
+            if let TokenTree::Group(group) = &token {
+                self.add_of_tokens(group.stream());
+            }
+            if let Some(path) = &word
+                && before[1].as_deref() == Some("fn")
+            {
+                let is_const = before[0].as_deref() == Some("const");
+                let path = path.clone();
+                named = Some(Function { path, body: 0..0, is_opaque: false, is_const });
+            }
+            before = [before[1].take(), word];
+        }
+    }
+
     /// Visits what is in an `impl` or a trait of this name.
     fn within(&mut self, name: Option<String>, visit: impl FnOnce(&mut Self)) {
         let outside = std::mem::replace(&mut self.scope, name);
@@ -76,6 +109,10 @@ impl<'a> Visit<'a> for Finder {
         if !is_for_tests(&item.attrs) {
             self.within(type_name(&item.self_ty), |finder| visit::visit_item_impl(finder, item));
         }
+    }
+
+    fn visit_macro(&mut self, item: &'a syn::Macro) {
+        self.add_of_tokens(item.tokens.clone());
     }
 
     fn visit_item_trait(&mut self, item: &'a syn::ItemTrait) {
@@ -291,6 +328,14 @@ fn wake() -> bool {
     go(2)
 }
 const fn fixed() -> u32 { 3 }
+macro_rules! writers {
+    ($of:ty) => {
+        impl $of {
+            fn write(&self) -> impl Future { self.at(fn_of(5)) }
+            async fn write_all(&self) { while self.write().await < 7 {} }
+        }
+    };
+}
 #[cfg(test)]
 mod tests {
     fn push() { self.credits -= 1 }
@@ -309,6 +354,8 @@ mod tests {
         assert_eq!(found("Shared::wake", "go(self.key(), true)").unwrap(), "go(self.key(), true)");
         let place = find(FILE, "wake", "go(1)").unwrap();
         assert_eq!(&FILE[place.body], "{ go(1) }");
+        let place = find(FILE, "write_all", "< 7").unwrap();
+        assert_eq!(&FILE[place.body], "{ while self.write().await < 7 {} }");
     }
 
     #[test]

@@ -40,6 +40,7 @@ macro_rules! table {
             name: stringify!($name),
             what: $what,
             tests: Tests { suite: Suite::$suite, words: $words },
+            in_turn: true,
         },)*];
     };
 }
