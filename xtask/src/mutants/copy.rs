@@ -91,43 +91,66 @@ fn patch(text: &str, edits: &[Edit<'_>]) -> anyhow::Result<String> {
     let places: Vec<Place> = edits.iter().map(|edit| edit.place(text)).collect::<Result<_, _>>()?;
     // Of a function inside of another the outer one has a body more: so each bug is in one of them.
     let outermost = |place: &Place| {
-        let around = places.iter().map(|other| &other.body);
-        let around =
-            around.filter(|body| body.start <= place.body.start && place.body.end <= body.end);
-        around.max_by_key(|body| body.len()).unwrap_or(&place.body).clone()
+        let around = |other: &&Place| {
+            other.body.start <= place.body.start && place.body.end <= other.body.end
+        };
+        let outermost = places.iter().filter(around).max_by_key(|other| other.body.len());
+        outermost.map_or(place.body.clone(), |other| other.body.clone())
     };
     // By the end of the body, and the name.
     let mut bodies: BTreeMap<usize, (Range<usize>, BTreeMap<&str, Vec<_>>)> = BTreeMap::new();
+    // What is put in place of what.
+    let mut all: Vec<(Range<usize>, String)> = Vec::new();
     for (place, edit) in places.iter().zip(edits) {
+        if place.is_opaque {
+            let [on, right] = [&switch(edit.bug), &text[place.range.clone()]];
+            all.push((
+                place.range.clone(),
+                format!("(if {on} {{ {} }} else {{ {right} }})", edit.wrong),
+            ));
+            continue;
+        }
         let body = outermost(place);
         let (_, bugs) = bodies.entry(body.end).or_insert((body, BTreeMap::new()));
-        bugs.entry(edit.bug).or_default().push((&place.range, edit.wrong));
+        bugs.entry(edit.bug).or_default().push((place.range.clone(), edit.wrong.to_owned()));
     }
-    let mut patched = text.to_owned();
-    for (body, bugs) in bodies.into_values().rev() {
-        let mut switches = String::new();
-        for (name, mut changes) in bugs {
-            changes.sort_unstable_by_key(|(range, _)| range.start);
-            let mut wrong = String::new();
-            let mut next = body.start;
-            for (range, instead) in changes {
-                ensure!(next <= range.start, "{name}: two of its texts overlap");
-                wrong.push_str(&text[next..range.start]);
-                wrong.push_str(instead);
-                next = range.end;
-            }
-            let _ = write!(
-                switches,
-                "if {{ static ON: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| \
-                 std::env::var_os(\"SAKIA_MUTANT\").is_some_and(|on| on == {name:?})); *ON }}\n\
-                 {wrong}{} else ",
-                &text[next..body.end],
-            );
+    for (body, bugs) in bodies.into_values() {
+        let mut with_bugs = String::from("{ ");
+        for (name, changes) in bugs {
+            let wrong = changed(text, &body, changes).context(name.to_owned())?;
+            let _ = write!(with_bugs, "if {}\n{wrong} else ", switch(name));
         }
-        patched.insert(body.end, '}');
-        patched.insert_str(body.start, &format!("{{ {switches}"));
+        let _ = write!(with_bugs, "{}}}", &text[body.clone()]);
+        all.push((body, with_bugs));
     }
-    Ok(patched)
+    changed(text, &(0..text.len()), all)
+}
+
+/// What tells whether a bug is switched on.
+fn switch(name: &str) -> String {
+    format!(
+        "{{ static ON: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| \
+         std::env::var_os(\"SAKIA_MUTANT\").is_some_and(|on| on == {name:?})); *ON }}"
+    )
+}
+
+/// A part of a text after some changes of it.
+fn changed(
+    text: &str,
+    part: &Range<usize>,
+    mut changes: Vec<(Range<usize>, String)>,
+) -> anyhow::Result<String> {
+    changes.sort_unstable_by_key(|(range, _)| range.start);
+    let mut changed = String::new();
+    let mut next = part.start;
+    for (range, instead) in changes {
+        ensure!(next <= range.start, "two texts overlap on line {}", places::line_of(text, next));
+        changed.push_str(&text[next..range.start]);
+        changed.push_str(&instead);
+        next = range.end;
+    }
+    changed.push_str(&text[next..part.end]);
+    Ok(changed)
 }
 
 /// Where the known bugs are in the copy, for messages of the compiler: lines and name.
@@ -186,6 +209,18 @@ mod tests {
         let expected = "fn b() { if no_c {  fn e() { f() } d() } else if no_f { c(); fn e() {  } d() } \
                         else { c(); fn e() { f() } d() }} ";
         assert!(patched.ends_with(expected), "{patched}");
+    }
+
+    #[test]
+    fn where_all_branches_must_have_one_type_the_text_alone_is_switched() {
+        let edits = [bug("two", "f", "1", "2")];
+        let edits: Vec<Edit<'_>> = edits.iter().flat_map(Bug::edits).collect();
+        let patched = patch("fn f() -> impl Fn() -> u8 { || 1 }", &edits).unwrap();
+        let on = switch("two");
+        assert_eq!(
+            patched,
+            format!("fn f() -> impl Fn() -> u8 {{ || (if {on} {{ 2 }} else {{ 1 }}) }}")
+        );
     }
 
     #[test]

@@ -163,6 +163,8 @@ fn type_name(of: &syn::Type) -> Option<String> {
 pub(super) struct Place {
     /// The bytes of the body of the innermost function around it.
     pub(super) body: Range<usize>,
+    /// The function's result is an `impl Trait`, of which all branches must have the same type.
+    pub(super) is_opaque: bool,
     /// Its own bytes.
     pub(super) range: Range<usize>,
 }
@@ -190,7 +192,8 @@ pub(super) fn find(text: &str, name: &str, wanted: &str) -> Result<Place, String
         if innermost.is_const {
             return Err(format!("{name} is a `const fn`, in which nothing can be switched on"));
         }
-        return Ok(Place { body: innermost.body.clone(), range: range.clone() });
+        let Function { body, is_opaque, .. } = innermost.clone();
+        return Ok(Place { body, is_opaque, range: range.clone() });
     }
     let mut message = match (&bodies[..], found.len()) {
         ([], _) => format!("there is no function {name} in this file"),
