@@ -1,8 +1,7 @@
 //! Shows that the tests catch known bugs.
 //!
-//! Known bugs are of two kinds. Those of `known.toml` are text to replace, and are put into a copy of the
-//! tree; those of [`table`] are in the sources of `sakia-driver` and `sakia`, see `src/mutant.rs` there. Both
-//! say which tests are to catch them. This
+//! Known bugs are text to replace, which `known.toml` lists together with the tests that are to catch them.
+//! They are put into a copy of the tree. This
 //! 1. makes the copy, in which each can be switched on, and builds its test programs once;
 //! 2. runs each selection of tests in the table with no bug switched on. They must pass, or the rest
 //!    would prove nothing;
@@ -16,7 +15,6 @@ mod copy;
 mod draw;
 mod known;
 mod places;
-mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -255,11 +253,7 @@ fn all(bugs: &[known::Bug]) -> Vec<Mutant<'_>> {
         let tests = of_entry.chain(bug.swept.then_some(SWEPT));
         tests.map(move |tests| Mutant { name, what, tests, in_turn: *in_turn })
     });
-    let mut all: Vec<Mutant<'_>> = with_tests.collect();
-    all.extend_from_slice(table::ALL);
-    let swept: Vec<Mutant<'_>> = table::swept().collect();
-    all.extend(swept);
-    all
+    with_tests.collect()
 }
 
 /// Prints entries for new known bugs on lines that `seed` draws.
@@ -298,7 +292,7 @@ type Programs = BTreeMap<(String, String), PathBuf>;
 fn build(copy: &Path, target: &Path, packages: &BTreeSet<&str>) -> anyhow::Result<Programs> {
     let mut flags = env::var("RUSTFLAGS").unwrap_or_default();
     // What is wrong need not be tidy.
-    flags.push_str(" --cfg sakia_mutants --cap-lints allow");
+    flags.push_str(" --cap-lints allow");
     let mut command = cargo::command(copy);
     command
         .arg("test")
@@ -473,18 +467,7 @@ fn signal_name(signal: i32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
-
-    #[test]
-    fn the_table_says_what_and_where() {
-        let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
-        for Mutant { name, what, tests, .. } in table::ALL {
-            assert!(name.chars().all(is_name) && what.contains(' '), "{name}: {what}");
-            assert!(!tests.words.trim().is_empty(), "{name} runs all of {:?}", tests.suite);
-        }
-    }
 
     #[test]
     fn random_programs_find_at_least_25_bugs() {
@@ -492,30 +475,6 @@ mod tests {
         let all = all(&bugs);
         let found = all.iter().filter(|mutant| mutant.tests.suite == Suite::Sweep).count();
         assert!(found >= 25, "{found}");
-    }
-
-    #[test]
-    fn each_bug_of_the_table_is_somewhere_in_the_code_and_the_other_way_round() {
-        let crates = crate::repository_root().join("crates");
-        let mut used = BTreeSet::new();
-        let mut folders = vec![crates.join("sakia-driver/src"), crates.join("sakia/src")];
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder).unwrap() {
-                let path = entry.unwrap().path();
-                if path.is_dir() {
-                    folders.push(path);
-                } else {
-                    let text = fs::read_to_string(path).unwrap();
-                    let after = text.split(r#"mutant!(""#).skip(1);
-                    let names = after.filter_map(|rest| rest.split('"').next());
-                    used.extend(names.map(str::to_owned));
-                }
-            }
-        }
-        let listed: BTreeSet<String> =
-            table::ALL.iter().map(|mutant| mutant.name.to_owned()).collect();
-        assert_eq!(listed.len(), table::ALL.len(), "a name stands for two bugs");
-        assert_eq!(used, listed);
     }
 
     #[test]
