@@ -60,45 +60,23 @@ const INBOX: Source = Source {
         ("BorrowedFd<'_>", "&OwnedFd"),
         ("self.event.as_fd()", "&self.event"),
         ("rustix::io::write(", "super::event::write("),
-        // Bugs that the driver's own tests switch on are off, but for the mutants below.
-        ("mutant!(", "crate::sync::is_active("),
     ],
     mutants: &[
         // Nobody writes to the eventfd of a backend that sleeps.
-        (
-            "inbox_not_woken",
-            "crate::sync::is_active(\"sleeping_epoll_not_woken\")",
-            "crate::sync::is_on()",
-        ),
+        ("inbox_not_woken", "if is_asleep {", "if false {"),
         // The backend sleeps though there is something to receive.
-        (
-            "inbox_sleeps_on_news",
-            "crate::sync::is_active(\"epoll_sleeps_on_news\")",
-            "crate::sync::is_on()",
-        ),
+        ("inbox_sleeps_on_news", "state.is_parked = is_empty;", "state.is_parked = true;"),
         // A foreign loop sleeps on.
-        (
-            "inbox_loop_not_told",
-            "crate::sync::is_active(\"foreign_loop_not_told\")",
-            "crate::sync::is_on()",
-        ),
+        ("inbox_loop_not_told", " || state.is_watched;", ";"),
         // A foreign loop is not told what came before it.
-        (
-            "inbox_present_ignored",
-            "crate::sync::is_active(\"watch_ignores_present\")",
-            "crate::sync::is_on()",
-        ),
+        ("inbox_present_ignored", "if has_news {", "if false {"),
         // What comes after the end is kept.
-        (
-            "inbox_late_result_kept",
-            "crate::sync::is_active(\"late_result_kept\")",
-            "crate::sync::is_on()",
-        ),
+        ("inbox_late_result_kept", "if state.is_closed {", "if false {"),
         // The look and the mark are two steps.
         (
             "inbox_mark_kept_back",
-            "state.is_parked = is_empty ||",
-            "drop(state); state = self.lock(); state.is_parked = is_empty ||",
+            "state.is_parked = is_empty;",
+            "drop(state); state = self.lock(); state.is_parked = is_empty;",
         ),
     ],
 };
@@ -109,27 +87,22 @@ const POOL: Source = Source {
     replaced: &[
         ("use std::sync::", "use crate::sync::"),
         ("use std::panic::", "use crate::sync::"),
-        ("mutant!(", "crate::sync::is_active("),
     ],
     mutants: &[
         // A lane has as many threads as it has jobs.
         (
             "pool_without_bound",
-            "crate::sync::is_active(\"lane_without_bound\")",
-            "crate::sync::is_on()",
+            "let most = self.shared.threads_max[lane];",
+            "let most = u32::MAX;",
         ),
         // A thread whose time is over ends without a look at the queue.
         (
             "pool_ends_on_job",
-            "crate::sync::is_active(\"lane_thread_ends_on_job\")",
-            "crate::sync::is_on()",
+            "if let Some(job) = its.jobs.take() {",
+            "if is_over { its.discharge(number); return; } if let Some(job) = its.jobs.take() {",
         ),
         // Idle threads are not told of jobs.
-        (
-            "pool_idle_not_told",
-            "crate::sync::is_active(\"idle_thread_not_woken\")",
-            "crate::sync::is_on()",
-        ),
+        ("pool_idle_not_told", "self.shared.changed[lane].notify_one();", ""),
         // A thread that takes a job has no other come for the rest.
         (
             "pool_hands_nothing_on",
@@ -161,14 +134,13 @@ const LANES: Source = Source {
         ("use super::transfer::failed;", "use super::job::failed;"),
         ("use crate::lanes::{self, ", "use super::pool::{self as lanes, "),
         ("unsafe { work.run() }", "work.run()"),
-        ("mutant!(", "crate::sync::is_active("),
     ],
     mutants: &[
         // A job that a thread has taken counts as taken back.
         (
             "lanes_cancel_running",
-            "crate::sync::is_active(\"running_job_canceled\")",
-            "crate::sync::is_on()",
+            "lanes.any(|lane| state.jobs(lane as usize).waiting.remove(&ticket).is_some())",
+            "{ lanes.any(|lane| state.jobs(lane as usize).waiting.remove(&ticket).is_some()); true }",
         ),
     ],
 };

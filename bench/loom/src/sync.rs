@@ -60,16 +60,6 @@ pub(crate) fn catch_unwind<T>(run: AssertUnwindSafe<impl FnOnce() -> T>) -> Resu
     Ok((run.0)())
 }
 
-/// Bugs that the driver's own tests switch on are off here.
-pub(crate) const fn is_active(_: &str) -> bool {
-    false
-}
-
-/// But for the one that a mutant has.
-pub(crate) const fn is_on() -> bool {
-    true
-}
-
 pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::Ordering;
 

@@ -249,9 +249,6 @@ impl Allowance {
     /// A turn begins.
     #[inline(always)]
     pub(crate) fn renew(&mut self) {
-        if mutant!("allowance_never_renewed") {
-            return;
-        }
         if self.crowd >= Self::CROWD {
             self.turn = (self.turn / 2).max(Self::TURN_MIN);
         } else if self.crowd == 0 {
@@ -308,7 +305,7 @@ impl Allowance {
         if has_news {
             self.pace = Pace::Heard;
         }
-        let Some(begin) = begin.filter(|_| !mutant!("plain_calls_without_limit")) else {
+        let Some(begin) = begin else {
             self.go_on(all, all);
             return true;
         };
@@ -391,9 +388,6 @@ impl Heat {
 
     #[must_use]
     pub(crate) fn missed(self) -> Self {
-        if mutant!("heat_never_learns") {
-            return self;
-        }
         Self { level: self.level.saturating_sub(1), skipped: 0 }
     }
 
@@ -710,13 +704,9 @@ impl Breaker {
         let slow = self.slow_in_a_row.get() + 1;
         self.slow_in_a_row.set(slow);
         let is_trial = self.state.get() == BreakerState::Trial;
-        if mutant!("breaker_never_opens") {
-            return;
-        }
         if timing.took > Self::STALL || slow >= Self::SLOW_MAX || is_trial {
             let pause = self.pause.get();
-            let factor = if mutant!("breaker_never_patient") { 1 } else { 2 };
-            self.pause.set((pause * factor).min(Self::PAUSE_MAX));
+            self.pause.set((pause * 2).min(Self::PAUSE_MAX));
             self.state.set(BreakerState::Open { until: timing.end + pause });
             self.slow_in_a_row.set(0);
             self.opened.set(self.opened.get() + 1);

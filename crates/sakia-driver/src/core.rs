@@ -164,7 +164,6 @@ impl<B: Backend> Core<B> {
         let sq_entries = backend.sq_entries();
         // Three quarters. Three times the number may be more than fits.
         let flush_at = (sq_entries - sq_entries.div_ceil(4)).max(1);
-        let flush_at = if mutant!("every_push_enters") { 1 } else { flush_at };
         Self {
             backend: Some(backend),
             slab: Slab::new(),
@@ -258,7 +257,7 @@ impl<B: Backend> Core<B> {
     #[inline(always)]
     fn queue(&mut self, slot: SlotRef, class: Class, sqe: Sqe) {
         let may_push = self.phase == Phase::Running
-            && (self.backlog[class as usize].is_empty() || mutant!("newcomers_overtake"))
+            && self.backlog[class as usize].is_empty()
             && (class == Class::Waiting || self.credits > 0);
         if may_push && self.is_for_lanes(sqe.opcode) {
             self.push_lane(slot, Lane::Bounded, sqe);
@@ -362,7 +361,7 @@ impl<B: Backend> Core<B> {
         let header = self.slab.header(slot);
         header.state = State::Pushed;
         header.position = position.to_raw();
-        if class == Class::Bounded || mutant!("waiting_holds_credit") {
+        if class == Class::Bounded {
             self.credits = self.credits.saturating_sub(1);
         }
         self.in_flight += 1;
@@ -414,10 +413,7 @@ impl<B: Backend> Core<B> {
         let Some(slot) = self.leave_park(key) else {
             return;
         };
-        let forgotten = mutant!("dropped_close_forgotten");
-        if !(forgotten && self.slab.header(slot).has(flag::ORPHAN)) {
-            self.go_on(slot);
-        }
+        self.go_on(slot);
     }
 
     /// Ends a parked operation without the kernel. False when it is not parked any more.
@@ -509,7 +505,7 @@ impl<B: Backend> Core<B> {
         let mut reaped = 0;
         while let Some(backend) = &self.backend {
             let nothing = !sleep && backend.sq_pending() == 0 && !backend.needs_enter();
-            if nothing && (reaped > 0 || !mutant!("idle_enters")) {
+            if nothing {
                 break;
             }
             let (all, speculate) = self.expected();
@@ -541,7 +537,7 @@ impl<B: Backend> Core<B> {
             }
         }
         if in_flight > KERNEL_BATCH {
-            let was_all = reaped >= in_flight && !mutant!("drain_never_learns");
+            let was_all = reaped >= in_flight;
             self.burst =
                 if was_all { (self.burst + 1).min(3) } else { self.burst.saturating_sub(1) };
         }
@@ -558,7 +554,7 @@ impl<B: Backend> Core<B> {
         }
         self.sends_doubted = self.sends_doubted.saturating_sub(u8::from(sends > KERNEL_BATCH));
         let are_sends = sends > KERNEL_BATCH && self.sends_doubted == 0;
-        (sends.min(BATCH as u32), are_sends && !mutant!("sends_not_counted"))
+        (sends.min(BATCH as u32), are_sends)
     }
 
     /// One enter. A temporary failure is a success that brought nothing.
@@ -600,13 +596,10 @@ impl<B: Backend> Core<B> {
             // A signal: the caller's loop comes back. What was not consumed is still pending.
             Some(Errno::INTR) => {
                 self.counters.retries += 1;
-                if mutant!("eintr_forgets_in_flight") {
-                    self.in_flight = 0;
-                }
                 Ok(())
             }
             // No memory, or completions must be fetched first: they are, and then it is retried.
-            Some(Errno::AGAIN | Errno::BUSY) if !mutant!("again_is_fatal") => {
+            Some(Errno::AGAIN | Errno::BUSY) => {
                 self.counters.retries += 1;
                 if let Some(backend) = &mut self.backend
                     && backend.cq_ready() == 0
@@ -686,7 +679,7 @@ impl<B: Backend> Core<B> {
         if is_held_up {
             self.want_turn();
         }
-        is_held_up && !mutant!("full_queue_sleeps")
+        is_held_up
     }
 
     /// The operation that may be pushed next, if there is one and room for it.
@@ -697,8 +690,7 @@ impl<B: Backend> Core<B> {
         }
         let first = |class: Class| self.backlog[class as usize].first();
         let bounded = first(Class::Bounded).filter(|_| self.credits > 0);
-        let waiting =
-            first(Class::Waiting).filter(|_| !mutant!("waiting_holds_credit") || self.credits > 0);
+        let waiting = first(Class::Waiting);
         let class = match (bounded, waiting) {
             (Some(_), Some(_)) => self.next_class,
             (Some(_), None) => Class::Bounded,
@@ -723,12 +715,12 @@ impl<B: Backend> Core<B> {
             let key = self.slab.key(slot);
             let sqe = Sqe::cancel(key.user_data());
             let is_laned = self.slab.header(slot).has(flag::LANE);
-            let pushed = if is_laned && !mutant!("lane_cancel_sent_to_ring") {
+            let pushed = if is_laned {
                 self.push_lane_cancel(sqe)
             } else {
                 self.push_cancel(sqe, key.cancel_user_data())
             };
-            if !pushed && !mutant!("cancel_dropped_when_full") {
+            if !pushed {
                 break;
             }
             self.cancels.remove(&mut self.slab, slot);
@@ -820,27 +812,22 @@ impl<B: Backend> Core<B> {
             return self.dispatch_other(cqe);
         }
         let key = Key::from_user_data(cqe.user_data);
-        let found = if mutant!("no_generation_check") {
-            self.slab.slot(key.index())
-        } else {
-            self.slab.find(key)
-        };
+        let found = self.slab.find(key);
         let Some(slot) = found.filter(|&slot| self.slab.header(slot).state == State::Pushed) else {
             self.counters.stale += 1;
             return;
         };
-        if cqe.flags.has_more() && !mutant!("more_is_last") {
+        if cqe.flags.has_more() {
             return self.deliver(slot, cqe);
         }
         self.in_flight = self.in_flight.saturating_sub(1);
         let mut completion = Completion::of(cqe.res, cqe.flags);
         let header = self.slab.header(slot);
-        let had_credit = header.class == Class::Bounded || mutant!("waiting_holds_credit");
-        if had_credit && !mutant!("credit_not_returned") {
+        if header.class == Class::Bounded {
             self.credits += 1;
         }
         if header.has(flag::REVOKED | flag::CANCEL_LISTED) {
-            if header.has(flag::REVOKED) && !mutant!("revoked_succeeds") {
+            if header.has(flag::REVOKED) {
                 completion = Completion::REVOKED;
             }
             if header.has(flag::CANCEL_LISTED) {
@@ -849,9 +836,6 @@ impl<B: Backend> Core<B> {
         }
         if completion.is_canceled() && self.lacked_worker(slot) {
             return self.push_lane_again(slot);
-        }
-        if mutant!("cancel_overrides_value") && self.slab.header(slot).has(flag::CANCEL_SENT) {
-            completion = Completion::error(Errno::CANCELED);
         }
         self.finish(slot, completion);
     }
@@ -896,8 +880,7 @@ impl<B: Backend> Core<B> {
         }
         let is_cancel = Kind::of(cqe.user_data) == Some(Kind::Cancel);
         // More of them than requests are none of ours: `in_flight` would forget an operation.
-        let is_ours = self.cancel_credits < self.cancel_reserve
-            || mutant!("excess_cancels_count") && self.in_flight > 0;
+        let is_ours = self.cancel_credits < self.cancel_reserve;
         if is_cancel && is_ours {
             self.cancel_credits += 1;
             self.in_flight -= 1;
@@ -922,7 +905,6 @@ impl<B: Backend> Core<B> {
             return;
         }
         match std::mem::replace(&mut header.notify, Notify::none()) {
-            Notify::Token(_) if mutant!("token_lost") => {}
             Notify::Token(token) => self.tokens.push_back(token),
             Notify::Wake(waker) => self.wakes.push_back(waker),
         }
@@ -940,7 +922,7 @@ impl<B: Backend> Core<B> {
     /// Frees a slot whose cell holds no operation any more.
     #[inline(always)]
     pub(crate) fn release(&mut self, slot: SlotRef, storage: Storage) {
-        if storage == Storage::Pooled && !mutant!("blocks_not_reused") {
+        if storage == Storage::Pooled {
             // SAFETY: with this storage the cell holds the address of a block that `put` took from
             // the pool, and whose operation was moved out.
             let block = unsafe { slot.cell().cast::<NonNull<Block>>().read() };
@@ -963,13 +945,12 @@ impl<B: Backend> Core<B> {
             // A parked close goes on by itself: its descriptor still has to be closed.
             State::Backlog if header.has(flag::PARKED) => false,
             State::Backlog => {
-                let forgotten = mutant!("dropped_deferred_forgotten") && header.has(flag::DEFERRED);
                 header.set_completion(Completion::REVOKED);
                 header.state = State::Disposing;
                 self.unlist(slot);
                 self.counters.orphaned += 1;
                 self.counters.finished += 1;
-                !forgotten
+                true
             }
             State::Pushed => {
                 self.counters.orphaned += 1;
@@ -978,7 +959,7 @@ impl<B: Backend> Core<B> {
                 } else if class == Class::Waiting {
                     self.list_cancel(slot);
                 }
-                mutant!("free_on_drop")
+                false
             }
             State::Lost => false,
             state @ (State::Free | State::Disposing) => {
@@ -1091,11 +1072,6 @@ impl<B: Backend> Core<B> {
             if header.state != State::Pushed {
                 continue;
             }
-            if mutant!("teardown_frees") {
-                header.state = State::Disposing;
-                self.disposals.push_back(slot);
-                continue;
-            }
             header.state = State::Lost;
             if let Notify::Wake(waker) = std::mem::replace(&mut header.notify, Notify::none()) {
                 self.wakes.push_back(waker);
@@ -1103,9 +1079,7 @@ impl<B: Backend> Core<B> {
             let vtable = header.vtable.expect("a slot in flight holds an operation");
             // SAFETY: the cell holds a live operation of the table's type.
             let waker = unsafe { (vtable.lose)(slot.cell()) };
-            if !mutant!("lost_receives_not_told") {
-                self.wakes.extend(waker);
-            }
+            self.wakes.extend(waker);
             lost += 1;
         }
         self.counters.leaked += lost;
@@ -1127,7 +1101,7 @@ impl<B: Backend> Core<B> {
     /// Keeps this memory from the driver's end on until the last slot is freed: those in use then, and
     /// those of operations that are started in vain afterwards.
     fn keep(&mut self) {
-        if self.kept.is_none() && !mutant!("memory_not_kept") {
+        if self.kept.is_none() {
             self.kept = self.shared.upgrade().map(Kept);
         }
     }
@@ -1165,7 +1139,7 @@ impl<B: Backend> Core<B> {
 
 impl<B: Backend> Drop for Core<B> {
     fn drop(&mut self) {
-        if self.in_flight > 0 && !mutant!("teardown_frees") {
+        if self.in_flight > 0 {
             // The kernel may still use the slots and what their operations own.
             std::mem::forget(std::mem::replace(&mut self.slab, Slab::new()));
         }

@@ -210,7 +210,7 @@ impl Fd {
             Transfer::Write => DIRECT | OFlags::DSYNC.bits(),
         };
         let flags = self.inner.flags.get().unwrap_or_else(|| self.learn_flags());
-        flags & reaching != 0 && !mutant!("direct_read_plainly")
+        flags & reaching != 0
     }
 
     #[cold]
@@ -229,7 +229,7 @@ impl Fd {
             return Route::Queue;
         }
         let Some(mount) = self.mount() else { return Route::Queue };
-        if mount.is_remote() && !mutant!("remote_read_plainly") {
+        if mount.is_remote() {
             return Route::Lane(Lane::Elastic);
         }
         if bytes > rule.bytes_max || self.reaches_device(transfer) {
@@ -253,9 +253,7 @@ impl Fd {
     pub(crate) fn route_write(&self, rule: Rule, bytes: u32, flags: u32) -> Route {
         const DURABLE: u32 = ReadWriteFlags::DSYNC.bits() | ReadWriteFlags::SYNC.bits();
         match self.route(Transfer::Write, rule, bytes) {
-            Route::Now(_) if flags & DURABLE != 0 && !mutant!("durable_written_plainly") => {
-                Route::Queue
-            }
+            Route::Now(_) if flags & DURABLE != 0 => Route::Queue,
             route => route,
         }
     }
@@ -283,7 +281,7 @@ impl Fd {
     ) -> Verdict {
         let mount = self.inner.mount.get().expect("a plain transfer is on a file of a mount");
         match (now, attempt) {
-            (Now::NoWait, Attempt::Done(0)) if bytes > 0 && !mutant!("nowait_zero_is_the_end") => {
+            (Now::NoWait, Attempt::Done(0)) if bytes > 0 => {
                 // The end of the file, or of what was there to be had without waiting.
                 Verdict::Again(Now::Plain)
             }
@@ -319,9 +317,7 @@ impl Fd {
                 Verdict::Refuse
             }
             (Now::NoWait, Attempt::Unsupported) => {
-                if !mutant!("unsupported_not_learned") {
-                    mount.learn(transfer, Support::No);
-                }
+                mount.learn(transfer, Support::No);
                 Verdict::Again(Now::Plain)
             }
             (Now::Plain, Attempt::Unsupported) => Verdict::Refuse,
@@ -482,7 +478,6 @@ impl Inner {
         match (self.kind(), self.mount.get()) {
             (FileKind::Waiting, _) => CloseWay::Queue,
             (FileKind::Bounded, Some(mount)) if mount.closes_at_once() => CloseWay::Now,
-            (FileKind::Bounded, _) if mutant!("remote_closed_plainly") => CloseWay::Now,
             (FileKind::Bounded, _) => CloseWay::Lane,
         }
     }

@@ -92,7 +92,7 @@ impl<B: Backend> Handle<B> {
             Bypass::Rules(rules) => rules,
         };
         let is_limited = self.shared.descriptors.limits_file_size();
-        if is_limited && !mutant!("file_size_limit_ignored") {
+        if is_limited {
             rules = rules.with(OpKind::Write, Rule::QUEUE);
         }
         self.shared.core.borrow_mut().rules = rules;
@@ -137,8 +137,7 @@ impl<B: Backend> Handle<B> {
     /// Refuses a descriptor of another driver: its number may mean something else there.
     #[inline(always)]
     pub(crate) fn check(&self, fd: &Fd) {
-        let ours = fd.belongs_to(&self.shared) || mutant!("foreign_fd_accepted");
-        assert!(ours, "{fd:?} belongs to another driver");
+        assert!(fd.belongs_to(&self.shared), "{fd:?} belongs to another driver");
     }
 
     /// Makes a descriptor that this driver owns from now on.
@@ -189,10 +188,6 @@ impl<B: Backend> Handle<B> {
             if !fd.is_sole() {
                 core.cancel_descriptor(&fd);
             }
-            if mutant!("close_does_not_wait") {
-                // SAFETY: none: this is a known bug.
-                unsafe { self.shared.close_now(fd.raw(), CloseWay::Now) };
-            }
         }
         drop(core);
         drop(fd); // the last clone, perhaps: goes on in `release`
@@ -224,13 +219,11 @@ impl<B: Backend> Shared<B> {
             let header = core.slab.header(slot);
             match (header.state, &header.notify) {
                 (State::Done, _) => return true,
-                (State::Lost, _) if !mutant!("lost_handle_waits") => panic!(
+                (State::Lost, _) => panic!(
                     "the driver was dropped while the kernel held this operation's memory, and \
                      could not get it back"
                 ),
-                (_, Notify::Wake(old)) if old.will_wake(waker) || mutant!("first_waker_kept") => {
-                    return false;
-                }
+                (_, Notify::Wake(old)) if old.will_wake(waker) => return false,
                 _ => {}
             }
             if let Some(fresh) = fresh.take() {
@@ -279,17 +272,6 @@ impl<B: Backend> Shared<B> {
         loop {
             let mut core = self.core.borrow_mut();
             if let Some(waker) = core.wakes.pop_front() {
-                if mutant!("panic_loses_wakes") {
-                    let rest: Vec<Waker> = core.wakes.drain(..).collect();
-                    drop(core);
-                    waker.wake();
-                    rest.into_iter().for_each(Waker::wake);
-                    continue;
-                }
-                if mutant!("wakes_inside_borrow") {
-                    waker.wake();
-                    continue;
-                }
                 drop(core);
                 waker.wake();
             } else if let Some(slot) = core.disposals.pop_front() {
@@ -324,15 +306,12 @@ impl<B: Backend> Shared<B> {
         struct Free<'a, B: Backend>(&'a Shared<B>, SlotRef, Storage);
         impl<B: Backend> Drop for Free<'_, B> {
             fn drop(&mut self) {
-                if mutant!("dispose_panic_keeps_slot") && std::thread::panicking() {
-                    return;
-                }
                 self.0.core.borrow_mut().release(self.1, self.2);
             }
         }
         let mut core = self.core.borrow_mut();
         let header = core.slab.header(slot);
-        debug_assert!(mutant!("free_on_drop") || header.state == State::Disposing);
+        debug_assert!(header.state == State::Disposing);
         let completion = header.completion();
         let vtable = header.vtable.expect("a slot that is disposed of holds an operation");
         drop(core);

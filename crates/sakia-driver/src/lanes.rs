@@ -207,12 +207,11 @@ impl<W: Worker> Pool<W> {
             return;
         }
         let most = self.shared.threads_max[lane];
-        let most = if mutant!("lane_without_bound") { u32::MAX } else { most };
         if its.threads.idle > 0 {
             its.is_coming = true;
             drop(state);
             self.wake(lane);
-        } else if its.threads.count < most || mutant!("pool_without_cap") {
+        } else if its.threads.count < most {
             its.is_coming = true;
             let number = its.enlist();
             drop(state);
@@ -225,9 +224,7 @@ impl<W: Worker> Pool<W> {
     }
 
     fn wake(&self, lane: usize) {
-        if !mutant!("idle_thread_not_woken") {
-            self.shared.changed[lane].notify_one();
-        }
+        self.shared.changed[lane].notify_one();
     }
 
     /// A thread could not be started.
@@ -243,7 +240,7 @@ impl<W: Worker> Pool<W> {
         if is_coming {
             self.wake(lane);
         }
-        if count > 0 || mutant!("jobs_without_threads_wait") {
+        if count > 0 {
             return;
         }
         loop {
@@ -261,15 +258,9 @@ impl<W: Worker> Pool<W> {
         state.lanes[lane].is_coming = false;
         let mut is_over = false;
         loop {
-            let is_closed = state.is_closed && !mutant!("pool_threads_stay");
+            let is_closed = state.is_closed;
             let its = &mut state.lanes[lane];
-            if is_over && mutant!("lane_thread_ends_on_job") {
-                its.discharge(number);
-                return;
-            }
-            let is_blind = is_over && mutant!("pool_thread_ends_on_work");
-            let job = if is_blind { None } else { its.jobs.take() };
-            if let Some(job) = job {
+            if let Some(job) = its.jobs.take() {
                 self.staff(state, lane);
                 contain(|| W::perform(self, lane, job));
                 is_over = false;

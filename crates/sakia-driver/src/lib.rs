@@ -51,10 +51,6 @@
 //! # }
 //! ```
 
-#[macro_use]
-#[doc(hidden)]
-pub mod mutant;
-
 mod address;
 mod aligned;
 mod arena;

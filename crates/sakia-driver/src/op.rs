@@ -105,15 +105,11 @@ impl Completion {
     /// The result as a count of bytes, of which there are `at_most`: no host is trusted to count.
     #[inline(always)]
     pub(crate) fn count(self, at_most: usize) -> io::Result<usize> {
-        let at_most = if mutant!("host_counts_trusted") { usize::MAX } else { at_most };
         self.result().map(|count| (count as usize).min(at_most))
     }
 
     #[cold]
     fn failure(res: i32) -> io::Error {
-        if mutant!("restart_code_leaks") {
-            return io::Error::from_raw_os_error(res.wrapping_neg());
-        }
         Cqe::error_of(res)
     }
 }

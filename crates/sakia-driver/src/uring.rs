@@ -278,7 +278,7 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
     }
 
     fn is_intact(&self) -> bool {
-        self.ring.is_owned_by_process() || mutant!("fork_unnoticed")
+        self.ring.is_owned_by_process()
     }
 
     fn supports(&self, opcode: Opcode) -> bool {
@@ -393,8 +393,7 @@ impl<H: Host + 'static> Uring<H> {
             let sqe = Sqe::poll_add_multishot(lanes.epoll.event().as_raw_fd(), POLLIN);
             // SAFETY: a poll names no memory; the eventfd is closed after the ring, which is declared
             // before it.
-            lanes.is_armed = mutant!("lane_results_do_not_wake")
-                || unsafe { self.ring.push(sqe.user_data(LANE)) }.is_some();
+            lanes.is_armed = unsafe { self.ring.push(sqe.user_data(LANE)) }.is_some();
         }
         let may_sleep = min_complete > 0 && lanes.is_armed;
         // What is there already ends the sleep before it begins.

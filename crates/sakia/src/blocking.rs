@@ -265,10 +265,7 @@ where
     let threads = threads.clone();
     let future = async move {
         // `f` is gone after a panic, so nobody sees what it has half-changed of its own.
-        let outcome: Outcome<T> = match mutant!("blocking_panic_escapes") {
-            true => Ok(f()),
-            false => catch_unwind(AssertUnwindSafe(f)),
-        };
+        let outcome: Outcome<T> = catch_unwind(AssertUnwindSafe(f));
         let Worker { completed, panicked } = threads.worker();
         completed.fetch_add(1, Ordering::Relaxed);
         panicked.fetch_add(outcome.is_err().into(), Ordering::Relaxed);
@@ -309,11 +306,7 @@ impl lanes::Worker for Worker {
 
     /// A panic is one of a waker.
     fn perform(_: &Threads, _: usize, Job { runnable, room }: Job) {
-        if mutant!("room_not_given_back") {
-            std::mem::forget(room);
-        } else {
-            drop(room); // may wake whoever waits for it
-        }
+        drop(room); // may wake whoever waits for it
         runnable.run();
     }
 
@@ -354,10 +347,8 @@ impl<T> BlockingHandle<T> {
     /// [`JoinError::is_canceled`]. If it has begun it goes on, and its result is thrown away.
     pub fn abort(&self) {
         self.join.abort();
-        if !mutant!("aborted_work_keeps_place") {
-            let held = self.lock().take();
-            drop(held); // outside the lock: it is the user's
-        }
+        let held = self.lock().take();
+        drop(held); // outside the lock: it is the user's
     }
 
     /// Whether the work has ended.
@@ -386,9 +377,7 @@ impl<T> Future for BlockingHandle<T> {
 
 impl<T> Drop for BlockingHandle<T> {
     fn drop(&mut self) {
-        if let Some(Held { threads, runnable, .. }) = self.held_mut().take()
-            && !mutant!("detached_work_lost")
-        {
+        if let Some(Held { threads, runnable, .. }) = self.held_mut().take() {
             push(&threads, Job { runnable, room: None });
         }
     }

@@ -216,7 +216,6 @@ impl Local {
     ) -> io::Result<Rc<Self>> {
         let remote = Arc::clone(&threads[thread]);
         match driver.remote_wake() {
-            Ok(_) if mutant!("sleeping_thread_not_woken") => remote.set_wake(Arc::new(NoWake)),
             Ok(wake) => remote.set_wake(wake),
             // The simulated kernel has no other threads.
             Err(error) if error.kind() == io::ErrorKind::Unsupported && threads.len() == 1 => {
@@ -293,8 +292,7 @@ impl Local {
 
     #[inline(always)]
     fn next_task(&self) -> Option<Runnable> {
-        let mut queue = self.queue.borrow_mut();
-        if mutant!("newest_task_first") { queue.pop_back() } else { queue.pop_front() }
+        self.queue.borrow_mut().pop_front()
     }
 
     /// Whether a task is ready to run.
@@ -323,16 +321,13 @@ impl Local {
     /// Gives the driver a turn: without waiting when `is_busy`, else until the next timer is due
     /// and at most for `timeout`.
     pub(crate) fn drive(&self, is_busy: bool, timeout: Option<Duration>) -> io::Result<()> {
-        if is_busy && mutant!("busy_thread_starves_driver") {
-            return Ok(());
-        }
         if !is_busy && !self.spin.get().is_zero() && self.look_for_work(timeout)? {
             return Ok(());
         }
-        if is_busy || !self.remote.prepare_to_park() && !mutant!("parks_with_mail") {
+        if is_busy || !self.remote.prepare_to_park() {
             return self.driver.turn(Wait::Poll).map(|_| ());
         }
-        let timeout = if mutant!("sleeps_past_timers") { timeout } else { self.pass_time(timeout) };
+        let timeout = self.pass_time(timeout);
         let result = self.driver.turn(timeout.map_or(Wait::Forever, Wait::For));
         self.remote.unpark();
         result.map(|_| ())
@@ -370,13 +365,11 @@ impl Local {
             // wake and even start others.
             let wakers: Vec<Waker> =
                 self.tasks.borrow_mut().drain().map(|task| task.waker).collect();
-            if !mutant!("tasks_outlive_runtime") {
-                wake_all(wakers);
-            }
+            wake_all(wakers);
             let mut queue = std::mem::take(&mut *self.queue.borrow_mut());
             queue.append(&mut self.remote.drain(false));
             if queue.is_empty() {
-                let is_patient = begin.elapsed() < PATIENCE && !mutant!("tasks_outlive_runtime");
+                let is_patient = begin.elapsed() < PATIENCE;
                 if self.live.get() > 0 && is_patient {
                     thread::yield_now();
                     continue;
@@ -384,9 +377,6 @@ impl Local {
                 break;
             }
             drop(queue);
-            if mutant!("late_tasks_left") {
-                break;
-            }
         }
         drop(self.remote.drain(true));
     }
@@ -451,13 +441,8 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        if !mutant!("ended_tasks_counted") {
-            self.local.live.set(self.local.live.get() - 1);
-        }
+        self.local.live.set(self.local.live.get() - 1);
         if let Place::Listed(key) = self.place {
-            if mutant!("ended_tasks_listed") {
-                return;
-            }
             let task = self.local.tasks.borrow_mut().try_remove(key);
             drop(task); // outside the borrow: the last one of a task frees it
         }

@@ -44,9 +44,6 @@ impl<T> JoinHandle<T> {
     /// [`cancel`](Self::cancel) instead.
     pub fn abort(&self) {
         let task = self.lock().take();
-        if mutant!("abort_detaches") {
-            return task.map_or((), FallibleTask::detach);
-        }
         drop(task); // outside the lock: a value that nobody awaits ends with it
     }
 
@@ -54,9 +51,6 @@ impl<T> JoinHandle<T> {
     /// [`abort`](Self::abort) there is nothing left to wait for: `None` at once.
     pub async fn cancel(mut self) -> Option<Result<T, JoinError>> {
         let task = self.task_mut().take()?;
-        if mutant!("cancel_does_not_wait") {
-            return None;
-        }
         task.cancel().await.map(|outcome| outcome.map_err(JoinError::panicked))
     }
 
@@ -170,9 +164,6 @@ pin_project! {
         fn drop(this: Pin<&mut Self>) {
             let mut future = this.project().future;
             // Nobody is left to be told. What the panic hook prints is all there is.
-            if mutant!("destructor_panic_escapes") {
-                return future.set(None);
-            }
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| future.set(None))) {
                 std::mem::forget(payload); // it may have a destructor like that itself
             }
@@ -192,9 +183,6 @@ impl<F: Future> Future for Contain<F> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let future = self.project().future.as_pin_mut().expect("it is not being dropped");
-        if mutant!("panic_escapes_task") {
-            return future.poll(cx).map(Ok);
-        }
         // The future is never polled again after a panic, so nobody sees it half-changed.
         match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
             Ok(poll) => poll.map(Ok),

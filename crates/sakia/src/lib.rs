@@ -22,9 +22,6 @@
 // Links to `sim` lead nowhere without it.
 #![cfg_attr(not(feature = "sim"), allow(rustdoc::broken_intra_doc_links))]
 
-#[macro_use]
-mod mutant;
-
 pub mod blocking;
 #[cfg(any(feature = "futures-io", feature = "hyper", feature = "tokio"))]
 pub mod compat;

@@ -120,9 +120,6 @@ impl Local {
     #[cold]
     #[inline(never)]
     fn look(&self, progress: &mut Progress) -> bool {
-        if mutant!("batch_without_end") {
-            return false;
-        }
         if progress.polls >= ROUND_MAX {
             return true;
         }

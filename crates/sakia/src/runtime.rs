@@ -242,9 +242,8 @@ impl Drop for Thread {
     fn drop(&mut self) {
         self.remote.stop();
         let is_other = |join: &JoinThread<()>| join.thread().id() != std::thread::current().id();
-        let join = self.join.take().filter(|_| !mutant!("threads_not_joined"));
         // The last holder of an engine may be a task of its own.
-        if let Some(join) = join.filter(is_other) {
+        if let Some(join) = self.join.take().filter(is_other) {
             // A panic there was printed by its thread; tasks contain theirs.
             join.join().ok();
         }
@@ -392,26 +391,19 @@ impl Runtime {
     /// A permanent failure of the driver; in a forked child always, and then no task runs: its parent
     /// runs them.
     pub fn run_once(&self, max_wait: Duration) -> io::Result<bool> {
-        if !mutant!("forked_child_runs_tasks") {
-            self.local.driver.check()?;
-        }
+        self.local.driver.check()?;
         let _entered = Entered::new(&self.local);
         self.local.remote.unpark();
-        if !mutant!("pollable_never_quiet") {
-            self.local.driver.quiet_pollable();
-        }
+        self.local.driver.quiet_pollable();
         self.local.begin_round();
         let is_busy = self.local.run_batch();
-        self.local.drive(is_busy, Some(max_wait).filter(|_| !mutant!("run_once_ignores_limit")))?;
+        self.local.drive(is_busy, Some(max_wait))?;
         self.local.begin_round();
         self.local.run_batch();
         // Submits what these tasks started, which may be done at once, and hears what has ended their batch.
         self.local.drive(true, None)?;
         let is_busy = self.local.has_ready();
         // From here on, whoever wakes a task makes the descriptor readable.
-        if mutant!("run_once_does_not_park") {
-            return Ok(is_busy);
-        }
         Ok(is_busy || !self.local.remote.prepare_to_park())
     }
 
@@ -479,7 +471,7 @@ impl Wake for Main {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.is_woken.store(!mutant!("main_wake_lost"), Ordering::Release);
+        self.is_woken.store(true, Ordering::Release);
         self.remote.signal();
     }
 }

@@ -159,8 +159,7 @@ impl Pool {
         let mut bufs = group.bufs.borrow_mut();
         let buf = bufs.get_mut(usize::from(id))?;
         let was_provided = std::mem::take(&mut buf.is_provided);
-        let is_ours = was_provided || mutant!("unprovided_buffer_taken");
-        is_ours.then(|| {
+        was_provided.then(|| {
             group.provided.set(group.provided.get().saturating_sub(1));
             buf.addr
         })

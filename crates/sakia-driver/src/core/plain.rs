@@ -18,7 +18,6 @@ use crate::slab::{SlotRef, State, flag};
 #[inline(always)]
 fn bytes_moved(sqe: &Sqe, res: i32) -> u32 {
     match sqe.opcode {
-        Opcode::READV | Opcode::WRITEV if mutant!("vectored_counts_parts_as_bytes") => sqe.len,
         Opcode::READ
         | Opcode::READV
         | Opcode::READ_FIXED
@@ -329,8 +328,7 @@ impl<B: Backend> Core<B> {
         // SAFETY: the cell holds a live operation of the table's type, the driver's alone again.
         unsafe {
             let cell = slot.cell();
-            !mutant!("lack_of_workers_told")
-                && vtable.is_cancelable
+            vtable.is_cancelable
                 && !(vtable.is_closing)(cell)
                 && (is_pure_read(&(vtable.entry)(cell))
                     || (vtable.is_local)(cell, &*backend.descriptors()))

@@ -69,17 +69,12 @@ impl Groups {
     /// The buffer that is to be used next.
     pub(super) fn oldest(&self, group: u16) -> Option<Provided> {
         let buffers = &self.groups.get(&group)?.buffers;
-        if mutant!("newest_buffer_first") {
-            return buffers.back().copied();
-        }
         buffers.front().copied()
     }
 
     /// Takes it out: a completion names it.
     pub(super) fn take_oldest(&mut self, group: u16) {
-        if let Some(group) = self.groups.get_mut(&group)
-            && !mutant!("used_buffer_stays")
-        {
+        if let Some(group) = self.groups.get_mut(&group) {
             group.buffers.pop_front();
         }
     }

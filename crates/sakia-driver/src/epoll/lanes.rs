@@ -161,7 +161,6 @@ impl Pool {
         self.threads.update(|state| {
             let mut lanes = Lane::ALL.into_iter();
             lanes.any(|lane| state.jobs(lane as usize).waiting.remove(&ticket).is_some())
-                || mutant!("running_job_canceled")
         })
     }
 
@@ -197,7 +196,7 @@ impl Pool {
                 if running_for >= limit {
                     let Running { opcode, user_data, .. } = *job;
                     found.push(StuckWorker { lane, opcode, user_data, running_for });
-                    job.is_reported = !mutant!("stuck_job_told_again");
+                    job.is_reported = true;
                     its.stuck += 1;
                 } else if let Some(due) = job.since.checked_add(limit) {
                     later = Some(later.map_or(due, |later| later.min(due)));
@@ -212,9 +211,7 @@ impl Pool {
     /// Drops what is queued and lets threads end; those with a job after it. Does not wait.
     pub(super) fn close(&self) {
         self.threads.close(|state| {
-            if !mutant!("end_keeps_queued_jobs") {
-                Lane::ALL.into_iter().for_each(|lane| state.jobs(lane as usize).waiting.clear());
-            }
+            Lane::ALL.into_iter().for_each(|lane| state.jobs(lane as usize).waiting.clear());
         });
     }
 
@@ -263,7 +260,7 @@ fn end_job(threads: &Threads, lane: usize, ticket: u64, outcome: Outcome) {
     };
     match outcome {
         Outcome::Elastic(work) => {
-            let to = if mutant!("endless_jobs_on_bounded") { lane } else { Lane::Elastic as usize };
+            let to = Lane::Elastic as usize;
             threads.push(to, |state| {
                 let Running { opcode, user_data, .. } = end(state);
                 if !state.is_closed() {
@@ -286,12 +283,7 @@ impl Jobs for Queue {
 
     /// Takes the oldest job, and notes that it is running.
     fn take(&mut self) -> Option<(u64, Work)> {
-        let first = if mutant!("newest_job_first") {
-            self.waiting.pop_last()
-        } else {
-            self.waiting.pop_first()
-        };
-        let (ticket, Job { user_data, opcode, work }) = first?;
+        let (ticket, Job { user_data, opcode, work }) = self.waiting.pop_first()?;
         let since = Instant::now();
         self.running.insert(ticket, Running { since, opcode, user_data, is_reported: false });
         Some((ticket, work))

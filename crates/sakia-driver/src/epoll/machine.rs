@@ -251,7 +251,7 @@ impl Machine {
         let is_woken = self.receive();
         self.queue.flush_overflow();
         let is_empty = consumed == 0 && self.queue.ready() == 0 && !is_woken;
-        if is_empty || mutant!("interruption_hides_results") {
+        if is_empty {
             return Err(Errno::INTR.into());
         }
         Ok(Entered { consumed, timed_out: false })
@@ -270,9 +270,7 @@ impl Machine {
 
     /// Until when to sleep at most: the deadline, or when there is something else to do.
     fn sleep_until(&self, deadline: Option<Instant>) -> Sleep {
-        let rested = self.registry.next_rested().filter(|_| !mutant!("rest_without_end"));
-        let stuck_at = self.stuck.at.filter(|_| !mutant!("sleep_ignores_stuck"));
-        let times = [deadline, stuck_at, rested];
+        let times = [deadline, self.stuck.at, self.registry.next_rested()];
         Sleep::Until(times.into_iter().flatten().min())
     }
 
@@ -438,8 +436,7 @@ impl Machine {
             || self
                 .registry
                 .find(raw)
-                .is_none_or(|place| self.registry.watch(place).way(direction).queue.is_empty())
-            || mutant!("late_reads_overtake");
+                .is_none_or(|place| self.registry.watch(place).way(direction).queue.is_empty());
         let tried = if is_first {
             // SAFETY: the entry is not completed, so its memory is lent.
             let tried = unsafe { trial.try_now(self.ways, self.is_own(raw)) };
@@ -530,14 +527,14 @@ impl Machine {
 
     /// The number is another file's from now on.
     pub(super) fn forget_socket(&mut self, raw: i32) {
-        if !mutant!("given_socket_is_own") && self.sockets.remove(&raw) {
+        if self.sockets.remove(&raw) {
             self.registry.release(raw);
         }
     }
 
     /// Whether the descriptor's file was made here, and nobody was given it.
     pub(super) fn is_own(&self, raw: i32) -> bool {
-        self.sockets.contains(&raw) || mutant!("others_sockets_are_own")
+        self.sockets.contains(&raw)
     }
 
     #[allow(clippy::unnecessary_cast, reason = "the bits are signed where `rustix` goes by libc")]
@@ -564,7 +561,7 @@ impl Machine {
     fn start_close(&mut self, sqe: &Sqe, raw: i32) {
         self.forget_socket(raw);
         // The driver closes nothing that is in use. Whoever does would wait for ever.
-        if let Some(place) = self.registry.find(raw).filter(|_| !mutant!("close_leaves_waiters")) {
+        if let Some(place) = self.registry.find(raw) {
             for id in self.registry.members(place) {
                 // A lane thread that tries one goes on with it.
                 let _ = self.cancel_one(id);
@@ -645,9 +642,7 @@ impl Machine {
         }
         self.registry.hush(place, ready, found_nobody);
         self.registry.judge(place, was_fruitful);
-        if !mutant!("watch_not_armed_again") {
-            self.arm(place);
-        }
+        self.arm(place);
     }
 
     /// Tries the operations of a way, oldest first, until one must wait. Returns whether one went on.
@@ -765,7 +760,6 @@ impl Machine {
             return self.finish(id, res);
         };
         self.registry.watch(place).way(trial.direction()).is_busy = false;
-        let is_canceled = is_canceled && !mutant!("canceled_try_waits_again");
         let mut res = outcome.into_result();
         let was_fruitful = res.is_some() || is_canceled;
         if let (Trial::Multishot(_), Some(raw @ 0..)) = (trial, res) {

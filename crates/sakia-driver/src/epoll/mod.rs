@@ -399,9 +399,7 @@ unsafe impl Backend for Epoll {
         }
         self.machine.queue.is_overflowing()
             || self.machine.inbox.has_news()
-            || !self.is_fresh.replace(false)
-                && self.machine.has_waiters()
-                && !mutant!("busy_loop_sees_no_events")
+            || !self.is_fresh.replace(false) && self.machine.has_waiters()
     }
 
     /// True when a lane has a result or completions overflow. Of descriptors only an enter can tell.

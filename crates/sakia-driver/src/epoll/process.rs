@@ -24,9 +24,6 @@ impl Process {
     /// True in the process that made it, false in every child.
     #[inline]
     pub(super) fn is_intact(&self) -> bool {
-        if mutant!("child_uses_epoll") {
-            return true;
-        }
         match self {
             Self::Sentinel(sentinel) => sentinel.is_intact(),
             Self::Id(id) => rustix::process::getpid() == *id,

@@ -74,7 +74,7 @@ impl Queue {
     pub(super) fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
         let index = position.to_raw().wrapping_sub(self.head) as usize;
         match self.pending.get_mut(index) {
-            Some(sqe) if sqe.user_data == user_data || mutant!("other_entry_revoked") => {
+            Some(sqe) if sqe.user_data == user_data => {
                 *sqe = Sqe::nop().user_data(user_data);
                 true
             }
@@ -97,8 +97,7 @@ impl Queue {
     /// Adds a completion of an entry, with these flags.
     pub(super) fn post_with(&mut self, user_data: u64, res: i32, flags: CqeFlags) {
         let cqe = Cqe { user_data, res, flags };
-        let must_wait = self.is_overflowing() && !mutant!("overflow_is_overtaken");
-        if must_wait || self.ready() == self.cq_entries {
+        if self.is_overflowing() || self.ready() == self.cq_entries {
             self.overflow.push_back(cqe);
         } else {
             self.ready.push_back(cqe);

@@ -169,8 +169,7 @@ impl Registry {
     pub(super) fn resolve(&self, token: u64) -> Option<usize> {
         let (place, generation) = (token as u32 as usize, (token >> 32) as u32);
         let watch = self.watches.get(place)?;
-        let is_current = (watch.generation == generation || mutant!("event_of_old_file"))
-            && self.find(watch.raw) == Some(place);
+        let is_current = watch.generation == generation && self.find(watch.raw) == Some(place);
         is_current.then_some(place)
     }
 
@@ -231,7 +230,7 @@ impl Registry {
             return;
         };
         self.watches[place].is_lasting = false;
-        if self.watches[place].is_idle() && !mutant!("lasting_watch_kept") {
+        if self.watches[place].is_idle() {
             self.forget(place);
         }
     }
@@ -307,7 +306,7 @@ impl Registry {
             Err(Errno::NOENT)
         };
         match changed {
-            Err(Errno::NOENT) if !(watch.is_registered && mutant!("watch_not_renewed")) => {
+            Err(Errno::NOENT) => {
                 let watch = &mut self.watches[place];
                 watch.is_registered = false;
                 watch.generation = watch.generation.wrapping_add(1);
@@ -376,13 +375,8 @@ impl Registry {
         if watch.is_idle() && !was_fruitful {
             return;
         }
-        watch.fruitless = if was_fruitful || mutant!("watch_never_rests") {
-            0
-        } else {
-            watch.fruitless.saturating_add(1)
-        };
-        let may_rest = !self.is_restless || mutant!("foreign_loop_misses_rest");
-        let is_tired = watch.fruitless >= FRUITLESS_MAX && may_rest;
+        watch.fruitless = if was_fruitful { 0 } else { watch.fruitless.saturating_add(1) };
+        let is_tired = watch.fruitless >= FRUITLESS_MAX && !self.is_restless;
         if is_tired && !watch.is_resting {
             watch.is_resting = true;
             self.disarm(place);

@@ -161,9 +161,7 @@ impl SocketCall {
         if is_own {
             rustix::fs::fcntl_setfl(fd, mode | OFlags::NONBLOCK).map_err(refused)?;
             let result = retry(call);
-            if !mutant!("socket_mode_kept") {
-                rustix::fs::fcntl_setfl(fd, mode).map_err(refused)?;
-            }
+            rustix::fs::fcntl_setfl(fd, mode).map_err(refused)?;
             return Ok(result);
         }
         // SAFETY: as above.

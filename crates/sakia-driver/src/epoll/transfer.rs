@@ -331,8 +331,6 @@ impl Transfer {
         });
         match result {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => None,
-            // SAFETY: the caller's promise.
-            Ok(_) if mutant!("short_transfer_is_whole") => Some(Ok(unsafe { self.len() } as usize)),
             result => Some(result),
         }
     }
@@ -399,7 +397,7 @@ impl Transfer {
         let room = if class == FileClass::Pipe { PIPE_ROOM } else { STREAM_ROOM };
         // SAFETY: as above.
         let parts = unsafe { self.buffers.parts() };
-        let parts = if mutant!("blocking_write_unclipped") { parts } else { clip(parts, room) };
+        let parts = clip(parts, room);
         Try::of(retry(|| {
             // SAFETY: the parts describe lent memory, and live until the call returns.
             unsafe {

@@ -126,9 +126,7 @@ unsafe impl Operation for Open {
 
     fn entry(&mut self) -> Sqe {
         let directory = self.directory.as_ref().map_or(AT_FDCWD, Fd::raw);
-        // All but to create it where it is missing.
-        let kept = if mutant!("open_drops_flags") { 0o103 } else { u32::MAX };
-        Sqe::openat(directory, self.path.as_ptr().cast(), self.flags & kept, self.mode)
+        Sqe::openat(directory, self.path.as_ptr().cast(), self.flags, self.mode)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
@@ -139,9 +137,6 @@ unsafe impl Operation for Open {
     }
 
     fn dispose(self, completion: Completion) {
-        if mutant!("late_open_leaks") {
-            return;
-        }
         drop(self.complete(completion)); // closes what was opened
     }
 

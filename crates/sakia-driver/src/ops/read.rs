@@ -110,8 +110,8 @@ unsafe impl<T: IoBufMut> Operation for Read<T> {
 
     #[inline(always)]
     fn entry(&mut self) -> Sqe {
-        let offset = if mutant!("read_ignores_offset") { 0 } else { self.offset };
-        Sqe::read(self.fd.raw(), self.buf.stable_mut_ptr(), self.len, offset).op_flags(self.flags)
+        Sqe::read(self.fd.raw(), self.buf.stable_mut_ptr(), self.len, self.offset)
+            .op_flags(self.flags)
     }
 
     #[inline(always)]

@@ -57,9 +57,6 @@ unsafe impl Operation for Rename {
 
     fn entry(&mut self) -> Sqe {
         let Self { from, to, flags } = self;
-        if mutant!("rename_drops_flags") {
-            *flags = 0;
-        }
         Sqe::renameat(from.raw(), from.path(), to.raw(), to.path(), *flags)
     }
 

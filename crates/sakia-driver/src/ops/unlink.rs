@@ -47,8 +47,7 @@ unsafe impl Operation for Unlink {
     }
 
     fn entry(&mut self) -> Sqe {
-        let flags = if mutant!("unlink_drops_flags") { 0 } else { self.flags };
-        Sqe::unlinkat(self.at.raw(), self.at.path(), flags)
+        Sqe::unlinkat(self.at.raw(), self.at.path(), self.flags)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {

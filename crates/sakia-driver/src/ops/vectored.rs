@@ -40,11 +40,7 @@ impl<T: IoBuf> Vectored<T> {
     /// Describes the buffers, and returns where the vector is and how many parts it has.
     fn describe(&mut self, part: impl Fn(&mut T) -> IoVec) -> (*const IoVec, u32) {
         self.vector.clear();
-        let count_max = if mutant!("vectored_unclamped") { usize::MAX } else { BUFFERS_MAX };
-        self.vector.extend(self.bufs.iter_mut().take(count_max).map(part));
-        if mutant!("vectored_reversed") {
-            self.vector.reverse();
-        }
+        self.vector.extend(self.bufs.iter_mut().take(BUFFERS_MAX).map(part));
         (self.vector.as_ptr(), self.vector.len() as u32)
     }
 }

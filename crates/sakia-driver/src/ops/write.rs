@@ -107,9 +107,6 @@ unsafe impl<T: IoBuf> Operation for Write<T> {
 
     #[inline(always)]
     fn complete(self, completion: Completion) -> Self::Output {
-        if mutant!("written_count_is_length") {
-            return (completion.result().map(|_| self.buf.bytes_len()), self.buf);
-        }
         (completion.count(self.buf.bytes_len()), self.buf)
     }
 

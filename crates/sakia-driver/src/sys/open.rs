@@ -131,9 +131,7 @@ impl Open {
         if !kind.is_ok_and(|kind| !may_wait(kind)) {
             return Err(Unopened::MayWait); // closes it
         }
-        if !mutant!("opened_files_nonblocking") {
-            make_blocking(opened.as_fd())?;
-        }
+        make_blocking(opened.as_fd())?;
         Ok(opened)
     }
 
@@ -185,8 +183,7 @@ impl Open {
 /// Whether opening such a file may wait for ever. A link that is not followed, and a socket, are
 /// refused at once.
 fn may_wait(kind: FileType) -> bool {
-    !mutant!("fifo_opened_to_find_out")
-        && matches!(kind, FileType::Fifo | FileType::CharacterDevice | FileType::Unknown)
+    matches!(kind, FileType::Fifo | FileType::CharacterDevice | FileType::Unknown)
 }
 
 /// The flags with which a file is opened that must not wait, and whether `O_NONBLOCK` was added to the

@@ -36,16 +36,11 @@ const KEPT_OFF_LANES: SignalSet =
 /// # Errors
 /// Those of `write`.
 pub(crate) fn without_sigpipe<T>(write: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    if mutant!("sigpipe_raised") {
-        return write();
-    }
     let old = sys::signal_mask(MaskChange::Block, SIGPIPE)?;
     let was_blocked = old & SIGPIPE != 0;
     let was_pending = was_blocked && sys::signals_pending().is_ok_and(|set| set & SIGPIPE != 0);
     let result = write();
-    let is_left = was_pending || mutant!("sigpipe_left_pending");
-    let is_left = is_left && !mutant!("sigpipe_of_others_taken");
-    if matches!(result, Err(Errno::PIPE)) && !is_left {
+    if matches!(result, Err(Errno::PIPE)) && !was_pending {
         // `EAGAIN` says that the file was not a pipe and raised nothing.
         let _ = sys::retry(|| sys::take_signal(SIGPIPE));
     }
@@ -57,9 +52,6 @@ pub(crate) fn without_sigpipe<T>(write: impl FnOnce() -> Result<T, Errno>) -> Re
 
 /// Calls `spawn` with the signal mask that a lane thread inherits.
 pub(crate) fn with_lane_mask<T>(spawn: impl FnOnce() -> T) -> T {
-    if mutant!("lanes_see_signals") {
-        return spawn();
-    }
     let old = sys::signal_mask(MaskChange::Block, KEPT_OFF_LANES);
     let result = spawn();
     if let Ok(old) = old {

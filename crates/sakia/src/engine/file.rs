@@ -80,7 +80,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let Some(fd) = self.fd.take() else { return };
         let shared = &self.engine.shared;
-        let is_remote = shared.mounts.has_file(fd.as_fd()) && !mutant!("remote_closed_here");
+        let is_remote = shared.mounts.has_file(fd.as_fd());
         let (number, known) = (self.number, *self.known.get_mut());
         for (thread, remote) in shared.remotes.iter().enumerate() {
             if known & bit(thread) != 0 {
@@ -396,9 +396,7 @@ impl Inner {
 #[inline]
 fn check(at: At) -> io::Result<()> {
     match at {
-        Some(offset) if offset > i64::MAX as u64 && !mutant!("engine_offset_is_position") => {
-            Err(Errno::INVAL.into())
-        }
+        Some(offset) if offset > i64::MAX as u64 => Err(Errno::INVAL.into()),
         _ => Ok(()),
     }
 }

@@ -74,8 +74,7 @@ impl<C: Call> Call for Many<C> {
                 Part::Done(output) => output,
             }
         };
-        let depth = if mutant!("batch_is_not_bounded") { usize::MAX } else { DEPTH };
-        stream::iter(self.parts).map(part).buffered(depth).collect()
+        stream::iter(self.parts).map(part).buffered(DEPTH).collect()
     }
 
     fn refuse(self, error: io::Error) -> Self::Output {

@@ -267,7 +267,7 @@ fn is_end(fd: BorrowedFd<'_>, at: At) -> bool {
 /// Whether a file has more, from some place on. A FIFO or so may have, and nobody knows.
 #[cold]
 pub(super) fn has_more(fd: BorrowedFd<'_>, at: At) -> bool {
-    left(fd, at).is_some_and(|left| left > 0) && !mutant!("short_read_is_all")
+    left(fd, at).is_some_and(|left| left > 0)
 }
 
 /// Bytes from a place to the end of a regular file; others do not say where they end.
@@ -338,8 +338,7 @@ impl Engine {
             Err(error) => return Some(Err(error.into())),
         };
         let file_type = FileType::from_raw_mode(stat.st_mode);
-        let waits_for_others =
-            !file_type.is_file() && !file_type.is_dir() && !mutant!("fifo_read_at_once");
+        let waits_for_others = !file_type.is_file() && !file_type.is_dir();
         let (size, id) = (regular_size(&stat), (stat.st_dev, stat.st_ino));
         Some(Ok(OpenedNow { fd, size, id, waits_for_others }))
     }
@@ -388,9 +387,7 @@ impl OpenedNow {
 
     /// Takes `O_NONBLOCK` off.
     pub(super) fn into_blocking(self) -> io::Result<OwnedFd> {
-        if !mutant!("opened_now_stays_nonblocking") {
-            rustix::fs::fcntl_setfl(&self.fd, OFlags::empty())?;
-        }
+        rustix::fs::fcntl_setfl(&self.fd, OFlags::empty())?;
         Ok(self.fd)
     }
 }

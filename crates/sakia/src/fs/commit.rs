@@ -152,7 +152,7 @@ impl GroupCommit {
         self.check()?;
         let shared = &self.shared;
         // The one that runs may have begun before the last write was done.
-        let number = shared.begun.get() + 1 - u64::from(mutant!("running_sync_serves_all"));
+        let number = shared.begun.get() + 1;
         shared.wanted.set(shared.wanted.get().max(number));
         if !shared.is_running.replace(true) {
             crate::spawn(sync_while_wanted(Running(Rc::clone(shared)))).detach();
@@ -221,7 +221,6 @@ async fn sync_while_wanted(running: Running) {
                 shared.done.set(number);
                 shared.wake();
             }
-            Err(_) if mutant!("failed_sync_tried_again") => shared.begun.set(number - 1),
             Err(error) => shared.fail(&error),
         }
     }

@@ -537,9 +537,8 @@ impl File {
         buf: T,
         offset: u64,
     ) -> BufResult<(), T> {
-        let flags =
-            if mutant!("durable_write_is_plain") { 0 } else { ReadWriteFlags::DSYNC.bits() };
-        let (result, buf) = self.write_all_explained(buf, offset, flags).await;
+        let (result, buf) =
+            self.write_all_explained(buf, offset, ReadWriteFlags::DSYNC.bits()).await;
         match result {
             Err(error) if is_unknown_flag(&error) => {}
             result => return (result, buf),

@@ -170,9 +170,7 @@ impl AtomicFile {
     pub async fn commit(mut self) -> Result<()> {
         let path = self.path.clone();
         self.take_over().await.at("set permissions", &path)?;
-        if !mutant!("save_not_synced") {
-            self.file().sync_all().await.at("sync", &path)?;
-        }
+        self.file().sync_all().await.at("sync", &path)?;
         if let Some(file) = self.file.take() {
             // Network file systems tell of lost writes here.
             file.close().await.at("close", &path)?;
@@ -183,9 +181,6 @@ impl AtomicFile {
         let renamed = self.driver.rename(Some(directory), temporary, Some(directory), name, 0);
         renamed.await.at("rename", &path)?;
         self.temporary = None;
-        if mutant!("saved_name_not_synced") {
-            return Ok(());
-        }
         sync_directory(&self.driver, &self.directory).await.at("sync directory", &path)
     }
 

@@ -173,9 +173,6 @@ pub async fn write_durable(path: impl AsRef<Path>, contents: impl IoBuf) -> Resu
     let (mut file, directory) = create_in_directory(path).await?;
     file.write_all(contents).await.0.at("write", path)?;
     file.sync_all().await.at("sync", path)?;
-    if mutant!("durable_name_not_synced") {
-        return Ok(());
-    }
     Dir::open(directory).await?.sync().await
 }
 
@@ -186,9 +183,6 @@ async fn create_in_directory(path: &Path) -> Result<(File, PathBuf)> {
     options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     match options.open(path).await {
         Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
-            if mutant!("directory_of_link_synced") {
-                return Ok((File::create(path).await?, parent(path).to_owned()));
-            }
             let target = follow_links(path).await.at("open", path)?;
             Ok((File::create(&target).await?, parent(&target).to_owned()))
         }

@@ -145,9 +145,7 @@ impl<T> Async<T> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.readiness.ready(events).await?;
                 }
-                Err(error)
-                    if error.kind() == io::ErrorKind::Interrupted
-                        && !mutant!("interruption_ends_try") => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => return result,
             }
         }

@@ -107,7 +107,6 @@ impl Stream {
             buf = slice.into_inner();
             match result {
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
-                Ok(_) if mutant!("short_write_is_whole") => return (Ok(()), buf),
                 Ok(count) => done += count,
                 Err(error) => return (Err(error), buf),
             }

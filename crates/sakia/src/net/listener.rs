@@ -96,12 +96,7 @@ impl TcpListener {
                     match stream.peer_addr() {
                         Ok(peer) => return Ok((stream, peer)),
                         // It has ended since: who it was with nobody knows any more.
-                        Err(error)
-                            if error.kind() == io::ErrorKind::NotConnected
-                                && !mutant!("broken_connection_fails_accept") =>
-                        {
-                            continue;
-                        }
+                        Err(error) if error.kind() == io::ErrorKind::NotConnected => continue,
                         Err(error) => error,
                     }
                 }

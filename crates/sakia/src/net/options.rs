@@ -119,12 +119,6 @@ impl ConnectOptions {
         let driver = current().driver.handle().clone();
         let mut failure = None;
         for address in resolve(to).await?.into_iter().filter(is_possible) {
-            if mutant!("only_first_address_tried") && failure.is_some() {
-                break;
-            }
-            if mutant!("tried_addresses_unnamed") {
-                tried.clear();
-            }
             tried.push(address);
             match self.connect_to(&driver, address).await {
                 Ok(fd) => return Ok(TcpStream { connection: driver.connection(fd) }),

@@ -278,7 +278,7 @@ impl From<ServeFailed> for io::Error {
 /// ```
 pub async fn serve<L, H, F, E>(
     listener: L,
-    mut options: ServeOptions<E>,
+    options: ServeOptions<E>,
     handler: H,
 ) -> Result<Served, ServeFailed>
 where
@@ -287,12 +287,6 @@ where
     F: Future<Output = Result<(), E>> + 'static,
     E: 'static,
 {
-    if mutant!("serving_ignores_the_most") {
-        options.connections_max = usize::MAX;
-    }
-    if mutant!("serving_ignores_deadline") {
-        options.deadline = None;
-    }
     let mut server = Server { options, tasks: JoinSet::new(), served: Served::default() };
     let accepted = server.accept(listener.borrow(), &Rc::new(handler)).await;
     drop(listener);
@@ -498,9 +492,6 @@ impl<E: 'static> Server<E> {
 
 /// Whether a listener that fails so will go on failing.
 fn is_final(error: &Error) -> bool {
-    if mutant!("serving_ends_without_descriptors") {
-        return true;
-    }
     matches!(
         error.raw_os_error().map(Errno::from_raw_os_error),
         None | Some(

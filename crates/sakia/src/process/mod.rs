@@ -309,9 +309,7 @@ impl Child {
     /// 5.3, else a thread waits. Source: `pidfd_open(2)`.
     #[doc(alias = "waitpid")]
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
-        if !mutant!("wait_keeps_stdin_open") {
-            drop(self.stdin.take());
-        }
+        drop(self.stdin.take());
         loop {
             if let Some(status) = self.try_wait()? {
                 return Ok(status);
@@ -362,13 +360,11 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         let Some(mut inner) = self.inner.take().filter(|_| self.status.is_none()) else { return };
-        if self.kill_on_drop && !mutant!("child_not_killed") {
+        if self.kill_on_drop {
             // It is gone already, or is another user's now, whom we must leave alone.
             inner.kill().ok();
         }
-        if let Ok(None) = inner.try_wait()
-            && !mutant!("dropped_child_stays_zombie")
-        {
+        if let Ok(None) = inner.try_wait() {
             reaper::reap(inner);
         }
     }

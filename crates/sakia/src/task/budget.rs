@@ -165,7 +165,7 @@ impl Pool {
 impl State {
     /// Takes `amount` if it is free and nobody came before.
     fn try_take(&mut self, amount: u64) -> bool {
-        let is_first = self.waiting.is_empty() || mutant!("budget_overtakes");
+        let is_first = self.waiting.is_empty();
         let is_free = is_first && amount <= self.free;
         if is_free {
             self.free -= amount;
@@ -183,9 +183,6 @@ impl State {
             self.free -= request.amount;
             self.granted.insert(ticket);
             wakers.push(request.waker);
-            if mutant!("release_serves_one") {
-                break;
-            }
         }
         wakers
     }
@@ -314,12 +311,11 @@ impl Drop for Acquire {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else { return };
         let mut state = self.budget.pool(self.resource).lock();
-        if state.granted.remove(&ticket) && !mutant!("unseen_grant_lost") {
+        if state.granted.remove(&ticket) {
             state.free += self.amount;
         }
         let left = state.waiting.remove(&ticket);
-        let blocks = mutant!("dropped_request_blocks");
-        let wakers = if blocks { Vec::new() } else { state.grant() };
+        let wakers = state.grant();
         drop(state);
         drop(left); // outside the lock, as above
         wake_all(wakers);
@@ -371,9 +367,6 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if mutant!("permit_not_returned") {
-            return;
-        }
         self.budget.pool(self.resource).release(self.amount);
     }
 }

@@ -69,7 +69,7 @@ impl Node {
             self.is_canceled.store(true, Ordering::Release);
             std::mem::take(&mut *children)
         };
-        self.event.notify(if mutant!("cancel_wakes_one") { 1 } else { usize::MAX });
+        self.event.notify(usize::MAX);
         children
     }
 }
@@ -79,9 +79,7 @@ impl Drop for Node {
         // A loop, since a chain of tokens may be longer than the stack is deep.
         let mut above = self.parent.take();
         while let Some((parent, key)) = above {
-            if !mutant!("dropped_tokens_listed") {
-                parent.lock().try_remove(key);
-            }
+            parent.lock().try_remove(key);
             above = Arc::into_inner(parent).and_then(|mut parent| parent.parent.take());
         }
     }
@@ -106,7 +104,7 @@ impl CancellationToken {
     #[must_use]
     pub fn child(&self) -> Self {
         let mut children = self.node.lock();
-        if self.is_canceled() && !mutant!("late_child_not_canceled") {
+        if self.is_canceled() {
             return Self { node: Arc::new(Node::new(true, None)) };
         }
         let entry = children.vacant_entry();
@@ -120,9 +118,6 @@ impl CancellationToken {
     pub fn cancel(&self) {
         let mut lists = vec![self.node.cancel()];
         while let Some(children) = lists.pop() {
-            if mutant!("cancel_stops_at_children") && lists.is_empty() {
-                return;
-            }
             let live = children.into_iter().filter_map(|(_, child)| child.upgrade());
             lists.extend(live.map(|child| child.cancel()));
         }

@@ -147,7 +147,7 @@ where
             if count > 0 && round::is_over() {
                 break;
             }
-            if !is_at_end && (running.len() < limit || mutant!("loop_without_limit")) {
+            if !is_at_end && running.len() < limit {
                 is_at_end = items.as_mut().poll(cx).is_ready();
                 let item = taken.borrow_mut().take();
                 if let Some(item) = item {

@@ -150,9 +150,6 @@ impl<T: 'static> Member<T> {
         let Self::Runs(handle) = self else { return self };
         let canceled = || Err(JoinError::canceled());
         let mut end = Box::pin(async move { handle.cancel().await.unwrap_or_else(canceled) });
-        if mutant!("abort_all_is_lazy") {
-            return Self::Ends(end);
-        }
         // The first poll cancels; who waits for the end is told by the polls after it.
         match end.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => Self::Ended(Some(outcome)),
@@ -164,9 +161,7 @@ impl<T: 'static> Member<T> {
 impl<T> Drop for JoinSet<T> {
     fn drop(&mut self) {
         for member in pin!(&mut self.members).iter_mut() {
-            if let Member::Runs(handle) = member
-                && !mutant!("dropped_set_detaches")
-            {
+            if let Member::Runs(handle) = member {
                 handle.abort();
             }
         }

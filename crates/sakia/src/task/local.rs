@@ -120,9 +120,6 @@ struct Entered<'a, T: 'static> {
 
 impl<T> Drop for Entered<'_, T> {
     fn drop(&mut self) {
-        if mutant!("task_local_stays") {
-            return;
-        }
         self.key.swap(self.value);
     }
 }

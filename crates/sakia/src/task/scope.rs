@@ -77,8 +77,7 @@ where
             body.set(None);
             output = Some(value);
         }
-        let is_early = mutant!("scope_ends_with_body");
-        if scope.poll_children(&mut children, cx).is_pending() && !is_early || output.is_none() {
+        if scope.poll_children(&mut children, cx).is_pending() || output.is_none() {
             return Poll::Pending;
         }
         Poll::Ready(output.take().expect("the body has ended"))
@@ -130,9 +129,6 @@ impl<'env> Scope<'env> {
         shared.queue.push(child);
         let waker = shared.waker.clone();
         drop(shared);
-        if mutant!("new_child_unnoticed") {
-            return handle;
-        }
         waker.wake(); // outside the borrow, as a waker may do anything
         handle
     }
@@ -177,9 +173,6 @@ impl Drop for Ending<'_, '_> {
     fn drop(&mut self) {
         let mut shared = self.0.shared.borrow_mut();
         shared.has_ended = true;
-        if mutant!("queued_children_leak") {
-            return;
-        }
         let queue = std::mem::take(&mut shared.queue);
         drop(shared);
         drop(queue); // outside the borrow: children may hold the scope

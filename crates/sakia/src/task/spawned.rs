@@ -86,9 +86,6 @@ where
                 Poll::Ready(Some(Ok(()))) => {}
                 Poll::Ready(Some(Err(error))) => {
                     scope.fail(&mut failure, error);
-                    if mutant!("failed_scope_does_not_wait") {
-                        return Poll::Ready(Err(failure.take().expect("it has just failed")));
-                    }
                     body.set(None);
                 }
             }
@@ -174,10 +171,8 @@ impl<E: 'static> TaskScope<E> {
         if failure.is_none() {
             *failure = Some(error);
             let mut shared = self.shared.borrow_mut();
-            shared.is_closed = !mutant!("failed_scope_takes_more");
-            if !mutant!("failure_spares_siblings") {
-                shared.children.abort_all();
-            }
+            shared.is_closed = true;
+            shared.children.abort_all();
         }
     }
 }
@@ -196,11 +191,8 @@ impl<E: 'static> Drop for Ending<'_, E> {
     fn drop(&mut self) {
         let mut shared = self.0.shared.borrow_mut();
         shared.is_closed = true;
-        let mut children = std::mem::take(&mut shared.children);
+        let children = std::mem::take(&mut shared.children);
         drop(shared);
-        if mutant!("dropped_scope_detaches") {
-            children.detach_all();
-        }
         drop(children); // outside the borrow: an outcome not taken may hold the scope
     }
 }

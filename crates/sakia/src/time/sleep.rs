@@ -85,9 +85,7 @@ impl Sleep {
         self.is_over = false;
         if is_endless(deadline) {
             self.timer = None;
-        } else if let Some(Timer { timers, key }) = &self.timer
-            && !mutant!("reset_timer_not_moved")
-        {
+        } else if let Some(Timer { timers, key }) = &self.timer {
             timers.reset(*key, deadline.to_clock());
         }
     }

@@ -63,10 +63,6 @@ impl<F: Future> Future for Timeout<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        if mutant!("timeout_looks_at_time_first") && Pin::new(&mut *this.sleep).poll(cx).is_ready()
-        {
-            return Poll::Ready(Err(Elapsed { _private: () }));
-        }
         if let Poll::Ready(output) = this.future.poll(cx) {
             return Poll::Ready(Ok(output));
         }

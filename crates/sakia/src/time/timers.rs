@@ -116,9 +116,6 @@ impl Timers {
 
     /// Forgets a timer.
     pub(super) fn remove(&self, key: u32) {
-        if mutant!("dropped_timer_stays") {
-            return;
-        }
         let waker = self.wheel.borrow_mut().remove(key);
         drop(waker);
     }
@@ -141,7 +138,7 @@ impl Timers {
         }
         let is_known = wheel.will_wake(key, waker);
         drop(wheel);
-        if !is_known && !mutant!("timer_wakes_first_task") {
+        if !is_known {
             let waker = waker.clone();
             let old = self.wheel.borrow_mut().set_waker(key, waker);
             drop(old);
@@ -247,8 +244,7 @@ impl Local {
         let Clock::Virtual(now) = self.timers.clock.get() else {
             return self.sleep_limit(limit);
         };
-        let in_flight = self.driver.in_flight() > 0 || self.driver.has_deferred();
-        let has_operations = in_flight && !mutant!("time_passes_with_operations");
+        let has_operations = self.driver.in_flight() > 0 || self.driver.has_deferred();
         if has_operations || self.timers.wheel.borrow().is_idle() {
             return limit;
         }
@@ -260,7 +256,7 @@ impl Local {
 
 /// The first tick not before `deadline`.
 fn tick_from(deadline: Duration) -> u64 {
-    let up = if mutant!("timers_early") { 0 } else { TICK.as_nanos() - 1 };
+    let up = TICK.as_nanos() - 1;
     let ticks = (deadline.as_nanos() + up) / TICK.as_nanos();
     u64::try_from(ticks).map_or(TICK_MAX, |ticks| ticks.min(TICK_MAX))
 }

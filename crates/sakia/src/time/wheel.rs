@@ -152,9 +152,6 @@ impl Wheel {
             self.mark_empty(list);
             while key != END {
                 let next = self.entry(key).next;
-                if mutant!("cascade_fires_early") {
-                    self.entry(key).at = start;
-                }
                 self.link(key); // on a lower level, or due
                 key = next;
             }
@@ -185,7 +182,7 @@ impl Wheel {
             return Some(self.tick);
         }
         let (list, start) = self.next_slot()?;
-        if usize::from(list) < SLOTS || mutant!("deadline_of_slot") {
+        if usize::from(list) < SLOTS {
             return Some(start);
         }
         let (mut key, mut earliest) = (self.lists[usize::from(list)].first, u64::MAX);

@@ -49,7 +49,7 @@ impl<T: IoBufMut + Send> Call for ReadAt<T> {
         if left == 0 {
             return Attempt::Done(self.end(Err(Errno::INVAL.into())));
         }
-        let wanted = if mutant!("large_in_one_turn") { left } else { left.min(BYTES_MAX) };
+        let wanted = left.min(BYTES_MAX);
         let at = further(self.at, done);
         let Some(result) = self.file.inner.read_now(&mut self.rest, wanted, at) else {
             return Attempt::Waits(self);
@@ -184,7 +184,6 @@ fn ended(
 fn total_of(done: usize, result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Err(_) if done > 0 => Ok(done),
-        result if mutant!("part_of_transfer_lost") => result,
         result => result.map(|count| done + count),
     }
 }
