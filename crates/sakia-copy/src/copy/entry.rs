@@ -11,7 +11,6 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use sakia::fs::AlignedBuf;
 
-use super::existing::itself;
 use super::links::{Claim, Name, Waiting};
 use super::{Copy, Learned, Spot, Wrong, attributes, mark};
 use crate::crew::{Crew, Fiber, Next};
@@ -338,8 +337,9 @@ impl Copy {
                 return Ok(Outcome::Skipped);
             }
             let written = self.stat_overwritten(spot, FileType::from_raw_mode(source.st_mode))?;
-            if written.is_some_and(|written| Id::of(&written) == id) {
-                return Err(itself());
+            if let Some(written) = written.filter(|written| Id::of(written) == id) {
+                self.is_itself(spot, source, &written)?;
+                return Ok(Outcome::Skipped);
             }
             let is_kept = |there: &Stat| !mark::is_unfinished(there, self.user);
             if self.options.existing == Existing::Keep && there.as_ref().is_some_and(is_kept) {

@@ -386,7 +386,7 @@ fn is_link(stat: &Stat) -> bool {
 }
 
 /// The copy would take the place of its source.
-pub(super) fn itself() -> Wrong {
+fn itself() -> Wrong {
     refused("it is the source itself")
 }
 

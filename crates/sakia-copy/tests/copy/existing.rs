@@ -542,6 +542,28 @@ fn a_device_that_cannot_be_opened_is_replaced() {
     }
 }
 
+/// As `cp` has it: nothing would be different afterwards, or lost.
+#[test]
+fn a_link_onto_another_name_of_itself_stays() {
+    let folder = Folder::new();
+    symlink("nowhere", folder.path("a")).unwrap();
+    folder.dir("to");
+    for name in ["b", "to/b"] {
+        fs::hard_link(folder.path("a"), folder.path(name)).unwrap();
+    }
+    let copier = sakia_copy::Copier::new(Options::archive());
+    let progress = Default::default();
+    crate::support::runtime().block_on(async {
+        // The second is a name of what was copied before.
+        for name in ["a", "b"] {
+            let to = folder.path("to").join(name);
+            let copied = copier.copy(folder.path(name), to, &progress).await.unwrap();
+            assert!(copied.is_complete(), "{name}: {copied:?}");
+        }
+    });
+    assert_eq!(fs::read_link(folder.path("to/b")).unwrap(), Path::new("nowhere"));
+}
+
 /// It is there by its own name, whatever path the caller has named it by.
 #[test]
 fn a_link_to_its_own_directory_is_replaced() {

@@ -137,18 +137,42 @@ pub const KNOWN: &[Known] = &[
                 && ["attributes", "access", "mode", "owner"].contains(&difference.of)
         },
     ),
+    ("a device that is written to is left as it is otherwise", |tried, difference| {
+        let is_device =
+            |tree: &Tree| tree.get(&difference.path).is_some_and(|is| "pc".contains(is.kind));
+        ["mode", "owner", "time", "access", "attributes"].contains(&difference.of)
+            && tried.case.operands.last() == Some(&difference.path)
+            && is_device(&tried.before)
+            && is_device(&tried.ours.tree)
+    }),
+    (
+        "a directory is marked until it is complete; who is not of its group removes set-group-ID with it",
+        |tried, difference| {
+            let mode = |tree: &Tree| tree.get(&difference.path).map_or(0, |is| is.mode);
+            difference.of == "mode"
+                && tried.case.user != 0
+                && tried.theirs.tree[&difference.path].kind == 'd'
+                && !tried.before.contains_key(&difference.path)
+                && mode(&tried.theirs.tree) == mode(&tried.ours.tree) | 0o2000
+        },
+    ),
+    (
+        "a newer file stays with -u; cp replaces it by another name of a file that was older",
+        |tried, difference| {
+            let has_names = |tree: &Tree| {
+                let names = |is: &Facts| is.kind == 'f' && is.names.1 > 1;
+                tree.get(&difference.path).is_some_and(names)
+            };
+            tried.case.has("-u")
+                && is_preserving(tried, "links")
+                && (has_names(&tried.theirs.tree) || has_names(&tried.ours.tree))
+        },
+    ),
     ("a source is opened before what is in the way is removed", |tried, difference| {
         ["presence", "time", "names"].contains(&difference.of)
             && tried.theirs.said.contains("cannot open")
             && tried.ours.said.contains("sakia: open ")
     }),
-    (
-        "a directory has its attributes, whether or not all that is in it could be copied",
-        |tried, difference| {
-            tried.theirs.said.contains("cyclic symbolic link")
-                && ["attributes", "mode", "time", "owner", "access"].contains(&difference.of)
-        },
-    ),
     ("what cannot be completed is removed", |tried, difference| {
         tried.theirs.said.contains("failed to clone")
             && !tried.ours.succeeded
