@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags, major, makedev, minor};
 use rustix::io::Errno;
 use sakia_driver::{
-    Auto, Bypass, Driver, MountFacts, MountTable, Now, Op, Operation, Policy, Route, Rules,
+    Auto, Bypass, CallMode, Driver, MountFacts, MountTable, Op, Operation, Policy, Route, Rules,
     Support, Wait,
 };
 use sakia_ring::Ring;
@@ -128,8 +128,8 @@ enum Way {
 impl Way {
     fn of(route: Route, queue: Self) -> Self {
         match route {
-            Route::Now(Now::NoWait) => Self::Nowait,
-            Route::Now(Now::Plain) => Self::Timed,
+            Route::Now(CallMode::NonBlocking) => Self::Nowait,
+            Route::Now(CallMode::Blocking) => Self::Timed,
             Route::Queue => queue,
             Route::Lane(_) => Self::Thread,
         }

@@ -19,7 +19,7 @@ use crate::copy::Learned;
 use crate::crew::{Fiber, Job};
 use crate::kernel;
 use crate::place::OpenDir;
-use crate::sys::{self, Now};
+use crate::sys::{self, Attempt};
 
 /// `statfs(2)`: file systems whose files are in memory, so that reading them never waits.
 const IN_MEMORY: [u64; 3] = [0x0102_1994, 0x8584_58f6, 0x6265_6570];
@@ -70,8 +70,8 @@ impl<J: Job> Fiber<J> {
             return self.crew().places.with_room(|| sys::open(above.as_fd(), name, flags));
         }
         match self.crew().places.with_room(|| sys::open_now(above.as_fd(), name, flags))? {
-            Now::Done(fd) => Ok(fd),
-            Now::Waits => match self.open_waiting(above, name, flags).await? {
+            Attempt::Done(fd) => Ok(fd),
+            Attempt::Waits => match self.open_waiting(above, name, flags).await? {
                 Source::Plain(fd) => Ok(fd),
                 Source::Lent(Some(file)) => Ok(file.into_std().await?.into()),
                 Source::Lent(None) => Err(Errno::BADF.into()),
@@ -90,8 +90,8 @@ impl<J: Job> Fiber<J> {
             return sys::open(above.as_fd(), name, flags).map(Source::Plain);
         }
         match self.crew().places.with_room(|| sys::open_now(above.as_fd(), name, flags))? {
-            Now::Done(fd) => Ok(Source::Plain(fd)),
-            Now::Waits => self.open_waiting(above, name, flags).await,
+            Attempt::Done(fd) => Ok(Source::Plain(fd)),
+            Attempt::Waits => self.open_waiting(above, name, flags).await,
         }
     }
 
@@ -168,9 +168,11 @@ impl<J: Job> Fiber<J> {
         if !learned.no_nowait.load(Ordering::Relaxed) {
             match sys::read_now(source.as_fd(), &mut buf[range.clone()], offset) {
                 // That may mean that nothing was there without waiting.
-                Ok(Now::Done(0)) => return sys::read_at(source.as_fd(), &mut buf[range], offset),
-                Ok(Now::Done(count)) => return Ok(count),
-                Ok(Now::Waits) => return self.read_waiting(source, buf, range, offset).await,
+                Ok(Attempt::Done(0)) => {
+                    return sys::read_at(source.as_fd(), &mut buf[range], offset);
+                }
+                Ok(Attempt::Done(count)) => return Ok(count),
+                Ok(Attempt::Waits) => return self.read_waiting(source, buf, range, offset).await,
                 // The file system cannot tell, or a filter refuses a call it does not know.
                 Err(error) if sys::is_refused(&error) => learned.learn_no_nowait(source.as_fd()),
                 Err(error) => return Err(error),

@@ -25,7 +25,7 @@ pub(crate) const SOURCE: OFlags =
 const REFUSED: [Errno; 4] = [Errno::NOSYS, Errno::PERM, Errno::INVAL, Errno::OPNOTSUPP];
 
 /// What a call that would have waited says.
-pub(crate) enum Now<T> {
+pub(crate) enum Attempt<T> {
     /// Done.
     Done(T),
     /// It would wait.
@@ -45,17 +45,17 @@ pub(crate) fn open_now(
     dir: BorrowedFd<'_>,
     name: &CStr,
     flags: OFlags,
-) -> io::Result<Now<OwnedFd>> {
+) -> io::Result<Attempt<OwnedFd>> {
     if NO_CACHED_LOOKUPS.load(Ordering::Relaxed) {
-        return open(dir, name, flags).map(Now::Done);
+        return open(dir, name, flags).map(Attempt::Done);
     }
     let opened = kernel::openat2(dir, name, flags, Mode::empty(), ResolveFlags::CACHED);
     match opened {
-        Ok(fd) => Ok(Now::Done(fd)),
-        Err(Errno::AGAIN | Errno::INTR) => Ok(Now::Waits),
+        Ok(fd) => Ok(Attempt::Done(fd)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(Attempt::Waits),
         Err(errno) if REFUSED.contains(&errno) => {
             NO_CACHED_LOOKUPS.store(true, Ordering::Relaxed);
-            open(dir, name, flags).map(Now::Done)
+            open(dir, name, flags).map(Attempt::Done)
         }
         Err(errno) => Err(errno.into()),
     }
@@ -92,11 +92,11 @@ pub(crate) fn read_now(
     file: BorrowedFd<'_>,
     buf: &mut [u8],
     offset: u64,
-) -> io::Result<Now<usize>> {
+) -> io::Result<Attempt<usize>> {
     let mut slices = [IoSliceMut::new(buf)];
     match kernel::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
-        Ok(count) => Ok(Now::Done(count)),
-        Err(Errno::AGAIN | Errno::INTR) => Ok(Now::Waits),
+        Ok(count) => Ok(Attempt::Done(count)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(Attempt::Waits),
         Err(errno) => Err(errno.into()),
     }
 }

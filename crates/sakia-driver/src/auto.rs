@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use sakia_ring::{Builder, Cqe, Entered, Opcode, Position, Ring, SetupError, SetupReport, Sqe};
 
 use crate::backend::{Backend, Descriptors, RemoteWake};
-use crate::bypass::{Attempt, Now};
+use crate::bypass::{Attempt, CallMode};
 use crate::counters::{KindCounters, OpKind};
 use crate::epoll::{Epoll, EpollOptions, Lane};
 #[cfg(any(test, feature = "sim"))]
@@ -259,14 +259,14 @@ unsafe impl Backend for Auto {
     }
 
     #[inline(always)]
-    unsafe fn try_now(&mut self, sqe: &Sqe, now: Now) -> Attempt {
+    unsafe fn try_now(&mut self, sqe: &Sqe, mode: CallMode) -> Attempt {
         // SAFETY: the caller's duties are the same.
-        each!(self, backend => unsafe { backend.try_now(sqe, now) })
+        each!(self, backend => unsafe { backend.try_now(sqe, mode) })
     }
 
     #[inline(always)]
-    fn goes_well_in_crowds(&self, opcode: Opcode) -> bool {
-        each!(self, backend => backend.goes_well_in_crowds(opcode))
+    fn batches_well(&self, opcode: Opcode) -> bool {
+        each!(self, backend => backend.batches_well(opcode))
     }
 
     unsafe fn size_now(&self, raw: i32) -> Option<u64> {
@@ -387,8 +387,8 @@ unsafe impl Backend for Auto {
         each!(self, backend => backend.pollable())
     }
 
-    fn quiet_pollable(&mut self) {
-        each!(self, backend => backend.quiet_pollable());
+    fn clear_readiness(&mut self) {
+        each!(self, backend => backend.clear_readiness());
     }
 
     #[inline(always)]

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
 use crate::address::SocketAddress;
-use crate::bypass::{Attempt, Now};
+use crate::bypass::{Attempt, CallMode};
 use crate::counters::{KindCounters, OpKind};
 use crate::epoll::Lane;
 use crate::mounts::RemoteMounts;
@@ -114,14 +114,14 @@ pub unsafe trait Backend: 'static {
     ///
     /// - The memory and the descriptor that `sqe` names are valid, and the memory is not otherwise
     ///   accessed where the operation writes, until the call returns.
-    unsafe fn try_now(&mut self, sqe: &Sqe, now: Now) -> Attempt {
-        let _ = (sqe, now);
+    unsafe fn try_now(&mut self, sqe: &Sqe, mode: CallMode) -> Attempt {
+        let _ = (sqe, mode);
         Attempt::Unsupported
     }
 
     /// Whether operations of this kind that find what they need cached cost the queue no more than plain
     /// calls, if it gets many at once.
-    fn goes_well_in_crowds(&self, opcode: Opcode) -> bool {
+    fn batches_well(&self, opcode: Opcode) -> bool {
         let _ = opcode;
         false
     }
@@ -297,7 +297,7 @@ pub unsafe trait Backend: 'static {
     }
 
     /// Makes that descriptor unreadable until something comes again.
-    fn quiet_pollable(&mut self) {}
+    fn clear_readiness(&mut self) {}
 
     /// Whether there is users' code to run; see [`take_callback`](Backend::take_callback).
     #[inline(always)]

@@ -9,11 +9,11 @@
 //! (`RWF_NOWAIT`, `RESOLVE_CACHED`), or it is one that is not known to wait, and is timed.
 //!
 //! What is learned on the way:
-//! - per *file*, in two bits, whether reads find their bytes in the page cache ([`Heat`]);
+//! - per *file*, in two bits, whether reads find their bytes in the page cache ([`CacheHint`]);
 //! - per *mount*, by the file system's type and by what it answers, whether it can refuse to wait, and
 //!   whether plain calls have lately been slow ([`Mount`], [`Breaker`]).
 //!
-//! What is done in a turn this way is bounded ([`Allowance`]), in number and, while tasks are polled, in
+//! What is done in a turn this way is bounded ([`InlineBudget`]), in number and, while tasks are polled, in
 //! time; what exceeds it is done in the next turns, in the order of asking.
 //!
 //! Used by the driver's thread only.
@@ -127,11 +127,11 @@ impl fmt::Debug for Rules {
 
 /// How a plain call is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Now {
+pub enum CallMode {
     /// It fails where it would have to wait: for a device, or for somebody else.
-    NoWait,
+    NonBlocking,
     /// It takes its time.
-    Plain,
+    Blocking,
 }
 
 /// What a plain call brought.
@@ -151,7 +151,7 @@ pub enum Route {
     /// Into the backend's queue.
     Queue,
     /// A plain call.
-    Now(Now),
+    Now(CallMode),
     /// To a thread.
     Lane(Lane),
 }
@@ -172,9 +172,9 @@ pub(crate) struct Timing {
 
 /// What plain calls may do in one turn: 64 of the smallest, or fewer that copy more. That is about 50
 /// microseconds of calls, but the tasks that make them may work for any time in between. So where a loop says
-/// when it begins to poll tasks, none are made once these have taken [`TIME_MAX`](Allowance::TIME_MAX):
+/// when it begins to poll tasks, none are made once these have taken [`TIME_MAX`](InlineBudget::TIME_MAX):
 /// 1. The clock is read before every few calls: before each one while they are far apart, else less and less
-///    often, up to every [`STRIDE_MAX`](Allowance::STRIDE_MAX)th. It is one count for all turns, so that turns
+///    often, up to every [`STRIDE_MAX`](InlineBudget::STRIDE_MAX)th. It is one count for all turns, so that turns
 ///    of few calls are not missed.
 /// 2. It is read once more in a turn when something has come, which a load or two tell before each call.
 ///
@@ -182,11 +182,11 @@ pub(crate) struct Timing {
 /// calls before were close to each other, and nothing tells of news, it does after up to 32 pieces.
 ///
 /// Operations that find nothing left, and that a ring does well when it gets many at once, go there
-/// ([`crowded`](Allowance::crowded)). Where that happens to many in a turn, they would all have been
-/// better off there: an entry in a full queue costs less than a call. So the allowance shrinks, and grows
+/// ([`crowded`](InlineBudget::crowded)). Where that happens to many in a turn, they would all have been
+/// better off there: an entry in a full queue costs less than a call. So the budget shrinks, and grows
 /// again when nobody is left without.
 #[derive(Debug)]
-pub(crate) struct Allowance {
+pub(crate) struct InlineBudget {
     /// What may be done before the clock is to be read.
     left: u32,
     /// What may be done after that.
@@ -215,7 +215,7 @@ enum Pace {
     Late,
 }
 
-impl Allowance {
+impl InlineBudget {
     /// In units of a small call.
     const TURN_MAX: u32 = 64;
     const TURN_MIN: u32 = 1;
@@ -358,12 +358,12 @@ impl Allowance {
 /// Whether reads of a file find their bytes in the page cache: a counter of two bits, and how many reads
 /// have gone by without asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Heat {
+pub(crate) struct CacheHint {
     level: u8,
     skipped: u8,
 }
 
-impl Heat {
+impl CacheHint {
     const LEVEL_MAX: u8 = 3;
     /// From this level on a plain read is tried.
     const WARM: u8 = 2;
@@ -455,8 +455,8 @@ fn transfer_route(is_remote: bool, nowait: Support) -> Route {
 #[inline(always)]
 pub(crate) fn local_route(nowait: Support) -> Route {
     match nowait {
-        Support::Yes | Support::Unknown => Route::Now(Now::NoWait),
-        Support::No => Route::Now(Now::Plain),
+        Support::Yes | Support::Unknown => Route::Now(CallMode::NonBlocking),
+        Support::No => Route::Now(CallMode::Blocking),
         Support::Lies => Route::Queue,
     }
 }
@@ -721,11 +721,17 @@ mod tests {
 
     /// Makes plain calls as long as there may be some, each followed by work that takes `work`. Returns how
     /// many.
-    fn call(allowance: &mut Allowance, clock: &mut Duration, work: Duration, max: u32) -> u32 {
+    fn call(
+        inline_budget: &mut InlineBudget,
+        clock: &mut Duration,
+        work: Duration,
+        max: u32,
+    ) -> u32 {
         let (begin, mut count) = (*clock, 0);
-        let look = |allowance: &mut Allowance, now| allowance.look(Some(begin), || now, false);
-        while count < max && (allowance.is_left() || look(allowance, *clock)) {
-            allowance.spend(0);
+        let look =
+            |inline_budget: &mut InlineBudget, now| inline_budget.look(Some(begin), || now, false);
+        while count < max && (inline_budget.is_left() || look(inline_budget, *clock)) {
+            inline_budget.spend(0);
             *clock += work;
             count += 1;
         }
@@ -734,40 +740,40 @@ mod tests {
 
     #[test]
     fn a_turn_has_one_call_when_work_between_them_is_long() {
-        let (mut allowance, mut clock) = (Allowance::new(), Duration::ZERO);
+        let (mut inline_budget, mut clock) = (InlineBudget::new(), Duration::ZERO);
         for turn in 0..100 {
-            allowance.renew();
-            let count = call(&mut allowance, &mut clock, Duration::from_millis(10), 100);
-            assert!(count == 1 || turn == 0 && count <= Allowance::STRIDE_MAX, "{count}");
-            assert_eq!(allowance.spent(), Allowance::TURN_MAX);
+            inline_budget.renew();
+            let count = call(&mut inline_budget, &mut clock, Duration::from_millis(10), 100);
+            assert!(count == 1 || turn == 0 && count <= InlineBudget::STRIDE_MAX, "{count}");
+            assert_eq!(inline_budget.spent(), InlineBudget::TURN_MAX);
         }
     }
 
     #[test]
     fn a_turn_has_all_its_calls_when_work_between_them_is_short() {
-        let (mut allowance, mut clock) = (Allowance::new(), Duration::ZERO);
+        let (mut inline_budget, mut clock) = (InlineBudget::new(), Duration::ZERO);
         let long = Duration::from_millis(10);
         for work in [Duration::ZERO, Duration::from_micros(1), Duration::from_micros(3)] {
             for _ in 0..200 {
-                allowance.renew();
-                assert_eq!(call(&mut allowance, &mut clock, work, 100), Allowance::TURN_MAX);
+                inline_budget.renew();
+                assert_eq!(call(&mut inline_budget, &mut clock, work, 100), InlineBudget::TURN_MAX);
                 clock += long; // a sleep, of which the tasks know nothing
             }
-            assert_eq!(allowance.stride, Allowance::STRIDE_MAX);
+            assert_eq!(inline_budget.stride, InlineBudget::STRIDE_MAX);
             // Where work becomes long that is noticed soon.
-            allowance.renew();
-            let count = call(&mut allowance, &mut clock, long, 100);
-            assert!(count <= Allowance::STRIDE_MAX, "{count}");
+            inline_budget.renew();
+            let count = call(&mut inline_budget, &mut clock, long, 100);
+            assert!(count <= InlineBudget::STRIDE_MAX, "{count}");
         }
     }
 
     #[test]
     fn turns_of_few_calls_are_not_missed() {
-        let (mut allowance, mut clock) = (Allowance::new(), Duration::ZERO);
+        let (mut inline_budget, mut clock) = (InlineBudget::new(), Duration::ZERO);
         let counts: Vec<u32> = (0..20)
             .map(|_| {
-                allowance.renew();
-                call(&mut allowance, &mut clock, Duration::from_millis(10), 7)
+                inline_budget.renew();
+                call(&mut inline_budget, &mut clock, Duration::from_millis(10), 7)
             })
             .collect();
         assert!(counts[5..].iter().all(|&count| count == 1), "{counts:?}");
@@ -775,24 +781,24 @@ mod tests {
 
     #[test]
     fn news_make_the_clock_be_read_once() {
-        let (mut allowance, begin) = (Allowance::new(), Duration::from_secs(1));
-        assert!(allowance.is_left() && allowance.listens());
-        assert!(allowance.look(Some(begin), || begin, true));
-        assert!(allowance.is_left() && !allowance.listens());
-        allowance.renew();
-        assert!(allowance.listens());
-        assert!(!allowance.look(Some(begin), || begin + Allowance::TIME_MAX, true));
-        assert!(!allowance.is_any_left());
+        let (mut inline_budget, begin) = (InlineBudget::new(), Duration::from_secs(1));
+        assert!(inline_budget.is_left() && inline_budget.listens());
+        assert!(inline_budget.look(Some(begin), || begin, true));
+        assert!(inline_budget.is_left() && !inline_budget.listens());
+        inline_budget.renew();
+        assert!(inline_budget.listens());
+        assert!(!inline_budget.look(Some(begin), || begin + InlineBudget::TIME_MAX, true));
+        assert!(!inline_budget.is_any_left());
     }
 
     #[test]
     fn calls_outside_of_tasks_have_no_limit() {
-        let mut allowance = Allowance::new();
-        for _ in 0..Allowance::TURN_MAX {
-            assert!(allowance.is_left() || allowance.look(None, || unreachable!(), false));
-            allowance.spend(0);
+        let mut inline_budget = InlineBudget::new();
+        for _ in 0..InlineBudget::TURN_MAX {
+            assert!(inline_budget.is_left() || inline_budget.look(None, || unreachable!(), false));
+            inline_budget.spend(0);
         }
-        assert!(!allowance.is_left() && !allowance.look(None, || unreachable!(), false));
+        assert!(!inline_budget.is_left() && !inline_budget.look(None, || unreachable!(), false));
     }
 
     fn timing(end_ms: u64, took: Duration, is_watched: bool) -> Timing {
@@ -812,19 +818,19 @@ mod tests {
 
     #[test]
     fn a_cold_file_is_tried_now_and_then_and_a_hot_one_always() {
-        let mut heat = Heat::new();
-        assert!(heat.is_worth_a_try());
-        heat = heat.missed();
-        assert!(!heat.is_worth_a_try());
-        for _ in 0..Heat::SKIPS {
-            assert!(!heat.is_worth_a_try());
-            heat = heat.skipped();
+        let mut cache_hint = CacheHint::new();
+        assert!(cache_hint.is_worth_a_try());
+        cache_hint = cache_hint.missed();
+        assert!(!cache_hint.is_worth_a_try());
+        for _ in 0..CacheHint::SKIPS {
+            assert!(!cache_hint.is_worth_a_try());
+            cache_hint = cache_hint.skipped();
         }
-        assert!(heat.is_worth_a_try());
-        heat = heat.hit();
-        assert!(heat.is_worth_a_try());
-        heat = heat.hit().hit().missed();
-        assert!(heat.is_worth_a_try(), "one miss of a hot file is no rule");
+        assert!(cache_hint.is_worth_a_try());
+        cache_hint = cache_hint.hit();
+        assert!(cache_hint.is_worth_a_try());
+        cache_hint = cache_hint.hit().hit().missed();
+        assert!(cache_hint.is_worth_a_try(), "one miss of a hot file is no rule");
     }
 
     #[test]
@@ -870,33 +876,33 @@ mod tests {
     #[test]
     fn the_allowance_of_a_turn_is_64_small_calls_or_8_large_ones() {
         for (bytes, count) in [(0, 64), (4096, 64), (32 << 10, 13), (64 << 10, 8)] {
-            let mut allowance = Allowance::new();
+            let mut inline_budget = InlineBudget::new();
             let mut calls = 0;
-            while allowance.is_any_left() {
-                allowance.spend(bytes);
+            while inline_budget.is_any_left() {
+                inline_budget.spend(bytes);
                 calls += 1;
             }
             assert_eq!(calls, count, "{bytes}");
-            allowance.renew();
-            assert_eq!(allowance.left + allowance.rest, Allowance::TURN_MAX);
+            inline_budget.renew();
+            assert_eq!(inline_budget.left + inline_budget.rest, InlineBudget::TURN_MAX);
         }
     }
 
     #[test]
     fn a_crowd_shrinks_the_allowance_until_it_is_gone() {
-        let mut allowance = Allowance::new();
+        let mut inline_budget = InlineBudget::new();
         let mut crowds = |count: u32, turns: u32| {
             for _ in 0..turns {
-                (0..count).for_each(|_| allowance.crowded());
-                allowance.renew();
+                (0..count).for_each(|_| inline_budget.crowded());
+                inline_budget.renew();
             }
-            allowance.left + allowance.rest
+            inline_budget.left + inline_budget.rest
         };
-        assert_eq!(crowds(Allowance::CROWD - 1, 3), 64, "a few are no crowd");
-        assert_eq!(crowds(Allowance::CROWD, 1), 32);
-        assert_eq!(crowds(31, 10), Allowance::TURN_MIN);
-        assert_eq!(crowds(1, 10), Allowance::TURN_MIN, "some still want");
-        assert_eq!(crowds(0, 2), 4 * Allowance::TURN_MIN);
+        assert_eq!(crowds(InlineBudget::CROWD - 1, 3), 64, "a few are no crowd");
+        assert_eq!(crowds(InlineBudget::CROWD, 1), 32);
+        assert_eq!(crowds(31, 10), InlineBudget::TURN_MIN);
+        assert_eq!(crowds(1, 10), InlineBudget::TURN_MIN, "some still want");
+        assert_eq!(crowds(0, 2), 4 * InlineBudget::TURN_MIN);
         assert_eq!(crowds(0, 9), 64);
     }
 
@@ -909,9 +915,9 @@ mod tests {
             assert_eq!(facts.write_route(), transfer_route(facts.is_remote, Support::Unknown));
             facts.read_route()
         };
-        assert_eq!(routes("ext4", Support::Unknown), Route::Now(Now::NoWait));
-        assert_eq!(routes("ext4", Support::Yes), Route::Now(Now::NoWait));
-        assert_eq!(routes("tmpfs", Support::No), Route::Now(Now::Plain));
+        assert_eq!(routes("ext4", Support::Unknown), Route::Now(CallMode::NonBlocking));
+        assert_eq!(routes("ext4", Support::Yes), Route::Now(CallMode::NonBlocking));
+        assert_eq!(routes("tmpfs", Support::No), Route::Now(CallMode::Blocking));
         assert_eq!(routes("odd", Support::Lies), Route::Queue);
         for support in [Support::Unknown, Support::Yes, Support::No, Support::Lies] {
             assert_eq!(routes("nfs4", support), Route::Lane(Lane::Elastic));

@@ -28,12 +28,12 @@ use sakia_ring::{Cqe, Opcode, Position, Sqe};
 
 use crate::arena::Arena;
 use crate::backend::Backend;
-use crate::bypass::{Allowance, Now, Route, Rules};
+use crate::bypass::{CallMode, InlineBudget, Route, Rules};
 use crate::connection::pool::Pool;
 use crate::counters::{Counters, OpKind};
 use crate::epoll::Lane;
 use crate::fd::Fd;
-use crate::handle::{Kept, Shared};
+use crate::handle::{KeepAlive, Shared};
 use crate::key::{Key, Kind};
 use crate::op::{Block, Class, Completion, Erased, Operation, Performer, Placed, Storage};
 use crate::ops::close::CancelFd;
@@ -99,9 +99,9 @@ pub(crate) struct Core<B: Backend> {
     /// What is tried before the queue.
     pub(crate) rules: Rules,
     /// What plain calls may still do in this turn.
-    allowance: Allowance,
+    inline_budget: InlineBudget,
     /// Turns that were waited for and not used yet: each is good for one file as a whole.
-    grants: u32,
+    reserved_calls: u32,
     /// Operations that wait for the plain calls of the next turns.
     deferred: List,
     /// When the last timed call of this turn was over.
@@ -144,14 +144,14 @@ pub(crate) struct Core<B: Backend> {
     /// What the kernel receives into, likewise. `None` until something is received so.
     pub(crate) pool_of_buffers: Option<Rc<Pool>>,
     /// Keeps this memory after the driver's end for the slots that are still in use.
-    kept: Option<Kept<B>>,
+    kept: Option<KeepAlive<B>>,
     /// What `kept` refers to; dangling until the driver's end begins.
     shared: Weak<Shared<B>>,
 }
 
 impl<B: Backend> Core<B> {
     /// Turns that are kept for whoever waited for them; what is not used by then was given up.
-    const GRANTS_MAX: u32 = 32;
+    const RESERVED_CALLS_MAX: u32 = 32;
 
     pub(crate) fn new(backend: B) -> Self {
         let cq_entries = backend.cq_entries();
@@ -178,8 +178,8 @@ impl<B: Backend> Core<B> {
             cancel_all: false,
             in_flight: 0,
             rules: Rules::NONE,
-            allowance: Allowance::new(),
-            grants: 0,
+            inline_budget: InlineBudget::new(),
+            reserved_calls: 0,
             deferred: List::new(),
             timed_until: None,
             for_lanes,
@@ -224,19 +224,19 @@ impl<B: Backend> Core<B> {
         if self.phase == Phase::Running {
             match operation.route(rules.unwrap_or(&self.rules)) {
                 Route::Queue => {}
-                Route::Now(now) => {
+                Route::Now(mode) => {
                     let sqe = operation.entry();
-                    if self.has_allowance() {
-                        if let Some(completion) = self.perform(&sqe, now, operation) {
+                    if self.has_inline_budget() {
+                        if let Some(completion) = self.perform(&sqe, mode, operation) {
                             self.finish(slot, completion);
                             return slot;
                         }
-                    } else if now == Now::Plain || !self.goes_well_in_crowds(&sqe) {
+                    } else if mode == CallMode::Blocking || !self.batches_well(&sqe) {
                         // What is not refused here the queue hands to a worker, or waits for.
                         self.defer(slot);
                         return slot;
                     } else {
-                        self.allowance.crowded();
+                        self.inline_budget.crowded();
                     }
                     self.queue_refused(slot, class, sqe);
                     return slot;
@@ -448,7 +448,7 @@ impl<B: Backend> Core<B> {
         }
         let is_ready = backend.cq_ready() > 0;
         self.begin_turn();
-        self.grants = self.grants.min(Self::GRANTS_MAX);
+        self.reserved_calls = self.reserved_calls.min(Self::RESERVED_CALLS_MAX);
         self.timed_until = None;
         if !self.deferred.is_empty() {
             self.run_deferred();
@@ -1102,13 +1102,13 @@ impl<B: Backend> Core<B> {
     /// those of operations that are started in vain afterwards.
     fn keep(&mut self) {
         if self.kept.is_none() {
-            self.kept = self.shared.upgrade().map(Kept);
+            self.kept = self.shared.upgrade().map(KeepAlive);
         }
     }
 
     /// What keeps this memory, once the driver has ended and the last slot was freed.
     #[inline(always)]
-    pub(crate) fn last_kept(&mut self) -> Option<Kept<B>> {
+    pub(crate) fn last_kept(&mut self) -> Option<KeepAlive<B>> {
         if self.slab.live() == 0 { self.kept.take() } else { None }
     }
 

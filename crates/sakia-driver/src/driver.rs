@@ -184,9 +184,9 @@ impl<B: Backend> Driver<B> {
     }
 
     /// Makes that descriptor unreadable until something comes again. Before the turn, not after.
-    pub fn quiet_pollable(&self) {
+    pub fn clear_readiness(&self) {
         if let Some(backend) = &mut self.handle.shared.core.borrow_mut().backend {
-            backend.quiet_pollable();
+            backend.clear_readiness();
         }
     }
 

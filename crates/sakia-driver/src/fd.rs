@@ -13,10 +13,12 @@ use rustix::fs::OFlags;
 use rustix::io::ReadWriteFlags;
 
 use crate::backend::{Descriptors, FileFacts, FileKind};
-use crate::bypass::{Attempt, Heat, Mount, Now, Route, Rule, Support, Transfer, local_route};
+use crate::bypass::{
+    Attempt, CacheHint, CallMode, Mount, Route, Rule, Support, Transfer, local_route,
+};
 use crate::epoll::Lane;
 use crate::key::Key;
-use crate::op::{Completion, Verdict};
+use crate::op::{Completion, Retry};
 use crate::ops::close::CloseWay;
 
 /// A descriptor that belongs to a driver. Clones refer to the same one.
@@ -41,7 +43,7 @@ struct Inner {
     /// `O_NONBLOCK` was added when it was opened, so that opening did not wait.
     is_nonblock_added: Cell<bool>,
     /// Whether reads find their bytes in the page cache.
-    heat: Cell<Heat>,
+    cache_hint: Cell<CacheHint>,
     /// The mounted file system, found out together with the kind.
     mount: OnceCell<Rc<Mount>>,
     /// The parked close operation to go on with once the last clone is gone.
@@ -137,7 +139,7 @@ impl Fd {
                 size: Cell::new(None),
                 flags: Cell::new(None),
                 is_nonblock_added: Cell::new(false),
-                heat: Cell::new(Heat::new()),
+                cache_hint: Cell::new(CacheHint::new()),
                 mount: OnceCell::new(),
                 closer: Cell::new(None),
                 owner,
@@ -236,14 +238,14 @@ impl Fd {
             return Route::Queue;
         }
         let usual = local_route(mount.nowait(transfer));
-        if usual != Route::Now(Now::NoWait) || transfer == Transfer::Write {
+        if usual != Route::Now(CallMode::NonBlocking) || transfer == Transfer::Write {
             return usual;
         }
-        let heat = self.inner.heat.get();
-        if heat.is_worth_a_try() {
+        let cache_hint = self.inner.cache_hint.get();
+        if cache_hint.is_worth_a_try() {
             return usual;
         }
-        self.inner.heat.set(heat.skipped());
+        self.inner.cache_hint.set(cache_hint.skipped());
         Route::Queue
     }
 
@@ -265,38 +267,38 @@ impl Fd {
         }
         match self.mount() {
             Some(mount) if mount.is_remote() => Route::Lane(Lane::Elastic),
-            Some(_) => Route::Now(Now::Plain),
+            Some(_) => Route::Now(CallMode::Blocking),
             None => Route::Queue,
         }
     }
 
     /// What to make of a plain transfer.
     #[inline(always)]
-    pub(crate) fn judge(
+    pub(crate) fn classify(
         &self,
         transfer: Transfer,
-        now: Now,
+        mode: CallMode,
         attempt: Attempt,
         bytes: u32,
-    ) -> Verdict {
+    ) -> Retry {
         let mount = self.inner.mount.get().expect("a plain transfer is on a file of a mount");
-        match (now, attempt) {
-            (Now::NoWait, Attempt::Done(0)) if bytes > 0 => {
+        match (mode, attempt) {
+            (CallMode::NonBlocking, Attempt::Done(0)) if bytes > 0 => {
                 // The end of the file, or of what was there to be had without waiting.
-                Verdict::Again(Now::Plain)
+                Retry::Call(CallMode::Blocking)
             }
             // What a file system says that can refuse to wait, but not in a buffered write: such as f2fs.
-            (Now::NoWait, Attempt::Done(INVALID)) => Verdict::Again(Now::Plain),
-            (Now::NoWait, Attempt::Done(_)) => {
+            (CallMode::NonBlocking, Attempt::Done(INVALID)) => Retry::Call(CallMode::Blocking),
+            (CallMode::NonBlocking, Attempt::Done(_)) => {
                 if transfer == Transfer::Read {
-                    self.inner.heat.set(self.inner.heat.get().hit());
+                    self.inner.cache_hint.set(self.inner.cache_hint.get().hit());
                 }
                 if mount.nowait(transfer) == Support::Unknown {
                     mount.learn(transfer, Support::Yes);
                 }
-                Verdict::Accept
+                Retry::No
             }
-            (Now::Plain, Attempt::Done(res)) => {
+            (CallMode::Blocking, Attempt::Done(res)) => {
                 if res > 0 && mount.nowait(transfer) != Support::No {
                     // Without waiting this brought nothing, or was invalid.
                     let support = match transfer {
@@ -305,22 +307,22 @@ impl Fd {
                     };
                     mount.learn(transfer, support);
                 }
-                Verdict::Accept
+                Retry::No
             }
             (_, Attempt::WouldBlock) => {
                 if transfer == Transfer::Read {
-                    self.inner.heat.set(self.inner.heat.get().missed());
+                    self.inner.cache_hint.set(self.inner.cache_hint.get().missed());
                 }
                 if mount.nowait(transfer) == Support::Unknown {
                     mount.learn(transfer, Support::Yes); // it has just done so
                 }
-                Verdict::Refuse
+                Retry::InQueue
             }
-            (Now::NoWait, Attempt::Unsupported) => {
+            (CallMode::NonBlocking, Attempt::Unsupported) => {
                 mount.learn(transfer, Support::No);
-                Verdict::Again(Now::Plain)
+                Retry::Call(CallMode::Blocking)
             }
-            (Now::Plain, Attempt::Unsupported) => Verdict::Refuse,
+            (CallMode::Blocking, Attempt::Unsupported) => Retry::InQueue,
         }
     }
 

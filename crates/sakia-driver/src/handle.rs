@@ -125,8 +125,8 @@ impl<B: Backend> Handle<B> {
     }
 
     /// Whether this turn has plain calls left; see [`next_turn`](Handle::next_turn).
-    pub fn has_allowance(&self) -> bool {
-        self.shared.core.borrow_mut().has_allowance()
+    pub fn has_inline_budget(&self) -> bool {
+        self.shared.core.borrow_mut().has_inline_budget()
     }
 
     /// Whether operations wait for the next turn, to be done as plain calls.
@@ -256,7 +256,7 @@ impl<B: Backend> Shared<B> {
     /// The slot's handle was dropped. The answer is to be dropped when nothing of `self` is used
     /// any more.
     #[must_use]
-    pub(crate) fn abandon(&self, slot: SlotRef) -> Option<Kept<B>> {
+    pub(crate) fn abandon(&self, slot: SlotRef) -> Option<KeepAlive<B>> {
         let mut core = self.core.borrow_mut();
         let previous = std::mem::replace(&mut core.slab.header(slot).notify, Notify::none());
         let is_over = core.abandon(slot);
@@ -301,7 +301,7 @@ impl<B: Backend> Shared<B> {
     /// Disposes of the operation in a slot of state `Disposing`, and frees the slot. The answer is
     /// to be dropped when nothing of `self` is used any more.
     #[must_use]
-    fn dispose(&self, slot: SlotRef) -> Option<Kept<B>> {
+    fn dispose(&self, slot: SlotRef) -> Option<KeepAlive<B>> {
         /// Frees the slot even when the disposer panics.
         struct Free<'a, B: Backend>(&'a Shared<B>, SlotRef, Storage);
         impl<B: Backend> Drop for Free<'_, B> {
@@ -328,7 +328,7 @@ impl<B: Backend> Shared<B> {
 ///
 /// Handles of operations do not count as references: while the driver lives it keeps the memory, and
 /// afterwards this does, until the last slot is freed.
-pub(crate) struct Kept<B: Backend>(
+pub(crate) struct KeepAlive<B: Backend>(
     #[expect(dead_code, reason = "held for its drop")] pub(crate) Rc<Shared<B>>,
 );
 

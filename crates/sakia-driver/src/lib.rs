@@ -94,7 +94,7 @@ pub use arena::{Arena, FixedBuf};
 pub use auto::{Auto, Choice, NoBackend, Policy};
 pub use backend::{Backend, Descriptors, FileFacts, FileKind, RemoteWake};
 pub use buf::{BufResult, Converted, IoBuf, IoBufMut, MAX_RW_BYTES, Room, Slice};
-pub use bypass::{Attempt, Bypass, MountFacts, Now, Route, Rule, Rules, Support};
+pub use bypass::{Attempt, Bypass, CallMode, MountFacts, Route, Rule, Rules, Support};
 pub use connection::{Connection, Incoming, RecvBuf};
 pub use core::{Attention, Wait};
 pub use counters::{Counters, KindCounters, OpKind};
@@ -105,7 +105,7 @@ pub use handle::Handle;
 pub use key::Key;
 pub use live::{LiveOperation, Stage};
 pub use mounts::{MountEntry, MountTable, RemoteMounts};
-pub use op::{Class, Completion, Delivered, Op, Operation, Verdict};
+pub use op::{Class, Completion, Delivered, Op, Operation, Retry};
 pub use ops::{
     Accept, Advise, AwaitWriter, Bind, Chmod, Chown, Close, Connect, CopyFileRange,
     DirectoryEntries, DirectoryEntry, EntryKind, Fallocate, Flock, Fsync, GetXattr, Link,

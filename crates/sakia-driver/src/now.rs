@@ -12,7 +12,7 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, IoVec, Opcode, Sqe};
 
-use crate::bypass::{Attempt, Now};
+use crate::bypass::{Attempt, CallMode};
 use crate::epoll::call::Call;
 use crate::sys::{self, Direction, OpenHow, abi, retry};
 
@@ -31,13 +31,13 @@ const O_NOFOLLOW: u64 = abi::O_NOFOLLOW as u64;
 ///   where the operation writes.
 /// - With [`Opcode::CLOSE`] the descriptor is the caller's to close.
 #[inline(always)]
-pub(crate) unsafe fn try_now(sqe: &Sqe, now: Now) -> Attempt {
+pub(crate) unsafe fn try_now(sqe: &Sqe, mode: CallMode) -> Attempt {
     // SAFETY: the caller's duties are those of each.
     unsafe {
         match sqe.opcode {
-            Opcode::READ => transfer(sqe, now, Direction::Read),
-            Opcode::WRITE => transfer(sqe, now, Direction::Write),
-            _ => try_other(sqe, now),
+            Opcode::READ => transfer(sqe, mode, Direction::Read),
+            Opcode::WRITE => transfer(sqe, mode, Direction::Write),
+            _ => try_other(sqe, mode),
         }
     }
 }
@@ -46,15 +46,15 @@ pub(crate) unsafe fn try_now(sqe: &Sqe, now: Now) -> Attempt {
 ///
 /// - As [`try_now`].
 #[inline(never)]
-unsafe fn try_other(sqe: &Sqe, now: Now) -> Attempt {
+unsafe fn try_other(sqe: &Sqe, mode: CallMode) -> Attempt {
     // SAFETY: the caller's duties are those of each.
     unsafe {
         match sqe.opcode {
             // Registered memory is memory like any other to a call.
-            Opcode::READ_FIXED => transfer(sqe, now, Direction::Read),
-            Opcode::WRITE_FIXED => transfer(sqe, now, Direction::Write),
-            Opcode::READV => vectored(sqe, now, Direction::Read),
-            Opcode::WRITEV => vectored(sqe, now, Direction::Write),
+            Opcode::READ_FIXED => transfer(sqe, mode, Direction::Read),
+            Opcode::WRITE_FIXED => transfer(sqe, mode, Direction::Write),
+            Opcode::READV => vectored(sqe, mode, Direction::Read),
+            Opcode::WRITEV => vectored(sqe, mode, Direction::Write),
             Opcode::NOP => Attempt::Done(0),
             Opcode::STATX => statx(sqe),
             Opcode::OPENAT => {
@@ -74,7 +74,7 @@ unsafe fn try_other(sqe: &Sqe, now: Now) -> Attempt {
                 open(sqe.fd, sqe.addr, *how)
             }
             _ => match Call::of(sqe) {
-                Some(call) if now == Now::Plain => outcome(call.run()),
+                Some(call) if mode == CallMode::Blocking => outcome(call.run()),
                 _ => Attempt::Unsupported,
             },
         }
@@ -85,27 +85,28 @@ unsafe fn try_other(sqe: &Sqe, now: Now) -> Attempt {
 ///
 /// - As [`try_now`].
 #[inline(always)]
-unsafe fn transfer(sqe: &Sqe, now: Now, direction: Direction) -> Attempt {
+unsafe fn transfer(sqe: &Sqe, mode: CallMode, direction: Direction) -> Attempt {
     // SAFETY: the caller says that the memory may be used.
     unsafe {
-        let is_plain = now == Now::Plain && sqe.op_flags == 0 && sqe.off != CURRENT_POSITION;
+        let is_plain =
+            mode == CallMode::Blocking && sqe.op_flags == 0 && sqe.off != CURRENT_POSITION;
         if is_plain {
             let call = || sys::transfer_one(direction, sqe.fd, sqe.addr, sqe.len, sqe.off);
             return outcome(retry(call));
         }
         let base = std::ptr::with_exposed_provenance_mut(sqe.addr as usize);
         let vector = IoVec { base, len: sqe.len as usize };
-        with_flags(sqe, now, direction, &vector, 1)
+        with_flags(sqe, mode, direction, &vector, 1)
     }
 }
 
 /// # Safety
 ///
 /// - As [`try_now`].
-unsafe fn vectored(sqe: &Sqe, now: Now, direction: Direction) -> Attempt {
+unsafe fn vectored(sqe: &Sqe, mode: CallMode, direction: Direction) -> Attempt {
     let vector = std::ptr::with_exposed_provenance(sqe.addr as usize);
     // SAFETY: the caller says that the vector and its memory may be used.
-    unsafe { with_flags(sqe, now, direction, vector, sqe.len as usize) }
+    unsafe { with_flags(sqe, mode, direction, vector, sqe.len as usize) }
 }
 
 /// # Safety
@@ -114,21 +115,21 @@ unsafe fn vectored(sqe: &Sqe, now: Now, direction: Direction) -> Attempt {
 #[inline(always)]
 unsafe fn with_flags(
     sqe: &Sqe,
-    now: Now,
+    mode: CallMode,
     direction: Direction,
     vector: *const IoVec,
     count: usize,
 ) -> Attempt {
-    let flags = match now {
-        Now::NoWait => sqe.op_flags | abi::RWF_NOWAIT,
-        Now::Plain => sqe.op_flags,
+    let flags = match mode {
+        CallMode::NonBlocking => sqe.op_flags | abi::RWF_NOWAIT,
+        CallMode::Blocking => sqe.op_flags,
     };
     let call = || {
         // SAFETY: the caller says that the memory may be used.
         unsafe { sys::transfer(direction, sqe.fd, vector, count, sqe.off, flags) }
     };
     match retry(call) {
-        Err(Errno::AGAIN) if now == Now::NoWait => Attempt::WouldBlock,
+        Err(Errno::AGAIN) if mode == CallMode::NonBlocking => Attempt::WouldBlock,
         // Flags that this kernel or file system does not know, or no such call at all.
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Attempt::Unsupported,
         result => outcome(result),
@@ -224,17 +225,17 @@ mod tests {
         let sqe = Sqe::openat(AT_FDCWD, path.as_ptr().cast(), 0, 0);
         // SAFETY: the path is static; what is opened is adopted at once.
         unsafe {
-            match try_now(&sqe, Now::NoWait) {
+            match try_now(&sqe, CallMode::NonBlocking) {
                 Attempt::Done(raw) => drop(OwnedFd::from_raw_fd(raw)),
                 Attempt::WouldBlock | Attempt::Unsupported => {}
             }
             let flags = rustix::fs::OFlags::CREATE.bits();
             let sqe = Sqe::openat(AT_FDCWD, path.as_ptr().cast(), flags, 0);
-            assert_eq!(try_now(&sqe, Now::NoWait), Attempt::Unsupported);
+            assert_eq!(try_now(&sqe, CallMode::NonBlocking), Attempt::Unsupported);
         }
         let sqe = Sqe::openat(AT_FDCWD, c"/nowhere/at/all".as_ptr().cast(), 0, 0);
         // SAFETY: the path is static, and nothing is opened.
-        let attempt = unsafe { try_now(&sqe, Now::NoWait) };
+        let attempt = unsafe { try_now(&sqe, CallMode::NonBlocking) };
         let missing = Attempt::Done(-Errno::NOENT.raw_os_error());
         assert!(attempt == missing || attempt == Attempt::WouldBlock, "{attempt:?}");
     }
@@ -245,12 +246,12 @@ mod tests {
         let mut bytes = [0_u8; 3];
         let mut sqe = Sqe::read(file.as_raw_fd(), bytes.as_mut_ptr(), 3, 1);
         // SAFETY: the bytes outlive the call.
-        let attempt = unsafe { try_now(&sqe, Now::Plain) };
+        let attempt = unsafe { try_now(&sqe, CallMode::Blocking) };
         assert_eq!(attempt, Attempt::Done(3));
         assert_eq!(&bytes, b"ELF");
         sqe.fd = -1;
         // SAFETY: as above.
-        let attempt = unsafe { try_now(&sqe, Now::Plain) };
+        let attempt = unsafe { try_now(&sqe, CallMode::Blocking) };
         assert_eq!(attempt, Attempt::Done(-Errno::BADF.raw_os_error()));
     }
 }

@@ -26,7 +26,7 @@ use std::task::{Context, Poll, Waker};
 use sakia_ring::{Cqe, CqeFlags, Sqe};
 
 use crate::backend::{Backend, Descriptors, FileKind};
-use crate::bypass::{Attempt, Mount, Now, Route, Rules};
+use crate::bypass::{Attempt, CallMode, Mount, Route, Rules};
 use crate::fd::Fd;
 use crate::handle::Shared;
 use crate::slab::{CELL_BYTES, Cell, SlotRef};
@@ -189,11 +189,11 @@ pub unsafe trait Operation: 'static {
     }
 
     /// What to make of a plain call's result.
-    fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
-        let _ = now;
+    fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
+        let _ = mode;
         match attempt {
-            Attempt::Done(_) => Verdict::Accept,
-            Attempt::WouldBlock | Attempt::Unsupported => Verdict::Refuse,
+            Attempt::Done(_) => Retry::No,
+            Attempt::WouldBlock | Attempt::Unsupported => Retry::InQueue,
         }
     }
 
@@ -226,15 +226,15 @@ pub struct Delivered {
     pub is_enough: bool,
 }
 
-/// What is to be made of a plain call's result.
+/// Whether an operation whose plain call has returned is tried again, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is the operation's.
-    Accept,
-    /// The operation goes into the queue.
-    Refuse,
-    /// Another plain call is to be made.
-    Again(Now),
+pub enum Retry {
+    /// It is not: the result is the operation's.
+    No,
+    /// It goes into the queue.
+    InQueue,
+    /// Another plain call is made.
+    Call(CallMode),
 }
 
 /// Where an operation lies, by its size.
@@ -289,8 +289,8 @@ pub(crate) struct Vtable {
     pub(crate) is_closing: unsafe fn(NonNull<Cell>) -> bool,
     /// [`Operation::route`].
     pub(crate) route: unsafe fn(NonNull<Cell>, &Rules) -> Route,
-    /// [`Operation::judge`].
-    pub(crate) judge: unsafe fn(NonNull<Cell>, Now, Attempt) -> Verdict,
+    /// [`Operation::classify`].
+    pub(crate) classify: unsafe fn(NonNull<Cell>, CallMode, Attempt) -> Retry,
     /// [`Operation::mount`].
     pub(crate) mount: unsafe fn(NonNull<Cell>) -> Option<Rc<Mount>>,
     /// [`Operation::is_local`].
@@ -323,7 +323,7 @@ impl<O: Operation> Erased<O> {
         lose: Self::lose,
         is_closing: Self::is_closing,
         route: Self::route,
-        judge: Self::judge,
+        classify: Self::classify,
         mount: Self::mount,
         is_local: Self::is_local,
         is_cancelable: O::IS_CANCELABLE,
@@ -392,9 +392,9 @@ impl<O: Operation> Erased<O> {
         unsafe { Self::place(cell).as_ref() }.route(rules)
     }
 
-    unsafe fn judge(cell: NonNull<Cell>, now: Now, attempt: Attempt) -> Verdict {
+    unsafe fn classify(cell: NonNull<Cell>, mode: CallMode, attempt: Attempt) -> Retry {
         // SAFETY: the cell holds a live operation of this type.
-        unsafe { Self::place(cell).as_ref() }.judge(now, attempt)
+        unsafe { Self::place(cell).as_ref() }.classify(mode, attempt)
     }
 
     unsafe fn mount(cell: NonNull<Cell>) -> Option<Rc<Mount>> {
@@ -411,7 +411,7 @@ impl<O: Operation> Erased<O> {
 /// An operation that is to be performed as a plain call, whatever the core knows of its type.
 pub(crate) trait Performer {
     fn route(&self, rules: &Rules) -> Route;
-    fn judge(&self, now: Now, attempt: Attempt) -> Verdict;
+    fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry;
     fn mount(&self) -> Option<Rc<Mount>>;
 }
 
@@ -469,8 +469,8 @@ impl<O: Operation> Performer for Placed<O> {
     }
 
     #[inline(always)]
-    fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
-        self.get().judge(now, attempt)
+    fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
+        self.get().classify(mode, attempt)
     }
 
     #[inline(always)]
@@ -501,9 +501,9 @@ impl Performer for InCell {
         unsafe { (self.vtable.route)(self.cell, rules) }
     }
 
-    fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
+    fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
         // SAFETY: the promise to `new`.
-        unsafe { (self.vtable.judge)(self.cell, now, attempt) }
+        unsafe { (self.vtable.classify)(self.cell, mode, attempt) }
     }
 
     fn mount(&self) -> Option<Rc<Mount>> {
@@ -520,7 +520,7 @@ impl Performer for InCell {
 #[must_use = "a dropped operation is canceled, or its result thrown away"]
 pub struct Op<O: Operation, B: Backend> {
     /// The driver's memory. Valid while the slot is ours: the driver itself keeps it as long as it
-    /// lives, and [`Kept`](crate::handle::Kept) after that, until the last slot in use is freed.
+    /// lives, and [`KeepAlive`](crate::handle::KeepAlive) after that, until the last slot in use is freed.
     shared: NonNull<Shared<B>>,
     /// The slot, whose result is ours to take. `None` afterwards.
     slot: Option<SlotRef>,

@@ -18,7 +18,7 @@ use sakia_ring::{
 
 use self::files::Files;
 use crate::backend::{Backend, Descriptors, RemoteWake};
-use crate::bypass::{Attempt, Now};
+use crate::bypass::{Attempt, CallMode};
 use crate::counters::{KindCounters, OpKind};
 use crate::descriptors::KernelDescriptors;
 use crate::epoll::{Epoll, Lane, LaneStatistics};
@@ -189,16 +189,16 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
     }
 
     #[inline(always)]
-    unsafe fn try_now(&mut self, sqe: &Sqe, now: Now) -> Attempt {
+    unsafe fn try_now(&mut self, sqe: &Sqe, mode: CallMode) -> Attempt {
         if !is_kernel::<H>() {
             return Attempt::Unsupported;
         }
         // SAFETY: the caller's duties are the same.
-        unsafe { now::try_now(sqe, now) }
+        unsafe { now::try_now(sqe, mode) }
     }
 
     #[inline(always)]
-    fn goes_well_in_crowds(&self, opcode: Opcode) -> bool {
+    fn batches_well(&self, opcode: Opcode) -> bool {
         matches!(opcode, Opcode::READ | Opcode::READV | Opcode::OPENAT | Opcode::OPENAT2)
     }
 
@@ -349,7 +349,7 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         Ok(readable::around(eventfd.as_fd())?)
     }
 
-    fn quiet_pollable(&mut self) {
+    fn clear_readiness(&mut self) {
         if let Some(eventfd) = &self.eventfd {
             // `EAGAIN` says that it was quiet already.
             rustix::io::read(eventfd, &mut [0; 8]).ok();

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use sakia_ring::{AT_FDCWD, Sqe};
 
 use crate::backend::{Backend, Descriptors};
-use crate::bypass::{Attempt, Now};
+use crate::bypass::{Attempt, CallMode};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
@@ -47,7 +47,7 @@ impl<B: Backend> Handle<B> {
         let (flags, nonblock_added) = open_flags(0);
         let open = Sqe::openat(AT_FDCWD, path.as_ptr().cast(), flags, 0);
         // SAFETY: the path outlives the call.
-        let raw = match unsafe { core.act_now(&open, Now::NoWait) } {
+        let raw = match unsafe { core.act_now(&open, CallMode::NonBlocking) } {
             Attempt::Done(raw) if raw >= 0 => raw,
             Attempt::Done(res) => return Err(io::Error::from_raw_os_error(-res)),
             Attempt::WouldBlock | Attempt::Unsupported => return Ok(WholeFile::NotNow),
@@ -62,7 +62,7 @@ impl<B: Backend> Handle<B> {
         let read = Sqe::read(file.raw, bytes.as_mut_ptr(), len, 0);
         // SAFETY: the memory is the vector's, unused so far, and of that length; the descriptor was just
         // opened.
-        let attempt = unsafe { core.act_now(&read, Now::NoWait) };
+        let attempt = unsafe { core.act_now(&read, CallMode::NonBlocking) };
         // What failed, or would have waited, an operation does once more, and tells how it went.
         let count = match attempt {
             Attempt::Done(count) => usize::try_from(count).unwrap_or(0).min(len as usize),
@@ -84,7 +84,7 @@ impl<B: Backend> Handle<B> {
             return Ok(WholeFile::Opened(fd, bytes));
         }
         // SAFETY: the descriptor was just opened, and nobody else knows of it.
-        let closed = unsafe { core.act_now(&Sqe::close(file.into_raw()), Now::Plain) };
+        let closed = unsafe { core.act_now(&Sqe::close(file.into_raw()), CallMode::Blocking) };
         if closed != Attempt::Done(0) {
             core.counters.close_errors += 1;
         }

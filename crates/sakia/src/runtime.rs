@@ -394,7 +394,7 @@ impl Runtime {
         self.local.driver.check()?;
         let _entered = Entered::new(&self.local);
         self.local.remote.unpark();
-        self.local.driver.quiet_pollable();
+        self.local.driver.clear_readiness();
         self.local.begin_round();
         let is_busy = self.local.run_batch();
         self.local.drive(is_busy, Some(max_wait))?;

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use sakia::fs::AlignedBuf;
 
 use super::entry::SMALL;
-use super::{Copy, Learned, Spot, Wrong};
+use super::{Copy, EntryError, Learned, Spot};
 use crate::crew::{Crew, Fiber};
 use crate::options::{Reflink, Sparse};
 use crate::source::Source;
@@ -54,7 +54,7 @@ impl Copy {
         target: &OwnedFd,
         stat: &Stat,
         buf: &mut AlignedBuf,
-    ) -> Result<u64, Wrong> {
+    ) -> Result<u64, EntryError> {
         if self.may_share(spot) {
             fiber.tally.counters.plain_calls += 1;
             match kernel::ioctl_ficlone(target, source.as_fd()) {
@@ -64,7 +64,7 @@ impl Copy {
                     return Ok(size);
                 }
                 Err(errno) if self.options.reflink == Reflink::Always => {
-                    return Err(Wrong::target("share blocks with")(errno.into()));
+                    return Err(EntryError::target("share blocks with")(errno.into()));
                 }
                 Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::XDEV | Errno::NOSYS) => {
                     spot.learned.no_clone.store(true, Ordering::Relaxed);
@@ -108,25 +108,25 @@ impl Copy {
         source: BorrowedFd<'_>,
         target: BorrowedFd<'_>,
         buf: &mut [u8],
-    ) -> Result<u64, Wrong> {
+    ) -> Result<u64, EntryError> {
         let mut offset = 0;
         loop {
             go_on(crew)?;
-            let count = sys::read_at(source, buf, offset).map_err(Wrong::source("read"))?;
+            let count = sys::read_at(source, buf, offset).map_err(EntryError::source("read"))?;
             if count == 0 {
                 return Ok(offset);
             }
             let bytes = &buf[..count];
-            sys::write_all_at(target, bytes, offset).map_err(Wrong::target("write"))?;
+            sys::write_all_at(target, bytes, offset).map_err(EntryError::target("write"))?;
             offset += count as u64;
         }
     }
 }
 
 /// Goes on, unless all is to be stopped.
-fn go_on(crew: &Crew<Copy>) -> Result<(), Wrong> {
+fn go_on(crew: &Crew<Copy>) -> Result<(), EntryError> {
     if crew.is_stopped() {
-        return Err(Wrong::source("copy")(stopped::error()));
+        return Err(EntryError::source("copy")(stopped::error()));
     }
     Ok(())
 }
@@ -165,7 +165,7 @@ impl Run<'_> {
         source: &mut Source,
         stat: &Stat,
         buf: &mut AlignedBuf,
-    ) -> Result<u64, Wrong> {
+    ) -> Result<u64, EntryError> {
         let mut size = u64::try_from(stat.st_size).unwrap_or(0);
         let mut offset = 0;
         while offset < size {
@@ -175,17 +175,17 @@ impl Run<'_> {
                 // Nothing but a hole is left, or it became shorter.
                 Err(Errno::NXIO) => {
                     let end = kernel::seek(source.as_fd(), SeekFrom::End(0));
-                    size = size.min(end.map_err(|errno| Wrong::source("seek")(errno.into()))?);
+                    size = size.min(end.map_err(|errno| EntryError::source("seek")(errno.into()))?);
                     break;
                 }
                 // The file system does not tell.
                 Err(Errno::INVAL | Errno::OPNOTSUPP) if offset == 0 => {
                     return self.range(source, 0, None, buf).await;
                 }
-                Err(errno) => return Err(Wrong::source("seek")(errno.into())),
+                Err(errno) => return Err(EntryError::source("seek")(errno.into())),
             };
             let end = kernel::seek(source.as_fd(), SeekFrom::Hole(begin))
-                .map_err(|errno| Wrong::source("seek")(errno.into()))?;
+                .map_err(|errno| EntryError::source("seek")(errno.into()))?;
             let reached = self.range(source, begin, Some(end), buf).await?;
             if reached < end {
                 // It became shorter.
@@ -204,7 +204,7 @@ impl Run<'_> {
         mut offset: u64,
         end: Option<u64>,
         buf: &mut AlignedBuf,
-    ) -> Result<u64, Wrong> {
+    ) -> Result<u64, EntryError> {
         let mut way = self.first_way(source, offset);
         loop {
             go_on(self.crew)?;
@@ -254,11 +254,16 @@ impl Run<'_> {
     fn is_cached(&mut self, source: &Source, offset: u64) -> bool {
         let mut byte = [0];
         self.fiber.tally.counters.plain_calls += 1;
-        !matches!(sys::read_now(source.as_fd(), &mut byte, offset), Ok(sys::Now::Waits))
+        !matches!(sys::read_now(source.as_fd(), &mut byte, offset), Ok(sys::Attempt::Waits))
     }
 
     /// `None` if that is not possible between these files.
-    fn by_range(&mut self, source: &Source, offset: u64, left: u64) -> Result<Option<u64>, Wrong> {
+    fn by_range(
+        &mut self,
+        source: &Source,
+        offset: u64,
+        left: u64,
+    ) -> Result<Option<u64>, EntryError> {
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(self.part);
         self.fiber.tally.counters.plain_calls += 1;
         let begin = Instant::now();
@@ -277,7 +282,7 @@ impl Run<'_> {
         source: &Source,
         offset: u64,
         left: u64,
-    ) -> Result<Option<u64>, Wrong> {
+    ) -> Result<Option<u64>, EntryError> {
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(self.part);
         if self.position != offset {
             self.fiber.tally.counters.plain_calls += 1;
@@ -311,10 +316,10 @@ impl Run<'_> {
         offset: u64,
         left: u64,
         buf: &mut AlignedBuf,
-    ) -> Result<u64, Wrong> {
+    ) -> Result<u64, EntryError> {
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
         let count = self.fiber.read_at(source, buf, 0..len, offset, self.learned).await;
-        let count = count.map_err(Wrong::source("read"))?;
+        let count = count.map_err(EntryError::source("read"))?;
         self.fiber.tally.counters.plain_calls += 1;
         let mut done = 0;
         for bytes in buf[..count].chunks(PART_MAX) {
@@ -324,7 +329,7 @@ impl Run<'_> {
             } else {
                 sys::write_all_at(self.target, bytes, offset + done)
             };
-            written.map_err(Wrong::target("write"))?;
+            written.map_err(EntryError::target("write"))?;
             done += bytes.len() as u64;
         }
         Ok(done)
@@ -337,7 +342,7 @@ fn by_kernel(
     copied: io::Result<usize>,
     offset: u64,
     refused: &AtomicBool,
-) -> Result<Option<u64>, Wrong> {
+) -> Result<Option<u64>, EntryError> {
     match copied {
         // Some file systems say so of files that have no size, in /proc for one.
         Ok(0) if offset == 0 => Ok(None),
@@ -355,7 +360,7 @@ fn by_kernel(
             {
                 return Ok(None);
             }
-            Err(Wrong::target("write")(error))
+            Err(EntryError::target("write")(error))
         }
     }
 }
@@ -375,6 +380,6 @@ fn write_dense(target: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> io::Result<
     sys::write_all_at(target, &bytes[begin..done], offset + begin as u64)
 }
 
-fn truncate(target: BorrowedFd<'_>, size: u64) -> Result<(), Wrong> {
-    sys::retry(|| kernel::ftruncate(target, size)).map_err(Wrong::target("truncate"))
+fn truncate(target: BorrowedFd<'_>, size: u64) -> Result<(), EntryError> {
+    sys::retry(|| kernel::ftruncate(target, size)).map_err(EntryError::target("truncate"))
 }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use sakia::fs::AlignedBuf;
 
 use super::links::{Claim, Name, Waiting};
-use super::{Copy, Learned, Spot, Wrong, attributes, mark};
+use super::{Copy, EntryError, Learned, Spot, attributes, mark};
 use crate::crew::{Crew, Fiber, Next};
 use crate::options::{Existing, Follow};
 use crate::place::{Id, OpenDir};
@@ -76,7 +76,7 @@ impl Copy {
         crew: &Arc<Crew<Self>>,
         spot: &Spot<'_>,
         kind: FileType,
-    ) -> Result<Outcome, Wrong> {
+    ) -> Result<Outcome, EntryError> {
         let follows = self.options.follow == Follow::Always;
         let (kind, stat) = match kind {
             FileType::RegularFile => (kind, None),
@@ -84,7 +84,7 @@ impl Copy {
                 (kind, None)
             }
             _ => {
-                let stat = self.stat_source(spot).map_err(Wrong::source("stat"))?;
+                let stat = self.stat_source(spot).map_err(EntryError::source("stat"))?;
                 fiber.tally.counters.plain_calls += 1;
                 (FileType::from_raw_mode(stat.st_mode), Some(stat))
             }
@@ -105,7 +105,7 @@ impl Copy {
             _ => {
                 let stat = match stat {
                     Some(stat) => stat,
-                    None => self.stat_source(spot).map_err(Wrong::source("stat"))?,
+                    None => self.stat_source(spot).map_err(EntryError::source("stat"))?,
                 };
                 self.copy_special(fiber, crew, spot, &stat)
             }
@@ -157,7 +157,7 @@ impl Copy {
         fiber: &mut Fiber<Self>,
         crew: &Arc<Crew<Self>>,
         spot: &Spot<'_>,
-    ) -> Result<Outcome, Wrong> {
+    ) -> Result<Outcome, EntryError> {
         let mut flags = sys::SOURCE;
         if self.options.follow == Follow::Always {
             flags -= OFlags::NOFOLLOW;
@@ -166,7 +166,7 @@ impl Copy {
             Ok(source) => source,
             // It has become a link.
             Err(error) if sys::is(&error, Errno::LOOP) => {
-                let stat = self.stat_source(spot).map_err(Wrong::source("stat"))?;
+                let stat = self.stat_source(spot).map_err(EntryError::source("stat"))?;
                 return self.copy_special(fiber, crew, spot, &stat);
             }
             // What need not be copied need not be read.
@@ -174,12 +174,12 @@ impl Copy {
                 let stat = self.stat_source(spot);
                 return match stat.map(|stat| self.is_up_to_date(spot, &stat)) {
                     Ok(Ok(true)) => Ok(Outcome::Skipped),
-                    _ => Err(Wrong::source("open")(error)),
+                    _ => Err(EntryError::source("open")(error)),
                 };
             }
-            Err(error) => return Err(Wrong::source("open")(error)),
+            Err(error) => return Err(EntryError::source("open")(error)),
         };
-        let stat = sys::stat(&source).map_err(Wrong::source("stat"))?;
+        let stat = sys::stat(&source).map_err(EntryError::source("stat"))?;
         fiber.tally.counters.plain_calls += 2;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
@@ -205,7 +205,7 @@ impl Copy {
 
     /// Whether a copy is there of which other names can be made. What was kept is one only if it is as old
     /// and as long as the source: an earlier copy has made it then. Another name of the source is none.
-    fn has_copy(&self, spot: &Spot<'_>, stat: &Stat, result: &Result<Outcome, Wrong>) -> bool {
+    fn has_copy(&self, spot: &Spot<'_>, stat: &Stat, result: &Result<Outcome, EntryError>) -> bool {
         match result {
             Ok(Outcome::Skipped) => {
                 let is_copy = |there: &Stat| is_alike(there, stat) && Id::of(there) != Id::of(stat);
@@ -223,12 +223,12 @@ impl Copy {
         crew: &Arc<Crew<Self>>,
         spot: &Spot<'_>,
         stat: &Stat,
-        result: &Result<Outcome, Wrong>,
-        copy: impl Fn(&mut Fiber<Self>, &Spot<'_>) -> Result<Outcome, Wrong>,
+        result: &Result<Outcome, EntryError>,
+        copy: impl Fn(&mut Fiber<Self>, &Spot<'_>) -> Result<Outcome, EntryError>,
     ) {
         let id = Id::of(stat);
         let keeps = self.options.existing == Existing::Keep;
-        let copied_to = |spot: &Spot<'_>, result: &Result<Outcome, Wrong>| {
+        let copied_to = |spot: &Spot<'_>, result: &Result<Outcome, EntryError>| {
             let is_new = matches!(result, Ok(Outcome::Copied));
             self.has_copy(spot, stat, result).then(|| (Waiting::of(spot), keeps && is_new))
         };
@@ -258,7 +258,7 @@ impl Copy {
         fiber: &mut Fiber<Self>,
         crew: &Arc<Crew<Self>>,
         waiting: &Waiting,
-        act: impl FnOnce(&mut Fiber<Self>, &Spot<'_>) -> Result<Outcome, Wrong>,
+        act: impl FnOnce(&mut Fiber<Self>, &Spot<'_>) -> Result<Outcome, EntryError>,
     ) {
         let folder = waiting.folder.as_ref();
         match self.open_both(crew, folder, &waiting.name) {
@@ -290,10 +290,10 @@ impl Copy {
         fiber: &mut Fiber<Self>,
         crew: &Crew<Self>,
         spot: &Spot<'_>,
-    ) -> Result<Outcome, Wrong> {
+    ) -> Result<Outcome, EntryError> {
         let opened = sys::open(spot.source.as_fd(), spot.name, sys::SOURCE);
-        let source = opened.map_err(Wrong::source("open"))?;
-        let stat = sys::stat(&source).map_err(Wrong::source("stat"))?;
+        let source = opened.map_err(EntryError::source("open"))?;
+        let stat = sys::stat(&source).map_err(EntryError::source("stat"))?;
         let mut buf = fiber.take_buf();
         let result = self.fill_blocking(fiber, crew, spot, source.as_fd(), &stat, &mut buf);
         fiber.give_buf(buf);
@@ -308,13 +308,13 @@ impl Copy {
         spot: &Spot<'_>,
         source: &Stat,
         mut first: Name,
-    ) -> Result<Outcome, Wrong> {
+    ) -> Result<Outcome, EntryError> {
         let counts = &mut fiber.tally.counts;
         let Some(target) = spot.target else {
             counts.hard_links += 1;
             return Ok(Outcome::Copied);
         };
-        let wrong = Wrong::target("link");
+        let wrong = EntryError::target("link");
         let id = Id::of(source);
         let link = |first: &Name, target: &OpenDir, to: &CStr| {
             let (dir, name): (_, &CStr) = (crew.places.open(&first.place)?, &first.name);
@@ -371,7 +371,7 @@ impl Copy {
         spot: &Spot<'_>,
         source: &mut Source,
         stat: &Stat,
-    ) -> Result<Outcome, Wrong> {
+    ) -> Result<Outcome, EntryError> {
         if self.is_up_to_date(spot, stat)? {
             return Ok(Outcome::Skipped);
         }
@@ -388,7 +388,7 @@ impl Copy {
     }
 
     /// Whether what is there is to stay.
-    pub(super) fn is_up_to_date(&self, spot: &Spot<'_>, stat: &Stat) -> Result<bool, Wrong> {
+    pub(super) fn is_up_to_date(&self, spot: &Spot<'_>, stat: &Stat) -> Result<bool, EntryError> {
         if self.options.existing == Existing::Overwrite {
             return Ok(false);
         }
@@ -438,13 +438,13 @@ impl Copy {
         source: &mut Source,
         stat: &Stat,
         buf: &mut AlignedBuf,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), EntryError> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let is_small =
             size < SMALL.min(buf.len() as u64) && !self.has_holes(stat) && !self.may_share(spot);
         let read = if is_small {
             let read = fiber.read_small(source, buf, size, spot.learned).await;
-            Some(read.map_err(Wrong::source("read"))?)
+            Some(read.map_err(EntryError::source("read"))?)
         } else {
             None
         };
@@ -458,7 +458,7 @@ impl Copy {
                 fiber.tally.counters.plain_calls += 1;
                 let written = sys::write_all_at(made.fd.as_fd(), &buf[..count], 0);
                 fiber.tally.counts.bytes += if written.is_ok() { count as u64 } else { 0 };
-                written.map(|()| count as u64).map_err(Wrong::target("write"))
+                written.map(|()| count as u64).map_err(EntryError::target("write"))
             }
             _ => self.fill_large(fiber, crew, spot, source, &made.fd, stat, buf).await,
         };
@@ -471,7 +471,7 @@ impl Copy {
             Ok(count) => {
                 let text =
                     format!("it changed while it was copied: {count} bytes instead of {size}");
-                Err(Wrong::source("copy")(io::Error::other(text)))
+                Err(EntryError::source("copy")(io::Error::other(text)))
             }
             Err(wrong) => {
                 self.discard(spot, &made);
@@ -489,12 +489,12 @@ impl Copy {
         source: std::os::fd::BorrowedFd<'_>,
         stat: &Stat,
         buf: &mut [u8],
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, EntryError> {
         if spot.target.is_none() || self.is_up_to_date(spot, stat)? {
             return Ok(false);
         }
         let Some(made) = self.make(fiber, spot, stat, false)? else {
-            return Err(Wrong::target("open")(Errno::BUSY.into()));
+            return Err(EntryError::target("open")(Errno::BUSY.into()));
         };
         let filled = self.copy_all(crew, source, made.fd.as_fd(), buf);
         match filled.and_then(|count| {
@@ -544,9 +544,9 @@ impl Copy {
         spot: &Spot<'_>,
         stat: &Stat,
         is_whole: bool,
-    ) -> Result<Option<Made>, Wrong> {
+    ) -> Result<Option<Made>, EntryError> {
         let Some(target) = spot.target else {
-            return Err(Wrong::target("create")(Errno::BADF.into()));
+            return Err(EntryError::target("create")(Errno::BADF.into()));
         };
         let permissions = stat.st_mode & 0o777;
         let (first, last) = if self.inherits(spot) {
@@ -571,7 +571,7 @@ impl Copy {
         }
         match created {
             Ok(fd) if last.is_none() && permissions & self.withheld() != 0 => {
-                let made = sys::stat(&fd).map_err(Wrong::target("stat"))?;
+                let made = sys::stat(&fd).map_err(EntryError::target("stat"))?;
                 let mode = made.st_mode & sys::PERMISSIONS;
                 let last = mode | permissions & self.withheld() & !self.mask;
                 Ok(Some(Made::new(fd, Some(last))))
@@ -581,7 +581,7 @@ impl Copy {
                 let again = |is_new_mode: u32| sys::create(target.as_fd(), spot.to, is_new_mode);
                 self.overwrite(spot, stat, last, || again(first))
             }
-            Err(error) => Err(Wrong::target("create")(error)),
+            Err(error) => Err(EntryError::target("create")(error)),
         }
     }
 
@@ -593,11 +593,11 @@ impl Copy {
         source: std::os::fd::BorrowedFd<'_>,
         stat: &Stat,
         made: &Made,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), EntryError> {
         self.set_all(fiber, spot, source, stat, made)?;
         // A tree is synced as a whole.
         if spot.folder.is_none() && (self.options.durable || self.options.verify) {
-            sys::retry(|| kernel::fsync(&made.fd)).map_err(Wrong::target("sync"))?;
+            sys::retry(|| kernel::fsync(&made.fd)).map_err(EntryError::target("sync"))?;
         }
         Ok(())
     }
@@ -609,12 +609,12 @@ impl Copy {
         source: std::os::fd::BorrowedFd<'_>,
         stat: &Stat,
         made: &Made,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), EntryError> {
         if !self.options.preserve.has_attributes() {
             let Some(mode) = made.mode else { return Ok(()) };
             fiber.tally.counters.plain_calls += 1;
             return sys::retry(|| kernel::fchmod(&made.fd, Mode::from_raw_mode(mode)))
-                .map_err(Wrong::target("set mode of"));
+                .map_err(EntryError::target("set mode of"));
         }
         let gives_group = spot.folder.is_none_or(|folder| folder.facts.gives_group);
         let of = attributes::Of {
@@ -626,7 +626,7 @@ impl Copy {
             may_have_owner: made.is_new && !gives_group,
         };
         self.set_attributes(source, made.fd.as_fd(), of, &mut fiber.tally)
-            .map_err(|(operation, error)| Wrong::target(operation)(error))
+            .map_err(|(operation, error)| EntryError::target(operation)(error))
     }
 
     /// Copies a link, a FIFO, a socket or a device.
@@ -636,7 +636,7 @@ impl Copy {
         crew: &Arc<Crew<Self>>,
         spot: &Spot<'_>,
         stat: &Stat,
-    ) -> Result<Outcome, Wrong> {
+    ) -> Result<Outcome, EntryError> {
         let is_claimed = self.is_claimed(stat);
         if is_claimed {
             match self.links.claim(Id::of(stat), self.names_of(stat), || Waiting::of(spot)) {
@@ -659,7 +659,7 @@ impl Copy {
         fiber: &mut Fiber<Self>,
         spot: &Spot<'_>,
         stat: &Stat,
-    ) -> Result<Outcome, Wrong> {
+    ) -> Result<Outcome, EntryError> {
         let pin = self.pin(spot)?;
         let pinned = pin.as_ref().map(|(dir, name)| Spot { target: Some(dir), to: name, ..*spot });
         let spot = pinned.as_ref().unwrap_or(spot);
@@ -680,7 +680,7 @@ impl Copy {
         let Some(target) = spot.target else { return Ok(Outcome::Copied) };
         fiber.tally.counters.plain_calls += 2;
         let result = if is_symlink {
-            let content = read_link(spot).map_err(Wrong::source("read link"))?;
+            let content = read_link(spot).map_err(EntryError::source("read link"))?;
             self.make_name(spot, stat, || kernel::symlinkat(&content, target, spot.to))
         } else {
             let mode = Mode::from_raw_mode(stat.st_mode & self.bits_of_nodes());
@@ -696,7 +696,7 @@ impl Copy {
             set.map(|()| true).map_err(|(operation, error)| {
                 // A later copy could not tell that it is not complete.
                 sys::unlink(target, spot.to).ok();
-                Wrong::target(operation)(error)
+                EntryError::target(operation)(error)
             })
         });
         if !matches!(result, Ok(true)) {

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::entry::Made;
 use super::links::{Name, Waiting};
-use super::{Copy, Spot, Wrong, attributes, mark};
+use super::{Copy, EntryError, Spot, attributes, mark};
 use crate::crew::Crew;
 use crate::options::{Existing, Follow};
 use crate::place::{Id, OpenDir};
@@ -29,7 +29,7 @@ impl Copy {
     }
 
     /// Whether something is there that is to be kept from a source of that kind.
-    pub(super) fn is_there(&self, spot: &Spot<'_>, kind: FileType) -> Result<bool, Wrong> {
+    pub(super) fn is_there(&self, spot: &Spot<'_>, kind: FileType) -> Result<bool, EntryError> {
         let there = self.stat_overwritten(spot, kind)?;
         Ok(there.is_some_and(|there| !mark::is_unfinished(&there, self.user)))
     }
@@ -39,7 +39,7 @@ impl Copy {
         &self,
         spot: &Spot<'_>,
         kind: FileType,
-    ) -> Result<Option<Stat>, Wrong> {
+    ) -> Result<Option<Stat>, EntryError> {
         match self.stat_target(spot)? {
             Some(there) if self.is_contents(kind) && is_named_link(spot, &there) => {
                 Ok(self.stat_through(spot, there))
@@ -54,7 +54,7 @@ impl Copy {
         &self,
         spot: &Spot<'_>,
         kind: FileType,
-    ) -> Result<Option<Stat>, Wrong> {
+    ) -> Result<Option<Stat>, EntryError> {
         match self.stat_target(spot)? {
             Some(there)
                 if self.is_contents(kind)
@@ -93,7 +93,7 @@ impl Copy {
         }
     }
 
-    pub(super) fn stat_target(&self, spot: &Spot<'_>) -> Result<Option<Stat>, Wrong> {
+    pub(super) fn stat_target(&self, spot: &Spot<'_>) -> Result<Option<Stat>, EntryError> {
         let found = match (spot.target, spot.folder) {
             (Some(target), _) => sys::stat_name(target.as_fd(), spot.to),
             // A dry run.
@@ -106,7 +106,7 @@ impl Copy {
             Ok(stat) => Ok(Some(stat)),
             Err(error) if sys::is(&error, Errno::NOENT) => Ok(None),
             Err(error) if sys::is(&error, Errno::NOTDIR) && spot.target.is_none() => Ok(None),
-            Err(error) => Err(Wrong::target("stat")(error)),
+            Err(error) => Err(EntryError::target("stat")(error)),
         }
     }
 
@@ -118,13 +118,13 @@ impl Copy {
         stat: &Stat,
         last: Option<u32>,
         create: impl Fn() -> io::Result<OwnedFd>,
-    ) -> Result<Option<Made>, Wrong> {
+    ) -> Result<Option<Made>, EntryError> {
         let Some(target) = spot.target else {
-            return Err(Wrong::target("create")(Errno::BADF.into()));
+            return Err(EntryError::target("create")(Errno::BADF.into()));
         };
         let replace = |there: Option<&Stat>| {
             self.remove_existing(spot, there)?;
-            let fd = create().map_err(Wrong::target("create"))?;
+            let fd = create().map_err(EntryError::target("create"))?;
             Ok(Some(Made::new(fd, last)))
         };
         let Some(name) = self.stat_target(spot)? else { return replace(None) };
@@ -136,7 +136,7 @@ impl Copy {
                 Err(error) if sys::is(&error, Errno::LOOP) && self.options.force => {
                     return replace(Some(&name));
                 }
-                Err(error) => return Err(Wrong::target("stat")(error)),
+                Err(error) => return Err(EntryError::target("stat")(error)),
             }
         } else {
             name
@@ -169,7 +169,7 @@ impl Copy {
         if !is_file && kind != FileType::Symlink && !self.options.force {
             let text = "a device, FIFO or socket is there, which is replaced by force only";
             let error = io::Error::new(io::ErrorKind::AlreadyExists, text);
-            return Err(Wrong::target("copy to")(error));
+            return Err(EntryError::target("copy to")(error));
         }
         let is_unfinished = mark::is_unfinished(&there, self.user);
         if !is_file || (is_unfinished && !has_names && !is_link) {
@@ -180,10 +180,10 @@ impl Copy {
         let fd = match sys::open(target.as_fd(), spot.to, flags) {
             Ok(fd) => fd,
             Err(_) if self.options.force => return replace(Some(&name)),
-            Err(error) => return Err(Wrong::target("open")(error)),
+            Err(error) => return Err(EntryError::target("open")(error)),
         };
         let truncate =
-            || sys::retry(|| kernel::ftruncate(&fd, 0)).map_err(Wrong::target("truncate"));
+            || sys::retry(|| kernel::ftruncate(&fd, 0)).map_err(EntryError::target("truncate"));
         let mut mode = there.st_mode & sys::PERMISSIONS;
         if is_unfinished {
             truncate()?;
@@ -192,7 +192,7 @@ impl Copy {
         if mode & SET_ID != 0 {
             // Only the kernel knows whether this process may keep the bits.
             truncate()?;
-            mode = sys::stat(&fd).map_err(Wrong::target("stat"))?.st_mode & sys::PERMISSIONS;
+            mode = sys::stat(&fd).map_err(EntryError::target("stat"))?.st_mode & sys::PERMISSIONS;
         }
         // Who is not its owner can write to it and not mark it.
         let marked = kernel::fchmod(&fd, Mode::from_raw_mode(mark::FILE)).is_ok();
@@ -205,20 +205,23 @@ impl Copy {
         &self,
         spot: &Spot<'_>,
         there: Option<&Stat>,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), EntryError> {
         let Some(target) = spot.target else { return Ok(()) };
         if there.is_some_and(is_directory) {
             return Err(directory());
         }
         match sys::unlink(target, spot.to) {
             Err(error) if sys::is(&error, Errno::NOENT) => Ok(()),
-            result => result.map_err(Wrong::target("remove")),
+            result => result.map_err(EntryError::target("remove")),
         }
     }
 
     /// A link that the caller has named may lead to a directory by way of which it was named (`ln -s . l`,
     /// `l/l`): it is removed, and what takes its place made, by the directory it is in and its name there.
-    pub(super) fn pin(&self, spot: &Spot<'_>) -> Result<Option<(Arc<OpenDir>, CString)>, Wrong> {
+    pub(super) fn pin(
+        &self,
+        spot: &Spot<'_>,
+    ) -> Result<Option<(Arc<OpenDir>, CString)>, EntryError> {
         if spot.folder.is_some() || spot.target.is_none() {
             return Ok(None);
         }
@@ -229,7 +232,8 @@ impl Copy {
                     && self.stat_target(spot)?.is_some_and(|there| is_link(&there)) =>
             {
                 let flags = sys::unread(sys::DIRECTORY.difference(OFlags::NOFOLLOW));
-                let dir = self.open_parent(flags).map_err(Wrong::target("open directory of"))?;
+                let dir =
+                    self.open_parent(flags).map_err(EntryError::target("open directory of"))?;
                 Ok(Some((Arc::new(OpenDir::of(dir)), name)))
             }
             _ => Ok(None),
@@ -242,7 +246,7 @@ impl Copy {
         spot: &Spot<'_>,
         source: &Stat,
         make: impl Fn() -> rustix::io::Result<()>,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, EntryError> {
         match sys::retry(&make) {
             Err(error) if sys::is(&error, Errno::EXIST) => {
                 let there = self.stat_target(spot)?;
@@ -257,12 +261,12 @@ impl Copy {
                         is_directory(&there) || self.options.preserve.links && there.st_nlink > 1
                     })
                 {
-                    return Err(Wrong::target("create")(error));
+                    return Err(EntryError::target("create")(error));
                 }
                 self.remove_existing(spot, there.as_ref())?;
-                sys::retry(&make).map(|()| true).map_err(Wrong::target("create"))
+                sys::retry(&make).map(|()| true).map_err(EntryError::target("create"))
             }
-            result => result.map(|()| true).map_err(Wrong::target("create")),
+            result => result.map(|()| true).map_err(EntryError::target("create")),
         }
     }
 
@@ -273,7 +277,7 @@ impl Copy {
         spot: &Spot<'_>,
         source: &Stat,
         there: &Stat,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, EntryError> {
         let is_same = Id::of(source) == Id::of(there);
         match (is_link(source), is_link(there)) {
             (true, true) if is_same && !self.is_same_name(spot) => return Ok(true),
@@ -386,11 +390,11 @@ fn is_link(stat: &Stat) -> bool {
 }
 
 /// The copy would take the place of its source.
-fn itself() -> Wrong {
+fn itself() -> EntryError {
     refused("it is the source itself")
 }
 
-fn dangling() -> Wrong {
+fn dangling() -> EntryError {
     refused("a link to nothing is there, through which nothing is written")
 }
 
@@ -398,11 +402,11 @@ pub(super) fn is_directory(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
-pub(super) fn directory() -> Wrong {
+pub(super) fn directory() -> EntryError {
     refused("what is no directory cannot take the place of one")
 }
 
-fn refused(text: &str) -> Wrong {
+fn refused(text: &str) -> EntryError {
     let error = io::Error::new(io::ErrorKind::AlreadyExists, text.to_owned());
-    Wrong::target("copy to")(error)
+    EntryError::target("copy to")(error)
 }

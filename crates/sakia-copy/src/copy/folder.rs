@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::apart::Apart;
-use super::{Copy, Facts, Learned, Spot, Wrong, attributes, mark};
+use super::{Copy, EntryError, Facts, Learned, Spot, attributes, mark};
 use crate::crew::{Crew, Fiber, Folder, Next, Tally};
 use crate::options::Follow;
 use crate::place::{Id, OpenDir, Place, flags_of_directory};
@@ -127,12 +127,12 @@ impl Copy {
         fiber: &mut Fiber<Self>,
         crew: &Crew<Self>,
         spot: &Spot<'_>,
-    ) -> Result<Arc<Folder<Self>>, Wrong> {
+    ) -> Result<Arc<Folder<Self>>, EntryError> {
         let follows = self.options.follow == Follow::Always;
         let flags = flags_of_directory(follows || spot.folder.is_none());
         let fd = fiber.open_directory(spot.source, spot.name, flags).await;
-        let fd = fd.map_err(Wrong::source("open directory"))?;
-        let stat = sys::stat(&fd).map_err(Wrong::source("stat"))?;
+        let fd = fd.map_err(EntryError::source("open directory"))?;
+        let stat = sys::stat(&fd).map_err(EntryError::source("stat"))?;
         fiber.tally.counters.plain_calls += 1;
         self.refuse_cycles(spot, &stat)?;
         if spot.folder.is_none() {
@@ -175,9 +175,9 @@ impl Copy {
     }
 
     /// A tree that leads into itself has no end.
-    fn refuse_cycles(&self, spot: &Spot<'_>, stat: &Stat) -> Result<(), Wrong> {
+    fn refuse_cycles(&self, spot: &Spot<'_>, stat: &Stat) -> Result<(), EntryError> {
         let id = Id::of(stat);
-        let wrong = |text: &str| Wrong {
+        let wrong = |text: &str| EntryError {
             operation: "copy directory",
             is_target: false,
             error: io::Error::new(io::ErrorKind::InvalidInput, text.to_owned()),
@@ -195,7 +195,7 @@ impl Copy {
     }
 
     /// The root's copy must not be made in the root, nor be it.
-    fn refuse_descent(&self, source: &Stat) -> Result<(), Wrong> {
+    fn refuse_descent(&self, source: &Stat) -> Result<(), EntryError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let is_there = sys::open(CWD, &self.to, flags);
         // Where nothing can be opened, nothing can be made either, for which there is a better message.
@@ -203,14 +203,14 @@ impl Copy {
         let mut text = if is_there.is_ok() { "it is the source itself" } else { INSIDE };
         let Ok(mut dir) = is_there.or_else(|_| self.open_parent(flags)) else { return Ok(()) };
         loop {
-            let id = Id::of(&sys::stat(&dir).map_err(Wrong::target("stat"))?);
+            let id = Id::of(&sys::stat(&dir).map_err(EntryError::target("stat"))?);
             if id == Id::of(source) {
                 let error = io::Error::new(io::ErrorKind::InvalidInput, text);
-                return Err(Wrong::target("copy to")(error));
+                return Err(EntryError::target("copy to")(error));
             }
             text = INSIDE;
             let Ok(above) = sys::open(dir.as_fd(), c"..", flags) else { return Ok(()) };
-            if Id::of(&sys::stat(&above).map_err(Wrong::target("stat"))?) == id {
+            if Id::of(&sys::stat(&above).map_err(EntryError::target("stat"))?) == id {
                 return Ok(());
             }
             dir = above;
@@ -252,7 +252,7 @@ impl Copy {
         crew: &Crew<Self>,
         spot: &Spot<'_>,
         source: &Stat,
-    ) -> Result<Option<Made>, Wrong> {
+    ) -> Result<Option<Made>, EntryError> {
         let Some(target) = spot.target else { return Ok(None) };
         let permissions = source.st_mode & sys::PERMISSIONS;
         let inherits = self.inherits(spot);
@@ -273,7 +273,7 @@ impl Copy {
         let is_made = match made {
             Ok(()) => true,
             Err(error) if sys::is(&error, Errno::EXIST) => false,
-            Err(error) => return Err(Wrong::target("create directory")(error)),
+            Err(error) => return Err(EntryError::target("create directory")(error)),
         };
         let (fd, is_unreadable) = self.open_target(crew, spot, is_made)?;
         let place = |fd, stat| {
@@ -302,11 +302,11 @@ impl Copy {
                 is_apart,
             }));
         }
-        let stat = sys::stat(&fd).map_err(Wrong::target("stat"))?;
+        let stat = sys::stat(&fd).map_err(EntryError::target("stat"))?;
         fiber.tally.counters.plain_calls += 1;
         if Id::of(&stat) == Id::of(source) {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "it is the source itself");
-            return Err(Wrong::target("copy to")(error));
+            return Err(EntryError::target("copy to")(error));
         }
         self.root.get_or_init(|| Id::of(&stat));
         let is_new = is_made || mark::is_unfinished(&stat, self.user);
@@ -315,7 +315,7 @@ impl Copy {
         if !is_usable {
             let mode = Mode::from_raw_mode(stat.st_mode & sys::PERMISSIONS | OWNER);
             sys::retry(|| kernel::chmodat(target, spot.to, mode, AtFlags::empty()))
-                .map_err(Wrong::target("set mode of"))?;
+                .map_err(EntryError::target("set mode of"))?;
         }
         let mode = match last {
             _ if !is_new => None,
@@ -355,9 +355,9 @@ impl Copy {
         crew: &Crew<Self>,
         spot: &Spot<'_>,
         is_new: bool,
-    ) -> Result<(OwnedFd, bool), Wrong> {
+    ) -> Result<(OwnedFd, bool), EntryError> {
         let Some(target) = spot.target else {
-            return Err(Wrong::target("open")(Errno::BADF.into()));
+            return Err(EntryError::target("open")(Errno::BADF.into()));
         };
         let flags = flags_of_directory(spot.folder.is_none() && !is_new);
         let open = |flags| crew.places.with_room(|| sys::open(target.as_fd(), spot.to, flags));
@@ -376,7 +376,7 @@ impl Copy {
             } else {
                 error
             };
-            Wrong::target("copy directory to")(error)
+            EntryError::target("copy directory to")(error)
         })
     }
 

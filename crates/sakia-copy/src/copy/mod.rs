@@ -242,14 +242,14 @@ pub(crate) struct Spot<'a> {
 }
 
 /// Something went wrong: at what, and why.
-struct Wrong {
+struct EntryError {
     operation: &'static str,
     /// It is about the copy, and not about the source.
     is_target: bool,
     error: io::Error,
 }
 
-impl Wrong {
+impl EntryError {
     fn source(operation: &'static str) -> impl Fn(io::Error) -> Self {
         move |error| Self { operation, is_target: false, error }
     }
@@ -281,7 +281,7 @@ impl Copy {
     }
 
     /// Tells of a failure, and stops if there is no room for more.
-    fn fail(&self, crew: &Crew<Self>, tally: &mut Tally, spot: &Spot<'_>, wrong: Wrong) {
+    fn fail(&self, crew: &Crew<Self>, tally: &mut Tally, spot: &Spot<'_>, wrong: EntryError) {
         let path = if wrong.is_target { self.target_path(spot) } else { source_path(spot) };
         self.fail_at(crew, tally, wrong.operation, path, wrong.error);
     }

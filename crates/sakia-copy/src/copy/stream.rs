@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::entry::Outcome;
 use super::existing::{directory, is_directory};
-use super::{Copy, Spot, Wrong};
+use super::{Copy, EntryError, Spot};
 use crate::crew::{Crew, Fiber};
 use crate::options::Follow;
 use crate::place::OpenDir;
@@ -26,8 +26,8 @@ impl Copy {
         fiber: &mut Fiber<Self>,
         crew: &Arc<Crew<Self>>,
         spot: &Spot<'_>,
-    ) -> Result<Outcome, Wrong> {
-        let stat = self.stat_source(spot).map_err(Wrong::source("stat"))?;
+    ) -> Result<Outcome, EntryError> {
+        let stat = self.stat_source(spot).map_err(EntryError::source("stat"))?;
         // Opening the source may wait for long, and take something from it.
         let kind = FileType::from_raw_mode(stat.st_mode);
         if self.stat_overwritten(spot, kind)?.is_some_and(|there| is_directory(&there)) {
@@ -43,8 +43,8 @@ impl Copy {
         let mut flags = OFlags::RDONLY | OFlags::CLOEXEC;
         flags.set(OFlags::NOFOLLOW, self.options.follow == Follow::Never);
         let opened = open(crew, spot.source, spot.name, flags).await;
-        let source = opened.map_err(Wrong::source("open"))?;
-        let stat = sys::stat(&source).map_err(Wrong::source("stat"))?;
+        let source = opened.map_err(EntryError::source("open"))?;
+        let stat = sys::stat(&source).map_err(EntryError::source("stat"))?;
         let Some(made) = self.make(fiber, spot, &stat, false)? else {
             self.write_to_named(fiber, crew, spot, source.as_fd()).await?;
             fiber.tally.counts.files += 1;
@@ -74,12 +74,12 @@ impl Copy {
         crew: &Arc<Crew<Self>>,
         spot: &Spot<'_>,
         source: BorrowedFd<'_>,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), EntryError> {
         let Some(target) = spot.target else {
-            return Err(Wrong::target("open")(Errno::BADF.into()));
+            return Err(EntryError::target("open")(Errno::BADF.into()));
         };
         let opened = open(crew, target, spot.to, OFlags::WRONLY | OFlags::CLOEXEC).await;
-        let opened = opened.map_err(Wrong::target("open"))?;
+        let opened = opened.map_err(EntryError::target("open"))?;
         fiber.tally.counts.bytes += pump(crew, source, opened.as_fd()).await?;
         Ok(())
     }
@@ -112,22 +112,22 @@ async fn pump(
     crew: &Crew<Copy>,
     source: BorrowedFd<'_>,
     target: BorrowedFd<'_>,
-) -> Result<u64, Wrong> {
+) -> Result<u64, EntryError> {
     let owned = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
-    let source = Arc::new(owned(source).map_err(Wrong::source("open"))?);
-    let target = Arc::new(owned(target).map_err(Wrong::target("open"))?);
+    let source = Arc::new(owned(source).map_err(EntryError::source("open"))?);
+    let target = Arc::new(owned(target).map_err(EntryError::target("open"))?);
     let mut buf = vec![0; PART];
     let mut moved = 0;
     loop {
         if crew.is_stopped() {
-            return Err(Wrong::source("copy")(stopped::error()));
+            return Err(EntryError::source("copy")(stopped::error()));
         }
         let from = Arc::clone(&source);
         let read = waiting(crew, move || {
             let count = sys::retry(|| kernel::read(&from, &mut buf[..]))?;
             Ok((count, buf))
         });
-        let (count, bytes) = read.await.map_err(Wrong::source("read"))?;
+        let (count, bytes) = read.await.map_err(EntryError::source("read"))?;
         if count == 0 {
             return Ok(moved);
         }
@@ -142,7 +142,7 @@ async fn pump(
             }
             Ok(bytes)
         });
-        buf = written.await.map_err(Wrong::target("write"))?;
+        buf = written.await.map_err(EntryError::target("write"))?;
         moved += count as u64;
     }
 }

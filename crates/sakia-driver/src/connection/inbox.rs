@@ -109,7 +109,7 @@ impl Inbox {
 
     /// Waits until something comes, or the receive in flight ends, if there is one. The end of the stream is
     /// the end of that, too.
-    pub(super) fn poll_news(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.is_empty() { self.poll_end(cx) } else { Poll::Ready(()) }
     }
 

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use sakia_ring::Sqe;
 
-use super::turns::{InTurn, Turn, Turns};
+use super::permits::{Permit, Permits, WithPermit};
 use crate::backend::Backend;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
@@ -27,13 +27,13 @@ const ARRIVALS_MAX: usize = 64;
 pub struct Incoming<B: Backend> {
     fd: Fd,
     driver: Handle<B>,
-    arrivals: Rc<Arrivals>,
+    arrivals: Rc<AcceptQueue>,
 }
 
 /// What came and was not taken yet.
 #[derive(Default)]
-struct Arrivals {
-    accepts: Turns,
+struct AcceptQueue {
+    accepts: Permits,
     connections: RefCell<VecDeque<Fd>>,
     /// Why accepting has ended, to be told once.
     error: RefCell<Option<io::Error>>,
@@ -106,7 +106,7 @@ impl<B: Backend> Incoming<B> {
 
     async fn take(&self, ahead: bool) -> io::Result<Fd> {
         let arrivals = &self.arrivals;
-        let turn = Turn::take(arrivals, |arrivals| &arrivals.accepts).await;
+        let permit = Permit::take(arrivals, |arrivals| &arrivals.accepts).await;
         loop {
             if let Some(connection) = arrivals.connections.borrow_mut().pop_front() {
                 return Ok(connection);
@@ -119,12 +119,12 @@ impl<B: Backend> Incoming<B> {
             }
             match arrivals.armed.get() {
                 None if !ahead || arrivals.is_single.get() => {
-                    let keep = |arrivals: &Arrivals, accepted: io::Result<_>| {
+                    let keep = |arrivals: &AcceptQueue, accepted: io::Result<_>| {
                         if let Ok((connection, _)) = accepted {
                             arrivals.connections.borrow_mut().push_back(connection);
                         }
                     };
-                    let accept = InTurn::new(Accept::new(self.fd.clone()), turn, keep);
+                    let accept = WithPermit::new(Accept::new(self.fd.clone()), permit, keep);
                     return self.driver.start(accept).await.map(|(connection, _)| connection);
                 }
                 None => self.arm(),
@@ -134,7 +134,7 @@ impl<B: Backend> Incoming<B> {
                 }
                 Some(_) => {}
             }
-            poll_fn(|cx| arrivals.poll_news(cx)).await;
+            poll_fn(|cx| arrivals.poll_ready(cx)).await;
         }
     }
 
@@ -151,8 +151,8 @@ impl<B: Backend> Incoming<B> {
     }
 }
 
-impl Arrivals {
-    fn poll_news(&self, cx: &mut Context<'_>) -> Poll<()> {
+impl AcceptQueue {
+    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
         let is_empty = self.connections.borrow().is_empty();
         if !is_empty || self.armed.get().is_none() {
             return Poll::Ready(());
@@ -167,7 +167,7 @@ impl Arrivals {
 struct MultiAccept {
     fd: Fd,
     owner: Rc<dyn Owner>,
-    arrivals: Rc<Arrivals>,
+    arrivals: Rc<AcceptQueue>,
 }
 
 impl MultiAccept {

@@ -9,10 +9,10 @@
 mod buf;
 mod inbox;
 mod incoming;
+mod permits;
 pub(crate) mod pool;
 mod recv;
 mod send;
-mod turns;
 
 use std::fmt;
 use std::io;
@@ -21,7 +21,7 @@ use std::rc::Rc;
 pub use self::buf::RecvBuf;
 use self::inbox::Inbox;
 pub use self::incoming::Incoming;
-use self::turns::Turns;
+use self::permits::Permits;
 use crate::address::SocketAddress;
 use crate::backend::Backend;
 use crate::fd::Fd;
@@ -46,8 +46,8 @@ struct Owned<B: Backend> {
 /// What operations on a connection share with it.
 #[derive(Debug, Default)]
 struct Inner {
-    receives: Turns,
-    sends: Turns,
+    receives: Permits,
+    sends: Permits,
     inbox: Inbox,
 }
 

@@ -10,8 +10,8 @@ use rustix::net::RecvFlags;
 use sakia_ring::Sqe;
 
 use super::inbox::Inbox;
+use super::permits::{Permit, WithPermit};
 use super::pool::{Pool, Size};
-use super::turns::{InTurn, Turn};
 use super::{Connection, Inner, RecvBuf};
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBufMut, fill_with};
@@ -73,8 +73,8 @@ impl<B: Backend> Connection<B> {
             }
             copied
         });
-        let turn = match copied.await {
-            Ok(turn) => turn,
+        let permit = match copied.await {
+            Ok(permit) => permit,
             Err(result) => return (result, bufs),
         };
         let recv = SocketRecvVectored::new(self.fd().clone(), bufs, 0);
@@ -87,7 +87,7 @@ impl<B: Backend> Connection<B> {
                 left -= count;
             }
         };
-        self.driver().start(InTurn::new(recv, turn, keep)).await
+        self.driver().start(WithPermit::new(recv, permit, keep)).await
     }
 
     async fn receive<T: IoBufMut>(&self, mut buf: T, flags: u32) -> BufResult<usize, T> {
@@ -99,11 +99,11 @@ impl<B: Backend> Connection<B> {
         let copy =
             |inbox: &Inbox| unsafe { fill_with(&mut buf, |room| inbox.copy_to(room, is_peek)) };
         let copied = self.receive_turn_or(copy);
-        let turn = match copied.await {
-            Ok(turn) => turn,
+        let permit = match copied.await {
+            Ok(permit) => permit,
             Err(result) => return (result, buf),
         };
-        self.receive_alone(buf, flags, turn).await
+        self.receive_alone(buf, flags, permit).await
     }
 
     /// Receives once, of what the kernel has. Bytes that come for nobody stay here.
@@ -111,7 +111,7 @@ impl<B: Backend> Connection<B> {
         &self,
         buf: T,
         flags: u32,
-        turn: Turn<Inner>,
+        permit: Permit<Inner>,
     ) -> BufResult<usize, T> {
         let recv = SocketRecv::new(self.fd().clone(), buf, flags);
         let is_peek = flags & PEEK != 0;
@@ -120,11 +120,11 @@ impl<B: Backend> Connection<B> {
                 inner.keep(&buf.as_bytes()[..result.unwrap_or(0)]);
             }
         };
-        self.driver().start(InTurn::new(recv, turn, keep)).await
+        self.driver().start(WithPermit::new(recv, permit, keep)).await
     }
 
-    async fn receive_turn(&self) -> Turn<Inner> {
-        Turn::take(self.inner(), |inner| &inner.receives).await
+    async fn receive_permit(&self) -> Permit<Inner> {
+        Permit::take(self.inner(), |inner| &inner.receives).await
     }
 
     /// The turn, when nothing is left of what came before. Otherwise how much `take` took of that, or how the
@@ -132,18 +132,18 @@ impl<B: Backend> Connection<B> {
     async fn receive_turn_or(
         &self,
         take: impl FnOnce(&Inbox) -> usize,
-    ) -> Result<Turn<Inner>, io::Result<usize>> {
+    ) -> Result<Permit<Inner>, io::Result<usize>> {
         let inbox = &self.inner().inbox;
-        let turn = self.receive_turn().await;
+        let permit = self.receive_permit().await;
         // What is in flight for `recv` comes before whatever the kernel has.
-        poll_fn(|cx| inbox.poll_news(cx)).await;
+        poll_fn(|cx| inbox.poll_ready(cx)).await;
         match take(inbox) {
             0 => {}
             count => return Err(Ok(count)),
         }
         match inbox.take_end() {
             Some(end) => Err(end.map(|()| 0)),
-            None => Ok(turn),
+            None => Ok(permit),
         }
     }
 
@@ -162,7 +162,7 @@ impl<B: Backend> Connection<B> {
     /// 6.0; before that as [`read`](Connection::read). Source: `io_uring_prep_recv_multishot(3)`.
     pub async fn recv(&self) -> io::Result<RecvBuf> {
         let inbox = &self.inner().inbox;
-        let mut turn = Some(self.receive_turn().await);
+        let mut permit = Some(self.receive_permit().await);
         loop {
             if let Some(buf) = inbox.pop() {
                 return Ok(buf);
@@ -175,14 +175,15 @@ impl<B: Backend> Connection<B> {
             }
             if inbox.armed().is_none() && (inbox.is_single() || !self.arm()) {
                 self.driver().poll(self.fd(), PollEvents::READABLE).await?;
-                let turn = turn.take().expect("not given away before");
+                let permit = permit.take().expect("not given away before");
                 let room = inbox.size().bytes() as usize;
-                let (result, mut buf) = self.receive_alone(Vec::with_capacity(room), 0, turn).await;
+                let (result, mut buf) =
+                    self.receive_alone(Vec::with_capacity(room), 0, permit).await;
                 buf.truncate(result?);
                 inbox.is_size_wrong(buf.len(), buf.len() >= room);
                 return Ok(RecvBuf::owned(buf));
             }
-            poll_fn(|cx| inbox.poll_news(cx)).await;
+            poll_fn(|cx| inbox.poll_ready(cx)).await;
         }
     }
 
@@ -194,7 +195,7 @@ impl<B: Backend> Connection<B> {
     /// receive tells.
     pub async fn stop_receiving(&self) -> io::Result<Vec<u8>> {
         let inbox = &self.inner().inbox;
-        let _turn = self.receive_turn().await;
+        let _turn = self.receive_permit().await;
         if let Some(key) = inbox.armed() {
             inbox.set_paused();
             self.driver().shared.cancel_by_key(key);

@@ -1,6 +1,6 @@
 //! Sending, one after the other.
 
-use super::turns::{InTurn, Turn};
+use super::permits::{Permit, WithPermit};
 use super::{Connection, Inner};
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf};
@@ -20,9 +20,9 @@ impl<B: Backend> Connection<B> {
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_send(3)`.
     pub async fn send<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {
-        let turn = self.send_turn().await;
+        let permit = self.send_permit().await;
         let send = SocketSend::new(self.fd().clone(), buf, 0);
-        self.driver().start(InTurn::new(send, turn, |_, _| ())).await
+        self.driver().start(WithPermit::new(send, permit, |_, _| ())).await
     }
 
     /// As [`send`](Connection::send), taking one buffer after the other. At most the first 1024 are used.
@@ -33,12 +33,12 @@ impl<B: Backend> Connection<B> {
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
     pub async fn send_vectored<T: IoBuf>(&self, bufs: Vec<T>) -> BufResult<usize, Vec<T>> {
-        let turn = self.send_turn().await;
+        let permit = self.send_permit().await;
         let send = SocketSendVectored::new(self.fd().clone(), bufs, 0);
-        self.driver().start(InTurn::new(send, turn, |_, _| ())).await
+        self.driver().start(WithPermit::new(send, permit, |_, _| ())).await
     }
 
-    async fn send_turn(&self) -> Turn<Inner> {
-        Turn::take(self.inner(), |inner| &inner.sends).await
+    async fn send_permit(&self) -> Permit<Inner> {
+        Permit::take(self.inner(), |inner| &inner.sends).await
     }
 }

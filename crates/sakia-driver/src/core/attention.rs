@@ -52,13 +52,13 @@ impl<B: Backend> Core<B> {
     }
 
     /// Before a turn, which does all that it was wanted for. What it has to leave over asks for another with
-    /// [`want_turn`](Core::want_turn): plain calls without allowance, a full queue, an enter that was refused,
+    /// [`want_turn`](Core::want_turn): plain calls without inline_budget, a full queue, an enter that was refused,
     /// and completions beyond those of one turn. What waits for a completion does not.
     #[inline(always)]
     pub(super) fn begin_turn(&mut self) {
         self.wants_turn = false;
         self.attention.0.begin.set(None);
-        self.allowance.renew();
+        self.inline_budget.renew();
     }
 
     /// After a turn.

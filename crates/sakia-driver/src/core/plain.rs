@@ -6,10 +6,10 @@ use sakia_ring::{CURRENT_POSITION, CqeFlags, Opcode, Sqe};
 
 use super::{Core, Phase};
 use crate::backend::Backend;
-use crate::bypass::{Attempt, Now, Route, Timing};
+use crate::bypass::{Attempt, CallMode, Route, Timing};
 use crate::counters::OpKind;
 use crate::epoll::Lane;
-use crate::op::{Class, Completion, InCell, Performer, Verdict};
+use crate::op::{Class, Completion, InCell, Performer, Retry};
 use crate::private;
 use crate::slab::{SlotRef, State, flag};
 
@@ -57,7 +57,7 @@ impl<B: Backend> Core<B> {
     pub(super) fn perform(
         &mut self,
         sqe: &Sqe,
-        mut now: Now,
+        mut mode: CallMode,
         operation: impl Performer,
     ) -> Option<Completion> {
         let backend = self.backend.as_mut()?;
@@ -66,12 +66,12 @@ impl<B: Backend> Core<B> {
         }
         let kind = OpKind::of(sqe.opcode) as usize;
         loop {
-            let timed = if now == Now::Plain { operation.mount() } else { None };
+            let timed = if mode == CallMode::Blocking { operation.mount() } else { None };
             let attempt = match timed {
                 None => {
                     // SAFETY: the entry names memory and a descriptor that the operation owns (its
                     // promise), which stays where it is until the call is over.
-                    unsafe { backend.try_now(sqe, now) }
+                    unsafe { backend.try_now(sqe, mode) }
                 }
                 Some(mount) => {
                     let breaker = &mount.breaker;
@@ -83,7 +83,7 @@ impl<B: Backend> Core<B> {
                     let begin = self.timed_until.filter(|_| watched.is_none());
                     let begin = begin.unwrap_or_else(|| backend.now());
                     // SAFETY: as above.
-                    let attempt = unsafe { backend.try_now(sqe, now) };
+                    let attempt = unsafe { backend.try_now(sqe, mode) };
                     let end = backend.now();
                     self.timed_until = Some(end);
                     let has_waited = watched.map(|before| backend.waits() != before);
@@ -91,21 +91,21 @@ impl<B: Backend> Core<B> {
                     attempt
                 }
             };
-            match operation.judge(now, attempt) {
-                Verdict::Accept => {
+            match operation.classify(mode, attempt) {
+                Retry::No => {
                     let Attempt::Done(res) = attempt else { return None };
-                    self.allowance.spend(bytes_moved(sqe, res));
+                    self.inline_budget.spend(bytes_moved(sqe, res));
                     self.counters.kinds[kind].inline += 1;
                     return Some(Completion::of(res, CqeFlags(0)));
                 }
-                Verdict::Refuse => {
+                Retry::InQueue => {
                     // What was refused has cost a call.
-                    self.allowance.spend(0);
+                    self.inline_budget.spend(0);
                     let refused = attempt == Attempt::WouldBlock;
                     self.counters.kinds[kind].would_block += u64::from(refused);
                     return None;
                 }
-                Verdict::Again(other) => now = other,
+                Retry::Call(other) => mode = other,
             }
         }
     }
@@ -116,9 +116,9 @@ impl<B: Backend> Core<B> {
         if !is_running || !kinds.iter().all(|&kind| self.rules.of(kind).tries_now) {
             return false;
         }
-        let is_granted = !self.has_allowance() && self.grants > 0;
-        self.grants -= u32::from(is_granted);
-        is_granted || self.allowance.is_any_left()
+        let is_granted = !self.has_inline_budget() && self.reserved_calls > 0;
+        self.reserved_calls -= u32::from(is_granted);
+        is_granted || self.inline_budget.is_any_left()
     }
 
     /// Makes a plain call that belongs to no slot.
@@ -126,17 +126,17 @@ impl<B: Backend> Core<B> {
     /// # Safety
     ///
     /// - As for [`Backend::try_now`].
-    pub(crate) unsafe fn act_now(&mut self, sqe: &Sqe, now: Now) -> Attempt {
+    pub(crate) unsafe fn act_now(&mut self, sqe: &Sqe, mode: CallMode) -> Attempt {
         let Some(backend) = &mut self.backend else { return Attempt::Unsupported };
         // SAFETY: the caller's duties are the same.
-        let attempt = unsafe { backend.try_now(sqe, now) };
+        let attempt = unsafe { backend.try_now(sqe, mode) };
         let counters = &mut self.counters.kinds[OpKind::of(sqe.opcode) as usize];
         match attempt {
             Attempt::Done(_) => counters.inline += 1,
             Attempt::WouldBlock => counters.would_block += 1,
             Attempt::Unsupported => {}
         }
-        self.allowance.spend(match attempt {
+        self.inline_budget.spend(match attempt {
             Attempt::Done(res) => bytes_moved(sqe, res),
             Attempt::WouldBlock | Attempt::Unsupported => 0,
         });
@@ -155,7 +155,7 @@ impl<B: Backend> Core<B> {
 
     /// Whether the queue does such operations as cheaply as plain calls, if it gets many of them.
     #[inline(always)]
-    pub(super) fn goes_well_in_crowds(&self, sqe: &Sqe) -> bool {
+    pub(super) fn batches_well(&self, sqe: &Sqe) -> bool {
         /// Of what copies more, the call itself is a small part.
         const BYTES_MAX: u32 = 8 << 10;
         let is_small = match sqe.opcode {
@@ -165,7 +165,7 @@ impl<B: Backend> Core<B> {
             _ => true,
         };
         let backend = self.backend.as_ref();
-        is_small && backend.is_some_and(|backend| backend.goes_well_in_crowds(sqe.opcode))
+        is_small && backend.is_some_and(|backend| backend.batches_well(sqe.opcode))
     }
 
     /// Performs an operation that was parked, or has it wait for the next turns or for the queue.
@@ -174,11 +174,11 @@ impl<B: Backend> Core<B> {
         // SAFETY: the cell holds a live operation of the table's type, the driver's alone.
         let operation = unsafe { InCell::new(vtable, slot.cell()) };
         match operation.route(&self.rules) {
-            Route::Now(_) if !self.has_allowance() => self.defer(slot),
-            Route::Now(now) => {
+            Route::Now(_) if !self.has_inline_budget() => self.defer(slot),
+            Route::Now(mode) => {
                 // SAFETY: as above.
                 let sqe = unsafe { (vtable.entry)(slot.cell()) };
-                match self.perform(&sqe, now, operation) {
+                match self.perform(&sqe, mode, operation) {
                     Some(completion) => self.finish(slot, completion),
                     None => self.list(slot),
                 }
@@ -206,8 +206,9 @@ impl<B: Backend> Core<B> {
 
     /// Whether this turn has plain calls left.
     #[inline(always)]
-    pub(crate) fn has_allowance(&mut self) -> bool {
-        let is_left = self.allowance.is_left() && !(self.has_come() && self.allowance.listens());
+    pub(crate) fn has_inline_budget(&mut self) -> bool {
+        let is_left =
+            self.inline_budget.is_left() && !(self.has_come() && self.inline_budget.listens());
         is_left || self.look()
     }
 
@@ -222,13 +223,13 @@ impl<B: Backend> Core<B> {
     #[inline(never)]
     fn look(&mut self) -> bool {
         let has_come = self.has_come();
-        let Some(backend) = &self.backend else { return self.allowance.is_any_left() };
-        self.allowance.look(self.attention.begin(), || backend.now(), has_come)
+        let Some(backend) = &self.backend else { return self.inline_budget.is_any_left() };
+        self.inline_budget.look(self.attention.begin(), || backend.now(), has_come)
     }
 
     /// Plain calls that were made in this turn, each counted as often as it is longer than a small one.
     pub(crate) fn plain_calls(&self) -> u32 {
-        self.allowance.spent()
+        self.inline_budget.spent()
     }
 
     /// Whether operations wait for the plain calls of the next turns.
@@ -237,14 +238,14 @@ impl<B: Backend> Core<B> {
     }
 
     /// Performs the first of the operations that wait for this turn's plain calls. The others keep
-    /// their places: who is served goes on as long as the turn's allowance lasts, which saves most
+    /// their places: who is served goes on as long as the turn's budget lasts, which saves most
     /// operations from being waited for.
     pub(super) fn run_deferred(&mut self) {
         const AT_A_TIME: u32 = 8;
         /// Whoever waits for a turn has more than one call to make.
         const TURN: u32 = 4;
         let mut count = 0;
-        while count < AT_A_TIME && self.allowance.is_any_left() {
+        while count < AT_A_TIME && self.inline_budget.is_any_left() {
             let Some(slot) = self.deferred.first() else { break };
             self.deferred.remove(&mut self.slab, slot);
             let header = self.slab.header(slot);
@@ -261,10 +262,10 @@ impl<B: Backend> Core<B> {
             let sqe = unsafe { (vtable.entry)(slot.cell()) };
             count += if sqe.opcode == Opcode::NOP { TURN } else { 1 };
             match operation.route(&self.rules) {
-                Route::Now(now) => match self.perform(&sqe, now, operation) {
+                Route::Now(mode) => match self.perform(&sqe, mode, operation) {
                     Some(completion) => {
                         // Whoever waited for nothing but its turn has it, whatever others do before.
-                        self.grants += u32::from(sqe.opcode == Opcode::NOP);
+                        self.reserved_calls += u32::from(sqe.opcode == Opcode::NOP);
                         self.finish(slot, completion);
                     }
                     None => self.list(slot),

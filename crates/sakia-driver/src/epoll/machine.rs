@@ -641,7 +641,7 @@ impl Machine {
             was_fruitful = true;
         }
         self.registry.hush(place, ready, found_nobody);
-        self.registry.judge(place, was_fruitful);
+        self.registry.classify(place, was_fruitful);
         self.arm(place);
     }
 
@@ -772,7 +772,7 @@ impl Machine {
             self.registry.leave(place, id);
             self.finish(id, res);
         }
-        self.registry.judge(place, was_fruitful);
+        self.registry.classify(place, was_fruitful);
         self.arm(place);
     }
 

@@ -82,7 +82,7 @@ use self::queue::Queue;
 use self::stuck::OnStuck;
 use self::transfer::Ways;
 use crate::backend::{Backend, Descriptors, RemoteWake};
-use crate::bypass::{Attempt, Now};
+use crate::bypass::{Attempt, CallMode};
 use crate::counters::{KindCounters, OpKind};
 use crate::descriptors::KernelDescriptors;
 use crate::now;
@@ -334,9 +334,9 @@ unsafe impl Backend for Epoll {
     }
 
     #[inline(always)]
-    unsafe fn try_now(&mut self, sqe: &Sqe, now: Now) -> Attempt {
+    unsafe fn try_now(&mut self, sqe: &Sqe, mode: CallMode) -> Attempt {
         // SAFETY: the caller's duties are the same.
-        let attempt = unsafe { now::try_now(sqe, now) };
+        let attempt = unsafe { now::try_now(sqe, mode) };
         if matches!(sqe.opcode, Opcode::SOCKET | Opcode::ACCEPT)
             && let Attempt::Done(raw) = attempt
         {
@@ -482,7 +482,7 @@ unsafe impl Backend for Epoll {
         Ok(self.machine.pollable()?)
     }
 
-    fn quiet_pollable(&mut self) {
+    fn clear_readiness(&mut self) {
         if self.process.is_intact() {
             self.is_fresh.set(true);
             self.machine.quiet();

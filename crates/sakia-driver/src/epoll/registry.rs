@@ -369,7 +369,7 @@ impl Registry {
     }
 
     /// Notes whether an event let an operation go on. After too many that did not the watch rests.
-    pub(super) fn judge(&mut self, place: usize, was_fruitful: bool) {
+    pub(super) fn classify(&mut self, place: usize, was_fruitful: bool) {
         let token = self.token(place);
         let watch = &mut self.watches[place];
         if watch.is_idle() && !was_fruitful {
@@ -473,7 +473,7 @@ mod tests {
         let rest = |(id, (reader, _)): (usize, &(OwnedFd, OwnedFd))| {
             let place = registry.wait(reader.as_raw_fd(), Direction::Read, id as u64);
             registry.arm(place).unwrap();
-            (0..FRUITLESS_MAX).for_each(|_| registry.judge(place, false));
+            (0..FRUITLESS_MAX).for_each(|_| registry.classify(place, false));
             place
         };
         let places: Vec<_> = pipes.iter().enumerate().map(rest).collect();
@@ -658,10 +658,10 @@ mod tests {
         let (reader, _writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let place = registry.wait(reader.as_raw_fd(), Direction::Read, 1);
         for _ in 1..FRUITLESS_MAX {
-            registry.judge(place, false);
+            registry.classify(place, false);
         }
         assert_eq!(registry.next_rested(), None);
-        registry.judge(place, false);
+        registry.classify(place, false);
         let until = registry.next_rested().unwrap();
         registry.arm(place).unwrap();
         assert!(registry.watch(place).armed.is_empty());

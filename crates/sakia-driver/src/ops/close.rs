@@ -6,7 +6,7 @@ use std::rc::Rc;
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
-use crate::bypass::{Now, Route, Rules};
+use crate::bypass::{CallMode, Route, Rules};
 use crate::counters::OpKind;
 use crate::epoll::Lane;
 use crate::fd::{Fd, Owner};
@@ -104,7 +104,7 @@ unsafe impl Operation for Close {
 
     fn route(&self, rules: &Rules) -> Route {
         match self.way {
-            CloseWay::Now if rules.of(OpKind::Close).tries_now => Route::Now(Now::Plain),
+            CloseWay::Now if rules.of(OpKind::Close).tries_now => Route::Now(CallMode::Blocking),
             CloseWay::Now | CloseWay::Queue => Route::Queue,
             CloseWay::Lane => Route::Lane(Lane::Elastic),
         }

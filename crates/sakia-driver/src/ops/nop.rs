@@ -5,7 +5,7 @@ use std::io;
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
-use crate::bypass::{Now, Route, Rules};
+use crate::bypass::{CallMode, Route, Rules};
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
 
@@ -73,6 +73,6 @@ unsafe impl Operation for NextTurn {
     }
 
     fn route(&self, _: &Rules) -> Route {
-        Route::Now(Now::NoWait)
+        Route::Now(CallMode::NonBlocking)
     }
 }

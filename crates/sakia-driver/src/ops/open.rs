@@ -8,7 +8,7 @@ use sakia_ring::{AT_FDCWD, Sqe};
 
 use super::at::is_path_local;
 use crate::backend::{Backend, Descriptors};
-use crate::bypass::{Now, Route, Rules};
+use crate::bypass::{CallMode, Route, Rules};
 use crate::counters::OpKind;
 use crate::epoll::Lane;
 use crate::fd::{Fd, Owner};
@@ -173,7 +173,7 @@ pub(super) fn path_route(
         Some(directory) if !is_absolute => directory.mount().is_some_and(|mount| mount.is_remote()),
         _ => owner.may_wait(path.to_bytes()),
     };
-    if may_wait { Route::Lane(Lane::Elastic) } else { Route::Now(Now::NoWait) }
+    if may_wait { Route::Lane(Lane::Elastic) } else { Route::Now(CallMode::NonBlocking) }
 }
 
 impl std::fmt::Debug for Open {

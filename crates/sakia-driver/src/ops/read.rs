@@ -7,11 +7,11 @@ use sakia_ring::Sqe;
 use crate::arena::FixedBuf;
 use crate::backend::{Backend, Descriptors};
 use crate::buf::{BufResult, IoBufMut, initialize};
-use crate::bypass::{Attempt, Mount, Now, Route, Rules, Transfer};
+use crate::bypass::{Attempt, CallMode, Mount, Route, Rules, Transfer};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation, Verdict};
+use crate::op::{Class, Completion, Op, Operation, Retry};
 use crate::ops::{filled, transfer_len};
 
 /// See [`Handle::read`].
@@ -142,8 +142,8 @@ unsafe impl<T: IoBufMut> Operation for Read<T> {
     }
 
     #[inline(always)]
-    fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
-        self.fd.judge(Transfer::Read, now, attempt, self.len)
+    fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
+        self.fd.classify(Transfer::Read, mode, attempt, self.len)
     }
 
     #[inline(always)]
@@ -194,8 +194,8 @@ unsafe impl Operation for ReadFixed {
         if self.is_registered { self.read.route(rules) } else { Route::Queue }
     }
 
-    fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
-        self.read.judge(now, attempt)
+    fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
+        self.read.classify(mode, attempt)
     }
 
     fn mount(&self) -> Option<&Rc<Mount>> {

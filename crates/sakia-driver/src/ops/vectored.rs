@@ -6,11 +6,11 @@ use sakia_ring::{IoVec, Sqe};
 
 use crate::backend::{Backend, Descriptors};
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
-use crate::bypass::{Attempt, Mount, Now, Route, Rules, Transfer};
+use crate::bypass::{Attempt, CallMode, Mount, Route, Rules, Transfer};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation, Verdict};
+use crate::op::{Class, Completion, Op, Operation, Retry};
 use crate::ops::{note_all_filled, room_of_all, transfer_len};
 
 /// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
@@ -180,8 +180,8 @@ unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
         self.0.fd.route(Transfer::Read, rules.of(OpKind::Read), self.0.bytes)
     }
 
-    fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
-        self.0.fd.judge(Transfer::Read, now, attempt, self.0.bytes)
+    fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
+        self.0.fd.classify(Transfer::Read, mode, attempt, self.0.bytes)
     }
 
     fn mount(&self) -> Option<&Rc<Mount>> {
@@ -219,8 +219,8 @@ unsafe impl<T: IoBuf> Operation for WriteVectored<T> {
         self.0.fd.route_write(rules.of(OpKind::Write), self.0.bytes, self.0.flags)
     }
 
-    fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
-        self.0.fd.judge(Transfer::Write, now, attempt, self.0.bytes)
+    fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
+        self.0.fd.classify(Transfer::Write, mode, attempt, self.0.bytes)
     }
 
     fn mount(&self) -> Option<&Rc<Mount>> {

@@ -7,11 +7,11 @@ use sakia_ring::Sqe;
 use crate::arena::FixedBuf;
 use crate::backend::{Backend, Descriptors};
 use crate::buf::{BufResult, IoBuf};
-use crate::bypass::{Attempt, Mount, Now, Route, Rules, Transfer};
+use crate::bypass::{Attempt, CallMode, Mount, Route, Rules, Transfer};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation, Verdict};
+use crate::op::{Class, Completion, Op, Operation, Retry};
 use crate::ops::transfer_len;
 
 /// See [`Handle::write`].
@@ -125,8 +125,8 @@ unsafe impl<T: IoBuf> Operation for Write<T> {
     }
 
     #[inline(always)]
-    fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
-        self.fd.judge(Transfer::Write, now, attempt, transfer_len(self.buf.bytes_len()))
+    fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
+        self.fd.classify(Transfer::Write, mode, attempt, transfer_len(self.buf.bytes_len()))
     }
 
     #[inline(always)]
@@ -174,8 +174,8 @@ unsafe impl Operation for WriteFixed {
         if self.is_registered { self.write.route(rules) } else { Route::Queue }
     }
 
-    fn judge(&self, now: Now, attempt: Attempt) -> Verdict {
-        self.write.judge(now, attempt)
+    fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
+        self.write.classify(mode, attempt)
     }
 
     fn mount(&self) -> Option<&Rc<Mount>> {

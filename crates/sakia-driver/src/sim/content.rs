@@ -71,7 +71,7 @@ impl Failures {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Lost,
-    Kept,
+    KeepAlive,
     /// Chance decides for each page.
     Pages,
     /// Chance decides for each sector.
@@ -234,7 +234,7 @@ impl Content {
     pub(super) fn after_crash(self, random: &mut Random) -> Self {
         let fate = match random.below(4) {
             0 => Fate::Lost,
-            1 => Fate::Kept,
+            1 => Fate::KeepAlive,
             2 => Fate::Pages,
             _ => Fate::Sectors,
         };
@@ -246,7 +246,7 @@ impl Content {
         let first_lost = self.cuts.first().map_or(u64::MAX, |&(number, _)| number);
         let possible = self.dirty.iter().filter(|&(_, &after)| after < first_lost);
         for (&page, _) in possible {
-            let is_kept = fate == Fate::Kept || fate == Fate::Pages && random.chance(1 << 15);
+            let is_kept = fate == Fate::KeepAlive || fate == Fate::Pages && random.chance(1 << 15);
             for sector in (page * PAGE_BYTES..(page + 1) * PAGE_BYTES).step_by(SECTOR_BYTES) {
                 if is_kept || fate == Fate::Sectors && random.chance(1 << 15) {
                     copy_padded(&self.cached, &mut bytes, sector);
@@ -280,7 +280,7 @@ fn copy_padded(from: &[u8], to: &mut [u8], begin: usize) {
 fn surviving_len(fate: Fate, old: usize, new: usize, random: &mut Random) -> usize {
     match (fate, random.below(3)) {
         (Fate::Lost, _) => old,
-        (Fate::Kept, _) => new,
+        (Fate::KeepAlive, _) => new,
         (_, 0) => old,
         (_, 1) => new,
         _ => {

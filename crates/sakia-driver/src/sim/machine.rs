@@ -33,7 +33,7 @@ use super::memory::Lent;
 use super::ops::{self, Kind, Outcome, Request, failed};
 use super::queue::Queue;
 use super::random::Random;
-use crate::bypass::{Attempt, Now};
+use crate::bypass::{Attempt, CallMode};
 
 /// `IORING_CQE_F_BUFFER`, `IORING_CQE_F_MORE`, and where a buffer's number is.
 const CQE_BUFFER: u32 = 1;
@@ -200,18 +200,18 @@ impl Machine {
     /// # Safety
     ///
     /// - The memory that the entry names is lent until this returns.
-    pub(super) unsafe fn try_now(&mut self, sqe: &Sqe, now: Now) -> Attempt {
+    pub(super) unsafe fn try_now(&mut self, sqe: &Sqe, mode: CallMode) -> Attempt {
         if !self.config.plain_calls {
             return Attempt::Unsupported;
         }
         // SAFETY: the caller's promise.
-        let attempt = unsafe { self.call(sqe, now) };
+        let attempt = unsafe { self.call(sqe, mode) };
         let (outcome, res) = match attempt {
             Attempt::Done(res) => (0, res),
             Attempt::WouldBlock => (1, 0),
             Attempt::Unsupported => (2, 0),
         };
-        let nowait = i64::from(now == Now::NoWait);
+        let nowait = i64::from(mode == CallMode::NonBlocking);
         let numbers = [sqe.opcode.0.into(), nowait, sqe.len.into(), outcome, res.into()];
         self.kernel.note("plain {op}, nowait {}, len {}: {} {}", &numbers);
         self.settle();
@@ -221,8 +221,8 @@ impl Machine {
     /// # Safety
     ///
     /// - As [`try_now`](Machine::try_now).
-    unsafe fn call(&mut self, sqe: &Sqe, now: Now) -> Attempt {
-        let nowait = now == Now::NoWait;
+    unsafe fn call(&mut self, sqe: &Sqe, mode: CallMode) -> Attempt {
+        let nowait = mode == CallMode::NonBlocking;
         let is_read = matches!(sqe.opcode, Opcode::READ | Opcode::READV | Opcode::READ_FIXED);
         let is_transfer =
             is_read || matches!(sqe.opcode, Opcode::WRITE | Opcode::WRITEV | Opcode::WRITE_FIXED);

@@ -121,7 +121,7 @@ pub use self::handle::{FlightFacts, SimHandle};
 use self::machine::Machine;
 use self::memory::Segment;
 use crate::backend::{Backend, Descriptors};
-use crate::bypass::{Attempt, Now};
+use crate::bypass::{Attempt, CallMode};
 use crate::epoll::Lane;
 
 /// The byte that the simulation writes into buffers of reads that have not happened yet.
@@ -433,9 +433,9 @@ unsafe impl Backend for Sim {
         unsafe { self.push(sqe) }.map(|_| ()).ok_or(Errno::AGAIN)
     }
 
-    unsafe fn try_now(&mut self, sqe: &Sqe, now: Now) -> Attempt {
+    unsafe fn try_now(&mut self, sqe: &Sqe, mode: CallMode) -> Attempt {
         // SAFETY: the caller's duties are the same.
-        unsafe { self.machine.borrow_mut().try_now(sqe, now) }
+        unsafe { self.machine.borrow_mut().try_now(sqe, mode) }
     }
 
     unsafe fn size_now(&self, raw: i32) -> Option<u64> {

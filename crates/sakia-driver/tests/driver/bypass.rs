@@ -655,7 +655,7 @@ fn what_comes_too_late_in_a_turn_is_done_in_the_next_one() {
             let reads: Vec<_> = (0..40).map(|_| driver.read(&fd, vec![0; 16], 0)).collect();
             let done = inline() - before;
             assert!(done <= if round == 1 { 32 } else { 1 }, "{done} in round {round}");
-            assert!(driver.has_deferred() && !driver.has_allowance());
+            assert!(driver.has_deferred() && !driver.has_inline_budget());
             assert_eq!(driver.plain_calls(), TURN as u32);
             assert!(matches!(driver.read_file_now(&c(&path), 9).unwrap(), WholeFile::NotNow));
             turn_until(&driver, || !driver.has_deferred());
@@ -1037,7 +1037,7 @@ fn who_waited_for_a_turn_may_read_a_file_whatever_others_do_before() {
         let given_up = driver.next_turn();
         drop(given_up);
         finish(&driver, &mut turn).unwrap();
-        while driver.has_allowance() {
+        while driver.has_inline_budget() {
             drop(driver.read(&fd, vec![0; 1], 0));
         }
         let now = || driver.read_file_now(&c(&path), 100).unwrap();

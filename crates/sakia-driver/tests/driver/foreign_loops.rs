@@ -45,16 +45,16 @@ fn whoever_has_one_breaks_it_for_himself<B: Backend>(
     let (reader, writer) = pipe_ends();
     let reader = adopt(driver, reader);
     for _ in 0..3 {
-        driver.quiet_pollable(); // does not wait
+        driver.clear_readiness(); // does not wait
         assert!(!is_readable(&good, 0), "nothing has come");
         let mut read = driver.read(&reader, vec![0; 1], 0);
         driver.turn(Wait::Poll).unwrap();
-        driver.quiet_pollable();
+        driver.clear_readiness();
         write_all(&writer, b"x");
         assert!(is_readable(&good, patience().as_secs()), "a byte has come");
         abuse(&broken);
         assert!(is_readable(&good, 0), "what the other does with his own takes nothing away");
-        driver.quiet_pollable();
+        driver.clear_readiness();
         assert_eq!(finish(driver, &mut read).0.unwrap(), 1);
     }
     drop((broken, good));

@@ -39,9 +39,9 @@ const WRITE_WAITS: OFlags = WAITS.union(OFlags::APPEND);
 /// Whether an open file is read, or written, where that is asked for; learned from what it comes to. Shared
 /// by all threads, which need not agree.
 #[derive(Debug)]
-struct Heat(AtomicU8);
+struct CacheHint(AtomicU8);
 
-impl Heat {
+impl CacheHint {
     /// It is tried; below it counts down to the next attempt.
     const WARM: u8 = 128;
     /// Calls that do not try after one that would have waited.
@@ -53,8 +53,8 @@ impl Heat {
     /// It is in memory: plain calls do not wait.
     const MEMORY: u8 = u8::MAX;
 
-    const fn new(heat: u8) -> Self {
-        Self(AtomicU8::new(heat))
+    const fn new(cache_hint: u8) -> Self {
+        Self(AtomicU8::new(cache_hint))
     }
 
     /// Of a file with these flags, some of which wait.
@@ -62,9 +62,9 @@ impl Heat {
         if flags.intersects(waits) { Self::NEVER } else { Self::WARM }
     }
 
-    fn set(&self, heat: u8) {
-        if self.0.load(Ordering::Relaxed) != heat {
-            self.0.store(heat, Ordering::Relaxed);
+    fn set(&self, cache_hint: u8) {
+        if self.0.load(Ordering::Relaxed) != cache_hint {
+            self.0.store(cache_hint, Ordering::Relaxed);
         }
     }
 
@@ -156,21 +156,21 @@ fn errno_of(result: io::Result<usize>) -> rustix::io::Result<usize> {
 /// its flags are looked at when they are needed.
 #[derive(Debug)]
 pub struct Ways {
-    read: Heat,
-    write: Heat,
+    read: CacheHint,
+    write: CacheHint,
 }
 
 impl Default for Ways {
     fn default() -> Self {
-        Self { read: Heat::new(Heat::UNKNOWN), write: Heat::new(Heat::UNKNOWN) }
+        Self { read: CacheHint::new(CacheHint::UNKNOWN), write: CacheHint::new(CacheHint::UNKNOWN) }
     }
 }
 
 impl Ways {
     /// Of a file that was opened with these flags.
     pub(super) fn of_flags(flags: OFlags) -> Self {
-        let [read, write] = [WAITS, WRITE_WAITS].map(|waits| Heat::of_flags(flags, waits));
-        Self { read: Heat::new(read), write: Heat::new(write) }
+        let [read, write] = [WAITS, WRITE_WAITS].map(|waits| CacheHint::of_flags(flags, waits));
+        Self { read: CacheHint::new(read), write: CacheHint::new(write) }
     }
 
     /// Of a file that was opened with no flags of note.
@@ -180,7 +180,7 @@ impl Ways {
 
     /// Of a file in memory, which was opened with no flags of note.
     fn in_memory() -> Self {
-        Self { read: Heat::new(Heat::MEMORY), write: Heat::new(Heat::MEMORY) }
+        Self { read: CacheHint::new(CacheHint::MEMORY), write: CacheHint::new(CacheHint::MEMORY) }
     }
 
     /// Reads what is there, at an offset or with `None` at the position, into parts that are not all empty.

@@ -54,7 +54,7 @@ thread_local! {
 pub async fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
     let path = path.as_ref();
     let driver = driver();
-    if !driver.has_allowance() {
+    if !driver.has_inline_budget() {
         driver.next_turn().await.at("open", path)?;
     }
     let expected = EXPECTED.get();

@@ -394,7 +394,7 @@ fn copies_are_those_of_cp() {
                     let place = &places[(seed % places.len() as u64) as usize];
                     let case = Case::new(seed, is_root);
                     let verdict = trial.check(&case, place, thread);
-                    add(used, verdict.reasons);
+                    add(used, verdict.reasons.iter().copied());
                     add(skipped, verdict.skipped);
                     let Some(difference) = verdict.unknown.first() else { continue };
                     let smaller = trial.shrink(&case, place, thread, difference.of);

@@ -235,20 +235,20 @@ fn a_foreign_loop_is_told_of_whatever_comes() {
         // A descriptor gets ready, a lane has a result, another thread has something.
         rustix::io::write(&writer, b"x").unwrap();
         assert!(is_readable(PATIENCE), "{round}: data");
-        test.epoll.quiet_pollable();
+        test.epoll.clear_readiness();
         assert!(!is_readable(none), "{round}: it was taken");
         assert_eq!(test.turn(), [(1, 1)]);
         test.push(2, read(&file, &bytes, 0));
         assert_eq!(test.submit(), []);
         assert!(is_readable(PATIENCE), "{round}: a result");
-        test.epoll.quiet_pollable();
+        test.epoll.clear_readiness();
         assert!(!is_readable(none), "{round}: it was taken");
         assert_eq!(test.turn(), [(2, 3)]);
         let wake = wake.clone();
         let waker = thread::spawn(move || wake.wake());
         assert!(is_readable(PATIENCE), "{round}: a wake");
         waker.join().unwrap();
-        test.epoll.quiet_pollable();
+        test.epoll.clear_readiness();
         assert!(!is_readable(none), "{round}: it was taken");
         assert!(!test.epoll.enter(1, None).unwrap().timed_out, "{round}: and not lost");
     }

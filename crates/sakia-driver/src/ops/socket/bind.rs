@@ -6,7 +6,7 @@ use sakia_ring::Sqe;
 
 use crate::address::SocketAddress;
 use crate::backend::Backend;
-use crate::bypass::{Now, Route, Rules};
+use crate::bypass::{CallMode, Route, Rules};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
@@ -85,7 +85,7 @@ unsafe impl Operation for Bind {
         // A path has to be looked up and made, on a device perhaps.
         let is_short = self.address.path().is_none();
         let tries_now = is_short && rules.of(OpKind::Socket).tries_now;
-        if tries_now { Route::Now(Now::Plain) } else { Route::Queue }
+        if tries_now { Route::Now(CallMode::Blocking) } else { Route::Queue }
     }
 }
 
@@ -110,6 +110,10 @@ unsafe impl Operation for Listen {
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        if rules.of(OpKind::Socket).tries_now { Route::Now(Now::Plain) } else { Route::Queue }
+        if rules.of(OpKind::Socket).tries_now {
+            Route::Now(CallMode::Blocking)
+        } else {
+            Route::Queue
+        }
     }
 }

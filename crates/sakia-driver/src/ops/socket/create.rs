@@ -7,7 +7,7 @@ use sakia_ring::Sqe;
 
 use crate::address::Domain;
 use crate::backend::Backend;
-use crate::bypass::{Now, Route, Rules};
+use crate::bypass::{CallMode, Route, Rules};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
@@ -76,7 +76,11 @@ unsafe impl Operation for Socket {
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        if rules.of(OpKind::Socket).tries_now { Route::Now(Now::Plain) } else { Route::Queue }
+        if rules.of(OpKind::Socket).tries_now {
+            Route::Now(CallMode::Blocking)
+        } else {
+            Route::Queue
+        }
     }
 }
 

@@ -1,8 +1,8 @@
-//! Whose turn it is, where one operation at a time is to be in flight.
+//! Permits for one operation at a time.
 //!
-//! Two types: [`Turns`] are busy or free, and a [`Turn`] is the right to have an operation in flight. It is
-//! part of that operation, as [`InTurn`], so that it passes on when the kernel is done, also where the future
-//! is long gone.
+//! [`Permits`] has one permit, which is taken or free. A [`Permit`] is the right to have an operation in
+//! flight. The operation holds it, as [`WithPermit`]. So it is given back when the kernel is done with the
+//! operation, also if the future was dropped before.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -19,21 +19,21 @@ use crate::wakers::wake_all;
 
 /// Busy with an operation, or free.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct Permits {
     is_busy: Cell<bool>,
-    /// Who waits for it to be free; few, if any.
+    /// Wakers of tasks that wait for it to be free; few, if any.
     waiters: RefCell<Vec<Waker>>,
 }
 
 /// The right to have an operation in flight, which the operation keeps until the kernel is done with it.
-/// Dropping it passes it on. It keeps a `T`, which has the turns.
-pub(super) struct Turn<T> {
+/// Dropping it gives it back. It keeps a `T`, which has the permits.
+pub(super) struct Permit<T> {
     of: Rc<T>,
-    turns: fn(&T) -> &Turns,
+    permits: fn(&T) -> &Permits,
 }
 
-impl Turns {
-    /// Waits until nothing is in flight, without taking the turn.
+impl Permits {
+    /// Waits until nothing is in flight, without taking the permit.
     pub(super) async fn free(&self) {
         poll_fn(|cx| {
             if !self.is_busy.get() {
@@ -50,22 +50,22 @@ impl Turns {
     }
 }
 
-impl<T> Turn<T> {
-    /// Waits for the turn.
-    pub(super) async fn take(of: &Rc<T>, turns: fn(&T) -> &Turns) -> Self {
-        if turns(of).is_busy.get() {
-            turns(of).free().await;
+impl<T> Permit<T> {
+    /// Waits for the permit.
+    pub(super) async fn take(of: &Rc<T>, permits: fn(&T) -> &Permits) -> Self {
+        if permits(of).is_busy.get() {
+            permits(of).free().await;
         }
-        turns(of).is_busy.set(true);
-        Self { of: Rc::clone(of), turns }
+        permits(of).is_busy.set(true);
+        Self { of: Rc::clone(of), permits }
     }
 
     /// Passes it on although the operation is not over: there will be no other one that it could meet.
     /// Answers with what wakes all that wait: the future of one may be gone.
     pub(super) fn give_up(&self) -> Option<Waker> {
-        let turns = (self.turns)(&self.of);
-        turns.is_busy.set(false);
-        let waiters = std::mem::take(&mut *turns.waiters.borrow_mut());
+        let permits = (self.permits)(&self.of);
+        permits.is_busy.set(false);
+        let waiters = std::mem::take(&mut *permits.waiters.borrow_mut());
         (!waiters.is_empty()).then(|| Waker::from(Arc::new(All(waiters))))
     }
 }
@@ -79,43 +79,43 @@ impl Wake for All {
     }
 }
 
-impl<T> Drop for Turn<T> {
+impl<T> Drop for Permit<T> {
     fn drop(&mut self) {
-        let turns = (self.turns)(&self.of);
-        turns.is_busy.set(false);
-        if turns.waiters.borrow().is_empty() {
+        let permits = (self.permits)(&self.of);
+        permits.is_busy.set(false);
+        if permits.waiters.borrow().is_empty() {
             return;
         }
-        // All of them: one whose future is gone would keep the turn from the others.
-        let waiters = std::mem::take(&mut *turns.waiters.borrow_mut());
+        // All of them: one whose future is gone would keep the permit from the others.
+        let waiters = std::mem::take(&mut *permits.waiters.borrow_mut());
         wake_all(waiters);
     }
 }
 
-impl<T> fmt::Debug for Turn<T> {
+impl<T> fmt::Debug for Permit<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Turn").finish_non_exhaustive()
+        f.debug_struct("Permit").finish_non_exhaustive()
     }
 }
 
-/// An operation in its turn. `K` is told what it came to when nobody waits for it any more.
+/// An operation with its permit. `K` is told the result when the caller is gone.
 #[derive(Debug)]
-pub(super) struct InTurn<T, O, K> {
+pub(super) struct WithPermit<T, O, K> {
     operation: O,
-    turn: Turn<T>,
+    permit: Permit<T>,
     keep: K,
 }
 
-impl<T: 'static, O: Operation, K: FnOnce(&T, O::Output) + 'static> InTurn<T, O, K> {
+impl<T: 'static, O: Operation, K: FnOnce(&T, O::Output) + 'static> WithPermit<T, O, K> {
     #[inline(always)]
-    pub(super) fn new(operation: O, turn: Turn<T>, keep: K) -> Self {
-        Self { operation, turn, keep }
+    pub(super) fn new(operation: O, permit: Permit<T>, keep: K) -> Self {
+        Self { operation, permit, keep }
     }
 }
 
 // SAFETY: the entry, the class and the descriptor are those of `operation`, whose promise this is: it stays
 // where it is as long as the value does, and nothing else here reaches its memory.
-unsafe impl<T, O, K> Operation for InTurn<T, O, K>
+unsafe impl<T, O, K> Operation for WithPermit<T, O, K>
 where
     T: 'static,
     O: Operation,
@@ -148,13 +148,13 @@ where
     }
 
     fn dispose(self, completion: Completion) {
-        let Self { operation, turn, keep } = self;
-        // Nobody waits for news while the turn is taken.
-        keep(&turn.of, operation.complete(completion));
+        let Self { operation, permit, keep } = self;
+        // Nobody waits for news while the permit is taken.
+        keep(&permit.of, operation.complete(completion));
     }
 
     fn lose(&self) -> Option<Waker> {
-        self.turn.give_up()
+        self.permit.give_up()
     }
 
     fn descriptor(&self) -> Option<&Fd> {
@@ -182,20 +182,20 @@ mod tests {
 
     #[test]
     fn a_turn_that_is_given_up_wakes_those_that_still_wait() {
-        let turns = Rc::new(Turns::default());
-        turns.is_busy.set(true);
-        let turn = Turn { of: Rc::clone(&turns), turns: |turns| turns };
+        let permits = Rc::new(Permits::default());
+        permits.is_busy.set(true);
+        let permit = Permit { of: Rc::clone(&permits), permits: |permits| permits };
         let counts: [Arc<Count>; 3] = Default::default();
         let wakers = counts.clone().map(Waker::from);
-        let mut waits = pin!(turns.free());
+        let mut waits = pin!(permits.free());
         assert!(waits.as_mut().poll(&mut Context::from_waker(&wakers[0])).is_pending());
         for waker in &wakers[1..] {
             // Gone at once, and with a waker that stays.
-            assert!(pin!(turns.free()).poll(&mut Context::from_waker(waker)).is_pending());
+            assert!(pin!(permits.free()).poll(&mut Context::from_waker(waker)).is_pending());
         }
-        turn.give_up().expect("there are some").wake();
+        permit.give_up().expect("there are some").wake();
         assert_eq!(counts[0].0.load(Ordering::Relaxed), 1);
         assert!(waits.poll(&mut Context::from_waker(&wakers[0])).is_ready());
-        assert!(turn.give_up().is_none());
+        assert!(permit.give_up().is_none());
     }
 }
