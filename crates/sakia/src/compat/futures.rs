@@ -1,13 +1,13 @@
 //! The traits of `futures-io`.
 
-use std::io::{self, IoSlice, IoSliceMut, SeekFrom};
+use std::io::{self, IoSliceMut, SeekFrom};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use ::futures_io::{AsyncBufRead, AsyncRead, AsyncSeek, AsyncWrite};
 
 use super::Compat;
-use super::parts::{Readable, Seekable, Writable, poll_read, poll_write_vectored};
+use super::parts::{Readable, Seekable, impl_buf_read, impl_write, poll_read};
 
 impl<T: Readable> AsyncRead for Compat<T> {
     fn poll_read(
@@ -37,43 +37,8 @@ impl<T: Readable> AsyncRead for Compat<T> {
     }
 }
 
-impl<T: Readable> AsyncBufRead for Compat<T> {
-    fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        let this = self.get_mut();
-        ready!(this.inner.poll_fill(cx))?;
-        Poll::Ready(Ok(this.inner.buffered()))
-    }
-
-    fn consume(self: Pin<&mut Self>, count: usize) {
-        self.get_mut().inner.consume(count);
-    }
-}
-
-impl<T: Writable> AsyncWrite for Compat<T> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.get_mut().inner.poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        poll_write_vectored(&mut self.get_mut().inner, cx, slices)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().inner.poll_flush(cx)
-    }
-
-    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().inner.poll_close(cx)
-    }
-}
+impl_buf_read!(AsyncBufRead);
+impl_write!(AsyncWrite, poll_close);
 
 impl<T: Seekable> AsyncSeek for Compat<T> {
     fn poll_seek(

@@ -41,7 +41,7 @@
 //! ```
 
 use std::future::Future;
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ use ::hyper::rt;
 use send_wrapper::SendWrapper;
 
 use super::Compat;
-use super::parts::{Readable, Writable, poll_read, poll_write_vectored};
+use super::parts::{Readable, impl_write, poll_read};
 use crate::time;
 
 impl<T: Readable> rt::Read for Compat<T> {
@@ -64,35 +64,7 @@ impl<T: Readable> rt::Read for Compat<T> {
     }
 }
 
-impl<T: Writable> rt::Write for Compat<T> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.get_mut().inner.poll_write(cx, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().inner.poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().inner.poll_close(cx)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        poll_write_vectored(&mut self.get_mut().inner, cx, slices)
-    }
-}
+impl_write!(rt::Write, poll_shutdown, is_write_vectored);
 
 /// Starts hyper's tasks on the calling thread's runtime, as [`sakia::spawn`](crate::spawn) does.
 ///

@@ -39,6 +39,70 @@ pub trait Seekable {
     fn pending_seek(&mut self) -> &mut Option<SeekFrom>;
 }
 
+/// Gives an adapter a family's trait of reading from a buffer. The families differ in its path alone.
+#[cfg(any(feature = "futures-io", feature = "tokio"))]
+macro_rules! impl_buf_read {
+    ($buf_read:path) => {
+        impl<T: $crate::compat::parts::Readable> $buf_read for Compat<T> {
+            fn poll_fill_buf(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+            ) -> Poll<io::Result<&[u8]>> {
+                let this = self.get_mut();
+                std::task::ready!(this.inner.poll_fill(cx))?;
+                Poll::Ready(Ok(this.inner.buffered()))
+            }
+
+            fn consume(self: Pin<&mut Self>, count: usize) {
+                self.get_mut().inner.consume(count);
+            }
+        }
+    };
+}
+
+/// Gives an adapter a family's trait of writing. The families differ in its path, in the name of closing,
+/// and in whether a method tells that writing several slices at once is of use.
+#[cfg(any(feature = "futures-io", feature = "hyper", feature = "tokio"))]
+macro_rules! impl_write {
+    ($write:path, $poll_close:ident $(, $is_vectored:ident)?) => {
+        impl<T: $crate::compat::parts::Writable> $write for Compat<T> {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                bytes: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                self.get_mut().inner.poll_write(cx, bytes)
+            }
+
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                slices: &[io::IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                $crate::compat::parts::poll_write_vectored(&mut self.get_mut().inner, cx, slices)
+            }
+            $(
+                fn $is_vectored(&self) -> bool {
+                    true
+                }
+            )?
+
+            fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.get_mut().inner.poll_flush(cx)
+            }
+
+            fn $poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.get_mut().inner.poll_close(cx)
+            }
+        }
+    };
+}
+
+#[cfg(any(feature = "futures-io", feature = "tokio"))]
+pub(super) use impl_buf_read;
+#[cfg(any(feature = "futures-io", feature = "hyper", feature = "tokio"))]
+pub(super) use impl_write;
+
 /// Copies what is buffered to `put`, at most `room` bytes, which is what `put` has room for. Waits if
 /// nothing is buffered; then copies nothing at the end.
 pub(super) fn poll_read<R: Readable>(
