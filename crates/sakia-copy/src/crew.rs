@@ -18,6 +18,7 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -80,10 +81,12 @@ pub(crate) trait Job: Sized + Send + Sync + 'static {
     ) -> Next;
 
     /// Ends a directory, of which nothing is left.
-    fn leave(&self, crew: &Crew<Self>, folder: &Arc<Folder<Self>>, tally: &mut Tally);
+    fn leave(&self, crew: &Crew<Self>, folder: &Arc<Folder<Self>>, _tally: &mut Tally) {
+        crew.places.return_above(&folder.place);
+    }
 
-    /// A directory cannot be read.
-    fn unreadable(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>, error: io::Error);
+    /// Something failed, of which the crew tells.
+    fn failed(&self, _crew: &Crew<Self>, _error: &io::Error) {}
 }
 
 /// What becomes of an entry.
@@ -320,10 +323,17 @@ impl<J: Job> Crew<J> {
     }
 
     /// Counts a failure, and tells of it. That the work was told to stop is none.
-    pub(crate) fn fail(&self, tally: &mut Tally, failure: Failure) {
-        if !stopped::is_error(failure.io_error()) {
+    pub(crate) fn fail(
+        &self,
+        tally: &mut Tally,
+        operation: &'static str,
+        path: PathBuf,
+        error: io::Error,
+    ) {
+        self.job.failed(self, &error);
+        if !stopped::is_error(&error) {
             tally.counts.failures += 1;
-            self.progress.fail(failure);
+            self.progress.fail(Failure::new(operation, path, error));
         }
     }
 
@@ -711,6 +721,11 @@ impl<J: Job> Fiber<J> {
         answer.ok_or_else(stopped::error)
     }
 
+    /// Tells of a failure, as [`Crew::fail`] does.
+    pub(crate) fn fail(&mut self, operation: &'static str, path: PathBuf, error: io::Error) {
+        self.worker.crew.fail(&mut self.tally, operation, path, error);
+    }
+
     async fn pause(&mut self) {
         self.turn = 0;
         let worker = self.worker();
@@ -759,7 +774,7 @@ impl<J: Job> Fiber<J> {
                 self.read(Rc::new(frame)).await;
             }
             Err(error) => {
-                crew.job.unreadable(self, &folder, error);
+                self.fail("read directory", folder.place.path(), error);
                 crew.done(Some(&folder), 1, &mut self.tally);
             }
         }
@@ -778,7 +793,7 @@ impl<J: Job> Fiber<J> {
         }
         self.hold(&frame.folder.place, c"");
         let mut list = self.read_list(&frame).await.unwrap_or_else(|error| {
-            crew.job.unreadable(self, &frame.folder, error);
+            self.fail("read directory", frame.folder.place.path(), error);
             List { is_over: true, ..List::default() }
         });
         let folders = std::mem::take(&mut list.folders);

@@ -1,6 +1,6 @@
 //! Removing a tree.
 
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -9,14 +9,13 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
-use sakia::{Budget, CancellationToken};
+use sakia::CancellationToken;
 
-use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Size, Tally};
-use crate::options::Options;
+use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Tally};
 use crate::place::Place;
 use crate::progress::Progress;
-use crate::report::{Failure, Report};
-use crate::{kernel, sys};
+use crate::report::Report;
+use crate::{kernel, sys, walk};
 
 /// Removes what is at `path`, a directory with all that is in it, or anything else. Links are removed
 /// themselves, not what they point to.
@@ -35,13 +34,7 @@ pub async fn remove_tree(
     progress: &Arc<Progress>,
     token: &CancellationToken,
 ) -> io::Result<Report> {
-    let path = CString::new(named(path.as_ref()).as_os_str().as_bytes())?;
-    let before = progress.counts();
-    let workers = sakia::thread_count();
-    let size = Size { workers, depth: Options::LIMIT.div_ceil(workers), buffer: 0 };
-    let budget = Budget::from_limits();
-    let crew = Crew::run(Remove, path, size, budget, Arc::clone(progress), token).await;
-    Ok(Report::new(progress, &before, crew.counters(), token.is_canceled()))
+    walk::run(Remove, named(path.as_ref()), progress, token).await
 }
 
 /// A link that is named with a slash behind it, without: the kernel would take what it points to.
@@ -74,30 +67,20 @@ impl Remove {
 
     fn remove(
         &self,
-        crew: &Crew<Self>,
-        tally: &mut Tally,
+        fiber: &mut Fiber<Self>,
         place: &Arc<Place>,
         name: &CStr,
         kind: FileType,
     ) -> Next {
-        match self.unlink(crew, tally, place, name, AtFlags::empty()) {
-            Ok(()) => tally.counts.add_entry(kind),
+        let worker = fiber.worker();
+        match self.unlink(worker.crew(), &mut fiber.tally, place, name, AtFlags::empty()) {
+            Ok(()) => fiber.tally.counts.add_entry(kind),
             // The file system did not tell, or somebody has put a directory in its place.
             Err(error) if sys::is(&error, Errno::ISDIR) => return Next::Enter,
-            Err(error) => fail(crew, tally, "remove", place.path_of(name), error),
+            Err(error) => fiber.fail("remove", place.path_of(name), error),
         }
         Next::Done
     }
-}
-
-fn fail(
-    crew: &Crew<Remove>,
-    tally: &mut Tally,
-    operation: &'static str,
-    path: std::path::PathBuf,
-    error: io::Error,
-) {
-    crew.fail(tally, Failure::new(operation, path, error));
 }
 
 impl Job for Remove {
@@ -111,24 +94,24 @@ impl Job for Remove {
     ) -> Option<Arc<Folder<Self>>> {
         let worker = fiber.worker();
         let crew = worker.crew();
-        let place = Arc::clone(above.map_or(Place::current(), |folder| &folder.place));
+        let place = above.map_or(Place::current(), |folder| &folder.place);
         let opened = async {
-            let above = crew.places.open(&place)?;
+            let above = crew.places.open(place)?;
             fiber.open_directory(&above, name, sys::DIRECTORY).await
         };
         match opened.await {
             Ok(fd) => {
-                let place = crew.places.adopt(&place, name, fd, None, false);
+                let place = crew.places.adopt(place, name, fd, None, false);
                 Some(Folder::new(above, place, ()))
             }
             Err(error) if sys::is(&error, Errno::NOTDIR) || sys::is(&error, Errno::LOOP) => {
-                self.remove(crew, &mut fiber.tally, &place, name, FileType::Unknown);
+                self.remove(fiber, place, name, FileType::Unknown);
                 None
             }
             // Somebody else was quicker.
             Err(error) if error.kind() == io::ErrorKind::NotFound && above.is_some() => None,
             Err(error) => {
-                fail(crew, &mut fiber.tally, "open directory", place.path_of(name), error);
+                fiber.fail("open directory", place.path_of(name), error);
                 None
             }
         }
@@ -141,9 +124,7 @@ impl Job for Remove {
         name: &CStr,
         kind: FileType,
     ) -> Next {
-        let worker = fiber.worker();
-        let crew = worker.crew();
-        self.remove(crew, &mut fiber.tally, &frame.folder.place, name, kind)
+        self.remove(fiber, &frame.folder.place, name, kind)
     }
 
     fn leave(&self, crew: &Crew<Self>, folder: &Arc<Folder<Self>>, tally: &mut Tally) {
@@ -151,13 +132,7 @@ impl Job for Remove {
         crew.places.return_above(&folder.place);
         match self.unlink(crew, tally, above, name, AtFlags::REMOVEDIR) {
             Ok(()) => tally.counts.directories += 1,
-            Err(error) => fail(crew, tally, "remove directory", folder.place.path(), error),
+            Err(error) => crew.fail(tally, "remove directory", folder.place.path(), error),
         }
-    }
-
-    fn unreadable(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>, error: io::Error) {
-        let worker = fiber.worker();
-        let crew = worker.crew();
-        fail(crew, &mut fiber.tally, "read directory", folder.place.path(), error);
     }
 }

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use rustix::fs::{FileType, Stat};
 use sakia::{Budget, CancellationToken};
 
-use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Size, Tally};
+use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Size};
 use crate::options::Options;
 use crate::place::{OpenDir, Place};
 use crate::progress::Progress;
-use crate::report::{Failure, Report};
+use crate::report::Report;
 use crate::sys;
 
 /// Calls `visit` for `path` and, if that is a directory, for all that is in it. Links are not followed.
@@ -58,12 +58,22 @@ pub async fn walk<V>(
 where
     V: Fn(Entry<'_>) + Send + Sync + 'static,
 {
-    let path = CString::new(path.as_ref().as_os_str().as_bytes())?;
+    run(Walk { visit }, path.as_ref(), progress, token).await
+}
+
+/// Does a job with all that is in a tree, on all threads of the calling runtime, and tells what came of it.
+pub(crate) async fn run<J: Job>(
+    job: J,
+    path: &Path,
+    progress: &Arc<Progress>,
+    token: &CancellationToken,
+) -> io::Result<Report> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
     let before = progress.counts();
     let workers = sakia::thread_count();
     let size = Size { workers, depth: Options::LIMIT.div_ceil(workers), buffer: 0 };
     let budget = Budget::from_limits();
-    let crew = Crew::run(Walk { visit }, path, size, budget, Arc::clone(progress), token).await;
+    let crew = Crew::run(job, path, size, budget, Arc::clone(progress), token).await;
     Ok(Report::new(progress, &before, crew.counters(), token.is_canceled()))
 }
 
@@ -134,8 +144,7 @@ impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Walk<V> {
     /// Looks at an entry whose kind may not be known.
     fn look(
         &self,
-        crew: &Crew<Self>,
-        tally: &mut Tally,
+        fiber: &mut Fiber<Self>,
         dir: &OpenDir,
         place: &Arc<Place>,
         name: &CStr,
@@ -143,11 +152,11 @@ impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Walk<V> {
     ) -> Next {
         let mut entry = Entry { dir, place, name, kind };
         if kind == FileType::Unknown {
-            tally.counters.plain_calls += 1;
+            fiber.tally.counters.plain_calls += 1;
             match entry.stat() {
                 Ok(stat) => entry.kind = FileType::from_raw_mode(stat.st_mode),
                 Err(error) => {
-                    fail(crew, tally, "stat", entry.path(), error);
+                    fiber.fail("stat", entry.path(), error);
                     return Next::Done;
                 }
             }
@@ -155,22 +164,10 @@ impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Walk<V> {
         if entry.is_dir() {
             return Next::Enter;
         }
-        tally.counts.add_entry(entry.kind);
+        fiber.tally.counts.add_entry(entry.kind);
         (self.visit)(entry);
         Next::Done
     }
-}
-
-fn fail<V>(
-    crew: &Crew<Walk<V>>,
-    tally: &mut Tally,
-    operation: &'static str,
-    path: PathBuf,
-    error: io::Error,
-) where
-    Walk<V>: Job,
-{
-    crew.fail(tally, Failure::new(operation, path, error));
 }
 
 impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Job for Walk<V> {
@@ -184,25 +181,24 @@ impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Job for Walk<V> {
     ) -> Option<Arc<Folder<Self>>> {
         let worker = fiber.worker();
         let crew = worker.crew();
-        let place = Arc::clone(above.map_or(Place::current(), |folder| &folder.place));
+        let place = above.map_or(Place::current(), |folder| &folder.place);
         let entered = async {
-            let dir = crew.places.open(&place)?;
+            let dir = crew.places.open(place)?;
             if above.is_none() {
-                let kind = FileType::Unknown;
-                let next = self.look(crew, &mut fiber.tally, &dir, &place, name, kind);
+                let next = self.look(fiber, &dir, place, name, FileType::Unknown);
                 if next == Next::Done {
                     return Ok(None);
                 }
             }
             let fd = fiber.open_directory(&dir, name, sys::DIRECTORY).await?;
-            (self.visit)(Entry { dir: &dir, place: &place, name, kind: FileType::Directory });
+            (self.visit)(Entry { dir: &dir, place, name, kind: FileType::Directory });
             fiber.tally.counts.directories += 1;
-            Ok(Some(crew.places.adopt(&place, name, fd, None, false)))
+            Ok(Some(crew.places.adopt(place, name, fd, None, false)))
         };
         match entered.await {
             Ok(place) => Some(Folder::new(above, place?, ())),
             Err(error) => {
-                fail(crew, &mut fiber.tally, "open directory", place.path_of(name), error);
+                fiber.fail("open directory", place.path_of(name), error);
                 None
             }
         }
@@ -215,19 +211,6 @@ impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Job for Walk<V> {
         name: &CStr,
         kind: FileType,
     ) -> Next {
-        let worker = fiber.worker();
-        let crew = worker.crew();
-        let place = &frame.folder.place;
-        self.look(crew, &mut fiber.tally, &frame.source, place, name, kind)
-    }
-
-    fn leave(&self, crew: &Crew<Self>, folder: &Arc<Folder<Self>>, _: &mut Tally) {
-        crew.places.return_above(&folder.place);
-    }
-
-    fn unreadable(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>, error: io::Error) {
-        let worker = fiber.worker();
-        let crew = worker.crew();
-        fail(crew, &mut fiber.tally, "read directory", folder.place.path(), error);
+        self.look(fiber, &frame.source, &frame.folder.place, name, kind)
     }
 }

@@ -65,7 +65,7 @@ impl Copy {
             Ok(Outcome::Skipped) => fiber.tally.counts.skipped += 1,
             Ok(Outcome::Enter) => return Next::Enter,
             Ok(Outcome::Later) => return Next::Later,
-            Err(wrong) => self.fail(crew, &mut fiber.tally, spot, wrong),
+            Err(wrong) => self.fail(fiber, spot, wrong),
         }
         Next::Done
     }
@@ -275,12 +275,10 @@ impl Copy {
                 match act(fiber, &spot) {
                     Ok(Outcome::Skipped) => fiber.tally.counts.skipped += 1,
                     Ok(_) => self.tell(crew, &spot),
-                    Err(wrong) => self.fail(crew, &mut fiber.tally, &spot, wrong),
+                    Err(wrong) => self.fail(fiber, &spot, wrong),
                 }
             }
-            Err((path, error)) => {
-                self.fail_at(crew, &mut fiber.tally, "open directory of", path, error);
-            }
+            Err((path, error)) => fiber.fail("open directory of", path, error),
         }
         crew.done(folder, 1, &mut fiber.tally);
     }

@@ -60,7 +60,7 @@ impl Copy {
         let (source, target) = match self.open_both(crew, above, name) {
             Ok(both) => both,
             Err((path, error)) => {
-                self.fail_at(crew, &mut fiber.tally, "open directory of", path, error);
+                fiber.fail("open directory of", path, error);
                 return None;
             }
         };
@@ -90,7 +90,7 @@ impl Copy {
                 Some(folder)
             }
             Err(wrong) => {
-                self.fail(crew, &mut fiber.tally, &spot, wrong);
+                self.fail(fiber, &spot, wrong);
                 None
             }
         }
@@ -391,12 +391,12 @@ impl Copy {
         if facts.apart.is_top()
             && let Err(error) = crew.places.open(to).and_then(|open| Apart::end(&open, tally))
         {
-            self.fail_at(crew, tally, "set flags of", to.path(), error);
+            crew.fail(tally, "set flags of", to.path(), error);
         }
         if self.options.preserve.has_attributes()
             && let Err((operation, error)) = self.complete_folder(crew, folder, to, tally)
         {
-            self.fail_at(crew, tally, operation, to.path(), error);
+            crew.fail(tally, operation, to.path(), error);
         } else if let Some(mode) = facts.mode
             && !self.options.preserve.has_attributes()
             && let Err(error) = crew.places.open(to).and_then(|open| {
@@ -404,14 +404,14 @@ impl Copy {
                 set_mode(&open, facts, mode)
             })
         {
-            self.fail_at(crew, tally, "set mode of", to.path(), error);
+            crew.fail(tally, "set mode of", to.path(), error);
         }
         // What is read again must have left the page cache.
         if (self.options.durable || self.options.verify)
             && facts.is_mount
             && let Err(error) = crew.places.open(to).and_then(|open| sync(&open, facts))
         {
-            self.fail_at(crew, tally, "sync file system of", to.path(), error);
+            crew.fail(tally, "sync file system of", to.path(), error);
         }
         crew.places.return_above(&folder.place);
         crew.places.return_above(to);

@@ -29,7 +29,7 @@ use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Size, Tally};
 use crate::options::Options;
 use crate::place::{Id, OpenDir, Place};
 use crate::progress::Progress;
-use crate::report::{Failure, Report};
+use crate::report::Report;
 use crate::sys;
 
 /// Copies what is at `from`, a directory with all that is in it, or anything else, to `to`.
@@ -280,25 +280,10 @@ impl Copy {
         Arc::clone(learned.entry((source, target)).or_default())
     }
 
-    /// Tells of a failure, and stops if there is no room for more.
-    fn fail(&self, crew: &Crew<Self>, tally: &mut Tally, spot: &Spot<'_>, wrong: EntryError) {
+    /// Tells of a failure.
+    fn fail(&self, fiber: &mut Fiber<Self>, spot: &Spot<'_>, wrong: EntryError) {
         let path = if wrong.is_target { self.target_path(spot) } else { source_path(spot) };
-        self.fail_at(crew, tally, wrong.operation, path, wrong.error);
-    }
-
-    fn fail_at(
-        &self,
-        crew: &Crew<Self>,
-        tally: &mut Tally,
-        operation: &'static str,
-        path: PathBuf,
-        error: io::Error,
-    ) {
-        if sys::is(&error, Errno::NOSPC) || sys::is(&error, Errno::DQUOT) {
-            self.is_full.store(true, Ordering::Relaxed);
-            crew.stop();
-        }
-        crew.fail(tally, Failure::new(operation, path, error));
+        fiber.fail(wrong.operation, path, wrong.error);
     }
 
     fn target_path(&self, spot: &Spot<'_>) -> PathBuf {
@@ -363,8 +348,7 @@ impl Job for Copy {
             Some(place) => match crew.places.open(place) {
                 Ok(open) => Some(open),
                 Err(error) => {
-                    let path = place.path_of(name);
-                    self.fail_at(crew, &mut fiber.tally, "open directory of", path, error);
+                    fiber.fail("open directory of", place.path_of(name), error);
                     return Next::Done;
                 }
             },
@@ -388,9 +372,11 @@ impl Job for Copy {
         self.leave_folder(crew, folder, tally);
     }
 
-    fn unreadable(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>, error: io::Error) {
-        let worker = fiber.worker();
-        let crew = worker.crew();
-        self.fail_at(crew, &mut fiber.tally, "read directory", folder.place.path(), error);
+    /// Stops if there is no room for more.
+    fn failed(&self, crew: &Crew<Self>, error: &io::Error) {
+        if sys::is(error, Errno::NOSPC) || sys::is(error, Errno::DQUOT) {
+            self.is_full.store(true, Ordering::Relaxed);
+            crew.stop();
+        }
     }
 }

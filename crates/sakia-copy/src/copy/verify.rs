@@ -16,7 +16,6 @@ use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Size, Tally};
 use crate::options::{Existing, Follow, Options};
 use crate::place::{OpenDir, Place, flags_of_directory};
 use crate::progress::Progress;
-use crate::report::Failure;
 use crate::source::Source;
 use crate::{kernel, stopped, sys};
 
@@ -185,17 +184,11 @@ impl Verify {
         match self.compare(fiber, pair).await {
             Ok(next) => next,
             Err((operation, error)) => {
-                let failure = Failure::new(operation, place.path_of(pair.to), error);
-                fail(fiber, failure);
+                fiber.fail(operation, place.path_of(pair.to), error);
                 Next::Done
             }
         }
     }
-}
-
-fn fail(fiber: &mut Fiber<Verify>, failure: Failure) {
-    let worker = fiber.worker();
-    worker.crew().fail(&mut fiber.tally, failure);
 }
 
 /// When its inode was last changed, in nanoseconds since 1970.
@@ -243,7 +236,7 @@ impl Job for Verify {
             Ok(Some((place, to))) => Some(Folder::new(above, place, Facts { to })),
             Ok(None) => None,
             Err(error) => {
-                fail(fiber, Failure::new("verify directory", places.1.path_of(to), error));
+                fiber.fail("verify directory", places.1.path_of(to), error);
                 None
             }
         }
@@ -260,7 +253,7 @@ impl Job for Verify {
         let target = match fiber.crew().places.open(place) {
             Ok(target) => target,
             Err(error) => {
-                fail(fiber, Failure::new("open directory of", place.path_of(name), error));
+                fiber.fail("open directory of", place.path_of(name), error);
                 return Next::Done;
             }
         };
@@ -271,9 +264,5 @@ impl Job for Verify {
     fn leave(&self, crew: &Crew<Self>, folder: &Arc<Folder<Self>>, _: &mut Tally) {
         crew.places.return_above(&folder.place);
         crew.places.return_above(&folder.facts.to);
-    }
-
-    fn unreadable(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>, error: io::Error) {
-        fail(fiber, Failure::new("read directory", folder.place.path(), error));
     }
 }
