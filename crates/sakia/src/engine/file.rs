@@ -364,7 +364,6 @@ impl Inner {
     /// Reads what is there.
     #[inline]
     fn read_now<T: IoBufMut>(&self, buf: &mut T, most: usize, at: At) -> Option<io::Result<usize>> {
-        check(at).ok()?;
         self.ways.read_into(self.fd().as_fd(), buf, most, at)
     }
 
