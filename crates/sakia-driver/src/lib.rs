@@ -65,6 +65,7 @@ mod descriptors;
 mod driver;
 mod epoll;
 mod fd;
+mod groups;
 mod handle;
 mod key;
 #[doc(hidden)] // for `sakia`, which has its threads for blocking code from here
@@ -76,6 +77,7 @@ mod now;
 mod op;
 mod ops;
 mod private;
+mod queue;
 mod readable;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;

@@ -24,6 +24,8 @@ const PATHS: &[&str] = &[
     "crates/sakia-driver/src/uring.rs",
     "crates/sakia-driver/src/uring",
     "crates/sakia-driver/src/epoll",
+    "crates/sakia-driver/src/queue.rs",
+    "crates/sakia-driver/src/groups.rs",
     "crates/sakia-driver/src/connection",
     "crates/sakia/src/engine",
 ];

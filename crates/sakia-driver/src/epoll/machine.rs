@@ -29,18 +29,18 @@ use rustix::thread::Timespec;
 use sakia_ring::{Cqe, Entered, Opcode, Sqe};
 
 use super::call::Call;
-use super::group::Groups;
 use super::inbox::Inbox;
 use super::job::{self, Job, Outcome, Work};
 use super::lanes::{Lane, Limits, Pool};
 use super::multishot::{self, Multishot, Step};
-use super::queue::Queue;
 use super::registry::{INBOX, Registry};
 use super::request::{self, Request, Victims};
 use super::stuck::{OnStuck, Stuck};
 use super::transfer::{FileClass, Transfer, Try, Ways, failed, outcome, poll_now};
 use super::trial::Trial;
 use crate::counters::{KindCounters, OpKind};
+use crate::groups::Groups;
+use crate::queue::Queue;
 use crate::readable;
 use crate::sys::{self, Direction, borrow};
 

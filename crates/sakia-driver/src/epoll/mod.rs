@@ -37,21 +37,18 @@
 //!
 //! `machine` knows what is under way; `request` checks entries; `registry` what epoll watches;
 //! `transfer` how bytes are moved without blocking, and `socket` connections and messages, either of
-//! them a `trial`; `multishot` what goes on, and `group` the buffers for it; `job` what threads do,
-//! `lanes` the threads; `inbox` how they reach the sleeping backend; `process`, `queue` what their
-//! names say.
+//! them a `trial`; `multishot` what goes on; `job` what threads do, `lanes` the threads; `inbox`
+//! how they reach the sleeping backend; `process` what its name says.
 //!
 //! One thread calls the backend; [`EpollWake`] goes anywhere.
 
 pub(crate) mod call;
-mod group;
 mod inbox;
 mod job;
 mod lanes;
 mod machine;
 mod multishot;
 mod process;
-mod queue;
 mod registry;
 mod request;
 mod socket;
@@ -72,21 +69,22 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
-use self::group::Provided;
 use self::inbox::Inbox;
 use self::lanes::Limits;
 pub use self::lanes::{Lane, LaneStatistics, StuckWorker};
 use self::machine::Machine;
 use self::process::Process;
-use self::queue::Queue;
+
 use self::stuck::OnStuck;
 use self::transfer::Ways;
 use crate::backend::{Backend, Descriptors, RemoteWake};
 use crate::bypass::{Attempt, CallMode};
 use crate::counters::{KindCounters, OpKind};
 use crate::descriptors::KernelDescriptors;
+use crate::groups::Provided;
 use crate::now;
 use crate::private::PERFORMED;
+use crate::queue::Queue;
 pub(crate) use crate::sys;
 
 /// How an [`Epoll`] is made.

@@ -14,10 +14,10 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use sakia_ring::{CqeFlags, Sqe};
 
-use super::group::Groups;
 use super::job::Work;
 use super::socket::{Listener, SocketCall};
 use super::transfer::{Try, failed};
+use crate::groups::Groups;
 use crate::multishot::{self, Asked};
 use crate::sys::{DONT_WAIT, abi, register, retry, syscall};
 

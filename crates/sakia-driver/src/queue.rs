@@ -10,7 +10,7 @@ use sakia_ring::{Cqe, CqeFlags, Position, Sqe};
 
 /// Submission queue, completion queue and overflow list.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(crate) struct Queue {
     sq_entries: u32,
     cq_entries: u32,
     /// Entries pushed and not consumed, oldest first.
@@ -24,7 +24,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(sq_entries: u32, cq_entries: u32) -> Self {
+    pub(crate) fn new(sq_entries: u32, cq_entries: u32) -> Self {
         Self {
             sq_entries,
             cq_entries,
@@ -35,34 +35,34 @@ impl Queue {
         }
     }
 
-    pub(super) fn sq_entries(&self) -> u32 {
+    pub(crate) fn sq_entries(&self) -> u32 {
         self.sq_entries
     }
 
-    pub(super) fn cq_entries(&self) -> u32 {
+    pub(crate) fn cq_entries(&self) -> u32 {
         self.cq_entries
     }
 
     /// Entries pushed and not consumed.
-    pub(super) fn pending(&self) -> u32 {
+    pub(crate) fn pending(&self) -> u32 {
         self.pending.len() as u32
     }
 
     /// Completions ready to be reaped.
-    pub(super) fn ready(&self) -> u32 {
+    pub(crate) fn ready(&self) -> u32 {
         self.ready.len() as u32
     }
 
-    pub(super) fn is_overflowing(&self) -> bool {
+    pub(crate) fn is_overflowing(&self) -> bool {
         !self.overflow.is_empty()
     }
 
     /// Completions that find a place. None while older ones wait for one.
-    pub(super) fn room(&self) -> u32 {
+    pub(crate) fn room(&self) -> u32 {
         if self.is_overflowing() { 0 } else { self.cq_entries - self.ready() }
     }
 
-    pub(super) fn push(&mut self, sqe: Sqe) -> Option<Position> {
+    pub(crate) fn push(&mut self, sqe: Sqe) -> Option<Position> {
         if self.pending() == self.sq_entries {
             return None;
         }
@@ -71,7 +71,7 @@ impl Queue {
         Some(Position::from_raw(position))
     }
 
-    pub(super) fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
+    pub(crate) fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
         let index = position.to_raw().wrapping_sub(self.head) as usize;
         match self.pending.get_mut(index) {
             Some(sqe) if sqe.user_data == user_data => {
@@ -83,19 +83,19 @@ impl Queue {
     }
 
     /// Takes the oldest pending entry.
-    pub(super) fn consume(&mut self) -> Option<Sqe> {
+    pub(crate) fn consume(&mut self) -> Option<Sqe> {
         let sqe = self.pending.pop_front()?;
         self.head = self.head.wrapping_add(1);
         Some(sqe)
     }
 
     /// Adds the last completion of an entry.
-    pub(super) fn post(&mut self, user_data: u64, res: i32) {
+    pub(crate) fn post(&mut self, user_data: u64, res: i32) {
         self.post_with(user_data, res, CqeFlags::default());
     }
 
     /// Adds a completion of an entry, with these flags.
-    pub(super) fn post_with(&mut self, user_data: u64, res: i32, flags: CqeFlags) {
+    pub(crate) fn post_with(&mut self, user_data: u64, res: i32, flags: CqeFlags) {
         let cqe = Cqe { user_data, res, flags };
         if self.is_overflowing() || self.ready() == self.cq_entries {
             self.overflow.push_back(cqe);
@@ -105,13 +105,13 @@ impl Queue {
     }
 
     /// Moves completions that overflowed back, as far as there is room.
-    pub(super) fn flush_overflow(&mut self) {
+    pub(crate) fn flush_overflow(&mut self) {
         let room = self.cq_entries - self.ready();
         let count = self.overflow.len().min(room as usize);
         self.ready.extend(self.overflow.drain(..count));
     }
 
-    pub(super) fn reap(&mut self, out: &mut [Cqe]) -> usize {
+    pub(crate) fn reap(&mut self, out: &mut [Cqe]) -> usize {
         let count = out.len().min(self.ready.len());
         for (place, cqe) in out.iter_mut().zip(self.ready.drain(..count)) {
             *place = cqe;

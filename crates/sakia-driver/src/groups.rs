@@ -11,15 +11,15 @@ use rustix::io::Errno;
 
 /// A buffer of a group. Lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Provided {
-    pub(super) id: u16,
-    pub(super) addr: u64,
-    pub(super) len: u32,
+pub(crate) struct Provided {
+    pub(crate) id: u16,
+    pub(crate) addr: u64,
+    pub(crate) len: u32,
 }
 
 /// All groups, by number.
 #[derive(Debug, Default)]
-pub(super) struct Groups {
+pub(crate) struct Groups {
     groups: BTreeMap<u16, Group>,
 }
 
@@ -37,7 +37,7 @@ impl Groups {
     ///
     /// # Errors
     /// `EINVAL`: without room. `EEXIST`: there is one.
-    pub(super) fn register(&mut self, group: u16, entries: u16) -> Result<(), Errno> {
+    pub(crate) fn register(&mut self, group: u16, entries: u16) -> Result<(), Errno> {
         if entries == 0 {
             return Err(Errno::INVAL);
         }
@@ -50,7 +50,7 @@ impl Groups {
     }
 
     /// Whether there is such a group.
-    pub(super) fn contains(&self, group: u16) -> bool {
+    pub(crate) fn contains(&self, group: u16) -> bool {
         self.groups.contains_key(&group)
     }
 
@@ -58,7 +58,7 @@ impl Groups {
     ///
     /// # Panics
     /// When the group is unknown or full, or the number beyond its size.
-    pub(super) fn provide(&mut self, group: u16, buffer: Provided) {
+    pub(crate) fn provide(&mut self, group: u16, buffer: Provided) {
         let group = self.groups.get_mut(&group).expect("buffers are for a group that is there");
         let is_in_bounds =
             buffer.id < group.entries && group.buffers.len() < usize::from(group.entries);
@@ -67,13 +67,13 @@ impl Groups {
     }
 
     /// The buffer that is to be used next.
-    pub(super) fn oldest(&self, group: u16) -> Option<Provided> {
+    pub(crate) fn oldest(&self, group: u16) -> Option<Provided> {
         let buffers = &self.groups.get(&group)?.buffers;
         buffers.front().copied()
     }
 
     /// Takes it out: a completion names it.
-    pub(super) fn take_oldest(&mut self, group: u16) {
+    pub(crate) fn take_oldest(&mut self, group: u16) {
         if let Some(group) = self.groups.get_mut(&group) {
             group.buffers.pop_front();
         }
