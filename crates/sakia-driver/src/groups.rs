@@ -20,16 +20,16 @@ pub(crate) struct Provided {
 /// All groups, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    groups: BTreeMap<u16, Group>,
+    pub(crate) by_number: BTreeMap<u16, Group>,
 }
 
 /// One group.
 #[derive(Debug)]
-struct Group {
-    /// The most buffers that it has at a time.
+pub(crate) struct Group {
+    /// The most buffers that it has at a time; their numbers are below.
     entries: u16,
     /// Oldest first.
-    buffers: VecDeque<Provided>,
+    pub(crate) buffers: VecDeque<Provided>,
 }
 
 impl Groups {
@@ -41,17 +41,17 @@ impl Groups {
         if entries == 0 {
             return Err(Errno::INVAL);
         }
-        if self.groups.contains_key(&group) {
+        if self.by_number.contains_key(&group) {
             return Err(Errno::EXIST);
         }
         let buffers = VecDeque::with_capacity(entries.into());
-        self.groups.insert(group, Group { entries, buffers });
+        self.by_number.insert(group, Group { entries, buffers });
         Ok(())
     }
 
     /// Whether there is such a group.
     pub(crate) fn contains(&self, group: u16) -> bool {
-        self.groups.contains_key(&group)
+        self.by_number.contains_key(&group)
     }
 
     /// Adds a buffer behind those that are there.
@@ -59,7 +59,7 @@ impl Groups {
     /// # Panics
     /// When the group is unknown or full, or the number beyond its size.
     pub(crate) fn provide(&mut self, group: u16, buffer: Provided) {
-        let group = self.groups.get_mut(&group).expect("buffers are for a group that is there");
+        let group = self.by_number.get_mut(&group).expect("buffers are for a group that is there");
         let is_in_bounds =
             buffer.id < group.entries && group.buffers.len() < usize::from(group.entries);
         assert!(is_in_bounds, "buffer {} of {}", buffer.id, group.entries);
@@ -68,13 +68,13 @@ impl Groups {
 
     /// The buffer that is to be used next.
     pub(crate) fn oldest(&self, group: u16) -> Option<Provided> {
-        let buffers = &self.groups.get(&group)?.buffers;
+        let buffers = &self.by_number.get(&group)?.buffers;
         buffers.front().copied()
     }
 
     /// Takes it out: a completion names it.
     pub(crate) fn take_oldest(&mut self, group: u16) {
-        if let Some(group) = self.groups.get_mut(&group) {
+        if let Some(group) = self.by_number.get_mut(&group) {
             group.buffers.pop_front();
         }
     }

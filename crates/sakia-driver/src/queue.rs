@@ -1,12 +1,12 @@
-//! The two queues between the driver and this backend.
+//! The two queues between a driver and a backend that is not the kernel's ring.
 //!
-//! Both in ordinary memory. As with the ring, a completion that finds the completion queue full
-//! goes to a list aside, and so does every later one until the next enter has moved that list back:
+//! Both in ordinary memory, and of any size. As with the ring, a completion that finds the completion
+//! queue full goes to a list aside, and so does every later one until that list has been moved back:
 //! nothing is lost, the order is kept, and the list has no bound.
 
 use std::collections::VecDeque;
 
-use sakia_ring::{Cqe, CqeFlags, Position, Sqe};
+use sakia_ring::{Cqe, Position, Sqe};
 
 /// Submission queue, completion queue and overflow list.
 #[derive(Debug)]
@@ -14,24 +14,31 @@ pub(crate) struct Queue {
     sq_entries: u32,
     cq_entries: u32,
     /// Entries pushed and not consumed, oldest first.
-    pending: VecDeque<Sqe>,
+    pub(crate) pending: VecDeque<Sqe>,
     /// The position of the oldest of them.
     head: u32,
     /// Completions ready to be reaped.
     ready: VecDeque<Cqe>,
     /// Completions that found no place.
     overflow: VecDeque<Cqe>,
+    /// Places of the completion queue: `cq_entries`, or fewer while it pretends to be short.
+    pub(crate) places: u32,
 }
 
 impl Queue {
+    /// # Panics
+    /// Without entries, and with more than the completion queue has.
     pub(crate) fn new(sq_entries: u32, cq_entries: u32) -> Self {
+        assert!(1 <= sq_entries && sq_entries <= cq_entries, "{sq_entries} of {cq_entries}");
         Self {
             sq_entries,
             cq_entries,
             pending: VecDeque::with_capacity(sq_entries.min(4096) as usize),
-            head: 0,
+            // So that every program sees positions wrap.
+            head: u32::MAX - 2,
             ready: VecDeque::new(),
             overflow: VecDeque::new(),
+            places: cq_entries,
         }
     }
 
@@ -59,7 +66,11 @@ impl Queue {
 
     /// Completions that find a place. None while older ones wait for one.
     pub(crate) fn room(&self) -> u32 {
-        if self.is_overflowing() { 0 } else { self.cq_entries - self.ready() }
+        if self.is_overflowing() { 0 } else { self.free() }
+    }
+
+    fn free(&self) -> u32 {
+        self.places.saturating_sub(self.ready())
     }
 
     pub(crate) fn push(&mut self, sqe: Sqe) -> Option<Position> {
@@ -91,24 +102,22 @@ impl Queue {
 
     /// Adds the last completion of an entry.
     pub(crate) fn post(&mut self, user_data: u64, res: i32) {
-        self.post_with(user_data, res, CqeFlags::default());
+        self.post_cqe(Cqe { user_data, res, ..Cqe::default() }, false);
     }
 
-    /// Adds a completion of an entry, with these flags.
-    pub(crate) fn post_with(&mut self, user_data: u64, res: i32, flags: CqeFlags) {
-        let cqe = Cqe { user_data, res, flags };
-        if self.is_overflowing() || self.ready() == self.cq_entries {
-            self.overflow.push_back(cqe);
-        } else {
-            self.ready.push_back(cqe);
-        }
+    /// Adds a completion. With `held`, or without a place, it goes to the overflow list; true then.
+    pub(crate) fn post_cqe(&mut self, cqe: Cqe, held: bool) -> bool {
+        let overflows = held || self.room() == 0;
+        let list = if overflows { &mut self.overflow } else { &mut self.ready };
+        list.push_back(cqe);
+        overflows
     }
 
-    /// Moves completions that overflowed back, as far as there is room.
-    pub(crate) fn flush_overflow(&mut self) {
-        let room = self.cq_entries - self.ready();
-        let count = self.overflow.len().min(room as usize);
-        self.ready.extend(self.overflow.drain(..count));
+    /// Moves completions that overflowed back, as far as there is room. Returns how many.
+    pub(crate) fn flush_overflow(&mut self) -> u32 {
+        let count = self.free().min(self.overflow.len() as u32);
+        self.ready.extend(self.overflow.drain(..count as usize));
+        count
     }
 
     pub(crate) fn reap(&mut self, out: &mut [Cqe]) -> usize {
@@ -131,10 +140,14 @@ mod tests {
         out[..count].iter().map(|cqe| cqe.user_data).collect()
     }
 
+    fn post_all(queue: &mut Queue, user_data: std::ops::Range<u64>) -> Vec<bool> {
+        let cqes = user_data.map(|user_data| Cqe { user_data, ..Cqe::default() });
+        cqes.map(|cqe| queue.post_cqe(cqe, false)).collect()
+    }
+
     #[test]
     fn positions_wrap_and_the_queue_is_full_at_its_size() {
         let mut queue = Queue::new(2, 2);
-        queue.head = u32::MAX - 1;
         for round in 0..5 {
             let first = queue.push(Sqe::nop().user_data(round)).unwrap();
             let second = queue.push(Sqe::nop().user_data(round)).unwrap();
@@ -161,14 +174,36 @@ mod tests {
     #[test]
     fn overflow_keeps_the_order_and_loses_nothing() {
         let mut queue = Queue::new(1, 2);
-        (0..3).for_each(|user_data| queue.post(user_data, 0));
+        assert_eq!(post_all(&mut queue, 0..3), [false, false, true]);
         assert_eq!(reap_all(&mut queue), [0, 1]);
-        (3..5).for_each(|user_data| queue.post(user_data, 0));
-        assert!(queue.is_overflowing() && queue.ready() == 0, "it must not overtake");
-        queue.flush_overflow();
+        assert_eq!(post_all(&mut queue, 3..5), [true, true], "they must not overtake");
+        assert!(queue.is_overflowing() && queue.ready() == 0 && queue.room() == 0);
+        assert_eq!(queue.flush_overflow(), 2);
+        assert!(queue.is_overflowing());
         assert_eq!(reap_all(&mut queue), [2, 3]);
-        queue.flush_overflow();
+        assert_eq!(queue.flush_overflow(), 1);
         assert!(!queue.is_overflowing());
         assert_eq!(reap_all(&mut queue), [4]);
+        assert!(queue.post_cqe(Cqe::default(), true), "it has a place, and is held");
+        assert_eq!((queue.ready(), queue.room()), (0, 0));
+    }
+
+    #[test]
+    fn a_queue_with_fewer_places_overflows_earlier() {
+        let mut queue = Queue::new(1, 4);
+        queue.places = 1;
+        assert_eq!(post_all(&mut queue, 0..3), [false, true, true]);
+        assert_eq!(queue.flush_overflow(), 0);
+        queue.places = 2;
+        assert_eq!(queue.flush_overflow(), 1);
+        queue.places = 4;
+        assert_eq!(queue.flush_overflow(), 1);
+        queue.places = 1;
+        assert_eq!(
+            (queue.room(), queue.flush_overflow()),
+            (0, 0),
+            "more are ready than have places"
+        );
+        assert_eq!(reap_all(&mut queue), [0, 1, 2]);
     }
 }

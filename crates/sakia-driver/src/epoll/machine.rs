@@ -707,7 +707,7 @@ impl Machine {
             if multishot.accepts() {
                 sockets.insert(res);
             }
-            queue.post_with(user_data, res, flags);
+            queue.post_cqe(Cqe { user_data, res, flags }, false);
             count += 1;
         };
         // SAFETY: a buffer is in its group from when it was provided, which lends it, until a completion
@@ -764,7 +764,8 @@ impl Machine {
         let was_fruitful = res.is_some() || is_canceled;
         if let (Trial::Multishot(_), Some(raw @ 0..)) = (trial, res) {
             self.note_socket(raw);
-            self.queue.post_with(self.flights[&id].user_data, raw, multishot::more());
+            let user_data = self.flights[&id].user_data;
+            self.queue.post_cqe(Cqe { user_data, res: raw, flags: multishot::more() }, false);
             res = None;
         }
         let res = res.or(is_canceled.then_some(failed(Errno::CANCELED)));

@@ -13,10 +13,11 @@ use rustix::io::Errno;
 
 use super::SimBuilder;
 use super::disk::{Device, Disk, Durability, Level};
-use super::groups::Groups;
 use super::log::Log;
+use super::memory::Lent;
 use super::sockets::{SocketId, Sockets};
 use super::tree::{InodeId, Last, Place, Time, Tree};
+use crate::groups::Groups;
 
 /// The number of the first descriptor; those before it are taken, as in any process.
 const DESCRIPTOR_FIRST: i32 = 3;
@@ -214,6 +215,13 @@ impl Kernel {
     pub(super) fn note_name(&mut self, label: &str, name: &[u8]) {
         self.log.note_name(self.now, label, name);
         self.crash_if_due();
+    }
+
+    /// The buffers in groups, with the number of the group and their own.
+    pub(super) fn provided(&self) -> impl Iterator<Item = (u16, u16, Lent)> {
+        self.groups.by_number.iter().flat_map(|(&group, its)| {
+            its.buffers.iter().map(move |&buffer| (group, buffer.id, buffer.into()))
+        })
     }
 
     // Names and files.

@@ -31,9 +31,9 @@ use super::kernel::{Kernel, Object, OpenFile};
 use super::log::{code, name, nanos};
 use super::memory::Lent;
 use super::ops::{self, Kind, Outcome, Request, failed};
-use super::queue::Queue;
 use super::random::Random;
 use crate::bypass::{Attempt, CallMode};
+use crate::queue::Queue;
 
 /// `IORING_CQE_F_BUFFER`, `IORING_CQE_F_MORE`, and where a buffer's number is.
 const CQE_BUFFER: u32 = 1;
@@ -163,7 +163,7 @@ impl Machine {
         let pending = self.queue.pending();
         self.kernel.note("submit {}", &[pending.into()]);
         let result = self.consume_pending();
-        self.queue.unrestrict();
+        self.queue.places = self.queue.cq_entries();
         result.map(|_| ())
     }
 
@@ -185,7 +185,7 @@ impl Machine {
             let (Consumed::All(consumed) | Consumed::Part(consumed)) = consumed;
             Ok(Entered { consumed, timed_out })
         });
-        self.queue.unrestrict();
+        self.queue.places = self.queue.cq_entries();
         let [consumed, timed_out] = match &result {
             Ok(entered) => [entered.consumed.into(), entered.timed_out.into()],
             Err(error) => [-1, error.raw_os_error().unwrap_or(0).into()],
@@ -331,7 +331,7 @@ impl Machine {
         }
         // The others are the driver's again.
         groups.extend(self.flights.values().filter_map(|flight| flight.request.group()));
-        self.kernel.groups.retain(|group| groups.contains(&group));
+        self.kernel.groups.by_number.retain(|group, _| groups.contains(group));
     }
 
     /// Uses all memory that is still lent. Returns the number of operations that have some.
@@ -340,7 +340,7 @@ impl Machine {
         // SAFETY: a flight's memory is lent as long as there is the flight; that of an abandoned
         // entry for ever, since it has no completion.
         let count = lent.chain(&self.abandoned).filter(|lent| unsafe { lent.disturb() }).count();
-        for (_, _, lent) in self.kernel.groups.buffers() {
+        for (_, _, lent) in self.kernel.provided() {
             // SAFETY: a buffer is lent as long as it is in its group.
             unsafe { lent.disturb() };
         }
@@ -351,8 +351,8 @@ impl Machine {
     /// ends.
     pub(super) fn is_lent(&self, addr: u64, len: usize) -> bool {
         let lent = self.flights.values().map(|flight| &flight.request.lent);
-        let provided = self.kernel.groups.buffers().map(|(_, _, lent)| lent);
-        lent.chain(&self.abandoned).chain(provided).any(|lent| lent.overlaps(addr, len))
+        lent.chain(&self.abandoned).any(|lent| lent.overlaps(addr, len))
+            || self.kernel.provided().any(|(_, _, lent)| lent.overlaps(addr, len))
     }
 
     // Consuming.
@@ -381,7 +381,8 @@ impl Machine {
             Some(EnterFault::ErrnoAfter(count, errno)) => return self.fail_enter(count, errno),
             Some(EnterFault::ShortCq(free)) => {
                 self.count(FaultKind::ShortCq);
-                self.queue.restrict(free);
+                let places = self.queue.ready().saturating_add(free);
+                self.queue.places = places.min(self.queue.cq_entries());
             }
             Some(EnterFault::Partial(_)) | None => {}
         }
@@ -537,7 +538,7 @@ impl Machine {
         let deadline = timeout.and_then(|timeout| self.kernel.now.checked_add(timeout));
         // Whoever waits sees at least what it waits for, however short the queue pretends to be.
         while self.queue.ready() < wanted {
-            self.queue.allow(wanted - self.queue.ready());
+            self.queue.places = self.queue.places.max(wanted);
             if self.queue.is_overflowing() {
                 self.flush_overflow();
             } else if !self.ready.is_empty() {
@@ -687,7 +688,7 @@ impl Machine {
         if is_cut {
             self.count(FaultKind::MultishotEnded);
         }
-        if is_cut || flight.must_end || flight.plan.held || self.queue.is_full() {
+        if is_cut || flight.must_end || flight.plan.held || self.queue.room() == 0 {
             return self.complete(id, flight, res, flags);
         }
         flight.shots += 1;
@@ -744,7 +745,7 @@ impl Machine {
 
     fn post(&mut self, cqe: Cqe, held: bool) {
         let template =
-            if self.queue.post(cqe, held) { "overflowed {x}: {}" } else { "posted {x}: {}" };
+            if self.queue.post_cqe(cqe, held) { "overflowed {x}: {}" } else { "posted {x}: {}" };
         self.kernel.note(template, &[cqe.user_data as i64, cqe.res.into()]);
         if cqe.flags != CqeFlags(0) {
             self.kernel.note("  with flags {x}", &[cqe.flags.0.into()]);
@@ -770,7 +771,7 @@ impl Machine {
 
     /// Whether an operation under way, or an entry that is pending, has this `user_data`.
     fn is_known(&self, user_data: u64) -> bool {
-        self.queue.is_pending(user_data)
+        self.queue.pending.iter().any(|sqe| sqe.user_data == user_data)
             || self.flights.values().any(|flight| flight.user_data == user_data)
     }
 
@@ -849,7 +850,7 @@ impl Machine {
             return;
         }
         let mut provided = Vec::new();
-        for (group, id, lent) in self.kernel.groups.buffers() {
+        for (group, id, lent) in self.kernel.provided() {
             if self.random.chance(self.config.late_writes) {
                 // SAFETY: a buffer is lent as long as it is in its group.
                 unsafe { lent.disturb() };

@@ -9,6 +9,8 @@ use std::ptr;
 
 use rustix::io::Errno;
 
+use crate::groups::Provided;
+
 /// The byte that fills a buffer of a read that has not happened yet.
 pub(super) const SCRIBBLE: u8 = 0xa5;
 /// `UIO_MAXIOV`: the most entries of a vector.
@@ -159,6 +161,12 @@ impl Lent {
             }
         }
         self.len() > 0
+    }
+}
+
+impl From<Provided> for Lent {
+    fn from(buffer: Provided) -> Self {
+        Self::ToFill(vec![Segment::new(buffer.addr, buffer.len as usize)])
     }
 }
 

@@ -75,9 +75,8 @@
 //! # Layout
 //!
 //! `machine` and `cancel` know what is under way and when it ends; `ops`, `names` and `files` what an
-//! operation does; `kernel`, `tree` and `sockets` the objects that it acts on; `groups` the memory of those
-//! that bring none; `queue`, `faults`, `log`,
-//! `random` what their names say. `memory` alone touches what drivers lend.
+//! operation does; `kernel`, `tree` and `sockets` the objects that it acts on; `faults`, `log`, `random`
+//! what their names say. `memory` alone touches what drivers lend.
 //!
 //! `content`, `journal` and `disk` know what of files is durable.
 //!
@@ -89,7 +88,6 @@ mod content;
 mod disk;
 mod faults;
 mod files;
-mod groups;
 mod handle;
 mod journal;
 mod kernel;
@@ -98,7 +96,6 @@ mod machine;
 mod memory;
 mod names;
 mod ops;
-mod queue;
 mod random;
 mod sockets;
 #[cfg(test)]
@@ -119,10 +116,10 @@ pub use self::disk::Disk;
 pub use self::faults::{EnterFault, Fault, FaultKind, PlainFault, Target};
 pub use self::handle::{FlightFacts, SimHandle};
 use self::machine::Machine;
-use self::memory::Segment;
 use crate::backend::{Backend, Descriptors};
 use crate::bypass::{Attempt, CallMode};
 use crate::epoll::Lane;
+use crate::groups::Provided;
 
 /// The byte that the simulation writes into buffers of reads that have not happened yet.
 pub const SCRIBBLE: u8 = memory::SCRIBBLE;
@@ -518,8 +515,13 @@ unsafe impl Backend for Sim {
 
     fn register_group(&mut self, group: u16, entries: u16) -> io::Result<()> {
         let mut machine = self.machine.borrow_mut();
-        let groups_max = machine.config.groups_max;
-        let result = machine.kernel.groups.register(group, entries, groups_max);
+        let groups_max = machine.config.groups_max as usize;
+        let groups = &mut machine.kernel.groups;
+        let mut result = groups.register(group, entries);
+        if result.is_ok() && groups.by_number.len() > groups_max {
+            groups.by_number.remove(&group);
+            result = Err(Errno::NOMEM);
+        }
         let numbers = [group.into(), entries.into(), log::code(result.map(|()| 0))];
         machine.kernel.note("registered group {} for {} buffers: {}", &numbers);
         Ok(result?)
@@ -527,8 +529,11 @@ unsafe impl Backend for Sim {
 
     unsafe fn provide(&mut self, group: u16, id: u16, addr: *mut u8, len: u32) {
         let mut machine = self.machine.borrow_mut();
-        let segment = Segment::new(addr.expose_provenance() as u64, len as usize);
-        machine.kernel.groups.provide(group, id, segment);
+        let is_it = |(its_group, its_id, _)| (its_group, its_id) == (group, id);
+        assert!(!machine.kernel.provided().any(is_it), "buffer {id} is in group {group} already");
+        assert!(!addr.is_null(), "a buffer has an address");
+        let addr = addr.expose_provenance() as u64;
+        machine.kernel.groups.provide(group, Provided { id, addr, len });
         let numbers = [group.into(), id.into(), len.into()];
         machine.kernel.note("provided to group {} buffer {} of {} bytes", &numbers);
     }

@@ -9,6 +9,7 @@ use super::op::receive;
 use super::{SocketId, SocketOp};
 use crate::multishot::{self, Asked};
 use crate::sim::kernel::Kernel;
+use crate::sim::memory::Lent;
 use crate::sim::ops::{Outcome, note_data};
 
 /// Checks what an entry for a socket asks for beside the operation. `None`: one completion.
@@ -58,7 +59,7 @@ impl Kernel {
                 Err(errno) => Err(errno).into(),
             };
         };
-        let received = match receive(self, id, buffer.lent.len().min(len_max), false) {
+        let received = match receive(self, id, (buffer.len as usize).min(len_max), false) {
             Ok(Some(received)) => received,
             Ok(None) => return Outcome::WouldBlock,
             Err(errno) => return Err(errno).into(),
@@ -67,9 +68,9 @@ impl Kernel {
         if received.bytes.is_empty() {
             return Outcome::Done(0);
         }
-        let buffer = self.groups.take_oldest(group).expect("there was one");
+        self.groups.take_oldest(group);
         // SAFETY: it was in the group, so it is lent until the completion that names it.
-        unsafe { buffer.lent.fill(&received.bytes) };
+        unsafe { Lent::from(buffer).fill(&received.bytes) };
         note_data(self, "  received {} bytes {x}", &received.bytes);
         Outcome::Shot { res: received.bytes.len() as i32, buffer: Some(buffer.id) }
     }
