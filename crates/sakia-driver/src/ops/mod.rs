@@ -15,7 +15,7 @@ pub(crate) mod nop;
 pub(crate) mod open;
 mod openat2;
 pub(crate) mod poll;
-pub(crate) mod read;
+mod read_write;
 mod rename;
 mod socket;
 mod statfs;
@@ -23,7 +23,6 @@ pub(crate) mod statx;
 mod truncate;
 mod unlink;
 pub(crate) mod vectored;
-pub(crate) mod write;
 mod xattr;
 
 use std::io;
@@ -51,7 +50,7 @@ pub use nop::{NextTurn, Nop};
 pub use open::{AwaitWriter, Open};
 pub use openat2::{OpenHow, Openat2};
 pub use poll::{Poll, PollEvents};
-pub use read::{Read, ReadFixed};
+pub use read_write::{Read, ReadFixed, Write, WriteFixed};
 pub use rename::Rename;
 pub use socket::{
     Accept, Bind, Connect, Listen, Received, RecvFrom, SendTo, Shutdown, ShutdownHow, Socket,
@@ -62,8 +61,31 @@ pub use statx::{Statx, StatxResult, StatxTime};
 pub use truncate::Truncate;
 pub use unlink::Unlink;
 pub use vectored::{ReadVectored, WriteVectored};
-pub use write::{Write, WriteFixed};
 pub use xattr::{GetXattr, ListXattr, RemoveXattr, SetXattr};
+
+/// What an [`Operation`] on one descriptor, which is in this field, says of that.
+macro_rules! of_descriptor {
+    ($($field:tt).+) => {
+        #[inline(always)]
+        fn class(&self) -> crate::op::Class {
+            self.$($field).+.kind().into()
+        }
+
+        fn descriptor(&self) -> Option<&crate::fd::Fd> {
+            Some(&self.$($field).+)
+        }
+
+        fn is_local(&self, _: &dyn crate::backend::Descriptors) -> bool {
+            self.$($field).+.is_local()
+        }
+
+        #[inline(always)]
+        fn mount(&self) -> Option<&std::rc::Rc<crate::bypass::Mount>> {
+            self.$($field).+.mount()
+        }
+    };
+}
+use of_descriptor;
 
 impl<B: Backend> Handle<B> {
     /// Starts an operation of the driver's own number `opcode`, see [`private`](crate::private). On a

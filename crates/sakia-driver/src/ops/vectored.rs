@@ -1,17 +1,15 @@
 //! Reading into and writing from several buffers at once.
 
-use std::rc::Rc;
-
 use sakia_ring::{IoVec, Sqe};
 
-use crate::backend::{Backend, Descriptors};
+use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
-use crate::bypass::{Attempt, CallMode, Mount, Route, Rules, Transfer};
+use crate::bypass::{Attempt, CallMode, Route, Rules, Transfer};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation, Retry};
-use crate::ops::{note_all_filled, room_of_all, transfer_len};
+use crate::op::{Completion, Op, Operation, Retry};
+use crate::ops::{note_all_filled, of_descriptor, room_of_all, transfer_len};
 
 /// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
 pub(crate) const BUFFERS_MAX: usize = 1024;
@@ -145,10 +143,6 @@ impl<B: Backend> Handle<B> {
 unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
     type Output = BufResult<usize, Vec<T>>;
 
-    fn class(&self) -> Class {
-        self.0.fd.kind().into()
-    }
-
     fn entry(&mut self) -> Sqe {
         let part = |buf: &mut T| IoVec { base: buf.stable_mut_ptr(), len: buf.bytes_room() };
         let (vector, count) = self.0.describe(part);
@@ -168,14 +162,6 @@ unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
         (result, self.0.bufs)
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.0.fd)
-    }
-
-    fn is_local(&self, _: &dyn Descriptors) -> bool {
-        self.0.fd.is_local()
-    }
-
     fn route(&self, rules: &Rules) -> Route {
         self.0.fd.route(Transfer::Read, rules.of(OpKind::Read), self.0.bytes)
     }
@@ -184,18 +170,12 @@ unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
         self.0.fd.classify(Transfer::Read, mode, attempt, self.0.bytes)
     }
 
-    fn mount(&self) -> Option<&Rc<Mount>> {
-        self.0.fd.mount()
-    }
+    of_descriptor!(0.fd);
 }
 
 // SAFETY: as for `ReadVectored`; the kernel only reads the bytes.
 unsafe impl<T: IoBuf> Operation for WriteVectored<T> {
     type Output = BufResult<usize, Vec<T>>;
-
-    fn class(&self) -> Class {
-        self.0.fd.kind().into()
-    }
 
     fn entry(&mut self) -> Sqe {
         let part = |buf: &mut T| IoVec { base: buf.stable_ptr().cast_mut(), len: buf.bytes_len() };
@@ -207,14 +187,6 @@ unsafe impl<T: IoBuf> Operation for WriteVectored<T> {
         (completion.count(self.0.bytes as usize), self.0.bufs)
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.0.fd)
-    }
-
-    fn is_local(&self, _: &dyn Descriptors) -> bool {
-        self.0.fd.is_local()
-    }
-
     fn route(&self, rules: &Rules) -> Route {
         self.0.fd.route_write(rules.of(OpKind::Write), self.0.bytes, self.0.flags)
     }
@@ -223,7 +195,5 @@ unsafe impl<T: IoBuf> Operation for WriteVectored<T> {
         self.0.fd.classify(Transfer::Write, mode, attempt, self.0.bytes)
     }
 
-    fn mount(&self) -> Option<&Rc<Mount>> {
-        self.0.fd.mount()
-    }
+    of_descriptor!(0.fd);
 }

@@ -1,0 +1,307 @@
+//! Reading into one buffer, and writing from one.
+
+use sakia_ring::Sqe;
+
+use crate::arena::FixedBuf;
+use crate::backend::Backend;
+use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
+use crate::bypass::{Attempt, CallMode, Route, Rules, Transfer};
+use crate::counters::OpKind;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::op::{Completion, Op, Operation, Retry};
+use crate::ops::{filled, of_descriptor, transfer_len};
+
+/// See [`Handle::read`].
+#[derive(Debug)]
+pub struct Read<T> {
+    fd: Fd,
+    buf: T,
+    offset: u64,
+    /// `RWF_*`.
+    flags: u32,
+    /// What is asked for in bytes.
+    len: u32,
+}
+
+/// See [`Handle::write`].
+#[derive(Debug)]
+pub struct Write<T> {
+    fd: Fd,
+    buf: T,
+    offset: u64,
+    /// `RWF_*`.
+    flags: u32,
+}
+
+impl<T: IoBufMut> Read<T> {
+    #[inline(always)]
+    fn new(fd: &Fd, buf: T, offset: u64, flags: u32) -> Self {
+        let len = transfer_len(buf.bytes_room());
+        Self { fd: fd.clone(), buf, offset, flags, len }
+    }
+}
+
+impl<B: Backend> Handle<B> {
+    /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity) from `fd`, starting at byte
+    /// `offset`; at the file's own position, which moves, when `offset` is
+    /// [`CURRENT_POSITION`](crate::CURRENT_POSITION), and whatever it is when `fd` has no positions.
+    ///
+    /// The kernel owns `buf` until the operation is done. Dropping the handle keeps it alive until then.
+    ///
+    /// Resolves to the number of bytes read and the buffer; 0 means end of file. A `Vec` that was empty has
+    /// as many bytes as were read: clear it before the next read, see [`IoBufMut`].
+    ///
+    /// # Errors
+    /// - `EINVAL`: a buffer without room; direct I/O with an offset, length or address off the block size.
+    /// - `EISDIR`: `fd` is a directory.
+    /// - `ECANCELED`: canceled before it began. Otherwise as `pread(2)`.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_read(3)`.
+    #[doc(alias = "pread")]
+    #[inline(always)]
+    pub fn read<T: IoBufMut>(&self, fd: &Fd, buf: T, offset: u64) -> Op<Read<T>, B> {
+        self.check(fd);
+        self.start(Read::new(fd, buf, offset, 0))
+    }
+
+    /// As [`read`](Handle::read), with the kernel's flags `RWF_DSYNC`, `RWF_SYNC`, `RWF_NOWAIT` and
+    /// `RWF_APPEND`.
+    ///
+    /// # Errors
+    /// - `EAGAIN`: with `RWF_NOWAIT` it would have waited.
+    /// - `EOPNOTSUPP`: another flag, or one that the file system does not have. Where it cannot do
+    ///   `RWF_NOWAIT` for such reads, a ring may say `EAGAIN` instead, every time. Otherwise as
+    ///   [`read`](Handle::read).
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_read(3)`, `preadv2(2)`.
+    #[doc(alias = "preadv2")]
+    pub fn read_with<T: IoBufMut>(
+        &self,
+        fd: &Fd,
+        buf: T,
+        offset: u64,
+        flags: u32,
+    ) -> Op<Read<T>, B> {
+        self.check(fd);
+        self.start_transfer(Read::new(fd, buf, offset, flags), flags)
+    }
+
+    /// As [`read`](Handle::read), into a block of the registered arena, which saves the kernel from
+    /// looking up and pinning its pages each time. What counts is `O_DIRECT`: what the page cache holds is
+    /// read as into any other memory.
+    ///
+    /// # Errors
+    /// `EFAULT`: a block of another driver's arena. Otherwise as [`read`](Handle::read).
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_prep_read_fixed(3)`.
+    pub fn read_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<ReadFixed, B> {
+        self.check(fd);
+        let is_registered = self.has_registered(&buf);
+        let read = Read::new(fd, buf, offset, 0);
+        self.start(ReadFixed { read, is_registered })
+    }
+    /// Writes up to `buf.bytes_len()` bytes to `fd`, starting at byte `offset`; at the file's own
+    /// position, which moves, when `offset` is [`CURRENT_POSITION`](crate::CURRENT_POSITION), and
+    /// whatever it is when `fd` has no positions. A file opened to append ignores the offset.
+    ///
+    /// The kernel reads `buf` until the operation is done. Dropping the handle keeps it alive until then.
+    ///
+    /// Resolves to the number of bytes written, `0..=buf.bytes_len()`, and the buffer. It may be fewer
+    /// than asked; the rest was not written.
+    ///
+    /// # Errors
+    /// - `EINVAL`: direct I/O with an offset, length or address off the block size.
+    /// - `ENOSPC`, `EDQUOT`, `EFBIG`: no room.
+    /// - `EPIPE`: nobody reads the pipe or socket any more. The kernel also sends `SIGPIPE`, as for
+    ///   `write(2)`; Rust programs ignore it unless they change that.
+    /// - `ECANCELED`: canceled before it began. Otherwise as `pwrite(2)`.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_write(3)`.
+    #[doc(alias = "pwrite")]
+    #[inline(always)]
+    pub fn write<T: IoBuf>(&self, fd: &Fd, buf: T, offset: u64) -> Op<Write<T>, B> {
+        self.check(fd);
+        self.start(Write { fd: fd.clone(), buf, offset, flags: 0 })
+    }
+
+    /// As [`write`](Handle::write), with the kernel's flags `RWF_DSYNC`, `RWF_SYNC`, `RWF_NOWAIT` and
+    /// `RWF_APPEND`. With `RWF_DSYNC` the bytes are durable when it is done, as after `fdatasync(2)`.
+    ///
+    /// # Errors
+    /// - `EIO`: with `RWF_DSYNC` also when they could not be made durable.
+    /// - `EAGAIN`: with `RWF_NOWAIT` it would have waited.
+    /// - `EOPNOTSUPP`: another flag, or one that the file system does not have. Where it cannot do
+    ///   `RWF_NOWAIT` for such writes (ext4: those to the page cache), a ring may say `EAGAIN` instead, every
+    ///   time: who tries again should do so without the flag. Otherwise as [`write`](Handle::write).
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_write(3)`, `pwritev2(2)`.
+    #[doc(alias = "pwritev2")]
+    pub fn write_with<T: IoBuf>(
+        &self,
+        fd: &Fd,
+        buf: T,
+        offset: u64,
+        flags: u32,
+    ) -> Op<Write<T>, B> {
+        self.check(fd);
+        self.start_transfer(Write { fd: fd.clone(), buf, offset, flags }, flags)
+    }
+
+    /// As [`write`](Handle::write), from a block of the registered arena.
+    ///
+    /// # Errors
+    /// `EFAULT`: a block of another driver's arena. Otherwise as [`write`](Handle::write).
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_prep_write_fixed(3)`.
+    pub fn write_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<WriteFixed, B> {
+        self.check(fd);
+        let is_registered = self.has_registered(&buf);
+        let write = Write { fd: fd.clone(), buf, offset, flags: 0 };
+        self.start(WriteFixed { write, is_registered })
+    }
+}
+
+// SAFETY: the entry names the buffer's bytes, which the value owns and which stay put (the promise of
+// `IoBufMut`), and the descriptor, which the value keeps open.
+unsafe impl<T: IoBufMut> Operation for Read<T> {
+    type Output = BufResult<usize, T>;
+
+    #[inline(always)]
+    fn entry(&mut self) -> Sqe {
+        Sqe::read(self.fd.raw(), self.buf.stable_mut_ptr(), self.len, self.offset)
+            .op_flags(self.flags)
+    }
+
+    #[inline(always)]
+    fn has_room(&self) -> bool {
+        self.len > 0
+    }
+
+    fn initialize(&mut self) {
+        initialize(&mut self.buf);
+    }
+
+    #[inline(always)]
+    fn complete(self, completion: Completion) -> Self::Output {
+        filled(completion, self.buf, self.len)
+    }
+
+    #[inline(always)]
+    fn route(&self, rules: &Rules) -> Route {
+        self.fd.route(Transfer::Read, rules.of(OpKind::Read), self.len)
+    }
+
+    #[inline(always)]
+    fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
+        self.fd.classify(Transfer::Read, mode, attempt, self.len)
+    }
+
+    of_descriptor!(fd);
+}
+
+/// See [`Handle::read_fixed`].
+#[derive(Debug)]
+pub struct ReadFixed {
+    read: Read<FixedBuf>,
+    /// The block is one of this driver's. Another is left to the queue to refuse.
+    is_registered: bool,
+}
+
+// SAFETY: as for `Read`; the bytes lie within the registered buffer, which the block keeps alive.
+unsafe impl Operation for ReadFixed {
+    type Output = BufResult<usize, FixedBuf>;
+
+    fn entry(&mut self) -> Sqe {
+        let read = &mut self.read;
+        let (pointer, index) = (read.buf.stable_mut_ptr(), read.buf.registered_index());
+        Sqe::read_fixed(read.fd.raw(), pointer, read.len, read.offset, index)
+    }
+
+    fn has_room(&self) -> bool {
+        self.read.has_room()
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        self.read.complete(completion)
+    }
+
+    fn route(&self, rules: &Rules) -> Route {
+        if self.is_registered { self.read.route(rules) } else { Route::Queue }
+    }
+
+    fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
+        self.read.classify(mode, attempt)
+    }
+
+    of_descriptor!(read.fd);
+}
+
+// SAFETY: as for `Read`; the kernel only reads the bytes.
+unsafe impl<T: IoBuf> Operation for Write<T> {
+    type Output = BufResult<usize, T>;
+
+    #[inline(always)]
+    fn entry(&mut self) -> Sqe {
+        let len = transfer_len(self.buf.bytes_len());
+        Sqe::write(self.fd.raw(), self.buf.stable_ptr(), len, self.offset).op_flags(self.flags)
+    }
+
+    #[inline(always)]
+    fn complete(self, completion: Completion) -> Self::Output {
+        (completion.count(self.buf.bytes_len()), self.buf)
+    }
+
+    #[inline(always)]
+    fn route(&self, rules: &Rules) -> Route {
+        let bytes = transfer_len(self.buf.bytes_len());
+        self.fd.route_write(rules.of(OpKind::Write), bytes, self.flags)
+    }
+
+    #[inline(always)]
+    fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
+        self.fd.classify(Transfer::Write, mode, attempt, transfer_len(self.buf.bytes_len()))
+    }
+
+    of_descriptor!(fd);
+}
+
+/// See [`Handle::write_fixed`].
+#[derive(Debug)]
+pub struct WriteFixed {
+    write: Write<FixedBuf>,
+    /// The block is one of this driver's. Another is left to the queue to refuse.
+    is_registered: bool,
+}
+
+// SAFETY: as for `Write`; the bytes lie within the registered buffer, which the block keeps alive.
+unsafe impl Operation for WriteFixed {
+    type Output = BufResult<usize, FixedBuf>;
+
+    fn entry(&mut self) -> Sqe {
+        let write = &mut self.write;
+        let len = transfer_len(write.buf.bytes_len());
+        let (pointer, index) = (write.buf.stable_ptr(), write.buf.registered_index());
+        Sqe::write_fixed(write.fd.raw(), pointer, len, write.offset, index)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        self.write.complete(completion)
+    }
+
+    fn route(&self, rules: &Rules) -> Route {
+        if self.is_registered { self.write.route(rules) } else { Route::Queue }
+    }
+
+    fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
+        self.write.classify(mode, attempt)
+    }
+
+    of_descriptor!(write.fd);
+}
