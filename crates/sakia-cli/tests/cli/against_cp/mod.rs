@@ -274,7 +274,11 @@ impl Trial {
         if theirs.is_timed_out && before.values().any(|facts| facts.kind == 'p') {
             return Verdict::skipped("cp writes more to a FIFO than it holds");
         }
-        let (_, ours) = try_with(&self.sakia, &["cp"], case, &roots);
+        let (before_ours, ours) = try_with(&self.sakia, &["cp"], case, &roots);
+        if !tree::is_alike(&before, &before_ours) {
+            rustix::fs::sync();
+            return Verdict::skipped("the file system was full while the case was made");
+        }
         // The disk is full of a tree that was copied into itself: that is about the disk.
         let is_full = |done: &Done| done.said.contains("No space left");
         if is_full(&theirs) || is_full(&ours) {

@@ -55,11 +55,25 @@ impl Roots {
     pub fn make(&self, user: u32) {
         for root in [&self.here, &self.other] {
             clear(root);
-            fs::create_dir_all(root).unwrap();
+            if fs::create_dir_all(root).is_err() {
+                // Blocks of what was removed may come back late.
+                rustix::fs::sync();
+                fs::create_dir_all(root).unwrap();
+            }
             fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
             rustix::fs::chown(root, Some(Uid::from_raw(user)), Some(Gid::from_raw(user))).ok();
         }
     }
+}
+
+/// Whether the same entries are in both, as far as their kinds and lengths tell.
+pub fn is_alike(one: &Tree, other: &Tree) -> bool {
+    let shape = |facts: &Facts| (facts.kind, facts.contents.len(), facts.names.1);
+    one.len() == other.len()
+        && one
+            .iter()
+            .zip(other)
+            .all(|(one, other)| one.0 == other.0 && shape(one.1) == shape(other.1))
 }
 
 /// Removes a tree, whatever its modes.
