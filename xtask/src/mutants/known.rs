@@ -224,8 +224,8 @@ mod tests {
             match equivalent.as_ref().or(gone.as_ref()) {
                 None => assert!(suite.is_some() && !tests.trim().is_empty(), "{name} has no tests"),
                 Some(why) => {
-                    let is_deleted = gone.is_some() && drawn.is_none();
-                    assert!(is_deleted || *first == Some(First::Survived), "{name}");
+                    // Code may go for other reasons than its bug; what is equivalent was not caught.
+                    assert!(gone.is_some() || *first == Some(First::Survived), "{name}");
                     assert_eq!(*suite, None, "{name}");
                     assert!(why.len() > 40, "{name}: {why}");
                 }

@@ -157,6 +157,32 @@ pub const KNOWN: &[Known] = &[
         },
     ),
     (
+        "of a source and a destination that are both of no use one is told, and another one first",
+        |tried, difference| {
+            difference.of == "blame"
+                && !tried.theirs.succeeded
+                && !tried.ours.succeeded
+                && tried.case.operands.len() == 2
+                && tried.theirs.blamed.len() == 1
+                && tried.ours.blamed.len() == 1
+        },
+    ),
+    (
+        "names of the same file are found in another order, and the first one cannot be written to",
+        |tried, difference| {
+            let has_names = |tree: &Tree| {
+                tree.get(&difference.path).is_some_and(|is| is.kind == 'f' && is.names.1 > 1)
+            };
+            is_preserving(tried, "links")
+                && tried.theirs.succeeded
+                && tried.ours.said.contains("Permission denied")
+                && match difference.of {
+                    "success" | "blame" => true,
+                    _ => has_names(&tried.theirs.tree),
+                }
+        },
+    ),
+    (
         "a newer file stays with -u; cp replaces it by another name of a file that was older",
         |tried, difference| {
             let has_names = |tree: &Tree| {
