@@ -83,7 +83,8 @@ pub const KNOWN: &[Known] = &[
     (
         "what is there is kept, a link to nothing too; cp tries to write through it",
         |tried, difference| {
-            let leads_nowhere = ["dangling symlink", "Too many levels of symbolic links"];
+            let leads_nowhere =
+                ["dangling symlink", "Too many levels of symbolic links", "cannot stat"];
             tried.case.has("-n")
                 && ["success", "blame"].contains(&difference.of)
                 && leads_nowhere.iter().any(|said| tried.theirs.said.contains(said))
