@@ -270,7 +270,11 @@ impl<B: Backend> Core<B> {
     /// the queue at once stays straight.
     #[inline(never)]
     fn queue_refused(&mut self, slot: SlotRef, class: Class, sqe: Sqe) {
-        self.queue(slot, class, sqe);
+        if plain::is_at_position(class, &sqe) {
+            self.push_lane(slot, Lane::Bounded, sqe);
+        } else {
+            self.queue(slot, class, sqe);
+        }
     }
 
     /// As [`start`](Core::start), but waits for [`unpark`](Core::unpark) first.

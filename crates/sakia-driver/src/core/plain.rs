@@ -51,6 +51,13 @@ fn is_pure_read(sqe: &Sqe) -> bool {
     }
 }
 
+/// Whether it is a transfer at the position of a file, which no queue does; see
+/// [`Fd::route`](crate::fd::Fd::route).
+pub(super) fn is_at_position(class: Class, sqe: &Sqe) -> bool {
+    let is_transfer = matches!(OpKind::of(sqe.opcode), OpKind::Read | OpKind::Write);
+    class == Class::Bounded && is_transfer && sqe.off == CURRENT_POSITION
+}
+
 impl<B: Backend> Core<B> {
     /// Performs an operation by plain calls. `None` when it has to go into the queue.
     #[inline(always)]
@@ -180,7 +187,7 @@ impl<B: Backend> Core<B> {
                 let sqe = unsafe { (vtable.entry)(slot.cell()) };
                 match self.perform(&sqe, mode, operation) {
                     Some(completion) => self.finish(slot, completion),
-                    None => self.list(slot),
+                    None => self.list_refused(slot, sqe),
                 }
             }
             Route::Lane(lane) => {
@@ -189,6 +196,15 @@ impl<B: Backend> Core<B> {
                 self.push_lane(slot, lane, sqe);
             }
             Route::Queue => self.list(slot),
+        }
+    }
+
+    /// Has what was to be a plain call wait for the queue.
+    fn list_refused(&mut self, slot: SlotRef, sqe: Sqe) {
+        if is_at_position(self.slab.header(slot).class, &sqe) {
+            self.push_lane(slot, Lane::Bounded, sqe);
+        } else {
+            self.list(slot);
         }
     }
 
@@ -268,7 +284,7 @@ impl<B: Backend> Core<B> {
                         self.reserved_calls += u32::from(sqe.opcode == Opcode::NOP);
                         self.finish(slot, completion);
                     }
-                    None => self.list(slot),
+                    None => self.list_refused(slot, sqe),
                 },
                 Route::Lane(lane) => self.push_lane(slot, lane, sqe),
                 Route::Queue => self.list(slot),

@@ -195,7 +195,7 @@ unsafe impl<T: IoBufMut> Operation for Read<T> {
 
     #[inline(always)]
     fn route(&self, rules: &Rules) -> Route {
-        self.fd.route(Transfer::Read, rules.of(OpKind::Read), self.len)
+        self.fd.route(Transfer::Read, rules.of(OpKind::Read), self.len, self.offset)
     }
 
     #[inline(always)]
@@ -261,7 +261,7 @@ unsafe impl<T: IoBuf> Operation for Write<T> {
     #[inline(always)]
     fn route(&self, rules: &Rules) -> Route {
         let bytes = transfer_len(self.buf.bytes_len());
-        self.fd.route_write(rules.of(OpKind::Write), bytes, self.flags)
+        self.fd.route_write(rules.of(OpKind::Write), bytes, self.offset, self.flags)
     }
 
     #[inline(always)]

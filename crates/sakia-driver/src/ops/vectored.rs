@@ -163,7 +163,8 @@ unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        self.0.fd.route(Transfer::Read, rules.of(OpKind::Read), self.0.bytes)
+        let Vectored { fd, offset, bytes, .. } = &self.0;
+        fd.route(Transfer::Read, rules.of(OpKind::Read), *bytes, *offset)
     }
 
     fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
@@ -188,7 +189,8 @@ unsafe impl<T: IoBuf> Operation for WriteVectored<T> {
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        self.0.fd.route_write(rules.of(OpKind::Write), self.0.bytes, self.0.flags)
+        let Vectored { fd, offset, bytes, flags, .. } = &self.0;
+        fd.route_write(rules.of(OpKind::Write), *bytes, *offset, *flags)
     }
 
     fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {

@@ -575,6 +575,32 @@ fn a_crowd_of_cached_reads_goes_to_the_ring() {
     drop(more);
 }
 
+/// A ring would not take the lock on the position.
+#[test]
+fn a_crowd_of_reads_at_the_position_goes_to_threads() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 16 * (TURN + 36));
+    let driver = ruled(Policy::Uring);
+    let fd = adopt(&driver, &path);
+    let mut reads: Vec<_> =
+        (0..TURN + 36).map(|_| driver.read(&fd, vec![0; 16], CURRENT_POSITION)).collect();
+    let mut came: Vec<Vec<u8>> = reads
+        .iter_mut()
+        .map(|read| {
+            let (result, buf) = finish(&driver, read);
+            assert_eq!(result.unwrap(), 16);
+            buf
+        })
+        .collect();
+    let counts = of(&driver, OpKind::Read);
+    assert_eq!((counts.inline, counts.lane), (TURN as u64, 36));
+    let mut expected: Vec<Vec<u8>> =
+        (0..TURN + 36).map(|part| (16 * part..16 * (part + 1)).map(content).collect()).collect();
+    came.sort_unstable();
+    expected.sort_unstable();
+    assert!(came == expected);
+}
+
 /// Nobody knows how large they are: their entries do not tell.
 #[test]
 fn a_crowd_of_reads_into_parts_waits_for_the_next_turns() {

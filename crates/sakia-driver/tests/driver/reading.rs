@@ -5,12 +5,14 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::net::UnixStream;
 
 use rustix::io::Errno;
-use sakia_driver::{CURRENT_POSITION, Converted, IoBuf, IoBufMut, OpKind, Wait};
+use sakia_driver::{AlignedBuf, CURRENT_POSITION, Converted, IoBuf, IoBufMut, OpKind, Wait};
 use sakia_ring::Opcode;
 
+use crate::arena::arena;
 use crate::scripted::{FILE, scripted};
 use crate::support::{
-    Buf, DropCounter, TempDir, UNTOUCHED, content, driver, errno, finish, panic_of, pipe, write_all,
+    Buf, DropCounter, TempDir, UNTOUCHED, content, driver, errno, finish, open_direct, panic_of,
+    pipe, write_all,
 };
 
 #[test]
@@ -365,4 +367,39 @@ fn a_range_to_the_last_number_there_is_ends_after_the_buffer() {
     }
     assert_eq!(sliced((Bound::Unbounded, Bound::Included(3))).bytes_len(), 4);
     assert_eq!(sliced((Bound::Excluded(3), Bound::Unbounded)).bytes_len(), 0);
+}
+
+#[test]
+fn at_the_position_of_a_direct_file() {
+    const PART: usize = 4096;
+    let folder = TempDir::new();
+    let Some(file) = open_direct(&folder.file("file", 8 * PART)) else { return };
+    let mut ours = File::from(file.try_clone().unwrap());
+    let driver = driver();
+    let fd = driver.adopt(file);
+    let arena = arena!(&driver, 1, PART);
+    for part in 0..8 {
+        let bytes = match part % 3 {
+            0 => {
+                let mut read = driver.read(&fd, AlignedBuf::zeroed(PART), CURRENT_POSITION);
+                let (result, buf) = finish(&driver, &mut read);
+                buf[..result.unwrap()].to_vec()
+            }
+            1 => {
+                let bufs = vec![AlignedBuf::zeroed(PART)];
+                let mut read = driver.read_vectored(&fd, bufs, CURRENT_POSITION);
+                let (result, bufs) = finish(&driver, &mut read);
+                bufs[0][..result.unwrap()].to_vec()
+            }
+            _ => {
+                let block = arena.block().unwrap();
+                let mut read = driver.read_fixed(&fd, block, CURRENT_POSITION);
+                let (result, block) = finish(&driver, &mut read);
+                block.as_bytes()[..result.unwrap()].to_vec()
+            }
+        };
+        let at = part * PART;
+        assert_eq!(ours.stream_position().unwrap(), (at + PART) as u64);
+        assert!((at..at + PART).map(content).eq(bytes), "part {part}");
+    }
 }

@@ -2,16 +2,17 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Seek;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
-use sakia_driver::{CURRENT_POSITION, IoBuf, Wait};
+use sakia_driver::{AlignedBuf, CURRENT_POSITION, IoBuf, Wait};
 
 use crate::children;
-use crate::support::{TempDir, driver, errno, finish, pipe};
+use crate::support::{TempDir, driver, errno, finish, open_direct, pipe};
 
 #[test]
 fn at_offsets_inside_and_behind_the_end() {
@@ -148,6 +149,38 @@ static SIGNALS: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn count_signal(_: libc::c_int) {
     SIGNALS.fetch_add(1, Ordering::Relaxed);
+}
+
+#[test]
+fn at_the_position_of_a_direct_file() {
+    const PART: usize = 4096;
+    let folder = TempDir::new();
+    let path = folder.file("file", 0);
+    if open_direct(&path).is_none() {
+        return;
+    }
+    let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+    let mut file = OpenOptions::new().write(true).custom_flags(direct).open(&path).unwrap();
+    let driver = driver();
+    let fd = driver.adopt(file.try_clone().unwrap().into());
+    let part = |number: u8| {
+        let mut buf = AlignedBuf::zeroed(PART);
+        buf.fill(number);
+        buf
+    };
+    for number in 1..=6 {
+        let result = if number % 2 == 0 {
+            let mut write = driver.write(&fd, part(number), CURRENT_POSITION);
+            finish(&driver, &mut write).0
+        } else {
+            let mut write = driver.write_vectored(&fd, vec![part(number)], CURRENT_POSITION);
+            finish(&driver, &mut write).0
+        };
+        assert_eq!(result.unwrap(), PART);
+        assert_eq!(file.stream_position().unwrap(), u64::from(number) * PART as u64);
+    }
+    let expected: Vec<u8> = (1..=6).flat_map(|number| [number; PART]).collect();
+    assert!(fs::read(&path).unwrap() == expected);
 }
 
 /// Alone in its process, whose disposition of `SIGPIPE` it changes. The kernel sends that signal for

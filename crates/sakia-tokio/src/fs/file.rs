@@ -116,8 +116,8 @@ enum Flight {
 
 /// A read under way. Gives its memory back, with so many bytes at its begin.
 enum Reading {
-    /// By the engine.
-    Engine { request: Request<ReadShared<Vec<u8>>>, _lent: Lent },
+    /// By the engine, from byte `offset` on.
+    Engine { request: Request<ReadShared<Vec<u8>>>, lent: Lent, offset: u64 },
     /// On a thread.
     Thread(Job<(io::Result<usize>, Vec<u8>)>),
 }
@@ -125,7 +125,13 @@ enum Reading {
 impl Reading {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(io::Result<usize>, Vec<u8>)>> {
         match self {
-            Self::Engine { request, .. } => Pin::new(request).poll(cx).map(Ok),
+            Self::Engine { request, lent, offset } => {
+                let (result, memory) = ready!(Pin::new(request).poll(cx));
+                let moved = result.and_then(|count| {
+                    (&*lent.std).seek(SeekFrom::Start(*offset + count as u64)).map(|_| count)
+                });
+                Poll::Ready(Ok((moved, memory)))
+            }
             Self::Thread(job) => Pin::new(job).poll(cx),
         }
     }
@@ -480,10 +486,12 @@ impl Inner {
             Lane::Narrow
                 if !handle.is_shared()
                     && start == 0
-                    && let Ok(engine) = Engine::global() =>
+                    && let Ok(engine) = Engine::global()
+                    && let Ok(offset) = (&*lent.std).stream_position() =>
             {
-                let request = engine.read_shared(&lent.std, memory).submit();
-                Reading::Engine { request, _lent: lent }
+                // A ring does not always move the position; nobody else does so here.
+                let request = engine.read_shared(&lent.std, memory, offset).submit();
+                Reading::Engine { request, lent, offset }
             }
             lane => Reading::Thread(lane.begin(move || {
                 let result = uninterrupted(|| (&*lent.std).read(&mut memory[start..]));

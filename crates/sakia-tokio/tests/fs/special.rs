@@ -18,6 +18,7 @@ on_each_flavor! {
     a_directory_is_no_file
     devices_are_files
     direct_io_is_aligned
+    direct_io_moves_the_position_wherever_its_memory_is
 }
 
 async fn a_fifo_has_two_ends() {
@@ -166,5 +167,28 @@ async fn direct_io_is_aligned() {
     if let Err(error) = file.read(&mut [0; 100]).await {
         assert_eq!(os_error(&error), Some(libc::EINVAL), "{error}");
         assert!(!error.to_string().contains(&u64::MAX.to_string()), "{error}");
+    }
+}
+
+/// Whether the engine or a thread reads depends on where the memory happens to be.
+async fn direct_io_moves_the_position_wherever_its_memory_is() {
+    const PART: usize = 4096;
+    let folder = Folder::new();
+    let contents = bytes(3 * PART);
+    let path = folder.file("direct", &contents);
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_DIRECT);
+    let mut between = Vec::new();
+    for round in 0..1500 {
+        let Ok(mut file) = options.open(&path).await else {
+            return eprintln!("SKIP direct_io_moves_the_position: the file system has no O_DIRECT");
+        };
+        let mut read = AlignedBuf::zeroed(PART);
+        for expected in contents.chunks(PART) {
+            file.read_exact(&mut read).await.unwrap();
+            assert!(read[..] == *expected, "round {round}");
+        }
+        // So that the next one's is elsewhere.
+        between.push(vec![1_u8; 16 * (round % 300 + 1)]);
     }
 }

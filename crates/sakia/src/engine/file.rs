@@ -13,7 +13,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 use sakia_driver::CURRENT_POSITION;
@@ -47,6 +47,18 @@ struct Inner {
     ways: Ways,
     /// A bit for each thread of the engine, the last one for all beyond, on which it is known.
     known: AtomicU64,
+    /// Transfers at the position that are done elsewhere. They have the kernel's lock on it, for which even a
+    /// call would wait that is asked not to.
+    moving: AtomicUsize,
+}
+
+/// A transfer at the position that is done elsewhere.
+struct Moving(Arc<Inner>);
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        self.0.moving.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 thread_local! {
@@ -121,6 +133,7 @@ impl File {
             fd: Some(Arc::new(fd)),
             ways,
             known: AtomicU64::new(0),
+            moving: AtomicUsize::new(0),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -147,9 +160,9 @@ impl File {
         if len == 0 {
             return Some(Err(Errno::INVAL.into()));
         }
-        check(at).ok()?;
+        let ways = self.inner.ways_now(at)?;
         let part = IoSliceMut::new(&mut buf[..len]);
-        let result = self.inner.ways.read(self.inner.fd().as_fd(), &mut [part], at)?;
+        let result = ways.read(self.inner.fd().as_fd(), &mut [part], at)?;
         self.inner.count_now();
         Some(result)
     }
@@ -361,22 +374,37 @@ impl fmt::Debug for File {
 }
 
 impl Inner {
+    /// How it is read and written where that is asked for, at this place; `None` if it is not.
+    #[inline]
+    fn ways_now(&self, at: At) -> Option<&Ways> {
+        check(at).ok()?;
+        let is_free = at.is_some() || self.moving.load(Ordering::Relaxed) == 0;
+        is_free.then_some(&self.ways)
+    }
+
     /// Reads what is there.
     #[inline]
     fn read_now<T: IoBufMut>(&self, buf: &mut T, most: usize, at: At) -> Option<io::Result<usize>> {
-        self.ways.read_into(self.fd().as_fd(), buf, most, at)
+        self.ways_now(at)?.read_into(self.fd().as_fd(), buf, most, at)
     }
 
     /// Writes what takes no wait.
     #[inline]
     fn write_now(&self, parts: &[IoSlice<'_>], at: At) -> Option<io::Result<usize>> {
-        check(at).ok()?;
-        self.ways.write(self.fd().as_fd(), parts, at)
+        self.ways_now(at)?.write(self.fd().as_fd(), parts, at)
     }
 
     /// Whether there is more from some place on, as far as the file tells.
     fn has_more(&self, at: At) -> bool {
         has_more(self.fd().as_fd(), at)
+    }
+
+    /// Says that a transfer at this place is done elsewhere, until what is returned is dropped.
+    fn begin_elsewhere(self: &Arc<Self>, at: At) -> Option<Moving> {
+        at.is_none().then(|| {
+            self.moving.fetch_add(1, Ordering::Relaxed);
+            Moving(Arc::clone(self))
+        })
     }
 
     #[inline]

@@ -29,6 +29,7 @@ on_each_backend! {
     what_is_written_is_read_and_made_durable
     what_is_there_is_read_into_borrowed_memory
     the_position_is_that_of_all_descriptors
+    reads_at_the_position_each_bring_another_part
     what_was_opened_to_append_appends
     what_is_in_memory_takes_no_thread
     a_fifo_is_a_file_too
@@ -154,7 +155,7 @@ fn empty_vectors_are_read_into_up_to_their_capacity(builder: &Builder) {
         let file = engine.open(&path).wait().unwrap();
         on_tokio(1, async { check(file.read(empty(room)).await, 0, room) });
         let shared = Arc::new(std::fs::File::open(&path).unwrap());
-        check(engine.read_shared(&shared, empty(room)).wait(), 0, room);
+        check(engine.read_shared(&shared, empty(room), offset as u64).wait(), offset, len);
     }
     let mut write_only = OpenOptions::new();
     write_only.write(true);
@@ -366,6 +367,34 @@ fn what_is_there_is_read_into_borrowed_memory(builder: &Builder) {
     assert_eq!(engine.statistics().submitted, 0);
 }
 
+/// Past the page cache, where a ring leaves the position as it was.
+fn reads_at_the_position_each_bring_another_part(builder: &Builder) {
+    const PART: usize = 4096;
+    const PARTS: usize = 12;
+    let (folder, engine) = (Folder::new(), engine(builder));
+    let contents = bytes(PARTS * PART);
+    let mut std = std::fs::File::options();
+    let std = std.read(true).custom_flags(libc::O_DIRECT);
+    let Ok(std) = std.open(folder.file("x", &contents)) else {
+        return eprintln!("SKIP reads_at_the_position: the file system has no O_DIRECT");
+    };
+    let file = engine.adopt(std.try_clone().unwrap()).unwrap();
+    let requests: Vec<_> =
+        (0..PARTS).map(|_| file.read(AlignedBuf::zeroed(PART)).submit()).collect();
+    let mut came: Vec<Vec<u8>> = requests
+        .into_iter()
+        .map(|request| {
+            let (result, buf) = on_tokio(1, request);
+            buf[..result.unwrap()].to_vec()
+        })
+        .collect();
+    let mut expected: Vec<Vec<u8>> = contents.chunks(PART).map(<[u8]>::to_vec).collect();
+    came.sort_unstable();
+    expected.sort_unstable();
+    assert!(came == expected);
+    assert_eq!(rustix::fs::tell(&std).unwrap(), contents.len() as u64);
+}
+
 fn the_position_is_that_of_all_descriptors(builder: &Builder) {
     let (folder, engine) = (Folder::new(), engine(builder));
     let mut std = std::fs::File::options();
@@ -386,12 +415,18 @@ fn the_position_is_that_of_all_descriptors(builder: &Builder) {
     assert_eq!(read(9), b"");
     // Of a file that is not the engine's, which has it no longer than that takes.
     let mut shared = std::sync::Arc::new(std.try_clone().unwrap());
-    rustix::fs::seek(&std, rustix::fs::SeekFrom::Start(8)).unwrap();
-    let (result, read_there) = on_tokio(1, engine.read_shared(&shared, vec![0; 3]));
+    let (result, read_there) = on_tokio(1, engine.read_shared(&shared, vec![0; 3], 8));
     assert_eq!((result.unwrap(), &read_there[..]), (3, &b"THR"[..]));
     assert!(Arc::get_mut(&mut shared).is_some());
-    let (result, read_there) = engine.read_shared(&shared, vec![0; 9]).wait();
+    let (result, read_there) = engine.read_shared(&shared, vec![0; 9], 11).wait();
     assert_eq!((result.unwrap(), &read_there[..2]), (2, &b"ee"[..]));
+    for result in [
+        engine.read_shared(&shared, vec![0; 9], u64::MAX).wait().0,
+        on_tokio(1, engine.read_shared(&shared, vec![0; 9], u64::MAX)).0,
+    ] {
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    }
+    assert_eq!(rustix::fs::tell(&std).unwrap(), 13, "the position is left alone");
     // By way of the engine's thread too, as far as the file cannot be read here.
     rustix::fs::seek(&std, rustix::fs::SeekFrom::Start(8)).unwrap();
     assert_eq!(read(1 << 20), b"THRee");

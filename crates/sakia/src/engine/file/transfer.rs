@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::io::{Errno, ReadWriteFlags};
-use sakia_driver::{CURRENT_POSITION, Room, read_plainly, read_vectored_plainly};
+use sakia_driver::{Room, read_plainly, read_vectored_plainly};
 
 use super::{File, check};
 use crate::engine::Engine;
@@ -82,6 +82,7 @@ impl<T: IoBufMut + Send> Call for ReadAt<T> {
 
     async fn run(self, thread: usize) -> Self::Output {
         let Self { file, mut rest, at } = self;
+        let _moving = file.inner.begin_elsewhere(at);
         loop {
             let done = rest.filled();
             let (known, offset) = match file.inner.at_on_thread(further(at, done), thread) {
@@ -114,22 +115,25 @@ pub struct ReadShared<T> {
     engine: Engine,
     file: Arc<std::fs::File>,
     buf: T,
+    offset: u64,
 }
 
 impl Engine {
     /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity) of a file that is not the
-    /// engine's, at its position, which moves.
+    /// engine's, from byte `offset` on.
     /// The engine has the file no longer than the request is under way. Where it is awaited nothing is tried:
     /// this is for who has tried.
     ///
     /// # Errors
-    /// As [`File::read`].
+    /// As [`File::read_at`].
     pub fn read_shared<T: IoBufMut + Send>(
         &self,
         file: &Arc<std::fs::File>,
         buf: T,
+        offset: u64,
     ) -> Request<ReadShared<T>> {
-        Request::new(ReadShared { engine: self.clone(), file: Arc::clone(file), buf })
+        let (engine, file) = (self.clone(), Arc::clone(file));
+        Request::new(ReadShared { engine, file, buf, offset })
     }
 }
 
@@ -141,15 +145,15 @@ impl<T: IoBufMut + Send> Call for ReadShared<T> {
     }
 
     fn block(mut self) -> Result<Self::Output, Self> {
-        let fd = self.file.as_fd();
-        let result = repeated(|| read_plainly(fd, &mut self.buf, usize::MAX, None, 0));
+        let (fd, at) = (self.file.as_fd(), Some(self.offset));
+        let result = repeated(|| read_plainly(fd, &mut self.buf, usize::MAX, at, 0));
         Ok((result, self.buf))
     }
 
     async fn run(self, _thread: usize) -> Self::Output {
-        let Self { file, buf, .. } = self;
-        match fs::File::lent(file) {
-            Ok(file) => file.read_explained(buf, CURRENT_POSITION).await,
+        let Self { file, buf, offset, .. } = self;
+        match check(Some(offset)).and_then(|()| fs::File::lent(file)) {
+            Ok(file) => file.read_explained(buf, offset).await,
             Err(error) => (Err(error), buf),
         }
     }
@@ -237,6 +241,7 @@ impl<T: IoBuf + Send> Call for WriteAt<T> {
 
     async fn run(self, thread: usize) -> Self::Output {
         let Self { file, buf, at, done } = self;
+        let _moving = file.inner.begin_elsewhere(at);
         let (file, offset) = match file.inner.at_on_thread(further(at, done), thread) {
             Ok(known) => known,
             Err(error) => return (Err(error), buf),
