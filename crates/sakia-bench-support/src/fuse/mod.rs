@@ -127,10 +127,7 @@ impl Builder {
         let (sender, mounted) = mpsc::sync_channel(1);
         let server = {
             let (shared, point) = (Arc::clone(&shared), scratch.path().join("mnt"));
-            let named = thread::Builder::new().name("testkit-fuse".into());
-            named
-                .spawn(move || server::run(shared, point, fifo, sender))
-                .map_err(|error| PlaceError::failed("start the server", error))?
+            server::start(move || server::run(shared, point, fifo, sender))?
         };
         match mounted.recv().expect("the server tells before it ends") {
             Ok(()) => Ok(Fuse { shared, server: Some(server), mounted: Mounted::adopt(scratch) }),

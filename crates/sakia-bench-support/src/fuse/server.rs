@@ -1,9 +1,11 @@
-//! The thread that serves a mount.
+//! The threads that serve mounts.
 
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{self, Sender, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,37 +16,61 @@ use rustix::mount::{MountFlags, mount};
 use super::shared::{Shared, WRITE_BYTES_MAX};
 use crate::place::PlaceError;
 
-/// Mounts on `point`, tells `mounted` how that went, and serves until told to stop.
+/// What a server's thread does.
+type Serve = Box<dyn FnOnce() + Send>;
+
+/// Starts a thread for a server.
 ///
-/// The thread has a table of descriptors of its own, and the device is open there only. So when
-/// the process is killed while another of its threads waits for this file system in a sleep that
-/// cannot be killed, the device is closed all the same, the kernel ends the connection, and that
-/// wait ends. With a shared table neither would.
-pub(super) fn run(
-    shared: Arc<Shared>,
-    point: PathBuf,
-    waker: PathBuf,
-    mounted: SyncSender<Result<(), PlaceError>>,
-) {
-    let opened = own_table()
-        .and_then(|()| open_waker(&waker))
-        .and_then(|waker| Ok((open_and_mount(&point)?, waker)));
-    match opened {
-        Ok((device, waker)) => {
-            if mounted.send(Ok(())).is_ok() {
-                // The device is closed after it, which ends the connection: whoever waits for an
-                // answer gets an error.
-                serve(&device, &waker, &shared);
-            }
-        }
-        Err(error) => drop(mounted.send(Err(error))),
+/// The servers' threads have a table of descriptors of their own, and the devices are open there only. So when
+/// the process is killed while another of its threads waits for such a file system in a sleep that cannot be
+/// killed, the devices are closed all the same, the kernel ends the connections, and that wait ends. With the
+/// table of all neither would.
+pub(super) fn start(serve: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, PlaceError> {
+    let (sender, started) = mpsc::sync_channel(1);
+    starter()?.send((Box::new(serve), sender)).expect("the starter waits for ever");
+    let thread = started.recv().expect("the starter answers");
+    thread.map_err(|error| PlaceError::failed("start the server", error))
+}
+
+type Starter = Sender<(Serve, SyncSender<io::Result<JoinHandle<()>>>)>;
+
+/// The thread that starts the servers' threads, which share its table. There is one in a process: to leave the
+/// process's table is to close copies of the first 61 descriptors, and to close a file of such a file system
+/// tells its server.
+fn starter() -> Result<Starter, PlaceError> {
+    // With the process that it is in: a forked child has none.
+    static STARTER: Mutex<Option<(u32, Starter)>> = Mutex::new(None);
+    let mut known = STARTER.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if let Some((_, starter)) = known.as_ref().filter(|(of, _)| *of == process) {
+        return Ok(starter.clone());
     }
+    let (starter, wanted) = mpsc::channel::<(Serve, SyncSender<_>)>();
+    let (sender, left) = mpsc::sync_channel(1);
+    let run = move || {
+        let result = own_table();
+        let is_alone = result.is_ok();
+        if sender.send(result).is_err() || !is_alone {
+            return;
+        }
+        for (serve, started) in wanted {
+            let named = thread::Builder::new().name("testkit-fuse".into());
+            let _ = started.send(named.spawn(serve)); // who asked waits for it
+        }
+    };
+    thread::Builder::new()
+        .name("testkit-fuse-all".into())
+        .spawn(run)
+        .map_err(|error| PlaceError::failed("start the servers' first thread", error))?;
+    left.recv().expect("the starter tells before it ends")?;
+    *known = Some((process, starter.clone()));
+    Ok(starter)
 }
 
 /// Gives the calling thread a table of descriptors with only the standard streams in it.
 ///
-/// Nothing else is copied, not even for a moment: a copy would keep open what other threads close,
-/// and they may be testing just that.
+/// The kernel copies the first 64 descriptors and closes the copies of all but the streams: so a moment long
+/// the others stay open whatever their owners do.
 fn own_table() -> Result<(), PlaceError> {
     const FIRST: libc::c_uint = 3;
     // SAFETY: the call takes numbers only. The thread was started for this, and owns no descriptor;
@@ -60,8 +86,29 @@ fn own_table() -> Result<(), PlaceError> {
     if done == 0 {
         return Ok(());
     }
-    let error = std::io::Error::last_os_error();
+    let error = io::Error::last_os_error();
     Err(PlaceError::needing("leave the table of descriptors (kernel 5.9)", error))
+}
+
+/// Mounts on `point`, tells `mounted` how that went, and serves until told to stop. For a thread of
+/// [`start`].
+pub(super) fn run(
+    shared: Arc<Shared>,
+    point: PathBuf,
+    waker: PathBuf,
+    mounted: SyncSender<Result<(), PlaceError>>,
+) {
+    let opened = open_waker(&waker).and_then(|waker| Ok((open_and_mount(&point)?, waker)));
+    match opened {
+        Ok((device, waker)) => {
+            if mounted.send(Ok(())).is_ok() {
+                // The device is closed after it, which ends the connection: whoever waits for an
+                // answer gets an error.
+                serve(&device, &waker, &shared);
+            }
+        }
+        Err(error) => drop(mounted.send(Err(error))),
+    }
 }
 
 /// Opens the server's end of the waker: a FIFO, since that is found by name from another table.
