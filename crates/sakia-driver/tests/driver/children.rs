@@ -6,7 +6,7 @@
 use std::panic::catch_unwind;
 use std::process::{Command, Stdio, exit};
 
-use crate::{bypass, bypass_lanes, descriptor_reused, forked_child, writing};
+use crate::{bypass, bypass_lanes, descriptor_reused, forked_child, queued_cancel, writing};
 
 const SCENE: &str = "SAKIA_DRIVER_SCENE";
 
@@ -17,6 +17,7 @@ const SCENES: &[(&str, fn())] = &[
     ("file_size_limit", bypass::scene_file_size_limit),
     ("fork_with_lanes", bypass_lanes::scene_fork),
     ("broken_pipe", writing::scene_broken_pipe),
+    ("next_owner", queued_cancel::scene_next_owner),
 ];
 
 /// Runs a scene in a process of its own.

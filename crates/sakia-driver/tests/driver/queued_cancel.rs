@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use sakia_driver::{Driver, Fd, Op, Read, Wait};
 use sakia_ring::{Opcode, Sqe};
 
+use crate::children;
 use crate::hosts::{Fault, rigged};
 use crate::scripted::{Cancels, PIPE, Scripted, Stage, scripted};
 use crate::support::{errno, finish, pipe_ends, turn_until, write_all};
@@ -197,6 +198,11 @@ fn requests_find_a_place_whatever_is_in_flight() {
 
 #[test]
 fn the_next_owner_of_a_number_is_left_alone() {
+    children::run("next_owner");
+}
+
+/// Alone in its process, in which nobody else gets the number.
+pub fn scene_next_owner() {
     for is_lent in [false, true] {
         let (driver, rig) = rigged(8, 16);
         let (reader, writer) = pipe_ends();

@@ -90,9 +90,7 @@ fn what_changes_something_is_done_again_on_local_file_systems_only() {
     assert_repeats!(
         |file_system| file_system == "ext4",
         FILE,
-        |driver, fd| driver.read(fd, vec![0; 8], CURRENT_POSITION),
         |driver, fd| driver.write(fd, vec![0; 8], 5),
-        |driver, fd| driver.write(fd, vec![0; 8], CURRENT_POSITION),
         |driver, fd| driver.write_vectored(fd, vec![vec![0; 8]], 5),
         |driver, fd| driver.fsync(fd, false),
         |driver, fd| driver.truncate(fd, 5),
@@ -105,6 +103,27 @@ fn what_changes_something_is_done_again_on_local_file_systems_only() {
         |driver, _| driver.link(None, name("a"), None, name("b"), 0),
         |driver, _| driver.symlink(name("a"), None, name("b")),
     );
+}
+
+/// A thread does it the first time.
+#[test]
+fn what_moves_the_position_is_never_done_again() {
+    for file_system in FILE_SYSTEMS {
+        let (driver, stage) = lacking(file_system);
+        let fd = stage.open(&driver, FILE);
+        let mut read = driver.read(&fd, vec![0; 8], CURRENT_POSITION);
+        let mut write = driver.write_vectored(&fd, vec![vec![0; 8]], CURRENT_POSITION);
+        driver.turn(Wait::Poll).unwrap();
+        assert_eq!(stage.state().laned.len(), 2);
+        for opcode in [Opcode::READ, Opcode::WRITEV] {
+            stage.complete(opcode, CANCELED);
+        }
+        driver.turn(Wait::Poll).unwrap();
+        assert!(read.try_take().is_some() && write.try_take().is_some(), "on {file_system}");
+        assert_eq!(stage.state().laned.len(), 2);
+        drop(fd);
+        drain(&driver);
+    }
 }
 
 #[test]
