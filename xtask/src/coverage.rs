@@ -19,7 +19,11 @@ const SOURCES: &str = "crates/sakia-driver/src/";
 const CORE: &[&str] = &[
     "arena.rs",
     "buf.rs",
-    "bypass.rs",
+    "policy/mod.rs",
+    "policy/breaker.rs",
+    "policy/budget.rs",
+    "policy/hint.rs",
+    "policy/mount.rs",
     "core.rs",
     "core/plain.rs",
     "counters.rs",

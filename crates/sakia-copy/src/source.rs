@@ -7,11 +7,11 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use sakia::engine::__private::{CallMode, CallSupport};
 use sakia::fs::{AlignedBuf, Dir, File, OpenOptions};
 use sakia::io::IoBuf;
 
@@ -165,7 +165,7 @@ impl<J: Job> Fiber<J> {
         learned: &Learned,
     ) -> io::Result<usize> {
         self.tally.counters.plain_calls += 1;
-        if !learned.no_nowait.load(Ordering::Relaxed) {
+        if learned.reads.get().mode() == Some(CallMode::NonBlocking) {
             match sys::read_now(source.as_fd(), &mut buf[range.clone()], offset) {
                 // That may mean that nothing was there without waiting.
                 Ok(Attempt::Done(0)) => {
@@ -174,14 +174,13 @@ impl<J: Job> Fiber<J> {
                 Ok(Attempt::Done(count)) => return Ok(count),
                 Ok(Attempt::Waits) => return self.read_waiting(source, buf, range, offset).await,
                 // The file system cannot tell, or a filter refuses a call it does not know.
-                Err(error) if sys::is_refused(&error) => learned.learn_no_nowait(source.as_fd()),
+                Err(error) if sys::is_refused(&error) => learned.learn_refusal(source.as_fd()),
                 Err(error) => return Err(error),
             }
         }
-        if learned.in_memory.load(Ordering::Relaxed) {
-            sys::read_at(source.as_fd(), &mut buf[range], offset)
-        } else {
-            self.read_waiting(source, buf, range, offset).await
+        match learned.reads.get().mode() {
+            Some(_) => sys::read_at(source.as_fd(), &mut buf[range], offset),
+            None => self.read_waiting(source, buf, range, offset).await,
         }
     }
 
@@ -212,10 +211,9 @@ impl<J: Job> Fiber<J> {
 
 impl Learned {
     /// Files cannot be asked whether a read would wait.
-    fn learn_no_nowait(&self, file: BorrowedFd<'_>) {
+    fn learn_refusal(&self, file: BorrowedFd<'_>) {
         let is_in_memory = |kind: u64| IN_MEMORY.contains(&kind);
         let in_memory = kernel::fstatfs(file).is_ok_and(|stat| is_in_memory(stat.f_type as u64));
-        self.in_memory.store(in_memory, Ordering::Relaxed);
-        self.no_nowait.store(true, Ordering::Relaxed);
+        self.reads.set(if in_memory { CallSupport::Any } else { CallSupport::None });
     }
 }

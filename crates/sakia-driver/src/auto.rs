@@ -12,9 +12,9 @@ use rustix::io::Errno;
 use sakia_ring::{Builder, Cqe, Entered, Opcode, Position, Ring, SetupError, SetupReport, Sqe};
 
 use crate::backend::{Backend, Descriptors, RemoteWake};
-use crate::bypass::{Attempt, CallMode};
 use crate::counters::{KindCounters, OpKind};
-use crate::epoll::{Epoll, EpollOptions, Lane};
+use crate::epoll::{Epoll, EpollOptions};
+use crate::policy::{Attempt, CallMode, Lane};
 #[cfg(any(test, feature = "sim"))]
 use crate::sim::Sim;
 use crate::uring::Uring;

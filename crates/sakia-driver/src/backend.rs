@@ -19,10 +19,9 @@ use rustix::io::Errno;
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
 use crate::address::SocketAddress;
-use crate::bypass::{Attempt, CallMode};
 use crate::counters::{KindCounters, OpKind};
-use crate::epoll::Lane;
 use crate::mounts::RemoteMounts;
+use crate::policy::{Attempt, CallMode, Lane};
 
 /// A submission queue, a completion queue, and what performs the operations between them.
 ///

@@ -28,15 +28,14 @@ use sakia_ring::{Cqe, Opcode, Position, Sqe};
 
 use crate::arena::Arena;
 use crate::backend::Backend;
-use crate::bypass::{CallMode, InlineBudget, Route, Rules};
 use crate::connection::pool::Pool;
 use crate::counters::{Counters, OpKind};
-use crate::epoll::Lane;
 use crate::fd::Fd;
 use crate::handle::{KeepAlive, Shared};
 use crate::key::{Key, Kind};
 use crate::op::{Block, Class, Completion, Erased, Operation, Performer, Placed, Storage};
 use crate::ops::close::CancelFd;
+use crate::policy::{CallMode, InlineBudget, Lane, Route, Rules};
 use crate::slab::{Cell, List, Notify, Slab, SlotRef, State, flag};
 
 pub use self::attention::Attention;

@@ -14,10 +14,10 @@ use sakia_ring::Host;
 
 use crate::auto::Auto;
 use crate::backend::{Backend, RemoteWake};
-use crate::bypass::Mounts;
 use crate::core::{Attention, Core, Phase, Wait};
 use crate::fd::Fd;
 use crate::handle::{Handle, Shared};
+use crate::policy::Mounts;
 #[cfg(any(test, feature = "sim"))]
 use crate::sim::Sim;
 use crate::uring::Uring;

@@ -14,13 +14,12 @@ use rustix::io::ReadWriteFlags;
 use sakia_ring::CURRENT_POSITION;
 
 use crate::backend::{Descriptors, FileFacts, FileKind};
-use crate::bypass::{
-    Attempt, CacheHint, CallMode, Mount, Route, Rule, Support, Transfer, local_route,
-};
-use crate::epoll::Lane;
 use crate::key::Key;
 use crate::op::{Completion, Retry};
 use crate::ops::close::CloseWay;
+use crate::policy::{
+    Attempt, CacheHint, CallMode, Lane, Mount, Route, Rule, Support, Transfer, local_route,
+};
 
 /// A descriptor that belongs to a driver. Clones refer to the same one.
 ///
@@ -44,7 +43,7 @@ struct Inner {
     /// `O_NONBLOCK` was added when it was opened, so that opening did not wait.
     is_nonblock_added: Cell<bool>,
     /// Whether reads find their bytes in the page cache.
-    cache_hint: Cell<CacheHint>,
+    cache_hint: CacheHint,
     /// The mounted file system, found out together with the kind.
     mount: OnceCell<Rc<Mount>>,
     /// The parked close operation to go on with once the last clone is gone.
@@ -140,7 +139,7 @@ impl Fd {
                 size: Cell::new(None),
                 flags: Cell::new(None),
                 is_nonblock_added: Cell::new(false),
-                cache_hint: Cell::new(CacheHint::new()),
+                cache_hint: CacheHint::new(),
                 mount: OnceCell::new(),
                 closer: Cell::new(None),
                 owner,
@@ -234,9 +233,9 @@ impl Fd {
         }
     }
 
-    /// Which way a transfer at this offset takes that is no plain call: the queue, or a thread at the position
-    /// of a file. A ring does not take the kernel's lock on that, and leaves it where it was when the result
-    /// comes later than the entry was taken: past the page cache, and from some file servers.
+    /// Which way a transfer at this offset takes that is no plain call: the queue, or a thread at the
+    /// position of a file. A ring does not take the kernel's lock on that, and leaves it where it was when
+    /// the result comes later than the entry was taken: past the page cache, and from some file servers.
     #[inline(always)]
     fn route_without_call(&self, offset: u64) -> Route {
         if offset != CURRENT_POSITION {
@@ -266,12 +265,7 @@ impl Fd {
         if usual != Route::Now(CallMode::NonBlocking) || transfer == Transfer::Write {
             return usual;
         }
-        let cache_hint = self.inner.cache_hint.get();
-        if cache_hint.is_worth_a_try() {
-            return usual;
-        }
-        self.inner.cache_hint.set(cache_hint.skipped());
-        Route::Queue
+        if self.inner.cache_hint.is_worth_a_try() { usual } else { Route::Queue }
     }
 
     /// As [`route`](Fd::route), of a write with these `RWF_*` flags. One that is to be durable waits for the
@@ -316,7 +310,7 @@ impl Fd {
             (CallMode::NonBlocking, Attempt::Done(INVALID)) => Retry::Call(CallMode::Blocking),
             (CallMode::NonBlocking, Attempt::Done(_)) => {
                 if transfer == Transfer::Read {
-                    self.inner.cache_hint.set(self.inner.cache_hint.get().hit());
+                    self.inner.cache_hint.hit();
                 }
                 if mount.nowait(transfer) == Support::Unknown {
                     mount.learn(transfer, Support::Yes);
@@ -336,7 +330,7 @@ impl Fd {
             }
             (_, Attempt::WouldBlock) => {
                 if transfer == Transfer::Read {
-                    self.inner.cache_hint.set(self.inner.cache_hint.get().missed());
+                    self.inner.cache_hint.missed();
                 }
                 if mount.nowait(transfer) == Support::Unknown {
                     mount.learn(transfer, Support::Yes); // it has just done so

@@ -8,7 +8,6 @@ use std::task::Waker;
 use rustix::io::Errno;
 
 use crate::backend::{Backend, Descriptors, FileFacts};
-use crate::bypass::{Bypass, Mount, MountFacts, Mounts, Rule, Rules};
 use crate::core::{Core, Phase};
 use crate::counters::{Counters, OpKind};
 use crate::fd::{Fd, Lender, Owner, WeakFd};
@@ -16,6 +15,7 @@ use crate::key::Key;
 use crate::live::LiveOperation;
 use crate::op::{Completion, Op, Operation, Storage};
 use crate::ops::close::{Close, CloseWay};
+use crate::policy::{Bypass, Mount, MountFacts, Mounts, Rule, Rules};
 use crate::slab::{Notify, SlotRef, State};
 
 /// What all handles of a driver share.

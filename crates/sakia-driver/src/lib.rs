@@ -57,7 +57,6 @@ mod arena;
 mod auto;
 mod backend;
 mod buf;
-mod bypass;
 mod connection;
 mod core;
 mod counters;
@@ -76,6 +75,7 @@ mod multishot;
 mod now;
 mod op;
 mod ops;
+mod policy;
 mod private;
 mod queue;
 mod readable;
@@ -96,12 +96,11 @@ pub use arena::{Arena, FixedBuf};
 pub use auto::{Auto, Choice, NoBackend, Policy};
 pub use backend::{Backend, Descriptors, FileFacts, FileKind, RemoteWake};
 pub use buf::{BufResult, Converted, IoBuf, IoBufMut, MAX_RW_BYTES, Room, Slice};
-pub use bypass::{Attempt, Bypass, CallMode, MountFacts, Route, Rule, Rules, Support};
 pub use connection::{Connection, Incoming, RecvBuf};
 pub use core::{Attention, Wait};
 pub use counters::{Counters, KindCounters, OpKind};
 pub use driver::{Drained, Driver};
-pub use epoll::{Epoll, EpollOptions, EpollWake, Lane, LaneStatistics, StuckWorker};
+pub use epoll::{Epoll, EpollOptions, EpollWake, LaneStatistics, StuckWorker};
 pub use fd::Fd;
 pub use handle::Handle;
 pub use key::Key;
@@ -116,6 +115,10 @@ pub use ops::{
     SendTo, SetTime, SetXattr, Shutdown, ShutdownHow, Socket, SocketRecv, SocketRecvVectored,
     SocketSend, SocketSendVectored, SocketType, Statfs, StatfsResult, Statx, StatxResult,
     StatxTime, Symlink, Syncfs, Truncate, Unlink, Utimens, Write, WriteFixed, WriteVectored,
+};
+pub use policy::{
+    Attempt, Bypass, CacheHint, CallMode, CallSupport, Lane, MountFacts, Route, Rule, Rules,
+    SharedCallSupport, Support,
 };
 pub use sakia_ring::CURRENT_POSITION;
 pub use transfer::{read_plainly, read_vectored_plainly};

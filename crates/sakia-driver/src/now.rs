@@ -12,8 +12,8 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, IoVec, Opcode, Sqe};
 
-use crate::bypass::{Attempt, CallMode};
 use crate::epoll::call::Call;
+use crate::policy::{Attempt, CallMode};
 use crate::sys::{self, Direction, OpenHow, abi, retry};
 
 const O_CREAT: u64 = abi::O_CREAT as u64;

@@ -26,9 +26,9 @@ use std::task::{Context, Poll, Waker};
 use sakia_ring::{Cqe, CqeFlags, Sqe};
 
 use crate::backend::{Backend, Descriptors, FileKind};
-use crate::bypass::{Attempt, CallMode, Mount, Route, Rules};
 use crate::fd::Fd;
 use crate::handle::Shared;
+use crate::policy::{Attempt, CallMode, Mount, Route, Rules};
 use crate::slab::{CELL_BYTES, Cell, SlotRef};
 
 /// How an operation is admitted.

@@ -18,12 +18,12 @@ use sakia_ring::{
 
 use self::files::Files;
 use crate::backend::{Backend, Descriptors, RemoteWake};
-use crate::bypass::{Attempt, CallMode};
 use crate::counters::{KindCounters, OpKind};
 use crate::descriptors::KernelDescriptors;
-use crate::epoll::{Epoll, Lane, LaneStatistics};
+use crate::epoll::{Epoll, LaneStatistics};
 use crate::key::Kind;
 use crate::now;
+use crate::policy::{Attempt, CallMode, Lane};
 use crate::private::is_private;
 use crate::readable;
 use crate::sys::{self, abi::POLLIN};

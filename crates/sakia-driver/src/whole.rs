@@ -11,11 +11,11 @@ use rustix::io::Errno;
 use sakia_ring::{AT_FDCWD, Sqe};
 
 use crate::backend::{Backend, Descriptors};
-use crate::bypass::{Attempt, CallMode};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::ops::transfer_len;
+use crate::policy::{Attempt, CallMode};
 use crate::sys::abi::O_NONBLOCK;
 use crate::sys::open::open_flags;
 

@@ -21,10 +21,10 @@ type Serve = Box<dyn FnOnce() + Send>;
 
 /// Starts a thread for a server.
 ///
-/// The servers' threads have a table of descriptors of their own, and the devices are open there only. So when
-/// the process is killed while another of its threads waits for such a file system in a sleep that cannot be
-/// killed, the devices are closed all the same, the kernel ends the connections, and that wait ends. With the
-/// table of all neither would.
+/// The servers' threads have a table of descriptors of their own, and the devices are open there only. So
+/// when the process is killed while another of its threads waits for such a file system in a sleep that
+/// cannot be killed, the devices are closed all the same, the kernel ends the connections, and that wait
+/// ends. With the table of all neither would.
 pub(super) fn start(serve: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, PlaceError> {
     let (sender, started) = mpsc::sync_channel(1);
     starter()?.send((Box::new(serve), sender)).expect("the starter waits for ever");
@@ -34,9 +34,9 @@ pub(super) fn start(serve: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
 
 type Starter = Sender<(Serve, SyncSender<io::Result<JoinHandle<()>>>)>;
 
-/// The thread that starts the servers' threads, which share its table. There is one in a process: to leave the
-/// process's table is to close copies of the first 61 descriptors, and to close a file of such a file system
-/// tells its server.
+/// The thread that starts the servers' threads, which share its table. There is one in a process: to leave
+/// the process's table is to close copies of the first 61 descriptors, and to close a file of such a file
+/// system tells its server.
 fn starter() -> Result<Starter, PlaceError> {
     // With the process that it is in: a forked child has none.
     static STARTER: Mutex<Option<(u32, Starter)>> = Mutex::new(None);

@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
+use sakia::engine::__private::SharedCallSupport;
 use sakia::{Budget, CancellationToken};
 
 use self::apart::Apart;
@@ -188,10 +189,8 @@ pub(crate) struct Learned {
     no_range: AtomicBool,
     /// Nor does `sendfile`.
     no_send: AtomicBool,
-    /// Reads cannot be asked not to wait.
-    pub(crate) no_nowait: AtomicBool,
-    /// Nor need they be.
-    pub(crate) in_memory: AtomicBool,
+    /// Which plain reads of the source take no wait.
+    pub(crate) reads: SharedCallSupport,
     /// Directories of the copy are better put apart where making files takes long.
     needs_apart: OnceLock<bool>,
 }

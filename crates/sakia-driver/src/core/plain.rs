@@ -1,15 +1,14 @@
 //! The core's side of the bypass: operations that are done by plain calls or by threads, instead of going
-//! into the queue. Which way one takes is decided by [`bypass`](crate::bypass).
+//! into the queue. Which way one takes is decided by [`policy`](crate::policy).
 
 use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, CqeFlags, Opcode, Sqe};
 
 use super::{Core, Phase};
 use crate::backend::Backend;
-use crate::bypass::{Attempt, CallMode, Route, Timing};
 use crate::counters::OpKind;
-use crate::epoll::Lane;
 use crate::op::{Class, Completion, InCell, Performer, Retry};
+use crate::policy::{Attempt, CallMode, Lane, Route, Timing};
 use crate::private;
 use crate::slab::{SlotRef, State, flag};
 

@@ -33,29 +33,16 @@ use super::inbox::Inbox;
 use super::job::{Job, Outcome, Work};
 use super::transfer::failed;
 use crate::lanes::{self, Jobs, State};
+use crate::policy::Lane;
 use crate::sys::signals::with_lane_mask;
 
 /// Stack of a lane thread: jobs are a few system calls.
 const STACK_BYTES: usize = 128 * 1024;
 
-/// A queue of work with threads of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Lane {
-    /// For what ends by itself: files, metadata.
-    Bounded = 0,
-    /// For what may wait for ever: FIFOs and terminals that are opened, locks that others hold.
-    Elastic = 1,
-}
-
-impl Lane {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Bounded, Self::Elastic];
-
-    fn thread_name(self, number: u32) -> String {
-        match self {
-            Self::Bounded => format!("sakia-bounded-{number}"),
-            Self::Elastic => format!("sakia-elastic-{number}"),
-        }
+fn thread_name(lane: Lane, number: u32) -> String {
+    match lane {
+        Lane::Bounded => format!("sakia-bounded-{number}"),
+        Lane::Elastic => format!("sakia-elastic-{number}"),
     }
 }
 
@@ -230,7 +217,7 @@ impl lanes::Worker for Worker {
         number: u32,
         run: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
-        let name = Lane::ALL[lane].thread_name(number);
+        let name = thread_name(Lane::ALL[lane], number);
         let thread = thread::Builder::new().name(name).stack_size(STACK_BYTES);
         with_lane_mask(|| thread.spawn(run)).map(drop)
     }

@@ -31,7 +31,7 @@ use sakia_ring::{Cqe, Entered, Opcode, Sqe};
 use super::call::Call;
 use super::inbox::Inbox;
 use super::job::{self, Job, Outcome, Work};
-use super::lanes::{Lane, Limits, Pool};
+use super::lanes::{Limits, Pool};
 use super::multishot::{self, Multishot, Step};
 use super::registry::{INBOX, Registry};
 use super::request::{self, Request, Victims};
@@ -40,6 +40,7 @@ use super::transfer::{FileClass, Transfer, Try, Ways, failed, outcome, poll_now}
 use super::trial::Trial;
 use crate::counters::{KindCounters, OpKind};
 use crate::groups::Groups;
+use crate::policy::Lane;
 use crate::queue::Queue;
 use crate::readable;
 use crate::sys::{self, Direction, borrow};

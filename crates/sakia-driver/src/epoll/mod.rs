@@ -71,18 +71,18 @@ use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
 use self::inbox::Inbox;
 use self::lanes::Limits;
-pub use self::lanes::{Lane, LaneStatistics, StuckWorker};
+pub use self::lanes::{LaneStatistics, StuckWorker};
 use self::machine::Machine;
 use self::process::Process;
 
 use self::stuck::OnStuck;
 use self::transfer::Ways;
 use crate::backend::{Backend, Descriptors, RemoteWake};
-use crate::bypass::{Attempt, CallMode};
 use crate::counters::{KindCounters, OpKind};
 use crate::descriptors::KernelDescriptors;
 use crate::groups::Provided;
 use crate::now;
+use crate::policy::{Attempt, CallMode, Lane};
 use crate::private::PERFORMED;
 use crate::queue::Queue;
 pub(crate) use crate::sys;

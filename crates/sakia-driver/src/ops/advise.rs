@@ -5,11 +5,11 @@ use std::io;
 use sakia_ring::Sqe;
 
 use crate::backend::{Backend, Descriptors};
-use crate::bypass::{Route, Rules};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
+use crate::policy::{Route, Rules};
 
 /// See [`Handle::advise`].
 #[derive(Debug)]

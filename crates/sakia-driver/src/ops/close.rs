@@ -6,12 +6,11 @@ use std::rc::Rc;
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
-use crate::bypass::{CallMode, Route, Rules};
 use crate::counters::OpKind;
-use crate::epoll::Lane;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
+use crate::policy::{CallMode, Lane, Route, Rules};
 
 /// Which way a descriptor is closed. Nobody but the driver has its number then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,11 +7,11 @@ use sakia_ring::Sqe;
 use super::{filled, transfer_len};
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBufMut, initialize};
-use crate::bypass::{Mount, Route, Rules};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
+use crate::policy::{Mount, Route, Rules};
 use crate::private;
 
 /// See [`Handle::read_directory`].

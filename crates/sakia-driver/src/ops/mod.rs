@@ -80,7 +80,7 @@ macro_rules! of_descriptor {
         }
 
         #[inline(always)]
-        fn mount(&self) -> Option<&std::rc::Rc<crate::bypass::Mount>> {
+        fn mount(&self) -> Option<&std::rc::Rc<crate::policy::Mount>> {
             self.$($field).+.mount()
         }
     };

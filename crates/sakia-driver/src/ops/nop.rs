@@ -5,9 +5,9 @@ use std::io;
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
-use crate::bypass::{CallMode, Route, Rules};
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
+use crate::policy::{CallMode, Route, Rules};
 
 /// See [`Handle::nop`].
 #[derive(Debug)]

@@ -8,12 +8,11 @@ use sakia_ring::{AT_FDCWD, Sqe};
 
 use super::at::is_path_local;
 use crate::backend::{Backend, Descriptors};
-use crate::bypass::{CallMode, Route, Rules};
 use crate::counters::OpKind;
-use crate::epoll::Lane;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
+use crate::policy::{CallMode, Lane, Route, Rules};
 use crate::private;
 use crate::sys::abi;
 use crate::sys::open::open_flags;

@@ -9,11 +9,11 @@ use sakia_ring::Sqe;
 use super::at::At;
 use super::open::path_route;
 use crate::backend::{Backend, Descriptors};
-use crate::bypass::{Route, Rules};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
+use crate::policy::{Route, Rules};
 use crate::sys::abi;
 use crate::sys::open::open_flags;
 

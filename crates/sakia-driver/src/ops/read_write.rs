@@ -5,12 +5,12 @@ use sakia_ring::Sqe;
 use crate::arena::FixedBuf;
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
-use crate::bypass::{Attempt, CallMode, Route, Rules, Transfer};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Completion, Op, Operation, Retry};
 use crate::ops::{filled, of_descriptor, transfer_len};
+use crate::policy::{Attempt, CallMode, Route, Rules, Transfer};
 
 /// See [`Handle::read`].
 #[derive(Debug)]

@@ -10,11 +10,11 @@ use sakia_ring::{AT_FDCWD, Sqe};
 
 use super::open::path_route;
 use crate::backend::Backend;
-use crate::bypass::{Route, Rules};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
+use crate::policy::{Route, Rules};
 
 /// A point in time, as `struct statx_timestamp`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

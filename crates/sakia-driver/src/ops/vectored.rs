@@ -4,12 +4,12 @@ use sakia_ring::{IoVec, Sqe};
 
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
-use crate::bypass::{Attempt, CallMode, Route, Rules, Transfer};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Completion, Op, Operation, Retry};
 use crate::ops::{note_all_filled, of_descriptor, room_of_all, transfer_len};
+use crate::policy::{Attempt, CallMode, Route, Rules, Transfer};
 
 /// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
 pub(crate) const BUFFERS_MAX: usize = 1024;

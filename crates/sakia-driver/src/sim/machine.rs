@@ -32,7 +32,7 @@ use super::log::{code, name, nanos};
 use super::memory::Lent;
 use super::ops::{self, Kind, Outcome, Request, failed};
 use super::random::Random;
-use crate::bypass::{Attempt, CallMode};
+use crate::policy::{Attempt, CallMode};
 use crate::queue::Queue;
 
 /// `IORING_CQE_F_BUFFER`, `IORING_CQE_F_MORE`, and where a buffer's number is.

@@ -117,9 +117,8 @@ pub use self::faults::{EnterFault, Fault, FaultKind, PlainFault, Target};
 pub use self::handle::{FlightFacts, SimHandle};
 use self::machine::Machine;
 use crate::backend::{Backend, Descriptors};
-use crate::bypass::{Attempt, CallMode};
-use crate::epoll::Lane;
 use crate::groups::Provided;
+use crate::policy::{Attempt, CallMode, Lane};
 
 /// The byte that the simulation writes into buffers of reads that have not happened yet.
 pub const SCRIBBLE: u8 = memory::SCRIBBLE;

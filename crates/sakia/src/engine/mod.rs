@@ -53,6 +53,8 @@ use crate::runtime::{Builder, Started, Thread};
 /// What other crates of this workspace share with the engine. No part of the interface.
 #[doc(hidden)]
 pub mod __private {
+    pub use sakia_driver::{CallMode, CallSupport, SharedCallSupport};
+
     pub use super::many::copy_error;
     pub use super::now::{Ways, is_in_memory};
     pub use super::request::block_on;

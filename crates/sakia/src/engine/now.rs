@@ -9,12 +9,14 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use sakia_driver::{read_plainly, read_vectored_plainly};
+use sakia_driver::{
+    CacheHint, CallMode, CallSupport, SharedCallSupport, read_plainly, read_vectored_plainly,
+};
 
 use super::Engine;
 use crate::io::IoBufMut;
@@ -36,55 +38,38 @@ const WAITS: OFlags = OFlags::DIRECT.union(OFlags::SYNC).union(OFlags::DSYNC);
 /// The same, of files that are written: where a write is done in two parts, others may append between these.
 const WRITE_WAITS: OFlags = WAITS.union(OFlags::APPEND);
 
-/// Whether an open file is read, or written, where that is asked for; learned from what it comes to. Shared
-/// by all threads, which need not agree.
-#[derive(Debug)]
-struct CacheHint(AtomicU8);
+/// How an open file is read, or written, where that is asked for; learned from what it comes to.
+#[derive(Debug, Default)]
+struct Way {
+    support: SharedCallSupport,
+    cache_hint: CacheHint,
+}
 
-impl CacheHint {
-    /// It is tried; below it counts down to the next attempt.
-    const WARM: u8 = 128;
-    /// Calls that do not try after one that would have waited.
-    const SKIPS: u8 = 15;
-    /// It cannot be asked not to wait, or bypasses the cache.
-    const NEVER: u8 = 0;
-    /// The flags of the file were not looked at yet.
-    const UNKNOWN: u8 = u8::MAX - 1;
-    /// It is in memory: plain calls do not wait.
-    const MEMORY: u8 = u8::MAX;
-
-    const fn new(cache_hint: u8) -> Self {
-        Self(AtomicU8::new(cache_hint))
+impl Way {
+    /// Of a file that is known to have this.
+    const fn new(support: CallSupport) -> Self {
+        Self { support: SharedCallSupport::new(support), cache_hint: CacheHint::new() }
     }
 
     /// Of a file with these flags, some of which wait.
-    fn of_flags(flags: OFlags, waits: OFlags) -> u8 {
-        if flags.intersects(waits) { Self::NEVER } else { Self::WARM }
-    }
-
-    fn set(&self, cache_hint: u8) {
-        if self.0.load(Ordering::Relaxed) != cache_hint {
-            self.0.store(cache_hint, Ordering::Relaxed);
-        }
+    fn of_flags(flags: OFlags, waits: OFlags) -> CallSupport {
+        if flags.intersects(waits) { CallSupport::None } else { CallSupport::NonBlocking }
     }
 
     /// How a transfer is tried; `None` if it is not.
     #[inline]
-    fn manner(&self, fd: BorrowedFd<'_>, waits: OFlags) -> Option<Manner> {
-        match self.0.load(Ordering::Relaxed) {
-            Self::NEVER => None,
-            Self::MEMORY => Some(Manner::Plain),
-            1 | Self::WARM => Some(Manner::NoWait),
-            Self::UNKNOWN => {
+    fn mode(&self, fd: BorrowedFd<'_>, waits: OFlags) -> Option<CallMode> {
+        let support = match self.support.get() {
+            CallSupport::Unknown => {
                 let flags = rustix::fs::fcntl_getfl(fd).unwrap_or(waits);
-                self.set(Self::of_flags(flags, waits));
-                (!flags.intersects(waits)).then_some(Manner::NoWait)
+                let support = Self::of_flags(flags, waits);
+                self.support.set(support);
+                support
             }
-            left => {
-                self.0.store(left - 1, Ordering::Relaxed);
-                None
-            }
-        }
+            known => known,
+        };
+        let is_tried = support != CallSupport::NonBlocking || self.cache_hint.is_worth_a_try();
+        support.mode().filter(|_| is_tried)
     }
 
     /// Makes a transfer, if it takes no wait: not on files with one of the flags that wait.
@@ -93,28 +78,26 @@ impl CacheHint {
         &self,
         fd: BorrowedFd<'_>,
         waits: OFlags,
-        mut call: impl FnMut(Manner) -> rustix::io::Result<usize>,
+        mut call: impl FnMut(CallMode) -> rustix::io::Result<usize>,
     ) -> Option<io::Result<usize>> {
-        let manner = self.manner(fd, waits)?;
-        match call(manner) {
+        let mode = self.mode(fd, waits)?;
+        match call(mode) {
             Ok(count) => {
-                if manner == Manner::NoWait {
-                    self.set(Self::WARM);
-                }
+                self.cache_hint.hit();
                 Some(Ok(count))
             }
             Err(Errno::AGAIN) => {
-                self.set(1 + Self::SKIPS);
+                self.cache_hint.missed();
                 None
             }
             Err(Errno::INTR) => None,
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::SPIPE | Errno::NOSYS) => {
-                if manner == Manner::Plain || !is_in_memory(fd) {
-                    self.set(Self::NEVER);
+                if mode == CallMode::Blocking || !is_in_memory(fd) {
+                    self.support.set(CallSupport::None);
                     return None;
                 }
-                self.set(Self::MEMORY);
-                call(Manner::Plain).ok().map(Ok)
+                self.support.set(CallSupport::Any);
+                call(CallMode::Blocking).ok().map(Ok)
             }
             Err(error) => Some(Err(error.into())),
         }
@@ -127,22 +110,11 @@ pub fn is_in_memory(fd: impl AsFd) -> bool {
     rustix::fs::fcntl_get_seals(fd).is_ok()
 }
 
-/// How a call is made.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Manner {
-    /// It refuses to wait.
-    NoWait,
-    /// It would wait, and need not.
-    Plain,
-}
-
-impl Manner {
-    /// As the kernel has it.
-    fn flags(self) -> u32 {
-        match self {
-            Self::NoWait => ReadWriteFlags::NOWAIT.bits(),
-            Self::Plain => 0,
-        }
+/// How a call is made, as the kernel has it.
+fn flags(mode: CallMode) -> u32 {
+    match mode {
+        CallMode::NonBlocking => ReadWriteFlags::NOWAIT.bits(),
+        CallMode::Blocking => 0,
     }
 }
 
@@ -152,25 +124,19 @@ fn errno_of(result: io::Result<usize>) -> rustix::io::Result<usize> {
     result.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// How an open file is read and written without a wait: its two heats. By default nothing is known of it, and
-/// its flags are looked at when they are needed.
-#[derive(Debug)]
+/// How an open file is read and written without a wait. By default nothing is known of it, and its flags are
+/// looked at when they are needed.
+#[derive(Debug, Default)]
 pub struct Ways {
-    read: CacheHint,
-    write: CacheHint,
-}
-
-impl Default for Ways {
-    fn default() -> Self {
-        Self { read: CacheHint::new(CacheHint::UNKNOWN), write: CacheHint::new(CacheHint::UNKNOWN) }
-    }
+    read: Way,
+    write: Way,
 }
 
 impl Ways {
     /// Of a file that was opened with these flags.
     pub(super) fn of_flags(flags: OFlags) -> Self {
-        let [read, write] = [WAITS, WRITE_WAITS].map(|waits| CacheHint::of_flags(flags, waits));
-        Self { read: CacheHint::new(read), write: CacheHint::new(write) }
+        let [read, write] = [WAITS, WRITE_WAITS].map(|waits| Way::new(Way::of_flags(flags, waits)));
+        Self { read, write }
     }
 
     /// Of a file that was opened with no flags of note.
@@ -180,7 +146,8 @@ impl Ways {
 
     /// Of a file in memory, which was opened with no flags of note.
     fn in_memory() -> Self {
-        Self { read: CacheHint::new(CacheHint::MEMORY), write: CacheHint::new(CacheHint::MEMORY) }
+        let way = || Way::new(CallSupport::Any);
+        Self { read: way(), write: way() }
     }
 
     /// Reads what is there, at an offset or with `None` at the position, into parts that are not all empty.
@@ -193,9 +160,11 @@ impl Ways {
         at: At,
     ) -> Option<io::Result<usize>> {
         self.read_by(fd, at, |how| match (how, at) {
-            (Manner::NoWait, _) => rustix::io::preadv2(fd, parts, raw(at), ReadWriteFlags::NOWAIT),
-            (Manner::Plain, Some(offset)) => rustix::io::preadv(fd, parts, offset),
-            (Manner::Plain, None) => rustix::io::readv(fd, parts),
+            (CallMode::NonBlocking, _) => {
+                rustix::io::preadv2(fd, parts, raw(at), ReadWriteFlags::NOWAIT)
+            }
+            (CallMode::Blocking, Some(offset)) => rustix::io::preadv(fd, parts, offset),
+            (CallMode::Blocking, None) => rustix::io::readv(fd, parts),
         })
     }
 
@@ -208,7 +177,7 @@ impl Ways {
         most: usize,
         at: At,
     ) -> Option<io::Result<usize>> {
-        self.read_by(fd, at, |how| errno_of(read_plainly(fd, buf, most, at, how.flags())))
+        self.read_by(fd, at, |how| errno_of(read_plainly(fd, buf, most, at, flags(how))))
     }
 
     /// The same into several buffers, some of which have room.
@@ -218,7 +187,7 @@ impl Ways {
         bufs: &mut [T],
         at: At,
     ) -> Option<io::Result<usize>> {
-        self.read_by(fd, at, |how| errno_of(read_vectored_plainly(fd, bufs, at, how.flags())))
+        self.read_by(fd, at, |how| errno_of(read_vectored_plainly(fd, bufs, at, flags(how))))
     }
 
     /// Reads by a call that asks for at least one byte.
@@ -227,16 +196,16 @@ impl Ways {
         &self,
         fd: BorrowedFd<'_>,
         at: At,
-        mut call: impl FnMut(Manner) -> rustix::io::Result<usize>,
+        mut call: impl FnMut(CallMode) -> rustix::io::Result<usize>,
     ) -> Option<io::Result<usize>> {
-        let mut manner = Manner::NoWait;
+        let mut mode = CallMode::NonBlocking;
         let result = self.read.transfer(fd, WAITS, |how| {
-            manner = how;
+            mode = how;
             call(how)
         });
         match result? {
             // The end of the file, or of what was there to be had without waiting.
-            Ok(0) if manner == Manner::NoWait => is_end(fd, at).then_some(Ok(0)),
+            Ok(0) if mode == CallMode::NonBlocking => is_end(fd, at).then_some(Ok(0)),
             result => Some(result),
         }
     }
@@ -251,9 +220,11 @@ impl Ways {
         at: At,
     ) -> Option<io::Result<usize>> {
         self.write.transfer(fd, WRITE_WAITS, |how| match (how, at) {
-            (Manner::NoWait, _) => rustix::io::pwritev2(fd, parts, raw(at), ReadWriteFlags::NOWAIT),
-            (Manner::Plain, Some(offset)) => rustix::io::pwritev(fd, parts, offset),
-            (Manner::Plain, None) => rustix::io::writev(fd, parts),
+            (CallMode::NonBlocking, _) => {
+                rustix::io::pwritev2(fd, parts, raw(at), ReadWriteFlags::NOWAIT)
+            }
+            (CallMode::Blocking, Some(offset)) => rustix::io::pwritev(fd, parts, offset),
+            (CallMode::Blocking, None) => rustix::io::writev(fd, parts),
         })
     }
 }

@@ -6,11 +6,11 @@ use sakia_ring::Sqe;
 
 use crate::address::SocketAddress;
 use crate::backend::Backend;
-use crate::bypass::{CallMode, Route, Rules};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
+use crate::policy::{CallMode, Route, Rules};
 
 /// See [`Handle::bind`].
 #[derive(Debug)]

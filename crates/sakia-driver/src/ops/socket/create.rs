@@ -7,11 +7,11 @@ use sakia_ring::Sqe;
 
 use crate::address::Domain;
 use crate::backend::Backend;
-use crate::bypass::{CallMode, Route, Rules};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
+use crate::policy::{CallMode, Route, Rules};
 
 /// What a socket does with bytes: one of the kernel's `SOCK_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

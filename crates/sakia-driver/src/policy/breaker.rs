@@ -1,0 +1,203 @@
+//! Plain calls that turn out to be slow.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+/// How long a plain call took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timing {
+    /// When it was over, on the backend's clock.
+    pub(crate) end: Duration,
+    /// How long it took at most.
+    pub(crate) took: Duration,
+    /// Whether the thread waited in that call and no other. `None` when that was not looked at: something
+    /// else may have happened in that time, too.
+    pub(crate) has_waited: Option<bool>,
+}
+
+/// Stops plain calls on a file system for a while after they have been slow.
+///
+/// A call that may wait is made without knowing whether it will. After one that took long the next are
+/// watched: did the thread wait in them, rather than lose its processor to others? They are many, since
+/// the kernel has a writer wait once for many writes. One such wait of more than
+/// [`STALL`](Breaker::STALL), or several in a row of more than [`SLOW`](Breaker::SLOW), open the
+/// breaker: operations go to the queue, whose workers may wait as they like. After a time, which doubles
+/// until all that is watched went well, the next operation tries again.
+///
+/// So a device that stalls holds a thread up for as long as the kernel makes a writer wait, once each time
+/// the breaker tries; twice the first time, since the first of them was not watched.
+#[derive(Debug)]
+pub(crate) struct Breaker {
+    state: Cell<BreakerState>,
+    /// How many of the next calls are to be watched.
+    watched: Cell<u16>,
+    /// Slow calls in a row.
+    slow_in_a_row: Cell<u8>,
+    /// How long the breaker stays open next time.
+    pause: Cell<Duration>,
+    /// How often it has opened.
+    opened: Cell<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BreakerState {
+    /// Plain calls are made.
+    Closed,
+    /// None are, until then.
+    Open { until: Duration },
+    /// One is on trial.
+    Trial,
+}
+
+impl Breaker {
+    /// What no call that only copies takes.
+    const STALL: Duration = Duration::from_micros(500);
+    /// What is more than handing the operation to a worker costs.
+    const SLOW: Duration = Duration::from_micros(50);
+    const SLOW_MAX: u8 = 4;
+    /// Calls that are watched after a stall or a pause.
+    const WATCHED: u16 = 256;
+    const PAUSE_MIN: Duration = Duration::from_millis(100);
+    const PAUSE_MAX: Duration = Duration::from_secs(6);
+
+    pub(crate) const fn new() -> Self {
+        Self {
+            state: Cell::new(BreakerState::Closed),
+            watched: Cell::new(1),
+            slow_in_a_row: Cell::new(0),
+            pause: Cell::new(Self::PAUSE_MIN),
+            opened: Cell::new(0),
+        }
+    }
+
+    /// Whether no plain call is made for the time being.
+    #[inline(always)]
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.state.get(), BreakerState::Open { .. })
+    }
+
+    /// Whether the time has come for a trial; if so it begins.
+    #[cold]
+    pub(crate) fn may_try_again(&self, now: Duration) -> bool {
+        match self.state.get() {
+            BreakerState::Open { until } if now >= until => {
+                self.state.set(BreakerState::Trial);
+                self.watched.set(Self::WATCHED);
+                true
+            }
+            BreakerState::Open { .. } => false,
+            BreakerState::Closed | BreakerState::Trial => true,
+        }
+    }
+
+    /// How often it has opened.
+    pub(crate) fn opened(&self) -> u64 {
+        self.opened.get()
+    }
+
+    /// Whether the next call is to be watched.
+    #[inline(always)]
+    pub(crate) fn is_suspicious(&self) -> bool {
+        self.watched.get() > 0
+    }
+
+    /// Notes how long a call took.
+    #[inline(always)]
+    pub(crate) fn note(&self, timing: Timing) {
+        if timing.took > Self::SLOW || self.is_suspicious() {
+            self.note_slowly(timing);
+        }
+    }
+
+    #[cold]
+    fn note_slowly(&self, timing: Timing) {
+        if timing.took <= Self::SLOW || timing.has_waited == Some(false) {
+            // Quick; or not the call but the machine was slow.
+            self.state.set(BreakerState::Closed);
+            let watched = self.watched.get().saturating_sub(1);
+            self.watched.set(watched);
+            if watched == 0 {
+                self.pause.set(Self::PAUSE_MIN);
+            }
+            if timing.took <= Self::SLOW {
+                self.slow_in_a_row.set(0);
+            }
+            return;
+        }
+        if timing.has_waited.is_none() {
+            // Something else, perhaps.
+            self.watched.set(if timing.took > Self::STALL { Self::WATCHED } else { 1 });
+            return;
+        }
+        let slow = self.slow_in_a_row.get() + 1;
+        self.slow_in_a_row.set(slow);
+        let is_trial = self.state.get() == BreakerState::Trial;
+        if timing.took > Self::STALL || slow >= Self::SLOW_MAX || is_trial {
+            let pause = self.pause.get();
+            self.pause.set((pause * 2).min(Self::PAUSE_MAX));
+            self.state.set(BreakerState::Open { until: timing.end + pause });
+            self.slow_in_a_row.set(0);
+            self.opened.set(self.opened.get() + 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timing(end_ms: u64, took: Duration, is_watched: bool) -> Timing {
+        Timing { end: Duration::from_millis(end_ms), took, has_waited: is_watched.then_some(true) }
+    }
+
+    #[test]
+    fn a_thread_that_lost_its_processor_did_not_wait() {
+        let breaker = Breaker::new();
+        let preempted =
+            Timing { has_waited: Some(false), ..timing(9, Duration::from_millis(9), true) };
+        for _ in 0..10 {
+            breaker.note(preempted);
+            assert!(!breaker.is_open() && !breaker.is_suspicious());
+        }
+    }
+
+    #[test]
+    fn one_stall_opens_the_breaker_until_a_quick_trial() {
+        let (quick, stall) = (Duration::from_micros(2), Duration::from_millis(20));
+        let breaker = Breaker::new();
+        breaker.note(timing(0, quick, true));
+        assert!(!breaker.is_suspicious());
+        breaker.note(timing(50, stall, false));
+        assert!(!breaker.is_open() && breaker.is_suspicious(), "it may have been the task");
+        breaker.note(timing(100, stall, true));
+        assert!(breaker.is_open());
+        assert!(!breaker.may_try_again(Duration::from_millis(199)));
+        assert!(breaker.may_try_again(Duration::from_millis(200)));
+        assert!(!breaker.is_open());
+        breaker.note(timing(220, stall, true));
+        assert!(breaker.is_open());
+        assert!(!breaker.may_try_again(Duration::from_millis(419)), "the pause has doubled");
+        assert!(breaker.may_try_again(Duration::from_millis(420)));
+        breaker.note(timing(421, quick, true));
+        assert!(!breaker.is_open() && breaker.is_suspicious(), "it may have been one of many");
+        assert!(breaker.pause.get() > Breaker::PAUSE_MIN);
+        for _ in 1..Breaker::WATCHED {
+            breaker.note(timing(421, quick, true));
+        }
+        assert!(!breaker.is_suspicious());
+        assert_eq!(breaker.pause.get(), Breaker::PAUSE_MIN);
+        assert_eq!(breaker.opened.get(), 2);
+    }
+
+    #[test]
+    fn calls_that_are_slow_one_after_the_other_open_the_breaker() {
+        let slow = Duration::from_micros(60);
+        let breaker = Breaker::new();
+        for _ in 1..Breaker::SLOW_MAX {
+            breaker.note(timing(0, slow, true));
+            assert!(!breaker.is_open());
+        }
+        breaker.note(timing(0, slow, true));
+        assert!(breaker.is_open());
+    }
+}

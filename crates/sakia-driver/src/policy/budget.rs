@@ -1,0 +1,306 @@
+//! What plain calls may do in a turn.
+
+use std::time::Duration;
+
+/// What plain calls may do in one turn: 64 of the smallest, or fewer that copy more. That is about 50
+/// microseconds of calls, but the tasks that make them may work for any time in between. So where a loop says
+/// when it begins to poll tasks, none are made once these have taken [`TIME_MAX`](InlineBudget::TIME_MAX):
+/// 1. The clock is read before every few calls: before each one while they are far apart, else less and less
+///    often, up to every [`STRIDE_MAX`](InlineBudget::STRIDE_MAX)th. It is one count for all turns, so that turns
+///    of few calls are not missed.
+/// 2. It is read once more in a turn when something has come, which a load or two tell before each call.
+///
+/// So a task that works long between its calls waits for the next turn after one piece of work. Where many
+/// calls before were close to each other, and nothing tells of news, it does after up to 32 pieces.
+///
+/// Operations that find nothing left, and that a ring does well when it gets many at once, go there
+/// ([`crowded`](InlineBudget::crowded)). Where that happens to many in a turn, they would all have been
+/// better off there: an entry in a full queue costs less than a call. So the budget shrinks, and grows
+/// again when nobody is left without.
+#[derive(Debug)]
+pub(crate) struct InlineBudget {
+    /// What may be done before the clock is to be read.
+    left: u32,
+    /// What may be done after that.
+    rest: u32,
+    /// What a turn begins with.
+    turn: u32,
+    /// Operations of this turn that went to the ring for want of more.
+    crowd: u32,
+    pace: Pace,
+    /// When the clock was last read.
+    looked: Duration,
+    /// How much is done between two looks at the clock.
+    stride: u32,
+    /// How many looks in a row found calls close to each other.
+    short: u32,
+}
+
+/// How a turn's plain calls stand with the clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    /// The clock is read when something has come.
+    Listening,
+    /// It was.
+    Heard,
+    /// Their time is over.
+    Late,
+}
+
+impl InlineBudget {
+    /// In units of a small call.
+    const TURN_MAX: u32 = 64;
+    const TURN_MIN: u32 = 1;
+    /// So many in a turn are a crowd.
+    const CROWD: u32 = 8;
+    /// Copying so many bytes takes about as long as a small call.
+    const BYTES_PER_UNIT: u32 = 8 << 10;
+    /// How long after tasks began to be polled they make plain calls.
+    const TIME_MAX: Duration = Duration::from_micros(500);
+    /// The most that is done between two looks at the clock.
+    const STRIDE_MAX: u32 = 32;
+    /// With more time between two looks, the tasks' own work included, the clock is read before each call.
+    const LONG: Duration = Duration::from_micros(128);
+    /// Looks in a row that find it shorter, after which the next ones are further apart. The first one of a
+    /// turn may find so before a task works long.
+    const SHORT_MAX: u32 = 8;
+
+    pub(crate) const fn new() -> Self {
+        Self {
+            left: Self::STRIDE_MAX,
+            rest: Self::TURN_MAX - Self::STRIDE_MAX,
+            turn: Self::TURN_MAX,
+            crowd: 0,
+            pace: Pace::Listening,
+            looked: Duration::ZERO,
+            stride: Self::STRIDE_MAX,
+            short: 0,
+        }
+    }
+
+    /// A turn begins.
+    #[inline(always)]
+    pub(crate) fn renew(&mut self) {
+        if self.crowd >= Self::CROWD {
+            self.turn = (self.turn / 2).max(Self::TURN_MIN);
+        } else if self.crowd == 0 {
+            self.turn = (self.turn * 2).min(Self::TURN_MAX);
+        }
+        self.crowd = 0;
+        self.pace = Pace::Listening;
+        let before_look = if self.left == 0 { self.stride } else { self.left };
+        self.go_on(self.turn, before_look);
+    }
+
+    /// Has `all` left, of which `before_look` may be done before the clock is read.
+    #[inline(always)]
+    fn go_on(&mut self, all: u32, before_look: u32) {
+        self.left = before_look.min(all);
+        self.rest = all - self.left;
+    }
+
+    /// Whether a plain call may be made without a look at the clock, unless there are news.
+    #[inline(always)]
+    pub(crate) fn is_left(&self) -> bool {
+        self.left > 0
+    }
+
+    /// Whether the clock is to be read as soon as something has come.
+    #[inline(always)]
+    pub(crate) fn listens(&self) -> bool {
+        self.pace == Pace::Listening
+    }
+
+    /// Whether anything is left, whatever the clock says.
+    #[inline(always)]
+    pub(crate) fn is_any_left(&self) -> bool {
+        self.left > 0 || self.rest > 0
+    }
+
+    /// How much was done in this turn; all if the time is over.
+    pub(crate) fn spent(&self) -> u32 {
+        self.turn - self.left - self.rest
+    }
+
+    /// Whether a plain call may be made when tasks are polled since `begin`, if they are; `now` reads the
+    /// clock. `has_news` says whether something has come.
+    pub(crate) fn look(
+        &mut self,
+        begin: Option<Duration>,
+        now: impl FnOnce() -> Duration,
+        has_news: bool,
+    ) -> bool {
+        if !self.is_any_left() {
+            return false;
+        }
+        let all = self.left + self.rest;
+        if has_news {
+            self.pace = Pace::Heard;
+        }
+        let Some(begin) = begin else {
+            self.go_on(all, all);
+            return true;
+        };
+        let now = now();
+        if now.saturating_sub(begin) >= Self::TIME_MAX {
+            (self.left, self.rest, self.pace) = (0, 0, Pace::Late);
+            (self.stride, self.short) = (1, 0);
+            return false;
+        }
+        if now.saturating_sub(self.looked.max(begin)) >= Self::LONG {
+            (self.stride, self.short) = (1, 0);
+        } else {
+            self.short += 1;
+        }
+        if self.short >= Self::SHORT_MAX {
+            self.stride = (self.stride * 2).min(Self::STRIDE_MAX);
+            self.short = 0;
+        }
+        self.looked = now;
+        self.go_on(all, self.stride);
+        true
+    }
+
+    /// An operation went to the ring for want of more. Those that came too late are no crowd.
+    #[inline(always)]
+    pub(crate) fn crowded(&mut self) {
+        self.crowd += u32::from(self.pace != Pace::Late);
+    }
+
+    /// A plain call with so many bytes is made.
+    #[inline(always)]
+    pub(crate) fn spend(&mut self, bytes: u32) {
+        let units = 1 + bytes / Self::BYTES_PER_UNIT;
+        match self.left.checked_sub(units) {
+            Some(left) => self.left = left,
+            None => self.spend_rest(units),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn spend_rest(&mut self, units: u32) {
+        self.rest = self.rest.saturating_sub(units - self.left);
+        self.left = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Makes plain calls as long as there may be some, each followed by work that takes `work`. Returns how
+    /// many.
+    fn call(
+        inline_budget: &mut InlineBudget,
+        clock: &mut Duration,
+        work: Duration,
+        max: u32,
+    ) -> u32 {
+        let (begin, mut count) = (*clock, 0);
+        let look =
+            |inline_budget: &mut InlineBudget, now| inline_budget.look(Some(begin), || now, false);
+        while count < max && (inline_budget.is_left() || look(inline_budget, *clock)) {
+            inline_budget.spend(0);
+            *clock += work;
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn a_turn_has_one_call_when_work_between_them_is_long() {
+        let (mut inline_budget, mut clock) = (InlineBudget::new(), Duration::ZERO);
+        for turn in 0..100 {
+            inline_budget.renew();
+            let count = call(&mut inline_budget, &mut clock, Duration::from_millis(10), 100);
+            assert!(count == 1 || turn == 0 && count <= InlineBudget::STRIDE_MAX, "{count}");
+            assert_eq!(inline_budget.spent(), InlineBudget::TURN_MAX);
+        }
+    }
+
+    #[test]
+    fn a_turn_has_all_its_calls_when_work_between_them_is_short() {
+        let (mut inline_budget, mut clock) = (InlineBudget::new(), Duration::ZERO);
+        let long = Duration::from_millis(10);
+        for work in [Duration::ZERO, Duration::from_micros(1), Duration::from_micros(3)] {
+            for _ in 0..200 {
+                inline_budget.renew();
+                assert_eq!(call(&mut inline_budget, &mut clock, work, 100), InlineBudget::TURN_MAX);
+                clock += long; // a sleep, of which the tasks know nothing
+            }
+            assert_eq!(inline_budget.stride, InlineBudget::STRIDE_MAX);
+            // Where work becomes long that is noticed soon.
+            inline_budget.renew();
+            let count = call(&mut inline_budget, &mut clock, long, 100);
+            assert!(count <= InlineBudget::STRIDE_MAX, "{count}");
+        }
+    }
+
+    #[test]
+    fn turns_of_few_calls_are_not_missed() {
+        let (mut inline_budget, mut clock) = (InlineBudget::new(), Duration::ZERO);
+        let counts: Vec<u32> = (0..20)
+            .map(|_| {
+                inline_budget.renew();
+                call(&mut inline_budget, &mut clock, Duration::from_millis(10), 7)
+            })
+            .collect();
+        assert!(counts[5..].iter().all(|&count| count == 1), "{counts:?}");
+    }
+
+    #[test]
+    fn news_make_the_clock_be_read_once() {
+        let (mut inline_budget, begin) = (InlineBudget::new(), Duration::from_secs(1));
+        assert!(inline_budget.is_left() && inline_budget.listens());
+        assert!(inline_budget.look(Some(begin), || begin, true));
+        assert!(inline_budget.is_left() && !inline_budget.listens());
+        inline_budget.renew();
+        assert!(inline_budget.listens());
+        assert!(!inline_budget.look(Some(begin), || begin + InlineBudget::TIME_MAX, true));
+        assert!(!inline_budget.is_any_left());
+    }
+
+    #[test]
+    fn calls_outside_of_tasks_have_no_limit() {
+        let mut inline_budget = InlineBudget::new();
+        for _ in 0..InlineBudget::TURN_MAX {
+            assert!(inline_budget.is_left() || inline_budget.look(None, || unreachable!(), false));
+            inline_budget.spend(0);
+        }
+        assert!(!inline_budget.is_left() && !inline_budget.look(None, || unreachable!(), false));
+    }
+
+    #[test]
+    fn the_allowance_of_a_turn_is_64_small_calls_or_8_large_ones() {
+        for (bytes, count) in [(0, 64), (4096, 64), (32 << 10, 13), (64 << 10, 8)] {
+            let mut inline_budget = InlineBudget::new();
+            let mut calls = 0;
+            while inline_budget.is_any_left() {
+                inline_budget.spend(bytes);
+                calls += 1;
+            }
+            assert_eq!(calls, count, "{bytes}");
+            inline_budget.renew();
+            assert_eq!(inline_budget.left + inline_budget.rest, InlineBudget::TURN_MAX);
+        }
+    }
+
+    #[test]
+    fn a_crowd_shrinks_the_allowance_until_it_is_gone() {
+        let mut inline_budget = InlineBudget::new();
+        let mut crowds = |count: u32, turns: u32| {
+            for _ in 0..turns {
+                (0..count).for_each(|_| inline_budget.crowded());
+                inline_budget.renew();
+            }
+            inline_budget.left + inline_budget.rest
+        };
+        assert_eq!(crowds(InlineBudget::CROWD - 1, 3), 64, "a few are no crowd");
+        assert_eq!(crowds(InlineBudget::CROWD, 1), 32);
+        assert_eq!(crowds(31, 10), InlineBudget::TURN_MIN);
+        assert_eq!(crowds(1, 10), InlineBudget::TURN_MIN, "some still want");
+        assert_eq!(crowds(0, 2), 4 * InlineBudget::TURN_MIN);
+        assert_eq!(crowds(0, 9), 64);
+    }
+}

@@ -1,0 +1,191 @@
+//! Which way an operation takes: the queue of its backend, a plain system call here and now, or a thread
+//! of a lane.
+//!
+//! A ring is not always the cheaper way: what the page cache holds is read by one plain call for less
+//! than an entry and its completion cost, and what the kernel hands to its workers anyway (buffered
+//! writes on most file systems, everything on a file system in memory, questions about a file) costs a
+//! multiple on a ring. So for each kind of operation a [`Rule`] says what is tried first. A plain call
+//! is made only where it does not wait for a device: it either fails instead of waiting
+//! (`RWF_NOWAIT`, `RESOLVE_CACHED`), or it is one that is not known to wait, and is timed.
+//!
+//! What is learned on the way:
+//! - per *file*, in two bits, whether reads find their bytes in the page cache ([`CacheHint`]);
+//! - per *mount*, by the file system's type and by what it answers, whether it can refuse to wait, and
+//!   whether plain calls have lately been slow ([`Mount`], [`Breaker`]).
+//!
+//! What is done in a turn this way is bounded ([`InlineBudget`]), in number and, while tasks are polled, in
+//! time; what exceeds it is done in the next turns, in the order of asking.
+//!
+//! Used by the driver's thread only.
+
+mod breaker;
+mod budget;
+mod hint;
+mod mount;
+
+use std::fmt;
+
+pub(crate) use self::breaker::{Breaker, Timing};
+pub(crate) use self::budget::InlineBudget;
+pub use self::hint::{CacheHint, CallSupport, SharedCallSupport};
+pub(crate) use self::mount::{Mount, Mounts, is_local, local_route};
+pub use self::mount::{MountFacts, Support};
+use crate::counters::OpKind;
+
+/// Whether a driver makes plain calls where they are the cheaper way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "a driver has one, which is looked at and not moved")]
+pub enum Bypass {
+    /// Never, as long as the queue can do it.
+    #[default]
+    Never,
+    /// Where a rule says so.
+    Rules(Rules),
+}
+
+/// What is tried first with one kind of operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Whether a plain call is tried before the queue.
+    pub tries_now: bool,
+    /// Bytes beyond which it is not: the copy alone would hold up others.
+    pub bytes_max: u32,
+}
+
+impl Rule {
+    /// Always the queue.
+    pub const QUEUE: Self = Self { tries_now: false, bytes_max: 0 };
+    /// Always a plain call first.
+    pub const NOW: Self = Self { tries_now: true, bytes_max: u32::MAX };
+    /// A plain call first for up to 64 KiB.
+    pub const SMALL: Self = Self { tries_now: true, bytes_max: 64 << 10 };
+}
+
+/// A rule for each kind of operation.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Rules {
+    by_kind: [Rule; OpKind::COUNT],
+}
+
+/// The rules that were measured to be right; see `PLATFORM.md` for what they lead to by file system.
+/// Kinds that are not here go to the queue.
+const MEASURED: &[(OpKind, Rule)] = &[
+    // What is cached is copied for less than an entry costs. What is not is refused, with read-ahead
+    // begun.
+    (OpKind::Read, Rule::SMALL),
+    // A ring hands these to a worker, unless the file system can refuse to wait.
+    (OpKind::Write, Rule::SMALL),
+    // The lookup succeeds from the cache, or is refused.
+    (OpKind::Open, Rule::NOW),
+    // A ring always hands these to a worker.
+    (OpKind::Statx, Rule::NOW),
+    // The same work on the same thread either way.
+    (OpKind::Close, Rule::NOW),
+    // No ring has it.
+    (OpKind::List, Rule::NOW),
+    // Some advice is handed to a worker; all of it is short.
+    (OpKind::Advise, Rule::NOW),
+    // Short, and needs nobody else.
+    (OpKind::Socket, Rule::NOW),
+];
+
+impl Default for Rules {
+    /// The rules that were measured to be right.
+    fn default() -> Self {
+        let mut by_kind = [Rule::QUEUE; OpKind::COUNT];
+        for &(kind, rule) in MEASURED {
+            by_kind[kind as usize] = rule;
+        }
+        Self { by_kind }
+    }
+}
+
+impl Rules {
+    /// The rule for one kind.
+    #[inline(always)]
+    pub fn of(&self, kind: OpKind) -> Rule {
+        self.by_kind[kind as usize]
+    }
+
+    /// The same rules but for one kind.
+    #[must_use]
+    pub fn with(mut self, kind: OpKind, rule: Rule) -> Self {
+        self.by_kind[kind as usize] = rule;
+        self
+    }
+
+    /// Nothing is tried.
+    pub(crate) const NONE: Self = Self { by_kind: [Rule::QUEUE; OpKind::COUNT] };
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds = OpKind::ALL.iter().map(|&kind| (kind.name(), self.of(kind)));
+        f.debug_map().entries(kinds).finish()
+    }
+}
+
+/// How a plain call is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallMode {
+    /// It fails where it would have to wait: for a device, or for somebody else.
+    NonBlocking,
+    /// It takes its time.
+    Blocking,
+}
+
+/// What a plain call brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// A result as of a completion.
+    Done(i32),
+    /// It would have had to wait; nothing was done.
+    WouldBlock,
+    /// The file or the backend has no such call; nothing was done.
+    Unsupported,
+}
+
+/// Which way an operation shall take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// Into the backend's queue.
+    Queue,
+    /// A plain call.
+    Now(CallMode),
+    /// To a thread.
+    Lane(Lane),
+}
+
+/// A queue of work with threads of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Lane {
+    /// For what ends by itself: files, metadata.
+    Bounded = 0,
+    /// For what may wait for ever: FIFOs and terminals that are opened, locks that others hold.
+    Elastic = 1,
+}
+
+impl Lane {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Bounded, Self::Elastic];
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transfer {
+    Read = 0,
+    Write = 1,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_can_be_changed_one_by_one() {
+        let rules = Rules::default().with(OpKind::Write, Rule::QUEUE);
+        assert!(rules.of(OpKind::Read).tries_now);
+        assert!(!rules.of(OpKind::Write).tries_now);
+        assert!(!rules.of(OpKind::Fsync).tries_now);
+    }
+}

@@ -1,0 +1,257 @@
+//! What is known of a mount.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use super::{Breaker, CallMode, Lane, Route, Transfer};
+pub(crate) use crate::mounts::is_local;
+use crate::mounts::{RemoteMounts, closes_at_once, is_remote};
+
+/// Whether a file system can refuse to wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Support {
+    /// Nobody has tried yet.
+    #[default]
+    Unknown,
+    /// It can: it has answered without waiting, or refused to wait.
+    Yes,
+    /// It cannot: every such call fails with `EOPNOTSUPP`.
+    No,
+    /// It claims to, but answered the end of a file where there was none.
+    Lies,
+}
+
+/// What a driver knows of one mounted file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MountFacts {
+    /// The device, as `st_dev`.
+    pub device: u64,
+    /// The file system's type, as in `/proc/self/mountinfo`; empty where that does not tell.
+    pub file_system: String,
+    /// Another machine or process serves it, so that any call may wait for ever.
+    pub is_remote: bool,
+    /// Whether reads can refuse to wait.
+    pub nowait_read: Support,
+    /// Whether writes can refuse to wait.
+    pub nowait_write: Support,
+    /// Plain calls have been slow, and are not made for a while.
+    pub is_slow: bool,
+    /// How often that happened.
+    pub slow_count: u64,
+}
+
+impl MountFacts {
+    /// Which way a read takes that a rule wants done at once: buffered, and small enough for the rule.
+    /// Of a file whose bytes were not in the page cache lately, the queue.
+    pub fn read_route(&self) -> Route {
+        transfer_route(self.is_remote, self.nowait_read)
+    }
+
+    /// The same for a write.
+    pub fn write_route(&self) -> Route {
+        transfer_route(self.is_remote, self.nowait_write)
+    }
+}
+
+/// Which way a transfer takes on such a mount.
+fn transfer_route(is_remote: bool, nowait: Support) -> Route {
+    if is_remote { Route::Lane(Lane::Elastic) } else { local_route(nowait) }
+}
+
+/// Which way a transfer takes where nobody else serves the file.
+#[inline(always)]
+pub(crate) fn local_route(nowait: Support) -> Route {
+    match nowait {
+        Support::Yes | Support::Unknown => Route::Now(CallMode::NonBlocking),
+        Support::No => Route::Now(CallMode::Blocking),
+        Support::Lies => Route::Queue,
+    }
+}
+
+/// A mounted file system.
+#[derive(Debug)]
+pub struct Mount {
+    device: u64,
+    file_system: Box<str>,
+    is_remote: bool,
+    is_local: bool,
+    closes_at_once: bool,
+    nowait: [Cell<Support>; 2],
+    pub(crate) breaker: Breaker,
+}
+
+impl Mount {
+    pub(crate) fn new(device: u64, file_system: &str) -> Self {
+        Self {
+            device,
+            file_system: file_system.into(),
+            is_remote: is_remote(file_system),
+            is_local: is_local(file_system),
+            closes_at_once: closes_at_once(file_system),
+            nowait: [const { Cell::new(Support::Unknown) }; 2],
+            breaker: Breaker::new(),
+        }
+    }
+
+    fn facts(&self) -> MountFacts {
+        MountFacts {
+            device: self.device,
+            file_system: self.file_system.to_string(),
+            is_remote: self.is_remote,
+            nowait_read: self.nowait[Transfer::Read as usize].get(),
+            nowait_write: self.nowait[Transfer::Write as usize].get(),
+            is_slow: self.breaker.is_open(),
+            slow_count: self.breaker.opened(),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_remote(&self) -> bool {
+        self.is_remote
+    }
+
+    /// Whether the kernel alone answers for it, and never with `ECANCELED`; see [`is_local`].
+    pub(crate) fn is_local(&self) -> bool {
+        self.is_local
+    }
+
+    /// Whether closing a file asks nobody but the kernel.
+    pub(crate) fn closes_at_once(&self) -> bool {
+        self.closes_at_once
+    }
+
+    #[inline(always)]
+    pub(crate) fn nowait(&self, transfer: Transfer) -> Support {
+        self.nowait[transfer as usize].get()
+    }
+
+    #[inline(always)]
+    pub(crate) fn learn(&self, transfer: Transfer, support: Support) {
+        self.nowait[transfer as usize].set(support);
+    }
+}
+
+/// The mounts that a driver has met, by device, and the paths at which opening may wait for a server.
+#[derive(Debug, Default)]
+pub(crate) struct Mounts {
+    by_device: RefCell<HashMap<u64, Rc<Mount>>>,
+    remote: RefCell<RemotePaths>,
+}
+
+/// What was last read of the table of mounts. Looking a path up on a mount that somebody else serves, and
+/// opening what was looked up, may wait for the server, cached or not.
+#[derive(Debug, Default)]
+struct RemotePaths {
+    mounts: RemoteMounts,
+    /// The working directory then.
+    here: PathBuf,
+    /// Openings until the table of mounts is looked at again.
+    openings_left: u32,
+}
+
+impl Mounts {
+    /// Openings between two looks at the table of mounts.
+    const OPENINGS: u32 = 4096;
+
+    /// Whether opening this path may wait for a server. `look` reads the table of mounts: at first, and
+    /// again after many openings, or when a mount was met that is new.
+    pub(crate) fn may_wait(
+        &self,
+        path: &[u8],
+        look: impl FnOnce() -> (RemoteMounts, PathBuf),
+    ) -> bool {
+        let mut remote = self.remote.borrow_mut();
+        if remote.openings_left == 0 {
+            let (mounts, here) = look();
+            *remote = RemotePaths { mounts, here, openings_left: Self::OPENINGS };
+        }
+        remote.openings_left -= 1;
+        let RemotePaths { mounts, here, .. } = &*remote;
+        // By the letters of the path: a link that leads there is followed on this thread.
+        mounts.may_hold(Path::new(OsStr::from_bytes(path)), || Some(here.clone()))
+    }
+
+    /// The mount with this device. When it is new, `file_system` tells its type.
+    pub(crate) fn get(&self, device: u64, file_system: impl FnOnce() -> String) -> Rc<Mount> {
+        let mut by_device = self.by_device.borrow_mut();
+        let make = || {
+            // There may be others that are new.
+            self.remote.borrow_mut().openings_left = 0;
+            Rc::new(Mount::new(device, &file_system()))
+        };
+        Rc::clone(by_device.entry(device).or_insert_with(make))
+    }
+
+    pub(crate) fn facts(&self) -> Vec<MountFacts> {
+        let mut facts: Vec<_> =
+            self.by_device.borrow().values().map(|mount| mount.facts()).collect();
+        facts.sort_by_key(|facts| facts.device);
+        facts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mounts::MountTable;
+
+    #[test]
+    fn what_a_mount_leads_to() {
+        let routes = |file_system, support| {
+            let mount = Mount::new(1, file_system);
+            mount.learn(Transfer::Read, support);
+            let facts = mount.facts();
+            assert_eq!(facts.write_route(), transfer_route(facts.is_remote, Support::Unknown));
+            facts.read_route()
+        };
+        assert_eq!(routes("ext4", Support::Unknown), Route::Now(CallMode::NonBlocking));
+        assert_eq!(routes("ext4", Support::Yes), Route::Now(CallMode::NonBlocking));
+        assert_eq!(routes("tmpfs", Support::No), Route::Now(CallMode::Blocking));
+        assert_eq!(routes("odd", Support::Lies), Route::Queue);
+        for support in [Support::Unknown, Support::Yes, Support::No, Support::Lies] {
+            assert_eq!(routes("nfs4", support), Route::Lane(Lane::Elastic));
+        }
+    }
+
+    #[test]
+    fn what_lies_on_a_remote_mount_may_wait_to_be_opened() {
+        let mounts = Mounts::default();
+        let remote = |point: &str, here: &str| {
+            let table =
+                MountTable::parse(format!("31 28 0:50 / {point} rw - nfs4 host:/ rw").as_bytes());
+            (RemoteMounts::from(table), here.into())
+        };
+        let look = || remote("/net/host", "/home");
+        for (path, expected) in [
+            ("/net/host", true),
+            ("/net/host/a/b", true),
+            ("/net/hostess/a", false),
+            ("/net", false),
+            ("relative", false),
+            ("../net/host", true),
+            ("/net/../net/host", true),
+        ] {
+            assert_eq!(mounts.may_wait(path.as_bytes(), look), expected, "{path}");
+        }
+        assert!(!Mounts::default().may_wait(b"/net/host/a", <_>::default));
+        let within = || remote("/net/host", "/net/host/a");
+        assert!(Mounts::default().may_wait(b"relative", within));
+        let above = || remote("/net/host", "/net");
+        assert!(Mounts::default().may_wait(b"host/a", above));
+        assert!(!Mounts::default().may_wait(b"a", above));
+        let root = || remote("/", "/");
+        assert!(Mounts::default().may_wait(b"/a/b", root));
+        assert!(Mounts::default().may_wait(b"/", root));
+        // The table is looked at again when a mount turns out to be new.
+        let mounts = Mounts::default();
+        assert!(!mounts.may_wait(b"/net/host/a", <_>::default));
+        assert!(!mounts.may_wait(b"/net/host/a", look));
+        mounts.get(7, || "ext4".into());
+        assert!(mounts.may_wait(b"/net/host/a", look));
+    }
+}
