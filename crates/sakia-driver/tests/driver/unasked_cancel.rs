@@ -105,6 +105,28 @@ fn what_changes_something_is_done_again_on_local_file_systems_only() {
     );
 }
 
+/// Where there was no thread for it, a queue did it.
+#[test]
+fn what_moved_the_position_in_a_queue_is_done_again_on_local_file_systems_only() {
+    for file_system in FILE_SYSTEMS {
+        let (driver, stage) = lacking(file_system);
+        let fd = stage.open(&driver, FILE);
+        stage.state().lacks_workers = false;
+        let mut read = driver.read(&fd, vec![0; 8], CURRENT_POSITION);
+        driver.turn(Wait::Poll).unwrap();
+        assert!(stage.state().laned.is_empty());
+        stage.state().lacks_workers = true;
+        answer_canceled(&stage);
+        driver.turn(Wait::Poll).unwrap();
+        assert_eq!(read.try_take().is_none(), file_system == "ext4", "on {file_system}");
+        if file_system == "ext4" {
+            answer_canceled(&stage);
+        }
+        drop(fd);
+        drain(&driver);
+    }
+}
+
 /// A thread does it the first time.
 #[test]
 fn what_moves_the_position_is_never_done_again() {
