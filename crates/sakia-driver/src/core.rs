@@ -265,8 +265,8 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// The same for what was to be a plain call. A function of its own, so that the way of those that go to
-    /// the queue at once stays straight.
+    /// Queues an operation after its plain call was refused. Not inlined, so that the direct way to the queue
+    /// stays short.
     #[inline(never)]
     fn queue_refused(&mut self, slot: SlotRef, class: Class, sqe: Sqe) {
         if plain::is_at_position(class, &sqe) {

@@ -201,7 +201,7 @@ impl Fd {
         }
     }
 
-    /// Whether transfers end only when the device has done its part: past the page cache, or down to the
+    /// Returns whether transfers end only when the device has done its part: past the page cache, or to the
     /// device.
     #[inline(always)]
     fn reaches_device(&self, transfer: Transfer) -> bool {
@@ -224,7 +224,7 @@ impl Fd {
         flags
     }
 
-    /// Which way a transfer of so many bytes at this offset shall take.
+    /// Returns the way of a transfer of `bytes` at `offset`.
     #[inline(always)]
     pub(crate) fn route(&self, transfer: Transfer, rule: Rule, bytes: u32, offset: u64) -> Route {
         match self.route_anywhere(transfer, rule, bytes) {
@@ -233,9 +233,9 @@ impl Fd {
         }
     }
 
-    /// Which way a transfer at this offset takes that is no plain call: the queue, or a thread at the
-    /// position of a file. A ring does not take the kernel's lock on that, and leaves it where it was when
-    /// the result comes later than the entry was taken: past the page cache, and from some file servers.
+    /// Returns the way of a transfer that is no plain call: the queue, but a lane at the file's own position.
+    /// A ring does not take the kernel's lock on the position (`f_pos_lock`), and does not update it when
+    /// the transfer completes later than its submission, such as direct I/O.
     #[inline(always)]
     fn route_without_call(&self, offset: u64) -> Route {
         if offset != CURRENT_POSITION {
@@ -279,7 +279,7 @@ impl Fd {
         }
     }
 
-    /// Which way a call on the descriptor shall take that is short unless a server has to be asked.
+    /// Returns the way of a call on the descriptor that is short unless a server is asked.
     pub(crate) fn route_call(&self, rule: Rule) -> Route {
         if !rule.tries_now {
             return Route::Queue;
@@ -291,7 +291,7 @@ impl Fd {
         }
     }
 
-    /// What to make of a plain transfer.
+    /// Classifies the result of a plain transfer, and learns from it.
     #[inline(always)]
     pub(crate) fn classify(
         &self,
@@ -306,7 +306,7 @@ impl Fd {
                 // The end of the file, or of what was there to be had without waiting.
                 Retry::Call(CallMode::Blocking)
             }
-            // What a file system says that can refuse to wait, but not in a buffered write: such as f2fs.
+            // File systems that support `RWF_NOWAIT`, but not in buffered writes, such as f2fs.
             (CallMode::NonBlocking, Attempt::Done(INVALID)) => Retry::Call(CallMode::Blocking),
             (CallMode::NonBlocking, Attempt::Done(_)) => {
                 if transfer == Transfer::Read {

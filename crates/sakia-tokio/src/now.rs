@@ -1,4 +1,4 @@
-//! What is done where it is asked for, since it takes no wait: how much of it, and what ends by itself.
+//! Limits and checks for inline work.
 
 use std::fs::File;
 use std::io;
@@ -22,8 +22,8 @@ pub(crate) fn open_to_read(path: &Path) -> Option<io::Result<File>> {
     Some(opened.map(File::from))
 }
 
-/// Whether what is done with an open file ends by itself: whether it is on a device of this machine, or in
-/// memory. Asks no other machine.
+/// Returns whether operations on an open file end by themselves: it is on a device of this machine, or in
+/// memory. Involves no other machine.
 pub(crate) fn ends_by_itself(file: &File) -> bool {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let Ok(statx) = rustix::fs::statx(file, c"", flags, StatxFlags::TYPE) else { return false };
@@ -32,7 +32,7 @@ pub(crate) fn ends_by_itself(file: &File) -> bool {
     is_local && ends(FileType::from_raw_mode(statx.stx_mode.into()))
 }
 
-/// Whether opening a path ends by itself. Asks the file system.
+/// Returns whether opening a path ends by itself. Asks the file system.
 pub(crate) fn opens_by_itself(path: &Path) -> bool {
     rustix::fs::stat(path).map_or(true, |stat| ends(FileType::from_raw_mode(stat.st_mode)))
 }

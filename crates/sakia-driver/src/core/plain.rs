@@ -50,7 +50,7 @@ fn is_pure_read(sqe: &Sqe) -> bool {
     }
 }
 
-/// Whether it is a transfer at the position of a file, which no queue does; see
+/// Returns whether this is a transfer at the position of a file, which is not for the queue; see
 /// [`Fd::route`](crate::fd::Fd::route).
 pub(super) fn is_at_position(class: Class, sqe: &Sqe) -> bool {
     let is_transfer = matches!(OpKind::of(sqe.opcode), OpKind::Read | OpKind::Write);
@@ -105,7 +105,7 @@ impl<B: Backend> Core<B> {
                     return Some(Completion::of(res, CqeFlags(0)));
                 }
                 Retry::InQueue => {
-                    // What was refused has cost a call.
+                    // A refused call is a call, too.
                     self.inline_budget.spend(0);
                     let refused = attempt == Attempt::WouldBlock;
                     self.counters.kinds[kind].would_block += u64::from(refused);
@@ -198,7 +198,7 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// Has what was to be a plain call wait for the queue.
+    /// Lists an operation for the queue after its plain call was refused.
     fn list_refused(&mut self, slot: SlotRef, sqe: Sqe) {
         if is_at_position(self.slab.header(slot).class, &sqe) {
             self.push_lane(slot, Lane::Bounded, sqe);
@@ -257,7 +257,7 @@ impl<B: Backend> Core<B> {
     /// operations from being waited for.
     pub(super) fn run_deferred(&mut self) {
         const AT_A_TIME: u32 = 8;
-        /// Whoever waits for a turn has more than one call to make.
+        /// A task that waits for a turn has more than one call to make.
         const TURN: u32 = 4;
         let mut count = 0;
         while count < AT_A_TIME && self.inline_budget.is_any_left() {
@@ -279,7 +279,7 @@ impl<B: Backend> Core<B> {
             match operation.route(&self.rules) {
                 Route::Now(mode) => match self.perform(&sqe, mode, operation) {
                     Some(completion) => {
-                        // Whoever waited for nothing but its turn has it, whatever others do before.
+                        // A task that waited for its turn gets a call, even if others use up the budget.
                         self.reserved_calls += u32::from(sqe.opcode == Opcode::NOP);
                         self.finish(slot, completion);
                     }

@@ -3,14 +3,14 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-/// How long a plain call took.
+/// The latency of a plain call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
     /// When it was over, on the backend's clock.
     pub(crate) end: Duration,
-    /// How long it took at most.
+    /// An upper bound of its latency.
     pub(crate) took: Duration,
-    /// Whether the thread waited in that call and no other. `None` when that was not looked at: something
+    /// Whether the thread slept in that call and no other. `None` if that was not measured: something
     /// else may have happened in that time, too.
     pub(crate) has_waited: Option<bool>,
 }
@@ -29,13 +29,13 @@ pub(crate) struct Timing {
 #[derive(Debug)]
 pub(crate) struct Breaker {
     state: Cell<BreakerState>,
-    /// How many of the next calls are to be watched.
+    /// The number of next calls to watch.
     watched: Cell<u16>,
     /// Slow calls in a row.
     slow_in_a_row: Cell<u8>,
-    /// How long the breaker stays open next time.
+    /// The next pause: the time that the breaker then stays open.
     pause: Cell<Duration>,
-    /// How often it has opened.
+    /// The number of times that it has opened.
     opened: Cell<u64>,
 }
 
@@ -50,9 +50,9 @@ enum BreakerState {
 }
 
 impl Breaker {
-    /// What no call that only copies takes.
+    /// More than any call takes that only copies.
     const STALL: Duration = Duration::from_micros(500);
-    /// What is more than handing the operation to a worker costs.
+    /// More than the cost of handing the operation to a worker.
     const SLOW: Duration = Duration::from_micros(50);
     const SLOW_MAX: u8 = 4;
     /// Calls that are watched after a stall or a pause.
@@ -70,13 +70,13 @@ impl Breaker {
         }
     }
 
-    /// Whether no plain call is made for the time being.
+    /// Returns whether plain calls are suspended.
     #[inline(always)]
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.state.get(), BreakerState::Open { .. })
     }
 
-    /// Whether the time has come for a trial; if so it begins.
+    /// Returns whether the pause is over, and begins a trial then.
     #[cold]
     pub(crate) fn may_try_again(&self, now: Duration) -> bool {
         match self.state.get() {
@@ -90,12 +90,12 @@ impl Breaker {
         }
     }
 
-    /// How often it has opened.
+    /// The number of times that it has opened.
     pub(crate) fn opened(&self) -> u64 {
         self.opened.get()
     }
 
-    /// Whether the next call is to be watched.
+    /// Returns whether the next call is to be watched.
     #[inline(always)]
     pub(crate) fn is_suspicious(&self) -> bool {
         self.watched.get() > 0

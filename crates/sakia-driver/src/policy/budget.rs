@@ -1,8 +1,8 @@
-//! What plain calls may do in a turn.
+//! The budget of plain calls in a turn.
 
 use std::time::Duration;
 
-/// What plain calls may do in one turn: 64 of the smallest, or fewer that copy more. That is about 50
+/// The budget of plain calls in one turn: 64 of the smallest, or fewer that copy more. That is about 50
 /// microseconds of calls, but the tasks that make them may work for any time in between. So where a loop says
 /// when it begins to poll tasks, none are made once these have taken [`TIME_MAX`](InlineBudget::TIME_MAX):
 /// 1. The clock is read before every few calls: before each one while they are far apart, else less and less
@@ -19,24 +19,24 @@ use std::time::Duration;
 /// again when nobody is left without.
 #[derive(Debug)]
 pub(crate) struct InlineBudget {
-    /// What may be done before the clock is to be read.
+    /// Units left before the clock is read.
     left: u32,
-    /// What may be done after that.
+    /// Units left after that.
     rest: u32,
-    /// What a turn begins with.
+    /// Units that a turn begins with.
     turn: u32,
     /// Operations of this turn that went to the ring for want of more.
     crowd: u32,
     pace: Pace,
     /// When the clock was last read.
     looked: Duration,
-    /// How much is done between two looks at the clock.
+    /// Units between two looks at the clock.
     stride: u32,
-    /// How many looks in a row found calls close to each other.
+    /// The number of looks in a row that found calls close to each other.
     short: u32,
 }
 
-/// How a turn's plain calls stand with the clock.
+/// The state of a turn's plain calls with regard to the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
     /// The clock is read when something has come.
@@ -55,7 +55,7 @@ impl InlineBudget {
     const CROWD: u32 = 8;
     /// Copying so many bytes takes about as long as a small call.
     const BYTES_PER_UNIT: u32 = 8 << 10;
-    /// How long after tasks began to be polled they make plain calls.
+    /// Tasks make plain calls for this long after the first of them is polled.
     const TIME_MAX: Duration = Duration::from_micros(500);
     /// The most that is done between two looks at the clock.
     const STRIDE_MAX: u32 = 32;
@@ -99,30 +99,30 @@ impl InlineBudget {
         self.rest = all - self.left;
     }
 
-    /// Whether a plain call may be made without a look at the clock, unless there are news.
+    /// Returns whether a plain call may be made without a look at the clock, unless there are news.
     #[inline(always)]
     pub(crate) fn is_left(&self) -> bool {
         self.left > 0
     }
 
-    /// Whether the clock is to be read as soon as something has come.
+    /// Returns whether the clock is to be read as soon as something has come.
     #[inline(always)]
     pub(crate) fn listens(&self) -> bool {
         self.pace == Pace::Listening
     }
 
-    /// Whether anything is left, whatever the clock says.
+    /// Returns whether any unit is left, without regard to the clock.
     #[inline(always)]
     pub(crate) fn is_any_left(&self) -> bool {
         self.left > 0 || self.rest > 0
     }
 
-    /// How much was done in this turn; all if the time is over.
+    /// Returns the units spent in this turn; all if the time is over.
     pub(crate) fn spent(&self) -> u32 {
         self.turn - self.left - self.rest
     }
 
-    /// Whether a plain call may be made when tasks are polled since `begin`, if they are; `now` reads the
+    /// Returns whether a plain call may be made if tasks are polled since `begin`; `now` reads the
     /// clock. `has_news` says whether something has come.
     pub(crate) fn look(
         &mut self,

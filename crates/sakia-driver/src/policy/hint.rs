@@ -1,13 +1,13 @@
-//! What is known of a file.
+//! Hints about a file: the page cache, and calls that do not block.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::CallMode;
 
-/// Whether transfers of a file find their bytes in the page cache: a counter of two bits, and how many have
-/// gone by without asking.
+/// Predicts whether transfers of a file find their bytes in the page cache: a saturating counter of two bits,
+/// and the number of transfers that were not tried since the last one.
 ///
-/// Threads may share it, which need not agree: what one of them learns may get lost.
+/// Threads may share it. Updates are not atomic as a whole, so one of two at a time may get lost.
 #[derive(Debug)]
 pub struct CacheHint(AtomicU8);
 
@@ -15,12 +15,12 @@ impl CacheHint {
     const LEVEL_MAX: u8 = 3;
     /// From this level on a call that does not wait is tried.
     const WARM: u8 = 2;
-    /// One that has gone by, beside the level.
+    /// One transfer that was not tried, beside the level.
     const SKIPPED: u8 = Self::LEVEL_MAX + 1;
-    /// A cold file is tried again after so many.
+    /// A cold file is tried again after this many transfers.
     const SKIPS: u8 = 15;
 
-    /// Of a file of which nothing is known: its first transfer is tried.
+    /// The hint of a new file: its first transfer is tried.
     pub const fn new() -> Self {
         Self(AtomicU8::new(Self::WARM))
     }
@@ -35,7 +35,7 @@ impl CacheHint {
         self.0.store(hint, Ordering::Relaxed);
     }
 
-    /// Whether to try a call that does not wait. If not, that is counted.
+    /// Returns whether to try a non-blocking call; if not, counts the transfer as not tried.
     #[inline(always)]
     pub fn is_worth_a_try(&self) -> bool {
         let hint = self.get();
@@ -46,7 +46,7 @@ impl CacheHint {
         false
     }
 
-    /// A call found its bytes.
+    /// Notes a call that found its bytes.
     #[inline(always)]
     pub fn hit(&self) {
         let hint = self.get();
@@ -56,7 +56,7 @@ impl CacheHint {
         }
     }
 
-    /// A call would have waited.
+    /// Notes a call that would have blocked.
     pub fn missed(&self) {
         self.set((self.get() & Self::LEVEL_MAX).saturating_sub(1));
     }
@@ -68,24 +68,24 @@ impl Default for CacheHint {
     }
 }
 
-/// Which plain calls take no wait, on a file or on all files of a file system.
+/// The plain calls that do not block on a file, or on all files of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CallSupport {
-    /// Nobody has looked yet.
+    /// Not known yet.
     #[default]
     Unknown,
-    /// Those that refuse to wait.
+    /// Calls with `RWF_NOWAIT`.
     NonBlocking,
-    /// All, and none can be asked to refuse: what is read and written is in memory.
+    /// All calls, and `RWF_NOWAIT` is not supported: the file is in memory.
     Any,
-    /// None, as far as is known.
+    /// No calls.
     None,
 }
 
 impl CallSupport {
     const ALL: [Self; 4] = [Self::Unknown, Self::NonBlocking, Self::Any, Self::None];
 
-    /// How a call is made that takes no wait; where nobody has looked, one that refuses to.
+    /// Returns the mode of a call that does not block; `NonBlocking` if nothing is known.
     #[inline(always)]
     pub fn mode(self) -> Option<CallMode> {
         match self {
@@ -96,23 +96,23 @@ impl CallSupport {
     }
 }
 
-/// The same for all threads that use it: what one learns the others know, sooner or later.
+/// A [`CallSupport`] that threads share: one learns, the others see it sooner or later.
 #[derive(Debug, Default)]
 pub struct SharedCallSupport(AtomicU8);
 
 impl SharedCallSupport {
-    /// Where this is known.
+    /// Begins with this.
     pub const fn new(support: CallSupport) -> Self {
         Self(AtomicU8::new(support as u8))
     }
 
-    /// What is known by now.
+    /// Returns the current value.
     #[inline(always)]
     pub fn get(&self) -> CallSupport {
         CallSupport::ALL[usize::from(self.0.load(Ordering::Relaxed)) % CallSupport::ALL.len()]
     }
 
-    /// Notes what a call has shown.
+    /// Sets the value, for all threads.
     #[inline(always)]
     pub fn set(&self, support: CallSupport) {
         self.0.store(support as u8, Ordering::Relaxed);

@@ -8,12 +8,12 @@
 //! is made only where it does not wait for a device: it either fails instead of waiting
 //! (`RWF_NOWAIT`, `RESOLVE_CACHED`), or it is one that is not known to wait, and is timed.
 //!
-//! What is learned on the way:
+//! Calls teach:
 //! - per *file*, in two bits, whether reads find their bytes in the page cache ([`CacheHint`]);
 //! - per *mount*, by the file system's type and by what it answers, whether it can refuse to wait, and
 //!   whether plain calls have lately been slow ([`Mount`], [`Breaker`]).
 //!
-//! What is done in a turn this way is bounded ([`InlineBudget`]), in number and, while tasks are polled, in
+//! The plain calls of a turn are bounded ([`InlineBudget`]), in number and, while tasks are polled, in
 //! time; what exceeds it is done in the next turns, in the order of asking.
 //!
 //! Used by the driver's thread only.
@@ -32,21 +32,21 @@ pub(crate) use self::mount::{Mount, Mounts, is_local, local_route};
 pub use self::mount::{MountFacts, Support};
 use crate::counters::OpKind;
 
-/// Whether a driver makes plain calls where they are the cheaper way.
+/// Says whether a driver makes plain calls where they are the cheaper way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "a driver has one, which is looked at and not moved")]
 pub enum Bypass {
     /// Never, as long as the queue can do it.
     #[default]
     Never,
-    /// Where a rule says so.
+    /// By a rule for each kind of operation.
     Rules(Rules),
 }
 
-/// What is tried first with one kind of operation.
+/// The first attempt at operations of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Whether a plain call is tried before the queue.
+    /// A plain call is tried before the queue.
     pub tries_now: bool,
     /// Bytes beyond which it is not: the copy alone would hold up others.
     pub bytes_max: u32,
@@ -107,14 +107,14 @@ impl Rules {
         self.by_kind[kind as usize]
     }
 
-    /// The same rules but for one kind.
+    /// Replaces the rule of one kind.
     #[must_use]
     pub fn with(mut self, kind: OpKind, rule: Rule) -> Self {
         self.by_kind[kind as usize] = rule;
         self
     }
 
-    /// Nothing is tried.
+    /// Rules that send all operations to the queue.
     pub(crate) const NONE: Self = Self { by_kind: [Rule::QUEUE; OpKind::COUNT] };
 }
 
@@ -125,7 +125,7 @@ impl fmt::Debug for Rules {
     }
 }
 
-/// How a plain call is made.
+/// The mode of a plain call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallMode {
     /// It fails where it would have to wait: for a device, or for somebody else.
@@ -134,7 +134,7 @@ pub enum CallMode {
     Blocking,
 }
 
-/// What a plain call brought.
+/// The result of a plain call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
     /// A result as of a completion.
@@ -145,7 +145,7 @@ pub enum Attempt {
     Unsupported,
 }
 
-/// Which way an operation shall take.
+/// The way of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// Into the backend's queue.
@@ -170,7 +170,7 @@ impl Lane {
     pub const ALL: [Self; 2] = [Self::Bounded, Self::Elastic];
 }
 
-/// Which way bytes go.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transfer {
     Read = 0,

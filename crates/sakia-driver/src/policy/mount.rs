@@ -1,4 +1,4 @@
-//! What is known of a mount.
+//! The facts that a driver learns about a mount.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -11,10 +11,10 @@ use super::{Breaker, CallMode, Lane, Route, Transfer};
 pub(crate) use crate::mounts::is_local;
 use crate::mounts::{RemoteMounts, closes_at_once, is_remote};
 
-/// Whether a file system can refuse to wait.
+/// Says whether a file system supports `RWF_NOWAIT`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Support {
-    /// Nobody has tried yet.
+    /// Not tried yet.
     #[default]
     Unknown,
     /// It can: it has answered without waiting, or refused to wait.
@@ -25,7 +25,7 @@ pub enum Support {
     Lies,
 }
 
-/// What a driver knows of one mounted file system.
+/// The facts that a driver has learned about one mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MountFacts {
@@ -35,35 +35,35 @@ pub struct MountFacts {
     pub file_system: String,
     /// Another machine or process serves it, so that any call may wait for ever.
     pub is_remote: bool,
-    /// Whether reads can refuse to wait.
+    /// Support of `RWF_NOWAIT` by reads.
     pub nowait_read: Support,
-    /// Whether writes can refuse to wait.
+    /// Support of `RWF_NOWAIT` by writes.
     pub nowait_write: Support,
     /// Plain calls have been slow, and are not made for a while.
     pub is_slow: bool,
-    /// How often that happened.
+    /// The number of times that happened.
     pub slow_count: u64,
 }
 
 impl MountFacts {
-    /// Which way a read takes that a rule wants done at once: buffered, and small enough for the rule.
+    /// Returns the way of a read that a rule wants done at once: buffered, and small enough for the rule.
     /// Of a file whose bytes were not in the page cache lately, the queue.
     pub fn read_route(&self) -> Route {
         transfer_route(self.is_remote, self.nowait_read)
     }
 
-    /// The same for a write.
+    /// Returns the way of such a write.
     pub fn write_route(&self) -> Route {
         transfer_route(self.is_remote, self.nowait_write)
     }
 }
 
-/// Which way a transfer takes on such a mount.
+/// Returns the way of a transfer on such a mount.
 fn transfer_route(is_remote: bool, nowait: Support) -> Route {
     if is_remote { Route::Lane(Lane::Elastic) } else { local_route(nowait) }
 }
 
-/// Which way a transfer takes where nobody else serves the file.
+/// Returns the way of a transfer on a local file system.
 #[inline(always)]
 pub(crate) fn local_route(nowait: Support) -> Route {
     match nowait {
@@ -115,12 +115,12 @@ impl Mount {
         self.is_remote
     }
 
-    /// Whether the kernel alone answers for it, and never with `ECANCELED`; see [`is_local`].
+    /// Returns whether the kernel alone answers for it, and never with `ECANCELED`; see [`is_local`].
     pub(crate) fn is_local(&self) -> bool {
         self.is_local
     }
 
-    /// Whether closing a file asks nobody but the kernel.
+    /// Returns whether closing a file involves the kernel only.
     pub(crate) fn closes_at_once(&self) -> bool {
         self.closes_at_once
     }
@@ -143,7 +143,7 @@ pub(crate) struct Mounts {
     remote: RefCell<RemotePaths>,
 }
 
-/// What was last read of the table of mounts. Looking a path up on a mount that somebody else serves, and
+/// The last reading of the table of mounts. Looking a path up on a network or FUSE file system, and
 /// opening what was looked up, may wait for the server, cached or not.
 #[derive(Debug, Default)]
 struct RemotePaths {
@@ -158,8 +158,8 @@ impl Mounts {
     /// Openings between two looks at the table of mounts.
     const OPENINGS: u32 = 4096;
 
-    /// Whether opening this path may wait for a server. `look` reads the table of mounts: at first, and
-    /// again after many openings, or when a mount was met that is new.
+    /// Returns whether opening this path may wait for a server. `look` reads the table of mounts: at first,
+    /// and again after many openings, or when a mount was met that is new.
     pub(crate) fn may_wait(
         &self,
         path: &[u8],

@@ -489,7 +489,7 @@ impl Inner {
                     && let Ok(engine) = Engine::global()
                     && let Ok(offset) = (&*lent.std).stream_position() =>
             {
-                // A ring does not always move the position; nobody else does so here.
+                // By offset, since a ring does not always move the position; the file is not shared.
                 let request = engine.read_shared(&lent.std, memory, offset).submit();
                 Reading::Engine { request, lent, offset }
             }

@@ -47,12 +47,12 @@ struct Inner {
     ways: Ways,
     /// A bit for each thread of the engine, the last one for all beyond, on which it is known.
     known: AtomicU64,
-    /// Transfers at the position that are done elsewhere. They have the kernel's lock on it, for which even a
-    /// call would wait that is asked not to.
+    /// The number of transfers at the position that are under way on threads of the engine. They hold the
+    /// kernel's lock on the position, for which a non-blocking call waits, too.
     moving: AtomicUsize,
 }
 
-/// A transfer at the position that is done elsewhere.
+/// Counts a transfer at the position as under way, until it is dropped.
 struct Moving(Arc<Inner>);
 
 impl Drop for Moving {
@@ -374,7 +374,7 @@ impl fmt::Debug for File {
 }
 
 impl Inner {
-    /// How it is read and written where that is asked for, at this place; `None` if it is not.
+    /// Returns the ways to transfer at this place on the caller's thread; `None` if that might block.
     #[inline]
     fn ways_now(&self, at: At) -> Option<&Ways> {
         check(at).ok()?;
@@ -399,7 +399,7 @@ impl Inner {
         has_more(self.fd().as_fd(), at)
     }
 
-    /// Says that a transfer at this place is done elsewhere, until what is returned is dropped.
+    /// Counts a transfer at this place as under way, if it is at the position.
     fn begin_elsewhere(self: &Arc<Self>, at: At) -> Option<Moving> {
         at.is_none().then(|| {
             self.moving.fetch_add(1, Ordering::Relaxed);
@@ -419,7 +419,7 @@ impl Inner {
     }
 }
 
-/// What the kernel refuses as an offset, and may take for the position.
+/// Refuses offsets that the kernel has not, and may take for the position.
 #[inline]
 fn check(at: At) -> io::Result<()> {
     match at {

@@ -1,4 +1,4 @@
-//! What is done on the thread of who asks, since it takes no wait.
+//! The non-blocking fast path of the engine, run on the caller's thread.
 //!
 //! Reads and writes refuse to wait (`RWF_NOWAIT`); on file systems in memory, which cannot be asked to, they
 //! are plain calls. Paths are looked up in the cache only (`RESOLVE_CACHED`), and not where a server would
@@ -25,7 +25,7 @@ use crate::io::IoBufMut;
 /// them up.
 pub(super) const BYTES_MAX: usize = 256 << 10;
 
-/// Where in a file: at an offset, or with `None` at its position, which moves.
+/// A place in a file: an offset, or with `None` the file's position, which moves.
 pub(super) type At = Option<u64>;
 
 /// The kernel's offset for `preadv2(2)`: -1 is the position.
@@ -38,7 +38,7 @@ const WAITS: OFlags = OFlags::DIRECT.union(OFlags::SYNC).union(OFlags::DSYNC);
 /// The same, of files that are written: where a write is done in two parts, others may append between these.
 const WRITE_WAITS: OFlags = WAITS.union(OFlags::APPEND);
 
-/// How an open file is read, or written, where that is asked for; learned from what it comes to.
+/// The way to read, or to write, an open file on the caller's thread; learned from the results.
 #[derive(Debug, Default)]
 struct Way {
     support: SharedCallSupport,
@@ -46,17 +46,17 @@ struct Way {
 }
 
 impl Way {
-    /// Of a file that is known to have this.
+    /// The way of a file with this support.
     const fn new(support: CallSupport) -> Self {
         Self { support: SharedCallSupport::new(support), cache_hint: CacheHint::new() }
     }
 
-    /// Of a file with these flags, some of which wait.
+    /// Returns the support of a file with these flags, of which `waits` make it block.
     fn of_flags(flags: OFlags, waits: OFlags) -> CallSupport {
         if flags.intersects(waits) { CallSupport::None } else { CallSupport::NonBlocking }
     }
 
-    /// How a transfer is tried; `None` if it is not.
+    /// Returns the mode to try a transfer in; `None` if it is not tried.
     #[inline]
     fn mode(&self, fd: BorrowedFd<'_>, waits: OFlags) -> Option<CallMode> {
         let support = match self.support.get() {
@@ -72,7 +72,7 @@ impl Way {
         support.mode().filter(|_| is_tried)
     }
 
-    /// Makes a transfer, if it takes no wait: not on files with one of the flags that wait.
+    /// Makes a transfer if it does not block: not on files with a flag of `waits`.
     #[inline]
     fn transfer(
         &self,
@@ -110,7 +110,7 @@ pub fn is_in_memory(fd: impl AsFd) -> bool {
     rustix::fs::fcntl_get_seals(fd).is_ok()
 }
 
-/// How a call is made, as the kernel has it.
+/// Returns the kernel's flags of this mode.
 fn flags(mode: CallMode) -> u32 {
     match mode {
         CallMode::NonBlocking => ReadWriteFlags::NOWAIT.bits(),
@@ -124,8 +124,8 @@ fn errno_of(result: io::Result<usize>) -> rustix::io::Result<usize> {
     result.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// How an open file is read and written without a wait. By default nothing is known of it, and its flags are
-/// looked at when they are needed.
+/// The ways to read and to write an open file without blocking. By default nothing is known of the file, and
+/// the first transfer looks at its flags.
 #[derive(Debug, Default)]
 pub struct Ways {
     read: Way,
