@@ -107,6 +107,8 @@ pub(crate) struct Core<B: Backend> {
     timed_until: Option<Duration>,
     /// A bit for each opcode that only threads can perform.
     for_lanes: [u64; 4],
+    /// The backend has no threads beside its queue.
+    lacks_lanes: bool,
     /// Pending entries at which the queue is flushed without waiting for the turn.
     flush_at: u32,
     /// How sure it is that everything in flight is ready at once: 0 to 3. See [`Core::drain`].
@@ -182,6 +184,7 @@ impl<B: Backend> Core<B> {
             deferred: List::new(),
             timed_until: None,
             for_lanes,
+            lacks_lanes: false,
             flush_at,
             burst: 0,
             sends: 0,
@@ -258,7 +261,7 @@ impl<B: Backend> Core<B> {
         let may_push = self.phase == Phase::Running
             && self.backlog[class as usize].is_empty()
             && (class == Class::Waiting || self.credits > 0);
-        if may_push && self.is_for_lanes(sqe.opcode) {
+        if may_push && self.is_for_lanes(class, &sqe) {
             self.push_lane(slot, Lane::Bounded, sqe);
         } else if !may_push || !self.push_operation(slot, class, sqe) {
             self.postpone(slot);
@@ -269,11 +272,7 @@ impl<B: Backend> Core<B> {
     /// stays short.
     #[inline(never)]
     fn queue_refused(&mut self, slot: SlotRef, class: Class, sqe: Sqe) {
-        if plain::is_at_position(class, &sqe) {
-            self.push_lane(slot, Lane::Bounded, sqe);
-        } else {
-            self.queue(slot, class, sqe);
-        }
+        self.queue(slot, class, sqe);
     }
 
     /// As [`start`](Core::start), but waits for [`unpark`](Core::unpark) first.
@@ -670,7 +669,7 @@ impl<B: Backend> Core<B> {
             }
             // SAFETY: as above.
             let sqe = unsafe { (vtable.entry)(slot.cell()) };
-            if self.is_for_lanes(sqe.opcode) {
+            if self.is_for_lanes(class, &sqe) {
                 self.push_lane(slot, Lane::Bounded, sqe);
             } else if !self.push_operation(slot, class, sqe) {
                 self.list(slot); // `next_in_backlog` saw room, but the backend had none

@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 use rustix::io::ReadWriteFlags;
-use sakia_ring::CURRENT_POSITION;
 
 use crate::backend::{Descriptors, FileFacts, FileKind};
 use crate::key::Key;
@@ -224,33 +223,9 @@ impl Fd {
         flags
     }
 
-    /// Returns the way of a transfer of `bytes` at `offset`.
+    /// Returns the way of a transfer of so many bytes.
     #[inline(always)]
-    pub(crate) fn route(&self, transfer: Transfer, rule: Rule, bytes: u32, offset: u64) -> Route {
-        match self.route_anywhere(transfer, rule, bytes) {
-            Route::Queue => self.route_without_call(offset),
-            route => route,
-        }
-    }
-
-    /// Returns the way of a transfer that is no plain call: the queue, but a lane at the file's own position.
-    /// A ring does not take the kernel's lock on the position (`f_pos_lock`), and does not update it when
-    /// the transfer completes later than its submission, such as direct I/O.
-    #[inline(always)]
-    fn route_without_call(&self, offset: u64) -> Route {
-        if offset != CURRENT_POSITION {
-            return Route::Queue;
-        }
-        match self.mount() {
-            None => Route::Queue,
-            Some(mount) if mount.is_remote() => Route::Lane(Lane::Elastic),
-            Some(_) => Route::Lane(Lane::Bounded),
-        }
-    }
-
-    /// As [`route`](Fd::route), without regard to the offset.
-    #[inline(always)]
-    fn route_anywhere(&self, transfer: Transfer, rule: Rule, bytes: u32) -> Route {
+    pub(crate) fn route(&self, transfer: Transfer, rule: Rule, bytes: u32) -> Route {
         if !rule.tries_now {
             return Route::Queue;
         }
@@ -271,10 +246,10 @@ impl Fd {
     /// As [`route`](Fd::route), of a write with these `RWF_*` flags. One that is to be durable waits for the
     /// device.
     #[inline(always)]
-    pub(crate) fn route_write(&self, rule: Rule, bytes: u32, offset: u64, flags: u32) -> Route {
+    pub(crate) fn route_write(&self, rule: Rule, bytes: u32, flags: u32) -> Route {
         const DURABLE: u32 = ReadWriteFlags::DSYNC.bits() | ReadWriteFlags::SYNC.bits();
-        match self.route(Transfer::Write, rule, bytes, offset) {
-            Route::Now(_) if flags & DURABLE != 0 => self.route_without_call(offset),
+        match self.route(Transfer::Write, rule, bytes) {
+            Route::Now(_) if flags & DURABLE != 0 => Route::Queue,
             route => route,
         }
     }

@@ -50,13 +50,6 @@ fn is_pure_read(sqe: &Sqe) -> bool {
     }
 }
 
-/// Returns whether this is a transfer at the position of a file, which is not for the queue; see
-/// [`Fd::route`](crate::fd::Fd::route).
-pub(super) fn is_at_position(class: Class, sqe: &Sqe) -> bool {
-    let is_transfer = matches!(OpKind::of(sqe.opcode), OpKind::Read | OpKind::Write);
-    class == Class::Bounded && is_transfer && sqe.off == CURRENT_POSITION
-}
-
 impl<B: Backend> Core<B> {
     /// Performs an operation by plain calls. `None` when it has to go into the queue.
     #[inline(always)]
@@ -186,7 +179,7 @@ impl<B: Backend> Core<B> {
                 let sqe = unsafe { (vtable.entry)(slot.cell()) };
                 match self.perform(&sqe, mode, operation) {
                     Some(completion) => self.finish(slot, completion),
-                    None => self.list_refused(slot, sqe),
+                    None => self.list(slot),
                 }
             }
             Route::Lane(lane) => {
@@ -195,15 +188,6 @@ impl<B: Backend> Core<B> {
                 self.push_lane(slot, lane, sqe);
             }
             Route::Queue => self.list(slot),
-        }
-    }
-
-    /// Lists an operation for the queue after its plain call was refused.
-    fn list_refused(&mut self, slot: SlotRef, sqe: Sqe) {
-        if is_at_position(self.slab.header(slot).class, &sqe) {
-            self.push_lane(slot, Lane::Bounded, sqe);
-        } else {
-            self.list(slot);
         }
     }
 
@@ -283,7 +267,7 @@ impl<B: Backend> Core<B> {
                         self.reserved_calls += u32::from(sqe.opcode == Opcode::NOP);
                         self.finish(slot, completion);
                     }
-                    None => self.list_refused(slot, sqe),
+                    None => self.list(slot),
                 },
                 Route::Lane(lane) => self.push_lane(slot, lane, sqe),
                 Route::Queue => self.list(slot),
@@ -294,10 +278,15 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// Whether the queue cannot take such an operation, but a thread can.
+    /// Returns whether a lane performs this operation, since the queue cannot. A ring transfers at a file's own
+    /// position, but does not take the kernel's lock on it (`f_pos_lock`), and does not update it when the
+    /// transfer completes later than its submission, such as direct I/O.
     #[inline(always)]
-    pub(super) fn is_for_lanes(&self, opcode: Opcode) -> bool {
-        let index = usize::from(opcode.0);
+    pub(super) fn is_for_lanes(&self, class: Class, sqe: &Sqe) -> bool {
+        if matches!(OpKind::of(sqe.opcode), OpKind::Read | OpKind::Write) {
+            return sqe.off == CURRENT_POSITION && class == Class::Bounded && !self.lacks_lanes;
+        }
+        let index = usize::from(sqe.opcode.0);
         self.for_lanes[index / 64] >> (index % 64) & 1 != 0
     }
 
@@ -315,7 +304,10 @@ impl<B: Backend> Core<B> {
             Ok(()) => {}
             Err(Errno::AGAIN) => return self.list(slot), // no threads, but a queue, which is full
             // Nor has an embedder's host any: its ring does what is a ring's.
-            Err(Errno::OPNOTSUPP) if !private::is_private(sqe.opcode) => return self.list(slot),
+            Err(Errno::OPNOTSUPP) if !private::is_private(sqe.opcode) => {
+                self.lacks_lanes = true;
+                return self.list(slot);
+            }
             Err(errno) => return self.finish(slot, Completion::unstarted(errno)),
         }
         let header = self.slab.header(slot);

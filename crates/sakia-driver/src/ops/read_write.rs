@@ -195,7 +195,7 @@ unsafe impl<T: IoBufMut> Operation for Read<T> {
 
     #[inline(always)]
     fn route(&self, rules: &Rules) -> Route {
-        self.fd.route(Transfer::Read, rules.of(OpKind::Read), self.len, self.offset)
+        self.fd.route(Transfer::Read, rules.of(OpKind::Read), self.len)
     }
 
     #[inline(always)]
@@ -204,6 +204,12 @@ unsafe impl<T: IoBufMut> Operation for Read<T> {
     }
 
     of_descriptor!(fd);
+}
+
+/// A ring refuses a block of another driver's arena at any offset. It has to get it for that, so not at the
+/// position of a file, where a thread does the transfer.
+fn fixed_offset(offset: u64, is_registered: bool) -> u64 {
+    if is_registered { offset } else { 0 }
 }
 
 /// See [`Handle::read_fixed`].
@@ -221,7 +227,8 @@ unsafe impl Operation for ReadFixed {
     fn entry(&mut self) -> Sqe {
         let read = &mut self.read;
         let (pointer, index) = (read.buf.stable_mut_ptr(), read.buf.registered_index());
-        Sqe::read_fixed(read.fd.raw(), pointer, read.len, read.offset, index)
+        let offset = fixed_offset(read.offset, self.is_registered);
+        Sqe::read_fixed(read.fd.raw(), pointer, read.len, offset, index)
     }
 
     fn has_room(&self) -> bool {
@@ -261,7 +268,7 @@ unsafe impl<T: IoBuf> Operation for Write<T> {
     #[inline(always)]
     fn route(&self, rules: &Rules) -> Route {
         let bytes = transfer_len(self.buf.bytes_len());
-        self.fd.route_write(rules.of(OpKind::Write), bytes, self.offset, self.flags)
+        self.fd.route_write(rules.of(OpKind::Write), bytes, self.flags)
     }
 
     #[inline(always)]
@@ -288,7 +295,8 @@ unsafe impl Operation for WriteFixed {
         let write = &mut self.write;
         let len = transfer_len(write.buf.bytes_len());
         let (pointer, index) = (write.buf.stable_ptr(), write.buf.registered_index());
-        Sqe::write_fixed(write.fd.raw(), pointer, len, write.offset, index)
+        let offset = fixed_offset(write.offset, self.is_registered);
+        Sqe::write_fixed(write.fd.raw(), pointer, len, offset, index)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {

@@ -163,8 +163,7 @@ unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        let Vectored { fd, offset, bytes, .. } = &self.0;
-        fd.route(Transfer::Read, rules.of(OpKind::Read), *bytes, *offset)
+        self.0.fd.route(Transfer::Read, rules.of(OpKind::Read), self.0.bytes)
     }
 
     fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
@@ -189,8 +188,7 @@ unsafe impl<T: IoBuf> Operation for WriteVectored<T> {
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        let Vectored { fd, offset, bytes, flags, .. } = &self.0;
-        fd.route_write(rules.of(OpKind::Write), *bytes, *offset, *flags)
+        self.0.fd.route_write(rules.of(OpKind::Write), self.0.bytes, self.0.flags)
     }
 
     fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {

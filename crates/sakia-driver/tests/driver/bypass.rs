@@ -355,9 +355,13 @@ fn registered_memory_of_another_driver_is_refused_as_by_the_queue() {
         let fd = adopt(&ours, &path);
         for has_arena in [false, true] {
             let _arena = has_arena.then(|| ours.register_arena(1, 4096).unwrap());
-            let [to, from] = blocks();
-            assert_eq!(errno(finish(&ours, &mut ours.read_fixed(&fd, to, 0)).0), Errno::FAULT);
-            assert_eq!(errno(finish(&ours, &mut ours.write_fixed(&fd, from, 0)).0), Errno::FAULT);
+            for offset in [0, CURRENT_POSITION] {
+                let [to, from] = blocks();
+                let read = &mut ours.read_fixed(&fd, to, offset);
+                assert_eq!(errno(finish(&ours, read).0), Errno::FAULT);
+                let write = &mut ours.write_fixed(&fd, from, offset);
+                assert_eq!(errno(finish(&ours, write).0), Errno::FAULT);
+            }
         }
     });
 }
