@@ -278,9 +278,9 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// Returns whether a lane performs this operation, since the queue cannot. A ring transfers at a file's own
-    /// position, but does not take the kernel's lock on it (`f_pos_lock`), and does not update it when the
-    /// transfer completes later than its submission, such as direct I/O.
+    /// Returns whether a lane performs this operation, since the queue cannot. A ring transfers at a file's
+    /// own position, but does not take the kernel's lock on it (`f_pos_lock`), and does not update it when
+    /// the transfer completes later than its submission, such as direct I/O.
     #[inline(always)]
     pub(super) fn is_for_lanes(&self, class: Class, sqe: &Sqe) -> bool {
         if matches!(OpKind::of(sqe.opcode), OpKind::Read | OpKind::Write) {
