@@ -57,6 +57,7 @@ mod arena;
 mod auto;
 mod backend;
 mod buf;
+mod call;
 mod connection;
 mod core;
 mod counters;

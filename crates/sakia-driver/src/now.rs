@@ -12,7 +12,7 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, IoVec, Opcode, Sqe};
 
-use crate::epoll::call::Call;
+use crate::call::Call;
 use crate::policy::{Attempt, CallMode};
 use crate::sys::{self, Direction, OpenHow, abi, retry};
 

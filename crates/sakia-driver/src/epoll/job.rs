@@ -9,9 +9,9 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 use rustix::io::Errno;
 use sakia_ring::Opcode;
 
-use super::call::{Call, Copy};
 use super::socket::SocketCall;
 use super::transfer::{FileClass, Transfer, Try, failed, outcome};
+use crate::call::{Call, Copy};
 use crate::sys::open::{Open, Unopened, await_writer};
 use crate::sys::{self, abi, borrow, retry};
 

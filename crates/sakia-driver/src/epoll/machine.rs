@@ -28,7 +28,6 @@ use rustix::io::Errno;
 use rustix::thread::Timespec;
 use sakia_ring::{Cqe, Entered, Opcode, Sqe};
 
-use super::call::Call;
 use super::inbox::Inbox;
 use super::job::{self, Job, Outcome, Work};
 use super::lanes::{Limits, Pool};
@@ -38,6 +37,7 @@ use super::request::{self, Request, Victims};
 use super::stuck::{OnStuck, Stuck};
 use super::transfer::{FileClass, Transfer, Try, Ways, failed, outcome, poll_now};
 use super::trial::Trial;
+use crate::call::Call;
 use crate::counters::{KindCounters, OpKind};
 use crate::groups::Groups;
 use crate::policy::Lane;

@@ -42,7 +42,6 @@
 //!
 //! One thread calls the backend; [`EpollWake`] goes anywhere.
 
-pub(crate) mod call;
 mod inbox;
 mod job;
 mod lanes;
@@ -85,7 +84,7 @@ use crate::now;
 use crate::policy::{Attempt, CallMode, Lane};
 use crate::private::PERFORMED;
 use crate::queue::Queue;
-pub(crate) use crate::sys;
+use crate::sys;
 
 /// How an [`Epoll`] is made.
 #[must_use]

@@ -10,11 +10,11 @@ use linux_raw_sys::io_uring as abi;
 use rustix::io::Errno;
 use sakia_ring::{Opcode, Sqe, sqe_flags};
 
-use super::call::{Call, Copy};
 use super::job::{Job, Work};
 use super::multishot::Multishot;
 use super::socket::SocketCall;
 use super::transfer::{Buffers, RWF_KNOWN, Transfer};
+use crate::call::{Call, Copy};
 use crate::private;
 use crate::sys::Direction;
 use crate::sys::open::Open;

@@ -7,11 +7,11 @@ use sakia_ring::{Opcode, Sqe};
 use super::{SocketId, Transport, multishot};
 use crate::address::{Domain, SocketAddress};
 use crate::buf::MAX_RW_BYTES;
-use crate::epoll::sys::Message;
 use crate::ops::{ShutdownHow, SocketType};
 use crate::sim::kernel::{Kernel, Object, OpenFile};
 use crate::sim::memory::{Lent, Segment, read_bytes, read_plain, read_vector};
 use crate::sim::ops::{Kind, Outcome, Request, note_data};
+use crate::sys::Message;
 
 /// The most bytes of an address that the kernel takes.
 const ADDRESS_BYTES_MAX: u64 = 128;

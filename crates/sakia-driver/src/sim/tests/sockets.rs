@@ -11,8 +11,8 @@ use super::super::{Fault, FaultKind, Routes, Sim, Target};
 use super::{Lendable, Loop, SEEDS, err, read, write};
 use crate::address::{AddressRoom, Domain, SocketAddress};
 use crate::backend::{Backend, Descriptors, FileKind};
-use crate::epoll::sys::Message;
 use crate::ops::SocketType;
+use crate::sys::Message;
 
 /// `SHUT_*`.
 const RECEIVES: u32 = 0;
