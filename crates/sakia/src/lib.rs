@@ -27,6 +27,7 @@ pub mod blocking;
 pub mod compat;
 pub mod engine;
 mod environment;
+mod error;
 mod executor;
 pub mod fs;
 pub mod io;

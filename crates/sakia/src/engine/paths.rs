@@ -13,8 +13,9 @@ use super::blocking::{Blocking, Calls};
 use super::now::{BYTES_MAX, OpenedNow};
 use super::request::{Attempt, Call, Request};
 use super::{Engine, File};
+use crate::error::Context;
 use crate::fs as tasks;
-use crate::fs::{Context, OpenOptions};
+use crate::fs::OpenOptions;
 use crate::io::IoBuf;
 
 /// Forwards to functions of `std` with one path and perhaps a value, or with two paths.

@@ -16,9 +16,9 @@ use rustix::fs::{AtFlags, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use sakia_driver::{Auto, Fd, Handle, OpenHow};
 
-use super::error::{Context, Result, c_path};
 use super::paths::read_link_at;
-use super::{File, Metadata, OpenOptions, ReadDir, driver, uninterrupted};
+use super::{File, Metadata, OpenOptions, ReadDir, c_path, driver, uninterrupted};
+use crate::error::{Context, Result};
 
 /// How often a lookup is tried that somebody's renaming disturbs.
 const TRIES: u32 = 64;

@@ -19,8 +19,8 @@ use sakia_driver::{
 };
 
 use super::direct::Direct;
-use super::error::Result;
 use super::{Metadata, OpenOptions, uninterrupted};
+use crate::error::Result;
 use crate::executor::current;
 
 /// Bytes by which reading to the end makes room, at least.

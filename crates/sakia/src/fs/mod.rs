@@ -22,7 +22,6 @@ mod commit;
 mod cursor;
 mod dir;
 mod direct;
-mod error;
 mod file;
 mod manage;
 mod metadata;
@@ -37,8 +36,6 @@ mod whole;
 pub use commit::GroupCommit;
 pub use dir::Dir;
 pub use direct::{DirectAlignment, Misaligned};
-pub(crate) use error::Context;
-pub use error::{Error, Result, os_error};
 pub use file::File;
 pub use manage::Advice;
 pub use metadata::{FileTimes, FileType, Metadata, Permissions};
@@ -55,9 +52,20 @@ pub use tree::remove_dir_all;
 pub use whole::{copy, read, read_to_string, write, write_durable};
 pub(crate) use whole::{finish_opening, read_opened};
 
+use std::ffi::CString;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use sakia_driver::{Auto, Handle};
+
+pub use crate::error::{Error, Result, os_error};
+
+/// A path as the kernel takes it.
+pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the path contains a zero byte"))
+}
 
 /// Starts an operation again as long as a signal interrupts it. For those without effect until they are
 /// done: opening, asking, making durable.

@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use sakia_driver::{Auto, Fd, FileKind, Handle};
 
 use super::dir::open_resolving;
-use super::error::{Context, Result, c_path};
-use super::{Dir, File, FileType, driver, uninterrupted};
+use super::{Dir, File, FileType, c_path, driver, uninterrupted};
+use crate::error::{Context, Result};
 
 /// How a file is to be opened: the names of [`std::fs::OpenOptions`], and a few more.
 ///

@@ -9,9 +9,9 @@ use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 use sakia_driver::{Auto, Fd, Handle};
 
-use super::error::{Context, Error, Result, c_path};
 use super::whole::parent;
-use super::{FileTimes, Metadata, Permissions, ReadDir, driver, uninterrupted};
+use super::{FileTimes, Metadata, Permissions, ReadDir, c_path, driver, uninterrupted};
+use crate::error::{Context, Error, Result};
 
 /// Symbolic links followed, as by the kernel.
 const LINKS_MAX: u32 = 40;

@@ -10,8 +10,8 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use sakia_driver::{Auto, DirectoryEntries, Fd, Handle, Op, ReadDirectory};
 
-use super::error::{Context, Result, c_path};
-use super::{FileType, Metadata};
+use super::{FileType, Metadata, c_path};
+use crate::error::{Context, Result};
 
 /// Bytes of entries read at once: some 800 of them.
 const BATCH_BYTES: usize = 32 << 10;

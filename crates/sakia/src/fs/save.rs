@@ -24,11 +24,11 @@ use rustix::io::Errno;
 use sakia_driver::{Auto, Fd, Handle, IoBuf, Op, Open};
 
 use super::dir::{open_directory, sync_directory};
-use super::error::{Context as _, Error, Result, c_path};
 use super::paths::follow_links;
 use super::whole::parent;
-use super::{File, Metadata, driver};
+use super::{File, Metadata, c_path, driver};
 use crate::environment::{Environment, Machine};
+use crate::error::{Context as _, Error, Result};
 use crate::executor::{try_current, with_current};
 
 /// How often a name is tried that nobody has.

@@ -15,8 +15,8 @@ use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 use sakia_driver::{Auto, Fd, Handle};
 
-use super::error::{Context, Error, Result, c_path};
-use super::{Metadata, ReadDir, driver, uninterrupted};
+use super::{Metadata, ReadDir, c_path, driver, uninterrupted};
+use crate::error::{Context, Error, Result};
 
 /// Levels that are kept open.
 const OPEN_MAX: usize = 16;

@@ -10,11 +10,11 @@ use rustix::io::Errno;
 use rustix::path::Arg;
 use sakia_driver::{AlignedBuf, BufResult, CURRENT_POSITION, Fd, IoBuf, WholeFile};
 
-use super::error::{Context, Error, Result};
 use super::file::read_to_end;
 use super::options::{await_writer, open_like_std};
 use super::paths::follow_links;
 use super::{Dir, File, OpenOptions, Permissions, driver};
+use crate::error::{Context, Error, Result};
 
 /// Bytes that a file is thought to have when nothing is known.
 const GUESS_BYTES: usize = 8 << 10;

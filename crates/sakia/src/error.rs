@@ -6,10 +6,8 @@
 //! the same and still has it inside; [`os_error`] finds the errno in either.
 
 use std::error;
-use std::ffi::CString;
 use std::fmt;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use sakia_driver::NoBackend;
@@ -52,11 +50,11 @@ struct Inner {
 }
 
 impl Error {
-    pub(super) fn new(operation: &'static str, path: &Path, source: io::Error) -> Self {
+    pub(crate) fn new(operation: &'static str, path: &Path, source: io::Error) -> Self {
         Self(Box::new(Inner { operation, path: path.to_owned(), to: None, source }))
     }
 
-    pub(super) fn with_two(
+    pub(crate) fn with_two(
         operation: &'static str,
         path: &Path,
         to: &Path,
@@ -121,7 +119,7 @@ pub fn os_error(error: &io::Error) -> Option<i32> {
         let by_path = inner.downcast_ref::<Error>().and_then(Error::raw_os_error);
         let by_address =
             || inner.downcast_ref::<crate::net::Error>().and_then(crate::net::Error::raw_os_error);
-        let by_alignment = || Some(inner.downcast_ref::<super::Misaligned>()?.raw_os_error());
+        let by_alignment = || Some(inner.downcast_ref::<crate::fs::Misaligned>()?.raw_os_error());
         let by_setup = || inner.downcast_ref::<SetupError>().and_then(SetupError::raw_os_error);
         let by_backend = || inner.downcast_ref::<NoBackend>().and_then(NoBackend::raw_os_error);
         by_path.or_else(by_address).or_else(by_alignment).or_else(by_setup).or_else(by_backend)
@@ -180,12 +178,6 @@ impl<T> Context<T> for io::Result<T> {
     }
 }
 
-/// A path as the kernel takes it.
-pub(super) fn c_path(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the path contains a zero byte"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,7 +195,7 @@ mod tests {
     #[test]
     fn a_zero_byte_is_no_errno() {
         let path = Path::new("a\0b");
-        let error = c_path(path).at("open", path).unwrap_err();
+        let error = crate::fs::c_path(path).at("open", path).unwrap_err();
         assert_eq!((error.kind(), error.raw_os_error()), (io::ErrorKind::InvalidInput, None));
         assert_eq!(os_error(&error.into()), None);
     }
