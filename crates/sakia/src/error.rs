@@ -1,83 +1,121 @@
-//! Errors of operations on paths.
+//! Errors of operations on paths, addresses and names.
 //!
 //! An [`io::Error`] holds either an errno or an error of one's own, not both: one that names a path
-//! answers `None` to `raw_os_error`. So operations on paths have an error type that keeps the kernel's
-//! answer as it came and adds the operation and the path. `?` makes an [`io::Error`] of it that prints
-//! the same and still has it inside; [`os_error`] finds the errno in either.
+//! answers `None` to `raw_os_error`. So these operations have an error type that keeps the kernel's answer
+//! as it came and adds the operation and its object. `?` makes an [`io::Error`] of it that prints the same
+//! and still has it inside; [`os_error`] finds the errno in either. Operations on what is open answer with
+//! a plain [`io::Error`], which has the errno itself.
 
 use std::error;
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use sakia_driver::NoBackend;
 use sakia_ring::SetupError;
 
-/// What operations on paths resolve to.
+use crate::fs::Misaligned;
+
+/// The result of operations on paths, addresses and names.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation on a path failed: the operation, the path, and the kernel's answer.
+/// Why an operation on a path, an address or a name failed: the operation, its object, and the kernel's
+/// answer.
 ///
-/// It prints as `open /etc/shadow: Permission denied (os error 13)`. As an [`io::Error`], which `?`
-/// makes of it, it prints the same; [`os_error`] finds the errno there.
+/// It prints as `open /etc/shadow: Permission denied (os error 13)`, or as
+/// `connect 127.0.0.1:1: Connection refused (os error 111)`. As an [`io::Error`], which `?` makes of it, it
+/// prints the same; [`os_error`] finds the errno there.
 ///
 /// # Examples
 /// ```
 /// use std::io;
+/// use std::path::Path;
 ///
-/// use sakia::fs::{self, File};
+/// use sakia::fs::File;
+/// use sakia::net::{TcpListener, TcpStream};
 ///
 /// sakia::block_on(async {
 ///     let error = File::open("/nowhere").await.unwrap_err();
 ///     assert_eq!(error.to_string(), "open /nowhere: No such file or directory (os error 2)");
-///     assert_eq!(error.kind(), io::ErrorKind::NotFound);
-///     assert_eq!(error.raw_os_error(), Some(2));
+///     assert_eq!((error.kind(), error.raw_os_error()), (io::ErrorKind::NotFound, Some(2)));
+///     assert_eq!(error.path(), Some(Path::new("/nowhere")));
 ///
 ///     let error = io::Error::from(error);
 ///     assert_eq!(error.to_string(), "open /nowhere: No such file or directory (os error 2)");
-///     assert_eq!(error.kind(), io::ErrorKind::NotFound);
-///     assert_eq!(fs::os_error(&error), Some(2));
+///     assert_eq!((error.kind(), sakia::os_error(&error)), (io::ErrorKind::NotFound, Some(2)));
+///
+///     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+///     let address = listener.local_addr().unwrap();
+///     listener.close().await.unwrap();
+///     let error = TcpStream::connect(address).await.unwrap_err();
+///     let text = format!("connect {address}: Connection refused (os error 111)");
+///     assert_eq!(error.to_string(), text);
+///     assert_eq!((error.raw_os_error(), error.addresses()), (Some(111), &[address][..]));
 /// });
 /// ```
 pub struct Error(Box<Inner>);
 
 struct Inner {
     operation: &'static str,
-    path: PathBuf,
-    /// Of operations with two paths, the second.
-    to: Option<PathBuf>,
+    object: Object,
     source: io::Error,
 }
 
+/// What an operation was about.
+pub(crate) enum Object {
+    Path(PathBuf),
+    /// Something was to be moved, copied or linked from one to the other.
+    Paths(PathBuf, PathBuf),
+    /// All that were tried, in this order.
+    Addresses(Vec<SocketAddr>),
+    /// A name that was to be looked up.
+    Name(String),
+}
+
 impl Error {
-    pub(crate) fn new(operation: &'static str, path: &Path, source: io::Error) -> Self {
-        Self(Box::new(Inner { operation, path: path.to_owned(), to: None, source }))
+    pub(crate) fn new(operation: &'static str, object: Object, source: io::Error) -> Self {
+        Self(Box::new(Inner { operation, object, source }))
     }
 
-    pub(crate) fn with_two(
-        operation: &'static str,
-        path: &Path,
-        to: &Path,
-        source: io::Error,
-    ) -> Self {
-        let to = Some(to.to_owned());
-        Self(Box::new(Inner { operation, path: path.to_owned(), to, source }))
-    }
-
-    /// What was tried: `open`, `rename`, and so on. For people to read; it may be reworded.
+    /// What was tried: `open`, `rename`, `connect`, `look up`, and so on. For people to read; it may be
+    /// reworded.
     pub fn operation(&self) -> &'static str {
         self.0.operation
     }
 
     /// The path it was tried with; of two, the first.
-    pub fn path(&self) -> &Path {
-        &self.0.path
+    pub fn path(&self) -> Option<&Path> {
+        match &self.0.object {
+            Object::Path(path) | Object::Paths(path, _) => Some(path),
+            _ => None,
+        }
     }
 
     /// The second path of operations that have one: where something was to be moved, copied or linked
     /// to.
     pub fn to_path(&self) -> Option<&Path> {
-        self.0.to.as_deref()
+        match &self.0.object {
+            Object::Paths(_, to) => Some(to),
+            _ => None,
+        }
+    }
+
+    /// The addresses it was tried with, in this order. The failure is that of the last one. Empty when it
+    /// was about something else, such as a name that was to be looked up.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        match &self.0.object {
+            Object::Addresses(addresses) => addresses,
+            _ => &[],
+        }
+    }
+
+    /// The name that was to be looked up, with its port if it has one.
+    pub fn name(&self) -> Option<&str> {
+        match &self.0.object {
+            Object::Name(name) => Some(name),
+            _ => None,
+        }
     }
 
     /// The kind of failure.
@@ -85,18 +123,18 @@ impl Error {
         self.0.source.kind()
     }
 
-    /// The kernel's errno. `None` when the failure is not the kernel's: a path with a zero byte, for
-    /// one.
+    /// The kernel's errno. `None` when the failure is not the kernel's: a path with a zero byte, time that
+    /// was up, a name without addresses.
     pub fn raw_os_error(&self) -> Option<i32> {
         os_error(&self.0.source)
     }
 
-    /// The failure without operation and path, as `std` has it.
+    /// The failure without the operation and its object, as `std` has it.
     pub fn io_error(&self) -> &io::Error {
         &self.0.source
     }
 
-    /// The failure without operation and path, as `std` has it.
+    /// The failure without the operation and its object, as `std` has it.
     pub fn into_io_error(self) -> io::Error {
         self.0.source
     }
@@ -112,26 +150,41 @@ impl Error {
     }
 }
 
-/// The kernel's errno, in a plain error or within one that names a path, an alignment or addresses.
+/// The kernel's errno, in a plain error or within one that has more to say: an [`Error`], a [`Misaligned`]
+/// transfer, or one of set-up.
 pub fn os_error(error: &io::Error) -> Option<i32> {
     error.raw_os_error().or_else(|| {
         let inner = error.get_ref()?;
-        let by_path = inner.downcast_ref::<Error>().and_then(Error::raw_os_error);
-        let by_address =
-            || inner.downcast_ref::<crate::net::Error>().and_then(crate::net::Error::raw_os_error);
-        let by_alignment = || Some(inner.downcast_ref::<crate::fs::Misaligned>()?.raw_os_error());
-        let by_setup = || inner.downcast_ref::<SetupError>().and_then(SetupError::raw_os_error);
-        let by_backend = || inner.downcast_ref::<NoBackend>().and_then(NoBackend::raw_os_error);
-        by_path.or_else(by_address).or_else(by_alignment).or_else(by_setup).or_else(by_backend)
+        let by_object = inner.downcast_ref().and_then(Error::raw_os_error);
+        let by_alignment = || inner.downcast_ref().map(Misaligned::raw_os_error);
+        let by_setup = || inner.downcast_ref().and_then(SetupError::raw_os_error);
+        let by_backend = || inner.downcast_ref().and_then(NoBackend::raw_os_error);
+        by_object.or_else(by_alignment).or_else(by_setup).or_else(by_backend)
     })
+}
+
+/// The same error once more.
+pub fn copy_error(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(errno) => io::Error::from_raw_os_error(errno),
+        None => io::Error::new(error.kind(), error.to_string()),
+    }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { operation, path, to, source } = &*self.0;
-        write!(f, "{operation} {}", path.display())?;
-        if let Some(to) = to {
-            write!(f, " to {}", to.display())?;
+        let Inner { operation, object, source } = &*self.0;
+        f.write_str(operation)?;
+        match object {
+            Object::Path(path) => write!(f, " {}", path.display())?,
+            Object::Paths(path, to) => write!(f, " {} to {}", path.display(), to.display())?,
+            Object::Addresses(addresses) => {
+                for (index, address) in addresses.iter().enumerate() {
+                    write!(f, "{} {address}", if index == 0 { "" } else { "," })?;
+                }
+            }
+            // Whatever was asked for, it stays on its line.
+            Object::Name(name) => write!(f, " {}", name.escape_debug())?,
         }
         write!(f, ": {source}")
     }
@@ -139,12 +192,15 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { operation, path, to, source } = &*self.0;
+        let Inner { operation, object, source } = &*self.0;
         let mut f = f.debug_struct("Error");
-        f.field("operation", operation).field("path", path);
-        if let Some(to) = to {
-            f.field("to", to);
-        }
+        f.field("operation", operation);
+        match object {
+            Object::Path(path) => f.field("path", path),
+            Object::Paths(path, to) => f.field("path", path).field("to", to),
+            Object::Addresses(addresses) => f.field("addresses", addresses),
+            Object::Name(name) => f.field("name", name),
+        };
         f.field("source", source).finish()
     }
 }
@@ -170,11 +226,13 @@ pub(crate) trait Context<T> {
 
 impl<T> Context<T> for io::Result<T> {
     fn at(self, operation: &'static str, path: &Path) -> Result<T> {
-        self.map_err(|source| Error::new(operation, path, source))
+        self.map_err(|source| Error::new(operation, Object::Path(path.to_owned()), source))
     }
 
     fn between(self, operation: &'static str, path: &Path, to: &Path) -> Result<T> {
-        self.map_err(|source| Error::with_two(operation, path, to, source))
+        self.map_err(|source| {
+            Error::new(operation, Object::Paths(path.to_owned(), to.to_owned()), source)
+        })
     }
 }
 
@@ -185,9 +243,11 @@ mod tests {
     #[test]
     fn both_paths_are_named() {
         let source = io::Error::from_raw_os_error(18);
-        let error = Error::with_two("rename", Path::new("/a"), Path::new("b"), source);
+        let (from, to) = (Path::new("/a"), Path::new("b"));
+        let error = Err::<(), _>(source).between("rename", from, to).unwrap_err();
         assert_eq!(error.to_string(), "rename /a to b: Invalid cross-device link (os error 18)");
-        assert_eq!((error.path(), error.to_path()), (Path::new("/a"), Some(Path::new("b"))));
+        assert_eq!((error.path(), error.to_path()), (Some(from), Some(to)));
+        assert_eq!((error.addresses(), error.name()), (&[][..], None));
         assert_eq!(error.raw_os_error(), Some(18));
         assert_eq!(error.into_io_error().raw_os_error(), Some(18));
     }
@@ -198,5 +258,73 @@ mod tests {
         let error = crate::fs::c_path(path).at("open", path).unwrap_err();
         assert_eq!((error.kind(), error.raw_os_error()), (io::ErrorKind::InvalidInput, None));
         assert_eq!(os_error(&error.into()), None);
+    }
+
+    #[test]
+    fn all_addresses_that_were_tried_are_named() {
+        let addresses = ["[::1]:80", "127.0.0.1:80"].map(|text| text.parse().expect("an address"));
+        let object = Object::Addresses(addresses.to_vec());
+        let error = Error::new("connect", object, io::Error::from_raw_os_error(111));
+        let text = "connect [::1]:80, 127.0.0.1:80: Connection refused (os error 111)";
+        assert_eq!(error.to_string(), text);
+        assert_eq!(error.addresses(), addresses);
+        assert_eq!((error.path(), error.to_path(), error.name()), (None, None, None));
+        assert_eq!(error.into_io_error().raw_os_error(), Some(111));
+
+        let none = Error::new("look up", Object::Addresses(vec![]), io::ErrorKind::NotFound.into());
+        assert_eq!(none.to_string(), "look up: entity not found");
+    }
+
+    #[test]
+    fn a_name_is_shown_on_one_line() {
+        let object = Object::Name("a\nb:80".to_owned());
+        let error = Error::new("look up", object, io::ErrorKind::NotFound.into());
+        assert_eq!(error.to_string(), "look up a\\nb:80: entity not found");
+        assert_eq!(
+            (error.name(), error.path(), error.addresses().len()),
+            (Some("a\nb:80"), None, 0)
+        );
+        assert_eq!(os_error(&error.into()), None);
+    }
+
+    /// With the same text, kind and errno, however deep the kernel's answer lies.
+    #[test]
+    fn an_errno_is_found_whatever_is_around_it() {
+        let objects = || {
+            [
+                Object::Path("/a".into()),
+                Object::Paths("/a".into(), "b".into()),
+                Object::Addresses(vec![([127, 0, 0, 1], 1).into()]),
+                Object::Name("a:80".to_owned()),
+            ]
+        };
+        for (inner, outer) in objects().into_iter().zip(objects()) {
+            let error = Error::new("inside", inner, io::Error::from_raw_os_error(95));
+            assert!(error.is_unsupported() && !error.is_canceled(), "{error:?}");
+            let error = Error::new("around", outer, error.into());
+            let (text, kind) = (error.to_string(), error.kind());
+            assert_eq!((kind, error.raw_os_error()), (io::ErrorKind::Unsupported, Some(95)));
+            assert!(error.is_unsupported());
+            let error = io::Error::from(error);
+            assert_eq!((error.to_string(), error.kind()), (text, kind));
+            assert_eq!((os_error(&error), error.raw_os_error()), (Some(95), None));
+        }
+        let canceled = io::Error::from_raw_os_error(125);
+        let error = Error::new("connect", Object::Addresses(vec![]), canceled);
+        assert!(error.is_canceled() && !error.is_unsupported());
+    }
+
+    #[test]
+    fn a_panic_shows_the_object_by_its_kind() {
+        let shown =
+            |object| format!("{:?}", Error::new("try", object, io::ErrorKind::NotFound.into()));
+        let path = |object| shown(object).replace(", source: Kind(NotFound)", "");
+        assert_eq!(path(Object::Path("/a".into())), r#"Error { operation: "try", path: "/a" }"#);
+        let both = r#"Error { operation: "try", path: "/a", to: "b" }"#;
+        assert_eq!(path(Object::Paths("/a".into(), "b".into())), both);
+        let addresses = Object::Addresses(vec![([127, 0, 0, 1], 1).into()]);
+        assert_eq!(path(addresses), r#"Error { operation: "try", addresses: [127.0.0.1:1] }"#);
+        let name = Object::Name("a".to_owned());
+        assert_eq!(path(name), r#"Error { operation: "try", name: "a" }"#);
     }
 }

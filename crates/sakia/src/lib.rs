@@ -48,6 +48,7 @@ mod yielding;
 
 pub use blocking::{BlockingHandle, spawn_blocking};
 pub use engine::Engine;
+pub use error::{Error, Result, os_error};
 pub use executor::{spawn, spawn_on, thread_count};
 pub use join::{JoinError, JoinHandle};
 pub use runtime::{Builder, Runtime, block_on};

@@ -7,6 +7,7 @@ use futures_util::stream::{self, StreamExt};
 
 use super::Engine;
 use super::request::{Attempt, Call};
+use crate::error::copy_error;
 
 /// Requests of one batch that are under way at a time: enough for any device, and few enough for others to
 /// get their turn between them.
@@ -83,13 +84,5 @@ impl<C: Call> Call for Many<C> {
             Part::Done(output) => output,
         };
         self.parts.into_iter().map(refuse).collect()
-    }
-}
-
-/// The same error once more.
-pub fn copy_error(error: &io::Error) -> io::Error {
-    match error.raw_os_error() {
-        Some(errno) => io::Error::from_raw_os_error(errno),
-        None => io::Error::new(error.kind(), error.to_string()),
     }
 }

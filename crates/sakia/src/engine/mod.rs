@@ -55,9 +55,9 @@ use crate::runtime::{Builder, Started, Thread};
 pub mod __private {
     pub use sakia_driver::{CallMode, CallSupport, SharedCallSupport};
 
-    pub use super::many::copy_error;
     pub use super::now::{Ways, is_in_memory};
     pub use super::request::block_on;
+    pub use crate::error::copy_error;
 }
 
 /// Does file operations for all threads of a process. Clones are the same engine.

@@ -12,8 +12,8 @@
 //! Buffers go in by value and come back with the result, on error too: the kernel has them meanwhile, even
 //! if the future is dropped. See [`BufResult`](crate::io::BufResult).
 //!
-//! Errors of operations on paths are an [`Error`] that names operation and path; `?` turns it into an
-//! [`std::io::Error`]. Those of an open file are the kernel's. [`os_error`] finds the errno in
+//! An operation on a path fails with an [`Error`] that names operation and path; `?` turns it into an
+//! [`std::io::Error`]. Errors of an open file are the kernel's. [`os_error`] finds the errno in
 //! either.
 //!
 //! All of it belongs to the runtime thread on which it was made, and never blocks that thread.

@@ -11,7 +11,7 @@ use sakia_driver::{Auto, Fd, Handle};
 
 use super::whole::parent;
 use super::{FileTimes, Metadata, Permissions, ReadDir, c_path, driver, uninterrupted};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Result};
 
 /// Symbolic links followed, as by the kernel.
 const LINKS_MAX: u32 = 40;
@@ -398,6 +398,6 @@ pub async fn read_dir(path: impl AsRef<Path>) -> Result<ReadDir> {
     let path = path.as_ref();
     let driver = driver();
     let fd = super::dir::open_directory(&driver, None, path).await;
-    let fd = fd.map_err(|error| Error::new("open", path, error))?;
+    let fd = fd.at("open", path)?;
     Ok(ReadDir::new(fd, driver, path.to_owned()))
 }

@@ -28,7 +28,7 @@ use super::paths::follow_links;
 use super::whole::parent;
 use super::{File, Metadata, c_path, driver};
 use crate::environment::{Environment, Machine};
-use crate::error::{Context as _, Error, Result};
+use crate::error::{Context as _, Result};
 use crate::executor::{try_current, with_current};
 
 /// How often a name is tried that nobody has.
@@ -130,7 +130,7 @@ impl AtomicFile {
             Err(error) => return Err(error).at("metadata", path),
         };
         if old.as_ref().is_some_and(Metadata::is_dir) {
-            return Err(Error::new("save", path, Errno::ISDIR.into()));
+            return Err(Errno::ISDIR.into()).at("save", path);
         }
         // Whoever may not read the old file may not read the new one half written either.
         let mode = if old.is_some() { 0o600 } else { 0o666 };

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use sakia_driver::{Auto, Fd, Handle};
 
 use super::{Metadata, ReadDir, c_path, driver, uninterrupted};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Object, Result};
 
 /// Levels that are kept open.
 const OPEN_MAX: usize = 16;
@@ -136,7 +136,7 @@ impl Walk {
                 }
                 Err(error) => {
                     let path = self.path.join(&name);
-                    failure.get_or_insert(Error::new("remove", &path, error));
+                    failure.get_or_insert(Error::new("remove", Object::Path(path), error));
                 }
             }
         }

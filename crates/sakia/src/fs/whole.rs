@@ -14,7 +14,7 @@ use super::file::read_to_end;
 use super::options::{await_writer, open_like_std};
 use super::paths::follow_links;
 use super::{Dir, File, OpenOptions, Permissions, driver};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Result};
 
 /// Bytes that a file is thought to have when nothing is known.
 const GUESS_BYTES: usize = 8 << 10;
@@ -229,7 +229,7 @@ pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
     if (found.dev(), found.ino()) == (before.dev(), before.ino()) {
         let message = "source and destination are the same file";
         let error = io::Error::new(io::ErrorKind::InvalidInput, message);
-        return Err(Error::with_two("copy", from, to, error));
+        return Err(error).between("copy", from, to);
     }
     if before.is_file() && before.len() > 0 {
         target.set_len(0).await.at("truncate", to)?;

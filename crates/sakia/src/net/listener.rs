@@ -12,6 +12,7 @@ use super::lookup::ToSocketAddrs;
 use super::options::ListenOptions;
 use super::sockopt::{option, set_ttl, take_error, ttl};
 use super::{Error, Result, TcpStream};
+use crate::error::Object;
 use crate::executor::current;
 
 /// A socket that accepts TCP connections. Dropping it closes it, and the connections that wait to be
@@ -115,7 +116,7 @@ impl TcpListener {
     }
 
     fn accept_error(&self, error: io::Error) -> Error {
-        Error::new("accept on", Vec::from_iter(self.local_addr()), error)
+        Error::new("accept on", Object::Addresses(Vec::from_iter(self.local_addr())), error)
     }
 
     /// The address that it listens on, by a plain call.

@@ -7,6 +7,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use super::{Error, Result};
+use crate::error::Object;
 use crate::executor::current;
 
 /// What is one or more addresses of sockets, or a name to look them up by.
@@ -66,18 +67,18 @@ pub(super) async fn resolve<A: ToSocketAddrs + ?Sized>(host: &A) -> Result<Vec<S
         },
         Target::Invalid(text) => {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "not a host and a port");
-            return Err(Error::of_name(text, error));
+            return Err(Error::new("look up", Object::Name(text.to_owned()), error));
         }
     };
     if addresses.is_empty() {
         let error = io::Error::new(io::ErrorKind::InvalidInput, "no addresses were given");
-        return Err(Error::new("look up", [], error));
+        return Err(Error::new("look up", Object::Addresses(addresses), error));
     }
     Ok(addresses)
 }
 
 async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
-    let fail = |error: io::Error| Error::of_name(format!("{host}:{port}"), error);
+    let fail = |error| Error::new("look up", Object::Name(format!("{host}:{port}")), error);
     let lookup = current().environment.look_up(host, port);
     let addresses = lookup.await.map_err(fail)?;
     if addresses.is_empty() {

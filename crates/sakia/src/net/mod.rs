@@ -11,9 +11,9 @@
 //! Buffers go in by value and come back with the result, on error too: the kernel has them meanwhile, even
 //! if the future is dropped. [`TcpStream::recv`] needs none: what it brings lies in memory of the runtime.
 //!
-//! Errors of operations on addresses are [`Error`]: they name the operation and the addresses, and keep the
-//! kernel's answer. `?` makes a [`std::io::Error`] of them, in which [`os_error`] finds the errno. Those of
-//! an open connection are the kernel's.
+//! An operation on an address or a name fails with an [`Error`], the same as in [`fs`](crate::fs), that names
+//! both; `?` turns it into an [`std::io::Error`]. Errors of an open connection are the kernel's.
+//! [`os_error`] finds the errno in either.
 //!
 //! All of it belongs to the runtime thread on which it was made, and never blocks that thread.
 //!
@@ -23,7 +23,6 @@
 //! one, fails with `EOPNOTSUPP`.
 
 mod activation;
-mod error;
 mod listener;
 mod lookup;
 mod options;
@@ -34,7 +33,6 @@ mod stream;
 mod transfer;
 
 pub use activation::Activation;
-pub use error::{Error, Result};
 pub use listener::TcpListener;
 pub use lookup::{ToSocketAddrs, lookup_host};
 pub use options::{ConnectOptions, ListenOptions};
@@ -45,4 +43,4 @@ pub use split::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
 pub use stream::TcpStream;
 use transfer::{readers, writers};
 
-pub use crate::fs::os_error;
+pub use crate::error::{Error, Result, os_error};

@@ -10,6 +10,7 @@ use sakia_driver::{Auto, Domain, Fd, Handle, SocketAddress, SocketType};
 use super::lookup::{ToSocketAddrs, resolve};
 use super::sockopt::{Common, common_options, option, tune};
 use super::{Error, Result, TcpStream};
+use crate::error::Object;
 use crate::executor::current;
 use crate::time::timeout_at;
 
@@ -104,7 +105,7 @@ impl ConnectOptions {
         let deadline = crate::time::now() + timeout;
         match timeout_at(deadline, self.connect_to_any(&to, &mut tried)).await {
             Ok(result) => result,
-            Err(elapsed) => Err(Error::new("connect", tried, elapsed.into())),
+            Err(elapsed) => Err(Error::new("connect", Object::Addresses(tried), elapsed.into())),
         }
     }
 
@@ -129,7 +130,7 @@ impl ConnectOptions {
             let message = "no address is of the version of the local one";
             ("connect", io::Error::new(io::ErrorKind::InvalidInput, message))
         });
-        Err(Error::new(operation, std::mem::take(tried), error))
+        Err(Error::new(operation, Object::Addresses(std::mem::take(tried)), error))
     }
 
     /// One try. The error says what failed.
@@ -273,7 +274,7 @@ impl ListenOptions {
             }
         }
         let (operation, error) = failure.expect("a name has one address at least");
-        Err(Error::new(operation, tried, error))
+        Err(Error::new(operation, Object::Addresses(tried), error))
     }
 
     /// One try. The error says what failed.

@@ -46,7 +46,7 @@ fn fill(policy: Policy, disk: &Path) {
 
         let error = fs::write(&path, bytes.clone()).await.unwrap_err();
         assert_eq!((error.raw_os_error(), error.operation()), (ENOSPC, "write"), "{error}");
-        assert_eq!(error.path(), path);
+        assert_eq!(error.path(), Some(&*path));
         remove(&path).await;
 
         a_writer(&path, &bytes).await;
@@ -75,7 +75,7 @@ fn fill(policy: Policy, disk: &Path) {
 
         let error = fs::save(&old, bytes.clone()).await.unwrap_err();
         assert_eq!((error.raw_os_error(), error.operation()), (ENOSPC, "write"), "{error}");
-        assert_eq!(error.path(), old);
+        assert_eq!(error.path(), Some(&*old));
         assert!(fs::read(&old).await.unwrap() == bytes[..MIB], "the old contents are lost");
 
         fs::save(&old, bytes[MIB..2 * MIB].to_vec()).await.unwrap();
@@ -171,7 +171,7 @@ fn a_disk_that_lost_its_end(policy: Policy) {
                 Err(error) => {
                     lost += 1;
                     assert_eq!((error.raw_os_error(), error.operation()), (EIO, "read"), "{error}");
-                    assert_eq!(error.path(), path(number));
+                    assert_eq!(error.path(), Some(&*path(number)));
                     lost_in_pieces(&path(number), &contents(number)).await;
                 }
             }

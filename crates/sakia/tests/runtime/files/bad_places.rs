@@ -24,7 +24,10 @@ fn same<T, U>(ours: fs::Result<T>, theirs: std::io::Result<U>, operation: &str, 
         panic!("{operation} {} went well", path.display())
     };
     assert_eq!(ours.raw_os_error(), theirs.raw_os_error(), "{ours}");
-    assert_eq!((ours.kind(), ours.operation(), ours.path()), (theirs.kind(), operation, path));
+    assert_eq!(
+        (ours.kind(), ours.operation(), ours.path()),
+        (theirs.kind(), operation, Some(path))
+    );
     assert_eq!(ours.to_string(), format!("{operation} {}: {theirs}", path.display()));
     let io = std::io::Error::from(ours);
     assert_eq!((io.kind(), fs::os_error(&io)), (theirs.kind(), theirs.raw_os_error()));

@@ -156,7 +156,7 @@ fn a_full_disk_leaves_the_old_file() {
         fs::save(&path, vec![1; 300_000]).await.unwrap();
         let error = fs::save(&path, vec![2; 900_000]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StorageFull);
-        assert_eq!((error.operation(), error.path()), ("write", &*path));
+        assert_eq!((error.operation(), error.path()), ("write", Some(&*path)));
         assert_eq!(std::fs::read(&path).unwrap(), [1; 300_000]);
         assert_eq!(disk.0.names(), ["file"]);
         fs::save(&path, vec![3; 300_000]).await.unwrap();

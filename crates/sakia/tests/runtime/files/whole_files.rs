@@ -88,7 +88,7 @@ fn text_that_is_none_is_told() {
     let path = dir.join("file");
     std::fs::write(&path, b"abc\xff").unwrap();
     let error = block_on(fs::read_to_string(&path)).unwrap_err();
-    assert_eq!((error.kind(), error.path()), (ErrorKind::InvalidData, &*path));
+    assert_eq!((error.kind(), error.path()), (ErrorKind::InvalidData, Some(&*path)));
     assert!(error.to_string().contains("utf-8"), "{error}");
 }
 
