@@ -20,6 +20,7 @@ use std::task::{Context, Poll, Waker, ready};
 use sakia_driver::{BufResult, IoBuf, Slice};
 
 use super::source::{AsyncWrite, AsyncWriteAt, Block, Level};
+use crate::error::copy_error;
 use crate::executor::spawn;
 use crate::join::JoinHandle;
 
@@ -148,25 +149,15 @@ struct Part {
 
 /// An error that can be told more than once.
 struct Failure {
-    /// Until told.
-    first: Option<io::Error>,
-    errno: Option<i32>,
-    kind: io::ErrorKind,
-    text: String,
+    error: io::Error,
+    is_told: bool,
 }
 
 impl Failure {
-    fn new(error: io::Error) -> Self {
-        let (errno, kind, text) = (error.raw_os_error(), error.kind(), error.to_string());
-        Self { first: Some(error), errno, kind, text }
-    }
-
     fn tell(&mut self) -> io::Error {
-        match (self.first.take(), self.errno) {
-            (Some(error), _) => error,
-            (None, Some(errno)) => io::Error::from_raw_os_error(errno),
-            (None, None) => io::Error::new(self.kind, self.text.clone()),
-        }
+        self.is_told = true;
+        let copy = copy_error(&self.error);
+        std::mem::replace(&mut self.error, copy)
     }
 }
 
@@ -254,7 +245,7 @@ impl State {
 
     /// The sink has failed: nothing in the queue will be written.
     fn fail(&mut self, error: io::Error) {
-        self.error.get_or_insert_with(|| Failure::new(error));
+        self.error.get_or_insert(Failure { error, is_told: false });
         self.waiting = 0;
         self.queue.clear();
         self.spare.clear();
@@ -552,7 +543,9 @@ impl<W> fmt::Debug for Writer<W> {
 impl State {
     /// Counts an error that nobody was told, and will not be.
     fn count_loss(&mut self) {
-        if self.error.as_mut().and_then(|error| error.first.take()).is_some() {
+        let untold = self.error.as_mut().filter(|failure| !failure.is_told);
+        if let Some(failure) = untold {
+            failure.is_told = true;
             UNREPORTED.fetch_add(1, Ordering::Relaxed);
         }
     }
