@@ -106,20 +106,9 @@ struct JsonCounters {
     enters: u64,
 }
 
-/// Why a source is not begun.
-#[derive(Debug)]
-struct Fault {
-    operation: &'static str,
-    path: PathBuf,
-    /// None: not an error of the system.
-    errno: Option<i32>,
-    message: String,
-}
-
-impl Fault {
-    fn new(operation: &'static str, path: &Path, message: impl Into<String>) -> Self {
-        Self { operation, path: path.to_owned(), errno: None, message: message.into() }
-    }
+/// Why a source is not begun, which is no error of the system.
+fn refusal(operation: &'static str, path: &Path, reason: impl Into<String>) -> Failure {
+    Failure::new(operation, path.to_owned(), io::Error::other(reason.into()))
 }
 
 /// Copies everything.
@@ -142,8 +131,8 @@ pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
     });
     let targets = match targets(options) {
         Ok(targets) => targets,
-        Err(fault) => {
-            refuse(&fault, options.format, &lines);
+        Err(failure) => {
+            report(&failure, options.format, &lines);
             let total = Total { failures: 1, ..Total::default() };
             conclude(options, &progress, &total, begin, None, &lines)?;
             return Ok(Exit::Failure);
@@ -207,19 +196,19 @@ struct Total {
 type Pair = (PathBuf, PathBuf);
 
 /// Where each source goes to.
-fn targets(options: &Options) -> Result<Vec<Pair>, Fault> {
+fn targets(options: &Options) -> Result<Vec<Pair>, Failure> {
     let into = |directory: &Path| {
         let pair = |source: &PathBuf| (source.clone(), directory.join(last_part(source)));
         options.sources.iter().map(pair).collect()
     };
     match &options.to {
         To::Directory(directory) if !directory.is_dir() => {
-            Err(Fault::new("copy to", directory, "there is no such directory"))
+            Err(refusal("copy to", directory, "there is no such directory"))
         }
         To::Directory(directory) => Ok(into(directory)),
         To::Somewhere(path) if path.is_dir() => Ok(into(path)),
         To::Somewhere(path) if options.sources.len() > 1 => {
-            Err(Fault::new("copy to", path, "several sources, and no directory to copy them to"))
+            Err(refusal("copy to", path, "several sources, and no directory to copy them to"))
         }
         To::Somewhere(path) | To::Exactly(path) => {
             let source = &options.sources[0];
@@ -231,7 +220,7 @@ fn targets(options: &Options) -> Result<Vec<Pair>, Fault> {
             {
                 let is_other = path.components().as_path().symlink_metadata().is_ok();
                 let text = if is_other { "it is not a directory" } else { "it does not exist" };
-                return Err(Fault::new("copy to", path, text));
+                return Err(refusal("copy to", path, text));
             }
             Ok(vec![(source.clone(), path.clone())])
         }
@@ -274,25 +263,15 @@ fn observed(options: &Options, lines: &Arc<Lines>) -> Progress {
     })
 }
 
-fn report(failure: &Failure, format: Format, lines: &Lines) {
-    let fault = Fault {
-        operation: failure.operation(),
-        path: failure.path().to_owned(),
-        errno: failure.raw_os_error(),
-        message: message(failure.io_error()),
-    };
-    refuse(&fault, format, lines);
-}
-
 /// Says why something is not copied.
-fn refuse(fault: &Fault, format: Format, lines: &Lines) {
-    let Fault { operation, path, errno, message } = fault;
-    complain(format_args!("{operation} {}: {message}", Shown(path.as_os_str())));
+fn report(failure: &Failure, format: Format, lines: &Lines) {
+    let (operation, path) = (failure.operation(), failure.path().as_os_str());
+    let message = &message(failure.io_error());
+    complain(format_args!("{operation} {}: {message}", Shown(path)));
     if format == Format::Json {
-        let path = Member(path.as_os_str());
-        let line = Line::Error { path, operation, errno: *errno, message };
+        let (path, errno) = (Member(path), failure.raw_os_error());
         // That it cannot be written shows in the end.
-        write_line(lines, &line).ok();
+        write_line(lines, &Line::Error { path, operation, errno, message }).ok();
     }
 }
 
@@ -326,8 +305,8 @@ async fn copy_all(
             complain(format_args!("warning: {from} is named more than once"));
             continue;
         }
-        if let Err(fault) = check(options, &from, &to, &mut made) {
-            refuse(&fault, options.format, lines);
+        if let Err(failure) = check(options, &from, &to, &mut made) {
+            report(&failure, options.format, lines);
             total.failures += 1;
             continue;
         }
@@ -351,24 +330,22 @@ fn check(
     from: &Path,
     to: &Path,
     made: &mut HashSet<PathBuf>,
-) -> Result<(), Fault> {
-    let stat = stat(options, from).map_err(|error| Fault {
-        errno: error.raw_os_error(),
-        ..Fault::new("stat", from, message(&error))
-    })?;
+) -> Result<(), Failure> {
+    let stat = stat(options, from);
+    let stat = stat.map_err(|error| Failure::new("stat", from.to_owned(), error))?;
     if stat.is_dir() && !options.recursive {
-        return Err(Fault::new("copy", from, "it is a directory, and -r was not given"));
+        return Err(refusal("copy", from, "it is a directory, and -r was not given"));
     }
     // A slash or a dot at the end asks for what a link points to.
     if stat.is_dir() && to.symlink_metadata().is_ok_and(|to| to.is_symlink()) {
         let text = "a link is there, which a directory cannot take the place of";
-        return Err(Fault::new("copy to", to, text));
+        return Err(refusal("copy to", to, text));
     }
     let is_new = made.insert(to.to_owned());
     if !is_new && !stat.is_dir() && options.copy.existing != Existing::Keep {
         let from = Shown(from.as_os_str());
         let text = format!("it has just been made from another source than {from}");
-        return Err(Fault::new("copy to", to, text));
+        return Err(refusal("copy to", to, text));
     }
     Ok(())
 }

@@ -173,7 +173,9 @@ pub struct Failure {
 }
 
 impl Failure {
-    pub(crate) fn new(operation: &'static str, path: PathBuf, error: io::Error) -> Self {
+    /// Makes a failure of `operation` at `path`, for what a program finds before it has something copied, so
+    /// that it tells all failures alike.
+    pub fn new(operation: &'static str, path: PathBuf, error: io::Error) -> Self {
         Self { operation, path, error }
     }
 
@@ -194,7 +196,7 @@ impl Failure {
 
     /// The kernel's answer.
     pub fn raw_os_error(&self) -> Option<i32> {
-        self.error.raw_os_error()
+        sakia::os_error(&self.error)
     }
 }
 
