@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::io::Errno;
+use sakia::os_error;
 use sakia_driver::startup::stdin_was_closed;
 use sakia_driver::{Auto, Bypass, Choice, Driver, Fd, OpKind, Policy, Rules};
 use sakia_ring::{Ring, SetupError};
@@ -102,16 +103,12 @@ pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
 
 /// Says why there is no backend such as was asked for.
 fn report_refusal<W: Write>(error: &io::Error, output: &mut Output<W>) -> anyhow::Result<()> {
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<SetupError>()) {
-        Some(refusal) => {
-            complain(format_args!("io_uring is not available: {refusal}"));
-            output.no_backend("io_uring_setup", refusal.raw_os_error(), refusal.to_string())
-        }
-        None => {
-            complain(format_args!("epoll is not available: {error}"));
-            output.no_backend("epoll", error.raw_os_error(), message(error))
-        }
-    }
+    let (backend, operation) = match error.get_ref().is_some_and(|inner| inner.is::<SetupError>()) {
+        true => ("io_uring", "io_uring_setup"),
+        false => ("epoll", "epoll"),
+    };
+    complain(format_args!("{backend} is not available: {error}"));
+    output.no_backend(operation, os_error(error), message(error))
 }
 
 /// How the work ended.

@@ -178,6 +178,17 @@ fn is_told_in_json_too() {
 }
 
 #[test]
+fn an_epoll_refused_as_well_is_told_with_its_errno() {
+    let mut command = sakia(["sum", "--json"]);
+    deny(&mut command, libc::SYS_io_uring_setup, libc::EPERM);
+    let ended = run(deny(&mut command, libc::SYS_epoll_create1, libc::EMFILE));
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.starts_with("sakia: epoll is not available: epoll: "), "{ended:?}");
+    let error = ended.json();
+    assert_eq!((&error["operation"], &error["errno"]), (&"epoll".into(), &24.into()), "{ended:?}");
+}
+
+#[test]
 fn doctor_says_why_and_what_to_change() {
     let denied = |args: &[&str]| run(deny(&mut sakia(args), libc::SYS_io_uring_setup, libc::EPERM));
     let ended = denied(&["doctor"]);
