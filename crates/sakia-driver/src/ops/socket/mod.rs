@@ -6,9 +6,8 @@ mod connect;
 mod create;
 mod message;
 mod name;
-mod recv;
-mod send;
 mod shutdown;
+mod transfer;
 mod vectored;
 
 pub use accept::Accept;
@@ -16,9 +15,8 @@ pub use bind::{Bind, Listen};
 pub use connect::Connect;
 pub use create::{Socket, SocketType};
 pub use message::{Received, RecvFrom, SendTo};
-pub use recv::SocketRecv;
-pub use send::SocketSend;
 pub use shutdown::{Shutdown, ShutdownHow};
+pub use transfer::{SocketRecv, SocketSend};
 pub use vectored::{SocketRecvVectored, SocketSendVectored};
 
 use rustix::io::Errno;
