@@ -185,6 +185,12 @@ impl Fd {
         self.inner.raw
     }
 
+    /// Itself, where an operation may act on one or none.
+    #[inline(always)]
+    pub(crate) fn descriptor(&self) -> Option<&Self> {
+        Some(self)
+    }
+
     /// What the descriptor refers to. The first call on a descriptor asks the kernel.
     #[inline(always)]
     pub fn kind(&self) -> FileKind {

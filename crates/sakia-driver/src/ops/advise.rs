@@ -8,7 +8,7 @@ use crate::backend::{Backend, Descriptors};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 use crate::policy::{Route, Rules};
 
 /// See [`Handle::advise`].
@@ -42,10 +42,6 @@ impl<B: Backend> Handle<B> {
 unsafe impl Operation for Advise {
     type Output = io::Result<()>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
         Sqe::fadvise(self.fd.raw(), self.offset, self.len, self.advice)
     }
@@ -54,9 +50,7 @@ unsafe impl Operation for Advise {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Bounded, fd);
 
     fn is_local(&self, _: &dyn Descriptors) -> bool {
         self.fd.is_local()

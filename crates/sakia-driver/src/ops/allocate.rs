@@ -7,7 +7,7 @@ use sakia_ring::Sqe;
 use crate::backend::{Backend, Descriptors};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 
 /// See [`Handle::fallocate`].
 #[derive(Debug)]
@@ -40,10 +40,6 @@ impl<B: Backend> Handle<B> {
 unsafe impl Operation for Fallocate {
     type Output = io::Result<()>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
         Sqe::fallocate(self.fd.raw(), self.mode, self.offset, self.len)
     }
@@ -52,9 +48,7 @@ unsafe impl Operation for Fallocate {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Bounded, fd);
 
     fn is_local(&self, _: &dyn Descriptors) -> bool {
         self.fd.is_local()

@@ -10,7 +10,7 @@ use super::statx::StatxTime;
 use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 use crate::private;
 
 /// See [`Handle::chmod`].
@@ -184,10 +184,6 @@ impl<B: Backend> Handle<B> {
 unsafe impl Operation for Chmod {
     type Output = io::Result<()>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
         let Self { target, mode, flags } = self;
         private::chmod(target.raw(), target.path(), *mode, *flags)
@@ -197,18 +193,12 @@ unsafe impl Operation for Chmod {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        self.target.descriptor()
-    }
+    acts_on!(Bounded, target);
 }
 
 // SAFETY: as for `Chmod`.
 unsafe impl Operation for Chown {
     type Output = io::Result<()>;
-
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
 
     fn entry(&mut self) -> Sqe {
         let Self { target, uid, gid, flags } = self;
@@ -219,19 +209,13 @@ unsafe impl Operation for Chown {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        self.target.descriptor()
-    }
+    acts_on!(Bounded, target);
 }
 
 // SAFETY: as for `Chmod`; and the times, which are part of the value and stay where they are until the
 // completion.
 unsafe impl Operation for Utimens {
     type Output = io::Result<()>;
-
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
 
     fn entry(&mut self) -> Sqe {
         let (target, times) = (&self.target, self.times.as_ptr());
@@ -242,7 +226,5 @@ unsafe impl Operation for Utimens {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        self.target.descriptor()
-    }
+    acts_on!(Bounded, target);
 }

@@ -8,7 +8,7 @@ use super::transfer_len;
 use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 use crate::private;
 
 /// See [`Handle::copy_file_range`].
@@ -58,10 +58,6 @@ impl<B: Backend> Handle<B> {
 unsafe impl Operation for CopyFileRange {
     type Output = io::Result<usize>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
         let Self { from, from_offset, to, to_offset, len } = self;
         private::copy_file_range(from.raw(), *from_offset, to.raw(), *to_offset, transfer_len(*len))
@@ -71,7 +67,5 @@ unsafe impl Operation for CopyFileRange {
         completion.count(self.len)
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.from)
-    }
+    acts_on!(Bounded, from);
 }

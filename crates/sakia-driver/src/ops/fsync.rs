@@ -7,7 +7,7 @@ use sakia_ring::Sqe;
 use crate::backend::{Backend, Descriptors};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 use crate::private;
 
 /// See [`Handle::fsync`].
@@ -58,10 +58,6 @@ impl<B: Backend> Handle<B> {
 unsafe impl Operation for Fsync {
     type Output = io::Result<()>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
         Sqe::fsync(self.fd.raw(), self.data_only)
     }
@@ -70,9 +66,7 @@ unsafe impl Operation for Fsync {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Bounded, fd);
 
     fn is_local(&self, _: &dyn Descriptors) -> bool {
         self.fd.is_local()
@@ -83,10 +77,6 @@ unsafe impl Operation for Fsync {
 unsafe impl Operation for Syncfs {
     type Output = io::Result<()>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
         private::syncfs(self.fd.raw())
     }
@@ -95,7 +85,5 @@ unsafe impl Operation for Syncfs {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Bounded, fd);
 }

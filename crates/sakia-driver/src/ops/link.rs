@@ -11,7 +11,7 @@ use crate::backend::{Backend, Descriptors};
 use crate::buf::{BufResult, IoBufMut, initialize};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 use crate::private;
 
 /// See [`Handle::link`].
@@ -99,10 +99,6 @@ impl<B: Backend> Handle<B> {
 unsafe impl Operation for Link {
     type Output = io::Result<()>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
         let Self { from, to, flags } = self;
         Sqe::linkat(from.raw(), from.path(), to.raw(), to.path(), *flags)
@@ -112,9 +108,7 @@ unsafe impl Operation for Link {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        self.from.descriptor()
-    }
+    acts_on!(Bounded, from);
 
     fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
         self.from.is_local(descriptors) && self.to.is_local(descriptors)
@@ -126,10 +120,6 @@ unsafe impl Operation for Link {
 unsafe impl Operation for Symlink {
     type Output = io::Result<()>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
         Sqe::symlinkat(self.target.as_ptr().cast(), self.link.raw(), self.link.path())
     }
@@ -138,9 +128,7 @@ unsafe impl Operation for Symlink {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        self.link.descriptor()
-    }
+    acts_on!(Bounded, link);
 
     fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
         self.link.is_local(descriptors)
@@ -151,10 +139,6 @@ unsafe impl Operation for Symlink {
 // that the value keeps open.
 unsafe impl Operation for Readlink {
     type Output = BufResult<usize, Vec<u8>>;
-
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
 
     fn entry(&mut self) -> Sqe {
         let len = transfer_len(self.buf.bytes_room());
@@ -174,7 +158,5 @@ unsafe impl Operation for Readlink {
         filled(completion, self.buf, room)
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        self.at.descriptor()
-    }
+    acts_on!(Bounded, at);
 }

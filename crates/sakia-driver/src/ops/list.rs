@@ -10,7 +10,7 @@ use crate::buf::{BufResult, IoBufMut, initialize};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 use crate::policy::{Mount, Route, Rules};
 use crate::private;
 
@@ -49,10 +49,6 @@ impl<B: Backend> Handle<B> {
 unsafe impl Operation for ReadDirectory {
     type Output = BufResult<usize, Vec<u8>>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
         let len = transfer_len(self.buf.bytes_room());
         private::getdents(self.fd.raw(), self.buf.as_mut_ptr(), len)
@@ -67,9 +63,7 @@ unsafe impl Operation for ReadDirectory {
         filled(completion, self.buf, room)
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Bounded, fd);
 
     fn route(&self, rules: &Rules) -> Route {
         self.fd.route_call(rules.of(OpKind::List))

@@ -7,7 +7,7 @@ use sakia_ring::Sqe;
 use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 use crate::private;
 
 /// See [`Handle::flock`].
@@ -43,10 +43,6 @@ impl<B: Backend> Handle<B> {
 unsafe impl Operation for Flock {
     type Output = io::Result<()>;
 
-    fn class(&self) -> Class {
-        Class::Waiting
-    }
-
     fn entry(&mut self) -> Sqe {
         private::flock(self.fd.raw(), self.operation)
     }
@@ -55,7 +51,5 @@ unsafe impl Operation for Flock {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Waiting, fd);
 }

@@ -9,7 +9,7 @@ use super::at::At;
 use crate::backend::{Backend, Descriptors};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 
 /// See [`Handle::mkdir`].
 #[derive(Debug)]
@@ -39,10 +39,6 @@ impl<B: Backend> Handle<B> {
 unsafe impl Operation for Mkdir {
     type Output = io::Result<()>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
         Sqe::mkdirat(self.at.raw(), self.at.path(), self.mode)
     }
@@ -51,9 +47,7 @@ unsafe impl Operation for Mkdir {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        self.at.descriptor()
-    }
+    acts_on!(Bounded, at);
 
     fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
         self.at.is_local(descriptors)

@@ -1,5 +1,44 @@
 //! The operations: one file each, and the methods of [`Handle`](crate::Handle) that start them.
 
+// Above the modules, which use them.
+
+/// The class of an [`Operation`], and the descriptor that it acts on: that of this field.
+macro_rules! acts_on {
+    ($class:ident, $($field:tt).+) => {
+        #[inline(always)]
+        fn class(&self) -> crate::op::Class {
+            crate::op::Class::$class
+        }
+
+        fn descriptor(&self) -> Option<&crate::fd::Fd> {
+            self.$($field).+.descriptor()
+        }
+    };
+}
+
+/// What an [`Operation`] that transfers bytes says of its descriptor, which is in this field.
+macro_rules! of_descriptor {
+    ($($field:tt).+) => {
+        #[inline(always)]
+        fn class(&self) -> crate::op::Class {
+            self.$($field).+.kind().into()
+        }
+
+        fn descriptor(&self) -> Option<&crate::fd::Fd> {
+            self.$($field).+.descriptor()
+        }
+
+        fn is_local(&self, _: &dyn crate::backend::Descriptors) -> bool {
+            self.$($field).+.is_local()
+        }
+
+        #[inline(always)]
+        fn mount(&self) -> Option<&std::rc::Rc<crate::policy::Mount>> {
+            self.$($field).+.mount()
+        }
+    };
+}
+
 mod advise;
 mod allocate;
 mod at;
@@ -62,30 +101,6 @@ pub use truncate::Truncate;
 pub use unlink::Unlink;
 pub use vectored::{ReadVectored, WriteVectored};
 pub use xattr::{GetXattr, ListXattr, RemoveXattr, SetXattr};
-
-/// What an [`Operation`] on one descriptor, which is in this field, says of that.
-macro_rules! of_descriptor {
-    ($($field:tt).+) => {
-        #[inline(always)]
-        fn class(&self) -> crate::op::Class {
-            self.$($field).+.kind().into()
-        }
-
-        fn descriptor(&self) -> Option<&crate::fd::Fd> {
-            Some(&self.$($field).+)
-        }
-
-        fn is_local(&self, _: &dyn crate::backend::Descriptors) -> bool {
-            self.$($field).+.is_local()
-        }
-
-        #[inline(always)]
-        fn mount(&self) -> Option<&std::rc::Rc<crate::policy::Mount>> {
-            self.$($field).+.mount()
-        }
-    };
-}
-use of_descriptor;
 
 impl<B: Backend> Handle<B> {
     /// Starts an operation of the driver's own number `opcode`, see [`private`](crate::private). On a

@@ -191,10 +191,6 @@ pub struct AwaitWriter {
 unsafe impl Operation for AwaitWriter {
     type Output = io::Result<()>;
 
-    fn class(&self) -> Class {
-        Class::Waiting
-    }
-
     fn entry(&mut self) -> Sqe {
         private::await_writer(self.fd.raw())
     }
@@ -203,9 +199,7 @@ unsafe impl Operation for AwaitWriter {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Waiting, fd);
 
     fn route(&self, _: &Rules) -> Route {
         Route::Lane(Lane::Elastic)

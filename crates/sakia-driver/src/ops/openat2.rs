@@ -12,7 +12,7 @@ use crate::backend::{Backend, Descriptors};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 use crate::policy::{Route, Rules};
 use crate::sys::abi;
 use crate::sys::open::open_flags;
@@ -88,10 +88,6 @@ impl<B: Backend> Handle<B> {
 unsafe impl Operation for Openat2 {
     type Output = io::Result<Fd>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
         let how = &raw const self.how;
         Sqe::openat2(self.at.raw(), self.at.path(), how, size_of::<OpenHow>() as u32)
@@ -109,9 +105,7 @@ unsafe impl Operation for Openat2 {
         drop(self.complete(completion)); // closes what was opened
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        self.at.descriptor()
-    }
+    acts_on!(Bounded, at);
 
     fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
         self.at.is_local(descriptors)

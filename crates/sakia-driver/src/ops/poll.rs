@@ -7,7 +7,7 @@ use sakia_ring::Sqe;
 use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 use crate::sys::abi;
 
 /// Events to wait for, or that are ready: the kernel's `POLL*` bits.
@@ -75,10 +75,6 @@ impl<B: Backend> Handle<B> {
 unsafe impl Operation for Poll {
     type Output = io::Result<PollEvents>;
 
-    fn class(&self) -> Class {
-        Class::Waiting
-    }
-
     fn entry(&mut self) -> Sqe {
         Sqe::poll_add(self.fd.raw(), self.events.0)
     }
@@ -87,7 +83,5 @@ unsafe impl Operation for Poll {
         completion.result().map(PollEvents)
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Waiting, fd);
 }

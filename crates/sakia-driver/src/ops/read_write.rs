@@ -9,7 +9,7 @@ use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Completion, Op, Operation, Retry};
-use crate::ops::{filled, of_descriptor, transfer_len};
+use crate::ops::{filled, transfer_len};
 use crate::policy::{Attempt, CallMode, Route, Rules, Transfer};
 
 /// See [`Handle::read`].

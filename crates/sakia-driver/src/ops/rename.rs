@@ -9,7 +9,7 @@ use super::at::At;
 use crate::backend::{Backend, Descriptors};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 
 /// See [`Handle::rename`].
 #[derive(Debug)]
@@ -51,10 +51,6 @@ impl<B: Backend> Handle<B> {
 unsafe impl Operation for Rename {
     type Output = io::Result<()>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
         let Self { from, to, flags } = self;
         Sqe::renameat(from.raw(), from.path(), to.raw(), to.path(), *flags)
@@ -64,9 +60,7 @@ unsafe impl Operation for Rename {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        self.from.descriptor()
-    }
+    acts_on!(Bounded, from);
 
     fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
         self.from.is_local(descriptors) && self.to.is_local(descriptors)

@@ -7,7 +7,7 @@ use sakia_ring::Sqe;
 use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 use crate::private;
 
 /// What the kernel knows of a file system: field by field `struct statfs`; see `statfs(2)`.
@@ -71,10 +71,6 @@ impl<B: Backend> Handle<B> {
 unsafe impl Operation for Statfs {
     type Output = io::Result<StatfsResult>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
         private::statfs(self.fd.raw(), &raw mut self.result)
     }
@@ -83,7 +79,5 @@ unsafe impl Operation for Statfs {
         completion.result().map(|_| self.result)
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Bounded, fd);
 }

@@ -9,7 +9,7 @@ use super::at::At;
 use crate::backend::{Backend, Descriptors};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 
 /// See [`Handle::unlink`].
 #[derive(Debug)]
@@ -42,10 +42,6 @@ impl<B: Backend> Handle<B> {
 unsafe impl Operation for Unlink {
     type Output = io::Result<()>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
         Sqe::unlinkat(self.at.raw(), self.at.path(), self.flags)
     }
@@ -54,9 +50,7 @@ unsafe impl Operation for Unlink {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        self.at.descriptor()
-    }
+    acts_on!(Bounded, at);
 
     fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
         self.at.is_local(descriptors)

@@ -8,7 +8,7 @@ use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Completion, Op, Operation, Retry};
-use crate::ops::{note_all_filled, of_descriptor, room_of_all, transfer_len};
+use crate::ops::{note_all_filled, room_of_all, transfer_len};
 use crate::policy::{Attempt, CallMode, Route, Rules, Transfer};
 
 /// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.

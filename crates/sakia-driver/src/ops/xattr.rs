@@ -10,7 +10,7 @@ use crate::backend::{Backend, Descriptors};
 use crate::buf::{BufResult, IoBufMut, initialize};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 use crate::private;
 
 /// See [`Handle::get_xattr`].
@@ -123,10 +123,6 @@ fn length_or_filled(completion: Completion, buf: Vec<u8>) -> BufResult<usize, Ve
 unsafe impl Operation for GetXattr {
     type Output = BufResult<usize, Vec<u8>>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
         let len = transfer_len(self.buf.bytes_room());
         Sqe::fgetxattr(self.fd.raw(), self.name.as_ptr().cast(), self.buf.as_mut_ptr(), len)
@@ -140,18 +136,12 @@ unsafe impl Operation for GetXattr {
         length_or_filled(completion, self.buf)
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Bounded, fd);
 }
 
 // SAFETY: as for `GetXattr`; the kernel only reads the bytes.
 unsafe impl Operation for SetXattr {
     type Output = io::Result<()>;
-
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
 
     fn entry(&mut self) -> Sqe {
         let (name, len) = (self.name.as_ptr().cast(), transfer_len(self.value.len()));
@@ -162,9 +152,7 @@ unsafe impl Operation for SetXattr {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Bounded, fd);
 
     fn is_local(&self, _: &dyn Descriptors) -> bool {
         self.fd.is_local()
@@ -174,10 +162,6 @@ unsafe impl Operation for SetXattr {
 // SAFETY: as for `GetXattr`.
 unsafe impl Operation for ListXattr {
     type Output = BufResult<usize, Vec<u8>>;
-
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
 
     fn entry(&mut self) -> Sqe {
         let len = transfer_len(self.buf.bytes_room());
@@ -192,18 +176,12 @@ unsafe impl Operation for ListXattr {
         length_or_filled(completion, self.buf)
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Bounded, fd);
 }
 
 // SAFETY: as for `GetXattr`.
 unsafe impl Operation for RemoveXattr {
     type Output = io::Result<()>;
-
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
 
     fn entry(&mut self) -> Sqe {
         private::fremovexattr(self.fd.raw(), self.name.as_ptr().cast())
@@ -213,7 +191,5 @@ unsafe impl Operation for RemoveXattr {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Bounded, fd);
 }

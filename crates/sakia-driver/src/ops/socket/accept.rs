@@ -10,7 +10,7 @@ use crate::address::{AddressRoom, SocketAddress};
 use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 
 /// See [`Handle::accept`].
 #[derive(Debug)]
@@ -51,10 +51,6 @@ impl Accept {
 unsafe impl Operation for Accept {
     type Output = io::Result<(Fd, SocketAddress)>;
 
-    fn class(&self) -> Class {
-        Class::Waiting
-    }
-
     fn entry(&mut self) -> Sqe {
         let (peer, len) = self.peer.pointers();
         Sqe::accept(self.fd.raw(), peer, len, CLOEXEC)
@@ -71,7 +67,5 @@ unsafe impl Operation for Accept {
         drop(self.complete(completion)); // closes the connection
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Waiting, fd);
 }

@@ -9,7 +9,7 @@ use crate::backend::Backend;
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 use crate::policy::{CallMode, Route, Rules};
 
 /// See [`Handle::bind`].
@@ -64,10 +64,6 @@ impl<B: Backend> Handle<B> {
 unsafe impl Operation for Bind {
     type Output = io::Result<()>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
         let address = self.address.as_bytes();
         Sqe::bind(self.fd.raw(), address.as_ptr(), address.len() as u32)
@@ -77,9 +73,7 @@ unsafe impl Operation for Bind {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Bounded, fd);
 
     fn route(&self, rules: &Rules) -> Route {
         // A path has to be looked up and made, on a device perhaps.
@@ -93,10 +87,6 @@ unsafe impl Operation for Bind {
 unsafe impl Operation for Listen {
     type Output = io::Result<()>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
         Sqe::listen(self.fd.raw(), self.backlog)
     }
@@ -105,9 +95,7 @@ unsafe impl Operation for Listen {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Bounded, fd);
 
     fn route(&self, rules: &Rules) -> Route {
         if rules.of(OpKind::Socket).tries_now {

@@ -8,7 +8,7 @@ use crate::address::SocketAddress;
 use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 
 /// See [`Handle::connect`].
 #[derive(Debug)]
@@ -42,10 +42,6 @@ impl<B: Backend> Handle<B> {
 unsafe impl Operation for Connect {
     type Output = io::Result<()>;
 
-    fn class(&self) -> Class {
-        Class::Waiting
-    }
-
     fn entry(&mut self) -> Sqe {
         let address = self.address.as_bytes();
         Sqe::connect(self.fd.raw(), address.as_ptr(), address.len() as u32)
@@ -55,7 +51,5 @@ unsafe impl Operation for Connect {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Waiting, fd);
 }

@@ -8,7 +8,7 @@ use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 use crate::ops::{filled, transfer_len};
 use crate::sys::Message;
 
@@ -106,10 +106,6 @@ impl<B: Backend> Handle<B> {
 unsafe impl<T: IoBuf> Operation for SendTo<T> {
     type Output = BufResult<usize, T>;
 
-    fn class(&self) -> Class {
-        Class::Waiting
-    }
-
     fn entry(&mut self) -> Sqe {
         let base = self.buf.stable_ptr().cast_mut();
         self.vector = IoVec { base, len: transfer_len(self.buf.bytes_len()) as usize };
@@ -123,18 +119,12 @@ unsafe impl<T: IoBuf> Operation for SendTo<T> {
         (completion.count(self.buf.bytes_len()), self.buf)
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Waiting, fd);
 }
 
 // SAFETY: as for `SendTo`, with room for an address in place of one.
 unsafe impl<T: IoBufMut> Operation for RecvFrom<T> {
     type Output = BufResult<Received, T>;
-
-    fn class(&self) -> Class {
-        Class::Waiting
-    }
 
     fn entry(&mut self) -> Sqe {
         let base = self.buf.stable_mut_ptr();
@@ -163,7 +153,5 @@ unsafe impl<T: IoBufMut> Operation for RecvFrom<T> {
         (received, buf)
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Waiting, fd);
 }

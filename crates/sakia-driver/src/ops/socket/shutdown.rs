@@ -7,7 +7,7 @@ use sakia_ring::Sqe;
 use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 
 /// Which directions of a connection end: the kernel's `SHUT_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +52,6 @@ impl<B: Backend> Handle<B> {
 unsafe impl Operation for Shutdown {
     type Output = io::Result<()>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
         Sqe::shutdown(self.fd.raw(), self.how as u32)
     }
@@ -64,7 +60,5 @@ unsafe impl Operation for Shutdown {
         completion.result().map(|_| ())
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Bounded, fd);
 }

@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 use crate::ops::{filled, transfer_len};
 
 /// See [`Handle::recv`].
@@ -103,11 +103,6 @@ unsafe impl<T: IoBufMut> Operation for SocketRecv<T> {
     type Output = BufResult<usize, T>;
 
     #[inline(always)]
-    fn class(&self) -> Class {
-        Class::Waiting
-    }
-
-    #[inline(always)]
     fn entry(&mut self) -> Sqe {
         Sqe::recv(self.fd.raw(), self.buf.stable_mut_ptr(), self.len, self.flags)
     }
@@ -126,21 +121,13 @@ unsafe impl<T: IoBufMut> Operation for SocketRecv<T> {
         filled(completion, self.buf, self.len)
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Waiting, fd);
 }
 
 // SAFETY: the entry names the buffer's bytes, which the value owns and which stay put (the promise of
 // `IoBuf`), and the descriptor, which the value keeps open.
 unsafe impl<T: IoBuf> Operation for SocketSend<T> {
     type Output = BufResult<usize, T>;
-
-    /// A peer that does not read makes it wait for ever.
-    #[inline(always)]
-    fn class(&self) -> Class {
-        Class::Waiting
-    }
 
     #[inline(always)]
     fn entry(&mut self) -> Sqe {
@@ -153,7 +140,6 @@ unsafe impl<T: IoBuf> Operation for SocketSend<T> {
         (completion.count(self.buf.bytes_len()), self.buf)
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    // A peer that does not read makes it wait for ever.
+    acts_on!(Waiting, fd);
 }

@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 use crate::ops::vectored::BUFFERS_MAX;
 use crate::ops::{note_all_filled, room_of_all};
 use crate::sys::Message;
@@ -105,10 +105,6 @@ impl<T: IoBufMut> SocketRecvVectored<T> {
 unsafe impl<T: IoBuf> Operation for SocketSendVectored<T> {
     type Output = BufResult<usize, Vec<T>>;
 
-    fn class(&self) -> Class {
-        Class::Waiting
-    }
-
     fn entry(&mut self) -> Sqe {
         let part = |buf: &mut T| IoVec { base: buf.stable_ptr().cast_mut(), len: buf.bytes_len() };
         let message = self.0.describe(part);
@@ -121,18 +117,12 @@ unsafe impl<T: IoBuf> Operation for SocketSendVectored<T> {
         (completion.count(bytes), self.0.bufs)
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.0.fd)
-    }
+    acts_on!(Waiting, 0.fd);
 }
 
 // SAFETY: as for `SocketSendVectored`, with the promise of `IoBufMut`.
 unsafe impl<T: IoBufMut> Operation for SocketRecvVectored<T> {
     type Output = BufResult<usize, Vec<T>>;
-
-    fn class(&self) -> Class {
-        Class::Waiting
-    }
 
     fn entry(&mut self) -> Sqe {
         let part = |buf: &mut T| IoVec { base: buf.stable_mut_ptr(), len: buf.bytes_room() };
@@ -153,7 +143,5 @@ unsafe impl<T: IoBufMut> Operation for SocketRecvVectored<T> {
         (note_all_filled(completion, &mut self.0.bufs, room), self.0.bufs)
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.0.fd)
-    }
+    acts_on!(Waiting, 0.fd);
 }
