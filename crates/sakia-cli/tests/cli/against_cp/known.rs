@@ -142,7 +142,6 @@ pub const KNOWN: &[Known] = &[
         let is_device =
             |tree: &Tree| tree.get(&difference.path).is_some_and(|is| "pc".contains(is.kind));
         ["mode", "owner", "time", "access", "attributes"].contains(&difference.of)
-            && tried.case.operands.last() == Some(&difference.path)
             && is_device(&tried.before)
             && is_device(&tried.ours.tree)
     }),

@@ -7,6 +7,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 
@@ -77,8 +78,14 @@ pub fn is_alike(one: &Tree, other: &Tree) -> bool {
 }
 
 /// Removes a tree, whatever its modes.
+///
+/// `cp` may have copied a directory into itself until no longer path was to be had: `std` has too few
+/// descriptors to remove that.
 pub fn clear(root: &Path) {
-    fs::remove_dir_all(root).ok();
+    if fs::remove_dir_all(root).is_err() && fs::symlink_metadata(root).is_ok() {
+        let removed = Command::new("rm").arg("-rf").arg(root).status();
+        assert!(removed.is_ok_and(|status| status.success()), "{} is left", root.display());
+    }
 }
 
 impl Step {
