@@ -132,6 +132,7 @@ const LANES: Source = Source {
         ("use sakia_ring::Opcode;", "use super::job::Opcode;"),
         ("use crate::sys::signals::with_lane_mask;", "use super::thread::with_lane_mask;"),
         ("use super::transfer::failed;", "use super::job::failed;"),
+        ("use crate::policy::Lane;", "use super::job::Lane;"),
         ("use crate::lanes::{self, ", "use super::pool::{self as lanes, "),
         ("unsafe { work.run() }", "work.run()"),
     ],

@@ -28,6 +28,17 @@ mod job {
         -1
     }
 
+    /// As `policy::Lane` of the driver.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Lane {
+        Bounded = 0,
+        Elastic = 1,
+    }
+
+    impl Lane {
+        pub(super) const ALL: [Self; 2] = [Self::Bounded, Self::Elastic];
+    }
+
     #[derive(Debug)]
     pub(super) struct Job {
         pub(super) user_data: u64,
@@ -196,8 +207,8 @@ macro_rules! checked {
             use std::time::Duration;
 
             use self::inbox::Inbox;
-            use self::job::{Count, Job, Opcode, Work};
-            use self::lanes::{Lane, Limits, Pool};
+            use self::job::{Count, Job, Lane, Opcode, Work};
+            use self::lanes::{Limits, Pool};
             use super::{inbox, job, model, thread};
 
             fn pool() -> (Pool, Arc<Inbox>) {
