@@ -6,12 +6,14 @@
 #![forbid(unsafe_code)]
 
 mod cargo;
+mod check;
 mod coverage;
 mod instructions;
 mod lines;
 mod mutants;
 mod peers;
 mod sim;
+mod suites;
 mod test_code;
 mod tidy;
 
@@ -34,6 +36,16 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Check a change of the driver: format, tidy, its tests, and random programs on the simulated kernel
+    Check {
+        /// Show what that is worth instead: run the tests with this many known bugs of the driver, which
+        /// the seed draws, and fail when they catch fewer than 16 of 20
+        #[arg(long, value_name = "COUNT", requires = "seed")]
+        bugs: Option<usize>,
+        /// What the bugs are drawn by
+        #[arg(long, requires = "bugs")]
+        seed: Option<u64>,
+    },
     /// Measure which lines of the driver's core the tests reach (needs cargo-tarpaulin)
     Coverage {
         /// Print the lines that are not reached
@@ -103,6 +115,10 @@ fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     let root = repository_root();
     match arguments.command {
+        Command::Check { bugs: Some(count), seed: Some(seed) } => {
+            check::with_bugs(&root, count, seed)
+        }
+        Command::Check { .. } => Ok(check::run(&root)),
         Command::Coverage { lines, check } => coverage::run(&root, lines, check),
         Command::Instructions { json, check, against } => {
             instructions::run(&root, json, check, against.as_deref())

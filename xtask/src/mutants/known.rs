@@ -3,8 +3,8 @@
 use anyhow::{Context, anyhow};
 use serde::Deserialize;
 
-use super::Suite;
 use super::places::{self, Place};
+use crate::suites::Suite;
 
 /// What the file says; its head explains it.
 const TABLE: &str = include_str!("known.toml");

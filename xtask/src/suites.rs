@@ -1,0 +1,398 @@
+//! Test programs: what Cargo builds of them, and runs of them that end when a test fails or hangs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::fmt;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+use crate::cargo;
+
+/// How long tests may take with no bug switched on.
+const TIME_MAX: Duration = Duration::from_secs(600);
+/// How long a suite may take after a change before it counts as hanging.
+const CHECK_TIME_MAX: Duration = Duration::from_secs(120);
+/// How long tests may take with a bug before they count as hanging: this, and
+const HANG_MIN: Duration = Duration::from_secs(4);
+/// as many times what they take without.
+const HANG_FACTOR: u32 = 5;
+/// How long a test waits for what must happen when a bug is switched on, in seconds: less than usual, since
+/// with a bug it often does not.
+const PATIENCE_S: &str = "5";
+/// Programs that run at a time.
+const PARALLEL_MAX: usize = 2;
+
+/// Tests to run: those of a suite whose names have one of these words in them, of the words between
+/// spaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tests<'a> {
+    pub(crate) suite: Suite,
+    pub(crate) words: &'a str,
+}
+
+impl fmt::Display for Tests<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {}", self.suite, self.words)
+    }
+}
+
+/// A test program, and on which backend.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Suite {
+    /// `tests/driver` of `sakia-driver`: the core, mostly on the ring.
+    Driver,
+    /// `tests/allocations` there.
+    Allocations,
+    /// `tests/conformance` there: a test for each backend.
+    Conformance,
+    /// The unit tests there: those of the backend on epoll and of the simulated kernel, too.
+    DriverUnits,
+    /// `tests/runtime` of `sakia`, on the ring.
+    RuntimeOnUring,
+    /// The same on epoll and threads.
+    RuntimeOnPoll,
+    /// The unit tests there.
+    RuntimeUnits,
+    /// `tests/net` there, whose tests choose the backend themselves.
+    Net,
+    /// `tests/engine` there, likewise.
+    Engine,
+    /// `tests/simulated` there, on the simulated kernel.
+    Simulated,
+    /// `tests/faults` there, likewise.
+    Faults,
+    /// `tests/sweep` of `sakia-check`: the random programs of a thousand seeds.
+    Sweep,
+    /// `tests/ring` of `sakia-ring`.
+    Ring,
+    /// The unit tests there.
+    RingUnits,
+    /// `tests/fs` of `sakia-tokio`.
+    Tokio,
+    /// `tests/copy` of `sakia-copy`.
+    Copy,
+    /// The unit tests there.
+    CopyUnits,
+    /// `tests/cli` of `sakia-cli`.
+    Cli,
+}
+
+impl Suite {
+    /// The package, the name that Cargo gives the program, and what chooses the backend.
+    pub(crate) fn program(self) -> (&'static str, &'static str, Option<&'static str>) {
+        match self {
+            Self::Driver => ("sakia-driver", "driver", None),
+            Self::Allocations => ("sakia-driver", "allocations", None),
+            Self::Conformance => ("sakia-driver", "conformance", None),
+            Self::DriverUnits => ("sakia-driver", "sakia_driver", None),
+            Self::RuntimeOnUring => ("sakia", "runtime", Some("uring")),
+            Self::RuntimeOnPoll => ("sakia", "runtime", Some("poll")),
+            Self::RuntimeUnits => ("sakia", "sakia", None),
+            Self::Net => ("sakia", "net", None),
+            Self::Engine => ("sakia", "engine", None),
+            Self::Simulated => ("sakia", "simulated", None),
+            Self::Faults => ("sakia", "faults", None),
+            Self::Sweep => ("sakia-check", "sweep", None),
+            Self::Ring => ("sakia-ring", "ring", None),
+            Self::RingUnits => ("sakia-ring", "sakia_ring", None),
+            Self::Tokio => ("sakia-tokio", "fs", None),
+            Self::Copy => ("sakia-copy", "copy", None),
+            Self::CopyUnits => ("sakia-copy", "sakia_copy", None),
+            Self::Cli => ("sakia-cli", "cli", None),
+        }
+    }
+}
+
+/// How the tests ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// That many.
+    Passed(u32),
+    /// By this test, signal or the like.
+    Caught(String),
+}
+
+/// What happens when a test fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnFailure {
+    /// The program ends at once.
+    End,
+    /// The others run, and then it is printed what the program says.
+    Show,
+}
+
+/// Calls `f` for each item, for a few at a time, and gives what it answered in their order.
+pub(crate) fn in_parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(index) else { return done };
+            done.push((index, f(item)));
+        }
+    };
+    let count = thread::available_parallelism().map_or(1, |count| count.get().min(PARALLEL_MAX));
+    let mut all: Vec<(usize, R)> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..count).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("it does not panic")).collect()
+    });
+    all.sort_unstable_by_key(|&(index, _)| index);
+    all.into_iter().map(|(_, result)| result).collect()
+}
+
+/// What builds and runs tests.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    /// The tree they are built from.
+    root: PathBuf,
+    /// By package and name. Two packages may have programs of the same name.
+    paths: BTreeMap<(String, String), PathBuf>,
+}
+
+/// The test program that a line of cargo's messages is about: its package, whose folder has the same name,
+/// and its name without the hash.
+fn program(message: &str) -> Option<((String, String), PathBuf)> {
+    let path = cargo::executable(message).filter(|_| message.contains(r#""test":true"#))?;
+    let (name, _) = path.file_name()?.to_str()?.rsplit_once('-')?;
+    let (_, manifest) = message.split_once(r#""manifest_path":""#)?;
+    let folder = Path::new(manifest.split_once('"')?.0).parent()?;
+    let package = folder.file_name()?.to_str()?.to_owned();
+    Some(((package, name.to_owned()), path.to_owned()))
+}
+
+impl Programs {
+    /// Builds the tests of these packages of a tree, with the simulated kernel. `flags` are for the compiler.
+    ///
+    /// # Errors
+    /// They do not build, or Cargo cannot be run.
+    pub(crate) fn build(
+        root: &Path,
+        target: &Path,
+        packages: &BTreeSet<&str>,
+        flags: Option<&str>,
+    ) -> anyhow::Result<Self> {
+        let mut command = cargo::command(root);
+        command
+            .arg("test")
+            .args(packages.iter().flat_map(|package| ["--package", package]))
+            .args(["--lib", "--tests", "--no-run"])
+            // The tests on the simulated kernel.
+            .arg("--features=sim")
+            .env("CARGO_TARGET_DIR", target);
+        if let Some(flags) = flags {
+            let usual = env::var("RUSTFLAGS").unwrap_or_default();
+            command.env("RUSTFLAGS", format!("{usual} {flags}"));
+        }
+        let messages = cargo::build(&mut command).context("the tests")?;
+        let paths = messages.lines().filter_map(program).collect();
+        Ok(Self { root: root.to_owned(), paths })
+    }
+
+    /// How long these tests take when there is no bug.
+    ///
+    /// # Errors
+    /// Some do not pass, or there are none.
+    pub(crate) fn time_without_bugs<'t>(
+        &self,
+        all: BTreeSet<Tests<'t>>,
+    ) -> anyhow::Result<BTreeMap<Tests<'t>, Duration>> {
+        let all: Vec<_> = all.into_iter().collect();
+        let times = in_parallel(&all, |&tests| {
+            let begin = Instant::now();
+            let mut command = self.command(tests)?;
+            command.env("SAKIA_TEST_PATIENCE_S", PATIENCE_S);
+            match run(command, OnFailure::End, TIME_MAX)? {
+                Outcome::Passed(0) => bail!("there are no tests {tests}"),
+                Outcome::Passed(_) => Ok((tests, begin.elapsed())),
+                Outcome::Caught(what) => {
+                    bail!("the tests {tests} fail with no bug switched on: {what}")
+                }
+            }
+        });
+        times.into_iter().collect()
+    }
+
+    /// Runs tests, which take as long as `usual` without it, with a bug switched on, until one fails.
+    pub(crate) fn try_bug(
+        &self,
+        tests: Tests<'_>,
+        bug: &str,
+        usual: Duration,
+    ) -> anyhow::Result<Outcome> {
+        let mut command = self.command(tests)?;
+        command.env("SAKIA_MUTANT", bug).env("SAKIA_TEST_PATIENCE_S", PATIENCE_S);
+        command.stderr(Stdio::null());
+        run(command, OnFailure::End, HANG_MIN + HANG_FACTOR * usual)
+    }
+
+    /// Runs all tests of a suite with no bug switched on. Prints what the program says if some fail.
+    pub(crate) fn test(&self, suite: Suite) -> anyhow::Result<Outcome> {
+        run(self.command(Tests { suite, words: "" })?, OnFailure::Show, CHECK_TIME_MAX)
+    }
+
+    fn command(&self, tests: Tests<'_>) -> anyhow::Result<Command> {
+        let (package, name, backend) = tests.suite.program();
+        let path = self.paths.get(&(package.to_owned(), name.to_owned()));
+        let path = path.with_context(|| format!("{package} has no program {name}"))?;
+        let mut command = Command::new(path);
+        command
+            .args(tests.words.split_whitespace())
+            .current_dir(self.root.join("crates").join(package))
+            .env("RUST_BACKTRACE", "0")
+            .env_remove("SAKIA_MUTANT")
+            .env_remove("SAKIA_DRIVER");
+        if let Some(backend) = backend {
+            command.env("SAKIA_DRIVER", backend);
+        }
+        Ok(command)
+    }
+}
+
+/// Starts a test program and watches it.
+fn run(mut command: Command, on_failure: OnFailure, time_max: Duration) -> anyhow::Result<Outcome> {
+    let program = command.get_program().to_owned();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    let child = command
+        .spawn()
+        .with_context(|| format!("cannot start {}", Path::new(&program).display()))?;
+    watch(child, on_failure, Instant::now() + time_max)
+}
+
+/// Waits for a test program to end, or ends it when the time is over, and when a test has failed if that is
+/// all that counts.
+fn watch(mut child: Child, on_failure: OnFailure, deadline: Instant) -> anyhow::Result<Outcome> {
+    let stdout = child.stdout.take().context("the program has no output")?;
+    let (sender, lines) = mpsc::channel();
+    let reader = thread::spawn(move || {
+        let lines = BufReader::new(stdout).lines().map_while(Result::ok);
+        lines.map_while(|line| sender.send(line).ok()).for_each(drop);
+    });
+    let mut count = 0;
+    let mut failed = None;
+    let mut shown = String::new();
+    let ended_by = loop {
+        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => {
+                let is_passed = is_passed_test(&line);
+                count += u32::from(is_passed);
+                let name = failed_test(&line).map(str::to_owned);
+                if on_failure == OnFailure::End && name.is_some() {
+                    break name;
+                }
+                failed = failed.or(name);
+                if on_failure == OnFailure::Show && !is_passed {
+                    shown.push_str(&line);
+                    shown.push('\n');
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => break Some("a hang".to_owned()),
+            Err(RecvTimeoutError::Disconnected) => break None,
+        }
+    };
+    if ended_by.is_some() {
+        end(&mut child)?;
+    }
+    let status = child.wait().context("cannot wait for the program")?;
+    // Its own children may hold its output open; they end by themselves.
+    drop(lines);
+    drop(reader);
+    let outcome = match (ended_by.or(failed), status.signal()) {
+        (Some(by), _) => Outcome::Caught(by),
+        (None, Some(signal)) => Outcome::Caught(signal_name(signal)),
+        (None, None) if status.success() => Outcome::Passed(count),
+        (None, None) => Outcome::Caught(status.to_string()),
+    };
+    if matches!(outcome, Outcome::Caught(_)) {
+        eprint!("{shown}");
+    }
+    Ok(outcome)
+}
+
+/// Ends a program and what it started, which is in its process group.
+fn end(child: &mut Child) -> anyhow::Result<()> {
+    let group = format!("-{}", child.id());
+    let killed = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+    if !killed.is_ok_and(|status| status.success()) {
+        child.kill().context("cannot end the program")?;
+    }
+    Ok(())
+}
+
+/// The test that failed, if that is what the line says.
+fn failed_test(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
+}
+
+fn is_passed_test(line: &str) -> bool {
+    line.starts_with("test ") && line.ends_with(" ... ok")
+}
+
+fn signal_name(signal: i32) -> String {
+    match signal {
+        6 => "SIGABRT".to_owned(),
+        7 => "SIGBUS".to_owned(),
+        11 => "SIGSEGV".to_owned(),
+        _ => format!("signal {signal}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_programs_are_told_from_other_artifacts() {
+        let test = r#"{"reason":"compiler-artifact","manifest_path":"/c/p/Cargo.toml",
+            "profile":{"test":true},"executable":"/t/a-1-2"}"#;
+        let name = |package: &str| (package.to_owned(), "a-1".to_owned());
+        assert_eq!(program(test), Some((name("p"), "/t/a-1-2".into())));
+        assert_eq!(program(&test.replace("/p/", "/q/")), Some((name("q"), "/t/a-1-2".into())));
+        assert_eq!(program(&test.replace("true", "false")), None);
+        assert_eq!(program(&test.replace(r#""/t/a-1-2""#, "null")), None);
+    }
+
+    #[test]
+    fn results_are_read_from_the_output() {
+        assert_eq!(failed_test("test a::b ... FAILED"), Some("a::b"));
+        assert_eq!(failed_test("test a::b ... ok"), None);
+        assert_eq!(failed_test("test result: FAILED. 1 passed"), None);
+        assert!(is_passed_test("test a::b ... ok") && !is_passed_test("test result: ok. 1 passed"));
+    }
+
+    #[test]
+    fn outcomes_are_told_apart() {
+        let outcome_of = |script: &str, on_failure, time| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            run(command, on_failure, time).unwrap()
+        };
+        let outcome = |script: &str, time| outcome_of(script, OnFailure::End, time);
+        let caught = |by: &str| Outcome::Caught(by.to_owned());
+        let long = Duration::from_secs(60);
+        assert_eq!(outcome("echo test a ... ok", long), Outcome::Passed(1));
+        assert_eq!(outcome("echo running 0 tests", long), Outcome::Passed(0));
+        assert_eq!(outcome("echo test a ... FAILED; sleep 1000", long), caught("a"));
+        let both = "echo test a ... FAILED; echo test b ... FAILED; exit 101";
+        assert_eq!(outcome_of(both, OnFailure::Show, long), caught("a"));
+        assert_eq!(outcome("kill -SEGV $$", long), caught("SIGSEGV"));
+        assert_eq!(outcome("exit 101", long), caught("exit status: 101"));
+        assert_eq!(outcome("sleep 1000", Duration::from_millis(50)), caught("a hang"));
+    }
+
+    #[test]
+    fn what_runs_in_parallel_is_answered_in_order() {
+        let squares = in_parallel(&[1, 2, 3, 4, 5], |number| number * number);
+        assert_eq!(squares, [1, 4, 9, 16, 25]);
+        assert!(in_parallel(&[], |_: &u32| ()).is_empty());
+    }
+}
