@@ -202,7 +202,7 @@ impl Pool {
         });
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(miri)))]
     pub(super) fn alive(&self) -> std::sync::Weak<impl Sized + use<>> {
         self.threads.downgrade()
     }

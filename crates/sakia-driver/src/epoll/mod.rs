@@ -52,6 +52,8 @@ mod registry;
 mod request;
 mod socket;
 mod stuck;
+// All of them make system calls.
+#[cfg(not(miri))]
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -150,7 +152,7 @@ impl EpollOptions {
     }
 
     /// Which ways to try a stream there are.
-    #[cfg(test)]
+    #[cfg(all(test, not(miri)))]
     fn ways(mut self, ways: Ways) -> Self {
         self.ways = Some(ways);
         self

@@ -499,6 +499,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
     fn a_pipe_in_blocking_mode_is_tried_without_blocking() {
         for ways in &WAYS[..2] {
             let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
@@ -521,6 +522,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
     fn the_wrong_end_of_a_pipe_is_refused() {
         for ways in WAYS {
             let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
@@ -531,6 +533,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
     fn a_pipe_that_nobody_reads_says_so() {
         for ways in &WAYS[..2] {
             let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
@@ -541,6 +544,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
     fn without_any_way_nothing_is_tried() {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let (ways, class) = (WAYS[2], FileClass::Pipe);
