@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::measure::{Meter, Section, Usage, peak_rss_bytes};
+use crate::named::Named;
 use crate::{copytree, echo, file_sum, sched, tcp_sum, threads};
 
 /// Numbers with names, in the order of the names.
@@ -21,6 +23,19 @@ pub struct Spec {
     pub variant: String,
     /// What the variant needs to know; the experiment's own matter.
     pub input: Value,
+}
+
+impl Spec {
+    /// The variant that is to run.
+    pub(crate) fn variant<V: Named>(&self) -> anyhow::Result<V> {
+        let variant = V::by_name(&self.variant);
+        variant.with_context(|| format!("{} has no variant {}", self.experiment, self.variant))
+    }
+
+    /// What the variant needs to know.
+    pub(crate) fn task<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
+        serde_json::from_value(self.input.clone()).context("input")
+    }
 }
 
 /// What became of it.

@@ -23,8 +23,7 @@ use crate::cell::{Outcome, Spec};
 use crate::experiment::{Experiment, Focus, Params, Point, Work};
 use crate::machine::{Machine, memory_available_bytes};
 use crate::mktree::{self, Even, Layout};
-use crate::plot::Plot;
-use crate::results::{Missing, Results, Row};
+use crate::results::{Missing, Row};
 use crate::scratch;
 
 pub use self::place::Place;
@@ -465,11 +464,6 @@ impl Experiment for CopyTree {
         }
         (!parts.is_empty()).then(|| parts.join("; "))
     }
-
-    /// One number for each variant: the table says it.
-    fn plots(&self, _results: &Results) -> Vec<Plot> {
-        Vec::new()
-    }
 }
 
 /// What a program said of its work, as far as it said it.
@@ -509,7 +503,7 @@ fn explained(row: &Row) -> Vec<String> {
 
 /// See [`cell::run_cell`](crate::cell::run_cell).
 pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
-    let task: Task = serde_json::from_value(spec.input.clone()).context("input")?;
+    let task: Task = spec.task()?;
     run::run(&spec.variant, &task)
 }
 

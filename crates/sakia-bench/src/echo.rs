@@ -8,19 +8,19 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::bytes::bytes;
 use crate::cell::{self, Done, Outcome, Spec};
 use crate::engine::Engine;
-use crate::experiment::{Experiment, Focus, Params, Point, Work};
+use crate::experiment::{Experiment, Focus, Params, Point, Work, against};
 use crate::machine::Machine;
 use crate::measure::Meter;
+use crate::named::{Named, named};
 use crate::net::load::{self, Messages};
 use crate::net::{self, Load, Order, Place};
-use crate::plot::{Plot, Series};
+use crate::plot::Plot;
 use crate::results::{Results, Row};
 use crate::run::Launcher;
 
@@ -70,43 +70,25 @@ pub struct Options {
     pub load: Option<Launcher>,
 }
 
-/// A way to serve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Variant {
-    /// The ring, as the driver decides by itself.
-    Uring,
-    /// The ring, and nothing done by plain calls.
-    Ring,
-    /// Epoll.
-    Poll,
-    /// A thread for each connection, and plain calls.
-    Blocking,
-    /// As `uring`, and both ends look for work before they sleep.
-    Spin,
+named! {
+    /// A way to serve.
+    pub enum Variant {
+        /// The ring, as the driver decides by itself.
+        Uring = "uring",
+        /// The ring, and nothing done by plain calls.
+        Ring = "ring",
+        /// Epoll.
+        Poll = "poll",
+        /// A thread for each connection, and plain calls.
+        Blocking = "blocking",
+        /// As `uring`, and both ends look for work before they sleep.
+        Spin = "spin",
+    }
 }
 
 impl Variant {
-    /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 5] = [Self::Uring, Self::Ring, Self::Poll, Self::Blocking, Self::Spin];
-
     /// Those that are measured unless others are asked for.
     pub const DEFAULT: [Self; 4] = [Self::Uring, Self::Ring, Self::Poll, Self::Blocking];
-
-    /// What it is called.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Uring => "uring",
-            Self::Ring => "ring",
-            Self::Poll => "poll",
-            Self::Blocking => "blocking",
-            Self::Spin => "spin",
-        }
-    }
-
-    /// The variant of this name.
-    pub fn by_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|variant| variant.name() == name)
-    }
 }
 
 /// The experiment.
@@ -223,10 +205,6 @@ impl Experiment for Echo {
         Ok(load::Work::Messages(self.messages[point]).expected())
     }
 
-    fn reset(&mut self, _point: usize) -> anyhow::Result<()> {
-        Ok(())
-    }
-
     fn input(&self, point: usize) -> Value {
         let work = load::Work::Messages(self.messages[point]);
         let order = Order { place: self.place.clone(), work, spin: false };
@@ -263,36 +241,21 @@ impl Experiment for Echo {
 
     fn plots(&self, results: &Results) -> Vec<Plot> {
         let of_size = |&size: &usize| {
-            let of_variant = |&name: &&'static str| {
-                let rows = results.rows.iter().filter(|row| {
-                    row.variant == name && self.messages[row.point].message_bytes == size
-                });
-                let points = rows.map(|row| {
-                    let x = self.messages[row.point].connections as f64;
-                    (x, cpu_us(results, row))
-                });
-                Series { name: name.to_owned(), points: points.collect(), ..Series::default() }
+            let place = |row: &Row| {
+                let messages = &self.messages[row.point];
+                let x = messages.connections as f64;
+                (messages.message_bytes == size).then(|| (x, cpu_us(results, row)))
             };
             Plot {
                 title: format!("Processor time of a request, {}", bytes(size as u64)),
                 x_label: "connections".into(),
                 y_label: "us (median)".into(),
-                series: results.variants.iter().map(of_variant).collect(),
+                series: results.series(place),
                 ..Plot::default()
             }
         };
         self.options.message_bytes.iter().map(of_size).collect()
     }
-}
-
-/// Each variant with each of these others.
-pub(crate) fn against(
-    all: &[&'static str],
-    others: [&'static str; 2],
-) -> Vec<(&'static str, &'static str)> {
-    let [first, second] = others;
-    let of = |other| all.iter().filter(move |&&one| one != other).map(move |&one| (one, other));
-    of(first).chain(of(second).filter(|&(one, _)| one != first)).collect()
 }
 
 /// Microseconds of processor time that a request takes.
@@ -306,9 +269,8 @@ pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
     if spec.variant == net::LOAD {
         return cell::measure(|meter| net::run_load(spec, meter));
     }
-    let variant = Variant::by_name(&spec.variant)
-        .with_context(|| format!("{NAME} has no variant {}", spec.variant))?;
-    let task: Task = serde_json::from_value(spec.input.clone()).context("input")?;
+    let variant: Variant = spec.variant()?;
+    let task: Task = spec.task()?;
     if task.load.is_some() {
         task.order.place.enter()?;
     }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use crate::bytes::bytes;
 use crate::machine::Machine;
 use crate::plot::Plot;
 use crate::results::{Missing, Results, Row};
@@ -91,11 +92,13 @@ pub trait Experiment {
     /// What kept the input from being made, with its path.
     fn prepare(&mut self, point: usize, is_stopped: &dyn Fn() -> bool) -> anyhow::Result<u64>;
 
-    /// Restores what runs must begin with, before each.
+    /// Restores what runs must begin with, before each, unless they do so themselves.
     ///
     /// # Errors
     /// What kept it from being restored.
-    fn reset(&mut self, point: usize) -> anyhow::Result<()>;
+    fn reset(&mut self, _point: usize) -> anyhow::Result<()> {
+        Ok(())
+    }
 
     /// What a run of any variant is told: the `input` of its [`Spec`](crate::cell::Spec).
     fn input(&self, point: usize) -> Value;
@@ -106,6 +109,35 @@ pub trait Experiment {
     /// What the counters tell about why a variant takes what it takes, for people.
     fn reason(&self, row: &Row) -> Option<String>;
 
-    /// The plots of a report.
-    fn plots(&self, results: &Results) -> Vec<Plot>;
+    /// The plots of a report; none where each variant has one number, which the table says.
+    fn plots(&self, _results: &Results) -> Vec<Plot> {
+        Vec::new()
+    }
+}
+
+/// Each variant with each of these others.
+pub(crate) fn against(
+    all: &[&'static str],
+    others: [&'static str; 2],
+) -> Vec<(&'static str, &'static str)> {
+    let [first, second] = others;
+    let of = |other| all.iter().filter(move |&&one| one != other).map(move |&one| (one, other));
+    of(first).chain(of(second).filter(|&(one, _)| one != first)).collect()
+}
+
+/// A point for each size of what is read in blocks, in ascending order, each once.
+pub(crate) fn points_of_sizes(sizes: &mut Vec<u64>, block_bytes: usize, cold: bool) -> Vec<Point> {
+    sizes.sort_unstable();
+    sizes.dedup();
+    let point = |&size: &u64| {
+        let mut params = Params::new();
+        params.insert("size_bytes".into(), size.into());
+        params.insert("block_bytes".into(), block_bytes.into());
+        if cold {
+            params.insert("cold".into(), true.into());
+        }
+        let operations = size.div_ceil(block_bytes as u64);
+        Point { params, label: bytes(size), work: Work { operations, bytes: size } }
+    };
+    sizes.iter().map(point).collect()
 }

@@ -20,9 +20,10 @@ use serde_json::{Value, json};
 
 use crate::bytes::{bytes, counted};
 use crate::cell::{self, Outcome, Spec};
-use crate::experiment::{Experiment, Params, Point, Work};
+use crate::experiment::{Experiment, Point, against, points_of_sizes};
 use crate::machine::{Machine, memory_available_bytes};
-use crate::plot::{Plot, Series};
+use crate::named::Named;
+use crate::plot::Plot;
 use crate::results::{Results, Row};
 
 use self::input::Input;
@@ -77,19 +78,7 @@ impl FileSum {
     /// As `mkdir(2)` and `open(2)`, with the path.
     pub fn new(options: Options) -> anyhow::Result<Self> {
         let mut options = options;
-        options.sizes.sort_unstable();
-        options.sizes.dedup();
-        let point = |&size: &u64| {
-            let mut params = Params::new();
-            params.insert("size_bytes".into(), size.into());
-            params.insert("block_bytes".into(), options.block_bytes.into());
-            if options.cold {
-                params.insert("cold".into(), true.into());
-            }
-            let operations = size.div_ceil(options.block_bytes as u64);
-            Point { params, label: bytes(size), work: Work { operations, bytes: size } }
-        };
-        let points = options.sizes.iter().map(point).collect();
+        let points = points_of_sizes(&mut options.sizes, options.block_bytes, options.cold);
         let input = Input::new(&options.directory)?;
         Ok(Self { options, points, input })
     }
@@ -159,14 +148,7 @@ impl Experiment for FileSum {
     }
 
     fn ratios(&self) -> Vec<(&'static str, &'static str)> {
-        let all = self.variants();
-        let of = |second: &'static str| {
-            let firsts = all.iter().filter(move |&&first| first != second);
-            firsts.map(move |&first| (first, second))
-        };
-        of(Variant::Pool.name())
-            .chain(of(Variant::Blocking.name()).filter(|&(first, _)| first != Variant::Pool.name()))
-            .collect()
+        against(&self.variants(), [Variant::Pool.name(), Variant::Blocking.name()])
     }
 
     fn reason(&self, row: &Row) -> Option<String> {
@@ -211,13 +193,8 @@ impl Experiment for FileSum {
         let (unit, unit_name) =
             if largest >= 1 << 30 { (1u64 << 30, "GiB") } else { (1 << 20, "MiB") };
         let x = |point: usize| self.points[point].work.bytes as f64 / unit as f64;
-        let series = |value: &dyn Fn(&Row) -> Option<f64>| -> Vec<Series> {
-            let of = |&name: &&'static str| {
-                let rows = results.rows.iter().filter(move |row| row.variant == name);
-                let points = rows.filter_map(|row| Some((x(row.point), value(row)?))).collect();
-                Series { name: name.to_owned(), points, ..Series::default() }
-            };
-            results.variants.iter().map(of).collect()
+        let series = |value: &dyn Fn(&Row) -> Option<f64>| {
+            results.series(|row| Some((x(row.point), value(row)?)))
         };
         let pool = Variant::Pool.name();
         let has_pool = results.rows.iter().any(|row| row.variant == pool);
@@ -256,9 +233,8 @@ impl Experiment for FileSum {
 /// # Errors
 /// See [`cell::run_cell`].
 pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
-    let variant = Variant::by_name(&spec.variant)
-        .with_context(|| format!("{NAME} has no variant {}", spec.variant))?;
-    let task: Task = serde_json::from_value(spec.input.clone()).context("input")?;
+    let variant: Variant = spec.variant()?;
+    let task: Task = spec.task()?;
     anyhow::ensure!((1..=BLOCK_BYTES_MAX).contains(&task.block_bytes), "blocks of no use");
     cell::measure(|meter| {
         variants::work(variant, &task.file, task.block_bytes, meter)

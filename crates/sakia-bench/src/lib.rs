@@ -24,6 +24,7 @@ pub mod json;
 pub mod machine;
 pub mod measure;
 pub mod mktree;
+pub mod named;
 pub mod net;
 pub mod plot;
 pub mod report;

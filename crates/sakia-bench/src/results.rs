@@ -7,6 +7,7 @@ use crate::cell::{Counters, Measured};
 use crate::experiment::{Focus, Params, Point};
 use crate::machine::{Machine, Noise};
 use crate::measure::Section;
+use crate::plot::Series;
 
 /// Everything that a report is made of.
 #[derive(Clone, Debug)]
@@ -203,6 +204,16 @@ impl Results {
 
     fn runs_of(&self, point: usize, variant: &str) -> impl Iterator<Item = &Run> {
         self.runs.iter().filter(move |run| run.point == point && run.variant == variant)
+    }
+
+    /// A line for each variant, of its rows that have a place in the plot.
+    pub(crate) fn series(&self, place: impl Fn(&Row) -> Option<(f64, f64)>) -> Vec<Series> {
+        let of = |&name: &&'static str| {
+            let rows = self.rows.iter().filter(|row| row.variant == name);
+            let points = rows.filter_map(&place).collect();
+            Series { name: name.to_owned(), points, ..Series::default() }
+        };
+        self.variants.iter().map(of).collect()
     }
 
     /// The rows of a point.

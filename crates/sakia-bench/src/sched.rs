@@ -17,15 +17,15 @@ mod variants;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::bytes::{bytes, counted};
 use crate::cell::{self, Outcome, Spec};
-use crate::echo::against;
-use crate::experiment::{Experiment, Focus, Params, Point, Work};
+use crate::experiment::{Experiment, Focus, Params, Point, Work, against};
 use crate::machine::{Machine, memory_available_bytes};
+use crate::named::Named;
 use crate::plot::Plot;
 use crate::results::{Results, Row};
 
@@ -39,8 +39,6 @@ pub const NAME: &str = "sched";
 
 /// The most threads.
 pub const THREADS_MAX: usize = 1024;
-/// The most bytes of an operation.
-pub const SIZE_MAX: u64 = 1 << 30;
 /// The most operations of a kind.
 pub const COUNT_MAX: u64 = 100_000_000;
 /// The most files.
@@ -617,9 +615,8 @@ impl Experiment for Sched {
 /// # Errors
 /// See [`cell::run_cell`].
 pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
-    let variant = Variant::by_name(&spec.variant)
-        .with_context(|| format!("{NAME} has no variant {}", spec.variant))?;
-    let Task { load, timing } = serde_json::from_value(spec.input.clone()).context("input")?;
+    let variant: Variant = spec.variant()?;
+    let Task { load, timing } = spec.task()?;
     ensure!((1..=THREADS_MAX).contains(&load.threads), "threads of no use");
     ensure!(!load.files.is_empty(), "no files");
     cell::measure(|meter| variants::work(variant, &load, timing, meter))

@@ -7,20 +7,19 @@ use std::io::{self, Read};
 use std::net::TcpStream;
 use std::path::Path;
 
-use anyhow::Context;
 use sakia_driver::AlignedBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::bytes::{bytes, counted, sum};
 use crate::cell::{self, Done, Outcome, Spec};
-use crate::echo::against;
 use crate::engine::Engine;
-use crate::experiment::{Experiment, Focus, Params, Point, Work};
+use crate::experiment::{Experiment, Focus, Point, against, points_of_sizes};
 use crate::machine::Machine;
 use crate::measure::Meter;
+use crate::named::{Named, named};
 use crate::net::{self, Load, Order, Place, load};
-use crate::plot::{Plot, Series};
+use crate::plot::Plot;
 use crate::results::{Results, Row};
 use crate::run::Launcher;
 
@@ -51,47 +50,27 @@ pub struct Options {
     pub load: Option<Launcher>,
 }
 
-/// A way to receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Variant {
-    /// The ring, as the driver decides by itself.
-    Uring,
-    /// The ring, and nothing done by plain calls.
-    Ring,
-    /// Epoll.
-    Poll,
-    /// Plain reads.
-    Blocking,
-    /// As `uring`, but into the runtime's own memory.
-    UringRecv,
-    /// As `poll`, but into the runtime's own memory.
-    PollRecv,
+named! {
+    /// A way to receive.
+    pub enum Variant {
+        /// The ring, as the driver decides by itself.
+        Uring = "uring",
+        /// The ring, and nothing done by plain calls.
+        Ring = "ring",
+        /// Epoll.
+        Poll = "poll",
+        /// Plain reads.
+        Blocking = "blocking",
+        /// As `uring`, but into the runtime's own memory.
+        UringRecv = "uring-recv",
+        /// As `poll`, but into the runtime's own memory.
+        PollRecv = "poll-recv",
+    }
 }
 
 impl Variant {
-    /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 6] =
-        [Self::Uring, Self::Ring, Self::Poll, Self::Blocking, Self::UringRecv, Self::PollRecv];
-
     /// Those that are measured unless others are asked for.
     pub const DEFAULT: [Self; 4] = [Self::Uring, Self::Ring, Self::Poll, Self::Blocking];
-
-    /// What it is called.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Uring => "uring",
-            Self::Ring => "ring",
-            Self::Poll => "poll",
-            Self::Blocking => "blocking",
-            Self::UringRecv => "uring-recv",
-            Self::PollRecv => "poll-recv",
-        }
-    }
-
-    /// The variant of this name.
-    pub fn by_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|variant| variant.name() == name)
-    }
 }
 
 /// The experiment.
@@ -121,16 +100,7 @@ impl TcpSum {
     }
 
     fn at(mut options: Options, place: Place) -> Self {
-        options.sizes.sort_unstable();
-        options.sizes.dedup();
-        let point = |&size: &u64| {
-            let mut params = Params::new();
-            params.insert("size_bytes".into(), size.into());
-            params.insert("block_bytes".into(), options.block_bytes.into());
-            let operations = size.div_ceil(options.block_bytes as u64);
-            Point { params, label: bytes(size), work: Work { operations, bytes: size } }
-        };
-        let points = options.sizes.iter().map(point).collect();
+        let points = points_of_sizes(&mut options.sizes, options.block_bytes, false);
         Self { options, place, points }
     }
 }
@@ -186,10 +156,6 @@ impl Experiment for TcpSum {
         Ok(load::Work::Stream(self.options.sizes[point]).expected())
     }
 
-    fn reset(&mut self, _point: usize) -> anyhow::Result<()> {
-        Ok(())
-    }
-
     fn input(&self, point: usize) -> Value {
         let work = load::Work::Stream(self.options.sizes[point]);
         let order = Order { place: self.place.clone(), work, spin: false };
@@ -221,17 +187,12 @@ impl Experiment for TcpSum {
 
     fn plots(&self, results: &Results) -> Vec<Plot> {
         let plot = |title: &str, value: fn(&Row) -> u64| {
-            let of = |&name: &&'static str| {
-                let rows = results.rows.iter().filter(move |row| row.variant == name);
-                let x = |row: &Row| self.points[row.point].work.bytes as f64 / f64::from(1 << 20);
-                let points = rows.map(|row| (x(row), value(row) as f64 / 1e6)).collect();
-                Series { name: name.to_owned(), points, ..Series::default() }
-            };
+            let x = |row: &Row| self.points[row.point].work.bytes as f64 / f64::from(1 << 20);
             Plot {
                 title: title.into(),
                 x_label: "bytes sent, MiB".into(),
                 y_label: "ms (median)".into(),
-                series: results.variants.iter().map(of).collect(),
+                series: results.series(|row| Some((x(row), value(row) as f64 / 1e6))),
                 ..Plot::default()
             }
         };
@@ -247,9 +208,8 @@ pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
     if spec.variant == net::LOAD {
         return cell::measure(|meter| net::run_load(spec, meter));
     }
-    let variant = Variant::by_name(&spec.variant)
-        .with_context(|| format!("{NAME} has no variant {}", spec.variant))?;
-    let task: Task = serde_json::from_value(spec.input.clone()).context("input")?;
+    let variant: Variant = spec.variant()?;
+    let task: Task = spec.task()?;
     anyhow::ensure!((1..=BLOCK_BYTES_MAX).contains(&task.block_bytes), "blocks of no use");
     if task.load.is_some() {
         task.order.place.enter()?;

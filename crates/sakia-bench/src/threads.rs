@@ -14,7 +14,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -23,8 +23,8 @@ use crate::bytes::{bytes, counted};
 use crate::cell::{self, Outcome, Spec};
 use crate::experiment::{Experiment, Focus, Params, Point, Work};
 use crate::machine::Machine;
-use crate::plot::Plot;
-use crate::results::{Results, Row};
+use crate::named::{Named, named};
+use crate::results::Row;
 use crate::scratch;
 
 use self::input::Input;
@@ -92,72 +92,36 @@ impl Options {
     }
 }
 
-/// Where the files are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// On an ext4, whose disk has room for all reads in its queue.
-    Disk,
-    /// The same with a queue that is soon full, as most devices have.
-    Full,
-    /// On a FUSE file system.
-    Fuse,
-    /// In a directory of the user's, where nothing is held.
-    Path,
+named! {
+    /// Where the files are.
+    pub enum Place {
+        /// On an ext4, whose disk has room for all reads in its queue.
+        Disk = "disk",
+        /// The same with a queue that is soon full, as most devices have.
+        Full = "full",
+        /// On a FUSE file system.
+        Fuse = "fuse",
+        /// In a directory of the user's, where nothing is held.
+        Path = "path",
+    }
 }
 
 impl Place {
-    /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 4] = [Self::Disk, Self::Full, Self::Fuse, Self::Path];
-
     /// Those that are measured unless others are asked for.
     pub const DEFAULT: [Self; 3] = [Self::Disk, Self::Full, Self::Fuse];
-
-    /// What it is called.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Disk => "disk",
-            Self::Full => "full",
-            Self::Fuse => "fuse",
-            Self::Path => "path",
-        }
-    }
-
-    /// The place of this name.
-    pub fn by_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|place| place.name() == name)
-    }
 }
 
-/// A way to read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Variant {
-    /// An engine on the ring, as it is by itself, and a thread that awaits all reads.
-    Uring,
-    /// An engine on epoll and threads, and a thread that awaits all reads.
-    Poll,
-    /// A pool of threads.
-    Pool,
-    /// A thread for each read.
-    Blocking,
-}
-
-impl Variant {
-    /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 4] = [Self::Uring, Self::Poll, Self::Pool, Self::Blocking];
-
-    /// What it is called.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Uring => "uring",
-            Self::Poll => "poll",
-            Self::Pool => "pool",
-            Self::Blocking => "blocking",
-        }
-    }
-
-    /// The variant of this name.
-    pub fn by_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|variant| variant.name() == name)
+named! {
+    /// A way to read.
+    pub enum Variant {
+        /// An engine on the ring, as it is by itself, and a thread that awaits all reads.
+        Uring = "uring",
+        /// An engine on epoll and threads, and a thread that awaits all reads.
+        Poll = "poll",
+        /// A pool of threads.
+        Pool = "pool",
+        /// A thread for each read.
+        Blocking = "blocking",
     }
 }
 
@@ -311,10 +275,6 @@ impl Experiment for ManyReads {
         Ok(self.input.insert(input).sum)
     }
 
-    fn reset(&mut self, _point: usize) -> anyhow::Result<()> {
-        Ok(()) // each run drops its files from the page cache once it has opened them
-    }
-
     fn input(&self, _point: usize) -> Value {
         let input = self.input.as_ref();
         json!(Task {
@@ -359,18 +319,12 @@ impl Experiment for ManyReads {
         };
         Some(format!("{who}{begun}{stalled}"))
     }
-
-    /// One number for each variant: the table says it.
-    fn plots(&self, _results: &Results) -> Vec<Plot> {
-        Vec::new()
-    }
 }
 
 /// See [`cell::run_cell`].
 pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
-    let variant = Variant::by_name(&spec.variant)
-        .with_context(|| format!("{NAME} has no variant {}", spec.variant))?;
-    let task: Task = serde_json::from_value(spec.input.clone()).context("input")?;
+    let variant: Variant = spec.variant()?;
+    let task: Task = spec.task()?;
     ensure!(task.size_bytes > 0 && task.reads > 0, "reads of no use");
     cell::measure(|meter| ways::work(variant, &task, meter))
 }

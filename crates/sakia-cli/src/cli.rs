@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use sakia_bench::named::Named;
 use sakia_bench::net::{CONGESTION, load};
 use sakia_bench::{echo, file_sum, sched, tcp_sum, threads};
 use sakia_driver::Policy;
@@ -232,7 +233,8 @@ struct FileSumArgs {
     offload: bool,
 
     /// What to measure: uring, ring, poll, pool, blocking, offload
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = parse_variant)]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(value_parser = parse_named::<file_sum::Variant>)]
     variants: Vec<file_sum::Variant>,
 }
 
@@ -265,7 +267,7 @@ struct TcpSumArgs {
 
     /// What to measure: uring, ring, poll, blocking, uring-recv, poll-recv
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
-    #[arg(value_parser = parse_tcp_sum_variant)]
+    #[arg(value_parser = parse_named::<tcp_sum::Variant>)]
     variants: Vec<tcp_sum::Variant>,
 }
 
@@ -287,7 +289,7 @@ struct EchoArgs {
 
     /// Connections
     #[arg(long, value_name = "COUNT,…", value_delimiter = ',', default_value = "1,64,512")]
-    #[arg(value_parser = parse_connections)]
+    #[arg(value_parser = parse_count::<{ echo::CONNECTIONS_MAX }>)]
     connections: Vec<usize>,
 
     /// Bytes of a message, 8 to 1M
@@ -310,7 +312,8 @@ struct EchoArgs {
     spin: bool,
 
     /// What to measure: uring, ring, poll, blocking, spin
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = parse_echo_variant)]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(value_parser = parse_named::<echo::Variant>)]
     variants: Vec<echo::Variant>,
 }
 
@@ -333,7 +336,7 @@ struct ThreadsArgs {
     common: CommonArgs,
 
     /// Reads at the same time, each of a file of its own; 10000, or 1000 with --quick
-    #[arg(long, value_name = "COUNT", value_parser = parse_reads)]
+    #[arg(long, value_name = "COUNT", value_parser = parse_count::<{ threads::READS_MAX }>)]
     reads: Option<usize>,
 
     /// Bytes of each read
@@ -359,7 +362,7 @@ struct ThreadsArgs {
 
     /// What to measure: uring, poll, pool, blocking
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
-    #[arg(value_parser = parse_threads_variant)]
+    #[arg(value_parser = parse_named::<threads::Variant>)]
     variants: Vec<threads::Variant>,
 }
 
@@ -382,15 +385,16 @@ struct SchedArgs {
     mode: SchedMode,
 
     /// Threads; 2, or those of the matrix: 1,2,4,8,16
-    #[arg(long, value_name = "COUNT,…", value_delimiter = ',', value_parser = parse_threads)]
+    #[arg(long, value_name = "COUNT,…", value_delimiter = ',')]
+    #[arg(value_parser = parse_count::<{ sched::THREADS_MAX }>)]
     threads: Vec<usize>,
 
     /// Bytes of a read; 1000,10000,100000, or those of the matrix or figure
-    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = parse_operation)]
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = parse_bytes)]
     rsize: Vec<u64>,
 
     /// Bytes of a write
-    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = parse_operation)]
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = parse_bytes)]
     wsize: Vec<u64>,
 
     /// Reads of a run, of all threads together; as many as can be measured
@@ -416,7 +420,8 @@ struct SchedArgs {
     woff: Option<u64>,
 
     /// Files to be made, and used in turn
-    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = parse_files)]
+    #[arg(long, value_name = "COUNT", default_value = "1")]
+    #[arg(value_parser = parse_count::<{ sched::FILES_MAX }>)]
     nfiles: usize,
 
     /// Files to be read instead; they are never written
@@ -455,7 +460,8 @@ struct SchedArgs {
     direct: bool,
 
     /// What to measure: blocking, aio, sakia, ring
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = parse_sched_variant)]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(value_parser = parse_named::<sched::Variant>)]
     variants: Vec<sched::Variant>,
 }
 
@@ -619,35 +625,24 @@ fn places(arguments: Vec<PathBuf>) -> Vec<Place> {
 
 /// The name of the experiment, and what is to be done.
 fn resolve_bench(args: BenchArgs, surroundings: &Surroundings) -> (&'static str, bench::Options) {
-    let (name, experiment, common, runs) = match args.experiment {
-        ExperimentArgs::FileSum(args) => {
-            let common = args.common.clone();
-            (file_sum::NAME, bench::Which::FileSum(resolve_file_sum(args)), common, 9)
-        }
-        ExperimentArgs::TcpSum(args) => {
-            let common = args.common.clone();
-            (tcp_sum::NAME, bench::Which::TcpSum(resolve_tcp_sum(args)), common, 15)
-        }
-        ExperimentArgs::Echo(args) => {
-            let common = args.common.clone();
-            (echo::NAME, bench::Which::Echo(resolve_echo(args)), common, 15)
-        }
-        ExperimentArgs::Threads(args) => {
-            let common = args.common.clone();
-            (threads::NAME, bench::Which::Threads(resolve_threads(args)), common, 3)
-        }
-        ExperimentArgs::Sched(args) => {
-            let common = args.common.clone();
-            (sched::NAME, bench::Which::Sched(Box::new(resolve_sched(*args))), common, 9)
-        }
-        ExperimentArgs::Copytree(args) => {
-            let common = args.common.clone();
-            (
-                sakia_bench::copytree::NAME,
-                bench::Which::CopyTree(Box::new(args.resolve())),
-                common,
-                9,
-            )
+    use {ExperimentArgs as Of, bench::Which};
+    let common = match &args.experiment {
+        Of::FileSum(args) => &args.common,
+        Of::TcpSum(args) => &args.common,
+        Of::Echo(args) => &args.common,
+        Of::Threads(args) => &args.common,
+        Of::Sched(args) => &args.common,
+        Of::Copytree(args) => &args.common,
+    };
+    let common = common.clone();
+    let (name, experiment, runs) = match args.experiment {
+        Of::FileSum(args) => (file_sum::NAME, Which::FileSum(resolve_file_sum(args)), 9),
+        Of::TcpSum(args) => (tcp_sum::NAME, Which::TcpSum(resolve_tcp_sum(args)), 15),
+        Of::Echo(args) => (echo::NAME, Which::Echo(resolve_echo(args)), 15),
+        Of::Threads(args) => (threads::NAME, Which::Threads(resolve_threads(args)), 3),
+        Of::Sched(args) => (sched::NAME, Which::Sched(Box::new(resolve_sched(*args))), 9),
+        Of::Copytree(args) => {
+            (sakia_bench::copytree::NAME, Which::CopyTree(Box::new(args.resolve())), 9)
         }
     };
     let options = bench::Options {
@@ -661,75 +656,49 @@ fn resolve_bench(args: BenchArgs, surroundings: &Surroundings) -> (&'static str,
 }
 
 fn resolve_file_sum(args: FileSumArgs) -> file_sum::Options {
-    let mut sizes = args.size;
-    if sizes.is_empty() {
-        let is_quick = args.common.quick;
-        sizes = if is_quick { vec![file_sum::QUICK_SIZE] } else { file_sum::SIZES.to_vec() };
-    }
-    let mut variants = args.variants;
-    if variants.is_empty() {
-        variants = file_sum::Variant::DEFAULT.to_vec();
-    }
-    if args.offload {
-        variants.push(file_sum::Variant::Offload);
-    }
+    use file_sum::{QUICK_SIZE, SIZES, Variant};
+    let mut variants = or(args.variants, &Variant::DEFAULT);
+    variants.extend(args.offload.then_some(Variant::Offload));
     file_sum::Options {
-        sizes,
+        sizes: or(args.size, if args.common.quick { &[QUICK_SIZE] } else { &SIZES }),
         block_bytes: args.block as usize,
         cold: args.cold,
-        variants: in_order(file_sum::Variant::ALL, &variants),
+        variants: Variant::in_order(&variants),
         directory: args.dir.unwrap_or_else(default_directory),
     }
 }
 
 fn resolve_tcp_sum(args: TcpSumArgs) -> tcp_sum::Options {
-    let mut sizes = args.size;
-    if sizes.is_empty() {
-        let is_quick = args.common.quick;
-        sizes = if is_quick { vec![tcp_sum::QUICK_SIZE] } else { tcp_sum::SIZES.to_vec() };
-    }
-    let mut variants = args.variants;
-    if variants.is_empty() {
-        variants = tcp_sum::Variant::DEFAULT.to_vec();
-    }
+    use tcp_sum::{QUICK_SIZE, SIZES, Variant};
     tcp_sum::Options {
-        sizes,
+        sizes: or(args.size, if args.common.quick { &[QUICK_SIZE] } else { &SIZES }),
         block_bytes: args.block as usize,
-        variants: in_order(tcp_sum::Variant::ALL, &variants),
+        variants: Variant::in_order(&or(args.variants, &Variant::DEFAULT)),
         congestion: args.congestion,
         load: None,
     }
 }
 
 fn resolve_echo(args: EchoArgs) -> echo::Options {
-    let mut variants = args.variants;
-    if variants.is_empty() {
-        variants = echo::Variant::DEFAULT.to_vec();
-    }
-    if args.spin {
-        variants.push(echo::Variant::Spin);
-    }
+    use echo::Variant;
+    let mut variants = or(args.variants, &Variant::DEFAULT);
+    variants.extend(args.spin.then_some(Variant::Spin));
     echo::Options {
         connections: args.connections,
         message_bytes: args.message,
         requests: args.requests,
         quick: args.common.quick,
-        variants: in_order(echo::Variant::ALL, &variants),
+        variants: Variant::in_order(&variants),
         congestion: args.congestion,
         load: None,
     }
 }
 
 fn resolve_threads(args: ThreadsArgs) -> threads::Options {
+    use threads::{Place, Variant};
     let mut places = args.places;
     if args.path.is_some() {
-        places.push(threads::Place::Path);
-    } else if places.is_empty() {
-        places = threads::Place::DEFAULT.to_vec();
-    }
-    let mut variants = args.variants;
-    if variants.is_empty() {
-        variants = threads::Variant::ALL.to_vec();
+        places.push(Place::Path);
     }
     let usual = if args.common.quick { threads::QUICK_READS } else { threads::READS };
     threads::Options {
@@ -737,17 +706,14 @@ fn resolve_threads(args: ThreadsArgs) -> threads::Options {
         size_bytes: args.size as usize,
         direct: args.direct,
         delay: Duration::from_millis(args.delay.into()),
-        places: in_order(threads::Place::ALL, &places),
+        places: Place::in_order(&or(places, &Place::DEFAULT)),
         directory: args.path,
-        variants: in_order(threads::Variant::ALL, &variants),
+        variants: Variant::in_order(&or(args.variants, &Variant::ALL)),
     }
 }
 
 fn resolve_sched(args: SchedArgs) -> sched::Options {
-    let mut variants = args.variants;
-    if variants.is_empty() {
-        variants = sched::Variant::ALL.to_vec();
-    }
+    use sched::Variant;
     let SchedMode { matrix, fig4, fig5, fig6 } = args.mode;
     let mode = match [matrix, fig4, fig5, fig6] {
         [true, ..] => sched::Mode::Matrix,
@@ -774,14 +740,14 @@ fn resolve_sched(args: SchedArgs) -> sched::Options {
         cold: args.cold,
         direct: args.direct,
         quick: args.common.quick,
-        variants: in_order(sched::Variant::ALL, &variants),
+        variants: Variant::in_order(&or(args.variants, &Variant::ALL)),
         directory: args.path.unwrap_or_else(default_directory),
     }
 }
 
-/// Those that were asked for, in the order in which they are shown, each once.
-fn in_order<T: PartialEq, const N: usize>(all: [T; N], asked: &[T]) -> Vec<T> {
-    all.into_iter().filter(|one| asked.contains(one)).collect()
+/// What was asked for, or the usual.
+fn or<T: Clone>(asked: Vec<T>, usual: &[T]) -> Vec<T> {
+    if asked.is_empty() { usual.to_vec() } else { asked }
 }
 
 /// Where experiments make their files unless told: where this program was built, so that it is not
@@ -793,24 +759,9 @@ fn default_directory() -> PathBuf {
     below.filter(|path| fs::create_dir_all(path).is_ok()).unwrap_or_else(env::temp_dir)
 }
 
-fn parse_variant(text: &str) -> Result<file_sum::Variant, String> {
-    use file_sum::Variant;
-    Variant::by_name(text).ok_or_else(|| expected(&Variant::ALL.map(Variant::name)))
-}
-
-fn parse_tcp_sum_variant(text: &str) -> Result<tcp_sum::Variant, String> {
-    use tcp_sum::Variant;
-    Variant::by_name(text).ok_or_else(|| expected(&Variant::ALL.map(Variant::name)))
-}
-
-fn parse_echo_variant(text: &str) -> Result<echo::Variant, String> {
-    use echo::Variant;
-    Variant::by_name(text).ok_or_else(|| expected(&Variant::ALL.map(Variant::name)))
-}
-
-fn parse_threads_variant(text: &str) -> Result<threads::Variant, String> {
-    use threads::Variant;
-    Variant::by_name(text).ok_or_else(|| expected(&Variant::ALL.map(Variant::name)))
+fn parse_named<T: Named>(text: &str) -> Result<T, String> {
+    let names = || T::NAMES.iter().map(|&(name, _)| name).collect::<Vec<_>>();
+    T::by_name(text).ok_or_else(|| expected(&names()))
 }
 
 fn parse_threads_place(text: &str) -> Result<threads::Place, String> {
@@ -819,37 +770,10 @@ fn parse_threads_place(text: &str) -> Result<threads::Place, String> {
     place.ok_or_else(|| expected(&Place::DEFAULT.map(Place::name)))
 }
 
-/// A number of reads.
-fn parse_reads(text: &str) -> Result<usize, String> {
-    let max = threads::READS_MAX;
-    let number = text.parse().ok().filter(|number| (1..=max).contains(number));
-    number.ok_or_else(|| format!("expected a number from 1 to {max}"))
-}
-
-fn parse_sched_variant(text: &str) -> Result<sched::Variant, String> {
-    use sched::Variant;
-    Variant::by_name(text).ok_or_else(|| expected(&Variant::ALL.map(Variant::name)))
-}
-
-/// A number of threads.
-fn parse_threads(text: &str) -> Result<usize, String> {
-    parse_count(text, sched::THREADS_MAX)
-}
-
-/// A number of files.
-fn parse_files(text: &str) -> Result<usize, String> {
-    parse_count(text, sched::FILES_MAX)
-}
-
-fn parse_count(text: &str, max: usize) -> Result<usize, String> {
-    let number = text.parse().ok().filter(|number| (1..=max).contains(number));
-    number.ok_or_else(|| format!("expected a number from 1 to {max}"))
-}
-
-/// The bytes of a read or a write, from 1 to 1 GiB.
-fn parse_operation(text: &str) -> Result<u64, String> {
-    let size = parse_up_to(sched::SIZE_MAX, text);
-    size.ok_or_else(|| format!("expected 1 byte to 1 GiB{UNITS}"))
+/// A number from 1 to a maximum.
+fn parse_count<const MAX: usize>(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=MAX).contains(number));
+    number.ok_or_else(|| format!("expected a number from 1 to {MAX}"))
 }
 
 /// A number of bytes from 0 to 1 TiB.
@@ -859,13 +783,6 @@ fn parse_offset(text: &str) -> Result<u64, String> {
 
 fn expected(names: &[&str]) -> String {
     format!("expected one of {}", names.join(", "))
-}
-
-/// A number of connections.
-fn parse_connections(text: &str) -> Result<usize, String> {
-    let max = echo::CONNECTIONS_MAX;
-    let number = text.parse().ok().filter(|number| (1..=max).contains(number));
-    number.ok_or_else(|| format!("expected a number from 1 to {max}"))
 }
 
 /// The size of a message.

@@ -13,6 +13,7 @@ use crate::bytes::sum;
 use crate::cell::{Counters, Done};
 use crate::engine::{self, Engine, counters};
 use crate::measure::Meter;
+use crate::named::named;
 
 /// Blocks that a reader on the runtime's thread has in memory.
 pub(super) const DEPTH: usize = 4;
@@ -23,48 +24,28 @@ const OFFLOAD_BLOCKS_MIN: usize = 4;
 /// The most, where they are small.
 const OFFLOAD_BLOCKS_MAX: usize = 256;
 
-/// A way to read the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Variant {
-    /// The ring, as the driver decides by itself.
-    Uring,
-    /// The ring, and nothing done by plain calls.
-    Ring,
-    /// Epoll and threads.
-    Poll,
-    /// A thread pool, with a hop for each block.
-    Pool,
-    /// Plain reads.
-    Blocking,
-    /// A reader's thread that reads ahead by plain calls, and the runtime's thread, which adds.
-    Offload,
+named! {
+    /// A way to read the file.
+    pub enum Variant {
+        /// The ring, as the driver decides by itself.
+        Uring = "uring",
+        /// The ring, and nothing done by plain calls.
+        Ring = "ring",
+        /// Epoll and threads.
+        Poll = "poll",
+        /// A thread pool, with a hop for each block.
+        Pool = "pool",
+        /// Plain reads.
+        Blocking = "blocking",
+        /// A reader's thread that reads ahead by plain calls, and the runtime's thread, which adds.
+        Offload = "offload",
+    }
 }
 
 impl Variant {
-    /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 6] =
-        [Self::Uring, Self::Ring, Self::Poll, Self::Pool, Self::Blocking, Self::Offload];
-
     /// Those that are measured unless others are asked for.
     pub const DEFAULT: [Self; 5] =
         [Self::Uring, Self::Ring, Self::Poll, Self::Pool, Self::Blocking];
-
-    /// What it is called.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Uring => "uring",
-            Self::Ring => "ring",
-            Self::Poll => "poll",
-            Self::Pool => "pool",
-            Self::Blocking => "blocking",
-            Self::Offload => "offload",
-        }
-    }
-
-    /// The variant of this name.
-    pub fn by_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|variant| variant.name() == name)
-    }
 }
 
 /// Sums the file.
@@ -216,6 +197,7 @@ fn counted(runtime: &Runtime) -> Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::named::Named;
 
     #[test]
     fn names_lead_back_to_variants() {

@@ -24,37 +24,19 @@ use crate::bytes::sum;
 use crate::cell::{Counters, Done};
 use crate::engine::{counters, unless_refused};
 use crate::measure::Meter;
+use crate::named::named;
 
-/// A way to do a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Variant {
-    /// Plain calls, by each thread.
-    Blocking,
-    /// A scheduler thread on Linux AIO.
-    Aio,
-    /// The engine, as programs use it from plain threads.
-    Sakia,
-    /// The engine's thread and its ring, and nothing done by plain calls.
-    Ring,
-}
-
-impl Variant {
-    /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 4] = [Self::Blocking, Self::Aio, Self::Sakia, Self::Ring];
-
-    /// What it is called.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Blocking => "blocking",
-            Self::Aio => "aio",
-            Self::Sakia => "sakia",
-            Self::Ring => "ring",
-        }
-    }
-
-    /// The variant of this name.
-    pub fn by_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|variant| variant.name() == name)
+named! {
+    /// A way to do a load.
+    pub enum Variant {
+        /// Plain calls, by each thread.
+        Blocking = "blocking",
+        /// A scheduler thread on Linux AIO.
+        Aio = "aio",
+        /// The engine, as programs use it from plain threads.
+        Sakia = "sakia",
+        /// The engine's thread and its ring, and nothing done by plain calls.
+        Ring = "ring",
     }
 }
 
@@ -434,6 +416,7 @@ fn times(name: &str, values: &[u64]) -> Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::named::Named;
 
     #[test]
     fn names_lead_back_to_variants() {

@@ -7,7 +7,7 @@ use clap::Args;
 use sakia_bench::copytree::{FILE_BYTES, Mode, Options, Peer, Place, QUICK_FILE_BYTES, Tree};
 
 use super::notes::{COPYTREE_NOTES, bench_json_help};
-use super::{CommonArgs, default_directory, expected, parse_size};
+use super::{CommonArgs, default_directory, expected, or, parse_count, parse_size};
 
 /// A tree of files, copied by whole programs
 ///
@@ -63,7 +63,7 @@ pub(super) struct CopytreeArgs {
     after_delete: bool,
 
     /// Let programs use no more than so many processors
-    #[arg(long, value_name = "N", value_parser = parse_cores)]
+    #[arg(long, value_name = "N", value_parser = parse_count::<1024>)]
     cores: Option<usize>,
 
     /// Another program: its name and a command, to which source and destination are added
@@ -91,12 +91,9 @@ pub(super) struct CopytreeArgs {
 impl CopytreeArgs {
     pub(super) fn resolve(self) -> Options {
         let usual = if self.common.quick { QUICK_FILE_BYTES } else { FILE_BYTES };
-        let or = |trees: Vec<Tree>| if trees.is_empty() { vec![Tree::Small] } else { trees };
-        let or_disk =
-            |places: Vec<Place>| if places.is_empty() { vec![Place::Disk] } else { places };
         Options {
-            trees: or(self.tree),
-            places: or_disk(self.place),
+            trees: or(self.tree, &[Tree::Small]),
+            places: or(self.place, &[Place::Disk]),
             file_bytes: self.size.unwrap_or(usual),
             mode: match (self.article, self.archive, self.fsync) {
                 (true, ..) => Mode::Article,
@@ -128,10 +125,6 @@ fn parse_place(text: &str) -> Result<Place, String> {
 
 fn or_path(names: &[&str]) -> String {
     format!("{}, or a path with a slash", expected(names))
-}
-
-fn parse_cores(text: &str) -> Result<usize, String> {
-    super::parse_count(text, 1024)
 }
 
 fn parse_peer(text: &str) -> Result<Peer, String> {

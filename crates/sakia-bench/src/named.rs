@@ -1,0 +1,46 @@
+//! Names on the command line and in results: of variants, and of places.
+
+/// One of a few with names.
+pub trait Named: Copy + PartialEq + 'static {
+    /// All of them with their names, in the order in which they are shown.
+    const NAMES: &'static [(&'static str, Self)];
+
+    /// The one of this name.
+    fn by_name(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(of, _)| *of == name).map(|(_, one)| *one)
+    }
+
+    /// Those that are asked for, in the order in which they are shown, each once.
+    fn in_order(asked: &[Self]) -> Vec<Self> {
+        Self::NAMES.iter().map(|(_, one)| *one).filter(|one| asked.contains(one)).collect()
+    }
+}
+
+/// An enumeration whose variants have names.
+macro_rules! named {
+    ($(#[$of_enum:meta])* pub enum $of:ident { $($(#[$of_one:meta])* $one:ident = $name:literal,)* }) => {
+        $(#[$of_enum])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $of {
+            $($(#[$of_one])* $one,)*
+        }
+
+        impl $of {
+            /// All of them, in the order in which they are shown.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$one),*];
+
+            /// What it is called.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$one => $name,)*
+                }
+            }
+        }
+
+        impl $crate::named::Named for $of {
+            const NAMES: &'static [(&'static str, Self)] = &[$(($name, Self::$one)),*];
+        }
+    };
+}
+
+pub(crate) use named;
