@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
+use sakia_bench_support::usage::Usage;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::measure::{Meter, Section, Usage, peak_rss_bytes};
+use crate::measure::{Meter, Section, peak_rss_bytes};
 use crate::named::Named;
 use crate::{copytree, echo, file_sum, sched, tcp_sum, threads};
 

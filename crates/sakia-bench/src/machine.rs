@@ -6,10 +6,11 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use sakia_bench_support::usage::{Ticks, Usage};
 use sakia_driver::MountTable;
 use serde::Serialize;
 
-use crate::measure::{Usage, kib_of};
+use crate::measure::kib_of;
 use crate::net::Place;
 
 /// What a reader must know to place a result.
@@ -125,7 +126,7 @@ impl Watch {
     /// Those of [`Usage`].
     pub fn stop(self) -> io::Result<Noise> {
         let own = own_ns()?.saturating_sub(self.own);
-        Ok(self.machine.until(Ticks::now(), own, self.begin.elapsed()))
+        Ok(between(self.machine, Ticks::now(), own, self.begin.elapsed()))
     }
 }
 
@@ -134,43 +135,17 @@ fn own_ns() -> io::Result<u64> {
     Ok(Usage::of_process()?.cpu_ns + Usage::of_children()?.cpu_ns)
 }
 
-/// Processor time of the whole machine.
-#[derive(Clone, Copy, Debug, Default)]
-struct Ticks {
-    busy_ns: u64,
-    steal_ns: u64,
-}
-
-impl Ticks {
-    /// All zero where `/proc` does not say.
-    fn now() -> Self {
-        let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-        Self::parse(&stat, rustix::param::clock_ticks_per_second()).unwrap_or_default()
-    }
-
-    fn parse(stat: &str, ticks_per_s: u64) -> Option<Self> {
-        let line = stat.lines().next()?.strip_prefix("cpu ")?;
-        let fields: Vec<u64> =
-            line.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
-        let [user, nice, system, _idle, _iowait, irq, softirq, steal, ..] = fields[..] else {
-            return None;
-        };
-        let tick_ns = 1_000_000_000 / ticks_per_s.max(1);
-        let busy = user + nice + system + irq + softirq;
-        Some(Self { busy_ns: busy * tick_ns, steal_ns: steal * tick_ns })
-    }
-
-    fn until(self, later: Self, own_ns: u64, elapsed: Duration) -> Noise {
-        let busy = later.busy_ns.saturating_sub(self.busy_ns);
-        let foreign = busy.saturating_sub(own_ns);
-        let steal = later.steal_ns.saturating_sub(self.steal_ns);
-        let cores = |ns: u64| ns as f64 / (elapsed.as_nanos() as f64).max(1.0);
-        let certain = |ns: u64| cores(ns.saturating_sub(RESOLUTION_NS));
-        Noise {
-            foreign_cores: cores(foreign),
-            steal_cores: cores(steal),
-            is_noisy: certain(foreign) >= FOREIGN_MAX || certain(steal) >= STEAL_MAX,
-        }
+/// What others took between two moments, in which this program took `own_ns`.
+fn between(earlier: Ticks, later: Ticks, own_ns: u64, elapsed: Duration) -> Noise {
+    let busy = later.busy_ns.saturating_sub(earlier.busy_ns);
+    let foreign = busy.saturating_sub(own_ns);
+    let steal = later.steal_ns.saturating_sub(earlier.steal_ns);
+    let cores = |ns: u64| ns as f64 / (elapsed.as_nanos() as f64).max(1.0);
+    let certain = |ns: u64| cores(ns.saturating_sub(RESOLUTION_NS));
+    Noise {
+        foreign_cores: cores(foreign),
+        steal_cores: cores(steal),
+        is_noisy: certain(foreign) >= FOREIGN_MAX || certain(steal) >= STEAL_MAX,
     }
 }
 
@@ -189,18 +164,21 @@ mod tests {
     #[test]
     fn foreign_time_is_what_is_left_of_the_busy_time() {
         let second = Duration::from_secs(1);
-        let begin = Ticks::parse("cpu  100 0 50 900 5 1 2 10 0 0\ncpu0 1\n", 100).unwrap();
+        let ticks = |busy: u64, stolen: u64| Ticks {
+            busy_ns: busy * 10_000_000,
+            steal_ns: stolen * 10_000_000,
+        };
+        let begin = ticks(153, 10);
         // 1.2 s busy and 0.03 s stolen in a second, of which 0.9 s are our own.
-        let end = Ticks::parse("cpu  200 5 60 950 9 3 5 13 0 0\n", 100).unwrap();
-        let noise = begin.until(end, 900_000_000, second);
+        let end = ticks(273, 13);
+        let noise = between(begin, end, 900_000_000, second);
         assert!((noise.foreign_cores - 0.3).abs() < 1e-9, "{noise:?}");
         assert!((noise.steal_cores - 0.03).abs() < 1e-9, "{noise:?}");
         assert!(noise.is_noisy);
-        assert!(!begin.until(end, 9_000_000_000, second).is_noisy);
+        assert!(!between(begin, end, 9_000_000_000, second).is_noisy);
         // Two ticks of a hundredth are as much as cannot be told, however short the run.
-        let end = Ticks::parse("cpu  102 0 50 900 5 1 2 12 0 0\n", 100).unwrap();
-        let noise = begin.until(end, 0, second / 50);
+        let end = ticks(155, 12);
+        let noise = between(begin, end, 0, second / 50);
         assert!((noise.foreign_cores, noise.is_noisy) == (1.0, false), "{noise:?}");
-        assert!(Ticks::parse("cpu  1 2 3\n", 100).is_none());
     }
 }

@@ -4,65 +4,8 @@ use std::fs;
 use std::io;
 use std::time::Instant;
 
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeVal;
+use sakia_bench_support::usage::Usage;
 use serde::{Deserialize, Serialize};
-
-/// What threads took since their process, or the processes, began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Processor time, of users' code and of the kernel for it.
-    pub cpu_ns: u64,
-    /// Times that a thread gave its processor up, to wait.
-    pub voluntary_switches: u64,
-    /// Times that a thread was made to.
-    pub involuntary_switches: u64,
-}
-
-impl Usage {
-    /// Of all threads of this process, those that ended and the kernel's workers for it included.
-    ///
-    /// # Errors
-    /// As `getrusage(2)`: none is known.
-    pub fn of_process() -> io::Result<Self> {
-        Self::of(UsageWho::RUSAGE_SELF)
-    }
-
-    /// Of all child processes that ended and were waited for.
-    ///
-    /// # Errors
-    /// As `getrusage(2)`: none is known.
-    pub fn of_children() -> io::Result<Self> {
-        Self::of(UsageWho::RUSAGE_CHILDREN)
-    }
-
-    fn of(who: UsageWho) -> io::Result<Self> {
-        let usage = getrusage(who)?;
-        let count = |value| u64::try_from(value).unwrap_or(0);
-        Ok(Self {
-            cpu_ns: nanoseconds(usage.user_time()) + nanoseconds(usage.system_time()),
-            voluntary_switches: count(usage.voluntary_context_switches()),
-            involuntary_switches: count(usage.involuntary_context_switches()),
-        })
-    }
-
-    /// What came since `earlier`.
-    #[must_use]
-    pub fn since(self, earlier: Self) -> Self {
-        Self {
-            cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
-            voluntary_switches: self.voluntary_switches.saturating_sub(earlier.voluntary_switches),
-            involuntary_switches: self
-                .involuntary_switches
-                .saturating_sub(earlier.involuntary_switches),
-        }
-    }
-}
-
-fn nanoseconds(time: TimeVal) -> u64 {
-    let count = |value: i64| u64::try_from(value).unwrap_or(0);
-    count(time.tv_sec()) * 1_000_000_000 + count(time.tv_usec()) * 1000
-}
 
 /// Measures a section of this process.
 #[derive(Debug)]

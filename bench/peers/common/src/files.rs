@@ -3,9 +3,11 @@
 //! Before the measured section a thread builds its runtime and opens the file. In it, tasks are
 //! started, each with a buffer of its own, and do their share.
 
+use std::fs::{File, OpenOptions};
 use std::future::Future;
 use std::io;
 use std::ops::Deref;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -22,6 +24,13 @@ pub enum Access {
     ReadDirect,
     /// Writing through it.
     Write,
+}
+
+impl Access {
+    /// Flags of `open(2)` besides those for reading and writing.
+    pub fn flags(self) -> i32 {
+        if self == Self::ReadDirect { libc::O_DIRECT } else { 0 }
+    }
 }
 
 /// What a transfer ends with: how many bytes it moved, and its memory.
@@ -94,6 +103,26 @@ pub trait Files: Sized + 'static {
     }
 }
 
+/// The part of [`Files`] about memory that is what it holds: its type, and how so many bytes are had.
+#[macro_export]
+macro_rules! buffers {
+    ($of:ty, $new:expr) => {
+        type Buffer = $of;
+
+        fn buffer(len: usize) -> Self::Buffer {
+            $new(len)
+        }
+
+        fn bytes(buffer: &Self::Buffer) -> &[u8] {
+            buffer
+        }
+
+        fn edit(buffer: &mut Self::Buffer, f: impl FnOnce(&mut [u8])) {
+            f(buffer);
+        }
+    };
+}
+
 /// A file of which each task opens one of its own: a clone, which is another task's, has none yet.
 pub struct PerTask<F> {
     path: PathBuf,
@@ -137,6 +166,14 @@ impl<F> Clone for PerTask<F> {
 
 /// Bytes of memory that a small file is read into, for runtimes without a function for it.
 pub const WHOLE_BYTES: usize = 8192;
+
+/// Opens the file of a job, in a program without a runtime's own files.
+pub fn open(job: &Job) -> File {
+    let flags = if job.direct { Access::ReadDirect.flags() } else { 0 };
+    let mut options = OpenOptions::new();
+    options.read(true).write(job.cell == Cell::Write).custom_flags(flags);
+    options.open(&job.path).unwrap_or_else(|error| fail(job.path.display(), error))
+}
 
 /// A task's share of a job.
 pub struct Task<P: Files> {

@@ -1,11 +1,10 @@
 //! The measured section of a run, and what is reported of it.
 
-use std::fs;
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Instant;
 
-use nix::sys::resource::{Usage, UsageWho, getrusage};
+use sakia_bench_support::usage::{Ticks, Usage};
 
 use crate::fail;
 
@@ -49,18 +48,8 @@ struct Section {
 struct Snapshot {
     at: Instant,
     usage: Usage,
-    machine: Machine,
+    machine: Ticks,
 }
-
-/// Ticks of all processors together, since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Machine {
-    busy: u64,
-    stolen: u64,
-}
-
-/// Nanoseconds of a tick in `/proc/stat`, which are hundredths of a second on every Linux.
-const TICK_NS: u64 = 10_000_000;
 
 impl Gate {
     /// A gate for so many threads.
@@ -93,18 +82,15 @@ impl Gate {
             fail("run", "nothing was measured");
         };
         let wall_ns = end.at.duration_since(begin.at).as_nanos() as u64;
-        let cpu_ns = cpu_ns(&end.usage) - cpu_ns(&begin.usage);
-        let (earlier, later) = (&begin.usage, &end.usage);
-        let voluntary = later.voluntary_context_switches() - earlier.voluntary_context_switches();
-        let involuntary =
-            later.involuntary_context_switches() - earlier.involuntary_context_switches();
-        let busy_ns = (end.machine.busy - begin.machine.busy) * TICK_NS;
-        let foreign_ns = busy_ns.saturating_sub(cpu_ns);
-        let steal_ns = (end.machine.stolen - begin.machine.stolen) * TICK_NS;
+        let Usage { cpu_ns, voluntary_switches, involuntary_switches } =
+            end.usage.since(begin.usage);
+        let foreign_ns = (end.machine.busy_ns - begin.machine.busy_ns).saturating_sub(cpu_ns);
+        let steal_ns = end.machine.steal_ns - begin.machine.steal_ns;
         let Tally { ops, check } = tally;
         println!(
             "{{\"ops\":{ops},\"check\":{check},\"wall_ns\":{wall_ns},\"cpu_ns\":{cpu_ns},\
-             \"voluntary_switches\":{voluntary},\"involuntary_switches\":{involuntary},\
+             \"voluntary_switches\":{voluntary_switches},\
+             \"involuntary_switches\":{involuntary_switches},\
              \"foreign_ns\":{foreign_ns},\"steal_ns\":{steal_ns}}}"
         );
     }
@@ -139,7 +125,7 @@ pub fn on_threads(
 impl Snapshot {
     /// The time last, so that taking the rest is not within the section.
     fn before() -> Self {
-        let machine = Machine::now();
+        let machine = Ticks::now();
         let usage = usage();
         Self { at: Instant::now(), usage, machine }
     }
@@ -148,46 +134,10 @@ impl Snapshot {
     fn after() -> Self {
         let at = Instant::now();
         let usage = usage();
-        Self { at, usage, machine: Machine::now() }
+        Self { at, usage, machine: Ticks::now() }
     }
 }
 
 fn usage() -> Usage {
-    getrusage(UsageWho::RUSAGE_SELF).unwrap_or_else(|error| fail("getrusage", error))
-}
-
-impl Machine {
-    fn now() -> Self {
-        Self::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
-    }
-
-    /// From the text of `/proc/stat`; zeros, if there is none.
-    fn parse(stat: &str) -> Self {
-        let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
-        let ticks: Vec<u64> =
-            line.split_whitespace().map(|word| word.parse().unwrap_or(0)).collect();
-        // user, nice, system, idle, iowait, irq, softirq, steal
-        let at = |index: usize| ticks.get(index).copied().unwrap_or(0);
-        Self { busy: at(0) + at(1) + at(2) + at(5) + at(6), stolen: at(7) }
-    }
-}
-
-/// Processor time of the process, the kernel's workers for it included.
-fn cpu_ns(usage: &Usage) -> u64 {
-    let ns = |time: nix::sys::time::TimeVal| {
-        time.tv_sec() as u64 * 1_000_000_000 + time.tv_usec() as u64 * 1000
-    };
-    ns(usage.user_time()) + ns(usage.system_time())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_machines_ticks_are_read() {
-        let stat = "cpu  10 1 5 1000 7 2 3 4 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
-        assert_eq!(Machine::parse(stat), Machine { busy: 21, stolen: 4 });
-        assert_eq!(Machine::parse(""), Machine::default());
-    }
+    Usage::of_process().unwrap_or_else(|error| fail("getrusage", error))
 }

@@ -16,7 +16,7 @@ use compio::net::{TcpListener, TcpStream};
 use compio::runtime::{Runtime, RuntimeBuilder};
 use peers_common::block::aligned;
 use peers_common::net::BUFFER_BYTES;
-use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, Tally, Task};
+use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, Tally, Task, buffers};
 
 struct Compio;
 
@@ -47,7 +47,7 @@ fn tuned() -> Runtime {
 
 impl Files for Compio {
     type File = File;
-    type Buffer = &'static mut [u8];
+    buffers!(&'static mut [u8], aligned);
     type Whole = Vec<u8>;
 
     fn block_on<T: 'static>(_: &Job, future: impl Future<Output = T> + 'static) -> T {
@@ -61,23 +61,8 @@ impl Files for Compio {
 
     async fn open(job: &Job, access: Access) -> io::Result<Self::File> {
         let mut options = OpenOptions::new();
-        options.read(true).write(access == Access::Write);
-        if access == Access::ReadDirect {
-            options.custom_flags(libc::O_DIRECT);
-        }
+        options.read(true).write(access == Access::Write).custom_flags(access.flags());
         options.open(&job.path).await
-    }
-
-    fn buffer(len: usize) -> Self::Buffer {
-        aligned(len)
-    }
-
-    fn bytes(buffer: &Self::Buffer) -> &[u8] {
-        buffer
-    }
-
-    fn edit(buffer: &mut Self::Buffer, f: impl FnOnce(&mut [u8])) {
-        f(buffer);
     }
 
     async fn read_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {

@@ -5,17 +5,14 @@
 //! the sequential sum has one.
 
 use std::ffi::CString;
-use std::fs::{File, OpenOptions};
-use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use peers_common::block::{self, PAGE, aligned_offset, marks, sum_bytes};
-use peers_common::files::{WHOLE_BYTES, expect_whole, share_of, small_file_check, verified};
+use peers_common::files::{WHOLE_BYTES, expect_whole, open, share_of, small_file_check, verified};
 use peers_common::measure::on_threads;
 use peers_common::{Cell, Gate, Job, Tally, fail};
 use sakia_driver::{Close, Driver, Fd, IoBuf, Op, Open, Read, Slice, Uring, Wait, Write};
@@ -46,23 +43,13 @@ fn buffer(len: usize) -> Buffer {
     memory.slice(part)
 }
 
-fn open(job: &Job, driver: &Driver) -> Fd {
-    let mut options = OpenOptions::new();
-    options.read(true).write(job.cell == Cell::Write);
-    if job.direct {
-        options.custom_flags(libc::O_DIRECT);
-    }
-    let file: io::Result<File> = options.open(&job.path);
-    driver.adopt(file.unwrap_or_else(|error| fail(job.path.display(), error)).into())
-}
-
 /// Gives the driver a turn, which sleeps only if nothing is ready.
 fn turn(driver: &Driver) {
     driver.turn(Wait::Forever).unwrap_or_else(|error| fail("turn", error));
 }
 
 fn sum(job: &Job, gate: &Gate, driver: &Driver) -> Tally {
-    let file = open(job, driver);
+    let file = driver.adopt(open(job).into());
     let mut tally = Tally::default();
     let mut buffer = buffer(job.block);
     gate.begin();
@@ -99,7 +86,7 @@ enum Transfer {
 }
 
 fn scattered(job: &Job, gate: &Gate, driver: &Driver, first: u64) -> Tally {
-    let file = open(job, driver);
+    let file = driver.adopt(open(job).into());
     let mut tally = Tally::default();
     let mut offsets: Vec<_> = (first..first + job.tasks).map(|task| job.offsets(task)).collect();
     let mut slots: Vec<Option<Transfer>> = offsets.iter().map(|_| None).collect();

@@ -12,7 +12,7 @@ use std::io::{self, SeekFrom};
 use std::path::Path;
 use std::process::ExitCode;
 
-use peers_common::{Access, Files, Job, Moved, PerTask, Tally, Task};
+use peers_common::{Access, Files, Job, Moved, PerTask, Tally, Task, buffers};
 use sakia::Engine;
 use sakia::engine::File;
 use sakia::fs::{AlignedBuf, OpenOptions};
@@ -39,7 +39,7 @@ async fn open_own(path: &Path) -> io::Result<fs::File> {
 
 impl Files for OnTokio {
     type File = SharedFile;
-    type Buffer = AlignedBuf;
+    buffers!(AlignedBuf, AlignedBuf::zeroed);
     type Whole = Vec<u8>;
 
     fn shares_threads(job: &Job) -> bool {
@@ -66,18 +66,6 @@ impl Files for OnTokio {
         let mut options = OpenOptions::new();
         options.read(true).write(access == Access::Write).direct(access == Access::ReadDirect);
         Ok(SharedFile::Engine(Engine::global()?.open_with(&job.path, &options).await?))
-    }
-
-    fn buffer(len: usize) -> Self::Buffer {
-        AlignedBuf::zeroed(len)
-    }
-
-    fn bytes(buffer: &Self::Buffer) -> &[u8] {
-        buffer
-    }
-
-    fn edit(buffer: &mut Self::Buffer, f: impl FnOnce(&mut [u8])) {
-        f(buffer);
     }
 
     async fn read_at(file: &Self::File, mut buffer: Self::Buffer, offset: u64) -> Moved<Self> {

@@ -18,7 +18,7 @@ use kimojio::{Errno, OwnedFd, Runtime};
 use peers_common::block::aligned;
 use peers_common::files::WHOLE_BYTES;
 use peers_common::net::BUFFER_BYTES;
-use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, Tally, Task};
+use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, Tally, Task, buffers};
 
 struct Kimojio;
 
@@ -65,7 +65,7 @@ async fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
 
 impl Files for Kimojio {
     type File = Rc<OwnedFd>;
-    type Buffer = &'static mut [u8];
+    buffers!(&'static mut [u8], aligned);
     type Whole = Vec<u8>;
 
     fn block_on<T: 'static>(_: &Job, future: impl Future<Output = T> + 'static) -> T {
@@ -83,18 +83,6 @@ impl Files for Kimojio {
             Access::Write => OFlags::RDWR,
         };
         Ok(Rc::new(open(&job.path, flags).await?))
-    }
-
-    fn buffer(len: usize) -> Self::Buffer {
-        aligned(len)
-    }
-
-    fn bytes(buffer: &Self::Buffer) -> &[u8] {
-        buffer
-    }
-
-    fn edit(buffer: &mut Self::Buffer, f: impl FnOnce(&mut [u8])) {
-        f(buffer);
     }
 
     async fn read_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {

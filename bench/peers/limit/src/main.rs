@@ -14,18 +14,17 @@
 mod net;
 
 use std::ffi::CString;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use io_uring::types::{Fd, Fixed};
 use io_uring::{IoUring, opcode, squeue};
 use peers_common::block::{self, aligned, marks, sum_bytes};
-use peers_common::files::{WHOLE_BYTES, expect_whole, share_of, small_file_check, verified};
+use peers_common::files::{WHOLE_BYTES, expect_whole, open, share_of, small_file_check, verified};
 use peers_common::measure::on_threads;
 use peers_common::{Cell, Gate, Job, Tally, fail};
 
@@ -70,13 +69,7 @@ impl Ring {
 
     /// Opens the job's file and registers it as number 0.
     fn open(&mut self, job: &Job) -> File {
-        let mut options = OpenOptions::new();
-        options.read(true).write(job.cell == Cell::Write);
-        if job.direct {
-            options.custom_flags(libc::O_DIRECT);
-        }
-        let name = job.path.display();
-        let file = options.open(&job.path).unwrap_or_else(|error| fail(&name, error));
+        let file = open(job);
         let registered = self.ring.submitter().register_files(&[file.as_raw_fd()]);
         registered.unwrap_or_else(|error| fail("register files", error));
         file

@@ -5,14 +5,14 @@ use std::io;
 use std::path::Path;
 use std::rc::Rc;
 
-use peers_common::{Access, Files, Job, Moved, Tally, Task};
+use peers_common::{Access, Files, Job, Moved, Tally, Task, buffers};
 use sakia::fs::{self, AlignedBuf, File, OpenOptions};
 
 use crate::Sakia;
 
 impl Files for Sakia {
     type File = Rc<File>;
-    type Buffer = AlignedBuf;
+    buffers!(AlignedBuf, AlignedBuf::zeroed);
     type Whole = Vec<u8>;
 
     fn block_on<T: 'static>(_: &Job, future: impl Future<Output = T> + 'static) -> T {
@@ -28,18 +28,6 @@ impl Files for Sakia {
         let mut options = OpenOptions::new();
         options.read(true).write(access == Access::Write).direct(access == Access::ReadDirect);
         Ok(Rc::new(options.open(&job.path).await?))
-    }
-
-    fn buffer(len: usize) -> Self::Buffer {
-        AlignedBuf::zeroed(len)
-    }
-
-    fn bytes(buffer: &Self::Buffer) -> &[u8] {
-        buffer
-    }
-
-    fn edit(buffer: &mut Self::Buffer, f: impl FnOnce(&mut [u8])) {
-        f(buffer);
     }
 
     async fn read_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {

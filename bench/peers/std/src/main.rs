@@ -15,17 +15,17 @@
 mod nowait;
 mod prepare;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
 use peers_common::block::{self, aligned, marks, sum_bytes};
-use peers_common::files::{WHOLE_BYTES, expect_whole, share_of, small_file_check, verified};
+use peers_common::files::{WHOLE_BYTES, expect_whole, open, share_of, small_file_check, verified};
 use peers_common::measure::on_threads;
 use peers_common::net::{self, BUFFER_BYTES};
 use peers_common::{Cell, Door, Gate, Job, Tally, fail};
@@ -108,15 +108,6 @@ fn share(job: &Job, gate: &Gate, tasks: std::ops::Range<u64>) -> Tally {
     }
     gate.end();
     tally
-}
-
-fn open(job: &Job) -> File {
-    let mut options = OpenOptions::new();
-    options.read(true).write(job.cell == Cell::Write);
-    if job.direct {
-        options.custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32);
-    }
-    options.open(&job.path).unwrap_or_else(|error| fail(job.path.display(), error))
 }
 
 fn sum(job: &Job, file: &File) -> Tally {

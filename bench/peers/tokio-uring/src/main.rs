@@ -67,10 +67,7 @@ impl Files for TokioUring {
 
     async fn open(job: &Job, access: Access) -> io::Result<Self::File> {
         let mut options = OpenOptions::new();
-        options.read(true).write(access == Access::Write);
-        if access == Access::ReadDirect {
-            options.custom_flags(libc::O_DIRECT);
-        }
+        options.read(true).write(access == Access::Write).custom_flags(access.flags());
         Ok(Rc::new(options.open(&job.path).await?))
     }
 

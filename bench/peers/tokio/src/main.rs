@@ -27,7 +27,9 @@ use std::sync::Arc;
 
 use peers_common::block::{aligned, sum_bytes};
 use peers_common::net::BUFFER_BYTES;
-use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, PerTask, Tally, Task, fail};
+use peers_common::{
+    Access, Door, Files, Job, Moved, Net, Peer, PerTask, Tally, Task, buffers, fail,
+};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -82,7 +84,7 @@ async fn open_own(path: &Path) -> io::Result<File> {
 
 impl Files for Tokio {
     type File = SharedFile;
-    type Buffer = &'static mut [u8];
+    buffers!(&'static mut [u8], aligned);
     type Whole = Vec<u8>;
 
     fn shares_threads(job: &Job) -> bool {
@@ -103,23 +105,8 @@ impl Files for Tokio {
             return Ok(SharedFile::Own(PerTask::new(&job.path)));
         }
         let mut options = std::fs::OpenOptions::new();
-        options.read(true).write(access == Access::Write);
-        if access == Access::ReadDirect {
-            options.custom_flags(libc::O_DIRECT);
-        }
+        options.read(true).write(access == Access::Write).custom_flags(access.flags());
         Ok(SharedFile::Std(Arc::new(options.open(&job.path)?)))
-    }
-
-    fn buffer(len: usize) -> Self::Buffer {
-        aligned(len)
-    }
-
-    fn bytes(buffer: &Self::Buffer) -> &[u8] {
-        buffer
-    }
-
-    fn edit(buffer: &mut Self::Buffer, f: impl FnOnce(&mut [u8])) {
-        f(buffer);
     }
 
     async fn read_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {

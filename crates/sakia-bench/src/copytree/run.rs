@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use nix::sys::resource::{UsageWho, getrusage};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use sakia_bench_support::usage::Usage;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::source::Census;
 use super::ways::Way;
 use crate::cell::{Counters, Measured, Outcome};
-use crate::measure::{Section, Usage, kib_of};
+use crate::measure::{Section, kib_of};
 
 /// How often a program's memory and threads are looked at, but for the first moments.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);

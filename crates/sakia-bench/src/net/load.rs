@@ -8,12 +8,12 @@ use anyhow::{Context, bail, ensure};
 use fastrand::Rng;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use sakia_bench_support::usage::Usage;
 use serde::{Deserialize, Serialize};
 
 use super::place::pin;
 use super::{BEGIN, END, Place, mix};
 use crate::bytes::sum;
-use crate::measure::Usage;
 
 /// The smallest message: the number that it begins with.
 pub const MESSAGE_BYTES_MIN: usize = 8;
