@@ -8,8 +8,8 @@
 //! [`timed_host`] is a host for rings that has a clock. [`aio`] is Linux AIO, and a scheduler on it: the
 //! experiment `sched` compares the engine with it.
 //!
-//! [`stats`] has medians and their intervals, and [`usage`] what a program takes of the machine, for all that is
-//! measured here.
+//! [`stats`] has medians and their intervals, and [`usage`] what a program takes of the machine, for all that
+//! is measured here.
 //!
 //! And [`blocked`], whether a thread waits in the kernel; [`place`], what the places share: skips, scratch
 //! directories, leftovers.

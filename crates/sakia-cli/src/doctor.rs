@@ -178,25 +178,18 @@ struct Chosen {
     wanted: &'static str,
 }
 
-/// `true`.
+/// A member that is always the same.
 #[derive(Debug)]
-struct Yes;
+struct Always<const ANSWER: bool>;
 
-impl Serialize for Yes {
+impl<const ANSWER: bool> Serialize for Always<ANSWER> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bool(true)
+        serializer.serialize_bool(ANSWER)
     }
 }
 
-/// `false`.
-#[derive(Debug)]
-struct No;
-
-impl Serialize for No {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bool(false)
-    }
-}
+type Yes = Always<true>;
+type No = Always<false>;
 
 /// A step down from the best configuration.
 #[derive(Debug, Serialize)]
@@ -386,7 +379,7 @@ impl Found {
         let operations =
             ring.probe().ok().map(|probe| Operations::used(|opcode| probe.is_supported(opcode)));
         Self::Granted {
-            available: Yes,
+            available: Always,
             sq_entries: report.sq_entries,
             cq_entries: report.cq_entries,
             flags: report.setup_flag_names(),
@@ -402,7 +395,7 @@ impl Found {
     fn refused(error: Option<&SetupError>, otherwise: &str) -> Self {
         let steps = error.map(SetupError::steps).unwrap_or_default();
         Self::Refused {
-            available: No,
+            available: Always,
             errno: error.and_then(SetupError::raw_os_error),
             error: error.map_or_else(|| otherwise.to_owned(), SetupError::to_string),
             hint: error.and_then(SetupError::hint),
@@ -427,8 +420,8 @@ impl FoundPoll {
             }
         };
         match attempt() {
-            Ok(operations) => Self::Works { available: Yes, operations },
-            Err(error) => Self::Fails { available: No, error: error.to_string() },
+            Ok(operations) => Self::Works { available: Always, operations },
+            Err(error) => Self::Fails { available: Always, error: error.to_string() },
         }
     }
 }

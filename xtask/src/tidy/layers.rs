@@ -30,30 +30,24 @@ const LAYERS: &[(&str, &[&str])] = &[
 ];
 
 /// What the experiments may measure, and with what.
-const EXPERIMENTS: &[&str] = &[
-    "sakia-ring",
-    "sakia-driver",
-    "sakia-macros",
-    "sakia",
-    "sakia-tokio",
-    "sakia-copy",
-    "sakia-socket",
-    "sakia-preload",
-    SUPPORT,
-];
-
+const EXPERIMENTS: &[&str] = &above_all(SUPPORT);
 /// What programs may use.
-const PROGRAMS: &[&str] = &[
-    "sakia-ring",
-    "sakia-driver",
-    "sakia-macros",
-    "sakia",
-    "sakia-tokio",
-    "sakia-copy",
-    "sakia-socket",
-    "sakia-preload",
-    "sakia-bench",
-];
+const PROGRAMS: &[&str] = &above_all("sakia-bench");
+
+/// All libraries, and one more.
+const fn above_all(more: &'static str) -> [&'static str; 9] {
+    [
+        "sakia-ring",
+        "sakia-driver",
+        "sakia-macros",
+        "sakia",
+        "sakia-tokio",
+        "sakia-copy",
+        "sakia-socket",
+        "sakia-preload",
+        more,
+    ]
+}
 
 /// Every crate has its layer, and depends on crates of lower layers only.
 pub(super) fn point_down(tree: &Tree, findings: &mut Vec<Finding>) {
