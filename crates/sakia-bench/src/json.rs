@@ -3,13 +3,12 @@
 //! A [`machine`] line first, a [`run`] line after each run, and in the end [the results](results):
 //! `result` lines, one for each variant at each point, `missing` lines, and the `summary`.
 
-use sakia_bench_support::stats::Range;
 use serde::Serialize;
 
-use crate::cell::Counters;
 use crate::experiment::{Params, Point};
-use crate::machine::Machine;
-use crate::results::{Ratio, Results, Run};
+use crate::machine::{Machine, Noise};
+use crate::measure::Section;
+use crate::results::{Missing, Ratio, Results, Row, Run};
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -24,38 +23,26 @@ enum Line<'a> {
         variant: &'a str,
         params: &'a Params,
         round: usize,
-        wall_ns: u64,
-        cpu_ns: u64,
-        voluntary_switches: u64,
-        involuntary_switches: u64,
-        threads_max: u64,
+        #[serde(flatten)]
+        section: &'a Section,
         peak_rss_bytes: u64,
         process_wall_ns: u64,
         process_cpu_ns: u64,
-        foreign_cores: f64,
-        steal_cores: f64,
-        noisy: bool,
+        #[serde(flatten)]
+        noise: &'a Noise,
         sum: u64,
     },
     Result {
         experiment: &'a str,
         variant: &'a str,
         params: &'a Params,
-        runs: usize,
-        wall_ns: Range,
-        cpu_ns: Range,
-        voluntary_switches: u64,
-        involuntary_switches: u64,
-        threads_max: u64,
-        peak_rss_bytes: u64,
-        ops_per_s: u64,
-        bytes_per_s: u64,
-        counters: &'a Counters,
+        #[serde(flatten)]
+        row: &'a Row,
     },
     Missing {
         experiment: &'a str,
-        variant: &'a str,
-        reason: &'a str,
+        #[serde(flatten)]
+        missing: &'a Missing,
     },
     Summary {
         experiment: &'a str,
@@ -79,23 +66,16 @@ pub fn machine(experiment: &str, machine: &Machine) -> serde_json::Result<String
 /// # Panics
 /// When the run's point is none of these.
 pub fn run(experiment: &str, points: &[Point], run: &Run) -> serde_json::Result<String> {
-    let section = &run.measured.section;
     serde_json::to_string(&Line::Run {
         experiment,
         variant: run.variant,
         params: &points[run.point].params,
         round: run.round,
-        wall_ns: section.wall_ns,
-        cpu_ns: section.cpu_ns,
-        voluntary_switches: section.voluntary_switches,
-        involuntary_switches: section.involuntary_switches,
-        threads_max: section.threads_max,
+        section: &run.measured.section,
         peak_rss_bytes: run.measured.peak_rss_bytes,
         process_wall_ns: run.process_wall_ns,
         process_cpu_ns: run.measured.process_cpu_ns,
-        foreign_cores: run.noise.foreign_cores,
-        steal_cores: run.noise.steal_cores,
-        noisy: run.noise.is_noisy,
+        noise: &run.noise,
         sum: run.measured.sum,
     })
 }
@@ -110,22 +90,9 @@ pub fn results(results: &Results) -> serde_json::Result<Vec<String>> {
         experiment,
         variant: row.variant,
         params: &results.points[row.point].params,
-        runs: row.runs,
-        wall_ns: row.wall_ns,
-        cpu_ns: row.cpu_ns,
-        voluntary_switches: row.voluntary_switches,
-        involuntary_switches: row.involuntary_switches,
-        threads_max: row.threads_max,
-        peak_rss_bytes: row.peak_rss_bytes,
-        ops_per_s: row.ops_per_s,
-        bytes_per_s: row.bytes_per_s,
-        counters: &row.counters,
+        row,
     });
-    let missing = results.missing.iter().map(|missing| Line::Missing {
-        experiment,
-        variant: missing.variant,
-        reason: &missing.reason,
-    });
+    let missing = results.missing.iter().map(|missing| Line::Missing { experiment, missing });
     let summary = Line::Summary { experiment, ratios: &results.ratios };
     rows.chain(missing).chain([summary]).map(|line| serde_json::to_string(&line)).collect()
 }

@@ -101,13 +101,14 @@ pub struct Watch {
 }
 
 /// What others took.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Noise {
     /// Processors that other programs, and the kernel for them, took on average.
     pub foreign_cores: f64,
     /// Processors that the host of a virtual machine took away on average.
     pub steal_cores: f64,
     /// More than a result should be built upon.
+    #[serde(rename = "noisy")]
     pub is_noisy: bool,
 }
 

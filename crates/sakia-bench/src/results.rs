@@ -58,15 +58,18 @@ pub struct Run {
 }
 
 /// The runs of a variant at a point, taken together.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The point, by its index.
+    #[serde(skip)]
     pub point: usize,
     /// Which variant.
+    #[serde(skip)]
     pub variant: &'static str,
     /// How many runs.
     pub runs: usize,
     /// How many of them were noisy.
+    #[serde(skip)]
     pub noisy: usize,
     /// Time of the measured section.
     pub wall_ns: Range,
@@ -118,13 +121,14 @@ pub struct Ratio {
 }
 
 /// A variant that could not be measured.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Missing {
     /// Which variant.
     pub variant: &'static str,
     /// Why.
     pub reason: String,
     /// It should have been possible: the experiment failed.
+    #[serde(skip)]
     pub is_failure: bool,
 }
 
