@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::Args;
 
 use super::report::Title;
-use super::suite::{self, Bench, Experiment, Needs, Peer, Runner, Suite};
+use super::suite::{self, Bench, Experiment, Needs, Runner, Start, Suite};
 use super::{Build, PROFILE, output};
 use crate::cargo;
 
@@ -128,13 +128,8 @@ impl Runner for Places<'_> {
         self.tell(experiment, "warm")
     }
 
-    fn command(
-        &self,
-        experiment: &Experiment,
-        peer: &Peer,
-        program: &Path,
-        seed: u64,
-    ) -> anyhow::Result<Command> {
+    fn command(&self, start: &Start<'_>) -> anyhow::Result<Command> {
+        let Start { experiment, peer, program, seed } = start;
         if experiment.needs == Needs::FileToWrite {
             self.tell(experiment, "sync")?;
         }

@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::Args;
 
 use super::report::Title;
-use super::suite::{self, Bench, Experiment, Peer, Runner, Suite};
+use super::suite::{self, Bench, Experiment, Runner, Start, Suite};
 use super::{Build, PROFILE, output, profile, run_program, taken_total};
 
 /// How it is run.
@@ -124,13 +124,8 @@ impl Servers<'_> {
 }
 
 impl Runner for Servers<'_> {
-    fn command(
-        &self,
-        experiment: &Experiment,
-        peer: &Peer,
-        program: &Path,
-        _seed: u64,
-    ) -> anyhow::Result<Command> {
+    fn command(&self, start: &Start<'_>) -> anyhow::Result<Command> {
+        let Start { experiment, peer, program, .. } = start;
         let ops = experiment.ops[usize::from(self.options.suite.quick)];
         Ok(self.of(experiment, &peer.variant, program, ops))
     }

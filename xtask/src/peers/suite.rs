@@ -172,14 +172,16 @@ pub(super) trait Runner {
         Ok(())
     }
 
-    /// What is run. Runs have different seeds.
-    fn command(
-        &self,
-        experiment: &Experiment,
-        peer: &Peer,
-        program: &Path,
-        seed: u64,
-    ) -> anyhow::Result<Command>;
+    /// What is run.
+    fn command(&self, start: &Start<'_>) -> anyhow::Result<Command>;
+}
+
+/// A run to come: of which program on which experiment. Runs have different seeds.
+pub(super) struct Start<'a> {
+    pub(super) experiment: &'a Experiment,
+    pub(super) peer: &'a Peer,
+    pub(super) program: &'a Path,
+    pub(super) seed: u64,
 }
 
 /// The chosen part of a suite, with the programs that it needs.
@@ -247,7 +249,8 @@ impl Bench {
                 let program =
                     programs[index].as_ref().map_err(|error| anyhow::anyhow!("{error:#}"));
                 let run = program.and_then(|program| {
-                    run_program(&mut runner.command(experiment, peers[index], program, seed)?)
+                    let start = Start { experiment, peer: peers[index], program, seed };
+                    run_program(&mut runner.command(&start)?)
                 });
                 match run {
                     Ok(run) => earlier.push(run),

@@ -13,7 +13,7 @@ use anyhow::{Context, ensure};
 use sakia_bench_support::stats::Spread;
 
 use super::report::Row;
-use super::suite::{Bench, Experiment, Peer, Runner, Suite};
+use super::suite::{Bench, Experiment, Runner, Start, Suite};
 use super::{Run, profile, run_program, taken_total};
 
 /// Operations of the shorter run under callgrind; the longer has twice as many.
@@ -47,15 +47,9 @@ type Table = [(Vec<Cell>, &'static Experiment)];
 struct Timed;
 
 impl Runner for Timed {
-    fn command(
-        &self,
-        experiment: &Experiment,
-        _peer: &Peer,
-        program: &Path,
-        _seed: u64,
-    ) -> anyhow::Result<Command> {
-        let mut command = Command::new(program);
-        arguments(&mut command, experiment, COUNT_TIMED);
+    fn command(&self, start: &Start<'_>) -> anyhow::Result<Command> {
+        let mut command = Command::new(start.program);
+        arguments(&mut command, start.experiment, COUNT_TIMED);
         Ok(command)
     }
 }
