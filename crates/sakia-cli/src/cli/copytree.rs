@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 use sakia_bench::copytree::{FILE_BYTES, Mode, Options, Peer, Place, QUICK_FILE_BYTES, Tree};
 
+use super::experiments::{CommonArgs, default_directory, expected, or, parse_count, parse_size};
 use super::notes::{COPYTREE_NOTES, bench_json_help};
-use super::{CommonArgs, default_directory, expected, or, parse_count, parse_size};
 
 /// A tree of files, copied by whole programs
 ///

@@ -43,7 +43,7 @@ pub(super) struct MktreeArgs {
     ///
     /// A number, or one with K, M or G for 1024, 1024^2 or 1024^3 (also KiB, MiB, GiB).
     #[arg(long, value_name = "BYTES", default_value = "4K", conflicts_with = "sizes")]
-    #[arg(value_parser = super::parse_offset)]
+    #[arg(value_parser = super::experiments::parse_offset)]
     size: u64,
 
     /// Make files in directories of the last level only

@@ -1,0 +1,714 @@
+//! The arguments of `sakia bench`.
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use sakia_bench::named::Named;
+use sakia_bench::net::{CONGESTION, load};
+use sakia_bench::{echo, file_sum, sched, tcp_sum, threads};
+
+use super::notes::{
+    ECHO_NOTES, FILE_SUM_NOTES, NETWORK_NOTES, SCHED_NOTES, TCP_SUM_NOTES, THREADS_NOTES,
+    bench_json_help,
+};
+use super::{Surroundings, UNITS, copytree, parse_bytes, parse_up_to};
+use crate::bench;
+use crate::output::Format;
+
+/// The largest file of an experiment.
+const FILE_BYTES_MAX: u64 = 1 << 40;
+/// The mark of a directory of build results, which cargo leaves there.
+const CACHE_TAG: &str = "CACHEDIR.TAG";
+
+/// Run an experiment: the same work done in several ways
+///
+/// Measures the variants of an experiment in processes of their own, which alternate, and prints a
+/// table, ratios, and who wins on this machine and why. Other programs make the figures worse: what
+/// they took of the machine is recorded, and runs that suffered are counted.
+#[derive(Debug, Args)]
+pub(super) struct BenchArgs {
+    #[command(subcommand)]
+    experiment: ExperimentArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum ExperimentArgs {
+    FileSum(FileSumArgs),
+    TcpSum(TcpSumArgs),
+    Echo(EchoArgs),
+    Threads(ThreadsArgs),
+    Sched(Box<SchedArgs>),
+    Copytree(copytree::CopytreeArgs),
+}
+
+/// What all experiments have in common.
+#[derive(Clone, Debug, Args)]
+pub(super) struct CommonArgs {
+    /// Take a quick look: little work, 3 runs, less than a minute
+    #[arg(long)]
+    pub(super) quick: bool,
+
+    /// Runs of each variant at each point; 9 for files, 15 for connections, 3 for threads or with --quick
+    ///
+    /// From 6 on, ratios have a 95 % interval.
+    #[arg(long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
+    runs: Option<u16>,
+
+    /// Write JSON Lines
+    ///
+    /// One object per line, described below. No progress is shown.
+    #[arg(long)]
+    json: bool,
+
+    /// Write a page of HTML with plots, readable without a network
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+}
+
+/// The sum of a file's bytes, read block by block
+///
+/// uring and ring read through io_uring, uring as the engine decides by itself; poll on epoll and
+/// threads; pool hands each block to a thread and back; blocking makes plain reads; offload has a
+/// thread read ahead.
+///
+/// The exit status is 0 when all was measured and all sums are right, 1 when something failed, 2 for
+/// wrong usage. A variant that this machine does not offer is no failure.
+#[derive(Debug, Args)]
+#[command(after_long_help = bench_json_help(FILE_SUM_NOTES))]
+struct FileSumArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+
+    /// Where to make files for the experiment; they are removed at the end
+    ///
+    /// Unless given, the directory of build results that the program is in, or else the one for
+    /// temporary files.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+
+    /// Sizes of the file; 128M,512M,1G,2G, or 256M with --quick
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = parse_size)]
+    size: Vec<u64>,
+
+    /// Bytes of each read
+    #[arg(long, value_name = "BYTES", default_value = "32K", value_parser = parse_block)]
+    block: u64,
+
+    /// Drop the file from the page cache before each run
+    #[arg(long)]
+    cold: bool,
+
+    /// Measure the variant offload too
+    #[arg(long)]
+    offload: bool,
+
+    /// What to measure: uring, ring, poll, pool, blocking, offload
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(value_parser = parse_named::<file_sum::Variant>)]
+    variants: Vec<file_sum::Variant>,
+}
+
+/// The sum of the bytes that come by a TCP connection
+///
+/// uring and ring receive through io_uring, uring as the engine decides by itself; poll on epoll;
+/// blocking makes plain reads. Another process sends. Both are in a network namespace of their own
+/// where this is permitted, as it is to root and below `unshare --user --map-root-user`; otherwise on
+/// the machine's loopback.
+///
+/// The exit status is 0 when all was measured and all sums are right, 1 when something failed, 2 for
+/// wrong usage. A variant that this machine does not offer is no failure.
+#[derive(Debug, Args)]
+#[command(after_long_help = bench_json_help(&format!("{TCP_SUM_NOTES}\n\n{NETWORK_NOTES}")))]
+struct TcpSumArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+
+    /// Bytes to be sent; 256M,1G,2G, or 256M with --quick
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = parse_size)]
+    size: Vec<u64>,
+
+    /// Bytes of each read
+    #[arg(long, value_name = "BYTES", default_value = "128K", value_parser = parse_block)]
+    block: u64,
+
+    /// The congestion control of both sides
+    #[arg(long, value_name = "NAME", default_value = CONGESTION)]
+    congestion: String,
+
+    /// What to measure: uring, ring, poll, blocking, uring-recv, poll-recv
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(value_parser = parse_named::<tcp_sum::Variant>)]
+    variants: Vec<tcp_sum::Variant>,
+}
+
+/// A server that sends back what it receives over TCP
+///
+/// uring and ring serve through io_uring, uring as the engine decides by itself; poll on epoll;
+/// blocking has a thread for each connection. All figures are those of the server; another process,
+/// the same for all variants, has the other ends of the connections, each with one message under way,
+/// and compares what comes back. Both are in a network namespace of their own where this is permitted,
+/// as it is to root and below `unshare --user --map-root-user`; otherwise on the machine's loopback.
+///
+/// The exit status is 0 when all was measured and all bytes came back, 1 when something failed, 2 for
+/// wrong usage. A variant that this machine does not offer is no failure.
+#[derive(Debug, Args)]
+#[command(after_long_help = bench_json_help(&format!("{ECHO_NOTES}\n\n{NETWORK_NOTES}")))]
+struct EchoArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+
+    /// Connections
+    #[arg(long, value_name = "COUNT,…", value_delimiter = ',', default_value = "1,64,512")]
+    #[arg(value_parser = parse_count::<{ echo::CONNECTIONS_MAX }>)]
+    connections: Vec<usize>,
+
+    /// Bytes of a message, 8 to 1M
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_value = "64,16K")]
+    #[arg(value_parser = parse_message)]
+    message: Vec<usize>,
+
+    /// Requests of a run, of all connections together; as many as take about half a second
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+
+    /// The congestion control of both sides
+    #[arg(long, value_name = "NAME", default_value = CONGESTION)]
+    congestion: String,
+
+    /// Measure the variant spin too: uring, when both ends look for work before they sleep
+    ///
+    /// It takes a processor for each end all the time, and makes no sense without two.
+    #[arg(long)]
+    spin: bool,
+
+    /// What to measure: uring, ring, poll, blocking, spin
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(value_parser = parse_named::<echo::Variant>)]
+    variants: Vec<echo::Variant>,
+}
+
+/// The threads of a process during ten thousand reads of files that are not answered
+///
+/// uring has an engine on io_uring and one thread that awaits all reads, poll the same on epoll and
+/// threads; pool has 512 threads; blocking one for each read. Reads are held until no more are begun and
+/// no thread comes or goes; then all threads are counted, the kernel's workers for rings included.
+///
+/// disk is an ext4 whose disk is held, full the same with a queue that is soon full, fuse a file system
+/// in user space. All of them take root, /dev/fuse, loop devices and mkfs.ext4. With --path no more than
+/// a directory is needed, and nothing is held.
+///
+/// The exit status is 0 when all was measured and all bytes are right, 1 when something failed, 2 for
+/// wrong usage. A variant that this machine does not offer is no failure.
+#[derive(Debug, Args)]
+#[command(after_long_help = bench_json_help(THREADS_NOTES))]
+struct ThreadsArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+
+    /// Reads at the same time, each of a file of its own; 10000, or 1000 with --quick
+    #[arg(long, value_name = "COUNT", value_parser = parse_count::<{ threads::READS_MAX }>)]
+    reads: Option<usize>,
+
+    /// Bytes of each read
+    #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = parse_block)]
+    size: u64,
+
+    /// Read past the page cache (O_DIRECT); sizes are then multiples of 4K
+    #[arg(long)]
+    direct: bool,
+
+    /// How late each answer of the FUSE file system is, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u16).range(0..=1000))]
+    delay: u16,
+
+    /// Where the files are: disk, full, fuse
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = parse_threads_place)]
+    places: Vec<threads::Place>,
+
+    /// A directory to make files in, for a place named path; it alone, unless others are named
+    #[arg(long, value_name = "DIR")]
+    path: Option<PathBuf>,
+
+    /// What to measure: uring, poll, pool, blocking
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(value_parser = parse_named::<threads::Variant>)]
+    variants: Vec<threads::Variant>,
+}
+
+/// File calls of many threads, and who does them
+///
+/// blocking makes plain calls on each thread; aio hands them to one scheduler thread on Linux AIO; sakia is
+/// the engine, as programs use it from plain threads; ring sends each to the engine's thread and ring.
+/// Without --matrix or a figure it is a testbench: as many reads of --rsize and writes of --wsize as are
+/// asked for, by --threads threads, which share them evenly.
+///
+/// The exit status is 0 when all was measured and all bytes are right, 1 when something failed, 2 for
+/// wrong usage. A variant that this machine does not offer is no failure.
+#[derive(Debug, Args)]
+#[command(after_long_help = bench_json_help(SCHED_NOTES))]
+struct SchedArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+
+    #[command(flatten)]
+    mode: SchedMode,
+
+    /// Threads; 2, or those of the matrix: 1,2,4,8,16
+    #[arg(long, value_name = "COUNT,…", value_delimiter = ',')]
+    #[arg(value_parser = parse_count::<{ sched::THREADS_MAX }>)]
+    threads: Vec<usize>,
+
+    /// Bytes of a read; 1000,10000,100000, or those of the matrix or figure
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = parse_bytes)]
+    rsize: Vec<u64>,
+
+    /// Bytes of a write
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = parse_bytes)]
+    wsize: Vec<u64>,
+
+    /// Reads of a run, of all threads together; as many as can be measured
+    ///
+    /// The study had 10.
+    #[arg(long, value_name = "COUNT")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=sched::COUNT_MAX))]
+    nreads: Option<u64>,
+
+    /// Writes of a run
+    #[arg(long, value_name = "COUNT")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=sched::COUNT_MAX))]
+    nwrites: Option<u64>,
+
+    /// Bytes from one read of a file to the next; 0: all at its beginning
+    ///
+    /// Unless given, 0 where the page cache has the file, and otherwise to the next block.
+    #[arg(long, value_name = "BYTES", value_parser = parse_offset)]
+    roff: Option<u64>,
+
+    /// The same of writes; 0, or at least as much as a write has. They lie behind what is read
+    #[arg(long, value_name = "BYTES", value_parser = parse_offset)]
+    woff: Option<u64>,
+
+    /// Files to be made, and used in turn
+    #[arg(long, value_name = "COUNT", default_value = "1")]
+    #[arg(value_parser = parse_count::<{ sched::FILES_MAX }>)]
+    nfiles: usize,
+
+    /// Files to be read instead; they are never written
+    #[arg(long, value_name = "FILE,…", value_delimiter = ',', conflicts_with = "nfiles")]
+    files: Vec<PathBuf>,
+
+    /// Let reads and writes alternate, in the ratio of --nreads and --nwrites; otherwise reads come first
+    #[arg(long)]
+    mix: bool,
+
+    /// Where to make files for the experiment; they are removed at the end
+    ///
+    /// Unless given, the directory of build results that the program is in, or else the one for
+    /// temporary files.
+    #[arg(long, value_name = "DIR", visible_alias = "dir")]
+    path: Option<PathBuf>,
+
+    /// Fill files with bytes (the default)
+    #[arg(long, conflicts_with = "sparse")]
+    dense: bool,
+
+    /// Leave files empty: what is read are holes
+    #[arg(long)]
+    sparse: bool,
+
+    /// Have the page cache hold the files (the default)
+    #[arg(long, conflicts_with = "cold")]
+    hot: bool,
+
+    /// Drop files from the page cache before each run
+    #[arg(long)]
+    cold: bool,
+
+    /// Read and write past the page cache; sizes and offsets are rounded up to blocks
+    #[arg(long)]
+    direct: bool,
+
+    /// What to measure: blocking, aio, sakia, ring
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(value_parser = parse_named::<sched::Variant>)]
+    variants: Vec<sched::Variant>,
+}
+
+/// Which points there are; at most one.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+struct SchedMode {
+    /// Reads and writes by 1 to 16 threads, of 1 kB to 100 MB each
+    ///
+    /// Points whose buffers would take more than 2 GiB of memory, or half of what is free, are left out.
+    #[arg(long)]
+    matrix: bool,
+
+    /// How long a read of 1 kB to 1 MB takes to return, of two threads
+    #[arg(long)]
+    fig4: bool,
+
+    /// How long the system calls of such a read take, of one thread: through the page cache, and past it
+    #[arg(long)]
+    fig5: bool,
+
+    /// How long such a read takes past the page cache (O_DIRECT), of one thread
+    #[arg(long)]
+    fig6: bool,
+}
+
+/// The name of the experiment, and what is to be done.
+pub(super) fn resolve(
+    args: BenchArgs,
+    surroundings: &Surroundings,
+) -> (&'static str, bench::Options) {
+    use {ExperimentArgs as Of, bench::Which};
+    let common = match &args.experiment {
+        Of::FileSum(args) => &args.common,
+        Of::TcpSum(args) => &args.common,
+        Of::Echo(args) => &args.common,
+        Of::Threads(args) => &args.common,
+        Of::Sched(args) => &args.common,
+        Of::Copytree(args) => &args.common,
+    };
+    let common = common.clone();
+    let (name, experiment, runs) = match args.experiment {
+        Of::FileSum(args) => (file_sum::NAME, Which::FileSum(resolve_file_sum(args)), 9),
+        Of::TcpSum(args) => (tcp_sum::NAME, Which::TcpSum(resolve_tcp_sum(args)), 15),
+        Of::Echo(args) => (echo::NAME, Which::Echo(resolve_echo(args)), 15),
+        Of::Threads(args) => (threads::NAME, Which::Threads(resolve_threads(args)), 3),
+        Of::Sched(args) => (sched::NAME, Which::Sched(Box::new(resolve_sched(*args))), 9),
+        Of::Copytree(args) => {
+            (sakia_bench::copytree::NAME, Which::CopyTree(Box::new(args.resolve())), 9)
+        }
+    };
+    let options = bench::Options {
+        experiment,
+        runs: common.runs.map_or(if common.quick { 3 } else { runs }, usize::from),
+        format: if common.json { Format::Json } else { Format::Human },
+        report: common.report,
+        progress: !common.json && surroundings.err_is_terminal,
+    };
+    (name, options)
+}
+
+fn resolve_file_sum(args: FileSumArgs) -> file_sum::Options {
+    use file_sum::{QUICK_SIZE, SIZES, Variant};
+    let mut variants = or(args.variants, &Variant::DEFAULT);
+    variants.extend(args.offload.then_some(Variant::Offload));
+    file_sum::Options {
+        sizes: or(args.size, if args.common.quick { &[QUICK_SIZE] } else { &SIZES }),
+        block_bytes: args.block as usize,
+        cold: args.cold,
+        variants: Variant::in_order(&variants),
+        directory: args.dir.unwrap_or_else(default_directory),
+    }
+}
+
+fn resolve_tcp_sum(args: TcpSumArgs) -> tcp_sum::Options {
+    use tcp_sum::{QUICK_SIZE, SIZES, Variant};
+    tcp_sum::Options {
+        sizes: or(args.size, if args.common.quick { &[QUICK_SIZE] } else { &SIZES }),
+        block_bytes: args.block as usize,
+        variants: Variant::in_order(&or(args.variants, &Variant::DEFAULT)),
+        congestion: args.congestion,
+        load: None,
+    }
+}
+
+fn resolve_echo(args: EchoArgs) -> echo::Options {
+    use echo::Variant;
+    let mut variants = or(args.variants, &Variant::DEFAULT);
+    variants.extend(args.spin.then_some(Variant::Spin));
+    echo::Options {
+        connections: args.connections,
+        message_bytes: args.message,
+        requests: args.requests,
+        quick: args.common.quick,
+        variants: Variant::in_order(&variants),
+        congestion: args.congestion,
+        load: None,
+    }
+}
+
+fn resolve_threads(args: ThreadsArgs) -> threads::Options {
+    use threads::{Place, Variant};
+    let mut places = args.places;
+    if args.path.is_some() {
+        places.push(Place::Path);
+    }
+    let usual = if args.common.quick { threads::QUICK_READS } else { threads::READS };
+    threads::Options {
+        reads: args.reads.unwrap_or(usual),
+        size_bytes: args.size as usize,
+        direct: args.direct,
+        delay: Duration::from_millis(args.delay.into()),
+        places: Place::in_order(&or(places, &Place::DEFAULT)),
+        directory: args.path,
+        variants: Variant::in_order(&or(args.variants, &Variant::ALL)),
+    }
+}
+
+fn resolve_sched(args: SchedArgs) -> sched::Options {
+    use sched::Variant;
+    let SchedMode { matrix, fig4, fig5, fig6 } = args.mode;
+    let mode = match [matrix, fig4, fig5, fig6] {
+        [true, ..] => sched::Mode::Matrix,
+        [_, true, ..] => sched::Mode::Fig4,
+        [_, _, true, _] => sched::Mode::Fig5,
+        [_, _, _, true] => sched::Mode::Fig6,
+        _ => sched::Mode::Testbench,
+    };
+    // Runs have another working directory.
+    let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+    sched::Options {
+        mode,
+        threads: args.threads,
+        read_sizes: args.rsize,
+        write_sizes: args.wsize,
+        reads: args.nreads,
+        writes: args.nwrites,
+        read_step: args.roff,
+        write_step: args.woff,
+        files: args.nfiles,
+        others: args.files.into_iter().map(absolute).collect(),
+        mix: args.mix,
+        sparse: args.sparse,
+        cold: args.cold,
+        direct: args.direct,
+        quick: args.common.quick,
+        variants: Variant::in_order(&or(args.variants, &Variant::ALL)),
+        directory: args.path.unwrap_or_else(default_directory),
+    }
+}
+
+/// What was asked for, or the usual.
+pub(super) fn or<T: Clone>(asked: Vec<T>, usual: &[T]) -> Vec<T> {
+    if asked.is_empty() { usual.to_vec() } else { asked }
+}
+
+/// Where experiments make their files unless told: where this program was built, so that it is not
+/// in memory as the directory for temporary files may be; there, where it was installed.
+pub(super) fn default_directory() -> PathBuf {
+    let program = env::current_exe().unwrap_or_default();
+    let built = program.ancestors().find(|parent| parent.join(CACHE_TAG).is_file());
+    let below = built.map(|target| target.join("tmp"));
+    below.filter(|path| fs::create_dir_all(path).is_ok()).unwrap_or_else(env::temp_dir)
+}
+
+fn parse_named<T: Named>(text: &str) -> Result<T, String> {
+    let names = || T::NAMES.iter().map(|&(name, _)| name).collect::<Vec<_>>();
+    T::by_name(text).ok_or_else(|| expected(&names()))
+}
+
+fn parse_threads_place(text: &str) -> Result<threads::Place, String> {
+    use threads::Place;
+    let place = Place::by_name(text).filter(|place| Place::DEFAULT.contains(place));
+    place.ok_or_else(|| expected(&Place::DEFAULT.map(Place::name)))
+}
+
+/// A number from 1 to a maximum.
+pub(super) fn parse_count<const MAX: usize>(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=MAX).contains(number));
+    number.ok_or_else(|| format!("expected a number from 1 to {MAX}"))
+}
+
+/// A number of bytes from 0 to 1 TiB.
+pub(super) fn parse_offset(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { parse_size(text) }
+}
+
+pub(super) fn expected(names: &[&str]) -> String {
+    format!("expected one of {}", names.join(", "))
+}
+
+/// The size of a message.
+fn parse_message(text: &str) -> Result<usize, String> {
+    let max = load::MESSAGE_BYTES_MAX as u64;
+    let size = parse_up_to(max, text).map(|size| size as usize);
+    let size = size.filter(|&size| size >= load::MESSAGE_BYTES_MIN);
+    size.ok_or_else(|| format!("expected 8 bytes to 1 MiB{UNITS}"))
+}
+
+/// A size of a file from 1 byte to 1 TiB.
+pub(super) fn parse_size(text: &str) -> Result<u64, String> {
+    parse_up_to(FILE_BYTES_MAX, text).ok_or_else(|| format!("expected 1 byte to 1 TiB{UNITS}"))
+}
+
+/// The size of a block from 1 byte to 64 MiB.
+fn parse_block(text: &str) -> Result<u64, String> {
+    let max = file_sum::BLOCK_BYTES_MAX as u64;
+    parse_up_to(max, text).ok_or_else(|| format!("expected 1 byte to 64 MiB{UNITS}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use clap::error::ErrorKind;
+
+    use super::super::{Cli, Task};
+    use super::*;
+
+    fn task(args: &[&str]) -> Result<Task, ErrorKind> {
+        let cli = Cli::try_parse_from([&["sakia"], args].concat()).map_err(|error| error.kind())?;
+        super::super::resolve(cli, Surroundings::default()).map_err(|error| error.kind())
+    }
+
+    #[test]
+    fn quick_look_is_the_default_of_what_is_not_asked_for() {
+        let options = |args: &[&str]| {
+            let args = [&["bench", "file-sum"], args].concat();
+            let Ok(Task::Bench(options)) = task(&args) else {
+                panic!("{args:?}");
+            };
+            let bench::Which::FileSum(experiment) = options.experiment else {
+                panic!("{args:?}");
+            };
+            (experiment, options.runs)
+        };
+        let (experiment, runs) = options(&[]);
+        assert_eq!((experiment.sizes, runs), (file_sum::SIZES.to_vec(), 9));
+        let (experiment, runs) = options(&["--quick"]);
+        assert_eq!((experiment.sizes, runs), (vec![256 << 20], 3));
+        assert_eq!(experiment.variants, file_sum::Variant::DEFAULT);
+        let (experiment, runs) = options(&[
+            "--quick",
+            "--runs",
+            "7",
+            "--size",
+            "1M,2G",
+            "--variants",
+            "pool,uring",
+            "--offload",
+        ]);
+        assert_eq!((experiment.sizes, runs), (vec![1 << 20, 2 << 30], 7));
+        let names = experiment.variants.iter().map(|variant| variant.name());
+        assert_eq!(names.collect::<Vec<_>>(), ["uring", "pool", "offload"]);
+        for wrong in [["--size", "0"], ["--block", "65M"], ["--variants", "aio"], ["--runs", "0"]] {
+            let args = [&["bench", "file-sum"], &wrong[..]].concat();
+            let error = task(&args).unwrap_err();
+            assert_eq!(error, ErrorKind::ValueValidation, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn experiments_on_connections_have_points_and_rounds_of_their_own() {
+        let options = |args: &[&str]| {
+            let Ok(Task::Bench(options)) = task(args) else {
+                panic!("{args:?}");
+            };
+            (options.experiment, options.runs)
+        };
+        let (bench::Which::Echo(echo), 15) = options(&["bench", "echo"]) else {
+            panic!("echo was asked for");
+        };
+        assert_eq!(echo.connections, echo::CONNECTIONS);
+        assert_eq!(echo.message_bytes, echo::MESSAGE_BYTES);
+        assert_eq!((echo.variants, echo.quick), (echo::Variant::DEFAULT.to_vec(), false));
+        let (bench::Which::TcpSum(tcp_sum), 3) =
+            options(&["bench", "tcp-sum", "--quick", "--congestion", "cubic"])
+        else {
+            panic!("tcp-sum was asked for");
+        };
+        assert_eq!(tcp_sum.sizes, [tcp_sum::QUICK_SIZE]);
+        assert_eq!(tcp_sum.variants, tcp_sum::Variant::DEFAULT);
+        assert_eq!((tcp_sum.congestion.as_str(), tcp_sum.block_bytes), ("cubic", 128 << 10));
+        for wrong in [["--connections", "0"], ["--message", "7"], ["--variants", "pool"]] {
+            let args = [&["bench", "echo"], &wrong[..]].concat();
+            let error = task(&args).unwrap_err();
+            assert_eq!(error, ErrorKind::ValueValidation, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn places_of_reads_are_all_that_are_held_unless_told() {
+        let options = |args: &[&str]| -> Result<_, ErrorKind> {
+            let args = [&["bench", "threads"], args].concat();
+            match task(&args)? {
+                Task::Bench(bench::Options {
+                    experiment: bench::Which::Threads(threads),
+                    runs,
+                    ..
+                }) => Ok((threads, runs)),
+                other => panic!("{other:?}"),
+            }
+        };
+        let (threads, runs) = options(&[]).unwrap();
+        assert_eq!((threads.reads, runs, threads.delay), (10_000, 3, threads::DELAY));
+        assert_eq!(threads.places, threads::Place::DEFAULT);
+        assert_eq!(threads.variants, threads::Variant::ALL);
+        let (threads, _) = options(&["--quick", "--path", "d", "--variants", "poll"]).unwrap();
+        assert_eq!((threads.reads, threads.places), (1000, vec![threads::Place::Path]));
+        assert_eq!(threads.variants, [threads::Variant::Poll]);
+        let (threads, _) = options(&["--path", "d", "--places", "fuse,disk"]).unwrap();
+        let names: Vec<_> = threads.places.iter().map(|place| place.name()).collect();
+        assert_eq!(names, ["disk", "fuse", "path"]);
+        for wrong in [
+            &["--reads", "0"][..],
+            &["--reads", "30001"],
+            &["--size", "1M"],
+            &["--direct", "--size", "100"],
+            &["--places", "path"],
+            &["--variants", "ring"],
+        ] {
+            assert_eq!(options(wrong).unwrap_err(), ErrorKind::ValueValidation, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn testbench_has_the_flags_of_the_study() {
+        let options = |args: &[&str]| {
+            let args = [&["bench", "sched"], args].concat();
+            match task(&args) {
+                Ok(Task::Bench(bench::Options { experiment, runs, .. })) => match experiment {
+                    bench::Which::Sched(options) => Ok((*options, runs)),
+                    other => panic!("{other:?}"),
+                },
+                Err(error) => Err(error),
+                other => panic!("{other:?}"),
+            }
+        };
+        let (usual, runs) = options(&[]).unwrap();
+        assert_eq!((usual.mode, runs, usual.files), (sched::Mode::Testbench, 9, 1));
+        assert_eq!(usual.variants, sched::Variant::ALL);
+        assert!(!(usual.mix || usual.sparse || usual.cold || usual.direct || usual.quick));
+        let all = "--threads 1,16 --rsize 1000,4K --wsize 5 --nreads 10 --nwrites 20 --roff 0 --woff 1M \
+                   --nfiles 3 --mix --path /x --sparse --cold --direct --variants aio,blocking --quick";
+        let (all, runs) = options(&all.split_whitespace().collect::<Vec<_>>()).unwrap();
+        assert_eq!((all.threads, all.read_sizes, runs), (vec![1, 16], vec![1000, 4096], 3));
+        assert_eq!((all.write_sizes, all.reads, all.writes), (vec![5], Some(10), Some(20)));
+        assert_eq!((all.read_step, all.write_step, all.files), (Some(0), Some(1 << 20), 3));
+        assert!(all.mix && all.sparse && all.cold && all.direct && all.quick);
+        assert_eq!(all.directory, PathBuf::from("/x"));
+        assert_eq!(all.variants, [sched::Variant::Blocking, sched::Variant::Aio]);
+        let (others, _) = options(&["--files", "/a,b"]).unwrap();
+        assert!(others.others.iter().all(|path| path.is_absolute()) && others.others.len() == 2);
+        for (mode, flag) in [
+            (sched::Mode::Matrix, "--matrix"),
+            (sched::Mode::Fig4, "--fig4"),
+            (sched::Mode::Fig5, "--fig5"),
+            (sched::Mode::Fig6, "--fig6"),
+        ] {
+            assert_eq!(options(&[flag]).unwrap().0.mode, mode);
+        }
+        for wrong in [
+            &["--threads", "0"][..],
+            &["--rsize", "0"],
+            &["--nreads", "0"],
+            &["--roff", "x"],
+            &["--variants", "bio"],
+            &["--matrix", "--fig4"],
+            &["--dense", "--sparse"],
+            &["--hot", "--cold"],
+            &["--nfiles", "2", "--files", "a"],
+            &["--mix", "--rsize", "1"],
+        ] {
+            assert!(options(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}
