@@ -28,7 +28,7 @@ use std::fmt;
 pub(crate) use self::breaker::{Breaker, Timing};
 pub(crate) use self::budget::InlineBudget;
 pub use self::hint::{CacheHint, CallSupport, SharedCallSupport};
-pub(crate) use self::mount::{Mount, Mounts, is_local, local_route};
+pub(crate) use self::mount::{Mount, Mounts, local_route};
 pub use self::mount::{MountFacts, Support};
 use crate::counters::OpKind;
 

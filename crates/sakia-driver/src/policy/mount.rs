@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::{Breaker, CallMode, Lane, Route, Transfer};
-pub(crate) use crate::mounts::is_local;
-use crate::mounts::{RemoteMounts, closes_at_once, is_remote};
+use crate::mounts::{RemoteMounts, closes_at_once, is_local, is_remote};
 
 /// Says whether a file system supports `RWF_NOWAIT`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

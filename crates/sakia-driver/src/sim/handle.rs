@@ -418,7 +418,7 @@ impl Descriptors for SimHandle {
     }
 
     unsafe fn is_path_local(&self, _: i32, _: &CStr) -> bool {
-        crate::policy::is_local(self.machine().config.file_system)
+        crate::mounts::is_local(self.machine().config.file_system)
     }
 
     unsafe fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
