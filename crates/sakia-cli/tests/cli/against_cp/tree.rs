@@ -54,6 +54,7 @@ impl Roots {
 
     /// Makes both anew; they belong to `user`.
     pub fn make(&self, user: u32) {
+        clear(self.here.parent().expect("the directory of a case is in one of its own"));
         for root in [&self.here, &self.other] {
             clear(root);
             if fs::create_dir_all(root).is_err() {
