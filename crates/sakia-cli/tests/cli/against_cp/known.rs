@@ -6,7 +6,7 @@ use super::tree::{Facts, Tree};
 use super::{Difference, Tried};
 
 /// Why a difference is meant, if it is.
-type Known = (&'static str, fn(&Tried<'_>, &Difference) -> bool);
+pub type Known = (&'static str, fn(&Tried<'_>, &Difference) -> bool);
 
 pub const KNOWN: &[Known] = &[
     (
@@ -64,23 +64,6 @@ pub const KNOWN: &[Known] = &[
         |tried, _| tried.theirs.said.contains("will not create hard link"),
     ),
     (
-        "names of the same special file are found in another order; cp replaces those after the first",
-        |tried, difference| {
-            let is_one = |tree: &Tree| {
-                let is = tree.get(&difference.path);
-                is.is_some_and(|is| "pcs".contains(is.kind) && is.names.1 > 1)
-            };
-            tried.case.has("-L")
-                && is_preserving(tried, "links")
-                && tried.theirs.said.contains("File exists")
-                && match difference.of {
-                    "success" | "blame" => true,
-                    "kind" | "names" => is_one(&tried.ours.tree),
-                    _ => false,
-                }
-        },
-    ),
-    (
         "what is there is kept, a link to nothing too; cp tries to write through it",
         |tried, difference| {
             let leads_nowhere =
@@ -95,16 +78,19 @@ pub const KNOWN: &[Known] = &[
         "a source that cp has written to, through a link to it, was copied afterwards",
         |tried, difference| {
             let (theirs, ours) = (&tried.theirs.tree, &tried.ours.tree);
-            let contents = |tree: &Tree, path: &str| tree.get(path).map(|is| is.contents.clone());
-            let written = |path: &&str| contents(theirs, path) != contents(ours, path);
+            // Who writes to a file changes its time, too, and may take its set-id bits.
+            let is = |tree: &Tree, path: &str| {
+                tree.get(path).map(|is| (is.contents.clone(), is.mode & 0o777))
+            };
+            let written = |path: &str| is(theirs, path) != is(ours, path);
             let behind = |inode| tried.before.values().any(|facts| facts.behind == Some(inode));
-            ["contents", "holes"].contains(&difference.of)
+            ["contents", "holes", "mode", "time"].contains(&difference.of)
                 && tried.case.is_recursive()
                 && tried
                     .before
                     .iter()
-                    .filter(|(path, facts)| behind(facts.inode) && written(&path.as_str()))
-                    .any(|(path, _)| contents(theirs, path) == contents(theirs, &difference.path))
+                    .filter(|(path, facts)| behind(facts.inode) && written(path))
+                    .any(|(path, _)| is(theirs, path) == is(theirs, &difference.path))
         },
     ),
     (
@@ -125,17 +111,6 @@ pub const KNOWN: &[Known] = &[
             let to = tried.case.operands.last().map_or("", |to| to.trim_end_matches(['/', '.']));
             tried.theirs.said.contains("/.': Permission denied")
                 && (difference.path.is_empty() || difference.path == to)
-        },
-    ),
-    (
-        "names of the same file are found in another order, and the first one is overwritten",
-        |tried, difference| {
-            let has_names =
-                |tree: &Tree| tree.get(&difference.path).is_some_and(|is| is.names.1 > 1);
-            is_preserving(tried, "links")
-                && has_names(&tried.ours.tree)
-                && has_names(&tried.theirs.tree)
-                && ["attributes", "access", "mode", "owner"].contains(&difference.of)
         },
     ),
     ("a device that is written to is left as it is otherwise", |tried, difference| {
@@ -167,6 +142,57 @@ pub const KNOWN: &[Known] = &[
                 && tried.ours.blamed.len() == 1
         },
     ),
+    ("a source is opened before what is in the way is removed", |tried, difference| {
+        ["presence", "time", "names"].contains(&difference.of)
+            && tried.theirs.said.contains("cannot open")
+            && tried.ours.said.contains("sakia: open ")
+    }),
+    ("what cannot be completed is removed", |tried, difference| {
+        tried.theirs.said.contains("failed to clone")
+            && !tried.ours.succeeded
+            && (difference.of == "time" || !tried.ours.tree.contains_key(&difference.path))
+    }),
+    ("nothing is made of a directory that cannot be opened", |tried, difference| {
+        tried.ours.said.contains("open directory")
+            && match difference.of {
+                "presence" => tried.theirs.tree[&difference.path].kind == 'd',
+                "success" => false,
+                _ => !tried.theirs.succeeded && !tried.ours.succeeded,
+            }
+    }),
+];
+
+/// Those that a file system's order of names decides: no number of cases is sure to have each of them.
+pub const KNOWN_BY_ORDER: &[Known] = &[
+    (
+        "names of the same special file are found in another order; cp replaces those after the first",
+        |tried, difference| {
+            let (theirs, ours) = (&tried.theirs, &tried.ours);
+            let is_one = |tree: &Tree| {
+                let is = tree.get(&difference.path);
+                is.is_some_and(|is| "pcs".contains(is.kind) && is.names.1 > 1)
+            };
+            tried.case.has("-L")
+                && is_preserving(tried, "links")
+                && [theirs, ours].iter().any(|done| done.said.contains("File exists"))
+                && match difference.of {
+                    "success" | "blame" => true,
+                    "kind" | "names" => is_one(&ours.tree) || is_one(&theirs.tree),
+                    _ => false,
+                }
+        },
+    ),
+    (
+        "names of the same file are found in another order, and the first one is overwritten",
+        |tried, difference| {
+            let has_names =
+                |tree: &Tree| tree.get(&difference.path).is_some_and(|is| is.names.1 > 1);
+            is_preserving(tried, "links")
+                && has_names(&tried.ours.tree)
+                && has_names(&tried.theirs.tree)
+                && ["attributes", "access", "mode", "owner"].contains(&difference.of)
+        },
+    ),
     (
         "names of the same file are found in another order, and the first one cannot be written to",
         |tried, difference| {
@@ -194,29 +220,15 @@ pub const KNOWN: &[Known] = &[
                 && (has_names(&tried.theirs.tree) || has_names(&tried.ours.tree))
         },
     ),
-    ("a source is opened before what is in the way is removed", |tried, difference| {
-        ["presence", "time", "names"].contains(&difference.of)
-            && tried.theirs.said.contains("cannot open")
-            && tried.ours.said.contains("sakia: open ")
-    }),
-    ("what cannot be completed is removed", |tried, difference| {
-        tried.theirs.said.contains("failed to clone")
-            && !tried.ours.succeeded
-            && (difference.of == "time" || !tried.ours.tree.contains_key(&difference.path))
-    }),
-    ("nothing is made of a directory that cannot be opened", |tried, difference| {
-        tried.ours.said.contains("open directory")
-            && match difference.of {
-                "presence" => tried.theirs.tree[&difference.path].kind == 'd',
-                "success" => false,
-                _ => !tried.theirs.succeeded && !tried.ours.succeeded,
-            }
-    }),
 ];
 
 /// Why it is meant, if it is.
 pub fn reason(tried: &Tried<'_>, difference: &Difference) -> Option<&'static str> {
-    KNOWN.iter().find(|(_, is_it)| is_it(tried, difference)).map(|(reason, _)| *reason)
+    KNOWN
+        .iter()
+        .chain(KNOWN_BY_ORDER)
+        .find(|(_, is_it)| is_it(tried, difference))
+        .map(|(reason, _)| *reason)
 }
 
 /// Whether it is about a link that was replaced by what is not one, or about what that led to.
@@ -234,9 +246,13 @@ fn links_in_the_way(tried: &Tried<'_>, difference: &Difference) -> bool {
         .collect();
     let inodes: HashSet<_> =
         links.iter().flat_map(|(_, link)| [Some(link.inode), link.behind]).flatten().collect();
+    // What cp has written to may be another file of the copy, which was made before.
+    let theirs = &tried.theirs.tree;
+    let written: HashSet<_> =
+        links.iter().filter_map(|(path, _)| theirs.get(*path)?.behind).collect();
     let is_met = |path: &str| {
-        let is_met = |facts: &Facts| inodes.contains(&facts.inode);
-        tried.before.get(path).is_some_and(is_met)
+        tried.before.get(path).is_some_and(|is| inodes.contains(&is.inode))
+            || theirs.get(path).is_some_and(|is| written.contains(&is.inode))
     };
     let path = &*difference.path;
     match difference.of {
