@@ -342,12 +342,24 @@ fn check(
         return Err(refusal("copy to", to, text));
     }
     let is_new = made.insert(to.to_owned());
-    if !is_new && !stat.is_dir() && options.copy.existing != Existing::Keep {
+    let may_replace = match options.copy.existing {
+        Existing::Keep => false,
+        Existing::Update => !is_as_new(to, &stat),
+        Existing::Overwrite => true,
+    };
+    if !is_new && !stat.is_dir() && may_replace {
         let from = Shown(from.as_os_str());
         let text = format!("it has just been made from another source than {from}");
         return Err(refusal("copy to", to, text));
     }
     Ok(())
+}
+
+/// Whether what is at `to`, which contents would be written to, was modified not before the source.
+fn is_as_new(to: &Path, source: &Metadata) -> bool {
+    let found = if source.is_symlink() { to.symlink_metadata() } else { to.metadata() };
+    let modified = |stat: &Metadata| (stat.mtime(), stat.mtime_nsec());
+    found.is_ok_and(|there| modified(&there) >= modified(source))
 }
 
 /// What is to be copied in all, as far as it was counted.

@@ -170,6 +170,51 @@ fn links_are_followed_as_by_cp() {
     assert!(!directory.path().join("to/link").is_symlink());
 }
 
+/// What is there afterwards, and whether it fails, is as with `cp`.
+#[test]
+fn sources_and_destinations_of_special_kinds_are_those_of_cp() {
+    for (before, arguments) in [
+        // What need not be copied is not looked at more closely.
+        ("mkdir d", "cp -uT /dev/null d"),
+        ("touch -d @1 a; ln -s l l", "cp -u a l"),
+        ("touch -d @1 a; ln -s none l", "cp -u a l"),
+        ("mkdir x y to; echo x >x/f; echo y >y/f", "cp -u x/f y/f to"),
+        ("mkdir x y to; echo x >x/f; echo y >y/f; touch -d @1 x/f", "cp -pu x/f y/f to"),
+        // Blocks that cannot be shared.
+        ("echo x >a", "cp --reflink=always a /dev/null"),
+        ("echo x >a; ln -s /dev/null l", "cp --reflink=always a l"),
+        ("", "cp --reflink=always /dev/null new"),
+        ("echo x >a", "cp --reflink=always /dev/null a"),
+        // Written to, or replaced: another name of it tells.
+        ("echo x >a; ln a b", "cp /dev/null a"),
+        ("echo x >a; ln a b", "cp -P /dev/null a"),
+        ("echo x >a; ln a b; ln -s a l", "cp /dev/null l"),
+        ("echo x >a; ln a b; ln -s a l", "cp -P /dev/null l"),
+        ("echo x >a; mkdir d", "cp -PT /dev/null d"),
+    ] {
+        let [theirs, ours] = ["cp", "sakia cp"].map(|program| {
+            let directory = TempDir::new();
+            let shell = |script: &str| {
+                let mut shell = Command::new("sh");
+                run(shell.arg("-c").arg(script).current_dir(directory.path()))
+            };
+            assert_eq!(shell(before).code, Some(0), "{before}");
+            let code = match arguments.split_once(' ') {
+                Some((_, arguments)) if program == "cp" => shell(&format!("cp {arguments}")).code,
+                _ => in_directory(&directory, arguments).code,
+            };
+            let listed = shell("find . -printf '%p %y %n %l\\n' | sort; head -v ? */* 2>/dev/null");
+            (code, listed.stdout)
+        });
+        if arguments.contains("always") {
+            // What could not be completed is removed.
+            assert_eq!((ours.0, theirs.0), (Some(1), Some(1)), "{arguments}");
+        } else {
+            assert_eq!(ours, theirs, "{before}: {arguments}");
+        }
+    }
+}
+
 #[test]
 fn attributes_are_kept_as_asked() {
     let directory = TempDir::new();

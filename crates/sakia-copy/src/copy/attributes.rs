@@ -219,7 +219,7 @@ impl Copy {
             // The file system has none, or there is no /proc.
             return Ok(());
         };
-        if self.inherits(spot) {
+        if self.options.preserve.mode && self.inherits(spot) {
             removed(kernel::lremovexattr(&to, c"system.posix_acl_access"))?;
         }
         for name in self.wanted(&names) {

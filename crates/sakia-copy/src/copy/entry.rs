@@ -460,22 +460,12 @@ impl Copy {
             }
             _ => self.fill_large(fiber, crew, spot, source, &made.fd, stat, buf).await,
         };
-        let completed = filled.and_then(|count| {
-            self.complete(fiber, spot, source.as_fd(), stat, &made)?;
-            Ok(count)
-        });
-        match completed {
-            Ok(count) if count == size || size == 0 => Ok(()),
-            Ok(count) => {
-                let text =
-                    format!("it changed while it was copied: {count} bytes instead of {size}");
-                Err(EntryError::source("copy")(io::Error::other(text)))
-            }
-            Err(wrong) => {
-                self.discard(spot, &made);
-                Err(wrong)
-            }
+        let count = self.complete(fiber, spot, source.as_fd(), stat, &made, filled)?;
+        if count == size || size == 0 {
+            return Ok(());
         }
+        let text = format!("it changed while it was copied: {count} bytes instead of {size}");
+        Err(EntryError::source("copy")(io::Error::other(text)))
     }
 
     /// The same for a file whose other name could not be copied.
@@ -495,19 +485,9 @@ impl Copy {
             return Err(EntryError::target("open")(Errno::BUSY.into()));
         };
         let filled = self.copy_all(crew, source, made.fd.as_fd(), buf);
-        match filled.and_then(|count| {
-            fiber.tally.counts.bytes += count;
-            self.complete(fiber, spot, source, stat, &made)
-        }) {
-            Ok(()) => {
-                fiber.tally.counts.files += 1;
-                Ok(true)
-            }
-            Err(wrong) => {
-                self.discard(spot, &made);
-                Err(wrong)
-            }
-        }
+        fiber.tally.counts.bytes += self.complete(fiber, spot, source, stat, &made, filled)?;
+        fiber.tally.counts.files += 1;
+        Ok(true)
     }
 
     /// What others may do with a file only when it has its owner.
@@ -549,7 +529,9 @@ impl Copy {
         let permissions = stat.st_mode & 0o777;
         let (first, last) = if self.inherits(spot) {
             // The list and the mode are made from each other: there is no going back from another mode.
-            (permissions & !self.withheld(), None)
+            let withheld = permissions & self.withheld();
+            let given_back = withheld & !self.mask != 0;
+            (permissions & !withheld, given_back.then_some(permissions & !self.mask))
         } else if is_whole
             && !self.options.preserve.has_attributes()
             && spot.folder.is_some_and(|folder| folder.facts.is_marked)
@@ -568,12 +550,6 @@ impl Copy {
             counters.create_time += begin.elapsed();
         }
         match created {
-            Ok(fd) if last.is_none() && permissions & self.withheld() != 0 => {
-                let made = sys::stat(&fd).map_err(EntryError::target("stat"))?;
-                let mode = made.st_mode & sys::PERMISSIONS;
-                let last = mode | permissions & self.withheld() & !self.mask;
-                Ok(Some(Made::new(fd, Some(last))))
-            }
             Ok(fd) => Ok(Some(Made::new(fd, last))),
             Err(error) if sys::is(&error, Errno::EXIST) => {
                 let again = |is_new_mode: u32| sys::create(target.as_fd(), spot.to, is_new_mode);
@@ -583,7 +559,8 @@ impl Copy {
         }
     }
 
-    /// Gives a file that has its contents all else.
+    /// Gives a file all else when it has its contents, which were so many bytes. What cannot be completed is
+    /// removed, but that a file which was there keeps its owner, mode or times.
     pub(super) fn complete(
         &self,
         fiber: &mut Fiber<Self>,
@@ -591,13 +568,27 @@ impl Copy {
         source: std::os::fd::BorrowedFd<'_>,
         stat: &Stat,
         made: &Made,
-    ) -> Result<(), EntryError> {
-        self.set_all(fiber, spot, source, stat, made)?;
-        // A tree is synced as a whole.
-        if spot.folder.is_none() && (self.options.durable || self.options.verify) {
-            sys::retry(|| kernel::fsync(&made.fd)).map_err(EntryError::target("sync"))?;
+        filled: Result<u64, EntryError>,
+    ) -> Result<u64, EntryError> {
+        let mut is_whole = false;
+        let completed = filled.and_then(|count| {
+            // A tree is synced as a whole.
+            let is_synced = spot.folder.is_none() && (self.options.durable || self.options.verify);
+            let set = self.set_all(fiber, spot, source, stat, made);
+            if is_synced {
+                sys::retry(|| kernel::fsync(&made.fd)).map_err(EntryError::target("sync"))?;
+            }
+            is_whole = true;
+            set.map(|()| count)
+        });
+        if completed.is_err() && is_whole && !made.is_new {
+            if let Some(mode) = made.mode {
+                sys::retry(|| kernel::fchmod(&made.fd, Mode::from_raw_mode(mode))).ok();
+            }
+        } else if completed.is_err() {
+            self.discard(spot, made);
         }
-        Ok(())
+        completed
     }
 
     fn set_all(

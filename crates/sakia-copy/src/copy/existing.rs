@@ -61,7 +61,13 @@ impl Copy {
                     && is_link(&there)
                     && (spot.folder.is_none() || self.options.existing == Existing::Update) =>
             {
-                Ok(self.stat_through(spot, there))
+                let is_kept = self.options.existing == Existing::Keep;
+                // What leads nowhere is not newer, and to write to it says why.
+                Ok(if is_kept {
+                    self.stat_through(spot, there)
+                } else {
+                    self.stat_behind(spot).ok()
+                })
             }
             there => Ok(there),
         }
@@ -147,6 +153,12 @@ impl Copy {
         let kind = FileType::from_raw_mode(there.st_mode);
         if kind == FileType::Directory {
             return Err(directory());
+        }
+        // As with `cp`: who does not follow links writes what a device gives to no file that is there.
+        if self.options.follow == Follow::Never
+            && FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
+        {
+            return replace(Some(&name));
         }
         let is_file = kind == FileType::RegularFile;
         let has_names = there.st_nlink > 1;

@@ -30,11 +30,11 @@ impl Copy {
         let stat = self.stat_source(spot).map_err(EntryError::source("stat"))?;
         // Opening the source may wait for long, and take something from it.
         let kind = FileType::from_raw_mode(stat.st_mode);
-        if self.stat_overwritten(spot, kind)?.is_some_and(|there| is_directory(&there)) {
-            return Err(directory());
-        }
         if self.is_up_to_date(spot, &stat)? {
             return Ok(Outcome::Skipped);
+        }
+        if self.stat_overwritten(spot, kind)?.is_some_and(|there| is_directory(&there)) {
+            return Err(directory());
         }
         if spot.target.is_none() {
             fiber.tally.counts.files += 1;
@@ -50,21 +50,11 @@ impl Copy {
             fiber.tally.counts.files += 1;
             return Ok(Outcome::Copied);
         };
-        let moved = pump(crew, source.as_fd(), made.fd.as_fd()).await;
-        let completed = moved.and_then(|count| {
-            fiber.tally.counts.bytes += count;
-            self.complete(fiber, spot, source.as_fd(), &stat, &made)
-        });
-        match completed {
-            Ok(()) => {
-                fiber.tally.counts.files += 1;
-                Ok(Outcome::Copied)
-            }
-            Err(wrong) => {
-                self.discard(spot, &made);
-                Err(wrong)
-            }
-        }
+        let moved = self.move_all(crew, source.as_fd(), made.fd.as_fd()).await;
+        fiber.tally.counts.bytes +=
+            self.complete(fiber, spot, source.as_fd(), &stat, &made, moved)?;
+        fiber.tally.counts.files += 1;
+        Ok(Outcome::Copied)
     }
 
     /// Writes contents to a device or a FIFO that the caller has named, and leaves it as it is otherwise.
@@ -80,8 +70,21 @@ impl Copy {
         };
         let opened = open(crew, target, spot.to, OFlags::WRONLY | OFlags::CLOEXEC).await;
         let opened = opened.map_err(EntryError::target("open"))?;
-        fiber.tally.counts.bytes += pump(crew, source, opened.as_fd()).await?;
+        fiber.tally.counts.bytes += self.move_all(crew, source, opened.as_fd()).await?;
         Ok(())
+    }
+
+    /// Moves or shares all bytes, and returns how many they are.
+    async fn move_all(
+        &self,
+        crew: &Crew<Self>,
+        source: BorrowedFd<'_>,
+        target: BorrowedFd<'_>,
+    ) -> Result<u64, EntryError> {
+        match self.must_share(source, target)? {
+            Some(count) => Ok(count),
+            None => pump(crew, source, target).await,
+        }
     }
 }
 

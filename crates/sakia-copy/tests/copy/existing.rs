@@ -9,8 +9,8 @@ use sakia_copy::{Existing, Follow, Options};
 
 use crate::children::{Nobody, give_to_nobody};
 use crate::support::{
-    Folder, assert_same, attributes, copy, copy_all, failure, needs_root, set_attribute, some_acl,
-    tree,
+    Folder, acl, assert_same, attributes, copy, copy_all, failure, needs_root, set_attribute,
+    some_acl, tree,
 };
 use crate::tree::{make_node, set_time};
 
@@ -68,6 +68,27 @@ fn an_exact_copy_leaves_no_list_behind() {
     assert!(attributes(&there).is_empty(), "{:?}", attributes(&there));
     assert!(attributes(&dir).is_empty(), "{:?}", attributes(&dir));
     assert_same(&tree(&dir), &tree(&folder.path("from")));
+}
+
+/// A new entry's list comes from the directory above unless the mode is to be exact, whatever is preserved.
+#[test]
+fn a_list_from_above_stays_where_the_mode_is_not_preserved() {
+    let folder = Folder::new();
+    let (from, to) = (folder.dir("from"), folder.dir("to"));
+    set_attribute(&to, "system.posix_acl_default", &some_acl());
+    folder.file("from/file", "x");
+    let (mode, kind) = (rustix::fs::Mode::RUSR, rustix::fs::FileType::Fifo);
+    rustix::fs::mknodat(rustix::fs::CWD, from.join("fifo"), kind, mode, 0).unwrap();
+    for xattrs in [false, true] {
+        for name in ["file", "fifo"] {
+            let mut options = Options::new();
+            options.preserve.xattrs = xattrs;
+            let made = to.join(format!("{name} {xattrs}"));
+            copy_all(from.join(name), &made, &options);
+            let names: Vec<_> = attributes(&made).into_keys().collect();
+            assert_eq!(names, [b"system.posix_acl_access"], "{name} {xattrs}");
+        }
+    }
 }
 
 #[test]
@@ -469,6 +490,48 @@ fn a_directory_is_made_that_cannot_be_read() {
         assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, expected, "{letters}, {owner}");
         fs::remove_dir_all(&above).unwrap();
     }
+}
+
+/// Who may write to a file and does not own it can give it the contents and nothing else.
+#[test]
+fn a_file_stays_that_gets_contents_and_no_attributes() {
+    needs_root!();
+    let folder = Folder::for_all();
+    let nobody = Nobody::new(&folder);
+    for (number, contents) in ["short".to_owned(), "long ".repeat(200_000)].iter().enumerate() {
+        let from = folder.file(&format!("{number}"), contents);
+        let to = folder.dir(&format!("to {number}"));
+        give_to_nobody(&to);
+        let there = folder.file(&format!("to {number}/file"), "there before");
+        set_mode(&there, 0o666);
+        let said = nobody.run("a", &from, &there);
+        assert_eq!(said.failures, 1, "{}", said.output);
+        assert_eq!(&text(&there), contents);
+        let stat = fs::metadata(&there).unwrap();
+        assert_eq!((stat.mode() & 0o7777, stat.uid()), (0o666, 0));
+    }
+}
+
+/// A file with another owner to come is made for that one alone; then it has the source's permissions.
+#[test]
+fn a_list_from_above_does_not_keep_permissions_from_a_new_owner() {
+    let folder = Folder::new();
+    folder.dir("to");
+    // The owner may read, a named group and the others too.
+    let list = acl(&[
+        (1, 5, u32::MAX),
+        (4, 5, u32::MAX),
+        (8, 6, 1234),
+        (16, 7, u32::MAX),
+        (32, 5, u32::MAX),
+    ]);
+    set_attribute(&folder.path("to"), "system.posix_acl_default", &list);
+    let (from, to) = (folder.file("from", "x"), folder.path("to/file"));
+    set_mode(&from, 0o640);
+    let mut options = Options::new();
+    options.preserve.ownership = true;
+    copy_all(&from, &to, &options);
+    assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, 0o640);
 }
 
 /// What is in it is kept, and what is not made: whether or not a link has led to it.

@@ -44,10 +44,12 @@ pub const KNOWN: &[Known] = &[
         |tried, difference| {
             tried.case.has("-f")
                 && tried.case.is_recursive()
-                && tried
-                    .before
-                    .get(&difference.path)
-                    .is_some_and(|facts| "pcs".contains(facts.kind))
+                && tried.before.iter().any(|(path, facts)| {
+                    let above = path.rsplit_once('/').map_or("", |(above, _)| above);
+                    "pcs".contains(facts.kind)
+                        && (*path == difference.path
+                            || difference.of == "time" && above == difference.path)
+                })
         },
     ),
     (
@@ -64,14 +66,18 @@ pub const KNOWN: &[Known] = &[
         |tried, _| tried.theirs.said.contains("will not create hard link"),
     ),
     (
-        "what is there is kept, a link to nothing too; cp tries to write through it",
+        "what is there is kept, a link to nothing too; cp tries to write through it, or replaces it",
         |tried, difference| {
+            let was_such = |facts: &Facts| facts.kind == 'l' && facts.behind.is_none();
+            if tried.case.has("-n") && tried.before.get(&difference.path).is_some_and(was_such) {
+                return true;
+            }
             let leads_nowhere =
                 ["dangling symlink", "Too many levels of symbolic links", "cannot stat"];
             tried.case.has("-n")
                 && ["success", "blame"].contains(&difference.of)
                 && leads_nowhere.iter().any(|said| tried.theirs.said.contains(said))
-                && tried.before.values().any(|facts| facts.kind == 'l' && facts.behind.is_none())
+                && tried.before.values().any(was_such)
         },
     ),
     (
@@ -80,17 +86,19 @@ pub const KNOWN: &[Known] = &[
             let (theirs, ours) = (&tried.theirs.tree, &tried.ours.tree);
             // Who writes to a file changes its time, too, and may take its set-id bits.
             let is = |tree: &Tree, path: &str| {
-                tree.get(path).map(|is| (is.contents.clone(), is.mode & 0o777))
+                tree.get(path).map(|is| (is.kind, is.contents.clone(), is.mode, is.modified))
             };
+            let contents =
+                |tree: &Tree, path: &str| tree.get(path).map(|is| (is.kind, is.contents.clone()));
             let written = |path: &str| is(theirs, path) != is(ours, path);
             let behind = |inode| tried.before.values().any(|facts| facts.behind == Some(inode));
-            ["contents", "holes", "mode", "time"].contains(&difference.of)
+            !difference.path.is_empty()
                 && tried.case.is_recursive()
                 && tried
                     .before
                     .iter()
                     .filter(|(path, facts)| behind(facts.inode) && written(path))
-                    .any(|(path, _)| is(theirs, path) == is(theirs, &difference.path))
+                    .any(|(path, _)| contents(theirs, path) == contents(theirs, &difference.path))
         },
     ),
     (
@@ -121,8 +129,18 @@ pub const KNOWN: &[Known] = &[
             && is_device(&tried.ours.tree)
     }),
     (
-        "a directory is marked until it is complete; who is not of its group removes set-group-ID with it",
+        "a directory is marked until it is complete, and made writable by cp; who is not of its group \
+         removes set-group-ID with either",
         |tried, difference| {
+            let group = |is: &Facts| is.owner.1;
+            if difference.of == "owner" {
+                let path = &*difference.path;
+                return tried.case.user != 0
+                    && group(&tried.theirs.tree[path]) == tried.case.user
+                    && above_all(path).filter_map(|path| tried.before.get(path)).any(|above| {
+                        above.mode & 0o2000 != 0 && group(above) == group(&tried.ours.tree[path])
+                    });
+            }
             let mode = |tree: &Tree| tree.get(&difference.path).map_or(0, |is| is.mode);
             difference.of == "mode"
                 && tried.case.user != 0
@@ -212,12 +230,39 @@ pub const KNOWN_BY_ORDER: &[Known] = &[
         "a newer file stays with -u; cp replaces it by another name of a file that was older",
         |tried, difference| {
             let has_names = |tree: &Tree| {
-                let names = |is: &Facts| is.kind == 'f' && is.names.1 > 1;
+                let names = |is: &Facts| is.kind != 'd' && is.names.1 > 1;
                 tree.get(&difference.path).is_some_and(names)
             };
-            tried.case.has("-u")
-                && is_preserving(tried, "links")
-                && (has_names(&tried.theirs.tree) || has_names(&tried.ours.tree))
+            tried.case.has("-u") && (has_names(&tried.theirs.tree) || has_names(&tried.ours.tree))
+        },
+    ),
+    (
+        "a source that is a destination by another name is copied before that is written to, or after",
+        |tried, difference| {
+            let trees = [&tried.theirs.tree, &tried.ours.tree];
+            let contents = |tree: &Tree, path: &str| tree.get(path).map(|is| is.contents.clone());
+            let is_written = |path: &str| {
+                trees.iter().any(|tree| contents(tree, path) != contents(&tried.before, path))
+            };
+            let (_, sources) = tried.case.operands.split_last().unwrap();
+            let is_source = |path: &str| {
+                let above = |source: &String| path.starts_with(source.trim_end_matches(['/', '.']));
+                sources.iter().any(above)
+            };
+            let is_both = |inode| {
+                let mut names = tried.before.iter().filter(|(_, is)| is.inode == inode);
+                names.clone().any(|(path, _)| is_source(path))
+                    && names.any(|(path, _)| !is_source(path))
+            };
+            let copies = trees.map(|tree| contents(tree, &difference.path));
+            tried
+                .before
+                .iter()
+                .filter(|(path, is)| is.kind == 'f' && is_both(is.inode) && is_written(path))
+                .any(|(path, _)| {
+                    let was = contents(&tried.before, path);
+                    copies.iter().any(|copy| *copy == was || *copy == contents(trees[0], path))
+                })
         },
     ),
 ];
@@ -266,7 +311,7 @@ fn links_in_the_way(tried: &Tried<'_>, difference: &Difference) -> bool {
                 || tried.before.keys().any(|met| is_met(met) && above(met) == path)
         }
         // It became a name of the same copy.
-        "names" if links.iter().any(|(link, _)| is_same(&tried.ours.tree, link, path)) => true,
+        _ if links.iter().any(|(link, _)| is_same(&tried.ours.tree, link, path)) => true,
         _ => above_all(path).chain([path]).any(is_met),
     }
 }
