@@ -305,12 +305,15 @@ async fn copy_all(
             complain(format_args!("warning: {from} is named more than once"));
             continue;
         }
-        if let Err(failure) = check(options, &from, &to, &mut made) {
+        if let Err(failure) = check(options, &from, &to, &made) {
             report(&failure, options.format, lines);
             total.failures += 1;
             continue;
         }
         let report: Report = copier.copy(&from, &to, progress).await?;
+        if report.counts.entries() > report.counts.skipped {
+            made.insert(to);
+        }
         total.counters.add(&report.counters);
     }
     Ok(total)
@@ -329,7 +332,7 @@ fn check(
     options: &Options,
     from: &Path,
     to: &Path,
-    made: &mut HashSet<PathBuf>,
+    made: &HashSet<PathBuf>,
 ) -> Result<(), Failure> {
     let stat = stat(options, from);
     let stat = stat.map_err(|error| Failure::new("stat", from.to_owned(), error))?;
@@ -341,13 +344,12 @@ fn check(
         let text = "a link is there, which a directory cannot take the place of";
         return Err(refusal("copy to", to, text));
     }
-    let is_new = made.insert(to.to_owned());
     let may_replace = match options.copy.existing {
         Existing::Keep => false,
         Existing::Update => !is_as_new(to, &stat),
         Existing::Overwrite => true,
     };
-    if !is_new && !stat.is_dir() && may_replace {
+    if made.contains(to) && !stat.is_dir() && may_replace {
         let from = Shown(from.as_os_str());
         let text = format!("it has just been made from another source than {from}");
         return Err(refusal("copy to", to, text));

@@ -180,6 +180,12 @@ fn sources_and_destinations_of_special_kinds_are_those_of_cp() {
         ("touch -d @1 a; ln -s none l", "cp -u a l"),
         ("mkdir x y to; echo x >x/f; echo y >y/f", "cp -u x/f y/f to"),
         ("mkdir x y to; echo x >x/f; echo y >y/f; touch -d @1 x/f", "cp -pu x/f y/f to"),
+        // Only what was made is not to be overwritten.
+        ("mkdir d s; echo x >d/f; echo y >s/f", "cp d/f s/f d"),
+        (
+            "mkdir x y d; echo d >d/f; touch -d @2 d/f; echo x >x/f; touch -d @1 x/f; echo y >y/f",
+            "cp -u x/f y/f d",
+        ),
         // Blocks that cannot be shared.
         ("echo x >a", "cp --reflink=always a /dev/null"),
         ("echo x >a; ln -s /dev/null l", "cp --reflink=always a l"),

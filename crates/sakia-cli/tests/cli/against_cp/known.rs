@@ -233,7 +233,10 @@ pub const KNOWN_BY_ORDER: &[Known] = &[
                 let names = |is: &Facts| is.kind != 'd' && is.names.1 > 1;
                 tree.get(&difference.path).is_some_and(names)
             };
-            tried.case.has("-u") && (has_names(&tried.theirs.tree) || has_names(&tried.ours.tree))
+            tried.case.has("-u")
+                && (has_names(&tried.theirs.tree)
+                    || has_names(&tried.ours.tree)
+                    || tried.theirs.said.contains("cannot create hard link"))
         },
     ),
     (

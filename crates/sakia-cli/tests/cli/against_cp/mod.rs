@@ -34,6 +34,8 @@ const CASES_ALL: u64 = 20_000;
 const PATIENCE: u32 = 20;
 /// Differences of a case that are shown.
 const SHOWN: usize = 8;
+/// Stack of a thread that tries cases: to remove what `cp` has copied into itself takes much of it.
+const STACK_BYTES: usize = 256 << 20;
 /// Failures after which no more are looked for.
 const FAILURES_MAX: usize = 10;
 
@@ -389,7 +391,8 @@ fn copies_are_those_of_cp() {
         for thread in 0..threads {
             let (trial, places, next, failed) = (&trial, &places, &next, &failed);
             let (used, skipped) = (&used, &skipped);
-            scope.spawn(move || {
+            let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
+            let try_all = move || {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= first + count || failed.lock().unwrap().len() >= FAILURES_MAX {
@@ -415,7 +418,8 @@ fn copies_are_those_of_cp() {
                     eprintln!("{text}\n");
                     failed.lock().unwrap().push(text);
                 }
-            });
+            };
+            builder.spawn_scoped(scope, try_all).unwrap();
         }
     });
     let (used, skipped) = (used.into_inner().unwrap(), skipped.into_inner().unwrap());
