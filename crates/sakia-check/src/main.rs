@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::alloc::System;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,6 +17,7 @@ use sakia_check::soak::{Options, Sample, soak};
 use sakia_check::stats::Stats;
 use sakia_check::sweep::{catch_panics, check, smallest, sweep};
 use sakia_driver::Policy;
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
 /// Random programs of operations, held against models.
 #[derive(Debug, Parser)]
@@ -94,6 +96,15 @@ enum PolicyName {
     Poll,
 }
 
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// Bytes that are allocated now.
+fn allocated() -> u64 {
+    let stats = ALLOCATOR.stats();
+    stats.bytes_allocated.saturating_sub(stats.bytes_deallocated) as u64
+}
+
 fn main() -> anyhow::Result<ExitCode> {
     let Arguments { command } = Arguments::parse();
     match command {
@@ -165,6 +176,7 @@ fn run_soak(arguments: &SoakArguments) -> anyhow::Result<ExitCode> {
         },
         seed: arguments.seed,
         folder: arguments.folder.clone().unwrap_or_else(std::env::temp_dir),
+        allocated,
     };
     let show = |sample: &Sample| {
         match arguments.json {

@@ -19,7 +19,7 @@
 //!
 //! It fails upon a wrong byte, an operation or a step that fails, a step that takes longer than
 //! [`PATIENCE`], which is how a lost wake shows, and whatever is left at the end. Memory must not grow by
-//! more than [`RSS_SLOPE_MAX_MIB`] a minute in the second half; that is held to only if this half takes
+//! more than [`HEAP_SLOPE_MAX_MIB`] a minute in the second half; that is held to only if this half takes
 //! [`SLOPE_TIME`] or more, since a short one says little.
 
 #![forbid(unsafe_code)]
@@ -52,8 +52,10 @@ pub use self::report::{Sample, Summary};
 
 /// How long a step may take.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// By how much resident memory may grow in a minute, in MiB.
-pub const RSS_SLOPE_MAX_MIB: f64 = 1.0;
+/// By how much what is allocated may grow in a minute, in MiB.
+pub const HEAP_SLOPE_MAX_MIB: f64 = 0.25;
+/// By how much resident memory may, which has what the C library keeps for each of many threads.
+pub const RSS_SLOPE_MAX_MIB: f64 = 8.0;
 /// The least time over which the growth of memory is held to that.
 pub const SLOPE_TIME: Duration = Duration::from_secs(60);
 
@@ -77,6 +79,8 @@ pub struct Options {
     pub seed: u64,
     /// Where to make files; a folder in it is made and removed.
     pub folder: PathBuf,
+    /// Tells how many bytes are allocated.
+    pub allocated: fn() -> u64,
 }
 
 /// Runs the soak, and gives each sample to `show`.
@@ -124,7 +128,7 @@ impl Run {
 
         self.begin = Instant::now();
         workers.iter().for_each(Worker::go_on);
-        self.sample_for(options.duration, &workers, show)?;
+        self.sample(options, &workers, show)?;
         stop.store(true, Ordering::Relaxed);
         let elapsed = self.begin.elapsed();
         self.wait_until_quiet(&workers)?;
@@ -237,23 +241,28 @@ impl Run {
         Ok(())
     }
 
-    /// Takes samples for this time.
-    fn sample_for(
+    /// Takes samples for as long as the load lasts.
+    fn sample(
         &mut self,
-        duration: Duration,
+        options: &Options,
         workers: &[Worker],
         show: &mut impl FnMut(&Sample) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
+        let duration = options.duration;
         let interval = SAMPLE_INTERVAL.min(duration / 10).max(LOOK_INTERVAL);
         let mut next = interval;
+        let mut heap_bytes = u64::MAX;
         while self.begin.elapsed() < duration {
             for worker in workers {
                 ensure!(!self.look_at(worker)?, "a thread has stopped early");
             }
+            heap_bytes = heap_bytes.min((options.allocated)());
             if self.begin.elapsed() >= next {
                 next += interval;
                 let states = workers.iter().map(Worker::state).collect();
-                let sample = Sample::new(self.begin.elapsed(), &self.common.counts, states)?;
+                let elapsed = self.begin.elapsed();
+                let sample = Sample::new(elapsed, &self.common.counts, states, heap_bytes)?;
+                heap_bytes = u64::MAX;
                 show(&sample)?;
                 self.samples.push(sample);
             }
@@ -265,13 +274,18 @@ impl Run {
     /// What there is to say at the end.
     fn summary(self, driver: String, elapsed: Duration) -> anyhow::Result<Summary> {
         let half = elapsed.as_secs_f64() / 2.0;
-        let late = self.samples.iter().filter(|sample| sample.elapsed_s >= half);
-        let points: Vec<_> =
-            late.map(|sample| (sample.elapsed_s / 60.0, sample.rss_bytes as f64)).collect();
-        let rss_slope_mib = slope(&points) / f64::from(1 << 20);
-        if elapsed / 2 >= SLOPE_TIME && rss_slope_mib > RSS_SLOPE_MAX_MIB {
-            bail!("memory grows by {rss_slope_mib:.2} MiB a minute");
+        let growth = |bytes: fn(&Sample) -> u64| {
+            let late = self.samples.iter().filter(|sample| sample.elapsed_s >= half);
+            let points: Vec<_> =
+                late.map(|sample| (sample.elapsed_s / 60.0, bytes(sample) as f64)).collect();
+            slope(&points) / f64::from(1 << 20)
+        };
+        let heap = growth(|sample| sample.heap_bytes);
+        let resident = growth(|sample| sample.rss_bytes);
+        let is_long = elapsed / 2 >= SLOPE_TIME;
+        if is_long && (heap > HEAP_SLOPE_MAX_MIB || resident > RSS_SLOPE_MAX_MIB) {
+            bail!("memory grows by {heap:.2} MiB a minute, {resident:.2} MiB are resident of it");
         }
-        Ok(Summary::new(driver, elapsed, &self.common.counts, rss_slope_mib))
+        Ok(Summary::new(driver, elapsed, &self.common.counts, heap, resident))
     }
 }

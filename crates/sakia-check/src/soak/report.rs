@@ -24,6 +24,8 @@ pub struct Sample {
     pub io_workers: usize,
     /// Child processes.
     pub children: usize,
+    /// Bytes allocated, the least since the last sample; 0 unless the program counts them.
+    pub heap_bytes: u64,
     /// Resident memory in bytes.
     pub rss_bytes: u64,
     /// Locked memory in bytes.
@@ -45,6 +47,7 @@ impl Sample {
         elapsed: Duration,
         counts: &Counts,
         runtimes: Vec<State>,
+        heap_bytes: u64,
     ) -> anyhow::Result<Self> {
         let process = Snapshot::take()?;
         Ok(Self {
@@ -53,6 +56,7 @@ impl Sample {
             threads: process.thread_count(),
             io_workers: process.io_workers,
             children: process.children,
+            heap_bytes,
             rss_bytes: process.rss_bytes,
             locked_bytes: process.locked_bytes,
             steps: counts.steps.load(Ordering::Relaxed),
@@ -72,7 +76,7 @@ impl fmt::Display for Sample {
         write!(
             f,
             "{:>6.0} s  {:>8} steps  {:>8} dropped  {:>7} MiB verified  {:>9} ops  {:>3} live  {:>3} in \
-             flight  {:>3} fds  {:>3} threads  {:>2} io-wq  {:>5.1} MiB resident",
+             flight  {:>3} fds  {:>3} threads  {:>2} io-wq  {:>5.1} MiB resident  {:>5.2} allocated",
             self.elapsed_s,
             self.steps,
             self.dropped,
@@ -84,6 +88,7 @@ impl fmt::Display for Sample {
             self.threads,
             self.io_workers,
             self.rss_bytes as f64 / f64::from(1 << 20),
+            self.heap_bytes as f64 / f64::from(1 << 20),
         )
     }
 }
@@ -102,7 +107,9 @@ pub struct Summary {
     pub dropped: u64,
     /// Bytes that were compared.
     pub verified_bytes: u64,
-    /// Growth of resident memory in the second half, in MiB a minute.
+    /// Growth of what is allocated in the second half, in MiB a minute.
+    pub heap_slope_mib_per_minute: f64,
+    /// The same of resident memory.
     pub rss_slope_mib_per_minute: f64,
 }
 
@@ -111,6 +118,7 @@ impl Summary {
         driver: String,
         elapsed: Duration,
         counts: &Counts,
+        heap_slope_mib_per_minute: f64,
         rss_slope_mib_per_minute: f64,
     ) -> Self {
         Self {
@@ -119,6 +127,7 @@ impl Summary {
             steps: counts.steps.load(Ordering::Relaxed),
             dropped: counts.dropped.load(Ordering::Relaxed),
             verified_bytes: counts.verified_bytes.load(Ordering::Relaxed),
+            heap_slope_mib_per_minute,
             rss_slope_mib_per_minute,
         }
     }
@@ -133,7 +142,8 @@ impl fmt::Display for Summary {
         let verified = per_second(self.verified_bytes >> 20);
         writeln!(f, "{} MiB verified, {verified:.0} a second", self.verified_bytes >> 20)?;
         writeln!(f, "descriptors, threads, children, tasks, operations: as before")?;
-        let slope = self.rss_slope_mib_per_minute;
-        write!(f, "resident memory grew by {slope:.2} MiB a minute in the second half")
+        let (heap, resident) = (self.heap_slope_mib_per_minute, self.rss_slope_mib_per_minute);
+        write!(f, "in the second half allocated memory grew by {heap:.2} MiB a minute, ")?;
+        write!(f, "resident memory by {resident:.2}")
     }
 }
