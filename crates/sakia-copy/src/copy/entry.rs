@@ -530,8 +530,11 @@ impl Copy {
         let (first, last) = if self.inherits(spot) {
             // The list and the mode are made from each other: there is no going back from another mode.
             let withheld = permissions & self.withheld();
-            let given_back = withheld & !self.mask != 0;
-            (permissions & !withheld, given_back.then_some(permissions & !self.mask))
+            // Attributes are set on what its owner may write to.
+            let added = if self.options.preserve.xattrs { 0o200 & !permissions } else { 0 };
+            let is_other = withheld & !self.mask != 0 || added != 0;
+            let last = is_other.then_some(permissions & !self.mask);
+            (permissions & !withheld | added, last)
         } else if is_whole
             && !self.options.preserve.has_attributes()
             && spot.folder.is_some_and(|folder| folder.facts.is_marked)

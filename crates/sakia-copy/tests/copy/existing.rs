@@ -512,6 +512,26 @@ fn a_file_stays_that_gets_contents_and_no_attributes() {
     }
 }
 
+/// A user's attributes are set on what may be written to only.
+#[test]
+fn a_file_that_its_owner_cannot_write_to_has_its_attributes_under_a_list_from_above() {
+    needs_root!();
+    let folder = Folder::for_all();
+    let nobody = Nobody::new(&folder);
+    let (from, to) = (folder.file("from", "text"), folder.dir("to"));
+    set_attribute(&from, "user.test", b"value");
+    set_mode(&from, 0o555);
+    set_attribute(&to, "system.posix_acl_default", &some_acl());
+    for path in [&from, &to] {
+        give_to_nobody(path);
+    }
+    let said = nobody.run("a", &from, &to.join("file"));
+    assert_eq!(said.failures, 0, "{}", said.output);
+    let made = attributes(&to.join("file"));
+    assert_eq!(made.get(&b"user.test"[..]).map(Vec::as_slice), Some(&b"value"[..]));
+    assert_eq!(fs::metadata(to.join("file")).unwrap().mode() & 0o7777, 0o555);
+}
+
 /// A file with another owner to come is made for that one alone; then it has the source's permissions.
 #[test]
 fn a_list_from_above_does_not_keep_permissions_from_a_new_owner() {

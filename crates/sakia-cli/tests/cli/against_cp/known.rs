@@ -165,11 +165,15 @@ pub const KNOWN: &[Known] = &[
             && tried.theirs.said.contains("cannot open")
             && tried.ours.said.contains("sakia: open ")
     }),
-    ("what cannot be completed is removed", |tried, difference| {
-        tried.theirs.said.contains("failed to clone")
-            && !tried.ours.succeeded
-            && (difference.of == "time" || !tried.ours.tree.contains_key(&difference.path))
-    }),
+    (
+        "what cannot be completed is removed, or marked if it has other names",
+        |tried, difference| {
+            let ours = tried.ours.tree.get(&difference.path);
+            tried.theirs.said.contains("failed to clone")
+                && !tried.ours.succeeded
+                && (difference.of == "time" || ours.is_none_or(|is| is.mode == 0o1200))
+        },
+    ),
     ("nothing is made of a directory that cannot be opened", |tried, difference| {
         tried.ours.said.contains("open directory")
             && match difference.of {
@@ -265,6 +269,20 @@ pub const KNOWN_BY_ORDER: &[Known] = &[
                 .any(|(path, _)| {
                     let was = contents(&tried.before, path);
                     copies.iter().any(|copy| *copy == was || *copy == contents(trees[0], path))
+                })
+        },
+    ),
+    (
+        "with -u a link to what is copied first is newer than another source; cp finds it dangling",
+        |tried, difference| {
+            let leads = |tree: &Tree, path: &String| tree.get(path).map(|is| is.behind.is_some());
+            tried.case.has("-u")
+                && ["success", "blame"].contains(&difference.of)
+                && tried.theirs.said.contains("dangling symlink")
+                && tried.before.iter().any(|(path, is)| {
+                    is.kind == 'l'
+                        && is.behind.is_none()
+                        && leads(&tried.ours.tree, path) == Some(true)
                 })
         },
     ),
