@@ -1,6 +1,8 @@
 //! One run of one variant: what the process that does it is told, and what it answers.
 
 use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
 
 use anyhow::{Context, bail};
 use sakia_bench_support::usage::Usage;
@@ -10,7 +12,7 @@ use serde_json::Value;
 
 use crate::measure::{Meter, Section, peak_rss_bytes};
 use crate::named::Named;
-use crate::{copytree, echo, file_sum, sched, tcp_sum, threads};
+use crate::{copytree, echo, file_sum, net, sched, tcp_sum, threads};
 
 /// Numbers with names, in the order of the names.
 pub type Counters = BTreeMap<String, u64>;
@@ -68,19 +70,26 @@ pub struct Measured {
     pub is_disturbed: bool,
 }
 
-/// What a variant's work ended with.
+/// What a variant's work came to.
 #[derive(Clone, Debug)]
-pub enum Done {
-    /// It was done.
-    Worked {
-        /// What was computed.
-        sum: u64,
-        /// What was counted.
-        counters: Counters,
-    },
-    /// This machine cannot do it; the reason.
-    Unavailable(String),
+pub struct Done {
+    /// What was computed.
+    pub sum: u64,
+    /// What was counted.
+    pub counters: Counters,
 }
+
+/// The error of work that this machine cannot do; the reason.
+#[derive(Debug)]
+pub(crate) struct Unavailable(pub(crate) String);
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Unavailable {}
 
 /// Does what a line of JSON, a [`Spec`], says: the work of one variant, once, in this process.
 ///
@@ -92,6 +101,7 @@ pub fn run_cell(spec: &str) -> anyhow::Result<Outcome> {
         copytree::NAME => copytree::run_cell(&spec),
         echo::NAME => echo::run_cell(&spec),
         file_sum::NAME => file_sum::run_cell(&spec),
+        net::LOAD => measure(|meter| net::run_load(&spec, meter)),
         sched::NAME => sched::run_cell(&spec),
         tcp_sum::NAME => tcp_sum::run_cell(&spec),
         threads::NAME => threads::run_cell(&spec),
@@ -99,15 +109,18 @@ pub fn run_cell(spec: &str) -> anyhow::Result<Outcome> {
     }
 }
 
-/// Measures the work of a variant.
+/// Measures the work of a variant. Work that ends with [`Unavailable`] is no failure.
 ///
 /// # Errors
 /// Those of the work, and of [`Meter`].
 pub fn measure(work: impl FnOnce(&mut Meter) -> anyhow::Result<Done>) -> anyhow::Result<Outcome> {
     let mut meter = Meter::start()?;
-    let (sum, counters) = match work(&mut meter)? {
-        Done::Worked { sum, counters } => (sum, counters),
-        Done::Unavailable(reason) => return Ok(Outcome::Unavailable(reason)),
+    let Done { sum, counters } = match work(&mut meter) {
+        Ok(done) => done,
+        Err(error) => {
+            let Unavailable(reason) = error.downcast()?;
+            return Ok(Outcome::Unavailable(reason));
+        }
     };
     Ok(Outcome::Measured(Measured {
         section: meter.stop()?,

@@ -8,18 +8,17 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::bytes::bytes;
-use crate::cell::{self, Done, Outcome, Spec};
+use crate::cell::{Done, Outcome, Spec};
 use crate::engine::Engine;
 use crate::experiment::{Experiment, Focus, Params, Point, Work, against};
 use crate::machine::Machine;
 use crate::measure::Meter;
 use crate::named::{Named, named};
 use crate::net::load::{self, Messages};
-use crate::net::{self, Load, Order, Place};
+use crate::net::{self, Order, Place, Task};
 use crate::plot::Plot;
 use crate::results::{Results, Row};
 use crate::run::Launcher;
@@ -99,13 +98,6 @@ pub struct Echo {
     points: Vec<Point>,
     /// What is sent at each point.
     messages: Vec<Messages>,
-}
-
-/// What a run is told.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Task {
-    order: Order,
-    load: Option<Launcher>,
 }
 
 impl Echo {
@@ -208,7 +200,7 @@ impl Experiment for Echo {
     fn input(&self, point: usize) -> Value {
         let work = load::Work::Messages(self.messages[point]);
         let order = Order { place: self.place.clone(), work, spin: false };
-        json!(Task { order, load: self.options.load.clone() })
+        json!(Task { order, block_bytes: BUFFER_BYTES, load: self.options.load.clone() })
     }
 
     fn ratios(&self) -> Vec<(&'static str, &'static str)> {
@@ -264,37 +256,24 @@ fn cpu_us(results: &Results, row: &Row) -> f64 {
     row.cpu_ns.median as f64 / 1e3 / operations as f64
 }
 
-/// See [`cell::run_cell`].
+/// See [`cell::run_cell`](crate::cell::run_cell).
 pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
-    if spec.variant == net::LOAD {
-        return cell::measure(|meter| net::run_load(spec, meter));
-    }
-    let variant: Variant = spec.variant()?;
-    let task: Task = spec.task()?;
-    if task.load.is_some() {
-        task.order.place.enter()?;
-    }
-    cell::measure(|meter| work(variant, &task, meter))
+    net::run_cell(spec, work)
 }
 
-fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::Result<Done> {
-    let Task { order, load } = task;
-    let order = &Order { spin: variant == Variant::Spin, ..order.clone() };
-    let load = Load::start(load.as_ref(), NAME, order)?;
+fn work(variant: Variant, mut task: Task, meter: &mut Meter) -> anyhow::Result<Done> {
+    task.order.spin = variant == Variant::Spin;
     let engine = match variant {
         Variant::Uring => Engine::URING,
         Variant::Ring => Engine::RING,
         Variant::Poll => Engine::POLL,
         Variant::Spin => Engine { spin: SPIN, ..Engine::URING },
         Variant::Blocking => {
-            let served = net::serve_blocking(load, order, meter, echo_blocking)?;
-            return Ok(Done::Worked { sum: served.of_load, counters: served.counters });
+            let bytes = task.block_bytes;
+            return net::serve_blocking(&task, meter, move |stream| echo_blocking(stream, bytes));
         }
     };
-    Ok(match net::through_runtime(load, order, meter, engine, echo)? {
-        Ok(served) => Done::Worked { sum: served.of_load, counters: served.counters },
-        Err(reason) => Done::Unavailable(reason),
-    })
+    net::through_runtime(&task, meter, engine, echo)
 }
 
 async fn echo(mut stream: sakia::net::TcpStream) -> io::Result<u64> {
@@ -307,8 +286,8 @@ async fn echo(mut stream: sakia::net::TcpStream) -> io::Result<u64> {
     }
 }
 
-fn echo_blocking(mut stream: TcpStream) -> io::Result<u64> {
-    let mut buffer = vec![0; BUFFER_BYTES];
+fn echo_blocking(mut stream: TcpStream, block_bytes: usize) -> io::Result<u64> {
+    let mut buffer = vec![0; block_bytes];
     loop {
         match stream.read(&mut buffer) {
             Ok(0) => return Ok(0),
@@ -322,6 +301,7 @@ fn echo_blocking(mut stream: TcpStream) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cell;
 
     /// Where a test's connections are made: on the machine's loopback, wherever the scheduler likes.
     fn place() -> Place {
@@ -338,7 +318,8 @@ mod tests {
             let work = load::Work::Messages(messages);
             let order = Order { place: place(), work, spin: false };
             for variant in Variant::ALL {
-                let input = json!(Task { order: order.clone(), load: None });
+                let input =
+                    json!(Task { order: order.clone(), block_bytes: BUFFER_BYTES, load: None });
                 let variant = variant.name().to_owned();
                 let spec = Spec { experiment: NAME.into(), variant, input };
                 match cell::run_cell(&serde_json::to_string(&spec).unwrap()).unwrap() {

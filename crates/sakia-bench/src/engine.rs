@@ -7,7 +7,7 @@ use sakia::Runtime;
 use sakia_driver::{Bypass, OpKind, Policy, Rules};
 use sakia_ring::SetupError;
 
-use crate::cell::Counters;
+use crate::cell::{Counters, Unavailable};
 
 /// How a runtime of one thread is built.
 #[derive(Clone, Copy, Debug)]
@@ -28,35 +28,29 @@ impl Engine {
     /// Epoll and threads.
     pub(crate) const POLL: Self = Self { policy: Policy::Poll, ..Self::URING };
 
-    /// The runtime; or why this machine cannot have it.
-    pub(crate) fn start(self) -> io::Result<Result<Runtime, String>> {
+    /// The runtime.
+    ///
+    /// # Errors
+    /// See [`available`].
+    pub(crate) fn start(self) -> anyhow::Result<Runtime> {
         let Self { policy, bypass, spin } = self;
         let bypass = if bypass { Bypass::Rules(Rules::default()) } else { Bypass::Never };
-        unless_refused(Runtime::builder().backend(policy).bypass(bypass).spin(spin).build())
+        available(Runtime::builder().backend(policy).bypass(bypass).spin(spin).build())
     }
 }
 
-/// A shared engine with all options as they are by themselves, but for the backend; or why this machine
-/// cannot have it.
-pub(crate) fn build_engine(policy: Policy) -> io::Result<Result<sakia::engine::Engine, String>> {
-    unless_refused(Runtime::builder().backend(policy).build_engine())
-}
-
-/// What was built; or why this machine cannot have it.
-pub(crate) fn unless_refused<T>(built: io::Result<T>) -> io::Result<Result<T, String>> {
-    match built {
-        Ok(built) => Ok(Ok(built)),
-        Err(error) => refusal(error).map(Err),
-    }
-}
-
-/// Why this machine refuses a ring, if that is what went wrong.
-fn refusal(error: io::Error) -> io::Result<String> {
-    let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<SetupError>());
-    match refusal {
-        Some(refusal) if refusal.is_refusal() => Ok(refusal.to_string()),
-        _ => Err(error),
-    }
+/// What was built.
+///
+/// # Errors
+/// [`Unavailable`] where this machine refuses a ring; or what else went wrong.
+pub(crate) fn available<T>(built: io::Result<T>) -> anyhow::Result<T> {
+    built.map_err(|error| {
+        let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<SetupError>());
+        match refusal {
+            Some(refusal) if refusal.is_refusal() => Unavailable(refusal.to_string()).into(),
+            _ => error.into(),
+        }
+    })
 }
 
 /// What a runtime's driver counted.

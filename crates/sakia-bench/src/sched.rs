@@ -12,7 +12,6 @@
 mod figures;
 mod input;
 mod load;
-mod port;
 mod variants;
 
 use std::path::{Path, PathBuf};

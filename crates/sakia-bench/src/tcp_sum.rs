@@ -7,18 +7,18 @@ use std::io::{self, Read};
 use std::net::TcpStream;
 use std::path::Path;
 
+use anyhow::ensure;
 use sakia_driver::AlignedBuf;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::bytes::{bytes, counted, sum};
-use crate::cell::{self, Done, Outcome, Spec};
+use crate::cell::{Done, Outcome, Spec};
 use crate::engine::Engine;
 use crate::experiment::{Experiment, Focus, Point, against, points_of_sizes};
 use crate::machine::Machine;
 use crate::measure::Meter;
 use crate::named::{Named, named};
-use crate::net::{self, Load, Order, Place, load};
+use crate::net::{self, Order, Place, Task, load};
 use crate::plot::Plot;
 use crate::results::{Results, Row};
 use crate::run::Launcher;
@@ -79,14 +79,6 @@ pub struct TcpSum {
     options: Options,
     place: Place,
     points: Vec<Point>,
-}
-
-/// What a run is told.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Task {
-    order: Order,
-    block_bytes: usize,
-    load: Option<Launcher>,
 }
 
 impl TcpSum {
@@ -203,42 +195,30 @@ impl Experiment for TcpSum {
     }
 }
 
-/// See [`cell::run_cell`].
+/// See [`cell::run_cell`](crate::cell::run_cell).
 pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
-    if spec.variant == net::LOAD {
-        return cell::measure(|meter| net::run_load(spec, meter));
-    }
-    let variant: Variant = spec.variant()?;
-    let task: Task = spec.task()?;
-    anyhow::ensure!((1..=BLOCK_BYTES_MAX).contains(&task.block_bytes), "blocks of no use");
-    if task.load.is_some() {
-        task.order.place.enter()?;
-    }
-    cell::measure(|meter| work(variant, &task, meter))
+    net::run_cell(spec, work)
 }
 
-fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::Result<Done> {
-    let Task { order, block_bytes, load } = task;
-    let block_bytes = *block_bytes;
-    let load = Load::start(load.as_ref(), NAME, order)?;
-    let read = move |stream| sum_read(stream, block_bytes);
-    let served = match variant {
-        Variant::Uring => net::through_runtime(load, order, meter, Engine::URING, read)?,
-        Variant::Ring => net::through_runtime(load, order, meter, Engine::RING, read)?,
-        Variant::Poll => net::through_runtime(load, order, meter, Engine::POLL, read)?,
-        Variant::UringRecv => {
-            net::through_runtime(load, order, meter, Engine::URING, sum_received)?
-        }
-        Variant::PollRecv => net::through_runtime(load, order, meter, Engine::POLL, sum_received)?,
+fn work(variant: Variant, task: Task, meter: &mut Meter) -> anyhow::Result<Done> {
+    let block_bytes = task.block_bytes;
+    ensure!((1..=BLOCK_BYTES_MAX).contains(&block_bytes), "blocks of no use");
+    let (engine, receives) = match variant {
+        Variant::Uring => (Engine::URING, false),
+        Variant::Ring => (Engine::RING, false),
+        Variant::Poll => (Engine::POLL, false),
+        Variant::UringRecv => (Engine::URING, true),
+        Variant::PollRecv => (Engine::POLL, true),
         Variant::Blocking => {
             let read = move |stream| sum_blocking(stream, block_bytes);
-            Ok(net::serve_blocking(load, order, meter, read)?)
+            return net::serve_blocking(&task, meter, read);
         }
     };
-    Ok(match served {
-        Ok(served) => Done::Worked { sum: served.sum, counters: served.counters },
-        Err(reason) => Done::Unavailable(reason),
-    })
+    if receives {
+        net::through_runtime(&task, meter, engine, sum_received)
+    } else {
+        net::through_runtime(&task, meter, engine, move |stream| sum_read(stream, block_bytes))
+    }
 }
 
 /// By reads into a buffer of ours.
@@ -283,6 +263,7 @@ fn sum_blocking(mut stream: TcpStream, block_bytes: usize) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cell;
 
     #[test]
     fn variants_agree_at_every_size() {

@@ -57,16 +57,9 @@ impl Queue {
 
     /// Waits for a job. `None`: there will be none.
     fn pop(&self) -> Option<Job> {
-        let mut state = self.lock();
-        loop {
-            if let Some(job) = state.jobs.pop_front() {
-                return Some(job);
-            }
-            if state.is_closed {
-                return None;
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        let is_idle = |state: &mut State| state.jobs.is_empty() && !state.is_closed;
+        let state = self.changed.wait_while(self.lock(), is_idle);
+        state.unwrap_or_else(PoisonError::into_inner).jobs.pop_front()
     }
 }
 

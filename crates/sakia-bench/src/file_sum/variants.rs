@@ -16,6 +16,12 @@ use crate::measure::Meter;
 use crate::named::named;
 
 /// Blocks that a reader on the runtime's thread has in memory.
+///
+/// It begins reads ahead only when the first has to wait, so the depth costs nothing where the bytes are in the
+/// page cache: two blocks are read when they are asked for, by a plain call, and added while they are in the
+/// processor's cache. Where they are not, the device, or the threads of `poll`, work meanwhile. In `ring` several
+/// reads share the cost of an enter; with more than a few of them blocks leave the processor's nearest caches
+/// before they are added.
 pub(super) const DEPTH: usize = 4;
 /// Bytes of all blocks of `offload`: as many as such a reader has unless told otherwise.
 const OFFLOAD_BYTES: usize = 1 << 20;
@@ -56,9 +62,9 @@ pub(super) fn work(
     meter: &mut Meter,
 ) -> anyhow::Result<Done> {
     match variant {
-        Variant::Uring => through_reader(Reading::DEFAULT, path, block_bytes, meter),
-        Variant::Ring => through_reader(Reading::RING, path, block_bytes, meter),
-        Variant::Poll => through_reader(Reading::POLL, path, block_bytes, meter),
+        Variant::Uring => through_reader(Engine::URING, path, block_bytes, meter),
+        Variant::Ring => through_reader(Engine::RING, path, block_bytes, meter),
+        Variant::Poll => through_reader(Engine::POLL, path, block_bytes, meter),
         Variant::Pool => pooled(File::open(path)?, block_bytes, meter),
         Variant::Blocking => blocking(File::open(path)?, block_bytes, meter),
         Variant::Offload => offloaded(File::open(path)?, block_bytes, meter),
@@ -79,7 +85,7 @@ fn blocking(mut file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Re
         }
     }
     meter.note_threads();
-    Ok(Done::Worked { sum: total, counters: counters([("reads", reads)]) })
+    Ok(Done { sum: total, counters: counters([("reads", reads)]) })
 }
 
 /// Each block by a thread of a pool.
@@ -100,38 +106,32 @@ fn pooled(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Result<D
         }
     }
     meter.note_threads();
-    Ok(Done::Worked { sum: total, counters: counters([("reads", reads), ("hops", reads)]) })
+    Ok(Done { sum: total, counters: counters([("reads", reads), ("hops", reads)]) })
 }
 
 /// Through a reader on this thread.
 fn through_reader(
-    reading: Reading,
+    engine: Engine,
     path: &Path,
     block_bytes: usize,
     meter: &mut Meter,
 ) -> anyhow::Result<Done> {
-    let runtime = match reading.engine.start()? {
-        Ok(runtime) => runtime,
-        Err(reason) => return Ok(Done::Unavailable(reason)),
-    };
+    let runtime = engine.start()?;
     let total = runtime.block_on(async {
         let file = sakia::fs::File::open(path).await?;
-        let mut reader = Reader::with_depth(&file, block_bytes, reading.depth);
+        let mut reader = Reader::with_depth(&file, block_bytes, DEPTH);
         let (total, _) = sum_blocks(&mut reader, block_bytes).await?;
         drop(reader);
         file.close().await?;
         anyhow::Ok(total)
     })?;
     meter.note_threads();
-    Ok(Done::Worked { sum: total, counters: counted(&runtime) })
+    Ok(Done { sum: total, counters: counted(&runtime) })
 }
 
 /// Through a reader whose thread reads ahead of this one, which adds.
 fn offloaded(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Result<Done> {
-    let runtime = match Engine::URING.start()? {
-        Ok(runtime) => runtime,
-        Err(reason) => return Ok(Done::Unavailable(reason)),
-    };
+    let runtime = Engine::URING.start()?;
     let blocks = (OFFLOAD_BYTES / block_bytes).clamp(OFFLOAD_BLOCKS_MIN, OFFLOAD_BLOCKS_MAX);
     let (total, reads) = runtime.block_on(async {
         let mut reader = Reader::offload_with(file, 0, block_bytes, blocks)?;
@@ -143,7 +143,7 @@ fn offloaded(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Resul
     // The thread makes plain calls, of which the driver knows nothing: one for each block, and one that
     // finds the end.
     counters.insert("reads".into(), reads);
-    Ok(Done::Worked { sum: total, counters })
+    Ok(Done { sum: total, counters })
 }
 
 /// Adds the bytes of all blocks, and counts these and the end.
@@ -163,26 +163,6 @@ async fn sum_blocks<S: Source>(
         total = total.wrapping_add(sum(&bytes[..len]));
         reader.consume(len);
     }
-}
-
-/// Which runtime reads, and how far ahead.
-#[derive(Clone, Copy, Debug)]
-struct Reading {
-    engine: Engine,
-    /// Blocks that a reader has in memory.
-    depth: usize,
-}
-
-impl Reading {
-    /// A reader begins reads ahead only when the first has to wait, so the depth costs nothing where
-    /// the bytes are in the page cache: two blocks are read when they are asked for, by a plain call, and
-    /// added while they are in the processor's cache. Where they are not, the device works meanwhile.
-    const DEFAULT: Self = Self { engine: Engine::URING, depth: DEPTH };
-    /// Several reads share the cost of an enter. With more than a few of them blocks leave the
-    /// processor's nearest caches before they are added.
-    const RING: Self = Self { engine: Engine::RING, depth: DEPTH };
-    /// As the first. Where it waits, a few reads keep its threads busy.
-    const POLL: Self = Self { engine: Engine::POLL, depth: DEPTH };
 }
 
 /// What a runtime's driver counted, and the reads that were begun.

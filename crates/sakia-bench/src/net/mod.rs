@@ -18,7 +18,7 @@ mod server;
 
 pub use self::load::Order;
 pub use self::place::{CONGESTION, Place};
-pub(crate) use self::server::{LOAD, Load, run_load, serve_blocking, through_runtime};
+pub(crate) use self::server::{LOAD, Task, run_cell, run_load, serve_blocking, through_runtime};
 
 /// Said by the load before what is measured, and by the server when it is ready for that.
 pub const BEGIN: u8 = b'b';

@@ -8,17 +8,45 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use sakia::Runtime;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::load::Work;
 use super::{BEGIN, END, Order, Place, load};
-use crate::cell::{Counters, Done, Measured, Outcome, Spec};
+use crate::cell::{self, Counters, Done, Measured, Outcome, Spec};
 use crate::engine::{self, Engine};
 use crate::measure::Meter;
+use crate::named::Named;
 use crate::run::Launcher;
 
+/// What a run of a server is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Task {
+    pub(crate) order: Order,
+    /// Bytes of memory that a server receives into, where that is its own.
+    pub(crate) block_bytes: usize,
+    /// How the load is started; `None`: as a thread of this process, for tests.
+    pub(crate) load: Option<Launcher>,
+}
+
+/// Runs a variant once, at the place of its task.
+///
+/// # Errors
+/// See [`cell::run_cell`].
+pub(crate) fn run_cell<V: Named>(
+    spec: &Spec,
+    work: impl FnOnce(V, Task, &mut Meter) -> anyhow::Result<Done>,
+) -> anyhow::Result<Outcome> {
+    let variant: V = spec.variant()?;
+    let task: Task = spec.task()?;
+    if task.load.is_some() {
+        task.order.place.enter()?;
+    }
+    cell::measure(|meter| work(variant, task, meter))
+}
+
 /// The load of a server.
-pub(crate) struct Load {
+struct Load {
     /// Where it waits for control.
     control: SocketAddr,
     runner: Runner,
@@ -32,14 +60,10 @@ enum Runner {
 
 impl Load {
     /// Starts it: in a process of its own, or for tests in a thread.
-    pub(crate) fn start(
-        launcher: Option<&Launcher>,
-        experiment: &str,
-        order: &Order,
-    ) -> anyhow::Result<Self> {
-        let Some(launcher) = launcher else { return Self::start_thread(order.clone()) };
-        let (experiment, variant) = (experiment.to_owned(), LOAD.to_owned());
-        let spec = Spec { experiment, variant, input: json!(order) };
+    fn start(task: &Task) -> anyhow::Result<Self> {
+        let Task { order, load, .. } = task;
+        let Some(launcher) = load else { return Self::start_thread(order.clone()) };
+        let spec = Spec { experiment: LOAD.into(), variant: LOAD.into(), input: json!(order) };
         let spec = serde_json::to_string(&spec).context("json")?;
         let mut command = Command::new(&launcher.program);
         command.args(&launcher.arguments).arg(spec);
@@ -85,19 +109,19 @@ impl Load {
     }
 }
 
-/// The name of the load, where variants have theirs.
+/// The name of the load, where experiments and variants have theirs.
 pub(crate) const LOAD: &str = "load";
 
 /// Does what a spec of the load says, in this process.
 pub(crate) fn run_load(spec: &Spec, meter: &mut Meter) -> anyhow::Result<Done> {
-    let order: Order = serde_json::from_value(spec.input.clone()).context("input")?;
+    let order: Order = spec.task()?;
     let announce = |address: SocketAddr| {
         let mut out = io::stdout().lock();
         writeln!(out, "{address}").and_then(|()| out.flush()).context("standard output")
     };
     let sum = load::run(&order, announce)?.sum;
     meter.note_threads();
-    Ok(Done::Worked { sum, counters: Counters::new() })
+    Ok(Done { sum, counters: Counters::new() })
 }
 
 /// A socket that listens for the load's connections.
@@ -107,13 +131,23 @@ fn listen(place: &Place) -> anyhow::Result<TcpListener> {
     Ok(listener)
 }
 
+/// What a server came to: of messages what the load found, of a stream what was served.
+fn done(load: Load, order: &Order, served: u64, counters: Counters) -> anyhow::Result<Done> {
+    let of_load = load.finish()?;
+    let sum = match order.work {
+        Work::Messages(_) => of_load,
+        Work::Stream(_) => served,
+    };
+    Ok(Done { sum, counters })
+}
+
 /// Serves connections by plain calls: a thread for each, by `serve`, whose results are added up.
 pub(crate) fn serve_blocking(
-    load: Load,
-    order: &Order,
+    task: &Task,
     meter: &mut Meter,
     serve: impl Fn(TcpStream) -> io::Result<u64> + Clone + Send + 'static,
-) -> anyhow::Result<Served> {
+) -> anyhow::Result<Done> {
+    let (order, load) = (&task.order, Load::start(task)?);
     let listener = listen(&order.place)?;
     let control = TcpStream::connect(load.control).context("control")?;
     let port = listener.local_addr().context("listen")?.port();
@@ -161,37 +195,24 @@ pub(crate) fn serve_blocking(
             join()?
         }
     };
-    Ok(Served { sum, of_load: load.finish()?, counters: Counters::new() })
-}
-
-/// What came of it.
-pub(crate) struct Served {
-    /// What the connections' servers returned, added up.
-    pub(crate) sum: u64,
-    /// What the load found.
-    pub(crate) of_load: u64,
-    /// What the driver did in the section.
-    pub(crate) counters: Counters,
+    done(load, order, sum, Counters::new())
 }
 
 /// Serves connections on a runtime: a task for each, by `serve`, whose results are added up.
 pub(crate) fn through_runtime<F>(
-    load: Load,
-    order: &Order,
+    task: &Task,
     meter: &mut Meter,
     engine: Engine,
     serve: impl Fn(sakia::net::TcpStream) -> F + 'static,
-) -> anyhow::Result<Result<Served, String>>
+) -> anyhow::Result<Done>
 where
     F: Future<Output = io::Result<u64>> + 'static,
 {
-    let runtime = match engine.start()? {
-        Ok(runtime) => runtime,
-        Err(reason) => return Ok(Err(reason)),
-    };
+    let (order, load) = (&task.order, Load::start(task)?);
+    let runtime = engine.start()?;
     let (sum, counters) = runtime.block_on(on_runtime(&runtime, &load, order, meter, serve))?;
     drop(runtime);
-    Ok(Ok(Served { sum, of_load: load.finish()?, counters }))
+    done(load, order, sum, counters)
 }
 
 async fn on_runtime<F>(

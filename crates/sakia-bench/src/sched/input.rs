@@ -159,7 +159,7 @@ impl Input {
             load.files.iter().map(|name| self.directory.path().join(name)).collect();
         let files: Vec<_> =
             paths.iter().map(|path| open(path, Access::READ)).collect::<Result<_, _>>()?;
-        let mut buf = vec![0; if load.reads.count > 0 { load.reads.size } else { 0 }];
+        let mut buf = vec![0; load.reads.buffer_bytes()];
         let mut samples = HashMap::new();
         let mut total = 0u64;
         for thread in 0..load.threads {

@@ -59,6 +59,11 @@ impl Share {
         count.checked_sub(1).map_or(0, |last| last * self.step + self.size as u64)
     }
 
+    /// Bytes of memory that a thread has for them.
+    pub fn buffer_bytes(&self) -> usize {
+        if self.count > 0 { self.size } else { 0 }
+    }
+
     /// Different places of them on a file.
     fn places(&self, count: u64) -> u64 {
         if self.step == 0 { count.min(1) } else { count }
@@ -78,8 +83,7 @@ impl Load {
 
     /// Bytes of memory that all threads have for them.
     pub fn memory_bytes(&self) -> u64 {
-        let of_one = |share: &Share| if share.count > 0 { share.size as u64 } else { 0 };
-        self.threads as u64 * (of_one(&self.reads) + of_one(&self.writes))
+        self.threads as u64 * (self.reads.buffer_bytes() + self.writes.buffer_bytes()) as u64
     }
 
     /// Where in each file writes begin.

@@ -1,28 +1,31 @@
 //! The ways to do a load, and how long operations and system calls take.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
-use sakia::Builder;
+use anyhow::{Context, anyhow, bail};
 use sakia::engine::{self as door, Engine};
-use sakia_bench_support::aio::{self, CallKind, Scheduler};
+use sakia::{Builder, fs};
+use sakia_bench_support::aio::{self, Buf, CallKind, Scheduler};
 use sakia_bench_support::timed_host::TimedHost;
-use sakia_driver::{AlignedBuf, Bypass, Driver, Policy, Uring, Wait};
+use sakia_driver::{self as driver, AlignedBuf, Backend, Bypass, Driver, Op, Policy, Uring, Wait};
 use serde::{Deserialize, Serialize};
 
 use super::input::{Access, open};
 use super::load::{Load, Operation, pattern, sample};
-use super::port::{Plain, Port, Scheduled, Sent, Waiting};
 use crate::bytes::sum;
-use crate::cell::{Counters, Done};
-use crate::engine::{counters, unless_refused};
+use crate::cell::{Counters, Done, Unavailable};
+use crate::engine::{available, counters};
 use crate::measure::Meter;
 use crate::named::named;
 
@@ -74,9 +77,15 @@ fn open_files(load: &Load) -> anyhow::Result<Vec<File>> {
 }
 
 fn blocking(load: &Load, timing: Timing, meter: &mut Meter) -> anyhow::Result<Done> {
-    let files = Arc::new(open_files(load)?);
-    let ports = (0..load.threads).map(|_| Plain::new(&files, load)).collect();
-    let mut driven = drive(ports, load, timing != Timing::Whole, meter)?;
+    let files = open_files(load)?;
+    let mut driven = drive(load, timing, meter, |one, mut buf: AlignedBuf| {
+        let file = &files[one.file];
+        let result = match one.is_write {
+            true => file.write_at(&buf, one.offset),
+            false => file.read_at(&mut buf, one.offset),
+        };
+        (result, buf)
+    })?;
     if timing == Timing::Calls {
         // Here the operation is the call.
         driven.counters.extend(times("pread", &driven.times));
@@ -85,29 +94,30 @@ fn blocking(load: &Load, timing: Timing, meter: &mut Meter) -> anyhow::Result<Do
 }
 
 fn scheduled(load: &Load, timing: Timing, meter: &mut Meter) -> anyhow::Result<Done> {
-    let scheduler = match Scheduler::builder().trace(timing == Timing::Calls).start() {
-        Ok(scheduler) => Arc::new(scheduler),
-        Err(error) if aio::is_missing(&error) => {
-            return Ok(Done::Unavailable(format!("Linux AIO: {error}")));
-        }
-        Err(error) => return Err(error).context("Linux AIO"),
-    };
+    let started = Scheduler::builder().trace(timing == Timing::Calls).start();
+    let scheduler = started.map_err(|error| match aio::is_missing(&error) {
+        true => anyhow!(Unavailable(format!("Linux AIO: {error}"))),
+        false => anyhow!(error).context("Linux AIO"),
+    })?;
     let files = open_files(load)?.into_iter().map(|file| Arc::new(OwnedFd::from(file)));
-    let files = Arc::new(files.collect::<Vec<_>>());
-    let ports = (0..load.threads).map(|_| Scheduled::new(&scheduler, &files, load)).collect();
-    let mut driven = drive(ports, load, timing != Timing::Whole, meter)?;
+    let files: Vec<_> = files.collect();
+    let mut driven = drive(load, timing, meter, |one, buf: Buf| {
+        let file = &files[one.file];
+        match one.is_write {
+            true => scheduler.write_at(file, buf, one.offset),
+            false => scheduler.read_at(file, buf, one.offset),
+        }
+    })?;
     let calls = scheduler.stop();
-    let of = |kind| {
-        let of_kind = calls.iter().filter(move |call| call.kind == kind);
-        of_kind.map(|call| nanoseconds(call.duration)).collect::<Vec<_>>()
-    };
     if timing == Timing::Calls {
         for (name, kind) in [
             ("io_setup", CallKind::Setup),
             ("io_submit", CallKind::Submit),
             ("io_getevents", CallKind::GetEvents),
         ] {
-            driven.counters.extend(times(name, &of(kind)));
+            let of_kind = calls.iter().filter(|call| call.kind == kind);
+            let taken: Vec<_> = of_kind.map(|call| nanoseconds(call.duration)).collect();
+            driven.counters.extend(times(name, &taken));
         }
     }
     let did = scheduler.statistics();
@@ -129,24 +139,46 @@ fn waiting(load: &Load, timing: Timing, meter: &mut Meter) -> anyhow::Result<Don
     let engine = Engine::new().context("the engine")?;
     let files = open_files(load)?.into_iter().map(|file| engine.adopt(file));
     let files: Vec<door::File> = files.collect::<io::Result<_>>()?;
-    let ports = (0..load.threads).map(|_| Waiting::new(&files, load)).collect();
-    let driven = drive(ports, load, timing != Timing::Whole, meter)?;
+    let driven = drive(load, timing, meter, |one, buf: AlignedBuf| {
+        let file = &files[one.file];
+        match one.is_write {
+            true => file.write_at(buf, one.offset).wait(),
+            false => file.read_at(buf, one.offset).wait(),
+        }
+    })?;
     let did = engine.statistics();
     // All are waited for, and what does not go to the engine's thread is a plain call.
     let plain = did.waited.saturating_sub(did.submitted);
     driven.finish(load, [("plain", plain), ("sent", did.submitted), ("calls", plain)])
 }
 
+thread_local! {
+    /// The files as they are on the engine's thread.
+    static FILES: RefCell<Vec<Rc<fs::File>>> = RefCell::default();
+}
+
 fn sent(load: &Load, timing: Timing, meter: &mut Meter) -> anyhow::Result<Done> {
-    let built = Builder::new().backend(Policy::Uring).bypass(Bypass::Never).build_engine();
-    let engine = match unless_refused(built)? {
-        Ok(engine) => engine,
-        Err(reason) => return Ok(Done::Unavailable(reason)),
-    };
-    Sent::open(&engine, open_files(load)?)?;
-    let ports = (0..load.threads).map(|_| Sent::new(&engine, load)).collect();
-    let driven = drive(ports, load, timing != Timing::Whole, meter)?;
-    Sent::close(&engine)?;
+    let builder = Builder::new().backend(Policy::Uring).bypass(Bypass::Never);
+    let engine = available(builder.build_engine())?;
+    let files = open_files(load)?;
+    let opened = engine.run(move || async move {
+        let files = files.into_iter().map(|file| fs::File::from_std(file).map(Rc::new));
+        FILES.set(files.collect::<io::Result<_>>()?);
+        io::Result::Ok(())
+    });
+    opened.wait()??;
+    let driven = drive(load, timing, meter, |one, buf: AlignedBuf| {
+        let answer = engine.run(move || async move {
+            let file = FILES.with_borrow(|files| Rc::clone(&files[one.file]));
+            match one.is_write {
+                true => file.write_at(buf, one.offset).await,
+                false => file.read_at(buf, one.offset).await,
+            }
+        });
+        // It could not be begun, or came to a result.
+        answer.wait().unwrap_or_else(|error| (Err(error), AlignedBuf::default()))
+    })?;
+    engine.run(|| async { drop(FILES.take()) }).wait()?;
     let did = engine.statistics();
     driven.finish(load, [("sent", did.submitted)])
 }
@@ -154,64 +186,83 @@ fn sent(load: &Load, timing: Timing, meter: &mut Meter) -> anyhow::Result<Done> 
 /// One operation after the other on a ring of the calling thread, whose enters are timed.
 fn on_timed_ring(load: &Load, meter: &mut Meter) -> anyhow::Result<Done> {
     let host = TimedHost::default();
-    let uring = match Uring::from_builder(sakia_ring::Builder::with_host(host.clone())) {
-        Ok(uring) => uring,
-        Err(refusal) if refusal.is_refusal() => return Ok(Done::Unavailable(refusal.to_string())),
-        Err(error) => return Err(error.into()),
-    };
-    let driver = Driver::new(uring);
+    let uring = Uring::from_builder(sakia_ring::Builder::with_host(host.clone()));
+    let driver = Driver::new(available(uring.map_err(io::Error::from))?);
     let files = open_files(load)?.into_iter().map(|file| driver.adopt(file.into()));
     let files: Vec<_> = files.collect();
-    let mut read = Some(AlignedBuf::zeroed(load.reads.size));
-    let mut write = Some(AlignedBuf::from(&pattern(load.writes.size)[..]));
-    let mut thread = Thread::default();
+    let mut thread = Thread::new(load, 0, true);
     host.take();
     meter.restart()?;
-    for one in load.of_thread(0) {
-        let begin = Instant::now();
-        let slot = if one.is_write { &mut write } else { &mut read };
-        let buf = slot.take().context("the buffer of the last operation")?;
-        let (result, buf) = if one.is_write {
-            let mut op = driver.write(&files[one.file], buf, one.offset);
-            loop {
-                driver.turn(Wait::Forever)?;
-                if let Some(output) = op.try_take() {
-                    break output;
-                }
-            }
-        } else {
-            let mut op = driver.read(&files[one.file], buf, one.offset);
-            loop {
-                driver.turn(Wait::Forever)?;
-                if let Some(output) = op.try_take() {
-                    break output;
-                }
-            }
+    thread.run(load, 0, true, |one, buf: AlignedBuf| {
+        let file = &files[one.file];
+        let output = match one.is_write {
+            true => until_done(&driver, driver.write(file, buf, one.offset)),
+            false => until_done(&driver, driver.read(file, buf, one.offset)),
         };
-        thread.times.push(nanoseconds(begin.elapsed()));
-        thread.check(load, one, result, &buf)?;
-        *(if one.is_write { &mut write } else { &mut read }) = Some(buf);
-    }
+        output.unwrap_or_else(|error| (Err(error), AlignedBuf::default()))
+    })?;
     meter.end()?;
-    if thread.has_read {
-        thread.sum = thread.sum.wrapping_add(sum(read.as_deref().unwrap_or_default()));
-    }
     let enters: Vec<_> = host.take().into_iter().map(nanoseconds).collect();
     let mut driven = Driven::of([thread], true);
     driven.counters.extend(times("enter", &enters));
     driven.finish(load, [("enters", enters.len() as u64), ("calls", enters.len() as u64)])
 }
 
-/// What a thread did.
-#[derive(Debug, Default)]
-struct Thread {
+/// Gives the driver turns until an operation is done.
+fn until_done<O: driver::Operation, B: Backend>(
+    driver: &Driver<B>,
+    mut op: Op<O, B>,
+) -> io::Result<O::Output> {
+    loop {
+        driver.turn(Wait::Forever)?;
+        if let Some(output) = op.try_take() {
+            return Ok(output);
+        }
+    }
+}
+
+/// What a thread has, and what it did.
+struct Thread<B> {
+    /// Memory for reading, and for writing, used again and again. It is away while an operation has it.
+    buffers: [Option<B>; 2],
     sum: u64,
     has_read: bool,
     /// Nanoseconds of each operation.
     times: Vec<u64>,
 }
 
-impl Thread {
+impl<B: Deref<Target = [u8]> + for<'a> From<&'a [u8]>> Thread<B> {
+    /// All of its memory is touched, so that the measured section does not begin with that.
+    fn new(load: &Load, index: usize, is_timed: bool) -> Self {
+        let buffers = [vec![1; load.reads.buffer_bytes()], pattern(load.writes.buffer_bytes())];
+        let operations = load.count_of_thread(index) as usize;
+        let times = Vec::with_capacity(if is_timed { operations } else { 0 });
+        let buffers = buffers.map(|bytes| Some(B::from(&bytes)));
+        Self { buffers, sum: 0, has_read: false, times }
+    }
+
+    /// Does the operations of the thread with this index, one after the other, by `operate`.
+    fn run(
+        &mut self,
+        load: &Load,
+        index: usize,
+        is_timed: bool,
+        operate: impl Fn(Operation, B) -> (io::Result<usize>, B),
+    ) -> anyhow::Result<()> {
+        for one in load.of_thread(index) {
+            let lent = self.buffers[usize::from(one.is_write)].take();
+            let lent = lent.expect("every operation gives it back");
+            let clock = is_timed.then(Instant::now);
+            let (result, buf) = operate(one, lent);
+            if let Some(clock) = clock {
+                self.times.push(nanoseconds(clock.elapsed()));
+            }
+            self.check(load, one, result, &buf)?;
+            self.buffers[usize::from(one.is_write)] = Some(buf);
+        }
+        Ok(())
+    }
+
     /// Adds what was read. All bytes are there, or it is an error.
     #[inline]
     fn check(
@@ -232,6 +283,12 @@ impl Thread {
             }
             other => failed(load, one, size, other),
         }
+    }
+
+    /// The sum with all bytes of what was read last, which takes its time.
+    fn whole_sum(&self) -> u64 {
+        let last = self.buffers[0].as_deref().filter(|_| self.has_read);
+        self.sum.wrapping_add(last.map_or(0, sum))
     }
 }
 
@@ -263,10 +320,13 @@ struct Driven {
 }
 
 impl Driven {
-    fn of(threads: impl IntoIterator<Item = Thread>, is_timed: bool) -> Self {
+    fn of<B>(threads: impl IntoIterator<Item = Thread<B>>, is_timed: bool) -> Self
+    where
+        B: Deref<Target = [u8]> + for<'a> From<&'a [u8]>,
+    {
         let mut driven = Self::default();
         for thread in threads {
-            driven.sum = driven.sum.wrapping_add(thread.sum);
+            driven.sum = driven.sum.wrapping_add(thread.whole_sum());
             driven.times.extend(thread.times);
         }
         if is_timed {
@@ -287,14 +347,12 @@ impl Driven {
         }
         all.extend(counters([("operations", load.operations())]));
         all.extend(counters(counts));
-        Ok(Done::Worked { sum, counters: all })
+        Ok(Done { sum, counters: all })
     }
 }
 
 /// The sum of what is in the files where they were written.
 fn written(load: &Load) -> anyhow::Result<u64> {
-    use std::os::unix::fs::FileExt;
-
     const PART_BYTES: u64 = 1 << 20;
     let mut part = vec![0; PART_BYTES as usize];
     let mut total = 0u64;
@@ -313,23 +371,33 @@ fn written(load: &Load) -> anyhow::Result<u64> {
     Ok(total)
 }
 
-/// Has the threads do their operations. What is measured begins when all are ready.
-fn drive<P: Port>(
-    ports: Vec<P>,
+/// Has the threads do their operations, each by `operate`. What is measured begins when all are ready.
+fn drive<B>(
     load: &Load,
-    is_timed: bool,
+    timing: Timing,
     meter: &mut Meter,
-) -> anyhow::Result<Driven> {
+    operate: impl Fn(Operation, B) -> (io::Result<usize>, B) + Sync,
+) -> anyhow::Result<Driven>
+where
+    B: Deref<Target = [u8]> + for<'a> From<&'a [u8]> + Send,
+{
+    let (is_timed, operate) = (timing != Timing::Whole, &operate);
     let threads = thread::scope(|scope| {
         let (ready, are_ready) = mpsc::channel();
         // Dropped without a word when not all can be started: then the others end.
         let mut starts: Vec<Sender<()>> = Vec::new();
         let mut handles = Vec::new();
-        for (index, port) in ports.into_iter().enumerate() {
+        for index in 0..load.threads {
             let (start, begin) = mpsc::channel();
             starts.push(start);
-            let ready = ready.clone();
-            let body = move || run(port, load, index, is_timed, &ready, &begin);
+            let (ready, mut thread) = (ready.clone(), Thread::new(load, index, is_timed));
+            let body = move || {
+                ready.send(()).ok();
+                if begin.recv().is_ok() {
+                    thread.run(load, index, is_timed, operate)?;
+                }
+                anyhow::Ok(thread)
+            };
             let spawned = thread::Builder::new().spawn_scoped(scope, body);
             handles.push(spawned.with_context(|| format!("thread {index}"))?);
         }
@@ -346,49 +414,11 @@ fn drive<P: Port>(
             Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic),
         };
-        let ended: Vec<anyhow::Result<(Thread, P)>> = handles.into_iter().map(join).collect();
+        let ended: Vec<anyhow::Result<Thread<B>>> = handles.into_iter().map(join).collect();
         meter.end()?;
-        // All bytes of what was read last, which takes its time.
-        let whole = |(mut thread, port): (Thread, P)| {
-            if thread.has_read {
-                thread.sum = thread.sum.wrapping_add(sum(port.bytes()));
-            }
-            thread
-        };
-        ended.into_iter().map(|one| one.map(whole)).collect::<anyhow::Result<Vec<_>>>()
+        ended.into_iter().collect::<anyhow::Result<Vec<_>>>()
     })?;
     Ok(Driven::of(threads, is_timed))
-}
-
-/// The operations of one thread.
-fn run<P: Port>(
-    mut port: P,
-    load: &Load,
-    index: usize,
-    is_timed: bool,
-    ready: &Sender<()>,
-    begin: &Receiver<()>,
-) -> anyhow::Result<(Thread, P)> {
-    let operations = load.count_of_thread(index) as usize;
-    let times = Vec::with_capacity(if is_timed { operations } else { 0 });
-    let mut thread = Thread { times, ..Thread::default() };
-    ready.send(()).ok();
-    if begin.recv().is_err() {
-        return Ok((thread, port));
-    }
-    for one in load.of_thread(index) {
-        let clock = is_timed.then(Instant::now);
-        let result = if one.is_write {
-            port.write(one.file, one.offset)
-        } else {
-            port.read(one.file, one.offset)
-        };
-        if let Some(clock) = clock {
-            thread.times.push(nanoseconds(clock.elapsed()));
-        }
-        thread.check(load, one, result, port.bytes())?;
-    }
-    Ok((thread, port))
 }
 
 fn nanoseconds(duration: Duration) -> u64 {

@@ -17,6 +17,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustix::fs::{Advice, OFlags, fadvise};
+use sakia::Runtime;
 use sakia::engine::{self, __private::block_on};
 use sakia_driver::{AlignedBuf, Policy};
 
@@ -25,7 +26,7 @@ use super::gate::Held;
 use super::input::{hash, path};
 use super::{Task, Variant};
 use crate::cell::{Counters, Done};
-use crate::engine::{build_engine, counters};
+use crate::engine::{available, counters};
 use crate::measure::Meter;
 
 /// Threads of the pool: as many as the pools of asynchronous runtimes have at most.
@@ -118,15 +119,11 @@ pub(super) fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::
     let mut census = Census::default();
     meter.restart()?;
     let readers = match variant {
-        Variant::Blocking => Ok(a_thread_each(files, task.size_bytes, &reads, &mut census)?),
-        Variant::Pool => Ok(a_pool(files, task.size_bytes, &reads)?),
-        Variant::Uring => an_engine(Policy::Uring, files, task.size_bytes, &reads)?,
-        Variant::Poll => an_engine(Policy::Poll, files, task.size_bytes, &reads)?,
-    };
-    let readers = match readers {
-        Ok(readers) => readers,
-        Err(reason) => return Ok(Done::Unavailable(reason)),
-    };
+        Variant::Blocking => a_thread_each(files, task.size_bytes, &reads, &mut census),
+        Variant::Pool => a_pool(files, task.size_bytes, &reads),
+        Variant::Uring => an_engine(Policy::Uring, files, task.size_bytes, &reads),
+        Variant::Poll => an_engine(Policy::Poll, files, task.size_bytes, &reads),
+    }?;
     let mut counted = Counters::new();
     if let Some(held) = &mut held {
         wait_until_quiet(&reads, &mut census);
@@ -166,7 +163,7 @@ pub(super) fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::
         ("threads_lane", census.lane_max),
         ("iowq_workers", census.iowq_max),
     ]));
-    Ok(Done::Worked { sum: reads.sum.load(Ordering::Relaxed), counters: counted })
+    Ok(Done { sum: reads.sum.load(Ordering::Relaxed), counters: counted })
 }
 
 /// Opens all files, and drops what the page cache has of them.
@@ -280,17 +277,15 @@ fn read_full<'a>(file: &File, bytes: &'a mut [u8]) -> io::Result<&'a [u8]> {
     Ok(bytes)
 }
 
-/// An engine, and one thread that awaits all reads at the same time. Or why there is no such engine.
+/// An engine with all options as they are by themselves, but for the backend, and one thread that awaits all
+/// reads at the same time.
 fn an_engine(
     policy: Policy,
     files: Vec<File>,
     size: usize,
     reads: &Arc<Reads>,
-) -> anyhow::Result<Result<Readers, String>> {
-    let engine = match build_engine(policy)? {
-        Ok(engine) => engine,
-        Err(reason) => return Ok(Err(reason)),
-    };
+) -> anyhow::Result<Readers> {
+    let engine = available(Runtime::builder().backend(policy).build_engine())?;
     let adopted: io::Result<Vec<_>> = files.into_iter().map(|file| engine.adopt(file)).collect();
     let (files, reads) = (adopted?, Arc::clone(reads));
     let engine_files = files.clone();
@@ -308,12 +303,7 @@ fn an_engine(
         let mut all: FuturesUnordered<_> = files.into_iter().enumerate().map(read).collect();
         block_on(async { while all.next().await.is_some() {} });
     })?;
-    Ok(Ok(Readers {
-        threads: vec![awaits],
-        engine_files,
-        engine: Some(engine),
-        ..Readers::default()
-    }))
+    Ok(Readers { threads: vec![awaits], engine_files, engine: Some(engine), ..Readers::default() })
 }
 
 async fn read_awaited(file: &engine::File, size: usize) -> io::Result<AlignedBuf> {
