@@ -5,9 +5,10 @@ use std::io;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
+use serde::{Deserialize, Serialize};
 
 /// What threads took since their process, or the processes, began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Processor time, of users' code and of the kernel for it.
     pub cpu_ns: u64,

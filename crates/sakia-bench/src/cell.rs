@@ -138,7 +138,8 @@ mod tests {
 
     #[test]
     fn answer_survives_its_way_between_processes() {
-        let section = Section { wall_ns: 1, cpu_ns: 2, threads_max: 3, ..Section::default() };
+        let usage = Usage { cpu_ns: 2, voluntary_switches: 7, involuntary_switches: 8 };
+        let section = Section { wall_ns: 1, usage, threads_max: 3 };
         let measured = Measured {
             section,
             process_cpu_ns: 4,

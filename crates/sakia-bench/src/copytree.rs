@@ -12,7 +12,7 @@ mod ways;
 
 use std::ffi::OsString;
 use std::hint::black_box;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
@@ -20,8 +20,8 @@ use tempfile::TempDir;
 
 use crate::bytes::bytes;
 use crate::cell::{Outcome, Spec};
-use crate::experiment::{Experiment, Focus, Params, Point, Work};
-use crate::machine::{Machine, memory_available_bytes};
+use crate::experiment::{About, Experiment, Focus, Params, Point, Work};
+use crate::machine::memory_available_bytes;
 use crate::mktree::{self, Even, Layout};
 use crate::results::{Missing, Row};
 use crate::scratch;
@@ -203,11 +203,8 @@ struct Cell {
 pub struct CopyTree {
     options: Options,
     ways: Vec<Way>,
-    /// The names of `ways`.
-    variants: Vec<&'static str>,
-    left_out: Vec<Missing>,
+    about: About,
     cells: Vec<Cell>,
-    points: Vec<Point>,
     chill: Option<Chill>,
     source: PathBuf,
     /// Where copies of the point at hand are made.
@@ -247,12 +244,27 @@ impl CopyTree {
             cells.extend(places.iter().map(cell));
         }
         let chill = options.cold.then(Chill::possible);
-        Ok(Self {
-            variants: ways.iter().map(|way| ways::lasting(&way.name)).collect(),
+        let variants: Vec<_> = ways.iter().map(|way| ways::lasting(&way.name)).collect();
+        let mut about = About {
+            title: title(&options, chill),
+            notes: notes(&ways),
+            pairs: pairs(&variants),
+            variants,
             points: cells.iter().map(|cell| point(cell, &options)).collect(),
+            left_out,
+            ..About::new(NAME, Focus::Files, scratch.path())
+        };
+        let mut names = Vec::new();
+        for name in cells.iter().map(|cell: &Cell| cell.place.name()) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        about.machine.file_system += &format!(" to {}", names.join(", "));
+        Ok(Self {
             options,
             ways,
-            left_out,
+            about,
             cells,
             chill,
             source: PathBuf::new(),
@@ -262,6 +274,64 @@ impl CopyTree {
             scratch,
         })
     }
+}
+
+fn title(options: &Options, chill: Option<Chill>) -> String {
+    let how = match options.mode {
+        Mode::Plain => "copying a tree (cp -r)",
+        Mode::Article => "copying a tree (cp -r) with set buffers and limits",
+        Mode::Archive => "copying a tree with all that belongs to files (cp -a)",
+        Mode::Durable => "copying a tree that outlives a loss of power",
+    };
+    let state = match chill {
+        None => "source in the page cache",
+        Some(chill) => chill.words(),
+    };
+    let before =
+        if options.after_delete { "; where another copy was just made and deleted" } else { "" };
+    format!("{how}, {state}{before}")
+}
+
+fn notes(ways: &[Way]) -> Vec<String> {
+    let mut notes: Vec<String> = vec![
+        "Times are those of a program from its start to its end, its processor time included, without \
+         what the kernel writes back afterwards. cp-again is cp once more: what it differs by is \
+         chance."
+            .into(),
+        "Before each run memory is touched as the copy will need it, then the source is read once. A \
+         run whose source was read from disk all the same counts as noisy."
+            .into(),
+        "After each run files, directories, links and bytes of the copy are counted, and compared \
+         with the source."
+            .into(),
+        "tmpfs is mounted for each run. ext4 is made for each run, on a loop device over a file on a \
+         tmpfs: the code of ext4, and no disk; another file system than that of the source, so that \
+         no blocks are shared. On a disk each copy has a new directory, and earlier ones stay until \
+         the end, as long as there is room."
+            .into(),
+        "Memory and threads are looked at every 20 ms, at first more often: of a short run they are \
+         too little. They are those of the process that was started, without others that it starts \
+         (rsync does)."
+            .into(),
+    ];
+    for way in ways {
+        let words = way.arguments.iter().map(|word| format!(" {}", word.to_string_lossy()));
+        let words: String = words.collect();
+        notes.push(format!("{}: {}{words}", way.name, way.program.display()));
+    }
+    notes
+}
+
+/// All with `cp`, then Sakia with all others.
+fn pairs(variants: &[&'static str]) -> Vec<(&'static str, &'static str)> {
+    let others = |base: &'static str| {
+        let has_base = variants.contains(&base);
+        variants.iter().copied().filter(move |name| has_base && *name != base)
+    };
+    let with_base = others(BASE).map(|name| (name, BASE));
+    let known = |name: &&str| !name.starts_with(SAKIA) && ![BASE, AGAIN].contains(name);
+    let with_peers = others(SAKIA).filter(known).map(|name| (SAKIA, name));
+    with_base.chain(with_peers).collect()
 }
 
 fn point(cell: &Cell, options: &Options) -> Point {
@@ -302,89 +372,8 @@ fn touch(needed_bytes: u64) {
 }
 
 impl Experiment for CopyTree {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn title(&self) -> String {
-        let how = match self.options.mode {
-            Mode::Plain => "copying a tree (cp -r)",
-            Mode::Article => "copying a tree (cp -r) with set buffers and limits",
-            Mode::Archive => "copying a tree with all that belongs to files (cp -a)",
-            Mode::Durable => "copying a tree that outlives a loss of power",
-        };
-        let state = match self.chill {
-            None => "source in the page cache",
-            Some(chill) => chill.words(),
-        };
-        let before = if self.options.after_delete {
-            "; where another copy was just made and deleted"
-        } else {
-            ""
-        };
-        format!("{how}, {state}{before}")
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let mut notes: Vec<String> = vec![
-            "Times are those of a program from its start to its end, its processor time included, without \
-             what the kernel writes back afterwards. cp-again is cp once more: what it differs by is \
-             chance."
-                .into(),
-            "Before each run memory is touched as the copy will need it, then the source is read once. A \
-             run whose source was read from disk all the same counts as noisy."
-                .into(),
-            "After each run files, directories, links and bytes of the copy are counted, and compared \
-             with the source."
-                .into(),
-            "tmpfs is mounted for each run. ext4 is made for each run, on a loop device over a file on a \
-             tmpfs: the code of ext4, and no disk; another file system than that of the source, so that \
-             no blocks are shared. On a disk each copy has a new directory, and earlier ones stay until \
-             the end, as long as there is room."
-                .into(),
-            "Memory and threads are looked at every 20 ms, at first more often: of a short run they are \
-             too little. They are those of the process that was started, without others that it starts \
-             (rsync does)."
-                .into(),
-        ];
-        for way in &self.ways {
-            let words = way.arguments.iter().map(|word| format!(" {}", word.to_string_lossy()));
-            let words: String = words.collect();
-            notes.push(format!("{}: {}{words}", way.name, way.program.display()));
-        }
-        notes
-    }
-
-    fn variants(&self) -> Vec<&'static str> {
-        self.variants.clone()
-    }
-
-    fn points(&self) -> &[Point] {
-        &self.points
-    }
-
-    fn directory(&self) -> &Path {
-        self.scratch.path()
-    }
-
-    fn machine(&self) -> Machine {
-        let machine = Machine::detect(self.directory());
-        let mut names = Vec::new();
-        for name in self.cells.iter().map(|cell| cell.place.name()) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        let file_system = format!("{} to {}", machine.file_system, names.join(", "));
-        Machine { file_system, ..machine }
-    }
-
-    fn focus(&self) -> Focus {
-        Focus::Files
-    }
-
-    fn left_out(&self) -> Vec<Missing> {
-        self.left_out.clone()
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn prepare(&mut self, point: usize, is_stopped: &dyn Fn() -> bool) -> anyhow::Result<u64> {
@@ -444,21 +433,9 @@ impl Experiment for CopyTree {
         })
     }
 
-    /// All with `cp`, then Sakia with all others.
-    fn ratios(&self) -> Vec<(&'static str, &'static str)> {
-        let others = |base: &'static str| {
-            let has_base = self.variants.contains(&base);
-            self.variants.iter().copied().filter(move |name| has_base && *name != base)
-        };
-        let with_base = others(BASE).map(|name| (name, BASE));
-        let known = |name: &&str| !name.starts_with(SAKIA) && ![BASE, AGAIN].contains(name);
-        let with_peers = others(SAKIA).filter(known).map(|name| (SAKIA, name));
-        with_base.chain(with_peers).collect()
-    }
-
     fn reason(&self, row: &Row) -> Option<String> {
         let mut parts = explained(row);
-        let read = row.counters.get("disk_read_bytes").copied().unwrap_or(0);
+        let read = row.count("disk_read_bytes");
         if self.chill.is_none() && read > self.cells[row.point].census.bytes / 20 {
             parts.push(format!("read {} from disk", bytes(read >> 20 << 20)));
         }

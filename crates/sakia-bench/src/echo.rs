@@ -5,7 +5,6 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -13,8 +12,7 @@ use serde_json::{Value, json};
 use crate::bytes::bytes;
 use crate::cell::{Done, Outcome, Spec};
 use crate::engine::Engine;
-use crate::experiment::{Experiment, Focus, Params, Point, Work, against};
-use crate::machine::Machine;
+use crate::experiment::{About, Experiment, Focus, Params, Point, Work, against};
 use crate::measure::Meter;
 use crate::named::{Named, named};
 use crate::net::load::{self, Messages};
@@ -95,7 +93,7 @@ impl Variant {
 pub struct Echo {
     options: Options,
     place: Place,
-    points: Vec<Point>,
+    about: About,
     /// What is sent at each point.
     messages: Vec<Messages>,
 }
@@ -114,9 +112,47 @@ impl Echo {
         let sizes = options.message_bytes.iter();
         let all = sizes.flat_map(|&size| options.connections.iter().map(move |&n| (n, size)));
         let messages: Vec<_> = all.map(|(n, size)| messages(n, size, &options)).collect();
-        let points = messages.iter().map(point).collect();
-        Self { options, place, points, messages }
+        let variants = Variant::names(&options.variants);
+        let mut pairs = against(&variants, [Variant::Poll.name(), Variant::Blocking.name()]);
+        if options.variants.contains(&Variant::Spin) {
+            pairs.push((Variant::Spin.name(), Variant::Uring.name()));
+        }
+        let about = About {
+            title:
+                "a server that sends back what it receives over TCP, one message at a time by each \
+                    connection"
+                    .into(),
+            notes: notes(&place),
+            points: messages.iter().map(point).collect(),
+            variants,
+            pairs,
+            ..place.about(NAME, Focus::Requests)
+        };
+        Self { options, place, about, messages }
     }
+}
+
+/// How it is measured.
+fn notes(place: &Place) -> Vec<String> {
+    vec![
+        format!(
+            "Connections are made here: {}; TCP_NODELAY is set on both sides.",
+            place.describe()
+        ),
+        "All figures are those of the server. The load is another process, the same for all \
+         variants: one thread on epoll, which compares each byte that comes back."
+            .into(),
+        format!(
+            "One request in {WARMUP_PART} comes before what is measured. While nothing is under \
+             way the measured section begins, and it ends when all answers have come."
+        ),
+        "uring, ring, poll: a runtime of one thread and a task for each connection, which calls \
+         recv and write_all; uring may make plain calls, ring makes none, poll is on epoll. \
+         blocking: a thread for each connection. spin: as uring, but server and load look for work \
+         for 1 ms before they sleep."
+            .into(),
+        "Of processor time, 5 % more or less are a tie.".into(),
+    ]
 }
 
 /// How many messages go by so many connections.
@@ -144,53 +180,8 @@ fn point(messages: &Messages) -> Point {
 }
 
 impl Experiment for Echo {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn title(&self) -> String {
-        "a server that sends back what it receives over TCP, one message at a time by each connection"
-            .into()
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let place = self.place.describe();
-        vec![
-            format!("Connections are made here: {place}; TCP_NODELAY is set on both sides."),
-            "All figures are those of the server. The load is another process, the same for all \
-             variants: one thread on epoll, which compares each byte that comes back."
-                .into(),
-            format!(
-                "One request in {WARMUP_PART} comes before what is measured. While nothing is under \
-                 way the measured section begins, and it ends when all answers have come."
-            ),
-            "uring, ring, poll: a runtime of one thread and a task for each connection, which calls \
-             recv and write_all; uring may make plain calls, ring makes none, poll is on epoll. \
-             blocking: a thread for each connection. spin: as uring, but server and load look for work \
-             for 1 ms before they sleep."
-                .into(),
-            "Of processor time, 5 % more or less are a tie.".into(),
-        ]
-    }
-
-    fn variants(&self) -> Vec<&'static str> {
-        self.options.variants.iter().map(|variant| variant.name()).collect()
-    }
-
-    fn points(&self) -> &[Point] {
-        &self.points
-    }
-
-    fn directory(&self) -> &Path {
-        Path::new("/")
-    }
-
-    fn machine(&self) -> Machine {
-        Machine { network: Some(self.place.clone()), ..Machine::detect(self.directory()) }
-    }
-
-    fn focus(&self) -> Focus {
-        Focus::Requests
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn prepare(&mut self, point: usize, _is_stopped: &dyn Fn() -> bool) -> anyhow::Result<u64> {
@@ -203,17 +194,10 @@ impl Experiment for Echo {
         json!(Task { order, block_bytes: BUFFER_BYTES, load: self.options.load.clone() })
     }
 
-    fn ratios(&self) -> Vec<(&'static str, &'static str)> {
-        let (spin, uring) = (Variant::Spin.name(), Variant::Uring.name());
-        let has_spin = self.options.variants.contains(&Variant::Spin);
-        let pairs = against(&self.variants(), [Variant::Poll.name(), Variant::Blocking.name()]);
-        pairs.into_iter().chain(has_spin.then_some((spin, uring))).collect()
-    }
-
     fn reason(&self, row: &Row) -> Option<String> {
-        let operations = self.points[row.point].work.operations as f64;
+        let operations = self.about.points[row.point].work.operations as f64;
         let a_request = |count: u64| count as f64 / operations;
-        let count = |name: &str| row.counters.get(name).copied().unwrap_or(0);
+        let count = |name: &str| row.count(name);
         let switches = a_request(row.voluntary_switches);
         let reason = match Variant::by_name(row.variant)? {
             Variant::Blocking => {
@@ -252,7 +236,7 @@ impl Experiment for Echo {
 
 /// Microseconds of processor time that a request takes.
 fn cpu_us(results: &Results, row: &Row) -> f64 {
-    let operations = results.points[row.point].work.operations.max(1);
+    let operations = results.about.points[row.point].work.operations.max(1);
     row.cpu_ns.median as f64 / 1e3 / operations as f64
 }
 
@@ -352,13 +336,13 @@ mod tests {
             load: None,
         };
         let echo = Echo::at(options, place());
-        let labels: Vec<_> = echo.points().iter().map(|point| point.label.as_str()).collect();
+        let labels: Vec<_> = echo.about.points.iter().map(|point| point.label.as_str()).collect();
         assert_eq!(labels, ["1 x 64 bytes", "64 x 64 bytes", "1 x 16 KiB", "64 x 16 KiB"]);
-        let operations = echo.points().iter().map(|point| point.work.operations);
+        let operations = echo.about.points.iter().map(|point| point.work.operations);
         assert_eq!(operations.collect::<Vec<_>>(), [8_000, 100_032, 8_000, 40_000]);
         let expected = [("uring", "poll"), ("ring", "poll"), ("blocking", "poll")];
-        assert_eq!(echo.ratios()[..3], expected);
-        assert_eq!(echo.ratios()[3..], [("uring", "blocking"), ("ring", "blocking")]);
+        assert_eq!(echo.about.pairs[..3], expected);
+        assert_eq!(echo.about.pairs[3..], [("uring", "blocking"), ("ring", "blocking")]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What an experiment is.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
@@ -47,43 +47,56 @@ pub enum Focus {
     Files,
 }
 
-/// The same work, done in several ways.
+/// What an experiment is, as far as that is known before its first run.
 ///
 /// Variants and points are in the order in which they are shown; points are done one after the
 /// other, and at each point the variants alternate.
-pub trait Experiment {
+#[derive(Clone, Debug)]
+pub struct About {
     /// What it is called.
-    fn name(&self) -> &'static str;
-
+    pub name: &'static str,
     /// In one line, what is measured.
-    fn title(&self) -> String;
-
+    pub title: String,
     /// How it is measured, and what else a reader must know; a sentence each.
-    fn notes(&self) -> Vec<String>;
-
+    pub notes: Vec<String>,
     /// The names of the ways to do the work.
-    fn variants(&self) -> Vec<&'static str>;
-
+    pub variants: Vec<&'static str>,
     /// The amounts of work.
-    fn points(&self) -> &[Point];
-
-    /// Where the inputs are; runs have it as their working directory.
-    fn directory(&self) -> &Path;
-
-    /// The machine, with what matters of it here.
-    fn machine(&self) -> Machine {
-        Machine::detect(self.directory())
-    }
-
+    pub points: Vec<Point>,
+    /// Pairs of variants to be compared: the time of the first in parts of that of the second.
+    pub pairs: Vec<(&'static str, &'static str)>,
     /// What counts, and how it is shown.
-    fn focus(&self) -> Focus {
-        Focus::Time
-    }
-
+    pub focus: Focus,
+    /// Where the inputs are; runs have it as their working directory.
+    pub directory: PathBuf,
+    /// The machine, with what matters of it here.
+    pub machine: Machine,
     /// What was asked for and is not there, as far as that is known before the first run.
-    fn left_out(&self) -> Vec<Missing> {
-        Vec::new()
+    pub left_out: Vec<Missing>,
+}
+
+impl About {
+    /// An experiment on this machine with inputs in `directory`, of which nothing else is known yet.
+    pub(crate) fn new(name: &'static str, focus: Focus, directory: &Path) -> Self {
+        Self {
+            name,
+            title: String::new(),
+            notes: Vec::new(),
+            variants: Vec::new(),
+            points: Vec::new(),
+            pairs: Vec::new(),
+            focus,
+            directory: directory.to_owned(),
+            machine: Machine::detect(directory),
+            left_out: Vec::new(),
+        }
     }
+}
+
+/// The same work, done in several ways.
+pub trait Experiment {
+    /// What it is.
+    fn about(&self) -> &About;
 
     /// Makes the input of a point, and returns the result that every run must come to. Asks
     /// `is_stopped` now and then, and gives up early if so.
@@ -102,9 +115,6 @@ pub trait Experiment {
 
     /// What a run of any variant is told: the `input` of its [`Spec`](crate::cell::Spec).
     fn input(&self, point: usize) -> Value;
-
-    /// Pairs of variants to be compared: the time of the first in parts of that of the second.
-    fn ratios(&self) -> Vec<(&'static str, &'static str)>;
 
     /// What the counters tell about why a variant takes what it takes, for people.
     fn reason(&self, row: &Row) -> Option<String>;

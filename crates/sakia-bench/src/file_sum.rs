@@ -12,7 +12,7 @@ mod input;
 mod pool;
 mod variants;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::bytes::{bytes, counted};
 use crate::cell::{self, Outcome, Spec};
-use crate::experiment::{Experiment, Point, against, points_of_sizes};
+use crate::experiment::{About, Experiment, Focus, against, points_of_sizes};
 use crate::machine::{Machine, memory_available_bytes};
 use crate::named::Named;
 use crate::plot::Plot;
@@ -60,7 +60,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct FileSum {
     options: Options,
-    points: Vec<Point>,
+    about: About,
     input: Input,
 }
 
@@ -80,63 +80,59 @@ impl FileSum {
         let mut options = options;
         let points = points_of_sizes(&mut options.sizes, options.block_bytes, options.cold);
         let input = Input::new(&options.directory)?;
-        Ok(Self { options, points, input })
+        let about = About::new(NAME, Focus::Time, input.directory());
+        let block = bytes(options.block_bytes as u64);
+        let cache = if options.cold { "cold" } else { "hot" };
+        let variants = Variant::names(&options.variants);
+        let about = About {
+            title: format!(
+                "sum of the bytes of a file, read {block} at a time, page cache {cache}"
+            ),
+            notes: notes(&options, &about.machine),
+            points,
+            pairs: against(&variants, [Variant::Pool.name(), Variant::Blocking.name()]),
+            variants,
+            ..about
+        };
+        Ok(Self { options, about, input })
     }
 }
 
+/// How it is measured.
+fn notes(options: &Options, machine: &Machine) -> Vec<String> {
+    let mut notes = vec![if options.cold {
+        "Cold: the file is dropped from the page cache before each run.".to_owned()
+    } else {
+        "Hot: the file was written and read once before.".to_owned()
+    }];
+    let file_system = &machine.file_system;
+    if options.cold && machine.is_in_memory() {
+        notes.push(format!("A file on {file_system} cannot be dropped from memory: it is hot."));
+    }
+    let largest = options.sizes.last().copied().unwrap_or(0);
+    if !options.cold && memory_available_bytes().is_some_and(|free| largest > free) {
+        notes.push("The largest file does not fit the memory that was available.".into());
+    }
+    notes.push(format!(
+        "uring, ring, poll: a runtime of one thread, up to {} reads in flight while they have to \
+         wait; uring makes plain calls where the bytes are in the page cache, ring makes none, \
+         poll is on epoll and threads. pool: {} threads, one \
+         block at a time, each handed to a thread and back. blocking: one plain read after the \
+         other. offload: a thread makes plain reads, a runtime of one thread adds.",
+        variants::DEPTH,
+        pool::THREADS,
+    ));
+    notes.push("All read into page-aligned memory and add with the same function.".into());
+    notes
+}
+
 impl Experiment for FileSum {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn title(&self) -> String {
-        let block = bytes(self.options.block_bytes as u64);
-        let cache = if self.options.cold { "cold" } else { "hot" };
-        format!("sum of the bytes of a file, read {block} at a time, page cache {cache}")
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let mut notes = vec![if self.options.cold {
-            "Cold: the file is dropped from the page cache before each run.".to_owned()
-        } else {
-            "Hot: the file was written and read once before.".to_owned()
-        }];
-        let file_system = Machine::detect(self.input.directory()).file_system;
-        if self.options.cold && ["tmpfs", "ramfs"].contains(&file_system.as_str()) {
-            notes
-                .push(format!("A file on {file_system} cannot be dropped from memory: it is hot."));
-        }
-        let largest = self.options.sizes.last().copied().unwrap_or(0);
-        if !self.options.cold && memory_available_bytes().is_some_and(|free| largest > free) {
-            notes.push("The largest file does not fit the memory that was available.".into());
-        }
-        notes.push(format!(
-            "uring, ring, poll: a runtime of one thread, up to {} reads in flight while they have to \
-             wait; uring makes plain calls where the bytes are in the page cache, ring makes none, \
-             poll is on epoll and threads. pool: {} threads, one \
-             block at a time, each handed to a thread and back. blocking: one plain read after the \
-             other. offload: a thread makes plain reads, a runtime of one thread adds.",
-            variants::DEPTH,
-            pool::THREADS,
-        ));
-        notes.push("All read into page-aligned memory and add with the same function.".into());
-        notes
-    }
-
-    fn variants(&self) -> Vec<&'static str> {
-        self.options.variants.iter().map(|variant| variant.name()).collect()
-    }
-
-    fn points(&self) -> &[Point] {
-        &self.points
-    }
-
-    fn directory(&self) -> &Path {
-        self.input.directory()
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn prepare(&mut self, point: usize, is_stopped: &dyn Fn() -> bool) -> anyhow::Result<u64> {
-        self.input.grow(self.points[point].work.bytes, is_stopped)
+        self.input.grow(self.about.points[point].work.bytes, is_stopped)
     }
 
     fn reset(&mut self, _point: usize) -> anyhow::Result<()> {
@@ -147,12 +143,8 @@ impl Experiment for FileSum {
         json!(Task { file: input::FILE.into(), block_bytes: self.options.block_bytes })
     }
 
-    fn ratios(&self) -> Vec<(&'static str, &'static str)> {
-        against(&self.variants(), [Variant::Pool.name(), Variant::Blocking.name()])
-    }
-
     fn reason(&self, row: &Row) -> Option<String> {
-        let count = |name: &str| row.counters.get(name).copied().unwrap_or(0);
+        let count = |name: &str| row.count(name);
         let reads = count("reads");
         let switches = counted(row.voluntary_switches, "switch", "switches");
         let variant = Variant::by_name(row.variant)?;
@@ -192,13 +184,14 @@ impl Experiment for FileSum {
         let largest = self.options.sizes.last().copied().unwrap_or(0);
         let (unit, unit_name) =
             if largest >= 1 << 30 { (1u64 << 30, "GiB") } else { (1 << 20, "MiB") };
-        let x = |point: usize| self.points[point].work.bytes as f64 / unit as f64;
+        let x = |point: usize| self.about.points[point].work.bytes as f64 / unit as f64;
         let series = |value: &dyn Fn(&Row) -> Option<f64>| {
             results.series(|row| Some((x(row.point), value(row)?)))
         };
         let pool = Variant::Pool.name();
         let has_pool = results.rows.iter().any(|row| row.variant == pool);
-        let base = if has_pool { pool } else { results.variants.first().copied().unwrap_or(pool) };
+        let base =
+            if has_pool { pool } else { results.about.variants.first().copied().unwrap_or(pool) };
         let plot = |title: &str, y_label: &str, series| Plot {
             title: title.into(),
             x_label: format!("size of the file, {unit_name}"),
@@ -256,7 +249,7 @@ mod tests {
     }
 
     fn run(experiment: &FileSum, variant: Variant) -> Result<Measured, String> {
-        let file = experiment.directory().join(input::FILE);
+        let file = experiment.about.directory.join(input::FILE);
         let task = Task { file, block_bytes: experiment.options.block_bytes };
         let spec =
             Spec { experiment: NAME.into(), variant: variant.name().into(), input: json!(task) };
@@ -360,9 +353,10 @@ mod tests {
 
     #[test]
     fn pairs_are_with_pool_and_with_blocking() {
-        let mut experiment = experiment(&[4096], 4096, false);
-        experiment.options.variants = vec![Variant::Uring, Variant::Pool, Variant::Blocking];
+        let variants = vec![Variant::Uring, Variant::Pool, Variant::Blocking];
+        let options = experiment(&[4096], 4096, false).options;
+        let experiment = FileSum::new(Options { variants, ..options }).unwrap();
         let expected = [("uring", "pool"), ("blocking", "pool"), ("uring", "blocking")];
-        assert_eq!(experiment.ratios(), expected);
+        assert_eq!(experiment.about.pairs, expected);
     }
 }

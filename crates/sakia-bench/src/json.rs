@@ -85,11 +85,11 @@ pub fn run(experiment: &str, points: &[Point], run: &Run) -> serde_json::Result<
 /// # Errors
 /// None is known.
 pub fn results(results: &Results) -> serde_json::Result<Vec<String>> {
-    let experiment = results.experiment;
+    let experiment = results.about.name;
     let rows = results.rows.iter().map(|row| Line::Result {
         experiment,
         variant: row.variant,
-        params: &results.points[row.point].params,
+        params: &results.about.points[row.point].params,
         row,
     });
     let missing = results.missing.iter().map(|missing| Line::Missing { experiment, missing });
@@ -151,10 +151,10 @@ mod tests {
     #[test]
     fn machine_and_run_have_their_facts() {
         let results = sample(&[(300, 100)]);
-        let line = parse(&machine("test", &results.machine).unwrap());
+        let line = parse(&machine("test", &results.about.machine).unwrap());
         assert_eq!((&line["type"], &line["experiment"]), (&"machine".into(), &"test".into()));
         assert!(line["kernel"].is_string() && line["file_system"].is_string());
-        let line = parse(&run("test", &results.points, &results.runs[0]).unwrap());
+        let line = parse(&run("test", &results.about.points, &results.runs[0]).unwrap());
         assert_eq!((&line["type"], &line["variant"]), (&"run".into(), &"a".into()));
         assert_eq!((&line["noisy"], &line["process_wall_ns"]), (&true.into(), &301.into()));
     }

@@ -37,7 +37,7 @@ pub mod text;
 pub mod threads;
 
 pub use cell::{Measured, Outcome, run_cell};
-pub use experiment::{Experiment, Focus, Params, Point, Work};
+pub use experiment::{About, Experiment, Focus, Params, Point, Work};
 pub use machine::Machine;
 pub use results::Results;
 pub use run::{Event, Launcher, Settings, run};

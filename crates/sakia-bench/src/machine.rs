@@ -61,6 +61,11 @@ impl Machine {
         }
     }
 
+    /// Whether the inputs are in memory, where nothing is dropped from a cache.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        ["tmpfs", "ramfs"].contains(&self.file_system.as_str())
+    }
+
     /// In one line.
     pub fn describe(&self) -> String {
         let Self { cpu, cpus, kernel, architecture, memory_bytes, file_system, network, .. } = self;

@@ -22,12 +22,9 @@ pub struct Meter {
 pub struct Section {
     /// Time from begin to end.
     pub wall_ns: u64,
-    /// Processor time of all threads.
-    pub cpu_ns: u64,
-    /// Times that a thread gave its processor up, to wait.
-    pub voluntary_switches: u64,
-    /// Times that a thread was made to.
-    pub involuntary_switches: u64,
+    /// What all threads took meanwhile.
+    #[serde(flatten)]
+    pub usage: Usage,
     /// The most threads that were seen, the kernel's workers included.
     pub threads_max: u64,
 }
@@ -61,12 +58,9 @@ impl Meter {
     /// # Errors
     /// See [`Usage::of_process`].
     pub fn aside<T>(&mut self, look: impl FnOnce() -> T) -> io::Result<T> {
-        let (usage, begin) = (Usage::of_process()?, Instant::now());
+        let (used, begin) = (Usage::of_process()?.since(self.usage), Instant::now());
         let seen = look();
-        let taken = Usage::of_process()?.since(usage);
-        self.usage.cpu_ns += taken.cpu_ns;
-        self.usage.voluntary_switches += taken.voluntary_switches;
-        self.usage.involuntary_switches += taken.involuntary_switches;
+        self.usage = Usage::of_process()?.since(used);
         self.begin += begin.elapsed();
         Ok(seen)
     }
@@ -81,9 +75,7 @@ impl Meter {
         self.note_threads();
         self.section = Some(Section {
             wall_ns: u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX),
-            cpu_ns: usage.cpu_ns,
-            voluntary_switches: usage.voluntary_switches,
-            involuntary_switches: usage.involuntary_switches,
+            usage,
             threads_max: self.threads_max,
         });
         Ok(())
@@ -151,7 +143,7 @@ mod tests {
         thread.join().unwrap();
         let section = meter.stop().unwrap();
         assert!(section.threads_max >= 2, "{section:?}");
-        assert!(section.voluntary_switches >= 1, "{section:?}");
+        assert!(section.usage.voluntary_switches >= 1, "{section:?}");
         assert!(section.wall_ns > 0);
     }
 

@@ -10,6 +10,12 @@ pub trait Named: Copy + PartialEq + 'static {
         Self::NAMES.iter().find(|(of, _)| *of == name).map(|(_, one)| *one)
     }
 
+    /// What these are called.
+    fn names(of: &[Self]) -> Vec<&'static str> {
+        let name = |one| Self::NAMES.iter().find(|(_, other)| other == one);
+        of.iter().filter_map(name).map(|(name, _)| *name).collect()
+    }
+
     /// Those that are asked for, in the order in which they are shown, each once.
     fn in_order(asked: &[Self]) -> Vec<Self> {
         Self::NAMES.iter().map(|(_, one)| *one).filter(|one| asked.contains(one)).collect()

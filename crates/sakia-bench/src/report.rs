@@ -29,22 +29,18 @@ pub fn html(results: &Results, plots: &[Plot]) -> anyhow::Result<String> {
 }
 
 fn write(page: &mut String, results: &Results, svgs: &[String]) -> fmt::Result {
-    let title = Escaped(results.experiment);
+    let title = Escaped(results.about.name);
     write!(page, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n")?;
     write!(page, "<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n")?;
-    writeln!(page, "<h1>{title}</h1>\n<p>{}</p>", Escaped(&results.title))?;
-    writeln!(page, "<p>{}</p>", Escaped(&results.machine.describe()))?;
+    writeln!(page, "<h1>{title}</h1>\n<p>{}</p>", Escaped(&results.about.title))?;
+    writeln!(page, "<p>{}</p>", Escaped(&results.about.machine.describe()))?;
     for svg in svgs {
         writeln!(page, "<figure>\n{}\n</figure>", svg.trim())?;
     }
-    for (point, described) in results.points.iter().enumerate() {
+    for (point, described) in results.about.points.iter().enumerate() {
         writeln!(page, "<h2>{}</h2>", Escaped(&described.label))?;
-        row(
-            page,
-            "th",
-            ["variant"].into_iter().chain(text::columns(results.focus)).chain(["noisy runs"]),
-            "table",
-        )?;
+        let columns = text::columns(results.about.focus).map(|(name, _)| name);
+        row(page, "th", ["variant"].into_iter().chain(columns).chain(["noisy runs"]), "table")?;
         for found in results.rows_at(point) {
             let cells = text::cells(results, found);
             let noisy = format!("{} of {}", found.noisy, found.runs);
@@ -65,7 +61,7 @@ fn write(page: &mut String, results: &Results, svgs: &[String]) -> fmt::Result {
         write_ratios(page, results)?;
     }
     writeln!(page, "<h2>Method</h2>\n<ul>")?;
-    for note in METHOD.into_iter().chain(results.notes.iter().map(String::as_str)) {
+    for note in METHOD.into_iter().chain(results.about.notes.iter().map(String::as_str)) {
         writeln!(page, "<li>{}</li>", Escaped(note))?;
     }
     for remark in text::remarks(results) {
@@ -86,7 +82,8 @@ fn write_ratios(page: &mut String, results: &Results) -> fmt::Result {
     for ratio in &results.ratios {
         let (wall, cpu) = (format!("{:.2}", ratio.wall), format!("{:.2}", ratio.cpu));
         let (wall_bounds, cpu_bounds) = (text::bounds(ratio), text::cpu_bounds(ratio));
-        let (label, best) = (&results.points[ratio.point].label, format!("{:.2}", ratio.cpu_best));
+        let (label, best) =
+            (&results.about.points[ratio.point].label, format!("{:.2}", ratio.cpu_best));
         let cells = [&ratio.of, label, &wall, &wall_bounds, &cpu, &cpu_bounds, &best];
         row(page, "td", cells, "")?;
     }

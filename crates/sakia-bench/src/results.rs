@@ -4,28 +4,16 @@ use sakia_bench_support::stats::{self, Range};
 use serde::Serialize;
 
 use crate::cell::{Counters, Measured};
-use crate::experiment::{Focus, Params, Point};
-use crate::machine::{Machine, Noise};
+use crate::experiment::{About, Params};
+use crate::machine::Noise;
 use crate::measure::Section;
 use crate::plot::Series;
 
 /// Everything that a report is made of.
 #[derive(Clone, Debug)]
 pub struct Results {
-    /// The experiment's name.
-    pub experiment: &'static str,
-    /// In one line, what was measured.
-    pub title: String,
-    /// How, a sentence each.
-    pub notes: Vec<String>,
-    /// What counts.
-    pub focus: Focus,
-    /// Where.
-    pub machine: Machine,
-    /// The points, in order.
-    pub points: Vec<Point>,
-    /// The variants, in order, those that could not be measured included.
-    pub variants: Vec<&'static str>,
+    /// What was measured, and where. Its variants are also those that could not be measured.
+    pub about: About,
     /// All runs, in the order in which they were made.
     pub runs: Vec<Run>,
     /// A row for each variant at each point, in the order of points, then variants.
@@ -132,16 +120,23 @@ pub struct Missing {
     pub is_failure: bool,
 }
 
+impl Row {
+    /// The counter of this name, 0 if there is none.
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        self.counters.get(name).copied().unwrap_or(0)
+    }
+}
+
 impl Results {
     /// Makes rows and ratios out of the runs that there are.
-    pub fn conclude(&mut self, pairs: &[(&'static str, &'static str)]) {
+    pub fn conclude(&mut self) {
         self.rows.clear();
         self.ratios.clear();
-        for point in 0..self.points.len() {
-            for &variant in &self.variants {
+        for point in 0..self.about.points.len() {
+            for &variant in &self.about.variants {
                 self.rows.extend(self.conclude_row(point, variant));
             }
-            for &(first, second) in pairs {
+            for &(first, second) in &self.about.pairs {
                 self.ratios.extend(self.compare(point, first, second));
             }
         }
@@ -154,7 +149,7 @@ impl Results {
         let mut by_time = runs.clone();
         by_time.sort_by_key(|run| run.measured.section.wall_ns);
         let middle = by_time.get(by_time.len().checked_sub(1)? / 2)?;
-        let work = self.points[point].work;
+        let work = self.about.points[point].work;
         let per_s = |count: u64| (count as f64 * 1e9 / (wall_ns.median.max(1) as f64)) as u64;
         Some(Row {
             point,
@@ -162,9 +157,10 @@ impl Results {
             runs: runs.len(),
             noisy: runs.iter().filter(|run| run.noise.is_noisy).count(),
             wall_ns,
-            cpu_ns: range(|run| run.measured.section.cpu_ns),
-            voluntary_switches: range(|run| run.measured.section.voluntary_switches).median,
-            involuntary_switches: range(|run| run.measured.section.involuntary_switches).median,
+            cpu_ns: range(|run| run.measured.section.usage.cpu_ns),
+            voluntary_switches: range(|run| run.measured.section.usage.voluntary_switches).median,
+            involuntary_switches: range(|run| run.measured.section.usage.involuntary_switches)
+                .median,
             threads_max: range(|run| run.measured.section.threads_max).max,
             peak_rss_bytes: range(|run| run.measured.peak_rss_bytes).median,
             ops_per_s: per_s(work.operations),
@@ -187,14 +183,14 @@ impl Results {
             let values = |(one, two)| (value(&one) as f64, value(&two).max(1) as f64);
             stats::Ratio::of(pairs().map(values))
         };
-        let (wall, cpu) = (of(|section| section.wall_ns)?, of(|section| section.cpu_ns)?);
+        let (wall, cpu) = (of(|section| section.wall_ns)?, of(|section| section.usage.cpu_ns)?);
         let least_cpu = |variant| {
             let runs = self.runs_of(point, variant);
-            runs.map(|run| run.measured.section.cpu_ns).min().unwrap_or(0)
+            runs.map(|run| run.measured.section.usage.cpu_ns).min().unwrap_or(0)
         };
         Some(Ratio {
             of: format!("{first}/{second}"),
-            params: self.points[point].params.clone(),
+            params: self.about.points[point].params.clone(),
             wall: wall.median,
             cpu: cpu.median,
             ci95: wall.ci95,
@@ -217,7 +213,7 @@ impl Results {
             let points = rows.filter_map(&place).collect();
             Series { name: name.to_owned(), points, ..Series::default() }
         };
-        self.variants.iter().map(of).collect()
+        self.about.variants.iter().map(of).collect()
     }
 
     /// The rows of a point.
@@ -249,8 +245,10 @@ impl Results {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use sakia_bench_support::usage::Usage;
+
     use super::*;
-    use crate::experiment::Work;
+    use crate::experiment::{Focus, Point, Work};
 
     /// Results of two variants at one point: in round r, `a` takes the first time, `b` the second.
     pub(crate) fn results(times: &[(u64, u64)]) -> Results {
@@ -259,8 +257,11 @@ pub(crate) mod tests {
         let run = |variant, round, wall_ns: u64| {
             let section = Section {
                 wall_ns,
-                cpu_ns: wall_ns / 2,
-                voluntary_switches: 3,
+                usage: Usage {
+                    cpu_ns: wall_ns / 2,
+                    voluntary_switches: 3,
+                    involuntary_switches: 0,
+                },
                 threads_max: 1 + round as u64,
                 ..Section::default()
             };
@@ -272,13 +273,14 @@ pub(crate) mod tests {
         let rounds = times.iter().enumerate();
         let runs = rounds.flat_map(|(round, &(a, b))| [run("a", round, a), run("b", round, b)]);
         let mut results = Results {
-            experiment: "test",
-            title: "two <ways>".into(),
-            notes: vec!["a note & more".into()],
-            focus: Focus::Time,
-            machine: Machine::detect(std::path::Path::new("/")),
-            points: vec![Point { params, label: "1 MiB".into(), work }],
-            variants: vec!["a", "b", "c"],
+            about: About {
+                title: "two <ways>".into(),
+                notes: vec!["a note & more".into()],
+                points: vec![Point { params, label: "1 MiB".into(), work }],
+                variants: vec!["a", "b", "c"],
+                pairs: vec![("a", "b"), ("a", "c")],
+                ..About::new("test", Focus::Time, std::path::Path::new("/"))
+            },
             runs: runs.collect(),
             rows: Vec::new(),
             ratios: Vec::new(),
@@ -286,7 +288,7 @@ pub(crate) mod tests {
             missing: vec![Missing { variant: "c", reason: "none here".into(), is_failure: false }],
             mismatches: Vec::new(),
         };
-        results.conclude(&[("a", "b"), ("a", "c")]);
+        results.conclude();
         results
     }
 

@@ -140,31 +140,26 @@ pub fn run(
     is_stopped: &dyn Fn() -> bool,
 ) -> anyhow::Result<Ended> {
     let runs = settings.runs.clamp(1, stats::VALUES_MAX);
+    let about = experiment.about().clone();
     let mut results = Results {
-        experiment: experiment.name(),
-        title: experiment.title(),
-        notes: experiment.notes(),
-        focus: experiment.focus(),
-        machine: experiment.machine(),
-        points: experiment.points().to_vec(),
-        variants: experiment.variants(),
+        missing: about.left_out.clone(),
+        about,
         runs: Vec::new(),
         rows: Vec::new(),
         ratios: Vec::new(),
         reasons: Vec::new(),
-        missing: experiment.left_out(),
         mismatches: Vec::new(),
     };
-    let (mut done, total) = (0, runs * results.variants.len() * results.points.len());
-    for point in 0..results.points.len() {
-        let label = results.points[point].label.clone();
+    let (mut done, total) = (0, runs * results.about.variants.len() * results.about.points.len());
+    for point in 0..results.about.points.len() {
+        let label = results.about.points[point].label.clone();
         observe(Event::Prepare { point: &label })?;
         if is_stopped() {
             return Ok(Ended::Stopped);
         }
         let expected = experiment.prepare(point, is_stopped)?;
         for round in 0..runs {
-            for variant in order(&results.variants, settings.seed, round) {
+            for variant in order(&results.about.variants, settings.seed, round) {
                 if is_stopped() {
                     return Ok(Ended::Stopped);
                 }
@@ -175,11 +170,11 @@ pub fn run(
                 observe(Event::Begin { point: &label, variant, done: done - 1, total })?;
                 experiment.reset(point)?;
                 let spec = Spec {
-                    experiment: experiment.name().into(),
+                    experiment: results.about.name.into(),
                     variant: variant.into(),
                     input: experiment.input(point),
                 };
-                let ended = launch(settings, experiment.directory(), &spec);
+                let ended = launch(settings, &results.about.directory, &spec);
                 if is_stopped() {
                     return Ok(Ended::Stopped); // what the run ended with may come from the signal
                 }
@@ -202,7 +197,7 @@ pub fn run(
             }
         }
     }
-    results.conclude(&experiment.ratios());
+    results.conclude();
     let reason = |row: &Row| Some(((row.point, row.variant), experiment.reason(row)?));
     results.reasons = results.rows.iter().filter_map(reason).collect();
     Ok(Ended::Complete(results))

@@ -14,7 +14,7 @@ mod input;
 mod load;
 mod variants;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::bytes::{bytes, counted};
 use crate::cell::{self, Outcome, Spec};
-use crate::experiment::{Experiment, Focus, Params, Point, Work, against};
+use crate::experiment::{About, Experiment, Focus, Params, Point, Work, against};
 use crate::machine::{Machine, memory_available_bytes};
 use crate::named::Named;
 use crate::plot::Plot;
@@ -220,8 +220,7 @@ impl Options {
 #[derive(Debug)]
 pub struct Sched {
     options: Options,
-    variants: Vec<Variant>,
-    points: Vec<Point>,
+    about: About,
     loads: Vec<Load>,
     timing: Timing,
     /// What was asked for and is not measured.
@@ -263,10 +262,14 @@ impl Sched {
         };
         // An engine's wait makes the call that `blocking` makes: there is nothing more to be traced.
         let is_traced = |variant: &Variant| timing != Timing::Calls || *variant != Variant::Sakia;
-        let variants = options.variants.iter().copied().filter(is_traced).collect();
+        let variants: Vec<_> = options.variants.iter().copied().filter(is_traced).collect();
+        let variants = Variant::names(&variants);
         let mut sched = Self {
-            variants,
-            points: Vec::new(),
+            about: About {
+                pairs: against(&variants, [Variant::Blocking.name(), Variant::Aio.name()]),
+                variants,
+                ..About::new(NAME, Focus::Requests, input.directory())
+            },
             loads: Vec::new(),
             timing,
             left_out: Vec::new(),
@@ -277,10 +280,57 @@ impl Sched {
         for shape in shapes {
             sched.add(shape, alignment)?;
         }
-        if sched.points.is_empty() {
+        if sched.about.points.is_empty() {
             bail!("nothing is left to be measured: {}", sched.left_out.join("; "));
         }
+        sched.about.title = sched.title();
+        sched.about.notes = sched.notes();
         Ok(sched)
+    }
+
+    fn title(&self) -> String {
+        let what = match self.options.mode {
+            Mode::Testbench | Mode::Matrix => "file calls of many threads, and who does them",
+            Mode::Fig4 => "how long a read takes to return",
+            Mode::Fig5 => "how long the system calls of a read take",
+            Mode::Fig6 => "how long a read past the page cache takes to return",
+        };
+        let direct = self.loads.iter().filter(|load| load.direct).count();
+        let cached = if self.options.cold { "page cache cold" } else { "page cache hot" };
+        let cache = match direct {
+            0 => cached.to_owned(),
+            all if all == self.loads.len() => "past the page cache (O_DIRECT)".to_owned(),
+            _ => format!("{cached}, and past it (O_DIRECT)"),
+        };
+        let content = if self.options.sparse { "sparse" } else { "dense" };
+        format!("{what}; {content} files, {cache}")
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = NOTES.map(str::to_owned).into();
+        if self.timing != Timing::Whole {
+            notes.push(NOTE_ON_CLOCKS.to_owned());
+        }
+        if self.loads.iter().any(|load| load.scattered) {
+            notes.push(NOTE_ON_DEVICES.to_owned());
+        }
+        let Machine { file_system, .. } = &self.about.machine;
+        let is_memory = self.about.machine.is_in_memory();
+        if self.options.cold && is_memory {
+            notes.push(format!(
+                "Files on {file_system} cannot be dropped from memory: they are hot."
+            ));
+        }
+        if is_memory && self.loads.iter().any(|load| load.direct) {
+            notes.push(format!(
+                "Past the page cache there is nothing on {file_system}: it is memory."
+            ));
+        }
+        if self.timing == Timing::Calls && self.options.variants.contains(&Variant::Sakia) {
+            notes.push("sakia makes the call that blocking makes, and is not traced.".into());
+        }
+        notes.extend(self.left_out.iter().map(|what| format!("Left out: {what}.")));
+        notes
     }
 
     /// The points, without the numbers of operations.
@@ -342,10 +392,9 @@ impl Sched {
             (false, _) => 1,
             (true, Some(alignment)) => alignment,
             (true, None) => {
-                let place = Machine::detect(self.input.directory());
                 let reason = format!(
                     "{} has no direct I/O in {} (EINVAL): choose a directory on a disk by --path",
-                    place.file_system,
+                    self.about.machine.file_system,
                     self.options.directory.display()
                 );
                 ensure!(self.options.mode == Mode::Fig5, reason);
@@ -395,7 +444,7 @@ impl Sched {
         params
             .extend(flags.iter().filter(|(_, is)| *is).map(|&(name, is)| (name.into(), is.into())));
         let work = Work { operations: load.operations(), bytes: load.bytes() };
-        self.points.push(Point { params, label: name, work });
+        self.about.points.push(Point { params, label: name, work });
         self.loads.push(load);
         Ok(())
     }
@@ -483,69 +532,8 @@ fn bytes_words(count: u64) -> String {
 }
 
 impl Experiment for Sched {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn title(&self) -> String {
-        let what = match self.options.mode {
-            Mode::Testbench | Mode::Matrix => "file calls of many threads, and who does them",
-            Mode::Fig4 => "how long a read takes to return",
-            Mode::Fig5 => "how long the system calls of a read take",
-            Mode::Fig6 => "how long a read past the page cache takes to return",
-        };
-        let direct = self.loads.iter().filter(|load| load.direct).count();
-        let cached = if self.options.cold { "page cache cold" } else { "page cache hot" };
-        let cache = match direct {
-            0 => cached.to_owned(),
-            all if all == self.loads.len() => "past the page cache (O_DIRECT)".to_owned(),
-            _ => format!("{cached}, and past it (O_DIRECT)"),
-        };
-        let content = if self.options.sparse { "sparse" } else { "dense" };
-        format!("{what}; {content} files, {cache}")
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let mut notes: Vec<String> = NOTES.map(str::to_owned).into();
-        if self.timing != Timing::Whole {
-            notes.push(NOTE_ON_CLOCKS.to_owned());
-        }
-        if self.loads.iter().any(|load| load.scattered) {
-            notes.push(NOTE_ON_DEVICES.to_owned());
-        }
-        let file_system = Machine::detect(self.input.directory()).file_system;
-        let is_memory = ["tmpfs", "ramfs"].contains(&file_system.as_str());
-        if self.options.cold && is_memory {
-            notes.push(format!(
-                "Files on {file_system} cannot be dropped from memory: they are hot."
-            ));
-        }
-        if is_memory && self.loads.iter().any(|load| load.direct) {
-            notes.push(format!(
-                "Past the page cache there is nothing on {file_system}: it is memory."
-            ));
-        }
-        if self.timing == Timing::Calls && self.options.variants.contains(&Variant::Sakia) {
-            notes.push("sakia makes the call that blocking makes, and is not traced.".into());
-        }
-        notes.extend(self.left_out.iter().map(|what| format!("Left out: {what}.")));
-        notes
-    }
-
-    fn variants(&self) -> Vec<&'static str> {
-        self.variants.iter().map(|variant| variant.name()).collect()
-    }
-
-    fn points(&self) -> &[Point] {
-        &self.points
-    }
-
-    fn directory(&self) -> &Path {
-        self.input.directory()
-    }
-
-    fn focus(&self) -> Focus {
-        Focus::Requests
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn prepare(&mut self, point: usize, is_stopped: &dyn Fn() -> bool) -> anyhow::Result<u64> {
@@ -561,13 +549,9 @@ impl Experiment for Sched {
         json!(Task { load: self.loads[point].clone(), timing: self.timing })
     }
 
-    fn ratios(&self) -> Vec<(&'static str, &'static str)> {
-        against(&self.variants(), [Variant::Blocking.name(), Variant::Aio.name()])
-    }
-
     fn reason(&self, row: &Row) -> Option<String> {
-        let operations = self.points[row.point].work.operations.max(1) as f64;
-        let count = |name: &str| row.counters.get(name).copied().unwrap_or(0);
+        let operations = self.about.points[row.point].work.operations.max(1) as f64;
+        let count = |name: &str| row.count(name);
         let of_each = |number: u64| number as f64 / operations;
         let switches = of_each(row.voluntary_switches);
         let reason = match Variant::by_name(row.variant)? {

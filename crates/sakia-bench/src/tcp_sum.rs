@@ -5,7 +5,6 @@
 
 use std::io::{self, Read};
 use std::net::TcpStream;
-use std::path::Path;
 
 use anyhow::ensure;
 use sakia_driver::AlignedBuf;
@@ -14,8 +13,7 @@ use serde_json::{Value, json};
 use crate::bytes::{bytes, counted, sum};
 use crate::cell::{Done, Outcome, Spec};
 use crate::engine::Engine;
-use crate::experiment::{Experiment, Focus, Point, against, points_of_sizes};
-use crate::machine::Machine;
+use crate::experiment::{About, Experiment, Focus, against, points_of_sizes};
 use crate::measure::Meter;
 use crate::named::{Named, named};
 use crate::net::{self, Order, Place, Task, load};
@@ -78,7 +76,7 @@ impl Variant {
 pub struct TcpSum {
     options: Options,
     place: Place,
-    points: Vec<Point>,
+    about: About,
 }
 
 impl TcpSum {
@@ -93,55 +91,40 @@ impl TcpSum {
 
     fn at(mut options: Options, place: Place) -> Self {
         let points = points_of_sizes(&mut options.sizes, options.block_bytes, false);
-        Self { options, place, points }
+        let block = bytes(options.block_bytes as u64);
+        let variants = Variant::names(&options.variants);
+        let about = About {
+            title: format!("sum of the bytes of a TCP connection, up to {block} at a time"),
+            notes: notes(&place),
+            points,
+            pairs: against(&variants, [Variant::Poll.name(), Variant::Blocking.name()]),
+            variants,
+            ..place.about(NAME, Focus::TimeAndProcessor)
+        };
+        Self { options, place, about }
     }
 }
 
+/// How it is measured.
+fn notes(place: &Place) -> Vec<String> {
+    vec![
+        format!("Connections are made here: {}.", place.describe()),
+        "All figures are those of the server, which receives. The load is another process, the \
+         same for all variants, which sends by plain calls of 128 KiB."
+            .into(),
+        "uring, ring, poll: a runtime of one thread, whose reads bring a buffer that is used again; \
+         uring may make plain calls, ring makes none, poll is on epoll. uring-recv, poll-recv: the \
+         bytes come in memory of the runtime. blocking: plain reads."
+            .into(),
+        "All but uring-recv and poll-recv receive into page-aligned memory; all add with the same \
+         function."
+            .into(),
+    ]
+}
+
 impl Experiment for TcpSum {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn title(&self) -> String {
-        let block = bytes(self.options.block_bytes as u64);
-        format!("sum of the bytes of a TCP connection, up to {block} at a time")
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let place = self.place.describe();
-        vec![
-            format!("Connections are made here: {place}."),
-            "All figures are those of the server, which receives. The load is another process, the \
-             same for all variants, which sends by plain calls of 128 KiB."
-                .into(),
-            "uring, ring, poll: a runtime of one thread, whose reads bring a buffer that is used again; \
-             uring may make plain calls, ring makes none, poll is on epoll. uring-recv, poll-recv: the \
-             bytes come in memory of the runtime. blocking: plain reads."
-                .into(),
-            "All but uring-recv and poll-recv receive into page-aligned memory; all add with the same \
-             function."
-                .into(),
-        ]
-    }
-
-    fn variants(&self) -> Vec<&'static str> {
-        self.options.variants.iter().map(|variant| variant.name()).collect()
-    }
-
-    fn points(&self) -> &[Point] {
-        &self.points
-    }
-
-    fn directory(&self) -> &Path {
-        Path::new("/")
-    }
-
-    fn machine(&self) -> Machine {
-        Machine { network: Some(self.place.clone()), ..Machine::detect(self.directory()) }
-    }
-
-    fn focus(&self) -> Focus {
-        Focus::TimeAndProcessor
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn prepare(&mut self, point: usize, _is_stopped: &dyn Fn() -> bool) -> anyhow::Result<u64> {
@@ -155,12 +138,8 @@ impl Experiment for TcpSum {
         json!(Task { order, block_bytes, load: self.options.load.clone() })
     }
 
-    fn ratios(&self) -> Vec<(&'static str, &'static str)> {
-        against(&self.variants(), [Variant::Poll.name(), Variant::Blocking.name()])
-    }
-
     fn reason(&self, row: &Row) -> Option<String> {
-        let count = |name: &str| row.counters.get(name).copied().unwrap_or(0);
+        let count = |name: &str| row.count(name);
         let switches = counted(row.voluntary_switches, "switch", "switches");
         let reason = match Variant::by_name(row.variant)? {
             Variant::Blocking => format!("plain reads, {switches}"),
@@ -179,7 +158,7 @@ impl Experiment for TcpSum {
 
     fn plots(&self, results: &Results) -> Vec<Plot> {
         let plot = |title: &str, value: fn(&Row) -> u64| {
-            let x = |row: &Row| self.points[row.point].work.bytes as f64 / f64::from(1 << 20);
+            let x = |row: &Row| self.about.points[row.point].work.bytes as f64 / f64::from(1 << 20);
             Plot {
                 title: title.into(),
                 x_label: "bytes sent, MiB".into(),

@@ -14,9 +14,9 @@ pub struct Text<'a>(pub &'a Results);
 impl Display for Text<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self(results) = self;
-        writeln!(f, "{}: {}", results.experiment, results.title)?;
-        writeln!(f, "{}", results.machine.describe())?;
-        for point in 0..results.points.len() {
+        writeln!(f, "{}: {}", results.about.name, results.about.title)?;
+        writeln!(f, "{}", results.about.machine.describe())?;
+        for point in 0..results.about.points.len() {
             writeln!(f)?;
             table(f, results, point)?;
         }
@@ -24,7 +24,7 @@ impl Display for Text<'_> {
             writeln!(f)?;
             ratios(f, results)?;
         }
-        for point in 0..results.points.len() {
+        for point in 0..results.about.points.len() {
             writeln!(f)?;
             verdict(f, results, point)?;
         }
@@ -36,30 +36,37 @@ impl Display for Text<'_> {
     }
 }
 
-/// The names of a table's columns, the first one left out.
-pub(crate) fn columns(focus: Focus) -> [&'static str; 7] {
-    match focus {
-        Focus::Time | Focus::TimeAndProcessor => {
-            ["wall ms", "min to max", "CPU ms", "switches/MiB", "threads", "RSS MiB", "GiB/s"]
-        }
-        Focus::Requests => {
-            ["wall us", "CPU us", "min to max", "switches", "threads", "RSS MiB", "k/s"]
-        }
-        Focus::Files => {
-            ["wall ms", "min to max", "CPU ms", "switches", "RSS MiB", "files/s", "MiB/s"]
-        }
-        Focus::Threads => ["threads", "own", "io-wq", "begun", "wall ms", "RSS MiB", "CPU ms"],
-    }
+/// The names of a table's columns, the first one left out, and their widths.
+pub(crate) fn columns(focus: Focus) -> [(&'static str, usize); 7] {
+    let (names, widths) = match focus {
+        Focus::Time | Focus::TimeAndProcessor => (
+            ["wall ms", "min to max", "CPU ms", "switches/MiB", "threads", "RSS MiB", "GiB/s"],
+            [9, 18, 9, 13, 8, 8, 6],
+        ),
+        Focus::Requests => (
+            ["wall us", "CPU us", "min to max", "switches", "threads", "RSS MiB", "k/s"],
+            [8, 8, 16, 9, 8, 8, 6],
+        ),
+        Focus::Files => (
+            ["wall ms", "min to max", "CPU ms", "switches", "RSS MiB", "files/s", "MiB/s"],
+            [8, 18, 8, 8, 8, 8, 6],
+        ),
+        Focus::Threads => (
+            ["threads", "own", "io-wq", "begun", "wall ms", "RSS MiB", "CPU ms"],
+            [8, 8, 8, 8, 8, 8, 6],
+        ),
+    };
+    std::array::from_fn(|column| (names[column], widths[column]))
 }
 
 /// A row of a table, as text. Of requests the figures are those of one.
 pub(crate) fn cells(results: &Results, row: &Row) -> [String; 7] {
     let milliseconds = |ns: u64| format!("{:.1}", ns as f64 / 1e6);
-    let work = results.points[row.point].work;
+    let work = results.about.points[row.point].work;
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let rss = format!("{:.1}", mib(row.peak_rss_bytes));
     let Row { wall_ns, cpu_ns, .. } = row;
-    match results.focus {
+    match results.about.focus {
         Focus::Time | Focus::TimeAndProcessor => {
             let switches = if work.bytes > 0 {
                 format!("{:.2}", row.voluntary_switches as f64 / mib(work.bytes))
@@ -115,8 +122,8 @@ pub(crate) fn cells(results: &Results, row: &Row) -> [String; 7] {
 
 /// The columns that labels of points take; those of trees say much.
 fn label_width(results: &Results) -> usize {
-    let labels = results.points.iter().map(|point| point.label.chars().count());
-    labels.max().filter(|_| results.focus == Focus::Files).unwrap_or(0).max(12)
+    let labels = results.about.points.iter().map(|point| point.label.chars().count());
+    labels.max().filter(|_| results.about.focus == Focus::Files).unwrap_or(0).max(12)
 }
 
 /// The most that any run of the row counted under this name.
@@ -127,81 +134,67 @@ fn most(results: &Results, row: &Row, name: &str) -> Option<u64> {
 }
 
 fn table(f: &mut Formatter<'_>, results: &Results, point: usize) -> fmt::Result {
-    let width = label_width(results);
-    let line = |f: &mut Formatter<'_>, name: &str, cells: &[&str], more: &str| {
-        let [first, second, third, switches, threads, rss, rate] = cells else { return Ok(()) };
-        match results.focus {
-            Focus::Time | Focus::TimeAndProcessor => {
-                write!(f, "{name:<10} {first:>9} {second:>18} {third:>9} {switches:>13} ")
-            }
-            Focus::Files => {
-                write!(f, "{name:<width$} {first:>8} {second:>18} {third:>8} {switches:>8} ")
-            }
-            Focus::Requests => {
-                write!(f, "{name:<12} {first:>8} {second:>8} {third:>16} {switches:>9} ")
-            }
-            Focus::Threads => {
-                write!(f, "{name:<12} {first:>8} {second:>8} {third:>8} {switches:>8} ")
-            }
-        }?;
-        writeln!(f, "{threads:>8} {rss:>8} {rate:>6}{more}")
+    let width = match results.about.focus {
+        Focus::Time | Focus::TimeAndProcessor => 10,
+        _ => label_width(results),
     };
-    line(f, &results.points[point].label, &columns(results.focus), "")?;
+    let columns = columns(results.about.focus);
+    write!(f, "{:<width$}", results.about.points[point].label)?;
+    line(f, columns)?;
     for row in results.rows_at(point) {
-        let cells = cells(results, row);
-        let more = if row.noisy > 0 {
-            format!("  {} of {} noisy", row.noisy, row.runs)
-        } else {
-            String::new()
+        write!(f, "{:<width$}", row.variant)?;
+        let [cells @ .., last] = cells(results, row);
+        let last = match row.noisy {
+            0 => last,
+            noisy => format!("{last:>6}  {noisy} of {} noisy", row.runs),
         };
-        line(f, row.variant, &cells.each_ref().map(String::as_str), &more)?;
+        line(
+            f,
+            cells.into_iter().chain([last]).zip(columns).map(|(cell, (_, width))| (cell, width)),
+        )?;
     }
     Ok(())
 }
 
-fn ratios(f: &mut Formatter<'_>, results: &Results) -> fmt::Result {
-    let width = label_width(results);
-    if results.focus == Focus::Time {
-        writeln!(
-            f,
-            "time of the first in parts of the second, run by run; below 1 the first is faster"
-        )?;
-        writeln!(
-            f,
-            "{:<18} {:<10} {:>6} {:>16} {:>6}",
-            "",
-            "",
-            "wall",
-            bounds_name(results),
-            "CPU"
-        )?;
-    } else {
-        writeln!(
-            f,
-            "times of the first in parts of those of the second, run by run; best: the least \
-             processor times"
-        )?;
-        let name = bounds_name(results);
-        writeln!(
-            f,
-            "{:<18} {:<width$} {:>5} {name:>13} {:>5} {name:>13} {:>5}",
-            "", "", "wall", "CPU", "best"
-        )?;
+/// The rest of a line: cells, each of a width at least.
+fn line<T: Display>(
+    f: &mut Formatter<'_>,
+    cells: impl IntoIterator<Item = (T, usize)>,
+) -> fmt::Result {
+    for (cell, width) in cells {
+        write!(f, " {cell:>width$}")?;
     }
+    writeln!(f)
+}
+
+fn ratios(f: &mut Formatter<'_>, results: &Results) -> fmt::Result {
+    let bounds_name = bounds_name(results);
+    let is_of_time = results.about.focus == Focus::Time;
+    let (width, explained, columns) = if is_of_time {
+        let explained =
+            "time of the first in parts of the second, run by run; below 1 the first is faster";
+        (10, explained, vec![("wall", 6), (bounds_name, 16), ("CPU", 6)])
+    } else {
+        let explained = "times of the first in parts of those of the second, run by run; best: the least \
+                         processor times";
+        let columns =
+            vec![("wall", 5), (bounds_name, 13), ("CPU", 5), (bounds_name, 13), ("best", 5)];
+        (label_width(results), explained, columns)
+    };
+    writeln!(f, "{explained}")?;
+    write!(f, "{:<18} {:<width$}", "", "")?;
+    line(f, columns.iter().copied())?;
     for ratio in &results.ratios {
-        let label = &results.points[ratio.point].label;
-        let Ratio { of, wall, cpu, cpu_best, .. } = ratio;
-        if results.focus == Focus::Time {
-            writeln!(f, "{of:<18} {label:<10} {wall:>6.2} {:>16} {cpu:>6.2}", bounds(ratio))?;
+        write!(f, "{:<18} {:<width$}", ratio.of, results.about.points[ratio.point].label)?;
+        let Ratio { wall, cpu, cpu_best, .. } = ratio;
+        let tie = if is_tie(*cpu_best) { " tie" } else { "" };
+        let [wall, cpu] = [wall, cpu].map(|ratio| format!("{ratio:.2}"));
+        let cells = if is_of_time {
+            vec![wall, bounds(ratio), cpu]
         } else {
-            writeln!(
-                f,
-                "{of:<18} {label:<width$} {wall:>5.2} {:>13} {cpu:>5.2} {:>13} {cpu_best:>5.2}{}",
-                bounds(ratio),
-                cpu_bounds(ratio),
-                if is_tie(*cpu_best) { " tie" } else { "" }
-            )?;
-        }
+            vec![wall, bounds(ratio), cpu, cpu_bounds(ratio), format!("{cpu_best:>5.2}{tie}")]
+        };
+        line(f, cells.into_iter().zip(&columns).map(|(cell, (_, width))| (cell, *width)))?;
     }
     Ok(())
 }
@@ -235,7 +228,7 @@ fn shown([low, high]: [f64; 2]) -> String {
 }
 
 fn verdict(f: &mut Formatter<'_>, results: &Results, point: usize) -> fmt::Result {
-    writeln!(f, "{} on this machine:", results.points[point].label)?;
+    writeln!(f, "{} on this machine:", results.about.points[point].label)?;
     for standing in standings(results, point) {
         writeln!(f, "  {:<10} {}", standing.variant, standing.words)?;
         if let Some(reason) = standing.reason {
@@ -258,16 +251,16 @@ pub(crate) struct Standing<'a> {
 /// the one with the fewest.
 pub(crate) fn standings(results: &Results, point: usize) -> Vec<Standing<'_>> {
     let mut rows: Vec<&Row> = results.rows_at(point).collect();
-    let by_cpu = results.focus == Focus::Requests;
+    let by_cpu = results.about.focus == Focus::Requests;
     let threads = |row: &Row| most(results, row, "threads_extra").unwrap_or(0);
-    rows.sort_by_key(|row| match results.focus {
+    rows.sort_by_key(|row| match results.about.focus {
         Focus::Requests => row.cpu_ns.median,
         Focus::Threads => threads(row),
         Focus::Time | Focus::TimeAndProcessor | Focus::Files => row.wall_ns.median,
     });
     let Some(&first) = rows.first() else { return Vec::new() };
     let words = |row: &Row| {
-        if results.focus == Focus::Threads {
+        if results.about.focus == Focus::Threads {
             return format!("takes {}", counted(threads(row), "thread", "threads"));
         }
         let Some(ratio) = results.compare(point, row.variant, first.variant) else {
@@ -276,8 +269,8 @@ pub(crate) fn standings(results: &Results, point: usize) -> Vec<Standing<'_>> {
         let [low, high] = if by_cpu { ratio.cpu_bounds } else { ratio.wall_bounds };
         let bounds = shown([low, high]);
         if row.variant == first.variant {
-            let requests = results.points[point].work.operations.max(1) as f64;
-            return match results.focus {
+            let requests = results.about.points[point].work.operations.max(1) as f64;
+            return match results.about.focus {
                 Focus::Requests => {
                     let us = first.cpu_ns.median as f64 / 1e3 / requests;
                     format!("takes least: {us:.2} us of a processor")
@@ -285,7 +278,7 @@ pub(crate) fn standings(results: &Results, point: usize) -> Vec<Standing<'_>> {
                 _ => format!("is fastest: {:.1} ms", first.wall_ns.median as f64 / 1e6),
             };
         }
-        match results.focus {
+        match results.about.focus {
             Focus::Requests if is_tie(ratio.cpu) => {
                 format!("ties with it: {:.2} ({bounds})", ratio.cpu)
             }
@@ -313,7 +306,7 @@ pub(crate) fn remarks(results: &Results) -> Vec<String> {
     for mismatch in &results.mismatches {
         remarks.push(format!("wrong result: {mismatch}"));
     }
-    let cold = if results.focus == Focus::Files {
+    let cold = if results.about.focus == Focus::Files {
         ", or the source was not in the page cache, or copies had to be deleted for room"
     } else {
         ""
@@ -327,7 +320,7 @@ pub(crate) fn remarks(results: &Results) -> Vec<String> {
     if results.ratios.iter().any(|ratio| ratio.ci95.is_none()) {
         remarks.push("fewer than 6 runs have no 95 % interval; more are made with --runs".into());
     }
-    if !results.machine.optimized {
+    if !results.about.machine.optimized {
         remarks
             .push("built without optimization: the times mean little (cargo run --release)".into());
     }

@@ -21,8 +21,7 @@ use tempfile::TempDir;
 
 use crate::bytes::{bytes, counted};
 use crate::cell::{self, Outcome, Spec};
-use crate::experiment::{Experiment, Focus, Params, Point, Work};
-use crate::machine::Machine;
+use crate::experiment::{About, Experiment, Focus, Params, Point, Work};
 use crate::named::{Named, named};
 use crate::results::Row;
 use crate::scratch;
@@ -129,7 +128,7 @@ named! {
 #[derive(Debug)]
 pub struct ManyReads {
     options: Options,
-    points: Vec<Point>,
+    about: About,
     /// The place of the point at hand.
     input: Option<Input>,
     /// Where runs work, and find the keeper of the gate.
@@ -156,33 +155,78 @@ impl ManyReads {
     pub fn new(options: Options) -> anyhow::Result<Self> {
         options.check()?;
         let scratch = scratch::directory("sakia-bench-", &env::temp_dir())?;
-        let points = options.places.iter().map(|&place| point(place, &options)).collect();
-        Ok(Self { options, points, input: None, scratch })
+        let Options { reads, size_bytes, direct, .. } = options;
+        let (size, how) = (bytes(size_bytes as u64), if direct { "direct reads" } else { "reads" });
+        let mut about = About {
+            title: format!(
+                "threads of a process with {reads} {how} of {size} under way at the same time"
+            ),
+            notes: notes(&options),
+            variants: Variant::names(&options.variants),
+            points: options.places.iter().map(|&place| point(place, &options)).collect(),
+            ..About::new(NAME, Focus::Threads, scratch.path())
+        };
+        let name = |&place: &Place| match place {
+            Place::Disk | Place::Full => "ext4 on a held disk",
+            Place::Fuse => "FUSE",
+            Place::Path => "a directory",
+        };
+        let mut names: Vec<_> = options.places.iter().map(name).collect();
+        names.dedup();
+        about.machine.file_system = names.join(", ");
+        Ok(Self { options, about, input: None, scratch })
     }
 }
 
-impl ManyReads {
-    fn note_on(&self, place: Place) -> String {
-        match place {
-            Place::Disk => "disk: an ext4 on a loop device, over a file that another process serves. Its \
-                 scheduler keeps up to 2048 requests, and neighbors share one, so that all reads find \
-                 room."
+/// How it is measured.
+fn notes(options: &Options) -> Vec<String> {
+    let mut notes = vec![
+        "Each read is of a file of its own, so that none is ahead for another. All files are open \
+         until all is read, and none is in the page cache."
+            .into(),
+        format!(
+            "uring, poll: an engine with one thread and all options as they are by themselves, and \
+             one plain thread that awaits all reads; of these the kernel has up to 4096 at a time. \
+             pool: {} threads. blocking: a thread for each read.",
+            ways::POOL_THREADS
+        ),
+        "Threads are the entries of /proc/self/task, less the one that an idle process has: own are \
+         those of the program and its libraries, io-wq the workers that the kernel made for rings."
+            .into(),
+    ];
+    if options.places != [Place::Path] {
+        notes.push(
+            "Reads are held until nothing has changed for a second: no thread came or went, and no \
+             read was begun. Then the threads are counted, and all is answered. Begun: reads that a \
+             thread had asked for until then. Time is from there on, processor time from the \
+             beginning."
                 .into(),
-            Place::Full => "full: the same disk without a scheduler. Once 128 requests are under way the \
-                 kernel makes whoever asks for more wait: a read that is not to wait too, since it begins \
-                 by reading ahead, and a direct read through a ring. So the thread that awaits, or the \
-                 engine's, stands still there until a request is answered."
-                .into(),
-            Place::Fuse => format!(
-                "fuse: a file system that another process serves, and whose answers take {} ms. A read \
-                 from such a file may wait for ever, so that Sakia never gives it to the ring, but to up \
-                 to 64 threads.",
-                self.options.delay.as_millis()
-            ),
-            Place::Path => "path: a directory as it is. Nothing is held, so that reads end while others \
-                 begin, and the threads are the most that were seen at a time."
-                .into(),
-        }
+        );
+    }
+    notes.extend(options.places.iter().map(|&place| note_on(place, options)));
+    notes
+}
+
+fn note_on(place: Place, options: &Options) -> String {
+    match place {
+        Place::Disk => "disk: an ext4 on a loop device, over a file that another process serves. Its \
+             scheduler keeps up to 2048 requests, and neighbors share one, so that all reads find \
+             room."
+            .into(),
+        Place::Full => "full: the same disk without a scheduler. Once 128 requests are under way the \
+             kernel makes whoever asks for more wait: a read that is not to wait too, since it begins \
+             by reading ahead, and a direct read through a ring. So the thread that awaits, or the \
+             engine's, stands still there until a request is answered."
+            .into(),
+        Place::Fuse => format!(
+            "fuse: a file system that another process serves, and whose answers take {} ms. A read \
+             from such a file may wait for ever, so that Sakia never gives it to the ring, but to up \
+             to 64 threads.",
+            options.delay.as_millis()
+        ),
+        Place::Path => "path: a directory as it is. Nothing is held, so that reads end while others \
+             begin, and the threads are the most that were seen at a time."
+            .into(),
     }
 }
 
@@ -203,69 +247,8 @@ fn point(place: Place, options: &Options) -> Point {
 }
 
 impl Experiment for ManyReads {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn title(&self) -> String {
-        let Options { reads, size_bytes, direct, .. } = self.options;
-        let (size, how) = (bytes(size_bytes as u64), if direct { "direct reads" } else { "reads" });
-        format!("threads of a process with {reads} {how} of {size} under way at the same time")
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let mut notes = vec![
-            "Each read is of a file of its own, so that none is ahead for another. All files are open \
-             until all is read, and none is in the page cache."
-                .into(),
-            format!(
-                "uring, poll: an engine with one thread and all options as they are by themselves, and \
-                 one plain thread that awaits all reads; of these the kernel has up to 4096 at a time. \
-                 pool: {} threads. blocking: a thread for each read.",
-                ways::POOL_THREADS
-            ),
-            "Threads are the entries of /proc/self/task, less the one that an idle process has: own are \
-             those of the program and its libraries, io-wq the workers that the kernel made for rings."
-                .into(),
-        ];
-        if self.options.places != [Place::Path] {
-            notes.push(
-                "Reads are held until nothing has changed for a second: no thread came or went, and no \
-                 read was begun. Then the threads are counted, and all is answered. Begun: reads that a \
-                 thread had asked for until then. Time is from there on, processor time from the \
-                 beginning."
-                    .into(),
-            );
-        }
-        notes.extend(self.options.places.iter().map(|&place| self.note_on(place)));
-        notes
-    }
-
-    fn variants(&self) -> Vec<&'static str> {
-        self.options.variants.iter().map(|variant| variant.name()).collect()
-    }
-
-    fn points(&self) -> &[Point] {
-        &self.points
-    }
-
-    fn directory(&self) -> &Path {
-        self.scratch.path()
-    }
-
-    fn machine(&self) -> Machine {
-        let name = |&place: &Place| match place {
-            Place::Disk | Place::Full => "ext4 on a held disk",
-            Place::Fuse => "FUSE",
-            Place::Path => "a directory",
-        };
-        let mut names: Vec<_> = self.options.places.iter().map(name).collect();
-        names.dedup();
-        Machine { file_system: names.join(", "), ..Machine::detect(self.directory()) }
-    }
-
-    fn focus(&self) -> Focus {
-        Focus::Threads
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn prepare(&mut self, point: usize, is_stopped: &dyn Fn() -> bool) -> anyhow::Result<u64> {
@@ -286,12 +269,8 @@ impl Experiment for ManyReads {
         })
     }
 
-    fn ratios(&self) -> Vec<(&'static str, &'static str)> {
-        Vec::new()
-    }
-
     fn reason(&self, row: &Row) -> Option<String> {
-        let count = |name: &str| row.counters.get(name).copied().unwrap_or(0);
+        let count = |name: &str| row.count(name);
         let variant = Variant::by_name(row.variant)?;
         let extra = count("threads_extra");
         let who = match variant {
@@ -365,11 +344,11 @@ mod tests {
     #[test]
     fn points_are_places() {
         let experiment = ManyReads::new(Options::default()).unwrap();
-        let labels = experiment.points().iter().map(|point| point.label.as_str());
+        let labels = experiment.about.points.iter().map(|point| point.label.as_str());
         assert_eq!(labels.collect::<Vec<_>>(), ["disk", "full", "fuse"]);
-        assert_eq!(experiment.points()[2].params["delay_ms"], 10);
-        assert_eq!(experiment.points()[0].work, Work { operations: 10_000, bytes: 40_960_000 });
-        assert!(experiment.machine().file_system.contains("FUSE"));
+        assert_eq!(experiment.about.points[2].params["delay_ms"], 10);
+        assert_eq!(experiment.about.points[0].work, Work { operations: 10_000, bytes: 40_960_000 });
+        assert!(experiment.about.machine.file_system.contains("FUSE"));
     }
 
     #[test]

@@ -93,16 +93,16 @@ fn experiment(options: Options, signals: &Signals) -> anyhow::Result<Exit> {
     let process = at_hand.clone();
     signals.on_first(move || process.end());
     let settings = Settings { runs: options.runs, seed: SEED, launcher, at_hand };
-    let (name, points) = (experiment.name(), experiment.points().to_vec());
+    let about = experiment.about().clone();
     let is_json = options.format == Format::Json;
     let progress = Progress::new(options.progress);
     if is_json {
-        print(&json::machine(name, &experiment.machine())?)?;
+        print(&json::machine(about.name, &about.machine)?)?;
     }
     let mut observe = |event: Event<'_>| {
         progress.show(&event);
         match event {
-            Event::Done(run) if is_json => print(&json::run(name, &points, run)?),
+            Event::Done(run) if is_json => print(&json::run(about.name, &about.points, run)?),
             _ => Ok(()),
         }
     };

@@ -76,9 +76,7 @@ pub(super) fn run(variant: &str, task: &Task) -> anyhow::Result<Outcome> {
     Ok(Outcome::Measured(Measured {
         section: Section {
             wall_ns: u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX),
-            cpu_ns: usage.cpu_ns,
-            voluntary_switches: usage.voluntary_switches,
-            involuntary_switches: usage.involuntary_switches,
+            usage,
             threads_max: looked.threads,
         },
         process_cpu_ns: Usage::of_process()?.cpu_ns,
@@ -215,7 +213,7 @@ mod tests {
         assert_eq!((counter("workers"), counter("create_us")), (Some(2), Some(250_000)));
         assert_eq!((counter("path"), counter("sizes")), (None, None));
         assert!(measured.section.wall_ns >= 100_000_000, "{measured:?}");
-        assert!(measured.section.cpu_ns > 0 && measured.peak_rss_bytes > 0, "{measured:?}");
+        assert!(measured.section.usage.cpu_ns > 0 && measured.peak_rss_bytes > 0, "{measured:?}");
         assert_eq!(measured.section.threads_max, 1);
     }
 

@@ -8,6 +8,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::thread;
 
 use anyhow::{Context, bail};
@@ -17,6 +18,8 @@ use rustix::net::{
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
+
+use crate::experiment::{About, Focus};
 
 /// The congestion control unless another is asked for: every kernel has it, and anyone may choose it.
 pub const CONGESTION: &str = "reno";
@@ -92,6 +95,13 @@ impl Place {
         }
         // A part of a message goes out at once: what is measured is no timer.
         sockopt::set_tcp_nodelay(&socket, true).context("cannot set TCP_NODELAY")
+    }
+
+    /// An experiment on connections that are made there.
+    pub(crate) fn about(&self, name: &'static str, focus: Focus) -> About {
+        let mut about = About::new(name, focus, Path::new("/"));
+        about.machine.network = Some(self.clone());
+        about
     }
 
     /// In a few words.

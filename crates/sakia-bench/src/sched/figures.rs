@@ -40,11 +40,12 @@ fn matrix(sched: &Sched, results: &Results) -> Vec<Plot> {
         };
         let is_here = |load: &Load| kind(load) == (reads, writes, threads);
         let value = |run: &Run| {
-            let operations = sched.points[run.point].work.operations.max(1) as f64;
+            let operations = sched.about.points[run.point].work.operations.max(1) as f64;
             Some((run.measured.section.wall_ns as f64 / operations, 0.0))
         };
         let name = |variant: &str| variant.to_owned();
         let series = results
+            .about
             .variants
             .iter()
             .map(|variant| line(sched, results, &is_here, variant, name(variant), &value));
@@ -57,6 +58,7 @@ fn matrix(sched: &Sched, results: &Results) -> Vec<Plot> {
 fn returns(sched: &Sched, results: &Results) -> Vec<Plot> {
     let value = |run: &Run| named(&run.measured.counters, "op");
     let series = results
+        .about
         .variants
         .iter()
         .map(|variant| line(sched, results, &|_| true, variant, (*variant).to_owned(), &value));
@@ -72,13 +74,14 @@ fn calls(sched: &Sched, results: &Results) -> Vec<Plot> {
     debug_assert_eq!(sched.timing, Timing::Calls);
     let of = |direct: bool| {
         let is_here = |load: &Load| load.direct == direct;
-        let series = CALLS.iter().filter(|(variant, _)| results.variants.contains(variant)).map(
-            |&(variant, call)| {
+        let series = CALLS
+            .iter()
+            .filter(|(variant, _)| results.about.variants.contains(variant))
+            .map(|&(variant, call)| {
                 line(sched, results, &is_here, variant, call.to_owned(), &|run| {
                     named(&run.measured.counters, call)
                 })
-            },
-        );
+            });
         let title = if direct { "System calls past the page cache" } else { "System calls" };
         plot(title.into(), "us of a call", series.collect())
     };

@@ -41,7 +41,7 @@ fn run(experiment: &Sched, point: usize, variant: Variant) -> Result<Measured, S
     // Tests do not change the working directory.
     let mut task: Task = serde_json::from_value(experiment.input(point)).unwrap();
     for file in &mut task.load.files {
-        *file = experiment.directory().join(&*file);
+        *file = experiment.about.directory.join(&*file);
     }
     let spec = Spec { experiment: NAME.into(), variant: variant.name().into(), input: json!(task) };
     match cell::run_cell(&serde_json::to_string(&spec).unwrap()).unwrap() {
@@ -55,17 +55,18 @@ fn run(experiment: &Sched, point: usize, variant: Variant) -> Result<Measured, S
 fn run_all(options: Options) -> Vec<(Variant, Measured)> {
     let mut experiment = Sched::new(options).unwrap();
     let mut all = Vec::new();
-    for point in 0..experiment.points.len() {
+    for point in 0..experiment.about.points.len() {
         let expected = experiment.prepare(point, &|| false).unwrap();
-        for &variant in &experiment.variants.clone() {
+        for variant in experiment.about.variants.clone() {
+            let variant = Variant::by_name(variant).unwrap();
             experiment.reset(point).unwrap();
             match run(&experiment, point, variant) {
                 Ok(measured) => {
-                    let label = &experiment.points[point].label;
+                    let label = &experiment.about.points[point].label;
                     assert_eq!(measured.sum, expected, "{} {label}", variant.name());
                     assert_eq!(
                         measured.counters["operations"],
-                        experiment.points[point].work.operations
+                        experiment.about.points[point].work.operations
                     );
                     all.push((variant, measured));
                 }
@@ -170,15 +171,15 @@ fn figures_have_the_times_of_operations_and_of_calls() {
 fn matrix_has_all_of_them_or_says_what_is_left_out() {
     let options = Options { mode: Mode::Matrix, reads: None, threads: vec![], ..options() };
     let experiment = Sched::new(Options { quick: false, ..options.clone() }).unwrap();
-    assert_eq!(experiment.points.len() + experiment.left_out.len(), 2 * 5 * 6);
-    let first = &experiment.points[0];
+    assert_eq!(experiment.about.points.len() + experiment.left_out.len(), 2 * 5 * 6);
+    let first = &experiment.about.points[0];
     assert_eq!((first.label.as_str(), first.work.operations), ("r 1 kB x1", 100_000));
     for load in &experiment.loads {
         assert!(load.operations().is_multiple_of(load.threads as u64), "{load:?}");
     }
     let vast = Options { threads: vec![1000], read_sizes: vec![100_000_000, 1000], ..options };
     let experiment = Sched::new(vast).unwrap();
-    assert_eq!((experiment.points.len(), experiment.left_out.len()), (2, 2));
+    assert_eq!((experiment.about.points.len(), experiment.left_out.len()), (2, 2));
     assert!(experiment.notes().iter().any(|note| note.contains("its buffers take")));
 }
 
@@ -186,7 +187,7 @@ fn matrix_has_all_of_them_or_says_what_is_left_out() {
 fn numbers_of_the_study_can_be_had() {
     let ten = Options { reads: Some(10), ..reads(&[1000]) };
     let experiment = Sched::new(ten).unwrap();
-    assert_eq!(experiment.points[0].work, Work { operations: 10, bytes: 10_000 });
+    assert_eq!(experiment.about.points[0].work, Work { operations: 10, bytes: 10_000 });
     assert_eq!(experiment.loads[0].reads.step, 0, "all at the beginning of the file");
 }
 
@@ -230,7 +231,7 @@ fn file_of_others_is_read_and_a_short_one_named() {
 fn file_that_is_too_short_in_a_run_is_an_error_and_no_panic() {
     let mut experiment = Sched::new(reads(&[1000])).unwrap();
     experiment.prepare(0, &|| false).unwrap();
-    let path = experiment.directory().join("data-0");
+    let path = experiment.about.directory.join("data-0");
     std::fs::File::options().write(true).open(&path).unwrap().set_len(999).unwrap();
     for variant in Variant::ALL {
         let mut task: Task = serde_json::from_value(experiment.input(0)).unwrap();
