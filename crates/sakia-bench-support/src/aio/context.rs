@@ -5,9 +5,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use slab::Slab;
+
 use super::request::{Memory, Part, Request};
 use super::sys::{self, ContextId, Event, Iocb};
-use super::trace::{CallKind, Calls};
+use super::trace::{CallKind, Log};
 
 /// Completions that one call takes out of a context.
 const EVENTS: usize = 128;
@@ -24,41 +26,32 @@ const EVENTS: usize = 128;
 pub struct Context<T> {
     id: ContextId,
     room: usize,
-    slots: Vec<Slot<T>>,
-    free: Vec<usize>,
-    /// Slots that are to be submitted, in order.
+    /// By the number that the kernel gives back with a completion.
+    slots: Slab<Slot<T>>,
+    /// Slots that are to be submitted, in order. All others are the kernel's.
     queued: VecDeque<usize>,
     /// What the kernel refused, to be reaped.
     refused: Vec<Completion<T>>,
-    in_flight: usize,
     events: Vec<Event>,
     /// Completions are added to it.
     event_fd: Option<Arc<OwnedFd>>,
-    pub(super) calls: Calls,
+    log: Arc<Log>,
 }
 
+/// A request with all that it needs until its completion.
 #[derive(Debug)]
 struct Slot<T> {
     /// In memory of its own: its address is its name with the kernel.
     iocb: Box<Iocb>,
-    state: State<T>,
-}
-
-#[derive(Debug)]
-enum State<T> {
-    Free,
-    /// Ours still: pushed, and not submitted.
-    Queued(Owned<T>),
-    /// The kernel's.
-    InFlight(Owned<T>),
-}
-
-/// All that a request needs until its completion.
-#[derive(Debug)]
-struct Owned<T> {
     request: Request,
     tag: T,
     _parts: Box<[Part]>,
+}
+
+impl<T> Slot<T> {
+    fn complete(self, result: io::Result<usize>) -> Completion<T> {
+        Completion { tag: self.tag, result, memory: self.request.into_memory() }
+    }
 }
 
 /// What became of a request.
@@ -78,45 +71,45 @@ impl<T> Context<T> {
     /// # Errors
     /// `EAGAIN`: `fs.aio-max-nr` has not as much left. Otherwise as `io_setup(2)`.
     pub fn new(room: u32) -> io::Result<Self> {
-        Self::with(room, None, Calls::default())
+        Self::with(room, None, Arc::default())
     }
 
-    /// Its completions are added to `event_fd`.
+    /// Its completions are added to `event_fd`, its calls to `log`.
     pub(super) fn with(
         room: u32,
         event_fd: Option<Arc<OwnedFd>>,
-        mut calls: Calls,
+        log: Arc<Log>,
     ) -> io::Result<Self> {
-        let begin = calls.begin();
-        let id = sys::io_setup(room);
-        calls.end(begin, CallKind::Setup, room.into());
+        let mut id = ContextId::default();
+        log.call(CallKind::Setup, || {
+            id = sys::io_setup(room)?;
+            Ok(0)
+        })?;
         Ok(Self {
-            id: id?,
+            id,
             room: room as usize,
-            slots: Vec::new(),
-            free: Vec::new(),
+            slots: Slab::new(),
             queued: VecDeque::new(),
             refused: Vec::new(),
-            in_flight: 0,
             events: vec![Event::default(); EVENTS],
             event_fd,
-            calls,
+            log,
         })
     }
 
     /// Whether a request can be pushed.
     pub fn has_room(&self) -> bool {
-        !self.free.is_empty() || self.slots.len() < self.room
+        self.slots.len() < self.room
     }
 
     /// Requests that the kernel has.
     pub fn in_flight(&self) -> usize {
-        self.in_flight
+        self.slots.len() - self.queued.len()
     }
 
     /// Requests that were pushed, and not reaped.
     pub fn live(&self) -> usize {
-        self.slots.len() - self.free.len() + self.refused.len()
+        self.slots.len() + self.refused.len()
     }
 
     /// Takes a request in, to be submitted.
@@ -127,19 +120,13 @@ impl<T> Context<T> {
         if !self.has_room() {
             return Err((request, tag));
         }
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { iocb: Box::default(), state: State::Free });
-            self.slots.len() - 1
-        });
-        match request.prepare(index as u64, self.event_fd.as_deref()) {
+        let vacant = self.slots.vacant_entry();
+        match request.prepare(vacant.key() as u64, self.event_fd.as_deref()) {
             Ok((iocb, parts)) => {
-                let slot = &mut self.slots[index];
-                *slot.iocb = iocb;
-                slot.state = State::Queued(Owned { request, tag, _parts: parts });
-                self.queued.push_back(index);
+                self.queued.push_back(vacant.key());
+                vacant.insert(Slot { iocb: Box::new(iocb), request, tag, _parts: parts });
             }
             Err(error) => {
-                self.free.push(index);
                 let memory = request.into_memory();
                 self.refused.push(Completion { tag, result: Err(error), memory });
             }
@@ -151,52 +138,31 @@ impl<T> Context<T> {
     /// that it refuses is reaped with its errno; the others go on. What it has no memory for stays, as long
     /// as something is in flight.
     pub fn submit(&mut self) -> usize {
-        let before = self.in_flight;
+        let before = self.in_flight();
         while !self.queued.is_empty() {
             let slots = &mut self.slots;
             let mut iocbs: Vec<*mut Iocb> =
                 self.queued.iter().map(|&index| &raw mut *slots[index].iocb).collect();
-            let begin = self.calls.begin();
             // SAFETY: each request lies in memory of its own, which only this value has. What it names is
             // owned by its slot, as are memory and descriptor, until `reap` has its completion; or for
             // ever, see `drop`.
-            let taken = unsafe { sys::io_submit(self.id, &mut iocbs) };
-            let count = *taken.as_ref().unwrap_or(&0);
-            self.calls.end(begin, CallKind::Submit, count as u64);
-            match taken {
+            let submit = || unsafe { sys::io_submit(self.id, &mut iocbs) };
+            match self.log.call(CallKind::Submit, submit) {
                 Ok(0) => break,
-                Ok(count) => self.taken(count),
+                // They are the kernel's now.
+                Ok(count) => drop(self.queued.drain(..count)),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
-                    Some(libc::EAGAIN) if self.in_flight > 0 => break,
-                    _ => self.refuse(error),
+                    Some(libc::EAGAIN) if self.in_flight() > 0 => break,
+                    _ => {
+                        // The first in the queue is none that the kernel does.
+                        let refused = self.queued.pop_front().map(|index| self.slots.remove(index));
+                        self.refused.extend(refused.map(|slot| slot.complete(Err(error))));
+                    }
                 },
             }
         }
-        self.in_flight - before
-    }
-
-    /// The first `count` in the queue are the kernel's now.
-    fn taken(&mut self, count: usize) {
-        for index in self.queued.drain(..count) {
-            let slot = &mut self.slots[index];
-            slot.state = match std::mem::replace(&mut slot.state, State::Free) {
-                State::Queued(owned) => State::InFlight(owned),
-                other => other,
-            };
-            self.in_flight += 1;
-        }
-    }
-
-    /// The first in the queue is none that the kernel does.
-    fn refuse(&mut self, error: io::Error) {
-        let Some(index) = self.queued.pop_front() else { return };
-        let state = std::mem::replace(&mut self.slots[index].state, State::Free);
-        self.free.push(index);
-        if let State::Queued(Owned { request, tag, .. }) = state {
-            let memory = request.into_memory();
-            self.refused.push(Completion { tag, result: Err(error), memory });
-        }
+        self.in_flight() - before
     }
 
     /// Adds to `done` what is done, and returns how many. With `wait` it sleeps until that is one at least,
@@ -207,12 +173,10 @@ impl<T> Context<T> {
     pub fn reap(&mut self, wait: bool, done: &mut Vec<Completion<T>>) -> io::Result<usize> {
         let before = done.len();
         done.append(&mut self.refused);
-        while self.in_flight > 0 {
+        while self.in_flight() > 0 {
             let wait = wait && done.len() == before;
-            let begin = self.calls.begin();
-            let count = sys::io_getevents(self.id, wait, &mut self.events);
-            self.calls.end(begin, CallKind::GetEvents, *count.as_ref().unwrap_or(&0) as u64);
-            let count = match count {
+            let get = || sys::io_getevents(self.id, wait, &mut self.events);
+            let count = match self.log.call(CallKind::GetEvents, get) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 count => count?.min(EVENTS),
             };
@@ -226,37 +190,24 @@ impl<T> Context<T> {
         Ok(done.len() - before)
     }
 
-    /// `None`: the completion of nothing that is in flight.
+    /// `None`: the completion of nothing that is here.
     fn complete(&mut self, event: Event) -> Option<Completion<T>> {
-        let index = usize::try_from(event.data).ok()?;
-        let slot = self.slots.get_mut(index)?;
-        if !matches!(slot.state, State::InFlight(_)) {
-            return None;
-        }
-        let State::InFlight(Owned { request, tag, .. }) =
-            std::mem::replace(&mut slot.state, State::Free)
-        else {
-            return None;
-        };
-        self.in_flight -= 1;
-        self.free.push(index);
+        let slot = self.slots.try_remove(usize::try_from(event.data).ok()?)?;
         let result = match event.result {
             // No event: it was canceled.
-            0 if request.is_poll() => Err(io::Error::from_raw_os_error(libc::ECANCELED)),
+            0 if slot.request.is_poll() => Err(io::Error::from_raw_os_error(libc::ECANCELED)),
             0.. => Ok(event.result as usize),
             negative => Err(io::Error::from_raw_os_error((-negative) as i32)),
         };
-        Some(Completion { tag, result, memory: request.into_memory() })
+        Some(slot.complete(result))
     }
 
     /// Asks for every poll in flight to be canceled. They are reaped as ever.
     pub fn cancel_polls(&mut self) {
-        for slot in &mut self.slots {
-            if matches!(&slot.state, State::InFlight(owned) if owned.request.is_poll()) {
-                // SAFETY: the pointer is the one that was submitted; the slot has the request since.
-                // It says that it is being canceled, or that it is late.
-                let _ = unsafe { sys::io_cancel(self.id, &raw mut *slot.iocb) };
-            }
+        for (_, slot) in self.slots.iter_mut().filter(|(_, slot)| slot.request.is_poll()) {
+            // SAFETY: the pointer is the one that is submitted; the slot has the request. The kernel says
+            // that it is being canceled, that it is late, or that it has not got it yet.
+            let _ = unsafe { sys::io_cancel(self.id, &raw mut *slot.iocb) };
         }
     }
 }
@@ -264,7 +215,7 @@ impl<T> Context<T> {
 impl<T> Drop for Context<T> {
     fn drop(&mut self) {
         // It returns when nothing is in flight any more. In a forked child, which has no contexts, it fails.
-        if sys::io_destroy(self.id).is_err() && self.in_flight > 0 {
+        if sys::io_destroy(self.id).is_err() && self.in_flight() > 0 {
             std::mem::forget(std::mem::take(&mut self.slots));
         }
     }

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::context::Context;
-use super::trace::Calls;
+use super::trace::Log;
 
 /// How much room the next context is asked to have.
 ///
@@ -57,16 +57,14 @@ pub(super) struct Contexts<T> {
     all: Vec<Context<T>>,
     growth: Growth,
     event_fd: Arc<OwnedFd>,
-    is_traced: bool,
-    /// Set-ups that the kernel refused.
-    refusals: u64,
+    log: Arc<Log>,
     /// It has refused the least, and is not asked again.
     is_refused: bool,
 }
 
 impl<T> Contexts<T> {
-    pub fn new(growth: Growth, event_fd: Arc<OwnedFd>, is_traced: bool) -> Self {
-        Self { all: Vec::new(), growth, event_fd, is_traced, refusals: 0, is_refused: false }
+    pub fn new(growth: Growth, event_fd: Arc<OwnedFd>, log: Arc<Log>) -> Self {
+        Self { all: Vec::new(), growth, event_fd, log, is_refused: false }
     }
 
     pub fn all(&mut self) -> &mut [Context<T>] {
@@ -79,10 +77,6 @@ impl<T> Contexts<T> {
 
     pub fn live(&self) -> usize {
         self.all.iter().map(Context::live).sum()
-    }
-
-    pub fn refusals(&self) -> u64 {
-        self.refusals
     }
 
     /// A context with room, a new one if need be. `None`: there are some, and they are full.
@@ -109,15 +103,14 @@ impl<T> Contexts<T> {
     /// Asks for less and less.
     fn set_up(&mut self) -> io::Result<Context<T>> {
         loop {
-            let calls = Calls { trace: self.is_traced.then(Vec::new), ..Calls::default() };
-            match Context::with(self.growth.next(), Some(Arc::clone(&self.event_fd)), calls) {
+            let (event_fd, log) = (Arc::clone(&self.event_fd), Arc::clone(&self.log));
+            match Context::with(self.growth.next(), Some(event_fd), log) {
                 Ok(context) => {
                     self.growth.granted();
                     self.is_refused = false;
                     return Ok(context);
                 }
                 Err(error) => {
-                    self.refusals += 1;
                     let is_size = error.raw_os_error() == Some(libc::EAGAIN);
                     if !is_size || !self.growth.refused() {
                         self.is_refused = true;

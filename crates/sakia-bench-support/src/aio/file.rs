@@ -28,8 +28,8 @@ impl File {
     /// # Errors
     /// As `open(2)`.
     pub fn open(scheduler: &Arc<Scheduler>, path: impl AsRef<Path>) -> io::Result<Self> {
-        let file = fs::File::options().read(true).write(true).open(path)?;
-        Ok(Self::from_std(scheduler, file))
+        let file = fs::File::options().read(true).write(true).open(path);
+        file.map(|file| Self::from_std(scheduler, file))
     }
 
     /// Makes a file, or empties it if there is one.
@@ -56,10 +56,7 @@ impl File {
     /// # Errors
     /// As [`Scheduler::read_at`].
     pub fn read(&self, buf: Buf) -> (io::Result<usize>, Buf) {
-        let mut position = self.position.lock().unwrap_or_else(PoisonError::into_inner);
-        let (result, buf) = self.read_at(buf, *position);
-        *position += *result.as_ref().unwrap_or(&0) as u64;
-        (result, buf)
+        self.at_position(|position| self.read_at(buf, position))
     }
 
     /// Writes from where the last read or write ended.
@@ -67,8 +64,15 @@ impl File {
     /// # Errors
     /// As [`Scheduler::write_at`].
     pub fn write(&self, buf: Buf) -> (io::Result<usize>, Buf) {
+        self.at_position(|position| self.write_at(buf, position))
+    }
+
+    fn at_position(
+        &self,
+        transfer: impl FnOnce(u64) -> (io::Result<usize>, Buf),
+    ) -> (io::Result<usize>, Buf) {
         let mut position = self.position.lock().unwrap_or_else(PoisonError::into_inner);
-        let (result, buf) = self.write_at(buf, *position);
+        let (result, buf) = transfer(*position);
         *position += *result.as_ref().unwrap_or(&0) as u64;
         (result, buf)
     }

@@ -38,9 +38,9 @@ pub use self::context::{Completion, Context};
 pub use self::contexts::Growth;
 pub use self::file::File;
 pub use self::request::{Done, Memory, Request};
-pub use self::scheduler::{Builder, Scheduler, Statistics};
+pub use self::scheduler::{Builder, Scheduler};
 pub use self::ticket::Ticket;
-pub use self::trace::{Call, CallKind};
+pub use self::trace::{Call, CallKind, Statistics};
 
 /// Whether an error says that this machine, or this process, has no AIO: none in the kernel, none allowed,
 /// or nothing left of `fs.aio-max-nr`.

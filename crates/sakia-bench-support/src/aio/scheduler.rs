@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -15,7 +15,7 @@ use super::context::{Completion, Context};
 use super::contexts::{Contexts, Growth};
 use super::request::{Done, Request};
 use super::ticket::{Answerer, Ticket, ticket};
-use super::trace::Call;
+use super::trace::{Call, Log, Statistics};
 
 /// Requests that one submission takes, unless told.
 const BATCH_MAX: usize = 128;
@@ -72,15 +72,11 @@ impl Builder {
     pub fn start(self) -> io::Result<Scheduler> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let growth = Growth::new(self.room);
-        let mut contexts = Contexts::new(growth, Arc::clone(&wake), self.is_traced);
+        let log = Arc::new(Log::new(self.is_traced));
+        let mut contexts = Contexts::new(growth, Arc::clone(&wake), Arc::clone(&log));
         contexts.with_room()?;
-        let shared = Arc::new(Shared {
-            queue: Mutex::default(),
-            changed: Condvar::new(),
-            wake,
-            statistics: Mutex::default(),
-        });
-        shared.publish(&mut contexts);
+        let shared =
+            Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new(), wake, log });
         let worker = Worker {
             shared: Arc::clone(&shared),
             contexts,
@@ -94,34 +90,13 @@ impl Builder {
     }
 }
 
-/// What a scheduler did so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
-    /// Contexts that were made.
-    pub contexts: u64,
-    /// Contexts that were refused.
-    pub refusals: u64,
-    /// Requests that were submitted.
-    pub submitted: u64,
-    /// `io_submit`s.
-    pub submits: u64,
-    /// `io_getevents`s.
-    pub get_events: u64,
-    /// The most requests that one `io_submit` took.
-    pub batch_max: u64,
-    /// Times that the thread went to sleep.
-    pub sleeps: u64,
-    /// Requests that it has, in flight or waiting for room.
-    pub live: u64,
-}
-
 /// Does requests of many threads on one: each hands its request over, and sleeps until it is done.
 ///
 /// May be shared by all threads. Dropping it [stops](Scheduler::stop) it.
 #[derive(Debug)]
 pub struct Scheduler {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<Vec<Call>>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
@@ -131,7 +106,7 @@ struct Shared {
     changed: Condvar,
     /// Something came or was completed, while it sleeps with something in flight.
     wake: Arc<OwnedFd>,
-    statistics: Mutex<Statistics>,
+    log: Arc<Log>,
 }
 
 #[derive(Debug, Default)]
@@ -169,25 +144,6 @@ impl Shared {
                 let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
             }
         }
-    }
-
-    fn statistics(&self) -> MutexGuard<'_, Statistics> {
-        self.statistics.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn publish<T>(&self, contexts: &mut Contexts<T>) {
-        let mut sum = Statistics { refusals: contexts.refusals(), ..Statistics::default() };
-        sum.live = contexts.live() as u64;
-        for context in contexts.all() {
-            let calls = &context.calls;
-            sum.contexts += calls.setups;
-            sum.submitted += calls.submitted;
-            sum.submits += calls.submits;
-            sum.get_events += calls.get_events;
-            sum.batch_max = sum.batch_max.max(calls.batch_max);
-        }
-        let mut statistics = self.statistics();
-        *statistics = Statistics { sleeps: statistics.sleeps, ..sum };
     }
 }
 
@@ -249,7 +205,7 @@ impl Scheduler {
 
     /// What it did so far.
     pub fn statistics(&self) -> Statistics {
-        *self.shared.statistics()
+        *self.shared.log.statistics()
     }
 
     /// Lets no more requests in, cancels polls, and sleeps until everything else is done and the thread is
@@ -260,7 +216,9 @@ impl Scheduler {
         self.shared.notify(&mut queue);
         drop(queue);
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
+        // A thread that failed has told all who waited.
+        drop(thread.take().map(JoinHandle::join));
+        self.shared.log.take()
     }
 }
 
@@ -294,7 +252,7 @@ struct Worker {
 impl Worker {
     /// One turn after the other. Each takes what queued, submits, and reaps, in parts that are bounded: so
     /// none of the three keeps the others from going on.
-    fn run(mut self) -> Vec<Call> {
+    fn run(mut self) {
         while self.receive() {
             self.admit();
             for context in self.contexts.all() {
@@ -302,14 +260,11 @@ impl Worker {
                 // An error leaves what is in flight there; it is asked again in the next turn.
                 let _ = context.reap(false, &mut self.done);
             }
-            self.shared.publish(&mut self.contexts);
+            self.shared.log.statistics().live = self.contexts.live() as u64;
             for Completion { tag, result, memory } in self.done.drain(..) {
                 tag.answer((result, memory));
             }
         }
-        self.shared.publish(&mut self.contexts);
-        let contexts = self.contexts.all().iter_mut();
-        contexts.flat_map(|context| context.calls.trace.take().unwrap_or_default()).collect()
     }
 
     /// Takes a batch from the queue; sleeps first when there is nothing to do. `false`: all is over.
@@ -345,17 +300,22 @@ impl Worker {
         if self.contexts.in_flight() > 0 {
             queue.sleep = Sleep::OnEvents;
             drop(queue);
-            shared.statistics().sleeps += 1;
+            shared.log.statistics().sleeps += 1;
             // Completions that came earlier are in the count too: then it is awake once for nothing.
             let mut count = [0; 8];
             while rustix::io::read(&*shared.wake, &mut count) == Err(Errno::INTR) {}
             queue = shared.lock();
         } else {
-            while queue.requests.is_empty() && !queue.is_closed {
-                queue.sleep = Sleep::OnQueue;
-                shared.statistics().sleeps += 1;
-                queue = shared.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
-            }
+            let sleeps = |queue: &mut Queue| {
+                let is_idle = queue.requests.is_empty() && !queue.is_closed;
+                if is_idle {
+                    queue.sleep = Sleep::OnQueue;
+                    shared.log.statistics().sleeps += 1;
+                }
+                is_idle
+            };
+            queue =
+                shared.changed.wait_while(queue, sleeps).unwrap_or_else(PoisonError::into_inner);
         }
         queue.sleep = Sleep::Awake;
         queue
@@ -365,18 +325,15 @@ impl Worker {
     fn gather<'a>(
         &self,
         shared: &'a Shared,
-        mut queue: MutexGuard<'a, Queue>,
+        queue: MutexGuard<'a, Queue>,
     ) -> MutexGuard<'a, Queue> {
-        let end = Instant::now() + self.options.window;
-        while queue.requests.len() < self.options.batch_max && !queue.is_closed {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
+        let Builder { window, batch_max, .. } = self.options;
+        let waits = |queue: &mut Queue| {
             queue.sleep = Sleep::OnQueue;
-            let waited = shared.changed.wait_timeout(queue, left);
-            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
+            queue.requests.len() < batch_max && !queue.is_closed
+        };
+        let waited = shared.changed.wait_timeout_while(queue, window, waits);
+        let mut queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         queue.sleep = Sleep::Awake;
         queue
     }

@@ -14,7 +14,8 @@ pub struct Ticket {
 /// The other end. An answer is given once; to drop it without one is an answer too.
 #[derive(Debug)]
 pub(super) struct Answerer {
-    shared: Option<Arc<Shared>>,
+    shared: Arc<Shared>,
+    answer: Option<Done>,
 }
 
 #[derive(Debug, Default)]
@@ -32,22 +33,16 @@ impl Shared {
 
 pub(super) fn ticket() -> (Ticket, Answerer) {
     let shared = Arc::<Shared>::default();
-    (Ticket { shared: Arc::clone(&shared) }, Answerer { shared: Some(shared) })
+    (Ticket { shared: Arc::clone(&shared) }, Answerer { shared, answer: None })
 }
 
 impl Ticket {
     /// Sleeps until it is done.
     pub fn wait(self) -> Done {
-        let mut answer = self.shared.lock();
-        loop {
-            match answer.take() {
-                Some(done) => return done,
-                None => {
-                    let waited = self.shared.changed.wait(answer);
-                    answer = waited.unwrap_or_else(PoisonError::into_inner);
-                }
-            }
-        }
+        let Shared { changed, .. } = &*self.shared;
+        let answer = changed.wait_while(self.shared.lock(), |answer| answer.is_none());
+        let mut answer = answer.unwrap_or_else(PoisonError::into_inner);
+        answer.take().expect("it was waited for, and nobody else takes it")
     }
 
     /// Whether it is done.
@@ -58,19 +53,14 @@ impl Ticket {
 
 impl Answerer {
     pub fn answer(mut self, done: Done) {
-        if let Some(shared) = self.shared.take() {
-            *shared.lock() = Some(done);
-            shared.changed.notify_one();
-        }
+        self.answer = Some(done);
     }
 }
 
 impl Drop for Answerer {
     fn drop(&mut self) {
-        if let Some(shared) = self.shared.take() {
-            let error = std::io::Error::other("the scheduler has failed");
-            *shared.lock() = Some((Err(error), Memory::None));
-            shared.changed.notify_one();
-        }
+        let failed = || (Err(std::io::Error::other("the scheduler has failed")), Memory::None);
+        *self.shared.lock() = Some(self.answer.take().unwrap_or_else(failed));
+        self.shared.changed.notify_one();
     }
 }
