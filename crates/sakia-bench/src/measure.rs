@@ -83,9 +83,7 @@ impl Meter {
 
     /// Counts the threads that there are. To be called before threads end, or may end.
     pub fn note_threads(&mut self) {
-        // A process without `/proc` counts none.
-        let threads = fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
-        self.threads_max = self.threads_max.max(threads as u64);
+        self.threads_max = self.threads_max.max(threads());
     }
 
     /// The section ends, unless it has [ended](Meter::end).
@@ -98,6 +96,11 @@ impl Meter {
         }
         Ok(self.section.unwrap_or_default())
     }
+}
+
+/// How many threads this process has, the kernel's workers for it included; 0 where `/proc` does not say.
+pub(crate) fn threads() -> u64 {
+    fs::read_dir("/proc/self/task").map_or(0, Iterator::count) as u64
 }
 
 /// The most memory that this process had at a time; 0 where `/proc` does not say.

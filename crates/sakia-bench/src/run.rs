@@ -56,23 +56,17 @@ impl AtHand {
 
     /// Ends the processes at hand, if there are any, and those that are started later.
     pub fn end(&self) {
-        let mut state = self.lock();
-        state.is_over = true;
-        state.end();
+        self.change(|state| state.is_over = true);
     }
 
     fn set(&self, group: Option<Pid>) {
-        let mut state = self.lock();
-        state.group = group;
-        if state.is_over {
-            state.end();
-        }
+        self.change(|state| state.group = group);
     }
-}
 
-impl State {
-    fn end(&self) {
-        if let Some(group) = self.group {
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.lock();
+        change(&mut state);
+        if let (true, Some(group)) = (state.is_over, state.group) {
             // They may have ended. None of them has anything to leave in order.
             kill_process_group(group, Signal::KILL).ok();
         }

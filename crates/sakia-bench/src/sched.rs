@@ -157,47 +157,53 @@ impl Options {
     pub fn check(&self) -> anyhow::Result<()> {
         let Self { read_sizes, write_sizes, reads, writes, write_step, others, mix, .. } = self;
         let is_testbench = self.mode == Mode::Testbench;
-        ensure!(!self.variants.is_empty(), "no variant is to be measured");
-        ensure!(self.files > 0, "--nfiles 0: there is nothing to read");
-        if !is_testbench {
-            ensure!(
-                write_sizes.is_empty(),
-                "--wsize is for the testbench: without --matrix or a figure"
-            );
-            ensure!(
-                others.is_empty(),
-                "--files is for the testbench: without --matrix or a figure"
-            );
+        let is_figure = !is_testbench && self.mode != Mode::Matrix;
+        let is_fig5 = self.mode == Mode::Fig5;
+        let (has_reads, has_writes) = (!read_sizes.is_empty(), !write_sizes.is_empty());
+        let refusals = [
+            (self.variants.is_empty(), "no variant is to be measured"),
+            (self.files == 0, "--nfiles 0: there is nothing to read"),
+            (
+                !is_testbench && has_writes,
+                "--wsize is for the testbench: without --matrix or a figure",
+            ),
+            (
+                !is_testbench && !others.is_empty(),
+                "--files is for the testbench: without --matrix or a figure",
+            ),
+            (
+                is_figure && (writes.is_some() || write_step.is_some()),
+                "--nwrites and --woff are not for figures, which read",
+            ),
+            (is_fig5 && !self.threads.is_empty(), "--threads is not for --fig5, which has one"),
+            (is_fig5 && self.direct, "--direct is not for --fig5, which has both ways"),
+            (
+                *mix && !(has_reads && has_writes),
+                "--mix needs --rsize and --wsize: what is to be mixed",
+            ),
+            (
+                is_testbench && writes.is_some() && !has_writes,
+                "--nwrites needs --wsize: how much each writes",
+            ),
+            (
+                is_testbench && reads.is_some() && !has_reads && has_writes,
+                "--nreads needs --rsize: how much each reads",
+            ),
+            (
+                !others.is_empty() && has_writes,
+                "--files are only read: --wsize would overwrite them",
+            ),
+        ];
+        if let Some((_, refusal)) = refusals.iter().find(|(is_so, _)| *is_so) {
+            bail!("{refusal}");
         }
-        if matches!(self.mode, Mode::Fig4 | Mode::Fig5 | Mode::Fig6) {
-            let is_read = writes.is_none() && write_step.is_none();
-            ensure!(is_read, "--nwrites and --woff are not for figures, which read");
-        }
-        if self.mode == Mode::Fig5 {
-            ensure!(self.threads.is_empty(), "--threads is not for --fig5, which has one");
-            ensure!(!self.direct, "--direct is not for --fig5, which has both ways");
-        }
+        let counts = [read_sizes.len(), write_sizes.len()];
         ensure!(
-            !mix || (!read_sizes.is_empty() && !write_sizes.is_empty()),
-            "--mix needs --rsize and --wsize: what is to be mixed"
+            !is_testbench || counts.contains(&0) || counts.contains(&1) || counts[0] == counts[1],
+            "--rsize and --wsize have {} and {} sizes: give as many, or one",
+            counts[0],
+            counts[1]
         );
-        if is_testbench {
-            ensure!(
-                writes.is_none() || !write_sizes.is_empty(),
-                "--nwrites needs --wsize: how much each writes"
-            );
-            ensure!(
-                reads.is_none() || !read_sizes.is_empty() || write_sizes.is_empty(),
-                "--nreads needs --rsize: how much each reads"
-            );
-            let counts = [read_sizes.len(), write_sizes.len()];
-            ensure!(
-                counts.contains(&0) || counts.contains(&1) || counts[0] == counts[1],
-                "--rsize and --wsize have {} and {} sizes: give as many, or one",
-                counts[0],
-                counts[1]
-            );
-        }
         for size in write_sizes {
             let step = write_step.unwrap_or(0);
             ensure!(
@@ -206,11 +212,8 @@ impl Options {
                  the order"
             );
         }
-        if !others.is_empty() {
-            ensure!(write_sizes.is_empty(), "--files are only read: --wsize would overwrite them");
-            for path in others {
-                ensure!(path.is_absolute(), "{}: not a path from the root", path.display());
-            }
+        for path in others {
+            ensure!(path.is_absolute(), "{}: not a path from the root", path.display());
         }
         Ok(())
     }

@@ -261,7 +261,7 @@ impl Experiment for ManyReads {
     fn input(&self, _point: usize) -> Value {
         let input = self.input.as_ref();
         json!(Task {
-            directory: input.map(|input| input.directory().to_owned()).unwrap_or_default(),
+            directory: input.map(|input| input.directory.clone()).unwrap_or_default(),
             reads: self.options.reads,
             size_bytes: self.options.size_bytes,
             direct: self.options.direct,

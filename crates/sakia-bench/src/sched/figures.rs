@@ -43,13 +43,8 @@ fn matrix(sched: &Sched, results: &Results) -> Vec<Plot> {
             let operations = sched.about.points[run.point].work.operations.max(1) as f64;
             Some((run.measured.section.wall_ns as f64 / operations, 0.0))
         };
-        let name = |variant: &str| variant.to_owned();
-        let series = results
-            .about
-            .variants
-            .iter()
-            .map(|variant| line(sched, results, &is_here, variant, name(variant), &value));
-        plot(format!("{what}, threads: {threads}"), "us of an operation", series.collect())
+        let series = lines(sched, results, &is_here, &value);
+        plot(format!("{what}, threads: {threads}"), "us of an operation", series)
     };
     kinds.iter().map(of_kind).collect()
 }
@@ -57,16 +52,12 @@ fn matrix(sched: &Sched, results: &Results) -> Vec<Plot> {
 /// How long operations take to return.
 fn returns(sched: &Sched, results: &Results) -> Vec<Plot> {
     let value = |run: &Run| named(&run.measured.counters, "op");
-    let series = results
-        .about
-        .variants
-        .iter()
-        .map(|variant| line(sched, results, &|_| true, variant, (*variant).to_owned(), &value));
+    let series = lines(sched, results, &|_| true, &value);
     let title = match sched.options.mode {
         Mode::Fig6 => "Reads past the page cache",
         _ => "Reads",
     };
-    vec![plot(title.into(), "us until it returns", series.collect())]
+    vec![plot(title.into(), "us until it returns", series)]
 }
 
 /// How long system calls take: through the page cache, and past it.
@@ -113,6 +104,17 @@ pub(super) fn times_in_words(timing: Timing, counters: &Counters) -> String {
 fn named(counters: &Counters, name: &str) -> Option<(f64, f64)> {
     let count = |what: &str| counters.get(&format!("{name}_{what}")).copied();
     (count("count")? > 0).then_some((count("ns_mean")? as f64, count("ns_deviation")? as f64))
+}
+
+/// A line for each variant.
+fn lines(
+    sched: &Sched,
+    results: &Results,
+    is_here: &dyn Fn(&Load) -> bool,
+    value: &Value<'_>,
+) -> Vec<Series> {
+    let of = |variant: &&str| line(sched, results, is_here, variant, (*variant).into(), value);
+    results.about.variants.iter().map(of).collect()
 }
 
 /// A line: at each point that is here, the mean over all runs of a variant, and the deviation within and

@@ -130,30 +130,23 @@ impl Load {
             let before =
                 |index: u64| (u128::from(index) * u128::from(reads) / u128::from(all)) as u64;
             let read = before(index);
-            if before(index + 1) > read { self.read(read) } else { self.write(index - read) }
-        } else if index < reads {
-            self.read(index)
+            let is_write = before(index + 1) == read;
+            self.place(is_write, if is_write { index - read } else { read })
         } else {
-            self.write(index - reads)
+            let is_write = index >= reads;
+            self.place(is_write, if is_write { index - reads } else { index })
         }
     }
 
-    fn read(&self, number: u64) -> Operation {
-        let (file, offset) = self.place(&self.reads, number);
-        Operation { is_write: false, file, offset }
-    }
-
-    fn write(&self, number: u64) -> Operation {
-        let (file, offset) = self.place(&self.writes, number);
-        Operation { is_write: true, file, offset: self.writes_begin() + offset }
-    }
-
-    fn place(&self, share: &Share, number: u64) -> (usize, u64) {
+    /// The operation of a kind with this number.
+    fn place(&self, is_write: bool, number: u64) -> Operation {
+        let (share, begin) =
+            if is_write { (&self.writes, self.writes_begin()) } else { (&self.reads, 0) };
         let files = self.files.len() as u64;
         let (file, index) = ((number % files) as usize, number / files);
         let count = share.of_file(file, self.files.len());
         let index = if self.scattered { scatter(index, count) } else { index };
-        (file, index * share.step)
+        Operation { is_write, file, offset: begin + index * share.step }
     }
 }
 

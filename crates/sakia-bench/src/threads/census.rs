@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use crate::measure::threads;
+
 /// What the kernel calls the workers of a ring.
 const IOWQ_NAME: &str = "iou-wrk";
 /// What an engine calls the threads of its lanes.
@@ -49,11 +51,6 @@ impl Threads {
             self.stalled += u64::from(after.starts_with('D'));
         }
     }
-
-    /// How many there are.
-    pub(super) fn count() -> u64 {
-        fs::read_dir("/proc/self/task").map_or(0, |tasks| tasks.count() as u64)
-    }
 }
 
 /// The most that were seen.
@@ -68,7 +65,7 @@ pub(super) struct Census {
 impl Census {
     /// Counts the threads, and looks at them where they are few.
     pub(super) fn look(&mut self) {
-        let count = Threads::count();
+        let count = threads();
         self.threads_max = self.threads_max.max(count);
         if count <= FEW {
             self.look_closely();

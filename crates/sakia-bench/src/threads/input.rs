@@ -2,12 +2,10 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use fastrand::Rng;
-use sakia_bench_support::fuse::{Fuse, Gate, Opcode, Rule};
+use sakia_bench_support::fuse::{Fuse, Opcode, Rule};
 use sakia_bench_support::place::PlaceError;
 use sakia_bench_support::throttled::ThrottledDisk;
 use tempfile::TempDir;
@@ -30,37 +28,21 @@ const REQUESTS_MAX: u32 = 2048;
 /// A slow place with files in it. All goes with it.
 #[derive(Debug)]
 pub(super) struct Input {
-    /// First: nothing is held when the place goes.
-    keeper: Option<Keeper>,
-    place: Arc<Made>,
+    /// Where the files are.
+    pub(super) directory: PathBuf,
+    owner: Owner,
     /// What reading all files comes to.
     pub(super) sum: u64,
 }
 
+/// What the files go with.
 #[derive(Debug)]
-enum Made {
-    Disk(ThrottledDisk),
-    Fuse(Fuse, Duration),
-    Path(TempDir),
-}
-
-impl Made {
-    fn directory(&self) -> &Path {
-        match self {
-            Self::Disk(disk) => disk.path(),
-            Self::Fuse(fuse, _) => fuse.path(),
-            Self::Path(directory) => directory.path(),
-        }
-    }
-
-    /// Holds reads. `None`: it cannot.
-    fn hold(&self) -> Option<Gate> {
-        match self {
-            Self::Disk(disk) => Some(disk.hold_reads()),
-            Self::Fuse(fuse, delay) => Some(fuse.hold(Rule::on(Opcode::READ).delay(*delay))),
-            Self::Path(_) => None,
-        }
-    }
+enum Owner {
+    /// The keeper of the gate of a place that can be held, who has the place.
+    Keeper(Keeper),
+    Directory {
+        _removed_with_it: TempDir,
+    },
 }
 
 impl Input {
@@ -74,30 +56,38 @@ impl Input {
         scratch: &Path,
         is_stopped: &dyn Fn() -> bool,
     ) -> anyhow::Result<Self> {
-        let (made, sum) = match place {
-            Place::Disk => on_disk(Some(REQUESTS_MAX), options, is_stopped)?,
-            Place::Full => on_disk(None, options, is_stopped)?,
-            Place::Fuse => on_fuse(options)?,
-            Place::Path => on_path(options, is_stopped)?,
+        let gate = scratch.join("gate");
+        let (directory, owner, sum) = match place {
+            Place::Disk | Place::Full => {
+                let disk = disk(place, options)?;
+                let directory = disk.path().to_owned();
+                let sum = make_files(&directory, options, is_stopped)?;
+                let keeper = Keeper::start(gate, move || disk.hold_reads())?;
+                (directory, Owner::Keeper(keeper), sum)
+            }
+            Place::Fuse => {
+                let (fuse, sum) = fuse(options)?;
+                let (directory, delay) = (fuse.path().to_owned(), options.delay);
+                let hold = move || fuse.hold(Rule::on(Opcode::READ).delay(delay));
+                (directory, Owner::Keeper(Keeper::start(gate, hold)?), sum)
+            }
+            Place::Path => {
+                let parent = options.directory.as_deref().unwrap_or(Path::new("."));
+                let directory = scratch::directory("sakia-bench-", parent)?;
+                let sum = make_files(directory.path(), options, is_stopped)?;
+                let path = directory.path().to_owned();
+                (path, Owner::Directory { _removed_with_it: directory }, sum)
+            }
         };
-        let place = Arc::new(made);
-        let mut keeper = None;
-        if !matches!(*place, Made::Path(_)) {
-            let place = Arc::clone(&place);
-            let hold = move || place.hold().expect("only a place of the user's has no gate");
-            keeper = Some(Keeper::start(scratch.join("gate"), hold)?);
-        }
-        Ok(Self { keeper, place, sum })
-    }
-
-    /// Where the files are.
-    pub(super) fn directory(&self) -> &Path {
-        self.place.directory()
+        Ok(Self { directory, owner, sum })
     }
 
     /// Where the keeper of the gate waits, if there is one.
     pub(super) fn gate(&self) -> Option<&Path> {
-        self.keeper.as_ref().map(Keeper::socket)
+        match &self.owner {
+            Owner::Keeper(keeper) => Some(keeper.socket()),
+            Owner::Directory { .. } => None,
+        }
     }
 }
 
@@ -122,23 +112,17 @@ pub(super) fn hash(index: usize, bytes: &[u8]) -> u64 {
     all.fold(BASIS, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
-fn on_disk(
-    requests_max: Option<u32>,
-    options: &Options,
-    is_stopped: &dyn Fn() -> bool,
-) -> anyhow::Result<(Made, u64)> {
+fn disk(place: Place, options: &Options) -> anyhow::Result<ThrottledDisk> {
     let of_each = (options.size_bytes as u64).next_multiple_of(BLOCK_BYTES);
     let size_bytes = 2 * options.reads as u64 * of_each + SPARE_BYTES;
     let mut builder = ThrottledDisk::builder().size_bytes(size_bytes).dirty_bytes(DIRTY_BYTES);
-    if let Some(count) = requests_max {
-        builder = builder.requests_max(count);
+    if place == Place::Disk {
+        builder = builder.requests_max(REQUESTS_MAX);
     }
-    let disk = builder.build().map_err(|error| cannot("a disk that stalls", &error))?;
-    let sum = make_files(disk.path(), options, is_stopped)?;
-    Ok((Made::Disk(disk), sum))
+    builder.build().map_err(|error| cannot("a disk that stalls", &error))
 }
 
-fn on_fuse(options: &Options) -> anyhow::Result<(Made, u64)> {
+fn fuse(options: &Options) -> anyhow::Result<(Fuse, u64)> {
     let (mut builder, mut sum) = (Fuse::builder(), 0u64);
     for index in 0..options.reads {
         let bytes = content(index, options.size_bytes);
@@ -146,14 +130,7 @@ fn on_fuse(options: &Options) -> anyhow::Result<(Made, u64)> {
         builder = builder.file(&name(index), bytes);
     }
     let fuse = builder.mount().map_err(|error| cannot("a slow FUSE file system", &error))?;
-    Ok((Made::Fuse(fuse, options.delay), sum))
-}
-
-fn on_path(options: &Options, is_stopped: &dyn Fn() -> bool) -> anyhow::Result<(Made, u64)> {
-    let parent = options.directory.as_deref().unwrap_or(Path::new("."));
-    let directory = scratch::directory("sakia-bench-", parent)?;
-    let sum = make_files(directory.path(), options, is_stopped)?;
-    Ok((Made::Path(directory), sum))
+    Ok((fuse, sum))
 }
 
 /// Why a place could not be made, and who could.
@@ -187,11 +164,6 @@ fn make_files(
     Ok(sum)
 }
 
-/// Where a run finds a file.
-pub(super) fn path(directory: &Path, index: usize) -> PathBuf {
-    directory.join(name(index))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,9 +184,9 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let input = Input::new(Place::Path, &options, scratch.path(), &|| false).unwrap();
         assert_eq!(input.gate(), None);
-        let read = |index| hash(index, &fs::read(input.directory().join(name(index))).unwrap());
+        let read = |index| hash(index, &fs::read(input.directory.join(name(index))).unwrap());
         assert_eq!((0..5).map(read).fold(0, u64::wrapping_add), input.sum);
-        let place = input.directory().to_owned();
+        let place = input.directory.to_owned();
         drop(input);
         assert!(!place.exists());
     }

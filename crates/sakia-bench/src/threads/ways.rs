@@ -21,13 +21,13 @@ use sakia::Runtime;
 use sakia::engine::{self, __private::block_on};
 use sakia_driver::{AlignedBuf, Policy};
 
-use super::census::{Census, Threads};
+use super::census::Census;
 use super::gate::Held;
-use super::input::{hash, path};
+use super::input::{hash, name};
 use super::{Task, Variant};
 use crate::cell::{Counters, Done};
 use crate::engine::{available, counters};
-use crate::measure::Meter;
+use crate::measure::{Meter, threads};
 
 /// Threads of the pool: as many as the pools of asynchronous runtimes have at most.
 pub(super) const POOL_THREADS: usize = 512;
@@ -106,7 +106,7 @@ struct Readers {
 /// Reads all files, and counts the threads that it takes.
 pub(super) fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::Result<Done> {
     let files = open_cold(task)?;
-    let idle = Threads::count();
+    let idle = threads();
     let mut held = task.gate.as_deref().map(Held::hold).transpose()?;
     let reads = Arc::new(Reads {
         total: files.len(),
@@ -171,7 +171,7 @@ fn open_cold(task: &Task) -> anyhow::Result<Vec<File>> {
     raise_limit(task.reads as u64 + SPARE_FILES)?;
     let flags = if task.direct { OFlags::DIRECT.bits().cast_signed() } else { 0 };
     let open = |index| {
-        let path = path(&task.directory, index);
+        let path = task.directory.join(name(index));
         let opened = File::options().read(true).custom_flags(flags).open(&path);
         let opened = opened.and_then(|file| {
             fadvise(&file, 0, None, Advice::DontNeed)?;
@@ -196,7 +196,7 @@ fn raise_limit(files: u64) -> anyhow::Result<()> {
 
 /// Waits until all reads are begun, or no more, and no thread comes or goes.
 fn wait_until_quiet(reads: &Reads, census: &mut Census) {
-    let look = || (reads.begun.load(Ordering::Relaxed), reads.ended(), Threads::count());
+    let look = || (reads.begun.load(Ordering::Relaxed), reads.ended(), threads());
     let (mut seen, mut since) = (look(), Instant::now());
     while since.elapsed() < QUIET {
         thread::park_timeout(LOOK);
