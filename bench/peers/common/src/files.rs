@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::block::{self, marks, sum_bytes};
 use crate::measure::on_threads;
-use crate::{Cell, Gate, Job, Tally, fail};
+use crate::{Cell, Gate, Job, Runtime, Tally, fail};
 
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Access {
 pub type Moved<P> = (io::Result<usize>, <P as Files>::Buffer);
 
 /// A runtime that has files. The job is given along where a program has several variants.
-pub trait Files: Sized + 'static {
+pub trait Files: Runtime {
     /// An open file that tasks share.
     type File: Clone + 'static;
     /// Memory for blocks, page-aligned where the interface lets a program choose.
@@ -50,9 +50,6 @@ pub trait Files: Sized + 'static {
     fn shares_threads(_job: &Job) -> bool {
         false
     }
-
-    /// Builds the runtime as its documentation recommends, and runs a future on it.
-    fn block_on<T: 'static>(job: &Job, future: impl Future<Output = T> + 'static) -> T;
 
     /// Starts a task by [`Task::run`]; the future answered waits for it.
     fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static;
@@ -258,11 +255,19 @@ pub fn small_file_check(job: &Job, whole: &[u8]) -> u64 {
 }
 
 /// Completes the tally of a job: what was written is read back.
-pub fn verified(job: &Job, tally: Tally) -> Tally {
+fn verified(job: &Job, tally: Tally) -> Tally {
     match job.cell {
         Cell::Write => Tally { check: block::verify_written(job), ..tally },
         _ => tally,
     }
+}
+
+/// Runs a job without a runtime: each thread does the shares of its tasks, the first of which has the number
+/// that `share` is told.
+pub fn run_shares(job: Job, share: impl Fn(&Job, &Gate, u64) -> Tally + Send + Clone + 'static) {
+    let of_all = job.clone();
+    let work = move |gate: Arc<Gate>, thread| share(&job, &gate, thread * job.tasks);
+    on_threads(of_all.threads, work, |tally| verified(&of_all, tally));
 }
 
 /// Runs a job on a runtime's files.

@@ -1,8 +1,8 @@
 //! What the experiments of all runtimes share.
 //!
-//! A program names its runtime by [`Peer`] for experiments on tasks, by [`Files`] for those on files
-//! and by [`Net`] for those on connections, and calls [`main`]; programs without a runtime have loops
-//! of their own. Each run of a program is one [`Job`], and prints one line of JSON: what was measured,
+//! A program names its [`Runtime`], as a [`Peer`] for experiments on tasks, by [`Files`] for those on
+//! files and by [`Net`] for those on connections, and calls [`main`]; programs without a runtime have
+//! loops of their own. Each run of a program is one [`Job`], and prints one line of JSON: what was measured,
 //! and a number that shows that the work was done. `cargo xtask peers` runs the programs and compares
 //! them.
 
@@ -14,18 +14,25 @@ pub mod net;
 mod tasks;
 
 use std::fmt::Display;
+use std::future::Future;
 use std::process::ExitCode;
 
 pub use files::{Access, Files, Moved, PerTask, Task};
 pub use job::{Cell, Job};
 pub use measure::{Gate, Tally};
 pub use net::{Door, Net};
-pub use tasks::{Peer, yield_now};
+pub use tasks::{Peer, joined, yield_now};
+
+/// A runtime.
+pub trait Runtime: Sized + 'static {
+    /// Builds the runtime as its documentation recommends for such a job, and runs a future on it.
+    fn block_on<T: 'static>(job: &Job, future: impl Future<Output = T> + 'static) -> T;
+}
 
 /// Runs the job that the arguments name, on tasks, on files or on connections.
 pub fn main<P: Peer + Files + Net>() -> ExitCode {
     job::run(|job| match job.cell {
-        Cell::Echo => net::run(job, P::serve),
+        Cell::Echo => net::run(job, |job, door| P::block_on(job, P::serve(job.clone(), door))),
         _ if job.cell.is_of_tasks() => tasks::run::<P>(job),
         _ => files::run::<P>(job),
     })

@@ -1,6 +1,6 @@
 //! The measured section of a run, and what is reported of it.
 
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard};
 use std::thread;
 use std::time::Instant;
 
@@ -35,13 +35,8 @@ impl Tally {
 /// Where the threads of a run meet before and after the measured section.
 pub struct Gate {
     barrier: Barrier,
-    section: Mutex<Section>,
-}
-
-#[derive(Default)]
-struct Section {
-    begin: Option<Snapshot>,
-    end: Option<Snapshot>,
+    /// Of the begin and of the end of the section.
+    snapshots: Mutex<Vec<Snapshot>>,
 }
 
 /// Counts that only grow.
@@ -55,30 +50,33 @@ impl Gate {
     /// A gate for so many threads.
     pub fn new(threads: u64) -> Self {
         let barrier = Barrier::new(threads as usize);
-        Self { barrier, section: Mutex::default() }
+        Self { barrier, snapshots: Mutex::default() }
     }
 
     /// Begins the section, once all threads are here.
     pub fn begin(&self) {
-        self.meet(|section| section.begin = Some(Snapshot::before()));
+        self.meet(Snapshot::before);
     }
 
     /// Ends the section, once all threads are here.
     pub fn end(&self) {
-        self.meet(|section| section.end = Some(Snapshot::after()));
+        self.meet(Snapshot::after);
     }
 
-    fn meet(&self, and: impl FnOnce(&mut Section)) {
+    fn meet(&self, take: fn() -> Snapshot) {
         if self.barrier.wait().is_leader() {
-            and(&mut self.section.lock().expect("no thread panics with the lock"));
+            self.lock().push(take());
         }
         self.barrier.wait();
     }
 
+    fn lock(&self) -> MutexGuard<'_, Vec<Snapshot>> {
+        self.snapshots.lock().expect("no thread panics with the lock")
+    }
+
     /// Prints what was measured, as a line of JSON.
     pub fn report(&self, tally: Tally) {
-        let section = self.section.lock().expect("no thread panics with the lock");
-        let (Some(begin), Some(end)) = (&section.begin, &section.end) else {
+        let [begin, end] = &self.lock()[..] else {
             fail("run", "nothing was measured");
         };
         let wall_ns = end.at.duration_since(begin.at).as_nanos() as u64;

@@ -6,6 +6,7 @@
 
 use std::convert::Infallible;
 use std::ffi::OsString;
+use std::future::Future;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process;
@@ -14,18 +15,18 @@ use std::thread;
 use nix::sys::socket::sockopt::{TcpCongestion, TcpNoDelay};
 use nix::sys::socket::{Backlog, listen, setsockopt};
 
-use crate::{Gate, Job, Tally, fail};
+use crate::{Gate, Job, Runtime, Tally, fail};
 
 /// Memory that a connection receives into.
 pub const BUFFER_BYTES: usize = 16 << 10;
 
 /// A runtime that has TCP.
-pub trait Net: Sized + 'static {
-    /// Builds the runtime, accepts connections, and sends back what comes by each, until the process ends.
+pub trait Net: Runtime {
+    /// Accepts connections, and sends back what comes by each, until the process ends.
     ///
     /// # Errors
     /// Those of listening and accepting. A connection that fails is seen by the load.
-    fn serve(job: &Job, door: Door) -> io::Result<()>;
+    fn serve(job: Job, door: Door) -> impl Future<Output = io::Result<()>> + 'static;
 }
 
 /// Where connections come in.

@@ -9,39 +9,35 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::measure::on_threads;
-use crate::{Cell, Gate, Job, Tally};
+use crate::{Cell, Gate, Job, Runtime, Tally};
 
 /// A runtime of one thread.
-pub trait Peer: 'static {
-    /// Builds the runtime as its documentation recommends, and runs a future on it.
-    fn block_on(future: impl Future<Output = ()> + 'static);
-
+pub trait Peer: Runtime {
     /// Starts a task; the future answered waits for it.
     fn spawn<T: 'static>(
         future: impl Future<Output = T> + 'static,
     ) -> impl Future<Output = T> + 'static;
 
     /// Lets other tasks run: the runtime's own function, or [`yield_now`] if it has none.
-    fn yield_now() -> impl Future<Output = ()>;
+    fn yield_now() -> impl Future<Output = ()> {
+        yield_now()
+    }
 }
 
 /// Runs a job on a runtime's tasks.
 pub(crate) fn run<P: Peer>(job: Job) {
     let work = move |gate: Arc<Gate>, _| {
-        let (job, at_gate) = (job.clone(), gate.clone());
-        let (sender, receiver) = std::sync::mpsc::channel();
-        P::block_on(async move {
-            at_gate.begin();
-            let done = match job.cell {
-                Cell::Yield => yields::<P>(job.tasks, job.ops).await,
-                _ => spawns::<P>(job.ops).await,
+        let Job { cell, tasks, ops, .. } = job;
+        P::block_on(&job, async move {
+            gate.begin();
+            let ops = match cell {
+                Cell::Yield => yields::<P>(tasks, ops).await,
+                _ => spawns::<P>(ops).await,
             };
-            at_gate.end();
-            sender.send(done).ok();
-        });
-        // Nothing is read: the count of what was done is the check.
-        let ops = receiver.recv().unwrap_or_default();
-        Tally { ops, check: ops }
+            gate.end();
+            // Nothing is read: the count of what was done is the check.
+            Tally { ops, check: ops }
+        })
     };
     on_threads(1, work, |tally| tally);
 }
@@ -77,6 +73,12 @@ async fn spawns<P: Peer>(count: u64) -> u64 {
         done
     });
     parent.await
+}
+
+/// What a task comes to, which neither panics nor is aborted.
+pub async fn joined<T, E>(handle: impl Future<Output = Result<T, E>>) -> T {
+    let Ok(value) = handle.await else { panic!("no task here panics or is aborted") };
+    value
 }
 
 /// Wakes the task that polls it, and is ready when polled again.

@@ -13,36 +13,32 @@ use compio::driver::ProactorBuilder;
 use compio::fs::{File, OpenOptions};
 use compio::io::{AsyncRead, AsyncReadAt, AsyncWriteAt, AsyncWriteExt};
 use compio::net::{TcpListener, TcpStream};
-use compio::runtime::{Runtime, RuntimeBuilder};
+use compio::runtime::RuntimeBuilder;
 use peers_common::block::aligned;
 use peers_common::net::BUFFER_BYTES;
-use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, Tally, Task, buffers};
+use peers_common::{
+    Access, Door, Files, Job, Moved, Net, Peer, Runtime, Tally, Task, buffers, joined,
+};
 
 struct Compio;
 
-impl Peer for Compio {
-    fn block_on(future: impl Future<Output = ()> + 'static) {
-        let runtime = Runtime::new();
-        runtime.expect("compio has what it needs").block_on(future);
-    }
-
-    fn spawn<T: 'static>(
-        future: impl Future<Output = T> + 'static,
-    ) -> impl Future<Output = T> + 'static {
-        let handle = compio::runtime::spawn(future);
-        async { handle.await.expect("no task here panics or is aborted") }
-    }
-
-    fn yield_now() -> impl Future<Output = ()> {
-        peers_common::yield_now()
+impl Runtime for Compio {
+    fn block_on<T: 'static>(job: &Job, future: impl Future<Output = T> + 'static) -> T {
+        let mut proactor = ProactorBuilder::new();
+        if !job.cell.is_of_tasks() {
+            proactor.single_issuer(true).coop_taskrun(true).taskrun_flag(true);
+        }
+        let runtime = RuntimeBuilder::new().with_proactor(proactor).build();
+        runtime.expect("compio has what it needs").block_on(future)
     }
 }
 
-fn tuned() -> Runtime {
-    let mut proactor = ProactorBuilder::new();
-    proactor.single_issuer(true).coop_taskrun(true).taskrun_flag(true);
-    let runtime = RuntimeBuilder::new().with_proactor(proactor).build();
-    runtime.expect("compio has what it needs")
+impl Peer for Compio {
+    fn spawn<T: 'static>(
+        future: impl Future<Output = T> + 'static,
+    ) -> impl Future<Output = T> + 'static {
+        joined(compio::runtime::spawn(future))
+    }
 }
 
 impl Files for Compio {
@@ -50,13 +46,8 @@ impl Files for Compio {
     buffers!(&'static mut [u8], aligned);
     type Whole = Vec<u8>;
 
-    fn block_on<T: 'static>(_: &Job, future: impl Future<Output = T> + 'static) -> T {
-        tuned().block_on(future)
-    }
-
     fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static {
-        let handle = compio::runtime::spawn(task.run());
-        async { handle.await.expect("no task here panics or is aborted") }
+        Self::spawn(task.run())
     }
 
     async fn open(job: &Job, access: Access) -> io::Result<Self::File> {
@@ -82,14 +73,12 @@ impl Files for Compio {
 }
 
 impl Net for Compio {
-    fn serve(_: &Job, door: Door) -> io::Result<()> {
-        tuned().block_on(async {
-            let listener = TcpListener::from_std(door.listen()?)?;
-            loop {
-                let (stream, _) = listener.accept().await?;
-                compio::runtime::spawn(echo(stream)).detach();
-            }
-        })
+    async fn serve(_: Job, door: Door) -> io::Result<()> {
+        let listener = TcpListener::from_std(door.listen()?)?;
+        loop {
+            let (stream, _) = listener.accept().await?;
+            compio::runtime::spawn(echo(stream)).detach();
+        }
     }
 }
 

@@ -9,22 +9,18 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use peers_common::block::{self, PAGE, aligned_offset, marks, sum_bytes};
-use peers_common::files::{WHOLE_BYTES, expect_whole, open, share_of, small_file_check, verified};
-use peers_common::measure::on_threads;
+use peers_common::files::{
+    WHOLE_BYTES, expect_whole, open, run_shares, share_of, small_file_check,
+};
 use peers_common::{Cell, Gate, Job, Tally, fail};
 use sakia_driver::{Close, Driver, Fd, IoBuf, Op, Open, Read, Slice, Uring, Wait, Write};
 
 type Buffer = Slice<Vec<u8>>;
 
 fn main() -> ExitCode {
-    peers_common::main_with(|job| {
-        let of_all = job.clone();
-        let work = move |gate: Arc<Gate>, thread| share(&job, &gate, thread * job.tasks);
-        on_threads(of_all.threads, work, |tally| verified(&of_all, tally));
-    })
+    peers_common::main_with(|job| run_shares(job, share))
 }
 
 fn share(job: &Job, gate: &Gate, first: u64) -> Tally {

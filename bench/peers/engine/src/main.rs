@@ -12,7 +12,7 @@ use std::io::{self, SeekFrom};
 use std::path::Path;
 use std::process::ExitCode;
 
-use peers_common::{Access, Files, Job, Moved, PerTask, Tally, Task, buffers};
+use peers_common::{Access, Files, Job, Moved, PerTask, Runtime, Tally, Task, buffers, joined};
 use sakia::Engine;
 use sakia::engine::File;
 use sakia::fs::{AlignedBuf, OpenOptions};
@@ -37,6 +37,16 @@ async fn open_own(path: &Path) -> io::Result<fs::File> {
     fs::OpenOptions::new().read(true).write(true).open(path).await
 }
 
+impl Runtime for OnTokio {
+    fn block_on<T: 'static>(job: &Job, future: impl Future<Output = T> + 'static) -> T {
+        let mut builder = match job.variant.as_str() {
+            "mt" | "fs-mt" => Builder::new_multi_thread(),
+            _ => Builder::new_current_thread(),
+        };
+        builder.enable_all().build().expect("tokio has what it needs").block_on(future)
+    }
+}
+
 impl Files for OnTokio {
     type File = SharedFile;
     buffers!(AlignedBuf, AlignedBuf::zeroed);
@@ -46,17 +56,8 @@ impl Files for OnTokio {
         job.variant.ends_with("mt")
     }
 
-    fn block_on<T: 'static>(job: &Job, future: impl Future<Output = T> + 'static) -> T {
-        let mut builder = match job.variant.as_str() {
-            "mt" | "fs-mt" => Builder::new_multi_thread(),
-            _ => Builder::new_current_thread(),
-        };
-        builder.enable_all().build().expect("tokio has what it needs").block_on(future)
-    }
-
     fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static {
-        let handle = tokio::spawn(task.run());
-        async { handle.await.expect("no task here panics or is aborted") }
+        joined(tokio::spawn(task.run()))
     }
 
     async fn open(job: &Job, access: Access) -> io::Result<Self::File> {

@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::pin;
 use std::process::ExitCode;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 use async_task::Runnable;
-use peers_common::Peer;
+use peers_common::{Job, Peer, Runtime};
 
 thread_local! {
     static QUEUE: RefCell<VecDeque<Runnable>> = const { RefCell::new(VecDeque::new()) };
@@ -20,17 +20,22 @@ thread_local! {
 
 struct Floor;
 
-impl Peer for Floor {
-    fn block_on(future: impl Future<Output = ()> + 'static) {
+impl Runtime for Floor {
+    fn block_on<T: 'static>(_: &Job, future: impl Future<Output = T> + 'static) -> T {
         let mut future = pin!(future);
         let mut cx = Context::from_waker(Waker::noop());
-        while future.as_mut().poll(&mut cx).is_pending() {
+        loop {
+            if let Poll::Ready(value) = future.as_mut().poll(&mut cx) {
+                return value;
+            }
             while let Some(runnable) = QUEUE.with(|queue| queue.borrow_mut().pop_front()) {
                 runnable.run();
             }
         }
     }
+}
 
+impl Peer for Floor {
     fn spawn<T: 'static>(
         future: impl Future<Output = T> + 'static,
     ) -> impl Future<Output = T> + 'static {
@@ -38,10 +43,6 @@ impl Peer for Floor {
         let (runnable, task) = async_task::spawn_local(future, schedule);
         runnable.schedule();
         task
-    }
-
-    fn yield_now() -> impl Future<Output = ()> {
-        peers_common::yield_now()
     }
 }
 

@@ -16,23 +16,25 @@ use std::rc::Rc;
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use glommio::io::{BufferedFile, DmaFile, OpenOptions, ReadResult};
 use glommio::net::{TcpListener, TcpStream};
-use glommio::{LocalExecutor, LocalExecutorBuilder, Placement};
+use glommio::{LocalExecutorBuilder, Placement};
 use peers_common::files::WHOLE_BYTES;
 use peers_common::net::BUFFER_BYTES;
-use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, Tally, Task};
+use peers_common::{Access, Cell, Door, Files, Job, Moved, Net, Peer, Runtime, Tally, Task};
 
 struct Glommio;
 
-fn executor(io_bytes: usize) -> LocalExecutor {
-    let builder = LocalExecutorBuilder::new(Placement::Unbound).io_memory(io_bytes);
-    builder.make().expect("glommio has what it needs")
+impl Runtime for Glommio {
+    fn block_on<T: 'static>(job: &Job, future: impl Future<Output = T> + 'static) -> T {
+        let io_bytes = match job.cell {
+            Cell::Yield | Cell::Spawn | Cell::Echo => 64 << 10,
+            _ => 1 << 20,
+        };
+        let builder = LocalExecutorBuilder::new(Placement::Unbound).io_memory(io_bytes);
+        builder.make().expect("glommio has what it needs").run(future)
+    }
 }
 
 impl Peer for Glommio {
-    fn block_on(future: impl Future<Output = ()> + 'static) {
-        executor(64 << 10).run(future);
-    }
-
     fn spawn<T: 'static>(
         future: impl Future<Output = T> + 'static,
     ) -> impl Future<Output = T> + 'static {
@@ -60,10 +62,6 @@ impl Files for Glommio {
     type File = File;
     type Buffer = Buffer;
     type Whole = ReadResult;
-
-    fn block_on<T: 'static>(_: &Job, future: impl Future<Output = T> + 'static) -> T {
-        executor(1 << 20).run(future)
-    }
 
     fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static {
         glommio::spawn_local(task.run())
@@ -124,16 +122,14 @@ impl Files for Glommio {
 }
 
 impl Net for Glommio {
-    fn serve(_: &Job, door: Door) -> io::Result<()> {
-        executor(64 << 10).run(async {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-            door.open(listener.local_addr()?.port());
-            loop {
-                let stream = listener.accept().await?;
-                stream.set_nodelay(true)?;
-                glommio::spawn_local(echo(stream)).detach();
-            }
-        })
+    async fn serve(_: Job, door: Door) -> io::Result<()> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        door.open(listener.local_addr()?.port());
+        loop {
+            let stream = listener.accept().await?;
+            stream.set_nodelay(true)?;
+            glommio::spawn_local(echo(stream)).detach();
+        }
     }
 }
 

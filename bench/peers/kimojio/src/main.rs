@@ -14,39 +14,29 @@ use std::rc::Rc;
 
 use kimojio::configuration::Configuration;
 use kimojio::operations::{self, OFlags};
-use kimojio::{Errno, OwnedFd, Runtime};
+use kimojio::{Errno, OwnedFd};
 use peers_common::block::aligned;
 use peers_common::files::WHOLE_BYTES;
 use peers_common::net::BUFFER_BYTES;
-use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, Tally, Task, buffers};
+use peers_common::{
+    Access, Door, Files, Job, Moved, Net, Peer, Runtime, Tally, Task, buffers, joined,
+};
 
 struct Kimojio;
 
-fn block_on<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
-    let mut runtime = Runtime::new(0, Configuration::new());
-    let ended = runtime.block_on(future).expect("nothing ends the loop early");
-    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-fn spawn<T: 'static>(
-    future: impl Future<Output = T> + 'static,
-) -> impl Future<Output = T> + 'static {
-    let handle = operations::spawn_task(future);
-    async {
-        let Ok(value) = handle.await else { panic!("no task here panics or is aborted") };
-        value
+impl Runtime for Kimojio {
+    fn block_on<T: 'static>(_: &Job, future: impl Future<Output = T> + 'static) -> T {
+        let mut runtime = kimojio::Runtime::new(0, Configuration::new());
+        let ended = runtime.block_on(future).expect("nothing ends the loop early");
+        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
 impl Peer for Kimojio {
-    fn block_on(future: impl Future<Output = ()> + 'static) {
-        block_on(future);
-    }
-
     fn spawn<T: 'static>(
         future: impl Future<Output = T> + 'static,
     ) -> impl Future<Output = T> + 'static {
-        spawn(future)
+        joined(operations::spawn_task(future))
     }
 
     async fn yield_now() {
@@ -68,12 +58,8 @@ impl Files for Kimojio {
     buffers!(&'static mut [u8], aligned);
     type Whole = Vec<u8>;
 
-    fn block_on<T: 'static>(_: &Job, future: impl Future<Output = T> + 'static) -> T {
-        block_on(future)
-    }
-
     fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static {
-        spawn(task.run())
+        Self::spawn(task.run())
     }
 
     async fn open(job: &Job, access: Access) -> io::Result<Self::File> {
@@ -106,14 +92,12 @@ impl Files for Kimojio {
 }
 
 impl Net for Kimojio {
-    fn serve(_: &Job, door: Door) -> io::Result<()> {
-        block_on(async {
-            let listener = OwnedFd::from(door.listen()?);
-            loop {
-                let stream = operations::accept(&listener).await.map_err(error)?;
-                drop(spawn(echo(stream)));
-            }
-        })
+    async fn serve(_: Job, door: Door) -> io::Result<()> {
+        let listener = OwnedFd::from(door.listen()?);
+        loop {
+            let stream = operations::accept(&listener).await.map_err(error)?;
+            drop(Self::spawn(echo(stream)));
+        }
     }
 }
 

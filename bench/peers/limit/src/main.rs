@@ -19,13 +19,13 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use io_uring::types::{Fd, Fixed};
 use io_uring::{IoUring, opcode, squeue};
 use peers_common::block::{self, aligned, marks, sum_bytes};
-use peers_common::files::{WHOLE_BYTES, expect_whole, open, share_of, small_file_check, verified};
-use peers_common::measure::on_threads;
+use peers_common::files::{
+    WHOLE_BYTES, expect_whole, open, run_shares, share_of, small_file_check,
+};
 use peers_common::{Cell, Gate, Job, Tally, fail};
 
 /// Blocks that the sequential sum has in flight.
@@ -38,9 +38,7 @@ fn main() -> ExitCode {
         if job.cell == Cell::Echo {
             return peers_common::net::run(job, net::serve);
         }
-        let of_all = job.clone();
-        let work = move |gate: Arc<Gate>, thread| share(&job, &gate, thread * job.tasks);
-        on_threads(of_all.threads, work, |tally| verified(&of_all, tally));
+        run_shares(job, share);
     })
 }
 

@@ -18,32 +18,11 @@ use monoio::net::{TcpListener, TcpStream};
 use monoio::{IoUringDriver, LegacyDriver, RuntimeBuilder};
 use peers_common::block::{PAGE, aligned_offset};
 use peers_common::net::BUFFER_BYTES;
-use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, Tally, Task};
+use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, Runtime, Tally, Task};
 
 struct Monoio;
 
-impl Peer for Monoio {
-    fn block_on(future: impl Future<Output = ()> + 'static) {
-        let runtime = RuntimeBuilder::<IoUringDriver>::new().build();
-        runtime.expect("monoio has what it needs").block_on(future);
-    }
-
-    fn spawn<T: 'static>(
-        future: impl Future<Output = T> + 'static,
-    ) -> impl Future<Output = T> + 'static {
-        monoio::spawn(future)
-    }
-
-    fn yield_now() -> impl Future<Output = ()> {
-        peers_common::yield_now()
-    }
-}
-
-impl Files for Monoio {
-    type File = Rc<File>;
-    type Buffer = SliceMut<Vec<u8>>;
-    type Whole = Vec<u8>;
-
+impl Runtime for Monoio {
     fn block_on<T: 'static>(job: &Job, future: impl Future<Output = T> + 'static) -> T {
         if job.variant == "legacy" {
             let runtime = RuntimeBuilder::<LegacyDriver>::new().build();
@@ -53,6 +32,20 @@ impl Files for Monoio {
             runtime.expect("monoio has what it needs").block_on(future)
         }
     }
+}
+
+impl Peer for Monoio {
+    fn spawn<T: 'static>(
+        future: impl Future<Output = T> + 'static,
+    ) -> impl Future<Output = T> + 'static {
+        monoio::spawn(future)
+    }
+}
+
+impl Files for Monoio {
+    type File = Rc<File>;
+    type Buffer = SliceMut<Vec<u8>>;
+    type Whole = Vec<u8>;
 
     fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static {
         monoio::spawn(task.run())
@@ -93,21 +86,14 @@ impl Files for Monoio {
 }
 
 impl Net for Monoio {
-    fn serve(job: &Job, door: Door) -> io::Result<()> {
-        let serving = async {
-            let listener = door.listen()?;
-            // On epoll it waits only where the socket does not.
-            listener.set_nonblocking(job.variant == "legacy")?;
-            let listener = TcpListener::from_std(listener)?;
-            loop {
-                let (stream, _) = listener.accept().await?;
-                monoio::spawn(echo(stream));
-            }
-        };
-        if job.variant == "legacy" {
-            RuntimeBuilder::<LegacyDriver>::new().build()?.block_on(serving)
-        } else {
-            RuntimeBuilder::<IoUringDriver>::new().build()?.block_on(serving)
+    async fn serve(job: Job, door: Door) -> io::Result<()> {
+        let listener = door.listen()?;
+        // On epoll it waits only where the socket does not.
+        listener.set_nonblocking(job.variant == "legacy")?;
+        let listener = TcpListener::from_std(listener)?;
+        loop {
+            let (stream, _) = listener.accept().await?;
+            monoio::spawn(echo(stream));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::rc::Rc;
 
-use peers_common::{Access, Files, Job, Moved, Tally, Task, buffers};
+use peers_common::{Access, Files, Job, Moved, Peer, Tally, Task, buffers};
 use sakia::fs::{self, AlignedBuf, File, OpenOptions};
 
 use crate::Sakia;
@@ -15,13 +15,8 @@ impl Files for Sakia {
     buffers!(AlignedBuf, AlignedBuf::zeroed);
     type Whole = Vec<u8>;
 
-    fn block_on<T: 'static>(_: &Job, future: impl Future<Output = T> + 'static) -> T {
-        sakia::block_on(future)
-    }
-
     fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static {
-        let handle = sakia::spawn(task.run());
-        async { handle.await.expect("no task here panics or is aborted") }
+        Self::spawn(task.run())
     }
 
     async fn open(job: &Job, access: Access) -> io::Result<Self::File> {

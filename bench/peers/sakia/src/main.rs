@@ -9,20 +9,26 @@ mod net;
 use std::future::Future;
 use std::process::ExitCode;
 
-use peers_common::Peer;
+use peers_common::{Job, Peer, Runtime, joined};
+use sakia_driver::Policy;
 
 struct Sakia;
 
-impl Peer for Sakia {
-    fn block_on(future: impl Future<Output = ()> + 'static) {
-        sakia::block_on(future);
+impl Runtime for Sakia {
+    fn block_on<T: 'static>(job: &Job, future: impl Future<Output = T> + 'static) -> T {
+        if job.variant != "poll" {
+            return sakia::block_on(future);
+        }
+        let runtime = sakia::Runtime::builder().backend(Policy::Poll).build();
+        runtime.expect("Sakia has what it needs").block_on(future)
     }
+}
 
+impl Peer for Sakia {
     fn spawn<T: 'static>(
         future: impl Future<Output = T> + 'static,
     ) -> impl Future<Output = T> + 'static {
-        let handle = sakia::spawn(future);
-        async { handle.await.expect("no task here panics or is aborted") }
+        joined(sakia::spawn(future))
     }
 
     fn yield_now() -> impl Future<Output = ()> {

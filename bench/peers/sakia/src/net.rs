@@ -4,29 +4,23 @@ use std::io;
 
 use peers_common::net::Attendant;
 use peers_common::{Door, Job, Net};
-use sakia::Runtime;
 use sakia::net::{TcpListener, TcpStream};
-use sakia_driver::Policy;
 
 use crate::Sakia;
 
 impl Net for Sakia {
-    fn serve(job: &Job, door: Door) -> io::Result<()> {
-        let policy = if job.variant == "poll" { Policy::Poll } else { Policy::Auto };
-        let runtime = Runtime::builder().backend(policy).build()?;
-        runtime.block_on(async {
-            let listener = if job.variant == "attended" {
-                let (listener, control, attendant) = door.listen_attended()?;
-                sakia::spawn(attend(TcpStream::from_std(control)?, attendant)).detach();
-                TcpListener::from_std(listener)?
-            } else {
-                TcpListener::from_std(door.listen()?)?
-            };
-            loop {
-                let (stream, _) = listener.accept().await?;
-                sakia::spawn(echo(stream)).detach();
-            }
-        })
+    async fn serve(job: Job, door: Door) -> io::Result<()> {
+        let listener = if job.variant == "attended" {
+            let (listener, control, attendant) = door.listen_attended()?;
+            sakia::spawn(attend(TcpStream::from_std(control)?, attendant)).detach();
+            TcpListener::from_std(listener)?
+        } else {
+            TcpListener::from_std(door.listen()?)?
+        };
+        loop {
+            let (stream, _) = listener.accept().await?;
+            sakia::spawn(echo(stream)).detach();
+        }
     }
 }
 

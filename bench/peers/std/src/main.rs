@@ -21,12 +21,12 @@ use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::thread;
 
 use peers_common::block::{self, aligned, marks, sum_bytes};
-use peers_common::files::{WHOLE_BYTES, expect_whole, open, share_of, small_file_check, verified};
-use peers_common::measure::on_threads;
+use peers_common::files::{
+    WHOLE_BYTES, expect_whole, open, run_shares, share_of, small_file_check,
+};
 use peers_common::net::{self, BUFFER_BYTES};
 use peers_common::{Cell, Door, Gate, Job, Tally, fail};
 
@@ -45,12 +45,8 @@ fn run(job: Job) {
     }
     let (threads, tasks) =
         if job.direct { (job.tasks_total(), 1) } else { (job.threads, job.tasks) };
-    let of_all = job.clone();
-    let work = move |gate: Arc<Gate>, thread: u64| {
-        let tasks = thread * tasks..(thread + 1) * tasks;
-        share(&job, &gate, tasks)
-    };
-    on_threads(threads, work, |tally| verified(&of_all, tally));
+    let job = Job { threads, tasks, ..job };
+    run_shares(job, |job, gate, first| share(job, gate, first..first + job.tasks));
 }
 
 /// A thread for each connection.

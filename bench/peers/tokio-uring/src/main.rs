@@ -16,30 +16,31 @@ use std::rc::Rc;
 use peers_common::block::{PAGE, aligned_offset};
 use peers_common::files::WHOLE_BYTES;
 use peers_common::net::BUFFER_BYTES;
-use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, Tally, Task};
+use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, Runtime, Tally, Task, joined};
 use tokio_uring::buf::{BoundedBuf, Slice};
 use tokio_uring::fs::{File, OpenOptions};
 use tokio_uring::net::{TcpListener, TcpStream};
 
 struct TokioUring;
 
-fn start<T>(future: impl Future<Output = T>) -> T {
-    let mut ring = tokio_uring::uring_builder();
-    ring.setup_coop_taskrun().setup_single_issuer();
-    let mut builder = tokio_uring::builder();
-    builder.uring_builder(&ring).start(future)
+impl Runtime for TokioUring {
+    fn block_on<T: 'static>(_: &Job, future: impl Future<Output = T> + 'static) -> T {
+        let mut ring = tokio_uring::uring_builder();
+        ring.setup_coop_taskrun().setup_single_issuer();
+        // Out by a cell: the runtime may be dropped before the future's value is used.
+        let value = Rc::new(RefCell::new(None));
+        let inner = value.clone();
+        let valued = async move { *inner.borrow_mut() = Some(future.await) };
+        tokio_uring::builder().uring_builder(&ring).start(valued);
+        value.take().expect("the future has ended")
+    }
 }
 
 impl Peer for TokioUring {
-    fn block_on(future: impl Future<Output = ()> + 'static) {
-        start(future);
-    }
-
     fn spawn<T: 'static>(
         future: impl Future<Output = T> + 'static,
     ) -> impl Future<Output = T> + 'static {
-        let handle = tokio_uring::spawn(future);
-        async { handle.await.expect("no task here panics or is aborted") }
+        joined(tokio_uring::spawn(future))
     }
 
     fn yield_now() -> impl Future<Output = ()> {
@@ -52,17 +53,8 @@ impl Files for TokioUring {
     type Buffer = Slice<Vec<u8>>;
     type Whole = Vec<u8>;
 
-    fn block_on<T: 'static>(_: &Job, future: impl Future<Output = T> + 'static) -> T {
-        // Out by a cell: the runtime may be dropped before the future's value is used.
-        let value = Rc::new(RefCell::new(None));
-        let inner = value.clone();
-        start(async move { *inner.borrow_mut() = Some(future.await) });
-        value.take().expect("the future has ended")
-    }
-
     fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static {
-        let handle = tokio_uring::spawn(task.run());
-        async { handle.await.expect("no task here panics or is aborted") }
+        Self::spawn(task.run())
     }
 
     async fn open(job: &Job, access: Access) -> io::Result<Self::File> {
@@ -103,14 +95,12 @@ impl Files for TokioUring {
 }
 
 impl Net for TokioUring {
-    fn serve(_: &Job, door: Door) -> io::Result<()> {
-        start(async {
-            let listener = TcpListener::from_std(door.listen()?);
-            loop {
-                let (stream, _) = listener.accept().await?;
-                tokio_uring::spawn(echo(stream));
-            }
-        })
+    async fn serve(_: Job, door: Door) -> io::Result<()> {
+        let listener = TcpListener::from_std(door.listen()?);
+        loop {
+            let (stream, _) = listener.accept().await?;
+            tokio_uring::spawn(echo(stream));
+        }
     }
 }
 

@@ -28,27 +28,30 @@ use std::sync::Arc;
 use peers_common::block::{aligned, sum_bytes};
 use peers_common::net::BUFFER_BYTES;
 use peers_common::{
-    Access, Door, Files, Job, Moved, Net, Peer, PerTask, Tally, Task, buffers, fail,
+    Access, Door, Files, Job, Moved, Net, Peer, PerTask, Tally, Task, buffers, fail, joined,
 };
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
-use tokio::task::{spawn_blocking, spawn_local};
+use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 
 struct Tokio;
 
-impl Peer for Tokio {
-    fn block_on(future: impl Future<Output = ()> + 'static) {
-        let runtime = runtime("ct", 1);
-        tokio::task::LocalSet::new().block_on(&runtime, future);
+impl peers_common::Runtime for Tokio {
+    fn block_on<T: 'static>(job: &Job, future: impl Future<Output = T> + 'static) -> T {
+        if job.cell.is_of_tasks() {
+            return LocalSet::new().block_on(&runtime("ct", 1), future);
+        }
+        runtime(&job.variant, if job.direct { 64 } else { 1 }).block_on(future)
     }
+}
 
+impl Peer for Tokio {
     fn spawn<T: 'static>(
         future: impl Future<Output = T> + 'static,
     ) -> impl Future<Output = T> + 'static {
-        let handle = spawn_local(future);
-        async { handle.await.expect("no task here panics or is aborted") }
+        joined(spawn_local(future))
     }
 
     fn yield_now() -> impl Future<Output = ()> {
@@ -91,13 +94,8 @@ impl Files for Tokio {
         matches!(job.variant.as_str(), "mt" | "fs-mt")
     }
 
-    fn block_on<T: 'static>(job: &Job, future: impl Future<Output = T> + 'static) -> T {
-        runtime(&job.variant, if job.direct { 64 } else { 1 }).block_on(future)
-    }
-
     fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static {
-        let handle = tokio::spawn(task.run());
-        async { handle.await.expect("no task here panics or is aborted") }
+        joined(tokio::spawn(task.run()))
     }
 
     async fn open(job: &Job, access: Access) -> io::Result<Self::File> {
@@ -172,17 +170,14 @@ async fn sum_all(job: &Job, mut reader: impl AsyncReadExt + Unpin) -> Tally {
 }
 
 impl Net for Tokio {
-    fn serve(job: &Job, door: Door) -> io::Result<()> {
-        let variant = job.variant.as_str();
-        runtime(variant, 1).block_on(async {
-            let listener = door.listen()?;
-            listener.set_nonblocking(true)?;
-            let listener = TcpListener::from_std(listener)?;
-            loop {
-                let (stream, _) = listener.accept().await?;
-                tokio::spawn(echo(stream));
-            }
-        })
+    async fn serve(_: Job, door: Door) -> io::Result<()> {
+        let listener = door.listen()?;
+        listener.set_nonblocking(true)?;
+        let listener = TcpListener::from_std(listener)?;
+        loop {
+            let (stream, _) = listener.accept().await?;
+            tokio::spawn(echo(stream));
+        }
     }
 }
 
