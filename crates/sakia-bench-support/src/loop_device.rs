@@ -69,28 +69,17 @@ impl LoopDevice {
     pub(crate) fn limit_dirty(&self, bytes: u64) -> Result<(), PlaceError> {
         let folder = limits_of(&self.path())
             .map_err(|error| PlaceError::needing("find the device's limits", error))?;
-        for (name, value) in [("strict_limit", 1), ("max_bytes", bytes)] {
-            let file = folder.join(name);
-            fs::write(&file, value.to_string()).map_err(|error| {
-                PlaceError::needing(format!("set {} (kernel 6.2)", file.display()), error)
-            })?;
-        }
-        Ok(())
+        write_settings(
+            &folder,
+            "kernel 6.2",
+            [("strict_limit", "1"), ("max_bytes", &bytes.to_string())],
+        )
     }
 
     /// Has a scheduler keep up to `count` requests, in which neighbors become one.
     pub(crate) fn queue_requests(&self, count: u32) -> Result<(), PlaceError> {
-        let folder = queue_of(&self.path());
-        let settings = [("scheduler", SCHEDULER.to_owned()), ("nr_requests", count.to_string())];
-        for (name, value) in settings {
-            let file = folder.join(name);
-            fs::write(&file, value).map_err(|error| {
-                // A scheduler that this kernel lacks is an invalid argument.
-                let error = if name == "scheduler" { Errno::NOSYS.into() } else { error };
-                PlaceError::needing(format!("set {} ({SCHEDULER})", file.display()), error)
-            })?;
-        }
-        Ok(())
+        let settings = [("scheduler", SCHEDULER), ("nr_requests", &count.to_string())];
+        write_settings(&queue_of(&self.path()), SCHEDULER, settings)
     }
 
     /// Detaches it, and waits until the backing file is no longer in use. Does not wait where
@@ -113,6 +102,23 @@ impl Drop for LoopDevice {
     fn drop(&mut self) {
         self.detach();
     }
+}
+
+/// Writes to files of the kernel, which `need` the machine may lack.
+fn write_settings(
+    folder: &Path,
+    need: &str,
+    settings: [(&str, &str); 2],
+) -> Result<(), PlaceError> {
+    for (name, value) in settings {
+        let file = folder.join(name);
+        fs::write(&file, value).map_err(|error| {
+            // A scheduler that this kernel lacks is an invalid argument.
+            let error = if name == "scheduler" { Errno::NOSYS.into() } else { error };
+            PlaceError::needing(format!("set {} ({need})", file.display()), error)
+        })?;
+    }
+    Ok(())
 }
 
 /// Where the kernel shows the limits on dirty memory of a device.

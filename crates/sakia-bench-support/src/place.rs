@@ -221,7 +221,10 @@ fn detach(point: &Path) {
 }
 
 /// Runs a program of the file system's tools, which must succeed.
-pub(crate) fn run_tool(program: &str, arguments: &[&OsStr]) -> Result<(), PlaceError> {
+pub(crate) fn run_tool<'a>(
+    program: &str,
+    arguments: impl IntoIterator<Item = &'a OsStr>,
+) -> Result<(), PlaceError> {
     let path = std::env::var("PATH").unwrap_or_default();
     let output = Command::new(program)
         .args(arguments)

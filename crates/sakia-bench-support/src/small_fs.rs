@@ -14,14 +14,13 @@
 //! # }
 //! ```
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::loop_device::LoopDevice;
-use crate::place::{Mounted, PlaceError, Scratch, run_tool};
-use crate::throttled::make_ext4;
+use crate::place::{Mounted, PlaceError, Scratch};
+use crate::throttled::{make_ext4, make_image};
 
 /// What a tmpfs takes beside the one file on it.
 const SPARE_BYTES: u64 = 1 << 20;
@@ -77,7 +76,7 @@ impl SmallFs {
     /// # Errors
     /// As [`Self::ext4`], with `mkfs.xfs`.
     pub fn xfs() -> Result<Self, PlaceError> {
-        Self::made_by("mkfs.xfs", &["-q", "-f"], "xfs")
+        Self::made_by("mkfs.xfs", "xfs")
     }
 
     /// A btrfs, on a disk of 300 MiB that takes no more space than is written.
@@ -85,7 +84,7 @@ impl SmallFs {
     /// # Errors
     /// As [`Self::ext4`], with `mkfs.btrfs`.
     pub fn btrfs() -> Result<Self, PlaceError> {
-        Self::made_by("mkfs.btrfs", &["-q", "-f"], "btrfs")
+        Self::made_by("mkfs.btrfs", "btrfs")
     }
 
     /// An overlay whose layers lie on this file system, in directories of their own. The lower
@@ -106,14 +105,9 @@ impl SmallFs {
         Ok(Self { mounted, disk: None, _below: Some(Box::new(self)) })
     }
 
-    fn made_by(program: &str, options: &[&str], kind: &str) -> Result<Self, PlaceError> {
+    fn made_by(program: &str, kind: &str) -> Result<Self, PlaceError> {
         let scratch = Scratch::new()?;
-        let image = scratch.path().join("image");
-        let sized = File::create(&image).and_then(|file| file.set_len(300 << 20));
-        sized.map_err(|error| PlaceError::failed(format!("make {}", image.display()), error))?;
-        let mut arguments: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
-        arguments.push(image.as_os_str());
-        run_tool(program, &arguments)?;
+        let image = make_image(scratch.path(), 300 << 20, program, &["-q", "-f"])?;
         Self::on_loop(scratch, image, kind, "")
     }
 

@@ -34,7 +34,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::fuse::{Fuse, Gate, Opcode, Rule};
@@ -113,17 +113,26 @@ pub(crate) fn make_ext4(
     directory: &Path,
     size_bytes: u64,
     journal: bool,
-) -> Result<std::path::PathBuf, PlaceError> {
-    let image = directory.join("image");
-    let sized = File::create(&image).and_then(|file| file.set_len(size_bytes));
-    sized.map_err(|error| PlaceError::failed(format!("make {}", image.display()), error))?;
+) -> Result<PathBuf, PlaceError> {
     let features = if journal { "has_journal" } else { "^has_journal" };
     // All is initialized here: no thread of the kernel does so later, behind the test's back.
     let extended = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
     let words = ["-q", "-F", "-b", "4096", "-m", "0", "-O", features, "-E", extended];
-    let mut arguments: Vec<&OsStr> = words.iter().map(OsStr::new).collect();
-    arguments.push(image.as_os_str());
-    run_tool("mkfs.ext4", &arguments)?;
+    make_image(directory, size_bytes, "mkfs.ext4", &words)
+}
+
+/// Makes a file system in a file of the directory, by a program that is told these words.
+pub(crate) fn make_image(
+    directory: &Path,
+    size_bytes: u64,
+    program: &str,
+    words: &[&str],
+) -> Result<PathBuf, PlaceError> {
+    let image = directory.join("image");
+    let sized = File::create(&image).and_then(|file| file.set_len(size_bytes));
+    sized.map_err(|error| PlaceError::failed(format!("make {}", image.display()), error))?;
+    let words = words.iter().map(OsStr::new).chain([image.as_os_str()]);
+    run_tool(program, words)?;
     Ok(image)
 }
 
@@ -148,7 +157,7 @@ impl ThrottledDisk {
     }
 
     /// The block device under the ext4.
-    pub fn device(&self) -> std::path::PathBuf {
+    pub fn device(&self) -> PathBuf {
         self.device.path()
     }
 
@@ -170,11 +179,6 @@ impl ThrottledDisk {
     /// Makes every write of the disk take that much longer, from now on.
     pub fn delay_writes(&self, delay: Duration) {
         self.fuse.script(Rule::on(Opcode::WRITE).delay(delay));
-    }
-
-    /// Makes every read of the disk take that much longer, from now on.
-    pub fn delay_reads(&self, delay: Duration) {
-        self.fuse.script(Rule::on(Opcode::READ).delay(delay));
     }
 
     /// Makes every read or write of the disk fail with `EIO`, from now on.

@@ -172,7 +172,7 @@ impl Fuse {
 
     /// Installs a rule, behind those there are.
     pub fn script(&self, rule: Rule) {
-        self.shared.lock().add_rule(rule);
+        self.shared.lock().rules.push((rule, 0));
     }
 
     /// Installs a rule whose requests wait at a gate, which is closed. What else the rule says
@@ -195,7 +195,7 @@ impl Fuse {
 
     /// How many requests wait: at gates, for their time, or for ever.
     pub fn waiting(&self) -> usize {
-        self.shared.lock().parked()
+        self.shared.lock().parked.len()
     }
 
     /// Waits until at least `count` requests wait.
@@ -205,7 +205,7 @@ impl Fuse {
     #[track_caller]
     pub fn wait_waiting(&self, count: usize) {
         let reached =
-            self.shared.wait_until(Instant::now() + PATIENCE, |state| state.parked() >= count);
+            self.shared.wait_until(Instant::now() + PATIENCE, |state| state.parked.len() >= count);
         assert!(reached, "{} requests wait, not {count}", self.waiting());
     }
 

@@ -96,10 +96,17 @@ impl Node {
 
 /// A request that is not answered yet.
 #[derive(Debug)]
-struct Parked {
+pub(super) struct Parked {
     bytes: Vec<u8>,
     until: Until,
     then: Outcome,
+}
+
+impl Parked {
+    /// Whether it waits at the gate of this number.
+    fn is_at(&self, gate: u64) -> bool {
+        matches!(self.until, Until::Gate(at, _) if at == gate)
+    }
 }
 
 /// What a request waits for.
@@ -118,11 +125,12 @@ pub(super) struct State {
     options: Options,
     nodes: Vec<Node>,
     /// Each with the number of fitting requests seen.
-    rules: Vec<(Rule, u64)>,
+    pub rules: Vec<(Rule, u64)>,
     /// Every gate there is, and whether it is open.
     pub gates: BTreeMap<u64, bool>,
     gates_made: u64,
-    parked: Vec<Parked>,
+    /// Requests that wait for anything.
+    pub parked: Vec<Parked>,
     counts: BTreeMap<Opcode, u64>,
     /// The server is to end.
     pub stop: bool,
@@ -131,16 +139,12 @@ pub(super) struct State {
 // ---- the script --------------------------------------------------------------------------------
 
 impl State {
-    pub fn add_rule(&mut self, rule: Rule) {
-        self.rules.push((rule, 0));
-    }
-
     /// Adds a rule whose requests wait at a new gate, which is closed. Returns the gate's number.
     pub fn add_gate(&mut self, mut rule: Rule) -> u64 {
         self.gates_made += 1;
         rule.gate = Some(self.gates_made);
         self.gates.insert(self.gates_made, false);
-        self.add_rule(rule);
+        self.rules.push((rule, 0));
         self.gates_made
     }
 
@@ -151,20 +155,11 @@ impl State {
     }
 
     pub fn held_at(&self, id: u64) -> usize {
-        self.parked
-            .iter()
-            .filter(|parked| matches!(parked.until, Until::Gate(at, _) if at == id))
-            .count()
-    }
-
-    /// The number of requests that wait for anything.
-    pub fn parked(&self) -> usize {
-        self.parked.len()
+        self.parked.iter().filter(|parked| parked.is_at(id)).count()
     }
 
     pub fn pass(&mut self, id: u64, count: usize) {
-        let at_gate = |parked: &&mut Parked| matches!(parked.until, Until::Gate(at, _) if at == id);
-        for parked in self.parked.iter_mut().filter(at_gate).take(count) {
+        for parked in self.parked.iter_mut().filter(|parked| parked.is_at(id)).take(count) {
             if let Until::Gate(_, delay) = parked.until {
                 parked.until = Until::Time(Instant::now() + delay);
             }
@@ -231,27 +226,24 @@ impl State {
     /// The answers that are due, and when the next will be.
     pub fn due(&mut self) -> (Vec<Vec<u8>>, Option<Instant>) {
         let now = Instant::now();
-        let (mut due, mut next): (Vec<Parked>, _) = (Vec::new(), None::<Instant>);
-        let mut waiting = Vec::new();
-        for mut parked in std::mem::take(&mut self.parked) {
+        for parked in &mut self.parked {
             if let Until::Gate(gate, delay) = parked.until
                 && self.gates.get(&gate) != Some(&false)
             {
                 parked.until = Until::Time(now + delay);
             }
-            match (parked.until, parked.then) {
-                (Until::Time(time), Outcome::Never) if time <= now => {
-                    waiting.push(Parked { until: Until::Release, ..parked });
-                }
-                (Until::Time(time), _) if time <= now => due.push(parked),
-                (Until::Time(time), _) => {
-                    next = Some(next.map_or(time, |next| next.min(time)));
-                    waiting.push(parked);
-                }
-                _ => waiting.push(parked),
+            let is_due = matches!(parked.until, Until::Time(time) if time <= now);
+            if is_due && matches!(parked.then, Outcome::Never) {
+                parked.until = Until::Release;
             }
         }
-        self.parked = waiting;
+        let time = |parked: &Parked| match parked.until {
+            Until::Time(time) => Some(time),
+            _ => None,
+        };
+        let is_due = |parked: &mut Parked| time(parked).is_some_and(|time| time <= now);
+        let due: Vec<Parked> = self.parked.extract_if(.., is_due).collect();
+        let next = self.parked.iter().filter_map(time).min();
         let answers = due.iter().filter_map(|parked| {
             let (header, fields) = protocol::parse(&parked.bytes)?;
             Some(self.answer(header, fields, parked.then))
@@ -261,9 +253,6 @@ impl State {
 }
 
 // ---- the files ---------------------------------------------------------------------------------
-
-/// A failure's number.
-type Refusal = Errno;
 
 impl State {
     /// The content of a file, and room to change it. The kernel learns of a change when it asks
@@ -282,29 +271,22 @@ impl State {
         self.nodes.iter().position(|node| node.name.as_deref() == Some(name))
     }
 
-    fn node(&mut self, number: u64) -> Result<&mut Node, Refusal> {
+    fn node(&mut self, number: u64) -> Result<&mut Node, Errno> {
         let index = number.checked_sub(FIRST_FILE).and_then(|index| usize::try_from(index).ok());
         index.and_then(|index| self.nodes.get_mut(index)).ok_or(Errno::ISDIR)
     }
 
     /// The name of the file that a request is about.
     fn file_of(&mut self, header: Header, mut fields: Fields<'_>) -> Option<Vec<u8>> {
-        match Opcode(header.opcode) {
-            Opcode::LOOKUP | Opcode::UNLINK => Some(fields.name().to_vec()),
-            Opcode::CREATE => {
-                let _flags_mode_umask_open = (fields.u64(), fields.u64());
-                Some(fields.name().to_vec())
-            }
-            Opcode::RENAME => {
-                let _directory = fields.u64();
-                Some(fields.name().to_vec())
-            }
-            Opcode::RENAME2 => {
-                let _directory_flags = (fields.u64(), fields.u64());
-                Some(fields.name().to_vec())
-            }
-            _ => self.node(header.node).ok()?.name.clone(),
-        }
+        // Fields of 8 bytes that come before the name.
+        let before = match Opcode(header.opcode) {
+            Opcode::LOOKUP | Opcode::UNLINK => 0,
+            Opcode::RENAME => 1,
+            Opcode::CREATE | Opcode::RENAME2 => 2,
+            _ => return self.node(header.node).ok()?.name.clone(),
+        };
+        (0..before).for_each(|_| _ = fields.u64());
+        Some(fields.name().to_vec())
     }
 
     fn answer(&mut self, header: Header, fields: Fields<'_>, outcome: Outcome) -> Vec<u8> {
@@ -326,7 +308,7 @@ impl State {
         mut fields: Fields<'_>,
         limit: usize,
         reply: &mut Reply,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Errno> {
         match Opcode(header.opcode) {
             Opcode::LOOKUP => {
                 let index = self.find(fields.name()).ok_or(Errno::NOENT)?;
@@ -389,12 +371,9 @@ impl State {
                 let index = self.find(fields.name()).ok_or(Errno::NOENT)?;
                 self.nodes[index].name = None;
             }
-            Opcode::RENAME => {
+            opcode @ (Opcode::RENAME | Opcode::RENAME2) => {
                 let _directory = fields.u64();
-                self.rename(fields.name(), fields.name())?;
-            }
-            Opcode::RENAME2 => {
-                let (_directory, flags, _padding) = (fields.u64(), fields.u32(), fields.u32());
+                let flags = if opcode == Opcode::RENAME2 { fields.u64() as u32 } else { 0 };
                 let (old, new) = (fields.name(), fields.name());
                 match flags {
                     0 => {}
@@ -427,7 +406,7 @@ impl State {
         Ok(())
     }
 
-    fn rename(&mut self, old: &[u8], new: &[u8]) -> Result<(), Refusal> {
+    fn rename(&mut self, old: &[u8], new: &[u8]) -> Result<(), Errno> {
         let index = self.find(old).ok_or(Errno::NOENT)?;
         if let Some(replaced) = self.find(new).filter(|&replaced| replaced != index) {
             self.nodes[replaced].name = None;
@@ -453,18 +432,18 @@ impl State {
         if self.options.attributes_expire { 0 } else { u64::from(u32::MAX) }
     }
 
-    fn entry(&mut self, node: u64, reply: &mut Reply) -> Result<(), Refusal> {
+    fn entry(&mut self, node: u64, reply: &mut Reply) -> Result<(), Errno> {
         let valid = self.attribute_seconds();
         reply.u64(node).u64(0).u64(u64::from(u32::MAX)).u64(valid).u32(0).u32(0);
         self.bare_attributes(node, reply)
     }
 
-    fn attributes(&mut self, node: u64, reply: &mut Reply) -> Result<(), Refusal> {
+    fn attributes(&mut self, node: u64, reply: &mut Reply) -> Result<(), Errno> {
         reply.u64(self.attribute_seconds()).u32(0).u32(0);
         self.bare_attributes(node, reply)
     }
 
-    fn bare_attributes(&mut self, number: u64, reply: &mut Reply) -> Result<(), Refusal> {
+    fn bare_attributes(&mut self, number: u64, reply: &mut Reply) -> Result<(), Errno> {
         const DIRECTORY: u32 = 0o040_755;
         const REGULAR: u32 = 0o100_000;
         let (size, mode, links, mtime) = if number == ROOT {
@@ -481,7 +460,7 @@ impl State {
     }
 
     /// Entries of the root, from that place on, as many as fit: files, then what is invented.
-    fn entries(&self, offset: u64, size: usize, reply: &mut Reply) -> Result<(), Refusal> {
+    fn entries(&self, offset: u64, size: usize, reply: &mut Reply) -> Result<(), Errno> {
         let mut begin = offset.saturating_sub(FIRST_INVENTED);
         if offset < FIRST_INVENTED {
             for (index, node) in self.nodes.iter().enumerate().skip(to_usize(offset)?) {
@@ -524,7 +503,7 @@ fn list(reply: &mut Reply, size: usize, entry: (u64, u64, u32), name: &[u8]) -> 
     fits
 }
 
-fn to_usize(number: u64) -> Result<usize, Refusal> {
+fn to_usize(number: u64) -> Result<usize, Errno> {
     usize::try_from(number).ok().filter(|&n| n <= isize::MAX as usize).ok_or(Errno::FBIG)
 }
 
@@ -573,8 +552,8 @@ mod tests {
     #[test]
     fn rules_are_used_up() {
         let mut state = State::default();
-        state.add_rule(Rule::on(Opcode::READ).skip(1).times(2).errno(5));
-        state.add_rule(Rule::any().file("a").errno(6));
+        state.rules.push((Rule::on(Opcode::READ).skip(1).times(2).errno(5), 0));
+        state.rules.push((Rule::any().file("a").errno(6), 0));
         let mut errno = |opcode, file: &str| match state.verdict(opcode, Some(file.as_bytes())) {
             Some(Rule { outcome: Outcome::Errno(errno), .. }) => errno,
             _ => 0,
