@@ -1,5 +1,9 @@
 //! What all experiments do with bytes, and how numbers of them are shown.
 
+use std::io::{self, Read};
+
+use sakia_driver::AlignedBuf;
+
 /// The sum of the bytes, modulo 2^64; the same in all variants, also as compiled: in a loop of its own it
 /// may come out at half the speed.
 #[inline(never)]
@@ -7,6 +11,21 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
     // Parts whose sum fits 32 bits: such a loop the compiler makes twice as fast.
     let part = |part: &[u8]| part.iter().map(|&byte| u32::from(byte)).sum::<u32>();
     bytes.chunks(1 << 16).map(part).fold(0, |sum, part| sum.wrapping_add(part.into()))
+}
+
+/// The sum of all bytes, read by one plain call after the other into the same memory; and the number of calls.
+pub(crate) fn sum_plainly(mut source: impl Read, block_bytes: usize) -> io::Result<(u64, u64)> {
+    let mut block = AlignedBuf::zeroed(block_bytes);
+    let (mut total, mut reads) = (0u64, 0);
+    loop {
+        reads += 1;
+        match source.read(&mut block) {
+            Ok(0) => return Ok((total, reads)),
+            Ok(len) => total = total.wrapping_add(sum(&block[..len])),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// A number with its noun.

@@ -37,9 +37,7 @@ macro_rules! named {
 
             /// What it is called.
             pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$one => $name,)*
-                }
+                <Self as $crate::named::Named>::NAMES[self as usize].0
             }
         }
 

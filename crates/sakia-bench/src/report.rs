@@ -39,13 +39,16 @@ fn write(page: &mut String, results: &Results, svgs: &[String]) -> fmt::Result {
     }
     for (point, described) in results.about.points.iter().enumerate() {
         writeln!(page, "<h2>{}</h2>", Escaped(&described.label))?;
-        let columns = text::columns(results.about.focus).map(|(name, _)| name);
-        row(page, "th", ["variant"].into_iter().chain(columns).chain(["noisy runs"]), "table")?;
+        let columns = text::columns(results.about.focus);
+        let names = columns.map(|column| column.0);
+        let head = ["variant"].into_iter().chain(names).chain(["noisy runs"]);
+        writeln!(page, "<table>")?;
+        row(page, "th", head)?;
         for found in results.rows_at(point) {
-            let cells = text::cells(results, found);
+            let cells = columns.map(|column| column.2(results, found));
             let noisy = format!("{} of {}", found.noisy, found.runs);
-            let cells = cells.iter().map(String::as_str).chain([noisy.as_str()]);
-            row(page, "td", [found.variant].into_iter().chain(cells), "")?;
+            let cells = [found.variant.to_owned()].into_iter().chain(cells).chain([noisy]);
+            row(page, "td", cells)?;
         }
         writeln!(page, "</table>\n<ul>")?;
         for Standing { variant, words, reason } in text::standings(results, point) {
@@ -78,14 +81,15 @@ fn write_ratios(page: &mut String, results: &Results) -> fmt::Result {
     )?;
     let bounds_name = text::bounds_name(results);
     let heads = ["of", "at", "wall", bounds_name, "CPU", bounds_name, "least CPU"];
-    row(page, "th", heads, "table")?;
+    writeln!(page, "<table>")?;
+    row(page, "th", heads)?;
     for ratio in &results.ratios {
         let (wall, cpu) = (format!("{:.2}", ratio.wall), format!("{:.2}", ratio.cpu));
         let (wall_bounds, cpu_bounds) = (text::bounds(ratio), text::cpu_bounds(ratio));
         let (label, best) =
             (&results.about.points[ratio.point].label, format!("{:.2}", ratio.cpu_best));
         let cells = [&ratio.of, label, &wall, &wall_bounds, &cpu, &cpu_bounds, &best];
-        row(page, "td", cells, "")?;
+        row(page, "td", cells)?;
     }
     writeln!(page, "</table>")
 }
@@ -103,16 +107,12 @@ const METHOD: [&str; 4] = [
     "Every run's result was compared with what is right.",
 ];
 
-/// A row of a table. `open` is the element to be opened before it, or nothing.
-fn row<T: AsRef<str>>(
+/// A row of a table.
+fn row(
     page: &mut String,
     element: &str,
-    cells: impl IntoIterator<Item = T>,
-    open: &str,
+    cells: impl IntoIterator<Item = impl AsRef<str>>,
 ) -> fmt::Result {
-    if !open.is_empty() {
-        writeln!(page, "<{open}>")?;
-    }
     write!(page, "<tr>")?;
     for cell in cells {
         write!(page, "<{element}>{}</{element}>", Escaped(cell.as_ref()))?;

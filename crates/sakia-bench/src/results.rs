@@ -263,7 +263,6 @@ pub(crate) mod tests {
                     involuntary_switches: 0,
                 },
                 threads_max: 1 + round as u64,
-                ..Section::default()
             };
             let counters = [("wall".to_owned(), wall_ns)].into();
             let measured = Measured { section, counters, ..Measured::default() };

@@ -339,52 +339,39 @@ impl Sched {
     /// The points, without the numbers of operations.
     fn shapes(&self) -> Vec<Shape> {
         let Options { mode, threads, read_sizes, write_sizes, quick, direct, .. } = &self.options;
-        let or =
-            |usual: &[usize]| if threads.is_empty() { usual.to_vec() } else { threads.clone() };
         let figure: &[u64] = if *quick { &FIGURE_SIZES_QUICK } else { &FIGURE_SIZES };
-        let sizes = |usual: &[u64]| {
-            if read_sizes.is_empty() { usual.to_vec() } else { read_sizes.clone() }
+        let (usual_threads, usual_sizes): (&[usize], &[u64]) = match mode {
+            Mode::Testbench => (&[THREADS], &SIZES),
+            Mode::Matrix if *quick => (&[1, 4], &[1000, 100_000]),
+            Mode::Matrix => (&MATRIX_THREADS, &MATRIX_SIZES),
+            Mode::Fig4 => (&[2], figure),
+            Mode::Fig5 | Mode::Fig6 => (&[1], figure),
+        };
+        let threads = if threads.is_empty() { usual_threads } else { threads };
+        let sizes = if read_sizes.is_empty() { usual_sizes } else { read_sizes };
+        let reads = |sizes: &[u64]| sizes.iter().map(|&size| (size, 0)).collect::<Vec<_>>();
+        let writes = |sizes: &[u64]| sizes.iter().map(|&size| (0, size)).collect::<Vec<_>>();
+        let pairs = match (mode, read_sizes.len(), write_sizes.len()) {
+            (Mode::Matrix, ..) => [reads(sizes), writes(sizes)].concat(),
+            (_, _, 0) => reads(sizes),
+            (_, 0, _) => writes(write_sizes),
+            (_, of_reads, of_writes) => {
+                let at = |sizes: &[u64], index: usize| sizes[index.min(sizes.len() - 1)];
+                let pair = |index| (at(read_sizes, index), at(write_sizes, index));
+                (0..of_reads.max(of_writes)).map(pair).collect()
+            }
+        };
+        let directs: &[bool] = match mode {
+            Mode::Fig5 => &[false, true],
+            Mode::Fig6 => &[true],
+            _ => &[*direct],
         };
         let mut shapes = Vec::new();
-        let mut add = |threads: &[usize], sizes: &[(u64, u64)], direct| {
-            for &(read_size, write_size) in sizes {
+        for &direct in directs {
+            for &(read_size, write_size) in &pairs {
                 let of = |&threads: &usize| Shape { threads, read_size, write_size, direct };
                 shapes.extend(threads.iter().map(of));
             }
-        };
-        let reads = |sizes: &[u64]| sizes.iter().map(|&size| (size, 0)).collect::<Vec<_>>();
-        match mode {
-            Mode::Testbench => {
-                let pairs = match (read_sizes.len(), write_sizes.len()) {
-                    (0, 0) => reads(&SIZES),
-                    (_, 0) => reads(read_sizes),
-                    (0, _) => write_sizes.iter().map(|&size| (0, size)).collect(),
-                    (of_reads, of_writes) => {
-                        let at = |sizes: &[u64], index: usize| sizes[index.min(sizes.len() - 1)];
-                        let pair = |index| (at(read_sizes, index), at(write_sizes, index));
-                        (0..of_reads.max(of_writes)).map(pair).collect()
-                    }
-                };
-                add(&or(&[THREADS]), &pairs, *direct);
-            }
-            Mode::Matrix => {
-                let (usual_threads, usual_sizes): (&[usize], &[u64]) = if *quick {
-                    (&[1, 4], &[1000, 100_000])
-                } else {
-                    (&MATRIX_THREADS, &MATRIX_SIZES)
-                };
-                let (threads, sizes) = (or(usual_threads), sizes(usual_sizes));
-                let writes: Vec<_> = sizes.iter().map(|&size| (0, size)).collect();
-                add(&threads, &reads(&sizes), *direct);
-                add(&threads, &writes, *direct);
-            }
-            Mode::Fig4 => add(&or(&[2]), &reads(&sizes(figure)), *direct),
-            Mode::Fig5 => {
-                for direct in [false, true] {
-                    add(&[1], &reads(&sizes(figure)), direct);
-                }
-            }
-            Mode::Fig6 => add(&or(&[1]), &reads(&sizes(figure)), true),
         }
         shapes
     }

@@ -3,14 +3,13 @@
 //! It repeats one that was made with Async, an OCaml library: with one connection and blocks of 128 KiB a
 //! prototype on io_uring was 2 % slower than the library's loop on epoll.
 
-use std::io::{self, Read};
-use std::net::TcpStream;
+use std::io;
 
 use anyhow::ensure;
 use sakia_driver::AlignedBuf;
 use serde_json::{Value, json};
 
-use crate::bytes::{bytes, counted, sum};
+use crate::bytes::{bytes, counted, sum, sum_plainly};
 use crate::cell::{Done, Outcome, Spec};
 use crate::engine::Engine;
 use crate::experiment::{About, Experiment, Focus, against, points_of_sizes};
@@ -189,7 +188,7 @@ fn work(variant: Variant, task: Task, meter: &mut Meter) -> anyhow::Result<Done>
         Variant::UringRecv => (Engine::URING, true),
         Variant::PollRecv => (Engine::POLL, true),
         Variant::Blocking => {
-            let read = move |stream| sum_blocking(stream, block_bytes);
+            let read = move |stream| Ok(sum_plainly(stream, block_bytes)?.0);
             return net::serve_blocking(&task, meter, read);
         }
     };
@@ -223,19 +222,6 @@ async fn sum_received(mut stream: sakia::net::TcpStream) -> io::Result<u64> {
             return Ok(total);
         }
         total = total.wrapping_add(sum(&bytes));
-    }
-}
-
-fn sum_blocking(mut stream: TcpStream, block_bytes: usize) -> io::Result<u64> {
-    let mut block = AlignedBuf::zeroed(block_bytes);
-    let mut total = 0u64;
-    loop {
-        match stream.read(&mut block) {
-            Ok(0) => return Ok(total),
-            Ok(count) => total = total.wrapping_add(sum(&block[..count])),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use sakia_bench_support::stats::Range;
+
 use crate::bytes::counted;
-use crate::experiment::Focus;
+use crate::experiment::{Focus, Work};
 use crate::machine::{FOREIGN_MAX, STEAL_MAX};
 use crate::results::{Ratio, Results, Row, Run};
 
@@ -36,94 +38,98 @@ impl Display for Text<'_> {
     }
 }
 
-/// The names of a table's columns, the first one left out, and their widths.
-pub(crate) fn columns(focus: Focus) -> [(&'static str, usize); 7] {
-    let (names, widths) = match focus {
-        Focus::Time | Focus::TimeAndProcessor => (
-            ["wall ms", "min to max", "CPU ms", "switches/MiB", "threads", "RSS MiB", "GiB/s"],
-            [9, 18, 9, 13, 8, 8, 6],
-        ),
-        Focus::Requests => (
-            ["wall us", "CPU us", "min to max", "switches", "threads", "RSS MiB", "k/s"],
-            [8, 8, 16, 9, 8, 8, 6],
-        ),
-        Focus::Files => (
-            ["wall ms", "min to max", "CPU ms", "switches", "RSS MiB", "files/s", "MiB/s"],
-            [8, 18, 8, 8, 8, 8, 6],
-        ),
-        Focus::Threads => (
-            ["threads", "own", "io-wq", "begun", "wall ms", "RSS MiB", "CPU ms"],
-            [8, 8, 8, 8, 8, 8, 6],
-        ),
-    };
-    std::array::from_fn(|column| (names[column], widths[column]))
+/// A column of a table: its name, its width, and what a row has there.
+#[derive(Clone, Copy)]
+pub(crate) struct Column(pub(crate) &'static str, usize, pub(crate) fn(&Results, &Row) -> String);
+
+/// The columns of a table, the first one left out. Of requests the figures are those of one.
+pub(crate) fn columns(focus: Focus) -> [Column; 7] {
+    let wall_ms = |width| Column("wall ms", width, |_, row| ms(row.wall_ns.median));
+    let wall_range = Column("min to max", 18, |_, row| range(row.wall_ns, ms));
+    let cpu_ms = |width| Column("CPU ms", width, |_, row| ms(row.cpu_ns.median));
+    let threads = Column("threads", 8, |_, row| row.threads_max.to_string());
+    let rss = Column("RSS MiB", 8, |_, row| format!("{:.1}", mib(row.peak_rss_bytes)));
+    match focus {
+        Focus::Time | Focus::TimeAndProcessor => [
+            wall_ms(9),
+            wall_range,
+            cpu_ms(9),
+            Column("switches/MiB", 13, |results, row| match work(results, row).bytes {
+                0 => String::new(),
+                bytes => format!("{:.2}", row.voluntary_switches as f64 / mib(bytes)),
+            }),
+            threads,
+            rss,
+            Column("GiB/s", 6, |_, row| format!("{:.2}", mib(row.bytes_per_s) / 1024.0)),
+        ],
+        Focus::Requests => [
+            Column("wall us", 8, |results, row| us_of_each(results, row)(row.wall_ns.median)),
+            Column("CPU us", 8, |results, row| us_of_each(results, row)(row.cpu_ns.median)),
+            Column("min to max", 16, |results, row| range(row.cpu_ns, us_of_each(results, row))),
+            Column("switches", 9, |results, row| {
+                format!("{:.3}", of_each(results, row, switches(row)))
+            }),
+            threads,
+            rss,
+            Column("k/s", 6, |_, row| format!("{:.1}", row.ops_per_s as f64 / 1e3)),
+        ],
+        Focus::Files => [
+            wall_ms(8),
+            wall_range,
+            cpu_ms(8),
+            Column("switches", 8, |_, row| switches(row).to_string()),
+            rss,
+            Column("files/s", 8, |_, row| row.ops_per_s.to_string()),
+            Column("MiB/s", 6, |_, row| format!("{:.0}", mib(row.bytes_per_s))),
+        ],
+        Focus::Threads => [
+            Column("threads", 8, |results, row| most_or_none(results, row, "threads_extra")),
+            Column("own", 8, |results, row| most_or_none(results, row, "threads_user")),
+            Column("io-wq", 8, |results, row| most_or_none(results, row, "iowq_workers")),
+            Column("begun", 8, |results, row| most_or_none(results, row, "begun")),
+            wall_ms(8),
+            rss,
+            cpu_ms(6),
+        ],
+    }
 }
 
-/// A row of a table, as text. Of requests the figures are those of one.
-pub(crate) fn cells(results: &Results, row: &Row) -> [String; 7] {
-    let milliseconds = |ns: u64| format!("{:.1}", ns as f64 / 1e6);
-    let work = results.about.points[row.point].work;
-    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    let rss = format!("{:.1}", mib(row.peak_rss_bytes));
-    let Row { wall_ns, cpu_ns, .. } = row;
-    match results.about.focus {
-        Focus::Time | Focus::TimeAndProcessor => {
-            let switches = if work.bytes > 0 {
-                format!("{:.2}", row.voluntary_switches as f64 / mib(work.bytes))
-            } else {
-                String::new()
-            };
-            [
-                milliseconds(wall_ns.median),
-                format!("{} to {}", milliseconds(wall_ns.min), milliseconds(wall_ns.max)),
-                milliseconds(cpu_ns.median),
-                switches,
-                row.threads_max.to_string(),
-                rss,
-                format!("{:.2}", row.bytes_per_s as f64 / f64::from(1 << 30)),
-            ]
-        }
-        Focus::Requests => {
-            let of_each = |count: u64| count as f64 / work.operations.max(1) as f64;
-            let us = |ns: u64| format!("{:.2}", of_each(ns) / 1e3);
-            [
-                us(wall_ns.median),
-                us(cpu_ns.median),
-                format!("{} to {}", us(cpu_ns.min), us(cpu_ns.max)),
-                format!("{:.3}", of_each(row.voluntary_switches + row.involuntary_switches)),
-                row.threads_max.to_string(),
-                rss,
-                format!("{:.1}", row.ops_per_s as f64 / 1e3),
-            ]
-        }
-        Focus::Files => [
-            milliseconds(wall_ns.median),
-            format!("{} to {}", milliseconds(wall_ns.min), milliseconds(wall_ns.max)),
-            milliseconds(cpu_ns.median),
-            (row.voluntary_switches + row.involuntary_switches).to_string(),
-            rss,
-            row.ops_per_s.to_string(),
-            format!("{:.0}", mib(row.bytes_per_s)),
-        ],
-        Focus::Threads => {
-            let most = |name| most(results, row, name).map_or("-".into(), |most| most.to_string());
-            [
-                most("threads_extra"),
-                most("threads_user"),
-                most("iowq_workers"),
-                most("begun"),
-                milliseconds(wall_ns.median),
-                rss,
-                milliseconds(cpu_ns.median),
-            ]
-        }
-    }
+fn ms(ns: u64) -> String {
+    format!("{:.1}", ns as f64 / 1e6)
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+fn range(Range { min, max, .. }: Range, shown: impl Fn(u64) -> String) -> String {
+    format!("{} to {}", shown(min), shown(max))
+}
+
+fn switches(row: &Row) -> u64 {
+    row.voluntary_switches + row.involuntary_switches
+}
+
+fn work(results: &Results, row: &Row) -> Work {
+    results.about.points[row.point].work
+}
+
+fn of_each(results: &Results, row: &Row, count: u64) -> f64 {
+    count as f64 / work(results, row).operations.max(1) as f64
+}
+
+fn us_of_each(results: &Results, row: &Row) -> impl Fn(u64) -> String {
+    |ns| format!("{:.2}", of_each(results, row, ns) / 1e3)
 }
 
 /// The columns that labels of points take; those of trees say much.
 fn label_width(results: &Results) -> usize {
     let labels = results.about.points.iter().map(|point| point.label.chars().count());
     labels.max().filter(|_| results.about.focus == Focus::Files).unwrap_or(0).max(12)
+}
+
+fn most_or_none(results: &Results, row: &Row, name: &str) -> String {
+    most(results, row, name).map_or("-".into(), |most| most.to_string())
 }
 
 /// The most that any run of the row counted under this name.
@@ -140,18 +146,15 @@ fn table(f: &mut Formatter<'_>, results: &Results, point: usize) -> fmt::Result 
     };
     let columns = columns(results.about.focus);
     write!(f, "{:<width$}", results.about.points[point].label)?;
-    line(f, columns)?;
+    line(f, columns.map(|Column(name, width, _)| (name, width)))?;
     for row in results.rows_at(point) {
         write!(f, "{:<width$}", row.variant)?;
-        let [cells @ .., last] = cells(results, row);
-        let last = match row.noisy {
-            0 => last,
-            noisy => format!("{last:>6}  {noisy} of {} noisy", row.runs),
-        };
-        line(
-            f,
-            cells.into_iter().chain([last]).zip(columns).map(|(cell, (_, width))| (cell, width)),
-        )?;
+        let mut cells = columns.map(|Column(_, width, cell)| (cell(results, row), width));
+        if row.noisy > 0 {
+            let (last, width) = &mut cells[6];
+            *last = format!("{last:>width$}  {} of {} noisy", row.noisy, row.runs);
+        }
+        line(f, cells)?;
     }
     Ok(())
 }

@@ -50,13 +50,11 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 pub use script::{Gate, Opcode, Rule};
 use shared::{Options, Shared};
 
-use crate::blocked::PATIENCE;
 use crate::place::{Mounted, PlaceError, Scratch};
 
 /// Bytes to fill a file with: no page, and no two neighboring words of 8 bytes, are alike.
@@ -201,11 +199,10 @@ impl Fuse {
     /// Waits until at least `count` requests wait.
     ///
     /// # Panics
-    /// When fewer do after [`PATIENCE`].
+    /// When fewer do after [`PATIENCE`](crate::blocked::PATIENCE).
     #[track_caller]
     pub fn wait_waiting(&self, count: usize) {
-        let reached =
-            self.shared.wait_until(Instant::now() + PATIENCE, |state| state.parked.len() >= count);
+        let reached = self.shared.wait_until(|state| state.parked.len() >= count);
         assert!(reached, "{} requests wait, not {count}", self.waiting());
     }
 

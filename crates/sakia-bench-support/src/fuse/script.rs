@@ -2,10 +2,9 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::shared::{Shared, State};
-use crate::blocked::PATIENCE;
+use super::shared::Shared;
 
 /// The kind of a request, by the kernel's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -169,13 +168,11 @@ impl Gate {
     /// Waits until at least `count` requests wait here.
     ///
     /// # Panics
-    /// When fewer have come after [`PATIENCE`].
+    /// When fewer have come after [`PATIENCE`](crate::blocked::PATIENCE).
     #[track_caller]
     pub fn wait_held(&self, count: usize) {
-        let deadline = Instant::now() + PATIENCE;
-        let is_due = |state: &State| state.held_at(self.id) >= count;
         assert!(
-            self.shared.wait_until(deadline, is_due),
+            self.shared.wait_until(|state| state.held_at(self.id) >= count),
             "{} requests wait at the gate, not {count}",
             self.held()
         );

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::protocol::{self, Fields, Header, Reply};
 use super::script::{Opcode, Outcome, Rule};
+use crate::blocked::PATIENCE;
 
 /// The node of the root directory; files have the numbers that follow.
 pub(super) const ROOT: u64 = 1;
@@ -53,18 +54,10 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits until `is_due` says so. `false`: the deadline came first.
-    pub fn wait_until(&self, deadline: Instant, is_due: impl Fn(&State) -> bool) -> bool {
-        let mut state = self.lock();
-        while !is_due(&state) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
+    /// Waits until `is_due` says so. `false`: it did not for [`PATIENCE`].
+    pub fn wait_until(&self, is_due: impl Fn(&State) -> bool) -> bool {
+        let waited = self.changed.wait_timeout_while(self.lock(), PATIENCE, |state| !is_due(state));
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
 

@@ -25,41 +25,29 @@ struct Job {
 /// What was read into a block.
 type Answer = (io::Result<usize>, AlignedBuf);
 
-/// Jobs that no thread has taken yet.
+/// Jobs that no thread has taken yet. `None` ends the thread that takes it.
 #[derive(Default)]
 struct Queue {
-    state: Mutex<State>,
-    /// There is a job, or there will be none.
+    jobs: Mutex<VecDeque<Option<Job>>>,
+    /// There is a job.
     changed: Condvar,
 }
 
-#[derive(Default)]
-struct State {
-    jobs: VecDeque<Job>,
-    is_closed: bool,
-}
-
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // No code that may panic runs while the state is locked.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Option<Job>>> {
+        // No code that may panic runs while they are locked.
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, job: Job) {
-        self.lock().jobs.push_back(job);
+    fn push(&self, job: Option<Job>) {
+        self.lock().push_back(job);
         self.changed.notify_one();
-    }
-
-    fn close(&self) {
-        self.lock().is_closed = true;
-        self.changed.notify_all();
     }
 
     /// Waits for a job. `None`: there will be none.
     fn pop(&self) -> Option<Job> {
-        let is_idle = |state: &mut State| state.jobs.is_empty() && !state.is_closed;
-        let state = self.changed.wait_while(self.lock(), is_idle);
-        state.unwrap_or_else(PoisonError::into_inner).jobs.pop_front()
+        let jobs = self.changed.wait_while(self.lock(), |jobs| jobs.is_empty());
+        jobs.unwrap_or_else(PoisonError::into_inner).pop_front().flatten()
     }
 }
 
@@ -88,14 +76,14 @@ impl Pool {
     /// Has a thread read a block's worth from `offset`, and waits for it. Returns how much was read,
     /// less than the block only at the end of the file.
     pub(super) fn read(&self, block: AlignedBuf, offset: u64) -> Answer {
-        self.queue.push(Job { block, offset });
+        self.queue.push(Some(Job { block, offset }));
         self.answers.recv().expect("threads live as long as the pool, and answer every job")
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.queue.close();
+        self.threads.iter().for_each(|_| self.queue.push(None));
         for thread in self.threads.drain(..) {
             thread.join().ok();
         }

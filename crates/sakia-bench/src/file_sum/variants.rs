@@ -1,7 +1,7 @@
 //! The ways to read the file. Those of the runtime are what its users write: a file, and a reader.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 
 use sakia::Runtime;
@@ -9,7 +9,7 @@ use sakia::io::{Reader, Source};
 use sakia_driver::AlignedBuf;
 
 use super::pool::Pool;
-use crate::bytes::sum;
+use crate::bytes::{sum, sum_plainly};
 use crate::cell::{Counters, Done};
 use crate::engine::{self, Engine, counters};
 use crate::measure::Meter;
@@ -72,20 +72,10 @@ pub(super) fn work(
 }
 
 /// Plain reads, one after the other.
-fn blocking(mut file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Result<Done> {
-    let mut block = AlignedBuf::zeroed(block_bytes);
-    let (mut total, mut reads) = (0u64, 0);
-    loop {
-        reads += 1;
-        match file.read(&mut block) {
-            Ok(0) => break,
-            Ok(len) => total = total.wrapping_add(sum(&block[..len])),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+fn blocking(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Result<Done> {
+    let (sum, reads) = sum_plainly(file, block_bytes)?;
     meter.note_threads();
-    Ok(Done { sum: total, counters: counters([("reads", reads)]) })
+    Ok(Done { sum, counters: counters([("reads", reads)]) })
 }
 
 /// Each block by a thread of a pool.

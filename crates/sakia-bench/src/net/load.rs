@@ -133,28 +133,36 @@ pub fn run(
     let ready = poll(&mut waited, Some(&patience)).context("control")?;
     ensure!(ready > 0, "the server has not come within {PATIENCE_S} s");
     let (control, _) = listener.accept().context("control")?;
-    let mut control = Control(control);
     let mut port = [0; 2];
-    control.0.read_exact(&mut port).context("the server ended early")?;
+    (&control).read_exact(&mut port).context("the server ended early")?;
     let server = SocketAddr::from((Ipv4Addr::LOCALHOST, u16::from_be_bytes(port)));
+    // Says a word, and waits until the server has said it too.
+    let say = |word: u8| {
+        let mut answer = [0];
+        let said = (&control).write_all(&[word]).and_then(|()| (&control).read_exact(&mut answer));
+        said.context("the server ended early")?;
+        ensure!(answer == [word], "the server answered {answer:?}");
+        Ok(())
+    };
+    // Has the server measure something; returns the processor time that the load took for it.
+    let measured = |load: &mut dyn FnMut() -> anyhow::Result<()>| {
+        say(BEGIN)?;
+        let begin = Usage::of_process()?;
+        load()?;
+        let cpu_ns = Usage::of_process()?.since(begin).cpu_ns;
+        say(END)?;
+        anyhow::Ok(cpu_ns)
+    };
     match order.work {
         Work::Messages(messages) => {
             let mut load = MessageLoad::connect(messages, server, order)?;
             load.exchange(messages.warmup)?;
-            control.say(BEGIN)?;
-            let begin = Usage::of_process()?;
-            load.exchange(messages.requests)?;
-            let cpu_ns = Usage::of_process()?.since(begin).cpu_ns;
-            control.say(END)?;
+            let cpu_ns = measured(&mut || load.exchange(messages.requests))?;
             Ok(Report { sum: load.sum, cpu_ns })
         }
         Work::Stream(bytes) => {
             let stream = connect(server, &order.place)?;
-            control.say(BEGIN)?;
-            let begin = Usage::of_process()?;
-            send_stream(&stream, bytes).context("stream")?;
-            let cpu_ns = Usage::of_process()?.since(begin).cpu_ns;
-            control.say(END)?;
+            let cpu_ns = measured(&mut || send_stream(&stream, bytes).context("stream"))?;
             Ok(Report { sum: 0, cpu_ns })
         }
     }
@@ -164,20 +172,6 @@ fn connect(server: SocketAddr, place: &Place) -> anyhow::Result<TcpStream> {
     let stream = TcpStream::connect(server).context("connect")?;
     place.tell(&stream)?;
     Ok(stream)
-}
-
-/// The connection by which the server learns what is happening.
-struct Control(TcpStream);
-
-impl Control {
-    /// Says a word, and waits until the server has said it too.
-    fn say(&mut self, word: u8) -> anyhow::Result<()> {
-        self.0.write_all(&[word]).context("the server ended early")?;
-        let mut answer = [0];
-        self.0.read_exact(&mut answer).context("the server ended early")?;
-        ensure!(answer == [word], "the server answered {answer:?}");
-        Ok(())
-    }
 }
 
 fn send_stream(mut stream: &TcpStream, bytes: u64) -> io::Result<()> {

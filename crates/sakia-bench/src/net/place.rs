@@ -136,17 +136,19 @@ fn raise_loopback() -> io::Result<()> {
     const REQUEST_AND_ACKNOWLEDGE: u16 = 5;
     const LOOPBACK: i32 = 1;
     const UP: u32 = 1;
-    let mut message = Vec::with_capacity(32);
-    // The header: length, type, flags, sequence number, port.
-    message.extend_from_slice(&32u32.to_ne_bytes());
-    message.extend_from_slice(&NEW_LINK.to_ne_bytes());
-    message.extend_from_slice(&REQUEST_AND_ACKNOWLEDGE.to_ne_bytes());
-    message.extend_from_slice(&[0; 8]);
-    // The interface: family, type, index, flags, and which of these are changed.
-    message.extend_from_slice(&[0; 4]);
-    message.extend_from_slice(&LOOPBACK.to_ne_bytes());
-    message.extend_from_slice(&UP.to_ne_bytes());
-    message.extend_from_slice(&UP.to_ne_bytes());
+    let message = [
+        // The header: length, type, flags, sequence number, port.
+        &32u32.to_ne_bytes()[..],
+        &NEW_LINK.to_ne_bytes(),
+        &REQUEST_AND_ACKNOWLEDGE.to_ne_bytes(),
+        &[0; 8],
+        // The interface: family, type, index, flags, and which of these are changed.
+        &[0; 4],
+        &LOOPBACK.to_ne_bytes(),
+        &UP.to_ne_bytes(),
+        &UP.to_ne_bytes(),
+    ]
+    .concat();
     // Of its protocols rtnetlink is the first, which goes without saying.
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     send(&socket, &message, SendFlags::empty())?;

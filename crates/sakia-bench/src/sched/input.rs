@@ -200,17 +200,13 @@ pub(super) struct Access {
 
 impl Access {
     const READ: Self = Self { write: false, direct: false };
-
-    /// The flags beside those for reading and writing.
-    pub fn custom_flags(self) -> i32 {
-        if self.direct { OFlags::DIRECT.bits().cast_signed() } else { 0 }
-    }
 }
 
 /// Opens a file to be read.
 pub(super) fn open(path: &Path, access: Access) -> anyhow::Result<File> {
     let mut options = OpenOptions::new();
-    options.read(true).write(access.write).custom_flags(access.custom_flags());
+    let flags = if access.direct { OFlags::DIRECT } else { OFlags::empty() };
+    options.read(true).write(access.write).custom_flags(flags.bits().cast_signed());
     options.open(path).with_context(|| path.display().to_string())
 }
 
