@@ -168,18 +168,20 @@ impl Tree {
     }
 
     /// How it is made, where it is a tree that is made.
-    fn layout(&self, quick: bool) -> Option<mktree::Options> {
-        let even = |fanout, levels, leaves, size_bytes| {
-            Layout::Even(Even { fanout, levels, files: fanout, leaves, size_bytes })
+    fn layout(&self, quick: bool, file_bytes: u64) -> Option<mktree::Options> {
+        let even = |fanout, levels, files, leaves, size_bytes| {
+            Layout::Even(Even { fanout, levels, files, leaves, size_bytes })
         };
         let layout = match (self, quick) {
-            (Self::Small, false) => even(7, 6, true, 4096),
-            (Self::Small, true) => even(7, 4, true, 4096),
-            (Self::Large, false) => even(5, 4, false, 1 << 20),
-            (Self::Large, true) => even(5, 2, false, 1 << 20),
+            (Self::Small, false) => even(7, 6, 7, true, 4096),
+            (Self::Small, true) => even(7, 4, 7, true, 4096),
+            (Self::Large, false) => even(5, 4, 5, false, 1 << 20),
+            (Self::Large, true) => even(5, 2, 5, false, 1 << 20),
             (Self::Source, false) => Layout::Source { files: 32_000 },
             (Self::Source, true) => Layout::Source { files: 1000 },
-            (Self::File | Self::Path(_), _) => return None,
+            // A directory, of which only the file is copied.
+            (Self::File, _) => even(0, 1, 1, false, file_bytes),
+            (Self::Path(_), _) => return None,
         };
         Some(mktree::Options { layout, seed: mktree::SEED })
     }

@@ -4,10 +4,10 @@
 //! As many operations in flight as the job has tasks, each with a buffer of its own that is used again;
 //! the sequential sum has one.
 
+use std::cell::RefCell;
 use std::ffi::CString;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::process::ExitCode;
 
 use peers_common::block::{self, PAGE, aligned_offset, marks, sum_bytes};
@@ -81,13 +81,40 @@ enum Transfer {
     Write(Op<Write<Buffer>, Uring>),
 }
 
+/// Begins with what `start` makes for each slot, and goes on with what `step` makes of what is done, until
+/// nothing is left. The operation that is in flight for a slot has its number as its token.
+fn in_flight<S>(
+    job: &Job,
+    gate: &Gate,
+    driver: &Driver,
+    mut start: impl FnMut(usize) -> Option<S>,
+    mut step: impl FnMut(usize, S) -> Option<S>,
+) {
+    gate.begin();
+    let mut slots: Vec<Option<S>> = (0..job.tasks as usize).map(&mut start).collect();
+    let mut count = slots.iter().flatten().count();
+    while count > 0 {
+        turn(driver);
+        while let Some(token) = driver.next_done() {
+            let index = token as usize;
+            let Some(done) = slots[index].take() else {
+                fail("run", "an operation was done twice")
+            };
+            slots[index] = step(index, done);
+            count -= usize::from(slots[index].is_none());
+        }
+    }
+    gate.end();
+}
+
 fn scattered(job: &Job, gate: &Gate, driver: &Driver, first: u64) -> Tally {
     let file = driver.adopt(open(job).into());
     let mut tally = Tally::default();
-    let mut offsets: Vec<_> = (first..first + job.tasks).map(|task| job.offsets(task)).collect();
-    let mut slots: Vec<Option<Transfer>> = offsets.iter().map(|_| None).collect();
-    let start = |index: usize, offset: u64, buffer: Buffer| {
-        if job.cell == Cell::Write {
+    let offsets: Vec<_> = (first..first + job.tasks).map(|task| job.offsets(task)).collect();
+    let offsets = RefCell::new(offsets);
+    let next = |index: usize, buffer: Buffer| {
+        let offset = offsets.borrow_mut()[index].next()?;
+        Some(if job.cell == Cell::Write {
             let mut memory = buffer.into_inner();
             let part = part(&memory);
             block::mark(&mut memory[part.clone()], offset, job.seed);
@@ -98,39 +125,23 @@ fn scattered(job: &Job, gate: &Gate, driver: &Driver, first: u64) -> Tally {
             let mut read = driver.read(&file, buffer, offset);
             read.set_token(index as u64);
             Transfer::Read(read)
-        }
+        })
     };
-    gate.begin();
-    let mut in_flight = 0;
-    for (index, slot) in slots.iter_mut().enumerate() {
-        if let Some(offset) = offsets[index].next() {
-            *slot = Some(start(index, offset, buffer(job.block)));
-            in_flight += 1;
-        }
-    }
-    while in_flight > 0 {
-        turn(driver);
-        while let Some(index) = driver.next_done() {
-            let index = index as usize;
-            let (result, buffer) = match slots[index].take() {
-                Some(Transfer::Read(mut read)) => read.try_take().expect("it is done"),
-                Some(Transfer::Write(mut write)) => write.try_take().expect("it is done"),
-                None => fail("run", "an operation was done twice"),
-            };
-            expect_whole(job, result);
-            tally.count(if job.cell == Cell::Write { 0 } else { marks(bytes(&buffer)) });
-            match offsets[index].next() {
-                Some(offset) => slots[index] = Some(start(index, offset, buffer)),
-                None => in_flight -= 1,
-            }
-        }
-    }
-    gate.end();
+    let step = |index, transfer| {
+        let (result, buffer) = match transfer {
+            Transfer::Read(mut read) => read.try_take().expect("it is done"),
+            Transfer::Write(mut write) => write.try_take().expect("it is done"),
+        };
+        expect_whole(job, result);
+        tally.count(if job.cell == Cell::Write { 0 } else { marks(bytes(&buffer)) });
+        next(index, buffer)
+    };
+    in_flight(job, gate, driver, |index| next(index, buffer(job.block)), step);
     tally
 }
 
 enum Stage {
-    Open(Op<Open, Uring>),
+    Open(Op<Open, Uring>, Vec<u8>),
     Read(Op<Read<Vec<u8>>, Uring>, Fd),
     Close(Op<Close, Uring>, Vec<u8>),
 }
@@ -139,60 +150,38 @@ fn small_files(job: &Job, gate: &Gate, driver: &Driver, first: u64) -> Tally {
     let paths = job.small_files();
     let name = job.path.display();
     let mut tally = Tally::default();
-    let mut shares: Vec<_> =
+    let shares: Vec<_> =
         (first..first + job.tasks).map(|task| share_of(job, &paths, task)).collect();
-    let mut slots: Vec<Option<(Stage, Vec<u8>)>> = shares.iter().map(|_| None).collect();
-    let start = |index: usize, path: &Path| {
-        let path = CString::new(path.as_os_str().as_bytes());
+    let shares = RefCell::new(shares);
+    let open = |index: usize, spare: Vec<u8>| {
+        let path = CString::new(shares.borrow_mut()[index].next()?.as_os_str().as_bytes());
         let path = path.unwrap_or_else(|error| fail("path", error));
         let mut open = driver.open(None, path, libc::O_RDONLY as u32, 0);
         open.set_token(index as u64);
-        Stage::Open(open)
+        Some(Stage::Open(open, spare))
     };
-    gate.begin();
-    let mut in_flight = 0;
-    for (index, slot) in slots.iter_mut().enumerate() {
-        if let Some(path) = shares[index].next() {
-            *slot = Some((start(index, path), vec![0; WHOLE_BYTES]));
-            in_flight += 1;
+    let step = |index, stage| match stage {
+        Stage::Open(mut open, spare) => {
+            let opened = open.try_take().expect("it is done");
+            let file = opened.unwrap_or_else(|error| fail(&name, error));
+            let mut read = driver.read(&file, spare, 0);
+            read.set_token(index as u64);
+            Some(Stage::Read(read, file))
         }
-    }
-    while in_flight > 0 {
-        turn(driver);
-        while let Some(token) = driver.next_done() {
-            let index = token as usize;
-            let Some((stage, spare)) = slots[index].take() else {
-                fail("run", "an operation was done twice")
-            };
-            let next = match stage {
-                Stage::Open(mut open) => {
-                    let opened = open.try_take().expect("it is done");
-                    let file = opened.unwrap_or_else(|error| fail(&name, error));
-                    let mut read = driver.read(&file, spare, 0);
-                    read.set_token(token);
-                    (Stage::Read(read, file), Vec::new())
-                }
-                Stage::Read(mut read, file) => {
-                    let (result, buffer) = read.try_take().expect("it is done");
-                    let len = result.unwrap_or_else(|error| fail(&name, error));
-                    tally.count(small_file_check(job, &buffer[..len]));
-                    let mut close = driver.close(file);
-                    close.set_token(token);
-                    (Stage::Close(close, buffer), Vec::new())
-                }
-                Stage::Close(mut close, buffer) => {
-                    let closed = close.try_take().expect("it is done");
-                    closed.unwrap_or_else(|error| fail(&name, error));
-                    let Some(path) = shares[index].next() else {
-                        in_flight -= 1;
-                        continue;
-                    };
-                    (start(index, path), buffer)
-                }
-            };
-            slots[index] = Some(next);
+        Stage::Read(mut read, file) => {
+            let (result, buffer) = read.try_take().expect("it is done");
+            let len = result.unwrap_or_else(|error| fail(&name, error));
+            tally.count(small_file_check(job, &buffer[..len]));
+            let mut close = driver.close(file);
+            close.set_token(index as u64);
+            Some(Stage::Close(close, buffer))
         }
-    }
-    gate.end();
+        Stage::Close(mut close, buffer) => {
+            let closed = close.try_take().expect("it is done");
+            closed.unwrap_or_else(|error| fail(&name, error));
+            open(index, buffer)
+        }
+    };
+    in_flight(job, gate, driver, |index| open(index, vec![0; WHOLE_BYTES]), step);
     tally
 }

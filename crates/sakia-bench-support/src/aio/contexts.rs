@@ -54,7 +54,7 @@ impl Growth {
 /// Contexts, of which there are as many as were full at a time. None ends before all do.
 #[derive(Debug)]
 pub(super) struct Contexts<T> {
-    all: Vec<Context<T>>,
+    pub all: Vec<Context<T>>,
     growth: Growth,
     event_fd: Arc<OwnedFd>,
     log: Arc<Log>,
@@ -65,10 +65,6 @@ pub(super) struct Contexts<T> {
 impl<T> Contexts<T> {
     pub fn new(growth: Growth, event_fd: Arc<OwnedFd>, log: Arc<Log>) -> Self {
         Self { all: Vec::new(), growth, event_fd, log, is_refused: false }
-    }
-
-    pub fn all(&mut self) -> &mut [Context<T>] {
-        &mut self.all
     }
 
     pub fn in_flight(&self) -> usize {

@@ -255,7 +255,7 @@ impl Worker {
     fn run(mut self) {
         while self.receive() {
             self.admit();
-            for context in self.contexts.all() {
+            for context in &mut self.contexts.all {
                 context.submit();
                 // An error leaves what is in flight there; it is asked again in the next turn.
                 let _ = context.reap(false, &mut self.done);
@@ -273,7 +273,7 @@ impl Worker {
         let mut queue = shared.lock();
         if queue.is_closed {
             // Before each sleep: some may have been in line.
-            self.contexts.all().iter_mut().for_each(Context::cancel_polls);
+            self.contexts.all.iter_mut().for_each(Context::cancel_polls);
         }
         // Who is in line has to wait for room, and takes no more in meanwhile.
         let is_full = !self.backlog.is_empty() && self.contexts.in_flight() > 0;

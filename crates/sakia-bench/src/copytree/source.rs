@@ -113,7 +113,7 @@ pub(super) fn plan(tree: &Tree, quick: bool, file_bytes: u64) -> anyhow::Result<
         Tree::Path(path) => Census::of(path),
         Tree::File => Ok(Census { files: 1, bytes: file_bytes, ..Census::default() }),
         _ => {
-            let options = tree.layout(quick).context("a tree that is made")?;
+            let options = tree.layout(quick, file_bytes).context("a tree that is made")?;
             Ok(mktree::plan(&options)?.into())
         }
     }
@@ -137,19 +137,12 @@ pub(super) fn make(
     if path.exists() {
         return Ok(path);
     }
+    let options = tree.layout(quick, file_bytes).context("a tree that is made")?;
     if *tree == Tree::File {
-        let layout = mktree::Layout::Even(mktree::Even {
-            fanout: 0,
-            levels: 1,
-            files: 1,
-            leaves: false,
-            size_bytes: file_bytes,
-        });
         let below = scratch.join("one");
-        mktree::make(&below, &mktree::Options { layout, seed: mktree::SEED }, is_stopped)?;
+        mktree::make(&below, &options, is_stopped)?;
         fs::rename(below.join("f0"), &path).with_context(|| format!("{}", path.display()))?;
     } else {
-        let options = tree.layout(quick).context("a tree that is made")?;
         mktree::make(&path, &options, is_stopped)?;
     }
     if !is_stopped() {

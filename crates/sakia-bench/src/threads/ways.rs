@@ -119,8 +119,8 @@ pub(super) fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::
     let mut census = Census::default();
     meter.restart()?;
     let readers = match variant {
-        Variant::Blocking => a_thread_each(files, task.size_bytes, &reads, &mut census),
-        Variant::Pool => a_pool(files, task.size_bytes, &reads),
+        Variant::Blocking => plain(files, task.size_bytes, &reads, &mut census, true),
+        Variant::Pool => plain(files, task.size_bytes, &reads, &mut census, false),
         Variant::Uring => an_engine(Policy::Uring, files, task.size_bytes, &reads),
         Variant::Poll => an_engine(Policy::Poll, files, task.size_bytes, &reads),
     }?;
@@ -221,60 +221,46 @@ fn at_rest(reads: &Reads, readers: &Readers, census: &mut Census) -> Counters {
     counted
 }
 
-/// A thread for each file.
-fn a_thread_each(
+/// So many threads, which take one file after the other, or with `is_each` one and no more.
+fn plain(
     files: Vec<File>,
     size: usize,
     reads: &Arc<Reads>,
     census: &mut Census,
+    is_each: bool,
 ) -> anyhow::Result<Readers> {
-    let mut readers = Readers { files: Arc::new(files), ..Readers::default() };
-    for index in 0..readers.files.len() {
+    let threads = if is_each { files.len() } else { POOL_THREADS.min(files.len()) };
+    let next = Arc::new(AtomicUsize::new(0));
+    let end = (!is_each).then(|| Arc::new(Barrier::new(threads + 1)));
+    let mut readers = Readers { files: Arc::new(files), end, ..Readers::default() };
+    for index in 0..threads {
         // Where nothing is held the first ones end before the last begin.
-        if index % LOOK_AFTER == LOOK_AFTER - 1 {
+        if is_each && index % LOOK_AFTER == LOOK_AFTER - 1 {
             census.look();
         }
         let (reads, files) = (Arc::clone(reads), Arc::clone(&readers.files));
+        let (next, end) = (Arc::clone(&next), readers.end.clone());
         let read = move || {
             let mut bytes = AlignedBuf::zeroed(size);
-            reads.begin();
-            reads.end(index, read_full(&files[index], &mut bytes));
+            let mut read = |index, file: &File| {
+                reads.begin();
+                reads.end(index, file.read_exact_at(&mut bytes, 0).map(|()| &bytes[..]));
+            };
+            let Some(end) = end else { return read(index, &files[index]) };
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(file) = files.get(index) else { break };
+                read(index, file);
+            }
+            end.wait();
         };
         readers.threads.push(start(read).with_context(|| format!("thread {index}"))?);
     }
     Ok(readers)
 }
 
-/// A pool, whose threads take one file after the other.
-fn a_pool(files: Vec<File>, size: usize, reads: &Arc<Reads>) -> anyhow::Result<Readers> {
-    let threads = POOL_THREADS.min(files.len());
-    let (next, end) = (Arc::new(AtomicUsize::new(0)), Arc::new(Barrier::new(threads + 1)));
-    let files = Arc::new(files);
-    let mut readers = Readers { files, end: Some(Arc::clone(&end)), ..Readers::default() };
-    for _ in 0..threads {
-        let (reads, files) = (Arc::clone(reads), Arc::clone(&readers.files));
-        let (next, end) = (Arc::clone(&next), Arc::clone(&end));
-        readers.threads.push(start(move || {
-            let mut bytes = AlignedBuf::zeroed(size);
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(file) = files.get(index) else { break };
-                reads.begin();
-                reads.end(index, read_full(file, &mut bytes));
-            }
-            end.wait();
-        })?);
-    }
-    Ok(readers)
-}
-
 fn start(work: impl FnOnce() + Send + 'static) -> anyhow::Result<JoinHandle<()>> {
     thread::Builder::new().stack_size(STACK_BYTES).spawn(work).context("cannot start a thread")
-}
-
-fn read_full<'a>(file: &File, bytes: &'a mut [u8]) -> io::Result<&'a [u8]> {
-    file.read_exact_at(bytes, 0)?;
-    Ok(bytes)
 }
 
 /// An engine with all options as they are by themselves, but for the backend, and one thread that awaits all
