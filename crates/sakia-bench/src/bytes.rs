@@ -13,7 +13,8 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
     bytes.chunks(1 << 16).map(part).fold(0, |sum, part| sum.wrapping_add(part.into()))
 }
 
-/// The sum of all bytes, read by one plain call after the other into the same memory; and the number of calls.
+/// The sum of all bytes, read by one plain call after the other into the same memory, and the number of
+/// calls.
 pub(crate) fn sum_plainly(mut source: impl Read, block_bytes: usize) -> io::Result<(u64, u64)> {
     let mut block = AlignedBuf::zeroed(block_bytes);
     let (mut total, mut reads) = (0u64, 0);

@@ -109,7 +109,7 @@ pub fn run_cell(spec: &str) -> anyhow::Result<Outcome> {
     }
 }
 
-/// Measures the work of a variant. Work that ends with [`Unavailable`] is no failure.
+/// Measures the work of a variant. Work that this machine cannot do is no failure.
 ///
 /// # Errors
 /// Those of the work, and of [`Meter`].

@@ -221,7 +221,7 @@ pub struct CopyTree {
 
 impl CopyTree {
     /// Looks for programs and places, and makes a directory for the sources. What is not there is
-    /// [left out](Experiment::left_out).
+    /// [left out](About::left_out).
     ///
     /// # Errors
     /// As `mkdir(2)` and [`check`](Options::check); the user's tree cannot be read.

@@ -90,22 +90,14 @@ pub fn run(job: Job, serve: impl FnOnce(&Job, Door) -> io::Result<()>) {
 /// Measures while the load says so.
 pub struct Attendant {
     job: Job,
-    gate: Gate,
+    /// To begin when the load has said its first word, which is sent back then; to end when it has said its
+    /// second word, which is sent back then.
+    pub gate: Gate,
 }
 
 impl Attendant {
     fn new(job: Job) -> Self {
         Self { job, gate: Gate::new(1) }
-    }
-
-    /// To be called when the load has said its first word, which is sent back then.
-    pub fn begin(&self) {
-        self.gate.begin();
-    }
-
-    /// To be called when the load has said its second word, which is sent back then.
-    pub fn end(&self) {
-        self.gate.end();
     }
 
     /// Reports, and ends the process.
@@ -120,10 +112,10 @@ fn oversee(attendant: Attendant, mut control: TcpStream, port: u16) -> io::Resul
     control.write_all(&port.to_be_bytes())?;
     let mut word = [0];
     control.read_exact(&mut word)?;
-    attendant.begin();
+    attendant.gate.begin();
     control.write_all(&word)?;
     control.read_exact(&mut word)?;
-    attendant.end();
+    attendant.gate.end();
     control.write_all(&word)?;
     attendant.exit()
 }

@@ -28,11 +28,11 @@ impl Net for Sakia {
 async fn attend(mut control: TcpStream, attendant: Attendant) -> io::Result<()> {
     let (result, word) = control.read_exact(vec![0; 1]).await;
     result?;
-    attendant.begin();
+    attendant.gate.begin();
     control.write_all(word).await.0?;
     let (result, word) = control.read_exact(vec![0; 1]).await;
     result?;
-    attendant.end();
+    attendant.gate.end();
     control.write_all(word).await.0?;
     attendant.exit()
 }

@@ -17,11 +17,11 @@ use crate::named::named;
 
 /// Blocks that a reader on the runtime's thread has in memory.
 ///
-/// It begins reads ahead only when the first has to wait, so the depth costs nothing where the bytes are in the
-/// page cache: two blocks are read when they are asked for, by a plain call, and added while they are in the
-/// processor's cache. Where they are not, the device, or the threads of `poll`, work meanwhile. In `ring` several
-/// reads share the cost of an enter; with more than a few of them blocks leave the processor's nearest caches
-/// before they are added.
+/// It begins reads ahead only when the first has to wait, so the depth costs nothing where the bytes are in
+/// the page cache: two blocks are read when they are asked for, by a plain call, and added while they are in
+/// the processor's cache. Where they are not, the device, or the threads of `poll`, work meanwhile. In `ring`
+/// several reads share the cost of an enter; with more than a few of them blocks leave the processor's
+/// nearest caches before they are added.
 pub(super) const DEPTH: usize = 4;
 /// Bytes of all blocks of `offload`: as many as such a reader has unless told otherwise.
 const OFFLOAD_BYTES: usize = 1 << 20;
