@@ -25,7 +25,7 @@ const SCHEDULER: &str = "mq-deadline";
 #[derive(Debug)]
 pub(crate) struct LoopDevice {
     number: i32,
-    /// `None` once detached. Keeps the device from detaching itself before it is mounted.
+    /// Keeps the device from detaching itself before it is mounted. `None` while it is dropped.
     device: Option<OwnedFd>,
 }
 
@@ -81,26 +81,22 @@ impl LoopDevice {
         let settings = [("scheduler", SCHEDULER), ("nr_requests", &count.to_string())];
         write_settings(&queue_of(&self.path()), SCHEDULER, settings)
     }
+}
 
-    /// Detaches it, and waits until the backing file is no longer in use. Does not wait where
-    /// something else still uses the device: it detaches when that ends.
-    pub(crate) fn detach(&mut self) {
+/// Detaches it, and waits until the backing file is no longer in use. Does not wait where something else still
+/// uses the device: it detaches when that ends.
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
         let Some(device) = self.device.take() else { return };
         lift_limits(&self.path());
         // SAFETY: the call takes no memory; it ends our own use of the device.
         let _ = unsafe { ioctl(&device, ClearFd::new()) };
-        drop(device);
+        drop(device); // the device lasts as long
         let attached = PathBuf::from(format!("/sys/block/loop{}/loop", self.number));
         let deadline = Instant::now() + PATIENCE;
         while attached.exists() && !is_mounted(&self.path()) && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(1));
         }
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        self.detach();
     }
 }
 

@@ -170,7 +170,6 @@ fn remove(scratch: &Path) {
 #[derive(Debug)]
 pub(crate) struct Mounted {
     point: PathBuf,
-    mounted: bool,
     /// Last: the directory goes when nothing is mounted in it.
     _scratch: Scratch,
 }
@@ -187,33 +186,27 @@ impl Mounted {
         let data = CString::new(data).expect("options hold no NUL");
         mount(source, &point, kind, MountFlags::NOSUID | MountFlags::NODEV, &*data)
             .map_err(|errno| PlaceError::needing(format!("mount {kind}"), errno))?;
-        Ok(Self { point, mounted: true, _scratch: scratch })
+        Ok(Self { point, _scratch: scratch })
     }
 
     /// Takes over what was mounted on `mnt` of the scratch directory by other means.
     pub(crate) fn adopt(scratch: Scratch) -> Self {
-        Self { point: scratch.path().join("mnt"), mounted: true, _scratch: scratch }
+        Self { point: scratch.path().join("mnt"), _scratch: scratch }
     }
 
     /// Where it is mounted.
     pub(crate) fn path(&self) -> &Path {
         &self.point
     }
-
-    /// Unmounts: at once where nothing is open, else by detaching, which leaves open files alone.
-    pub(crate) fn unmount(&mut self) {
-        if std::mem::take(&mut self.mounted) {
-            detach(&self.point);
-        }
-    }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        self.unmount();
+        detach(&self.point);
     }
 }
 
+/// Unmounts: at once where nothing is open, else by detaching, which leaves open files alone.
 fn detach(point: &Path) {
     if unmount(point, UnmountFlags::NOFOLLOW).is_err() {
         let _ = unmount(point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);

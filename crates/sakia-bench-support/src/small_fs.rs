@@ -145,12 +145,3 @@ impl SmallFs {
         File::options().write(true).open(image)?.set_len(keep)
     }
 }
-
-impl Drop for SmallFs {
-    fn drop(&mut self) {
-        self.mounted.unmount();
-        if let Some((device, _)) = &mut self.disk {
-            device.detach();
-        }
-    }
-}

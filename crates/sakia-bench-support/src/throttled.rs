@@ -207,7 +207,5 @@ impl Drop for ThrottledDisk {
     fn drop(&mut self) {
         // Else the unmount would wait for what is held. The fields then end from top to bottom.
         self.fuse.release();
-        self.mounted.unmount();
-        self.device.detach();
     }
 }

@@ -109,18 +109,8 @@ pub enum Event<'a> {
     Done(&'a Run),
 }
 
-/// How it went.
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one, and it is not kept in numbers")]
-pub enum Ended {
-    /// To the end.
-    Complete(Results),
-    /// `is_stopped` said so.
-    Stopped,
-}
-
 /// Runs all of an experiment. Tells `observe` what is happening; when `is_stopped` answers true,
-/// ends after the run at hand.
+/// ends after the run at hand, without results.
 ///
 /// A variant that this machine cannot do, and one whose process fails, is left out from there on,
 /// and listed as [missing](Results::missing); a wrong result is listed too. The others go on.
@@ -132,7 +122,7 @@ pub fn run(
     settings: &Settings,
     observe: &mut dyn FnMut(Event<'_>) -> anyhow::Result<()>,
     is_stopped: &dyn Fn() -> bool,
-) -> anyhow::Result<Ended> {
+) -> anyhow::Result<Option<Results>> {
     let runs = settings.runs.clamp(1, stats::VALUES_MAX);
     let about = experiment.about().clone();
     let mut results = Results {
@@ -149,13 +139,13 @@ pub fn run(
         let label = results.about.points[point].label.clone();
         observe(Event::Prepare { point: &label })?;
         if is_stopped() {
-            return Ok(Ended::Stopped);
+            return Ok(None);
         }
         let expected = experiment.prepare(point, is_stopped)?;
         for round in 0..runs {
             for variant in order(&results.about.variants, settings.seed, round) {
                 if is_stopped() {
-                    return Ok(Ended::Stopped);
+                    return Ok(None);
                 }
                 done += 1;
                 if results.missing.iter().any(|missing| missing.variant == variant) {
@@ -170,11 +160,11 @@ pub fn run(
                 };
                 let ended = launch(settings, &results.about.directory, &spec);
                 if is_stopped() {
-                    return Ok(Ended::Stopped); // what the run ended with may come from the signal
+                    return Ok(None); // what the run ended with may come from the signal
                 }
                 match ended? {
-                    Answer::Run(outcome) => {
-                        let run = Run { point, variant, round, ..outcome };
+                    Ok(run) => {
+                        let run = Run { point, variant, round, ..run };
                         if run.measured.sum != expected {
                             results.mismatches.push(format!(
                                 "{variant}, {label}: {} instead of {expected}",
@@ -184,9 +174,7 @@ pub fn run(
                         observe(Event::Done(&run))?;
                         results.runs.push(run);
                     }
-                    Answer::Missing(reason, is_failure) => {
-                        results.missing.push(Missing { variant, reason, is_failure });
-                    }
+                    Err(missing) => results.missing.push(Missing { variant, ..missing }),
                 }
             }
         }
@@ -194,7 +182,7 @@ pub fn run(
     results.conclude();
     let reason = |row: &Row| Some(((row.point, row.variant), experiment.reason(row)?));
     results.reasons = results.rows.iter().filter_map(reason).collect();
-    Ok(Ended::Complete(results))
+    Ok(Some(results))
 }
 
 /// The order of a round. In as many rounds as there are variants, each is at each place once.
@@ -206,16 +194,13 @@ fn order(variants: &[&'static str], seed: u64, round: usize) -> Vec<&'static str
     order
 }
 
-/// What came of a process.
-enum Answer {
-    /// It was measured. Whose run it is has yet to be told.
-    Run(Run),
-    /// It was not; why, and whether that is a failure.
-    Missing(String, bool),
-}
-
-/// Runs a process to its end, and ends what it has started and left.
-fn launch(settings: &Settings, directory: &Path, spec: &Spec) -> anyhow::Result<Answer> {
+/// Runs a process to its end, and ends what it has started and left. Whose run it was is not told.
+fn launch(
+    settings: &Settings,
+    directory: &Path,
+    spec: &Spec,
+) -> anyhow::Result<Result<Run, Missing>> {
+    let missing = |reason, is_failure| Err(Missing { variant: "", reason, is_failure });
     let launcher = &settings.launcher;
     let spec = serde_json::to_string(spec).context("json")?;
     let mut command = Command::new(&launcher.program);
@@ -233,10 +218,10 @@ fn launch(settings: &Settings, directory: &Path, spec: &Spec) -> anyhow::Result<
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         let said = said.trim().trim_start_matches("sakia: ");
-        return Ok(Answer::Missing(format!("{}: {said}", output.status), true));
+        return Ok(missing(format!("{}: {said}", output.status), true));
     }
     match serde_json::from_slice(&output.stdout) {
-        Ok(Outcome::Measured(measured @ Measured { is_disturbed, .. })) => Ok(Answer::Run(Run {
+        Ok(Outcome::Measured(measured @ Measured { is_disturbed, .. })) => Ok(Ok(Run {
             point: 0,
             variant: "",
             round: 0,
@@ -244,7 +229,7 @@ fn launch(settings: &Settings, directory: &Path, spec: &Spec) -> anyhow::Result<
             process_wall_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
             noise: Noise { is_noisy: noise.is_noisy || is_disturbed, ..noise },
         })),
-        Ok(Outcome::Unavailable(reason)) => Ok(Answer::Missing(reason, false)),
+        Ok(Outcome::Unavailable(reason)) => Ok(missing(reason, false)),
         Err(error) => bail!("a run answered what is no measurement: {error}"),
     }
 }
@@ -315,7 +300,7 @@ mod tests {
         });
         for _ in 0..2 {
             let answer = launch(&settings, Path::new("/"), &spec);
-            assert!(matches!(answer, Ok(Answer::Missing(_, true))));
+            assert!(matches!(answer, Ok(Err(Missing { is_failure: true, .. }))));
         }
         end.join().unwrap();
     }
@@ -330,11 +315,14 @@ mod tests {
             let settings = Settings { runs: 1, seed: 1, launcher, at_hand: AtHand::default() };
             launch(&settings, Path::new("/"), &spec)
         };
-        let Ok(Answer::Missing(reason, true)) = shell("echo sakia: no disk >&2; exit 3") else {
+        let Ok(Err(Missing { reason, is_failure: true, .. })) =
+            shell("echo sakia: no disk >&2; exit 3")
+        else {
             panic!("the process failed");
         };
         assert_eq!(reason, "exit status: 3: no disk");
-        let Ok(Answer::Missing(reason, false)) = shell(r#"echo '{"unavailable":"no ring"}'"#)
+        let Ok(Err(Missing { reason, is_failure: false, .. })) =
+            shell(r#"echo '{"unavailable":"no ring"}'"#)
         else {
             panic!("the process says what is missing");
         };
@@ -342,7 +330,7 @@ mod tests {
         assert!(shell("echo nonsense").is_err());
         let measured = Measured { is_disturbed: true, ..Measured::default() };
         let answer = serde_json::to_string(&Outcome::Measured(measured)).unwrap();
-        let Ok(Answer::Run(run)) = shell(&format!("echo '{answer}'")) else { panic!("{answer}") };
+        let Ok(Ok(run)) = shell(&format!("echo '{answer}'")) else { panic!("{answer}") };
         assert!(run.noise.is_noisy, "what a run says of itself counts");
     }
 }

@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sakia_bench::copytree::{self, CopyTree};
 use sakia_bench::echo::{self, Echo};
 use sakia_bench::file_sum::{self, FileSum};
-use sakia_bench::run::{AtHand, Ended};
+use sakia_bench::run::AtHand;
 use sakia_bench::sched::{self, Sched};
 use sakia_bench::tcp_sum::{self, TcpSum};
 use sakia_bench::text::Text;
@@ -109,12 +109,9 @@ fn experiment(options: Options, signals: &Signals) -> anyhow::Result<Exit> {
     let is_stopped = || signals.received().is_some();
     let ended = sakia_bench::run(&mut *experiment, &settings, &mut observe, &is_stopped)?;
     progress.clear();
-    let results = match ended {
-        Ended::Complete(results) => results,
-        Ended::Stopped => {
-            drop(experiment); // its files, before the signal ends the program
-            return Ok(signals.received().map_or(Exit::Failure, Exit::Signal));
-        }
+    let Some(results) = ended else {
+        drop(experiment); // its files, before the signal ends the program
+        return Ok(signals.received().map_or(Exit::Failure, Exit::Signal));
     };
     if is_json {
         json::results(&results)?.iter().try_for_each(|line| print(line))?;

@@ -244,6 +244,5 @@ impl Fuse {
 impl Drop for Fuse {
     fn drop(&mut self) {
         self.abort();
-        self.mounted.unmount();
     }
 }

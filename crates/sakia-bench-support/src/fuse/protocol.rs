@@ -94,24 +94,13 @@ impl Reply {
         self.0.len() - OUT_HEADER
     }
 
-    /// The finished answer to the request `unique`.
-    pub fn finish(mut self, unique: u64) -> Vec<u8> {
-        self.seal(unique, 0);
-        self.0
-    }
-
-    /// The answer that `unique` failed.
-    pub fn failure(unique: u64, errno: i32) -> Vec<u8> {
-        let mut reply = Self::new();
-        reply.seal(unique, -errno.abs());
-        reply.0
-    }
-
-    fn seal(&mut self, unique: u64, error: i32) {
+    /// The finished answer to the request `unique`, which was done, or failed with an error number.
+    pub fn finish(mut self, unique: u64, errno: i32) -> Vec<u8> {
         let length = u32::try_from(self.0.len()).expect("answers are smaller than 4 GiB");
         self.0[..4].copy_from_slice(&length.to_ne_bytes());
-        self.0[4..8].copy_from_slice(&error.to_ne_bytes());
+        self.0[4..8].copy_from_slice(&(-errno.abs()).to_ne_bytes());
         self.0[8..16].copy_from_slice(&unique.to_ne_bytes());
+        self.0
     }
 }
 
@@ -170,11 +159,11 @@ mod tests {
     fn replies_carry_their_length() {
         let mut reply = Reply::new();
         reply.u64(5);
-        let bytes = reply.finish(3);
+        let bytes = reply.finish(3, 0);
         assert_eq!(bytes.len(), 24);
         assert_eq!(bytes[..4], 24_u32.to_ne_bytes());
         assert_eq!(bytes[8..16], 3_u64.to_ne_bytes());
-        let failed = Reply::failure(3, 5);
+        let failed = Reply::new().finish(3, 5);
         assert_eq!(failed[4..8], (-5_i32).to_ne_bytes());
     }
 }

@@ -284,14 +284,14 @@ impl State {
 
     fn answer(&mut self, header: Header, fields: Fields<'_>, outcome: Outcome) -> Vec<u8> {
         let limit = match outcome {
-            Outcome::Errno(errno) => return Reply::failure(header.unique, errno),
+            Outcome::Errno(errno) => return Reply::new().finish(header.unique, errno),
             Outcome::Short(bytes) => bytes,
             Outcome::Done | Outcome::Never => usize::MAX,
         };
         let mut reply = Reply::new();
         match self.perform(header, fields, limit, &mut reply) {
-            Ok(()) => reply.finish(header.unique),
-            Err(errno) => Reply::failure(header.unique, errno.raw_os_error()),
+            Ok(()) => reply.finish(header.unique, 0),
+            Err(errno) => Reply::new().finish(header.unique, errno.raw_os_error()),
         }
     }
 
@@ -517,7 +517,7 @@ fn init(header: Header, mut fields: Fields<'_>) -> Vec<u8> {
     // requests held at a gate do not keep others out.
     reply.u16(256).u16(192).u32(WRITE_BYTES_MAX as u32).u32(1);
     reply.u16((WRITE_BYTES_MAX / BLOCK_BYTES) as u16).u16(0).bytes(&[0; 32]);
-    reply.finish(header.unique)
+    reply.finish(header.unique, 0)
 }
 
 #[cfg(test)]
