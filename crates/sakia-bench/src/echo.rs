@@ -197,15 +197,14 @@ impl Experiment for Echo {
     fn reason(&self, row: &Row) -> Option<String> {
         let operations = self.about.points[row.point].work.operations as f64;
         let a_request = |count: u64| count as f64 / operations;
-        let count = |name: &str| row.count(name);
         let switches = a_request(row.voluntary_switches);
         let reason = match Variant::by_name(row.variant)? {
             Variant::Blocking => {
                 format!("a request: a read and a write, {switches:.3} switches")
             }
             Variant::Uring | Variant::Ring | Variant::Poll | Variant::Spin => {
-                let plain = a_request(count("recv.inline") + count("send.inline"));
-                let enters = a_request(count("enters"));
+                let plain = a_request(row.count("recv.inline") + row.count("send.inline"));
+                let enters = a_request(row.count("enters"));
                 let call = if row.variant == Variant::Poll.name() { "waits" } else { "enters" };
                 format!(
                     "a request: {enters:.3} {call}, {plain:.3} plain calls, {switches:.3} switches"

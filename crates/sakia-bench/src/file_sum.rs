@@ -144,13 +144,12 @@ impl Experiment for FileSum {
     }
 
     fn reason(&self, row: &Row) -> Option<String> {
-        let count = |name: &str| row.count(name);
-        let reads = count("reads");
+        let reads = row.count("reads");
         let switches = counted(row.voluntary_switches, "switch", "switches");
         let variant = Variant::by_name(row.variant)?;
         let reason = match variant {
             Variant::Pool => {
-                let hops = count("hops");
+                let hops = row.count("hops");
                 format!("{hops} of {reads} reads handed to a thread and back, {switches}")
             }
             Variant::Blocking => format!("{reads} plain reads, {switches}"),
@@ -168,11 +167,11 @@ impl Experiment for FileSum {
                 ];
                 // Where there is no ring, what is submitted is counted again by its way.
                 let ways = &ways[usize::from(variant == Variant::Poll)..];
-                let ways = ways.iter().filter(|(name, _)| count(name) > 0);
+                let ways = ways.iter().filter(|(name, _)| row.count(name) > 0);
                 let ways: Vec<_> =
-                    ways.map(|(name, words)| format!("{} {words}", count(name))).collect();
+                    ways.map(|(name, words)| format!("{} {words}", row.count(name))).collect();
                 let ways = ways.join(", ");
-                let enters = counted(count("enters"), "enter", "enters");
+                let enters = counted(row.count("enters"), "enter", "enters");
                 let threads = counted(row.threads_max, "thread", "threads");
                 format!("{reads} reads ({ways}), {enters}, {switches}, {threads}")
             }

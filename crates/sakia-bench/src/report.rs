@@ -85,7 +85,8 @@ fn write_ratios(page: &mut String, results: &Results) -> fmt::Result {
     row(page, "th", heads)?;
     for ratio in &results.ratios {
         let (wall, cpu) = (format!("{:.2}", ratio.wall), format!("{:.2}", ratio.cpu));
-        let (wall_bounds, cpu_bounds) = (text::bounds(ratio), text::cpu_bounds(ratio));
+        let (wall_bounds, cpu_bounds) =
+            (text::bounds(ratio.wall_bounds), text::bounds(ratio.cpu_bounds));
         let (label, best) =
             (&results.about.points[ratio.point].label, format!("{:.2}", ratio.cpu_best));
         let cells = [&ratio.of, label, &wall, &wall_bounds, &cpu, &cpu_bounds, &best];

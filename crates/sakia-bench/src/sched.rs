@@ -541,37 +541,36 @@ impl Experiment for Sched {
 
     fn reason(&self, row: &Row) -> Option<String> {
         let operations = self.about.points[row.point].work.operations.max(1) as f64;
-        let count = |name: &str| row.count(name);
         let of_each = |number: u64| number as f64 / operations;
         let switches = of_each(row.voluntary_switches);
         let reason = match Variant::by_name(row.variant)? {
             Variant::Blocking => format!("an operation: a plain call, {switches:.3} switches"),
             Variant::Aio => {
-                let batch = count("submitted") as f64 / count("submits").max(1) as f64;
-                let batch_max = count("batch_max");
+                let batch = row.count("submitted") as f64 / row.count("submits").max(1) as f64;
+                let batch_max = row.count("batch_max");
                 format!(
                     "an operation: {:.3} submits of {batch:.1} requests (at most {batch_max}), {:.3} \
                      getevents, {switches:.3} switches; {}",
-                    of_each(count("submits")),
-                    of_each(count("get_events")),
-                    counted(count("contexts"), "context", "contexts")
+                    of_each(row.count("submits")),
+                    of_each(row.count("get_events")),
+                    counted(row.count("contexts"), "context", "contexts")
                 )
             }
             Variant::Sakia => format!(
                 "an operation: {:.3} plain calls of its own thread, {:.3} requests to the engine's, \
                  {switches:.3} switches",
-                of_each(count("plain")),
-                of_each(count("sent"))
+                of_each(row.count("plain")),
+                of_each(row.count("sent"))
             ),
             Variant::Ring if self.timing == Timing::Calls => {
                 format!(
                     "an operation: {:.3} enters, {switches:.3} switches",
-                    of_each(count("enters"))
+                    of_each(row.count("enters"))
                 )
             }
             Variant::Ring => format!(
                 "an operation: {:.3} requests to the engine's thread, {switches:.3} switches",
-                of_each(count("sent"))
+                of_each(row.count("sent"))
             ),
         };
         let times = figures::times_in_words(self.timing, &row.counters);

@@ -138,18 +138,17 @@ impl Experiment for TcpSum {
     }
 
     fn reason(&self, row: &Row) -> Option<String> {
-        let count = |name: &str| row.count(name);
         let switches = counted(row.voluntary_switches, "switch", "switches");
         let reason = match Variant::by_name(row.variant)? {
             Variant::Blocking => format!("plain reads, {switches}"),
             variant => {
                 let is_poll = matches!(variant, Variant::Poll | Variant::PollRecv);
                 let enters = match is_poll {
-                    true => counted(count("enters"), "wait", "waits"),
-                    false => counted(count("enters"), "enter", "enters"),
+                    true => counted(row.count("enters"), "wait", "waits"),
+                    false => counted(row.count("enters"), "enter", "enters"),
                 };
-                let plain = counted(count("recv.inline"), "plain receive", "plain receives");
-                format!("{enters}, {plain}, {} submitted, {switches}", count("recv.submitted"))
+                let plain = counted(row.count("recv.inline"), "plain receive", "plain receives");
+                format!("{enters}, {plain}, {} submitted, {switches}", row.count("recv.submitted"))
             }
         };
         Some(reason)

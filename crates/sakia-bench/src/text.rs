@@ -193,9 +193,15 @@ fn ratios(f: &mut Formatter<'_>, results: &Results) -> fmt::Result {
         let tie = if is_tie(*cpu_best) { " tie" } else { "" };
         let [wall, cpu] = [wall, cpu].map(|ratio| format!("{ratio:.2}"));
         let cells = if is_of_time {
-            vec![wall, bounds(ratio), cpu]
+            vec![wall, bounds(ratio.wall_bounds), cpu]
         } else {
-            vec![wall, bounds(ratio), cpu, cpu_bounds(ratio), format!("{cpu_best:>5.2}{tie}")]
+            vec![
+                wall,
+                bounds(ratio.wall_bounds),
+                cpu,
+                bounds(ratio.cpu_bounds),
+                format!("{cpu_best:>5.2}{tie}"),
+            ]
         };
         line(f, cells.into_iter().zip(&columns).map(|(cell, (_, width))| (cell, *width)))?;
     }
@@ -217,16 +223,8 @@ pub(crate) fn bounds_name(results: &Results) -> &'static str {
     }
 }
 
-pub(crate) fn bounds(ratio: &Ratio) -> String {
-    shown(ratio.wall_bounds)
-}
-
-/// The same of processor time.
-pub(crate) fn cpu_bounds(ratio: &Ratio) -> String {
-    shown(ratio.cpu_bounds)
-}
-
-fn shown([low, high]: [f64; 2]) -> String {
+/// The bounds of a ratio of wall time, or of processor time.
+pub(crate) fn bounds([low, high]: [f64; 2]) -> String {
     format!("{low:.2} to {high:.2}")
 }
 
@@ -270,7 +268,7 @@ pub(crate) fn standings(results: &Results, point: usize) -> Vec<Standing<'_>> {
             return "has no round in common with it".into();
         };
         let [low, high] = if by_cpu { ratio.cpu_bounds } else { ratio.wall_bounds };
-        let bounds = shown([low, high]);
+        let bounds = bounds([low, high]);
         if row.variant == first.variant {
             let requests = results.about.points[point].work.operations.max(1) as f64;
             return match results.about.focus {

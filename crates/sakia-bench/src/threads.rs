@@ -270,26 +270,25 @@ impl Experiment for ManyReads {
     }
 
     fn reason(&self, row: &Row) -> Option<String> {
-        let count = |name: &str| row.count(name);
         let variant = Variant::by_name(row.variant)?;
-        let extra = count("threads_extra");
+        let extra = row.count("threads_extra");
         let who = match variant {
             Variant::Blocking => "a thread for each read".into(),
             Variant::Pool => format!("a pool of {extra}"),
             Variant::Uring | Variant::Poll => {
-                let lanes = match count("threads_lane") {
+                let lanes = match row.count("threads_lane") {
                     0 => String::new(),
                     threads => format!(", {threads} of its lanes"),
                 };
-                let workers = counted(count("iowq_workers"), "worker", "workers");
+                let workers = counted(row.count("iowq_workers"), "worker", "workers");
                 format!("one that awaits, one of the engine{lanes}; {workers} of the kernel")
             }
         };
         let begun = match row.counters.get("begun") {
-            Some(begun) => format!("; {begun} of {} reads begun", count("reads")),
+            Some(begun) => format!("; {begun} of {} reads begun", row.count("reads")),
             None => String::new(),
         };
-        let stalled = match (variant, count("threads_stalled")) {
+        let stalled = match (variant, row.count("threads_stalled")) {
             (_, 0) | (Variant::Pool | Variant::Blocking, _) => String::new(),
             (_, stalled) => {
                 let threads = counted(stalled, "thread waits", "threads wait");
