@@ -83,8 +83,8 @@ impl LoopDevice {
     }
 }
 
-/// Detaches it, and waits until the backing file is no longer in use. Does not wait where something else still
-/// uses the device: it detaches when that ends.
+/// Detaches it, and waits until the backing file is no longer in use. Does not wait where something else
+/// still uses the device: it detaches when that ends.
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         let Some(device) = self.device.take() else { return };
