@@ -8,6 +8,7 @@
 mod cargo;
 mod check;
 mod coverage;
+mod functions;
 mod instructions;
 mod lines;
 mod mutants;

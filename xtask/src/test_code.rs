@@ -1,21 +1,89 @@
-//! Attributes that take code out of all but test builds.
+//! Code that attributes take out of all but test builds.
 
+use proc_macro2::Span;
 use syn::punctuated::Punctuated;
-use syn::{Meta, Token};
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{Attribute, Meta, Token};
+
+/// What a file has for test builds only.
+#[derive(Default)]
+pub(crate) struct TestCode<'a> {
+    /// What is being visited, the innermost last.
+    enclosing: Vec<&'a dyn Spanned>,
+    /// The places of items, fields, statements and so on, their attributes included.
+    pub(crate) spans: Vec<Span>,
+    /// The modules in files of their own.
+    pub(crate) modules: Vec<String>,
+}
+
+impl<'a> TestCode<'a> {
+    pub(crate) fn of(file: &'a syn::File) -> Self {
+        let mut code = Self::default();
+        code.visit_file(file);
+        code
+    }
+}
+
+/// Visits what may have attributes as the innermost.
+macro_rules! with_attributes {
+    ($($visit:ident: $node:ident;)*) => {
+        $(fn $visit(&mut self, node: &'a syn::$node) {
+            self.enclosing.push(node);
+            visit::$visit(self, node);
+            self.enclosing.pop();
+        })*
+    };
+}
+
+impl<'a> Visit<'a> for TestCode<'a> {
+    with_attributes! {
+        visit_arm: Arm;
+        visit_expr: Expr;
+        visit_field: Field;
+        visit_field_pat: FieldPat;
+        visit_field_value: FieldValue;
+        visit_file: File;
+        visit_fn_arg: FnArg;
+        visit_foreign_item: ForeignItem;
+        visit_generic_param: GenericParam;
+        visit_impl_item: ImplItem;
+        visit_item: Item;
+        visit_stmt: Stmt;
+        visit_trait_item: TraitItem;
+        visit_variant: Variant;
+    }
+
+    fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
+        if item.content.is_none() && is_for_tests(&item.attrs) {
+            self.modules.push(item.ident.to_string());
+        }
+        visit::visit_item_mod(self, item);
+    }
+
+    fn visit_attribute(&mut self, attribute: &'a Attribute) {
+        if let Some(item) = self.enclosing.last().filter(|_| is_cfg_test(&attribute.meta)) {
+            self.spans.push(item.span());
+        }
+    }
+}
+
+/// Whether there is `#[cfg(test)]` or `#[test]` among the attributes.
+pub(crate) fn is_for_tests(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| match &attribute.meta {
+        Meta::Path(path) => path.is_ident("test"),
+        meta => is_cfg_test(meta),
+    })
+}
 
 /// Whether it is `cfg(…)` with a condition that holds in test builds only.
-pub(crate) fn is_cfg_test(meta: &Meta) -> bool {
+fn is_cfg_test(meta: &Meta) -> bool {
     match meta {
         Meta::List(list) if list.path.is_ident("cfg") => {
             list.parse_args().is_ok_and(|condition| implies_test(&condition))
         }
         _ => false,
     }
-}
-
-/// [`is_cfg_test`] for what stands between an attribute's brackets.
-pub(crate) fn is_cfg_test_text(attribute: &str) -> bool {
-    syn::parse_str(attribute).is_ok_and(|meta| is_cfg_test(&meta))
 }
 
 /// Whether the condition is false without `test`. A negation is taken for one that may hold.

@@ -17,6 +17,7 @@ mod tokens;
 mod unfinished;
 mod words;
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
@@ -28,6 +29,7 @@ use std::thread;
 use anyhow::{Context, bail, ensure};
 
 use self::manifest::Manifest;
+use self::tokens::Tokens;
 pub(crate) use self::tokens::test_files;
 
 /// Adds what it finds in the tree to the list.
@@ -114,9 +116,19 @@ pub(crate) struct File {
     pub(crate) path: String,
     /// The whole text.
     pub(crate) text: String,
+    tokens: OnceCell<Option<Tokens>>,
 }
 
 impl File {
+    fn new(path: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { path: path.into(), text: text.into(), tokens: OnceCell::new() }
+    }
+
+    /// What is in a Rust file, if it is one.
+    fn tokens(&self) -> Option<&Tokens> {
+        self.tokens.get_or_init(|| Tokens::scan(&self.text).ok()).as_ref()
+    }
+
     /// Whether the path ends in a dot and `extension`.
     pub(crate) fn is(&self, extension: &str) -> bool {
         self.path.strip_suffix(extension).is_some_and(|stem| stem.ends_with('.'))
@@ -211,7 +223,7 @@ impl Tree {
             return;
         }
         if let Ok(text) = String::from_utf8(bytes) {
-            self.files.push(File { path, text });
+            self.files.push(File::new(path, text));
         }
     }
 
@@ -219,6 +231,15 @@ impl Tree {
     pub(crate) fn files_of(&self, extensions: &'static [&str]) -> impl Iterator<Item = &File> {
         let wanted = |file: &&File| extensions.iter().any(|extension| file.is(extension));
         self.files.iter().filter(wanted)
+    }
+
+    /// The Rust files in these folders, and below, that are not for tests only.
+    fn sources(&self, folders: &[&str]) -> Vec<&File> {
+        let is_there = |file: &&File| folders.iter().any(|folder| file.path.starts_with(folder));
+        let mut files: Vec<&File> = self.files_of(&["rs"]).filter(is_there).collect();
+        let for_tests = test_files(&files);
+        files.retain(|file| !for_tests.contains(&file.path.as_str()));
+        files
     }
 
     /// All `Cargo.toml` that can be parsed; a check of its own reports the others.
@@ -238,9 +259,8 @@ impl Tree {
 }
 
 /// The paths that git tracks or would track in the repository at `root`.
-fn list(root: &Path) -> anyhow::Result<Vec<String>> {
+pub(crate) fn list(root: &Path) -> anyhow::Result<BTreeSet<String>> {
     let paths = git(root, &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])?;
-    let paths: BTreeSet<_> = paths.into_iter().collect();
     Ok(paths.into_iter().collect())
 }
 
@@ -332,7 +352,7 @@ mod tests {
 
     #[test]
     fn lines_are_counted_from_one() {
-        let file = File { path: "a/b.rs".into(), text: "x\ny\n".into() };
+        let file = File::new("a/b.rs", "x\ny\n");
         assert_eq!((file.line_at(0), file.line_at(1), file.line_at(2)), (1, 1, 2));
         assert_eq!(file.lines().nth(1), Some((2, "y")));
         assert_eq!(file.name(), "b.rs");

@@ -6,10 +6,8 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result};
 use proc_macro2::{Span, TokenStream, TokenTree};
-use syn::spanned::Spanned;
-use syn::visit::{self, Visit};
 
-use crate::test_code::is_cfg_test;
+use crate::test_code::TestCode;
 
 /// How many lines hold code. Lines with comments alone, documentation included, and blank ones, those
 /// in strings included, hold none.
@@ -32,9 +30,8 @@ pub(super) fn count(text: &str) -> Result<Lines> {
             covered.remove(&(index + 1));
         }
     }
-    let mut finder = TestItems::default();
-    finder.visit_file(&file);
-    let is_test = |line: &&usize| finder.found.iter().any(|lines| lines.contains(line));
+    let for_tests: Vec<_> = TestCode::of(&file).spans.into_iter().map(lines).collect();
+    let is_test = |line: &&usize| for_tests.iter().any(|lines| lines.contains(line));
     let tests = covered.iter().filter(is_test).count();
     Ok(Lines { code: covered.len() - tests, tests })
 }
@@ -64,50 +61,6 @@ fn is_comment(span: Span, text: &str) -> bool {
 
 fn lines(span: Span) -> RangeInclusive<usize> {
     span.start().line..=span.end().line
-}
-
-/// Finds the lines of items, fields, statements and so on for test builds only.
-#[derive(Default)]
-struct TestItems<'a> {
-    /// What is being visited, the innermost last.
-    enclosing: Vec<&'a dyn Spanned>,
-    found: Vec<RangeInclusive<usize>>,
-}
-
-/// Visits what may have attributes as the innermost.
-macro_rules! with_attributes {
-    ($($visit:ident: $node:ident;)*) => {
-        $(fn $visit(&mut self, node: &'a syn::$node) {
-            self.enclosing.push(node);
-            visit::$visit(self, node);
-            self.enclosing.pop();
-        })*
-    };
-}
-
-impl<'a> Visit<'a> for TestItems<'a> {
-    with_attributes! {
-        visit_arm: Arm;
-        visit_expr: Expr;
-        visit_field: Field;
-        visit_field_pat: FieldPat;
-        visit_field_value: FieldValue;
-        visit_file: File;
-        visit_fn_arg: FnArg;
-        visit_foreign_item: ForeignItem;
-        visit_generic_param: GenericParam;
-        visit_impl_item: ImplItem;
-        visit_item: Item;
-        visit_stmt: Stmt;
-        visit_trait_item: TraitItem;
-        visit_variant: Variant;
-    }
-
-    fn visit_attribute(&mut self, attribute: &'a syn::Attribute) {
-        if let Some(item) = self.enclosing.last().filter(|_| is_cfg_test(&attribute.meta)) {
-            self.found.push(lines(item.span()));
-        }
-    }
 }
 
 #[cfg(test)]

@@ -8,13 +8,13 @@ use std::fmt::Write;
 use std::fs;
 use std::io;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 
 use super::known::{Bug, Edit};
 use super::places::{self, Place};
+use crate::tidy;
 
 /// Makes the copy of the tree at `root`, or changes what has changed since it was made. Files that stay the
 /// same keep their times, so that only the others are built again.
@@ -26,36 +26,25 @@ pub(super) fn make(root: &Path, copy: &Path, bugs: &[Bug]) -> anyhow::Result<()>
     for edit in bugs.iter().flat_map(Bug::edits) {
         by_file.entry(edit.file).or_default().push(edit);
     }
-    let files = files(root)?;
-    for path in &files {
-        let Some(name) = path.to_str() else { bail!("{} is not UTF-8", path.display()) };
-        let from = root.join(path);
+    let files = tidy::list(root)?;
+    for name in &files {
+        let from = root.join(name);
         let mut content = match fs::read(&from) {
             Ok(content) => content,
             // Removed, and git does not know yet.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error).context(format!("cannot read {}", from.display())),
         };
-        if let Some(edits) = by_file.remove(name) {
+        if let Some(edits) = by_file.remove(name.as_str()) {
             let text = String::from_utf8(content).context(format!("{name} is not UTF-8"))?;
-            content = patch(&text, &edits).context(name.to_owned())?.into_bytes();
+            content = patch(&text, &edits).context(name.clone())?.into_bytes();
         }
-        write(&copy.join(path), &content)?;
+        write(&copy.join(name), &content)?;
     }
     if let Some((file, edits)) = by_file.first_key_value() {
         bail!("{}: there is no file {file}", edits[0].bug);
     }
     remove_others(copy, copy, &files)
-}
-
-/// What git tracks, or would track.
-fn files(root: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
-    let mut command = Command::new("git");
-    command.current_dir(root).args(["ls-files", "-z", "--cached", "--others"]);
-    let output = command.arg("--exclude-standard").output().context("cannot run git")?;
-    ensure!(output.status.success(), "git ls-files: {}", output.status);
-    let names = String::from_utf8(output.stdout).context("git ls-files")?;
-    Ok(names.split_terminator('\0').map(PathBuf::from).collect())
 }
 
 fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
@@ -69,14 +58,15 @@ fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
 }
 
 /// Removes what an earlier copy had and this one has not.
-fn remove_others(copy: &Path, folder: &Path, files: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
+fn remove_others(copy: &Path, folder: &Path, files: &BTreeSet<String>) -> anyhow::Result<()> {
+    let is_listed = |name: &Path| name.to_str().is_some_and(|name| files.contains(name));
     for entry in
         fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?
     {
         let path = entry?.path();
         if path.is_dir() {
             remove_others(copy, &path, files)?;
-        } else if path.strip_prefix(copy).is_ok_and(|name| !files.contains(name)) {
+        } else if path.strip_prefix(copy).is_ok_and(|name| !is_listed(name)) {
             fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
     }
@@ -91,9 +81,7 @@ fn patch(text: &str, edits: &[Edit<'_>]) -> anyhow::Result<String> {
     let places: Vec<Place> = edits.iter().map(|edit| edit.place(text)).collect::<Result<_, _>>()?;
     // Of a function inside of another the outer one has a body more: so each bug is in one of them.
     let outermost = |place: &Place| {
-        let around = |other: &&Place| {
-            other.body.start <= place.body.start && place.body.end <= other.body.end
-        };
+        let around = |other: &&Place| places::contains(&other.body, &place.body);
         let outermost = places.iter().filter(around).max_by_key(|other| other.body.len());
         outermost.map_or(place.body.clone(), |other| other.body.clone())
     };
@@ -168,6 +156,8 @@ pub(super) fn lines(copy: &Path, bugs: &[Bug]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     const FILE: &str = "fn a(x: u32) -> u32 { x + 1 }\nfn b() { c(); fn e() { f() } d() }\n";

@@ -103,9 +103,7 @@ fn entry(line: &Line, random: &mut Random, number: usize) -> Option<String> {
     let change = of_it[random.below(of_it.len())];
     let text = &line.source;
     let functions = places::functions(text).ok()?;
-    let around =
-        |f: &&Function| f.body.start < change.range.start && change.range.end <= f.body.end;
-    let function = functions.iter().filter(around).min_by_key(|function| function.body.len())?;
+    let function = places::innermost(&functions, &change.range)?;
     if function.is_const || function.is_opaque {
         return None;
     }

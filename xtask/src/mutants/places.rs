@@ -9,9 +9,8 @@ use std::ops::Range;
 use anyhow::Context;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::spanned::Spanned;
-use syn::visit::{self, Visit};
 
-use crate::test_code::is_cfg_test;
+use crate::functions::{self, Functions, Owner};
 
 /// A function with a body.
 #[derive(Clone, Debug)]
@@ -32,127 +31,67 @@ pub(super) struct Function {
 /// The file is not Rust.
 pub(super) fn functions(text: &str) -> anyhow::Result<Vec<Function>> {
     let file = syn::parse_file(text).context("is not Rust")?;
-    let mut finder = Finder { scope: None, functions: Vec::new() };
-    finder.visit_file(&file);
-    Ok(finder.functions)
+    let found = Functions::of(&file);
+    let mut functions: Vec<_> = found.all.iter().filter_map(Function::of).collect();
+    for item in found.macros {
+        add_of_tokens(item.tokens.clone(), &mut functions);
+    }
+    Ok(functions)
 }
 
-struct Finder {
-    scope: Option<String>,
-    functions: Vec<Function>,
-}
-
-impl Finder {
-    fn add(&mut self, signature: &syn::Signature, block: &syn::Block) {
-        let name = &signature.ident;
-        let path = match &self.scope {
-            Some(scope) => format!("{scope}::{name}"),
-            None => name.to_string(),
+impl Function {
+    /// `None` if it has no body.
+    fn of(found: &functions::Function<'_>) -> Option<Self> {
+        let functions::Function { owner, signature, block, .. } = found;
+        let scope = match owner {
+            Owner::Nothing => None,
+            Owner::Impl(item) => type_name(&item.self_ty),
+            Owner::Trait(item) => Some(&item.ident),
         };
-        self.functions.push(Function {
-            path,
-            body: block.span().byte_range(),
+        let name = &signature.ident;
+        Some(Self {
+            path: scope.map_or_else(|| name.to_string(), |scope| format!("{scope}::{name}")),
+            body: block.as_ref()?.span().byte_range(),
             is_opaque: matches!(&signature.output, syn::ReturnType::Type(_, output)
                 if matches!(**output, syn::Type::ImplTrait(_))),
             is_const: signature.constness.is_some(),
-        });
-    }
-
-    /// Adds the functions that are written in a macro: between its braces, or where it is made.
-    fn add_of_tokens(&mut self, tokens: TokenStream) {
-        let mut named: Option<Function> = None;
-        let mut before = [None, None];
-        for token in tokens {
-            let word = match &token {
-                TokenTree::Ident(ident) => Some(ident.to_string()),
-                _ => None,
-            };
-            match (&token, named.take()) {
-                (TokenTree::Group(group), Some(function))
-                    if group.delimiter() == Delimiter::Brace =>
-                {
-                    self.functions.push(Function { body: group.span().byte_range(), ..function });
-                }
-                (TokenTree::Punct(punct), _) if punct.as_char() == ';' => {}
-                (_, function) => named = function,
-            }
-            if let TokenTree::Group(group) = &token {
-                self.add_of_tokens(group.stream());
-            }
-            if let Some(path) = &word
-                && before[1].as_deref() == Some("fn")
-            {
-                let is_const = before[0].as_deref() == Some("const");
-                let path = path.clone();
-                named = Some(Function { path, body: 0..0, is_opaque: false, is_const });
-            }
-            before = [before[1].take(), word];
-        }
-    }
-
-    /// Visits what is in an `impl` or a trait of this name.
-    fn within(&mut self, name: Option<String>, visit: impl FnOnce(&mut Self)) {
-        let outside = std::mem::replace(&mut self.scope, name);
-        visit(self);
-        self.scope = outside;
+        })
     }
 }
 
-impl<'a> Visit<'a> for Finder {
-    fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
-        if !is_for_tests(&item.attrs) {
-            visit::visit_item_mod(self, item);
+/// Adds the functions that are written in a macro: between its braces, or where it is made.
+fn add_of_tokens(tokens: TokenStream, functions: &mut Vec<Function>) {
+    let mut named: Option<Function> = None;
+    let mut before = [None, None];
+    for token in tokens {
+        let word = match &token {
+            TokenTree::Ident(ident) => Some(ident.to_string()),
+            _ => None,
+        };
+        match (&token, named.take()) {
+            (TokenTree::Group(group), Some(function)) if group.delimiter() == Delimiter::Brace => {
+                functions.push(Function { body: group.span().byte_range(), ..function });
+            }
+            (TokenTree::Punct(punct), _) if punct.as_char() == ';' => {}
+            (_, function) => named = function,
         }
-    }
-
-    fn visit_item_impl(&mut self, item: &'a syn::ItemImpl) {
-        if !is_for_tests(&item.attrs) {
-            self.within(type_name(&item.self_ty), |finder| visit::visit_item_impl(finder, item));
+        if let TokenTree::Group(group) = &token {
+            add_of_tokens(group.stream(), functions);
         }
-    }
-
-    fn visit_macro(&mut self, item: &'a syn::Macro) {
-        self.add_of_tokens(item.tokens.clone());
-    }
-
-    fn visit_item_trait(&mut self, item: &'a syn::ItemTrait) {
-        let name = item.ident.to_string();
-        self.within(Some(name), |finder| visit::visit_item_trait(finder, item));
-    }
-
-    fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {
-        if !is_for_tests(&item.attrs) {
-            self.add(&item.sig, &item.block);
-            visit::visit_item_fn(self, item);
+        if let Some(path) = &word
+            && before[1].as_deref() == Some("fn")
+        {
+            let is_const = before[0].as_deref() == Some("const");
+            let path = path.clone();
+            named = Some(Function { path, body: 0..0, is_opaque: false, is_const });
         }
-    }
-
-    fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
-        if !is_for_tests(&item.attrs) {
-            self.add(&item.sig, &item.block);
-            visit::visit_impl_item_fn(self, item);
-        }
-    }
-
-    fn visit_trait_item_fn(&mut self, item: &'a syn::TraitItemFn) {
-        if let Some(block) = &item.default {
-            self.add(&item.sig, block);
-        }
-        visit::visit_trait_item_fn(self, item);
+        before = [before[1].take(), word];
     }
 }
 
-/// Whether there is `#[cfg(test)]` or `#[test]` among the attributes.
-pub(super) fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
-    attributes.iter().any(|attribute| match &attribute.meta {
-        syn::Meta::Path(path) => path.is_ident("test"),
-        meta => is_cfg_test(meta),
-    })
-}
-
-fn type_name(of: &syn::Type) -> Option<String> {
+fn type_name(of: &syn::Type) -> Option<&syn::Ident> {
     match of {
-        syn::Type::Path(path) => Some(path.path.segments.last()?.ident.to_string()),
+        syn::Type::Path(path) => Some(&path.path.segments.last()?.ident),
         syn::Type::Reference(reference) => type_name(&reference.elem),
         _ => None,
     }
@@ -184,11 +123,7 @@ pub(super) fn find(text: &str, name: &str, wanted: &str) -> Result<Place, String
         found.extend(matches.into_iter().map(|m| m.start + begin..m.end + begin));
     }
     if let [range] = &found[..] {
-        let around = |function: &&Function| {
-            function.body.start <= range.start && range.end <= function.body.end
-        };
-        let innermost = functions.iter().filter(around).min_by_key(|function| function.body.len());
-        let innermost = innermost.ok_or("the text is outside of functions")?;
+        let innermost = innermost(&functions, range).ok_or("the text is outside of functions")?;
         if innermost.is_const {
             return Err(format!("{name} is a `const fn`, in which nothing can be switched on"));
         }
@@ -249,62 +184,35 @@ fn squeeze(text: &str) -> (String, Vec<usize>) {
 
 /// The lines most like `wanted`, with their function and line; one of the function meant, if it is as good.
 fn nearest(text: &str, functions: &[Function], name: &str, wanted: &str) -> Option<String> {
-    let lines: Vec<&str> = text.lines().collect();
     let count = wanted.trim().lines().count().max(1);
-    let mut starts = Vec::with_capacity(lines.len());
-    let mut start = 0;
-    for line in text.split_inclusive('\n') {
-        starts.push(start);
-        start += line.len();
-    }
-    let words_wanted = words(wanted);
-    let mut best: Option<(usize, usize)> = None;
-    for (index, window) in lines.windows(count).enumerate() {
-        let here = around(functions, starts[index]);
-        let Some(here) = here else { continue };
-        let mut score = 2 * likeness(&words_wanted, &words(&window.join("\n")));
-        score += usize::from(score > 0 && is_named(here, name));
-        if best.is_none_or(|(most, _)| score > most) {
-            best = Some((score, index));
-        }
-    }
-    let (score, index) = best?;
-    let function = around(functions, starts[index])?;
-    let found = lines[index..index + count].join("\n");
-    (score > 1).then(|| format!("line {}, in {}:\n{found}", index + 1, function.path))
+    let candidates = line_starts(text).filter_map(|at| {
+        let function = innermost(functions, &(at..at + 1))?;
+        let len = text[at..].split_inclusive('\n').take(count).map(str::len).sum::<usize>();
+        let found = text[at..at + len].trim_end();
+        let likeness = strsim::sorensen_dice(wanted, found);
+        let of_meant = if is_named(function, name) { 1e-6 } else { 0.0 };
+        (likeness > 0.0).then_some((likeness + of_meant, at, function, found))
+    });
+    let (_, at, function, found) = candidates.max_by(|one, other| one.0.total_cmp(&other.0))?;
+    Some(format!("line {}, in {}:\n{found}", line_of(text, at), function.path))
 }
 
-/// The innermost function around a byte.
-fn around(functions: &[Function], at: usize) -> Option<&Function> {
-    let around = functions.iter().filter(|function| function.body.contains(&at));
-    around.min_by_key(|function| function.body.len())
+/// Where the lines of a text begin.
+fn line_starts(text: &str) -> impl Iterator<Item = usize> {
+    [0].into_iter().chain(text.match_indices('\n').map(|(at, _)| at + 1))
 }
 
-/// Names, numbers and signs.
-fn words(text: &str) -> Vec<&str> {
-    let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    let mut words = Vec::new();
-    let mut rest = text.trim_start();
-    while let Some(first) = rest.chars().next() {
-        let end = if is_word(first) { rest.find(|c| !is_word(c)) } else { Some(first.len_utf8()) };
-        let (word, after) = rest.split_at(end.unwrap_or(rest.len()));
-        words.push(word);
-        rest = after.trim_start();
-    }
-    words
+/// The innermost function around some bytes.
+pub(super) fn innermost<'f>(
+    functions: &'f [Function],
+    range: &Range<usize>,
+) -> Option<&'f Function> {
+    let is_around = |function: &&Function| contains(&function.body, range);
+    functions.iter().filter(is_around).min_by_key(|function| function.body.len())
 }
 
-/// How alike two rows of words are: in thousandths, 1000 for equal ones.
-fn likeness(a: &[&str], b: &[&str]) -> usize {
-    let mut common = 0;
-    let mut rest = b.to_vec();
-    for word in a {
-        if let Some(at) = rest.iter().position(|other| other == word) {
-            rest.swap_remove(at);
-            common += 1;
-        }
-    }
-    2000 * common / (a.len() + b.len()).max(1)
+pub(super) fn contains(outer: &Range<usize>, inner: &Range<usize>) -> bool {
+    outer.start <= inner.start && inner.end <= outer.end
 }
 
 /// The line of a byte, from 1.

@@ -2,7 +2,6 @@
 //! `unsafe`.
 
 use super::manifest::Manifest;
-use super::tokens::Tokens;
 use super::{Finding, Tree};
 
 /// The crates that may use `unsafe`; the table in the design says why.
@@ -60,9 +59,7 @@ pub(super) fn unsafe_is_forbidden(tree: &Tree, findings: &mut Vec<Finding>) {
             findings.push(Finding::new(manifest.file, 1, message));
         }
         for file in roots {
-            let forbids = Tokens::scan(&file.text)
-                .is_ok_and(|tokens| tokens.has_inner("forbid(unsafe_code)"));
-            if !forbids {
+            if !file.tokens().is_some_and(|tokens| tokens.has_inner("forbid(unsafe_code)")) {
                 findings.push(Finding::new(file, 1, "no #![forbid(unsafe_code)]"));
             }
         }

@@ -1,7 +1,6 @@
 //! Which of our crates may depend on which, and which modules on none: arrows point down only.
 
 use super::manifest::Section;
-use super::tokens::Tokens;
 use super::{Finding, Tree};
 
 /// The crate that only tests may use.
@@ -87,7 +86,7 @@ pub(super) fn leaves_import_nothing(tree: &Tree, findings: &mut Vec<Finding>) {
             (rest == ".rs" || rest.starts_with('/')).then_some((*module, rest == ".rs"))
         };
         let Some((module, is_root)) = LEAVES.iter().find_map(within) else { continue };
-        let Ok(tokens) = Tokens::scan(&file.text) else { continue };
+        let Some(tokens) = file.tokens() else { continue };
         for path in tokens.paths.iter().filter(|path| !path.in_test) {
             // `pub(crate)` is a path of one part.
             let [first, second, ..] = &path.segments[..] else { continue };

@@ -4,8 +4,8 @@
 //! libc, directly or through the standard library's I/O, they would call themselves.
 
 use super::manifest::Section;
-use super::tokens::{Named, Tokens, test_files};
-use super::{File, Finding, Tree};
+use super::tokens::Named;
+use super::{Finding, Tree};
 
 /// The crates that must not call libc's I/O.
 const CRATES: [&str; 3] = ["sakia-ring", "sakia-driver", "sakia-socket"];
@@ -40,14 +40,8 @@ const MACROS: [&str; 4] = ["print", "println", "eprint", "eprintln"];
 /// The sources name nothing that ends in libc; tests, examples and documentation may.
 pub(super) fn sources(tree: &Tree, findings: &mut Vec<Finding>) {
     for name in CRATES {
-        let folder = format!("crates/{name}/src/");
-        let files: Vec<&File> =
-            tree.files_of(&["rs"]).filter(|file| file.path.starts_with(&folder)).collect();
-        let for_tests = test_files(&files);
-        for file in files.iter().filter(|file| !for_tests.contains(&file.path.as_str())) {
-            let Ok(tokens) = Tokens::scan(&file.text) else {
-                continue;
-            };
+        for file in tree.sources(&[&format!("crates/{name}/src/")]) {
+            let Some(tokens) = file.tokens() else { continue };
             for path in tokens.paths.iter().filter(|path| !path.in_test) {
                 if let Some(what) = forbidden(path) {
                     let message = format!("{name} must not use {what}: it may end in libc");

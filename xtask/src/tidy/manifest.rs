@@ -137,7 +137,7 @@ mod tests {
     use crate::tidy::findings;
 
     fn file(text: &str) -> File {
-        File { path: "crates/a/Cargo.toml".into(), text: text.into() }
+        File::new("crates/a/Cargo.toml", text)
     }
 
     #[test]

@@ -19,11 +19,15 @@
 
 use std::str::FromStr;
 
-use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
+use proc_macro2::{Ident, TokenStream, TokenTree};
+use quote::ToTokens;
+use syn::parse::{ParseStream, Parser};
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{FnArg, Pat, PatType, ReturnType, Safety, Signature, Type, TypePtr, Visibility};
 
-use super::tokens::{group_of, is_punct, item_len, test_files};
-use super::{File, Finding, Tree};
-use crate::test_code::is_cfg_test_text;
+use super::{Finding, Tree};
+use crate::functions::{Function, Functions, Owner};
 
 /// Where the rule holds.
 const FOLDERS: &[&str] = &["crates/sakia-ring/src/", "crates/sakia-driver/src/"];
@@ -54,6 +58,12 @@ const fn exception(place: &'static str, function: &'static str, reason: &'static
     Exception { place, function, reason }
 }
 
+const MACHINE: &str = "crates/sakia-driver/src/epoll/machine.rs";
+const REGISTRY: &str = "crates/sakia-driver/src/epoll/registry.rs";
+const LOOK: &str = "a look into a table, without a call";
+const WATCH: &str = "a note in a table; watching a file changes nothing about it";
+const END_OF_WATCH: &str = "a note in a table; at most a watch of this backend's own set ends";
+
 const EXCEPTIONS: &[Exception] = &[
     exception(
         "crates/sakia-driver/src/sim/",
@@ -71,41 +81,13 @@ const EXCEPTIONS: &[Exception] = &[
         "adopt_simulated",
         "panics unless the driver is on the simulated kernel: the number is that kernel's",
     ),
-    exception(
-        "crates/sakia-driver/src/epoll/machine.rs",
-        "note_socket",
-        "a note in a table, without a call",
-    ),
-    exception(
-        "crates/sakia-driver/src/epoll/machine.rs",
-        "forget_socket",
-        "a note in a table; at most a watch of this backend's own set ends",
-    ),
-    exception(
-        "crates/sakia-driver/src/epoll/machine.rs",
-        "is_own",
-        "a look into a table, without a call",
-    ),
-    exception(
-        "crates/sakia-driver/src/epoll/registry.rs",
-        "find",
-        "a look into a table, without a call",
-    ),
-    exception(
-        "crates/sakia-driver/src/epoll/registry.rs",
-        "wait",
-        "a note in a table; watching a file changes nothing about it",
-    ),
-    exception(
-        "crates/sakia-driver/src/epoll/registry.rs",
-        "wait_poll",
-        "a note in a table; watching a file changes nothing about it",
-    ),
-    exception(
-        "crates/sakia-driver/src/epoll/registry.rs",
-        "release",
-        "a note in a table; at most a watch of this backend's own set ends",
-    ),
+    exception(MACHINE, "note_socket", "a note in a table, without a call"),
+    exception(MACHINE, "forget_socket", END_OF_WATCH),
+    exception(MACHINE, "is_own", LOOK),
+    exception(REGISTRY, "find", LOOK),
+    exception(REGISTRY, "wait", WATCH),
+    exception(REGISTRY, "wait_poll", WATCH),
+    exception(REGISTRY, "release", END_OF_WATCH),
     exception(
         "crates/sakia-driver/src/sys.rs",
         "register",
@@ -124,15 +106,11 @@ pub(super) fn hand_nothing_over(tree: &Tree, findings: &mut Vec<Finding>) {
 }
 
 fn check(tree: &Tree, exceptions: &[Exception], findings: &mut Vec<Finding>) {
-    let is_judged = |file: &&File| FOLDERS.iter().any(|folder| file.path.starts_with(folder));
-    let files: Vec<&File> = tree.files_of(&["rs"]).filter(is_judged).collect();
-    let for_tests = test_files(&files);
+    let files = tree.sources(FOLDERS);
     let mut used = vec![false; exceptions.len()];
-    for file in files.iter().filter(|file| !for_tests.contains(&file.path.as_str())) {
-        let Ok(stream) = TokenStream::from_str(&file.text) else { continue };
-        let mut found = Vec::new();
-        walk(stream, &Place::default(), &mut found);
-        for Taken { function, parameter, what, line } in found {
+    for file in &files {
+        let Ok(parsed) = syn::parse_file(&file.text) else { continue };
+        for Taken { function, parameter, what, line } in taken(&parsed) {
             let allows = |exception: &Exception| {
                 let is_there = match exception.place.ends_with('/') {
                     true => file.path.starts_with(exception.place),
@@ -169,284 +147,119 @@ struct Taken {
     line: usize,
 }
 
-/// Who can call a function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
-    /// Its module.
-    Module,
-    /// The crate, or a part of it.
-    Crate,
-    /// Everybody.
-    Public,
-}
-
-/// What is around an item.
-#[derive(Clone, Default)]
-struct Place {
-    /// The methods of a trait have its reach.
-    in_trait: Option<Reach>,
-    /// The signatures are another item's.
-    in_impl_of_trait: bool,
-    /// `Self` is one of [`RECORDS`].
-    in_impl_of_record: bool,
-}
-
-/// Judges each function in the tokens.
-fn walk(stream: TokenStream, place: &Place, found: &mut Vec<Taken>) {
-    let tokens: Vec<TokenTree> = stream.into_iter().collect();
-    let mut index = 0;
-    // Where the item begins that the next keyword belongs to, with its visibility.
-    let mut begin = 0;
-    while let Some(token) = tokens.get(index) {
-        if is_punct(Some(token), '#') {
-            let length = 1 + usize::from(is_punct(tokens.get(index + 1), '!'));
-            let attribute = group_of(tokens.get(index + length), Delimiter::Bracket);
-            let is_test = attribute.is_some_and(|group| {
-                let mut text = group.stream().to_string();
-                text.retain(|c| !c.is_whitespace());
-                is_cfg_test_text(&text)
-            });
-            index += length + 1;
-            if is_test {
-                index += item_len(&tokens[index.min(tokens.len())..]);
-            }
-            begin = index;
-            continue;
-        }
-        match token {
-            TokenTree::Ident(word) if word == "fn" => {
-                let reach = place.in_trait.unwrap_or_else(|| reach_of(&tokens[begin..index]));
-                let is_unsafe = tokens[begin..index].iter().any(|token| is_word(token, "unsafe"));
-                if !is_unsafe && !place.in_impl_of_trait && reach != Reach::Module {
-                    judge(&tokens[index + 1..], reach, place, found);
-                }
-                index += 1;
-            }
-            TokenTree::Ident(word) if word == "trait" || word == "impl" => {
-                let head = &tokens[index + 1..];
-                let len =
-                    head.iter().position(|token| group_of(Some(token), Delimiter::Brace).is_some());
-                // `impl Trait` within a signature has no body of its own.
-                let ends = head.iter().position(|token| is_punct(Some(token), ';'));
-                match len {
-                    Some(len)
-                        if begins_item(&tokens[begin..index])
-                            && ends.is_none_or(|end| len < end) =>
-                    {
-                        let inner =
-                            inner_place(word == "trait", &tokens[begin..index], &head[..len]);
-                        if let TokenTree::Group(body) = &head[len] {
-                            walk(body.stream(), &inner, found);
-                        }
-                        index += len + 2;
-                        begin = index;
-                    }
-                    _ => index += 1,
-                }
-            }
-            TokenTree::Group(group) => {
-                let is_body = group.delimiter() == Delimiter::Brace;
-                if is_body {
-                    // A module, a function's body, a macro's rules: what they hold is an item of its own.
-                    walk(group.stream(), &Place::default(), found);
-                    begin = index + 1;
-                }
-                index += 1;
-            }
-            _ => {
-                index += 1;
-                if is_punct(Some(token), ';') || is_punct(Some(token), ',') {
-                    begin = index;
-                }
-            }
-        }
-    }
-}
-
-/// Whether only a visibility and `unsafe` come before.
-fn begins_item(before: &[TokenTree]) -> bool {
-    before.iter().all(|token| match token {
-        TokenTree::Ident(word) => word == "pub" || word == "unsafe" || word == "default",
-        TokenTree::Group(group) => group.delimiter() == Delimiter::Parenthesis,
-        _ => false,
-    })
-}
-
-fn inner_place(is_trait: bool, before: &[TokenTree], head: &[TokenTree]) -> Place {
-    if is_trait {
-        return Place { in_trait: Some(reach_of(before)), ..Place::default() };
-    }
-    let end = head.iter().position(|token| is_word(token, "where")).unwrap_or(head.len());
-    let head = &head[..end];
-    Place {
-        in_trait: None,
-        // `for<'a>` of a bound would be in the generics or behind `where`.
-        in_impl_of_trait: outside_generics(head).any(|token| is_word(token, "for")),
-        in_impl_of_record: matches!(head, [TokenTree::Ident(name)] if is_record(name)),
-    }
-}
-
-/// The tokens that are not between angle brackets.
-fn outside_generics(tokens: &[TokenTree]) -> impl Iterator<Item = &TokenTree> {
-    let mut depth = 0_u32;
-    let mut last = ' ';
-    tokens.iter().filter(move |token| {
-        let before = std::mem::replace(&mut last, ' ');
-        match token {
-            TokenTree::Punct(punct) => {
-                last = punct.as_char();
-                match last {
-                    '<' => depth += 1,
-                    '>' if before != '-' && before != '=' => depth = depth.saturating_sub(1),
-                    _ => {}
-                }
-                false
-            }
-            _ => depth == 0,
-        }
-    })
-}
-
-fn reach_of(before: &[TokenTree]) -> Reach {
-    let Some(at) = before.iter().position(|token| is_word(token, "pub")) else {
-        return Reach::Module;
-    };
-    match group_of(before.get(at + 1), Delimiter::Parenthesis) {
-        Some(_) => Reach::Crate,
-        None => Reach::Public,
-    }
-}
-
-/// Judges the function whose name and what follows that are `tokens`.
-fn judge(tokens: &[TokenTree], reach: Reach, place: &Place, found: &mut Vec<Taken>) {
-    let Some(TokenTree::Ident(name)) = tokens.first() else { return };
-    let Some((at, parameters)) = parameters_of(tokens) else { return };
-    if returns_record(&tokens[at + 1..], place) {
-        return;
-    }
-    let parameters: Vec<TokenTree> = parameters.stream().into_iter().collect();
-    for parameter in split(&parameters) {
-        let Some(colon) = parameter.iter().position(|token| is_punct(Some(token), ':')) else {
-            continue; // `self`
+/// Judges each function of a file.
+fn taken(file: &syn::File) -> Vec<Taken> {
+    let mut found = Vec::new();
+    let functions = Functions::of(file);
+    for Function { owner, visibility, signature, .. } in &functions.all {
+        let of_record = match owner {
+            Owner::Impl(of) if of.trait_.is_some() => continue,
+            Owner::Impl(of) => is_record(&of.self_ty),
+            _ => false,
         };
-        let (pattern, kind) = (&parameter[..colon], &parameter[colon + 1..]);
-        if let Some(what) = what_is(pattern, kind, reach) {
-            let text: TokenStream = pattern.iter().cloned().collect();
-            let line = name.span().start().line;
-            found.push(Taken {
-                function: name.to_string(),
-                parameter: text.to_string(),
-                what,
-                line,
-            });
-        }
+        judge(visibility, signature, of_record, &mut found);
     }
+    for item in functions.macros {
+        let begin = found.len();
+        // Without the sign its variables are names.
+        let text = item.tokens.to_string().replace('$', " ");
+        if let Ok(tokens) = TokenStream::from_str(&text) {
+            judge_tokens(tokens, &mut found);
+        }
+        found[begin..].iter_mut().for_each(|taken| taken.line = item.span().start().line);
+    }
+    found
 }
 
-/// The parentheses behind a function's name and generics, and where they are.
-fn parameters_of(tokens: &[TokenTree]) -> Option<(usize, &Group)> {
-    let mut depth = 0_u32;
-    let mut last = ' ';
-    for (index, token) in tokens.iter().enumerate().skip(1) {
-        let before = std::mem::replace(&mut last, ' ');
+/// Judges the `pub` functions that are written in a macro.
+fn judge_tokens(tokens: TokenStream, found: &mut Vec<Taken>) {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    for (index, token) in tokens.iter().enumerate() {
         match token {
-            TokenTree::Punct(punct) => {
-                last = punct.as_char();
-                match last {
-                    '<' => depth += 1,
-                    '>' if before != '-' => depth = depth.saturating_sub(1),
-                    _ => {}
+            TokenTree::Ident(word) if word == "pub" => {
+                let head = |input: ParseStream<'_>| {
+                    Ok((input.parse()?, input.parse()?, input.parse::<TokenStream>()?))
+                };
+                let rest = tokens[index..].iter().cloned().collect();
+                if let Ok((visibility, signature, _)) = head.parse2(rest) {
+                    judge(&visibility, &signature, false, found);
                 }
             }
-            TokenTree::Group(group) if depth == 0 => return Some((index, group)),
+            TokenTree::Group(group) => judge_tokens(group.stream(), found),
             _ => {}
         }
     }
-    None
 }
 
-fn is_record(name: &Ident) -> bool {
-    RECORDS.iter().any(|record| name == record)
-}
-
-/// Whether a function returns a record, and nothing else.
-fn returns_record(after: &[TokenTree], place: &Place) -> bool {
-    let [dash, arrow, TokenTree::Ident(kind), end, ..] = after else { return false };
-    is_punct(Some(dash), '-')
-        && is_punct(Some(arrow), '>')
-        && (is_record(kind) || place.in_impl_of_record && *kind == "Self")
-        && (group_of(Some(end), Delimiter::Brace).is_some() || is_word(end, "where"))
-}
-
-/// The parts between commas that are not between angle brackets.
-fn split(tokens: &[TokenTree]) -> Vec<&[TokenTree]> {
-    let (mut parts, mut begin, mut depth, mut last) = (Vec::new(), 0, 0_u32, ' ');
-    for (index, token) in tokens.iter().enumerate() {
-        let before = std::mem::replace(&mut last, ' ');
-        if let TokenTree::Punct(punct) = token {
-            last = punct.as_char();
-            match last {
-                '<' => depth += 1,
-                '>' if before != '-' => depth = depth.saturating_sub(1),
-                ',' if depth == 0 => {
-                    parts.push(&tokens[begin..index]);
-                    begin = index + 1;
-                }
-                _ => {}
-            }
+/// Judges a function; `of_record`: `Self` is one of [`RECORDS`].
+fn judge(visibility: &Visibility, signature: &Signature, of_record: bool, found: &mut Vec<Taken>) {
+    let builds_record = match &signature.output {
+        ReturnType::Type(_, output) => is_record(output) || of_record && is_named(output, "Self"),
+        ReturnType::Default => false,
+    };
+    let is_private = matches!(visibility, Visibility::Inherited);
+    if is_private || matches!(signature.safety, Safety::Unsafe(_)) || builds_record {
+        return;
+    }
+    let is_public = matches!(visibility, Visibility::Public(_));
+    for parameter in &signature.inputs {
+        let FnArg::Typed(PatType { pat, ty, .. }) = parameter else { continue };
+        if let Some(what) = what_is(pat, ty, is_public) {
+            found.push(Taken {
+                function: signature.ident.to_string(),
+                parameter: pat.to_token_stream().to_string(),
+                what,
+                line: signature.ident.span().start().line,
+            });
         }
     }
-    parts.push(&tokens[begin..]);
-    parts.retain(|part| !part.is_empty());
-    parts
+}
+
+fn is_record(of: &Type) -> bool {
+    RECORDS.iter().any(|record| is_named(of, record))
+}
+
+fn is_named(of: &Type, name: &str) -> bool {
+    matches!(of, Type::Path(of) if of.path.is_ident(name))
 }
 
 /// What a parameter is that a safe function must not take.
-fn what_is(pattern: &[TokenTree], kind: &[TokenTree], reach: Reach) -> Option<&'static str> {
-    let mut words = Vec::new();
-    let mut is_pointer = false;
-    collect(kind, &mut words, &mut is_pointer);
-    let has = |wanted: &[&str]| words.iter().any(|word| wanted.contains(&word.as_str()));
-    let named = |names: &[&str]| {
-        pattern.iter().any(|token| match token {
-            // With an underscore in front it is not used here, but by another implementation.
-            TokenTree::Ident(name) => names.contains(&name.to_string().trim_start_matches('_')),
-            _ => false,
-        })
-    };
+fn what_is(pattern: &Pat, kind: &Type, is_public: bool) -> Option<&'static str> {
+    let (mut names, mut words) = (Words::default(), Words::default());
+    names.visit_pat(pattern);
+    words.visit_type(kind);
+    let has = |wanted: &[&str]| words.all.iter().any(|word| wanted.contains(&word.as_str()));
+    // With an underscore in front it is not used here, but by another implementation.
+    let named =
+        |wanted: &[&str]| names.all.iter().any(|n| wanted.contains(&n.trim_start_matches('_')));
     if has(&["RawFd"])
         || has(&["i32", "c_int"]) && !named(PLAIN)
         || has(&["u32"]) && named(DESCRIPTORS)
     {
         return Some("a raw descriptor");
     }
-    if is_pointer || has(&["NonNull"]) || has(&["u64", "usize"]) && named(ADDRESSES) {
+    if words.has_pointer || has(&["NonNull"]) || has(&["u64", "usize"]) && named(ADDRESSES) {
         return Some("an address");
     }
-    (reach == Reach::Public && has(RECORDS)).then_some("a record of the kernel")
+    (is_public && has(RECORDS)).then_some("a record of the kernel")
 }
 
-/// The names in a type, within its groups too, and whether there is a pointer.
-fn collect(kind: &[TokenTree], words: &mut Vec<String>, is_pointer: &mut bool) {
-    for (index, token) in kind.iter().enumerate() {
-        match token {
-            TokenTree::Ident(word) => words.push(word.to_string()),
-            TokenTree::Group(group) => {
-                let inner: Vec<TokenTree> = group.stream().into_iter().collect();
-                collect(&inner, words, is_pointer);
-            }
-            TokenTree::Punct(star) if star.as_char() == '*' => {
-                let next = kind.get(index + 1);
-                *is_pointer |=
-                    next.is_some_and(|next| is_word(next, "const") || is_word(next, "mut"));
-            }
-            _ => {}
-        }
+/// The names in a type or pattern, and whether there is a pointer.
+#[derive(Default)]
+struct Words {
+    all: Vec<String>,
+    has_pointer: bool,
+}
+
+impl<'a> Visit<'a> for Words {
+    fn visit_ident(&mut self, name: &'a Ident) {
+        self.all.push(name.to_string());
     }
-}
 
-fn is_word(token: &TokenTree, wanted: &str) -> bool {
-    matches!(token, TokenTree::Ident(word) if word == wanted)
+    fn visit_type_ptr(&mut self, pointer: &'a TypePtr) {
+        self.has_pointer = true;
+        visit::visit_type_ptr(self, pointer);
+    }
 }
 
 #[cfg(test)]
@@ -483,6 +296,15 @@ mod tests {
         let names: Vec<_> =
             "abccdefghijk".chars().map(|c| format!("{c}: a raw descriptor")).collect();
         assert_eq!(reported(text), names);
+    }
+
+    #[test]
+    fn functions_in_macros_are_found() {
+        let text = "macro_rules! m { ($name:ident, $of:ty) => {\n\
+                    impl $of { #[inline] pub(crate) fn $name(fd: i32, x: $of) {} fn b(fd: i32) {} }\n\
+                    $(#[$doc])* pub unsafe fn c(fd: i32) {} } }\n\
+                    n! { pub fn d(addr: u64) {} }\n";
+        assert_eq!(reported(text), ["name: a raw descriptor", "d: an address"]);
     }
 
     #[test]

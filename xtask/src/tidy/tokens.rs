@@ -1,14 +1,15 @@
 //! Rust files as tokens: paths, macros and attributes, without comments and strings.
 //!
-//! Full parsing would not see into macro calls. Tokens are enough: a path is a run of names with
-//! `::` between them, and a list in braces after `::` is the end of several paths at once.
+//! Full parsing would not see into macro calls; it tells which code is for tests only. A path is a run of
+//! names with `::` between them, and a list in braces after `::` is the end of several paths at once.
 
+use std::ops::Range;
 use std::str::FromStr;
 
-use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
 
 use super::{File, Finding, Tree};
-use crate::test_code::is_cfg_test_text;
+use crate::test_code::TestCode;
 
 /// Reports files that are not Rust tokens; the other checks pass over them.
 pub(super) fn parse(tree: &Tree, findings: &mut Vec<Finding>) {
@@ -22,13 +23,14 @@ pub(super) fn parse(tree: &Tree, findings: &mut Vec<Finding>) {
 /// What the checks need to know from a Rust file.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
-    /// The paths in the code that is not for tests only, each as long as it is written. A single
-    /// name, even a keyword, is a path too.
+    /// The paths in the code, each as long as it is written. A single name, even a keyword, is a path too.
     pub(super) paths: Vec<Named>,
     /// The attributes, in tests too.
     attributes: Vec<Attribute>,
     /// The modules in files of their own that are for tests only.
     test_modules: Vec<String>,
+    /// The bytes of code that is for tests only.
+    for_tests: Vec<Range<usize>>,
 }
 
 /// A path in the code.
@@ -57,11 +59,14 @@ pub(super) struct Attribute {
 
 impl Tokens {
     /// # Errors
-    /// The line at which `text` stops being Rust tokens.
+    /// The line at which `text` stops being Rust.
     pub(super) fn scan(text: &str) -> Result<Self, usize> {
         let stream = TokenStream::from_str(text).map_err(|error| error.span().start().line)?;
-        let mut tokens = Self::default();
-        tokens.walk(stream, false);
+        let file = syn::parse2(stream.clone()).map_err(|error| error.span().start().line)?;
+        let TestCode { spans, modules, .. } = TestCode::of(&file);
+        let for_tests = spans.iter().map(Span::byte_range).collect();
+        let mut tokens = Self { for_tests, test_modules: modules, ..Self::default() };
+        tokens.walk(stream);
         Ok(tokens)
     }
 
@@ -74,34 +79,18 @@ impl Tokens {
         &self.attributes
     }
 
-    fn walk(&mut self, stream: TokenStream, mut in_test: bool) {
+    fn walk(&mut self, stream: TokenStream) {
         let tokens: Vec<TokenTree> = stream.into_iter().collect();
         let mut index = 0;
-        // Where the item ends that the attribute seen last makes a test.
-        let mut test_end = 0;
         while let Some(token) = tokens.get(index) {
-            let inside = in_test || index < test_end;
-            if let Some(length) = self.attribute(&tokens[index..]) {
-                let added = self.attributes.last();
-                if let Some(attribute) = added.filter(|attribute| is_cfg_test_text(&attribute.text))
-                {
-                    if attribute.is_inner {
-                        in_test = true;
-                    } else {
-                        test_end =
-                            test_end.max(index + length + item_len(&tokens[index + length..]));
-                        self.test_module(&tokens[index + length..test_end]);
-                    }
+            index += match token {
+                TokenTree::Group(group) => {
+                    self.walk(group.stream());
+                    1
                 }
-                index += length;
-            } else if let TokenTree::Group(group) = token {
-                self.walk(group.stream(), inside);
-                index += 1;
-            } else if matches!(token, TokenTree::Ident(_)) {
-                index += self.path(&tokens[index..], &[], inside);
-            } else {
-                index += 1;
-            }
+                TokenTree::Ident(_) => self.path(&tokens[index..], &[]),
+                _ => self.attribute(&tokens[index..]).unwrap_or(1),
+            };
         }
     }
 
@@ -120,64 +109,41 @@ impl Tokens {
         Some(length)
     }
 
-    /// Records the name in `mod name;`, perhaps after more attributes.
-    fn test_module(&mut self, item: &[TokenTree]) {
-        if let [.., TokenTree::Ident(keyword), TokenTree::Ident(name), end] = item
-            && *keyword == "mod"
-            && is_punct(Some(end), ';')
-        {
-            self.test_modules.push(name.to_string());
-        }
-    }
-
     /// Records the path, or the list of paths, that `tokens` begin with, after `prefix`; returns
     /// how many tokens it takes, at least 1.
-    fn path(&mut self, tokens: &[TokenTree], prefix: &[String], in_test: bool) -> usize {
+    fn path(&mut self, tokens: &[TokenTree], prefix: &[String]) -> usize {
         let mut segments = prefix.to_vec();
         let mut index = 0;
         loop {
-            let line = match tokens.get(index) {
-                Some(TokenTree::Ident(name)) => {
-                    segments.push(name.to_string());
-                    index += 1;
-                    name.span().start().line
-                }
+            match tokens.get(index) {
+                Some(TokenTree::Ident(name)) => segments.push(name.to_string()),
                 Some(TokenTree::Punct(star)) if star.as_char() == '*' && !segments.is_empty() => {
                     segments.push("*".to_owned());
-                    self.paths.push(Named {
-                        segments,
-                        is_macro: false,
-                        in_test,
-                        line: star.span().start().line,
-                    });
-                    return index + 1;
                 }
                 Some(TokenTree::Group(list)) if list.delimiter() == Delimiter::Brace => {
-                    self.path_list(list, &segments, in_test);
+                    let tokens: Vec<TokenTree> = list.stream().into_iter().collect();
+                    let parts = tokens.split(|token| is_punct(Some(token), ','));
+                    for part in parts.filter(|part| !part.is_empty()) {
+                        self.path(part, &segments);
+                    }
                     return index + 1;
                 }
                 _ => return index.max(1),
-            };
+            }
+            let span = tokens[index].span();
+            index += 1;
             let continues = is_punct(tokens.get(index), ':')
                 && is_punct(tokens.get(index + 1), ':')
                 && is_path_part(tokens.get(index + 2));
             if !continues {
                 let is_macro = is_punct(tokens.get(index), '!')
                     && matches!(tokens.get(index + 1), Some(TokenTree::Group(_)));
-                self.paths.push(Named { segments, is_macro, in_test, line });
+                let in_test =
+                    self.for_tests.iter().any(|part| part.contains(&span.byte_range().start));
+                self.paths.push(Named { segments, is_macro, in_test, line: span.start().line });
                 return index;
             }
             index += 2;
-        }
-    }
-
-    /// Records each path of a list in braces.
-    fn path_list(&mut self, list: &Group, prefix: &[String], in_test: bool) {
-        let tokens: Vec<TokenTree> = list.stream().into_iter().collect();
-        for part in tokens.split(|token| is_punct(Some(token), ',')) {
-            if !part.is_empty() {
-                self.path(part, prefix, in_test);
-            }
         }
     }
 }
@@ -187,9 +153,7 @@ impl Tokens {
 pub(crate) fn test_files<'a>(files: &[&'a File]) -> Vec<&'a str> {
     let mut places = Vec::new();
     for file in files {
-        let Ok(tokens) = Tokens::scan(&file.text) else {
-            continue;
-        };
+        let Some(tokens) = file.tokens() else { continue };
         let folder = match file.path.rsplit_once('/') {
             Some((folder, "lib.rs" | "main.rs" | "mod.rs")) => folder,
             _ => file.path.trim_end_matches(".rs"),
@@ -205,27 +169,7 @@ pub(crate) fn test_files<'a>(files: &[&'a File]) -> Vec<&'a str> {
     files.iter().map(|file| file.path.as_str()).filter(|path| is_test(path)).collect()
 }
 
-/// The length in tokens of the item that `tokens` begin with, its attributes included. A field,
-/// a variant or an arm ends at its comma, an item at its semicolon or its body.
-pub(super) fn item_len(tokens: &[TokenTree]) -> usize {
-    const ITEMS: &[&str] = &[
-        "async", "const", "enum", "extern", "fn", "impl", "let", "mod", "static", "struct",
-        "trait", "type", "union", "unsafe", "use",
-    ];
-    let mut is_item = false;
-    for (index, token) in tokens.iter().enumerate() {
-        match token {
-            TokenTree::Ident(name) => is_item |= ITEMS.iter().any(|item| name == item),
-            TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => return index + 1,
-            TokenTree::Punct(end) if end.as_char() == ';' => return index + 1,
-            TokenTree::Punct(end) if end.as_char() == ',' && !is_item => return index + 1,
-            _ => {}
-        }
-    }
-    tokens.len()
-}
-
-pub(super) fn is_punct(token: Option<&TokenTree>, wanted: char) -> bool {
+fn is_punct(token: Option<&TokenTree>, wanted: char) -> bool {
     matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == wanted)
 }
 
@@ -237,7 +181,7 @@ fn is_path_part(token: Option<&TokenTree>) -> bool {
         || group_of(token, Delimiter::Brace).is_some()
 }
 
-pub(super) fn group_of(token: Option<&TokenTree>, delimiter: Delimiter) -> Option<&Group> {
+fn group_of(token: Option<&TokenTree>, delimiter: Delimiter) -> Option<&Group> {
     match token {
         Some(TokenTree::Group(group)) if group.delimiter() == delimiter => Some(group),
         _ => None,
@@ -307,7 +251,7 @@ mod tests {
 
     #[test]
     fn test_modules_in_files_of_their_own_are_followed() {
-        let file = |path: &str, text: &str| File { path: path.into(), text: text.into() };
+        let file = |path: &str, text: &str| File::new(path, text);
         let files = [
             file("c/src/lib.rs", "mod a;\n#[cfg(test)]\npub(crate) mod tests;\n"),
             file("c/src/tests.rs", "mod deep;\n"),

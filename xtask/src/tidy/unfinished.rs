@@ -1,6 +1,5 @@
 //! Nothing is left half done without a word.
 
-use super::tokens::Tokens;
 use super::{Finding, Tree};
 
 /// Notes to oneself. In two parts, so that this file does not hold them.
@@ -9,9 +8,7 @@ const MARKS: [&str; 2] = [concat!("FIX", "ME"), concat!("X", "XX")];
 /// No code is only announced.
 pub(super) fn code(tree: &Tree, findings: &mut Vec<Finding>) {
     for file in tree.files_of(&["rs"]) {
-        let Ok(tokens) = Tokens::scan(&file.text) else {
-            continue;
-        };
+        let Some(tokens) = file.tokens() else { continue };
         for path in tokens.paths.iter().filter(|path| path.is_macro) {
             if let Some(name @ ("todo" | "unimplemented")) =
                 path.segments.last().map(String::as_str)
@@ -37,9 +34,7 @@ pub(super) fn marks(tree: &Tree, findings: &mut Vec<Finding>) {
 /// A test that does not run says why.
 pub(super) fn ignored_tests(tree: &Tree, findings: &mut Vec<Finding>) {
     for file in tree.files_of(&["rs"]) {
-        let Ok(tokens) = Tokens::scan(&file.text) else {
-            continue;
-        };
+        let Some(tokens) = file.tokens() else { continue };
         for attribute in tokens.attributes() {
             let text = attribute.text.as_str();
             let conditional = text.starts_with("cfg_attr(") && text.ends_with(",ignore)");

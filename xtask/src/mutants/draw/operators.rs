@@ -20,8 +20,9 @@ use std::ops::Range;
 
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
-use syn::{BinOp, Expr, Pat, Stmt};
+use syn::{BinOp, Expr, Pat, Stmt, UnOp};
 
+use crate::functions::{Function, Functions, Owner};
 use crate::mutants::places;
 
 /// A change of one place.
@@ -73,31 +74,64 @@ const LINKS: &[&str] = &[
     "wrapping_sub",
 ];
 
+/// Operators that may stand for each other.
+const COMPARISONS: &[(&str, &str)] = &[("<", "<="), (">", ">="), ("==", "!=")];
+const OPERATIONS: &[(&str, &str)] =
+    &[("+", "-"), ("*", "/"), ("<<", ">>"), ("|", "&"), ("+=", "-="), ("|=", "&=")];
+
+/// The other one of a pair.
+fn swapped(pairs: &[(&'static str, &'static str)], one: &str) -> Option<&'static str> {
+    pairs.iter().find_map(|&(a, b)| match one {
+        _ if one == a => Some(b),
+        _ if one == b => Some(a),
+        _ => None,
+    })
+}
+
 /// All changes of the functions in `text`.
 ///
 /// # Errors
 /// It is not Rust.
 pub(super) fn changes(text: &str) -> anyhow::Result<Vec<Change>> {
     let file = syn::parse_file(text)?;
-    let mut finder = Finder { text, in_function: false, is_unit: false, changes: Vec::new() };
-    finder.visit_file(&file);
+    let mut finder = Finder { text, is_unit: false, changes: Vec::new() };
+    for Function { owner, signature, block, .. } in Functions::of(&file).all {
+        let of_trait = match owner {
+            Owner::Impl(item) => item.trait_.as_ref().and_then(|(path, _)| path.segments.last()),
+            _ => None,
+        };
+        let is_debug = of_trait.is_some_and(|last| last.ident == "Debug");
+        if let Some(block) = block.filter(|_| !is_debug && signature.constness.is_none()) {
+            finder.function(signature, block);
+        }
+    }
     Ok(finder.changes)
 }
 
 struct Finder<'t> {
     text: &'t str,
-    in_function: bool,
     /// The innermost function or closure is a function without a result.
     is_unit: bool,
     changes: Vec<Change>,
 }
 
 impl<'t> Finder<'t> {
-    fn add(&mut self, at: usize, operator: &'static str, range: Range<usize>, wrong: String) {
-        if self.in_function {
-            let line = places::line_of(self.text, at);
-            self.changes.push(Change { line, operator, range, wrong });
-        }
+    /// Another text for a node, on whose first line it shows.
+    fn replace(&mut self, operator: &'static str, node: &impl Spanned, wrong: impl Into<String>) {
+        self.replace_at(node, operator, node, wrong);
+    }
+
+    /// The same, shown on the first line of `at`.
+    fn replace_at(
+        &mut self,
+        at: &impl Spanned,
+        operator: &'static str,
+        node: &impl Spanned,
+        wrong: impl Into<String>,
+    ) {
+        let line = places::line_of(self.text, at.span().byte_range().start);
+        let (range, wrong) = (node.span().byte_range(), wrong.into());
+        self.changes.push(Change { line, operator, range, wrong });
     }
 
     /// The text of a node.
@@ -106,22 +140,17 @@ impl<'t> Finder<'t> {
     }
 
     fn function(&mut self, signature: &syn::Signature, block: &syn::Block) {
-        let outside = (self.in_function, self.is_unit);
-        self.in_function = signature.constness.is_none();
         self.is_unit = matches!(signature.output, syn::ReturnType::Default);
         if let syn::ReturnType::Type(_, output) = &signature.output
             && let Some(Stmt::Expr(end, None)) = block.stmts.last()
         {
-            let output = self.of(output).to_owned();
-            self.answer(end, &output);
+            self.answer(end, self.of(output));
         }
         self.visit_block(block);
-        (self.in_function, self.is_unit) = outside;
     }
 
     /// Another answer of a function than the expression at its end.
     fn answer(&mut self, end: &Expr, output: &str) {
-        let range = end.span().byte_range();
         let answers: &[&str] = match output {
             "bool" => &["true", "false"],
             _ if output.starts_with("Option<") => &["None"],
@@ -130,9 +159,8 @@ impl<'t> Finder<'t> {
         };
         let is_plain = !matches!(end, Expr::If(_) | Expr::Match(_) | Expr::Block(_));
         let present = self.of(end);
-        for answer in answers.iter().filter(|&&answer| is_plain && answer != present) {
-            let wrong = (*answer).to_owned();
-            self.add(range.start, "answer always the same", range.clone(), wrong);
+        for &answer in answers.iter().filter(|&&answer| is_plain && answer != present) {
+            self.replace("answer always the same", end, answer);
         }
     }
 
@@ -140,104 +168,63 @@ impl<'t> Finder<'t> {
         if has_let(condition) {
             return;
         }
-        let range = condition.span().byte_range();
         let wrong = match condition {
-            Expr::Unary(not) if matches!(not.op, syn::UnOp::Not(_)) => {
-                self.of(&not.expr).to_owned()
-            }
+            Expr::Unary(not) if matches!(not.op, UnOp::Not(_)) => self.of(&not.expr).to_owned(),
             _ => format!("!({})", self.of(condition)),
         };
-        self.add(range.start, "negate a condition", range, wrong);
+        self.replace("negate a condition", condition, wrong);
     }
 
     fn statement(&mut self, statement: &Stmt, is_last: bool) {
         let Stmt::Expr(expression, semicolon) = statement else { return };
-        let is_done = semicolon.is_some();
         let is_unit = match expression {
             Expr::If(branch) => branch.else_branch.is_none(),
             Expr::ForLoop(_) | Expr::While(_) => true,
-            _ => is_done || matches!(expression, Expr::Assign(_)),
+            _ => semicolon.is_some() || matches!(expression, Expr::Assign(_)),
         };
         if !is_unit || matches!(expression, Expr::Macro(_)) {
             return;
         }
-        let range = statement.span().byte_range();
-        self.add(range.start, "delete a statement", range.clone(), String::new());
+        self.replace("delete a statement", statement, "");
         if self.is_unit && !is_last {
-            self.add(range.start, "return early", range, "return;".to_owned());
+            self.replace("return early", statement, "return;");
         }
     }
 
     fn binary(&mut self, expression: &syn::ExprBinary) {
-        let at = expression.op.span().byte_range();
         let (left, right) = (&*expression.left, &*expression.right);
-        let swapped = match expression.op {
-            BinOp::Lt(_) => "<=",
-            BinOp::Le(_) => "<",
-            BinOp::Gt(_) => ">=",
-            BinOp::Ge(_) => ">",
-            BinOp::Eq(_) => "!=",
-            BinOp::Ne(_) => "==",
-            BinOp::Add(_) => "-",
-            BinOp::Sub(_) => "+",
-            BinOp::Mul(_) => "/",
-            BinOp::Div(_) => "*",
-            BinOp::Shl(_) => ">>",
-            BinOp::Shr(_) => "<<",
-            BinOp::BitOr(_) => "&",
-            BinOp::BitAnd(_) => "|",
-            BinOp::AddAssign(_) => "-=",
-            BinOp::SubAssign(_) => "+=",
-            BinOp::BitOrAssign(_) => "&=",
-            BinOp::BitAndAssign(_) => "|=",
-            _ => "",
-        };
-        let compares = matches!(swapped, "<=" | "<" | ">=" | ">" | "!=" | "==");
-        if !swapped.is_empty() {
-            let operator = if compares { "swap a comparison" } else { "swap an operation" };
-            self.add(at.start, operator, at.clone(), swapped.to_owned());
+        let sign = self.of(&expression.op);
+        if let Some(other) = swapped(COMPARISONS, sign) {
+            self.replace("swap a comparison", &expression.op, other);
         }
-        let is_logic = matches!(expression.op, BinOp::And(_) | BinOp::Or(_));
-        let is_bits =
-            matches!(expression.op, BinOp::BitOr(_) | BinOp::BitAnd(_) | BinOp::BitXor(_));
-        if !is_logic && !is_bits {
+        if let Some(other) = swapped(OPERATIONS, sign) {
+            self.replace("swap an operation", &expression.op, other);
+        }
+        let is_logic = |op: &BinOp| matches!(op, BinOp::And(_) | BinOp::Or(_));
+        if !is_logic(&expression.op) && !["|", "&", "^"].contains(&sign) {
             return;
         }
-        let whole = expression.span().byte_range();
         for (kept, dropped) in [(left, right), (right, left)] {
             if !has_let(dropped) {
-                let wrong = self.of(kept).to_owned();
-                let line = dropped.span().byte_range().start;
-                self.add(line, "drop an operand", whole.clone(), wrong);
+                self.replace_at(dropped, "drop an operand", expression, self.of(kept));
             }
         }
-        if is_logic {
-            let chain = |operand: &Expr| {
-                matches!(operand, Expr::Binary(inner)
-                if matches!(inner.op, BinOp::And(_) | BinOp::Or(_)))
-            };
-            for operand in [left, right] {
-                if !chain(operand) {
-                    self.negate(operand);
-                }
+        let is_chain =
+            |operand: &Expr| matches!(operand, Expr::Binary(inner) if is_logic(&inner.op));
+        for operand in [left, right] {
+            if is_logic(&expression.op) && !is_chain(operand) {
+                self.negate(operand);
             }
         }
     }
 
     fn method(&mut self, call: &syn::ExprMethodCall) {
         let name = call.method.to_string();
-        let at = call.method.span().byte_range();
-        for (one, other) in METHODS {
-            let swapped = if name == *one { other } else { one };
-            if name == *one || name == *other {
-                let swapped = (*swapped).to_owned();
-                self.add(at.start, "swap a method", at.clone(), swapped);
-            }
+        if let Some(other) = swapped(METHODS, &name) {
+            self.replace("swap a method", &call.method, other);
         }
         if LINKS.contains(&name.as_str()) {
-            let range = call.span().byte_range();
-            let wrong = self.of(&call.receiver).to_owned();
-            self.add(at.start, "drop a link", range, wrong);
+            self.replace_at(&call.method, "drop a link", call, self.of(&call.receiver));
         }
     }
 
@@ -249,36 +236,26 @@ impl<'t> Finder<'t> {
             _ => false,
         };
         for (index, arm) in arms.iter().enumerate() {
-            let range = arm.span().byte_range();
             if arms[index + 1..].iter().any(takes_all) {
-                self.add(range.start, "skip an arm", range, String::new());
+                self.replace("skip an arm", arm, "");
             } else if let Expr::Block(body) = &*arm.body
                 && matches!(body.block.stmts.last(), Some(Stmt::Expr(_, Some(_))))
             {
-                let body = body.span().byte_range();
-                self.add(range.start, "skip an arm", body, "{}".to_owned());
+                self.replace_at(arm, "skip an arm", body, "{}");
             }
         }
     }
 
     fn literal(&mut self, literal: &syn::Lit) {
-        let range = literal.span().byte_range();
         match literal {
             syn::Lit::Bool(value) => {
-                let wrong = (!value.value).to_string();
-                self.add(range.start, "flip a constant", range, wrong);
+                self.replace("flip a constant", literal, (!value.value).to_string());
             }
             syn::Lit::Int(number) => {
                 let Ok(value) = number.base10_parse::<u128>() else { return };
-                let suffix = number.suffix();
-                self.add(
-                    range.start,
-                    "off by one",
-                    range.clone(),
-                    format!("{}{suffix}", value + 1),
-                );
-                if let Some(less) = value.checked_sub(1) {
-                    self.add(range.start, "off by one", range, format!("{less}{suffix}"));
+                for other in [value.checked_add(1), value.checked_sub(1)].into_iter().flatten() {
+                    let wrong = format!("{other}{}", number.suffix());
+                    self.replace("off by one", literal, wrong);
                 }
             }
             _ => {}
@@ -296,36 +273,11 @@ fn has_let(expression: &Expr) -> bool {
 }
 
 impl<'a> Visit<'a> for Finder<'_> {
-    fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
-        if !places::is_for_tests(&item.attrs) {
-            visit::visit_item_mod(self, item);
-        }
-    }
-
-    fn visit_item_impl(&mut self, item: &'a syn::ItemImpl) {
-        let of_trait = item.trait_.as_ref().and_then(|(path, _)| path.segments.last());
-        if !places::is_for_tests(&item.attrs) && of_trait.is_none_or(|last| last.ident != "Debug") {
-            visit::visit_item_impl(self, item);
-        }
-    }
-
-    fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {
-        if !places::is_for_tests(&item.attrs) {
-            self.function(&item.sig, &item.block);
-        }
-    }
-
-    fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
-        if !places::is_for_tests(&item.attrs) {
-            self.function(&item.sig, &item.block);
-        }
-    }
-
-    fn visit_trait_item_fn(&mut self, item: &'a syn::TraitItemFn) {
-        if let Some(block) = &item.default {
-            self.function(&item.sig, block);
-        }
-    }
+    // Functions inside of this one are visited themselves.
+    fn visit_item_fn(&mut self, _: &'a syn::ItemFn) {}
+    fn visit_item_impl(&mut self, _: &'a syn::ItemImpl) {}
+    fn visit_item_trait(&mut self, _: &'a syn::ItemTrait) {}
+    fn visit_item_mod(&mut self, _: &'a syn::ItemMod) {}
 
     // What is assigned while the program is compiled cannot be switched on, and is not looked at: the
     // bounds of arrays and the like. Nor are attributes and types.
@@ -345,80 +297,44 @@ impl<'a> Visit<'a> for Finder<'_> {
         self.is_unit = outside;
     }
 
-    fn visit_expr_if(&mut self, branch: &'a syn::ExprIf) {
-        self.negate(&branch.cond);
-        visit::visit_expr_if(self, branch);
-    }
-
-    fn visit_expr_while(&mut self, cycle: &'a syn::ExprWhile) {
-        self.negate(&cycle.cond);
-        visit::visit_expr_while(self, cycle);
-    }
-
     fn visit_pat_guard(&mut self, guard: &'a syn::PatGuard) {
         self.negate(&guard.guard);
         visit::visit_pat_guard(self, guard);
     }
 
-    fn visit_expr_binary(&mut self, expression: &'a syn::ExprBinary) {
-        self.binary(expression);
-        visit::visit_expr_binary(self, expression);
-    }
-
-    fn visit_expr_unary(&mut self, expression: &'a syn::ExprUnary) {
-        if matches!(expression.op, syn::UnOp::Not(_)) {
-            let range = expression.span().byte_range();
-            let wrong = self.of(&expression.expr).to_owned();
-            self.add(range.start, "drop an operand", range, wrong);
+    fn visit_expr(&mut self, expression: &'a Expr) {
+        match expression {
+            Expr::If(branch) => self.negate(&branch.cond),
+            Expr::While(cycle) => self.negate(&cycle.cond),
+            Expr::Binary(binary) => self.binary(binary),
+            Expr::Unary(not) if matches!(not.op, UnOp::Not(_)) => {
+                self.replace("drop an operand", not, self.of(&not.expr));
+            }
+            Expr::MethodCall(call) => self.method(call),
+            Expr::Call(call) if self.of(&call.func) == "Some" => {
+                self.replace("flip a constant", call, "None");
+            }
+            Expr::Match(of) => self.arms(&of.arms),
+            Expr::Break(end) if end.expr.is_none() && end.label.is_none() => {
+                self.replace("swap an end", end, "continue");
+            }
+            Expr::Continue(end) if end.label.is_none() => self.replace("swap an end", end, "break"),
+            _ => {}
         }
-        visit::visit_expr_unary(self, expression);
+        visit::visit_expr(self, expression);
     }
 
-    fn visit_expr_method_call(&mut self, call: &'a syn::ExprMethodCall) {
-        self.method(call);
-        visit::visit_expr_method_call(self, call);
-    }
-
-    fn visit_expr_call(&mut self, call: &'a syn::ExprCall) {
-        if self.of(&call.func) == "Some" {
-            let range = call.span().byte_range();
-            self.add(range.start, "flip a constant", range, "None".to_owned());
-        }
-        visit::visit_expr_call(self, call);
-    }
-
-    fn visit_expr_match(&mut self, expression: &'a syn::ExprMatch) {
-        self.arms(&expression.arms);
-        visit::visit_expr_match(self, expression);
-    }
-
+    // In patterns, too.
     fn visit_expr_lit(&mut self, literal: &'a syn::ExprLit) {
         self.literal(&literal.lit);
     }
 
     fn visit_expr_range(&mut self, range: &'a syn::ExprRange) {
-        let at = range.limits.span().byte_range();
         if range.end.is_some() {
             let is_open = matches!(range.limits, syn::RangeLimits::HalfOpen(_));
-            let wrong = if is_open { "..=" } else { ".." };
-            self.add(at.start, "swap an end", at, wrong.to_owned());
+            self.replace("swap an end", &range.limits, if is_open { "..=" } else { ".." });
         }
         visit::visit_expr_range(self, range);
-    }
-
-    fn visit_expr_break(&mut self, expression: &'a syn::ExprBreak) {
-        if expression.expr.is_none() && expression.label.is_none() {
-            let range = expression.span().byte_range();
-            self.add(range.start, "swap an end", range, "continue".to_owned());
-        }
-        visit::visit_expr_break(self, expression);
-    }
-
-    fn visit_expr_continue(&mut self, expression: &'a syn::ExprContinue) {
-        if expression.label.is_none() {
-            let range = expression.span().byte_range();
-            self.add(range.start, "swap an end", range, "break".to_owned());
-        }
     }
 }
 
