@@ -16,10 +16,11 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use sakia_driver::MountTable;
 use sakia_ring::{AT_FDCWD, Cqe, Ring, Sqe};
 use sakia_testkit::fuse::{self, Fuse};
 use sakia_testkit::mount_facts::{Answer, MountFacts, probe};
@@ -138,12 +139,27 @@ const COLUMNS: [&str; 10] = [
 
 struct Row {
     name: String,
+    /// The type of its file system; for a device, which kind of device.
+    kind: String,
     facts: std::io::Result<MountFacts>,
     ways: Result<[Way; COLUMNS.len()]>,
 }
 
 fn row(name: &str, path: &Path) -> Row {
-    Row { name: name.to_owned(), facts: probe(path), ways: ways(path) }
+    Row { name: name.to_owned(), kind: kind(path), facts: probe(path), ways: ways(path) }
+}
+
+fn kind(path: &Path) -> String {
+    let file_type = fs::metadata(path).map(|metadata| metadata.file_type());
+    if file_type.as_ref().is_ok_and(FileTypeExt::is_block_device) {
+        // What the table tells is where the node lies.
+        return "block device".to_owned();
+    } else if file_type.as_ref().is_ok_and(FileTypeExt::is_char_device) {
+        return "character device".to_owned();
+    }
+    let table = MountTable::read().unwrap_or_default();
+    let entry = path.canonicalize().ok().and_then(|path| table.find_by_path(&path));
+    entry.map_or("unknown".to_owned(), |entry| entry.file_system.clone())
 }
 
 fn ways(path: &Path) -> Result<[Way; COLUMNS.len()]> {
@@ -317,7 +333,7 @@ fn print(rows: &[Row]) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let heads = [
         "place",
-        "statfs",
+        "file system",
         "read hot",
         "read cold",
         "read at end",
@@ -332,7 +348,7 @@ fn print(rows: &[Row]) -> Result<()> {
     writeln!(out, "Plain calls with `RWF_NOWAIT`, opens with `RESOLVE_CACHED`:\n")?;
     head(&mut out, &heads)?;
     for row in rows {
-        let Row { name, facts, .. } = row;
+        let Row { name, kind, facts, .. } = row;
         match facts {
             Err(error) => writeln!(out, "| {name} | {error} |")?,
             Ok(facts) => {
@@ -340,8 +356,7 @@ fn print(rows: &[Row]) -> Result<()> {
                 let direct = facts.direct;
                 writeln!(
                     out,
-                    "| {name} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} / {} | {kinds} |",
-                    facts.kind,
+                    "| {name} | {kind} | {} | {} | {} | {} | {} | {} | {} | {} | {} / {} | {kinds} |",
                     facts.read_hot,
                     facts.read_cold,
                     facts.read_end,

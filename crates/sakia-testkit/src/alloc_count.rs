@@ -19,6 +19,7 @@
 //! ```
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::array;
 use std::cell::Cell;
 use std::hint;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,26 +41,30 @@ pub struct Counts {
 }
 
 impl Counts {
-    const ZERO: Self = Self {
-        allocations: 0,
-        deallocations: 0,
-        reallocations: 0,
-        bytes_allocated: 0,
-        bytes_deallocated: 0,
-    };
+    const ZERO: Self = Self::of([0; 5]);
+
+    /// From all counts in the order of the fields.
+    const fn of(counts: [u64; 5]) -> Self {
+        let [allocations, deallocations, reallocations, bytes_allocated, bytes_deallocated] =
+            counts;
+        Self { allocations, deallocations, reallocations, bytes_allocated, bytes_deallocated }
+    }
+
+    /// All counts in the order of the fields.
+    const fn all(self) -> [u64; 5] {
+        let Self { allocations, deallocations, reallocations, bytes_allocated, bytes_deallocated } =
+            self;
+        [allocations, deallocations, reallocations, bytes_allocated, bytes_deallocated]
+    }
 
     /// What was counted between `earlier` and `self`, two snapshots of the same counters.
     ///
     /// # Panics
     /// In builds with overflow checks, when `earlier` is the later one.
-    pub const fn since(self, earlier: Self) -> Self {
-        Self {
-            allocations: self.allocations - earlier.allocations,
-            deallocations: self.deallocations - earlier.deallocations,
-            reallocations: self.reallocations - earlier.reallocations,
-            bytes_allocated: self.bytes_allocated - earlier.bytes_allocated,
-            bytes_deallocated: self.bytes_deallocated - earlier.bytes_deallocated,
-        }
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        let (now, earlier) = (self.all(), earlier.all());
+        Self::of(array::from_fn(|field| now[field] - earlier[field]))
     }
 
     /// Bytes that were allocated and not freed. Less than none, where others' were freed.
@@ -67,14 +72,9 @@ impl Counts {
         self.bytes_allocated.wrapping_sub(self.bytes_deallocated) as i64
     }
 
-    const fn plus(self, other: Self) -> Self {
-        Self {
-            allocations: self.allocations + other.allocations,
-            deallocations: self.deallocations + other.deallocations,
-            reallocations: self.reallocations + other.reallocations,
-            bytes_allocated: self.bytes_allocated + other.bytes_allocated,
-            bytes_deallocated: self.bytes_deallocated + other.bytes_deallocated,
-        }
+    fn plus(self, other: Self) -> Self {
+        let (one, other) = (self.all(), other.all());
+        Self::of(array::from_fn(|field| one[field] + other[field]))
     }
 }
 
@@ -82,14 +82,7 @@ impl Counts {
 ///
 /// The fields are read one by one: while other threads allocate, they need not belong together.
 pub fn process_counts() -> Counts {
-    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    Counts {
-        allocations: load(&PROCESS.allocations),
-        deallocations: load(&PROCESS.deallocations),
-        reallocations: load(&PROCESS.reallocations),
-        bytes_allocated: load(&PROCESS.bytes_allocated),
-        bytes_deallocated: load(&PROCESS.bytes_deallocated),
-    }
+    Counts::of(PROCESS.each_ref().map(|counter| counter.load(Ordering::Relaxed)))
 }
 
 /// What the calling thread has allocated through [`CountingAllocator`] so far.
@@ -139,21 +132,7 @@ fn is_installed() -> bool {
 
 /// The counters behind [`process_counts`]. Statistics only: no other memory hangs on them, hence
 /// `Relaxed` throughout.
-struct Process {
-    allocations: AtomicU64,
-    deallocations: AtomicU64,
-    reallocations: AtomicU64,
-    bytes_allocated: AtomicU64,
-    bytes_deallocated: AtomicU64,
-}
-
-static PROCESS: Process = Process {
-    allocations: AtomicU64::new(0),
-    deallocations: AtomicU64::new(0),
-    reallocations: AtomicU64::new(0),
-    bytes_allocated: AtomicU64::new(0),
-    bytes_deallocated: AtomicU64::new(0),
-};
+static PROCESS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
 
 thread_local! {
     /// The counters behind [`thread_counts`]. Constant, without destructor: first use allocates
@@ -165,16 +144,9 @@ thread_local! {
 
 /// Adds `step` to both sets of counters.
 fn count(step: Counts) {
-    let add = |counter: &AtomicU64, by: u64| {
-        if by != 0 {
-            counter.fetch_add(by, Ordering::Relaxed);
-        }
-    };
-    add(&PROCESS.allocations, step.allocations);
-    add(&PROCESS.deallocations, step.deallocations);
-    add(&PROCESS.reallocations, step.reallocations);
-    add(&PROCESS.bytes_allocated, step.bytes_allocated);
-    add(&PROCESS.bytes_deallocated, step.bytes_deallocated);
+    for (counter, by) in PROCESS.iter().zip(step.all()).filter(|&(_, by)| by != 0) {
+        counter.fetch_add(by, Ordering::Relaxed);
+    }
     // Where thread-locals are gone already, nobody is left to ask this thread for its counts.
     let _ = THREAD.try_with(|counts| {
         let sum = counts.get().plus(step);

@@ -24,6 +24,7 @@ use std::ptr::{self, NonNull};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_OFF_SQES, io_uring_register_op};
 use rustix::io::Errno;
 use sakia_ring::{Cqe, CqeFlags, Host, Opcode, PAGE_BYTES_MAX, Params, Sqe};
 
@@ -39,14 +40,8 @@ mod offset {
     pub(super) const CQES: u32 = 64;
 }
 
-/// `IORING_OFF_SQES`: what the map of the entries is asked for by.
-const ENTRIES_MAP: u64 = 0x1000_0000;
-/// `IORING_REGISTER_ENABLE_RINGS`, without which there is no ring to test.
-const ENABLE_RINGS: u32 = 12;
 /// All features that a ring may ask for.
 const FEATURES: u32 = 0x3_ffff;
-/// `IORING_CQE_F_MORE`.
-const MORE: u32 = 2;
 /// Above every number that a descriptor can have: the kernel's most is 2^30.
 const NO_DESCRIPTOR: i32 = 1 << 30;
 /// The most memory of an operation that is touched at each enter, in bytes.
@@ -344,7 +339,7 @@ impl State {
     fn some_flags(&mut self) -> CqeFlags {
         CqeFlags(match self.byte() {
             0..208 => 0,
-            208..240 => MORE,
+            208..240 => IORING_CQE_F_MORE,
             _ => self.word(),
         })
     }
@@ -405,6 +400,8 @@ unsafe impl Host for Hostile {
         _arg: *mut c_void,
         _nr_args: u32,
     ) -> io::Result<u32> {
+        // Without it there is no ring to test.
+        const ENABLE_RINGS: u32 = io_uring_register_op::IORING_REGISTER_ENABLE_RINGS as u32;
         match opcode {
             ENABLE_RINGS => Ok(0),
             _ if self.byte() < 128 => Err(Errno::INVAL.into()),
@@ -418,7 +415,7 @@ unsafe impl Host for Hostile {
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) });
         let memory = memory.unwrap_or_else(|| handle_alloc_error(layout));
         let mut state = self.0.borrow_mut();
-        if offset == ENTRIES_MAP {
+        if offset == IORING_OFF_SQES.into() {
             state.entries = Some(memory);
             return Ok(memory);
         }

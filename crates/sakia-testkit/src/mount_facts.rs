@@ -8,7 +8,7 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{IoSlice, IoSliceMut, Read};
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{
@@ -89,9 +89,6 @@ pub struct DirectIo {
 /// The facts about one directory or file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountFacts {
-    /// The file system's name, or its number in hexadecimal where this program knows no name. For
-    /// a device, which kind of device.
-    pub kind: String,
     /// The number of the file system that the path lies in.
     #[doc(alias = "f_type")]
     pub magic: u64,
@@ -129,20 +126,11 @@ pub struct MountFacts {
 /// 4.18; 5.12 for `open_cached`, 6.1 for what direct I/O asks for.
 pub fn probe(path: &Path) -> std::io::Result<MountFacts> {
     let magic = statfs(path)?.f_type as u64;
-    let file_type = fs::metadata(path)?.file_type();
-    let kind = if file_type.is_block_device() {
-        // What the number tells is where the node lies.
-        "block device".to_owned()
-    } else if file_type.is_char_device() {
-        "character device".to_owned()
-    } else {
-        name_of(magic).map_or_else(|| format!("{magic:#x}"), str::to_owned)
-    };
-    if !file_type.is_dir() {
-        return of_file(path, kind, magic);
+    if !path.is_dir() {
+        return of_file(path, magic);
     }
     let name = path.join(format!(".sakia-mount-facts-{}", std::process::id()));
-    let facts = of_new_file(&name, path, kind, magic);
+    let facts = of_new_file(&name, path, magic);
     // Whatever came of it, what was made goes.
     let removed = fs::remove_file(&name);
     let facts = facts?;
@@ -150,17 +138,12 @@ pub fn probe(path: &Path) -> std::io::Result<MountFacts> {
     Ok(facts)
 }
 
-fn of_new_file(
-    name: &Path,
-    directory: &Path,
-    kind: String,
-    magic: u64,
-) -> std::io::Result<MountFacts> {
+fn of_new_file(name: &Path, directory: &Path, magic: u64) -> std::io::Result<MountFacts> {
     let file = File::options().read(true).write(true).create_new(true).open(name)?;
     file.write_all_at(&vec![1; FILE_BYTES], 0)?;
     file.sync_all()?;
 
-    let mut facts = of_file(name, kind, magic)?;
+    let mut facts = of_file(name, magic)?;
     fadvise(&file, 0, None, Advice::DontNeed)?;
     facts.read_cold = read_nowait(&file, (FILE_BYTES / 2) as u64);
 
@@ -173,7 +156,7 @@ fn of_new_file(
 }
 
 /// What can be told by reading only.
-fn of_file(path: &Path, kind: String, magic: u64) -> std::io::Result<MountFacts> {
+fn of_file(path: &Path, magic: u64) -> std::io::Result<MountFacts> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     let mut block = [0; BLOCK_BYTES];
@@ -182,7 +165,6 @@ fn of_file(path: &Path, kind: String, magic: u64) -> std::io::Result<MountFacts>
     // Devices and the kernel's own files do not tell their length.
     let read_end = if length == 0 { Answer::Untried } else { read_nowait(&file, length) };
     Ok(MountFacts {
-        kind,
         magic,
         read_hot,
         read_cold: Answer::Untried,
@@ -252,38 +234,6 @@ fn has_entry_kinds(directory: &Path) -> std::io::Result<bool> {
     Ok(entries.all(|entry| entry.is_ok_and(|entry| entry.file_type() != FileType::Unknown)))
 }
 
-/// The name of a file system's number. Source: `linux/magic.h`, `statfs(2)`.
-pub fn name_of(magic: u64) -> Option<&'static str> {
-    let name = match magic {
-        0xef53 => "ext4",
-        0x5846_5342 => "xfs",
-        0x9123_683e => "btrfs",
-        0x0102_1994 => "tmpfs",
-        0x794c_7630 => "overlay",
-        0x6969 => "nfs",
-        0xff53_4d42 => "cifs",
-        0xfe53_4d42 => "smb2",
-        0x6573_5546 => "fuse",
-        0x0102_1997 => "9p",
-        0x00c3_6400 => "ceph",
-        0x9fa0 => "proc",
-        0x6265_6572 => "sysfs",
-        0xf2f5_2010 => "f2fs",
-        0x2fc1_2fc1 => "zfs",
-        0xe0f5_e1e2 => "erofs",
-        0x7371_7368 => "squashfs",
-        0x2011_bab0 => "exfat",
-        0x4d44 => "vfat",
-        0x0027_e0eb => "cgroup",
-        0x6367_7270 => "cgroup2",
-        0x9584_58f6 => "hugetlbfs",
-        0x8584_58f6 => "ramfs",
-        0x0bd0_0bd0 => "lustre",
-        _ => return None,
-    };
-    Some(name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -299,7 +249,7 @@ mod tests {
         assert!(names.flatten().all(|entry| entry.file_name() != *own));
 
         let facts = probe(Path::new("/proc/version")).unwrap();
-        assert_eq!(facts.kind, "proc");
+        assert_eq!(facts.magic, u64::from(linux_raw_sys::general::PROC_SUPER_MAGIC));
         assert_eq!(facts.write_over, Answer::Untried);
         assert_eq!(facts.entry_kinds, None);
     }
