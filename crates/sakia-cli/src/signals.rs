@@ -186,11 +186,12 @@ fn watch(writer: &UnixStream) -> io::Result<Signals> {
     let armed = Arc::new(AtomicBool::new(false));
     let ignored = ignored();
     for signal in ENDING.into_iter().filter(|signal| ignored & 1 << (signal - 1) == 0) {
-        // In this order: the first signal finds the flag down, and raises it.
-        flag::register_conditional_default(signal, Arc::clone(&armed))?;
-        flag::register(signal, Arc::clone(&armed))?;
+        // In this order: a signal that comes in between is noted. The first one finds the flag down, and
+        // raises it.
         flag::register_usize(signal, Arc::clone(&shared.received), signal as usize)?;
         low_level::pipe::register(signal, writer.try_clone()?)?;
+        flag::register_conditional_default(signal, Arc::clone(&armed))?;
+        flag::register(signal, Arc::clone(&armed))?;
     }
     Ok(Signals { shared: Arc::new(shared) })
 }
