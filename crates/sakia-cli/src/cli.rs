@@ -23,7 +23,7 @@ use self::notes::{ENVIRONMENT_HELP, JSON_HELP};
 use crate::engine::Shape;
 use crate::exit::Exit;
 use crate::mounts::Place;
-use crate::output::{Format, STDOUT, complain, stdout};
+use crate::output::{Format, STDOUT, Size, complain, stdout};
 use crate::{bench, cp, doctor, output, rm, sum};
 
 /// Memory that reads in flight may take.
@@ -102,7 +102,7 @@ struct SumArgs {
     /// Bytes of each read
     ///
     /// A number, or one with K, M or G for 1024, 1024^2 or 1024^3 (also KiB, MiB, GiB).
-    #[arg(long, value_name = "BYTES", default_value = "512K", value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "512K", value_parser = bytes(1, MEMORY_MAX))]
     block: u64,
 
     /// Reads of a file in flight at a time
@@ -273,26 +273,26 @@ fn places(arguments: Vec<PathBuf>) -> Vec<Place> {
     usual.chain(wanted).collect()
 }
 
-/// A number of bytes from 1 to 1 GiB.
-fn parse_bytes(text: &str) -> Result<u64, String> {
-    parse_up_to(MEMORY_MAX, text).ok_or_else(|| format!("expected 1 byte to 1 GiB{UNITS}"))
-}
-
-const UNITS: &str = ": a number, perhaps with K, M or G";
-
-/// A number of bytes from 1 to `max`.
-fn parse_up_to(max: u64, text: &str) -> Option<u64> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit.to_ascii_lowercase().as_str() {
-        "" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        _ => return None,
+/// Reads a number of bytes from `min` to `max`.
+fn bytes(min: u64, max: u64) -> impl Fn(&str) -> Result<u64, String> + Clone {
+    let parse = move |text: &str| {
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let shift = match unit.to_ascii_lowercase().as_str() {
+            "" => 0,
+            "k" | "kib" => 10,
+            "m" | "mib" => 20,
+            "g" | "gib" => 30,
+            _ => return None,
+        };
+        let number: u64 = number.parse().ok()?;
+        number.checked_mul(1 << shift).filter(|bytes| (min..=max).contains(bytes))
     };
-    let number: u64 = number.parse().ok()?;
-    number.checked_mul(1 << shift).filter(|bytes| (1..=max).contains(bytes))
+    move |text| {
+        let (min, max) = (Size(min), Size(max));
+        let expected = || format!("expected {min} to {max}: a number, perhaps with K, M or G");
+        parse(text).ok_or_else(expected)
+    }
 }
 
 #[cfg(test)]
@@ -320,6 +320,7 @@ mod tests {
 
     #[test]
     fn bytes_have_units_and_bounds() {
+        let parse_bytes = bytes(1, MEMORY_MAX);
         assert_eq!(parse_bytes("1"), Ok(1));
         assert_eq!(parse_bytes("32768"), Ok(32768));
         assert_eq!(parse_bytes("64k"), Ok(65536));

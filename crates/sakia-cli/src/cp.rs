@@ -15,11 +15,12 @@ use anyhow::Context;
 use sakia::{CancellationToken, Runtime};
 use sakia_copy::{Copier, Counters, Counts, Existing, Failure, Follow, Progress, Report, walk};
 use sakia_driver::Policy;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use crate::exit::Exit;
 use crate::name::{Member, Shown};
-use crate::output::{Format, Lines, complain, message};
+use crate::output::{Failed, Format, Lines, complain, json_line, message};
 use crate::progress;
 use crate::rm::given_up;
 use crate::signals::Signals;
@@ -63,14 +64,7 @@ pub enum To {
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Line<'a> {
-    Error {
-        #[serde(flatten)]
-        path: Member<'a>,
-        operation: &'a str,
-        /// `null`: not an error of the system.
-        errno: Option<i32>,
-        message: &'a str,
-    },
+    Error(Failed<'a>),
     Summary {
         files: u64,
         directories: u64,
@@ -83,27 +77,13 @@ enum Line<'a> {
         seconds: f64,
         /// `null`: nothing was begun.
         driver: Option<&'a str>,
-        counters: JsonCounters,
+        #[serde(serialize_with = "as_object")]
+        counters: Vec<(&'a str, Value)>,
     },
 }
 
-#[derive(Debug, Serialize)]
-struct JsonCounters {
-    workers: u64,
-    plain_calls: u64,
-    uncached_opens: u64,
-    ring_opens: u64,
-    pool_lists: u64,
-    parts: u64,
-    ring_reads: u64,
-    waits: u64,
-    depth_max: u64,
-    laid_off: u64,
-    apart: u64,
-    creates: u64,
-    create_seconds: f64,
-    attributes_lost: u64,
-    enters: u64,
+fn as_object<S: Serializer>(pairs: &[(&str, Value)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(pairs.iter().map(|(name, value)| (name, value)))
 }
 
 /// Why a source is not begun, which is no error of the system.
@@ -175,7 +155,7 @@ fn conclude(
 ) -> anyhow::Result<()> {
     let lost = total.counters.attributes_lost;
     if options.format == Format::Json {
-        write_line(lines, &summary(&progress.counts(), total, begin.elapsed(), runtime))?;
+        lines.write(&json_line(&summary(&progress.counts(), total, begin.elapsed(), runtime))?);
     } else if lost > 0 {
         complain(format_args!(
             "attributes that could not be set, for lack of rights or support there: {lost}"
@@ -266,20 +246,14 @@ fn observed(options: &Options, lines: &Arc<Lines>) -> Progress {
 /// Says why something is not copied.
 fn report(failure: &Failure, format: Format, lines: &Lines) {
     let (operation, path) = (failure.operation(), failure.path().as_os_str());
-    let message = &message(failure.io_error());
+    let message = message(failure.io_error());
     complain(format_args!("{operation} {}: {message}", Shown(path)));
     if format == Format::Json {
-        let (path, errno) = (Member(path), failure.raw_os_error());
+        let (path, errno) = (Some(Member(path)), failure.raw_os_error());
+        let line = json_line(&Line::Error(Failed { path, operation, errno, message }));
         // That it cannot be written shows in the end.
-        write_line(lines, &Line::Error { path, operation, errno, message }).ok();
+        line.map(|line| lines.write(&line)).ok();
     }
-}
-
-fn write_line(lines: &Lines, line: &Line<'_>) -> anyhow::Result<()> {
-    let mut text = serde_json::to_vec(line)?;
-    text.push(b'\n');
-    lines.write(&text);
-    Ok(())
 }
 
 /// Copies each source, until the token is canceled.
@@ -460,6 +434,7 @@ fn summary<'a>(
 ) -> Line<'a> {
     let counters = &total.counters;
     let timed = counters.creates_timed.max(1) as f64;
+    let create_seconds = counters.create_time.as_secs_f64() * counters.creates as f64 / timed;
     Line::Summary {
         files: counts.files,
         directories: counts.directories,
@@ -471,23 +446,23 @@ fn summary<'a>(
         failures: counts.failures + total.failures,
         seconds: elapsed.as_secs_f64(),
         driver: runtime.map(|runtime| runtime.choice().name()),
-        counters: JsonCounters {
-            workers: counters.workers,
-            plain_calls: counters.plain_calls,
-            uncached_opens: counters.uncached_opens,
-            ring_opens: counters.ring_opens,
-            pool_lists: counters.pool_lists,
-            parts: counters.parts,
-            ring_reads: counters.ring_reads,
-            waits: counters.waits,
-            depth_max: counters.depth_max,
-            laid_off: counters.laid_off,
-            apart: counters.apart,
-            creates: counters.creates,
-            create_seconds: counters.create_time.as_secs_f64() * counters.creates as f64 / timed,
-            attributes_lost: counters.attributes_lost,
-            enters: runtime.map_or(0, |runtime| runtime.counters().enters),
-        },
+        counters: vec![
+            ("workers", counters.workers.into()),
+            ("plain_calls", counters.plain_calls.into()),
+            ("uncached_opens", counters.uncached_opens.into()),
+            ("ring_opens", counters.ring_opens.into()),
+            ("pool_lists", counters.pool_lists.into()),
+            ("parts", counters.parts.into()),
+            ("ring_reads", counters.ring_reads.into()),
+            ("waits", counters.waits.into()),
+            ("depth_max", counters.depth_max.into()),
+            ("laid_off", counters.laid_off.into()),
+            ("apart", counters.apart.into()),
+            ("creates", counters.creates.into()),
+            ("create_seconds", create_seconds.into()),
+            ("attributes_lost", counters.attributes_lost.into()),
+            ("enters", runtime.map_or(0, |runtime| runtime.counters().enters).into()),
+        ],
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use rustix::process::{Resource, getrlimit};
-use sakia_driver::{Auto, Backend, Choice, Driver, NoBackend, Policy, Wait};
+use sakia_driver::{Auto, Backend, Choice, Driver, NoBackend, Policy};
 use sakia_ring::{Opcode, Ring, SetupError, SetupStep};
 use serde::{Serialize, Serializer};
 
@@ -130,7 +130,7 @@ struct Sandbox {
 #[serde(untagged)]
 enum Found {
     Granted {
-        available: Yes,
+        available: bool,
         sq_entries: u32,
         cq_entries: u32,
         flags: Vec<&'static str>,
@@ -143,7 +143,7 @@ enum Found {
         operations: Option<Operations>,
     },
     Refused {
-        available: No,
+        available: bool,
         errno: Option<i32>,
         error: String,
         /// The likely cause and the remedy.
@@ -157,12 +157,12 @@ enum Found {
 #[serde(untagged)]
 enum FoundPoll {
     Works {
-        available: Yes,
+        available: bool,
         /// The used operations.
         operations: Operations,
     },
     Fails {
-        available: No,
+        available: bool,
         error: String,
     },
 }
@@ -177,19 +177,6 @@ struct Chosen {
     /// What `SAKIA_DRIVER` asks for.
     wanted: &'static str,
 }
-
-/// A member that is always the same.
-#[derive(Debug)]
-struct Always<const ANSWER: bool>;
-
-impl<const ANSWER: bool> Serialize for Always<ANSWER> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bool(ANSWER)
-    }
-}
-
-type Yes = Always<true>;
-type No = Always<false>;
 
 /// A step down from the best configuration.
 #[derive(Debug, Serialize)]
@@ -379,7 +366,7 @@ impl Found {
         let operations =
             ring.probe().ok().map(|probe| Operations::used(|opcode| probe.is_supported(opcode)));
         Self::Granted {
-            available: Always,
+            available: true,
             sq_entries: report.sq_entries,
             cq_entries: report.cq_entries,
             flags: report.setup_flag_names(),
@@ -395,7 +382,7 @@ impl Found {
     fn refused(error: Option<&SetupError>, otherwise: &str) -> Self {
         let steps = error.map(SetupError::steps).unwrap_or_default();
         Self::Refused {
-            available: Always,
+            available: false,
             errno: error.and_then(SetupError::raw_os_error),
             error: error.map_or_else(|| otherwise.to_owned(), SetupError::to_string),
             hint: error.and_then(SetupError::hint),
@@ -411,17 +398,12 @@ impl FoundPoll {
             let (backend, _) = Auto::new(Policy::Poll, Ring::builder())?;
             let operations = Operations::used(|opcode| backend.supports(opcode));
             let driver = Driver::new(backend);
-            let mut nop = driver.nop();
-            loop {
-                driver.turn(Wait::Forever)?;
-                if let Some(result) = nop.try_take() {
-                    return result.map(|_| operations);
-                }
-            }
+            mounts::finish(&driver, driver.nop())??;
+            Ok(operations)
         };
         match attempt() {
-            Ok(operations) => Self::Works { available: Always, operations },
-            Err(error) => Self::Fails { available: Always, error: error.to_string() },
+            Ok(operations) => Self::Works { available: true, operations },
+            Err(error) => Self::Fails { available: false, error: error.to_string() },
         }
     }
 }

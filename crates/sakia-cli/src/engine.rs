@@ -19,9 +19,8 @@
 //! Invariant: no more than `depth` blocks exist, and each is either in its slot or with the driver.
 
 use std::collections::VecDeque;
-use std::ffi::{CString, NulError};
+use std::ffi::CString;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{FileType, OFlags};
@@ -32,6 +31,7 @@ use sakia_driver::{
 };
 
 use crate::bytes;
+use crate::name::c_path;
 
 /// How reads are made.
 #[derive(Clone, Copy, Debug)]
@@ -457,10 +457,6 @@ impl<B: Backend> Slot<B> {
     }
 }
 
-fn c_path(path: &Path) -> Result<CString, NulError> {
-    CString::new(path.as_os_str().as_bytes())
-}
-
 /// Whether trying again is the answer: a signal came.
 fn is_temporary(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::INTR)
@@ -495,9 +491,7 @@ impl<B: Backend> Opening<B> {
                 let statx = driver.statx(None, path.clone(), 0);
                 Self { path, stage: Stage::Stat(statx) }
             }
-            Err(error) => {
-                Self { path: CString::default(), stage: Stage::Failed("open", error.into()) }
-            }
+            Err(error) => Self { path: CString::default(), stage: Stage::Failed("open", error) },
         }
     }
 

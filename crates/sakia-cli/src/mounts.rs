@@ -4,10 +4,9 @@
 //! and says what it has learned from the answers. A file system that another machine or process serves is
 //! only looked up: whatever else might wait for ever.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::fmt::{self, Write};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -21,15 +20,13 @@ use sakia_ring::Ring;
 use serde::Serialize;
 
 use crate::doctor::{row, yes};
-use crate::name::{Member, Shown};
+use crate::name::{Member, Shown, c_path};
 use crate::output::message;
 
 /// How long an operation on a file may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes that are written and read.
 const TRIAL_BYTES: usize = 4096;
-/// The bit of `stx_mask` which says that the alignment of direct I/O was told.
-const STATX_DIOALIGN: u32 = 0x2000;
 
 /// A path whose file system is of interest.
 #[derive(Debug)]
@@ -53,8 +50,8 @@ pub struct Mount {
     /// The places that lie there.
     paths: Vec<String>,
     /// Whether reads and writes can refuse to wait; `null`: not tried.
-    nowait_read: Option<Nowait>,
-    nowait_write: Option<Nowait>,
+    nowait_read: Option<&'static str>,
+    nowait_write: Option<&'static str>,
     /// Why not all was tried.
     not_tried: Option<String>,
     /// What direct I/O asks for; 0: there is none, `null`: not told.
@@ -92,24 +89,13 @@ impl Serialize for Failure {
     }
 }
 
-/// Whether a file system can refuse to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Nowait {
-    Yes,
-    No,
-    /// It claims to, and answers wrongly.
-    Lies,
-}
-
-impl Nowait {
-    fn of(support: Support) -> Option<Self> {
-        match support {
-            Support::Unknown => None,
-            Support::Yes => Some(Self::Yes),
-            Support::No => Some(Self::No),
-            Support::Lies => Some(Self::Lies),
-        }
+/// Whether a file system can refuse to wait. `lies`: it claims to, and answers wrongly.
+fn word(support: Support) -> Option<&'static str> {
+    match support {
+        Support::Unknown => None,
+        Support::Yes => Some("yes"),
+        Support::No => Some("no"),
+        Support::Lies => Some("lies"),
     }
 }
 
@@ -210,9 +196,7 @@ impl Candidate {
             not_tried = Some("another machine or process serves it".to_owned());
         }
         for (path, file_type) in self.paths.iter().filter(|_| !is_remote) {
-            let tried = try_out(driver, path, *file_type);
-            alignment = alignment.or(tried.alignment);
-            match tried.result {
+            match try_out(driver, path, *file_type, &mut alignment) {
                 Ok(()) => {
                     not_tried = None;
                     break;
@@ -225,9 +209,8 @@ impl Candidate {
             Some(id) => table.find_by_id(id),
             None => table.find_by_device(self.device),
         };
-        let nowait_read = Nowait::of(facts.nowait_read);
-        let nowait_write = Nowait::of(facts.nowait_write);
-        let way = |answer: Option<Nowait>, route| {
+        let [nowait_read, nowait_write] = [facts.nowait_read, facts.nowait_write].map(word);
+        let way = |answer: Option<&str>, route| {
             (is_remote || answer.is_some()).then(|| Way::of(route, queue))
         };
         Mount {
@@ -255,28 +238,23 @@ impl Candidate {
     }
 }
 
-/// What a trial brought besides what the driver learned.
-struct Tried {
-    /// Why not all was tried.
-    result: Result<(), String>,
-    /// What direct I/O asks for, of memory and of offsets.
-    alignment: Option<(u32, u32)>,
-}
-
-/// Has the driver write and read a small file in a directory, or read a file that is there.
-fn try_out(driver: &Driver<Auto>, path: &Path, file_type: FileType) -> Tried {
-    let mut alignment = None;
-    let result = match file_type {
-        FileType::Directory => {
-            transfer(driver, path, true, &mut alignment).map_err(|e| message(&e))
-        }
-        FileType::RegularFile => match transfer(driver, path, false, &mut alignment) {
-            Ok(()) => Err("no directory to write in".to_owned()),
-            Err(error) => Err(message(&error)),
-        },
-        _ => Err("a device".to_owned()),
-    };
-    Tried { result, alignment }
+/// Has the driver write and read a small file in a directory, or read a file that is there. Tells what direct
+/// I/O asks for, of memory and of offsets.
+///
+/// # Errors
+/// Why not all was tried.
+fn try_out(
+    driver: &Driver<Auto>,
+    path: &Path,
+    file_type: FileType,
+    alignment: &mut Option<(u32, u32)>,
+) -> Result<(), String> {
+    let is_directory = file_type == FileType::Directory;
+    if !is_directory && file_type != FileType::RegularFile {
+        return Err("a device".to_owned());
+    }
+    transfer(driver, path, is_directory, alignment).map_err(|error| message(&error))?;
+    is_directory.then_some(()).ok_or_else(|| "no directory to write in".to_owned())
 }
 
 fn transfer(
@@ -291,8 +269,8 @@ fn transfer(
         finish(driver, driver.open(None, c_path(path)?, OFlags::RDONLY.bits(), 0))??
     };
     let stat = finish(driver, driver.statx_fd(&fd))??;
-    if stat.mask & STATX_DIOALIGN != 0 {
-        *alignment = Some((stat.direct_memory_align, stat.direct_offset_align));
+    if stat.mask & StatxFlags::DIOALIGN.bits() != 0 {
+        alignment.get_or_insert((stat.direct_memory_align, stat.direct_offset_align));
     }
     if is_directory {
         finish(driver, driver.write(&fd, vec![0; TRIAL_BYTES], 0))?.0?;
@@ -321,12 +299,8 @@ fn open_unnamed(driver: &Driver<Auto>, directory: &Path) -> io::Result<sakia_dri
     Ok(fd)
 }
 
-fn c_path(path: &Path) -> io::Result<CString> {
-    Ok(CString::new(path.as_os_str().as_bytes())?)
-}
-
 /// Takes turns until the operation is done, but not for ever.
-fn finish<O: Operation>(driver: &Driver<Auto>, mut op: Op<O, Auto>) -> io::Result<O::Output> {
+pub fn finish<O: Operation>(driver: &Driver<Auto>, mut op: Op<O, Auto>) -> io::Result<O::Output> {
     let end = Instant::now() + PATIENCE;
     loop {
         if let Some(output) = op.try_take() {
@@ -359,9 +333,8 @@ impl fmt::Display for Mount {
         let paths: Vec<_> = self.paths.iter().map(|path| shown(path)).collect();
         row(f, "paths", paths.join(", "))?;
         let can = |answer| match (answer, &self.not_tried) {
-            (Some(Nowait::Yes), _) => "yes".to_owned(),
-            (Some(Nowait::No), _) => "no".to_owned(),
-            (Some(Nowait::Lies), _) => "it says so, and answers wrongly".to_owned(),
+            (Some("lies"), _) => "it says so, and answers wrongly".to_owned(),
+            (Some(answer), _) => answer.to_owned(),
             (None, Some(why)) => format!("not tried: {why}"),
             (None, None) => "not tried: a limit on the size of files is in force".to_owned(),
         };

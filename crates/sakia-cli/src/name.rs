@@ -1,8 +1,10 @@
 //! Names of files as they are shown.
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::fmt::{self, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -35,6 +37,14 @@ impl fmt::Display for Shown<'_> {
 /// Whether the character makes a terminal show what follows in another order.
 fn is_directional(char: char) -> bool {
     matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A path as the kernel takes it.
+///
+/// # Errors
+/// There is a zero byte in it.
+pub fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
 /// A name as a member of a JSON object: `"path"`, or `"path_bytes"` in base64 when it is not UTF-8.

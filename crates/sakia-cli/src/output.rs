@@ -148,15 +148,7 @@ enum Line<'a> {
         bytes: u64,
         sum: u64,
     },
-    Error {
-        /// None: what failed concerns no input.
-        #[serde(flatten)]
-        path: Option<Member<'a>>,
-        operation: &'a str,
-        /// `null`: not an error of the system.
-        errno: Option<i32>,
-        message: String,
-    },
+    Error(Failed<'a>),
     Summary {
         files: u64,
         errors: u64,
@@ -175,6 +167,25 @@ enum Line<'a> {
         #[serde(serialize_with = "by_name")]
         counters: &'a Counters,
     },
+}
+
+/// What failed, as JSON.
+#[derive(Debug, Serialize)]
+pub struct Failed<'a> {
+    /// None: what failed concerns no input.
+    #[serde(flatten)]
+    pub path: Option<Member<'a>>,
+    pub operation: &'a str,
+    /// `null`: not an error of the system.
+    pub errno: Option<i32>,
+    pub message: String,
+}
+
+/// A line of JSON.
+pub fn json_line(line: &impl Serialize) -> anyhow::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec(line).context("json")?;
+    text.push(b'\n');
+    Ok(text)
 }
 
 fn by_name<S: Serializer>(counters: &&Counters, serializer: S) -> Result<S::Ok, S::Error> {
@@ -214,7 +225,7 @@ impl<W: Write> Output<W> {
             return Ok(());
         }
         let (errno, message) = (error.raw_os_error(), message(error));
-        self.line(&Line::Error { path: Some(Member(name)), operation, errno, message })
+        self.line(&Line::Error(Failed { path: Some(Member(name)), operation, errno, message }))
     }
 
     /// The reason why nothing can be read.
@@ -227,7 +238,7 @@ impl<W: Write> Output<W> {
         if self.format == Format::Human {
             return Ok(());
         }
-        self.line(&Line::Error { path: None, operation, errno, message })?;
+        self.line(&Line::Error(Failed { path: None, operation, errno, message }))?;
         self.flush()
     }
 
@@ -287,9 +298,7 @@ impl<W: Write> Output<W> {
     }
 
     fn line(&mut self, line: &Line<'_>) -> anyhow::Result<()> {
-        let mut text = serde_json::to_vec(line).context("json")?;
-        text.push(b'\n');
-        self.out.write_all(&text).context(STDOUT)
+        self.out.write_all(&json_line(line)?).context(STDOUT)
     }
 }
 
@@ -305,12 +314,14 @@ pub fn message(error: &io::Error) -> String {
 }
 
 /// A number of bytes in the largest unit that divides it.
-struct Size(u64);
+pub struct Size(pub u64);
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.trailing_zeros() {
             _ if self.0 == 0 => write!(f, "0 bytes"),
+            _ if self.0 == 1 => write!(f, "1 byte"),
+            40.. => write!(f, "{} TiB", self.0 >> 40),
             30.. => write!(f, "{} GiB", self.0 >> 30),
             20.. => write!(f, "{} MiB", self.0 >> 20),
             10.. => write!(f, "{} KiB", self.0 >> 10),

@@ -9,7 +9,7 @@ use sakia_copy::{Existing, Follow, Options, Preserve, Reflink, Sparse};
 use sakia_driver::Policy;
 
 use super::notes::ENVIRONMENT_HELP;
-use super::{MEMORY_MAX, Surroundings, UNITS, parse_up_to, wrong};
+use super::{MEMORY_MAX, Surroundings, bytes, wrong};
 use crate::output::Format;
 use crate::{cp, rm};
 
@@ -125,7 +125,7 @@ pub(super) struct CpArgs {
     limit: u16,
 
     /// Bytes of each read, at least 4K; files up to this size are read before their copies are made
-    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = parse_buffer)]
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = bytes(BUFFER_MIN, MEMORY_MAX))]
     buffer: u64,
 
     /// Write nothing; say what would be copied
@@ -171,12 +171,6 @@ pub(super) struct RmArgs {
     /// Say nothing of what is not there
     #[arg(short, long)]
     force: bool,
-}
-
-/// The bytes of a buffer.
-fn parse_buffer(text: &str) -> Result<u64, String> {
-    let size = parse_up_to(MEMORY_MAX, text).filter(|&size| size >= BUFFER_MIN);
-    size.ok_or_else(|| format!("expected 4 KiB to 1 GiB{UNITS}"))
 }
 
 impl RmArgs {

@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use clap::Args;
 use sakia_bench::copytree::{FILE_BYTES, Mode, Options, Peer, Place, QUICK_FILE_BYTES, Tree};
 
-use super::experiments::{CommonArgs, default_directory, expected, or, parse_count, parse_size};
+use super::bytes;
+use super::experiments::{
+    CommonArgs, FILE_BYTES_MAX, default_directory, expected, or, parse_count,
+};
 use super::notes::{COPYTREE_NOTES, bench_json_help};
 
 /// A tree of files, copied by whole programs
@@ -36,7 +39,7 @@ pub(super) struct CopytreeArgs {
     place: Vec<Place>,
 
     /// Bytes of the tree file; 1G, or 64M with --quick
-    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    #[arg(long, value_name = "BYTES", value_parser = bytes(1, FILE_BYTES_MAX))]
     size: Option<u64>,
 
     /// Set buffers of 4 KiB and 1 MiB and limits of 1, 2 and 64, and compare no other copiers

@@ -14,12 +14,14 @@ use super::notes::{
     ECHO_NOTES, FILE_SUM_NOTES, NETWORK_NOTES, SCHED_NOTES, TCP_SUM_NOTES, THREADS_NOTES,
     bench_json_help,
 };
-use super::{Surroundings, UNITS, copytree, parse_bytes, parse_up_to};
+use super::{MEMORY_MAX, Surroundings, bytes, copytree};
 use crate::bench;
 use crate::output::Format;
 
 /// The largest file of an experiment.
-const FILE_BYTES_MAX: u64 = 1 << 40;
+pub(super) const FILE_BYTES_MAX: u64 = 1 << 40;
+/// The largest block of an experiment.
+const BLOCK_BYTES_MAX: u64 = file_sum::BLOCK_BYTES_MAX as u64;
 /// The mark of a directory of build results, which cargo leaves there.
 const CACHE_TAG: &str = "CACHEDIR.TAG";
 
@@ -91,11 +93,11 @@ struct FileSumArgs {
     dir: Option<PathBuf>,
 
     /// Sizes of the file; 128M,512M,1G,2G, or 256M with --quick
-    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = parse_size)]
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = bytes(1, FILE_BYTES_MAX))]
     size: Vec<u64>,
 
     /// Bytes of each read
-    #[arg(long, value_name = "BYTES", default_value = "32K", value_parser = parse_block)]
+    #[arg(long, value_name = "BYTES", default_value = "32K", value_parser = bytes(1, BLOCK_BYTES_MAX))]
     block: u64,
 
     /// Drop the file from the page cache before each run
@@ -128,11 +130,11 @@ struct TcpSumArgs {
     common: CommonArgs,
 
     /// Bytes to be sent; 256M,1G,2G, or 256M with --quick
-    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = parse_size)]
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = bytes(1, FILE_BYTES_MAX))]
     size: Vec<u64>,
 
     /// Bytes of each read
-    #[arg(long, value_name = "BYTES", default_value = "128K", value_parser = parse_block)]
+    #[arg(long, value_name = "BYTES", default_value = "128K", value_parser = bytes(1, BLOCK_BYTES_MAX))]
     block: u64,
 
     /// The congestion control of both sides
@@ -168,8 +170,8 @@ struct EchoArgs {
 
     /// Bytes of a message, 8 to 1M
     #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_value = "64,16K")]
-    #[arg(value_parser = parse_message)]
-    message: Vec<usize>,
+    #[arg(value_parser = bytes(load::MESSAGE_BYTES_MIN as u64, load::MESSAGE_BYTES_MAX as u64))]
+    message: Vec<u64>,
 
     /// Requests of a run, of all connections together; as many as take about half a second
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
@@ -214,7 +216,7 @@ struct ThreadsArgs {
     reads: Option<usize>,
 
     /// Bytes of each read
-    #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = parse_block)]
+    #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = bytes(1, BLOCK_BYTES_MAX))]
     size: u64,
 
     /// Read past the page cache (O_DIRECT); sizes are then multiples of 4K
@@ -264,11 +266,11 @@ struct SchedArgs {
     threads: Vec<usize>,
 
     /// Bytes of a read; 1000,10000,100000, or those of the matrix or figure
-    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = bytes(1, MEMORY_MAX))]
     rsize: Vec<u64>,
 
     /// Bytes of a write
-    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = bytes(1, MEMORY_MAX))]
     wsize: Vec<u64>,
 
     /// Reads of a run, of all threads together; as many as can be measured
@@ -286,11 +288,11 @@ struct SchedArgs {
     /// Bytes from one read of a file to the next; 0: all at its beginning
     ///
     /// Unless given, 0 where the page cache has the file, and otherwise to the next block.
-    #[arg(long, value_name = "BYTES", value_parser = parse_offset)]
+    #[arg(long, value_name = "BYTES", value_parser = bytes(0, FILE_BYTES_MAX))]
     roff: Option<u64>,
 
     /// The same of writes; 0, or at least as much as a write has. They lie behind what is read
-    #[arg(long, value_name = "BYTES", value_parser = parse_offset)]
+    #[arg(long, value_name = "BYTES", value_parser = bytes(0, FILE_BYTES_MAX))]
     woff: Option<u64>,
 
     /// Files to be made, and used in turn
@@ -427,7 +429,7 @@ fn resolve_echo(args: EchoArgs) -> echo::Options {
     variants.extend(args.spin.then_some(Variant::Spin));
     echo::Options {
         connections: args.connections,
-        message_bytes: args.message,
+        message_bytes: args.message.into_iter().map(|bytes| bytes as usize).collect(),
         requests: args.requests,
         quick: args.common.quick,
         variants: Variant::in_order(&variants),
@@ -518,32 +520,8 @@ pub(super) fn parse_count<const MAX: usize>(text: &str) -> Result<usize, String>
     number.ok_or_else(|| format!("expected a number from 1 to {MAX}"))
 }
 
-/// A number of bytes from 0 to 1 TiB.
-pub(super) fn parse_offset(text: &str) -> Result<u64, String> {
-    if text == "0" { Ok(0) } else { parse_size(text) }
-}
-
 pub(super) fn expected(names: &[&str]) -> String {
     format!("expected one of {}", names.join(", "))
-}
-
-/// The size of a message.
-fn parse_message(text: &str) -> Result<usize, String> {
-    let max = load::MESSAGE_BYTES_MAX as u64;
-    let size = parse_up_to(max, text).map(|size| size as usize);
-    let size = size.filter(|&size| size >= load::MESSAGE_BYTES_MIN);
-    size.ok_or_else(|| format!("expected 8 bytes to 1 MiB{UNITS}"))
-}
-
-/// A size of a file from 1 byte to 1 TiB.
-pub(super) fn parse_size(text: &str) -> Result<u64, String> {
-    parse_up_to(FILE_BYTES_MAX, text).ok_or_else(|| format!("expected 1 byte to 1 TiB{UNITS}"))
-}
-
-/// The size of a block from 1 byte to 64 MiB.
-fn parse_block(text: &str) -> Result<u64, String> {
-    let max = file_sum::BLOCK_BYTES_MAX as u64;
-    parse_up_to(max, text).ok_or_else(|| format!("expected 1 byte to 64 MiB{UNITS}"))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use sakia_bench::mktree::{Even, LEVELS_MAX, Layout, Options, SEED};
 
+use super::experiments::FILE_BYTES_MAX;
 use crate::mktree;
 use crate::output::Format;
 
@@ -43,7 +44,7 @@ pub(super) struct MktreeArgs {
     ///
     /// A number, or one with K, M or G for 1024, 1024^2 or 1024^3 (also KiB, MiB, GiB).
     #[arg(long, value_name = "BYTES", default_value = "4K", conflicts_with = "sizes")]
-    #[arg(value_parser = super::experiments::parse_offset)]
+    #[arg(value_parser = super::bytes(0, FILE_BYTES_MAX))]
     size: u64,
 
     /// Make files in directories of the last level only
