@@ -2,8 +2,13 @@
 //!
 //! As in [`ops`](super::ops) in two steps.
 
+use std::mem::offset_of;
 use std::rc::Rc;
 
+use linux_raw_sys::general::{
+    FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN,
+    POSIX_FADV_NOREUSE, TMPFS_MAGIC, XATTR_CREATE, XATTR_REPLACE, XATTR_SIZE_MAX, linux_dirent64,
+};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, Opcode, Sqe};
@@ -15,28 +20,10 @@ use super::tree::{Entry, InodeId, NAME_BYTES_MAX};
 use crate::buf::MAX_RW_BYTES;
 use crate::private;
 
-/// `FALLOC_FL_KEEP_SIZE`.
-const FALLOC_KEEP_SIZE: u32 = 0x1;
-/// `FALLOC_FL_PUNCH_HOLE`.
-const FALLOC_PUNCH_HOLE: u32 = 0x2;
-/// `POSIX_FADV_NOREUSE`, the last of them.
-const ADVICE_LAST: u32 = 5;
-/// `LOCK_*`.
-const LOCK_SH: u32 = 1;
-const LOCK_EX: u32 = 2;
-const LOCK_NB: u32 = 4;
-const LOCK_UN: u32 = 8;
-/// `XATTR_CREATE` and `XATTR_REPLACE`.
-const XATTR_CREATE: u32 = 1;
-const XATTR_REPLACE: u32 = 2;
-/// `XATTR_SIZE_MAX`.
-const XATTR_BYTES_MAX: usize = 65_536;
 /// What the name of an extended attribute may begin with.
 const XATTR_SPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
-/// `TMPFS_MAGIC`.
-const MAGIC: u64 = 0x0102_1994;
 /// Bytes of a `struct linux_dirent64` before its name.
-const ENTRY_HEADER_BYTES: usize = 19;
+const ENTRY_HEADER_BYTES: usize = offset_of!(linux_dirent64, d_name);
 
 /// What to do with an open file.
 #[derive(Debug)]
@@ -146,7 +133,7 @@ fn prepare_advise(kernel: &Kernel, sqe: &Sqe) -> Result<FileOp, Errno> {
         return Err(Errno::SPIPE);
     }
     let len = if sqe.addr != 0 { sqe.addr } else { sqe.len.into() };
-    if sqe.op_flags > ADVICE_LAST || i64::try_from(len).is_err() {
+    if sqe.op_flags > POSIX_FADV_NOREUSE || i64::try_from(len).is_err() {
         return Err(Errno::INVAL);
     }
     Ok(FileOp::Advise)
@@ -248,9 +235,9 @@ fn allocate(
     if len == 0 || i64::try_from(offset).is_err() || i64::try_from(len).is_err() {
         return Err(Errno::INVAL);
     }
-    let punches = mode & FALLOC_PUNCH_HOLE != 0;
-    let keeps_size = mode & FALLOC_KEEP_SIZE != 0;
-    if mode & !(FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE) != 0 || punches && !keeps_size {
+    let punches = mode & FALLOC_FL_PUNCH_HOLE != 0;
+    let keeps_size = mode & FALLOC_FL_KEEP_SIZE != 0;
+    if mode & !(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE) != 0 || punches && !keeps_size {
         return Err(Errno::OPNOTSUPP);
     }
     if !file.is_writable {
@@ -412,7 +399,8 @@ pub(super) fn put(
 fn statfs_record(kernel: &mut Kernel) -> Vec<u8> {
     const BLOCKS: u64 = 1 << 30;
     let (blocks, free) = kernel.blocks().unwrap_or((BLOCKS, BLOCKS));
-    let fields = [MAGIC, 4096, blocks, free, free, 0, 0, 0, NAME_BYTES_MAX as u64, 4096];
+    let fields =
+        [TMPFS_MAGIC.into(), 4096, blocks, free, free, 0, 0, 0, NAME_BYTES_MAX as u64, 4096];
     let mut record: Vec<u8> = fields.iter().flat_map(|field| field.to_ne_bytes()).collect();
     record.resize(15 * 8, 0);
     record
@@ -479,7 +467,7 @@ fn set_xattr(
     if flags & !(XATTR_CREATE | XATTR_REPLACE) != 0 {
         return Err(Errno::INVAL);
     }
-    if value.len() > XATTR_BYTES_MAX {
+    if value.len() > XATTR_SIZE_MAX as usize {
         return Err(Errno::TOOBIG);
     }
     let (now, id) = (kernel.time(), with_xattrs(file)?);

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use linux_raw_sys::general as abi;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
@@ -24,18 +25,20 @@ const DESCRIPTOR_FIRST: i32 = 3;
 /// The largest file.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 28;
 /// `PIPE_BUF`: a write of at most this many bytes goes into a pipe whole or not at all.
-const PIPE_ATOMIC_BYTES: usize = 4096;
+const PIPE_ATOMIC_BYTES: usize = abi::PIPE_BUF as usize;
 
 /// Events of `poll(2)`.
 pub(super) mod poll {
-    pub(crate) const IN: u16 = 0x1;
-    pub(crate) const OUT: u16 = 0x4;
-    pub(crate) const ERR: u16 = 0x8;
-    pub(crate) const HUP: u16 = 0x10;
+    use linux_raw_sys::general as abi;
+
+    pub(crate) const IN: u16 = abi::POLLIN as u16;
+    pub(crate) const OUT: u16 = abi::POLLOUT as u16;
+    pub(crate) const ERR: u16 = abi::POLLERR as u16;
+    pub(crate) const HUP: u16 = abi::POLLHUP as u16;
     /// The peer sends no more.
-    pub(crate) const RDHUP: u16 = 0x2000;
-    pub(crate) const RDNORM: u16 = 0x40;
-    pub(crate) const WRNORM: u16 = 0x100;
+    pub(crate) const RDHUP: u16 = abi::POLLRDHUP as u16;
+    pub(crate) const RDNORM: u16 = abi::POLLRDNORM as u16;
+    pub(crate) const WRNORM: u16 = abi::POLLWRNORM as u16;
     /// Something can be read.
     pub(crate) const READABLE: u16 = IN | RDNORM;
     /// Something can be written.

@@ -22,6 +22,10 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use linux_raw_sys::io_uring::{
+    IORING_CQE_BUFFER_SHIFT as CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER as CQE_BUFFER,
+    IORING_CQE_F_MORE as CQE_MORE,
+};
 use rustix::io::Errno;
 use sakia_ring::{Cqe, CqeFlags, Entered, Opcode, Sqe, sqe_flags};
 
@@ -35,10 +39,6 @@ use super::random::Random;
 use crate::policy::{Attempt, CallMode};
 use crate::queue::Queue;
 
-/// `IORING_CQE_F_BUFFER`, `IORING_CQE_F_MORE`, and where a buffer's number is.
-const CQE_BUFFER: u32 = 1;
-const CQE_MORE: u32 = 1 << 1;
-const CQE_BUFFER_SHIFT: u32 = 16;
 /// `IO_LOCAL_TW_DEFAULT_MAX`: the ready operations that an enter finishes at least.
 const ROUND: u32 = 20;
 

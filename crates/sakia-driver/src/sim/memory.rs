@@ -7,6 +7,7 @@
 
 use std::ptr;
 
+use linux_raw_sys::general as abi;
 use rustix::io::Errno;
 
 use crate::groups::Provided;
@@ -14,9 +15,9 @@ use crate::groups::Provided;
 /// The byte that fills a buffer of a read that has not happened yet.
 pub(super) const SCRIBBLE: u8 = 0xa5;
 /// `UIO_MAXIOV`: the most entries of a vector.
-const VECTOR_ENTRIES_MAX: u32 = 1024;
+const VECTOR_ENTRIES_MAX: u32 = abi::UIO_MAXIOV;
 /// `PATH_MAX`: the most bytes of a path, with its NUL.
-const PATH_BYTES_MAX: usize = 4096;
+const PATH_BYTES_MAX: usize = abi::PATH_MAX as usize;
 
 /// Consecutive bytes somewhere in the process.
 #[derive(Clone, Copy, Debug)]

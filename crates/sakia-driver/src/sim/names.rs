@@ -5,6 +5,8 @@
 
 use std::rc::Rc;
 
+use linux_raw_sys::general as abi;
+use linux_raw_sys::general::{AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW};
 use rustix::io::Errno;
 use sakia_ring::{AT_FDCWD, Opcode, Sqe};
 
@@ -14,19 +16,10 @@ use super::ops::{Kind, Request};
 use super::tree::{InodeId, Last, Place, Time};
 use crate::private;
 
-/// `AT_SYMLINK_NOFOLLOW`.
-pub(super) const AT_SYMLINK_NOFOLLOW: u32 = 0x100;
-/// `AT_REMOVEDIR`.
-const AT_REMOVEDIR: u32 = 0x200;
-/// `AT_SYMLINK_FOLLOW`.
-const AT_SYMLINK_FOLLOW: u32 = 0x400;
-/// `AT_EMPTY_PATH`.
-pub(super) const AT_EMPTY_PATH: u32 = 0x1000;
 /// The owner or group that means "as it is".
 const KEEP: u32 = u32::MAX;
-/// `UTIME_NOW` and `UTIME_OMIT`.
-const UTIME_NOW: i64 = (1 << 30) - 1;
-const UTIME_OMIT: i64 = (1 << 30) - 2;
+const UTIME_NOW: i64 = abi::UTIME_NOW as i64;
+const UTIME_OMIT: i64 = abi::UTIME_OMIT as i64;
 
 /// What to do with names.
 #[derive(Debug)]

@@ -12,6 +12,15 @@
 use std::mem::{offset_of, size_of};
 use std::rc::Rc;
 
+use linux_raw_sys::general::{
+    AT_EMPTY_PATH, AT_NO_AUTOMOUNT, AT_STATX_SYNC_TYPE, AT_SYMLINK_NOFOLLOW, RWF_APPEND, RWF_DSYNC,
+    RWF_NOWAIT, RWF_SYNC, STATX_BASIC_STATS, open_how,
+};
+use linux_raw_sys::io_uring::{
+    IORING_ASYNC_CANCEL_ALL as CANCEL_ALL, IORING_ASYNC_CANCEL_ANY as CANCEL_ANY,
+    IORING_ASYNC_CANCEL_FD as CANCEL_FD, IORING_ASYNC_CANCEL_USERDATA as CANCEL_USERDATA,
+    IORING_FSYNC_DATASYNC as FSYNC_DATASYNC, IORING_NOP_INJECT_RESULT as NOP_INJECT_RESULT,
+};
 use rustix::fs::{FileType, OFlags, Statx, StatxTimestamp};
 use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, Opcode, Sqe, sqe_flags};
@@ -21,30 +30,14 @@ use super::files::{self, FileOp};
 use super::kernel::{Kernel, Object, OpenFile, OpenHow, poll};
 use super::log::Digest;
 use super::memory::{Lent, Segment, read_path, read_plain, read_vector};
-use super::names::{self, AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, NameOp};
+use super::names::{self, NameOp};
 use super::sockets::{self, SocketOp};
 use super::tree::{InodeId, Last, Place, Time, resolve};
 use crate::buf::MAX_RW_BYTES;
 use crate::private;
 
-/// `IORING_NOP_INJECT_RESULT`.
-const NOP_INJECT_RESULT: u32 = 1;
-/// `AT_NO_AUTOMOUNT | AT_STATX_SYNC_TYPE`, which mean nothing here.
-const AT_WITHOUT_EFFECT: u32 = 0x800 | 0x6000;
-/// `RWF_DSYNC` and `RWF_SYNC`: durable before it completes.
-const RWF_DSYNC: u32 = 0x2;
-const RWF_SYNC: u32 = 0x4;
-/// `RWF_NOWAIT`: `EAGAIN` instead of waiting.
-const RWF_NOWAIT: u32 = 0x8;
-/// `RWF_APPEND`: to the end, whatever the offset.
-const RWF_APPEND: u32 = 0x10;
-/// `IORING_FSYNC_DATASYNC`.
-const FSYNC_DATASYNC: u32 = 1;
-/// `IORING_ASYNC_CANCEL_*`.
-const CANCEL_ALL: u32 = 1;
-const CANCEL_FD: u32 = 1 << 1;
-const CANCEL_ANY: u32 = 1 << 2;
-const CANCEL_USERDATA: u32 = 1 << 4;
+/// They mean nothing here.
+const AT_WITHOUT_EFFECT: u32 = AT_NO_AUTOMOUNT | AT_STATX_SYNC_TYPE;
 
 /// Whether there is such an operation. There are no FIFOs with names, so nobody waits for their writers.
 pub(super) fn is_supported(opcode: Opcode) -> bool {
@@ -276,7 +269,7 @@ unsafe fn prepare_openat(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
 ///
 /// - As [`prepare`].
 unsafe fn prepare_openat2(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
-    const HOW_BYTES: usize = 3 * 8;
+    const HOW_BYTES: usize = size_of::<open_how>();
     if sqe.len as usize != HOW_BYTES {
         let is_shorter = (sqe.len as usize) < HOW_BYTES;
         return Err(if is_shorter { Errno::INVAL } else { Errno::TOOBIG });
@@ -693,12 +686,11 @@ fn statx_record(
     inode: Option<InodeId>,
     file: Option<&Rc<OpenFile>>,
 ) -> [u8; size_of::<Statx>()] {
-    const BASIC_STATS: u32 = 0x7ff;
     let mut record = [0; size_of::<Statx>()];
     let mut put = |offset: usize, bytes: &[u8]| {
         record[offset..offset + bytes.len()].copy_from_slice(bytes);
     };
-    put(offset_of!(Statx, stx_mask), &BASIC_STATS.to_ne_bytes());
+    put(offset_of!(Statx, stx_mask), &STATX_BASIC_STATS.to_ne_bytes());
     put(offset_of!(Statx, stx_blksize), &4096_u32.to_ne_bytes());
     let Some(id) = inode else {
         let is_socket = file.is_some_and(|file| matches!(file.object, Object::Socket(_)));

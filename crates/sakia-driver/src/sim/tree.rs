@@ -12,34 +12,33 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use linux_raw_sys::general as abi;
+use linux_raw_sys::general::{RENAME_EXCHANGE, RENAME_NOREPLACE};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use super::content::Content;
 use super::journal::{Change, Journal};
 
-/// `NAME_MAX`.
-pub(super) const NAME_BYTES_MAX: usize = 255;
+pub(super) const NAME_BYTES_MAX: usize = abi::NAME_MAX as usize;
 /// `MAXSYMLINKS`: links followed on the way of one path.
 const LINKS_MAX: u32 = 40;
 /// Positions in a directory of `.` and `..`; those of entries come after.
 const POSITION_SELF: u64 = 1;
 const POSITION_PARENT: u64 = 2;
 
-/// `RENAME_NOREPLACE`.
-const RENAME_NOREPLACE: u32 = 1;
-/// `RENAME_EXCHANGE`.
-const RENAME_EXCHANGE: u32 = 2;
-
 /// `RESOLVE_*` of `openat2(2)`.
 pub(super) mod resolve {
-    pub(crate) const NO_SYMLINKS: u64 = 0x4;
-    pub(crate) const BENEATH: u64 = 0x8;
-    pub(crate) const IN_ROOT: u64 = 0x10;
+    use linux_raw_sys::general as abi;
+
+    pub(crate) const NO_SYMLINKS: u64 = abi::RESOLVE_NO_SYMLINKS as u64;
+    pub(crate) const BENEATH: u64 = abi::RESOLVE_BENEATH as u64;
+    pub(crate) const IN_ROOT: u64 = abi::RESOLVE_IN_ROOT as u64;
     /// Everything is in memory.
-    pub(crate) const CACHED: u64 = 0x20;
-    /// `RESOLVE_NO_XDEV`, `RESOLVE_NO_MAGICLINKS`: there is one mount, and no `/proc`.
-    pub(crate) const WITHOUT_EFFECT: u64 = 0x1 | 0x2;
+    pub(crate) const CACHED: u64 = abi::RESOLVE_CACHED as u64;
+    /// There is one mount, and no `/proc`.
+    pub(crate) const WITHOUT_EFFECT: u64 =
+        (abi::RESOLVE_NO_XDEV | abi::RESOLVE_NO_MAGICLINKS) as u64;
     pub(crate) const KNOWN: u64 = NO_SYMLINKS | BENEATH | IN_ROOT | CACHED | WITHOUT_EFFECT;
 }
 

@@ -23,6 +23,7 @@ use std::collections::VecDeque;
 use std::rc::Weak;
 
 use rustix::io::Errno;
+use rustix::net::{SocketFlags, ipproto};
 
 pub(super) use self::datagram::Fate;
 use self::datagram::{Datagram, datagram_bytes};
@@ -116,10 +117,9 @@ impl Sockets {
     /// # Errors
     /// `EAFNOSUPPORT`, `ESOCKTNOSUPPORT`, `EPROTONOSUPPORT`: there is no such socket here.
     fn transport(domain: Domain, kind: SocketType, protocol: u32) -> Result<Transport, Errno> {
-        /// `SOCK_NONBLOCK` and `SOCK_CLOEXEC`, which mean nothing here.
-        const FLAGS: u32 = 0x800 | 0x8_0000;
-        /// `IPPROTO_TCP` and `IPPROTO_UDP`.
-        const PROTOCOLS: [u32; 2] = [6, 17];
+        /// They mean nothing here.
+        const FLAGS: u32 = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC).bits();
+        const PROTOCOLS: [u32; 2] = [ipproto::TCP.as_raw().get(), ipproto::UDP.as_raw().get()];
         let is_unix = domain == Domain::UNIX;
         if !is_unix && domain != Domain::INET && domain != Domain::INET6 {
             return Err(Errno::AFNOSUPPORT);
