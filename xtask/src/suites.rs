@@ -4,15 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fmt;
 use std::io::{BufRead, BufReader};
+use std::iter;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 
 use crate::cargo;
@@ -132,18 +134,12 @@ enum OnFailure {
 
 /// Calls `f` for each item, for a few at a time, and gives what it answered in their order.
 pub(crate) fn in_parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut done = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(index) else { return done };
-            done.push((index, f(item)));
-        }
-    };
+    let next = Mutex::new(items.iter().enumerate());
+    let take = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || iter::from_fn(take).map(|(index, item)| (index, f(item))).collect::<Vec<_>>();
     let count = thread::available_parallelism().map_or(1, |count| count.get().min(PARALLEL_MAX));
     let mut all: Vec<(usize, R)> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..count).map(|_| scope.spawn(work)).collect();
+        let threads: Vec<_> = (0..count).map(|_| scope.spawn(&work)).collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("it does not panic")).collect()
     });
     all.sort_unstable_by_key(|&(index, _)| index);
@@ -300,7 +296,9 @@ fn watch(mut child: Child, on_failure: OnFailure, deadline: Instant) -> anyhow::
         }
     };
     if ended_by.is_some() {
-        end(&mut child)?;
+        // With what it started, which is in its process group.
+        let ended = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        ended.context("cannot end the program")?;
     }
     let status = child.wait().context("cannot wait for the program")?;
     // Its own children may hold its output open; they end by themselves.
@@ -316,16 +314,6 @@ fn watch(mut child: Child, on_failure: OnFailure, deadline: Instant) -> anyhow::
         eprint!("{shown}");
     }
     Ok(outcome)
-}
-
-/// Ends a program and what it started, which is in its process group.
-fn end(child: &mut Child) -> anyhow::Result<()> {
-    let group = format!("-{}", child.id());
-    let killed = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
-    if !killed.is_ok_and(|status| status.success()) {
-        child.kill().context("cannot end the program")?;
-    }
-    Ok(())
 }
 
 /// The test that failed, if that is what the line says.

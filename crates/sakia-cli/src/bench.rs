@@ -108,7 +108,7 @@ fn experiment(options: Options, signals: &Signals) -> anyhow::Result<Exit> {
     };
     let is_stopped = || signals.received().is_some();
     let ended = sakia_bench::run(&mut *experiment, &settings, &mut observe, &is_stopped)?;
-    progress.clear();
+    progress.bar.finish_and_clear();
     let Some(results) = ended else {
         drop(experiment); // its files, before the signal ends the program
         return Ok(signals.received().map_or(Exit::Failure, Exit::Signal));
@@ -163,37 +163,29 @@ fn write_page(
 
 /// A line on standard error that says what is being done, or nothing.
 struct Progress {
-    bar: Option<ProgressBar>,
+    bar: ProgressBar,
 }
 
 impl Progress {
     fn new(is_enabled: bool) -> Self {
-        let style = || {
-            ProgressStyle::with_template("{wide_bar} {pos} of {len} runs, {msg}")
-                .expect("the template is well-formed")
-        };
-        let bar = || ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        Self { bar: is_enabled.then(|| bar().with_style(style())) }
+        let style = ProgressStyle::with_template("{wide_bar} {pos} of {len} runs, {msg}")
+            .expect("the template is well-formed");
+        let target =
+            if is_enabled { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        Self { bar: ProgressBar::with_draw_target(None, target).with_style(style) }
     }
 
     /// Draws between runs only: drawing would be noise to them.
     fn show(&self, event: &Event<'_>) {
-        let Some(bar) = &self.bar else { return };
         match event {
-            Event::Prepare { point } => bar.set_message(format!("making {point}")),
+            Event::Prepare { point } => self.bar.set_message(format!("making {point}")),
             Event::Begin { point, variant, done, total } => {
-                bar.set_length(*total as u64);
-                bar.set_position(*done as u64);
-                bar.set_message(format!("{variant}, {point}"));
-                bar.tick();
+                self.bar.set_length(*total as u64);
+                self.bar.set_position(*done as u64);
+                self.bar.set_message(format!("{variant}, {point}"));
+                self.bar.tick();
             }
             Event::Done(_) => {}
-        }
-    }
-
-    fn clear(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
         }
     }
 }

@@ -19,7 +19,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use crate::exit::Exit;
-use crate::name::{Member, Shown};
+use crate::name::{Member, Shown, without_slashes};
 use crate::output::{Failed, Format, Lines, complain, json_line, message};
 use crate::progress;
 use crate::rm::given_up;
@@ -217,9 +217,8 @@ fn stat(options: &Options, path: &Path) -> io::Result<Metadata> {
 
 /// What a copy of `path` in a directory is called: nothing for `.` and `..`, whose contents are copied.
 fn last_part(path: &Path) -> &Path {
-    let text = path.as_os_str().as_encoded_bytes();
-    let end = text.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
-    let is_itself = &text[..end] == b"." || text[..end].ends_with(b"/.");
+    let text = without_slashes(path);
+    let is_itself = text == b"." || text.ends_with(b"/.");
     path.file_name().filter(|_| !is_itself).map_or(Path::new(""), Path::new)
 }
 

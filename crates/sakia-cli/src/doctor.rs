@@ -65,8 +65,8 @@ pub fn run(options: &Options) -> anyhow::Result<Exit> {
         complain(format_args!("{}: open: {error}", Shown(path.as_os_str())));
     }
     Ok(match &findings.ring {
-        Found::Granted { .. } if findings.failures.is_empty() => Exit::Success,
-        Found::Granted { .. } => Exit::Failure,
+        Found::Granted(_) if findings.failures.is_empty() => Exit::Success,
+        Found::Granted(_) => Exit::Failure,
         Found::Refused { error, .. } => {
             complain(format_args!("io_uring is not available: {error}"));
             Exit::Failure
@@ -129,19 +129,7 @@ struct Sandbox {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Found {
-    Granted {
-        available: bool,
-        sq_entries: u32,
-        cq_entries: u32,
-        flags: Vec<&'static str>,
-        features: Vec<&'static str>,
-        registered_fd: bool,
-        registered_waits: bool,
-        no_iowait: bool,
-        steps: Vec<Step>,
-        /// `null`: the kernel does not tell.
-        operations: Option<Operations>,
-    },
+    Granted(Granted),
     Refused {
         available: bool,
         errno: Option<i32>,
@@ -150,6 +138,22 @@ enum Found {
         hint: Option<String>,
         steps: Vec<Step>,
     },
+}
+
+/// A ring as the kernel granted it.
+#[derive(Debug, Serialize)]
+struct Granted {
+    available: bool,
+    sq_entries: u32,
+    cq_entries: u32,
+    flags: Vec<&'static str>,
+    features: Vec<&'static str>,
+    registered_fd: bool,
+    registered_waits: bool,
+    no_iowait: bool,
+    steps: Vec<Step>,
+    /// `null`: the kernel does not tell.
+    operations: Option<Operations>,
 }
 
 /// The outcome of an operation on epoll and threads.
@@ -246,7 +250,7 @@ impl Findings {
             Found::Refused { error, hint, .. } => {
                 advice.push(hint.clone().unwrap_or_else(|| error.clone()));
             }
-            Found::Granted { steps, operations, .. } => {
+            Found::Granted(Granted { steps, operations, .. }) => {
                 for step in steps {
                     advice.push(format!("{}: {}", step.what, remedy(step)));
                 }
@@ -365,7 +369,7 @@ impl Found {
         let report = ring.report();
         let operations =
             ring.probe().ok().map(|probe| Operations::used(|opcode| probe.is_supported(opcode)));
-        Self::Granted {
+        Self::Granted(Granted {
             available: true,
             sq_entries: report.sq_entries,
             cq_entries: report.cq_entries,
@@ -376,7 +380,7 @@ impl Found {
             no_iowait: report.no_iowait(),
             steps: report.steps.iter().map(Step::from).collect(),
             operations,
-        }
+        })
     }
 
     fn refused(error: Option<&SetupError>, otherwise: &str) -> Self {
@@ -507,7 +511,9 @@ impl fmt::Display for Findings {
         writeln!(f, "\npoll")?;
         write!(f, "{poll}")?;
         writeln!(f, "\nbackend")?;
-        write!(f, "{backend}")?;
+        row(f, "auto chooses", backend.auto.unwrap_or("none"))?;
+        row(f, "why", &backend.why)?;
+        row(f, "SAKIA_DRIVER", format_args!("asks for {}", backend.wanted))?;
         for mount in mounts {
             write!(f, "\n{mount}")?;
         }
@@ -548,14 +554,6 @@ impl fmt::Display for FoundPoll {
     }
 }
 
-impl fmt::Display for Chosen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        row(f, "auto chooses", self.auto.unwrap_or("none"))?;
-        row(f, "why", &self.why)?;
-        row(f, "SAKIA_DRIVER", format_args!("asks for {}", self.wanted))
-    }
-}
-
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let steps = match self {
@@ -564,31 +562,20 @@ impl fmt::Display for Found {
                 row(f, "error", error)?;
                 steps
             }
-            Self::Granted {
-                sq_entries,
-                cq_entries,
-                flags,
-                features,
-                registered_fd,
-                registered_waits,
-                no_iowait,
-                steps,
-                operations,
-                ..
-            } => {
+            Self::Granted(ring) => {
                 row(f, "available", "yes")?;
-                row(f, "submission queue", format_args!("{sq_entries} entries"))?;
-                row(f, "completion queue", format_args!("{cq_entries} entries"))?;
-                row(f, "registered fd", yes(*registered_fd))?;
-                row(f, "registered waits", yes(*registered_waits))?;
-                row(f, "no_iowait", yes(*no_iowait))?;
-                words(f, "flags", flags.iter().copied())?;
-                words(f, "features", features.iter().copied())?;
-                match operations {
+                row(f, "submission queue", format_args!("{} entries", ring.sq_entries))?;
+                row(f, "completion queue", format_args!("{} entries", ring.cq_entries))?;
+                row(f, "registered fd", yes(ring.registered_fd))?;
+                row(f, "registered waits", yes(ring.registered_waits))?;
+                row(f, "no_iowait", yes(ring.no_iowait))?;
+                words(f, "flags", ring.flags.iter().copied())?;
+                words(f, "features", ring.features.iter().copied())?;
+                match &ring.operations {
                     None => row(f, "operations", "the kernel does not tell")?,
                     Some(operations) => write!(f, "{operations}")?,
                 }
-                steps
+                &ring.steps
             }
         };
         if steps.is_empty() {

@@ -29,12 +29,13 @@ use sakia_driver::{
     Backend, CURRENT_POSITION, Driver, Fd, IoBuf, Op, Open, Operation, Poll, PollEvents, Read,
     Slice, Statx, StatxResult, Wait, WholeFile,
 };
+use serde::Serialize;
 
 use crate::bytes;
 use crate::name::c_path;
 
 /// How reads are made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct Shape {
     /// Bytes that each read asks for.
     pub block_bytes: usize,
@@ -43,7 +44,7 @@ pub struct Shape {
 }
 
 /// What was read of an input.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sum {
     /// How many bytes.
     pub bytes: u64,
@@ -68,6 +69,13 @@ pub enum Failure {
     Interrupted,
     /// The driver is of no more use.
     Driver(io::Error),
+}
+
+impl Failure {
+    /// This operation on an input failed.
+    fn of(operation: &'static str) -> impl Fn(io::Error) -> Self {
+        move |error| Self::Input(operation, error)
+    }
 }
 
 /// An open input.
@@ -194,18 +202,14 @@ impl<'d, B: Backend> Engine<'d, B> {
 
     /// Goes on with what [`start`](Engine::start) has opened at `path`.
     pub fn resume(&mut self, fd: Fd, path: &Path) -> Result<Opened, Failure> {
-        let Opened { fd, stat } = self.inspect(fd)?;
-        match file_type(&stat) {
-            FileType::Fifo => self.wait_readable(&fd)?,
+        let opened = self.inspect(fd)?;
+        match opened.file_type() {
+            FileType::Fifo => self.wait_readable(&opened.fd)?,
             // Opened once more, as every other program does; it may block.
-            FileType::CharacterDevice => {
-                let opened = (self.open_device)(self.driver, path);
-                let fd = opened.map_err(|error| Failure::Input("open", error))?;
-                return Ok(Opened { fd, stat });
-            }
+            FileType::CharacterDevice => return self.open_late(path, opened.stat),
             _ => {}
         }
-        Ok(Opened { fd, stat })
+        Ok(opened)
     }
 
     /// Begins to open `path`.
@@ -236,24 +240,26 @@ impl<'d, B: Backend> Engine<'d, B> {
                 // Does not block, so that a signal is heard while no writer comes.
                 let flags = OFlags::RDONLY | OFlags::NONBLOCK;
                 let open = self.driver.open(None, opening.path, flags.bits(), 0);
-                let fd = self.finish(open)?.map_err(|error| Failure::Input("open", error))?;
+                let fd = self.finish(open)?.map_err(Failure::of("open"))?;
                 // Until there was a writer a read would take its absence for the end.
                 self.wait_readable(&fd)?;
                 Ok(Opened { fd, stat })
             }
-            Stage::Later(stat) => {
-                let fd = (self.open_device)(self.driver, path);
-                let fd = fd.map_err(|error| Failure::Input("open", error))?;
-                Ok(Opened { fd, stat })
-            }
+            Stage::Later(stat) => self.open_late(path, stat),
             Stage::Stat(_) | Stage::Open(..) => unreachable!("the stage is final"),
         }
+    }
+
+    /// Opens what may block, with a plain call.
+    fn open_late(&self, path: &Path, stat: StatxResult) -> Result<Opened, Failure> {
+        let fd = (self.open_device)(self.driver, path).map_err(Failure::of("open"))?;
+        Ok(Opened { fd, stat })
     }
 
     /// Asks about a descriptor that is open already.
     pub fn inspect(&mut self, fd: Fd) -> Result<Opened, Failure> {
         let statx = self.driver.statx_fd(&fd);
-        let stat = self.finish(statx)?.map_err(|error| Failure::Input("statx", error))?;
+        let stat = self.finish(statx)?.map_err(Failure::of("statx"))?;
         Ok(Opened { fd, stat })
     }
 
@@ -410,7 +416,7 @@ impl<'d, B: Backend> Engine<'d, B> {
     /// Waits until there is something to read, or the end.
     fn wait_readable(&mut self, fd: &Fd) -> Result<(), Failure> {
         let poll = self.driver.poll(fd, PollEvents::READABLE);
-        self.finish(poll)?.map_err(|error| Failure::Input("poll", error))?;
+        self.finish(poll)?.map_err(Failure::of("poll"))?;
         Ok(())
     }
 

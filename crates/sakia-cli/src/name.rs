@@ -39,6 +39,13 @@ fn is_directional(char: char) -> bool {
     matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// The bytes of a path without slashes at its end: none of `/`.
+pub fn without_slashes(path: &Path) -> &[u8] {
+    let text = path.as_os_str().as_bytes();
+    let end = text.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+    &text[..end]
+}
+
 /// A path as the kernel takes it.
 ///
 /// # Errors

@@ -145,21 +145,21 @@ enum Line<'a> {
     File {
         #[serde(flatten)]
         path: Member<'a>,
-        bytes: u64,
-        sum: u64,
+        #[serde(flatten)]
+        sum: Sum,
     },
     Error(Failed<'a>),
     Summary {
         files: u64,
         errors: u64,
-        bytes: u64,
-        sum: u64,
+        #[serde(flatten)]
+        total: Sum,
         elapsed_ns: u64,
         bytes_per_s: u64,
         reads: u64,
         plain_reads: u64,
-        block_bytes: usize,
-        depth: usize,
+        #[serde(flatten)]
+        shape: Shape,
         driver: &'a str,
         /// Why there is no ring, if that led to the choice of the driver.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -201,9 +201,7 @@ impl<W: Write> Output<W> {
     pub fn file(&mut self, name: &OsStr, sum: Sum) -> anyhow::Result<()> {
         match self.format {
             Format::Human => self.row(name, sum),
-            Format::Json => {
-                self.line(&Line::File { path: Member(name), bytes: sum.bytes, sum: sum.sum })
-            }
+            Format::Json => self.line(&Line::File { path: Member(name), sum }),
         }
     }
 
@@ -267,14 +265,12 @@ impl<W: Write> Output<W> {
                 self.line(&Line::Summary {
                     files: summary.files,
                     errors: summary.errors,
-                    bytes: summary.total.bytes,
-                    sum: summary.total.sum,
+                    total: summary.total,
                     elapsed_ns: u64::try_from(summary.elapsed.as_nanos()).unwrap_or(u64::MAX),
                     bytes_per_s: summary.bytes_per_s() as u64,
                     reads: summary.reads,
                     plain_reads: summary.plain_reads,
-                    block_bytes: summary.shape.block_bytes,
-                    depth: summary.shape.depth,
+                    shape: summary.shape,
                     driver: summary.choice.name(),
                     refusal: summary.choice.refusal().map(|refusal| refusal.to_string()),
                     counters: &summary.counters,

@@ -12,7 +12,7 @@ use sakia_copy::{Progress, remove_tree};
 use sakia_driver::Policy;
 
 use crate::exit::Exit;
-use crate::name::Shown;
+use crate::name::{Shown, without_slashes};
 use crate::output::{complain, message};
 use crate::signals::{GIVEN_UP, Signals};
 
@@ -89,18 +89,16 @@ pub fn given_up(progress: &Progress) -> Vec<String> {
 /// Whether a path may be removed at all.
 fn check(options: &Options, path: &Path) -> Result<(), String> {
     let shown = Shown(path.as_os_str());
-    let text = path.as_os_str().as_encoded_bytes();
-    let end = text.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
-    let is_dots = [&b"."[..], b".."].contains(&&text[..end])
-        || text[..end].ends_with(b"/.")
-        || text[..end].ends_with(b"/..");
-    if is_dots || end == 0 {
+    let text = without_slashes(path);
+    let is_dots =
+        [&b"."[..], b".."].contains(&text) || text.ends_with(b"/.") || text.ends_with(b"/..");
+    if is_dots || text.is_empty() {
         return Err(format!(
             "{shown} is not removed: it is where one is, above that, or everything"
         ));
     }
     // With the slash it would be what the link points to.
-    if end < text.len() && Path::new(OsStr::from_bytes(&text[..end])).is_symlink() {
+    if text.len() < path.as_os_str().len() && Path::new(OsStr::from_bytes(text)).is_symlink() {
         return Err(format!("{shown} is a link, which is removed without the slash"));
     }
     match path.symlink_metadata() {

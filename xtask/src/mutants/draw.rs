@@ -7,7 +7,6 @@
 mod operators;
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
@@ -116,15 +115,20 @@ fn entry(line: &Line, random: &mut Random, number: usize) -> Option<String> {
         &text[change.range.end..range.end]
     );
     let name = path.rsplit("::").next()?;
-    let mut entry = String::from("[[bug]]\n");
-    let _ = writeln!(entry, "name = \"drawn_{number:02}_{name}\"");
-    let _ = writeln!(entry, "what = \"{operator}\"");
-    let _ = writeln!(entry, "file = \"{}\"", line.path);
-    let _ = writeln!(entry, "function = \"{path}\"");
-    let _ = writeln!(entry, "text = {}", quoted(&text[range]));
-    let _ = writeln!(entry, "wrong = {}", quoted(&wrong));
-    let _ = writeln!(entry, "drawn = \"{operator}, line {}\"", line.line);
-    Some(entry)
+    let (file, text, wrong) = (&line.path, quoted(&text[range]), quoted(&wrong));
+    let line = line.line;
+    Some(format!(
+        "\
+[[bug]]
+name = \"drawn_{number:02}_{name}\"
+what = \"{operator}\"
+file = \"{file}\"
+function = \"{path}\"
+text = {text}
+wrong = {wrong}
+drawn = \"{operator}, line {line}\"
+"
+    ))
 }
 
 /// The part of the function around a change that stands there once: the change itself, its lines, or more.

@@ -143,17 +143,12 @@ impl fmt::Display for Title {
         }
         writeln!(
             f,
-            "{runs} rounds; medians with min..max; ratios of times, taken within rounds, less"
-        )?;
-        writeln!(
-            f,
-            "is better, with 95 % intervals of their medians (all that was seen, if fewer"
-        )?;
-        writeln!(
-            f,
-            "than 6 rounds); noisy: others used more than {FOREIGN_CORES_MAX} cores, or the"
-        )?;
-        writeln!(f, "host took more than {STEAL_CORES_MAX}")
+            "\
+{runs} rounds; medians with min..max; ratios of times, taken within rounds, less
+is better, with 95 % intervals of their medians (all that was seen, if fewer
+than 6 rounds); noisy: others used more than {FOREIGN_CORES_MAX} cores, or the
+host took more than {STEAL_CORES_MAX}"
+        )
     }
 }
 
@@ -180,25 +175,17 @@ pub(super) fn as_tables(cell: &Cell) -> String {
     }
     let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..count).map(width).collect();
+    let mut rules: Vec<String> =
+        widths.iter().map(|width| format!("{}:", "-".repeat((*width).max(3) - 1))).collect();
+    rules[0] = "-".repeat(widths[0].max(3));
     let mut text = format!("\n{}: {}\n\n", cell.name, cell.title);
-    for (number, line) in lines.iter().enumerate() {
-        let cells = line.iter().zip(&widths).enumerate();
-        let cells: Vec<String> = cells
-            .map(|(column, (cell, width))| match column {
-                0 => format!("{cell:<width$}"),
-                _ => format!("{cell:>width$}"),
-            })
-            .collect();
-        writeln!(text, "| {} |", cells.join(" | ")).ok();
+    for (number, mut line) in lines.into_iter().enumerate() {
+        line[0] = format!("{:<1$}", line[0], widths[0]);
+        for (cell, width) in line.iter_mut().zip(&widths) {
+            *cell = format!("{cell:>width$}");
+        }
+        writeln!(text, "| {} |", line.join(" | ")).ok();
         if number == 0 {
-            let rules: Vec<String> = widths
-                .iter()
-                .enumerate()
-                .map(|(column, width)| match column {
-                    0 => "-".repeat((*width).max(3)),
-                    _ => format!("{}:", "-".repeat((*width).max(3) - 1)),
-                })
-                .collect();
             writeln!(text, "| {} |", rules.join(" | ")).ok();
         }
     }

@@ -26,7 +26,7 @@ pub(super) struct Tokens {
     /// The paths in the code, each as long as it is written. A single name, even a keyword, is a path too.
     pub(super) paths: Vec<Named>,
     /// The attributes, in tests too.
-    attributes: Vec<Attribute>,
+    pub(super) attributes: Vec<Attribute>,
     /// The modules in files of their own that are for tests only.
     test_modules: Vec<String>,
     /// The bytes of code that is for tests only.
@@ -73,10 +73,6 @@ impl Tokens {
     /// Whether `#![text]` is there, `text` being without spaces.
     pub(super) fn has_inner(&self, text: &str) -> bool {
         self.attributes.iter().any(|attribute| attribute.is_inner && attribute.text == text)
-    }
-
-    pub(super) fn attributes(&self) -> &[Attribute] {
-        &self.attributes
     }
 
     fn walk(&mut self, stream: TokenStream) {
@@ -270,6 +266,6 @@ mod tests {
         let tokens = Tokens::scan("#![forbid( unsafe_code )]\n#[deny(x)]\nfn f() {}\n").unwrap();
         assert!(tokens.has_inner("forbid(unsafe_code)"));
         assert!(!tokens.has_inner("deny(x)"));
-        assert_eq!(tokens.attributes()[1].line, 2);
+        assert_eq!(tokens.attributes[1].line, 2);
     }
 }

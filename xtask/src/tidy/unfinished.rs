@@ -35,7 +35,7 @@ pub(super) fn marks(tree: &Tree, findings: &mut Vec<Finding>) {
 pub(super) fn ignored_tests(tree: &Tree, findings: &mut Vec<Finding>) {
     for file in tree.files_of(&["rs"]) {
         let Some(tokens) = file.tokens() else { continue };
-        for attribute in tokens.attributes() {
+        for attribute in &tokens.attributes {
             let text = attribute.text.as_str();
             let conditional = text.starts_with("cfg_attr(") && text.ends_with(",ignore)");
             if text == "ignore" || conditional {
