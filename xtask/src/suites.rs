@@ -139,7 +139,7 @@ pub(crate) fn in_parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + S
     let work = || iter::from_fn(take).map(|(index, item)| (index, f(item))).collect::<Vec<_>>();
     let count = thread::available_parallelism().map_or(1, |count| count.get().min(PARALLEL_MAX));
     let mut all: Vec<(usize, R)> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..count).map(|_| scope.spawn(&work)).collect();
+        let threads: Vec<_> = (0..count).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("it does not panic")).collect()
     });
     all.sort_unstable_by_key(|&(index, _)| index);

@@ -21,12 +21,12 @@ use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
-use std::thread;
+use std::process::{Command, ExitCode};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
+use tar::Archive;
 
 use self::manifest::Manifest;
 use self::tokens::Tokens;
@@ -190,28 +190,15 @@ impl Tree {
     /// # Errors
     /// There is no such commit, or the repository cannot be read.
     pub(crate) fn at(root: &Path, revision: &str) -> anyhow::Result<Self> {
-        let mut paths =
-            git(root, &["ls-tree", "-r", "-z", "--name-only", "--full-tree", revision])?;
-        // `cat-file` reads a name per line.
-        paths.retain(|path| !path.contains('\n'));
-        let names: String = paths.iter().map(|path| format!("{revision}:{path}\n")).collect();
-        let mut command = Command::new("git");
-        command.arg("-C").arg(root).args(["cat-file", "--batch"]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().context("cannot run git")?;
-        let mut stdin = child.stdin.take().context("git has no input")?;
-        // From a thread of its own: git answers before it has read all names.
-        let writer = thread::spawn(move || stdin.write_all(names.as_bytes()));
-        let output = child.wait_with_output().context("cannot read from git")?;
-        let is_written = writer.join().is_ok_and(|result| result.is_ok());
-        ensure!(is_written && output.status.success(), "git cat-file: {}", output.status);
+        let archive = git(root, &["archive", "--format=tar", revision])?;
         let mut tree = Self::default();
-        let mut rest = output.stdout.as_slice();
-        for path in paths {
-            let (bytes, after) = object(rest).with_context(|| format!("cannot read {path}"))?;
-            rest = after;
-            if let Some(bytes) = bytes {
-                tree.add(path, bytes.to_vec());
+        for entry in Archive::new(archive.as_slice()).entries()? {
+            let mut entry = entry?;
+            if entry.header().entry_type().is_file() {
+                let path = entry.path()?.to_str().context("a path is not UTF-8")?.to_owned();
+                let mut bytes = Vec::new();
+                entry.read_to_end(&mut bytes)?;
+                tree.add(path, bytes);
             }
         }
         Ok(tree)
@@ -260,33 +247,20 @@ impl Tree {
 
 /// The paths that git tracks or would track in the repository at `root`.
 pub(crate) fn list(root: &Path) -> anyhow::Result<BTreeSet<String>> {
-    let paths = git(root, &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])?;
-    Ok(paths.into_iter().collect())
+    let listed = git(root, &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])?;
+    let listed = String::from_utf8(listed).context("a path is not UTF-8")?;
+    Ok(listed.split_terminator('\0').map(str::to_owned).collect())
 }
 
-/// The paths that a command of git prints.
-fn git(root: &Path, arguments: &[&str]) -> anyhow::Result<Vec<String>> {
+/// What a command of git prints.
+fn git(root: &Path, arguments: &[&str]) -> anyhow::Result<Vec<u8>> {
     let mut command = Command::new("git");
     let output = command.arg("-C").arg(root).args(arguments).output().context("cannot run git")?;
     if !output.status.success() {
         let reason = String::from_utf8_lossy(&output.stderr);
         bail!("git {}: {}", arguments[0], reason.trim_end());
     }
-    let listed = String::from_utf8(output.stdout).context("a path is not UTF-8")?;
-    Ok(listed.split_terminator('\0').map(str::to_owned).collect())
-}
-
-/// The first object that `git cat-file --batch` printed, `None` for one that is no file here (a
-/// submodule), and what comes after it.
-fn object(printed: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
-    let end = printed.iter().position(|&byte| byte == b'\n')?;
-    let (header, rest) = (str::from_utf8(&printed[..end]).ok()?, &printed[end + 1..]);
-    if header.ends_with(" missing") {
-        return Some((None, rest));
-    }
-    let (header, len) = header.rsplit_once(' ')?;
-    let (bytes, rest) = rest.split_at_checked(len.parse().ok()?)?;
-    Some((header.ends_with(" blob").then_some(bytes), rest.strip_prefix(b"\n")?))
+    Ok(output.stdout)
 }
 
 /// What `check` finds in a tree of the given paths and texts, as it is printed.
@@ -321,7 +295,7 @@ mod tests {
         assert!(file.text.starts_with("//!") && file.text.ends_with("}\n"));
         assert!(tree.paths.contains("Cargo.lock"));
         let error = Tree::at(&root, "no-such-commit").unwrap_err().to_string();
-        assert!(error.starts_with("git ls-tree: "), "{error}");
+        assert!(error.starts_with("git archive: "), "{error}");
     }
 
     #[test]
@@ -337,17 +311,6 @@ mod tests {
         tree.add("a.png".into(), b"PNG\0".to_vec());
         tree.add("b.md".into(), b"text \xff".to_vec());
         assert_eq!((tree.paths.len(), tree.files.len()), (2, 0));
-    }
-
-    #[test]
-    fn what_git_prints_of_objects_is_taken_apart() {
-        let printed = b"ab blob 3\nx\ny\nHEAD:sub missing\ncd tree 1\nz\n";
-        let (bytes, rest) = object(printed).unwrap();
-        assert_eq!(bytes, Some(&b"x\ny"[..]));
-        let (missing, rest) = object(rest).unwrap();
-        assert_eq!(missing, None);
-        assert_eq!(object(rest).unwrap(), (None, &b""[..]));
-        assert_eq!(object(b"ab blob 9\nx\n"), None);
     }
 
     #[test]

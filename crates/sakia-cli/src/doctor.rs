@@ -61,7 +61,7 @@ pub fn run(options: &Options) -> anyhow::Result<Exit> {
         Format::Json => serde_json::to_string(&findings).context("json")?,
     };
     print(text.trim_end())?;
-    for Failure { path, error } in &findings.failures {
+    for Failure { path, error, .. } in &findings.failures {
         complain(format_args!("{}: open: {error}", Shown(path.as_os_str())));
     }
     Ok(match &findings.ring {
@@ -336,20 +336,12 @@ fn container_hints() -> Vec<String> {
         "/run/systemd/container",
         "/var/run/secrets/kubernetes.io",
     ];
-    let mut hints: Vec<String> = files
-        .iter()
-        .filter(|file| Path::new(file).exists())
-        .map(|file| format!("{file} exists"))
-        .collect();
+    let files = files.into_iter().filter(|file| Path::new(file).exists());
     let cgroups = fs::read_to_string("/proc/1/cgroup").unwrap_or_default();
     let words = ["docker", "containerd", "kubepods", "libpod", "lxc", "crio"];
-    hints.extend(
-        words
-            .iter()
-            .filter(|word| cgroups.contains(**word))
-            .map(|word| format!("{word} in /proc/1/cgroup")),
-    );
-    hints
+    let words = words.into_iter().filter(|word| cgroups.contains(word));
+    let words = words.map(|word| format!("{word} in /proc/1/cgroup"));
+    files.map(|file| format!("{file} exists")).chain(words).collect()
 }
 
 impl Found {

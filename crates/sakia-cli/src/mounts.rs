@@ -17,7 +17,7 @@ use sakia_driver::{
     Support, Wait,
 };
 use sakia_ring::Ring;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::doctor::{row, yes};
 use crate::name::{Member, Shown, c_path};
@@ -68,25 +68,18 @@ pub struct Mount {
 }
 
 /// A place that could not be looked up.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct Failure {
+    #[serde(flatten, serialize_with = "as_member")]
     pub path: PathBuf,
+    errno: Option<i32>,
+    message: String,
+    #[serde(skip)]
     pub error: io::Error,
 }
 
-impl Serialize for Failure {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        struct Line<'a> {
-            #[serde(flatten)]
-            path: Member<'a>,
-            errno: Option<i32>,
-            message: String,
-        }
-        let path = Member(self.path.as_os_str());
-        Line { path, errno: self.error.raw_os_error(), message: message(&self.error) }
-            .serialize(serializer)
-    }
+fn as_member<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    Member(path.as_os_str()).serialize(serializer)
 }
 
 /// Whether a file system can refuse to wait. `lies`: it claims to, and answers wrongly.
@@ -145,7 +138,10 @@ pub fn gather(places: &[Place], backend: Option<Auto>) -> (Vec<Mount>, Vec<Failu
                 None => mounts.push(fresh),
             },
             Err(_) if !place.is_argument => {}
-            Err(error) => failures.push(Failure { path: place.path.clone(), error }),
+            Err(error) => {
+                let (path, errno) = (place.path.clone(), error.raw_os_error());
+                failures.push(Failure { path, errno, message: message(&error), error });
+            }
         }
     }
     let table = MountTable::read().unwrap_or_default();

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use anyhow::Context;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use regex::Regex;
 use syn::spanned::Spanned;
 
 use crate::functions::{self, Functions, Owner};
@@ -61,31 +62,32 @@ impl Function {
 
 /// Adds the functions that are written in a macro: between its braces, or where it is made.
 fn add_of_tokens(tokens: TokenStream, functions: &mut Vec<Function>) {
-    let mut named: Option<Function> = None;
-    let mut before = [None, None];
-    for token in tokens {
-        let word = match &token {
-            TokenTree::Ident(ident) => Some(ident.to_string()),
-            _ => None,
-        };
-        match (&token, named.take()) {
-            (TokenTree::Group(group), Some(function)) if group.delimiter() == Delimiter::Brace => {
-                functions.push(Function { body: group.span().byte_range(), ..function });
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let is_word = |at: Option<usize>, wanted: &str| {
+        let token = at.and_then(|at| tokens.get(at));
+        matches!(token, Some(TokenTree::Ident(word)) if word == wanted)
+    };
+    for (index, token) in tokens.iter().enumerate() {
+        match token {
+            TokenTree::Group(group) => add_of_tokens(group.stream(), functions),
+            TokenTree::Ident(name) if is_word(index.checked_sub(1), "fn") => {
+                let body = tokens[index..].iter().find_map(|token| match token {
+                    TokenTree::Group(body) if body.delimiter() == Delimiter::Brace => {
+                        Some(Some(body))
+                    }
+                    TokenTree::Punct(end) if end.as_char() == ';' => Some(None),
+                    _ => None,
+                });
+                let Some(body) = body.flatten() else { continue };
+                functions.push(Function {
+                    path: name.to_string(),
+                    body: body.span().byte_range(),
+                    is_opaque: false,
+                    is_const: is_word(index.checked_sub(2), "const"),
+                });
             }
-            (TokenTree::Punct(punct), _) if punct.as_char() == ';' => {}
-            (_, function) => named = function,
+            _ => {}
         }
-        if let TokenTree::Group(group) = &token {
-            add_of_tokens(group.stream(), functions);
-        }
-        if let Some(path) = &word
-            && before[1].as_deref() == Some("fn")
-        {
-            let is_const = before[0].as_deref() == Some("const");
-            let path = path.clone();
-            named = Some(Function { path, body: 0..0, is_opaque: false, is_const });
-        }
-        before = [before[1].take(), word];
     }
 }
 
@@ -149,37 +151,29 @@ fn is_named(function: &Function, name: &str) -> bool {
     function.path == name || function.path.rsplit("::").next() == Some(name)
 }
 
-/// Where `wanted` is in `text`, white space aside.
+/// Where `wanted` is in `text`, white space aside: only between two words there must be some in both.
 pub(super) fn occurrences(text: &str, wanted: &str) -> Vec<Range<usize>> {
-    let (squeezed, offsets) = squeeze(text);
-    let (needle, _) = squeeze(wanted);
-    if needle.is_empty() {
-        return Vec::new();
-    }
-    let found = squeezed.match_indices(&needle);
-    found.map(|(at, _)| offsets[at]..offsets[at + needle.len() - 1] + 1).collect()
-}
-
-/// `text` without white space, but for one space between two words; and where each byte of it was.
-fn squeeze(text: &str) -> (String, Vec<usize>) {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    let mut squeezed = String::new();
-    let mut offsets = Vec::new();
-    let mut gap = false;
-    for (at, c) in text.char_indices() {
+    let (mut pattern, mut before, mut gap) = (String::new(), None, false);
+    for c in wanted.trim().chars() {
         if c.is_whitespace() {
             gap = true;
             continue;
         }
-        if gap && is_word(c) && squeezed.ends_with(is_word) {
-            squeezed.push(' ');
-            offsets.push(at);
-        }
-        gap = false;
-        squeezed.push(c);
-        offsets.extend((0..c.len_utf8()).map(|byte| at + byte));
+        pattern += match before {
+            None => "",
+            Some(last) if !(is_word(last) && is_word(c)) => r"\s*",
+            Some(_) if gap => r"\s+",
+            Some(_) => "",
+        };
+        pattern += &regex::escape(c.encode_utf8(&mut [0; 4]));
+        (before, gap) = (Some(c), false);
     }
-    (squeezed, offsets)
+    if pattern.is_empty() {
+        return Vec::new();
+    }
+    let pattern = Regex::new(&pattern).expect("only escaped characters and white space");
+    pattern.find_iter(text).map(|found| found.range()).collect()
 }
 
 /// The lines most like `wanted`, with their function and line; one of the function meant, if it is as good.
