@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
+pub(crate) use self::draw::run as draw;
 use self::known::Bug;
 pub(crate) use self::sample::run as sample;
 use crate::cargo;
@@ -187,15 +188,6 @@ fn all(bugs: &[Bug]) -> Vec<Mutant<'_>> {
         tests.map(move |tests| Mutant { name, what, tests, in_turn: *in_turn })
     });
     with_tests.collect()
-}
-
-/// Prints entries for new known bugs on lines that `seed` draws.
-///
-/// # Errors
-/// A file cannot be read, or there are too few lines.
-pub(crate) fn draw(root: &Path, count: usize, seed: u64) -> anyhow::Result<ExitCode> {
-    draw::run(root, count, seed)?;
-    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

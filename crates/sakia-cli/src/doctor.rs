@@ -156,19 +156,14 @@ struct Granted {
     operations: Option<Operations>,
 }
 
-/// The outcome of an operation on epoll and threads.
+/// The outcome of an operation on epoll and threads: what operations there are, or why there is none.
 #[derive(Debug, Serialize)]
-#[serde(untagged)]
-enum FoundPoll {
-    Works {
-        available: bool,
-        /// The used operations.
-        operations: Operations,
-    },
-    Fails {
-        available: bool,
-        error: String,
-    },
+struct FoundPoll {
+    available: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operations: Option<Operations>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
 }
 
 /// Which backend programs get.
@@ -397,10 +392,11 @@ impl FoundPoll {
             mounts::finish(&driver, driver.nop())??;
             Ok(operations)
         };
-        match attempt() {
-            Ok(operations) => Self::Works { available: true, operations },
-            Err(error) => Self::Fails { available: false, error: error.to_string() },
-        }
+        let (operations, error) = match attempt() {
+            Ok(operations) => (Some(operations), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        Self { available: error.is_none(), operations, error }
     }
 }
 
@@ -501,7 +497,13 @@ impl fmt::Display for Findings {
         writeln!(f, "\nring")?;
         write!(f, "{ring}")?;
         writeln!(f, "\npoll")?;
-        write!(f, "{poll}")?;
+        row(f, "available", yes(poll.available))?;
+        if let Some(operations) = &poll.operations {
+            write!(f, "{operations}")?;
+        }
+        if let Some(error) = &poll.error {
+            row(f, "error", error)?;
+        }
         writeln!(f, "\nbackend")?;
         row(f, "auto chooses", backend.auto.unwrap_or("none"))?;
         row(f, "why", &backend.why)?;
@@ -528,21 +530,6 @@ impl fmt::Display for Operations {
         };
         words(f, "operations", with(true))?;
         words(f, "  not supported", with(false))
-    }
-}
-
-impl fmt::Display for FoundPoll {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Works { operations, .. } => {
-                row(f, "available", "yes")?;
-                write!(f, "{operations}")
-            }
-            Self::Fails { error, .. } => {
-                row(f, "available", "no")?;
-                row(f, "error", error)
-            }
-        }
     }
 }
 

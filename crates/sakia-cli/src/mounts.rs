@@ -5,7 +5,7 @@
 //! only looked up: whatever else might wait for ever.
 
 use std::ffi::OsStr;
-use std::fmt::{self, Write};
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -352,18 +352,13 @@ impl fmt::Display for Mount {
 impl Mount {
     fn words(&self, way: Option<Way>) -> String {
         let queue = self.queue.noun();
-        let mut text = String::new();
-        let written = match way {
-            None => write!(text, "known after the first one"),
-            Some(Way::Nowait) => write!(text, "plain call that refuses to wait, else {queue}"),
-            Some(Way::Timed) if self.is_slow => {
-                write!(text, "{queue}: plain calls have just been slow")
-            }
-            Some(Way::Timed) => write!(text, "plain call, timed; {queue} for a while if slow"),
-            Some(other) => write!(text, "{}", other.noun()),
-        };
-        written.expect("a string takes everything");
-        text
+        match way {
+            None => "known after the first one".to_owned(),
+            Some(Way::Nowait) => format!("plain call that refuses to wait, else {queue}"),
+            Some(Way::Timed) if self.is_slow => format!("{queue}: plain calls have just been slow"),
+            Some(Way::Timed) => format!("plain call, timed; {queue} for a while if slow"),
+            Some(other) => other.noun().to_owned(),
+        }
     }
 }
 

@@ -256,8 +256,7 @@ impl<W: Write> Output<W> {
                 self.flush()?;
                 // Of nothing there are none.
                 if statistics && summary.files > 0 {
-                    let text = Statistics(summary).to_string();
-                    let _ = io::stderr().lock().write_all(text.as_bytes());
+                    let _ = io::stderr().lock().write_all(summary.to_string().as_bytes());
                 }
                 Ok(())
             }
@@ -327,32 +326,28 @@ impl fmt::Display for Size {
 }
 
 /// What the engine did.
-struct Statistics<'a>(&'a Summary<'a>);
-
-impl fmt::Display for Statistics<'_> {
+impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(summary) = self;
-        let Shape { block_bytes, depth } = summary.shape;
-        let counters = &summary.counters;
-        let rate = summary.bytes_per_s() / (1u64 << 30) as f64;
-        let mib = summary.total.bytes as f64 / f64::from(1 << 20);
-        let seconds = summary.elapsed.as_secs_f64();
-        let block = Size(block_bytes as u64);
+        let Self { shape: Shape { block_bytes, depth }, counters, .. } = self;
+        let rate = self.bytes_per_s() / (1u64 << 30) as f64;
+        let mib = self.total.bytes as f64 / f64::from(1 << 20);
+        let seconds = self.elapsed.as_secs_f64();
+        let block = Size(*block_bytes as u64);
         let mut row = |name: &str, value: &dyn fmt::Display, more: fmt::Arguments<'_>| {
             writeln!(f, "{}", format!("{name:<12} {value:>12}  {more}").trim_end())
         };
         row("", &"", format_args!(""))?;
         row("elapsed", &format!("{seconds:.6}"), format_args!("s"))?;
         row("rate", &format!("{rate:.3}"), format_args!("GiB/s"))?;
-        row("reads", &summary.reads, format_args!("of {block}, up to {depth} at a time"))?;
-        row("plain calls", &summary.plain_reads, format_args!("of these reads"))?;
-        if summary.choice.name() == "poll" {
+        row("reads", &self.reads, format_args!("of {block}, up to {depth} at a time"))?;
+        row("plain calls", &self.plain_reads, format_args!("of these reads"))?;
+        if self.choice.name() == "poll" {
             row("driver", &"poll", format_args!("epoll and threads"))?;
         }
         row("completions", &counters.completions, format_args!(""))?;
         row("enters", &counters.enters, format_args!("{} of them ready to sleep", counters.waits))?;
         // The other backends make more calls than those that the driver counts.
-        if mib >= 1.0 && summary.choice.name() == "uring" {
+        if mib >= 1.0 && self.choice.name() == "uring" {
             let calls = counters.enters as f64 / mib;
             row("system calls", &format!("{calls:.3}"), format_args!("per MiB (io_uring_enter)"))?;
         }

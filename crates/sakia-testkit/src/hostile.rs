@@ -116,8 +116,7 @@ impl Hostile {
     pub fn lent(&self) -> Vec<u64> {
         let mut state = self.0.borrow_mut();
         state.observe();
-        let lent = state.operations.values().filter(|operation| operation.is_lent);
-        lent.map(|operation| operation.entry.addr).collect()
+        state.lent().map(|entry| entry.addr).collect()
     }
 }
 
@@ -196,10 +195,15 @@ impl State {
         }
     }
 
+    /// The entries whose memory is the host's.
+    fn lent(&self) -> impl Iterator<Item = &Sqe> {
+        let lent = self.operations.values().filter(|operation| operation.is_lent);
+        lent.map(|operation| &operation.entry)
+    }
+
     /// Touches the memory of everything under way, as a device may at any time.
     fn touch(&self) {
-        let lent = self.operations.values().filter(|operation| operation.is_lent);
-        for Operation { entry, .. } in lent {
+        for entry in self.lent() {
             let len = entry.len.min(TOUCHED_MAX) as usize;
             let addr: *mut u8 = ptr::with_exposed_provenance_mut(entry.addr as usize);
             // SAFETY: whoever entered promises that memory of an entry stays valid, and the kernel's,

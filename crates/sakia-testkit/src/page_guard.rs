@@ -214,18 +214,6 @@ impl DerefMut for GuardedBuffer {
     }
 }
 
-impl AsRef<[u8]> for GuardedBuffer {
-    fn as_ref(&self) -> &[u8] {
-        self
-    }
-}
-
-impl AsMut<[u8]> for GuardedBuffer {
-    fn as_mut(&mut self) -> &mut [u8] {
-        self
-    }
-}
-
 impl fmt::Debug for GuardedBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GuardedBuffer")

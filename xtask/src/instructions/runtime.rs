@@ -23,18 +23,6 @@ struct Operation {
 }
 
 impl Operation {
-    const fn task(name: &'static str) -> Self {
-        Self { name, driver: "uring", connections: 0, has_file: false }
-    }
-
-    const fn file(name: &'static str) -> Self {
-        Self { name, driver: "uring", connections: 0, has_file: true }
-    }
-
-    const fn echo(driver: &'static str, connections: u32) -> Self {
-        Self { name: "echo", driver, connections, has_file: false }
-    }
-
     /// Instructions of one of them.
     fn count(&self, program: &Path, data: &Path) -> anyhow::Result<f64> {
         per_operation(
@@ -62,15 +50,18 @@ impl Operation {
     }
 }
 
+/// What most of them have in common.
+const TASK: Operation = Operation { name: "", driver: "uring", connections: 0, has_file: false };
+
 const OPERATIONS: [Operation; 8] = [
-    Operation::task("yield"),
-    Operation::task("spawn"),
-    Operation::file("read-at"),
-    Operation::file("read"),
-    Operation::echo("uring", 1),
-    Operation::echo("uring", 64),
-    Operation::echo("poll", 1),
-    Operation::echo("poll", 64),
+    Operation { name: "yield", ..TASK },
+    Operation { name: "spawn", ..TASK },
+    Operation { name: "read-at", has_file: true, ..TASK },
+    Operation { name: "read", has_file: true, ..TASK },
+    Operation { name: "echo", connections: 1, ..TASK },
+    Operation { name: "echo", connections: 64, ..TASK },
+    Operation { name: "echo", connections: 1, driver: "poll", ..TASK },
+    Operation { name: "echo", connections: 64, driver: "poll", ..TASK },
 ];
 
 /// Prints a row per operation: the least of the counts, the median and the greatest.

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
@@ -29,11 +30,11 @@ const PATHS: &[&str] = &[
     "crates/sakia/src/engine",
 ];
 
-/// Prints `count` entries for `known.toml`.
+/// Prints `count` entries for `known.toml`, on lines that `seed` draws.
 ///
 /// # Errors
 /// A file cannot be read, or there are too few lines.
-pub(super) fn run(root: &Path, count: usize, seed: u64) -> anyhow::Result<()> {
+pub(crate) fn run(root: &Path, count: usize, seed: u64) -> anyhow::Result<ExitCode> {
     let mut lines = Vec::new();
     for path in files(root)? {
         let text = fs::read_to_string(root.join(&path)).with_context(|| path.clone())?;
@@ -58,7 +59,7 @@ pub(super) fn run(root: &Path, count: usize, seed: u64) -> anyhow::Result<()> {
             println!("{entry}");
         }
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A line on which something can be changed.
