@@ -184,8 +184,9 @@ pub const KNOWN: &[Known] = &[
     }),
 ];
 
-/// Those that a file system's order of names decides: no number of cases is sure to have each of them.
-pub const KNOWN_BY_ORDER: &[Known] = &[
+/// Those that few cases have, most since a file system's order of names decides: no number of cases is sure to
+/// have each of them.
+pub const KNOWN_RARE: &[Known] = &[
     (
         "names of the same special file are found in another order; cp replaces those after the first",
         |tried, difference| {
@@ -286,13 +287,24 @@ pub const KNOWN_BY_ORDER: &[Known] = &[
                 })
         },
     ),
+    (
+        "who may not write to a directory of his own sets attributes of it nevertheless; cp loses them",
+        |tried, difference| {
+            let is = |tree: &Tree| tree.get(&difference.path).map(|is| is.attributes.len());
+            difference.of == "attributes"
+                && tried.before.get(&difference.path).is_some_and(|was| {
+                    was.kind == 'd' && was.mode & 0o200 == 0 && was.owner.0 == tried.case.user
+                })
+                && is(&tried.ours.tree) > is(&tried.theirs.tree)
+        },
+    ),
 ];
 
 /// Why it is meant, if it is.
 pub fn reason(tried: &Tried<'_>, difference: &Difference) -> Option<&'static str> {
     KNOWN
         .iter()
-        .chain(KNOWN_BY_ORDER)
+        .chain(KNOWN_RARE)
         .find(|(_, is_it)| is_it(tried, difference))
         .map(|(reason, _)| *reason)
 }
