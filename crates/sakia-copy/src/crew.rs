@@ -58,13 +58,8 @@ pub(crate) trait Job: Sized + Send + Sync + 'static {
     /// What it knows of a directory.
     type Facts: Send + Sync + 'static;
 
-    /// Begins a directory: `name` in `above`, or the root. `None` if it is not gone into.
-    async fn enter(
-        &self,
-        fiber: &mut Fiber<Self>,
-        above: Option<&Arc<Folder<Self>>>,
-        name: &CStr,
-    ) -> Option<Arc<Folder<Self>>>;
+    /// Begins a directory. `None` if it is not gone into.
+    async fn enter(&self, fiber: &mut Fiber<Self>, unit: &Unit<Self>) -> Option<Arc<Folder<Self>>>;
 
     /// Whether what is in a directory is part of the work, too.
     fn is_read(&self, _: &Folder<Self>) -> bool {
@@ -81,8 +76,8 @@ pub(crate) trait Job: Sized + Send + Sync + 'static {
     ) -> Next;
 
     /// Ends a directory, of which nothing is left.
-    fn leave(&self, crew: &Crew<Self>, folder: &Arc<Folder<Self>>, _tally: &mut Tally) {
-        crew.places.return_above(&folder.place);
+    fn leave(&self, fiber: &mut Fiber<Self>, folder: &Arc<Folder<Self>>) {
+        fiber.crew().places.return_above(&folder.place);
     }
 
     /// Something failed, of which the crew tells.
@@ -125,10 +120,17 @@ impl<J: Job> Drop for Folder<J> {
     }
 }
 
-/// A directory that nobody has begun.
+/// A directory that nobody has begun: `name` in `above`, or the root.
 pub(crate) struct Unit<J: Job> {
-    above: Option<Arc<Folder<J>>>,
-    name: CString,
+    pub(crate) above: Option<Arc<Folder<J>>>,
+    pub(crate) name: CString,
+}
+
+impl<J: Job> Unit<J> {
+    /// The directory that it is in.
+    pub(crate) fn place(&self) -> &Arc<Place> {
+        self.above.as_ref().map_or(Place::current(), |above| &above.place)
+    }
 }
 
 /// A directory that is being read.
@@ -312,59 +314,9 @@ impl<J: Job> Crew<J> {
         &self.pace
     }
 
-    /// Canceled when all is to be stopped.
-    pub(crate) fn token(&self) -> &CancellationToken {
-        &self.token
-    }
-
     /// Whether nothing more is to be begun.
     pub(crate) fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::Relaxed) || self.token.is_canceled()
-    }
-
-    /// Counts a failure, and tells of it. That the work was told to stop is none.
-    pub(crate) fn fail(
-        &self,
-        tally: &mut Tally,
-        operation: &'static str,
-        path: PathBuf,
-        error: io::Error,
-    ) {
-        self.job.failed(self, &error);
-        if !stopped::is_error(&error) {
-            tally.counts.failures += 1;
-            self.progress.fail(Failure::new(operation, path, error));
-        }
-    }
-
-    /// So much of a directory is done.
-    pub(crate) fn done(&self, folder: Option<&Arc<Folder<J>>>, count: usize, tally: &mut Tally) {
-        let mut next = folder;
-        let mut count = count;
-        while let Some(folder) = next {
-            if folder.left.fetch_sub(count, Ordering::AcqRel) != count {
-                return;
-            }
-            self.job.leave(self, folder, tally);
-            next = folder.above.as_ref();
-            count = 1;
-        }
-        // That was the root.
-        self.stop();
-    }
-
-    fn tell(&self, tally: &mut Tally) {
-        self.progress.add(&std::mem::take(&mut tally.counts));
-        let counters = &mut tally.counters;
-        let made = counters.creates - tally.told.creates;
-        let timed = counters.creates_timed - tally.told.creates_timed;
-        let time = counters.create_time - tally.told.create_time;
-        tally.told = *counters;
-        if self.pace.made(made, timed, time) {
-            for _ in 1..self.pace.workers() {
-                self.call.try_send(()).ok();
-            }
-        }
     }
 }
 
@@ -387,6 +339,7 @@ pub(crate) struct Worker<J: Job> {
 }
 
 /// What a fiber needs.
+#[derive(Default)]
 struct Kit {
     buf: AlignedBuf,
     name: Vec<u8>,
@@ -646,7 +599,7 @@ impl List {
 /// One thing after the other.
 pub(crate) struct Fiber<J: Job> {
     worker: Rc<Worker<J>>,
-    kit: Option<Kit>,
+    kit: Kit,
     pub(crate) tally: Tally,
     /// Entries since others could run.
     turn: u32,
@@ -654,7 +607,7 @@ pub(crate) struct Fiber<J: Job> {
 
 impl<J: Job> Fiber<J> {
     fn new(worker: Rc<Worker<J>>, kit: Kit) -> Self {
-        Self { worker, kit: Some(kit), tally: Tally::default(), turn: 0 }
+        Self { worker, kit, tally: Tally::default(), turn: 0 }
     }
 
     pub(crate) fn crew(&self) -> &Arc<Crew<J>> {
@@ -669,14 +622,12 @@ impl<J: Job> Fiber<J> {
 
     /// The buffer, empty-handed until it is [given back](Self::give_buf).
     pub(crate) fn take_buf(&mut self) -> AlignedBuf {
-        self.kit.as_mut().map(|kit| std::mem::take(&mut kit.buf)).unwrap_or_default()
+        std::mem::take(&mut self.kit.buf)
     }
 
     /// Gives the buffer back.
     pub(crate) fn give_buf(&mut self, buf: AlignedBuf) {
-        if let Some(kit) = &mut self.kit {
-            kit.buf = buf;
-        }
+        self.kit.buf = buf;
     }
 
     /// What is awaited next may take a while.
@@ -687,12 +638,11 @@ impl<J: Job> Fiber<J> {
 
     /// Works until the worker has nothing left.
     async fn work(&mut self) {
-        let mut name = self.kit.as_mut().map(|kit| std::mem::take(&mut kit.name));
-        let name = name.get_or_insert_default();
+        let mut name = std::mem::take(&mut self.kit.name);
         while !self.crew().is_stopped() {
-            let Some(work) = self.worker.take(name) else { break };
+            let Some(work) = self.worker.take(&mut name) else { break };
             match work {
-                Work::Entry(frame, kind) => self.entry(&frame, name, kind).await,
+                Work::Entry(frame, kind) => self.entry(&frame, &name, kind).await,
                 Work::Read(frame) => self.read(frame).await,
                 Work::Enter(unit) => self.enter(unit).await,
             }
@@ -701,17 +651,13 @@ impl<J: Job> Fiber<J> {
                 self.pause().await;
             }
         }
-        if let Some(kit) = &mut self.kit {
-            kit.hold.end();
-            kit.name = std::mem::take(name);
-        }
+        self.kit.hold.end();
+        self.kit.name = name;
     }
 
     /// It is at this entry now.
     fn hold(&self, place: &Arc<Place>, name: &CStr) {
-        if let Some(kit) = &self.kit {
-            kit.hold.begin(place, name);
-        }
+        self.kit.hold.begin(place, name);
     }
 
     /// Waits for `answer`, or until all is to be stopped: then it is canceled, and disposed of by the
@@ -721,18 +667,72 @@ impl<J: Job> Fiber<J> {
         answer.ok_or_else(stopped::error)
     }
 
-    /// Tells of a failure, as [`Crew::fail`] does.
+    /// Makes a call that may take long on a thread of the pool, until all is to be stopped; in place if
+    /// there are no threads for it.
+    pub(crate) async fn on_pool<T, F>(&self, call: F) -> io::Result<T>
+    where
+        T: Send + 'static,
+        F: Fn() -> io::Result<T> + Clone + Send + 'static,
+    {
+        let made = self.unless_stopped(sakia::spawn_blocking(call.clone())).await?;
+        made.unwrap_or_else(|error| {
+            error.resume_panic();
+            call()
+        })
+    }
+
+    /// Counts a failure, and tells of it. That the work was told to stop is none.
     pub(crate) fn fail(&mut self, operation: &'static str, path: PathBuf, error: io::Error) {
-        self.worker.crew.fail(&mut self.tally, operation, path, error);
+        let crew = &self.worker.crew;
+        crew.job.failed(crew, &error);
+        if !stopped::is_error(&error) {
+            self.tally.counts.failures += 1;
+            crew.progress.fail(Failure::new(operation, path, error));
+        }
+    }
+
+    /// Opens the directory that `name` is in, or tells of the failure.
+    pub(crate) fn open_place(&mut self, place: &Arc<Place>, name: &CStr) -> Option<Arc<OpenDir>> {
+        let opened = self.crew().places.open(place);
+        opened.map_err(|error| self.fail("open directory of", place.path_of(name), error)).ok()
+    }
+
+    /// One more of what is in a directory is done.
+    pub(crate) fn done(&mut self, folder: Option<&Arc<Folder<J>>>) {
+        let worker = self.worker();
+        let mut next = folder;
+        while let Some(folder) = next {
+            if folder.left.fetch_sub(1, Ordering::AcqRel) != 1 {
+                return;
+            }
+            worker.crew.job.leave(self, folder);
+            next = folder.above.as_ref();
+        }
+        // That was the root.
+        worker.crew.stop();
+    }
+
+    /// Adds what was counted to the progress, and calls back workers that were laid off if they are wanted.
+    fn tell(&mut self) {
+        let (crew, tally) = (&self.worker.crew, &mut self.tally);
+        crew.progress.add(&std::mem::take(&mut tally.counts));
+        let counters = &tally.counters;
+        let made = counters.creates - tally.told.creates;
+        let timed = counters.creates_timed - tally.told.creates_timed;
+        let time = counters.create_time - tally.told.create_time;
+        tally.told = *counters;
+        if crew.pace.made(made, timed, time) {
+            for _ in 1..crew.pace.workers() {
+                crew.call.try_send(()).ok();
+            }
+        }
     }
 
     async fn pause(&mut self) {
         self.turn = 0;
-        let worker = self.worker();
-        let crew = worker.crew();
-        crew.tell(&mut self.tally);
-        if crew.is_stopped() {
-            crew.stop();
+        self.tell();
+        if self.crew().is_stopped() {
+            self.crew().stop();
         }
         sakia::yield_now().await;
     }
@@ -746,12 +746,11 @@ impl<J: Job> Fiber<J> {
     async fn entry(&mut self, frame: &Rc<Frame<J>>, name: &[u8], kind: FileType) {
         let Ok(name) = CStr::from_bytes_with_nul(name) else { return };
         let worker = self.worker();
-        let crew = worker.crew();
         self.hold(&frame.folder.place, name);
         worker.share();
         worker.has_large_file.set(false);
-        match crew.job.entry(self, frame, name, kind).await {
-            Next::Done => crew.done(Some(&frame.folder), 1, &mut self.tally),
+        match worker.crew.job.entry(self, frame, name, kind).await {
+            Next::Done => self.done(Some(&frame.folder)),
             Next::Enter => worker.begin(frame, vec![name.to_owned()]),
             Next::Later => {}
         }
@@ -760,13 +759,13 @@ impl<J: Job> Fiber<J> {
     async fn enter(&mut self, unit: Unit<J>) {
         let worker = self.worker();
         let crew = worker.crew();
-        self.hold(unit.above.as_ref().map_or(Place::current(), |above| &above.place), &unit.name);
+        self.hold(unit.place(), &unit.name);
         self.worker.share();
-        let Some(folder) = crew.job.enter(self, unit.above.as_ref(), &unit.name).await else {
-            return crew.done(unit.above.as_ref(), 1, &mut self.tally);
+        let Some(folder) = crew.job.enter(self, &unit).await else {
+            return self.done(unit.above.as_ref());
         };
         if !crew.job.is_read(&folder) {
-            return crew.done(Some(&folder), 1, &mut self.tally);
+            return self.done(Some(&folder));
         }
         match crew.places.open(&folder.place) {
             Ok(source) => {
@@ -775,21 +774,19 @@ impl<J: Job> Fiber<J> {
             }
             Err(error) => {
                 self.fail("read directory", folder.place.path(), error);
-                crew.done(Some(&folder), 1, &mut self.tally);
+                self.done(Some(&folder));
             }
         }
     }
 
     /// Reads on in a directory, or is done with it.
     async fn read(&mut self, frame: Rc<Frame<J>>) {
-        let worker = self.worker();
-        let crew = worker.crew();
         let is_over = frame.state.borrow().list.is_over;
         if is_over {
             let folder = Arc::clone(&frame.folder);
             // It keeps the directory open, unless another fiber has an entry of it.
             drop(frame);
-            return crew.done(Some(&folder), 1, &mut self.tally);
+            return self.done(Some(&folder));
         }
         self.hold(&frame.folder.place, c"");
         let mut list = self.read_list(&frame).await.unwrap_or_else(|error| {
@@ -802,52 +799,38 @@ impl<J: Job> Fiber<J> {
         let mut state = frame.state.borrow_mut();
         (state.listed, state.list) = (listed, list);
         drop(state);
-        worker.items.borrow_mut().push(Item::Frame(Rc::clone(&frame)));
-        worker.begin(&frame, folders);
+        self.worker.items.borrow_mut().push(Item::Frame(Rc::clone(&frame)));
+        self.worker.begin(&frame, folders);
     }
 
     /// Reads the next entries: in place as long as that is quick.
     async fn read_list(&mut self, frame: &Frame<J>) -> io::Result<List> {
-        let worker = self.worker();
-        let Some(kit) = &mut self.kit else { return Err(Errno::BADF.into()) };
         // After so few only their end is left, which a directory that was just read has at hand.
         let is_rest = (1..FULL).contains(&frame.state.borrow().listed);
-        if is_rest || worker.lists.is_in_place() {
+        if is_rest || self.worker.lists.is_in_place() {
             self.tally.counters.plain_calls += 1;
             let begin = Instant::now();
-            let list = read_entries(&frame.source, kit.space.spare_capacity_mut())?;
+            let list = read_entries(&frame.source, self.kit.space.spare_capacity_mut())?;
             if !is_rest {
                 let usual = ENTRY * (list.entries.len() + list.folders.len()) as u32;
-                worker.lists.took(begin.elapsed().saturating_sub(usual));
+                self.worker.lists.took(begin.elapsed().saturating_sub(usual));
             }
             return Ok(list);
         }
-        let mut space = std::mem::take(&mut kit.space);
         self.tally.counters.pool_lists += 1;
         self.about_to_wait();
         let source = Arc::clone(&frame.source);
-        let read = move || (read_entries(&source, space.spare_capacity_mut()), space);
-        let (list, space) = match self.unless_stopped(sakia::spawn_blocking(read)).await? {
-            Ok(read) => read,
-            // There are no threads for it.
-            Err(error) => {
-                error.resume_panic();
-                let mut space = Vec::with_capacity(BATCH_BYTES);
-                (read_entries(&frame.source, space.spare_capacity_mut()), space)
-            }
-        };
-        if let Some(kit) = &mut self.kit {
-            kit.space = space;
-        }
-        list
+        self.on_pool(move || {
+            let mut space = Vec::with_capacity(BATCH_BYTES);
+            read_entries(&source, space.spare_capacity_mut())
+        })
+        .await
     }
 
     fn end(mut self) {
-        let worker = self.worker();
-        let crew = worker.crew();
-        crew.tell(&mut self.tally);
-        crew.lock_counters().add(&self.tally.counters);
-        self.worker.spare.borrow_mut().extend(self.kit.take());
+        self.tell();
+        self.crew().lock_counters().add(&self.tally.counters);
+        self.worker.spare.borrow_mut().push(std::mem::take(&mut self.kit));
     }
 }
 

@@ -19,7 +19,6 @@ struct State {
     place: Option<Arc<Place>>,
     /// Nothing for the directory itself.
     name: Vec<u8>,
-    is_busy: bool,
 }
 
 impl Hold {
@@ -34,7 +33,6 @@ impl Hold {
         let before = if is_same { None } else { state.place.replace(Arc::clone(place)) };
         state.name.clear();
         state.name.extend_from_slice(name.to_bytes());
-        state.is_busy = true;
         drop(state);
         // It may be the last to let go of it, which closes the directory.
         drop(before);
@@ -44,7 +42,6 @@ impl Hold {
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         let before = state.place.take();
-        state.is_busy = false;
         drop(state);
         drop(before);
     }
@@ -52,7 +49,7 @@ impl Hold {
     /// The path of what it is at.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         let state = self.lock();
-        let place = state.place.as_ref().filter(|_| state.is_busy)?;
+        let place = state.place.as_ref()?;
         let name = OsString::from_vec(state.name.clone());
         let path = if place.is_current() { PathBuf::new() } else { place.path() };
         Some(if name.is_empty() { place.path() } else { path.join(name) })

@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 use sakia::CancellationToken;
 
-use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Tally};
+use crate::crew::{Fiber, Folder, Frame, Job, Next, Unit};
 use crate::place::Place;
 use crate::progress::Progress;
 use crate::report::Report;
@@ -50,14 +50,13 @@ struct Remove;
 impl Remove {
     fn unlink(
         &self,
-        crew: &Crew<Self>,
-        tally: &mut Tally,
+        fiber: &mut Fiber<Self>,
         place: &Arc<Place>,
         name: &CStr,
         flags: AtFlags,
     ) -> io::Result<()> {
-        tally.counters.plain_calls += 1;
-        let dir = crew.places.open(place)?;
+        fiber.tally.counters.plain_calls += 1;
+        let dir = fiber.crew().places.open(place)?;
         match sys::retry(|| kernel::unlinkat(dir.as_fd(), name, flags)) {
             // Somebody else was quicker.
             Err(error) if sys::is(&error, Errno::NOENT) && !place.is_current() => Ok(()),
@@ -72,8 +71,7 @@ impl Remove {
         name: &CStr,
         kind: FileType,
     ) -> Next {
-        let worker = fiber.worker();
-        match self.unlink(worker.crew(), &mut fiber.tally, place, name, AtFlags::empty()) {
+        match self.unlink(fiber, place, name, AtFlags::empty()) {
             Ok(()) => fiber.tally.counts.add_entry(kind),
             // The file system did not tell, or somebody has put a directory in its place.
             Err(error) if sys::is(&error, Errno::ISDIR) => return Next::Enter,
@@ -86,22 +84,15 @@ impl Remove {
 impl Job for Remove {
     type Facts = ();
 
-    async fn enter(
-        &self,
-        fiber: &mut Fiber<Self>,
-        above: Option<&Arc<Folder<Self>>>,
-        name: &CStr,
-    ) -> Option<Arc<Folder<Self>>> {
-        let worker = fiber.worker();
-        let crew = worker.crew();
-        let place = above.map_or(Place::current(), |folder| &folder.place);
+    async fn enter(&self, fiber: &mut Fiber<Self>, unit: &Unit<Self>) -> Option<Arc<Folder<Self>>> {
+        let (above, name, place) = (unit.above.as_ref(), &*unit.name, unit.place());
         let opened = async {
-            let above = crew.places.open(place)?;
+            let above = fiber.crew().places.open(place)?;
             fiber.open_directory(&above, name, sys::DIRECTORY).await
         };
         match opened.await {
             Ok(fd) => {
-                let place = crew.places.adopt(place, name, fd, None, false);
+                let place = fiber.crew().places.adopt(place, name, fd, None, false);
                 Some(Folder::new(above, place, ()))
             }
             Err(error) if sys::is(&error, Errno::NOTDIR) || sys::is(&error, Errno::LOOP) => {
@@ -127,12 +118,12 @@ impl Job for Remove {
         self.remove(fiber, &frame.folder.place, name, kind)
     }
 
-    fn leave(&self, crew: &Crew<Self>, folder: &Arc<Folder<Self>>, tally: &mut Tally) {
+    fn leave(&self, fiber: &mut Fiber<Self>, folder: &Arc<Folder<Self>>) {
         let Some((above, name)) = folder.place.above() else { return };
-        crew.places.return_above(&folder.place);
-        match self.unlink(crew, tally, above, name, AtFlags::REMOVEDIR) {
-            Ok(()) => tally.counts.directories += 1,
-            Err(error) => crew.fail(tally, "remove directory", folder.place.path(), error),
+        fiber.crew().places.return_above(&folder.place);
+        match self.unlink(fiber, above, name, AtFlags::REMOVEDIR) {
+            Ok(()) => fiber.tally.counts.directories += 1,
+            Err(error) => fiber.fail("remove directory", folder.place.path(), error),
         }
     }
 }

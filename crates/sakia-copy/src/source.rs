@@ -65,17 +65,10 @@ impl<J: Job> Fiber<J> {
         flags: OFlags,
     ) -> io::Result<OwnedFd> {
         self.tally.counters.plain_calls += 1;
-        // Operands are named by paths that the ring's lookups, which are confined, do not take.
-        if above.is_current() {
-            return self.crew().places.with_room(|| sys::open(above.as_fd(), name, flags));
-        }
-        match self.crew().places.with_room(|| sys::open_now(above.as_fd(), name, flags))? {
-            Attempt::Done(fd) => Ok(fd),
-            Attempt::Waits => match self.open_waiting(above, name, flags).await? {
-                Source::Plain(fd) => Ok(fd),
-                Source::Lent(Some(file)) => Ok(file.into_std().await?.into()),
-                Source::Lent(None) => Err(Errno::BADF.into()),
-            },
+        match self.open_source(above, name, flags).await? {
+            Source::Plain(fd) => Ok(fd),
+            Source::Lent(Some(file)) => Ok(file.into_std().await?.into()),
+            Source::Lent(None) => Err(Errno::BADF.into()),
         }
     }
 
@@ -86,10 +79,13 @@ impl<J: Job> Fiber<J> {
         name: &CStr,
         flags: OFlags,
     ) -> io::Result<Source> {
+        let places = &self.crew().places;
+        // Operands are named by paths that the ring's lookups, which are confined, do not take.
         if above.is_current() {
-            return sys::open(above.as_fd(), name, flags).map(Source::Plain);
+            let opened = places.with_room(|| sys::open(above.as_fd(), name, flags));
+            return opened.map(Source::Plain);
         }
-        match self.crew().places.with_room(|| sys::open_now(above.as_fd(), name, flags))? {
+        match places.with_room(|| sys::open_now(above.as_fd(), name, flags))? {
             Attempt::Done(fd) => Ok(Source::Plain(fd)),
             Attempt::Waits => self.open_waiting(above, name, flags).await,
         }
@@ -116,13 +112,7 @@ impl<J: Job> Fiber<J> {
             // A link may lead anywhere, and the ring's lookups are confined.
             let (dir, named) = (Arc::clone(above), name.to_owned());
             let open = move || sys::open(dir.as_fd(), &named, flags);
-            let opened = self.unless_stopped(sakia::spawn_blocking(open)).await?;
-            let opened = opened.unwrap_or_else(|error| {
-                // There are no threads for it.
-                error.resume_panic();
-                sys::open(above.as_fd(), name, flags)
-            });
-            return opened.map(Source::Plain);
+            return self.on_pool(open).await.map(Source::Plain);
         }
         let dir = Dir::lend(Arc::clone(above), "");
         let mut options = OpenOptions::new();
@@ -133,22 +123,23 @@ impl<J: Job> Fiber<J> {
         Ok(Source::Lent(Some(file)))
     }
 
-    /// Reads a file that has fewer bytes than the buffer, from its beginning. Returns how many it has; if
-    /// that is what the buffer has room for, there may be more.
-    pub(crate) async fn read_small(
+    /// Reads at `offset` until the range of the buffer is full, or at the end of the file, which is asked
+    /// for unless it is at `size`. Returns how many bytes these are.
+    pub(crate) async fn read_range(
         &mut self,
         source: &mut Source,
         buf: &mut AlignedBuf,
+        range: Range<usize>,
+        offset: u64,
         size: u64,
         learned: &Learned,
     ) -> io::Result<usize> {
         let mut done = 0;
-        let len = buf.len();
-        while done < len {
-            let count = self.read_at(source, buf, done..len, done as u64, learned).await?;
+        while done < range.len() {
+            let rest = range.start + done..range.end;
+            let count = self.read_at(source, buf, rest, offset + done as u64, learned).await?;
             done += count;
-            // As many as the file system said, or none where it does not know.
-            if count == 0 || done as u64 == size {
+            if count == 0 || offset + done as u64 == size {
                 break;
             }
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustix::fs::{FileType, Stat};
 use sakia::{Budget, CancellationToken};
 
-use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Size};
+use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Size, Unit};
 use crate::options::Options;
 use crate::place::{OpenDir, Place};
 use crate::progress::Progress;
@@ -173,15 +173,10 @@ impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Walk<V> {
 impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Job for Walk<V> {
     type Facts = ();
 
-    async fn enter(
-        &self,
-        fiber: &mut Fiber<Self>,
-        above: Option<&Arc<Folder<Self>>>,
-        name: &CStr,
-    ) -> Option<Arc<Folder<Self>>> {
+    async fn enter(&self, fiber: &mut Fiber<Self>, unit: &Unit<Self>) -> Option<Arc<Folder<Self>>> {
         let worker = fiber.worker();
         let crew = worker.crew();
-        let place = above.map_or(Place::current(), |folder| &folder.place);
+        let (above, name, place) = (unit.above.as_ref(), &*unit.name, unit.place());
         let entered = async {
             let dir = crew.places.open(place)?;
             if above.is_none() {

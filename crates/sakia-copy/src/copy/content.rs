@@ -3,7 +3,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,8 +11,8 @@ use rustix::io::Errno;
 use sakia::fs::AlignedBuf;
 
 use super::entry::SMALL;
-use super::{Copy, EntryError, Learned, Spot};
-use crate::crew::{Crew, Fiber};
+use super::{Copy, EntryError, Learned, Result, Spot};
+use crate::crew::Fiber;
 use crate::options::{Reflink, Sparse};
 use crate::source::Source;
 use crate::{kernel, stopped, sys};
@@ -48,13 +47,12 @@ impl Copy {
     pub(super) async fn fill_large(
         &self,
         fiber: &mut Fiber<Self>,
-        crew: &Arc<Crew<Self>>,
         spot: &Spot<'_>,
         source: &mut Source,
         target: &OwnedFd,
         stat: &Stat,
         buf: &mut AlignedBuf,
-    ) -> Result<u64, EntryError> {
+    ) -> Result<u64> {
         if self.may_share(spot) {
             fiber.tally.counters.plain_calls += 1;
             if let Some(count) = self.must_share(source.as_fd(), target.as_fd())? {
@@ -76,7 +74,6 @@ impl Copy {
         let mut run = Run {
             copy: self,
             fiber,
-            crew,
             learned: spot.learned,
             target: target.as_fd(),
             position: 0,
@@ -97,7 +94,7 @@ impl Copy {
         let told = run.told;
         match &copied {
             Ok(end) => fiber.tally.counts.bytes += end.saturating_sub(told),
-            Err(_) => crew.progress.take_back_bytes(told),
+            Err(_) => fiber.crew().progress.take_back_bytes(told),
         }
         copied
     }
@@ -108,7 +105,7 @@ impl Copy {
         &self,
         source: BorrowedFd<'_>,
         target: BorrowedFd<'_>,
-    ) -> Result<Option<u64>, EntryError> {
+    ) -> Result<Option<u64>> {
         if self.options.reflink != Reflink::Always {
             return Ok(None);
         }
@@ -117,35 +114,11 @@ impl Copy {
         let size = sys::stat(source).map_err(EntryError::source("stat"))?.st_size;
         Ok(Some(u64::try_from(size).unwrap_or(0)))
     }
-
-    /// Copies the contents of a file by plain calls only.
-    pub(super) fn copy_all(
-        &self,
-        crew: &Crew<Self>,
-        source: BorrowedFd<'_>,
-        target: BorrowedFd<'_>,
-        buf: &mut [u8],
-    ) -> Result<u64, EntryError> {
-        if let Some(count) = self.must_share(source, target)? {
-            return Ok(count);
-        }
-        let mut offset = 0;
-        loop {
-            go_on(crew)?;
-            let count = sys::read_at(source, buf, offset).map_err(EntryError::source("read"))?;
-            if count == 0 {
-                return Ok(offset);
-            }
-            let bytes = &buf[..count];
-            sys::write_all_at(target, bytes, offset).map_err(EntryError::target("write"))?;
-            offset += count as u64;
-        }
-    }
 }
 
 /// Goes on, unless all is to be stopped.
-fn go_on(crew: &Crew<Copy>) -> Result<(), EntryError> {
-    if crew.is_stopped() {
+pub(super) fn go_on(fiber: &Fiber<Copy>) -> Result<()> {
+    if fiber.crew().is_stopped() {
         return Err(EntryError::source("copy")(stopped::error()));
     }
     Ok(())
@@ -155,7 +128,6 @@ fn go_on(crew: &Crew<Copy>) -> Result<(), EntryError> {
 struct Run<'a> {
     copy: &'a Copy,
     fiber: &'a mut Fiber<Copy>,
-    crew: &'a Arc<Crew<Copy>>,
     learned: &'a Learned,
     target: BorrowedFd<'a>,
     /// Where the target's own position is.
@@ -185,7 +157,7 @@ impl Run<'_> {
         source: &mut Source,
         stat: &Stat,
         buf: &mut AlignedBuf,
-    ) -> Result<u64, EntryError> {
+    ) -> Result<u64> {
         let mut size = u64::try_from(stat.st_size).unwrap_or(0);
         let mut offset = 0;
         while offset < size {
@@ -224,10 +196,10 @@ impl Run<'_> {
         mut offset: u64,
         end: Option<u64>,
         buf: &mut AlignedBuf,
-    ) -> Result<u64, EntryError> {
+    ) -> Result<u64> {
         let mut way = self.first_way(source, offset);
         loop {
-            go_on(self.crew)?;
+            go_on(self.fiber)?;
             if self.is_large {
                 self.fiber.copying_large();
             }
@@ -245,7 +217,7 @@ impl Run<'_> {
                 Some(count) => {
                     offset += count;
                     self.told += count;
-                    self.crew.progress.add_bytes(count);
+                    self.fiber.crew().progress.add_bytes(count);
                 }
                 None if way == Way::Range => way = Way::Send,
                 None => way = Way::Buffer,
@@ -278,12 +250,7 @@ impl Run<'_> {
     }
 
     /// `None` if that is not possible between these files.
-    fn by_range(
-        &mut self,
-        source: &Source,
-        offset: u64,
-        left: u64,
-    ) -> Result<Option<u64>, EntryError> {
+    fn by_range(&mut self, source: &Source, offset: u64, left: u64) -> Result<Option<u64>> {
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(self.part);
         self.fiber.tally.counters.plain_calls += 1;
         let begin = Instant::now();
@@ -297,12 +264,7 @@ impl Run<'_> {
     }
 
     /// `None` if that is not possible between these files.
-    fn by_sending(
-        &mut self,
-        source: &Source,
-        offset: u64,
-        left: u64,
-    ) -> Result<Option<u64>, EntryError> {
+    fn by_sending(&mut self, source: &Source, offset: u64, left: u64) -> Result<Option<u64>> {
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(self.part);
         if self.position != offset {
             self.fiber.tally.counters.plain_calls += 1;
@@ -336,14 +298,14 @@ impl Run<'_> {
         offset: u64,
         left: u64,
         buf: &mut AlignedBuf,
-    ) -> Result<u64, EntryError> {
+    ) -> Result<u64> {
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
         let count = self.fiber.read_at(source, buf, 0..len, offset, self.learned).await;
         let count = count.map_err(EntryError::source("read"))?;
         self.fiber.tally.counters.plain_calls += 1;
         let mut done = 0;
         for bytes in buf[..count].chunks(PART_MAX) {
-            go_on(self.crew)?;
+            go_on(self.fiber)?;
             let written = if self.copy.options.sparse == Sparse::Always {
                 write_dense(self.target, bytes, offset + done)
             } else {
@@ -358,11 +320,7 @@ impl Run<'_> {
 
 /// What the kernel's own copy came to. `None` if there is none between these files, of which it tells
 /// `refused` if it is so for all others of their file systems.
-fn by_kernel(
-    copied: io::Result<usize>,
-    offset: u64,
-    refused: &AtomicBool,
-) -> Result<Option<u64>, EntryError> {
+fn by_kernel(copied: io::Result<usize>, offset: u64, refused: &AtomicBool) -> Result<Option<u64>> {
     match copied {
         // Some file systems say so of files that have no size, in /proc for one.
         Ok(0) if offset == 0 => Ok(None),
@@ -400,6 +358,6 @@ fn write_dense(target: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> io::Result<
     sys::write_all_at(target, &bytes[begin..done], offset + begin as u64)
 }
 
-fn truncate(target: BorrowedFd<'_>, size: u64) -> Result<(), EntryError> {
+fn truncate(target: BorrowedFd<'_>, size: u64) -> Result<()> {
     sys::retry(|| kernel::ftruncate(target, size)).map_err(EntryError::target("truncate"))
 }

@@ -2,8 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -12,8 +11,8 @@ use rustix::io::Errno;
 use sakia::fs::AlignedBuf;
 
 use super::links::{Claim, Name, Waiting};
-use super::{Copy, EntryError, Learned, Spot, attributes, mark};
-use crate::crew::{Crew, Fiber, Next};
+use super::{Copy, EntryError, Learned, Result, Spot, attributes, mark};
+use crate::crew::{Fiber, Next};
 use crate::options::{Existing, Follow};
 use crate::place::{Id, OpenDir};
 use crate::source::Source;
@@ -58,10 +57,8 @@ impl Copy {
         spot: &Spot<'_>,
         kind: FileType,
     ) -> Next {
-        let worker = fiber.worker();
-        let crew = worker.crew();
-        match self.try_entry(fiber, crew, spot, kind).await {
-            Ok(Outcome::Copied) => self.tell(crew, spot),
+        match self.try_entry(fiber, spot, kind).await {
+            Ok(Outcome::Copied) => self.tell(fiber, spot),
             Ok(Outcome::Skipped) => fiber.tally.counts.skipped += 1,
             Ok(Outcome::Enter) => return Next::Enter,
             Ok(Outcome::Later) => return Next::Later,
@@ -73,10 +70,9 @@ impl Copy {
     async fn try_entry(
         &self,
         fiber: &mut Fiber<Self>,
-        crew: &Arc<Crew<Self>>,
         spot: &Spot<'_>,
         kind: FileType,
-    ) -> Result<Outcome, EntryError> {
+    ) -> Result<Outcome> {
         let follows = self.options.follow == Follow::Always;
         let (kind, stat) = match kind {
             FileType::RegularFile => (kind, None),
@@ -100,14 +96,14 @@ impl Copy {
         }
         match kind {
             FileType::Directory => Ok(Outcome::Enter),
-            FileType::RegularFile => self.copy_file(fiber, crew, spot).await,
-            kind if self.is_read(kind) => self.copy_stream(fiber, crew, spot).await,
+            FileType::RegularFile => self.copy_file(fiber, spot).await,
+            kind if self.is_read(kind) => self.copy_stream(fiber, spot).await,
             _ => {
                 let stat = match stat {
                     Some(stat) => stat,
                     None => self.stat_source(spot).map_err(EntryError::source("stat"))?,
                 };
-                self.copy_special(fiber, crew, spot, &stat)
+                self.copy_special(fiber, spot, &stat).await
             }
         }
     }
@@ -152,12 +148,7 @@ impl Copy {
         }
     }
 
-    async fn copy_file(
-        &self,
-        fiber: &mut Fiber<Self>,
-        crew: &Arc<Crew<Self>>,
-        spot: &Spot<'_>,
-    ) -> Result<Outcome, EntryError> {
+    async fn copy_file(&self, fiber: &mut Fiber<Self>, spot: &Spot<'_>) -> Result<Outcome> {
         let mut flags = sys::SOURCE;
         if self.options.follow == Follow::Always {
             flags -= OFlags::NOFOLLOW;
@@ -167,7 +158,7 @@ impl Copy {
             // It has become a link.
             Err(error) if sys::is(&error, Errno::LOOP) => {
                 let stat = self.stat_source(spot).map_err(EntryError::source("stat"))?;
-                return self.copy_special(fiber, crew, spot, &stat);
+                return self.copy_special(fiber, spot, &stat).await;
             }
             // What need not be copied need not be read.
             Err(error) if self.options.existing == Existing::Update => {
@@ -184,20 +175,20 @@ impl Copy {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
             FileType::Directory => return Ok(Outcome::Enter),
-            kind if self.is_read(kind) => return self.copy_stream(fiber, crew, spot).await,
-            _ => return self.copy_special(fiber, crew, spot, &stat),
+            kind if self.is_read(kind) => return self.copy_stream(fiber, spot).await,
+            _ => return self.copy_special(fiber, spot, &stat).await,
         }
         if !self.is_claimed(&stat) {
-            return self.fill_new(fiber, crew, spot, &mut source, &stat).await;
+            return self.fill_new(fiber, spot, &mut source, &stat).await;
         }
         match self.links.claim(Id::of(&stat), self.names_of(&stat), || Waiting::of(spot)) {
             Claim::Wait => Ok(Outcome::Later),
-            Claim::Link(name) => self.link(fiber, crew, spot, &stat, name),
+            Claim::Link(name) => self.link(fiber, spot, &stat, name),
             Claim::Copy => {
-                let result = self.fill_new(fiber, crew, spot, &mut source, &stat).await;
-                self.settle_links(fiber, crew, spot, &stat, &result, |fiber, spot| {
-                    self.copy_waiting(fiber, crew, spot)
-                });
+                let result = self.fill_new(fiber, spot, &mut source, &stat).await;
+                let copy =
+                    async |fiber: &mut _, spot: &Spot<'_>| self.copy_again(fiber, spot).await;
+                self.settle_links(fiber, spot, &stat, &result, copy).await;
                 result
             }
         }
@@ -205,7 +196,7 @@ impl Copy {
 
     /// Whether a copy is there of which other names can be made. What was kept is one only if it is as old
     /// and as long as the source: an earlier copy has made it then. Another name of the source is none.
-    fn has_copy(&self, spot: &Spot<'_>, stat: &Stat, result: &Result<Outcome, EntryError>) -> bool {
+    fn has_copy(&self, spot: &Spot<'_>, stat: &Stat, result: &Result<Outcome>) -> bool {
         match result {
             Ok(Outcome::Skipped) => {
                 let is_copy = |there: &Stat| is_alike(there, stat) && Id::of(there) != Id::of(stat);
@@ -217,99 +208,88 @@ impl Copy {
 
     /// Deals with the names that wait for a file, which was copied with this result. If that left no copy,
     /// `copy` makes one of another name.
-    fn settle_links(
+    async fn settle_links(
         &self,
         fiber: &mut Fiber<Self>,
-        crew: &Arc<Crew<Self>>,
         spot: &Spot<'_>,
         stat: &Stat,
-        result: &Result<Outcome, EntryError>,
-        copy: impl Fn(&mut Fiber<Self>, &Spot<'_>) -> Result<Outcome, EntryError>,
+        result: &Result<Outcome>,
+        copy: impl AsyncFn(&mut Fiber<Self>, &Spot<'_>) -> Result<Outcome>,
     ) {
         let id = Id::of(stat);
         let keeps = self.options.existing == Existing::Keep;
-        let copied_to = |spot: &Spot<'_>, result: &Result<Outcome, EntryError>| {
+        let copied_to = |spot: &Spot<'_>, result: &Result<Outcome>| {
             let is_new = matches!(result, Ok(Outcome::Copied));
             self.has_copy(spot, stat, result).then(|| (Waiting::of(spot), keeps && is_new))
         };
         let mut copied = copied_to(spot, result);
-        // By plain calls, one after the other: this is rare.
+        // One after the other: this is rare.
         while copied.is_none()
             && let Some(waiting) = self.links.failed(id)
         {
-            self.settle(fiber, crew, &waiting, |fiber, spot| {
-                let result = copy(fiber, spot);
+            let act = async |fiber: &mut _, spot: &Spot<'_>| {
+                let result = copy(fiber, spot).await;
                 copied = copied_to(spot, &result);
                 result
-            });
+            };
+            self.settle(fiber, &waiting, act).await;
         }
         let Some((first, may_change)) = copied else { return };
         let name = first.name();
         for waiting in self.links.copied(id, first, may_change) {
-            self.settle(fiber, crew, &waiting, |fiber, spot| {
-                self.link(fiber, crew, spot, stat, name.clone())
-            });
+            let name = name.clone();
+            let link = async |fiber: &mut _, spot: &Spot<'_>| self.link(fiber, spot, stat, name);
+            self.settle(fiber, &waiting, link).await;
         }
     }
 
     /// Does what was left to be done later, and says that it is done.
-    fn settle(
+    async fn settle(
         &self,
         fiber: &mut Fiber<Self>,
-        crew: &Arc<Crew<Self>>,
         waiting: &Waiting,
-        act: impl FnOnce(&mut Fiber<Self>, &Spot<'_>) -> Result<Outcome, EntryError>,
+        act: impl AsyncFnOnce(&mut Fiber<Self>, &Spot<'_>) -> Result<Outcome>,
     ) {
         let folder = waiting.folder.as_ref();
-        match self.open_both(crew, folder, &waiting.name) {
-            Ok((source, target)) => {
-                let nothing = Learned::default();
-                let spot = Spot {
-                    folder,
-                    source: &source,
-                    target: target.as_ref(),
-                    name: &waiting.name,
-                    to: &waiting.to,
-                    learned: folder.map_or(&nothing, |folder| &folder.facts.learned),
-                };
-                match act(fiber, &spot) {
-                    Ok(Outcome::Skipped) => fiber.tally.counts.skipped += 1,
-                    Ok(_) => self.tell(crew, &spot),
-                    Err(wrong) => self.fail(fiber, &spot, wrong),
-                }
+        if let Some((source, target)) = self.open_both(fiber, folder, &waiting.name) {
+            let nothing = Learned::default();
+            let spot = Spot {
+                folder,
+                source: &source,
+                target: target.as_ref(),
+                name: &waiting.name,
+                to: &waiting.to,
+                learned: folder.map_or(&nothing, |folder| &folder.facts.learned),
+            };
+            match act(fiber, &spot).await {
+                Ok(Outcome::Skipped) => fiber.tally.counts.skipped += 1,
+                Ok(_) => self.tell(fiber, &spot),
+                Err(wrong) => self.fail(fiber, &spot, wrong),
             }
-            Err((path, error)) => fiber.fail("open directory of", path, error),
         }
-        crew.done(folder, 1, &mut fiber.tally);
+        fiber.done(folder);
     }
 
-    fn copy_waiting(
-        &self,
-        fiber: &mut Fiber<Self>,
-        crew: &Crew<Self>,
-        spot: &Spot<'_>,
-    ) -> Result<Outcome, EntryError> {
+    /// Copies a file by a name that waited for another one, which could not be copied.
+    async fn copy_again(&self, fiber: &mut Fiber<Self>, spot: &Spot<'_>) -> Result<Outcome> {
         let opened = sys::open(spot.source.as_fd(), spot.name, sys::SOURCE);
-        let source = opened.map_err(EntryError::source("open"))?;
+        let mut source = Source::Plain(opened.map_err(EntryError::source("open"))?);
         let stat = sys::stat(&source).map_err(EntryError::source("stat"))?;
-        let mut buf = fiber.take_buf();
-        let result = self.fill_blocking(fiber, crew, spot, source.as_fd(), &stat, &mut buf);
-        fiber.give_buf(buf);
-        result.map(|is_copied| if is_copied { Outcome::Copied } else { Outcome::Skipped })
+        self.fill_new(fiber, spot, &mut source, &stat).await
     }
 
     /// Makes another name of a file that has been copied: `source` is what the source says of it.
     fn link(
         &self,
         fiber: &mut Fiber<Self>,
-        crew: &Crew<Self>,
         spot: &Spot<'_>,
         source: &Stat,
         mut first: Name,
-    ) -> Result<Outcome, EntryError> {
-        let counts = &mut fiber.tally.counts;
+    ) -> Result<Outcome> {
+        let worker = fiber.worker();
+        let crew = worker.crew();
         let Some(target) = spot.target else {
-            counts.hard_links += 1;
+            fiber.tally.counts.hard_links += 1;
             return Ok(Outcome::Copied);
         };
         let wrong = EntryError::target("link");
@@ -365,11 +345,10 @@ impl Copy {
     async fn fill_new(
         &self,
         fiber: &mut Fiber<Self>,
-        crew: &Arc<Crew<Self>>,
         spot: &Spot<'_>,
         source: &mut Source,
         stat: &Stat,
-    ) -> Result<Outcome, EntryError> {
+    ) -> Result<Outcome> {
         if self.is_up_to_date(spot, stat)? {
             return Ok(Outcome::Skipped);
         }
@@ -379,14 +358,14 @@ impl Copy {
             return Ok(Outcome::Copied);
         }
         let mut buf = fiber.take_buf();
-        let result = self.fill_with(fiber, crew, spot, source, stat, &mut buf).await;
+        let result = self.fill_with(fiber, spot, source, stat, &mut buf).await;
         fiber.give_buf(buf);
         fiber.tally.counts.files += u64::from(result.is_ok());
         result.map(|()| Outcome::Copied)
     }
 
     /// Whether what is there is to stay.
-    pub(super) fn is_up_to_date(&self, spot: &Spot<'_>, stat: &Stat) -> Result<bool, EntryError> {
+    pub(super) fn is_up_to_date(&self, spot: &Spot<'_>, stat: &Stat) -> Result<bool> {
         if self.options.existing == Existing::Overwrite {
             return Ok(false);
         }
@@ -415,7 +394,7 @@ impl Copy {
             && there.st_size <= self.options.buffer.max(4096) as i64;
         let Some(target) = spot.target.filter(|_| may_be) else { return false };
         let len = usize::try_from(there.st_size).unwrap_or(0);
-        let read = |dir: &crate::place::OpenDir, name: &CStr| -> io::Result<Vec<u8>> {
+        let read = |dir: &OpenDir, name: &CStr| -> io::Result<Vec<u8>> {
             let file = sys::open(dir.as_fd(), name, sys::SOURCE)?;
             let mut bytes = vec![0; len];
             let count = sys::read_at(file.as_fd(), &mut bytes, 0)?;
@@ -431,24 +410,24 @@ impl Copy {
     async fn fill_with(
         &self,
         fiber: &mut Fiber<Self>,
-        crew: &Arc<Crew<Self>>,
         spot: &Spot<'_>,
         source: &mut Source,
         stat: &Stat,
         buf: &mut AlignedBuf,
-    ) -> Result<(), EntryError> {
+    ) -> Result<()> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let is_small =
             size < SMALL.min(buf.len() as u64) && !self.has_holes(stat) && !self.may_share(spot);
         let read = if is_small {
-            let read = fiber.read_small(source, buf, size, spot.learned).await;
+            let range = 0..buf.len();
+            let read = fiber.read_range(source, buf, range, 0, size, spot.learned).await;
             Some(read.map_err(EntryError::source("read"))?)
         } else {
             None
         };
         let is_whole = read.is_some_and(|count| count < buf.len());
         let Some(made) = self.make(fiber, spot, stat, is_whole)? else {
-            return self.write_to_named(fiber, crew, spot, source.as_fd()).await;
+            return self.write_to_named(fiber, spot, source.as_fd()).await;
         };
         let filled = match read {
             // All of it is there.
@@ -458,7 +437,7 @@ impl Copy {
                 fiber.tally.counts.bytes += if written.is_ok() { count as u64 } else { 0 };
                 written.map(|()| count as u64).map_err(EntryError::target("write"))
             }
-            _ => self.fill_large(fiber, crew, spot, source, &made.fd, stat, buf).await,
+            _ => self.fill_large(fiber, spot, source, &made.fd, stat, buf).await,
         };
         let count = self.complete(fiber, spot, source.as_fd(), stat, &made, filled)?;
         if count == size || size == 0 {
@@ -466,28 +445,6 @@ impl Copy {
         }
         let text = format!("it changed while it was copied: {count} bytes instead of {size}");
         Err(EntryError::source("copy")(io::Error::other(text)))
-    }
-
-    /// The same for a file whose other name could not be copied.
-    fn fill_blocking(
-        &self,
-        fiber: &mut Fiber<Self>,
-        crew: &Crew<Self>,
-        spot: &Spot<'_>,
-        source: std::os::fd::BorrowedFd<'_>,
-        stat: &Stat,
-        buf: &mut [u8],
-    ) -> Result<bool, EntryError> {
-        if spot.target.is_none() || self.is_up_to_date(spot, stat)? {
-            return Ok(false);
-        }
-        let Some(made) = self.make(fiber, spot, stat, false)? else {
-            return Err(EntryError::target("open")(Errno::BUSY.into()));
-        };
-        let filled = self.copy_all(crew, source, made.fd.as_fd(), buf);
-        fiber.tally.counts.bytes += self.complete(fiber, spot, source, stat, &made, filled)?;
-        fiber.tally.counts.files += 1;
-        Ok(true)
     }
 
     /// What others may do with a file only when it has its owner.
@@ -522,7 +479,7 @@ impl Copy {
         spot: &Spot<'_>,
         stat: &Stat,
         is_whole: bool,
-    ) -> Result<Option<Made>, EntryError> {
+    ) -> Result<Option<Made>> {
         let Some(target) = spot.target else {
             return Err(EntryError::target("create")(Errno::BADF.into()));
         };
@@ -568,11 +525,11 @@ impl Copy {
         &self,
         fiber: &mut Fiber<Self>,
         spot: &Spot<'_>,
-        source: std::os::fd::BorrowedFd<'_>,
+        source: BorrowedFd<'_>,
         stat: &Stat,
         made: &Made,
-        filled: Result<u64, EntryError>,
-    ) -> Result<u64, EntryError> {
+        filled: Result<u64>,
+    ) -> Result<u64> {
         let mut is_whole = false;
         let completed = filled.and_then(|count| {
             // A tree is synced as a whole.
@@ -598,10 +555,10 @@ impl Copy {
         &self,
         fiber: &mut Fiber<Self>,
         spot: &Spot<'_>,
-        source: std::os::fd::BorrowedFd<'_>,
+        source: BorrowedFd<'_>,
         stat: &Stat,
         made: &Made,
-    ) -> Result<(), EntryError> {
+    ) -> Result<()> {
         if !self.options.preserve.has_attributes() {
             let Some(mode) = made.mode else { return Ok(()) };
             fiber.tally.counters.plain_calls += 1;
@@ -622,26 +579,24 @@ impl Copy {
     }
 
     /// Copies a link, a FIFO, a socket or a device.
-    fn copy_special(
+    async fn copy_special(
         &self,
         fiber: &mut Fiber<Self>,
-        crew: &Arc<Crew<Self>>,
         spot: &Spot<'_>,
         stat: &Stat,
-    ) -> Result<Outcome, EntryError> {
+    ) -> Result<Outcome> {
         let is_claimed = self.is_claimed(stat);
         if is_claimed {
             match self.links.claim(Id::of(stat), self.names_of(stat), || Waiting::of(spot)) {
                 Claim::Wait => return Ok(Outcome::Later),
-                Claim::Link(name) => return self.link(fiber, crew, spot, stat, name),
+                Claim::Link(name) => return self.link(fiber, spot, stat, name),
                 Claim::Copy => {}
             }
         }
         let result = self.make_special(fiber, spot, stat);
         if is_claimed {
-            self.settle_links(fiber, crew, spot, stat, &result, |fiber, spot| {
-                self.make_special(fiber, spot, stat)
-            });
+            let make = async |fiber: &mut _, spot: &Spot<'_>| self.make_special(fiber, spot, stat);
+            self.settle_links(fiber, spot, stat, &result, make).await;
         }
         result
     }
@@ -651,7 +606,7 @@ impl Copy {
         fiber: &mut Fiber<Self>,
         spot: &Spot<'_>,
         stat: &Stat,
-    ) -> Result<Outcome, EntryError> {
+    ) -> Result<Outcome> {
         let pin = self.pin(spot)?;
         let pinned = pin.as_ref().map(|(dir, name)| Spot { target: Some(dir), to: name, ..*spot });
         let spot = pinned.as_ref().unwrap_or(spot);

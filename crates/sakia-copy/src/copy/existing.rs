@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::entry::Made;
 use super::links::{Name, Waiting};
-use super::{Copy, EntryError, Spot, attributes, mark};
+use super::{Copy, EntryError, Result, Spot, attributes, mark};
 use crate::crew::Crew;
 use crate::options::{Existing, Follow};
 use crate::place::{Id, OpenDir};
@@ -29,17 +29,13 @@ impl Copy {
     }
 
     /// Whether something is there that is to be kept from a source of that kind.
-    pub(super) fn is_there(&self, spot: &Spot<'_>, kind: FileType) -> Result<bool, EntryError> {
+    pub(super) fn is_there(&self, spot: &Spot<'_>, kind: FileType) -> Result<bool> {
         let there = self.stat_overwritten(spot, kind)?;
         Ok(there.is_some_and(|there| !mark::is_unfinished(&there, self.user)))
     }
 
     /// What contents would be written to: at the root, what a link there points to.
-    pub(super) fn stat_overwritten(
-        &self,
-        spot: &Spot<'_>,
-        kind: FileType,
-    ) -> Result<Option<Stat>, EntryError> {
+    pub(super) fn stat_overwritten(&self, spot: &Spot<'_>, kind: FileType) -> Result<Option<Stat>> {
         match self.stat_target(spot)? {
             Some(there) if self.is_contents(kind) && is_named_link(spot, &there) => {
                 Ok(self.stat_through(spot, there))
@@ -50,11 +46,7 @@ impl Copy {
 
     /// What a source is compared with to tell which one is newer. As with `cp` that of contents is what a
     /// link leads to, also of one that would be replaced.
-    pub(super) fn stat_compared(
-        &self,
-        spot: &Spot<'_>,
-        kind: FileType,
-    ) -> Result<Option<Stat>, EntryError> {
+    pub(super) fn stat_compared(&self, spot: &Spot<'_>, kind: FileType) -> Result<Option<Stat>> {
         match self.stat_target(spot)? {
             Some(there)
                 if self.is_contents(kind)
@@ -99,7 +91,7 @@ impl Copy {
         }
     }
 
-    pub(super) fn stat_target(&self, spot: &Spot<'_>) -> Result<Option<Stat>, EntryError> {
+    pub(super) fn stat_target(&self, spot: &Spot<'_>) -> Result<Option<Stat>> {
         let found = match (spot.target, spot.folder) {
             (Some(target), _) => sys::stat_name(target.as_fd(), spot.to),
             // A dry run.
@@ -124,7 +116,7 @@ impl Copy {
         stat: &Stat,
         last: Option<u32>,
         create: impl Fn() -> io::Result<OwnedFd>,
-    ) -> Result<Option<Made>, EntryError> {
+    ) -> Result<Option<Made>> {
         let Some(target) = spot.target else {
             return Err(EntryError::target("create")(Errno::BADF.into()));
         };
@@ -213,11 +205,7 @@ impl Copy {
     }
 
     /// Makes room for another entry.
-    pub(super) fn remove_existing(
-        &self,
-        spot: &Spot<'_>,
-        there: Option<&Stat>,
-    ) -> Result<(), EntryError> {
+    pub(super) fn remove_existing(&self, spot: &Spot<'_>, there: Option<&Stat>) -> Result<()> {
         let Some(target) = spot.target else { return Ok(()) };
         if there.is_some_and(is_directory) {
             return Err(directory());
@@ -230,10 +218,7 @@ impl Copy {
 
     /// A link that the caller has named may lead to a directory by way of which it was named (`ln -s . l`,
     /// `l/l`): it is removed, and what takes its place made, by the directory it is in and its name there.
-    pub(super) fn pin(
-        &self,
-        spot: &Spot<'_>,
-    ) -> Result<Option<(Arc<OpenDir>, CString)>, EntryError> {
+    pub(super) fn pin(&self, spot: &Spot<'_>) -> Result<Option<(Arc<OpenDir>, CString)>> {
         if spot.folder.is_some() || spot.target.is_none() {
             return Ok(None);
         }
@@ -258,7 +243,7 @@ impl Copy {
         spot: &Spot<'_>,
         source: &Stat,
         make: impl Fn() -> rustix::io::Result<()>,
-    ) -> Result<bool, EntryError> {
+    ) -> Result<bool> {
         match sys::retry(&make) {
             Err(error) if sys::is(&error, Errno::EXIST) => {
                 let there = self.stat_target(spot)?;
@@ -284,12 +269,7 @@ impl Copy {
 
     /// Whether what is there is the source, by another name that may stay. An error: it is what the source
     /// leads to, or its only name, so that nothing would be left if it were replaced.
-    pub(super) fn is_itself(
-        &self,
-        spot: &Spot<'_>,
-        source: &Stat,
-        there: &Stat,
-    ) -> Result<bool, EntryError> {
+    pub(super) fn is_itself(&self, spot: &Spot<'_>, source: &Stat, there: &Stat) -> Result<bool> {
         let is_same = Id::of(source) == Id::of(there);
         match (is_link(source), is_link(there)) {
             (true, true) if is_same && !self.is_same_name(spot) => return Ok(true),

@@ -4,17 +4,17 @@ use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::apart::Apart;
-use super::{Copy, EntryError, Facts, Learned, Spot, attributes, mark};
-use crate::crew::{Crew, Fiber, Folder, Next, Tally};
+use super::{Copy, EntryError, Facts, Learned, Result, Spot, attributes, mark};
+use crate::crew::{Fiber, Folder, Next, Tally, Unit};
 use crate::options::Follow;
-use crate::place::{Id, OpenDir, Place, flags_of_directory};
+use crate::place::{Id, OpenDir, Place, Places, flags_of_directory};
 use crate::{kernel, sys};
 
 /// The bits of a mode that `mkdir(2)` takes.
@@ -29,41 +29,14 @@ const SET_GROUP: u32 = 0o2000;
 /// Open directories of the source and of the copy, the latter not in a dry run.
 type Ends = (Arc<OpenDir>, Option<Arc<OpenDir>>);
 
-/// A directory of the copy.
-struct Made {
-    place: Arc<Place>,
-    /// Its file system.
-    device: u64,
-    gives_group: bool,
-    sets_group: bool,
-    /// It was not there.
-    is_made: bool,
-    /// It was not there, or not completed.
-    is_new: bool,
-    /// It can be seen that it is not complete.
-    is_marked: bool,
-    mode: Option<u32>,
-    has_default_acl: bool,
-    is_unreadable: bool,
-    is_apart: bool,
-}
-
 impl Copy {
     pub(super) async fn enter_folder(
         &self,
         fiber: &mut Fiber<Self>,
-        above: Option<&Arc<Folder<Self>>>,
-        name: &CStr,
+        unit: &Unit<Self>,
     ) -> Option<Arc<Folder<Self>>> {
-        let worker = fiber.worker();
-        let crew = worker.crew();
-        let (source, target) = match self.open_both(crew, above, name) {
-            Ok(both) => both,
-            Err((path, error)) => {
-                fiber.fail("open directory of", path, error);
-                return None;
-            }
-        };
+        let (above, name) = (unit.above.as_ref(), &*unit.name);
+        let (source, target) = self.open_both(fiber, above, name)?;
         let nothing = Learned::default();
         let spot = Spot {
             folder: above,
@@ -80,12 +53,12 @@ impl Copy {
         {
             return None;
         }
-        match self.try_enter(fiber, crew, &spot).await {
+        match self.try_enter(fiber, &spot).await {
             Ok(folder) => {
                 fiber.tally.counts.directories += 1;
                 // Of one that was there only its contents are copied.
                 if folder.facts.is_new || folder.facts.to.is_none() {
-                    self.tell(crew, &spot);
+                    self.tell(fiber, &spot);
                 }
                 Some(folder)
             }
@@ -96,24 +69,24 @@ impl Copy {
         }
     }
 
-    /// Opens the directory that `name` is in, and the one that its copy is to be in: none in a dry run.
+    /// Opens the directory that `name` is in, and the one that its copy is to be in: none in a dry run. Tells
+    /// of a failure.
     pub(super) fn open_both(
         &self,
-        crew: &Crew<Self>,
+        fiber: &mut Fiber<Self>,
         above: Option<&Arc<Folder<Self>>>,
         name: &CStr,
-    ) -> Result<Ends, (PathBuf, io::Error)> {
+    ) -> Option<Ends> {
         let current = Place::current();
-        let source = above.map_or(current, |folder| &folder.place);
-        let source = crew.places.open(source).map_err(|error| (source.path_of(name), error))?;
+        let source = fiber.open_place(above.map_or(current, |folder| &folder.place), name)?;
         let target = match above {
             Some(folder) => folder.facts.to.as_ref(),
             None => (!self.options.dry_run).then_some(current),
         };
-        let open = |place: &Arc<Place>| {
-            crew.places.open(place).map_err(|error| (place.path_of(name), error))
-        };
-        Ok((source, target.map(open).transpose()?))
+        Some(match target {
+            Some(place) => (source, Some(fiber.open_place(place, name)?)),
+            None => (source, None),
+        })
     }
 
     /// Whether the root is a directory, or a link to one where links are followed.
@@ -125,9 +98,8 @@ impl Copy {
     async fn try_enter(
         &self,
         fiber: &mut Fiber<Self>,
-        crew: &Crew<Self>,
         spot: &Spot<'_>,
-    ) -> Result<Arc<Folder<Self>>, EntryError> {
+    ) -> Result<Arc<Folder<Self>>> {
         let follows = self.options.follow == Follow::Always;
         let flags = flags_of_directory(follows || spot.folder.is_none());
         let fd = fiber.open_directory(spot.source, spot.name, flags).await;
@@ -140,42 +112,32 @@ impl Copy {
         }
         let above = spot.folder.map_or(Place::current(), |folder| &folder.place);
         let follows = follows || spot.folder.is_none();
-        let place = crew.places.adopt(above, spot.name, fd, Some(&stat), follows);
+        let place = fiber.crew().places.adopt(above, spot.name, fd, Some(&stat), follows);
         let is_empty = self.options.one_file_system
             && spot.folder.is_some_and(|above| above.facts.stat.st_dev != stat.st_dev);
-        let Some(made) = self.make_folder(fiber, crew, spot, &stat)? else {
-            return Ok(Folder::new(spot.folder, place, self.dry_facts(stat, is_empty)));
-        };
-        let above = spot.folder.map(|above| &above.facts);
-        let is_mount = above.is_none_or(|above| above.device != made.device);
-        let learned = match above {
-            Some(above) if !is_mount && above.stat.st_dev == stat.st_dev => {
-                Arc::clone(&above.learned)
-            }
-            _ => self.learned(stat.st_dev, made.device),
-        };
+        // Those of a dry run.
         let facts = Facts {
             stat,
-            to: Some(made.place),
-            is_new: made.is_new,
-            is_marked: made.is_marked,
-            was_unfinished: made.is_new && !made.is_made,
-            mode: made.mode,
-            has_default_acl: made.has_default_acl,
-            device: made.device,
-            gives_group: made.gives_group,
-            sets_group: made.sets_group,
-            learned,
-            is_mount,
+            to: None,
+            is_new: false,
+            is_marked: false,
+            was_unfinished: false,
+            mode: None,
+            has_default_acl: false,
+            device: 0,
+            gives_group: false,
+            sets_group: false,
+            learned: Arc::default(),
+            is_mount: false,
             is_empty,
-            is_unreadable: made.is_unreadable,
-            apart: Apart::new(made.is_apart, made.is_made, made.is_new && !made.is_made),
+            is_unreadable: false,
+            apart: Apart::default(),
         };
-        Ok(Folder::new(spot.folder, place, facts))
+        Ok(Folder::new(spot.folder, place, self.make_folder(fiber, spot, facts)?))
     }
 
     /// A tree that leads into itself has no end.
-    fn refuse_cycles(&self, spot: &Spot<'_>, stat: &Stat) -> Result<(), EntryError> {
+    fn refuse_cycles(&self, spot: &Spot<'_>, stat: &Stat) -> Result<()> {
         let id = Id::of(stat);
         let wrong = |text: &str| EntryError {
             operation: "copy directory",
@@ -195,7 +157,7 @@ impl Copy {
     }
 
     /// The root's copy must not be made in the root, nor be it.
-    fn refuse_descent(&self, source: &Stat) -> Result<(), EntryError> {
+    fn refuse_descent(&self, source: &Stat) -> Result<()> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let is_there = sys::open(CWD, &self.to, flags);
         // Where nothing can be opened, nothing can be made either, for which there is a better message.
@@ -225,35 +187,11 @@ impl Copy {
         sys::retry(|| kernel::open(parent, flags, Mode::empty()))
     }
 
-    fn dry_facts(&self, stat: Stat, is_empty: bool) -> Facts {
-        Facts {
-            stat,
-            to: None,
-            is_new: false,
-            is_marked: false,
-            was_unfinished: false,
-            mode: None,
-            has_default_acl: false,
-            device: 0,
-            gives_group: false,
-            sets_group: false,
-            learned: Arc::default(),
-            is_mount: false,
-            is_empty,
-            is_unreadable: false,
-            apart: Apart::default(),
-        }
-    }
-
-    /// Makes the directory, or takes the one that is there. `None` in a dry run.
-    fn make_folder(
-        &self,
-        fiber: &mut Fiber<Self>,
-        crew: &Crew<Self>,
-        spot: &Spot<'_>,
-        source: &Stat,
-    ) -> Result<Option<Made>, EntryError> {
-        let Some(target) = spot.target else { return Ok(None) };
+    /// Makes the directory, or takes the one that is there, unless this is a dry run. Returns what is known
+    /// of it then.
+    fn make_folder(&self, fiber: &mut Fiber<Self>, spot: &Spot<'_>, facts: Facts) -> Result<Facts> {
+        let Some(target) = spot.target else { return Ok(facts) };
+        let source = facts.stat;
         let permissions = source.st_mode & sys::PERMISSIONS;
         let inherits = self.inherits(spot);
         let withheld =
@@ -265,8 +203,8 @@ impl Copy {
             (mark::DIRECTORY, Some(permissions & MKDIR & !self.mask))
         };
         let is_apart = spot.folder.is_some_and(|above| {
-            let (facts, making) = (&above.facts, crew.pace().making());
-            facts.apart.put(target, facts.device, making, spot.learned, &mut fiber.tally)
+            let (above, making) = (&above.facts, fiber.crew().pace().making());
+            above.apart.put(target, above.device, making, spot.learned, &mut fiber.tally)
         });
         let made = sys::retry(|| kernel::mkdirat(target, spot.to, Mode::from_raw_mode(first)));
         fiber.tally.counters.plain_calls += 2;
@@ -275,36 +213,45 @@ impl Copy {
             Err(error) if sys::is(&error, Errno::EXIST) => false,
             Err(error) => return Err(EntryError::target("create directory")(error)),
         };
-        let (fd, is_unreadable) = self.open_target(crew, spot, is_made)?;
+        let (fd, is_unreadable) = self.open_target(fiber, spot, is_made)?;
+        let worker = fiber.worker();
+        let above = spot.folder.map(|folder| &folder.facts);
         let place = |fd, stat| {
-            let above = spot.folder.and_then(|folder| folder.facts.to.as_ref());
-            let above = above.unwrap_or(Place::current());
-            crew.places.adopt(above, spot.to, fd, stat, spot.folder.is_none())
+            let place = above.and_then(|above| above.to.as_ref()).unwrap_or(Place::current());
+            let places = &worker.crew().places;
+            Some(places.adopt(place, spot.to, fd, stat, spot.folder.is_none()))
         };
-        if let Some(above) = spot.folder.map(|folder| &folder.facts)
+        let finish = |made: Facts| {
+            let was_unfinished = made.is_new && !is_made;
+            let is_mount = above.is_none_or(|above| above.device != made.device);
+            let learned = match above {
+                Some(above) if !is_mount && above.stat.st_dev == source.st_dev => {
+                    Arc::clone(&above.learned)
+                }
+                _ => self.learned(source.st_dev, made.device),
+            };
+            let apart = Apart::new(is_apart, is_made, was_unfinished);
+            Facts { was_unfinished, learned, is_mount, is_unreadable, apart, ..made }
+        };
+        if let Some(above) = above
             && is_made
             && let Some(mode) = last
             && !above.gives_group
             && !above.sets_group
         {
             // Of such a one all is known.
-            return Ok(Some(Made {
-                place: place(fd, None),
+            return Ok(finish(Facts {
+                to: place(fd, None),
                 device: above.device,
-                gives_group: false,
-                sets_group: false,
-                is_made,
                 is_new: true,
                 is_marked: true,
                 mode: Some(mode),
-                has_default_acl: false,
-                is_unreadable,
-                is_apart,
+                ..facts
             }));
         }
         let stat = sys::stat(&fd).map_err(EntryError::target("stat"))?;
         fiber.tally.counters.plain_calls += 1;
-        if Id::of(&stat) == Id::of(source) {
+        if Id::of(&stat) == Id::of(&source) {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "it is the source itself");
             return Err(EntryError::target("copy to")(error));
         }
@@ -333,18 +280,16 @@ impl Copy {
         let is_marked = if is_made { first == mark::DIRECTORY } else { is_new };
         let has_default_acl =
             if is_made { inherits } else { attributes::has_default_acl(fd.as_fd()) };
-        Ok(Some(Made {
-            place: place(fd, Some(&stat)),
+        Ok(finish(Facts {
+            to: place(fd, Some(&stat)),
             device: stat.st_dev,
             gives_group: stat.st_gid != self.group,
             sets_group: stat.st_mode & SET_GROUP != 0,
-            is_made,
             is_new,
             is_marked,
             mode,
             has_default_acl,
-            is_unreadable,
-            is_apart,
+            ..facts
         }))
     }
 
@@ -352,15 +297,16 @@ impl Copy {
     /// at the root only, where the caller has named it.
     fn open_target(
         &self,
-        crew: &Crew<Self>,
+        fiber: &Fiber<Self>,
         spot: &Spot<'_>,
         is_new: bool,
-    ) -> Result<(OwnedFd, bool), EntryError> {
+    ) -> Result<(OwnedFd, bool)> {
         let Some(target) = spot.target else {
             return Err(EntryError::target("open")(Errno::BADF.into()));
         };
         let flags = flags_of_directory(spot.folder.is_none() && !is_new);
-        let open = |flags| crew.places.with_room(|| sys::open(target.as_fd(), spot.to, flags));
+        let places = &fiber.crew().places;
+        let open = |flags| places.with_room(|| sys::open(target.as_fd(), spot.to, flags));
         let opened = match open(flags) {
             // To make entries in it, it need not be read.
             Err(error) if sys::is(&error, Errno::ACCESS) => {
@@ -380,53 +326,51 @@ impl Copy {
         })
     }
 
-    pub(super) fn leave_folder(
-        &self,
-        crew: &Crew<Self>,
-        folder: &Arc<Folder<Self>>,
-        tally: &mut Tally,
-    ) {
+    pub(super) fn leave_folder(&self, fiber: &mut Fiber<Self>, folder: &Arc<Folder<Self>>) {
+        let worker = fiber.worker();
+        let places = &worker.crew().places;
         let facts = &folder.facts;
         let Some(to) = &facts.to else { return };
         if facts.apart.is_top()
-            && let Err(error) = crew.places.open(to).and_then(|open| Apart::end(&open, tally))
+            && let Err(error) = places.open(to).and_then(|open| Apart::end(&open, &mut fiber.tally))
         {
-            crew.fail(tally, "set flags of", to.path(), error);
+            fiber.fail("set flags of", to.path(), error);
         }
         if self.options.preserve.has_attributes()
-            && let Err((operation, error)) = self.complete_folder(crew, folder, to, tally)
+            && let Err((operation, error)) =
+                self.complete_folder(places, folder, to, &mut fiber.tally)
         {
-            crew.fail(tally, operation, to.path(), error);
+            fiber.fail(operation, to.path(), error);
         } else if let Some(mode) = facts.mode
             && !self.options.preserve.has_attributes()
-            && let Err(error) = crew.places.open(to).and_then(|open| {
-                tally.counters.plain_calls += 1;
+            && let Err(error) = places.open(to).and_then(|open| {
+                fiber.tally.counters.plain_calls += 1;
                 set_mode(&open, facts, mode)
             })
         {
-            crew.fail(tally, "set mode of", to.path(), error);
+            fiber.fail("set mode of", to.path(), error);
         }
         // What is read again must have left the page cache.
         if (self.options.durable || self.options.verify)
             && facts.is_mount
-            && let Err(error) = crew.places.open(to).and_then(|open| sync(&open, facts))
+            && let Err(error) = places.open(to).and_then(|open| sync(&open, facts))
         {
-            crew.fail(tally, "sync file system of", to.path(), error);
+            fiber.fail("sync file system of", to.path(), error);
         }
-        crew.places.return_above(&folder.place);
-        crew.places.return_above(to);
+        places.return_above(&folder.place);
+        places.return_above(to);
     }
 
     fn complete_folder(
         &self,
-        crew: &Crew<Self>,
+        places: &Places,
         folder: &Folder<Self>,
         to: &Arc<Place>,
         tally: &mut Tally,
     ) -> Result<(), (&'static str, io::Error)> {
         let facts = &folder.facts;
-        let source = crew.places.open(&folder.place).map_err(|error| ("open directory", error))?;
-        let target = crew.places.open(to).map_err(|error| ("open directory", error))?;
+        let source = places.open(&folder.place).map_err(|error| ("open directory", error))?;
+        let target = places.open(to).map_err(|error| ("open directory", error))?;
         let (target, mode) = if facts.is_unreadable {
             let (target, old) = readable(&target).map_err(|error| ("open directory", error))?;
             (target, facts.mode.or(Some(old)))

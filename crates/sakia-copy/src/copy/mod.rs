@@ -26,7 +26,7 @@ use sakia::{Budget, CancellationToken};
 
 use self::apart::Apart;
 use self::links::Links;
-use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Size, Tally};
+use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Size, Unit};
 use crate::options::Options;
 use crate::place::{Id, OpenDir, Place};
 use crate::progress::Progress;
@@ -248,6 +248,9 @@ struct EntryError {
     error: io::Error,
 }
 
+/// The result of work on an entry.
+type Result<T, E = EntryError> = std::result::Result<T, E>;
+
 impl EntryError {
     fn source(operation: &'static str) -> impl Fn(io::Error) -> Self {
         move |error| Self { operation, is_target: false, error }
@@ -306,9 +309,10 @@ impl Copy {
     }
 
     /// Tells of an entry that was done.
-    fn tell(&self, crew: &Crew<Self>, spot: &Spot<'_>) {
-        if crew.progress.wants_entries() {
-            crew.progress.entry(&source_path(spot), &self.target_path(spot));
+    fn tell(&self, fiber: &Fiber<Self>, spot: &Spot<'_>) {
+        let progress = &fiber.crew().progress;
+        if progress.wants_entries() {
+            progress.entry(&source_path(spot), &self.target_path(spot));
         }
     }
 }
@@ -323,13 +327,8 @@ fn source_path(spot: &Spot<'_>) -> PathBuf {
 impl Job for Copy {
     type Facts = Facts;
 
-    async fn enter(
-        &self,
-        fiber: &mut Fiber<Self>,
-        above: Option<&Arc<Folder<Self>>>,
-        name: &CStr,
-    ) -> Option<Arc<Folder<Self>>> {
-        self.enter_folder(fiber, above, name).await
+    async fn enter(&self, fiber: &mut Fiber<Self>, unit: &Unit<Self>) -> Option<Arc<Folder<Self>>> {
+        self.enter_folder(fiber, unit).await
     }
 
     async fn entry(
@@ -339,19 +338,14 @@ impl Job for Copy {
         name: &CStr,
         kind: FileType,
     ) -> Next {
-        let worker = fiber.worker();
-        let crew = worker.crew();
         let folder = &frame.folder;
-        let target = match &folder.facts.to {
-            None => None,
-            Some(place) => match crew.places.open(place) {
-                Ok(open) => Some(open),
-                Err(error) => {
-                    fiber.fail("open directory of", place.path_of(name), error);
-                    return Next::Done;
-                }
-            },
-        };
+        let mut target = None;
+        if let Some(place) = &folder.facts.to {
+            target = fiber.open_place(place, name);
+            if target.is_none() {
+                return Next::Done;
+            }
+        }
         let spot = Spot {
             folder: Some(folder),
             source: &frame.source,
@@ -367,8 +361,8 @@ impl Job for Copy {
         !folder.facts.is_empty
     }
 
-    fn leave(&self, crew: &Crew<Self>, folder: &Arc<Folder<Self>>, tally: &mut Tally) {
-        self.leave_folder(crew, folder, tally);
+    fn leave(&self, fiber: &mut Fiber<Self>, folder: &Arc<Folder<Self>>) {
+        self.leave_folder(fiber, folder);
     }
 
     /// Stops if there is no room for more.

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
+use super::content::go_on;
 use super::entry::Outcome;
 use super::existing::{directory, is_directory};
-use super::{Copy, EntryError, Spot};
-use crate::crew::{Crew, Fiber};
+use super::{Copy, EntryError, Result, Spot};
+use crate::crew::Fiber;
 use crate::options::Follow;
 use crate::place::OpenDir;
-use crate::{kernel, stopped, sys};
+use crate::{kernel, sys};
 
 /// Bytes moved at a time.
 const PART: usize = 128 << 10;
@@ -24,9 +25,8 @@ impl Copy {
     pub(super) async fn copy_stream(
         &self,
         fiber: &mut Fiber<Self>,
-        crew: &Arc<Crew<Self>>,
         spot: &Spot<'_>,
-    ) -> Result<Outcome, EntryError> {
+    ) -> Result<Outcome> {
         let stat = self.stat_source(spot).map_err(EntryError::source("stat"))?;
         // Opening the source may wait for long, and take something from it.
         let kind = FileType::from_raw_mode(stat.st_mode);
@@ -42,15 +42,15 @@ impl Copy {
         }
         let mut flags = OFlags::RDONLY | OFlags::CLOEXEC;
         flags.set(OFlags::NOFOLLOW, self.options.follow == Follow::Never);
-        let opened = open(crew, spot.source, spot.name, flags).await;
+        let opened = open(fiber, spot.source, spot.name, flags).await;
         let source = opened.map_err(EntryError::source("open"))?;
         let stat = sys::stat(&source).map_err(EntryError::source("stat"))?;
         let Some(made) = self.make(fiber, spot, &stat, false)? else {
-            self.write_to_named(fiber, crew, spot, source.as_fd()).await?;
+            self.write_to_named(fiber, spot, source.as_fd()).await?;
             fiber.tally.counts.files += 1;
             return Ok(Outcome::Copied);
         };
-        let moved = self.move_all(crew, source.as_fd(), made.fd.as_fd()).await;
+        let moved = self.move_all(fiber, source.as_fd(), made.fd.as_fd()).await;
         fiber.tally.counts.bytes +=
             self.complete(fiber, spot, source.as_fd(), &stat, &made, moved)?;
         fiber.tally.counts.files += 1;
@@ -61,72 +61,65 @@ impl Copy {
     pub(super) async fn write_to_named(
         &self,
         fiber: &mut Fiber<Self>,
-        crew: &Arc<Crew<Self>>,
         spot: &Spot<'_>,
         source: BorrowedFd<'_>,
-    ) -> Result<(), EntryError> {
+    ) -> Result<()> {
         let Some(target) = spot.target else {
             return Err(EntryError::target("open")(Errno::BADF.into()));
         };
-        let opened = open(crew, target, spot.to, OFlags::WRONLY | OFlags::CLOEXEC).await;
+        let opened = open(fiber, target, spot.to, OFlags::WRONLY | OFlags::CLOEXEC).await;
         let opened = opened.map_err(EntryError::target("open"))?;
-        fiber.tally.counts.bytes += self.move_all(crew, source, opened.as_fd()).await?;
+        let moved = self.move_all(fiber, source, opened.as_fd()).await?;
+        fiber.tally.counts.bytes += moved;
         Ok(())
     }
 
     /// Moves or shares all bytes, and returns how many they are.
     async fn move_all(
         &self,
-        crew: &Crew<Self>,
+        fiber: &Fiber<Self>,
         source: BorrowedFd<'_>,
         target: BorrowedFd<'_>,
-    ) -> Result<u64, EntryError> {
+    ) -> Result<u64> {
         match self.must_share(source, target)? {
             Some(count) => Ok(count),
-            None => pump(crew, source, target).await,
+            None => pump(fiber, source, target).await,
         }
     }
 }
 
 /// Does what may wait for another program, until all is to be stopped.
 async fn waiting<T: Send + 'static>(
-    crew: &Crew<Copy>,
+    fiber: &Fiber<Copy>,
     call: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    match crew.token().run_until_canceled(sakia::spawn_blocking(call)).await {
-        Some(Ok(result)) => result,
-        Some(Err(error)) => Err(io::Error::other(error.resume_panic())),
-        None => Err(stopped::error()),
+    match fiber.unless_stopped(sakia::spawn_blocking(call)).await? {
+        Ok(result) => result,
+        Err(error) => Err(io::Error::other(error.resume_panic())),
     }
 }
 
 async fn open(
-    crew: &Crew<Copy>,
+    fiber: &Fiber<Copy>,
     dir: &Arc<OpenDir>,
     name: &std::ffi::CStr,
     flags: OFlags,
 ) -> io::Result<OwnedFd> {
     let (dir, name) = (Arc::clone(dir), name.to_owned());
-    waiting(crew, move || sys::open(dir.as_fd(), &name, flags)).await
+    waiting(fiber, move || sys::open(dir.as_fd(), &name, flags)).await
 }
 
 /// Moves all bytes, and returns how many they are.
-async fn pump(
-    crew: &Crew<Copy>,
-    source: BorrowedFd<'_>,
-    target: BorrowedFd<'_>,
-) -> Result<u64, EntryError> {
+async fn pump(fiber: &Fiber<Copy>, source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<u64> {
     let owned = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
     let source = Arc::new(owned(source).map_err(EntryError::source("open"))?);
     let target = Arc::new(owned(target).map_err(EntryError::target("open"))?);
     let mut buf = vec![0; PART];
     let mut moved = 0;
     loop {
-        if crew.is_stopped() {
-            return Err(EntryError::source("copy")(stopped::error()));
-        }
+        go_on(fiber)?;
         let from = Arc::clone(&source);
-        let read = waiting(crew, move || {
+        let read = waiting(fiber, move || {
             let count = sys::retry(|| kernel::read(&from, &mut buf[..]))?;
             Ok((count, buf))
         });
@@ -135,7 +128,7 @@ async fn pump(
             return Ok(moved);
         }
         let to = Arc::clone(&target);
-        let written = waiting(crew, move || {
+        let written = waiting(fiber, move || {
             let mut done = 0;
             while done < count {
                 match sys::retry(|| kernel::write(&to, &bytes[done..count]))? {

@@ -12,7 +12,7 @@ use rustix::fs::{Advice, AtFlags, FileType, Stat};
 use sakia::fs::AlignedBuf;
 
 use super::{Copier, Learned};
-use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Size, Tally};
+use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Size, Unit};
 use crate::options::{Existing, Follow, Options};
 use crate::place::{OpenDir, Place, flags_of_directory};
 use crate::progress::Progress;
@@ -137,9 +137,11 @@ impl Verify {
             if fiber.crew().is_stopped() {
                 return Err(("verify", stopped::error()));
             }
-            let count = self.fill(fiber, source, buf, 0, half, offset).await;
+            let (learned, size) = (&self.learned, u64::MAX);
+            let count = fiber.read_range(source, buf, 0..half, offset, size, learned).await;
             let count = count.map_err(|error| ("read source of", error))?;
-            let other = self.fill(fiber, target, buf, half, half, offset).await;
+            let range = half..2 * half;
+            let other = fiber.read_range(target, buf, range, offset, size, learned).await;
             let other = other.map_err(|error| ("read", error))?;
             if count != other || buf[..count] != buf[half..half + other] {
                 return Ok(false);
@@ -150,29 +152,6 @@ impl Verify {
             offset += count as u64;
             sakia::yield_now().await;
         }
-    }
-
-    /// Reads `len` bytes from `offset` to `at` of the buffer, or as many as there are.
-    async fn fill(
-        &self,
-        fiber: &mut Fiber<Self>,
-        source: &mut Source,
-        buf: &mut AlignedBuf,
-        at: usize,
-        len: usize,
-        offset: u64,
-    ) -> io::Result<usize> {
-        let mut done = 0;
-        while done < len {
-            let range = at + done..at + len;
-            let count =
-                fiber.read_at(source, buf, range, offset + done as u64, &self.learned).await?;
-            if count == 0 {
-                break;
-            }
-            done += count;
-        }
-        Ok(done)
     }
 
     async fn compare_and_tell(
@@ -199,16 +178,11 @@ fn changed(stat: &Stat) -> i128 {
 impl Job for Verify {
     type Facts = Facts;
 
-    async fn enter(
-        &self,
-        fiber: &mut Fiber<Self>,
-        above: Option<&Arc<Folder<Self>>>,
-        name: &CStr,
-    ) -> Option<Arc<Folder<Self>>> {
+    async fn enter(&self, fiber: &mut Fiber<Self>, unit: &Unit<Self>) -> Option<Arc<Folder<Self>>> {
         let worker = fiber.worker();
         let crew = worker.crew();
-        let current = Place::current();
-        let places = above.map_or((current, current), |folder| (&folder.place, &folder.facts.to));
+        let (above, name) = (unit.above.as_ref(), &*unit.name);
+        let places = (unit.place(), above.map_or(Place::current(), |folder| &folder.facts.to));
         let to = if above.is_some() { name } else { &*self.to };
         let follows = self.options.follow == Follow::Always || above.is_none();
         let entered = async {
@@ -250,19 +224,13 @@ impl Job for Verify {
         _: FileType,
     ) -> Next {
         let place = &frame.folder.facts.to;
-        let target = match fiber.crew().places.open(place) {
-            Ok(target) => target,
-            Err(error) => {
-                fiber.fail("open directory of", place.path_of(name), error);
-                return Next::Done;
-            }
-        };
+        let Some(target) = fiber.open_place(place, name) else { return Next::Done };
         let pair = Pair { source: &frame.source, place, target, name, to: name };
         self.compare_and_tell(fiber, &pair, place).await
     }
 
-    fn leave(&self, crew: &Crew<Self>, folder: &Arc<Folder<Self>>, _: &mut Tally) {
-        crew.places.return_above(&folder.place);
-        crew.places.return_above(&folder.facts.to);
+    fn leave(&self, fiber: &mut Fiber<Self>, folder: &Arc<Folder<Self>>) {
+        fiber.crew().places.return_above(&folder.place);
+        fiber.crew().places.return_above(&folder.facts.to);
     }
 }
