@@ -12,6 +12,7 @@ use sakia_driver::{BufResult, CURRENT_POSITION, IoBuf, IoBufMut};
 
 use super::File;
 use super::file::{check_offset, read_to_end};
+use crate::io::transfer;
 
 impl File {
     /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity) at the file's position, which
@@ -49,17 +50,7 @@ impl File {
             }
             return (result, buf);
         }
-        let mut rest = buf.room(usize::MAX);
-        while rest.bytes_room() > 0 {
-            let (result, back) = self.read(rest).await;
-            rest = back;
-            match result {
-                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), rest.into_inner()),
-                Ok(count) => rest.advance(count),
-                Err(error) => return (Err(error), rest.into_inner()),
-            }
-        }
-        (Ok(()), rest.into_inner())
+        transfer::read_exact(buf, async |rest| self.read(rest).await).await
     }
 
     /// Reads from the file's position to the end, and appends to `buf`. The position moves there.
@@ -114,7 +105,7 @@ impl File {
     ///
     /// # Errors
     /// As for [`write_all_at`](File::write_all_at), but for the first.
-    pub async fn write_all<T: IoBuf>(&mut self, mut buf: T) -> BufResult<(), T> {
+    pub async fn write_all<T: IoBuf>(&mut self, buf: T) -> BufResult<(), T> {
         if self.direct.is_some() && !self.is_stream() && !self.appends {
             let (at, len) = (self.position.get(), buf.bytes_len() as u64);
             let (result, buf) = self.write_all_at(buf, at).await;
@@ -123,17 +114,7 @@ impl File {
             }
             return (result, buf);
         }
-        let mut done = 0;
-        while done < buf.bytes_len() {
-            let (result, slice) = self.write(buf.slice(done..)).await;
-            buf = slice.into_inner();
-            match result {
-                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
-                Ok(count) => done += count,
-                Err(error) => return (Err(error), buf),
-            }
-        }
-        (Ok(()), buf)
+        transfer::write_all(buf, async |rest, _| self.write(rest).await).await
     }
 
     /// Moves the file's position, and resolves to where it is then. It may be beyond the end.

@@ -13,10 +13,11 @@ use std::io;
 
 use rustix::fs::{OFlags, StatxFlags};
 use rustix::io::Errno;
-use sakia_driver::{AlignedBuf, BufResult, CURRENT_POSITION, Fd, IoBuf, IoBufMut};
+use sakia_driver::{AlignedBuf, BufResult, CURRENT_POSITION, Fd, IoBuf, IoBufMut, Room, Slice};
 
 use super::file::check_offset;
 use super::{File, uninterrupted};
+use crate::io::transfer::{read_exact, write_all};
 
 /// Bytes that a direct file is read by to its end.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -126,7 +127,7 @@ impl File {
     pub(super) async fn write_all_direct<T: IoBuf>(
         &self,
         direct: &Direct,
-        mut buf: T,
+        buf: T,
         offset: u64,
         flags: u32,
     ) -> BufResult<(), T> {
@@ -134,27 +135,17 @@ impl File {
             Ok(alignment) => alignment,
             Err(error) => return (Err(error), buf),
         };
-        let (mut done, len) = (0, buf.bytes_len());
-        while done < len {
+        let write = async |rest: Slice<T>, done| {
             let at = offset + done as u64;
-            let (fd, count) = match self.way(direct, alignment, at, len - done).await {
+            let (fd, count) = match self.way(direct, alignment, at, rest.bytes_len()).await {
                 Ok(way) => way,
-                Err(error) => return (Err(error), buf),
+                Err(error) => return (Err(error), rest),
             };
-            let (result, slice) =
-                self.write_once(fd, buf.slice(done..done + count), at, flags).await;
-            let result = match result {
-                Err(error) => Err(self.explain(error, &slice, count, at).await),
-                result => result,
-            };
-            buf = slice.into_inner();
-            match result {
-                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
-                Ok(count) => done += count,
-                Err(error) => return (Err(error), buf),
-            }
-        }
-        (Ok(()), buf)
+            let (result, part) = self.write_once(fd, rest.slice(..count), at, flags).await;
+            let (result, part) = self.explained(result, part, count, at).await;
+            (result, part.into_inner())
+        };
+        write_all(buf, write).await
     }
 
     pub(super) async fn read_exact_direct<T: IoBufMut>(
@@ -167,26 +158,17 @@ impl File {
             Ok(alignment) => alignment,
             Err(error) => return (Err(error), buf),
         };
-        let mut rest = buf.room(usize::MAX);
-        while rest.bytes_room() > 0 {
+        let read = async |rest: Room<T>| {
             let at = offset + rest.filled() as u64;
             let (fd, count) = match self.way(direct, alignment, at, rest.bytes_room()).await {
                 Ok(way) => way,
-                Err(error) => return (Err(error), rest.into_inner()),
+                Err(error) => return (Err(error), rest),
             };
             let (result, part) = self.read_once(fd, rest.room(count), at).await;
-            let result = match result {
-                Err(error) => Err(self.explain(error, &part, count, at).await),
-                result => result,
-            };
-            rest = part.into_inner();
-            match result {
-                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), rest.into_inner()),
-                Ok(count) => rest.advance(count),
-                Err(error) => return (Err(error), rest.into_inner()),
-            }
-        }
-        (Ok(()), rest.into_inner())
+            let (result, part) = self.explained(result, part, count, at).await;
+            (result, part.into_inner())
+        };
+        read_exact(buf, read).await
     }
 
     /// By way of an aligned buffer, since a vector's memory is not.

@@ -15,13 +15,14 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use sakia_driver::{
-    Auto, BufResult, CURRENT_POSITION, Fd, FileKind, Handle, IoBuf, IoBufMut, PollEvents,
+    Auto, BufResult, CURRENT_POSITION, Fd, FileKind, Handle, IoBuf, IoBufMut, PollEvents, Room,
 };
 
 use super::direct::Direct;
 use super::{Metadata, OpenOptions, uninterrupted};
 use crate::error::Result;
 use crate::executor::current;
+use crate::io::transfer::{may_retry, read_exact, retrying};
 
 /// Bytes by which reading to the end makes room, at least.
 const CHUNK_BYTES: usize = 8 << 10;
@@ -230,15 +231,6 @@ impl File {
         self.fd.kind() == FileKind::Waiting
     }
 
-    /// Whether to try again after `error`, having waited if need be.
-    async fn may_retry(&self, error: &io::Error, events: PollEvents) -> bool {
-        match error.kind() {
-            io::ErrorKind::Interrupted => true,
-            io::ErrorKind::WouldBlock => self.driver.poll(&self.fd, events).await.is_ok(),
-            _ => false,
-        }
-    }
-
     /// One read, by way of this descriptor or another one of the file.
     pub(super) async fn read_once<T: IoBufMut>(
         &self,
@@ -246,30 +238,8 @@ impl File {
         buf: T,
         offset: u64,
     ) -> BufResult<usize, T> {
-        let (result, buf) = self.driver.read(fd, buf, offset).await;
-        match result {
-            Ok(count) => (Ok(count), buf),
-            Err(error) => self.read_again(fd, error, buf, offset).await,
-        }
-    }
-
-    /// Goes on where a read ended with an error: tries again, or gives up.
-    async fn read_again<T: IoBufMut>(
-        &self,
-        fd: &Fd,
-        mut error: io::Error,
-        mut buf: T,
-        offset: u64,
-    ) -> BufResult<usize, T> {
-        while self.may_retry(&error, PollEvents::READABLE).await {
-            let (result, back) = self.driver.read(fd, buf, offset).await;
-            buf = back;
-            match result {
-                Ok(count) => return (Ok(count), buf),
-                Err(other) => error = other,
-            }
-        }
-        (Err(error), buf)
+        let read = |buf| self.driver.read(fd, buf, offset);
+        retrying(&self.driver, fd, PollEvents::READABLE, buf, read).await
     }
 
     /// One write.
@@ -280,31 +250,8 @@ impl File {
         offset: u64,
         flags: u32,
     ) -> BufResult<usize, T> {
-        let (result, buf) = self.driver.write_with(fd, buf, offset, flags).await;
-        match result {
-            Ok(count) => (Ok(count), buf),
-            Err(error) => self.write_again(fd, error, buf, offset, flags).await,
-        }
-    }
-
-    /// Goes on where a write ended with an error: tries again, or gives up.
-    async fn write_again<T: IoBuf>(
-        &self,
-        fd: &Fd,
-        mut error: io::Error,
-        mut buf: T,
-        offset: u64,
-        flags: u32,
-    ) -> BufResult<usize, T> {
-        while self.may_retry(&error, PollEvents::WRITABLE).await {
-            let (result, back) = self.driver.write_with(fd, buf, offset, flags).await;
-            buf = back;
-            match result {
-                Ok(count) => return (Ok(count), buf),
-                Err(other) => error = other,
-            }
-        }
-        (Err(error), buf)
+        let write = |buf| self.driver.write_with(fd, buf, offset, flags);
+        retrying(&self.driver, fd, PollEvents::WRITABLE, buf, write).await
     }
 
     /// The end of a read that is not well, at the first attempt: tried again, or explained.
@@ -314,7 +261,12 @@ impl File {
         buf: T,
         offset: u64,
     ) -> BufResult<usize, T> {
-        let (result, buf) = self.read_again(&self.fd, error, buf, offset).await;
+        let (result, buf) = if may_retry(&self.driver, &self.fd, &error, PollEvents::READABLE).await
+        {
+            self.read_once(&self.fd, buf, offset).await
+        } else {
+            (Err(error), buf)
+        };
         let len = buf.bytes_room();
         self.explained(result, buf, len, offset).await
     }
@@ -326,13 +278,18 @@ impl File {
         buf: T,
         offset: u64,
     ) -> BufResult<usize, T> {
-        let (result, buf) = self.write_again(&self.fd, error, buf, offset, 0).await;
+        let (result, buf) = if may_retry(&self.driver, &self.fd, &error, PollEvents::WRITABLE).await
+        {
+            self.write_once(&self.fd, buf, offset, 0).await
+        } else {
+            (Err(error), buf)
+        };
         let len = buf.bytes_len();
         self.explained(result, buf, len, offset).await
     }
 
     /// Of a transfer of up to `len` bytes.
-    async fn explained<T: IoBuf>(
+    pub(super) async fn explained<T: IoBuf>(
         &self,
         result: io::Result<usize>,
         buf: T,
@@ -401,18 +358,11 @@ impl File {
         if let Err(error) = check_offset(offset) {
             return (Err(error), buf);
         }
-        let mut rest = buf.room(usize::MAX);
-        while rest.bytes_room() > 0 {
+        let read = async |rest: Room<T>| {
             let at = offset + rest.filled() as u64;
-            let (result, back) = self.read_at(rest, at).await;
-            rest = back;
-            match result {
-                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), rest.into_inner()),
-                Ok(count) => rest.advance(count),
-                Err(error) => return (Err(error), rest.into_inner()),
-            }
-        }
-        (Ok(()), rest.into_inner())
+            self.read_at(rest, at).await
+        };
+        read_exact(buf, read).await
     }
 
     /// Reads from `offset` to the end of the file, and appends to `buf`.
@@ -443,20 +393,14 @@ impl File {
     #[doc(alias = "preadv")]
     pub async fn read_vectored_at<T: IoBufMut>(
         &self,
-        mut bufs: Vec<T>,
+        bufs: Vec<T>,
         offset: u64,
     ) -> BufResult<usize, Vec<T>> {
         if let Err(error) = check_offset(offset) {
             return (Err(error), bufs);
         }
-        loop {
-            let (result, back) = self.driver.read_vectored(&self.fd, bufs, offset).await;
-            bufs = back;
-            match result {
-                Err(error) if self.may_retry(&error, PollEvents::READABLE).await => {}
-                result => return (result, bufs),
-            }
-        }
+        let read = |bufs| self.driver.read_vectored(&self.fd, bufs, offset);
+        retrying(&self.driver, &self.fd, PollEvents::READABLE, bufs, read).await
     }
 
     /// Writes up to `buf.bytes_len()` bytes, starting at byte `offset`.
@@ -508,7 +452,10 @@ impl File {
     /// # Errors
     /// As for [`write_at`](File::write_at); `WriteZero` if the kernel takes nothing.
     pub async fn write_all_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<(), T> {
-        self.write_all_with(buf, offset, 0).await
+        match self.check_write(offset) {
+            Ok(()) => self.write_all_explained(buf, offset, 0).await,
+            Err(error) => (Err(error), buf),
+        }
     }
 
     /// Writes all of `buf`, starting at byte `offset`, so that it is there after a power failure once the
@@ -546,13 +493,6 @@ impl File {
         let (result, buf) = self.write_all_explained(buf, offset, 0).await;
         match result {
             Ok(()) => (self.sync_data().await, buf),
-            Err(error) => (Err(error), buf),
-        }
-    }
-
-    async fn write_all_with<T: IoBuf>(&self, buf: T, offset: u64, flags: u32) -> BufResult<(), T> {
-        match self.check_write(offset) {
-            Ok(()) => self.write_all_explained(buf, offset, flags).await,
             Err(error) => (Err(error), buf),
         }
     }
@@ -643,17 +583,11 @@ impl File {
     /// As [`write_vectored_at`](File::write_vectored_at), at an offset that the kernel may ignore.
     pub(crate) async fn write_vectored_explained<T: IoBuf>(
         &self,
-        mut bufs: Vec<T>,
+        bufs: Vec<T>,
         offset: u64,
     ) -> BufResult<usize, Vec<T>> {
-        loop {
-            let (result, back) = self.driver.write_vectored(&self.fd, bufs, offset).await;
-            bufs = back;
-            match result {
-                Err(error) if self.may_retry(&error, PollEvents::WRITABLE).await => {}
-                result => return (result, bufs),
-            }
-        }
+        let write = |bufs| self.driver.write_vectored(&self.fd, bufs, offset);
+        retrying(&self.driver, &self.fd, PollEvents::WRITABLE, bufs, write).await
     }
 
     /// Writes all of all buffers, one after the other, starting at byte `offset`. After an error an

@@ -18,6 +18,7 @@ mod readiness;
 mod source;
 mod stdio;
 mod stream;
+pub(crate) mod transfer;
 mod writer;
 
 pub use copy::{copy, copy_bidirectional};

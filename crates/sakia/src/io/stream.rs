@@ -1,13 +1,11 @@
 //! Reading and writing a descriptor of the driver's, at its own position where it has one.
-//!
-//! `EINTR` starts an operation again. `EAGAIN` comes from descriptors that somebody made
-//! non-blocking, such as a shared terminal: then readiness is awaited before the next try.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
 use sakia_driver::{Auto, BufResult, CURRENT_POSITION, Fd, Handle, IoBuf, IoBufMut, PollEvents};
 
+use super::transfer::{retrying, write_all};
 use crate::executor::current;
 
 /// Bytes by which `read_to_end` makes room, at least.
@@ -38,24 +36,10 @@ impl Stream {
         Self { fd, driver: current().driver.handle().clone() }
     }
 
-    /// Whether to try again after `error`, having waited if need be.
-    async fn may_retry(&self, error: &io::Error, events: PollEvents) -> bool {
-        match error.kind() {
-            io::ErrorKind::Interrupted => true,
-            io::ErrorKind::WouldBlock => self.driver.poll(&self.fd, events).await.is_ok(),
-            _ => false,
-        }
-    }
-
-    pub(crate) async fn read<T: IoBufMut>(&self, mut buf: T) -> BufResult<usize, T> {
-        loop {
-            let (result, back) = self.driver.read(&self.fd, buf, CURRENT_POSITION).await;
-            buf = back;
-            match result {
-                Err(error) if self.may_retry(&error, PollEvents::READABLE).await => {}
-                result => return (result, buf),
-            }
-        }
+    pub(crate) async fn read<T: IoBufMut>(&self, buf: T) -> BufResult<usize, T> {
+        let Self { fd, driver } = self;
+        let read = |buf| driver.read(fd, buf, CURRENT_POSITION);
+        retrying(driver, fd, PollEvents::READABLE, buf, read).await
     }
 
     pub(crate) async fn read_to_end(&self, mut buf: Vec<u8>) -> BufResult<usize, Vec<u8>> {
@@ -75,43 +59,20 @@ impl Stream {
         }
     }
 
-    pub(crate) async fn write<T: IoBuf>(&self, mut buf: T) -> BufResult<usize, T> {
-        loop {
-            let (result, back) = self.driver.write(&self.fd, buf, CURRENT_POSITION).await;
-            buf = back;
-            match result {
-                Err(error) if self.may_retry(&error, PollEvents::WRITABLE).await => {}
-                result => return (result, buf),
-            }
-        }
+    pub(crate) async fn write<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {
+        let Self { fd, driver } = self;
+        let write = |buf| driver.write(fd, buf, CURRENT_POSITION);
+        retrying(driver, fd, PollEvents::WRITABLE, buf, write).await
     }
 
-    pub(crate) async fn write_vectored<T: IoBuf>(
-        &self,
-        mut bufs: Vec<T>,
-    ) -> BufResult<usize, Vec<T>> {
-        loop {
-            let (result, back) = self.driver.write_vectored(&self.fd, bufs, CURRENT_POSITION).await;
-            bufs = back;
-            match result {
-                Err(error) if self.may_retry(&error, PollEvents::WRITABLE).await => {}
-                result => return (result, bufs),
-            }
-        }
+    pub(crate) async fn write_vectored<T: IoBuf>(&self, bufs: Vec<T>) -> BufResult<usize, Vec<T>> {
+        let Self { fd, driver } = self;
+        let write = |bufs| driver.write_vectored(fd, bufs, CURRENT_POSITION);
+        retrying(driver, fd, PollEvents::WRITABLE, bufs, write).await
     }
 
-    pub(crate) async fn write_all<T: IoBuf>(&self, mut buf: T) -> BufResult<(), T> {
-        let mut done = 0;
-        while done < buf.bytes_len() {
-            let (result, slice) = self.write(buf.slice(done..)).await;
-            buf = slice.into_inner();
-            match result {
-                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
-                Ok(count) => done += count,
-                Err(error) => return (Err(error), buf),
-            }
-        }
-        (Ok(()), buf)
+    pub(crate) async fn write_all<T: IoBuf>(&self, buf: T) -> BufResult<(), T> {
+        write_all(buf, async |rest, _| self.write(rest).await).await
     }
 
     pub(crate) async fn close(self) -> io::Result<()> {

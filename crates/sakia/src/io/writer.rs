@@ -7,7 +7,7 @@
 //! The pump ends when the writer is closed, or dropped and everything is written, or its runtime ends. An
 //! error of the sink is kept, ends all writing, and makes the pump wait for the writer's end.
 
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -266,7 +266,7 @@ impl<W: AsyncWrite + 'static> Writer<W> {
     /// Outside of a runtime.
     #[track_caller]
     pub fn new(sink: W) -> Self {
-        Self::start(Gathers::Turn, |ended| pump(InOrder(sink), ended))
+        Self::start(Gathers::Turn, |ended| pump(sink, |sink| sink, ended))
     }
 }
 
@@ -278,7 +278,9 @@ impl<W: AsyncWriteAt + 'static> Writer<W> {
     /// Outside of a runtime.
     #[track_caller]
     pub fn at(file: W, offset: u64) -> Self {
-        Self::start(Gathers::Block, |ended| pump(AtOffset { file, offset }, ended))
+        Self::start(Gathers::Block, |ended| {
+            pump(AtOffset { file, offset }, |sink| sink.file, ended)
+        })
     }
 }
 
@@ -362,12 +364,7 @@ impl<W> Writer<W> {
         state.put(&bytes[..count]);
         let is_full = count == 0 && !bytes.is_empty();
         let previous = if is_full { state.wait(cx) } else { None };
-        let pump = state.pump_waker();
-        drop(state);
-        drop(previous);
-        if let Some(pump) = pump {
-            pump.wake();
-        }
+        release(state, previous);
         if is_full { Poll::Pending } else { Poll::Ready(Ok(count)) }
     }
 
@@ -414,12 +411,7 @@ impl<W> Writer<W> {
             reached = state.level;
         }
         let previous = if is_done { None } else { state.wait(cx) };
-        let pump = state.pump_waker();
-        drop(state);
-        drop(previous);
-        if let Some(pump) = pump {
-            pump.wake();
-        }
+        release(state, previous);
         if is_done { Poll::Ready(Ok(reached)) } else { Poll::Pending }
     }
 
@@ -467,13 +459,9 @@ impl<W> Writer<W> {
         if state.end == End::No {
             state.end = end;
         }
-        let previous = if state.is_ended { None } else { state.wait(cx) };
-        let (pump, is_ended) = (state.pump_waker(), state.is_ended);
-        drop(state);
-        drop(previous);
-        if let Some(pump) = pump {
-            pump.wake();
-        }
+        let is_ended = state.is_ended;
+        let previous = if is_ended { None } else { state.wait(cx) };
+        release(state, previous);
         if is_ended { Poll::Ready(()) } else { Poll::Pending }
     }
 
@@ -491,12 +479,8 @@ impl<W> Writer<W> {
         }
         // Lets the pump take what fills no block: there is no room for more.
         state.flush_to = state.accepted;
-        let (previous, pump) = (state.wait(cx), state.pump_waker());
-        drop(state);
-        drop(previous);
-        if let Some(pump) = pump {
-            pump.wake();
-        }
+        let previous = state.wait(cx);
+        release(state, previous);
         Poll::Pending
     }
 
@@ -506,11 +490,7 @@ impl<W> Writer<W> {
         state.waiting += range.len();
         state.accepted += range.len() as u64;
         state.queue.push_back(Part { block, range });
-        let pump = state.pump_waker();
-        drop(state);
-        if let Some(pump) = pump {
-            pump.wake();
-        }
+        release(state, None);
     }
 }
 
@@ -522,12 +502,8 @@ impl<W> Drop for Writer<W> {
         } else {
             state.end = End::Dropped;
         }
-        let (pump, writer) = (state.pump_waker(), state.writer.take());
-        drop(state);
-        drop(writer); // users' code
-        if let Some(pump) = pump {
-            pump.wake();
-        }
+        let writer = state.writer.take();
+        release(state, writer);
     }
 }
 
@@ -555,40 +531,14 @@ fn canceled() -> io::Error {
     io::Error::from_raw_os_error(rustix::io::Errno::CANCELED.raw_os_error())
 }
 
-/// What the pump writes to.
-trait Sink {
-    type Inner: 'static;
-    async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T>;
-    async fn write_vectored<T: IoBuf>(&mut self, bufs: Vec<T>) -> BufResult<usize, Vec<T>>;
-    async fn sync(&mut self) -> io::Result<Level>;
-    async fn close(self) -> io::Result<()>;
-    fn into_inner(self) -> Self::Inner;
-}
-
-/// A sink that is written in order.
-struct InOrder<W>(W);
-
-impl<W: AsyncWrite + 'static> Sink for InOrder<W> {
-    type Inner = W;
-
-    async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
-        self.0.write(buf).await
-    }
-
-    async fn write_vectored<T: IoBuf>(&mut self, bufs: Vec<T>) -> BufResult<usize, Vec<T>> {
-        self.0.write_vectored(bufs).await
-    }
-
-    async fn sync(&mut self) -> io::Result<Level> {
-        self.0.sync().await
-    }
-
-    async fn close(self) -> io::Result<()> {
-        self.0.close().await
-    }
-
-    fn into_inner(self) -> W {
-        self.0
+/// Ends the borrow, and wakes the pump if it has something to do. `unused` is dropped outside of the borrow: it
+/// is users' code.
+fn release(mut state: RefMut<'_, State>, unused: Option<Waker>) {
+    let pump = state.pump_waker();
+    drop(state);
+    drop(unused);
+    if let Some(pump) = pump {
+        pump.wake();
     }
 }
 
@@ -598,9 +548,7 @@ struct AtOffset<W> {
     offset: u64,
 }
 
-impl<W: AsyncWriteAt + 'static> Sink for AtOffset<W> {
-    type Inner = W;
-
+impl<W: AsyncWriteAt> AsyncWrite for AtOffset<W> {
     async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
         let (result, buf) = self.file.write_at(buf, self.offset).await;
         self.offset += result.as_ref().map_or(0, |&count| count as u64);
@@ -619,10 +567,6 @@ impl<W: AsyncWriteAt + 'static> Sink for AtOffset<W> {
 
     async fn close(self) -> io::Result<()> {
         self.file.close().await
-    }
-
-    fn into_inner(self) -> W {
-        self.file
     }
 }
 
@@ -652,9 +596,12 @@ impl Drop for Ended {
     }
 }
 
-/// Takes bytes out of the queue and writes them to `sink`, until asked to end.
-/// `ended` is dropped with it also if it never ran.
-async fn pump<S: Sink>(mut sink: S, ended: Ended) -> Option<S::Inner> {
+/// Takes bytes out of the queue and writes them to `sink`, until asked to end. Asked to give it back, returns
+/// what is `into_inner` of it. `ended` is dropped with it also if it never ran.
+async fn pump<S, W>(mut sink: S, into_inner: fn(S) -> W, ended: Ended) -> Option<W>
+where
+    S: AsyncWrite,
+{
     let shared = Rc::clone(&ended.0);
     let mut batch = Vec::new();
     loop {
@@ -672,7 +619,7 @@ async fn pump<S: Sink>(mut sink: S, ended: Ended) -> Option<S::Inner> {
             Work::End(end) => {
                 let mut given = None;
                 if end == End::Give {
-                    given = Some(sink.into_inner());
+                    given = Some(into_inner(sink));
                 } else if let Err(error) = sink.close().await {
                     shared.borrow_mut().fail(error);
                 }
@@ -707,7 +654,11 @@ fn poll_work(shared: &Rc<Shared>, cx: &mut Context<'_>) -> Poll<Work> {
 }
 
 /// Writes what is in the queue, and does not come back before all of it is written or the sink fails.
-async fn write_batch<S: Sink>(sink: &mut S, shared: &Rc<Shared>, batch: &mut Vec<Slice<Block>>) {
+async fn write_batch<S: AsyncWrite>(
+    sink: &mut S,
+    shared: &Rc<Shared>,
+    batch: &mut Vec<Slice<Block>>,
+) {
     {
         let mut state = shared.borrow_mut();
         let count = state.queue.len().min(BATCH);

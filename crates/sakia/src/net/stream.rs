@@ -22,6 +22,7 @@ use super::sockopt::{self as options, Keepalive, option, tune};
 use super::split::{OwnedReadHalf, OwnedWriteHalf};
 use super::{Result, readers, writers};
 use crate::executor::current;
+use crate::io::transfer::{may_retry, retrying};
 use crate::io::{AsyncRead, AsyncWrite};
 
 /// A TCP connection. Dropping it closes it.
@@ -333,37 +334,19 @@ impl TcpStream {
 
 /// What the stream and its halves have in common. Who has the right to read, or to write, calls these.
 impl TcpStream {
-    pub(super) async fn read_some<T: IoBufMut>(&self, mut buf: T) -> BufResult<usize, T> {
-        loop {
-            let (result, back) = self.connection.read(buf).await;
-            match result {
-                Err(error) if self.may_retry(&error, PollEvents::READABLE).await => buf = back,
-                result => return (result, back),
-            }
-        }
+    pub(super) async fn read_some<T: IoBufMut>(&self, buf: T) -> BufResult<usize, T> {
+        self.retrying(PollEvents::READABLE, buf, |buf| self.connection.read(buf)).await
     }
 
     pub(super) async fn read_some_vectored<T: IoBufMut>(
         &self,
-        mut bufs: Vec<T>,
+        bufs: Vec<T>,
     ) -> BufResult<usize, Vec<T>> {
-        loop {
-            let (result, back) = self.connection.read_vectored(bufs).await;
-            match result {
-                Err(error) if self.may_retry(&error, PollEvents::READABLE).await => bufs = back,
-                result => return (result, back),
-            }
-        }
+        self.retrying(PollEvents::READABLE, bufs, |bufs| self.connection.read_vectored(bufs)).await
     }
 
-    pub(super) async fn peek_some<T: IoBufMut>(&self, mut buf: T) -> BufResult<usize, T> {
-        loop {
-            let (result, back) = self.connection.peek(buf).await;
-            match result {
-                Err(error) if self.may_retry(&error, PollEvents::READABLE).await => buf = back,
-                result => return (result, back),
-            }
-        }
+    pub(super) async fn peek_some<T: IoBufMut>(&self, buf: T) -> BufResult<usize, T> {
+        self.retrying(PollEvents::READABLE, buf, |buf| self.connection.peek(buf)).await
     }
 
     pub(super) async fn recv_some(&self) -> io::Result<RecvBuf> {
@@ -375,27 +358,15 @@ impl TcpStream {
         }
     }
 
-    pub(super) async fn write_some<T: IoBuf>(&self, mut buf: T) -> BufResult<usize, T> {
-        loop {
-            let (result, back) = self.connection.send(buf).await;
-            match result {
-                Err(error) if self.may_retry(&error, PollEvents::WRITABLE).await => buf = back,
-                result => return (result, back),
-            }
-        }
+    pub(super) async fn write_some<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {
+        self.retrying(PollEvents::WRITABLE, buf, |buf| self.connection.send(buf)).await
     }
 
     pub(super) async fn write_some_vectored<T: IoBuf>(
         &self,
-        mut bufs: Vec<T>,
+        bufs: Vec<T>,
     ) -> BufResult<usize, Vec<T>> {
-        loop {
-            let (result, back) = self.connection.send_vectored(bufs).await;
-            match result {
-                Err(error) if self.may_retry(&error, PollEvents::WRITABLE).await => bufs = back,
-                result => return (result, back),
-            }
-        }
+        self.retrying(PollEvents::WRITABLE, bufs, |bufs| self.connection.send_vectored(bufs)).await
     }
 
     pub(super) async fn end(&self, how: ShutdownHow) -> io::Result<()> {
@@ -409,13 +380,19 @@ impl TcpStream {
 
     /// Whether to try again after `error`, having waited if need be.
     async fn may_retry(&self, error: &io::Error, events: PollEvents) -> bool {
-        match error.kind() {
-            io::ErrorKind::Interrupted => true,
-            io::ErrorKind::WouldBlock => {
-                self.connection.driver().poll(self.connection.fd(), events).await.is_ok()
-            }
-            _ => false,
-        }
+        may_retry(self.connection.driver(), self.connection.fd(), error, events).await
+    }
+
+    async fn retrying<B, F>(
+        &self,
+        events: PollEvents,
+        buf: B,
+        transfer: impl Fn(B) -> F,
+    ) -> BufResult<usize, B>
+    where
+        F: Future<Output = BufResult<usize, B>>,
+    {
+        retrying(self.connection.driver(), self.connection.fd(), events, buf, transfer).await
     }
 }
 
@@ -445,6 +422,12 @@ impl AsyncWrite for TcpStream {
 ///
 /// # Panics
 /// On a simulated kernel.
+impl AsRef<Self> for TcpStream {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
 impl AsFd for TcpStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.connection.fd().as_fd()

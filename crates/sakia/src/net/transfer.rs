@@ -1,28 +1,5 @@
 //! The methods that transfer bytes, of a stream and of its halves.
 
-/// Gives a type, or what its field `stream` is, for [`readers`] and [`writers`].
-pub(super) trait Stream {
-    fn stream(&self) -> &super::TcpStream;
-}
-
-impl Stream for super::TcpStream {
-    fn stream(&self) -> &super::TcpStream {
-        self
-    }
-}
-
-impl Stream for super::OwnedReadHalf {
-    fn stream(&self) -> &super::TcpStream {
-        self.as_ref()
-    }
-}
-
-impl Stream for super::OwnedWriteHalf {
-    fn stream(&self) -> &super::TcpStream {
-        self.as_ref()
-    }
-}
-
 /// The methods that receive.
 macro_rules! readers {
     () => {
@@ -43,7 +20,7 @@ macro_rules! readers {
         /// # Kernel
         /// 5.6. Source: `io_uring_prep_recv(3)`.
         pub async fn read<T: IoBufMut>(&mut self, buf: T) -> BufResult<usize, T> {
-            $crate::net::transfer::Stream::stream(self).read_some(buf).await
+            self.as_ref().read_some(buf).await
         }
 
         /// As [`read`](Self::read), filling one buffer after the other, each `Vec` that is empty up to its
@@ -58,7 +35,7 @@ macro_rules! readers {
             &mut self,
             bufs: Vec<T>,
         ) -> BufResult<usize, Vec<T>> {
-            $crate::net::transfer::Stream::stream(self).read_some_vectored(bufs).await
+            self.as_ref().read_some_vectored(bufs).await
         }
 
         /// Reads until `buf` is full (an empty `Vec`: its capacity). One without room is full.
@@ -67,20 +44,7 @@ macro_rules! readers {
         /// [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof): the peer sends no more. What came before is
         /// in the buffer. Otherwise as [`read`](Self::read).
         pub async fn read_exact<T: IoBufMut>(&mut self, buf: T) -> BufResult<(), T> {
-            let mut rest = buf.room(usize::MAX);
-            while rest.bytes_room() > 0 {
-                let (result, back) = self.read(rest).await;
-                rest = back;
-                match result {
-                    Ok(0) => {
-                        let end = std::io::ErrorKind::UnexpectedEof.into();
-                        return (Err(end), rest.into_inner());
-                    }
-                    Ok(count) => rest.advance(count),
-                    Err(error) => return (Err(error), rest.into_inner()),
-                }
-            }
-            (Ok(()), rest.into_inner())
+            $crate::io::transfer::read_exact(buf, async |rest| self.read(rest).await).await
         }
 
         /// Reads until the peer sends no more, and appends to `buf`.
@@ -115,7 +79,7 @@ macro_rules! readers {
         /// # Kernel
         /// 5.6; 6.0 to receive several times with one entry. Source: `io_uring_prep_recv_multishot(3)`.
         pub async fn recv(&mut self) -> std::io::Result<RecvBuf> {
-            $crate::net::transfer::Stream::stream(self).recv_some().await
+            self.as_ref().recv_some().await
         }
 
         /// As [`read`](Self::read), but leaves the bytes to the next call.
@@ -123,7 +87,7 @@ macro_rules! readers {
         /// # Errors
         /// As [`read`](Self::read).
         pub async fn peek<T: IoBufMut>(&mut self, buf: T) -> BufResult<usize, T> {
-            $crate::net::transfer::Stream::stream(self).peek_some(buf).await
+            self.as_ref().peek_some(buf).await
         }
     };
 }
@@ -147,7 +111,7 @@ macro_rules! writers {
         /// # Kernel
         /// 5.6. Source: `io_uring_prep_send(3)`.
         pub async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
-            $crate::net::transfer::Stream::stream(self).write_some(buf).await
+            self.as_ref().write_some(buf).await
         }
 
         /// As [`write`](Self::write), taking one buffer after the other. At most the first 1024 are used.
@@ -159,25 +123,15 @@ macro_rules! writers {
         /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
         #[doc(alias = "writev")]
         pub async fn write_vectored<T: IoBuf>(&mut self, bufs: Vec<T>) -> BufResult<usize, Vec<T>> {
-            $crate::net::transfer::Stream::stream(self).write_some_vectored(bufs).await
+            self.as_ref().write_some_vectored(bufs).await
         }
 
         /// Writes all of `buf`. Dropping the future leaves an unknown part of it sent.
         ///
         /// # Errors
         /// As [`write`](Self::write); `WriteZero` if the kernel takes nothing.
-        pub async fn write_all<T: IoBuf>(&mut self, mut buf: T) -> BufResult<(), T> {
-            let mut done = 0;
-            while done < buf.bytes_len() {
-                let (result, slice) = self.write(buf.slice(done..)).await;
-                buf = slice.into_inner();
-                match result {
-                    Ok(0) => return (Err(std::io::ErrorKind::WriteZero.into()), buf),
-                    Ok(count) => done += count,
-                    Err(error) => return (Err(error), buf),
-                }
-            }
-            (Ok(()), buf)
+        pub async fn write_all<T: IoBuf>(&mut self, buf: T) -> BufResult<(), T> {
+            $crate::io::transfer::write_all(buf, async |rest, _| self.write(rest).await).await
         }
     };
 }

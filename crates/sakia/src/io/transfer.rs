@@ -1,0 +1,79 @@
+//! What all transfers have in common: trying again, and going on until all is done.
+//!
+//! `EINTR` starts an operation again. `EAGAIN` comes from descriptors that somebody made
+//! non-blocking, such as a shared terminal: then readiness is awaited before the next try.
+
+use std::future::Future;
+use std::io;
+
+use sakia_driver::{Auto, BufResult, Fd, Handle, IoBuf, IoBufMut, PollEvents, Room, Slice};
+
+/// Returns whether to try again after `error`, having waited for `events` if need be.
+pub(crate) async fn may_retry(
+    driver: &Handle<Auto>,
+    fd: &Fd,
+    error: &io::Error,
+    events: PollEvents,
+) -> bool {
+    match error.kind() {
+        io::ErrorKind::Interrupted => true,
+        io::ErrorKind::WouldBlock => driver.poll(fd, events).await.is_ok(),
+        _ => false,
+    }
+}
+
+/// Makes a transfer, and makes it again as long as its error is one after which to try again.
+pub(crate) async fn retrying<B, F>(
+    driver: &Handle<Auto>,
+    fd: &Fd,
+    events: PollEvents,
+    mut buf: B,
+    transfer: impl Fn(B) -> F,
+) -> BufResult<usize, B>
+where
+    F: Future<Output = BufResult<usize, B>>,
+{
+    loop {
+        let (result, back) = transfer(buf).await;
+        match result {
+            Err(error) if may_retry(driver, fd, &error, events).await => buf = back,
+            result => return (result, back),
+        }
+    }
+}
+
+/// Fills `buf` by as many reads as it takes.
+pub(crate) async fn read_exact<T: IoBufMut>(
+    buf: T,
+    mut read: impl AsyncFnMut(Room<T>) -> BufResult<usize, Room<T>>,
+) -> BufResult<(), T> {
+    let mut rest = buf.room(usize::MAX);
+    while rest.bytes_room() > 0 {
+        let (result, back) = read(rest).await;
+        rest = back;
+        match result {
+            Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), rest.into_inner()),
+            Ok(count) => rest.advance(count),
+            Err(error) => return (Err(error), rest.into_inner()),
+        }
+    }
+    (Ok(()), rest.into_inner())
+}
+
+/// Writes all of `buf` by as many writes as it takes. Each gets what is left, and how much was written.
+pub(crate) async fn write_all<T: IoBuf>(
+    mut buf: T,
+    mut write: impl AsyncFnMut(Slice<T>, usize) -> BufResult<usize, Slice<T>>,
+) -> BufResult<(), T> {
+    let mut done = 0;
+    while done < buf.bytes_len() {
+        let (result, slice) = write(buf.slice(done..), done).await;
+        buf = slice.into_inner();
+        match result {
+            Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
+            Ok(count) => done += count,
+            Err(error) => return (Err(error), buf),
+        }
+    }
+    (Ok(()), buf)
+}
