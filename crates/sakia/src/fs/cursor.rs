@@ -114,7 +114,7 @@ impl File {
             }
             return (result, buf);
         }
-        transfer::write_all(buf, async |rest, _| self.write(rest).await).await
+        transfer::write_all(buf, |rest, _| self.write_next(rest)).await
     }
 
     /// Moves the file's position, and resolves to where it is then. It may be beyond the end.

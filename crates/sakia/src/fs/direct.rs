@@ -135,7 +135,7 @@ impl File {
             Ok(alignment) => alignment,
             Err(error) => return (Err(error), buf),
         };
-        let write = async |rest: Slice<T>, done| {
+        let write = |rest: Slice<T>, done| async move {
             let at = offset + done as u64;
             let (fd, count) = match self.way(direct, alignment, at, rest.bytes_len()).await {
                 Ok(way) => way,

@@ -72,7 +72,7 @@ impl Stream {
     }
 
     pub(crate) async fn write_all<T: IoBuf>(&self, buf: T) -> BufResult<(), T> {
-        write_all(buf, async |rest, _| self.write(rest).await).await
+        write_all(buf, |rest, _| self.write(rest)).await
     }
 
     pub(crate) async fn close(self) -> io::Result<()> {

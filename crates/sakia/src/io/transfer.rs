@@ -9,6 +9,7 @@ use std::io;
 use sakia_driver::{Auto, BufResult, Fd, Handle, IoBuf, IoBufMut, PollEvents, Room, Slice};
 
 /// Returns whether to try again after `error`, having waited for `events` if need be.
+#[inline]
 pub(crate) async fn may_retry(
     driver: &Handle<Auto>,
     fd: &Fd,
@@ -23,6 +24,7 @@ pub(crate) async fn may_retry(
 }
 
 /// Makes a transfer, and makes it again as long as its error is one after which to try again.
+#[inline]
 pub(crate) async fn retrying<B, F>(
     driver: &Handle<Auto>,
     fd: &Fd,
@@ -43,6 +45,7 @@ where
 }
 
 /// Fills `buf` by as many reads as it takes.
+#[inline]
 pub(crate) async fn read_exact<T: IoBufMut>(
     buf: T,
     mut read: impl AsyncFnMut(Room<T>) -> BufResult<usize, Room<T>>,
@@ -61,10 +64,15 @@ pub(crate) async fn read_exact<T: IoBufMut>(
 }
 
 /// Writes all of `buf` by as many writes as it takes. Each gets what is left, and how much was written.
-pub(crate) async fn write_all<T: IoBuf>(
+#[inline]
+pub(crate) async fn write_all<T, F>(
     mut buf: T,
-    mut write: impl AsyncFnMut(Slice<T>, usize) -> BufResult<usize, Slice<T>>,
-) -> BufResult<(), T> {
+    write: impl Fn(Slice<T>, usize) -> F,
+) -> BufResult<(), T>
+where
+    T: IoBuf,
+    F: Future<Output = BufResult<usize, Slice<T>>>,
+{
     let mut done = 0;
     while done < buf.bytes_len() {
         let (result, slice) = write(buf.slice(done..), done).await;

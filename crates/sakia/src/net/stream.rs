@@ -334,19 +334,28 @@ impl TcpStream {
 
 /// What the stream and its halves have in common. Who has the right to read, or to write, calls these.
 impl TcpStream {
-    pub(super) async fn read_some<T: IoBufMut>(&self, buf: T) -> BufResult<usize, T> {
-        self.retrying(PollEvents::READABLE, buf, |buf| self.connection.read(buf)).await
+    #[inline]
+    pub(super) fn read_some<T: IoBufMut>(
+        &self,
+        buf: T,
+    ) -> impl Future<Output = BufResult<usize, T>> {
+        self.retrying(PollEvents::READABLE, buf, |buf| self.connection.read(buf))
     }
 
-    pub(super) async fn read_some_vectored<T: IoBufMut>(
+    #[inline]
+    pub(super) fn read_some_vectored<T: IoBufMut>(
         &self,
         bufs: Vec<T>,
-    ) -> BufResult<usize, Vec<T>> {
-        self.retrying(PollEvents::READABLE, bufs, |bufs| self.connection.read_vectored(bufs)).await
+    ) -> impl Future<Output = BufResult<usize, Vec<T>>> {
+        self.retrying(PollEvents::READABLE, bufs, |bufs| self.connection.read_vectored(bufs))
     }
 
-    pub(super) async fn peek_some<T: IoBufMut>(&self, buf: T) -> BufResult<usize, T> {
-        self.retrying(PollEvents::READABLE, buf, |buf| self.connection.peek(buf)).await
+    #[inline]
+    pub(super) fn peek_some<T: IoBufMut>(
+        &self,
+        buf: T,
+    ) -> impl Future<Output = BufResult<usize, T>> {
+        self.retrying(PollEvents::READABLE, buf, |buf| self.connection.peek(buf))
     }
 
     pub(super) async fn recv_some(&self) -> io::Result<RecvBuf> {
@@ -358,15 +367,17 @@ impl TcpStream {
         }
     }
 
-    pub(super) async fn write_some<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {
-        self.retrying(PollEvents::WRITABLE, buf, |buf| self.connection.send(buf)).await
+    #[inline]
+    pub(super) fn write_some<T: IoBuf>(&self, buf: T) -> impl Future<Output = BufResult<usize, T>> {
+        self.retrying(PollEvents::WRITABLE, buf, |buf| self.connection.send(buf))
     }
 
-    pub(super) async fn write_some_vectored<T: IoBuf>(
+    #[inline]
+    pub(super) fn write_some_vectored<T: IoBuf>(
         &self,
         bufs: Vec<T>,
-    ) -> BufResult<usize, Vec<T>> {
-        self.retrying(PollEvents::WRITABLE, bufs, |bufs| self.connection.send_vectored(bufs)).await
+    ) -> impl Future<Output = BufResult<usize, Vec<T>>> {
+        self.retrying(PollEvents::WRITABLE, bufs, |bufs| self.connection.send_vectored(bufs))
     }
 
     pub(super) async fn end(&self, how: ShutdownHow) -> io::Result<()> {
@@ -383,16 +394,17 @@ impl TcpStream {
         may_retry(self.connection.driver(), self.connection.fd(), error, events).await
     }
 
-    async fn retrying<B, F>(
+    #[inline]
+    fn retrying<B, F>(
         &self,
         events: PollEvents,
         buf: B,
         transfer: impl Fn(B) -> F,
-    ) -> BufResult<usize, B>
+    ) -> impl Future<Output = BufResult<usize, B>>
     where
         F: Future<Output = BufResult<usize, B>>,
     {
-        retrying(self.connection.driver(), self.connection.fd(), events, buf, transfer).await
+        retrying(self.connection.driver(), self.connection.fd(), events, buf, transfer)
     }
 }
 

@@ -131,7 +131,8 @@ macro_rules! writers {
         /// # Errors
         /// As [`write`](Self::write); `WriteZero` if the kernel takes nothing.
         pub async fn write_all<T: IoBuf>(&mut self, buf: T) -> BufResult<(), T> {
-            $crate::io::transfer::write_all(buf, async |rest, _| self.write(rest).await).await
+            let stream: &$crate::net::TcpStream = self.as_ref();
+            $crate::io::transfer::write_all(buf, |rest, _| stream.write_some(rest)).await
         }
     };
 }
