@@ -177,6 +177,22 @@ enum Item<J: Job> {
     Frame(Rc<Frame<J>>),
 }
 
+impl<J: Job> Item<J> {
+    fn is_unit(&self) -> bool {
+        matches!(self, Self::Unit(_))
+    }
+}
+
+/// Takes out up to `most` directories that nobody has begun, the first ones first.
+fn take_units<J: Job>(items: &mut Vec<Item<J>>, most: usize) -> Vec<Unit<J>> {
+    let units = items.extract_if(.., |item| item.is_unit()).take(most);
+    let unit = |item| match item {
+        Item::Unit(unit) => Some(unit),
+        Item::Frame(_) => None,
+    };
+    units.filter_map(unit).collect()
+}
+
 /// What one worker leaves to another.
 enum Share<J: Job> {
     Units(Vec<Unit<J>>),
@@ -398,15 +414,7 @@ impl<J: Job> Worker<J> {
 
     /// Gives away the directories that it has not begun.
     fn give_all(&self) {
-        let items = std::mem::take(&mut *self.items.borrow_mut());
-        let (mut units, mut frames) = (Vec::new(), Vec::new());
-        for item in items {
-            match item {
-                Item::Unit(unit) => units.push(unit),
-                frame => frames.push(frame),
-            }
-        }
-        *self.items.borrow_mut() = frames;
+        let units = take_units(&mut self.items.borrow_mut(), usize::MAX);
         if !units.is_empty() {
             self.crew.sender.try_send(Share::Units(units)).ok();
         }
@@ -455,19 +463,9 @@ impl<J: Job> Worker<J> {
             return;
         }
         let mut items = self.items.borrow_mut();
-        let is_unit = |item: &Item<J>| matches!(item, Item::Unit(_));
-        let give = items.iter().filter(|item| is_unit(item)).count().div_ceil(2);
+        let give = items.iter().filter(|item| item.is_unit()).count().div_ceil(2);
         let share = if give > 0 {
-            let mut given = Vec::with_capacity(give);
-            let mut kept = Vec::with_capacity(items.len());
-            for item in items.drain(..) {
-                match item {
-                    Item::Unit(unit) if given.len() < give => given.push(unit),
-                    item => kept.push(item),
-                }
-            }
-            *items = kept;
-            Share::Units(given)
+            Share::Units(take_units(&mut items, give))
         } else if self.has_large_file.get()
             && let Some(Item::Frame(frame)) = items.last()
             && let Some(part) = frame.split()

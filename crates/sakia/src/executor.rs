@@ -455,7 +455,7 @@ mod tests {
 
     #[test]
     fn a_task_for_a_thread_that_has_ended_is_canceled() {
-        let remote = Arc::new(Remote::new());
+        let remote = Arc::new(Remote::default());
         remote.close();
         let result = crate::block_on(spawn_to(&remote, || async { 1 }));
         assert!(result.unwrap_err().is_canceled());

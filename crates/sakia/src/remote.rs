@@ -20,6 +20,7 @@ use async_task::Runnable;
 use sakia_driver::RemoteWake;
 
 /// The inbox of one runtime thread.
+#[derive(Default)]
 pub(crate) struct Remote {
     inbox: Mutex<Inbox>,
     /// Something is in the inbox, or the thread is to look around; read without the lock.
@@ -32,6 +33,7 @@ pub(crate) struct Remote {
     is_stopping: AtomicBool,
 }
 
+#[derive(Default)]
 struct Inbox {
     /// Tasks that were woken elsewhere, oldest first.
     tasks: VecDeque<Runnable>,
@@ -42,20 +44,6 @@ struct Inbox {
 }
 
 impl Remote {
-    pub(crate) fn new() -> Self {
-        Self {
-            inbox: Mutex::new(Inbox {
-                tasks: VecDeque::new(),
-                is_closed: false,
-                is_draining: false,
-            }),
-            has_mail: AtomicBool::new(false),
-            parked: AtomicBool::new(false),
-            wake: OnceLock::new(),
-            is_stopping: AtomicBool::new(false),
-        }
-    }
-
     /// Says how the thread's driver is woken. Before its first sleep, once.
     pub(crate) fn set_wake(&self, wake: Arc<dyn RemoteWake>) {
         let is_first = self.wake.set(wake).is_ok();

@@ -115,6 +115,29 @@ impl Builder {
         }
     }
 
+    /// The inboxes of all threads.
+    fn remotes(&self) -> Arc<[Arc<Remote>]> {
+        (0..self.threads).map(|_| Arc::default()).collect()
+    }
+
+    /// What thread number `thread` has of the runtime or engine, with a backend of its own.
+    fn local(
+        &self,
+        policy: Policy,
+        thread: usize,
+        remotes: Arc<[Arc<Remote>]>,
+    ) -> io::Result<(Rc<Local>, Choice)> {
+        let (backend, choice) = Auto::new(policy, self.ring.clone())?;
+        let local = Local::new(Driver::new(backend), Box::new(Machine), thread, remotes)?;
+        local.driver.set_bypass(self.bypass.clone());
+        if self.virtual_time {
+            local.timers.make_virtual();
+        } else {
+            local.spin.set(self.spin);
+        }
+        Ok((local, choice))
+    }
+
     /// Builds the runtime for the calling thread.
     ///
     /// # Errors
@@ -128,15 +151,8 @@ impl Builder {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let policy = self.policy()?;
-        let (backend, choice) = Auto::new(policy, self.ring.clone())?;
-        let remotes: Arc<[Arc<Remote>]> =
-            (0..self.threads).map(|_| Arc::new(Remote::new())).collect();
-        let local = Local::new(Driver::new(backend), Box::new(Machine), 0, Arc::clone(&remotes))?;
-        local.driver.set_bypass(self.bypass.clone());
-        local.spin.set(if self.virtual_time { Duration::ZERO } else { self.spin });
-        if self.virtual_time {
-            local.timers.make_virtual();
-        }
+        let remotes = self.remotes();
+        let (local, choice) = self.local(policy, 0, Arc::clone(&remotes))?;
         let mut runtime = Runtime {
             local,
             choice,
@@ -162,7 +178,7 @@ impl Builder {
     pub fn build_simulated(self, sim: sakia_driver::sim::Sim) -> io::Result<Runtime> {
         let kernel = sim.handle();
         let (backend, choice) = Auto::simulated(sim);
-        let remotes = Arc::from([Arc::new(Remote::new())]);
+        let remotes = Arc::from([Arc::new(Remote::default())]);
         let local = Local::new(Driver::new(backend), Box::new(kernel.clone()), 0, remotes)?;
         local.driver.set_bypass(self.bypass);
         let watch = Some(Watch::new(kernel));
@@ -193,8 +209,7 @@ impl Thread {
     /// See [`Builder::build`].
     pub(crate) fn start_all(builder: &Builder) -> io::Result<Started> {
         let policy = builder.policy()?;
-        let remotes: Arc<[Arc<Remote>]> =
-            (0..builder.threads).map(|_| Arc::new(Remote::new())).collect();
+        let remotes = builder.remotes();
         let (first, choice) = Self::start(0, &remotes, policy, builder)?;
         let mut threads = vec![first];
         for number in 1..builder.threads {
@@ -211,19 +226,14 @@ impl Thread {
         policy: Policy,
         builder: &Builder,
     ) -> io::Result<(Self, Choice)> {
-        let (ring, bypass, spin) = (builder.ring.clone(), builder.bypass.clone(), builder.spin);
+        let builder = builder.clone();
         let (report, ready) = mpsc::channel();
         let remote = Arc::clone(&remotes[number]);
         let remotes = Arc::clone(remotes);
         let name = format!("sakia-{number}");
         let join = std::thread::Builder::new().name(name).spawn(move || {
-            let built = Auto::new(policy, ring).and_then(|(backend, choice)| {
-                Ok((Local::new(Driver::new(backend), Box::new(Machine), number, remotes)?, choice))
-            });
-            match built {
+            match builder.local(policy, number, remotes) {
                 Ok((local, choice)) => {
-                    local.driver.set_bypass(bypass);
-                    local.spin.set(spin);
                     // Nobody listens if the runtime's builder gave up meanwhile; it stops us then.
                     report.send(Ok(choice)).ok();
                     run_until_stopped(&local);

@@ -20,6 +20,7 @@ use event_listener::Event;
 use crate::executor::spawn;
 use crate::join::JoinHandle;
 use crate::signal::{Signal, SignalKind};
+use crate::task::wait_until;
 
 /// Asks a program's parts to end, and waits until they have.
 ///
@@ -131,13 +132,7 @@ impl Shutdown {
 
     /// Waits until the end was asked for.
     pub async fn requested(&self) {
-        while !self.is_requested() {
-            let listener = self.inner.requested.listen();
-            // Asked for between the two lines, perhaps, when nobody was listening yet.
-            if !self.is_requested() {
-                listener.await;
-            }
-        }
+        wait_until(&self.inner.requested, || self.is_requested()).await;
     }
 
     /// What counts the work that [`drain`](Shutdown::drain) waits for.
@@ -212,12 +207,7 @@ impl Tracker {
 
     /// Waits until there are none.
     async fn ended(&self) {
-        while self.running() > 0 {
-            let listener = self.running.ended.listen();
-            if self.running() > 0 {
-                listener.await;
-            }
-        }
+        wait_until(&self.running.ended, || self.running() == 0).await;
     }
 }
 

@@ -70,10 +70,9 @@ impl Copy {
         let preserve = self.options.preserve;
         let has_owner = !preserve.ownership || self.set_owner(to, &of, tally)?;
         if preserve.mode && of.has_inherited_acl {
-            for name in [c"system.posix_acl_access", c"system.posix_acl_default"] {
-                if of.is_directory || name == c"system.posix_acl_access" {
-                    removed(kernel::fremovexattr(to, name))?;
-                }
+            removed(kernel::fremovexattr(to, c"system.posix_acl_access"))?;
+            if of.is_directory {
+                removed(kernel::fremovexattr(to, c"system.posix_acl_default"))?;
             }
         }
         if preserve.mode || preserve.xattrs {
@@ -131,15 +130,28 @@ impl Copy {
             }
             Err(errno) => return Err(("list attributes of", errno.into())),
         };
-        for name in self.wanted(&names) {
-            let value = match grown(|space| kernel::fgetxattr(from, name, space)) {
+        let read = |name: &CStr, space: &mut [u8]| kernel::fgetxattr(from, name, space);
+        let set =
+            |name: &CStr, value: &[u8]| kernel::fsetxattr(to, name, value, XattrFlags::empty());
+        self.copy_each(&names, read, set, tally)
+    }
+
+    /// Copies the attributes of a list that are to be preserved.
+    fn copy_each(
+        &self,
+        names: &[u8],
+        read: impl Fn(&CStr, &mut [u8]) -> rustix::io::Result<usize>,
+        set: impl Fn(&CStr, &[u8]) -> rustix::io::Result<()>,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        for name in self.wanted(names) {
+            let value = match grown(|space| read(name, space)) {
                 Ok(value) => value,
                 Err(Errno::NODATA | Errno::NOTSUP) => continue,
                 Err(errno) => return Err(("read an attribute of", errno.into())),
             };
             tally.counters.plain_calls += 3;
-            let set = kernel::fsetxattr(to, name, &value, XattrFlags::empty());
-            lost(set, tally).map_err(|error| ("set an attribute of", error))?;
+            lost(set(name, &value), tally).map_err(|error| ("set an attribute of", error))?;
         }
         Ok(())
     }
@@ -222,20 +234,13 @@ impl Copy {
         if self.options.preserve.mode && self.inherits(spot) {
             removed(kernel::lremovexattr(&to, c"system.posix_acl_access"))?;
         }
-        for name in self.wanted(&names) {
-            let read = |space: &mut [u8]| match follows {
-                true => kernel::getxattr(&from, name, space),
-                false => kernel::lgetxattr(&from, name, space),
-            };
-            let value = match grown(read) {
-                Ok(value) => value,
-                Err(Errno::NODATA | Errno::NOTSUP) => continue,
-                Err(errno) => return Err(("read an attribute of", errno.into())),
-            };
-            let set = kernel::lsetxattr(&to, name, &value, XattrFlags::empty());
-            lost(set, tally).map_err(|error| ("set an attribute of", error))?;
-        }
-        Ok(())
+        let read = |name: &CStr, space: &mut [u8]| match follows {
+            true => kernel::getxattr(&from, name, space),
+            false => kernel::lgetxattr(&from, name, space),
+        };
+        let set =
+            |name: &CStr, value: &[u8]| kernel::lsetxattr(&to, name, value, XattrFlags::empty());
+        self.copy_each(&names, read, set, tally)
     }
 }
 

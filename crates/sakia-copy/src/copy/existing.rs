@@ -92,10 +92,10 @@ impl Copy {
     }
 
     pub(super) fn stat_target(&self, spot: &Spot<'_>) -> Result<Option<Stat>> {
-        let found = match (spot.target, spot.folder) {
-            (Some(target), _) => sys::stat_name(target.as_fd(), spot.to),
+        let found = match spot.target {
+            Some(target) => sys::stat_name(target.as_fd(), spot.to),
             // A dry run.
-            (None, _) => {
+            None => {
                 let path = self.target_path(spot);
                 sys::retry(|| kernel::lstat(&path))
             }

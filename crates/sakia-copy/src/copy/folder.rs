@@ -139,10 +139,9 @@ impl Copy {
     /// A tree that leads into itself has no end.
     fn refuse_cycles(&self, spot: &Spot<'_>, stat: &Stat) -> Result<()> {
         let id = Id::of(stat);
-        let wrong = |text: &str| EntryError {
-            operation: "copy directory",
-            is_target: false,
-            error: io::Error::new(io::ErrorKind::InvalidInput, text.to_owned()),
+        let wrong = |text: &str| {
+            let error = io::Error::new(io::ErrorKind::InvalidInput, text.to_owned());
+            EntryError::source("copy directory")(error)
         };
         if self.root.get() == Some(&id) {
             return Err(wrong("it is the copy itself, which was made in what is copied"));

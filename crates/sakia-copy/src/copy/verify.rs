@@ -154,16 +154,11 @@ impl Verify {
         }
     }
 
-    async fn compare_and_tell(
-        &self,
-        fiber: &mut Fiber<Self>,
-        pair: &Pair<'_>,
-        place: &Place,
-    ) -> Next {
+    async fn compare_and_tell(&self, fiber: &mut Fiber<Self>, pair: &Pair<'_>) -> Next {
         match self.compare(fiber, pair).await {
             Ok(next) => next,
             Err((operation, error)) => {
-                fiber.fail(operation, place.path_of(pair.to), error);
+                fiber.fail(operation, pair.place.path_of(pair.to), error);
                 Next::Done
             }
         }
@@ -195,7 +190,7 @@ impl Job for Verify {
                     name,
                     to,
                 };
-                if self.compare_and_tell(fiber, &pair, pair.place).await == Next::Done {
+                if self.compare_and_tell(fiber, &pair).await == Next::Done {
                     return Ok(None);
                 }
             }
@@ -226,7 +221,7 @@ impl Job for Verify {
         let place = &frame.folder.facts.to;
         let Some(target) = fiber.open_place(place, name) else { return Next::Done };
         let pair = Pair { source: &frame.source, place, target, name, to: name };
-        self.compare_and_tell(fiber, &pair, place).await
+        self.compare_and_tell(fiber, &pair).await
     }
 
     fn leave(&self, fiber: &mut Fiber<Self>, folder: &Arc<Folder<Self>>) {

@@ -25,14 +25,13 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use sakia::Engine;
-use sakia::engine::__private::{Ways, copy_error};
+use sakia::engine::__private::{Half, Halves, Ways, copy_error, repeated};
 use sakia::engine::{ReadShared, Request};
 use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 use tokio::sync::Mutex;
 use tokio::task::coop::{consume_budget, poll_proceed};
 
 use super::buffer::{Unread, make_room};
-use super::halves::{Half, Halves};
 use super::handle::{Handle, Lent};
 use super::{FileTimes, OpenOptions};
 use crate::lane::{Job, Lane, Lasting};
@@ -80,6 +79,7 @@ pub struct File {
     max_buf_size: usize,
 }
 
+#[derive(Default)]
 struct Inner {
     flight: Flight,
     /// Who waits for that.
@@ -105,7 +105,9 @@ struct Inner {
 }
 
 /// What is under way.
+#[derive(Default)]
 enum Flight {
+    #[default]
     Nothing,
     Read(Reading),
     /// Gives its memory back.
@@ -186,19 +188,7 @@ impl File {
     fn new(handle: Handle, ways: Ways) -> Self {
         Self {
             handle,
-            inner: Mutex::new(Inner {
-                flight: Flight::Nothing,
-                halves: Halves::default(),
-                unread: Unread::default(),
-                read_start: 0,
-                spare: Vec::new(),
-                write_error: None,
-                read_ended: None,
-                sought: None,
-                cut: None,
-                position: 0,
-                ways,
-            }),
+            inner: Mutex::new(Inner { ways, ..Inner::default() }),
             max_buf_size: MAX_BUF_SIZE,
         }
     }
@@ -309,9 +299,26 @@ impl File {
     ///
     /// # Errors
     /// As `futimens(3)`. That of the write under way, as with [`sync_all`](File::sync_all).
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    ///
+    /// use sakia_tokio::fs::{File, FileTimes};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// # let path = std::env::temp_dir().join(format!("sakia-tokio-times-{}", std::process::id()));
+    /// let file = File::create(&path).await?;
+    /// let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    /// file.set_times(FileTimes::new().set_modified(then)).await?;
+    /// assert_eq!(file.metadata().await?.modified()?, then);
+    /// # std::fs::remove_file(&path)
+    /// # }
+    /// ```
     #[doc(alias = "futimens")]
     pub async fn set_times(&self, times: FileTimes) -> io::Result<()> {
-        self.after_write(move |std| std.set_times(times.into_std())).await
+        self.after_write(move |std| std.set_times(times.into())).await
     }
 
     /// Sets when its contents last changed, as [`set_times`](File::set_times).
@@ -494,7 +501,7 @@ impl Inner {
                 Reading::Engine { request, lent, offset }
             }
             lane => Reading::Thread(lane.begin(move || {
-                let result = uninterrupted(|| (&*lent.std).read(&mut memory[start..]));
+                let result = repeated(|| (&*lent.std).read(&mut memory[start..]));
                 (result, memory)
             })),
         };
@@ -523,16 +530,6 @@ fn spend(cx: &mut Context<'_>, count: usize) {
     for _ in 0..count / BYTES_PER_UNIT {
         let Poll::Ready(unit) = poll_proceed(cx) else { break };
         unit.made_progress();
-    }
-}
-
-/// Makes a call again as long as a signal interrupts it.
-fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
     }
 }
 

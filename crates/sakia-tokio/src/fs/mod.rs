@@ -3,11 +3,9 @@
 mod buffer;
 mod dir;
 mod file;
-mod halves;
 mod handle;
 mod options;
 mod paths;
-mod times;
 
 pub use self::dir::{DirBuilder, DirEntry, ReadDir, read_dir};
 pub use self::file::File;
@@ -17,4 +15,4 @@ pub use self::paths::{
     read_to_string, remove_dir, remove_dir_all, remove_file, rename, set_permissions, symlink,
     symlink_metadata, try_exists, write,
 };
-pub use self::times::FileTimes;
+pub use sakia::fs::FileTimes;

@@ -10,13 +10,13 @@ use std::future::Future;
 use std::io::{self, SeekFrom};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Wake, Waker, ready};
+use std::task::{Context, Poll, ready};
 
-use sakia_driver::{BufResult, IoBuf, wake_all};
+use sakia_driver::{BufResult, IoBuf};
 
 use super::parts::{Readable, Seekable, Writable};
 use crate::fs::File;
+use crate::halves::{Half, Halves};
 use crate::io::{AsyncWrite, Level, Positional, Reader, Writer};
 
 /// Bytes read at a time.
@@ -69,9 +69,7 @@ pub struct BufferedFile {
     /// Bytes were put in that are not known to be written.
     is_dirty: bool,
     /// What waits for the writer.
-    halves: Arc<Halves>,
-    /// Wakes them.
-    waker: Waker,
+    halves: Halves,
     /// A seek that was begun.
     seek: Option<Seek>,
     /// A seek that was asked for by a call that does not wait.
@@ -98,54 +96,17 @@ impl AsyncWrite for Next {
     }
 }
 
-/// The tasks that wait for the writer. It wakes one only, and there may be two, where a function of an
-/// ecosystem has split the adapter in a half to read and a half to write.
-#[derive(Default)]
-struct Halves {
-    wakers: Mutex<[Option<Waker>; 2]>,
-}
-
-/// Which of them.
-#[derive(Clone, Copy)]
-enum Half {
-    Reading,
-    Writing,
-}
-
-impl Halves {
-    fn register(&self, half: Half, cx: &Context<'_>) {
-        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-        let previous = match &mut wakers[half as usize] {
-            Some(waker) if waker.will_wake(cx.waker()) => None,
-            slot => slot.replace(cx.waker().clone()),
-        };
-        drop(wakers);
-        drop(previous); // users' code
-    }
-}
-
-impl Wake for Halves {
-    fn wake(self: Arc<Self>) {
-        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = std::mem::take(&mut *wakers);
-        drop(wakers);
-        wake_all(taken.into_iter().flatten());
-    }
-}
-
 impl BufferedFile {
     /// Takes a file, at its position.
     pub fn new(file: File) -> Self {
         let file = Rc::new(file);
-        let halves = Arc::<Halves>::default();
         Self {
             reader: Reader::with_depth(Rc::clone(&file), BLOCK_BYTES, 1),
             reader_at: None,
             file,
             writer: None,
             is_dirty: false,
-            waker: Waker::from(Arc::clone(&halves)),
-            halves,
+            halves: Halves::default(),
             seek: None,
             pending_seek: None,
         }
@@ -173,9 +134,8 @@ impl BufferedFile {
         half: Half,
         poll: impl FnOnce(&mut Writer<Next>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        self.halves.register(half, cx);
         let writer = self.writer.get_or_insert_with(|| Writer::new(Next(Rc::clone(&self.file))));
-        poll(writer, &mut Context::from_waker(&self.waker))
+        poll(writer, &mut Context::from_waker(self.halves.register(half, cx)))
     }
 
     /// Waits until what was put in is written, if something was.

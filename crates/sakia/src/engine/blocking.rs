@@ -30,7 +30,7 @@ pub(super) trait Calls<T>: Send {
 }
 
 /// Any code.
-struct Code<F>(F);
+pub(super) struct Code<F>(pub(super) F);
 
 impl<T, F: FnOnce() -> io::Result<T> + Send> Calls<T> for Code<F> {
     fn block(self: Box<Self>) -> io::Result<T> {

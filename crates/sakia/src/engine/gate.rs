@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use event_listener::Event;
 
 use super::Engine;
+use crate::task::wait_until;
 
 /// Counts requests under way. Closed, it lets none in.
 #[derive(Default)]
@@ -48,13 +49,7 @@ impl Gate {
     /// Closes it, and waits until all have left.
     pub(super) async fn stop(&self) {
         self.state.fetch_or(CLOSED, Ordering::AcqRel);
-        while !self.is_empty() {
-            let listener = self.empty.listen();
-            if self.is_empty() {
-                break;
-            }
-            listener.await;
-        }
+        wait_until(&self.empty, || self.is_empty()).await;
     }
 
     fn is_empty(&self) -> bool {

@@ -58,6 +58,8 @@ pub mod __private {
     pub use super::now::{Ways, is_in_memory};
     pub use super::request::block_on;
     pub use crate::error::copy_error;
+    pub use crate::halves::{Half, Halves};
+    pub use crate::io::transfer::repeated;
 }
 
 /// Does file operations for all threads of a process. Clones are the same engine.

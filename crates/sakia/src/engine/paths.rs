@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::blocking::{Blocking, Calls};
+use super::blocking::{Blocking, Calls, Code};
 use super::now::{BYTES_MAX, OpenedNow};
 use super::request::{Attempt, Call, Request};
 use super::{Engine, File};
@@ -37,26 +37,11 @@ macro_rules! by_path {
             ) -> Request<Blocking<$output>> {
                 let path = $path.as_ref().to_owned();
                 let is_remote = self.shared.mounts.may_hold(&path);
-                let call = move |path: &Path| $call(path $(, $value)?);
-                let operation = stringify!($name);
-                self.block_on_pool(AtPath { path, operation, call }, is_remote)
+                let call = move || Ok($call(&path $(, $value)?).at(stringify!($name), &path)?);
+                self.block_on_pool(Code(call), is_remote)
             }
         )*}
     };
-}
-
-/// A call of `std` with a path.
-struct AtPath<F> {
-    path: PathBuf,
-    operation: &'static str,
-    call: F,
-}
-
-impl<T, F: FnOnce(&Path) -> io::Result<T> + Send> Calls<T> for AtPath<F> {
-    fn block(self: Box<Self>) -> io::Result<T> {
-        let Self { path, operation, call } = *self;
-        Ok(call(&path).at(operation, &path)?)
-    }
 }
 
 by_path! {
@@ -95,25 +80,13 @@ macro_rules! by_two_paths {
                 let (from, to) = ($from.as_ref().to_owned(), $to.as_ref().to_owned());
                 let mounts = &self.shared.mounts;
                 let is_remote = mounts.may_hold(&from) || mounts.may_hold(&to);
-                let call = move |from: &Path| {
-                    Ok($call(from, &to).between(stringify!($name), from, &to)?)
+                let call = move || {
+                    Ok($call(&from, &to).between(stringify!($name), &from, &to)?)
                 };
-                self.block_on_pool(AtPaths { from, call }, is_remote)
+                self.block_on_pool(Code(call), is_remote)
             }
         )*}
     };
-}
-
-/// A call of `std` with two paths, which names both in its errors.
-struct AtPaths<F> {
-    from: PathBuf,
-    call: F,
-}
-
-impl<T, F: FnOnce(&Path) -> io::Result<T> + Send> Calls<T> for AtPaths<F> {
-    fn block(self: Box<Self>) -> io::Result<T> {
-        (self.call)(&self.from)
-    }
 }
 
 by_two_paths! {
@@ -206,8 +179,8 @@ impl Engine {
     ) -> Request<Blocking<()>> {
         let path = path.as_ref().to_owned();
         let is_remote = self.shared.mounts.may_hold(&path);
-        let call = move |path: &Path| fs::write(path, contents.as_bytes());
-        self.block_on_pool(AtPath { path, operation: "write", call }, is_remote)
+        let call = move || Ok(fs::write(&path, contents.as_bytes()).at("write", &path)?);
+        self.block_on_pool(Code(call), is_remote)
     }
 
     /// Opens a directory, to be asked what it has.
@@ -218,11 +191,11 @@ impl Engine {
         let path = path.as_ref().to_owned();
         let is_remote = self.shared.mounts.may_hold(&path);
         let engine = self.clone();
-        let call = move |path: &Path| {
-            let entries = Arc::new(Mutex::new(fs::read_dir(path)?));
+        let call = move || {
+            let entries = Arc::new(Mutex::new(fs::read_dir(&path).at("read_dir", &path)?));
             Ok(ReadDir { engine, entries, is_remote })
         };
-        self.block_on_pool(AtPath { path, operation: "read_dir", call }, is_remote)
+        self.block_on_pool(Code(call), is_remote)
     }
 
     /// Opens a file to read it.
@@ -296,16 +269,11 @@ impl ReadDir {
     /// As `getdents(2)`. Those before the error are lost.
     pub fn next_batch(&mut self) -> Request<Blocking<Vec<fs::DirEntry>>> {
         let entries = Arc::clone(&self.entries);
-        self.engine.block_on_pool(NextEntries(entries), self.is_remote)
-    }
-}
-
-struct NextEntries(Arc<Mutex<fs::ReadDir>>);
-
-impl Calls<Vec<fs::DirEntry>> for NextEntries {
-    fn block(self: Box<Self>) -> io::Result<Vec<fs::DirEntry>> {
-        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.by_ref().take(ReadDir::BATCH).collect()
+        let next = move || {
+            let mut entries = entries.lock().unwrap_or_else(PoisonError::into_inner);
+            entries.by_ref().take(Self::BATCH).collect()
+        };
+        self.engine.block_on_pool(Code(next), self.is_remote)
     }
 }
 

@@ -338,6 +338,13 @@ impl FileTimes {
     }
 }
 
+impl From<FileTimes> for std::fs::FileTimes {
+    fn from(FileTimes { accessed, modified }: FileTimes) -> Self {
+        let times = accessed.into_iter().fold(Self::new(), Self::set_accessed);
+        modified.into_iter().fold(times, Self::set_modified)
+    }
+}
+
 /// Seconds are rounded down, nanoseconds fill up, also before 1970.
 fn since_1970(time: SystemTime) -> StatxTime {
     match time.duration_since(SystemTime::UNIX_EPOCH) {

@@ -60,22 +60,12 @@ use std::path::Path;
 use sakia_driver::{Auto, Handle};
 
 pub use crate::error::{Error, Result, os_error};
+use crate::io::transfer::uninterrupted;
 
 /// A path as the kernel takes it.
 pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes())
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the path contains a zero byte"))
-}
-
-/// Starts an operation again as long as a signal interrupts it. For those without effect until they are
-/// done: opening, asking, making durable.
-async fn uninterrupted<T>(mut operation: impl AsyncFnMut() -> io::Result<T>) -> io::Result<T> {
-    loop {
-        match operation().await {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
-    }
 }
 
 /// What starts operations on the calling thread's runtime.

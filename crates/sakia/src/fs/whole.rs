@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::path::Arg;
-use sakia_driver::{AlignedBuf, BufResult, CURRENT_POSITION, Fd, IoBuf, WholeFile};
+use sakia_driver::{AlignedBuf, BufResult, CURRENT_POSITION, IoBuf, WholeFile};
 
 use super::file::read_to_end;
 use super::options::{await_writer, open_like_std};
 use super::paths::follow_links;
-use super::{Dir, File, OpenOptions, Permissions, driver};
+use super::{Dir, File, OpenOptions, Permissions, driver, uninterrupted};
 use crate::error::{Context, Result};
 
 /// Bytes that a file is thought to have when nothing is known.
@@ -247,26 +247,20 @@ async fn copy_contents(source: &File, target: &File) -> io::Result<u64> {
     let mut done = 0;
     if !source.is_stream() && !target.is_stream() {
         loop {
-            match copy_range(&source.fd, &target.fd, done, target).await {
-                // Files that the kernel does not know the size of say so as well.
+            let copy = async || {
+                let (from, to) = (&source.fd, &target.fd);
+                target.driver.copy_file_range(from, done, to, done, RANGE_BYTES).await
+            };
+            match uninterrupted(copy).await {
                 Ok(0) if done == 0 => break,
                 Ok(0) => return Ok(done),
-                Ok(count) => done += count,
+                Ok(count) => done += count as u64,
                 Err(error) if is_not_possible(&error) => break,
                 Err(error) => return Err(error),
             }
         }
     }
     copy_by_reading(source, target, done).await
-}
-
-async fn copy_range(from: &Fd, to: &Fd, at: u64, file: &File) -> io::Result<u64> {
-    loop {
-        match file.driver.copy_file_range(from, at, to, at, RANGE_BYTES).await {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result.map(|count| count as u64),
-        }
-    }
 }
 
 /// Whether the kernel does not copy between such files, though reading and writing may do.

@@ -4,10 +4,8 @@
 //! the bytes are not copied within the process. What fills less than half a block is copied: it would
 //! keep more memory than it has bytes.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
-use std::task::Poll;
 
 use super::reader::Reader;
 use super::source::{Level, Source};
@@ -103,26 +101,7 @@ pub async fn copy_bidirectional<A: Source, B: Source, V, W>(
 ) -> io::Result<(u64, u64)> {
     let (a_reader, a_writer) = a;
     let (b_reader, b_writer) = b;
-    let mut there = pin!(copy_and_close(a_reader, b_writer));
-    let mut back = pin!(copy_and_close(b_reader, a_writer));
-    let (mut there_count, mut back_count) = (None, None);
-    poll_fn(|cx| {
-        if there_count.is_none()
-            && let Poll::Ready(count) = there.as_mut().poll(cx)
-        {
-            there_count = Some(count?);
-        }
-        if back_count.is_none()
-            && let Poll::Ready(count) = back.as_mut().poll(cx)
-        {
-            back_count = Some(count?);
-        }
-        match (there_count, back_count) {
-            (Some(there), Some(back)) => Poll::Ready(Ok((there, back))),
-            _ => Poll::Pending,
-        }
-    })
-    .await
+    crate::try_join!(copy_and_close(a_reader, b_writer), copy_and_close(b_reader, a_writer))
 }
 
 async fn copy_and_close<S: Source, W>(

@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use super::source::Block;
 use super::source::private::{Blocks, Next};
+use super::transfer::repeated;
 
 /// A read that takes this long waited for a device: a wake costs little beside it.
 const SLOW: Duration = Duration::from_micros(100);
@@ -82,7 +83,7 @@ impl Shared {
         while self.take_empty(&mut blocks) {
             while let Some(mut block) = blocks.pop() {
                 let begin = Instant::now();
-                let result = read_at(file, &mut block, offset);
+                let result = repeated(|| file.read_at(&mut block, offset));
                 let is_slow = begin.elapsed() >= SLOW;
                 let is_last = !matches!(result, Ok(count) if count > 0);
                 let full = match result {
@@ -138,16 +139,6 @@ impl Shared {
             state = self.sleep(state);
         }
         !state.is_stopped
-    }
-}
-
-/// Reads until there are bytes, the end, or an error that means something.
-fn read_at(file: &File, block: &mut Block, offset: u64) -> io::Result<usize> {
-    loop {
-        match file.read_at(block, offset) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
     }
 }
 

@@ -23,6 +23,30 @@ pub(crate) async fn may_retry(
     }
 }
 
+/// Starts an operation again as long as a signal interrupts it. For those without effect until they are
+/// done: opening, asking, making durable.
+pub(crate) async fn uninterrupted<T>(
+    mut operation: impl AsyncFnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    loop {
+        match operation().await {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+/// Makes a plain call again as long as signals interrupt it.
+#[inline]
+pub fn repeated<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
 /// Makes a transfer, and makes it again as long as its error is one after which to try again.
 #[inline]
 pub(crate) async fn retrying<B, F>(

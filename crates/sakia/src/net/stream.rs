@@ -22,7 +22,7 @@ use super::sockopt::{self as options, Keepalive, option, tune};
 use super::split::{OwnedReadHalf, OwnedWriteHalf};
 use super::{Result, readers, writers};
 use crate::executor::current;
-use crate::io::transfer::{may_retry, retrying};
+use crate::io::transfer::{may_retry, retrying, uninterrupted};
 use crate::io::{AsyncRead, AsyncWrite};
 
 /// A TCP connection. Dropping it closes it.
@@ -381,12 +381,7 @@ impl TcpStream {
     }
 
     pub(super) async fn end(&self, how: ShutdownHow) -> io::Result<()> {
-        loop {
-            match self.connection.shutdown(how).await {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => return result,
-            }
-        }
+        uninterrupted(async || self.connection.shutdown(how).await).await
     }
 
     /// Whether to try again after `error`, having waited if need be.

@@ -12,12 +12,9 @@ mod reaper;
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::future::{Future, poll_fn};
 use std::io;
 use std::path::Path;
-use std::pin::pin;
 use std::process as std_process;
-use std::task::Poll;
 
 use rustix::io::Errno;
 use rustix::process::{
@@ -327,7 +324,7 @@ impl Child {
     pub async fn wait_with_output(mut self) -> io::Result<Output> {
         drop(self.stdin.take());
         let (stdout, stderr) =
-            both(read_all(self.stdout.take()), read_all(self.stderr.take())).await;
+            crate::join!(read_all(self.stdout.take()), read_all(self.stderr.take()));
         let status = self.wait().await?;
         Ok(Output { status, stdout: stdout?, stderr: stderr? })
     }
@@ -388,34 +385,12 @@ async fn read_all(reader: Option<PipeReader>) -> io::Result<Vec<u8>> {
     result.map(|_| bytes)
 }
 
-/// Awaits two futures at once.
-async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
-    let (mut a, mut b) = (pin!(a), pin!(b));
-    let (mut done_a, mut done_b) = (None, None);
-    poll_fn(|cx| {
-        if done_a.is_none()
-            && let Poll::Ready(output) = a.as_mut().poll(cx)
-        {
-            done_a = Some(output);
-        }
-        if done_b.is_none()
-            && let Poll::Ready(output) = b.as_mut().poll(cx)
-        {
-            done_b = Some(output);
-        }
-        match (done_a.take(), done_b.take()) {
-            (Some(a), Some(b)) => Poll::Ready((a, b)),
-            (a, b) => {
-                (done_a, done_b) = (a, b);
-                Poll::Pending
-            }
-        }
-    })
-    .await
-}
-
 #[cfg(test)]
 mod tests {
+    use std::future::{Future, poll_fn};
+    use std::pin::pin;
+    use std::task::Poll;
+
     use super::*;
 
     /// A child whose end a thread notices, as where there are no pidfds.

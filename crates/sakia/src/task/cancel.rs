@@ -14,8 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 
-use event_listener::{Event, listener};
+use event_listener::Event;
 use slab::Slab;
+
+use super::wait_until;
 
 /// Tells any number of tasks, on any threads, to end. Clones are the same token.
 ///
@@ -131,17 +133,7 @@ impl CancellationToken {
 
     /// Waits until it is canceled.
     pub async fn canceled(&self) {
-        loop {
-            if self.is_canceled() {
-                return;
-            }
-            listener!(self.node.event => canceled);
-            // Canceled between the look above and listening: then nobody would notify us.
-            if self.is_canceled() {
-                return;
-            }
-            canceled.await;
-        }
+        wait_until(&self.node.event, || self.is_canceled()).await;
     }
 
     /// Runs `future` until it ends or the token is canceled; then the future is dropped and there is

@@ -13,6 +13,8 @@ mod scope;
 mod select;
 mod spawned;
 
+use event_listener::{Event, listener};
+
 pub use budget::{Acquire, Budget, Limits, Permit, Resource};
 pub use cancel::{CancellationToken, DropGuard};
 pub use each::{
@@ -32,3 +34,15 @@ pub mod __private {
 
 /// Children looked at in one turn of a future that holds several: then others have their turn.
 const TURN: usize = 64;
+
+/// Waits until `is_so`. Whoever makes it so notifies the listeners of `event` afterwards.
+pub(crate) async fn wait_until(event: &Event, is_so: impl Fn() -> bool) {
+    while !is_so() {
+        listener!(event => listener);
+        // Made so between the two lines, perhaps, when nobody was listening yet.
+        if is_so() {
+            break;
+        }
+        listener.await;
+    }
+}

@@ -184,23 +184,9 @@ macro_rules! tuples {
 
             async fn join(self) -> Self::Output {
                 let ($($future,)+) = self;
-                $(let mut $future = pin!(Some($future));)+
-                $(let mut $value = None;)+
-                poll_fn(|cx| {
-                    let mut is_done = true;
-                    $(if let Some(running) = $future.as_mut().as_pin_mut() {
-                        match running.poll(cx) {
-                            Poll::Ready(output) => {
-                                $value = Some(output);
-                                $future.set(None);
-                            }
-                            Poll::Pending => is_done = false,
-                        }
-                    })+
-                    if is_done { Poll::Ready(()) } else { Poll::Pending }
-                })
-                .await;
-                ($($value.expect("all have ended"),)+)
+                $(let $future = async { Ok::<_, Infallible>($future.await) };)+
+                let Ok(values) = ($($future,)+).try_join().await;
+                values
             }
         }
 

@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::engine::now::{At, BYTES_MAX};
 use crate::engine::request::{Attempt, Call, Request};
 use crate::fs;
+use crate::io::transfer::repeated;
 use crate::io::{BufResult, IoBuf, IoBufMut};
 
 /// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
@@ -466,17 +467,6 @@ impl Call for SyncFile {
 
     fn refuse(self, error: io::Error) -> Self::Output {
         Err(error)
-    }
-}
-
-/// Makes a call again as long as a signal interrupts it, as [`uninterrupted`].
-#[inline]
-fn repeated(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
     }
 }
 

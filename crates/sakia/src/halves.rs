@@ -1,23 +1,27 @@
-//! Who waits for what is under way on a file: perhaps two tasks, where `tokio::io::split` has made halves of
-//! it. Work wakes one waker, which is that of both here.
+//! The tasks that wait for work on a file: perhaps two, where a function of an ecosystem has split it into a
+//! half to read and a half to write. The work wakes one waker, which is that of both here.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Wake, Waker};
 
-/// Which of them.
+use sakia_driver::wake_all;
+
+/// One of them.
 #[derive(Clone, Copy)]
-pub(super) enum Half {
+pub enum Half {
+    /// The one that reads.
     Reading,
+    /// The one that writes.
     Writing,
 }
 
 /// Their wakers. Made when something is waited for first.
 #[derive(Default)]
-pub(super) struct Halves(Option<(Arc<Wakers>, Waker)>);
+pub struct Halves(Option<(Arc<Wakers>, Waker)>);
 
 impl Halves {
     /// Notes who waits, and says by which waker both are woken.
-    pub(super) fn register(&mut self, half: Half, cx: &Context<'_>) -> &Waker {
+    pub fn register(&mut self, half: Half, cx: &Context<'_>) -> &Waker {
         let (wakers, both) = self.0.get_or_insert_with(|| {
             let wakers = Arc::<Wakers>::default();
             let both = Waker::from(Arc::clone(&wakers));
@@ -47,7 +51,7 @@ impl Wakers {
 impl Wake for Wakers {
     fn wake(self: Arc<Self>) {
         let taken = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        sakia::wake_all(taken.into_iter().flatten());
+        wake_all(taken.into_iter().flatten());
     }
 }
 
