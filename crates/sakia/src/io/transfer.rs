@@ -9,7 +9,6 @@ use std::io;
 use sakia_driver::{Auto, BufResult, Fd, Handle, IoBuf, IoBufMut, PollEvents, Room, Slice};
 
 /// Returns whether to try again after `error`, having waited for `events` if need be.
-#[inline]
 pub(crate) async fn may_retry(
     driver: &Handle<Auto>,
     fd: &Fd,
@@ -37,7 +36,6 @@ pub(crate) async fn uninterrupted<T>(
 }
 
 /// Makes a plain call again as long as signals interrupt it.
-#[inline]
 pub fn repeated<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -48,7 +46,6 @@ pub fn repeated<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 }
 
 /// Makes a transfer, and makes it again as long as its error is one after which to try again.
-#[inline]
 pub(crate) async fn retrying<B, F>(
     driver: &Handle<Auto>,
     fd: &Fd,
@@ -69,7 +66,6 @@ where
 }
 
 /// Fills `buf` by as many reads as it takes.
-#[inline]
 pub(crate) async fn read_exact<T: IoBufMut>(
     buf: T,
     mut read: impl AsyncFnMut(Room<T>) -> BufResult<usize, Room<T>>,
@@ -88,7 +84,6 @@ pub(crate) async fn read_exact<T: IoBufMut>(
 }
 
 /// Writes all of `buf` by as many writes as it takes. Each gets what is left, and how much was written.
-#[inline]
 pub(crate) async fn write_all<T, F>(
     mut buf: T,
     write: impl Fn(Slice<T>, usize) -> F,
