@@ -1,5 +1,6 @@
 //! What is to be copied of an entry, and what if there is one already.
 
+use rustix::fs::AtFlags;
 use sakia::Budget;
 
 use crate::sys;
@@ -34,6 +35,16 @@ pub enum Follow {
     Never,
     /// All: what they point to is copied.
     Always,
+}
+
+impl Follow {
+    /// How a name is looked up to ask what it is.
+    pub(crate) fn flags(self) -> AtFlags {
+        match self {
+            Self::Never => AtFlags::SYMLINK_NOFOLLOW,
+            Self::Always => AtFlags::empty(),
+        }
+    }
 }
 
 /// How holes are treated.

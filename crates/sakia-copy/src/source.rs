@@ -11,18 +11,14 @@ use std::time::Instant;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use sakia::engine::__private::{CallMode, CallSupport};
+use sakia::engine::__private::{CallMode, CallSupport, is_in_memory};
 use sakia::fs::{AlignedBuf, Dir, File, OpenOptions};
 use sakia::io::IoBuf;
 
 use crate::copy::Learned;
 use crate::crew::{Fiber, Job};
-use crate::kernel;
 use crate::place::OpenDir;
 use crate::sys::{self, Attempt};
-
-/// `statfs(2)`: file systems whose files are in memory, so that reading them never waits.
-const IN_MEMORY: [u64; 3] = [0x0102_1994, 0x8584_58f6, 0x6265_6570];
 
 /// An open file that is copied.
 pub(crate) enum Source {
@@ -203,8 +199,6 @@ impl<J: Job> Fiber<J> {
 impl Learned {
     /// Files cannot be asked whether a read would wait.
     fn learn_refusal(&self, file: BorrowedFd<'_>) {
-        let is_in_memory = |kind: u64| IN_MEMORY.contains(&kind);
-        let in_memory = kernel::fstatfs(file).is_ok_and(|stat| is_in_memory(stat.f_type as u64));
-        self.reads.set(if in_memory { CallSupport::Any } else { CallSupport::None });
+        self.reads.set(if is_in_memory(file) { CallSupport::Any } else { CallSupport::None });
     }
 }

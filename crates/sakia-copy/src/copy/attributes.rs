@@ -21,7 +21,7 @@ const OF_XFS: &[u8] = b"trusted.SGI_";
 /// Bits of a mode that let others than the owner in.
 pub(super) const OTHERS: u32 = 0o077;
 /// Bits of a mode that must not outlive a change of owner.
-const SET_ID: u32 = 0o6000;
+pub(super) const SET_ID: u32 = 0o6000;
 /// The most bytes that the kernel takes for an attribute's value, and for a list of names.
 const ATTRIBUTE_MAX: usize = 64 << 10;
 

@@ -80,7 +80,7 @@ impl Copy {
                 (kind, None)
             }
             _ => {
-                let stat = self.stat_source(spot).map_err(EntryError::source("stat"))?;
+                let stat = self.stat_source(spot)?;
                 fiber.tally.counters.plain_calls += 1;
                 (FileType::from_raw_mode(stat.st_mode), Some(stat))
             }
@@ -101,7 +101,7 @@ impl Copy {
             _ => {
                 let stat = match stat {
                     Some(stat) => stat,
-                    None => self.stat_source(spot).map_err(EntryError::source("stat"))?,
+                    None => self.stat_source(spot)?,
                 };
                 self.copy_special(fiber, spot, &stat).await
             }
@@ -127,12 +127,10 @@ impl Copy {
         }
     }
 
-    pub(super) fn stat_source(&self, spot: &Spot<'_>) -> io::Result<Stat> {
-        let flags = match self.options.follow {
-            Follow::Never => AtFlags::SYMLINK_NOFOLLOW,
-            Follow::Always => AtFlags::empty(),
-        };
+    pub(super) fn stat_source(&self, spot: &Spot<'_>) -> Result<Stat> {
+        let flags = self.options.follow.flags();
         sys::retry(|| kernel::statat(spot.source, spot.name, flags))
+            .map_err(EntryError::source("stat"))
     }
 
     /// Whether a new entry got an access control list.
@@ -157,7 +155,7 @@ impl Copy {
             Ok(source) => source,
             // It has become a link.
             Err(error) if sys::is(&error, Errno::LOOP) => {
-                let stat = self.stat_source(spot).map_err(EntryError::source("stat"))?;
+                let stat = self.stat_source(spot)?;
                 return self.copy_special(fiber, spot, &stat).await;
             }
             // What need not be copied need not be read.
@@ -585,20 +583,20 @@ impl Copy {
         spot: &Spot<'_>,
         stat: &Stat,
     ) -> Result<Outcome> {
-        let is_claimed = self.is_claimed(stat);
-        if is_claimed {
-            match self.links.claim(Id::of(stat), self.names_of(stat), || Waiting::of(spot)) {
-                Claim::Wait => return Ok(Outcome::Later),
-                Claim::Link(name) => return self.link(fiber, spot, stat, name),
-                Claim::Copy => {}
+        if !self.is_claimed(stat) {
+            return self.make_special(fiber, spot, stat);
+        }
+        match self.links.claim(Id::of(stat), self.names_of(stat), || Waiting::of(spot)) {
+            Claim::Wait => Ok(Outcome::Later),
+            Claim::Link(name) => self.link(fiber, spot, stat, name),
+            Claim::Copy => {
+                let result = self.make_special(fiber, spot, stat);
+                let make =
+                    async |fiber: &mut _, spot: &Spot<'_>| self.make_special(fiber, spot, stat);
+                self.settle_links(fiber, spot, stat, &result, make).await;
+                result
             }
         }
-        let result = self.make_special(fiber, spot, stat);
-        if is_claimed {
-            let make = async |fiber: &mut _, spot: &Spot<'_>| self.make_special(fiber, spot, stat);
-            self.settle_links(fiber, spot, stat, &result, make).await;
-        }
-        result
     }
 
     fn make_special(

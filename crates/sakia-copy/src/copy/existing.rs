@@ -19,9 +19,6 @@ use crate::options::{Existing, Follow};
 use crate::place::{Id, OpenDir};
 use crate::{kernel, sys};
 
-/// Bits of a mode that a write takes away, unless the process may keep them.
-const SET_ID: u32 = 0o6000;
-
 impl Copy {
     /// Whether a file is made of the contents of such an entry.
     pub(super) fn is_read(&self, kind: FileType) -> bool {
@@ -193,7 +190,7 @@ impl Copy {
             truncate()?;
             return Ok(Some(Made { fd, mode: last.or(Some(mode)), is_new: false, has_names }));
         }
-        if mode & SET_ID != 0 {
+        if mode & attributes::SET_ID != 0 {
             // Only the kernel knows whether this process may keep the bits.
             truncate()?;
             mode = sys::stat(&fd).map_err(EntryError::target("stat"))?.st_mode & sys::PERMISSIONS;

@@ -27,7 +27,7 @@ impl Copy {
         fiber: &mut Fiber<Self>,
         spot: &Spot<'_>,
     ) -> Result<Outcome> {
-        let stat = self.stat_source(spot).map_err(EntryError::source("stat"))?;
+        let stat = self.stat_source(spot)?;
         // Opening the source may wait for long, and take something from it.
         let kind = FileType::from_raw_mode(stat.st_mode);
         if self.is_up_to_date(spot, &stat)? {

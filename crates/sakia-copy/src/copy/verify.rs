@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rustix::fs::{Advice, AtFlags, FileType, Stat};
+use rustix::fs::{Advice, FileType, Stat};
 use sakia::fs::AlignedBuf;
 
 use super::{Copier, Learned};
@@ -70,10 +70,7 @@ impl Verify {
         fiber: &mut Fiber<Self>,
         pair: &Pair<'_>,
     ) -> Result<Next, (&'static str, io::Error)> {
-        let follows = match self.options.follow {
-            Follow::Never => AtFlags::SYMLINK_NOFOLLOW,
-            Follow::Always => AtFlags::empty(),
-        };
+        let follows = self.options.follow.flags();
         let source = sys::retry(|| kernel::statat(pair.source, pair.name, follows));
         let source = source.map_err(|error| ("stat source of", error))?;
         let target = sys::stat_name(pair.target.as_fd(), pair.to);

@@ -103,7 +103,7 @@ pub(crate) fn faults(call: &str) -> (&'static [Fault], &'static [Fault]) {
             &[E(Errno::INTR), E(Errno::IO), REFUSED[0], REFUSED[1], REFUSED[2], REFUSED[3], Short],
             &[E(Errno::NOSPC)],
         ),
-        "ioctl_ficlone" | "fadvise" | "fstatfs" => {
+        "ioctl_ficlone" | "fadvise" => {
             (&[E(Errno::IO), REFUSED[0], REFUSED[1], REFUSED[2], REFUSED[3]], &[])
         }
         "mkdirat" | "symlinkat" | "mknodat" | "linkat" => (INTERRUPTED, MADE),
@@ -166,7 +166,7 @@ pub(crate) mod calls {
     use rustix::fd::AsFd;
     use rustix::fs::{
         Advice, AtFlags, Dev, FileType, Gid, IFlags, Mode, OFlags, RawDir, ResolveFlags, SeekFrom,
-        Stat, StatFs, Timestamps, Uid, XattrFlags,
+        Stat, Timestamps, Uid, XattrFlags,
     };
     use rustix::io::{Errno, ReadWriteFlags, Result};
     use rustix::path::Arg;
@@ -207,7 +207,6 @@ pub(crate) mod calls {
         fn lstat(path: impl Arg) -> Stat;
         fn fstat(file: impl AsFd) -> Stat;
         fn statat(dir: impl AsFd, path: impl Arg, flags: AtFlags) -> Stat;
-        fn fstatfs(file: impl AsFd) -> StatFs;
         fn readlinkat(dir: impl AsFd, path: impl Arg, reuse: Vec<u8>) -> CString;
         fn mkdirat(dir: impl AsFd, path: impl Arg, mode: Mode) -> ();
         fn mknodat(dir: impl AsFd, path: impl Arg, kind: FileType, mode: Mode, device: Dev) -> ();

@@ -161,9 +161,7 @@ impl GroupCommit {
             if shared.done.get() >= number {
                 return Poll::Ready(Ok(()));
             }
-            if let Some(errno) = shared.failure.get() {
-                return Poll::Ready(Err(io::Error::from_raw_os_error(errno)));
-            }
+            self.check()?;
             if !shared.is_running.get() {
                 // The runtime has ended the task.
                 return Poll::Ready(Err(rustix::io::Errno::CANCELED.into()));

@@ -66,7 +66,7 @@ impl Dir {
     pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let driver = driver();
-        let fd = open_directory(&driver, None, path).await.at("open", path)?;
+        let fd = open_directory(&driver, None, path, OFlags::empty()).await.at("open", path)?;
         Ok(Self { fd, driver, path: path.to_owned() })
     }
 
@@ -325,13 +325,14 @@ pub(super) async fn open_resolving(
     }
 }
 
-/// Opens a directory to be read.
+/// Opens a directory to be read, with `more` flags.
 pub(super) async fn open_directory(
     driver: &Handle<Auto>,
     directory: Option<&Fd>,
     path: &Path,
+    more: OFlags,
 ) -> io::Result<Fd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | more;
     uninterrupted(async || driver.open(directory, c_path(path)?, flags.bits(), 0).await).await
 }
 

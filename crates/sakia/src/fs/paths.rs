@@ -397,7 +397,7 @@ async fn canonical(path: &Path) -> io::Result<PathBuf> {
 pub async fn read_dir(path: impl AsRef<Path>) -> Result<ReadDir> {
     let path = path.as_ref();
     let driver = driver();
-    let fd = super::dir::open_directory(&driver, None, path).await;
+    let fd = super::dir::open_directory(&driver, None, path, OFlags::empty()).await;
     let fd = fd.at("open", path)?;
     Ok(ReadDir::new(fd, driver, path.to_owned()))
 }

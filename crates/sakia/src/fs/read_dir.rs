@@ -49,6 +49,10 @@ impl ReadDir {
         Self { directory, batch: Vec::new(), begin: 0, end: 0, pending: None, is_over: false }
     }
 
+    pub(super) fn fd(&self) -> &Fd {
+        &self.directory.fd
+    }
+
     /// The next entry; `None` when there are no more. After an error there are no more.
     ///
     /// Dropping the future loses no entry.

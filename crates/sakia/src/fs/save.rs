@@ -120,7 +120,7 @@ impl AtomicFile {
         let target = follow_links(path).await.at("save", path)?;
         let name = target.file_name().ok_or_else(|| Errno::ISDIR.into());
         let name = name.at("save", path)?.to_owned();
-        let directory = open_directory(&driver, None, parent(&target)).await;
+        let directory = open_directory(&driver, None, parent(&target), OFlags::empty()).await;
         let directory = directory.at("open", parent(&target))?;
         let c_name = c_path(name.as_ref()).at("save", path)?;
         let flags = AtFlags::SYMLINK_NOFOLLOW.bits();

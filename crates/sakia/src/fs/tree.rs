@@ -15,7 +15,8 @@ use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 use sakia_driver::{Auto, Fd, Handle};
 
-use super::{Metadata, ReadDir, c_path, driver, uninterrupted};
+use super::dir::open_directory;
+use super::{Metadata, ReadDir, c_path, driver};
 use crate::error::{Context, Error, Object, Result};
 
 /// Levels that are kept open.
@@ -39,7 +40,7 @@ pub async fn remove_dir_all(path: impl AsRef<Path>) -> Result<()> {
     let path = path.as_ref();
     let driver = driver();
     let c_path = c_path(path).at("remove directory", path)?;
-    let fd = match open_directory(&driver, None, c_path.clone()).await {
+    let fd = match open_directory(&driver, None, path, OFlags::NOFOLLOW).await {
         Ok(fd) => fd,
         Err(error) if is_no_directory(&error) => {
             let found = driver.statx(None, c_path.clone(), AtFlags::SYMLINK_NOFOLLOW.bits()).await;
@@ -70,22 +71,16 @@ struct Level {
     /// In the directory above; nothing for the first.
     name: OsString,
     /// `None` when it was closed to make room.
-    open: Option<Open>,
+    open: Option<ReadDir>,
     /// Device and inode, known once it was closed.
     id: (u64, u64),
     /// Directories in it that were found and not entered yet: at most a batch.
     found: VecDeque<OsString>,
 }
 
-struct Open {
-    fd: Fd,
-    entries: ReadDir,
-}
-
 impl Walk {
     fn enter(&mut self, fd: Fd, name: OsString) {
-        let entries = ReadDir::new(fd.clone(), self.driver.clone(), self.path.clone());
-        let open = Some(Open { fd, entries });
+        let open = Some(ReadDir::new(fd, self.driver.clone(), self.path.clone()));
         self.levels.push(Level { name, open, id: (0, 0), found: VecDeque::new() });
     }
 
@@ -95,13 +90,12 @@ impl Walk {
             let Some(open) = &mut level.open else {
                 unreachable!("the directory at hand is open");
             };
+            let fd = open.fd().clone();
             if let Some(name) = level.found.pop_front() {
-                let fd = open.fd.clone();
                 self.descend(&fd, name).await?;
                 continue;
             }
-            let (names, is_over) = read_batch(&mut open.entries).await?;
-            let fd = open.fd.clone();
+            let (names, is_over) = read_batch(open).await?;
             let directories = self.remove_files(&fd, names).await?;
             if let Some(level) = self.levels.last_mut() {
                 level.found.extend(directories);
@@ -157,15 +151,16 @@ impl Walk {
             }
             result => return ignore_missing(result).at("remove directory", &path),
         }
-        let child = match open_directory(&self.driver, Some(fd), c_name.clone()).await {
-            Ok(child) => child,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) if is_no_directory(&error) => {
-                let removed = self.driver.unlink(Some(fd), c_name, 0).await;
-                return ignore_missing(removed).at("remove", &path);
-            }
-            Err(error) => return Err(error).at("open", &path),
-        };
+        let child =
+            match open_directory(&self.driver, Some(fd), name.as_ref(), OFlags::NOFOLLOW).await {
+                Ok(child) => child,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                Err(error) if is_no_directory(&error) => {
+                    let removed = self.driver.unlink(Some(fd), c_name, 0).await;
+                    return ignore_missing(removed).at("remove", &path);
+                }
+                Err(error) => return Err(error).at("open", &path),
+            };
         self.close_far_level().await?;
         self.path = path;
         self.enter(child, name);
@@ -181,7 +176,7 @@ impl Walk {
         let Some(far) = (self.levels.len() + 1).checked_sub(OPEN_MAX + 1) else { return Ok(()) };
         let level = &mut self.levels[far];
         if let Some(open) = level.open.take() {
-            let stat = self.driver.statx_fd(&open.fd).await.map(Metadata::new);
+            let stat = self.driver.statx_fd(open.fd()).await.map(Metadata::new);
             let stat = stat.at("metadata", &self.path)?;
             level.id = (stat.dev(), stat.ino());
         }
@@ -196,7 +191,7 @@ impl Walk {
         let path = self.path.clone();
         self.path.pop();
         if above.open.is_none() {
-            let up = open_directory(&self.driver, Some(&fd), c"..".to_owned()).await;
+            let up = open_directory(&self.driver, Some(&fd), "..".as_ref(), OFlags::NOFOLLOW).await;
             let up = up.at("open", &self.path)?;
             let stat = self.driver.statx_fd(&up).await.map(Metadata::new);
             let stat = stat.at("metadata", &self.path)?;
@@ -204,11 +199,10 @@ impl Walk {
                 // Somebody has moved the directory that was left.
                 return Err(Errno::NOENT.into()).at("remove directory", &path);
             }
-            let entries = ReadDir::new(up.clone(), self.driver.clone(), self.path.clone());
-            above.open = Some(Open { fd: up, entries });
+            above.open = Some(ReadDir::new(up, self.driver.clone(), self.path.clone()));
         }
         let Some(open) = &above.open else { return Ok(()) };
-        let parent = open.fd.clone();
+        let parent = open.fd().clone();
         let name = c_path(left.name.as_ref()).at("remove directory", &path)?;
         ignore_missing(self.rmdir(&parent, name).await).at("remove directory", &path)
     }
@@ -223,15 +217,6 @@ async fn read_batch(entries: &mut ReadDir) -> Result<(Vec<(OsString, bool)>, boo
         names.push((entry.into_file_name(), is_dir));
     }
     Ok((names, false))
-}
-
-async fn open_directory(
-    driver: &Handle<Auto>,
-    directory: Option<&Fd>,
-    name: CString,
-) -> io::Result<Fd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-    uninterrupted(async || driver.open(directory, name.clone(), flags.bits(), 0).await).await
 }
 
 /// Something else, or a link.
