@@ -43,7 +43,6 @@ impl Copy {
     }
 
     /// Copies the contents of a file, and counts their bytes. Returns its size.
-    #[expect(clippy::too_many_arguments, reason = "both files, and who copies them for whom")]
     pub(super) async fn fill_large(
         &self,
         fiber: &mut Fiber<Self>,

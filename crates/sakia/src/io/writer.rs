@@ -531,8 +531,8 @@ fn canceled() -> io::Error {
     io::Error::from_raw_os_error(rustix::io::Errno::CANCELED.raw_os_error())
 }
 
-/// Ends the borrow, and wakes the pump if it has something to do. `unused` is dropped outside of the borrow: it
-/// is users' code.
+/// Ends the borrow, and wakes the pump if it has something to do. `unused` is dropped outside of the
+/// borrow: it is users' code.
 fn release(mut state: RefMut<'_, State>, unused: Option<Waker>) {
     let pump = state.pump_waker();
     drop(state);
