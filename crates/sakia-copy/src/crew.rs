@@ -238,7 +238,7 @@ pub(crate) struct Crew<J: Job> {
     idle: AtomicUsize,
     sender: Sender<Share<J>>,
     shares: Receiver<Share<J>>,
-    pace: Pace,
+    pub(crate) pace: Pace,
     /// Calls back a worker that was laid off.
     call: Sender<()>,
     calls: Receiver<()>,
@@ -323,11 +323,6 @@ impl<J: Job> Crew<J> {
         self.is_stopped.store(true, Ordering::Relaxed);
         self.sender.close();
         self.call.close();
-    }
-
-    /// How it goes.
-    pub(crate) fn pace(&self) -> &Pace {
-        &self.pace
     }
 
     /// Whether nothing more is to be begun.

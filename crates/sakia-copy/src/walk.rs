@@ -174,11 +174,9 @@ impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Job for Walk<V> {
     type Facts = ();
 
     async fn enter(&self, fiber: &mut Fiber<Self>, unit: &Unit<Self>) -> Option<Arc<Folder<Self>>> {
-        let worker = fiber.worker();
-        let crew = worker.crew();
         let (above, name, place) = (unit.above.as_ref(), &*unit.name, unit.place());
         let entered = async {
-            let dir = crew.places.open(place)?;
+            let dir = fiber.crew().places.open(place)?;
             if above.is_none() {
                 let next = self.look(fiber, &dir, place, name, FileType::Unknown);
                 if next == Next::Done {
@@ -188,7 +186,7 @@ impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Job for Walk<V> {
             let fd = fiber.open_directory(&dir, name, sys::DIRECTORY).await?;
             (self.visit)(Entry { dir: &dir, place, name, kind: FileType::Directory });
             fiber.tally.counts.directories += 1;
-            Ok(Some(crew.places.adopt(place, name, fd, None, false)))
+            Ok(Some(fiber.crew().places.adopt(place, name, fd, None, false)))
         };
         match entered.await {
             Ok(place) => Some(Folder::new(above, place?, ())),

@@ -202,7 +202,7 @@ impl Copy {
             (mark::DIRECTORY, Some(permissions & MKDIR & !self.mask))
         };
         let is_apart = spot.folder.is_some_and(|above| {
-            let (above, making) = (&above.facts, fiber.crew().pace().making());
+            let (above, making) = (&above.facts, fiber.crew().pace.making());
             above.apart.put(target, above.device, making, spot.learned, &mut fiber.tally)
         });
         let made = sys::retry(|| kernel::mkdirat(target, spot.to, Mode::from_raw_mode(first)));

@@ -28,11 +28,6 @@ pub(super) struct Verify {
     learned: Learned,
 }
 
-/// The directory of the copy.
-pub(super) struct Facts {
-    to: Arc<Place>,
-}
-
 /// Where both are.
 struct Pair<'a> {
     source: &'a Arc<OpenDir>,
@@ -168,17 +163,17 @@ fn changed(stat: &Stat) -> i128 {
 }
 
 impl Job for Verify {
-    type Facts = Facts;
+    /// The directory of the copy.
+    type Facts = Arc<Place>;
 
     async fn enter(&self, fiber: &mut Fiber<Self>, unit: &Unit<Self>) -> Option<Arc<Folder<Self>>> {
-        let worker = fiber.worker();
-        let crew = worker.crew();
         let (above, name) = (unit.above.as_ref(), &*unit.name);
-        let places = (unit.place(), above.map_or(Place::current(), |folder| &folder.facts.to));
+        let places = (unit.place(), above.map_or(Place::current(), |folder| &folder.facts));
         let to = if above.is_some() { name } else { &*self.to };
         let follows = self.options.follow == Follow::Always || above.is_none();
         let entered = async {
-            let (source, target) = (crew.places.open(places.0)?, crew.places.open(places.1)?);
+            let open = |place| fiber.crew().places.open(place);
+            let (source, target) = (open(places.0)?, open(places.1)?);
             if above.is_none() {
                 let pair = Pair {
                     source: &source,
@@ -194,12 +189,12 @@ impl Job for Verify {
             let from = fiber.open_directory(&source, name, flags_of_directory(follows)).await?;
             let flags = flags_of_directory(above.is_none());
             let onto = fiber.open_directory(&target, to, flags).await?;
-            let place = crew.places.adopt(places.0, name, from, None, follows);
-            let onto = crew.places.adopt(places.1, to, onto, None, above.is_none());
+            let place = fiber.crew().places.adopt(places.0, name, from, None, follows);
+            let onto = fiber.crew().places.adopt(places.1, to, onto, None, above.is_none());
             Ok(Some((place, onto)))
         };
         match entered.await {
-            Ok(Some((place, to))) => Some(Folder::new(above, place, Facts { to })),
+            Ok(Some((place, to))) => Some(Folder::new(above, place, to)),
             Ok(None) => None,
             Err(error) => {
                 fiber.fail("verify directory", places.1.path_of(to), error);
@@ -215,7 +210,7 @@ impl Job for Verify {
         name: &CStr,
         _: FileType,
     ) -> Next {
-        let place = &frame.folder.facts.to;
+        let place = &frame.folder.facts;
         let Some(target) = fiber.open_place(place, name) else { return Next::Done };
         let pair = Pair { source: &frame.source, place, target, name, to: name };
         self.compare_and_tell(fiber, &pair).await
@@ -223,6 +218,6 @@ impl Job for Verify {
 
     fn leave(&self, fiber: &mut Fiber<Self>, folder: &Arc<Folder<Self>>) {
         fiber.crew().places.return_above(&folder.place);
-        fiber.crew().places.return_above(&folder.facts.to);
+        fiber.crew().places.return_above(&folder.facts);
     }
 }
