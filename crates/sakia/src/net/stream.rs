@@ -435,16 +435,16 @@ impl AsyncWrite for TcpStream {
     }
 }
 
-/// For calls that are not here.
-///
-/// # Panics
-/// On a simulated kernel.
 impl AsRef<Self> for TcpStream {
     fn as_ref(&self) -> &Self {
         self
     }
 }
 
+/// For calls that are not here.
+///
+/// # Panics
+/// On a simulated kernel.
 impl AsFd for TcpStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.connection.fd().as_fd()
