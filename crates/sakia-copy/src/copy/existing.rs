@@ -195,6 +195,10 @@ impl Copy {
             truncate()?;
             mode = sys::stat(&fd).map_err(EntryError::target("stat"))?.st_mode & sys::PERMISSIONS;
         }
+        let has_owner = (there.st_uid, there.st_gid) == (stat.st_uid, stat.st_gid);
+        if self.options.preserve.ownership && !has_owner {
+            mode &= !set_id_lost(mode);
+        }
         // Who is not its owner can write to it and not mark it.
         let marked = kernel::fchmod(&fd, Mode::from_raw_mode(mark::FILE)).is_ok();
         truncate()?;
@@ -376,6 +380,12 @@ fn is_named_link(spot: &Spot<'_>, there: &Stat) -> bool {
 
 fn is_link(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Symlink
+}
+
+/// The bits that a file of this mode loses to a change of owner, as the kernel has it: set-group-ID only
+/// where the group may execute it.
+fn set_id_lost(mode: u32) -> u32 {
+    if mode & 0o010 != 0 { attributes::SET_ID } else { 0o4000 }
 }
 
 /// The copy would take the place of its source.

@@ -512,6 +512,27 @@ fn a_file_stays_that_gets_contents_and_no_attributes() {
     }
 }
 
+/// A new owner does not get the right to run it as the old one.
+#[test]
+fn set_id_bits_do_not_outlive_a_change_of_owner() {
+    needs_root!();
+    let folder = Folder::new();
+    let (from, same) = (folder.file("from", "new"), folder.file("same", "new"));
+    give_to_nobody(&from);
+    let mut options = Options::new();
+    options.preserve.ownership = true;
+    for (mode, expected) in [(0o6755, 0o755), (0o6745, 0o2745), (0o4700, 0o700)] {
+        for (source, expected) in [(&from, expected), (&same, mode)] {
+            let there = folder.file("there", "old");
+            set_mode(&there, mode);
+            copy_all(source, &there, &options);
+            let made = fs::metadata(&there).unwrap().mode() & 0o7777;
+            assert_eq!(made, expected, "{made:o} of {mode:o}, {}", source.display());
+            fs::remove_file(&there).unwrap();
+        }
+    }
+}
+
 /// A user's attributes are set on what may be written to only.
 #[test]
 fn a_file_that_its_owner_cannot_write_to_has_its_attributes_under_a_list_from_above() {
