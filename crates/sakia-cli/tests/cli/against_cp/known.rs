@@ -234,13 +234,18 @@ pub const KNOWN_RARE: &[Known] = &[
     (
         "a newer file stays with -u; cp replaces it by another name of a file that was older",
         |tried, difference| {
-            let has_names = |tree: &Tree| {
+            let has_names = |path: &str| {
                 let names = |is: &Facts| is.kind != 'd' && is.names.1 > 1;
-                tree.get(&difference.path).is_some_and(names)
+                [&tried.theirs.tree, &tried.ours.tree]
+                    .iter()
+                    .any(|tree| tree.get(path).is_some_and(names))
             };
+            // What is replaced changes the time of the directory.
+            let is_above = |path: &str| above_all(path).last() == Some(&*difference.path);
             tried.case.has("-u")
-                && (has_names(&tried.theirs.tree)
-                    || has_names(&tried.ours.tree)
+                && (has_names(&difference.path)
+                    || difference.of == "time"
+                        && tried.before.keys().any(|path| is_above(path) && has_names(path))
                     || tried.theirs.said.contains("cannot create hard link"))
         },
     ),
