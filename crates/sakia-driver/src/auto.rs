@@ -221,25 +221,77 @@ macro_rules! each {
     };
 }
 
+/// Methods of a [`Backend`], all with `&self` or all with `&mut self`, that call the same one of the backend
+/// that it is.
+macro_rules! forward {
+    ($($(#[$attribute:meta])*
+       fn $name:ident(&$self:ident $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*) => {$(
+        $(#[$attribute])*
+        fn $name(&$self $(, $argument: $type)*) $(-> $result)? {
+            each!($self, backend => backend.$name($($argument),*))
+        }
+    )*};
+    ($($(#[$attribute:meta])*
+       fn $name:ident(&mut $self:ident $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*) => {$(
+        $(#[$attribute])*
+        fn $name(&mut $self $(, $argument: $type)*) $(-> $result)? {
+            each!($self, backend => backend.$name($($argument),*))
+        }
+    )*};
+}
+
 // SAFETY: each call goes to a backend that keeps the promise.
 unsafe impl Backend for Auto {
+    forward! {
+        #[inline(always)]
+        fn sq_entries(&self) -> u32;
+        fn cq_entries(&self) -> u32;
+        #[inline(always)]
+        fn sq_pending(&self) -> u32;
+        fn registered_files(&self) -> u64;
+        #[inline(always)]
+        fn batches_well(&self, opcode: Opcode) -> bool;
+        fn has_lanes(&self) -> bool;
+        fn is_for_lanes(&self, opcode: Opcode) -> bool;
+        fn may_lack_workers(&self) -> bool;
+        #[inline(always)]
+        fn cq_ready(&self) -> u32;
+        #[inline(always)]
+        fn needs_enter(&self) -> bool;
+        #[inline(always)]
+        fn has_news(&self) -> bool;
+        fn tells_news(&self) -> bool;
+        fn look_again(&self);
+        fn is_overflowing(&self) -> bool;
+        fn is_intact(&self) -> bool;
+        fn supports(&self, opcode: Opcode) -> bool;
+        fn now(&self) -> Duration;
+        fn waits(&self) -> u64;
+        fn ways(&self, kind: OpKind) -> KindCounters;
+        #[inline(always)]
+        fn has_callback(&self) -> bool;
+        fn descriptors(&self) -> Rc<dyn Descriptors>;
+    }
+
+    forward! {
+        fn make_nop(&mut self, position: Position, user_data: u64) -> bool;
+        fn submit(&mut self) -> io::Result<()>;
+        #[inline(always)]
+        fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered>;
+        #[inline(always)]
+        fn reap(&mut self, out: &mut [Cqe]) -> usize;
+        fn set_alarm(&mut self, after: Duration) -> bool;
+        fn register_group(&mut self, group: u16, entries: u16) -> io::Result<()>;
+        fn nap(&mut self, duration: Duration);
+        fn remote_wake(&mut self) -> io::Result<Arc<dyn RemoteWake>>;
+        fn pollable(&mut self) -> io::Result<OwnedFd>;
+        fn clear_readiness(&mut self);
+        fn take_callback(&mut self) -> Option<Box<dyn FnOnce()>>;
+    }
+
     #[inline(always)]
     fn fills_what_it_reports(&self) -> bool {
         true // each of them does
-    }
-
-    #[inline(always)]
-    fn sq_entries(&self) -> u32 {
-        each!(self, backend => backend.sq_entries())
-    }
-
-    fn cq_entries(&self) -> u32 {
-        each!(self, backend => backend.cq_entries())
-    }
-
-    #[inline(always)]
-    fn sq_pending(&self) -> u32 {
-        each!(self, backend => backend.sq_pending())
     }
 
     #[inline(always)]
@@ -254,19 +306,10 @@ unsafe impl Backend for Auto {
         each!(self, backend => unsafe { backend.forget_descriptor(raw) });
     }
 
-    fn registered_files(&self) -> u64 {
-        each!(self, backend => backend.registered_files())
-    }
-
     #[inline(always)]
     unsafe fn try_now(&mut self, sqe: &Sqe, mode: CallMode) -> Attempt {
         // SAFETY: the caller's duties are the same.
         each!(self, backend => unsafe { backend.try_now(sqe, mode) })
-    }
-
-    #[inline(always)]
-    fn batches_well(&self, opcode: Opcode) -> bool {
-        each!(self, backend => backend.batches_well(opcode))
     }
 
     unsafe fn size_now(&self, raw: i32) -> Option<u64> {
@@ -279,129 +322,15 @@ unsafe impl Backend for Auto {
         each!(self, backend => unsafe { backend.push_lane(sqe, lane) })
     }
 
-    fn has_lanes(&self) -> bool {
-        each!(self, backend => backend.has_lanes())
-    }
-
-    fn is_for_lanes(&self, opcode: Opcode) -> bool {
-        each!(self, backend => backend.is_for_lanes(opcode))
-    }
-
-    fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
-        each!(self, backend => backend.make_nop(position, user_data))
-    }
-
-    fn submit(&mut self) -> io::Result<()> {
-        each!(self, backend => backend.submit())
-    }
-
-    #[inline(always)]
-    fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered> {
-        each!(self, backend => backend.enter(min_complete, timeout))
-    }
-
-    fn may_lack_workers(&self) -> bool {
-        each!(self, backend => backend.may_lack_workers())
-    }
-
-    #[inline(always)]
-    fn cq_ready(&self) -> u32 {
-        each!(self, backend => backend.cq_ready())
-    }
-
-    #[inline(always)]
-    fn reap(&mut self, out: &mut [Cqe]) -> usize {
-        each!(self, backend => backend.reap(out))
-    }
-
-    #[inline(always)]
-    fn needs_enter(&self) -> bool {
-        each!(self, backend => backend.needs_enter())
-    }
-
-    #[inline(always)]
-    fn has_news(&self) -> bool {
-        each!(self, backend => backend.has_news())
-    }
-
-    fn tells_news(&self) -> bool {
-        each!(self, backend => backend.tells_news())
-    }
-
-    fn look_again(&self) {
-        each!(self, backend => backend.look_again());
-    }
-
-    fn set_alarm(&mut self, after: Duration) -> bool {
-        each!(self, backend => backend.set_alarm(after))
-    }
-
-    fn is_overflowing(&self) -> bool {
-        each!(self, backend => backend.is_overflowing())
-    }
-
-    fn is_intact(&self) -> bool {
-        each!(self, backend => backend.is_intact())
-    }
-
-    fn supports(&self, opcode: Opcode) -> bool {
-        each!(self, backend => backend.supports(opcode))
-    }
-
     unsafe fn register_buffer(&mut self, addr: *mut u8, len: usize) -> io::Result<()> {
         // SAFETY: the caller's duties are the same.
         each!(self, backend => unsafe { backend.register_buffer(addr, len) })
-    }
-
-    fn register_group(&mut self, group: u16, entries: u16) -> io::Result<()> {
-        each!(self, backend => backend.register_group(group, entries))
     }
 
     #[inline(always)]
     unsafe fn provide(&mut self, group: u16, id: u16, addr: *mut u8, len: u32) {
         // SAFETY: the caller's duties are the same.
         each!(self, backend => unsafe { backend.provide(group, id, addr, len) });
-    }
-
-    fn now(&self) -> Duration {
-        each!(self, backend => backend.now())
-    }
-
-    fn waits(&self) -> u64 {
-        each!(self, backend => backend.waits())
-    }
-
-    fn nap(&mut self, duration: Duration) {
-        each!(self, backend => backend.nap(duration));
-    }
-
-    fn ways(&self, kind: OpKind) -> KindCounters {
-        each!(self, backend => backend.ways(kind))
-    }
-
-    fn remote_wake(&mut self) -> io::Result<Arc<dyn RemoteWake>> {
-        each!(self, backend => backend.remote_wake())
-    }
-
-    fn pollable(&mut self) -> io::Result<OwnedFd> {
-        each!(self, backend => backend.pollable())
-    }
-
-    fn clear_readiness(&mut self) {
-        each!(self, backend => backend.clear_readiness());
-    }
-
-    #[inline(always)]
-    fn has_callback(&self) -> bool {
-        each!(self, backend => backend.has_callback())
-    }
-
-    fn take_callback(&mut self) -> Option<Box<dyn FnOnce()>> {
-        each!(self, backend => backend.take_callback())
-    }
-
-    fn descriptors(&self) -> Rc<dyn Descriptors> {
-        each!(self, backend => backend.descriptors())
     }
 }
 
