@@ -9,6 +9,49 @@
 //! capacity. Only the kernel writes to memory that is not initialized, and what it has written becomes the
 //! length.
 
+// Above the modules, which use them.
+
+/// The bytes of an [`IoBuf`] that is a slice, or one by `Deref`.
+macro_rules! bytes_of_slice {
+    () => {
+        #[inline(always)]
+        fn stable_ptr(&self) -> *const u8 {
+            self.as_ptr()
+        }
+
+        #[inline(always)]
+        fn bytes_len(&self) -> usize {
+            self.len()
+        }
+    };
+}
+
+/// The room of an [`IoBufMut`] that grows as a `Vec` does, whose capacity this tells.
+macro_rules! room_of_vec {
+    ($capacity:path) => {
+        #[inline(always)]
+        fn stable_mut_ptr(&mut self) -> *mut u8 {
+            self.as_mut_ptr()
+        }
+
+        #[inline(always)]
+        fn bytes_room(&self) -> usize {
+            if self.is_empty() { $capacity(self) } else { self.len() }
+        }
+
+        #[inline(always)]
+        unsafe fn set_init(&mut self, count: usize) {
+            if count > self.len() {
+                // SAFETY: the caller says that so many bytes are initialized, and were room: they lie within
+                // the capacity.
+                unsafe { self.set_len(count) };
+            }
+        }
+    };
+}
+
+pub(crate) use bytes_of_slice;
+
 #[cfg(feature = "bytes")]
 mod bytes;
 mod converted;
@@ -214,14 +257,7 @@ macro_rules! owned_bytes {
         // SAFETY: the bytes live in an allocation of their own that does not move with the value,
         // and the value owns it alone.
         unsafe impl $(<const $n: usize>)? IoBuf for $type {
-            #[inline(always)]
-            fn stable_ptr(&self) -> *const u8 {
-                self.as_ptr()
-            }
-            #[inline(always)]
-            fn bytes_len(&self) -> usize {
-                self.len()
-            }
+            bytes_of_slice!();
         }
         // SAFETY: as above; a `&mut` to the value may write to the bytes.
         unsafe impl $(<const $n: usize>)? IoBufMut for $type {
@@ -242,35 +278,13 @@ owned_bytes! {
 // SAFETY: the bytes live in an allocation of their own that does not move with the value, and the value owns
 // it alone.
 unsafe impl IoBuf for Vec<u8> {
-    #[inline(always)]
-    fn stable_ptr(&self) -> *const u8 {
-        self.as_ptr()
-    }
-    #[inline(always)]
-    fn bytes_len(&self) -> usize {
-        self.len()
-    }
+    bytes_of_slice!();
 }
 
 // SAFETY: as above, and so does the rest of the capacity, which nothing else uses: an empty one's room. To
 // set the length moves nothing.
 unsafe impl IoBufMut for Vec<u8> {
-    #[inline(always)]
-    fn stable_mut_ptr(&mut self) -> *mut u8 {
-        self.as_mut_ptr()
-    }
-    #[inline(always)]
-    fn bytes_room(&self) -> usize {
-        if self.is_empty() { capacity(self) } else { self.len() }
-    }
-    #[inline(always)]
-    unsafe fn set_init(&mut self, count: usize) {
-        if count > self.len() {
-            // SAFETY: the caller says that so many bytes are initialized, and were room: they lie within the
-            // capacity.
-            unsafe { self.set_len(count) };
-        }
-    }
+    room_of_vec!(capacity);
 }
 
 /// A function of its own, so that the way of a `Vec` that has a length stays short.
@@ -284,14 +298,7 @@ macro_rules! shared_bytes {
         // SAFETY: the bytes do not move with the value, live as long as it, and nobody may write to
         // them while it lives.
         unsafe impl IoBuf for $type {
-            #[inline(always)]
-            fn stable_ptr(&self) -> *const u8 {
-                self.as_ptr()
-            }
-            #[inline(always)]
-            fn bytes_len(&self) -> usize {
-                self.len()
-            }
+            bytes_of_slice!();
         }
     )*};
 }

@@ -8,14 +8,7 @@ use super::{IoBuf, IoBufMut};
 // with the value. They are never written to while one of these is there: only a value that has them alone can
 // become a `BytesMut`, and this one is moved for that.
 unsafe impl IoBuf for Bytes {
-    #[inline(always)]
-    fn stable_ptr(&self) -> *const u8 {
-        self.as_ptr()
-    }
-    #[inline(always)]
-    fn bytes_len(&self) -> usize {
-        self.len()
-    }
+    bytes_of_slice!();
 }
 
 // SAFETY: the bytes lie on the heap, and do not move with the value: only methods with a `&mut` to it, such
@@ -23,33 +16,11 @@ unsafe impl IoBuf for Bytes {
 // that overlap with its `capacity` bytes, and none can take the allocation while this value has a share in
 // it.
 unsafe impl IoBuf for BytesMut {
-    #[inline(always)]
-    fn stable_ptr(&self) -> *const u8 {
-        self.as_ptr()
-    }
-    #[inline(always)]
-    fn bytes_len(&self) -> usize {
-        self.len()
-    }
+    bytes_of_slice!();
 }
 
 // SAFETY: as above: all of the capacity is the value's alone, and an empty one's room. To set the length
 // moves nothing.
 unsafe impl IoBufMut for BytesMut {
-    #[inline(always)]
-    fn stable_mut_ptr(&mut self) -> *mut u8 {
-        self.as_mut_ptr()
-    }
-    #[inline(always)]
-    fn bytes_room(&self) -> usize {
-        if self.is_empty() { self.capacity() } else { self.len() }
-    }
-    #[inline(always)]
-    unsafe fn set_init(&mut self, count: usize) {
-        if count > self.len() {
-            // SAFETY: the caller says that so many bytes are initialized, and were room: they lie within the
-            // capacity.
-            unsafe { self.set_len(count) };
-        }
-    }
+    room_of_vec!(BytesMut::capacity);
 }

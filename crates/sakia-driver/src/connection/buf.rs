@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 use super::pool::{Pool, Size};
-use crate::buf::IoBuf;
+use crate::buf::{IoBuf, bytes_of_slice};
 
 /// Bytes that a connection received. Empty at the end of the stream.
 ///
@@ -84,15 +84,7 @@ impl Deref for RecvBuf {
 // SAFETY: the bytes do not move with the value, which owns them alone. Only `advance`, which takes a `&mut`,
 // changes which of them it has.
 unsafe impl IoBuf for RecvBuf {
-    #[inline(always)]
-    fn stable_ptr(&self) -> *const u8 {
-        self.as_ptr()
-    }
-
-    #[inline(always)]
-    fn bytes_len(&self) -> usize {
-        self.len()
-    }
+    bytes_of_slice!();
 }
 
 impl AsRef<[u8]> for RecvBuf {
