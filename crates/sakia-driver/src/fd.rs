@@ -343,7 +343,7 @@ impl Fd {
     }
 
     /// Whether it is a file of a [local](Mount::is_local) file system.
-    pub(crate) fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self, _: &dyn Descriptors) -> bool {
         self.mount().is_some_and(|mount| mount.is_local())
     }
 

@@ -140,6 +140,13 @@ impl<B: Backend> Handle<B> {
         assert!(fd.belongs_to(&self.shared), "{fd:?} belongs to another driver");
     }
 
+    /// The clone that an operation holds of a descriptor of this driver.
+    #[inline(always)]
+    pub(crate) fn held(&self, fd: &Fd) -> Fd {
+        self.check(fd);
+        fd.clone()
+    }
+
     /// Makes a descriptor that this driver owns from now on.
     ///
     /// # Safety

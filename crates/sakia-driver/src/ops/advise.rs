@@ -1,14 +1,12 @@
 //! Telling the kernel how a file will be used.
 
-use std::io;
-
 use sakia_ring::Sqe;
 
-use crate::backend::{Backend, Descriptors};
+use crate::backend::Backend;
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::op::{Op, Operation};
 use crate::policy::{Route, Rules};
 
 /// See [`Handle::advise`].
@@ -33,28 +31,18 @@ impl<B: Backend> Handle<B> {
     #[doc(alias = "posix_fadvise")]
     #[doc(alias = "fadvise64")]
     pub fn advise(&self, fd: &Fd, offset: u64, len: u64, advice: u32) -> Op<Advise, B> {
-        self.check(fd);
-        self.start(Advise { fd: fd.clone(), offset, len, advice })
+        self.start(Advise { fd: self.held(fd), offset, len, advice })
     }
 }
 
 // SAFETY: the entry names no memory, and a descriptor that the value keeps open.
 unsafe impl Operation for Advise {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         Sqe::fadvise(self.fd.raw(), self.offset, self.len, self.advice)
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
-    acts_on!(Bounded, fd);
-
-    fn is_local(&self, _: &dyn Descriptors) -> bool {
-        self.fd.is_local()
-    }
+    no_output!();
+    acts_on!(Bounded, fd, local);
 
     fn route(&self, rules: &Rules) -> Route {
         self.fd.route_call(rules.of(OpKind::Advise))

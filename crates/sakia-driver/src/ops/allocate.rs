@@ -1,13 +1,11 @@
 //! Room within a file: allocating it, giving it back.
 
-use std::io;
-
 use sakia_ring::Sqe;
 
-use crate::backend::{Backend, Descriptors};
+use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::op::{Op, Operation};
 
 /// See [`Handle::fallocate`].
 #[derive(Debug)]
@@ -31,26 +29,16 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_fallocate(3)`.
     pub fn fallocate(&self, fd: &Fd, mode: u32, offset: u64, len: u64) -> Op<Fallocate, B> {
-        self.check(fd);
-        self.start(Fallocate { fd: fd.clone(), mode, offset, len })
+        self.start(Fallocate { fd: self.held(fd), mode, offset, len })
     }
 }
 
 // SAFETY: the entry names no memory, and a descriptor that the value keeps open.
 unsafe impl Operation for Fallocate {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         Sqe::fallocate(self.fd.raw(), self.mode, self.offset, self.len)
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
-    acts_on!(Bounded, fd);
-
-    fn is_local(&self, _: &dyn Descriptors) -> bool {
-        self.fd.is_local()
-    }
+    no_output!();
+    acts_on!(Bounded, fd, local);
 }

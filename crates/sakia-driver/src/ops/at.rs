@@ -36,19 +36,9 @@ impl At {
 
     /// Whether what the path names is on a local file system; see `Operation::is_local`.
     pub(crate) fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
-        is_path_local(self.directory.as_ref(), &self.path, descriptors)
+        // SAFETY: the directory is kept open by `self`, or stands for the working directory.
+        unsafe { descriptors.is_path_local(self.raw(), &self.path) }
     }
-}
-
-/// See [`At::is_local`].
-pub(crate) fn is_path_local(
-    directory: Option<&Fd>,
-    path: &CStr,
-    descriptors: &dyn Descriptors,
-) -> bool {
-    let raw = directory.map_or(AT_FDCWD, Fd::raw);
-    // SAFETY: the descriptor is kept open by the `Fd` that is borrowed, or stands for the working directory.
-    unsafe { descriptors.is_path_local(raw, path) }
 }
 
 /// What a path names, or what a descriptor refers to.
@@ -85,14 +75,10 @@ impl Target {
 
 impl<B: Backend> Handle<B> {
     pub(crate) fn at(&self, directory: Option<&Fd>, path: CString) -> At {
-        if let Some(directory) = directory {
-            self.check(directory);
-        }
-        At { directory: directory.cloned(), path }
+        At { directory: directory.map(|directory| self.held(directory)), path }
     }
 
     pub(crate) fn target(&self, fd: &Fd) -> Target {
-        self.check(fd);
-        Target::Fd(fd.clone())
+        Target::Fd(self.held(fd))
     }
 }

@@ -1,7 +1,6 @@
 //! Permissions, owners, and times.
 
 use std::ffi::CString;
-use std::io;
 
 use sakia_ring::Sqe;
 
@@ -10,7 +9,7 @@ use super::statx::StatxTime;
 use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::op::{Op, Operation};
 use crate::private;
 
 /// See [`Handle::chmod`].
@@ -182,49 +181,34 @@ impl<B: Backend> Handle<B> {
 // SAFETY: the entry names the path, if any, whose bytes the value owns on the heap, and a descriptor that
 // the value keeps open.
 unsafe impl Operation for Chmod {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         let Self { target, mode, flags } = self;
         private::chmod(target.raw(), target.path(), *mode, *flags)
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
+    no_output!();
     acts_on!(Bounded, target);
 }
 
 // SAFETY: as for `Chmod`.
 unsafe impl Operation for Chown {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         let Self { target, uid, gid, flags } = self;
         private::chown(target.raw(), target.path(), *uid, *gid, *flags)
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
+    no_output!();
     acts_on!(Bounded, target);
 }
 
 // SAFETY: as for `Chmod`; and the times, which are part of the value and stay where they are until the
 // completion.
 unsafe impl Operation for Utimens {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         let (target, times) = (&self.target, self.times.as_ptr());
         private::utimens(target.raw(), target.path(), times, self.flags)
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
+    no_output!();
     acts_on!(Bounded, target);
 }

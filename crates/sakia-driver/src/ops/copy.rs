@@ -46,9 +46,7 @@ impl<B: Backend> Handle<B> {
         to_offset: u64,
         len: usize,
     ) -> Op<CopyFileRange, B> {
-        self.check(from);
-        self.check(to);
-        let (from, to) = (from.clone(), to.clone());
+        let (from, to) = (self.held(from), self.held(to));
         let copy = CopyFileRange { from, from_offset, to, to_offset, len };
         self.start_private(private::COPY_FILE_RANGE, copy)
     }

@@ -1,13 +1,11 @@
 //! Making a file durable.
 
-use std::io;
-
 use sakia_ring::Sqe;
 
-use crate::backend::{Backend, Descriptors};
+use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::op::{Op, Operation};
 use crate::private;
 
 /// See [`Handle::fsync`].
@@ -35,8 +33,7 @@ impl<B: Backend> Handle<B> {
     /// 5.1. Source: `io_uring_prep_fsync(3)`.
     #[doc(alias = "fdatasync")]
     pub fn fsync(&self, fd: &Fd, data_only: bool) -> Op<Fsync, B> {
-        self.check(fd);
-        self.start(Fsync { fd: fd.clone(), data_only })
+        self.start(Fsync { fd: self.held(fd), data_only })
     }
 
     /// Makes durable all that was written to the file system that `fd` lies on.
@@ -49,41 +46,26 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// No ring has it: a plain call, on a thread of a lane. Source: `syncfs(2)`.
     pub fn syncfs(&self, fd: &Fd) -> Op<Syncfs, B> {
-        self.check(fd);
-        self.start_private(private::SYNCFS, Syncfs { fd: fd.clone() })
+        self.start_private(private::SYNCFS, Syncfs { fd: self.held(fd) })
     }
 }
 
 // SAFETY: the entry names no memory, and a descriptor that the value keeps open.
 unsafe impl Operation for Fsync {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         Sqe::fsync(self.fd.raw(), self.data_only)
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
-    acts_on!(Bounded, fd);
-
-    fn is_local(&self, _: &dyn Descriptors) -> bool {
-        self.fd.is_local()
-    }
+    no_output!();
+    acts_on!(Bounded, fd, local);
 }
 
 // SAFETY: the entry names no memory, and a descriptor that the value keeps open.
 unsafe impl Operation for Syncfs {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         private::syncfs(self.fd.raw())
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
+    no_output!();
     acts_on!(Bounded, fd);
 }

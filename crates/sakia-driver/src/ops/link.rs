@@ -1,7 +1,6 @@
 //! Links of both sorts, and where they point to.
 
 use std::ffi::CString;
-use std::io;
 
 use sakia_ring::Sqe;
 
@@ -97,17 +96,12 @@ impl<B: Backend> Handle<B> {
 // SAFETY: the entry names two paths, whose bytes the value owns on the heap, and directories that the
 // value keeps open.
 unsafe impl Operation for Link {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         let Self { from, to, flags } = self;
         Sqe::linkat(from.raw(), from.path(), to.raw(), to.path(), *flags)
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
+    no_output!();
     acts_on!(Bounded, from);
 
     fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
@@ -118,21 +112,12 @@ unsafe impl Operation for Link {
 // SAFETY: the entry names two paths, whose bytes the value owns on the heap, and a directory that the
 // value keeps open.
 unsafe impl Operation for Symlink {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         Sqe::symlinkat(self.target.as_ptr().cast(), self.link.raw(), self.link.path())
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
-    acts_on!(Bounded, link);
-
-    fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
-        self.link.is_local(descriptors)
-    }
+    no_output!();
+    acts_on!(Bounded, link, local);
 }
 
 // SAFETY: the entry names the path and the buffer, which the value owns on the heap, and a directory

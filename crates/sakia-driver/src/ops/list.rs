@@ -37,10 +37,9 @@ impl<B: Backend> Handle<B> {
     #[doc(alias = "getdents64")]
     #[doc(alias = "readdir")]
     pub fn read_directory(&self, fd: &Fd, mut buf: Vec<u8>) -> Op<ReadDirectory, B> {
-        self.check(fd);
         // The kernel counts the gaps between its records, and does not write them.
         initialize(&mut buf);
-        self.start_private(private::GETDENTS, ReadDirectory { fd: fd.clone(), buf })
+        self.start_private(private::GETDENTS, ReadDirectory { fd: self.held(fd), buf })
     }
 }
 

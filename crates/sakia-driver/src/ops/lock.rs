@@ -1,13 +1,11 @@
 //! Locking a file.
 
-use std::io;
-
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::op::{Op, Operation};
 use crate::private;
 
 /// See [`Handle::flock`].
@@ -34,22 +32,16 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// No ring has it: a plain call, on a thread of a lane. Source: `flock(2)`.
     pub fn flock(&self, fd: &Fd, operation: u32) -> Op<Flock, B> {
-        self.check(fd);
-        self.start_private(private::FLOCK, Flock { fd: fd.clone(), operation })
+        self.start_private(private::FLOCK, Flock { fd: self.held(fd), operation })
     }
 }
 
 // SAFETY: the entry names no memory, and a descriptor that the value keeps open.
 unsafe impl Operation for Flock {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         private::flock(self.fd.raw(), self.operation)
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
+    no_output!();
     acts_on!(Waiting, fd);
 }

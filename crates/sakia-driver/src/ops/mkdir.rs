@@ -1,15 +1,14 @@
 //! Making a directory.
 
 use std::ffi::CString;
-use std::io;
 
 use sakia_ring::Sqe;
 
 use super::at::At;
-use crate::backend::{Backend, Descriptors};
+use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::op::{Op, Operation};
 
 /// See [`Handle::mkdir`].
 #[derive(Debug)]
@@ -37,19 +36,10 @@ impl<B: Backend> Handle<B> {
 // SAFETY: the entry names the path, whose bytes the value owns on the heap, and a directory that the
 // value keeps open.
 unsafe impl Operation for Mkdir {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         Sqe::mkdirat(self.at.raw(), self.at.path(), self.mode)
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
-    acts_on!(Bounded, at);
-
-    fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
-        self.at.is_local(descriptors)
-    }
+    no_output!();
+    acts_on!(Bounded, at, local);
 }

@@ -2,7 +2,8 @@
 
 // Above the modules, which use them.
 
-/// The class of an [`Operation`], and the descriptor that it acts on: that of this field.
+/// The class of an [`Operation`], and the descriptor that it acts on: that of this field. With `local`, the
+/// operation is local if the field is.
 macro_rules! acts_on {
     ($class:ident, $($field:tt).+) => {
         #[inline(always)]
@@ -12,6 +13,25 @@ macro_rules! acts_on {
 
         fn descriptor(&self) -> Option<&crate::fd::Fd> {
             self.$($field).+.descriptor()
+        }
+    };
+    ($class:ident, $($field:tt).+, local) => {
+        acts_on!($class, $($field).+);
+
+        fn is_local(&self, descriptors: &dyn crate::backend::Descriptors) -> bool {
+            self.$($field).+.is_local(descriptors)
+        }
+    };
+}
+
+/// What an [`Operation`] resolves to that ends well or not, and brings nothing.
+macro_rules! no_output {
+    () => {
+        type Output = std::io::Result<()>;
+
+        #[inline(always)]
+        fn complete(self, completion: crate::op::Completion) -> Self::Output {
+            completion.result().map(|_| ())
         }
     };
 }
@@ -28,8 +48,8 @@ macro_rules! of_descriptor {
             self.$($field).+.descriptor()
         }
 
-        fn is_local(&self, _: &dyn crate::backend::Descriptors) -> bool {
-            self.$($field).+.is_local()
+        fn is_local(&self, descriptors: &dyn crate::backend::Descriptors) -> bool {
+            self.$($field).+.is_local(descriptors)
         }
 
         #[inline(always)]

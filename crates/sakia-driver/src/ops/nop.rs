@@ -1,12 +1,10 @@
 //! Nothing, asked of the kernel.
 
-use std::io;
-
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Class, Op, Operation};
 use crate::policy::{CallMode, Route, Rules};
 
 /// See [`Handle::nop`].
@@ -26,8 +24,6 @@ impl<B: Backend> Handle<B> {
 
 // SAFETY: the entry names no memory and no descriptor.
 unsafe impl Operation for Nop {
-    type Output = io::Result<()>;
-
     #[inline(always)]
     fn class(&self) -> Class {
         Class::Bounded
@@ -38,10 +34,7 @@ unsafe impl Operation for Nop {
         Sqe::nop()
     }
 
-    #[inline(always)]
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
+    no_output!();
 }
 
 /// See [`Handle::next_turn`].
@@ -58,8 +51,6 @@ impl<B: Backend> Handle<B> {
 
 // SAFETY: the entry names neither memory nor a descriptor.
 unsafe impl Operation for NextTurn {
-    type Output = io::Result<()>;
-
     fn class(&self) -> Class {
         Class::Bounded
     }
@@ -68,9 +59,7 @@ unsafe impl Operation for NextTurn {
         Sqe::nop()
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
+    no_output!();
 
     fn route(&self, _: &Rules) -> Route {
         Route::Now(CallMode::NonBlocking)

@@ -1,17 +1,17 @@
 //! Opening a path.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::io;
 use std::rc::Rc;
 
-use sakia_ring::{AT_FDCWD, Sqe};
+use sakia_ring::Sqe;
 
-use super::at::is_path_local;
-use crate::backend::{Backend, Descriptors};
+use super::at::At;
+use crate::backend::Backend;
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 use crate::policy::{CallMode, Lane, Route, Rules};
 use crate::private;
 use crate::sys::abi;
@@ -22,8 +22,7 @@ pub(super) const CLOEXEC: u32 = abi::O_CLOEXEC;
 
 /// See [`Handle::open`].
 pub struct Open {
-    directory: Option<Fd>,
-    path: CString,
+    at: At,
     flags: u32,
     mode: u32,
     /// `O_NONBLOCK` is none of the caller's flags.
@@ -85,8 +84,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// A plain poll, on a thread of a lane. Source: `fifo(7)`.
     pub fn await_writer(&self, fd: &Fd) -> Op<AwaitWriter, B> {
-        self.check(fd);
-        self.start_private(private::AWAIT_WRITER, AwaitWriter { fd: fd.clone() })
+        self.start_private(private::AWAIT_WRITER, AwaitWriter { fd: self.held(fd) })
     }
 
     fn start_open(
@@ -97,14 +95,10 @@ impl<B: Backend> Handle<B> {
         mode: u32,
         waits: bool,
     ) -> Op<Open, B> {
-        if let Some(directory) = directory {
-            self.check(directory);
-        }
         let (flags, is_nonblock_added) =
             if waits { (flags | CLOEXEC, false) } else { open_flags(flags) };
         self.start(Open {
-            directory: directory.cloned(),
-            path,
+            at: self.at(directory, path),
             flags,
             mode,
             is_nonblock_added,
@@ -119,13 +113,8 @@ impl<B: Backend> Handle<B> {
 unsafe impl Operation for Open {
     type Output = io::Result<Fd>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
-        let directory = self.directory.as_ref().map_or(AT_FDCWD, Fd::raw);
-        Sqe::openat(directory, self.path.as_ptr().cast(), self.flags, self.mode)
+        Sqe::openat(self.at.raw(), self.at.path(), self.flags, self.mode)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
@@ -139,45 +128,35 @@ unsafe impl Operation for Open {
         drop(self.complete(completion)); // closes what was opened
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        self.directory.as_ref()
-    }
-
-    fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
-        is_path_local(self.directory.as_ref(), &self.path, descriptors)
-    }
+    acts_on!(Bounded, at, local);
 
     fn route(&self, rules: &Rules) -> Route {
         if self.waits {
             return Route::Lane(Lane::Elastic);
         }
-        path_route(rules, OpKind::Open, self.directory.as_ref(), &self.path, &*self.owner)
+        path_route(rules, OpKind::Open, &self.at, &*self.owner)
     }
 }
 
 /// Which way a lookup takes: one in the cache, which is refused what is not there; or a thread, where a
 /// server may have to be asked, of which the cache says nothing.
-pub(super) fn path_route(
-    rules: &Rules,
-    kind: OpKind,
-    directory: Option<&Fd>,
-    path: &CStr,
-    owner: &dyn Owner,
-) -> Route {
+pub(super) fn path_route(rules: &Rules, kind: OpKind, at: &At, owner: &dyn Owner) -> Route {
     if !rules.of(kind).tries_now {
         return Route::Queue;
     }
-    let is_absolute = path.to_bytes().first() == Some(&b'/');
-    let may_wait = match directory {
-        Some(directory) if !is_absolute => directory.mount().is_some_and(|mount| mount.is_remote()),
-        _ => owner.may_wait(path.to_bytes()),
+    let path = at.c_path().to_bytes();
+    let may_wait = match at.descriptor() {
+        Some(directory) if !path.starts_with(b"/") => {
+            directory.mount().is_some_and(|mount| mount.is_remote())
+        }
+        _ => owner.may_wait(path),
     };
     if may_wait { Route::Lane(Lane::Elastic) } else { Route::Now(CallMode::NonBlocking) }
 }
 
 impl std::fmt::Debug for Open {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Open").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Open").field("path", &self.at.c_path()).finish_non_exhaustive()
     }
 }
 
@@ -189,16 +168,11 @@ pub struct AwaitWriter {
 
 // SAFETY: the entry names no memory, and a descriptor that the value keeps open.
 unsafe impl Operation for AwaitWriter {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         private::await_writer(self.fd.raw())
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
+    no_output!();
     acts_on!(Waiting, fd);
 
     fn route(&self, _: &Rules) -> Route {

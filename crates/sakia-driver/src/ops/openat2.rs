@@ -8,7 +8,7 @@ use sakia_ring::Sqe;
 
 use super::at::At;
 use super::open::path_route;
-use crate::backend::{Backend, Descriptors};
+use crate::backend::Backend;
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
@@ -101,19 +101,10 @@ unsafe impl Operation for Openat2 {
         completion.result().map(open)
     }
 
-    fn dispose(self, completion: Completion) {
-        drop(self.complete(completion)); // closes what was opened
-    }
-
-    acts_on!(Bounded, at);
-
-    fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
-        self.at.is_local(descriptors)
-    }
+    acts_on!(Bounded, at, local);
 
     fn route(&self, rules: &Rules) -> Route {
-        let (directory, path) = (self.at.descriptor(), self.at.c_path());
-        path_route(rules, OpKind::Open, directory, path, &*self.owner)
+        path_route(rules, OpKind::Open, &self.at, &*self.owner)
     }
 }
 

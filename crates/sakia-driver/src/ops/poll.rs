@@ -66,8 +66,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_poll_add(3)`.
     pub fn poll(&self, fd: &Fd, events: PollEvents) -> Op<Poll, B> {
-        self.check(fd);
-        self.start(Poll { fd: fd.clone(), events })
+        self.start(Poll { fd: self.held(fd), events })
     }
 }
 

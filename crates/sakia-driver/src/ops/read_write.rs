@@ -36,9 +36,9 @@ pub struct Write<T> {
 
 impl<T: IoBufMut> Read<T> {
     #[inline(always)]
-    fn new(fd: &Fd, buf: T, offset: u64, flags: u32) -> Self {
+    fn new(fd: Fd, buf: T, offset: u64, flags: u32) -> Self {
         let len = transfer_len(buf.bytes_room());
-        Self { fd: fd.clone(), buf, offset, flags, len }
+        Self { fd, buf, offset, flags, len }
     }
 }
 
@@ -62,8 +62,7 @@ impl<B: Backend> Handle<B> {
     #[doc(alias = "pread")]
     #[inline(always)]
     pub fn read<T: IoBufMut>(&self, fd: &Fd, buf: T, offset: u64) -> Op<Read<T>, B> {
-        self.check(fd);
-        self.start(Read::new(fd, buf, offset, 0))
+        self.start(Read::new(self.held(fd), buf, offset, 0))
     }
 
     /// As [`read`](Handle::read), with the kernel's flags `RWF_DSYNC`, `RWF_SYNC`, `RWF_NOWAIT` and
@@ -85,8 +84,7 @@ impl<B: Backend> Handle<B> {
         offset: u64,
         flags: u32,
     ) -> Op<Read<T>, B> {
-        self.check(fd);
-        self.start_transfer(Read::new(fd, buf, offset, flags), flags)
+        self.start_transfer(Read::new(self.held(fd), buf, offset, flags), flags)
     }
 
     /// As [`read`](Handle::read), into a block of the registered arena, which saves the kernel from
@@ -99,9 +97,8 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_read_fixed(3)`.
     pub fn read_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<ReadFixed, B> {
-        self.check(fd);
         let is_registered = self.has_registered(&buf);
-        let read = Read::new(fd, buf, offset, 0);
+        let read = Read::new(self.held(fd), buf, offset, 0);
         self.start(ReadFixed { read, is_registered })
     }
     /// Writes up to `buf.bytes_len()` bytes to `fd`, starting at byte `offset`; at the file's own
@@ -125,8 +122,7 @@ impl<B: Backend> Handle<B> {
     #[doc(alias = "pwrite")]
     #[inline(always)]
     pub fn write<T: IoBuf>(&self, fd: &Fd, buf: T, offset: u64) -> Op<Write<T>, B> {
-        self.check(fd);
-        self.start(Write { fd: fd.clone(), buf, offset, flags: 0 })
+        self.start(Write { fd: self.held(fd), buf, offset, flags: 0 })
     }
 
     /// As [`write`](Handle::write), with the kernel's flags `RWF_DSYNC`, `RWF_SYNC`, `RWF_NOWAIT` and
@@ -149,8 +145,7 @@ impl<B: Backend> Handle<B> {
         offset: u64,
         flags: u32,
     ) -> Op<Write<T>, B> {
-        self.check(fd);
-        self.start_transfer(Write { fd: fd.clone(), buf, offset, flags }, flags)
+        self.start_transfer(Write { fd: self.held(fd), buf, offset, flags }, flags)
     }
 
     /// As [`write`](Handle::write), from a block of the registered arena.
@@ -161,9 +156,8 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_write_fixed(3)`.
     pub fn write_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<WriteFixed, B> {
-        self.check(fd);
         let is_registered = self.has_registered(&buf);
-        let write = Write { fd: fd.clone(), buf, offset, flags: 0 };
+        let write = Write { fd: self.held(fd), buf, offset, flags: 0 };
         self.start(WriteFixed { write, is_registered })
     }
 }

@@ -1,7 +1,6 @@
 //! Moving a name.
 
 use std::ffi::CString;
-use std::io;
 
 use sakia_ring::Sqe;
 
@@ -9,7 +8,7 @@ use super::at::At;
 use crate::backend::{Backend, Descriptors};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::op::{Op, Operation};
 
 /// See [`Handle::rename`].
 #[derive(Debug)]
@@ -49,17 +48,12 @@ impl<B: Backend> Handle<B> {
 // SAFETY: the entry names two paths, whose bytes the value owns on the heap, and directories that the
 // value keeps open.
 unsafe impl Operation for Rename {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         let Self { from, to, flags } = self;
         Sqe::renameat(from.raw(), from.path(), to.raw(), to.path(), *flags)
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
+    no_output!();
     acts_on!(Bounded, from);
 
     fn is_local(&self, descriptors: &dyn Descriptors) -> bool {

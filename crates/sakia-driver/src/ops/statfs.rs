@@ -60,9 +60,8 @@ impl<B: Backend> Handle<B> {
     /// No ring has it: a plain call, on a thread of a lane. Source: `fstatfs(2)`.
     #[doc(alias = "fstatfs")]
     pub fn statfs(&self, fd: &Fd) -> Op<Statfs, B> {
-        self.check(fd);
         let result = StatfsResult::default();
-        self.start_private(private::STATFS, Statfs { fd: fd.clone(), result })
+        self.start_private(private::STATFS, Statfs { fd: self.held(fd), result })
     }
 }
 

@@ -1,19 +1,20 @@
 //! What the kernel knows of a file.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::io;
 use std::rc::Rc;
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
-use sakia_ring::{AT_FDCWD, Sqe};
+use sakia_ring::Sqe;
 
+use super::at::Target;
 use super::open::path_route;
 use crate::backend::Backend;
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::op::{Completion, Op, Operation};
 use crate::policy::{Route, Rules};
 
 /// A point in time, as `struct statx_timestamp`.
@@ -108,15 +109,6 @@ impl StatxResult {
     }
 }
 
-/// What a path is relative to, or the whole of it.
-#[derive(Debug)]
-enum Target {
-    /// A path, relative to a directory or the working directory.
-    Path(Option<Fd>, CString),
-    /// The descriptor itself.
-    Fd(Fd),
-}
-
 /// See [`Handle::statx`].
 pub struct Statx {
     target: Target,
@@ -145,10 +137,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_statx(3)`.
     pub fn statx(&self, directory: Option<&Fd>, path: CString, flags: u32) -> Op<Statx, B> {
-        if let Some(directory) = directory {
-            self.check(directory);
-        }
-        self.start_statx(Target::Path(directory.cloned(), path), flags)
+        self.start_statx(Target::At(self.at(directory, path)), flags)
     }
 
     /// Asks about an open file.
@@ -160,8 +149,7 @@ impl<B: Backend> Handle<B> {
     /// 5.6. Source: `io_uring_prep_statx(3)` with `AT_EMPTY_PATH`.
     #[doc(alias = "fstat")]
     pub fn statx_fd(&self, fd: &Fd) -> Op<Statx, B> {
-        self.check(fd);
-        self.start_statx(Target::Fd(fd.clone()), AtFlags::EMPTY_PATH.bits())
+        self.start_statx(self.target(fd), AtFlags::EMPTY_PATH.bits())
     }
 
     fn start_statx(&self, target: Target, flags: u32) -> Op<Statx, B> {
@@ -179,36 +167,24 @@ impl<B: Backend> Handle<B> {
 unsafe impl Operation for Statx {
     type Output = io::Result<StatxResult>;
 
-    fn class(&self) -> Class {
-        Class::Bounded
-    }
-
     fn entry(&mut self) -> Sqe {
-        let (directory, path): (i32, &CStr) = match &self.target {
-            Target::Path(Some(directory), path) => (directory.raw(), path),
-            Target::Path(None, path) => (AT_FDCWD, path),
-            Target::Fd(fd) => (fd.raw(), c""),
+        let path = match &self.target {
+            Target::At(at) => at.path(),
+            Target::Fd(_) => c"".as_ptr().cast(),
         };
         let result = &raw mut self.result;
-        Sqe::statx(directory, path.as_ptr().cast(), self.flags, StatxResult::BASIC, result)
+        Sqe::statx(self.target.raw(), path, self.flags, StatxResult::BASIC, result)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
         completion.result().map(|_| self.result)
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        match &self.target {
-            Target::Path(directory, _) => directory.as_ref(),
-            Target::Fd(fd) => Some(fd),
-        }
-    }
+    acts_on!(Bounded, target);
 
     fn route(&self, rules: &Rules) -> Route {
         match &self.target {
-            Target::Path(directory, path) => {
-                path_route(rules, OpKind::Statx, directory.as_ref(), path, &*self.owner)
-            }
+            Target::At(at) => path_route(rules, OpKind::Statx, at, &*self.owner),
             Target::Fd(fd) => fd.route_call(rules.of(OpKind::Statx)),
         }
     }

@@ -1,13 +1,11 @@
 //! Changing the length of a file.
 
-use std::io;
-
 use sakia_ring::Sqe;
 
-use crate::backend::{Backend, Descriptors};
+use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::op::{Op, Operation};
 
 /// See [`Handle::truncate`].
 #[derive(Debug)]
@@ -28,26 +26,16 @@ impl<B: Backend> Handle<B> {
     /// 6.9. Source: `io_uring_prep_ftruncate(3)`.
     #[doc(alias = "ftruncate")]
     pub fn truncate(&self, fd: &Fd, len: u64) -> Op<Truncate, B> {
-        self.check(fd);
-        self.start(Truncate { fd: fd.clone(), len })
+        self.start(Truncate { fd: self.held(fd), len })
     }
 }
 
 // SAFETY: the entry names no memory, and a descriptor that the value keeps open.
 unsafe impl Operation for Truncate {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         Sqe::ftruncate(self.fd.raw(), self.len)
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
-    acts_on!(Bounded, fd);
-
-    fn is_local(&self, _: &dyn Descriptors) -> bool {
-        self.fd.is_local()
-    }
+    no_output!();
+    acts_on!(Bounded, fd, local);
 }

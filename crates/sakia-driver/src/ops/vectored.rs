@@ -30,9 +30,9 @@ struct Vectored<T> {
 
 impl<T: IoBuf> Vectored<T> {
     /// `bytes` is what is asked for in all.
-    fn new(fd: &Fd, bufs: Vec<T>, offset: u64, flags: u32, bytes: u32) -> Self {
+    fn new(fd: Fd, bufs: Vec<T>, offset: u64, flags: u32, bytes: u32) -> Self {
         let vector = Vec::with_capacity(bufs.len());
-        Self { fd: fd.clone(), bufs, vector, offset, flags, bytes }
+        Self { fd, bufs, vector, offset, flags, bytes }
     }
 
     /// Describes the buffers, and returns where the vector is and how many parts it has.
@@ -52,14 +52,14 @@ pub struct ReadVectored<T>(Vectored<T>);
 pub struct WriteVectored<T>(Vectored<T>);
 
 impl<T: IoBufMut> ReadVectored<T> {
-    fn new(fd: &Fd, bufs: Vec<T>, offset: u64, flags: u32) -> Self {
+    fn new(fd: Fd, bufs: Vec<T>, offset: u64, flags: u32) -> Self {
         let bytes = room_of_all(&bufs);
         Self(Vectored::new(fd, bufs, offset, flags, bytes))
     }
 }
 
 impl<T: IoBuf> WriteVectored<T> {
-    fn new(fd: &Fd, bufs: Vec<T>, offset: u64, flags: u32) -> Self {
+    fn new(fd: Fd, bufs: Vec<T>, offset: u64, flags: u32) -> Self {
         let used = bufs.iter().take(BUFFERS_MAX);
         let bytes = transfer_len(used.map(T::bytes_len).fold(0, usize::saturating_add));
         Self(Vectored::new(fd, bufs, offset, flags, bytes))
@@ -82,8 +82,7 @@ impl<B: Backend> Handle<B> {
         bufs: Vec<T>,
         offset: u64,
     ) -> Op<ReadVectored<T>, B> {
-        self.check(fd);
-        self.start(ReadVectored::new(fd, bufs, offset, 0))
+        self.start(ReadVectored::new(self.held(fd), bufs, offset, 0))
     }
 
     /// As [`read_vectored`](Handle::read_vectored), with `RWF_*` flags; see
@@ -99,8 +98,7 @@ impl<B: Backend> Handle<B> {
         offset: u64,
         flags: u32,
     ) -> Op<ReadVectored<T>, B> {
-        self.check(fd);
-        self.start_transfer(ReadVectored::new(fd, bufs, offset, flags), flags)
+        self.start_transfer(ReadVectored::new(self.held(fd), bufs, offset, flags), flags)
     }
 
     /// As [`write`](Handle::write), taking one buffer after the other. At most the first 1024 are
@@ -115,8 +113,7 @@ impl<B: Backend> Handle<B> {
         bufs: Vec<T>,
         offset: u64,
     ) -> Op<WriteVectored<T>, B> {
-        self.check(fd);
-        self.start(WriteVectored::new(fd, bufs, offset, 0))
+        self.start(WriteVectored::new(self.held(fd), bufs, offset, 0))
     }
 
     /// As [`write_vectored`](Handle::write_vectored), with `RWF_*` flags; see
@@ -132,8 +129,7 @@ impl<B: Backend> Handle<B> {
         offset: u64,
         flags: u32,
     ) -> Op<WriteVectored<T>, B> {
-        self.check(fd);
-        self.start_transfer(WriteVectored::new(fd, bufs, offset, flags), flags)
+        self.start_transfer(WriteVectored::new(self.held(fd), bufs, offset, flags), flags)
     }
 }
 

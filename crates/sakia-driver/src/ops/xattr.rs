@@ -1,12 +1,11 @@
 //! Extended attributes of open files.
 
 use std::ffi::CString;
-use std::io;
 
 use sakia_ring::Sqe;
 
 use super::{filled, transfer_len};
-use crate::backend::{Backend, Descriptors};
+use crate::backend::Backend;
 use crate::buf::{BufResult, IoBufMut, initialize};
 use crate::fd::Fd;
 use crate::handle::Handle;
@@ -56,8 +55,7 @@ impl<B: Backend> Handle<B> {
     /// 5.19. Source: `io_uring_prep_fgetxattr(3)`.
     #[doc(alias = "fgetxattr")]
     pub fn get_xattr(&self, fd: &Fd, name: CString, buf: Vec<u8>) -> Op<GetXattr, B> {
-        self.check(fd);
-        self.start(GetXattr { fd: fd.clone(), name, buf })
+        self.start(GetXattr { fd: self.held(fd), name, buf })
     }
 
     /// Sets the extended attribute `name` of an open file to `value`. `flags` are the kernel's `XATTR_*`.
@@ -71,8 +69,7 @@ impl<B: Backend> Handle<B> {
     /// 5.19. Source: `io_uring_prep_fsetxattr(3)`.
     #[doc(alias = "fsetxattr")]
     pub fn set_xattr(&self, fd: &Fd, name: CString, value: Vec<u8>, flags: u32) -> Op<SetXattr, B> {
-        self.check(fd);
-        self.start(SetXattr { fd: fd.clone(), name, value, flags })
+        self.start(SetXattr { fd: self.held(fd), name, value, flags })
     }
 
     /// Lists the names of an open file's extended attributes, each with a NUL at its end. Resolves to the
@@ -88,8 +85,7 @@ impl<B: Backend> Handle<B> {
     /// No ring has it: a plain call, on a thread of a lane. Source: `flistxattr(2)`.
     #[doc(alias = "flistxattr")]
     pub fn list_xattr(&self, fd: &Fd, buf: Vec<u8>) -> Op<ListXattr, B> {
-        self.check(fd);
-        self.start_private(private::FLISTXATTR, ListXattr { fd: fd.clone(), buf })
+        self.start_private(private::FLISTXATTR, ListXattr { fd: self.held(fd), buf })
     }
 
     /// Removes the extended attribute `name` of an open file.
@@ -103,8 +99,7 @@ impl<B: Backend> Handle<B> {
     /// No ring has it: a plain call, on a thread of a lane. Source: `fremovexattr(2)`.
     #[doc(alias = "fremovexattr")]
     pub fn remove_xattr(&self, fd: &Fd, name: CString) -> Op<RemoveXattr, B> {
-        self.check(fd);
-        self.start_private(private::FREMOVEXATTR, RemoveXattr { fd: fd.clone(), name })
+        self.start_private(private::FREMOVEXATTR, RemoveXattr { fd: self.held(fd), name })
     }
 }
 
@@ -141,22 +136,13 @@ unsafe impl Operation for GetXattr {
 
 // SAFETY: as for `GetXattr`; the kernel only reads the bytes.
 unsafe impl Operation for SetXattr {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         let (name, len) = (self.name.as_ptr().cast(), transfer_len(self.value.len()));
         Sqe::fsetxattr(self.fd.raw(), name, self.value.as_ptr(), len, self.flags)
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
-    acts_on!(Bounded, fd);
-
-    fn is_local(&self, _: &dyn Descriptors) -> bool {
-        self.fd.is_local()
-    }
+    no_output!();
+    acts_on!(Bounded, fd, local);
 }
 
 // SAFETY: as for `GetXattr`.
@@ -181,15 +167,10 @@ unsafe impl Operation for ListXattr {
 
 // SAFETY: as for `GetXattr`.
 unsafe impl Operation for RemoveXattr {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         private::fremovexattr(self.fd.raw(), self.name.as_ptr().cast())
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
+    no_output!();
     acts_on!(Bounded, fd);
 }

@@ -59,6 +59,11 @@ impl Rule {
     pub const NOW: Self = Self { tries_now: true, bytes_max: u32::MAX };
     /// A plain call first for up to 64 KiB.
     pub const SMALL: Self = Self { tries_now: true, bytes_max: 64 << 10 };
+
+    /// The way of a call that is always short.
+    pub(crate) fn route_short_call(self) -> Route {
+        if self.tries_now { Route::Now(CallMode::Blocking) } else { Route::Queue }
+    }
 }
 
 /// A rule for each kind of operation.

@@ -35,8 +35,7 @@ impl<B: Backend> Handle<B> {
     /// 5.5. Source: `io_uring_prep_accept(3)`.
     #[doc(alias = "accept4")]
     pub fn accept(&self, fd: &Fd) -> Op<Accept, B> {
-        self.check(fd);
-        self.start(Accept::new(fd.clone()))
+        self.start(Accept::new(self.held(fd)))
     }
 }
 

@@ -1,7 +1,5 @@
 //! Giving a socket an address, and letting it take connections.
 
-use std::io;
-
 use sakia_ring::Sqe;
 
 use crate::address::SocketAddress;
@@ -9,8 +7,8 @@ use crate::backend::Backend;
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
-use crate::policy::{CallMode, Route, Rules};
+use crate::op::{Op, Operation};
+use crate::policy::{Route, Rules};
 
 /// See [`Handle::bind`].
 #[derive(Debug)]
@@ -40,8 +38,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 6.11; a plain call, on a thread of a lane, before. Source: `io_uring_prep_bind(3)`.
     pub fn bind(&self, fd: &Fd, address: &SocketAddress) -> Op<Bind, B> {
-        self.check(fd);
-        self.start(Bind { fd: fd.clone(), address: *address })
+        self.start(Bind { fd: self.held(fd), address: *address })
     }
 
     /// Lets the socket take connections, to be [accepted](Handle::accept). About `backlog` of them may
@@ -54,54 +51,40 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 6.11; a plain call, on a thread of a lane, before. Source: `io_uring_prep_listen(3)`.
     pub fn listen(&self, fd: &Fd, backlog: u32) -> Op<Listen, B> {
-        self.check(fd);
-        self.start(Listen { fd: fd.clone(), backlog })
+        self.start(Listen { fd: self.held(fd), backlog })
     }
 }
 
 // SAFETY: the entry names the address, which is part of the value, and a descriptor that the value keeps
 // open.
 unsafe impl Operation for Bind {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         let address = self.address.as_bytes();
         Sqe::bind(self.fd.raw(), address.as_ptr(), address.len() as u32)
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
+    no_output!();
     acts_on!(Bounded, fd);
 
     fn route(&self, rules: &Rules) -> Route {
-        // A path has to be looked up and made, on a device perhaps.
-        let is_short = self.address.path().is_none();
-        let tries_now = is_short && rules.of(OpKind::Socket).tries_now;
-        if tries_now { Route::Now(CallMode::Blocking) } else { Route::Queue }
+        match self.address.path() {
+            None => rules.of(OpKind::Socket).route_short_call(),
+            // It has to be looked up and made, on a device perhaps.
+            Some(_) => Route::Queue,
+        }
     }
 }
 
 // SAFETY: the entry names no memory, and a descriptor that the value keeps open.
 unsafe impl Operation for Listen {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         Sqe::listen(self.fd.raw(), self.backlog)
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
+    no_output!();
     acts_on!(Bounded, fd);
 
     fn route(&self, rules: &Rules) -> Route {
-        if rules.of(OpKind::Socket).tries_now {
-            Route::Now(CallMode::Blocking)
-        } else {
-            Route::Queue
-        }
+        rules.of(OpKind::Socket).route_short_call()
     }
 }

@@ -1,14 +1,12 @@
 //! Connecting a socket.
 
-use std::io;
-
 use sakia_ring::Sqe;
 
 use crate::address::SocketAddress;
 use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::op::{Op, Operation};
 
 /// See [`Handle::connect`].
 #[derive(Debug)]
@@ -32,24 +30,18 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.5. Source: `io_uring_prep_connect(3)`.
     pub fn connect(&self, fd: &Fd, address: &SocketAddress) -> Op<Connect, B> {
-        self.check(fd);
-        self.start(Connect { fd: fd.clone(), address: *address })
+        self.start(Connect { fd: self.held(fd), address: *address })
     }
 }
 
 // SAFETY: the entry names the address, which is part of the value, and a descriptor that the value keeps
 // open.
 unsafe impl Operation for Connect {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         let address = self.address.as_bytes();
         Sqe::connect(self.fd.raw(), address.as_ptr(), address.len() as u32)
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
+    no_output!();
     acts_on!(Waiting, fd);
 }

@@ -11,7 +11,7 @@ use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::op::{Class, Completion, Op, Operation};
-use crate::policy::{CallMode, Route, Rules};
+use crate::policy::{Route, Rules};
 
 /// What a socket does with bytes: one of the kernel's `SOCK_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,11 +76,7 @@ unsafe impl Operation for Socket {
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        if rules.of(OpKind::Socket).tries_now {
-            Route::Now(CallMode::Blocking)
-        } else {
-            Route::Queue
-        }
+        rules.of(OpKind::Socket).route_short_call()
     }
 }
 

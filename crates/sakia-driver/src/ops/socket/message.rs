@@ -76,9 +76,8 @@ impl<B: Backend> Handle<B> {
         address: &SocketAddress,
         flags: u32,
     ) -> Op<SendTo<T>, B> {
-        self.check(fd);
         let (vector, message) = (IoVec::EMPTY, Message::EMPTY);
-        let send = SendTo { fd: fd.clone(), buf, address: *address, flags, vector, message };
+        let send = SendTo { fd: self.held(fd), buf, address: *address, flags, vector, message };
         self.start_flagged(send, flags, SEND_FLAGS)
     }
 
@@ -93,9 +92,8 @@ impl<B: Backend> Handle<B> {
     #[doc(alias = "recvmsg")]
     #[doc(alias = "recvfrom")]
     pub fn recv_from<T: IoBufMut>(&self, fd: &Fd, buf: T, flags: u32) -> Op<RecvFrom<T>, B> {
-        self.check(fd);
         let (from, vector, message) = (AddressRoom::new(), IoVec::EMPTY, Message::EMPTY);
-        let recv = RecvFrom { fd: fd.clone(), buf, from, flags, vector, message };
+        let recv = RecvFrom { fd: self.held(fd), buf, from, flags, vector, message };
         self.start_flagged(recv, flags, RECV_FLAGS)
     }
 }

@@ -1,13 +1,11 @@
 //! Ending a connection, or one direction of it.
 
-use std::io;
-
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::op::{Op, Operation};
 
 /// Which directions of a connection end: the kernel's `SHUT_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,22 +41,16 @@ impl<B: Backend> Handle<B> {
     /// 5.11. Source: `io_uring_prep_shutdown(3)`.
     #[doc(alias = "shutdown")]
     pub fn shutdown_socket(&self, fd: &Fd, how: ShutdownHow) -> Op<Shutdown, B> {
-        self.check(fd);
-        self.start(Shutdown { fd: fd.clone(), how })
+        self.start(Shutdown { fd: self.held(fd), how })
     }
 }
 
 // SAFETY: the entry names no memory, and a descriptor that the value keeps open.
 unsafe impl Operation for Shutdown {
-    type Output = io::Result<()>;
-
     fn entry(&mut self) -> Sqe {
         Sqe::shutdown(self.fd.raw(), self.how as u32)
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| ())
-    }
-
+    no_output!();
     acts_on!(Bounded, fd);
 }

@@ -54,8 +54,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_recv(3)`.
     pub fn recv<T: IoBufMut>(&self, fd: &Fd, buf: T, flags: u32) -> Op<SocketRecv<T>, B> {
-        self.check(fd);
-        self.start_flagged(SocketRecv::new(fd.clone(), buf, flags), flags, RECV_FLAGS)
+        self.start_flagged(SocketRecv::new(self.held(fd), buf, flags), flags, RECV_FLAGS)
     }
 
     /// Sends up to `buf.bytes_len()` bytes on the connected socket `fd`, and waits until there is room for
@@ -77,8 +76,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_send(3)`.
     pub fn send<T: IoBuf>(&self, fd: &Fd, buf: T, flags: u32) -> Op<SocketSend<T>, B> {
-        self.check(fd);
-        self.start_flagged(SocketSend::new(fd.clone(), buf, flags), flags, SEND_FLAGS)
+        self.start_flagged(SocketSend::new(self.held(fd), buf, flags), flags, SEND_FLAGS)
     }
 }
 

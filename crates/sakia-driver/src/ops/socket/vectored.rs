@@ -63,8 +63,7 @@ impl<B: Backend> Handle<B> {
         bufs: Vec<T>,
         flags: u32,
     ) -> Op<SocketSendVectored<T>, B> {
-        self.check(fd);
-        self.start_flagged(SocketSendVectored::new(fd.clone(), bufs, flags), flags, SEND_FLAGS)
+        self.start_flagged(SocketSendVectored::new(self.held(fd), bufs, flags), flags, SEND_FLAGS)
     }
 
     /// As [`recv`](Handle::recv), filling one buffer after the other, each `Vec` that is empty up to its
@@ -82,8 +81,7 @@ impl<B: Backend> Handle<B> {
         bufs: Vec<T>,
         flags: u32,
     ) -> Op<SocketRecvVectored<T>, B> {
-        self.check(fd);
-        self.start_flagged(SocketRecvVectored::new(fd.clone(), bufs, flags), flags, RECV_FLAGS)
+        self.start_flagged(SocketRecvVectored::new(self.held(fd), bufs, flags), flags, RECV_FLAGS)
     }
 }
 
