@@ -143,9 +143,7 @@ pub(crate) fn utimens<T>(dir: i32, path: *const u8, times: *const T, flags: u32)
 }
 
 pub(crate) fn copy_file_range(from: i32, from_off: u64, to: i32, to_off: u64, len: u32) -> Sqe {
-    let mut sqe = Sqe::new(COPY_FILE_RANGE, from, to_off, len, from_off);
-    sqe.file_index = to;
-    sqe
+    Sqe { file_index: to, ..Sqe::new(COPY_FILE_RANGE, from, to_off, len, from_off) }
 }
 
 pub(crate) fn syncfs(fd: i32) -> Sqe {

@@ -281,8 +281,7 @@ impl<H: Host> Ring<H> {
         let count = count_of(&numbers)?;
         let arg = numbers.as_mut_ptr().cast();
         // SAFETY: `count` open descriptors, of which the kernel takes references during the call.
-        unsafe { self.register(op::IORING_REGISTER_FILES, arg, count)? };
-        Ok(())
+        unsafe { self.register(op::IORING_REGISTER_FILES, arg, count) }.map(|_| ())
     }
 
     /// Registers `count` empty places, to be filled by [`update_files`](Ring::update_files) or by
@@ -353,8 +352,7 @@ impl<H: Host> Ring<H> {
     #[doc(alias = "IORING_UNREGISTER_FILES")]
     pub fn unregister_files(&mut self) -> io::Result<()> {
         // SAFETY: the call takes no argument.
-        unsafe { self.register(op::IORING_UNREGISTER_FILES, ptr::null_mut(), 0)? };
-        Ok(())
+        unsafe { self.register(op::IORING_UNREGISTER_FILES, ptr::null_mut(), 0) }.map(|_| ())
     }
 
     /// Registers an empty table of files or buffers.
@@ -368,8 +366,7 @@ impl<H: Host> Ring<H> {
         };
         let size = size_of_val(&table) as u32;
         // SAFETY: a description of a table, read during the call; it names no memory.
-        unsafe { self.register(opcode, (&raw mut table).cast(), size)? };
-        Ok(())
+        unsafe { self.register(opcode, (&raw mut table).cast(), size) }.map(|_| ())
     }
 }
 
@@ -400,8 +397,7 @@ impl<H: Host> Ring<H> {
         let arg = buffers.as_ptr().cast_mut().cast();
         // SAFETY: `count` descriptions, only read during the call; the memory they name is the
         // caller's duty.
-        unsafe { self.register(op::IORING_REGISTER_BUFFERS, arg, count)? };
-        Ok(())
+        unsafe { self.register(op::IORING_REGISTER_BUFFERS, arg, count) }.map(|_| ())
     }
 
     /// Registers `count` empty places, to be filled by [`update_buffers`](Ring::update_buffers).
@@ -461,8 +457,7 @@ impl<H: Host> Ring<H> {
     #[doc(alias = "IORING_UNREGISTER_BUFFERS")]
     pub fn unregister_buffers(&mut self) -> io::Result<()> {
         // SAFETY: the call takes no argument.
-        unsafe { self.register(op::IORING_UNREGISTER_BUFFERS, ptr::null_mut(), 0)? };
-        Ok(())
+        unsafe { self.register(op::IORING_UNREGISTER_BUFFERS, ptr::null_mut(), 0) }.map(|_| ())
     }
 }
 
@@ -483,8 +478,8 @@ impl<H: Host> Ring<H> {
     pub fn register_eventfd(&mut self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
         let mut number = raw(&eventfd);
         // SAFETY: one open descriptor, of which the kernel takes a reference during the call.
-        unsafe { self.register(op::IORING_REGISTER_EVENTFD, (&raw mut number).cast(), 1)? };
-        Ok(())
+        unsafe { self.register(op::IORING_REGISTER_EVENTFD, (&raw mut number).cast(), 1) }
+            .map(|_| ())
     }
 
     /// Ends the registration of the eventfd.
@@ -497,8 +492,7 @@ impl<H: Host> Ring<H> {
     #[doc(alias = "IORING_UNREGISTER_EVENTFD")]
     pub fn unregister_eventfd(&mut self) -> io::Result<()> {
         // SAFETY: the call takes no argument.
-        unsafe { self.register(op::IORING_UNREGISTER_EVENTFD, ptr::null_mut(), 0)? };
-        Ok(())
+        unsafe { self.register(op::IORING_UNREGISTER_EVENTFD, ptr::null_mut(), 0) }.map(|_| ())
     }
 }
 

@@ -339,9 +339,7 @@ impl Sqe {
     /// Reads to `buf`, which lies within registered buffer `buf_index`. Since 5.1.
     #[doc(alias = "io_uring_prep_read_fixed")]
     pub fn read_fixed(fd: i32, buf: *mut u8, len: u32, off: u64, buf_index: u16) -> Self {
-        let mut sqe = Self::new(Opcode::READ_FIXED, fd, address(buf), len, off);
-        sqe.buf_index = buf_index;
-        sqe
+        Self { buf_index, ..Self::new(Opcode::READ_FIXED, fd, address(buf), len, off) }
     }
 
     /// Writes `len` bytes at `buf` to `off` in the file. Since 5.6.
@@ -360,9 +358,7 @@ impl Sqe {
     /// Writes from `buf`, which lies within registered buffer `buf_index`. Since 5.1.
     #[doc(alias = "io_uring_prep_write_fixed")]
     pub fn write_fixed(fd: i32, buf: *const u8, len: u32, off: u64, buf_index: u16) -> Self {
-        let mut sqe = Self::new(Opcode::WRITE_FIXED, fd, address(buf), len, off);
-        sqe.buf_index = buf_index;
-        sqe
+        Self { buf_index, ..Self::new(Opcode::WRITE_FIXED, fd, address(buf), len, off) }
     }
 
     /// Makes the file durable; only what is needed to read it back with `data_only`. Since 5.1.
@@ -583,9 +579,7 @@ impl Sqe {
     /// Since 5.13.
     #[doc(alias = "IORING_POLL_ADD_MULTI")]
     pub const fn poll_add_multishot(fd: i32, events: u32) -> Self {
-        let mut sqe = Self::poll_add(fd, events);
-        sqe.len = sys::IORING_POLL_ADD_MULTI;
-        sqe
+        Self { len: sys::IORING_POLL_ADD_MULTI, ..Self::poll_add(fd, events) }
     }
 
     /// Completes with `ETIME` once the time has passed that the kernel's `struct __kernel_timespec` at
