@@ -49,6 +49,7 @@ impl Multishot {
     ///
     /// # Errors
     /// `EINVAL`: what is not there, or makes no sense.
+    #[inline]
     pub(super) fn of(sqe: &Sqe) -> Result<Option<Self>, Errno> {
         Ok(match multishot::decode(sqe)? {
             None => None,
