@@ -54,15 +54,14 @@ impl Copy {
     ) -> Result<u64> {
         if self.may_share(spot) {
             fiber.tally.counters.plain_calls += 1;
-            if let Some(count) = self.must_share(source.as_fd(), target.as_fd())? {
-                fiber.tally.counts.bytes += count;
-                return Ok(count);
-            }
             match kernel::ioctl_ficlone(target, source.as_fd()) {
                 Ok(()) => {
                     let size = u64::try_from(stat.st_size).unwrap_or(0);
                     fiber.tally.counts.bytes += size;
                     return Ok(size);
+                }
+                Err(errno) if self.options.reflink == Reflink::Always => {
+                    return Err(EntryError::target("share blocks with")(errno.into()));
                 }
                 Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::XDEV | Errno::NOSYS) => {
                     spot.learned.no_clone.store(true, Ordering::Relaxed);
@@ -96,22 +95,6 @@ impl Copy {
             Err(_) => fiber.crew().progress.take_back_bytes(told),
         }
         copied
-    }
-
-    /// Shares the blocks of all contents, if that is the only way that is wanted. Returns how many bytes they
-    /// are. What is no regular file has none.
-    pub(super) fn must_share(
-        &self,
-        source: BorrowedFd<'_>,
-        target: BorrowedFd<'_>,
-    ) -> Result<Option<u64>> {
-        if self.options.reflink != Reflink::Always {
-            return Ok(None);
-        }
-        let wrong = EntryError::target("share blocks with");
-        kernel::ioctl_ficlone(target, source).map_err(|errno| wrong(errno.into()))?;
-        let size = sys::stat(source).map_err(EntryError::source("stat"))?.st_size;
-        Ok(Some(u64::try_from(size).unwrap_or(0)))
     }
 }
 

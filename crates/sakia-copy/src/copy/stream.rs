@@ -13,7 +13,7 @@ use super::entry::Outcome;
 use super::existing::{directory, is_directory};
 use super::{Copy, EntryError, Result, Spot};
 use crate::crew::Fiber;
-use crate::options::Follow;
+use crate::options::{Follow, Reflink};
 use crate::place::OpenDir;
 use crate::{kernel, sys};
 
@@ -74,17 +74,19 @@ impl Copy {
         Ok(())
     }
 
-    /// Moves or shares all bytes, and returns how many they are.
+    /// Moves all bytes, and returns how many they are. If blocks must be shared that fails, since there are
+    /// none, with the error that the kernel has for these files.
     async fn move_all(
         &self,
         fiber: &Fiber<Self>,
         source: BorrowedFd<'_>,
         target: BorrowedFd<'_>,
     ) -> Result<u64> {
-        match self.must_share(source, target)? {
-            Some(count) => Ok(count),
-            None => pump(fiber, source, target).await,
+        if self.options.reflink == Reflink::Always {
+            kernel::ioctl_ficlone(target, source)
+                .map_err(|errno| EntryError::target("share blocks with")(errno.into()))?;
         }
+        pump(fiber, source, target).await
     }
 }
 

@@ -184,8 +184,8 @@ pub const KNOWN: &[Known] = &[
     }),
 ];
 
-/// Those that few cases have, most since a file system's order of names decides: no number of cases is sure to
-/// have each of them.
+/// Those that few cases have, most since a file system's order of names decides: no number of cases is sure
+/// to have each of them.
 pub const KNOWN_RARE: &[Known] = &[
     (
         "names of the same special file are found in another order; cp replaces those after the first",
