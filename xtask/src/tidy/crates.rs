@@ -68,18 +68,11 @@ pub(super) fn unsafe_is_forbidden(tree: &Tree, findings: &mut Vec<Finding>) {
 
 /// Whether `path` is the root file of the crate's library or of one of its programs.
 fn is_crate_root(manifest: &Manifest<'_>, path: &str) -> bool {
-    let Some(path) = path.strip_prefix(manifest.folder()) else {
-        return false;
-    };
-    let Some(path) = path.strip_prefix("/src/") else {
-        return false;
-    };
-    match path.strip_prefix("bin/") {
-        None => matches!(path, "lib.rs" | "main.rs"),
-        Some(program) => match program.split_once('/') {
-            None => program.ends_with(".rs"),
-            Some((_, file)) => file == "main.rs",
-        },
+    let inner = path.strip_prefix(manifest.folder()).and_then(|path| path.strip_prefix("/src/"));
+    match inner.unwrap_or_default().split('/').collect::<Vec<_>>()[..] {
+        ["lib.rs" | "main.rs"] | ["bin", _, "main.rs"] => true,
+        ["bin", program] => program.ends_with(".rs"),
+        _ => false,
     }
 }
 

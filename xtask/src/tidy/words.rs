@@ -1,5 +1,9 @@
 //! Words that mean something to one machine or one day only.
 
+use std::sync::LazyLock;
+
+use regex::Regex;
+
 use super::{Finding, Tree};
 
 /// Folders of a machine. In two parts each, so that this file does not hold them.
@@ -7,6 +11,12 @@ const FOLDERS: [&str; 2] = [concat!("/wo", "rk/"), concat!("/tmp/bash", "_jobs")
 
 /// Nouns that must not have a number after them: a reader elsewhere cannot look it up.
 const NUMBERED: [&str; 2] = ["issue", "session"];
+
+/// One of them with a number, as in "noun 12" and "noun #12".
+static WITH_NUMBER: LazyLock<Regex> = LazyLock::new(|| {
+    let nouns = NUMBERED.join("|");
+    Regex::new(&format!(r"\b({nouns}) #?[0-9]+\b")).expect("a pattern without mistakes")
+});
 
 /// No file holds a path of the machine it was written on, nor a number without an address; the
 /// changelog may number what it lists.
@@ -18,7 +28,9 @@ pub(super) fn belong(tree: &Tree, findings: &mut Vec<Finding>) {
                 let message = format!("{folder}: a path of one machine");
                 findings.push(Finding::new(file, number, message));
             }
-            if let Some(noun) = numbered(line).filter(|_| !is_changelog) {
+            let line = line.to_ascii_lowercase();
+            if let Some(found) = WITH_NUMBER.captures(&line).filter(|_| !is_changelog) {
+                let noun = &found[1];
                 let message = format!("{noun} with a number; say what it is about, or link it");
                 findings.push(Finding::new(file, number, message));
             }
@@ -33,25 +45,6 @@ fn holds_path(line: &str, folder: &str) -> bool {
         let before = line[..at].chars().next_back();
         !before.is_some_and(|c| c.is_alphanumeric() || "_-.~}/".contains(c))
     })
-}
-
-/// The first noun of [`NUMBERED`] with a number after it, as in "noun 12" and "Noun #12".
-fn numbered(line: &str) -> Option<&'static str> {
-    let line = line.to_ascii_lowercase();
-    let follows = |noun: &str| {
-        line.match_indices(noun).any(|(at, _)| {
-            let is_part = |c: char| c.is_alphanumeric() || c == '_';
-            let Some(rest) = line[at + noun.len()..].strip_prefix(' ') else {
-                return false;
-            };
-            let rest = rest.strip_prefix('#').unwrap_or(rest);
-            let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
-            !line[..at].ends_with(is_part)
-                && after.len() < rest.len()
-                && !after.starts_with(is_part)
-        })
-    };
-    NUMBERED.into_iter().find(|noun| follows(noun))
 }
 
 #[cfg(test)]
