@@ -35,9 +35,10 @@ pub(crate) fn counted(count: u64, one: &str, many: &str) -> String {
 }
 
 /// A number of bytes in the largest unit that divides it.
-pub(crate) fn bytes(count: u64) -> String {
+pub fn bytes(count: u64) -> String {
     match count.trailing_zeros() {
         64 => "0 bytes".into(),
+        40.. => format!("{} TiB", count >> 40),
         30.. => format!("{} GiB", count >> 30),
         20.. => format!("{} MiB", count >> 20),
         10.. => format!("{} KiB", count >> 10),

@@ -36,6 +36,7 @@ pub mod tcp_sum;
 pub mod text;
 pub mod threads;
 
+pub use bytes::bytes;
 pub use cell::{Measured, Outcome, run_cell};
 pub use experiment::{About, Experiment, Focus, Params, Point, Work};
 pub use machine::Machine;

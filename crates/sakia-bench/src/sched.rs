@@ -157,42 +157,26 @@ impl Options {
     pub fn check(&self) -> anyhow::Result<()> {
         let Self { read_sizes, write_sizes, reads, writes, write_step, others, mix, .. } = self;
         let is_testbench = self.mode == Mode::Testbench;
-        let is_figure = !is_testbench && self.mode != Mode::Matrix;
+        let is_set = !is_testbench; // the mode says what is measured
+        let is_figure = is_set && self.mode != Mode::Matrix;
         let is_fig5 = self.mode == Mode::Fig5;
         let (has_reads, has_writes) = (!read_sizes.is_empty(), !write_sizes.is_empty());
+        let (has_both, has_others) = (has_reads && has_writes, !others.is_empty());
+        let lacks_writes = is_testbench && !has_writes;
+        let lacks_reads = is_testbench && has_writes && !has_reads;
+        let tells_of_writes = writes.is_some() || write_step.is_some();
         let refusals = [
             (self.variants.is_empty(), "no variant is to be measured"),
             (self.files == 0, "--nfiles 0: there is nothing to read"),
-            (
-                !is_testbench && has_writes,
-                "--wsize is for the testbench: without --matrix or a figure",
-            ),
-            (
-                !is_testbench && !others.is_empty(),
-                "--files is for the testbench: without --matrix or a figure",
-            ),
-            (
-                is_figure && (writes.is_some() || write_step.is_some()),
-                "--nwrites and --woff are not for figures, which read",
-            ),
+            (is_set && has_writes, "--wsize is for the testbench: without --matrix or a figure"),
+            (is_set && has_others, "--files is for the testbench: without --matrix or a figure"),
+            (is_figure && tells_of_writes, "--nwrites and --woff are not for figures, which read"),
             (is_fig5 && !self.threads.is_empty(), "--threads is not for --fig5, which has one"),
             (is_fig5 && self.direct, "--direct is not for --fig5, which has both ways"),
-            (
-                *mix && !(has_reads && has_writes),
-                "--mix needs --rsize and --wsize: what is to be mixed",
-            ),
-            (
-                is_testbench && writes.is_some() && !has_writes,
-                "--nwrites needs --wsize: how much each writes",
-            ),
-            (
-                is_testbench && reads.is_some() && !has_reads && has_writes,
-                "--nreads needs --rsize: how much each reads",
-            ),
-            (
-                !others.is_empty() && has_writes,
-                "--files are only read: --wsize would overwrite them",
-            ),
+            (*mix && !has_both, "--mix needs --rsize and --wsize: what is to be mixed"),
+            (lacks_writes && writes.is_some(), "--nwrites needs --wsize: how much each writes"),
+            (lacks_reads && reads.is_some(), "--nreads needs --rsize: how much each reads"),
+            (has_others && has_writes, "--files are only read: --wsize would overwrite them"),
         ];
         if let Some((_, refusal)) = refusals.iter().find(|(is_so, _)| *is_so) {
             bail!("{refusal}");

@@ -192,17 +192,9 @@ fn ratios(f: &mut Formatter<'_>, results: &Results) -> fmt::Result {
         let Ratio { wall, cpu, cpu_best, .. } = ratio;
         let tie = if is_tie(*cpu_best) { " tie" } else { "" };
         let [wall, cpu] = [wall, cpu].map(|ratio| format!("{ratio:.2}"));
-        let cells = if is_of_time {
-            vec![wall, bounds(ratio.wall_bounds), cpu]
-        } else {
-            vec![
-                wall,
-                bounds(ratio.wall_bounds),
-                cpu,
-                bounds(ratio.cpu_bounds),
-                format!("{cpu_best:>5.2}{tie}"),
-            ]
-        };
+        let best = format!("{cpu_best:>5.2}{tie}");
+        // Where only time counts there are no columns for the last ones.
+        let cells = [wall, bounds(ratio.wall_bounds), cpu, bounds(ratio.cpu_bounds), best];
         line(f, cells.into_iter().zip(&columns).map(|(cell, (_, width))| (cell, *width)))?;
     }
     Ok(())

@@ -23,7 +23,7 @@ use self::notes::{ENVIRONMENT_HELP, JSON_HELP};
 use crate::engine::Shape;
 use crate::exit::Exit;
 use crate::mounts::Place;
-use crate::output::{Format, STDOUT, Size, complain, stdout};
+use crate::output::{Format, STDOUT, complain, stdout};
 use crate::{bench, cp, doctor, output, rm, sum};
 
 /// Memory that reads in flight may take.
@@ -289,7 +289,7 @@ fn bytes(min: u64, max: u64) -> impl Fn(&str) -> Result<u64, String> + Clone {
         number.checked_mul(1 << shift).filter(|bytes| (min..=max).contains(bytes))
     };
     move |text| {
-        let (min, max) = (Size(min), Size(max));
+        let (min, max) = (sakia_bench::bytes(min), sakia_bench::bytes(max));
         let expected = || format!("expected {min} to {max}: a number, perhaps with K, M or G");
         parse(text).ok_or_else(expected)
     }

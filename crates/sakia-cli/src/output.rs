@@ -308,23 +308,6 @@ pub fn message(error: &io::Error) -> String {
     }
 }
 
-/// A number of bytes in the largest unit that divides it.
-pub struct Size(pub u64);
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.trailing_zeros() {
-            _ if self.0 == 0 => write!(f, "0 bytes"),
-            _ if self.0 == 1 => write!(f, "1 byte"),
-            40.. => write!(f, "{} TiB", self.0 >> 40),
-            30.. => write!(f, "{} GiB", self.0 >> 30),
-            20.. => write!(f, "{} MiB", self.0 >> 20),
-            10.. => write!(f, "{} KiB", self.0 >> 10),
-            _ => write!(f, "{} bytes", self.0),
-        }
-    }
-}
-
 /// What the engine did.
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -332,7 +315,7 @@ impl fmt::Display for Summary<'_> {
         let rate = self.bytes_per_s() / (1u64 << 30) as f64;
         let mib = self.total.bytes as f64 / f64::from(1 << 20);
         let seconds = self.elapsed.as_secs_f64();
-        let block = Size(*block_bytes as u64);
+        let block = sakia_bench::bytes(*block_bytes as u64);
         let mut row = |name: &str, value: &dyn fmt::Display, more: fmt::Arguments<'_>| {
             writeln!(f, "{}", format!("{name:<12} {value:>12}  {more}").trim_end())
         };
