@@ -44,20 +44,13 @@ const DESCRIPTORS: &[&str] = &["descriptor", "dir", "epoll", "fd", "raw", "ring"
 /// Names of a `u64` or `usize` that is an address.
 const ADDRESSES: &[&str] = &["addr", "address", "path", "pointer", "ptr", "vector"];
 
-/// A safe function that may take what others may not.
-struct Exception {
-    /// The file, or a folder with a `/` at its end.
-    place: &'static str,
-    /// The function; `*` for all.
-    function: &'static str,
-    /// Why a caller can do no harm with it.
-    reason: &'static str,
-}
+/// A safe function that may take what others may not: the file, or a folder with a `/` at its end; the
+/// function, or `*` for all; why a caller can do no harm with it.
+struct Exception(&'static str, &'static str, &'static str);
 
-const fn exception(place: &'static str, function: &'static str, reason: &'static str) -> Exception {
-    Exception { place, function, reason }
-}
-
+const DRIVER: &str = "crates/sakia-driver/src/driver.rs";
+const SYS: &str = "crates/sakia-driver/src/sys.rs";
+const RING: &str = "crates/sakia-ring/src/ring.rs";
 const MACHINE: &str = "crates/sakia-driver/src/epoll/machine.rs";
 const REGISTRY: &str = "crates/sakia-driver/src/epoll/registry.rs";
 const LOOK: &str = "a look into a table, without a call";
@@ -65,39 +58,27 @@ const WATCH: &str = "a note in a table; watching a file changes nothing about it
 const END_OF_WATCH: &str = "a note in a table; at most a watch of this backend's own set ends";
 
 const EXCEPTIONS: &[Exception] = &[
-    exception(
+    Exception(
         "crates/sakia-driver/src/sim/",
         "*",
         "numbers of the simulated kernel, which are no descriptors of the process; what makes use \
          of an entry's memory there is unsafe",
     ),
-    exception(
-        "crates/sakia-driver/src/driver.rs",
-        "adopt",
-        "of a driver on the simulated kernel: the number is that kernel's",
-    ),
-    exception(
-        "crates/sakia-driver/src/driver.rs",
+    Exception(DRIVER, "adopt", "of a driver on the simulated kernel: the number is that kernel's"),
+    Exception(
+        DRIVER,
         "adopt_simulated",
         "panics unless the driver is on the simulated kernel: the number is that kernel's",
     ),
-    exception(MACHINE, "note_socket", "a note in a table, without a call"),
-    exception(MACHINE, "forget_socket", END_OF_WATCH),
-    exception(MACHINE, "is_own", LOOK),
-    exception(REGISTRY, "find", LOOK),
-    exception(REGISTRY, "wait", WATCH),
-    exception(REGISTRY, "wait_poll", WATCH),
-    exception(REGISTRY, "release", END_OF_WATCH),
-    exception(
-        "crates/sakia-driver/src/sys.rs",
-        "register",
-        "the same number in the form of a register",
-    ),
-    exception(
-        "crates/sakia-ring/src/ring.rs",
-        "from_raw",
-        "a position in the queue, no descriptor",
-    ),
+    Exception(MACHINE, "note_socket", "a note in a table, without a call"),
+    Exception(MACHINE, "forget_socket", END_OF_WATCH),
+    Exception(MACHINE, "is_own", LOOK),
+    Exception(REGISTRY, "find", LOOK),
+    Exception(REGISTRY, "wait", WATCH),
+    Exception(REGISTRY, "wait_poll", WATCH),
+    Exception(REGISTRY, "release", END_OF_WATCH),
+    Exception(SYS, "register", "the same number in the form of a register"),
+    Exception(RING, "from_raw", "a position in the queue, no descriptor"),
 ];
 
 /// Reports safe functions that take descriptors, addresses or records of these.
@@ -111,12 +92,12 @@ fn check(tree: &Tree, exceptions: &[Exception], findings: &mut Vec<Finding>) {
     for file in &files {
         let Ok(parsed) = syn::parse_file(&file.text) else { continue };
         for Taken { function, parameter, what, line } in taken(&parsed) {
-            let allows = |exception: &Exception| {
-                let is_there = match exception.place.ends_with('/') {
-                    true => file.path.starts_with(exception.place),
-                    false => file.path == exception.place,
+            let allows = |&Exception(place, of, _): &Exception| {
+                let is_there = match place.ends_with('/') {
+                    true => file.path.starts_with(place),
+                    false => file.path == place,
                 };
-                is_there && (exception.function == "*" || exception.function == function)
+                is_there && (of == "*" || of == function)
             };
             match exceptions.iter().position(allows) {
                 Some(index) => used[index] = true,
@@ -133,7 +114,7 @@ fn check(tree: &Tree, exceptions: &[Exception], findings: &mut Vec<Finding>) {
     let is_tree_of_crates = files.iter().any(|file| file.name() == "lib.rs");
     for (exception, _) in exceptions.iter().zip(used).filter(|(_, used)| !used && is_tree_of_crates)
     {
-        let Exception { place, function, reason } = exception;
+        let Exception(place, function, reason) = exception;
         let message = format!("no function needs the exception for `{function}`: {reason}");
         findings.push(Finding { path: (*place).to_owned(), line: 1, message });
     }
@@ -361,9 +342,9 @@ mod tests {
     #[test]
     fn exceptions_are_for_a_place_and_must_be_needed() {
         const LIST: &[Exception] = &[
-            exception(PATH, "a", "why a"),
-            exception("crates/sakia-driver/src/sim/", "*", "why all"),
-            exception(PATH, "gone", "why it was"),
+            Exception(PATH, "a", "why a"),
+            Exception("crates/sakia-driver/src/sim/", "*", "why all"),
+            Exception(PATH, "gone", "why it was"),
         ];
         let files = [
             ("crates/sakia-driver/src/lib.rs", ""),
@@ -378,6 +359,6 @@ mod tests {
 
     #[test]
     fn each_exception_has_a_reason() {
-        assert!(EXCEPTIONS.iter().all(|exception| exception.reason.split(' ').count() > 3));
+        assert!(EXCEPTIONS.iter().all(|Exception(_, _, reason)| reason.split(' ').count() > 3));
     }
 }
