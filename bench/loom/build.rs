@@ -157,8 +157,9 @@ fn main() {
 /// Writes the faithful copy and the mutants.
 fn copy(source: &Source) {
     let text = fs::read_to_string(source.path).expect("the code under test is where it was");
-    // Its own tests stay behind.
+    // Its own tests stay behind, and what is said of them.
     let (text, _) = text.split_once("#[cfg(test)]\nmod tests").unwrap_or((&text, ""));
+    let text = text.trim_end().trim_end_matches("#[cfg(not(miri))]");
     // A file that is included cannot begin with the documentation of its module.
     let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("//!")).collect();
     let mut code = lines.join("\n");

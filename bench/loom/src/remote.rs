@@ -37,7 +37,7 @@ macro_rules! checked {
             include!(concat!(env!("OUT_DIR"), "/", stringify!($name), ".rs"));
 
             fn remote() -> (Arc<Remote>, Arc<Sleep>) {
-                let (remote, sleep) = (Arc::new(Remote::new()), Arc::new(Sleep(Notify::new())));
+                let (remote, sleep) = (Arc::new(Remote::default()), Arc::new(Sleep(Notify::new())));
                 remote.set_wake(Arc::clone(&sleep) as Arc<dyn RemoteWake>);
                 (remote, sleep)
             }

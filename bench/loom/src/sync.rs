@@ -76,6 +76,12 @@ pub(crate) mod atomic {
     #[derive(Debug)]
     pub(crate) struct AtomicBool(loom::sync::atomic::AtomicBool);
 
+    impl Default for AtomicBool {
+        fn default() -> Self {
+            Self::new(false)
+        }
+    }
+
     impl AtomicBool {
         pub(crate) fn new(value: bool) -> Self {
             Self(loom::sync::atomic::AtomicBool::new(value))
