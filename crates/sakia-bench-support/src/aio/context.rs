@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use super::request::{Memory, Part, Request};
+use super::buf::Buf;
+use super::request::Request;
 use super::sys::{self, ContextId, Event, Iocb};
 use super::trace::{CallKind, Log};
 
@@ -45,7 +46,6 @@ struct Slot<T> {
     iocb: Box<Iocb>,
     request: Request,
     tag: T,
-    _parts: Box<[Part]>,
 }
 
 impl<T> Slot<T> {
@@ -61,8 +61,8 @@ pub struct Completion<T> {
     pub tag: T,
     /// Bytes transferred, or the events of a poll.
     pub result: io::Result<usize>,
-    /// Its memory.
-    pub memory: Memory,
+    /// Its memory, if it has any.
+    pub memory: Option<Buf>,
 }
 
 impl<T> Context<T> {
@@ -122,9 +122,9 @@ impl<T> Context<T> {
         }
         let vacant = self.slots.vacant_entry();
         match request.prepare(vacant.key() as u64, self.event_fd.as_deref()) {
-            Ok((iocb, parts)) => {
+            Ok(iocb) => {
                 self.queued.push_back(vacant.key());
-                vacant.insert(Slot { iocb: Box::new(iocb), request, tag, _parts: parts });
+                vacant.insert(Slot { iocb: Box::new(iocb), request, tag });
             }
             Err(error) => {
                 let memory = request.into_memory();

@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -24,21 +23,13 @@ const BATCH_MAX: usize = 128;
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing runs yet"]
 pub struct Builder {
-    window: Duration,
     batch_max: usize,
     room: u32,
     is_traced: bool,
 }
 
 impl Builder {
-    /// How long the first request of a batch waits for others. Not at all, unless told: what has queued
-    /// while the thread was busy is a batch.
-    pub fn window(mut self, window: Duration) -> Self {
-        self.window = window;
-        self
-    }
-
-    /// The most requests of a batch, 128 unless told. So many end a window.
+    /// The most requests of a batch, 128 unless told.
     ///
     /// # Panics
     /// When it is 0.
@@ -158,12 +149,7 @@ impl Scheduler {
 
     /// A scheduler that is told more.
     pub fn builder() -> Builder {
-        Builder {
-            window: Duration::ZERO,
-            batch_max: BATCH_MAX,
-            room: Growth::FIRST,
-            is_traced: false,
-        }
+        Builder { batch_max: BATCH_MAX, room: Growth::FIRST, is_traced: false }
     }
 
     /// Hands a request over. After the stop it is done at once, with `ECANCELED`.
@@ -190,8 +176,7 @@ impl Scheduler {
     /// # Errors
     /// As `pread(2)`. `ECANCELED`: it was stopped.
     pub fn read_at(&self, file: &Arc<OwnedFd>, buf: Buf, offset: u64) -> (io::Result<usize>, Buf) {
-        let (result, memory) = self.run(Request::read(file, buf, offset));
-        (result, memory.one())
+        self.transfer(Request::read(file, buf, offset))
     }
 
     /// Writes up to `buf.len()` bytes from byte `offset` on, and gives the buffer back.
@@ -199,8 +184,14 @@ impl Scheduler {
     /// # Errors
     /// As `pwrite(2)`. `ECANCELED`: it was stopped.
     pub fn write_at(&self, file: &Arc<OwnedFd>, buf: Buf, offset: u64) -> (io::Result<usize>, Buf) {
-        let (result, memory) = self.run(Request::write(file, buf, offset));
-        (result, memory.one())
+        self.transfer(Request::write(file, buf, offset))
+    }
+
+    /// # Panics
+    /// When the scheduler has failed.
+    fn transfer(&self, request: Request) -> (io::Result<usize>, Buf) {
+        let (result, memory) = self.run(request);
+        (result, memory.expect("a transfer has memory"))
     }
 
     /// What it did so far.
@@ -283,9 +274,6 @@ impl Worker {
         if is_full {
             return true;
         }
-        if !self.options.window.is_zero() && !queue.requests.is_empty() {
-            queue = self.gather(&shared, queue);
-        }
         let count = queue.requests.len().min(self.options.batch_max);
         self.backlog.extend(queue.requests.drain(..count));
         !(queue.is_closed && self.backlog.is_empty() && self.contexts.live() == 0)
@@ -317,23 +305,6 @@ impl Worker {
             queue =
                 shared.changed.wait_while(queue, sleeps).unwrap_or_else(PoisonError::into_inner);
         }
-        queue.sleep = Sleep::Awake;
-        queue
-    }
-
-    /// Waits for more requests until the window is over, or there are as many as a batch has.
-    fn gather<'a>(
-        &self,
-        shared: &'a Shared,
-        queue: MutexGuard<'a, Queue>,
-    ) -> MutexGuard<'a, Queue> {
-        let Builder { window, batch_max, .. } = self.options;
-        let waits = |queue: &mut Queue| {
-            queue.sleep = Sleep::OnQueue;
-            queue.requests.len() < batch_max && !queue.is_closed
-        };
-        let waited = shared.changed.wait_timeout_while(queue, window, waits);
-        let mut queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         queue.sleep = Sleep::Awake;
         queue
     }

@@ -10,18 +10,10 @@ pub(super) type ContextId = c_ulong;
 pub(super) const PREAD: u16 = 0;
 /// `IOCB_CMD_PWRITE`.
 pub(super) const PWRITE: u16 = 1;
-/// `IOCB_CMD_FSYNC` (4.18).
-pub(super) const FSYNC: u16 = 2;
-/// `IOCB_CMD_FDSYNC` (4.18).
-pub(super) const FDSYNC: u16 = 3;
 /// `IOCB_CMD_POLL` (4.18).
 pub(super) const POLL: u16 = 5;
 /// `IOCB_CMD_NOOP`, which has a number and which no kernel does.
 pub(super) const NOOP: u16 = 6;
-/// `IOCB_CMD_PREADV`.
-pub(super) const PREADV: u16 = 7;
-/// `IOCB_CMD_PWRITEV`.
-pub(super) const PWRITEV: u16 = 8;
 
 /// `IOCB_FLAG_RESFD`: the completion is added to an eventfd.
 pub(super) const FLAG_RESFD: u32 = 1;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::request::{Done, Memory};
+use super::request::Done;
 
 /// Set once, and taken once.
 type Answer = Arc<OnceLock<Mutex<Option<Done>>>>;
@@ -48,7 +48,7 @@ impl Answerer {
 impl Drop for Answerer {
     fn drop(&mut self) {
         if self.0.get().is_none() {
-            self.set((Err(std::io::Error::other("the scheduler has failed")), Memory::None));
+            self.set((Err(std::io::Error::other("the scheduler has failed")), None));
         }
     }
 }

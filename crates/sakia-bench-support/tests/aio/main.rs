@@ -4,7 +4,6 @@
 //! the submission. Where there is no AIO, each test is a loud skip.
 
 mod contexts;
-mod files;
 mod operations;
 mod scheduling;
 
