@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
 
-use crate::place::{PlaceError, path_of_line};
+use crate::place::{PlaceError, mounts, path_of_line};
 
 /// How long a device that was told to detach may take.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -142,8 +142,7 @@ pub(crate) fn lift_limits(node: &Path) {
 }
 
 fn is_mounted(node: &Path) -> bool {
-    let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    table.lines().any(|line| line.split(' ').next().is_some_and(|source| Path::new(source) == node))
+    mounts().is_ok_and(|all| all.iter().any(|(_, source)| source == node))
 }
 
 /// Every attached loop device with its backing file.
@@ -158,27 +157,12 @@ pub(crate) fn attached() -> Vec<(String, PathBuf)> {
 }
 
 fn configuration(backing: &OwnedFd) -> sys::loop_config {
-    sys::loop_config {
-        fd: backing.as_raw_fd().cast_unsigned(),
-        block_size: 0,
-        info: sys::loop_info64 {
-            lo_device: 0,
-            lo_inode: 0,
-            lo_rdevice: 0,
-            lo_offset: 0,
-            lo_sizelimit: 0,
-            lo_number: 0,
-            lo_encrypt_type: 0,
-            lo_encrypt_key_size: 0,
-            // Its last user detaches it, so that a process that is killed leaves no device.
-            lo_flags: sys::LO_FLAGS_AUTOCLEAR as u32,
-            lo_file_name: [0; 64],
-            lo_crypt_name: [0; 64],
-            lo_encrypt_key: [0; 32],
-            lo_init: [0; 2],
-        },
-        __reserved: [0; 8],
-    }
+    // SAFETY: the structure has numbers only, of which each may be 0.
+    let mut configuration: sys::loop_config = unsafe { std::mem::zeroed() };
+    configuration.fd = backing.as_raw_fd().cast_unsigned();
+    // Its last user detaches it, so that a process that is killed leaves no device.
+    configuration.info.lo_flags = sys::LO_FLAGS_AUTOCLEAR as u32;
+    configuration
 }
 
 type Configure = Setter<{ sys::LOOP_CONFIGURE as Opcode }, sys::loop_config>;

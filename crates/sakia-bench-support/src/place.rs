@@ -313,7 +313,7 @@ fn scratch_directories() -> io::Result<Vec<PathBuf>> {
 }
 
 /// Where what is mounted, in the order in which it was: mount point and source.
-fn mounts() -> io::Result<Vec<(PathBuf, PathBuf)>> {
+pub(crate) fn mounts() -> io::Result<Vec<(PathBuf, PathBuf)>> {
     let table = fs::read("/proc/self/mountinfo")?;
     let path = |field: Option<&[u8]>| {
         PathBuf::from(OsStr::from_bytes(&unescaped(field.unwrap_or_default())))

@@ -100,6 +100,14 @@ impl Parked {
     fn is_at(&self, gate: u64) -> bool {
         matches!(self.until, Until::Gate(at, _) if at == gate)
     }
+
+    /// When it is answered, if that is known, and ever comes.
+    fn time(&self) -> Option<Instant> {
+        match (self.until, self.then) {
+            (_, Outcome::Never) | (Until::Gate(..), _) => None,
+            (Until::Time(time), _) => Some(time),
+        }
+    }
 }
 
 /// What a request waits for.
@@ -109,8 +117,6 @@ enum Until {
     Time(Instant),
     /// A gate, by its number, and how long after that.
     Gate(u64, std::time::Duration),
-    /// The release of all.
-    Release,
 }
 
 #[derive(Debug, Default)]
@@ -164,7 +170,7 @@ impl State {
         self.rules.clear();
         self.gates.values_mut().for_each(|open| *open = true);
         for parked in &mut self.parked {
-            if parked.until == Until::Release || matches!(parked.then, Outcome::Never) {
+            if matches!(parked.then, Outcome::Never) {
                 parked.then = Outcome::Errno(Errno::IO.raw_os_error());
             }
             parked.until = Until::Time(Instant::now());
@@ -204,15 +210,15 @@ impl State {
         let Some(rule) = self.verdict(opcode, file.as_deref()) else {
             return Some(self.answer(header, fields, Outcome::Done));
         };
-        let until = match (rule.gate, rule.outcome) {
-            (Some(gate), _) if self.gates.get(&gate) == Some(&false) => {
-                Until::Gate(gate, rule.delay)
-            }
-            (_, Outcome::Never) => Until::Release,
-            _ if rule.delay.is_zero() => return Some(self.answer(header, fields, rule.outcome)),
-            _ => Until::Time(Instant::now() + rule.delay),
+        let until = match rule.gate.filter(|gate| self.gates.get(gate) == Some(&false)) {
+            Some(gate) => Until::Gate(gate, rule.delay),
+            None => Until::Time(Instant::now() + rule.delay),
         };
-        self.parked.push(Parked { bytes: bytes.to_vec(), until, then: rule.outcome });
+        let parked = Parked { bytes: bytes.to_vec(), until, then: rule.outcome };
+        if parked.time().is_some() && rule.delay.is_zero() {
+            return Some(self.answer(header, fields, rule.outcome));
+        }
+        self.parked.push(parked);
         None
     }
 
@@ -225,18 +231,10 @@ impl State {
             {
                 parked.until = Until::Time(now + delay);
             }
-            let is_due = matches!(parked.until, Until::Time(time) if time <= now);
-            if is_due && matches!(parked.then, Outcome::Never) {
-                parked.until = Until::Release;
-            }
         }
-        let time = |parked: &Parked| match parked.until {
-            Until::Time(time) => Some(time),
-            _ => None,
-        };
-        let is_due = |parked: &mut Parked| time(parked).is_some_and(|time| time <= now);
+        let is_due = |parked: &mut Parked| parked.time().is_some_and(|time| time <= now);
         let due: Vec<Parked> = self.parked.extract_if(.., is_due).collect();
-        let next = self.parked.iter().filter_map(time).min();
+        let next = self.parked.iter().filter_map(Parked::time).min();
         let answers = due.iter().filter_map(|parked| {
             let (header, fields) = protocol::parse(&parked.bytes)?;
             Some(self.answer(header, fields, parked.then))
@@ -385,7 +383,7 @@ impl State {
             }
             Opcode::READDIR => {
                 let (_handle, offset, size) = (fields.u64(), fields.u64(), fields.u32());
-                self.entries(offset, size as usize, reply)?;
+                self.entries(offset, size as usize, reply);
             }
             Opcode::FLUSH
             | Opcode::FSYNC
@@ -453,27 +451,26 @@ impl State {
     }
 
     /// Entries of the root, from that place on, as many as fit: files, then what is invented.
-    fn entries(&self, offset: u64, size: usize, reply: &mut Reply) -> Result<(), Errno> {
-        let mut begin = offset.saturating_sub(FIRST_INVENTED);
-        if offset < FIRST_INVENTED {
-            for (index, node) in self.nodes.iter().enumerate().skip(to_usize(offset)?) {
-                let Some(name) = &node.name else { continue };
-                let index = index as u64;
-                if !list(reply, size, (FIRST_FILE + index, index + 1, REGULAR_ENTRY), name) {
-                    return Ok(());
-                }
-            }
-            begin = 0;
-        }
-        for number in begin..self.options.invented {
-            let kind = INVENTED_KINDS[(number % 3) as usize];
+    fn entries(&self, offset: u64, size: usize, reply: &mut Reply) {
+        let begin = usize::try_from(offset).unwrap_or(usize::MAX);
+        let files = self.nodes.iter().enumerate().skip(begin).filter_map(|(index, node)| {
+            let index = index as u64;
+            Some((FIRST_FILE + index, index + 1, REGULAR_ENTRY, node.name.clone()?))
+        });
+        let begin = offset.saturating_sub(FIRST_INVENTED);
+        let invented = (begin..self.options.invented).map(|number| {
             let place = FIRST_INVENTED + number;
-            let name = format!("invented-{number}");
-            if !list(reply, size, (place, place + 1, kind), name.as_bytes()) {
+            let kind = INVENTED_KINDS[(number % 3) as usize];
+            (place, place + 1, kind, format!("invented-{number}").into_bytes())
+        });
+        for (node, next, kind, name) in files.chain(invented) {
+            let padded = name.len().next_multiple_of(8);
+            if reply.body_len() + 24 + padded > size {
                 break;
             }
+            reply.u64(node).u64(next).u32(name.len() as u32).u32(kind);
+            reply.bytes(&name).bytes(&[0; 8][..padded - name.len()]);
         }
-        Ok(())
     }
 }
 
@@ -483,18 +480,6 @@ const REGULAR_ENTRY: u32 = 8;
 const INVENTED_KINDS: [u32; 3] = [REGULAR_ENTRY, 4, 10];
 /// The place of the first invented entry in the directory, and its node: beyond all files.
 const FIRST_INVENTED: u64 = 1 << 40;
-
-/// Adds an entry: its node, the place after it, and its kind. False when it does not fit.
-fn list(reply: &mut Reply, size: usize, entry: (u64, u64, u32), name: &[u8]) -> bool {
-    let (node, next, kind) = entry;
-    let padded = name.len().next_multiple_of(8);
-    let fits = reply.body_len() + 24 + padded <= size;
-    if fits {
-        reply.u64(node).u64(next).u32(name.len() as u32).u32(kind);
-        reply.bytes(name).bytes(&[0; 8][..padded - name.len()]);
-    }
-    fits
-}
 
 fn to_usize(number: u64) -> Result<usize, Errno> {
     usize::try_from(number).ok().filter(|&n| n <= isize::MAX as usize).ok_or(Errno::FBIG)
@@ -530,7 +515,7 @@ mod tests {
         let mut state = State { nodes: vec![Node::new(b"a", vec![7; 10])], ..State::default() };
         let mut body = |opcode, node, fields: &[u8]| {
             let answer = state.answer(header(opcode, node), Fields::new(fields), Outcome::Done);
-            assert_eq!(answer[4..8], [0; 4], "{opcode}");
+            assert_eq!(answer[4..8], [0; 4], "{opcode:?}");
             answer.len() - 16
         };
         assert_eq!(body(Opcode::LOOKUP, ROOT, b"a\0"), 128);
