@@ -6,7 +6,6 @@
 //! that it is gone, and the next process that makes a place sweeps them up.
 
 use std::ffi::{CString, OsStr};
-use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -22,11 +21,13 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 const PREFIX: &str = "sakia-testkit-";
 
 /// Why a place could not be made: what was tried, and what came of it.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{step}: {error}")]
 pub struct PlaceError {
     /// What was tried.
     step: String,
     /// What came of it.
+    #[source]
     error: io::Error,
     /// Whether the machine lacks a privilege, a program or a feature of the kernel.
     missing: bool,
@@ -64,18 +65,6 @@ impl PlaceError {
         let error = error.into();
         let lacks = LACKS.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()));
         Self { step: step.into(), error, missing: lacks }
-    }
-}
-
-impl fmt::Display for PlaceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.step, self.error)
-    }
-}
-
-impl std::error::Error for PlaceError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
     }
 }
 

@@ -1,8 +1,6 @@
 //! One run of one variant: what the process that does it is told, and what it answers.
 
 use std::collections::BTreeMap;
-use std::error::Error;
-use std::fmt;
 
 use anyhow::{Context, bail};
 use sakia_bench_support::usage::Usage;
@@ -80,16 +78,9 @@ pub struct Done {
 }
 
 /// The error of work that this machine cannot do; the reason.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub(crate) struct Unavailable(pub(crate) String);
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Error for Unavailable {}
 
 /// Does what a line of JSON, a [`Spec`], says: the work of one variant, once, in this process.
 ///

@@ -1,9 +1,7 @@
 //! Results as one page of HTML with its plots inside. It loads nothing: it is readable without a
 //! network, and by whoever it is sent to.
 
-use std::fmt::{self, Write};
-
-use anyhow::Context;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::plot::Plot;
 use crate::results::Results;
@@ -23,76 +21,76 @@ svg { max-width: 100%; height: auto }
 /// Those of [`Plot::to_svg`].
 pub fn html(results: &Results, plots: &[Plot]) -> anyhow::Result<String> {
     let svgs: Vec<String> = plots.iter().map(Plot::to_svg).collect::<Result<_, _>>()?;
-    let mut page = String::new();
-    write(&mut page, results, &svgs).context("the page cannot be written")?;
-    Ok(page)
-}
-
-fn write(page: &mut String, results: &Results, svgs: &[String]) -> fmt::Result {
-    let title = Escaped(results.about.name);
-    write!(page, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n")?;
-    write!(page, "<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n")?;
-    writeln!(page, "<h1>{title}</h1>\n<p>{}</p>", Escaped(&results.about.title))?;
-    writeln!(page, "<p>{}</p>", Escaped(&results.about.machine.describe()))?;
-    for svg in svgs {
-        writeln!(page, "<figure>\n{}\n</figure>", svg.trim())?;
-    }
-    for (point, described) in results.about.points.iter().enumerate() {
-        writeln!(page, "<h2>{}</h2>", Escaped(&described.label))?;
-        let columns = text::columns(results.about.focus);
-        let names = columns.map(|column| column.0);
-        let head = ["variant"].into_iter().chain(names).chain(["noisy runs"]);
-        writeln!(page, "<table>")?;
-        row(page, "th", head)?;
-        for found in results.rows_at(point) {
-            let cells = columns.map(|column| column.2(results, found));
-            let noisy = format!("{} of {}", found.noisy, found.runs);
-            let cells = [found.variant.to_owned()].into_iter().chain(cells).chain([noisy]);
-            row(page, "td", cells)?;
-        }
-        writeln!(page, "</table>\n<ul>")?;
-        for Standing { variant, words, reason } in text::standings(results, point) {
-            write!(page, "<li><b>{}</b> {}", Escaped(variant), Escaped(&words))?;
-            if let Some(reason) = reason {
-                write!(page, ": {}", Escaped(reason))?;
+    let about = &results.about;
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                title { (about.name) }
+                style { (PreEscaped(STYLE)) }
             }
-            writeln!(page, "</li>")?;
+            body {
+                h1 { (about.name) }
+                p { (about.title) }
+                p { (about.machine.describe()) }
+                @for svg in &svgs { figure { (PreEscaped(svg.trim())) } }
+                @for point in 0..about.points.len() { (at_point(results, point)) }
+                @if !results.ratios.is_empty() { (ratios(results)) }
+                h2 { "Method" }
+                ul {
+                    @for note in METHOD { li { (note) } }
+                    @for note in about.notes.iter().chain(&text::remarks(results)) { li { (note) } }
+                }
+            }
         }
-        writeln!(page, "</ul>")?;
-    }
-    if !results.ratios.is_empty() {
-        write_ratios(page, results)?;
-    }
-    writeln!(page, "<h2>Method</h2>\n<ul>")?;
-    for note in METHOD.into_iter().chain(results.about.notes.iter().map(String::as_str)) {
-        writeln!(page, "<li>{}</li>", Escaped(note))?;
-    }
-    for remark in text::remarks(results) {
-        writeln!(page, "<li>{}</li>", Escaped(&remark))?;
-    }
-    write!(page, "</ul>\n</body>\n</html>\n")
+    };
+    Ok(page.into_string())
 }
 
-fn write_ratios(page: &mut String, results: &Results) -> fmt::Result {
-    writeln!(page, "<h2>Ratios</h2>")?;
-    writeln!(
-        page,
-        "<p>Time of the first in parts of the second; below 1 the first is faster.</p>"
-    )?;
-    let bounds_name = text::bounds_name(results);
-    let heads = ["of", "at", "wall", bounds_name, "CPU", bounds_name, "least CPU"];
-    writeln!(page, "<table>")?;
-    row(page, "th", heads)?;
-    for ratio in &results.ratios {
-        let (wall, cpu) = (format!("{:.2}", ratio.wall), format!("{:.2}", ratio.cpu));
-        let (wall_bounds, cpu_bounds) =
-            (text::bounds(ratio.wall_bounds), text::bounds(ratio.cpu_bounds));
-        let (label, best) =
-            (&results.about.points[ratio.point].label, format!("{:.2}", ratio.cpu_best));
-        let cells = [&ratio.of, label, &wall, &wall_bounds, &cpu, &cpu_bounds, &best];
-        row(page, "td", cells)?;
+fn at_point(results: &Results, point: usize) -> Markup {
+    let columns = text::columns(results.about.focus);
+    html! {
+        h2 { (results.about.points[point].label) }
+        table {
+            tr { th { "variant" } @for column in &columns { th { (column.0) } } th { "noisy runs" } }
+            @for row in results.rows_at(point) {
+                tr {
+                    td { (row.variant) }
+                    @for column in &columns { td { (column.2(results, row)) } }
+                    td { (row.noisy) " of " (row.runs) }
+                }
+            }
+        }
+        ul {
+            @for Standing { variant, words, reason } in text::standings(results, point) {
+                li { b { (variant) } " " (words) @if let Some(reason) = reason { ": " (reason) } }
+            }
+        }
     }
-    writeln!(page, "</table>")
+}
+
+fn ratios(results: &Results) -> Markup {
+    let bounds = text::bounds_name(results);
+    let of_two = |number: f64| format!("{number:.2}");
+    html! {
+        h2 { "Ratios" }
+        p { "Time of the first in parts of the second; below 1 the first is faster." }
+        table {
+            tr { @for head in ["of", "at", "wall", bounds, "CPU", bounds, "least CPU"] { th { (head) } } }
+            @for ratio in &results.ratios {
+                tr {
+                    td { (ratio.of) }
+                    td { (results.about.points[ratio.point].label) }
+                    td { (of_two(ratio.wall)) }
+                    td { (text::bounds(ratio.wall_bounds)) }
+                    td { (of_two(ratio.cpu)) }
+                    td { (text::bounds(ratio.cpu_bounds)) }
+                    td { (of_two(ratio.cpu_best)) }
+                }
+            }
+        }
+    }
 }
 
 /// How every experiment is measured.
@@ -107,37 +105,6 @@ const METHOD: [&str; 4] = [
      processor time of the one in parts of the least of the other, whatever the rounds.",
     "Every run's result was compared with what is right.",
 ];
-
-/// A row of a table.
-fn row(
-    page: &mut String,
-    element: &str,
-    cells: impl IntoIterator<Item = impl AsRef<str>>,
-) -> fmt::Result {
-    write!(page, "<tr>")?;
-    for cell in cells {
-        write!(page, "<{element}>{}</{element}>", Escaped(cell.as_ref()))?;
-    }
-    writeln!(page, "</tr>")
-}
-
-/// Text that means nothing to HTML.
-struct Escaped<'a>(&'a str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for char in self.0.chars() {
-            match char {
-                '&' => f.write_str("&amp;")?,
-                '<' => f.write_str("&lt;")?,
-                '>' => f.write_str("&gt;")?,
-                '"' => f.write_str("&quot;")?,
-                other => f.write_char(other)?,
-            }
-        }
-        Ok(())
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use rustix::fs::{Advice, OFlags, fadvise, syncfs};
 use serde::{Deserialize, Serialize};
+use walkdir::WalkDir;
 
 use super::Tree;
 use crate::mktree;
@@ -81,25 +82,14 @@ impl From<mktree::Counts> for Census {
     }
 }
 
-/// Calls `visit` for the path and all below it; links are not followed.
+/// Calls `visit` for the path and all below it, directories before what is in them; links are not followed.
 fn walk(
     path: &Path,
     visit: &mut dyn FnMut(&Path, &fs::Metadata) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let cannot = |path: &Path| format!("cannot look at {}", path.display());
-    let found = path.symlink_metadata().with_context(|| cannot(path))?;
-    visit(path, &found)?;
-    let mut directories = if found.is_dir() { vec![path.to_owned()] } else { Vec::new() };
-    while let Some(directory) = directories.pop() {
-        for entry in fs::read_dir(&directory).with_context(|| cannot(&directory))? {
-            let entry = entry.with_context(|| cannot(&directory))?;
-            let path = entry.path();
-            let found = entry.metadata().with_context(|| cannot(&path))?;
-            visit(&path, &found)?;
-            if found.is_dir() {
-                directories.push(path);
-            }
-        }
+    for entry in WalkDir::new(path).follow_root_links(false) {
+        let entry = entry?; // errors name the path
+        visit(entry.path(), &entry.metadata()?)?;
     }
     Ok(())
 }
