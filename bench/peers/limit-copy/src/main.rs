@@ -6,19 +6,19 @@
 //! ends the program. Each thread has a table of descriptors of its own.
 
 use std::ffi::{CStr, CString};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ScopedJoinHandle;
 
 use clap::{Parser, ValueEnum};
-use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, fstat, ftruncate, mkdirat, openat};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use memmap2::{MmapMut, MmapOptions};
+use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, mkdirat, openat};
+use rustix::mm::{Advice, madvise};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// Bytes of a buffer, and a call that copies within the kernel is asked for as many as there can be.
@@ -137,19 +137,13 @@ fn below(path: &CStr, name: &CStr) -> io::Result<CString> {
     Ok(CString::new([path.to_bytes(), name.to_bytes()].join(&b'/'))?)
 }
 
-fn read(
-    above: impl std::os::fd::AsFd,
-    name: impl rustix::path::Arg,
-) -> rustix::io::Result<OwnedFd> {
-    openat(above, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+fn read(above: impl std::os::fd::AsFd, name: impl rustix::path::Arg) -> io::Result<File> {
+    Ok(openat(above, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?.into())
 }
 
-fn write(
-    above: impl std::os::fd::AsFd,
-    name: impl rustix::path::Arg,
-) -> rustix::io::Result<OwnedFd> {
+fn write(above: impl std::os::fd::AsFd, name: impl rustix::path::Arg) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    openat(above, name, flags, Mode::RUSR | Mode::WUSR)
+    Ok(openat(above, name, flags, Mode::RUSR | Mode::WUSR)?.into())
 }
 
 /// A buffer and its first byte that begins a page: from there the kernel copies faster.
@@ -159,16 +153,13 @@ fn buffer() -> (Vec<u8>, usize) {
     (memory, begin)
 }
 
-fn contents(way: Way, source: &OwnedFd, target: &OwnedFd, buf: &mut [u8]) -> io::Result<()> {
+fn contents(way: Way, mut source: &File, mut target: &File, buf: &mut [u8]) -> io::Result<()> {
     const MOST: usize = 0x7fff_f000;
     loop {
         let count = match way {
             Way::Read => {
-                let count = rustix::io::read(source, &mut *buf)?;
-                let mut rest = &buf[..count];
-                while !rest.is_empty() {
-                    rest = &rest[rustix::io::write(target, rest)?..];
-                }
+                let count = source.read(buf)?;
+                target.write_all(&buf[..count])?;
                 // Less than there was room for is the end of a file.
                 if count < buf.len() { 0 } else { count }
             }
@@ -184,55 +175,25 @@ fn contents(way: Way, source: &OwnedFd, target: &OwnedFd, buf: &mut [u8]) -> io:
 }
 
 /// Writes a file out of the pages of another.
-fn map(source: &OwnedFd, target: &OwnedFd) -> io::Result<()> {
-    let size = usize::try_from(fstat(source)?.st_size).map_err(io::Error::other)?;
-    if size == 0 {
-        return Ok(());
-    }
-    let flags = MapFlags::SHARED | MapFlags::POPULATE;
-    // SAFETY: An address that the kernel chooses.
-    let memory = unsafe { mmap(ptr::null_mut(), size, ProtFlags::READ, flags, source, 0) }?;
-    // SAFETY: What was mapped; the file is nobody else's, and stays as it is.
-    let mut rest = unsafe { std::slice::from_raw_parts(memory.cast::<u8>(), size) };
-    while !rest.is_empty() {
-        rest = &rest[rustix::io::write(target, rest)?..];
-    }
-    // SAFETY: What was mapped, which nothing refers to any more.
-    unsafe { munmap(memory, size) }?;
-    Ok(())
+fn map(source: &File, mut target: &File) -> io::Result<()> {
+    // SAFETY: The file is nobody else's, and stays as it is.
+    target.write_all(&unsafe { MmapOptions::new().populate().map(source) }?)
 }
 
 /// Reads a file into the pages of another, which are made first: without the lock that writes take.
-fn mapped(source: &OwnedFd, target: &OwnedFd, threads: usize) -> io::Result<()> {
-    let size = usize::try_from(fstat(source)?.st_size).map_err(io::Error::other)?;
-    if size == 0 {
-        return Ok(());
-    }
-    ftruncate(target, size as u64)?;
-    let (kinds, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-    // SAFETY: An address that the kernel chooses.
-    let memory = unsafe { mmap(ptr::null_mut(), size, kinds, flags, target, 0) }? as usize;
-    let next = AtomicU64::new(0);
+fn mapped(source: &File, target: &File, threads: usize) -> io::Result<()> {
+    target.set_len(source.metadata()?.len())?;
+    // SAFETY: The file is nobody else's, and stays as long as it is.
+    let mut memory = unsafe { MmapMut::map_mut(target) }?;
+    let parts = Mutex::new((0..).step_by(PART).zip(memory.chunks_mut(PART)));
+    let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
     let part = || -> io::Result<()> {
-        loop {
-            let begin = next.fetch_add(PART as u64, Ordering::Relaxed);
-            let Some(left) = size.checked_sub(begin as usize).filter(|left| *left > 0) else {
-                return Ok(());
-            };
-            let (place, len) = (memory + begin as usize, left.min(PART));
-            // SAFETY: A part of what was mapped above, which nobody unmaps.
-            unsafe { madvise(place as *mut _, len, Advice::LinuxPopulateWrite) }?;
-            // SAFETY: The same part, which this thread alone has; the file is nobody else's.
-            let bytes = unsafe { std::slice::from_raw_parts_mut(place as *mut u8, len) };
-            let mut done = 0;
-            while done < len {
-                let count = rustix::io::pread(source, &mut bytes[done..], begin + done as u64)?;
-                if count == 0 {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-                done += count;
-            }
+        while let Some((begin, bytes)) = next() {
+            // SAFETY: Whole pages but for the end of what was mapped, which this thread alone has.
+            unsafe { madvise(bytes.as_mut_ptr().cast(), bytes.len(), Advice::LinuxPopulateWrite) }?;
+            source.read_exact_at(bytes, begin)?;
         }
+        Ok(())
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(part)).collect();
@@ -258,8 +219,12 @@ impl List {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn add(&self, path: CString) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         state.paths.push(path);
         state.open += 1;
         drop(state);
@@ -268,16 +233,13 @@ impl List {
 
     /// Waits for a directory. `None`: all are done.
     fn take(&self) -> Option<CString> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut state = self
-            .changed
-            .wait_while(state, |state| state.paths.is_empty() && state.open > 0)
-            .unwrap_or_else(PoisonError::into_inner);
-        state.paths.pop()
+        let waits = |state: &mut State| state.paths.is_empty() && state.open > 0;
+        let state = self.changed.wait_while(self.lock(), waits);
+        state.unwrap_or_else(PoisonError::into_inner).paths.pop()
     }
 
     fn done(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         state.open = state.open.saturating_sub(1);
         if state.open == 0 {
             self.changed.notify_all();
@@ -286,7 +248,7 @@ impl List {
 
     /// Leaves the rest undone.
     fn end(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         (state.paths, state.open) = (Vec::new(), 0);
         drop(state);
         self.changed.notify_all();

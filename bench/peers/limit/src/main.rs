@@ -21,7 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
 use io_uring::types::{Fd, Fixed};
-use io_uring::{IoUring, opcode, squeue};
+use io_uring::{IoUring, cqueue, opcode, squeue};
 use peers_common::block::{self, aligned, marks, sum_bytes};
 use peers_common::files::{
     WHOLE_BYTES, expect_whole, open, run_shares, share_of, small_file_check,
@@ -30,7 +30,7 @@ use peers_common::{Cell, Gate, Job, Tally, fail};
 
 /// Blocks that the sequential sum has in flight.
 const AHEAD: usize = 8;
-/// Entries of the ring: more than are ever in flight, closes included.
+/// Entries of the ring for files: more than are ever in flight, closes included.
 const ENTRIES: u32 = 256;
 
 fn main() -> ExitCode {
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
 
 /// What one thread does: the shares of its tasks, the first of which is number `first`.
 fn share(job: &Job, gate: &Gate, first: u64) -> Tally {
-    let mut ring = Ring::new().unwrap_or_else(|error| fail("io_uring", error));
+    let mut ring = Ring::new(ENTRIES).unwrap_or_else(|error| fail("io_uring", error));
     match job.cell {
         Cell::Sum => sum(job, gate, &mut ring),
         Cell::RandRead | Cell::Write => scattered(job, gate, &mut ring, first),
@@ -55,14 +55,15 @@ fn share(job: &Job, gate: &Gate, first: u64) -> Tally {
 
 struct Ring {
     ring: IoUring,
+    /// Operations that are not over.
     in_flight: usize,
 }
 
 impl Ring {
-    fn new() -> io::Result<Self> {
+    fn new(entries: u32) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder.setup_single_issuer().setup_defer_taskrun().dontfork();
-        Ok(Self { ring: builder.build(ENTRIES)?, in_flight: 0 })
+        Ok(Self { ring: builder.build(entries)?, in_flight: 0 })
     }
 
     /// Opens the job's file and registers it as number 0.
@@ -81,25 +82,30 @@ impl Ring {
     unsafe fn push(&mut self, entry: squeue::Entry, user_data: usize) {
         let entry = entry.user_data(user_data as u64);
         // SAFETY: the caller's promise.
-        let pushed = unsafe { self.ring.submission().push(&entry) };
-        pushed.expect("there are more entries than operations");
+        unsafe {
+            if self.ring.submission().push(&entry).is_err() {
+                self.ring.submit().expect("the kernel takes entries");
+                self.ring.submission().push(&entry).expect("there is room again");
+            }
+        }
         self.in_flight += 1;
     }
 
     /// Submits what is queued, waits for a completion, and answers all that are there.
-    fn turn(&mut self, done: &mut Vec<(usize, i32)>) {
+    fn turn(&mut self, done: &mut Vec<cqueue::Entry>) {
         done.clear();
         match self.ring.submit_and_wait(1) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => fail("io_uring_enter", error),
         }
-        done.extend(self.ring.completion().map(|cqe| (cqe.user_data() as usize, cqe.result())));
-        self.in_flight -= done.len();
+        done.extend(self.ring.completion());
+        self.in_flight -= done.iter().filter(|entry| !cqueue::more(entry.flags())).count();
     }
 }
 
-fn result(value: i32) -> io::Result<usize> {
+fn result(entry: &cqueue::Entry) -> io::Result<usize> {
+    let value = entry.result();
     usize::try_from(value).map_err(|_| io::Error::from_raw_os_error(-value))
 }
 
@@ -127,9 +133,9 @@ fn sum(job: &Job, gate: &Gate, ring: &mut Ring) -> Tally {
             started += 1;
         }
         ring.turn(&mut done);
-        for &(index, value) in &done {
-            expect_whole(job, result(value));
-            buffers[index % AHEAD].1 = true;
+        for entry in &done {
+            expect_whole(job, result(entry));
+            buffers[entry.user_data() as usize % AHEAD].1 = true;
         }
         while summed < started && buffers[summed % AHEAD].1 {
             tally.count(sum_bytes(buffers[summed % AHEAD].0));
@@ -166,8 +172,9 @@ fn scattered(job: &Job, gate: &Gate, ring: &mut Ring, first: u64) -> Tally {
     }
     while ring.in_flight > 0 {
         ring.turn(&mut done);
-        for &(index, value) in &done {
-            expect_whole(job, result(value));
+        for entry in &done {
+            expect_whole(job, result(entry));
+            let index = entry.user_data() as usize;
             let slot = &mut slots[index];
             tally.count(if is_write { 0 } else { marks(slot.1) });
             start(ring, index, slot);
@@ -209,8 +216,9 @@ fn small_files(job: &Job, gate: &Gate, ring: &mut Ring, first: u64) -> Tally {
     }
     while ring.in_flight > 0 {
         ring.turn(&mut done);
-        for &(user_data, value) in &done {
-            let value = result(value).unwrap_or_else(|error| fail(&name, error));
+        for entry in &done {
+            let value = result(entry).unwrap_or_else(|error| fail(&name, error));
+            let user_data = entry.user_data() as usize;
             let index = user_data & SLOT;
             let (paths, buffer, fd) = &mut slots[index];
             match user_data & !SLOT {

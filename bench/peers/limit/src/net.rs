@@ -9,10 +9,12 @@ use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::types::{BufRingEntry, Fd};
-use io_uring::{IoUring, cqueue, opcode, squeue};
+use io_uring::{IoUring, cqueue, opcode};
 use peers_common::block::aligned;
 use peers_common::net::BUFFER_BYTES;
 use peers_common::{Door, Job};
+
+use crate::{Ring, result};
 
 /// Entries of the ring: more than connections.
 const ENTRIES: u32 = 1024;
@@ -22,10 +24,10 @@ const BUFFERS: u16 = 1024;
 const GROUP: u16 = 0;
 
 /// What a completion is about, in the bits above the connection's number.
-const ACCEPTED: u64 = 0;
-const RECEIVED: u64 = 1 << 32;
-const SENT: u64 = 2 << 32;
-const NUMBER: u64 = RECEIVED - 1;
+const ACCEPTED: usize = 0;
+const RECEIVED: usize = 1 << 32;
+const SENT: usize = 2 << 32;
+const NUMBER: usize = RECEIVED - 1;
 
 /// A connection's descriptor, and what it has to send.
 struct Connection {
@@ -37,68 +39,35 @@ struct Connection {
 }
 
 pub(crate) fn serve(job: &Job, door: Door) -> io::Result<()> {
-    let mut builder = IoUring::builder();
-    builder.setup_single_issuer().setup_defer_taskrun().dontfork();
-    let ring = builder.build(ENTRIES)?;
+    let ring = Ring::new(ENTRIES)?;
     let listener = Fd(door.listen()?.into_raw_fd());
     if job.variant == "multishot" { multishot(ring, listener) } else { plain(ring, listener) }
 }
 
-/// Queues an entry.
-///
-/// # Safety
-/// What the entry points to stays valid, and is not touched otherwise, until its completion was reaped.
-unsafe fn push(ring: &mut IoUring, entry: squeue::Entry, user_data: u64) {
-    let entry = entry.user_data(user_data);
-    // SAFETY: the caller's promise.
-    unsafe {
-        if ring.submission().push(&entry).is_err() {
-            ring.submit().expect("the kernel takes entries");
-            ring.submission().push(&entry).expect("there is room again");
-        }
-    }
-}
-
-fn count(result: i32) -> io::Result<usize> {
-    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
-}
-
-/// Submits what is queued, waits, and takes all completions.
-fn turn(ring: &mut IoUring, done: &mut Vec<cqueue::Entry>) -> io::Result<()> {
-    done.clear();
-    match ring.submit_and_wait(1) {
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-        Err(error) => return Err(error),
-    }
-    done.extend(ring.completion());
-    Ok(())
-}
-
-fn plain(mut ring: IoUring, listener: Fd) -> io::Result<()> {
+fn plain(mut ring: Ring, listener: Fd) -> io::Result<()> {
     let accept =
         || opcode::Accept::new(listener, std::ptr::null_mut(), std::ptr::null_mut()).build();
     let mut connections: Vec<Connection> = Vec::new();
     let mut done = Vec::with_capacity(ENTRIES as usize);
     // SAFETY: the entry points to nothing.
-    unsafe { push(&mut ring, accept(), ACCEPTED) };
+    unsafe { ring.push(accept(), ACCEPTED) };
     loop {
-        turn(&mut ring, &mut done)?;
+        ring.turn(&mut done);
         for entry in &done {
-            let count = count(entry.result())?;
-            let number = entry.user_data() & NUMBER;
-            if entry.user_data() == ACCEPTED {
-                let number = connections.len() as u64;
+            let count = result(entry)?;
+            let number = entry.user_data() as usize & NUMBER;
+            if entry.user_data() as usize == ACCEPTED {
+                let number = connections.len();
                 let buffer = aligned(BUFFER_BYTES);
                 let fd = Fd(count as i32);
                 connections.push(Connection { fd, buffer, filled: 0, sent: 0 });
-                receive(&mut ring, &mut connections[number as usize], number);
+                receive(&mut ring, &mut connections[number], number);
                 // SAFETY: the entry points to nothing.
-                unsafe { push(&mut ring, accept(), ACCEPTED) };
+                unsafe { ring.push(accept(), ACCEPTED) };
                 continue;
             }
-            let connection = &mut connections[number as usize];
-            if entry.user_data() & !NUMBER == RECEIVED {
+            let connection = &mut connections[number];
+            if entry.user_data() as usize & !NUMBER == RECEIVED {
                 (connection.filled, connection.sent) = (count, 0);
                 if count > 0 {
                     send(&mut ring, connection, number);
@@ -115,20 +84,20 @@ fn plain(mut ring: IoUring, listener: Fd) -> io::Result<()> {
     }
 }
 
-fn receive(ring: &mut IoUring, connection: &mut Connection, number: u64) {
+fn receive(ring: &mut Ring, connection: &mut Connection, number: usize) {
     let Connection { fd, buffer, .. } = connection;
     let entry = opcode::Recv::new(*fd, buffer.as_mut_ptr(), buffer.len() as u32).build();
     // SAFETY: the buffer lives for ever, and is used again when this is done.
-    unsafe { push(ring, entry, RECEIVED | number) };
+    unsafe { ring.push(entry, RECEIVED | number) };
 }
 
-fn send(ring: &mut IoUring, connection: &Connection, number: u64) {
+fn send(ring: &mut Ring, connection: &Connection, number: usize) {
     let left = &connection.buffer[connection.sent..connection.filled];
     let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
     let entry =
         opcode::Send::new(connection.fd, left.as_ptr(), left.len() as u32).flags(flags).build();
     // SAFETY: the buffer lives for ever, and is used again when this is done.
-    unsafe { push(ring, entry, SENT | number) };
+    unsafe { ring.push(entry, SENT | number) };
 }
 
 /// Buffers that the kernel takes as bytes come.
@@ -189,46 +158,46 @@ struct Queue {
     sent: usize,
 }
 
-fn multishot(mut ring: IoUring, listener: Fd) -> io::Result<()> {
-    let mut buffers = Buffers::register(&ring)?;
+fn multishot(mut ring: Ring, listener: Fd) -> io::Result<()> {
+    let mut buffers = Buffers::register(&ring.ring)?;
     let mut queues: Vec<Queue> = Vec::new();
     let mut done = Vec::with_capacity(ENTRIES as usize);
     let accept = opcode::AcceptMulti::new(listener).build();
     // SAFETY: the entry points to nothing.
-    unsafe { push(&mut ring, accept, ACCEPTED) };
-    let receive = |ring: &mut IoUring, fd: i32, number: u64| {
+    unsafe { ring.push(accept, ACCEPTED) };
+    let receive = |ring: &mut Ring, fd: i32, number: usize| {
         let entry = opcode::RecvMulti::new(Fd(fd), GROUP).build();
         // SAFETY: the entry points to nothing; the group's buffers live for ever.
-        unsafe { push(ring, entry, RECEIVED | number) };
+        unsafe { ring.push(entry, RECEIVED | number) };
     };
-    let send = |ring: &mut IoUring, buffers: &Buffers, queue: &Queue, number: u64| {
+    let send = |ring: &mut Ring, buffers: &Buffers, queue: &Queue, number: usize| {
         let Some(&(buffer, len)) = queue.waiting.front() else { return };
         let address = buffers.address(buffer).wrapping_add(queue.sent);
         let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
         let len = (len - queue.sent) as u32;
         let entry = opcode::Send::new(Fd(queue.fd), address, len).flags(flags).build();
         // SAFETY: the buffer lives for ever, and is given back when this is done.
-        unsafe { push(ring, entry, SENT | number) };
+        unsafe { ring.push(entry, SENT | number) };
     };
     loop {
-        turn(&mut ring, &mut done)?;
+        ring.turn(&mut done);
         for entry in &done {
-            let number = entry.user_data() & NUMBER;
-            if entry.user_data() == ACCEPTED {
-                let fd = count(entry.result())? as i32;
-                let number = queues.len() as u64;
+            let number = entry.user_data() as usize & NUMBER;
+            if entry.user_data() as usize == ACCEPTED {
+                let fd = result(entry)? as i32;
+                let number = queues.len();
                 queues.push(Queue { fd, ..Queue::default() });
                 receive(&mut ring, fd, number);
                 continue;
             }
-            let queue = &mut queues[number as usize];
-            if entry.user_data() & !NUMBER == RECEIVED {
+            let queue = &mut queues[number];
+            if entry.user_data() as usize & !NUMBER == RECEIVED {
                 let is_over = !cqueue::more(entry.flags());
                 if entry.result() == -libc::ENOBUFS {
                     receive(&mut ring, queue.fd, number);
                     continue;
                 }
-                let len = count(entry.result())?;
+                let len = result(entry)?;
                 if let (Some(buffer), 1..) = (cqueue::buffer_select(entry.flags()), len) {
                     queue.waiting.push_back((buffer, len));
                     if queue.waiting.len() == 1 {
@@ -240,7 +209,7 @@ fn multishot(mut ring: IoUring, listener: Fd) -> io::Result<()> {
                 }
                 continue;
             }
-            queue.sent += count(entry.result())?;
+            queue.sent += result(entry)?;
             if let Some(&(buffer, len)) = queue.waiting.front()
                 && queue.sent == len
             {
