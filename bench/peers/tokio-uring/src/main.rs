@@ -16,7 +16,9 @@ use std::rc::Rc;
 use peers_common::block::{PAGE, aligned_offset};
 use peers_common::files::WHOLE_BYTES;
 use peers_common::net::BUFFER_BYTES;
-use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, Runtime, Tally, Task, joined};
+use peers_common::{
+    Access, Door, Files, Job, Moved, Net, Peer, Runtime, Tally, Task, buffers, joined,
+};
 use tokio_uring::buf::{BoundedBuf, Slice};
 use tokio_uring::fs::{File, OpenOptions};
 use tokio_uring::net::{TcpListener, TcpStream};
@@ -48,9 +50,15 @@ impl Peer for TokioUring {
     }
 }
 
+fn page_slice(len: usize) -> Slice<Vec<u8>> {
+    let memory = vec![0; len + PAGE];
+    let begin = aligned_offset(&memory);
+    memory.slice(begin..begin + len)
+}
+
 impl Files for TokioUring {
     type File = Rc<File>;
-    type Buffer = Slice<Vec<u8>>;
+    buffers!(Slice<Vec<u8>>, page_slice);
     type Whole = Vec<u8>;
 
     fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static {
@@ -61,21 +69,6 @@ impl Files for TokioUring {
         let mut options = OpenOptions::new();
         options.read(true).write(access == Access::Write).custom_flags(access.flags());
         Ok(Rc::new(options.open(&job.path).await?))
-    }
-
-    fn buffer(len: usize) -> Self::Buffer {
-        let memory = vec![0; len + PAGE];
-        let begin = aligned_offset(&memory);
-        memory.slice(begin..begin + len)
-    }
-
-    fn bytes(buffer: &Self::Buffer) -> &[u8] {
-        &buffer.get_ref()[buffer.begin()..buffer.end()]
-    }
-
-    fn edit(buffer: &mut Self::Buffer, f: impl FnOnce(&mut [u8])) {
-        let range = buffer.begin()..buffer.end();
-        f(&mut buffer.get_mut()[range]);
     }
 
     async fn read_at(file: &Self::File, buffer: Self::Buffer, offset: u64) -> Moved<Self> {
