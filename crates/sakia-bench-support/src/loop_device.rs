@@ -1,9 +1,10 @@
 //! Loop devices, attached and detached by their ioctls. Source: `loop(4)`.
 
-use std::ffi::c_void;
+use std::ffi::{OsStr, c_void};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
 
-use crate::place::{PlaceError, mounts, path_of_line};
+use crate::place::{PlaceError, mounts};
 
 /// How long a device that was told to detach may take.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -151,7 +152,7 @@ pub(crate) fn attached() -> Vec<(String, PathBuf)> {
     let backing = |device: fs::DirEntry| {
         let name = device.file_name().into_string().ok()?;
         let file = fs::read(device.path().join("loop/backing_file")).ok()?;
-        Some((name, path_of_line(file)))
+        Some((name, OsStr::from_bytes(file.trim_ascii_end()).into()))
     };
     devices.filter_map(backing).collect()
 }

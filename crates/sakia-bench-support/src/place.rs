@@ -8,7 +8,7 @@
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;
@@ -331,14 +331,6 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
         };
     }
     bytes
-}
-
-/// The bytes of a string that ends at its first NUL, as the kernel's files hold paths.
-pub(crate) fn path_of_line(mut bytes: Vec<u8>) -> PathBuf {
-    while bytes.last().is_some_and(|&byte| byte == b'\n' || byte == 0) {
-        bytes.pop();
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
 #[cfg(test)]

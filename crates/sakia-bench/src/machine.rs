@@ -6,6 +6,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sakia_bench_support::usage::{Ticks, Usage};
 use sakia_driver::MountTable;
 use serde::Serialize;
@@ -82,6 +84,19 @@ impl Machine {
 pub fn memory_available_bytes() -> Option<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     kib_of(&meminfo, "MemAvailable:").map(|kib| kib << 10)
+}
+
+/// The processors that this process may use.
+pub(crate) fn processors() -> io::Result<impl Iterator<Item = usize>> {
+    let usable = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(move |&processor| usable.is_set(processor)))
+}
+
+/// Keeps this thread, and those that it will start, to these processors.
+pub(crate) fn keep_to(processors: impl IntoIterator<Item = usize>) -> anyhow::Result<()> {
+    let mut set = CpuSet::new();
+    processors.into_iter().for_each(|processor| set.set(processor));
+    sched_setaffinity(None, &set).context("cannot keep to processors")
 }
 
 fn cpu_name(cpuinfo: &str) -> Option<&str> {

@@ -3,11 +3,13 @@
 //! Each goes with its value. A program that has to end before that, since a disk is slow to remove what is in
 //! them, asks here what it leaves behind.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
+use rustix::fs::syncfs;
 use sakia_bench_support::place;
 use tempfile::TempDir;
 
@@ -25,6 +27,15 @@ pub(crate) fn directory(prefix: &str, parent: &Path) -> anyhow::Result<TempDir> 
     let mut all = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     all.push(std::path::absolute(made.path()).unwrap_or_else(|_| made.path().to_owned()));
     Ok(made)
+}
+
+/// Brings a file system to its disk: what is dirty can be dropped from no cache.
+///
+/// # Errors
+/// As `open(2)` and `syncfs(2)`, with the path.
+pub(crate) fn write_back(path: &Path) -> anyhow::Result<()> {
+    let synced = File::open(path).and_then(|file| Ok(syncfs(file)?));
+    synced.with_context(|| format!("cannot sync {}", path.display()))
 }
 
 /// What this process has made for experiments and not removed yet, a line each: directories, mounts and loop

@@ -3,10 +3,9 @@
 //! All of the work is done by spawned tasks, since the future given to `block_on` is special in some
 //! runtimes.
 
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 use crate::measure::on_threads;
 use crate::{Cell, Gate, Job, Runtime, Tally};
@@ -83,22 +82,13 @@ pub async fn joined<T, E>(handle: impl Future<Output = Result<T, E>>) -> T {
 
 /// Wakes the task that polls it, and is ready when polled again.
 pub fn yield_now() -> impl Future<Output = ()> {
-    YieldNow { has_yielded: false }
-}
-
-struct YieldNow {
-    has_yielded: bool,
-}
-
-impl Future for YieldNow {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.has_yielded {
+    let mut has_yielded = false;
+    poll_fn(move |cx| {
+        if has_yielded {
             return Poll::Ready(());
         }
-        self.has_yielded = true;
+        has_yielded = true;
         cx.waker().wake_by_ref();
         Poll::Pending
-    }
+    })
 }

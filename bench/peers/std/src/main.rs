@@ -75,28 +75,23 @@ fn share(job: &Job, gate: &Gate, tasks: std::ops::Range<u64>) -> Tally {
     }
     let file = open(job);
     let mut offsets: Vec<_> = tasks.map(|task| job.offsets(task)).collect();
-    let rounds = job.ops_per_task();
     let mut tally = Tally::default();
     gate.begin();
     match (job.cell, job.variant.as_str()) {
         (Cell::Sum, _) => tally = sum(job, &file),
         (Cell::RandRead, "nowait") => tally = nowait::reads(job, &file, &mut offsets),
-        (Cell::RandRead, _) => {
+        (Cell::RandRead | Cell::Write, _) => {
             let buffer = aligned(job.block);
-            for _ in 0..rounds {
+            for _ in 0..job.ops_per_task() {
                 for offset in offsets.iter_mut().filter_map(Iterator::next) {
-                    expect_whole(job, file.read_at(buffer, offset));
-                    tally.count(marks(buffer));
-                }
-            }
-        }
-        (Cell::Write, _) => {
-            let buffer = aligned(job.block);
-            for _ in 0..rounds {
-                for offset in offsets.iter_mut().filter_map(Iterator::next) {
-                    block::mark(buffer, offset, job.seed);
-                    expect_whole(job, file.write_at(buffer, offset));
-                    tally.count(0);
+                    if job.cell == Cell::Write {
+                        block::mark(buffer, offset, job.seed);
+                        expect_whole(job, file.write_at(buffer, offset));
+                        tally.count(0);
+                    } else {
+                        expect_whole(job, file.read_at(buffer, offset));
+                        tally.count(marks(buffer));
+                    }
                 }
             }
         }

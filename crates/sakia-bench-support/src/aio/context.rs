@@ -121,16 +121,9 @@ impl<T> Context<T> {
             return Err((request, tag));
         }
         let vacant = self.slots.vacant_entry();
-        match request.prepare(vacant.key() as u64, self.event_fd.as_deref()) {
-            Ok(iocb) => {
-                self.queued.push_back(vacant.key());
-                vacant.insert(Slot { iocb: Box::new(iocb), request, tag });
-            }
-            Err(error) => {
-                let memory = request.into_memory();
-                self.refused.push(Completion { tag, result: Err(error), memory });
-            }
-        }
+        let iocb = request.prepare(vacant.key() as u64, self.event_fd.as_deref());
+        self.queued.push_back(vacant.key());
+        vacant.insert(Slot { iocb: Box::new(iocb), request, tag });
         Ok(())
     }
 

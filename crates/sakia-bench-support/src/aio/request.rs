@@ -55,23 +55,23 @@ impl Request {
     }
 
     /// The request as the kernel reads it. It names memory that `self` owns, wherever this is moved.
-    pub(super) fn prepare(&mut self, data: u64, event_fd: Option<&OwnedFd>) -> io::Result<Iocb> {
+    pub(super) fn prepare(&mut self, data: u64, event_fd: Option<&OwnedFd>) -> Iocb {
         let (buf, len) = match &mut self.memory {
             None => (usize::from(self.events), 0),
             Some(buf) => (buf.address(), buf.len()),
         };
-        let invalid = |_| io::Error::from_raw_os_error(libc::EINVAL);
-        Ok(Iocb {
+        Iocb {
             data,
             opcode: self.opcode,
             fd: self.file.as_raw_fd().cast_unsigned(),
             buf: buf as u64,
             len: len as u64,
-            offset: self.offset.try_into().map_err(invalid)?,
+            // What is too far is below zero, which the kernel refuses.
+            offset: self.offset.cast_signed(),
             flags: if event_fd.is_some() { sys::FLAG_RESFD } else { 0 },
             event_fd: event_fd.map_or(0, |fd| fd.as_raw_fd().cast_unsigned()),
             ..Iocb::default()
-        })
+        }
     }
 
     pub(super) fn into_memory(self) -> Option<Buf> {

@@ -1,10 +1,10 @@
 //! Where copies go: a fresh file system, or a fresh directory, for each run.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
-use rustix::fs::{statvfs, syncfs};
+use rustix::fs::statvfs;
 use sakia_bench_support::place::PlaceError;
 use sakia_bench_support::small_fs::SmallFs;
 use tempfile::TempDir;
@@ -152,7 +152,7 @@ impl Ground {
                 source::remove(&entry?.path())?;
             }
         }
-        syncfs(File::open(kept)?).context("syncfs")?;
+        scratch::write_back(kept)?;
         Ok((kept.join(name), is_short))
     }
 

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use nix::sys::resource::{UsageWho, getrusage};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sakia_bench_support::usage::Usage;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -17,6 +16,7 @@ use serde_json::Value;
 use super::source::Census;
 use super::ways::Way;
 use crate::cell::{Counters, Measured, Outcome};
+use crate::machine;
 use crate::measure::{Section, kib_of};
 
 /// How often a program's memory and threads are looked at, but for the first moments.
@@ -53,7 +53,7 @@ pub(super) fn run(variant: &str, task: &Task) -> anyhow::Result<Outcome> {
     let way = task.ways.iter().find(|way| way.name == variant);
     let way = way.with_context(|| format!("there is no variant {variant}"))?;
     if let Some(cores) = task.cores {
-        pin(cores).context("pin to processors")?;
+        machine::keep_to(machine::processors()?.take(cores))?;
     }
     let mut command = command(way, task);
     let (usage, blocks) = (Usage::of_children()?, blocks_read()?);
@@ -104,15 +104,6 @@ fn command(way: &Way, task: &Task) -> Command {
 fn blocks_read() -> io::Result<u64> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     Ok(u64::try_from(usage.block_reads()).unwrap_or(0))
-}
-
-/// Keeps this process, and those that it will start, to so many of its processors.
-fn pin(cores: usize) -> io::Result<()> {
-    let usable = sched_getaffinity(None)?;
-    let mut set = CpuSet::new();
-    let processors = (0..CpuSet::MAX_CPU).filter(|&processor| usable.is_set(processor));
-    processors.take(cores).for_each(|processor| set.set(processor));
-    Ok(sched_setaffinity(None, &set)?)
 }
 
 /// What was seen of a process while it ran.

@@ -7,12 +7,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use rustix::fs::{Advice, OFlags, fadvise, syncfs};
+use rustix::fs::{Advice, OFlags, fadvise};
 use serde::{Deserialize, Serialize};
 use walkdir::WalkDir;
 
 use super::Tree;
 use crate::mktree;
+use crate::scratch::write_back;
 
 /// Bytes that are read at a time.
 const PART_BYTES: usize = 256 << 10;
@@ -139,12 +140,6 @@ pub(super) fn make(
         write_back(scratch)?;
     }
     Ok(path)
-}
-
-/// Brings a file system to its disk: what is dirty can be dropped from no cache.
-fn write_back(path: &Path) -> anyhow::Result<()> {
-    let synced = File::open(path).and_then(|file| Ok(syncfs(file)?));
-    synced.with_context(|| format!("cannot sync {}", path.display()))
 }
 
 /// Reads all of it once, so that the page cache has it. A link is followed if it is the path itself.

@@ -11,9 +11,9 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use sakia_bench_support::usage::Usage;
 use serde::{Deserialize, Serialize};
 
-use super::place::pin;
 use super::{BEGIN, END, Place, mix};
 use crate::bytes::sum;
+use crate::machine::keep_to;
 
 /// The smallest message: the number that it begins with.
 pub const MESSAGE_BYTES_MIN: usize = 8;
@@ -123,7 +123,7 @@ pub fn run(
     announce: impl FnOnce(SocketAddr) -> anyhow::Result<()>,
 ) -> anyhow::Result<Report> {
     if let Some([_, processor]) = order.place.processors {
-        pin(processor)?;
+        keep_to([processor])?;
     }
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("control")?;
     announce(listener.local_addr().context("control")?)?;

@@ -16,10 +16,10 @@ use nix::sched::{CloneFlags, unshare};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with, sockopt,
 };
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::{About, Focus};
+use crate::machine::{keep_to, processors};
 
 /// The congestion control unless another is asked for: every kernel has it, and anyone may choose it.
 pub const CONGESTION: &str = "reno";
@@ -44,11 +44,9 @@ impl Place {
     /// # Errors
     /// There is no such congestion control.
     pub fn detect(congestion: &str) -> anyhow::Result<Self> {
-        let mut place = Self {
-            namespace: true,
-            congestion: congestion.to_owned(),
-            processors: processors().unwrap_or_default(),
-        };
+        let mut usable = processors().into_iter().flatten();
+        let processors = usable.next().zip(usable.next()).map(|(server, load)| [server, load]);
+        let mut place = Self { namespace: true, congestion: congestion.to_owned(), processors };
         // On a thread that ends then: its namespace is its own, and nobody else's changes.
         let tried = thread::scope(|scope| scope.spawn(|| place.enter_namespace()).join());
         place.namespace = matches!(tried, Ok(Ok(())));
@@ -69,7 +67,7 @@ impl Place {
             self.enter_namespace()?;
         }
         if let Some([server, _]) = self.processors {
-            pin(server)?;
+            keep_to([server])?;
         }
         Ok(())
     }
@@ -114,20 +112,6 @@ impl Place {
         };
         format!("{place}, {congestion}, {processors}")
     }
-}
-
-/// The first two processors that this process may use.
-fn processors() -> io::Result<Option<[usize; 2]>> {
-    let set = sched_getaffinity(None)?;
-    let mut usable = (0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor));
-    Ok(usable.next().zip(usable.next()).map(|(server, load)| [server, load]))
-}
-
-/// Keeps this thread, and those that it will start, to one processor.
-pub(super) fn pin(processor: usize) -> anyhow::Result<()> {
-    let mut set = CpuSet::new();
-    set.set(processor);
-    sched_setaffinity(None, &set).with_context(|| format!("cannot pin to processor {processor}"))
 }
 
 /// Sets the first interface up, which in a fresh namespace is the loopback, by a message of rtnetlink(7).

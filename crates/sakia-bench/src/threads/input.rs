@@ -1,6 +1,6 @@
 //! The slow places with their files: one for each read, so that no read is ahead for another.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
@@ -30,19 +30,11 @@ const REQUESTS_MAX: u32 = 2048;
 pub(super) struct Input {
     /// Where the files are.
     pub(super) directory: PathBuf,
-    owner: Owner,
+    /// The keeper of the gate of a place that can be held, who has the place.
+    keeper: Option<Keeper>,
+    _removed_with_it: Option<TempDir>,
     /// What reading all files comes to.
     pub(super) sum: u64,
-}
-
-/// What the files go with.
-#[derive(Debug)]
-enum Owner {
-    /// The keeper of the gate of a place that can be held, who has the place.
-    Keeper(Keeper),
-    Directory {
-        _removed_with_it: TempDir,
-    },
 }
 
 impl Input {
@@ -57,37 +49,34 @@ impl Input {
         is_stopped: &dyn Fn() -> bool,
     ) -> anyhow::Result<Self> {
         let gate = scratch.join("gate");
-        let (directory, owner, sum) = match place {
+        let (directory, keeper, removed, sum) = match place {
             Place::Disk | Place::Full => {
                 let disk = disk(place, options)?;
                 let directory = disk.path().to_owned();
                 let sum = make_files(&directory, options, is_stopped)?;
                 let keeper = Keeper::start(gate, move || disk.hold_reads())?;
-                (directory, Owner::Keeper(keeper), sum)
+                (directory, Some(keeper), None, sum)
             }
             Place::Fuse => {
                 let (fuse, sum) = fuse(options)?;
                 let (directory, delay) = (fuse.path().to_owned(), options.delay);
                 let hold = move || fuse.hold(Rule::on(Opcode::READ).delay(delay));
-                (directory, Owner::Keeper(Keeper::start(gate, hold)?), sum)
+                (directory, Some(Keeper::start(gate, hold)?), None, sum)
             }
             Place::Path => {
                 let parent = options.directory.as_deref().unwrap_or(Path::new("."));
                 let directory = scratch::directory("sakia-bench-", parent)?;
                 let sum = make_files(directory.path(), options, is_stopped)?;
                 let path = directory.path().to_owned();
-                (path, Owner::Directory { _removed_with_it: directory }, sum)
+                (path, None, Some(directory), sum)
             }
         };
-        Ok(Self { directory, owner, sum })
+        Ok(Self { directory, keeper, _removed_with_it: removed, sum })
     }
 
     /// Where the keeper of the gate waits, if there is one.
     pub(super) fn gate(&self) -> Option<&Path> {
-        match &self.owner {
-            Owner::Keeper(keeper) => Some(keeper.socket()),
-            Owner::Directory { .. } => None,
-        }
+        self.keeper.as_ref().map(Keeper::socket)
     }
 }
 
@@ -159,8 +148,7 @@ fn make_files(
     if is_stopped() {
         return Ok(sum);
     }
-    let synced = File::open(directory).and_then(|opened| Ok(rustix::fs::syncfs(&opened)?));
-    synced.with_context(|| format!("cannot sync {}", directory.display()))?;
+    scratch::write_back(directory)?;
     Ok(sum)
 }
 
