@@ -1,21 +1,18 @@
 //! The ways to do a load, and how long operations and system calls take.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use sakia::engine::{self as door, Engine};
-use sakia::{Builder, fs};
+use sakia::{Builder, Engine};
 use sakia_bench_support::aio::{self, Buf, CallKind, Scheduler};
 use sakia_bench_support::timed_host::TimedHost;
 use sakia_driver::{self as driver, AlignedBuf, Backend, Bypass, Driver, Op, Policy, Uring, Wait};
@@ -65,9 +62,9 @@ pub(super) fn work(
     match variant {
         Variant::Blocking => blocking(load, timing, meter),
         Variant::Aio => scheduled(load, timing, meter),
-        Variant::Sakia => waiting(load, timing, meter),
+        Variant::Sakia => through_engine(load, timing, meter, false),
         Variant::Ring if timing == Timing::Calls => on_timed_ring(load, meter),
-        Variant::Ring => sent(load, timing, meter),
+        Variant::Ring => through_engine(load, timing, meter, true),
     }
 }
 
@@ -135,52 +132,37 @@ fn scheduled(load: &Load, timing: Timing, meter: &mut Meter) -> anyhow::Result<D
     )
 }
 
-fn waiting(load: &Load, timing: Timing, meter: &mut Meter) -> anyhow::Result<Done> {
-    let engine = Engine::new().context("the engine")?;
+/// The engine as it is by itself, which may make plain calls on this thread; or its ring, to which each request
+/// is sent, and where nothing is a plain call.
+fn through_engine(
+    load: &Load,
+    timing: Timing,
+    meter: &mut Meter,
+    is_ring: bool,
+) -> anyhow::Result<Done> {
+    let builder = Builder::new().backend(Policy::Uring).bypass(Bypass::Never);
+    let engine = match is_ring {
+        true => available(builder.build_engine())?,
+        false => Engine::new().context("the engine")?,
+    };
     let files = open_files(load)?.into_iter().map(|file| engine.adopt(file));
-    let files: Vec<door::File> = files.collect::<io::Result<_>>()?;
+    let files: Vec<_> = files.collect::<io::Result<_>>()?;
     let driven = drive(load, timing, meter, |one, buf: AlignedBuf| {
         let file = &files[one.file];
-        match one.is_write {
-            true => file.write_at(buf, one.offset).wait(),
-            false => file.read_at(buf, one.offset).wait(),
+        match (one.is_write, is_ring) {
+            (true, true) => file.write_at(buf, one.offset).submit().wait(),
+            (true, false) => file.write_at(buf, one.offset).wait(),
+            (false, true) => file.read_at(buf, one.offset).submit().wait(),
+            (false, false) => file.read_at(buf, one.offset).wait(),
         }
     })?;
     let did = engine.statistics();
+    if is_ring {
+        return driven.finish(load, [("sent", did.submitted)]);
+    }
     // All are waited for, and what does not go to the engine's thread is a plain call.
     let plain = did.waited.saturating_sub(did.submitted);
     driven.finish(load, [("plain", plain), ("sent", did.submitted), ("calls", plain)])
-}
-
-thread_local! {
-    /// The files as they are on the engine's thread.
-    static FILES: RefCell<Vec<Rc<fs::File>>> = RefCell::default();
-}
-
-fn sent(load: &Load, timing: Timing, meter: &mut Meter) -> anyhow::Result<Done> {
-    let builder = Builder::new().backend(Policy::Uring).bypass(Bypass::Never);
-    let engine = available(builder.build_engine())?;
-    let files = open_files(load)?;
-    let opened = engine.run(move || async move {
-        let files = files.into_iter().map(|file| fs::File::from_std(file).map(Rc::new));
-        FILES.set(files.collect::<io::Result<_>>()?);
-        io::Result::Ok(())
-    });
-    opened.wait()??;
-    let driven = drive(load, timing, meter, |one, buf: AlignedBuf| {
-        let answer = engine.run(move || async move {
-            let file = FILES.with_borrow(|files| Rc::clone(&files[one.file]));
-            match one.is_write {
-                true => file.write_at(buf, one.offset).await,
-                false => file.read_at(buf, one.offset).await,
-            }
-        });
-        // It could not be begun, or came to a result.
-        answer.wait().unwrap_or_else(|error| (Err(error), AlignedBuf::default()))
-    })?;
-    engine.run(|| async { drop(FILES.take()) }).wait()?;
-    let did = engine.statistics();
-    driven.finish(load, [("sent", did.submitted)])
 }
 
 /// One operation after the other on a ring of the calling thread, whose enters are timed.

@@ -16,13 +16,12 @@ use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use rustix::net::sockopt::socket_peercred;
+use rustix::net::{Shutdown, shutdown};
 use rustix::process::Pid;
 use sakia_bench_support::fuse;
 
@@ -38,7 +37,7 @@ const TURN: [u8; 1] = *b"!";
 #[derive(Debug)]
 pub(super) struct Keeper {
     socket: PathBuf,
-    is_over: Arc<AtomicBool>,
+    listener: UnixListener,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -53,18 +52,14 @@ impl Keeper {
     ) -> anyhow::Result<Self> {
         let listener = UnixListener::bind(&socket);
         let listener = listener.with_context(|| format!("cannot make {}", socket.display()))?;
-        let is_over = Arc::new(AtomicBool::new(false));
-        let is_over_there = Arc::clone(&is_over);
+        let there = listener.try_clone()?;
         let thread = thread::Builder::new().spawn(move || {
-            while let Ok((stream, _)) = listener.accept() {
-                if is_over_there.load(Ordering::Acquire) {
-                    break;
-                }
+            while let Ok((stream, _)) = there.accept() {
                 // A run that hangs up, or has gone: the gate goes with it.
                 serve(stream, &hold).ok();
             }
         })?;
-        Ok(Self { socket, is_over, thread: Some(thread) })
+        Ok(Self { socket, listener, thread: Some(thread) })
     }
 
     /// Where runs connect.
@@ -75,10 +70,9 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Release);
-        // So that it looks.
-        let woken = UnixStream::connect(&self.socket);
-        if let Some(thread) = self.thread.take().filter(|_| woken.is_ok()) {
+        // No connection comes any more, which ends the wait for one.
+        let ended = shutdown(&self.listener, Shutdown::Both);
+        if let Some(thread) = self.thread.take().filter(|_| ended.is_ok()) {
             thread.join().ok();
         }
         fs::remove_file(&self.socket).ok();
