@@ -1,6 +1,6 @@
 //! Loop devices, attached and detached by their ioctls. Source: `loop(4)`.
 
-use std::ffi::{OsStr, c_void};
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use linux_raw_sys::loop_device as sys;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::ioctl::{Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
 
 use crate::place::{PlaceError, mounts};
 
@@ -40,21 +39,21 @@ impl LoopDevice {
             .map_err(|errno| PlaceError::failed(format!("open {}", backing.display()), errno))?;
         loop {
             // SAFETY: the call takes no memory, and has no effect but to make a device that is free.
-            let number = unsafe { ioctl(&control, GetFree) }
+            let number = unsafe { get_free(control.as_raw_fd()) }
                 .map_err(|errno| PlaceError::needing("ask for a free loop device", errno))?;
             let node = format!("/dev/loop{number}");
             let device = open(&node, flags, Mode::empty())
                 .map_err(|errno| PlaceError::needing(format!("open {node}"), errno))?;
             let configuration = configuration(&file);
             // SAFETY: the call reads one such structure, which lives through it, and nothing else.
-            match unsafe { ioctl(&device, Configure::new(configuration)) } {
-                Ok(()) => {
+            match unsafe { configure(device.as_raw_fd(), &raw const configuration) } {
+                Ok(_) => {
                     // Those of an earlier use outlive it.
                     lift_limits(Path::new(&node));
                     return Ok(Self { number, device: Some(device) });
                 }
                 // Somebody else was faster.
-                Err(Errno::BUSY) => {}
+                Err(nix::Error::EBUSY) => {}
                 Err(errno) => return Err(PlaceError::needing(format!("configure {node}"), errno)),
             }
         }
@@ -91,7 +90,7 @@ impl Drop for LoopDevice {
         let Some(device) = self.device.take() else { return };
         lift_limits(&self.path());
         // SAFETY: the call takes no memory; it ends our own use of the device.
-        let _ = unsafe { ioctl(&device, ClearFd::new()) };
+        let _ = unsafe { clear(device.as_raw_fd()) };
         drop(device); // the device lasts as long
         let attached = PathBuf::from(format!("/sys/block/loop{}/loop", self.number));
         let deadline = Instant::now() + PATIENCE;
@@ -166,27 +165,6 @@ fn configuration(backing: &OwnedFd) -> sys::loop_config {
     configuration
 }
 
-type Configure = Setter<{ sys::LOOP_CONFIGURE as Opcode }, sys::loop_config>;
-type ClearFd = NoArg<{ sys::LOOP_CLR_FD as Opcode }>;
-
-/// `LOOP_CTL_GET_FREE`: its answer is the number of a free device.
-struct GetFree;
-
-// SAFETY: the call takes no argument, touches no memory of ours, and answers with a number.
-unsafe impl Ioctl for GetFree {
-    type Output = i32;
-
-    const IS_MUTATING: bool = false;
-
-    fn opcode(&self) -> Opcode {
-        sys::LOOP_CTL_GET_FREE as Opcode
-    }
-
-    fn as_ptr(&mut self) -> *mut c_void {
-        std::ptr::null_mut()
-    }
-
-    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<i32> {
-        Ok(out)
-    }
-}
+nix::ioctl_none_bad!(get_free, sys::LOOP_CTL_GET_FREE);
+nix::ioctl_write_ptr_bad!(configure, sys::LOOP_CONFIGURE, sys::loop_config);
+nix::ioctl_none_bad!(clear, sys::LOOP_CLR_FD);

@@ -1,8 +1,10 @@
 //! Plots as SVG: lines over a continuous axis, perhaps with deviations, drawn by `plotters`.
 
+use std::io;
 use std::ops::Range;
 
-use anyhow::anyhow;
+use anyhow::Context;
+use plotters::coord::Shift;
 use plotters::prelude::*;
 
 /// What is to be seen in a plot.
@@ -41,6 +43,9 @@ pub struct Series {
     pub deviations: Vec<f64>,
 }
 
+/// What a plot is drawn on.
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
 /// Width and height of a plot.
 const SIZE: (u32, u32) = (760, 380);
 /// Of this, what the legend has.
@@ -63,26 +68,25 @@ impl Plot {
     /// What `plotters` refuses; nothing is known that it would.
     pub fn to_svg(&self) -> anyhow::Result<String> {
         let mut svg = String::new();
-        // Its errors borrow the drawing.
-        self.draw(&mut svg).map_err(|error| anyhow!("plot {}: {error}", self.title))?;
+        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        self.draw(&area).with_context(|| format!("plot {}", self.title))?;
+        drop(area);
         Ok(svg)
     }
 
-    fn draw(&self, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
+    fn draw(&self, area: &Area<'_>) -> Result<(), DrawingAreaErrorKind<io::Error>> {
         let [x_axis, y_axis] = self.axes();
         let font = |size: u32| ("sans-serif", size).into_font();
         let label = |value: &f64| self.scale.label(*value);
 
-        let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-        area.fill(&WHITE).map_err(text)?;
-        let mut chart = ChartBuilder::on(&area)
+        area.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(area)
             .caption(&self.title, font(18))
             .margin(10)
             .margin_right(LEGEND_WIDTH)
             .x_label_area_size(42)
             .y_label_area_size(72)
-            .build_cartesian_2d(x_axis, y_axis.clone())
-            .map_err(text)?;
+            .build_cartesian_2d(x_axis, y_axis.clone())?;
         let mut mesh = chart.configure_mesh();
         mesh.light_line_style(WHITE)
             .x_desc(&self.x_label)
@@ -92,23 +96,22 @@ impl Plot {
         if self.scale == Scale::Logarithmic {
             mesh.x_label_formatter(&label).y_label_formatter(&label);
         }
-        mesh.draw().map_err(text)?;
+        mesh.draw()?;
         // The legend is beside the lines, which it would hide.
         let (mut y, x) = (40, SIZE.0 as i32 - LEGEND_WIDTH as i32 + 14);
         for (series, color) in self.series.iter().zip(COLORS.into_iter().cycle()) {
             let line = LineSeries::new(self.placed(series), color.stroke_width(2));
-            chart.draw_series(line.point_size(4)).map_err(text)?;
+            chart.draw_series(line.point_size(4))?;
             for [low, high] in self.bars(series, y_axis.start) {
                 let bar = PathElement::new(vec![low, high], color.stroke_width(1));
-                chart.draw_series([bar]).map_err(text)?;
+                chart.draw_series([bar])?;
             }
             let mark = Rectangle::new([(x, y), (x + 14, y + 8)], color.filled());
-            area.draw(&mark).map_err(text)?;
-            area.draw(&Text::new(series.name.as_str(), (x + 20, y - 3), font(14))).map_err(text)?;
+            area.draw(&mark)?;
+            area.draw(&Text::new(series.name.as_str(), (x + 20, y - 3), font(14)))?;
             y += 20;
         }
-        area.present().map_err(text)?;
-        Ok(())
+        area.present()
     }
 
     /// The points of a line, where they are drawn.
@@ -172,10 +175,6 @@ impl Scale {
         }
         .replace(".000", "")
     }
-}
-
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }
 
 #[cfg(test)]

@@ -186,35 +186,28 @@ impl<P: Files> Task<P> {
         let Self { job, file, paths, index } = self;
         match (job.cell, &file) {
             (Cell::Sum, Some(file)) => P::sum(&job, file).await,
-            (Cell::RandRead, Some(file)) => reads::<P>(&job, file, index).await,
-            (Cell::Write, Some(file)) => writes::<P>(&job, file, index).await,
+            (Cell::RandRead | Cell::Write, Some(file)) => transfers::<P>(&job, file, index).await,
             (Cell::SmallFiles, _) => small_files::<P>(&job, &paths, index).await,
             _ => fail("run", "not an experiment on files"),
         }
     }
 }
 
-async fn reads<P: Files>(job: &Job, file: &P::File, index: u64) -> Tally {
+/// Reads or writes at random places.
+async fn transfers<P: Files>(job: &Job, file: &P::File, index: u64) -> Tally {
+    let is_write = job.cell == Cell::Write;
     let mut tally = Tally::default();
     let mut buffer = P::buffer(job.block);
     for offset in job.offsets(index) {
         let result;
-        (result, buffer) = P::read_at(file, buffer, offset).await;
+        if is_write {
+            P::edit(&mut buffer, |bytes| block::mark(bytes, offset, job.seed));
+            (result, buffer) = P::write_at(file, buffer, offset).await;
+        } else {
+            (result, buffer) = P::read_at(file, buffer, offset).await;
+        }
         expect_whole(job, result);
-        tally.count(marks(P::bytes(&buffer)));
-    }
-    tally
-}
-
-async fn writes<P: Files>(job: &Job, file: &P::File, index: u64) -> Tally {
-    let mut tally = Tally::default();
-    let mut buffer = P::buffer(job.block);
-    for offset in job.offsets(index) {
-        P::edit(&mut buffer, |bytes| block::mark(bytes, offset, job.seed));
-        let result;
-        (result, buffer) = P::write_at(file, buffer, offset).await;
-        expect_whole(job, result);
-        tally.count(0);
+        tally.count(if is_write { 0 } else { marks(P::bytes(&buffer)) });
     }
     tally
 }

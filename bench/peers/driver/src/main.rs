@@ -6,18 +6,15 @@
 
 use std::cell::RefCell;
 use std::ffi::CString;
-use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
-use peers_common::block::{self, PAGE, aligned_offset, marks, sum_bytes};
+use peers_common::block::{self, marks, sum_bytes};
 use peers_common::files::{
     WHOLE_BYTES, expect_whole, open, run_shares, share_of, small_file_check,
 };
 use peers_common::{Cell, Gate, Job, Tally, fail};
-use sakia_driver::{Close, Driver, Fd, IoBuf, Op, Open, Read, Slice, Uring, Wait, Write};
-
-type Buffer = Slice<Vec<u8>>;
+use sakia_driver::{AlignedBuf, Close, Driver, Fd, Op, Open, Read, Uring, Wait, Write};
 
 fn main() -> ExitCode {
     peers_common::main_with(|job| run_shares(job, share))
@@ -33,12 +30,6 @@ fn share(job: &Job, gate: &Gate, first: u64) -> Tally {
     }
 }
 
-fn buffer(len: usize) -> Buffer {
-    let memory = vec![0; len + PAGE];
-    let part = part(&memory);
-    memory.slice(part)
-}
-
 /// Gives the driver a turn, which sleeps only if nothing is ready.
 fn turn(driver: &Driver) {
     driver.turn(Wait::Forever).unwrap_or_else(|error| fail("turn", error));
@@ -47,7 +38,7 @@ fn turn(driver: &Driver) {
 fn sum(job: &Job, gate: &Gate, driver: &Driver) -> Tally {
     let file = driver.adopt(open(job).into());
     let mut tally = Tally::default();
-    let mut buffer = buffer(job.block);
+    let mut buffer = AlignedBuf::zeroed(job.block);
     gate.begin();
     for offset in (0..job.size).step_by(job.block) {
         let mut read = driver.read(&file, buffer, offset);
@@ -59,26 +50,15 @@ fn sum(job: &Job, gate: &Gate, driver: &Driver) -> Tally {
             }
         };
         expect_whole(job, result);
-        tally.count(sum_bytes(bytes(&buffer)));
+        tally.count(sum_bytes(&buffer));
     }
     gate.end();
     tally
 }
 
-/// The aligned part of a buffer, which a slice does not tell.
-fn part(memory: &[u8]) -> Range<usize> {
-    let begin = aligned_offset(memory);
-    begin..begin + memory.len() - PAGE
-}
-
-fn bytes(buffer: &Buffer) -> &[u8] {
-    let memory = buffer.buffer();
-    &memory[part(memory)]
-}
-
 enum Transfer {
-    Read(Op<Read<Buffer>, Uring>),
-    Write(Op<Write<Buffer>, Uring>),
+    Read(Op<Read<AlignedBuf>, Uring>),
+    Write(Op<Write<AlignedBuf>, Uring>),
 }
 
 /// Begins with what `start` makes for each slot, and goes on with what `step` makes of what is done, until
@@ -112,13 +92,11 @@ fn scattered(job: &Job, gate: &Gate, driver: &Driver, first: u64) -> Tally {
     let mut tally = Tally::default();
     let offsets: Vec<_> = (first..first + job.tasks).map(|task| job.offsets(task)).collect();
     let offsets = RefCell::new(offsets);
-    let next = |index: usize, buffer: Buffer| {
+    let next = |index: usize, mut buffer: AlignedBuf| {
         let offset = offsets.borrow_mut()[index].next()?;
         Some(if job.cell == Cell::Write {
-            let mut memory = buffer.into_inner();
-            let part = part(&memory);
-            block::mark(&mut memory[part.clone()], offset, job.seed);
-            let mut write = driver.write(&file, memory.slice(part), offset);
+            block::mark(&mut buffer, offset, job.seed);
+            let mut write = driver.write(&file, buffer, offset);
             write.set_token(index as u64);
             Transfer::Write(write)
         } else {
@@ -133,10 +111,10 @@ fn scattered(job: &Job, gate: &Gate, driver: &Driver, first: u64) -> Tally {
             Transfer::Write(mut write) => write.try_take().expect("it is done"),
         };
         expect_whole(job, result);
-        tally.count(if job.cell == Cell::Write { 0 } else { marks(bytes(&buffer)) });
+        tally.count(if job.cell == Cell::Write { 0 } else { marks(&buffer) });
         next(index, buffer)
     };
-    in_flight(job, gate, driver, |index| next(index, buffer(job.block)), step);
+    in_flight(job, gate, driver, |index| next(index, AlignedBuf::zeroed(job.block)), step);
     tally
 }
 
