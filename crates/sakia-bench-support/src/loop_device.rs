@@ -24,7 +24,7 @@ const SCHEDULER: &str = "mq-deadline";
 /// when that ends.
 #[derive(Debug)]
 pub(crate) struct LoopDevice {
-    number: i32,
+    node: PathBuf,
     /// Keeps the device from detaching itself before it is mounted. `None` while it is dropped.
     device: Option<OwnedFd>,
 }
@@ -41,33 +41,38 @@ impl LoopDevice {
             // SAFETY: the call takes no memory, and has no effect but to make a device that is free.
             let number = unsafe { get_free(control.as_raw_fd()) }
                 .map_err(|errno| PlaceError::needing("ask for a free loop device", errno))?;
-            let node = format!("/dev/loop{number}");
+            let node = PathBuf::from(format!("/dev/loop{number}"));
             let device = open(&node, flags, Mode::empty())
-                .map_err(|errno| PlaceError::needing(format!("open {node}"), errno))?;
+                .map_err(|errno| PlaceError::needing(format!("open {}", node.display()), errno))?;
             let configuration = configuration(&file);
             // SAFETY: the call reads one such structure, which lives through it, and nothing else.
             match unsafe { configure(device.as_raw_fd(), &raw const configuration) } {
                 Ok(_) => {
                     // Those of an earlier use outlive it.
-                    lift_limits(Path::new(&node));
-                    return Ok(Self { number, device: Some(device) });
+                    lift_limits(&node);
+                    return Ok(Self { node, device: Some(device) });
                 }
                 // Somebody else was faster.
                 Err(nix::Error::EBUSY) => {}
-                Err(errno) => return Err(PlaceError::needing(format!("configure {node}"), errno)),
+                Err(errno) => {
+                    return Err(PlaceError::needing(
+                        format!("configure {}", node.display()),
+                        errno,
+                    ));
+                }
             }
         }
     }
 
     /// The device's node.
     pub(crate) fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/dev/loop{}", self.number))
+        self.node.clone()
     }
 
     /// Keeps the dirty memory of this device below `bytes`, whatever the rest of the machine does.
     /// Writers stand still beyond that.
     pub(crate) fn limit_dirty(&self, bytes: u64) -> Result<(), PlaceError> {
-        let folder = limits_of(&self.path())
+        let folder = limits_of(&self.node)
             .map_err(|error| PlaceError::needing("find the device's limits", error))?;
         write_settings(
             &folder,
@@ -79,7 +84,7 @@ impl LoopDevice {
     /// Has a scheduler keep up to `count` requests, in which neighbors become one.
     pub(crate) fn queue_requests(&self, count: u32) -> Result<(), PlaceError> {
         let settings = [("scheduler", SCHEDULER), ("nr_requests", &count.to_string())];
-        write_settings(&queue_of(&self.path()), SCHEDULER, settings)
+        write_settings(&block_of(&self.node).join("queue"), SCHEDULER, settings)
     }
 }
 
@@ -88,13 +93,13 @@ impl LoopDevice {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         let Some(device) = self.device.take() else { return };
-        lift_limits(&self.path());
+        lift_limits(&self.node);
         // SAFETY: the call takes no memory; it ends our own use of the device.
         let _ = unsafe { clear(device.as_raw_fd()) };
         drop(device); // the device lasts as long
-        let attached = PathBuf::from(format!("/sys/block/loop{}/loop", self.number));
+        let attached = block_of(&self.node).join("loop");
         let deadline = Instant::now() + PATIENCE;
-        while attached.exists() && !is_mounted(&self.path()) && Instant::now() < deadline {
+        while attached.exists() && !is_mounted(&self.node) && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -119,19 +124,18 @@ fn write_settings(
 
 /// Where the kernel shows the limits on dirty memory of a device.
 fn limits_of(node: &Path) -> io::Result<PathBuf> {
-    let name = node.file_name().unwrap_or_default();
-    let device = fs::read_to_string(Path::new("/sys/block").join(name).join("dev"))?;
+    let device = fs::read_to_string(block_of(node).join("dev"))?;
     Ok(Path::new("/sys/class/bdi").join(device.trim()))
 }
 
-/// Where the kernel shows the queue of a device.
-fn queue_of(node: &Path) -> PathBuf {
-    Path::new("/sys/block").join(node.file_name().unwrap_or_default()).join("queue")
+/// Where the kernel shows a device.
+fn block_of(node: &Path) -> PathBuf {
+    Path::new("/sys/block").join(node.file_name().unwrap_or_default())
 }
 
 /// Gives a device the kernel's defaults again, where it can be limited at all.
 pub(crate) fn lift_limits(node: &Path) {
-    let scheduler = queue_of(node).join("scheduler");
+    let scheduler = block_of(node).join("queue/scheduler");
     if fs::read_to_string(&scheduler).is_ok_and(|all| all.contains(&format!("[{SCHEDULER}]"))) {
         let _ = fs::write(scheduler, "none");
     }

@@ -256,12 +256,8 @@ impl CopyTree {
             left_out,
             ..About::new(NAME, Focus::Files, scratch.path())
         };
-        let mut names = Vec::new();
-        for name in cells.iter().map(|cell: &Cell| cell.place.name()) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
+        let mut names: Vec<_> = places.iter().map(|place| place.name()).collect();
+        names.dedup();
         about.machine.file_system += &format!(" to {}", names.join(", "));
         Ok(Self {
             options,

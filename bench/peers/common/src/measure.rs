@@ -121,18 +121,14 @@ pub fn on_threads(
 }
 
 impl Snapshot {
-    /// The time last, so that taking the rest is not within the section.
+    /// The time last, so that taking the rest is not within the section: fields are taken in this order.
     fn before() -> Self {
-        let machine = Ticks::now();
-        let usage = usage();
-        Self { at: Instant::now(), usage, machine }
+        Self { machine: Ticks::now(), usage: usage(), at: Instant::now() }
     }
 
     /// The time first.
     fn after() -> Self {
-        let at = Instant::now();
-        let usage = usage();
-        Self { at, usage, machine: Ticks::now() }
+        Self { at: Instant::now(), usage: usage(), machine: Ticks::now() }
     }
 }
 

@@ -9,7 +9,7 @@ use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::types::{BufRingEntry, Fd};
-use io_uring::{IoUring, cqueue, opcode};
+use io_uring::{IoUring, cqueue, opcode, squeue};
 use peers_common::block::aligned;
 use peers_common::net::BUFFER_BYTES;
 use peers_common::{Door, Job};
@@ -92,12 +92,14 @@ fn receive(ring: &mut Ring, connection: &mut Connection, number: usize) {
 }
 
 fn send(ring: &mut Ring, connection: &Connection, number: usize) {
-    let left = &connection.buffer[connection.sent..connection.filled];
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
-    let entry =
-        opcode::Send::new(connection.fd, left.as_ptr(), left.len() as u32).flags(flags).build();
+    let Connection { fd, buffer, filled, sent } = connection;
     // SAFETY: the buffer lives for ever, and is used again when this is done.
-    unsafe { ring.push(entry, SENT | number) };
+    unsafe { ring.push(send_entry(*fd, &buffer[*sent..*filled]), SENT | number) };
+}
+
+fn send_entry(fd: Fd, bytes: &[u8]) -> squeue::Entry {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+    opcode::Send::new(fd, bytes.as_ptr(), bytes.len() as u32).flags(flags).build()
 }
 
 /// Buffers that the kernel takes as bytes come.
@@ -121,13 +123,13 @@ impl Buffers {
         Ok(buffers)
     }
 
-    fn address(&self, number: u16) -> *const u8 {
-        self.memory[usize::from(number) * BUFFER_BYTES..].as_ptr()
+    fn bytes(&self, number: u16) -> &[u8] {
+        &self.memory[usize::from(number) * BUFFER_BYTES..][..BUFFER_BYTES]
     }
 
     /// Gives a buffer to the kernel, which sees it when it is published.
     fn give(&mut self, number: u16) {
-        let address = self.address(number) as u64;
+        let address = self.bytes(number).as_ptr() as u64;
         let place = usize::from(self.tail % BUFFERS);
         let entry = self.ring.as_mut_ptr().cast::<BufRingEntry>();
         // SAFETY: the place is within the ring, and the kernel has read it: there are no more buffers than
@@ -172,10 +174,7 @@ fn multishot(mut ring: Ring, listener: Fd) -> io::Result<()> {
     };
     let send = |ring: &mut Ring, buffers: &Buffers, queue: &Queue, number: usize| {
         let Some(&(buffer, len)) = queue.waiting.front() else { return };
-        let address = buffers.address(buffer).wrapping_add(queue.sent);
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
-        let len = (len - queue.sent) as u32;
-        let entry = opcode::Send::new(Fd(queue.fd), address, len).flags(flags).build();
+        let entry = send_entry(Fd(queue.fd), &buffers.bytes(buffer)[queue.sent..len]);
         // SAFETY: the buffer lives for ever, and is given back when this is done.
         unsafe { ring.push(entry, SENT | number) };
     };

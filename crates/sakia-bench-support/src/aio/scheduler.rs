@@ -139,15 +139,7 @@ impl Shared {
 }
 
 impl Scheduler {
-    /// A scheduler with everything as the [`Builder`] has it unless told.
-    ///
-    /// # Errors
-    /// As [`Builder::start`].
-    pub fn new() -> io::Result<Self> {
-        Self::builder().start()
-    }
-
-    /// A scheduler that is told more.
+    /// A scheduler to be, which may be told more.
     pub fn builder() -> Builder {
         Builder { batch_max: BATCH_MAX, room: Growth::FIRST, is_traced: false }
     }

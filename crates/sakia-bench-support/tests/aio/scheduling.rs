@@ -13,7 +13,7 @@ use crate::{POLLIN, TempFile, aio, errno, event, pattern, raise};
 #[test]
 fn completions_after_the_first_ones_are_not_lost() {
     let events: Vec<_> = (0..3).map(|_| event()).collect();
-    let scheduler = aio!(Scheduler::new());
+    let scheduler = aio!(Scheduler::builder().start());
     let tickets: Vec<_> =
         events.iter().map(|event| scheduler.submit(Request::poll(event, POLLIN))).collect();
     for (event, ticket) in events.iter().zip(tickets) {
@@ -26,7 +26,7 @@ fn completions_after_the_first_ones_are_not_lost() {
 fn errors_reach_who_waits_for_them() {
     let file = TempFile::new(b"x");
     let read_only = Arc::new(std::fs::File::open(file.path()).unwrap().into());
-    let scheduler = aio!(Scheduler::new());
+    let scheduler = aio!(Scheduler::builder().start());
     let (result, buf) = scheduler.write_at(&read_only, Buf::from(&b"mine"[..]), 0);
     assert_eq!((errno(result), &buf[..]), (libc::EBADF, &b"mine"[..]));
     assert_eq!(scheduler.read_at(&read_only, buf, 0).0.unwrap(), 1);
@@ -61,7 +61,7 @@ fn stop_ends_the_thread_whatever_is_in_flight() {
 fn bytes_are_there_when_the_answer_is() {
     let file = TempFile::new(&pattern(64 << 10));
     let fd = file.open();
-    let scheduler = aio!(Scheduler::new());
+    let scheduler = aio!(Scheduler::builder().start());
     thread::scope(|scope| {
         for first in 0..8usize {
             let (scheduler, fd) = (&scheduler, &fd);
@@ -86,7 +86,7 @@ fn bytes_are_there_when_the_answer_is() {
 
 #[test]
 fn who_waits_sleeps_and_so_does_the_thread() {
-    let (never, scheduler) = (event(), aio!(Scheduler::new()));
+    let (never, scheduler) = (event(), aio!(Scheduler::builder().start()));
     let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
         let (scheduler, never) = (&scheduler, &never);
@@ -199,7 +199,7 @@ fn requests_go_on_while_others_never_end() {
 fn ticket_that_is_dropped_forgets_the_answer_alone() {
     let file = TempFile::new(b"");
     let fd = file.open();
-    let scheduler = aio!(Scheduler::new());
+    let scheduler = aio!(Scheduler::builder().start());
     drop(scheduler.submit(Request::write(&fd, Buf::from(&b"done"[..]), 0)));
     scheduler.stop();
     assert_eq!(std::fs::read(file.path()).unwrap(), b"done");

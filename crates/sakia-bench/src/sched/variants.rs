@@ -87,7 +87,7 @@ fn blocking(load: &Load, timing: Timing, meter: &mut Meter) -> anyhow::Result<Do
         // Here the operation is the call.
         driven.counters.extend(times("pread", &driven.times));
     }
-    driven.finish(load, [("calls", load.operations())])
+    driven.finish(load, &[("calls", load.operations())])
 }
 
 fn scheduled(load: &Load, timing: Timing, meter: &mut Meter) -> anyhow::Result<Done> {
@@ -120,7 +120,7 @@ fn scheduled(load: &Load, timing: Timing, meter: &mut Meter) -> anyhow::Result<D
     let did = scheduler.statistics();
     driven.finish(
         load,
-        [
+        &[
             ("submits", did.submits),
             ("submitted", did.submitted),
             ("get_events", did.get_events),
@@ -158,11 +158,11 @@ fn through_engine(
     })?;
     let did = engine.statistics();
     if is_ring {
-        return driven.finish(load, [("sent", did.submitted)]);
+        return driven.finish(load, &[("sent", did.submitted)]);
     }
     // All are waited for, and what does not go to the engine's thread is a plain call.
     let plain = did.waited.saturating_sub(did.submitted);
-    driven.finish(load, [("plain", plain), ("sent", did.submitted), ("calls", plain)])
+    driven.finish(load, &[("plain", plain), ("sent", did.submitted), ("calls", plain)])
 }
 
 /// One operation after the other on a ring of the calling thread, whose enters are timed.
@@ -187,7 +187,7 @@ fn on_timed_ring(load: &Load, meter: &mut Meter) -> anyhow::Result<Done> {
     let enters: Vec<_> = host.take().into_iter().map(nanoseconds).collect();
     let mut driven = Driven::of([thread], true);
     driven.counters.extend(times("enter", &enters));
-    driven.finish(load, [("enters", enters.len() as u64), ("calls", enters.len() as u64)])
+    driven.finish(load, &[("enters", enters.len() as u64), ("calls", enters.len() as u64)])
 }
 
 /// Gives the driver turns until an operation is done.
@@ -318,17 +318,13 @@ impl Driven {
     }
 
     /// Looks at what was written.
-    fn finish<const N: usize>(
-        self,
-        load: &Load,
-        counts: [(&'static str, u64); N],
-    ) -> anyhow::Result<Done> {
+    fn finish(self, load: &Load, counts: &[(&'static str, u64)]) -> anyhow::Result<Done> {
         let Self { mut sum, counters: mut all, .. } = self;
         if load.writes.count > 0 {
             sum = sum.wrapping_add(written(load)?);
         }
         all.extend(counters([("operations", load.operations())]));
-        all.extend(counters(counts));
+        all.extend(counters(counts.iter().copied()));
         Ok(Done { sum, counters: all })
     }
 }
