@@ -40,11 +40,6 @@ impl PlaceError {
         self.missing
     }
 
-    /// The error number, where the step was a system call.
-    pub fn raw_os_error(&self) -> Option<i32> {
-        self.error.raw_os_error()
-    }
-
     /// A step that any machine should bear.
     pub(crate) fn failed(step: impl Into<String>, error: impl Into<io::Error>) -> Self {
         Self { step: step.into(), error: error.into(), missing: false }

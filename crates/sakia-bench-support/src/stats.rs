@@ -54,8 +54,8 @@ impl Spread {
     /// Of these values; `None` when there is none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let values: Vec<f64> = values.into_iter().collect();
-        let [min, max] = ends(&values)?;
-        Some(Self { median: median(&values), min, max })
+        let sorted = sorted(&values);
+        Some(Self { min: *sorted.first()?, max: *sorted.last()?, median: median(&values) })
     }
 }
 
@@ -74,8 +74,8 @@ impl Ratio {
     /// Of the ratios of these pairs, each of the same round; `None` when there is none.
     pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let ratios: Vec<f64> = pairs.into_iter().map(|(one, other)| one / other).collect();
-        let range = ends(&ratios)?;
-        Some(Self { median: median(&ratios), ci95: interval(&ratios), range })
+        let Spread { median, min, max } = Spread::of(ratios.iter().copied())?;
+        Some(Self { median, ci95: interval(&ratios), range: [min, max] })
     }
 
     /// The interval, or what was seen where there is none.
@@ -83,11 +83,6 @@ impl Ratio {
     pub fn bounds(&self) -> [f64; 2] {
         self.ci95.unwrap_or(self.range)
     }
-}
-
-fn ends(values: &[f64]) -> Option<[f64; 2]> {
-    let sorted = sorted(values);
-    Some([*sorted.first()?, *sorted.last()?])
 }
 
 /// The middle value; of an even number of values the mean of the two in the middle.

@@ -221,17 +221,6 @@ impl Results {
         self.rows.iter().filter(move |row| row.point == point)
     }
 
-    /// The row of a variant at a point.
-    pub fn row(&self, point: usize, variant: &str) -> Option<&Row> {
-        self.rows_at(point).find(|row| row.variant == variant)
-    }
-
-    /// A comparison at a point.
-    pub fn ratio(&self, point: usize, first: &str, second: &str) -> Option<&Ratio> {
-        let of = format!("{first}/{second}");
-        self.ratios.iter().find(|ratio| ratio.point == point && ratio.of == of)
-    }
-
     /// How many runs were noisy.
     pub fn noisy(&self) -> usize {
         self.runs.iter().filter(|run| run.noise.is_noisy).count()
@@ -295,7 +284,7 @@ pub(crate) mod tests {
     fn rows_have_the_median_and_its_counters() {
         let results = results(&[(3000, 10), (1000, 10), (2000, 10)]);
         assert_eq!(results.rows.len(), 2);
-        let row = results.row(0, "a").unwrap();
+        let row = results.rows_at(0).find(|row| row.variant == "a").unwrap();
         assert_eq!((row.runs, row.noisy, row.threads_max), (3, 1, 3));
         assert_eq!(row.wall_ns, Range { median: 2000, min: 1000, max: 3000 });
         assert_eq!(row.cpu_ns.median, 1000);
@@ -309,17 +298,17 @@ pub(crate) mod tests {
     fn ratios_are_of_runs_of_the_same_round() {
         // The medians alone would say 1.0.
         let results = results(&[(10, 100), (100, 200), (1000, 100)]);
-        let ratio = results.ratio(0, "a", "b").unwrap();
+        let ratio = results.ratios.iter().find(|ratio| ratio.of == "a/b").unwrap();
         assert_eq!((ratio.wall, ratio.wall_bounds), (0.5, [0.1, 10.0]));
         assert_eq!(ratio.ci95, None);
-        assert_eq!(results.ratio(0, "a", "c"), None);
+        assert!(!results.ratios.iter().any(|ratio| ratio.of == "a/c"));
     }
 
     #[test]
     fn nine_runs_have_an_interval() {
         let times: Vec<_> = (1..=9).map(|i| (i * 100, 100)).collect();
         let results = results(&times);
-        let ratio = results.ratio(0, "a", "b").unwrap();
+        let ratio = results.ratios.iter().find(|ratio| ratio.of == "a/b").unwrap();
         assert_eq!((ratio.wall, ratio.ci95), (5.0, Some([2.0, 8.0])));
     }
 }

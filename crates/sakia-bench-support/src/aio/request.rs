@@ -45,11 +45,6 @@ impl Request {
         Self { events, ..Self::new(file, sys::POLL, 0, None) }
     }
 
-    /// Nothing. The kernel has a number for it, and refuses it with `EINVAL`.
-    pub fn noop(file: &Arc<OwnedFd>) -> Self {
-        Self::new(file, sys::NOOP, 0, None)
-    }
-
     pub(super) fn is_poll(&self) -> bool {
         self.opcode == sys::POLL
     }

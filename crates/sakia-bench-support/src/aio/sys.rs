@@ -12,8 +12,6 @@ pub(super) const PREAD: u16 = 0;
 pub(super) const PWRITE: u16 = 1;
 /// `IOCB_CMD_POLL` (4.18).
 pub(super) const POLL: u16 = 5;
-/// `IOCB_CMD_NOOP`, which has a number and which no kernel does.
-pub(super) const NOOP: u16 = 6;
 
 /// `IOCB_FLAG_RESFD`: the completion is added to an eventfd.
 pub(super) const FLAG_RESFD: u32 = 1;

@@ -126,10 +126,8 @@ pub(super) const OPEN_KEEP_CACHE: u32 = 1 << 1;
 pub(super) const SET_MODE: u32 = 1;
 pub(super) const SET_SIZE: u32 = 1 << 3;
 
-/// Requests that get no answer.
-pub(super) const FORGET: u32 = 2;
-pub(super) const INTERRUPT: u32 = 36;
-pub(super) const BATCH_FORGET: u32 = 42;
+/// Requests that get no answer: `FORGET`, `INTERRUPT` and `BATCH_FORGET`.
+pub(super) const UNANSWERED: [u32; 3] = [2, 36, 42];
 
 #[cfg(test)]
 mod tests {

@@ -199,8 +199,7 @@ impl State {
         let (header, fields) = protocol::parse(bytes)?;
         let opcode = Opcode(header.opcode);
         *self.counts.entry(opcode).or_default() += 1;
-        if [protocol::FORGET, protocol::BATCH_FORGET, protocol::INTERRUPT].contains(&header.opcode)
-        {
+        if protocol::UNANSWERED.contains(&header.opcode) {
             return None;
         }
         if opcode == Opcode::INIT {

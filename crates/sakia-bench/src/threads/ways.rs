@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex, PoisonError};
+use std::sync::{Arc, Barrier, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ struct Reads {
     begun: AtomicUsize,
     ended: AtomicUsize,
     sum: AtomicU64,
-    error: Mutex<Option<anyhow::Error>>,
+    error: OnceLock<anyhow::Error>,
     /// Woken when the last one has ended.
     first: Thread,
 }
@@ -68,7 +68,7 @@ impl Reads {
             }
             Err(error) => {
                 let error = anyhow!(error).context(format!("cannot read file {index}"));
-                self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                self.error.set(error).ok(); // the first is told
             }
         }
         if self.ended.fetch_add(1, Ordering::AcqRel) + 1 == self.total {
@@ -84,8 +84,10 @@ impl Reads {
         self.ended() == self.total
     }
 
-    fn failure(&self) -> Option<anyhow::Error> {
-        self.error.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// # Errors
+    /// That of the first read that failed.
+    fn check(&self) -> anyhow::Result<()> {
+        self.error.get().map_or(Ok(()), |error| bail!("{error:#}"))
     }
 }
 
@@ -113,7 +115,7 @@ pub(super) fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::
         begun: AtomicUsize::new(0),
         ended: AtomicUsize::new(0),
         sum: AtomicU64::new(0),
-        error: Mutex::new(None),
+        error: OnceLock::new(),
         first: thread::current(),
     });
     let mut census = Census::default();
@@ -129,9 +131,7 @@ pub(super) fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::
         wait_until_quiet(&reads, &mut census);
         counted = meter.aside(|| at_rest(&reads, &readers, &mut census))?;
         meter.note_threads();
-        if let Some(error) = reads.failure() {
-            return Err(error);
-        }
+        reads.check()?;
         let early = reads.ended();
         ensure!(early == 0, "{early} reads were answered while the place was held: it is not cold");
         meter.restart_clock();
@@ -152,9 +152,7 @@ pub(super) fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::
         thread.join().map_err(|_| anyhow!("a thread that reads has panicked"))?;
     }
     drop((readers.files, readers.engine_files, readers.engine));
-    if let Some(error) = reads.failure() {
-        return Err(error);
-    }
+    reads.check()?;
     counted.extend(counters([
         ("reads", reads.total as u64),
         ("threads_idle", idle),
