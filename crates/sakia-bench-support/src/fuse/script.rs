@@ -1,5 +1,6 @@
 //! What a test says about answers: rules, and gates at which requests wait.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,49 +11,45 @@ use super::shared::Shared;
 #[doc(alias = "fuse_opcode")]
 pub struct Opcode(pub u32);
 
-impl Opcode {
-    /// A name in a directory.
-    pub const LOOKUP: Self = Self(1);
-    /// Attributes: `stat`.
-    pub const GETATTR: Self = Self(3);
-    /// Attributes set: `truncate`, `chmod`.
-    pub const SETATTR: Self = Self(4);
-    /// A name removed.
-    pub const UNLINK: Self = Self(10);
-    /// A file renamed, without flags.
-    pub const RENAME: Self = Self(12);
-    /// A file opened.
-    pub const OPEN: Self = Self(14);
-    /// A read, also ahead of the reader.
-    pub const READ: Self = Self(15);
-    /// A write.
-    pub const WRITE: Self = Self(16);
-    /// The file system's sizes.
-    pub const STATFS: Self = Self(17);
-    /// The last use of an open file ended. Nobody waits for the answer.
-    pub const RELEASE: Self = Self(18);
-    /// `fsync` and `fdatasync` of a file.
-    pub const FSYNC: Self = Self(20);
-    /// A descriptor closed.
-    pub const FLUSH: Self = Self(25);
-    /// The first request; never scripted.
-    pub const INIT: Self = Self(26);
-    /// A directory opened.
-    pub const OPENDIR: Self = Self(27);
-    /// Entries of a directory.
-    pub const READDIR: Self = Self(28);
-    /// A directory closed.
-    pub const RELEASEDIR: Self = Self(29);
-    /// `fsync` of a directory.
-    pub const FSYNCDIR: Self = Self(30);
-    /// A file made and opened.
-    pub const CREATE: Self = Self(35);
-    /// A signal came while a request waited. Counted, and without effect.
-    pub const INTERRUPT: Self = Self(36);
-    /// Space reserved; answered `EOPNOTSUPP`.
-    pub const FALLOCATE: Self = Self(43);
-    /// A file renamed, with flags.
-    pub const RENAME2: Self = Self(45);
+macro_rules! opcodes {
+    ($($name:ident = $number:literal, $what:literal;)*) => {
+        impl Opcode {
+            $(#[doc = $what] pub const $name: Self = Self($number);)*
+        }
+
+        impl fmt::Display for Opcode {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match *self {
+                    $(Self::$name => f.write_str(stringify!($name)),)*
+                    Self(number) => write!(f, "opcode {number}"),
+                }
+            }
+        }
+    };
+}
+
+opcodes! {
+    LOOKUP = 1, "A name in a directory.";
+    GETATTR = 3, "Attributes: `stat`.";
+    SETATTR = 4, "Attributes set: `truncate`, `chmod`.";
+    UNLINK = 10, "A name removed.";
+    RENAME = 12, "A file renamed, without flags.";
+    OPEN = 14, "A file opened.";
+    READ = 15, "A read, also ahead of the reader.";
+    WRITE = 16, "A write.";
+    STATFS = 17, "The file system's sizes.";
+    RELEASE = 18, "The last use of an open file ended. Nobody waits for the answer.";
+    FSYNC = 20, "`fsync` and `fdatasync` of a file.";
+    FLUSH = 25, "A descriptor closed.";
+    INIT = 26, "The first request; never scripted.";
+    OPENDIR = 27, "A directory opened.";
+    READDIR = 28, "Entries of a directory.";
+    RELEASEDIR = 29, "A directory closed.";
+    FSYNCDIR = 30, "`fsync` of a directory.";
+    CREATE = 35, "A file made and opened.";
+    INTERRUPT = 36, "A signal came while a request waited. Counted, and without effect.";
+    FALLOCATE = 43, "Space reserved; answered `EOPNOTSUPP`.";
+    RENAME2 = 45, "A file renamed, with flags.";
 }
 
 /// Which requests are answered in another way than as asked, and how.

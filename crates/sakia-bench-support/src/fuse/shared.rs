@@ -514,7 +514,7 @@ mod tests {
         let mut state = State { nodes: vec![Node::new(b"a", vec![7; 10])], ..State::default() };
         let mut body = |opcode, node, fields: &[u8]| {
             let answer = state.answer(header(opcode, node), Fields::new(fields), Outcome::Done);
-            assert_eq!(answer[4..8], [0; 4], "{opcode:?}");
+            assert_eq!(answer[4..8], [0; 4], "{opcode}");
             answer.len() - 16
         };
         assert_eq!(body(Opcode::LOOKUP, ROOT, b"a\0"), 128);
