@@ -11,6 +11,8 @@
 //! [`stats`] has medians and their intervals, and [`usage`] what a program takes of the machine, for all that
 //! is measured here.
 //!
+//! [`mix`] makes numbers look random.
+//!
 //! And [`blocked`], whether a thread waits in the kernel; [`place`], what the places share: skips, scratch
 //! directories, leftovers.
 //!
@@ -26,3 +28,12 @@ pub mod stats;
 pub mod throttled;
 pub mod timed_host;
 pub mod usage;
+
+/// Scatters a number over 64 bits (splitmix64).
+#[inline]
+pub fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}

@@ -7,19 +7,12 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+pub use sakia_bench_support::mix;
+
 use crate::{Job, fail};
 
 /// Memory is aligned to this, as `O_DIRECT` wants it.
 pub const PAGE: usize = 4096;
-
-/// Scatters a number over 64 bits (splitmix64).
-#[inline]
-pub fn mix(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
 
 /// Page-aligned memory, never given back: the kernel may write to it as long as it likes.
 pub fn aligned(len: usize) -> &'static mut [u8] {

@@ -26,7 +26,7 @@ pub enum Cell {
     Echo,
 }
 
-/// The arguments of a program: the cell's name, then `key=value` for what differs from [`Job::new`].
+/// The arguments of a program: the cell's name, then `key=value` for what differs from the usual.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// Which experiment.
@@ -86,10 +86,13 @@ impl FromStr for Cell {
 }
 
 impl Job {
-    /// A job of one operation by one task.
-    pub fn new(cell: Cell) -> Self {
-        Self {
-            cell,
+    /// Reads the arguments. What they do not tell is as it is for one operation by one task.
+    ///
+    /// # Errors
+    /// An unknown cell or key, or a value that does not parse; the text says which.
+    pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut job = Self {
+            cell: arguments.next().ok_or("no cell")?.parse()?,
             variant: String::new(),
             path: PathBuf::new(),
             size: 0,
@@ -104,15 +107,7 @@ impl Job {
             congestion: "reno".into(),
             server: PathBuf::new(),
             control: None,
-        }
-    }
-
-    /// Reads the arguments.
-    ///
-    /// # Errors
-    /// An unknown cell or key, or a value that does not parse; the text says which.
-    pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut job = Self::new(arguments.next().ok_or("no cell")?.parse()?);
+        };
         for argument in arguments {
             let (key, value) = argument.split_once('=').ok_or(format!("no key: {argument}"))?;
             let number = || value.parse::<u64>().map_err(|error| format!("{argument}: {error}"));
@@ -181,8 +176,8 @@ impl Job {
     }
 }
 
-/// Parses the arguments and runs the job.
-pub(crate) fn run(run: impl FnOnce(Job)) -> ExitCode {
+/// Parses the arguments, and runs the job in the program's own way.
+pub fn run(run: impl FnOnce(Job)) -> ExitCode {
     match Job::parse(std::env::args().skip(1)) {
         Ok(job) => {
             if job.ops_per_task() == 0 {

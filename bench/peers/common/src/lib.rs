@@ -18,7 +18,7 @@ use std::future::Future;
 use std::process::ExitCode;
 
 pub use files::{Access, Files, Moved, PerTask, Task};
-pub use job::{Cell, Job};
+pub use job::{Cell, Job, run as main_with};
 pub use measure::{Gate, Tally};
 pub use net::{Door, Net};
 pub use tasks::{Peer, joined, yield_now};
@@ -56,11 +56,6 @@ pub fn main_tasks<P: Peer>() -> ExitCode {
         }
         tasks::run::<P>(job);
     })
-}
-
-/// As [`main`], for a program that runs the job in its own way.
-pub fn main_with(run: impl FnOnce(Job)) -> ExitCode {
-    job::run(run)
 }
 
 /// Ends the program with the reason, which `cargo xtask peers` puts into the program's row.

@@ -226,10 +226,12 @@ impl Fuse {
         let mut state = self.shared.lock();
         change(state.content_mut(name).unwrap_or_else(|| panic!("no file {name}")))
     }
+}
 
-    /// Ends the connection at once, as the death of a server does: whatever waits, and whatever
-    /// comes later, gets `ENOTCONN` or `ECONNABORTED`.
-    pub fn abort(&mut self) {
+/// Ends the connection at once, as the death of a server does: whatever waits, and whatever comes later, gets
+/// `ENOTCONN` or `ECONNABORTED`.
+impl Drop for Fuse {
+    fn drop(&mut self) {
         self.shared.lock().stop = true;
         self.shared.wake();
         if let Some(server) = self.server.take()
@@ -238,11 +240,5 @@ impl Fuse {
         {
             panic!("the server of {} has panicked", self.path().display());
         }
-    }
-}
-
-impl Drop for Fuse {
-    fn drop(&mut self) {
-        self.abort();
     }
 }

@@ -8,10 +8,11 @@ use anyhow::{Context, bail, ensure};
 use fastrand::Rng;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use sakia_bench_support::mix;
 use sakia_bench_support::usage::Usage;
 use serde::{Deserialize, Serialize};
 
-use super::{BEGIN, END, Place, mix};
+use super::{BEGIN, END, Place};
 use crate::bytes::sum;
 use crate::machine::keep_to;
 

@@ -24,12 +24,3 @@ pub(crate) use self::server::{LOAD, Task, run_cell, run_load, serve_blocking, th
 pub const BEGIN: u8 = b'b';
 /// Said by the load after what is measured, and by the server when it has stopped measuring.
 pub const END: u8 = b'e';
-
-/// Scatters a number over 64 bits (splitmix64).
-#[inline]
-fn mix(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::load::Work;
-use super::{BEGIN, END, Order, Place, load};
+use super::{BEGIN, END, Order, load};
 use crate::cell::{self, Counters, Done, Measured, Outcome, Spec};
 use crate::engine::{self, Engine};
 use crate::measure::Meter;
@@ -124,13 +124,6 @@ pub(crate) fn run_load(spec: &Spec, meter: &mut Meter) -> anyhow::Result<Done> {
     Ok(Done { sum, counters: Counters::new() })
 }
 
-/// A socket that listens for the load's connections.
-fn listen(place: &Place) -> anyhow::Result<TcpListener> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen")?;
-    place.tell(&listener)?;
-    Ok(listener)
-}
-
 /// What a server came to: of messages what the load found, of a stream what was served.
 fn done(load: Load, order: &Order, served: u64, counters: Counters) -> anyhow::Result<Done> {
     let of_load = load.finish()?;
@@ -148,7 +141,8 @@ pub(crate) fn serve_blocking(
     serve: impl Fn(TcpStream) -> io::Result<u64> + Clone + Send + 'static,
 ) -> anyhow::Result<Done> {
     let (order, load) = (&task.order, Load::start(task)?);
-    let listener = listen(&order.place)?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen")?;
+    order.place.tell(&listener)?;
     let control = TcpStream::connect(load.control).context("control")?;
     let port = listener.local_addr().context("listen")?.port();
     (&control).write_all(&port.to_be_bytes()).context("control")?;
