@@ -45,8 +45,8 @@ impl Deref for Buf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the first `len` bytes of the pages, which are as many or more, and this value's alone. While
-        // the kernel has them, a slot has the value, and nobody a reference.
+        // SAFETY: the first `len` bytes of the pages, which are as many or more, and this value's alone.
+        // While the kernel has them, a slot has the value, and nobody a reference.
         unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast(), self.len) }
     }
 }

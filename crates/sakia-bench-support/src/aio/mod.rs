@@ -10,9 +10,9 @@
 //!
 //! 1. A request goes into a queue, with a [`Ticket`] for its answer. Who put it there wakes the thread if
 //!    it sleeps.
-//! 2. The thread takes what has queued while it was busy, up to a batch, puts it into a context with room, and
-//!    submits it by one call. If all are full it asks for another, of twice the room; if that is refused for
-//!    one with a tenth less, and so on ([`Growth`]). What finds none stays in line.
+//! 2. The thread takes what has queued while it was busy, up to a batch, puts it into a context with room,
+//!    and submits it by one call. If all are full it asks for another, of twice the room; if that is refused
+//!    for one with a tenth less, and so on ([`Growth`]). What finds none stays in line.
 //! 3. It reaps what is done, and gives the answers, which wakes who waits.
 //! 4. With nothing to do it sleeps: on the queue when the kernel has nothing of it; otherwise on an
 //!    eventfd, to which both the kernel and those with requests add.

@@ -20,8 +20,8 @@ pub struct Request {
     memory: Option<Buf>,
 }
 
-/// What a request came to: bytes transferred, or the events of a poll, or the errno; and its memory, if it has
-/// any. That comes back also from one that fails.
+/// What a request came to: bytes transferred, or the events of a poll, or the errno; and its memory, if it
+/// has any. That comes back also from one that fails.
 pub type Done = (io::Result<usize>, Option<Buf>);
 
 impl Request {

@@ -132,8 +132,8 @@ fn scheduled(load: &Load, timing: Timing, meter: &mut Meter) -> anyhow::Result<D
     )
 }
 
-/// The engine as it is by itself, which may make plain calls on this thread; or its ring, to which each request
-/// is sent, and where nothing is a plain call.
+/// The engine as it is by itself, which may make plain calls on this thread; or its ring, to which each
+/// request is sent, and where nothing is a plain call.
 fn through_engine(
     load: &Load,
     timing: Timing,
