@@ -93,10 +93,11 @@ pub(crate) fn processors() -> io::Result<impl Iterator<Item = usize>> {
 }
 
 /// Keeps this thread, and those that it will start, to these processors.
-pub(crate) fn keep_to(processors: impl IntoIterator<Item = usize>) -> anyhow::Result<()> {
+pub(crate) fn keep_to(processors: &[usize]) -> anyhow::Result<()> {
     let mut set = CpuSet::new();
-    processors.into_iter().for_each(|processor| set.set(processor));
-    sched_setaffinity(None, &set).context("cannot keep to processors")
+    processors.iter().for_each(|&processor| set.set(processor));
+    sched_setaffinity(None, &set)
+        .with_context(|| format!("cannot pin to the processors {processors:?}"))
 }
 
 fn cpu_name(cpuinfo: &str) -> Option<&str> {

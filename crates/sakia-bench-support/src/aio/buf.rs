@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// Bytes of a page.
+/// Bytes of a page where pages are smallest, which is enough for `O_DIRECT`.
 const PAGE_BYTES: usize = 4096;
 
 /// A page, of which an allocation begins where it is aligned.

@@ -53,7 +53,8 @@ pub(super) fn run(variant: &str, task: &Task) -> anyhow::Result<Outcome> {
     let way = task.ways.iter().find(|way| way.name == variant);
     let way = way.with_context(|| format!("there is no variant {variant}"))?;
     if let Some(cores) = task.cores {
-        machine::keep_to(machine::processors()?.take(cores))?;
+        let usable = machine::processors().context("cannot ask for processors")?;
+        machine::keep_to(&usable.take(cores).collect::<Vec<_>>())?;
     }
     let mut command = command(way, task);
     let (usage, blocks) = (Usage::of_children()?, blocks_read()?);

@@ -124,7 +124,7 @@ pub fn run(
     announce: impl FnOnce(SocketAddr) -> anyhow::Result<()>,
 ) -> anyhow::Result<Report> {
     if let Some([_, processor]) = order.place.processors {
-        keep_to([processor])?;
+        keep_to(&[processor])?;
     }
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("control")?;
     announce(listener.local_addr().context("control")?)?;

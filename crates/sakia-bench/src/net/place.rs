@@ -67,7 +67,7 @@ impl Place {
             self.enter_namespace()?;
         }
         if let Some([server, _]) = self.processors {
-            keep_to([server])?;
+            keep_to(&[server])?;
         }
         Ok(())
     }
