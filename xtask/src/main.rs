@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod callgrind;
 mod cargo;
 mod check;
 mod coverage;

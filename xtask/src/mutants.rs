@@ -32,16 +32,8 @@ use crate::suites::{Outcome, Programs, Suite, Tests, in_parallel};
 /// How often tests are run that a bug does not make fail.
 const TRIES: u32 = 20;
 
-/// A known bug.
-#[derive(Clone, Copy, Debug)]
-struct Mutant<'a> {
-    name: &'a str,
-    /// What is wrong when it is switched on.
-    what: &'a str,
-    tests: Tests<'a>,
-    /// A quick run has one of [`PARTS`] of these.
-    in_turn: bool,
-}
+/// A known bug, and tests that are to catch it.
+type Mutant<'a> = (&'a Bug, Tests<'a>);
 
 /// The random programs, for bugs that are `swept`.
 const SWEPT: Tests<'static> = Tests { suite: Suite::Sweep, words: "a_thousand_seeds" };
@@ -65,24 +57,24 @@ const PARTS: usize = 3;
 pub(crate) fn run(root: &Path, choice: &Choice) -> anyhow::Result<ExitCode> {
     let bugs = known::read()?;
     let all = all(&bugs);
-    let is_known = |name: &&String| all.iter().any(|mutant| mutant.name == *name);
+    let is_known = |name: &&String| all.iter().any(|(bug, _)| bug.name == **name);
     if let Choice::Names(names) = choice
         && let Some(unknown) = names.iter().find(|name| !is_known(name))
     {
         eprintln!("no mutant {unknown}; there are:");
-        all.iter().for_each(|known| eprintln!("  {}: {}", known.name, known.what));
+        all.iter().for_each(|(known, _)| eprintln!("  {}: {}", known.name, known.what));
         return Ok(ExitCode::from(2));
     }
-    let mutants = choose(root, choice, &all)?;
+    let mutants = choose(root, choice, all)?;
     let programs = build(root, &bugs)?;
-    let usual = programs.time_without_bugs(mutants.iter().map(|mutant| mutant.tests).collect())?;
+    let usual = programs.time_without_bugs(mutants.iter().map(|&(_, tests)| tests).collect())?;
     let caught = try_all(
         &mutants,
-        |mutant| mutant.name,
-        |mutant| {
-            Ok(match try_often(&programs, mutant, usual[&mutant.tests])? {
+        |(bug, _)| &bug.name,
+        |&(bug, tests)| {
+            Ok(match try_often(&programs, tests, &bug.name, usual[&tests])? {
                 Outcome::Caught(by) => Ok(by),
-                Outcome::Passed(_) => Err(format!("{}: {}", mutant.tests, mutant.what)),
+                Outcome::Passed(_) => Err(format!("{tests}: {}", bug.what)),
             })
         },
     )?;
@@ -122,7 +114,7 @@ fn build(root: &Path, bugs: &[Bug]) -> anyhow::Result<Programs> {
     let copy = target.join("tree");
     copy::make(root, &copy, bugs)?;
     // Always the same packages: what is built must not depend on the choice, or it would be built anew.
-    let packages = all(bugs).iter().map(|mutant| mutant.tests.suite.program().0).collect();
+    let packages = all(bugs).iter().map(|(_, tests)| tests.suite.program().0).collect();
     // What is wrong need not be tidy.
     Programs::build(&copy, &target, &packages, Some("--cap-lints allow")).with_context(|| {
         format!("with the known bugs at\n{}in {}", copy::lines(&copy, bugs), copy.display())
@@ -131,40 +123,43 @@ fn build(root: &Path, bugs: &[Bug]) -> anyhow::Result<Programs> {
 
 /// Runs a bug's tests, which take as long as `usual` without it, until one fails. Some bugs show only if
 /// threads meet in an unlucky order.
-fn try_often(programs: &Programs, mutant: &Mutant<'_>, usual: Duration) -> anyhow::Result<Outcome> {
-    let tries = if mutant.tests.words.is_empty() { 1 } else { TRIES };
-    let mut outcome = programs.try_bug(mutant.tests, mutant.name, usual)?;
-    for _ in 1..tries {
+fn try_often(
+    programs: &Programs,
+    tests: Tests<'_>,
+    bug: &str,
+    usual: Duration,
+) -> anyhow::Result<Outcome> {
+    let mut outcome = programs.try_bug(tests, bug, usual)?;
+    for _ in 1..if tests.words.is_empty() { 1 } else { TRIES } {
         if matches!(outcome, Outcome::Caught(_)) {
             break;
         }
-        outcome = programs.try_bug(mutant.tests, mutant.name, usual)?;
+        outcome = programs.try_bug(tests, bug, usual)?;
     }
     Ok(outcome)
 }
 
 /// The known bugs that are chosen.
-fn choose<'a, 'b>(
+fn choose<'a>(
     root: &Path,
     choice: &Choice,
-    all: &'a [Mutant<'b>],
-) -> anyhow::Result<Vec<&'a Mutant<'b>>> {
-    Ok(match choice {
-        Choice::All => all.iter().collect(),
+    mut all: Vec<Mutant<'a>>,
+) -> anyhow::Result<Vec<Mutant<'a>>> {
+    match choice {
+        Choice::All => {}
         Choice::Quick => {
             let part = part_of_commit(root)?;
             println!("part {part} of {PARTS} of those that are in turn, and all others");
-            quick(all, part)
+            all = quick(all, part);
         }
-        Choice::Names(names) => {
-            all.iter().filter(|mutant| names.iter().any(|name| name == mutant.name)).collect()
-        }
-    })
+        Choice::Names(names) => all.retain(|(bug, _)| names.contains(&bug.name)),
+    }
+    Ok(all)
 }
 
 /// All that are not `in_turn`, and this part of those that are.
-fn quick<'a, 'b>(all: &'a [Mutant<'b>], part: usize) -> Vec<&'a Mutant<'b>> {
-    let (in_turn, mut chosen): (Vec<_>, Vec<_>) = all.iter().partition(|mutant| mutant.in_turn);
+fn quick(all: Vec<Mutant<'_>>, part: usize) -> Vec<Mutant<'_>> {
+    let (in_turn, mut chosen): (Vec<_>, Vec<_>) = all.into_iter().partition(|(bug, _)| bug.in_turn);
     chosen.extend(in_turn.into_iter().skip(part - 1).step_by(PARTS));
     chosen
 }
@@ -182,10 +177,8 @@ fn part_of_commit(root: &Path) -> anyhow::Result<usize> {
 /// yet to find, comes once for each that might catch it.
 fn all(bugs: &[Bug]) -> Vec<Mutant<'_>> {
     let with_tests = bugs.iter().filter(|bug| bug.equivalent.is_none()).flat_map(|bug| {
-        let Bug { name, what, tests: words, in_turn, .. } = bug;
-        let of_entry = bug.suites().into_iter().map(move |suite| Tests { suite, words });
-        let tests = of_entry.chain(bug.swept.then_some(SWEPT));
-        tests.map(move |tests| Mutant { name, what, tests, in_turn: *in_turn })
+        let of_entry = bug.suites().into_iter().map(|suite| Tests { suite, words: &bug.tests });
+        of_entry.chain(bug.swept.then_some(SWEPT)).map(move |tests| (bug, tests))
     });
     with_tests.collect()
 }
@@ -198,7 +191,7 @@ mod tests {
     fn random_programs_find_at_least_25_bugs() {
         let bugs = known::read().unwrap();
         let all = all(&bugs);
-        let found = all.iter().filter(|mutant| mutant.tests.suite == Suite::Sweep).count();
+        let found = all.iter().filter(|(_, tests)| tests.suite == Suite::Sweep).count();
         assert!(found >= 25, "{found}");
     }
 
@@ -208,8 +201,8 @@ mod tests {
         assert!((1..=PARTS).contains(&part), "{part}");
         let bugs = known::read().unwrap();
         let all = all(&bugs);
-        let always = all.iter().filter(|mutant| !mutant.in_turn).count();
-        let parts = (1..=PARTS).map(|part| quick(&all, part).len() - always);
+        let always = all.iter().filter(|(bug, _)| !bug.in_turn).count();
+        let parts = (1..=PARTS).map(|part| quick(all.clone(), part).len() - always);
         assert_eq!(parts.sum::<usize>(), all.len() - always);
     }
 }

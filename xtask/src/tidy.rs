@@ -21,6 +21,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
+use std::io::ErrorKind::{IsADirectory, NotFound};
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -120,7 +121,7 @@ pub(crate) struct File {
 }
 
 impl File {
-    fn new(path: impl Into<String>, text: impl Into<String>) -> Self {
+    pub(crate) fn new(path: impl Into<String>, text: impl Into<String>) -> Self {
         Self { path: path.into(), text: text.into(), tokens: OnceCell::new() }
     }
 
@@ -166,22 +167,10 @@ impl Tree {
     /// The repository cannot be read.
     pub(crate) fn read(root: &Path) -> anyhow::Result<Self> {
         let mut tree = Self::default();
-        for path in list(root)? {
-            let bytes = match fs::read(root.join(&path)) {
-                Ok(bytes) => bytes,
-                // Tracked but deleted; a link to a folder, or a repository inside this one.
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::NotFound | io::ErrorKind::IsADirectory
-                    ) =>
-                {
-                    continue;
-                }
-                Err(error) => return Err(error).context(format!("cannot read {path}")),
-            };
+        for_each_file(root, |path, bytes| {
             tree.add(path, bytes);
-        }
+            Ok(())
+        })?;
         Ok(tree)
     }
 
@@ -220,9 +209,9 @@ impl Tree {
         self.files.iter().filter(wanted)
     }
 
-    /// The Rust files in these folders, and below, that are not for tests only.
-    fn sources(&self, folders: &[&str]) -> Vec<&File> {
-        let is_there = |file: &&File| folders.iter().any(|folder| file.path.starts_with(folder));
+    /// The Rust files whose paths begin with one of these, and that are not for tests only.
+    pub(crate) fn sources(&self, begins: &[&str]) -> Vec<&File> {
+        let is_there = |file: &&File| begins.iter().any(|begin| file.path.starts_with(begin));
         let mut files: Vec<&File> = self.files_of(&["rs"]).filter(is_there).collect();
         let for_tests = test_files(&files);
         files.retain(|file| !for_tests.contains(&file.path.as_str()));
@@ -245,11 +234,22 @@ impl Tree {
     }
 }
 
-/// The paths that git tracks or would track in the repository at `root`.
-pub(crate) fn list(root: &Path) -> anyhow::Result<BTreeSet<String>> {
+/// Reads the files that git tracks or would track in the repository at `root`, in the order of their paths.
+pub(crate) fn for_each_file(
+    root: &Path,
+    mut take: impl FnMut(String, Vec<u8>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let listed = git(root, &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])?;
     let listed = String::from_utf8(listed).context("a path is not UTF-8")?;
-    Ok(listed.split_terminator('\0').map(str::to_owned).collect())
+    for path in listed.split_terminator('\0').collect::<BTreeSet<_>>() {
+        match fs::read(root.join(path)) {
+            Ok(bytes) => take(path.to_owned(), bytes)?,
+            // Tracked but deleted; a link to a folder, or a repository inside this one.
+            Err(error) if matches!(error.kind(), NotFound | IsADirectory) => {}
+            Err(error) => return Err(error).context(format!("cannot read {path}")),
+        }
+    }
+    Ok(())
 }
 
 /// What a command of git prints.

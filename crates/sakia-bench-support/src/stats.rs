@@ -40,7 +40,7 @@ impl Range {
 }
 
 /// Median and extremes of any numbers.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
     /// The middle value, as [`median`] has it.
     pub median: f64,

@@ -2,14 +2,17 @@
 
 use std::path::Path;
 
-use super::{Row, object, per_operation};
+use serde_json::{Value, json};
+
+use super::Row;
+use crate::callgrind::{self, per_operation};
 
 /// The first is the yardstick of the second, the third that of the fourth.
 const VARIANTS: [&str; 4] = ["crate", "ring", "owned", "driver"];
 const OPERATIONS: [&str; 2] = ["nop", "read"];
 const BATCHES: [u32; 3] = [1, 8, 64];
 /// Operations of the shorter run; the longer has twice as many. A multiple of every batch.
-const COUNT: u32 = 6400;
+const COUNT: u64 = 6400;
 /// The most that a ratio should be.
 const RATIO_MAX: f64 = 1.15;
 
@@ -30,27 +33,28 @@ pub(super) fn measure(program: &Path, data: &Path, json: bool) -> anyhow::Result
         for batch in BATCHES {
             let mut per_op = [0.0; VARIANTS.len()];
             for (cell, variant) in per_op.iter_mut().zip(VARIANTS) {
-                *cell = per_operation(
-                    program,
-                    |command, count| {
-                        command.args([variant, operation, &batch.to_string(), count]).arg(data);
-                    },
-                    COUNT,
-                )?;
+                *cell = per_operation(COUNT, |count| {
+                    let [batch, count] = [batch.into(), count].map(|number| number.to_string());
+                    let (_, taken) = callgrind::run(program, |command| {
+                        command.args([variant, operation, &batch, &count]).arg(data);
+                    })?;
+                    Ok(taken)
+                })?;
             }
             let [by_crate, ring, owned, driver] = per_op;
             is_reached &= ring / by_crate <= RATIO_MAX;
-            let params = format!(r#"{{"operation":"{operation}","batch":{batch}}}"#);
+            let params = json!({"operation": operation, "batch": batch});
             let counts = VARIANTS.into_iter().zip(per_op);
             if json {
-                let ratios = [
-                    ("ring/crate", ring / by_crate),
-                    ("driver/owned", driver / owned),
-                    ("driver/crate", driver / by_crate),
-                ];
-                print!(r#"{{"type":"result","experiment":"instructions","params":{params},"#);
-                print!(r#""instructions_per_op":{},"#, object(counts.clone()));
-                println!(r#""ratios":{}}}"#, object(ratios));
+                let line = json!({
+                    "type": "result", "experiment": "instructions", "params": params,
+                    "instructions_per_op": Value::from_iter(counts.clone()),
+                    "ratios": {
+                        "ring/crate": ring / by_crate, "driver/owned": driver / owned,
+                        "driver/crate": driver / by_crate,
+                    },
+                });
+                println!("{line}");
             } else {
                 let (ours, owning) = (verdict(ring / by_crate), verdict(driver / owned));
                 print!("{operation:<10} {batch:>5} {by_crate:>8.1} {ring:>8.1} {ours:>11} ");

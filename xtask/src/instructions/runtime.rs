@@ -5,10 +5,13 @@
 
 use std::path::Path;
 
-use super::{Row, object, per_operation};
+use serde_json::{Value, json};
+
+use super::Row;
+use crate::callgrind::{self, per_operation};
 
 /// Operations of the shorter run; the longer has twice as many. A multiple of all numbers of connections.
-const COUNT: u32 = 6400;
+const COUNT: u64 = 6400;
 /// Counts per cell, of which the least is taken: what disturbs a run adds to it.
 const RUNS: usize = 5;
 
@@ -16,8 +19,8 @@ const RUNS: usize = 5;
 struct Operation {
     name: &'static str,
     driver: &'static str,
-    /// Connections that have a request at the same time; 0 for operations without connections.
-    connections: u32,
+    /// Connections that have a request at the same time.
+    connections: Option<u64>,
     /// Whether the program takes the name of a file.
     has_file: bool,
 }
@@ -25,43 +28,37 @@ struct Operation {
 impl Operation {
     /// Instructions of one of them.
     fn count(&self, program: &Path, data: &Path) -> anyhow::Result<f64> {
-        per_operation(
-            program,
-            |command, count| {
-                command.args([self.driver, self.name, count]);
-                if self.has_file {
-                    command.arg(data);
-                }
-                if self.connections > 0 {
-                    command.arg(self.connections.to_string());
-                }
-            },
-            COUNT,
-        )
+        per_operation(COUNT, |count| {
+            let (_, taken) = callgrind::run(program, |command| {
+                command.args([self.driver, self.name, &count.to_string()]);
+                command.args(self.has_file.then_some(data));
+                command.args(self.connections.map(|connections| connections.to_string()));
+            })?;
+            Ok(taken)
+        })
     }
 
-    fn params(&self) -> String {
-        let Self { name, driver, connections, .. } = self;
-        let connections = match connections {
-            0 => String::new(),
-            _ => format!(r#","connections":{connections}"#),
-        };
-        format!(r#"{{"operation":"{name}","driver":"{driver}"{connections}}}"#)
+    fn params(&self) -> Value {
+        let mut params = json!({"operation": self.name, "driver": self.driver});
+        if let Some(connections) = self.connections {
+            params["connections"] = connections.into();
+        }
+        params
     }
 }
 
 /// What most of them have in common.
-const TASK: Operation = Operation { name: "", driver: "uring", connections: 0, has_file: false };
+const TASK: Operation = Operation { name: "", driver: "uring", connections: None, has_file: false };
 
 const OPERATIONS: [Operation; 8] = [
     Operation { name: "yield", ..TASK },
     Operation { name: "spawn", ..TASK },
     Operation { name: "read-at", has_file: true, ..TASK },
     Operation { name: "read", has_file: true, ..TASK },
-    Operation { name: "echo", connections: 1, ..TASK },
-    Operation { name: "echo", connections: 64, ..TASK },
-    Operation { name: "echo", connections: 1, driver: "poll", ..TASK },
-    Operation { name: "echo", connections: 64, driver: "poll", ..TASK },
+    Operation { name: "echo", connections: Some(1), ..TASK },
+    Operation { name: "echo", connections: Some(64), ..TASK },
+    Operation { name: "echo", connections: Some(1), driver: "poll", ..TASK },
+    Operation { name: "echo", connections: Some(64), driver: "poll", ..TASK },
 ];
 
 /// Prints a row per operation: the least of the counts, the median and the greatest.
@@ -83,17 +80,15 @@ pub(super) fn measure(program: &Path, data: &Path, json: bool) -> anyhow::Result
         let (median, min, max) = (counts[RUNS / 2], counts[0], counts[RUNS - 1]);
         let params = operation.params();
         if json {
-            print!(r#"{{"type":"result","experiment":"instructions","params":{params},"#);
-            print!(r#""runs":{RUNS},"instructions_per_op":{},"#, object([("sakia", min)]));
-            println!(
-                r#""instructions_per_op_median":{median:.3},"instructions_per_op_max":{max:.3}}}"#
-            );
+            let line = json!({
+                "type": "result", "experiment": "instructions", "params": params, "runs": RUNS,
+                "instructions_per_op": {"sakia": min},
+                "instructions_per_op_median": median, "instructions_per_op_max": max,
+            });
+            println!("{line}");
         } else {
             let Operation { name, driver, connections, .. } = operation;
-            let connections = match connections {
-                0 => "-".to_owned(),
-                _ => connections.to_string(),
-            };
+            let connections = connections.map_or("-".to_owned(), |count| count.to_string());
             print!("{name:<10} {driver:>6} {connections:>11} ");
             println!("{min:>9.1} {median:>9.1} {max:>9.1}");
         }
@@ -109,17 +104,16 @@ mod tests {
     #[test]
     fn operations_are_told_apart() {
         let params: std::collections::BTreeSet<_> =
-            OPERATIONS.iter().map(Operation::params).collect();
+            OPERATIONS.iter().map(|operation| operation.params().to_string()).collect();
         assert_eq!(params.len(), OPERATIONS.len());
-        assert!(params.contains(r#"{"operation":"yield","driver":"uring"}"#));
-        assert!(params.contains(r#"{"operation":"echo","driver":"poll","connections":64}"#));
+        assert!(params.contains(r#"{"driver":"uring","operation":"yield"}"#));
+        assert!(params.contains(r#"{"connections":64,"driver":"poll","operation":"echo"}"#));
     }
 
     #[test]
     fn all_rounds_are_whole() {
-        let with_connections = OPERATIONS.iter().filter(|operation| operation.connections > 0);
-        for operation in with_connections {
-            assert_eq!(COUNT % operation.connections, 0);
+        for connections in OPERATIONS.iter().filter_map(|operation| operation.connections) {
+            assert_eq!(COUNT % connections, 0);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::Row;
 
@@ -76,9 +76,11 @@ impl Saved {
             let now = cell.now(rows);
             is_worse |= now.is_none_or(|now| is_above(now, *count));
             if json {
-                let now = now.map_or("null".to_owned(), |now| format!("{now:.3}"));
-                print!(r#"{{"type":"comparison","experiment":"instructions","params":{params},"#);
-                println!(r#""variant":"{variant}","saved":{count:.3},"now":{now}}}"#);
+                let line = json!({
+                    "type": "comparison", "experiment": "instructions", "params": params,
+                    "variant": variant, "saved": count, "now": now,
+                });
+                println!("{line}");
             } else if let Some(now) = now {
                 let mark = if is_above(now, *count) { "worse " } else { "" };
                 let ratio = format!("{mark}{:.4}", now / count);
@@ -94,10 +96,7 @@ impl Saved {
 impl Cell {
     /// The same cell's count of this run.
     fn now(&self, rows: &[Row]) -> Option<f64> {
-        let is_same = |row: &&Row| {
-            serde_json::from_str::<Value>(&row.params).is_ok_and(|params| params == self.params)
-        };
-        let row = rows.iter().find(is_same)?;
+        let row = rows.iter().find(|row| row.params == self.params)?;
         let count = row.counts.iter().find(|(variant, _)| *variant == self.variant);
         count.map(|&(_, count)| count)
     }
@@ -126,8 +125,8 @@ mod tests {
         let [by_crate, ring, owned, driver] = nop;
         let counts =
             vec![("crate", by_crate), ("ring", ring), ("owned", owned), ("driver", driver)];
-        let nop = r#"{"operation":"nop","batch":1}"#.to_owned();
-        let params = r#"{"connections":1,"driver":"poll","operation":"echo"}"#.to_owned();
+        let nop = json!({"operation": "nop", "batch": 1});
+        let params = json!({"connections": 1, "driver": "poll", "operation": "echo"});
         [Row { params: nop, counts }, Row { params, counts: vec![("sakia", echo)] }]
     }
 

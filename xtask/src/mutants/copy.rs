@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
-use std::io;
 use std::ops::Range;
 use std::path::Path;
 
@@ -26,21 +25,16 @@ pub(super) fn make(root: &Path, copy: &Path, bugs: &[Bug]) -> anyhow::Result<()>
     for edit in bugs.iter().flat_map(Bug::edits) {
         by_file.entry(edit.file).or_default().push(edit);
     }
-    let files = tidy::list(root)?;
-    for name in &files {
-        let from = root.join(name);
-        let mut content = match fs::read(&from) {
-            Ok(content) => content,
-            // Removed, and git does not know yet.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error).context(format!("cannot read {}", from.display())),
-        };
+    let mut files = BTreeSet::new();
+    tidy::for_each_file(root, |name, mut content| {
         if let Some(edits) = by_file.remove(name.as_str()) {
             let text = String::from_utf8(content).context(format!("{name} is not UTF-8"))?;
             content = patch(&text, &edits).context(name.clone())?.into_bytes();
         }
-        write(&copy.join(name), &content)?;
-    }
+        write(&copy.join(&name), &content)?;
+        files.insert(name);
+        Ok(())
+    })?;
     if let Some((file, edits)) = by_file.first_key_value() {
         bail!("{}: there is no file {file}", edits[0].bug);
     }
@@ -81,21 +75,19 @@ fn patch(text: &str, edits: &[Edit<'_>]) -> anyhow::Result<String> {
     let places: Vec<Place> = edits.iter().map(|edit| edit.place(text)).collect::<Result<_, _>>()?;
     // Of a function inside of another the outer one has a body more: so each bug is in one of them.
     let outermost = |place: &Place| {
-        let around = |other: &&Place| places::contains(&other.body, &place.body);
-        let outermost = places.iter().filter(around).max_by_key(|other| other.body.len());
-        outermost.map_or(place.body.clone(), |other| other.body.clone())
+        let bodies = places.iter().map(|other| &other.function.body);
+        let around = bodies.filter(|body| places::contains(body, &place.function.body));
+        around.max_by_key(|body| body.len()).expect("it is around itself").clone()
     };
     // By the end of the body, and the name.
     let mut bodies: BTreeMap<usize, (Range<usize>, BTreeMap<&str, Vec<_>>)> = BTreeMap::new();
     // What is put in place of what.
     let mut all: Vec<(Range<usize>, String)> = Vec::new();
     for (place, edit) in places.iter().zip(edits) {
-        if place.is_opaque {
-            let [on, right] = [&switch(edit.bug), &text[place.range.clone()]];
-            all.push((
-                place.range.clone(),
-                format!("(if {on} {{ {} }} else {{ {right} }})", edit.wrong),
-            ));
+        if place.function.is_opaque {
+            let (on, right, wrong) = (switch(edit.bug), &text[place.range.clone()], edit.wrong);
+            let both = format!("(if {on} {{ {wrong} }} else {{ {right} }})");
+            all.push((place.range.clone(), both));
             continue;
         }
         let body = outermost(place);

@@ -7,27 +7,25 @@
 mod operators;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::ops::Range;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
 use self::operators::Change;
 use super::places::{self, Function};
+use crate::tidy::{File, Tree};
 
-/// Where the lines are drawn from: files, and folders with all that is below.
+/// What the paths of files begin with that the lines are drawn from.
 const PATHS: &[&str] = &[
-    "crates/sakia-driver/src/core.rs",
     "crates/sakia-driver/src/core",
-    "crates/sakia-driver/src/uring.rs",
     "crates/sakia-driver/src/uring",
-    "crates/sakia-driver/src/epoll",
+    "crates/sakia-driver/src/epoll/",
     "crates/sakia-driver/src/queue.rs",
     "crates/sakia-driver/src/groups.rs",
-    "crates/sakia-driver/src/connection",
-    "crates/sakia/src/engine",
+    "crates/sakia-driver/src/connection/",
+    "crates/sakia/src/engine/",
 ];
 
 /// Prints `count` entries for `known.toml`, on lines that `seed` draws.
@@ -35,16 +33,14 @@ const PATHS: &[&str] = &[
 /// # Errors
 /// A file cannot be read, or there are too few lines.
 pub(crate) fn run(root: &Path, count: usize, seed: u64) -> anyhow::Result<ExitCode> {
+    let tree = Tree::read(root)?;
     let mut lines = Vec::new();
-    for path in files(root)? {
-        let text = fs::read_to_string(root.join(&path)).with_context(|| path.clone())?;
+    for file in tree.sources(PATHS) {
         let mut by_line: BTreeMap<usize, Vec<Change>> = BTreeMap::new();
-        for change in operators::changes(&text)? {
+        for change in operators::changes(&file.text)? {
             by_line.entry(change.line).or_default().push(change);
         }
-        for (line, changes) in by_line {
-            lines.push(Line { path: path.clone(), line, changes, source: text.clone() });
-        }
+        lines.extend(by_line.into_iter().map(|(line, changes)| Line { file, line, changes }));
     }
     println!("# {count} of {} lines, by the seed {seed}.", lines.len());
     let mut random = Random(seed);
@@ -63,45 +59,22 @@ pub(crate) fn run(root: &Path, count: usize, seed: u64) -> anyhow::Result<ExitCo
 }
 
 /// A line on which something can be changed.
-struct Line {
-    path: String,
+struct Line<'t> {
+    file: &'t File,
     line: usize,
     changes: Vec<Change>,
-    source: String,
-}
-
-/// The Rust files in order of their paths, without those of tests.
-fn files(root: &Path) -> anyhow::Result<Vec<String>> {
-    let mut files = Vec::new();
-    let mut paths: Vec<String> = PATHS.iter().map(|&path| path.to_owned()).collect();
-    while let Some(path) = paths.pop() {
-        let full = root.join(&path);
-        if full.is_dir() {
-            for entry in fs::read_dir(&full).with_context(|| path.clone())? {
-                let name = entry?.file_name();
-                let name = name.to_str().context("a name is UTF-8")?;
-                if !name.starts_with("tests") {
-                    paths.push(format!("{path}/{name}"));
-                }
-            }
-        } else {
-            files.push(path);
-        }
-    }
-    files.sort_unstable();
-    Ok(files)
 }
 
 /// Draws a change of this line. `None` if nothing around it makes its text the only one in its function, or
 /// nothing can be switched on there.
-fn entry(line: &Line, random: &mut Random, number: usize) -> Option<String> {
+fn entry(line: &Line<'_>, random: &mut Random, number: usize) -> Option<String> {
     let mut operators: Vec<&str> = line.changes.iter().map(|change| change.operator).collect();
     operators.sort_unstable();
     operators.dedup();
     let operator = operators[random.below(operators.len())];
     let of_it: Vec<_> = line.changes.iter().filter(|change| change.operator == operator).collect();
     let change = of_it[random.below(of_it.len())];
-    let text = &line.source;
+    let text = &line.file.text;
     let functions = places::functions(text).ok()?;
     let function = places::innermost(&functions, &change.range)?;
     if function.is_const || function.is_opaque {
@@ -116,7 +89,7 @@ fn entry(line: &Line, random: &mut Random, number: usize) -> Option<String> {
         &text[change.range.end..range.end]
     );
     let name = path.rsplit("::").next()?;
-    let (file, text, wrong) = (&line.path, quoted(&text[range]), quoted(&wrong));
+    let (file, text, wrong) = (&line.file.path, quoted(&text[range]), quoted(&wrong));
     let line = line.line;
     Some(format!(
         "\
@@ -193,8 +166,8 @@ mod tests {
     fn entry_of(line: usize, seed: u64) -> Option<String> {
         let changes = operators::changes(SOURCE).unwrap();
         let changes = changes.into_iter().filter(|change| change.line == line).collect();
-        let line = Line { path: "a.rs".to_owned(), line, changes, source: SOURCE.to_owned() };
-        entry(&line, &mut Random(seed), 7)
+        let file = File::new("a.rs", SOURCE);
+        entry(&Line { file: &file, line, changes }, &mut Random(seed), 7)
     }
 
     #[test]

@@ -100,12 +100,10 @@ fn type_name(of: &syn::Type) -> Option<&syn::Ident> {
 }
 
 /// Where a text stands.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Place {
-    /// The bytes of the body of the innermost function around it.
-    pub(super) body: Range<usize>,
-    /// The function's result is an `impl Trait`, of which all branches must have the same type.
-    pub(super) is_opaque: bool,
+    /// The innermost function around it.
+    pub(super) function: Function,
     /// Its own bytes.
     pub(super) range: Range<usize>,
 }
@@ -129,8 +127,7 @@ pub(super) fn find(text: &str, name: &str, wanted: &str) -> Result<Place, String
         if innermost.is_const {
             return Err(format!("{name} is a `const fn`, in which nothing can be switched on"));
         }
-        let Function { body, is_opaque, .. } = innermost.clone();
-        return Ok(Place { body, is_opaque, range: range.clone() });
+        return Ok(Place { function: innermost.clone(), range: range.clone() });
     }
     let mut message = match (&bodies[..], found.len()) {
         ([], _) => format!("there is no function {name} in this file"),
@@ -258,9 +255,9 @@ mod tests {
         assert!(found("Core::push", both).unwrap().ends_with("+= 1;"));
         assert_eq!(found("Shared::wake", "go(self.key(), true)").unwrap(), "go(self.key(), true)");
         let place = find(FILE, "wake", "go(1)").unwrap();
-        assert_eq!(&FILE[place.body], "{ go(1) }");
+        assert_eq!(&FILE[place.function.body], "{ go(1) }");
         let place = find(FILE, "write_all", "< 7").unwrap();
-        assert_eq!(&FILE[place.body], "{ while self.write().await < 7 {} }");
+        assert_eq!(&FILE[place.function.body], "{ while self.write().await < 7 {} }");
     }
 
     #[test]

@@ -13,8 +13,7 @@ mod suite;
 mod tasks;
 
 use std::path::{Path, PathBuf};
-use std::process::{self, Command, ExitCode};
-use std::{env, fs};
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
@@ -111,25 +110,11 @@ fn started(program: &anyhow::Result<PathBuf>) -> anyhow::Result<&Path> {
 
 /// Runs a program and reads the line it prints.
 fn run_program(command: &mut Command) -> anyhow::Result<Run> {
-    let printed = output(command)?;
+    read_run(&output(command)?)
+}
+
+fn read_run(printed: &str) -> anyhow::Result<Run> {
     serde_json::from_str(printed.trim_end()).context("no result")
-}
-
-/// Where callgrind is to write what it counted.
-fn profile() -> PathBuf {
-    env::temp_dir().join(format!("sakia-peers-{}", process::id()))
-}
-
-/// The instructions that callgrind has counted, according to the file, which is removed.
-fn taken_total(file: &Path) -> anyhow::Result<u64> {
-    let profile = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
-    fs::remove_file(file).with_context(|| format!("remove {}", file.display()))?;
-    total(&profile).context("no total in what callgrind wrote")
-}
-
-/// The number in the line `totals: NUMBER` of a profile.
-fn total(profile: &str) -> Option<u64> {
-    profile.lines().find_map(|line| line.strip_prefix("totals: "))?.trim().parse().ok()
 }
 
 /// Runs a program and answers what it prints.
@@ -162,11 +147,5 @@ mod tests {
         command.args(["-c", "echo 'ring: not permitted' >&2; exit 1"]);
         let error = run_program(&mut command).unwrap_err().to_string();
         assert!(error.ends_with("1: ring: not permitted"), "{error}");
-    }
-
-    #[test]
-    fn the_total_is_read_from_callgrinds_profile() {
-        assert_eq!(total("events: Ir\nsummary: 12\n\ntotals: 1234567\n"), Some(1_234_567));
-        assert_eq!(total("nothing of the kind"), None);
     }
 }

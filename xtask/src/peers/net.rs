@@ -3,17 +3,19 @@
 //! What is measured is the server. The load is one program for all of them, which starts the server in a
 //! network namespace and on a processor of its own, where that is permitted.
 
+use std::env;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::{self, Command, ExitCode};
 
 use anyhow::Context;
 use clap::Args;
 
 use super::report::Title;
 use super::suite::{self, Bench, Experiment, Runner, Start, Suite};
-use super::{Build, PROFILE, output, profile, run_program, taken_total};
+use super::{Build, PROFILE, output, run_program};
+use crate::callgrind::{self, per_operation};
 
 /// How it is run.
 #[derive(Debug, Args)]
@@ -85,14 +87,13 @@ impl Servers<'_> {
                 continue;
             };
             let counted = program.and_then(|program| {
-                let ops = experiment.ops[0] / 16;
-                let short = self.instructions(experiment, variant, program, ops)?;
-                let long = self.instructions(experiment, variant, program, 2 * ops)?;
-                // One request in five more comes before what is measured.
-                Ok((long as f64 - short as f64) / (ops as f64 * 1.2))
+                per_operation(experiment.ops[0] / 16, |ops| {
+                    self.instructions(experiment, variant, program, ops)
+                })
             });
             text += &match counted {
-                Ok(count) => format!("{:<16} {count:>9.1}\n", peer.name),
+                // One request in five more comes before what is measured.
+                Ok(count) => format!("{:<16} {:>9.1}\n", peer.name, count / 1.2),
                 Err(error) => format!("{:<16} {error:#}\n", peer.name),
             };
         }
@@ -107,19 +108,22 @@ impl Servers<'_> {
         server: &Path,
         ops: u64,
     ) -> anyhow::Result<u64> {
-        let file = profile();
-        let script = file.with_extension("sh");
+        let report = env::temp_dir().join(format!("sakia-peers-{}", process::id()));
+        let script = report.with_extension("sh");
         let text = format!(
-            "#!/bin/sh\nexec valgrind --quiet --tool=callgrind --callgrind-out-file={} {} \"$@\"\n",
-            file.display(),
+            "#!/bin/sh\nexec valgrind {} --log-file={} {} \"$@\"\n",
+            callgrind::ARGUMENTS.join(" "),
+            report.display(),
             server.display()
         );
         fs::write(&script, text).with_context(|| format!("write {}", script.display()))?;
         fs::set_permissions(&script, fs::Permissions::from_mode(0o700))?;
         let run = run_program(&mut self.of(experiment, variant, &script, ops));
-        fs::remove_file(&script).ok();
+        let said =
+            fs::read_to_string(&report).with_context(|| format!("read {}", report.display()));
+        fs::remove_file(&script).and(fs::remove_file(&report)).ok();
         run?;
-        taken_total(&file)
+        callgrind::collected(&said?)
     }
 }
 

@@ -89,18 +89,9 @@ pub(super) struct Title {
     processors: usize,
     /// What is measured there.
     experiment: &'static str,
-    place: Place,
+    /// Where the operations are: in words, and in JSON.
+    place: (String, Value),
     pub(super) runs: usize,
-}
-
-/// Where the operations are.
-enum Place {
-    Files {
-        dir: String,
-        file_system: String,
-    },
-    /// Connections; in the load's words.
-    Network(String),
 }
 
 impl Title {
@@ -108,16 +99,19 @@ impl Title {
     pub(super) fn of_files(dir: &Path, runs: usize) -> Self {
         // A head and a name, which tells ext4 from ext3; what `statfs` answers does not.
         let df = output(Command::new("df").arg("--output=fstype").arg(dir)).unwrap_or_default();
-        let file_system = df.lines().nth(1).unwrap_or("unknown").to_owned();
-        Self::new("files", Place::Files { dir: dir.display().to_string(), file_system }, runs)
+        let file_system = df.lines().nth(1).unwrap_or("unknown");
+        let dir = dir.display().to_string();
+        let words = format!("{dir} on {file_system}");
+        Self::new("files", (words, json!({"dir": dir, "file_system": file_system})), runs)
     }
 
-    /// Of experiments on connections.
+    /// Of experiments on connections, which are made where the load says.
     pub(super) fn of_network(place: String, runs: usize) -> Self {
-        Self::new("net", Place::Network(place), runs)
+        let facts = json!({"network": place});
+        Self::new("net", (place, facts), runs)
     }
 
-    fn new(experiment: &'static str, place: Place, runs: usize) -> Self {
+    fn new(experiment: &'static str, place: (String, Value), runs: usize) -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
         let model =
@@ -135,15 +129,11 @@ impl Title {
 
 impl fmt::Display for Title {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kernel, processor, processors, place, runs, .. } = self;
-        write!(f, "{processors} x {processor}, Linux {kernel}; ")?;
-        match place {
-            Place::Files { dir, file_system } => writeln!(f, "{dir} on {file_system}")?,
-            Place::Network(place) => writeln!(f, "{place}")?,
-        }
+        let Self { kernel, processor, processors, place: (place, _), runs, .. } = self;
         writeln!(
             f,
             "\
+{processors} x {processor}, Linux {kernel}; {place}
 {runs} rounds; medians with min..max; ratios of times, taken within rounds, less
 is better, with 95 % intervals of their medians (all that was seen, if fewer
 than 6 rounds); noisy: others used more than {FOREIGN_CORES_MAX} cores, or the
@@ -223,20 +213,13 @@ fn columns(cell: &Cell, peer: &str, runs: &[Run]) -> Vec<String> {
 
 /// A line per row, and one with the ratios.
 pub(super) fn as_json(title: &Title, cells: &[Cell]) -> String {
-    let experiment = title.experiment;
+    let Title { experiment, kernel, processor, processors, place: (_, place), .. } = title;
     let mut machine = json!({
-        "type": "machine",
-        "experiment": experiment,
-        "kernel": title.kernel,
-        "processor": title.processor,
-        "processors": title.processors,
+        "type": "machine", "experiment": experiment,
+        "kernel": kernel, "processor": processor, "processors": processors,
     });
-    match &title.place {
-        Place::Files { dir, file_system } => {
-            machine["dir"] = dir.as_str().into();
-            machine["file_system"] = file_system.as_str().into();
-        }
-        Place::Network(place) => machine["network"] = place.as_str().into(),
+    for (name, fact) in place.as_object().into_iter().flatten() {
+        machine[name] = fact.clone();
     }
     let mut lines = vec![machine];
     let mut ratios = Vec::new();
@@ -249,12 +232,9 @@ pub(super) fn as_json(title: &Title, cells: &[Cell]) -> String {
                 let cpu = cell.ratio(runs, base, |run| run.cpu_ns);
                 if let (Some(wall), Some(cpu)) = (wall, cpu) {
                     ratios.push(json!({
-                        "of": format!("{}/{base}", row.peer),
-                        "params": {"cell": cell.name},
-                        "wall": wall.median,
-                        "cpu": cpu.median,
-                        "ci95": wall.ci95,
-                        "ci95_cpu": cpu.ci95,
+                        "of": format!("{}/{base}", row.peer), "params": {"cell": cell.name},
+                        "wall": wall.median, "cpu": cpu.median,
+                        "ci95": wall.ci95, "ci95_cpu": cpu.ci95,
                     }));
                 }
             }
@@ -269,32 +249,21 @@ fn result(experiment: &str, cell: &Cell, row: &Row) -> Value {
         Ok(runs) => runs.as_slice(),
         Err(error) => {
             return json!({
-                "type": "result",
-                "experiment": experiment,
-                "variant": row.peer,
-                "params": {"cell": cell.name},
-                "error": format!("{error:#}"),
+                "type": "result", "experiment": experiment, "variant": row.peer,
+                "params": {"cell": cell.name}, "error": format!("{error:#}"),
             });
         }
     };
-    let of = |value: fn(&Run) -> f64| match spread(runs, value) {
-        Some(Spread { median, min, max }) => json!({"median": median, "min": min, "max": max}),
-        None => Value::Null,
-    };
-    let median = |value: fn(&Run) -> f64| spread(runs, value).map(|spread| spread.median);
+    let of = |value| spread(runs, value);
+    let median = |value| of(value).map(|spread| spread.median);
     json!({
-        "type": "result",
-        "experiment": experiment,
-        "variant": row.peer,
-        "params": {"cell": cell.name, "ops": runs.first().map(|run| run.ops)},
-        "runs": runs.len(),
-        "wall_ns": of(|run| run.wall_ns as f64),
-        "cpu_ns": of(|run| run.cpu_ns as f64),
+        "type": "result", "experiment": experiment, "variant": row.peer,
+        "params": {"cell": cell.name, "ops": runs.first().map(|run| run.ops)}, "runs": runs.len(),
+        "wall_ns": of(|run| run.wall_ns as f64), "cpu_ns": of(|run| run.cpu_ns as f64),
         "ops_per_s": median(rate),
         "voluntary_switches": median(|run| run.voluntary_switches as f64),
         "involuntary_switches": median(|run| run.involuntary_switches as f64),
-        "foreign_cores": median(foreign_cores),
-        "steal_cores": median(steal_cores),
+        "foreign_cores": median(foreign_cores), "steal_cores": median(steal_cores),
         "noisy_runs": runs.iter().filter(|run| is_noisy(run)).count(),
     })
 }

@@ -11,10 +11,12 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, ensure};
 use sakia_bench_support::stats::Spread;
+use serde_json::json;
 
 use super::report::Row;
 use super::suite::{Bench, Experiment, Runner, Start, Suite};
-use super::{Run, profile, run_program, taken_total};
+use super::{Run, read_run};
+use crate::callgrind::{self, per_operation};
 
 /// Operations of the shorter run under callgrind; the longer has twice as many.
 const COUNT: u64 = 32_000;
@@ -27,8 +29,8 @@ const RATIO_MAX: f64 = 1.20;
 
 /// What one runtime needs for one operation.
 struct Cell {
-    instructions_per_op: anyhow::Result<f64>,
-    wall_ns_per_op: anyhow::Result<Spread>,
+    instructions_per_op: Result<f64, String>,
+    wall_ns_per_op: Result<Spread, String>,
 }
 
 /// Prints instructions and wall time per operation, a row per runtime.
@@ -61,16 +63,14 @@ fn arguments(command: &mut Command, experiment: &Experiment, count: u64) {
 fn measure(bench: &Bench, operation: &'static Experiment) -> Vec<Cell> {
     let timed = bench.measure(operation, RUNS, &Timed);
     let cell = |(row, (_, program)): (Row, (_, anyhow::Result<&Path>))| Cell {
-        instructions_per_op: program.and_then(|program| {
-            let short = instructions(program, operation, COUNT)?;
-            let long = instructions(program, operation, 2 * COUNT)?;
-            Ok((long as f64 - short as f64) / COUNT as f64)
-        }),
-        wall_ns_per_op: row.runs.and_then(|runs| {
+        instructions_per_op: or_reason(program.and_then(|program| {
+            per_operation(COUNT, |count| instructions(program, operation, count))
+        })),
+        wall_ns_per_op: or_reason(row.runs.and_then(|runs| {
             runs.iter().try_for_each(|run| all_done(run, COUNT_TIMED))?;
             let times = runs.iter().map(|run| run.wall_ns as f64 / COUNT_TIMED as f64);
             Spread::of(times).context("there were no runs")
-        }),
+        })),
     };
     timed.rows.into_iter().zip(bench.peers_of(operation)).map(cell).collect()
 }
@@ -83,35 +83,27 @@ fn all_done(run: &Run, count: u64) -> anyhow::Result<()> {
 fn as_tables(peers: &[&str], table: &Table) -> String {
     let mut text = String::new();
     let mut add = |title: &str, value: fn(&Cell) -> Result<f64, String>| {
-        writeln!(text, "{title}").ok();
-        write!(text, "{:<10}", "").ok();
-        for (_, operation) in table {
-            write!(text, " {:>16}", operation.name).ok();
-        }
-        writeln!(text).ok();
+        let mut row = |head: &str, cells: Vec<String>| {
+            let cells: String = cells.iter().map(|cell| format!(" {cell:>16}")).collect();
+            writeln!(text, "{head:<10}{cells}").ok();
+        };
+        row(title, Vec::new());
+        row("", table.iter().map(|(_, operation)| operation.name.clone()).collect());
         let mut reasons = Vec::new();
-        for (row, peer) in peers.iter().enumerate() {
-            write!(text, "{peer:<10}").ok();
-            for (cells, operation) in table {
-                let shown = value(&cells[row]).map_or_else(
+        for (index, peer) in peers.iter().enumerate() {
+            let mut shown = |(cells, operation): &(Vec<Cell>, &Experiment)| {
+                value(&cells[index]).map_or_else(
                     |reason| {
                         reasons.push(format!("{peer}, {}: {reason}", operation.name));
                         "-".to_owned()
                     },
                     |number| format!("{number:.1}"),
-                );
-                write!(text, " {shown:>16}").ok();
-            }
-            writeln!(text).ok();
+                )
+            };
+            row(peer, table.iter().map(&mut shown).collect());
         }
-        write!(text, "{:<10}", "ratio").ok();
-        for (cells, _) in table {
-            write!(text, " {:>16}", verdict(ratio(cells, value))).ok();
-        }
-        writeln!(text).ok();
-        for reason in reasons {
-            writeln!(text, "{reason}").ok();
-        }
+        row("ratio", table.iter().map(|(cells, _)| verdict(ratio(cells, value))).collect());
+        reasons.iter().for_each(|reason| row(reason, Vec::new()));
     };
     let title = format!(
         "instructions per operation, user space (callgrind); target: {}/{} <= {RATIO_MAX:.2}",
@@ -122,13 +114,16 @@ fn as_tables(peers: &[&str], table: &Table) -> String {
     text
 }
 
+fn or_reason<T>(result: anyhow::Result<T>) -> Result<T, String> {
+    result.map_err(|error| format!("{error:#}"))
+}
+
 fn instructions_of(cell: &Cell) -> Result<f64, String> {
-    cell.instructions_per_op.as_ref().copied().map_err(|error| format!("{error:#}"))
+    cell.instructions_per_op.clone()
 }
 
 fn wall_of(cell: &Cell) -> Result<f64, String> {
-    let times = cell.wall_ns_per_op.as_ref();
-    times.map(|times| times.median).map_err(|error| format!("{error:#}"))
+    cell.wall_ns_per_op.clone().map(|times| times.median)
 }
 
 /// The first peer's value over the second's, if both have one.
@@ -144,46 +139,37 @@ fn verdict(ratio: Option<f64>) -> String {
 }
 
 fn as_json(peers: &[&str], table: &Table) -> String {
-    let mut text = String::new();
+    let mut lines = Vec::new();
     let mut ratios = Vec::new();
-    let or_null = |number: Option<f64>| number.map_or("null".into(), |n| format!("{n:.3}"));
     for (cells, operation) in table {
         let params = &operation.params;
         for (cell, peer) in cells.iter().zip(peers) {
-            let count = or_null(instructions_of(cell).ok());
-            let wall = cell.wall_ns_per_op.as_ref().map_or("null".into(), |times| {
-                let Spread { median, min, max } = times;
-                format!(r#"{{"median":{median:.3},"min":{min:.3},"max":{max:.3}}}"#)
-            });
-            write!(text, r#"{{"type":"result","experiment":"tasks","variant":"{peer}","#).ok();
-            write!(text, r#""params":{params},"runs":{RUNS},"#).ok();
-            writeln!(text, r#""instructions_per_op":{count},"wall_ns_per_op":{wall}}}"#).ok();
+            lines.push(json!({
+                "type": "result", "experiment": "tasks", "variant": peer, "params": params, "runs": RUNS,
+                "instructions_per_op": instructions_of(cell).ok(),
+                "wall_ns_per_op": cell.wall_ns_per_op.as_ref().ok(),
+            }));
         }
-        let of = format!("{}/{}", peers[0], peers[1]);
-        let (count, wall) = (ratio(cells, instructions_of), ratio(cells, wall_of));
-        let (count, wall) = (or_null(count), or_null(wall));
-        ratios.push(format!(
-            r#"{{"of":"{of}","params":{params},"instructions":{count},"wall":{wall}}}"#
-        ));
+        ratios.push(json!({
+            "of": format!("{}/{}", peers[0], peers[1]), "params": params,
+            "instructions": ratio(cells, instructions_of), "wall": ratio(cells, wall_of),
+        }));
     }
-    let ratios = ratios.join(",");
-    writeln!(text, r#"{{"type":"summary","experiment":"tasks","ratios":[{ratios}]}}"#).ok();
-    text
+    lines.push(json!({"type": "summary", "experiment": "tasks", "ratios": ratios}));
+    lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
 /// Instructions of one whole run.
 fn instructions(program: &Path, operation: &Experiment, count: u64) -> anyhow::Result<u64> {
-    let file = profile();
-    let mut command = Command::new("valgrind");
-    command.args(["--quiet", "--tool=callgrind"]);
-    command.arg(format!("--callgrind-out-file={}", file.display())).arg(program);
-    arguments(&mut command, operation, count);
-    all_done(&run_program(&mut command)?, count)?;
-    taken_total(&file)
+    let (printed, taken) = callgrind::run(program, |command| arguments(command, operation, count))?;
+    all_done(&read_run(&printed)?, count)?;
+    Ok(taken)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::super::suite::suites;
     use super::*;
 
@@ -192,7 +178,7 @@ mod tests {
         let times = Spread::of([3.0, 1.0, 2.0]).unwrap();
         let good = |count| Cell { instructions_per_op: Ok(count), wall_ns_per_op: Ok(times) };
         let bad = || Cell {
-            instructions_per_op: Err(anyhow::anyhow!("does not build")),
+            instructions_per_op: Err("does not build".to_owned()),
             wall_ns_per_op: Ok(times),
         };
         let cells = || vec![good(15.0), good(10.0), bad(), good(1.0), good(1.0), good(1.0)];
@@ -203,7 +189,12 @@ mod tests {
         assert!(text.contains("1.50 miss"), "{text}");
         assert!(text.contains("\nmonoio, spawn and join: does not build\n"), "{text}");
         let json = as_json(&peers, &table);
-        assert!(json.contains(r#""instructions_per_op":null,"wall_ns_per_op":{"median":2.000"#));
-        assert!(json.contains(r#""instructions":1.500,"wall":1.000"#), "{json}");
+        let lines: Vec<Value> =
+            json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines[2]["instructions_per_op"], Value::Null, "{json}");
+        let spread = json!({"median": 2.0, "min": 1.0, "max": 3.0});
+        assert_eq!(lines[2]["wall_ns_per_op"], spread, "{json}");
+        let ratios = &lines.last().unwrap()["ratios"][0];
+        assert_eq!([&ratios["instructions"], &ratios["wall"]], [&json!(1.5), &json!(1.0)]);
     }
 }
