@@ -1,9 +1,10 @@
 //! The functions of a Rust file, those for tests excepted.
 
+use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Block, ItemImpl, ItemTrait, Macro, Signature, Visibility};
 
-use crate::test_code::is_for_tests;
+use crate::test_code::TestCode;
 
 /// A function, and what is around it.
 #[derive(Clone, Copy)]
@@ -36,6 +37,9 @@ impl<'a> Functions<'a> {
     pub(crate) fn of(file: &'a syn::File) -> Self {
         let mut functions = Self { owner: Owner::Nothing, all: Vec::new(), macros: Vec::new() };
         functions.visit_file(file);
+        let for_tests = TestCode::of(file);
+        functions.all.retain(|function| !for_tests.has(function.signature.span()));
+        functions.macros.retain(|item| !for_tests.has(item.span()));
         functions
     }
 
@@ -56,40 +60,26 @@ impl<'a> Functions<'a> {
 }
 
 impl<'a> Visit<'a> for Functions<'a> {
-    fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
-        if !is_for_tests(&item.attrs) {
-            visit::visit_item_mod(self, item);
-        }
-    }
-
     fn visit_item_impl(&mut self, item: &'a ItemImpl) {
-        if !is_for_tests(&item.attrs) {
-            self.within(Owner::Impl(item), |functions| visit::visit_item_impl(functions, item));
-        }
+        self.within(Owner::Impl(item), |functions| visit::visit_item_impl(functions, item));
     }
 
     fn visit_item_trait(&mut self, item: &'a ItemTrait) {
-        if !is_for_tests(&item.attrs) {
-            self.within(Owner::Trait(item), |functions| visit::visit_item_trait(functions, item));
-        }
+        self.within(Owner::Trait(item), |functions| visit::visit_item_trait(functions, item));
     }
 
     fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {
-        if !is_for_tests(&item.attrs) {
-            self.add(&item.vis, &item.sig, Some(&item.block));
-            visit::visit_item_fn(self, item);
-        }
+        self.add(&item.vis, &item.sig, Some(&item.block));
+        visit::visit_item_fn(self, item);
     }
 
     fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
-        if !is_for_tests(&item.attrs) {
-            self.add(&item.vis, &item.sig, Some(&item.block));
-            visit::visit_impl_item_fn(self, item);
-        }
+        self.add(&item.vis, &item.sig, Some(&item.block));
+        visit::visit_impl_item_fn(self, item);
     }
 
     fn visit_trait_item_fn(&mut self, item: &'a syn::TraitItemFn) {
-        if let (Owner::Trait(of), false) = (self.owner, is_for_tests(&item.attrs)) {
+        if let Owner::Trait(of) = self.owner {
             self.add(&of.vis, &item.sig, item.default.as_ref());
             visit::visit_trait_item_fn(self, item);
         }

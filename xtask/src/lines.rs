@@ -1,7 +1,7 @@
 //! `cargo xtask lines`: lines of code per crate, without comments, blank lines and tests.
 //!
-//! Only Rust is counted, as it is formatted. Tests are items under `cfg(test)`, the files of modules under
-//! it, and what lies in `tests`. The simulated kernel and the table of known bugs have rows of their own.
+//! Only Rust is counted, as it is formatted. Tests are items under `cfg(test)` or `#[test]`, the files of
+//! modules under it, and what lies in `tests`. The simulated kernel and the table of known bugs have rows of their own.
 
 mod count;
 
@@ -11,6 +11,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use self::count::Lines;
 use crate::tidy::{File, Tree, test_files};
@@ -54,8 +56,9 @@ impl Group {
 }
 
 /// Lines of code of a crate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 struct Sum {
+    #[serde(rename = "code")]
     product: usize,
     tests: usize,
     /// In `examples` and `benches`.
@@ -166,22 +169,18 @@ fn as_table(units: &Units) -> String {
 }
 
 fn as_json(units: &Units) -> String {
-    let numbers = |sum: Sum| {
-        let Sum { product, tests, examples } = sum;
-        format!(r#""code":{product},"tests":{tests},"examples":{examples}"#)
-    };
     let mut text = String::new();
-    for ((group, unit), &sum) in units {
-        let (group, numbers) = (group.name(), numbers(sum));
-        write!(text, r#"{{"type":"result","experiment":"lines","crate":"{unit}","#).ok();
-        writeln!(text, r#""group":"{group}",{numbers}}}"#).ok();
+    for ((group, unit), Sum { product, tests, examples }) in units {
+        let line = json!({
+            "type": "result", "experiment": "lines", "crate": unit, "group": group.name(),
+            "code": product, "tests": tests, "examples": examples,
+        });
+        writeln!(text, "{line}").ok();
     }
-    let sums: Vec<String> = sums(units)
-        .into_iter()
-        .map(|(group, sum)| format!(r#""{}":{{{}}}"#, group.name(), numbers(sum)))
-        .collect();
-    let sums = sums.join(",");
-    writeln!(text, r#"{{"type":"summary","experiment":"lines","groups":{{{sums}}}}}"#).ok();
+    let sums = sums(units).into_iter().map(|(group, sum)| (group.name(), json!(sum)));
+    let groups = Value::from_iter(sums);
+    let line = json!({"type": "summary", "experiment": "lines", "groups": groups});
+    writeln!(text, "{line}").ok();
     text
 }
 
@@ -253,7 +252,7 @@ mod tests {
             ((Group::Other, "c".to_owned()), sum(4)),
         ]
         .into();
-        let product = r#""product":{"code":5,"tests":2,"examples":0}"#;
+        let product = r#""product":{"code":5,"examples":0,"tests":2}"#;
         assert!(as_json(&units).contains(product), "{}", as_json(&units));
         let table = as_table(&units);
         assert!(table.contains("\n= product                   5        2         0\n"), "{table}");

@@ -23,6 +23,12 @@ impl<'a> TestCode<'a> {
         code.visit_file(file);
         code
     }
+
+    /// Whether what begins there is for tests.
+    pub(crate) fn has(&self, span: Span) -> bool {
+        let start = span.byte_range().start;
+        self.spans.iter().any(|part| part.byte_range().contains(&start))
+    }
 }
 
 /// Visits what may have attributes as the innermost.
@@ -55,25 +61,22 @@ impl<'a> Visit<'a> for TestCode<'a> {
     }
 
     fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
-        if item.content.is_none() && is_for_tests(&item.attrs) {
+        if item.content.is_none() && item.attrs.iter().any(is_for_tests) {
             self.modules.push(item.ident.to_string());
         }
         visit::visit_item_mod(self, item);
     }
 
     fn visit_attribute(&mut self, attribute: &'a Attribute) {
-        if let Some(item) = self.enclosing.last().filter(|_| is_cfg_test(&attribute.meta)) {
+        if let Some(item) = self.enclosing.last().filter(|_| is_for_tests(attribute)) {
             self.spans.push(item.span());
         }
     }
 }
 
-/// Whether there is `#[cfg(test)]` or `#[test]` among the attributes.
-pub(crate) fn is_for_tests(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| match &attribute.meta {
-        Meta::Path(path) => path.is_ident("test"),
-        meta => is_cfg_test(meta),
-    })
+/// Whether it is `#[cfg(test)]` or `#[test]`.
+fn is_for_tests(attribute: &Attribute) -> bool {
+    attribute.path().is_ident("test") || is_cfg_test(&attribute.meta)
 }
 
 /// Whether it is `cfg(…)` with a condition that holds in test builds only.

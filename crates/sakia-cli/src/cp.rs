@@ -15,13 +15,12 @@ use anyhow::Context;
 use sakia::{CancellationToken, Runtime};
 use sakia_copy::{Copier, Counters, Counts, Existing, Failure, Follow, Progress, Report, walk};
 use sakia_driver::Policy;
-use serde::{Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::exit::Exit;
 use crate::name::{Member, Shown, without_slashes};
-use crate::output::{Failed, Format, Lines, complain, json_line, message};
-use crate::progress;
+use crate::output::{Failed, Format, Line, Lines, complain, json_line, message};
+use crate::progress::{COPYING, Display};
 use crate::rm::given_up;
 use crate::signals::Signals;
 
@@ -58,32 +57,6 @@ pub enum To {
     Exactly(PathBuf),
     /// Into it if it is a directory, or else there.
     Somewhere(PathBuf),
-}
-
-/// A line of the JSON output.
-#[derive(Debug, Serialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
-enum Line<'a> {
-    Error(Failed<'a>),
-    Summary {
-        files: u64,
-        directories: u64,
-        symlinks: u64,
-        hard_links: u64,
-        others: u64,
-        skipped: u64,
-        bytes: u64,
-        failures: u64,
-        seconds: f64,
-        /// `null`: nothing was begun.
-        driver: Option<&'a str>,
-        #[serde(serialize_with = "as_object")]
-        counters: Vec<(&'a str, Value)>,
-    },
-}
-
-fn as_object<S: Serializer>(pairs: &[(&str, Value)], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(pairs.iter().map(|(name, value)| (name, value)))
 }
 
 /// Why a source is not begun, which is no error of the system.
@@ -249,7 +222,7 @@ fn report(failure: &Failure, format: Format, lines: &Lines) {
     complain(format_args!("{operation} {}: {message}", Shown(path)));
     if format == Format::Json {
         let (path, errno) = (Some(Member(path)), failure.raw_os_error());
-        let line = json_line(&Line::Error(Failed { path, operation, errno, message }));
+        let line = json_line(&Line::<()>::Error(Failed { path, operation, errno, message }));
         // That it cannot be written shows in the end.
         line.map(|line| lines.write(&line)).ok();
     }
@@ -382,7 +355,7 @@ impl Drop for Bar {
 
 /// Draws a bar until it is canceled.
 async fn show(sources: Vec<PathBuf>, copied: Arc<Progress>, token: CancellationToken) {
-    let bar = progress::Copying::new();
+    let bar = Display::new(COPYING);
     let begin = Instant::now();
     let scan = Arc::new(Scan::default());
     let mut sources = Some(sources);
@@ -390,7 +363,7 @@ async fn show(sources: Vec<PathBuf>, copied: Arc<Progress>, token: CancellationT
         let is_over = scan.is_over.load(Ordering::Acquire);
         let total = is_over.then(|| scan.bytes.load(Ordering::Relaxed));
         let counts = copied.counts();
-        bar.show(counts.bytes, counts.files, total);
+        bar.show(counts.bytes, total, format!("{} files", counts.files));
         if begin.elapsed() > COUNTED_AFTER
             && let Some(sources) = sources.take()
         {
@@ -425,44 +398,33 @@ fn stopped(counts: &Counts) -> String {
     )
 }
 
-fn summary<'a>(
+/// The members of the last line; the driver is `null` if nothing was begun.
+fn summary(
     counts: &Counts,
     total: &Total,
     elapsed: Duration,
-    runtime: Option<&'a Runtime>,
-) -> Line<'a> {
+    runtime: Option<&Runtime>,
+) -> Line<'static, Value> {
     let counters = &total.counters;
     let timed = counters.creates_timed.max(1) as f64;
     let create_seconds = counters.create_time.as_secs_f64() * counters.creates as f64 / timed;
-    Line::Summary {
-        files: counts.files,
-        directories: counts.directories,
-        symlinks: counts.symlinks,
-        hard_links: counts.hard_links,
-        others: counts.others,
-        skipped: counts.skipped,
-        bytes: counts.bytes,
-        failures: counts.failures + total.failures,
-        seconds: elapsed.as_secs_f64(),
-        driver: runtime.map(|runtime| runtime.choice().name()),
-        counters: vec![
-            ("workers", counters.workers.into()),
-            ("plain_calls", counters.plain_calls.into()),
-            ("uncached_opens", counters.uncached_opens.into()),
-            ("ring_opens", counters.ring_opens.into()),
-            ("pool_lists", counters.pool_lists.into()),
-            ("parts", counters.parts.into()),
-            ("ring_reads", counters.ring_reads.into()),
-            ("waits", counters.waits.into()),
-            ("depth_max", counters.depth_max.into()),
-            ("laid_off", counters.laid_off.into()),
-            ("apart", counters.apart.into()),
-            ("creates", counters.creates.into()),
-            ("create_seconds", create_seconds.into()),
-            ("attributes_lost", counters.attributes_lost.into()),
-            ("enters", runtime.map_or(0, |runtime| runtime.counters().enters).into()),
-        ],
-    }
+    Line::Summary(json!({
+        "files": counts.files, "directories": counts.directories, "symlinks": counts.symlinks,
+        "hard_links": counts.hard_links, "others": counts.others, "skipped": counts.skipped,
+        "bytes": counts.bytes, "failures": counts.failures + total.failures,
+        "seconds": elapsed.as_secs_f64(),
+        "driver": runtime.map(|runtime| runtime.choice().name()),
+        "counters": {
+            "workers": counters.workers, "plain_calls": counters.plain_calls,
+            "uncached_opens": counters.uncached_opens, "ring_opens": counters.ring_opens,
+            "pool_lists": counters.pool_lists, "parts": counters.parts,
+            "ring_reads": counters.ring_reads, "waits": counters.waits,
+            "depth_max": counters.depth_max, "laid_off": counters.laid_off,
+            "apart": counters.apart, "creates": counters.creates,
+            "create_seconds": create_seconds, "attributes_lost": counters.attributes_lost,
+            "enters": runtime.map_or(0, |runtime| runtime.counters().enters),
+        },
+    }))
 }
 
 #[cfg(test)]

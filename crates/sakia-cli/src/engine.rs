@@ -20,14 +20,15 @@
 
 use std::collections::VecDeque;
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
 use std::path::Path;
 
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use sakia_driver::{
-    Backend, CURRENT_POSITION, Driver, Fd, IoBuf, Op, Open, Operation, Poll, PollEvents, Read,
-    Slice, Statx, StatxResult, Wait, WholeFile,
+    Auto, CURRENT_POSITION, Driver, Fd, IoBuf, Op, Open, Operation, Poll, PollEvents, Read, Slice,
+    Statx, StatxResult, Wait, WholeFile,
 };
 use serde::Serialize;
 
@@ -107,9 +108,6 @@ pub enum Start {
     NotNow,
 }
 
-/// Opens a device with a plain call, which may block, for a driver.
-pub type OpenDevice<B> = fn(&Driver<B>, &Path) -> io::Result<Fd>;
-
 /// Bytes of the largest files that are read as a whole: as much as a plain call copies.
 const WHOLE_BYTES_MAX: usize = 64 << 10;
 
@@ -121,9 +119,9 @@ type Block = Box<[u8]>;
 const ALIGN: usize = 64;
 
 /// A place for one read at a time.
-struct Slot<B: Backend> {
+struct Slot {
     /// The read in flight.
-    op: Option<Op<Read<Slice<Block>>, B>>,
+    op: Option<Op<Read<Slice<Block>>, Auto>>,
     /// The memory, while no read is in flight.
     block: Option<Block>,
     /// Where in the memory the block begins.
@@ -136,35 +134,28 @@ struct Slot<B: Backend> {
 }
 
 /// Sums inputs, one after the other.
-pub struct Engine<'d, B: Backend> {
-    driver: &'d Driver<B>,
+pub struct Engine<'d> {
+    driver: &'d Driver<Auto>,
     shape: Shape,
-    slots: Vec<Slot<B>>,
+    slots: Vec<Slot>,
     /// Inputs that are being opened ahead of their turn, in order.
-    ahead: VecDeque<Opening<B>>,
-    open_device: OpenDevice<B>,
+    ahead: VecDeque<Opening>,
     /// Completes when the program is to end.
-    interrupt: Option<Op<Poll, B>>,
+    interrupt: Option<Op<Poll, Auto>>,
     /// Reads that were started.
     reads: u64,
     /// Sizes of inputs that were learned and not yet [told](Engine::fresh_bytes).
     fresh_bytes: u64,
 }
 
-impl<'d, B: Backend> Engine<'d, B> {
+impl<'d> Engine<'d> {
     /// An engine that stops when `interrupt` becomes readable.
-    pub fn new(
-        driver: &'d Driver<B>,
-        shape: Shape,
-        open_device: OpenDevice<B>,
-        interrupt: Option<&Fd>,
-    ) -> Self {
+    pub fn new(driver: &'d Driver<Auto>, shape: Shape, interrupt: Option<&Fd>) -> Self {
         Self {
             driver,
             shape,
             slots: Vec::with_capacity(shape.depth),
             ahead: VecDeque::new(),
-            open_device,
             interrupt: interrupt.map(|fd| driver.poll(fd, PollEvents::READABLE)),
             reads: 0,
             fresh_bytes: 0,
@@ -250,10 +241,10 @@ impl<'d, B: Backend> Engine<'d, B> {
         }
     }
 
-    /// Opens what may block, with a plain call.
+    /// Opens what may block, such as a terminal, with a plain call, as every other program does.
     fn open_late(&self, path: &Path, stat: StatxResult) -> Result<Opened, Failure> {
-        let fd = (self.open_device)(self.driver, path).map_err(Failure::of("open"))?;
-        Ok(Opened { fd, stat })
+        let file = File::open(path).map_err(Failure::of("open"))?;
+        Ok(Opened { fd: self.driver.adopt(file.into()), stat })
     }
 
     /// Asks about a descriptor that is open already.
@@ -421,7 +412,7 @@ impl<'d, B: Backend> Engine<'d, B> {
     }
 
     /// Takes turns until the operation is done.
-    fn finish<O: Operation>(&mut self, mut op: Op<O, B>) -> Result<O::Output, Failure> {
+    fn finish<O: Operation>(&mut self, mut op: Op<O, Auto>) -> Result<O::Output, Failure> {
         loop {
             if let Some(output) = op.try_take() {
                 return Ok(output);
@@ -447,7 +438,7 @@ impl<'d, B: Backend> Engine<'d, B> {
     }
 }
 
-impl<B: Backend> Slot<B> {
+impl Slot {
     fn new(block_bytes: usize) -> Self {
         let block = vec![0; block_bytes + ALIGN].into_boxed_slice();
         let begin = block.as_ptr().addr().wrapping_neg() % ALIGN;
@@ -469,14 +460,14 @@ fn is_temporary(error: &io::Error) -> bool {
 }
 
 /// An input on its way to being open.
-struct Opening<B: Backend> {
+struct Opening {
     path: CString,
-    stage: Stage<B>,
+    stage: Stage,
 }
 
-enum Stage<B: Backend> {
-    Stat(Op<Statx, B>),
-    Open(Op<Open, B>, StatxResult),
+enum Stage {
+    Stat(Op<Statx, Auto>),
+    Open(Op<Open, Auto>, StatxResult),
     Opened(Opened),
     /// To be opened when its turn comes: opening it has effects on others, or may block.
     Later(StatxResult),
@@ -484,14 +475,14 @@ enum Stage<B: Backend> {
     Failed(&'static str, io::Error),
 }
 
-impl<B: Backend> Stage<B> {
+impl Stage {
     fn is_final(&self) -> bool {
         !matches!(self, Self::Stat(_) | Self::Open(..))
     }
 }
 
-impl<B: Backend> Opening<B> {
-    fn start(driver: &Driver<B>, path: &Path) -> Self {
+impl Opening {
+    fn start(driver: &Driver<Auto>, path: &Path) -> Self {
         match c_path(path) {
             Ok(path) => {
                 let statx = driver.statx(None, path.clone(), 0);
@@ -503,7 +494,7 @@ impl<B: Backend> Opening<B> {
 
     /// Goes on as far as completed operations allow. Returns the input's size, at the moment at
     /// which it is learned.
-    fn advance(&mut self, driver: &Driver<B>) -> u64 {
+    fn advance(&mut self, driver: &Driver<Auto>) -> u64 {
         let mut size = 0;
         if let Stage::Stat(op) = &mut self.stage {
             let Some(result) = op.try_take() else { return 0 };

@@ -6,13 +6,12 @@ use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use anyhow::Context;
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
+use sakia_driver::Counters;
 use sakia_driver::startup::stdout_was_closed;
-use sakia_driver::{Choice, Counters};
 use serde::Serialize;
 use serde::ser::Serializer;
 
@@ -103,27 +102,28 @@ impl Lines {
 }
 
 /// The sums, and what it took.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, Serialize)]
 pub struct Summary<'a> {
     /// Inputs that were summed.
     pub files: u64,
     /// Inputs that failed.
     pub errors: u64,
+    #[serde(flatten)]
     pub total: Sum,
-    pub elapsed: Duration,
+    pub elapsed_ns: u64,
+    pub bytes_per_s: u64,
     pub reads: u64,
     /// Of these, the ones that were plain calls on this thread.
     pub plain_reads: u64,
+    #[serde(flatten)]
     pub shape: Shape,
     /// The backend.
-    pub choice: &'a Choice,
+    pub driver: &'a str,
+    /// Why there is no ring, if that led to the choice of the driver.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<String>,
+    #[serde(serialize_with = "by_name")]
     pub counters: Counters,
-}
-
-impl Summary<'_> {
-    fn bytes_per_s(&self) -> f64 {
-        self.total.bytes as f64 / self.elapsed.as_secs_f64().max(1e-9)
-    }
 }
 
 /// Bytes of results that are written at once at most.
@@ -141,7 +141,7 @@ pub struct Output<W: Write> {
 /// A line of the JSON output.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-enum Line<'a> {
+pub enum Line<'a, S> {
     File {
         #[serde(flatten)]
         path: Member<'a>,
@@ -149,24 +149,7 @@ enum Line<'a> {
         sum: Sum,
     },
     Error(Failed<'a>),
-    Summary {
-        files: u64,
-        errors: u64,
-        #[serde(flatten)]
-        total: Sum,
-        elapsed_ns: u64,
-        bytes_per_s: u64,
-        reads: u64,
-        plain_reads: u64,
-        #[serde(flatten)]
-        shape: Shape,
-        driver: &'a str,
-        /// Why there is no ring, if that led to the choice of the driver.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        refusal: Option<String>,
-        #[serde(serialize_with = "by_name")]
-        counters: &'a Counters,
-    },
+    Summary(S),
 }
 
 /// What failed, as JSON.
@@ -188,7 +171,7 @@ pub fn json_line(line: &impl Serialize) -> anyhow::Result<Vec<u8>> {
     Ok(text)
 }
 
-fn by_name<S: Serializer>(counters: &&Counters, serializer: S) -> Result<S::Ok, S::Error> {
+fn by_name<S: Serializer>(counters: &Counters, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(counters.iter())
 }
 
@@ -261,19 +244,7 @@ impl<W: Write> Output<W> {
                 Ok(())
             }
             Format::Json => {
-                self.line(&Line::Summary {
-                    files: summary.files,
-                    errors: summary.errors,
-                    total: summary.total,
-                    elapsed_ns: u64::try_from(summary.elapsed.as_nanos()).unwrap_or(u64::MAX),
-                    bytes_per_s: summary.bytes_per_s() as u64,
-                    reads: summary.reads,
-                    plain_reads: summary.plain_reads,
-                    shape: summary.shape,
-                    driver: summary.choice.name(),
-                    refusal: summary.choice.refusal().map(|refusal| refusal.to_string()),
-                    counters: &summary.counters,
-                })?;
+                self.line(&Line::Summary(summary))?;
                 self.flush()
             }
         }
@@ -292,7 +263,7 @@ impl<W: Write> Output<W> {
         if self.to_terminal { self.flush() } else { Ok(()) }
     }
 
-    fn line(&mut self, line: &Line<'_>) -> anyhow::Result<()> {
+    fn line(&mut self, line: &Line<'_, &Summary<'_>>) -> anyhow::Result<()> {
         self.out.write_all(&json_line(line)?).context(STDOUT)
     }
 }
@@ -311,10 +282,10 @@ pub fn message(error: &io::Error) -> String {
 /// What the engine did.
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { shape: Shape { block_bytes, depth }, counters, .. } = self;
-        let rate = self.bytes_per_s() / (1u64 << 30) as f64;
+        let Self { shape: Shape { block_bytes, depth }, driver, counters, .. } = self;
+        let rate = self.bytes_per_s as f64 / (1u64 << 30) as f64;
         let mib = self.total.bytes as f64 / f64::from(1 << 20);
-        let seconds = self.elapsed.as_secs_f64();
+        let seconds = self.elapsed_ns as f64 / 1e9;
         let block = sakia_bench::bytes(*block_bytes as u64);
         let mut row = |name: &str, value: &dyn fmt::Display, more: fmt::Arguments<'_>| {
             writeln!(f, "{}", format!("{name:<12} {value:>12}  {more}").trim_end())
@@ -324,13 +295,13 @@ impl fmt::Display for Summary<'_> {
         row("rate", &format!("{rate:.3}"), format_args!("GiB/s"))?;
         row("reads", &self.reads, format_args!("of {block}, up to {depth} at a time"))?;
         row("plain calls", &self.plain_reads, format_args!("of these reads"))?;
-        if self.choice.name() == "poll" {
+        if *driver == "poll" {
             row("driver", &"poll", format_args!("epoll and threads"))?;
         }
         row("completions", &counters.completions, format_args!(""))?;
         row("enters", &counters.enters, format_args!("{} of them ready to sleep", counters.waits))?;
         // The other backends make more calls than those that the driver counts.
-        if mib >= 1.0 && self.choice.name() == "uring" {
+        if mib >= 1.0 && *driver == "uring" {
             let calls = counters.enters as f64 / mib;
             row("system calls", &format!("{calls:.3}"), format_args!("per MiB (io_uring_enter)"))?;
         }

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -83,7 +83,7 @@ pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
     }
     driver.set_bypass(Bypass::Rules(Rules::default()));
     let interrupt = driver.adopt(interrupt);
-    let engine = Engine::new(&driver, options.shape, open_device, Some(&interrupt));
+    let engine = Engine::new(&driver, options.shape, Some(&interrupt));
     let mut work = Work { engine, progress: Progress::new(options.progress), output, cold: 0 };
     let result = work.run(options, &driver, &choice);
     work.progress.clear();
@@ -121,7 +121,7 @@ enum End {
 
 /// What the loop over the inputs uses.
 struct Work<'d, W: Write> {
-    engine: Engine<'d, Auto>,
+    engine: Engine<'d>,
     progress: Progress,
     output: Output<W>,
     /// Inputs that are still to be opened ahead.
@@ -182,16 +182,20 @@ impl<W: Write> Work<'_, W> {
             }
         }
         self.progress.clear();
+        let elapsed = begin.elapsed();
+        let counters = driver.counters();
         let summary = Summary {
             files,
             errors,
             total,
-            elapsed: begin.elapsed(),
+            elapsed_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
+            bytes_per_s: (total.bytes as f64 / elapsed.as_secs_f64().max(1e-9)) as u64,
             reads: self.engine.reads(),
-            plain_reads: driver.counters().of(OpKind::Read).inline,
+            plain_reads: counters.of(OpKind::Read).inline,
             shape: options.shape,
-            choice,
-            counters: driver.counters(),
+            driver: choice.name(),
+            refusal: choice.refusal().map(SetupError::to_string),
+            counters,
         };
         self.output.summary(&summary, options.inputs.len() > 1, options.statistics)?;
         Ok(if errors > 0 { End::Errors } else { End::Complete })
@@ -251,9 +255,4 @@ impl<W: Write> Work<'_, W> {
         let progress = &mut self.progress;
         self.engine.sum(opened, start, &mut |bytes| progress.advance(bytes))
     }
-}
-
-/// Opens a device that may block, such as a terminal, as every other program does.
-fn open_device(driver: &Driver<Auto>, path: &Path) -> io::Result<Fd> {
-    File::open(path).map(|file| driver.adopt(OwnedFd::from(file)))
 }
