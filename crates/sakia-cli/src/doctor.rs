@@ -201,6 +201,11 @@ impl Operations {
         let name = |opcode: Opcode| opcode.name().unwrap_or("?").to_ascii_lowercase();
         Self(USED.iter().map(|&opcode| (name(opcode), is_supported(opcode))).collect())
     }
+
+    /// The names of those that the kernel has, or of the others.
+    fn named(&self, supported: bool) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(move |(_, has)| *has == supported).map(|(name, _)| name.as_str())
+    }
 }
 
 impl Serialize for Operations {
@@ -249,12 +254,8 @@ impl Findings {
                 for step in steps {
                     advice.push(format!("{}: {}", step.what, remedy(step)));
                 }
-                let missing: Vec<_> = operations
-                    .iter()
-                    .flat_map(|operations| &operations.0)
-                    .filter(|(_, supported)| !supported)
-                    .map(|(name, _)| name.as_str())
-                    .collect();
+                let missing: Vec<_> =
+                    operations.iter().flat_map(|operations| operations.named(false)).collect();
                 if !missing.is_empty() {
                     advice
                         .push(format!("the kernel lacks {}; use a newer one", missing.join(", ")));
@@ -473,27 +474,20 @@ impl fmt::Display for Findings {
         row(f, "kernel", &kernel.release)?;
         row(f, "architecture", &kernel.architecture)?;
         row(f, "cpus", kernel.cpus)?;
-        match kernel.io_uring_disabled {
-            Some(0) => row(f, "io_uring_disabled", "0 (open to all)")?,
-            Some(1) => {
-                let group = kernel.io_uring_group.unwrap_or(-1);
-                row(f, "io_uring_disabled", format_args!("1 (open to group {group} only)"))?;
-            }
-            Some(level) => row(f, "io_uring_disabled", format_args!("{level} (closed)"))?,
-            None => row(f, "io_uring_disabled", "no such sysctl (before 6.6)")?,
-        }
+        let group = kernel.io_uring_group.unwrap_or(-1);
+        let disabled = match kernel.io_uring_disabled {
+            Some(0) => "0 (open to all)".to_owned(),
+            Some(1) => format!("1 (open to group {group} only)"),
+            Some(level) => format!("{level} (closed)"),
+            None => "no such sysctl (before 6.6)".to_owned(),
+        };
+        row(f, "io_uring_disabled", disabled)?;
         row(f, "locked memory", format_args!("{} bytes", limits.memlock_bytes))?;
         row(f, "open files", limits.open_files)?;
         row(f, "seccomp", sandbox.seccomp.unwrap_or("unknown"))?;
         row(f, "no_new_privs", sandbox.no_new_privileges.map_or("unknown", yes))?;
-        row(
-            f,
-            "container",
-            match &sandbox.container_hints[..] {
-                [] => "no sign of one".to_owned(),
-                hints => hints.join(", "),
-            },
-        )?;
+        let hints = sandbox.container_hints.join(", ");
+        row(f, "container", if hints.is_empty() { "no sign of one" } else { &hints })?;
         writeln!(f, "\nring")?;
         write!(f, "{ring}")?;
         writeln!(f, "\npoll")?;
@@ -524,12 +518,8 @@ impl fmt::Display for Findings {
 
 impl fmt::Display for Operations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let with = |wanted| {
-            let named = self.0.iter().filter(move |(_, has)| *has == wanted);
-            named.map(|(name, _)| name.as_str())
-        };
-        words(f, "operations", with(true))?;
-        words(f, "  not supported", with(false))
+        words(f, "operations", self.named(true))?;
+        words(f, "  not supported", self.named(false))
     }
 }
 

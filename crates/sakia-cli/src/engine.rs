@@ -87,12 +87,6 @@ pub struct Opened {
     pub stat: StatxResult,
 }
 
-impl Opened {
-    fn file_type(&self) -> FileType {
-        file_type(&self.stat)
-    }
-}
-
 fn file_type(stat: &StatxResult) -> FileType {
     FileType::from_raw_mode(stat.mode.into())
 }
@@ -194,7 +188,7 @@ impl<'d> Engine<'d> {
     /// Goes on with what [`start`](Engine::start) has opened at `path`.
     pub fn resume(&mut self, fd: Fd, path: &Path) -> Result<Opened, Failure> {
         let opened = self.inspect(fd)?;
-        match opened.file_type() {
+        match file_type(&opened.stat) {
             FileType::Fifo => self.wait_readable(&opened.fd)?,
             // Opened once more, as every other program does; it may block.
             FileType::CharacterDevice => return self.open_late(path, opened.stat),
@@ -262,7 +256,7 @@ impl<'d> Engine<'d> {
         start: u64,
         advance: &mut dyn FnMut(u64),
     ) -> Result<Sum, Failure> {
-        let is_positional = match input.file_type() {
+        let is_positional = match file_type(&input.stat) {
             FileType::RegularFile => input.stat.size > 0,
             other => other == FileType::BlockDevice,
         };

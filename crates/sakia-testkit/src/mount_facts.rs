@@ -22,7 +22,7 @@ const BLOCK_BYTES: usize = 4096;
 const FILE_BYTES: usize = 1 << 20;
 
 /// What the kernel answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Answer {
     /// Done, with that many bytes.
     Bytes(usize),
@@ -31,6 +31,7 @@ pub enum Answer {
     /// An error number.
     Errno(i32),
     /// Not tried: it makes no sense here, or what it takes could not be had.
+    #[default]
     Untried,
 }
 
@@ -74,7 +75,7 @@ impl fmt::Display for Answer {
 }
 
 /// What direct I/O asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectIo {
     /// What an open with `O_DIRECT` answers.
     pub open: Answer,
@@ -87,7 +88,7 @@ pub struct DirectIo {
 }
 
 /// The facts about one directory or file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountFacts {
     /// The number of the file system that the path lies in.
     #[doc(alias = "f_type")]
@@ -164,18 +165,8 @@ fn of_file(path: &Path, magic: u64) -> std::io::Result<MountFacts> {
     let read_hot = if count == 0 { Answer::Untried } else { read_nowait(&file, 0) };
     // Devices and the kernel's own files do not tell their length.
     let read_end = if length == 0 { Answer::Untried } else { read_nowait(&file, length) };
-    Ok(MountFacts {
-        magic,
-        read_hot,
-        read_cold: Answer::Untried,
-        read_end,
-        write_over: Answer::Untried,
-        write_again: Answer::Untried,
-        write_extend: Answer::Untried,
-        open_cached: open_cached(path),
-        direct: direct_io(path),
-        entry_kinds: None,
-    })
+    let (open_cached, direct) = (open_cached(path), direct_io(path));
+    Ok(MountFacts { magic, read_hot, read_end, open_cached, direct, ..MountFacts::default() })
 }
 
 fn read_nowait(file: &File, offset: u64) -> Answer {

@@ -45,8 +45,9 @@ pub(super) fn run(
     let dir =
         options.dir.clone().unwrap_or_else(|| cargo::target_folder(folder).join("peers-files"));
     fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
-    let bench = Bench::of(folder, suite, &options.suite)?;
-    let preparer = Build::new(STD, PROFILE).run(folder).context(STD)?;
+    let bench = Bench::new(folder, suite, PROFILE, &options.suite)?;
+    let preparer = Build { package: STD, profile: PROFILE, ..Build::default() };
+    let preparer = preparer.run(folder).context(STD)?;
     let title = Title::of_files(&dir, options.suite.rounds(9));
     let places = Places { dir: &dir, preparer: &preparer, size: usize::from(options.suite.quick) };
     let code = bench.run(&options.suite, &title, &places);

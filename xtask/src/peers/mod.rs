@@ -74,7 +74,7 @@ struct Run {
 }
 
 /// How a program is built.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Build<'a> {
     package: &'a str,
     profile: &'a str,
@@ -83,11 +83,7 @@ struct Build<'a> {
     flags: Option<&'a str>,
 }
 
-impl<'a> Build<'a> {
-    fn new(package: &'a str, profile: &'a str) -> Self {
-        Self { package, profile, features: &[], flags: None }
-    }
-
+impl Build<'_> {
     /// Builds it; the others do not depend on its success.
     fn run(&self, folder: &Path) -> anyhow::Result<PathBuf> {
         let mut command = cargo::command(folder);
@@ -101,11 +97,6 @@ impl<'a> Build<'a> {
         }
         cargo::program(&cargo::build(&mut command)?, self.package)
     }
-}
-
-/// The program, or why there is none.
-fn started(program: &anyhow::Result<PathBuf>) -> anyhow::Result<&Path> {
-    program.as_deref().map_err(|error| anyhow::anyhow!("{error:#}"))
 }
 
 /// Runs a program and reads the line it prints.

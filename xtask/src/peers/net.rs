@@ -41,8 +41,9 @@ pub(super) fn run(
     suite: &'static Suite,
     options: &Options,
 ) -> anyhow::Result<ExitCode> {
-    let bench = Bench::of(folder, suite, &options.suite)?;
-    let load = Build::new(LOAD, PROFILE).run(folder).context(LOAD)?;
+    let bench = Bench::new(folder, suite, PROFILE, &options.suite)?;
+    let load = Build { package: LOAD, profile: PROFILE, ..Build::default() };
+    let load = load.run(folder).context(LOAD)?;
     let servers = Servers { load: &load, options };
     if options.instructions {
         bench.experiments.iter().for_each(|one| print!("{}", servers.count(one, &bench)));

@@ -7,16 +7,16 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::report::{Bases, Cell, Row, Title, as_json, as_tables};
-use super::{Build, copy, run_program, started};
+use super::{Build, copy, run_program};
 
 /// How a suite is run.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[group(skip)] // it is flattened into others of its name
 pub(crate) struct Options {
     /// Three rounds with less work: minutes instead of half an hour
@@ -165,6 +165,11 @@ pub(super) fn chosen<'s, T>(
     Ok(all.iter().filter(is_chosen).collect())
 }
 
+/// The result once more, or the reason why there is none.
+fn again<T>(result: &anyhow::Result<T>) -> anyhow::Result<&T> {
+    result.as_ref().map_err(|error| anyhow!("{error:#}"))
+}
+
 /// What differs between suites.
 pub(super) trait Runner {
     /// Makes ready for the runs of a round.
@@ -199,10 +204,10 @@ impl Bench {
         folder: &Path,
         suite: &'static Suite,
         profile: &'static str,
-        [only, cells]: [&[String]; 2],
+        options: &Options,
     ) -> anyhow::Result<Self> {
-        let peers = chosen(&suite.peers, only, |peer| &peer.name)?;
-        let experiments = chosen(&suite.experiments, cells, |experiment| &experiment.name)?;
+        let peers = chosen(&suite.peers, &options.only, |peer| &peer.name)?;
+        let experiments = chosen(&suite.experiments, &options.cells, |one| &one.name)?;
         let mut programs: Vec<(Build<'static>, _)> = Vec::new();
         for peer in &peers {
             let build = peer.build(profile);
@@ -223,7 +228,12 @@ impl Bench {
         self.peers.iter().filter(|peer| peer.has(experiment)).map(|peer| {
             let build = peer.build(self.profile);
             let program = self.programs.iter().find(|(other, _)| *other == build);
-            (*peer, program.context("was not built").and_then(|(_, program)| started(program)))
+            (
+                *peer,
+                program
+                    .context("was not built")
+                    .and_then(|(_, program)| again(program).map(PathBuf::as_path)),
+            )
         })
     }
 
@@ -239,16 +249,13 @@ impl Bench {
         let mut rows: Vec<Row> = peers.iter().map(row).collect();
         for round in 0..rounds {
             if let Err(error) = runner.ready(experiment, round) {
-                let reason = || anyhow::anyhow!("no files: {error:#}");
-                rows.iter_mut().for_each(|row| row.runs = Err(reason()));
+                rows.iter_mut().for_each(|row| row.runs = Err(anyhow!("no files: {error:#}")));
                 break;
             }
             for index in (0..peers.len()).map(|index| (index + round) % peers.len()) {
                 let Ok(earlier) = &mut rows[index].runs else { continue };
                 let seed = (round * peers.len() + index + 1) as u64;
-                let program =
-                    programs[index].as_ref().map_err(|error| anyhow::anyhow!("{error:#}"));
-                let run = program.and_then(|program| {
+                let run = again(&programs[index]).and_then(|program| {
                     let start = Start { experiment, peer: peers[index], program, seed };
                     run_program(&mut runner.command(&start)?)
                 });
@@ -279,15 +286,6 @@ impl Bench {
             print!("{}", as_json(title, &cells));
         }
         ExitCode::SUCCESS
-    }
-
-    /// The chosen part of a suite, as options say.
-    pub(super) fn of(
-        folder: &Path,
-        suite: &'static Suite,
-        options: &Options,
-    ) -> anyhow::Result<Self> {
-        Self::new(folder, suite, super::PROFILE, [&options.only, &options.cells])
     }
 }
 

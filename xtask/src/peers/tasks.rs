@@ -14,7 +14,7 @@ use sakia_bench_support::stats::Spread;
 use serde_json::json;
 
 use super::report::Row;
-use super::suite::{Bench, Experiment, Runner, Start, Suite};
+use super::suite::{Bench, Experiment, Options, Runner, Start, Suite};
 use super::{Run, read_run};
 use crate::callgrind::{self, per_operation};
 
@@ -35,7 +35,7 @@ struct Cell {
 
 /// Prints instructions and wall time per operation, a row per runtime.
 pub(super) fn run(folder: &Path, suite: &'static Suite, json: bool) -> anyhow::Result<ExitCode> {
-    let bench = Bench::new(folder, suite, "release", [&[], &[]])?;
+    let bench = Bench::new(folder, suite, "release", &Options::default())?;
     let measured = |one: &&'static Experiment| (measure(&bench, one), *one);
     let table: Vec<_> = bench.experiments.iter().map(measured).collect();
     let peers: Vec<_> = suite.peers.iter().map(|peer| peer.name.as_str()).collect();

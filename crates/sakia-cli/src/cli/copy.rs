@@ -233,16 +233,8 @@ impl CpArgs {
         options.preserve = self.preserve();
         options.read_special = !is_tree;
         options.one_file_system = self.one_file_system;
-        options.sparse = match self.sparse.as_str() {
-            "always" => Sparse::Always,
-            "never" => Sparse::Never,
-            _ => Sparse::Auto,
-        };
-        options.reflink = match self.reflink.as_str() {
-            "always" => Reflink::Always,
-            "never" => Reflink::Never,
-            _ => Reflink::Auto,
-        };
+        options.sparse = when(&self.sparse, [Sparse::Auto, Sparse::Always, Sparse::Never]);
+        options.reflink = when(&self.reflink, [Reflink::Auto, Reflink::Always, Reflink::Never]);
         options.durable = self.fsync;
         options.verify = self.verify;
         options.dry_run = self.dry_run;
@@ -263,6 +255,12 @@ impl CpArgs {
         preserve.xattrs = has("xattr");
         preserve
     }
+}
+
+/// What one of the words of [`WHEN`] stands for, of what they stand for.
+fn when<T>(word: &str, all: [T; 3]) -> T {
+    let meant = WHEN.into_iter().zip(all).find(|(known, _)| *known == word);
+    meant.expect("clap knows the same words").1
 }
 
 #[cfg(test)]
