@@ -1,8 +1,8 @@
 //! `cargo xtask check`: the tests to run after a change of the driver, within three minutes on two cores.
 //!
 //! Formatting, `tidy`, then all tests of the driver and the random programs of a thousand seeds on the
-//! simulated kernel. The first step that fails is the last one. `--bugs` shows what the tests are worth: they
-//! run with known bugs.
+//! simulated kernel. The first step that fails is the last one. `--bugs` shows what [the tests](SUITES)
+//! are worth: they run with known bugs.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,10 +12,10 @@ use std::time::Instant;
 use anyhow::{Context, bail, ensure};
 
 use crate::suites::{Outcome, Programs, Suite};
-use crate::{cargo, mutants, tidy};
+use crate::{cargo, tidy};
 
 /// What is run, the quicker ones first.
-const SUITES: [Suite; 5] =
+pub(crate) const SUITES: [Suite; 5] =
     [Suite::Sweep, Suite::Allocations, Suite::DriverUnits, Suite::Driver, Suite::Conformance];
 
 /// Runs the steps, and prints a line for each at the end.
@@ -26,14 +26,6 @@ pub(crate) fn run(root: &Path) -> ExitCode {
     print!("\n{}", steps.lines);
     println!("{:<12} {:6.1} s", "all", begin.elapsed().as_secs_f64());
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// Runs the tests with `count` known bugs of the driver, which `seed` draws, and prints a line for each.
-///
-/// # Errors
-/// The tests do not build, or fail with no bug switched on.
-pub(crate) fn with_bugs(root: &Path, count: usize, seed: u64) -> anyhow::Result<ExitCode> {
-    mutants::sample(root, &SUITES, count, seed)
 }
 
 /// The steps so far.

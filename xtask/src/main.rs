@@ -118,7 +118,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let root = repository_root();
     match arguments.command {
         Command::Check { bugs: Some(count), seed: Some(seed) } => {
-            check::with_bugs(&root, count, seed)
+            mutants::sample(&root, &check::SUITES, count, seed)
         }
         Command::Check { .. } => Ok(check::run(&root)),
         Command::Coverage { lines, check } => coverage::run(&root, lines, check),

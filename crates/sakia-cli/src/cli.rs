@@ -15,7 +15,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use sakia_driver::Policy;
 
 use self::experiments::BenchArgs;
@@ -50,21 +50,6 @@ enum Command {
     BenchCell {
         spec: String,
     },
-}
-
-impl Command {
-    /// As it is called.
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Sum(_) => "sum",
-            Self::Cp(_) => "cp",
-            Self::Rm(_) => "rm",
-            Self::Bench(_) => "bench",
-            Self::Doctor(_) => "doctor",
-            Self::Mktree(_) => "mktree",
-            Self::BenchCell { .. } => bench::CELL,
-        }
-    }
 }
 
 /// Sum the bytes of files
@@ -161,7 +146,7 @@ pub fn parse() -> Result<Task, clap::Error> {
         err_is_terminal: io::stderr().is_terminal(),
         driver: env::var_os("SAKIA_DRIVER"),
     };
-    resolve(Cli::try_parse()?, surroundings)
+    parse_from(env::args_os(), surroundings)
 }
 
 /// Prints help, the version, or what is wrong with the command line.
@@ -205,11 +190,17 @@ struct Surroundings {
     driver: Option<OsString>,
 }
 
-fn resolve(cli: Cli, surroundings: Surroundings) -> Result<Task, clap::Error> {
+fn parse_from(
+    args: impl IntoIterator<Item: Into<OsString> + Clone>,
+    surroundings: Surroundings,
+) -> Result<Task, clap::Error> {
+    let matches = Cli::command().try_get_matches_from(args)?;
+    let Cli { command } = Cli::from_arg_matches(&matches)?;
+    let name = matches.subcommand_name().unwrap_or_default();
     let format = |json| if json { Format::Json } else { Format::Human };
     let policy = Policy::from_environment(surroundings.driver.as_deref())
-        .map_err(|error| wrong(&[cli.command.name()], ErrorKind::InvalidValue, error))?;
-    let args = match cli.command {
+        .map_err(|error| wrong(&[name], ErrorKind::InvalidValue, error))?;
+    let args = match command {
         Command::Doctor(args) => {
             return Ok(Task::Doctor(doctor::Options {
                 format: format(args.json),
@@ -300,8 +291,7 @@ mod tests {
     use super::*;
 
     fn task(args: &[&str], surroundings: Surroundings) -> Result<Task, ErrorKind> {
-        let cli = Cli::try_parse_from([&["sakia"], args].concat()).map_err(|error| error.kind())?;
-        resolve(cli, surroundings).map_err(|error| error.kind())
+        parse_from([&["sakia"], args].concat(), surroundings).map_err(|error| error.kind())
     }
 
     fn sum(args: &[&str], terminal: bool) -> sum::Options {

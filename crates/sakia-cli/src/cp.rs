@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::exit::Exit;
 use crate::name::{Member, Shown, without_slashes};
-use crate::output::{Failed, Format, Line, Lines, complain, json_line, message};
+use crate::output::{self, Failed, Format, Line, Lines, complain, json_line};
 use crate::progress::{COPYING, Display};
 use crate::rm::given_up;
 use crate::signals::Signals;
@@ -218,8 +218,7 @@ fn observed(options: &Options, lines: &Arc<Lines>) -> Progress {
 /// Says why something is not copied.
 fn report(failure: &Failure, format: Format, lines: &Lines) {
     let (operation, path) = (failure.operation(), failure.path().as_os_str());
-    let message = message(failure.io_error());
-    complain(format_args!("{operation} {}: {message}", Shown(path)));
+    let message = output::report(failure);
     if format == Format::Json {
         let (path, errno) = (Some(Member(path)), failure.raw_os_error());
         let line = json_line(&Line::<()>::Error(Failed { path, operation, errno, message }));
@@ -329,16 +328,8 @@ impl Bar {
     fn new(options: &Options, progress: &Arc<Progress>, token: &CancellationToken) -> Option<Self> {
         let token = token.child();
         let (sources, copied) = (options.sources.clone(), Arc::clone(progress));
-        let (policy, stop) = (options.policy, token.clone());
-        let draw = move || {
-            let runtime = Runtime::builder().backend(policy).build();
-            if let Ok(runtime) = runtime {
-                let shown = show(sources, copied, stop.clone());
-                runtime.block_on(async { stop.run_until_canceled(shown).await });
-                // It may be counting on a file system that does not answer.
-                std::mem::forget(runtime);
-            }
-        };
+        let stop = token.clone();
+        let draw = move || show(sources, &copied, &stop);
         let thread = options.progress.then(|| thread::Builder::new().spawn(draw).ok())??;
         Some(Self { token, thread: Some(thread) })
     }
@@ -348,18 +339,19 @@ impl Drop for Bar {
     fn drop(&mut self) {
         self.token.cancel();
         if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
             thread.join().ok();
         }
     }
 }
 
-/// Draws a bar until it is canceled.
-async fn show(sources: Vec<PathBuf>, copied: Arc<Progress>, token: CancellationToken) {
+/// Draws a bar until the token is canceled.
+fn show(sources: Vec<PathBuf>, copied: &Progress, token: &CancellationToken) {
     let bar = Display::new(COPYING);
     let begin = Instant::now();
     let scan = Arc::new(Scan::default());
     let mut sources = Some(sources);
-    loop {
+    while !token.is_canceled() {
         let is_over = scan.is_over.load(Ordering::Acquire);
         let total = is_over.then(|| scan.bytes.load(Ordering::Relaxed));
         let counts = copied.counts();
@@ -369,10 +361,10 @@ async fn show(sources: Vec<PathBuf>, copied: Arc<Progress>, token: CancellationT
         {
             let counting = count(sources, Arc::clone(&scan), token.clone());
             let count = move || sakia::block_on(counting);
-            // Not here: it may take long to be answered.
+            // Not here: it may take long to be answered, or for ever.
             thread::Builder::new().spawn(count).ok();
         }
-        sakia::time::sleep(INTERVAL).await;
+        thread::park_timeout(INTERVAL);
     }
 }
 

@@ -249,30 +249,23 @@ fn try_out(
     if !is_directory && file_type != FileType::RegularFile {
         return Err("a device".to_owned());
     }
-    transfer(driver, path, is_directory, alignment).map_err(|error| message(&error))?;
-    is_directory.then_some(()).ok_or_else(|| "no directory to write in".to_owned())
-}
-
-fn transfer(
-    driver: &Driver<Auto>,
-    path: &Path,
-    is_directory: bool,
-    alignment: &mut Option<(u32, u32)>,
-) -> io::Result<()> {
-    let fd = if is_directory {
-        open_unnamed(driver, path)?
-    } else {
-        finish(driver, driver.open(None, c_path(path)?, OFlags::RDONLY.bits(), 0))??
+    let mut transfer = || {
+        let fd = if is_directory {
+            open_unnamed(driver, path)?
+        } else {
+            finish(driver, driver.open(None, c_path(path)?, OFlags::RDONLY.bits(), 0))??
+        };
+        let stat = finish(driver, driver.statx_fd(&fd))??;
+        if stat.mask & StatxFlags::DIOALIGN.bits() != 0 {
+            alignment.get_or_insert((stat.direct_memory_align, stat.direct_offset_align));
+        }
+        if is_directory {
+            finish(driver, driver.write(&fd, vec![0; TRIAL_BYTES], 0))?.0?;
+        }
+        finish(driver, driver.read(&fd, vec![0; TRIAL_BYTES], 0))?.0
     };
-    let stat = finish(driver, driver.statx_fd(&fd))??;
-    if stat.mask & StatxFlags::DIOALIGN.bits() != 0 {
-        alignment.get_or_insert((stat.direct_memory_align, stat.direct_offset_align));
-    }
-    if is_directory {
-        finish(driver, driver.write(&fd, vec![0; TRIAL_BYTES], 0))?.0?;
-    }
-    finish(driver, driver.read(&fd, vec![0; TRIAL_BYTES], 0))?.0?;
-    Ok(())
+    transfer().map_err(|error| message(&error))?;
+    is_directory.then_some(()).ok_or_else(|| "no directory to write in".to_owned())
 }
 
 /// Opens a new file that has no name, or loses it at once where files must have one.

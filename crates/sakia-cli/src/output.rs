@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use anyhow::Context;
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
+use sakia_copy::Failure;
 use sakia_driver::Counters;
 use sakia_driver::startup::stdout_was_closed;
 use serde::Serialize;
@@ -131,8 +132,8 @@ const OUT_BYTES: usize = 16 << 10;
 
 /// Writes results to standard output, and errors to standard error.
 #[derive(Debug)]
-pub struct Output<W: Write> {
-    out: BufWriter<W>,
+pub struct Output {
+    out: BufWriter<StdoutLock<'static>>,
     format: Format,
     /// Names are made harmless.
     to_terminal: bool,
@@ -175,8 +176,8 @@ fn by_name<S: Serializer>(counters: &Counters, serializer: S) -> Result<S::Ok, S
     serializer.collect_map(counters.iter())
 }
 
-impl<W: Write> Output<W> {
-    pub fn new(out: W, format: Format, to_terminal: bool) -> Self {
+impl Output {
+    pub fn new(out: StdoutLock<'static>, format: Format, to_terminal: bool) -> Self {
         Self { out: BufWriter::with_capacity(OUT_BYTES, out), format, to_terminal }
     }
 
@@ -277,6 +278,14 @@ pub fn message(error: &io::Error) -> String {
         Some(errno) => text.trim_end_matches(&format!(" (os error {errno})")).to_owned(),
         None => text,
     }
+}
+
+/// Says on standard error what failed of a copy or a removal. Returns the reason.
+pub fn report(failure: &Failure) -> String {
+    let message = message(failure.io_error());
+    let path = Shown(failure.path().as_os_str());
+    complain(format_args!("{} {path}: {message}", failure.operation()));
+    message
 }
 
 /// What the engine did.

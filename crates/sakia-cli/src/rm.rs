@@ -13,7 +13,7 @@ use sakia_driver::Policy;
 
 use crate::exit::Exit;
 use crate::name::{Shown, without_slashes};
-use crate::output::{complain, message};
+use crate::output::{complain, message, report};
 use crate::signals::{GIVEN_UP, Signals};
 
 /// Entries that are named when they are given up.
@@ -44,9 +44,7 @@ pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
     let runtime = Runtime::builder().threads(threads).backend(options.policy).build();
     let runtime = runtime.context("the runtime")?;
     let progress = Arc::new(Progress::new().on_failure(|failure| {
-        let text = message(failure.io_error());
-        let path = Shown(failure.path().as_os_str());
-        complain(format_args!("{} {path}: {text}", failure.operation()));
+        report(failure);
     }));
     let held = Arc::clone(&progress);
     signals.on_giving_up(move || given_up(&held));

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -102,7 +102,7 @@ pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
 }
 
 /// Says why there is no backend such as was asked for.
-fn report_refusal<W: Write>(error: &io::Error, output: &mut Output<W>) -> anyhow::Result<()> {
+fn report_refusal(error: &io::Error, output: &mut Output) -> anyhow::Result<()> {
     let (backend, operation) = match error.get_ref().is_some_and(|inner| inner.is::<SetupError>()) {
         true => ("io_uring", "io_uring_setup"),
         false => ("epoll", "epoll"),
@@ -120,15 +120,15 @@ enum End {
 }
 
 /// What the loop over the inputs uses.
-struct Work<'d, W: Write> {
+struct Work<'d> {
     engine: Engine<'d>,
     progress: Progress,
-    output: Output<W>,
+    output: Output,
     /// Inputs that are still to be opened ahead.
     cold: usize,
 }
 
-impl<W: Write> Work<'_, W> {
+impl Work<'_> {
     fn run(
         &mut self,
         options: &Options,

@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use anyhow::Context;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
@@ -148,23 +149,21 @@ fn is_named(function: &Function, name: &str) -> bool {
     function.path == name || function.path.rsplit("::").next() == Some(name)
 }
 
+/// A word, or a sign of one character.
+static TOKEN: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"\w+|[^\w\s]").expect("a pattern without mistakes"));
+
 /// Where `wanted` is in `text`, white space aside: only between two words there must be some in both.
 pub(super) fn occurrences(text: &str, wanted: &str) -> Vec<Range<usize>> {
-    let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    let (mut pattern, mut before, mut gap) = (String::new(), None, false);
-    for c in wanted.trim().chars() {
-        if c.is_whitespace() {
-            gap = true;
-            continue;
-        }
-        pattern += match before {
+    let (mut pattern, mut is_after_word) = (String::new(), None);
+    for token in TOKEN.find_iter(wanted).map(|token| token.as_str()) {
+        let is_word = token.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+        pattern += match is_after_word.replace(is_word) {
             None => "",
-            Some(last) if !(is_word(last) && is_word(c)) => r"\s*",
-            Some(_) if gap => r"\s+",
-            Some(_) => "",
+            Some(is_after_word) if is_after_word && is_word => r"\s+",
+            Some(_) => r"\s*",
         };
-        pattern += &regex::escape(c.encode_utf8(&mut [0; 4]));
-        (before, gap) = (Some(c), false);
+        pattern += &regex::escape(token);
     }
     if pattern.is_empty() {
         return Vec::new();

@@ -265,14 +265,12 @@ fn when<T>(word: &str, all: [T; 3]) -> T {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Cli, Task, resolve};
+    use super::super::{Task, parse_from};
     use super::*;
-    use clap::Parser;
 
     fn options(args: &[&str]) -> Result<cp::Options, ErrorKind> {
         let args = [&["sakia", "cp"], args].concat();
-        let cli = Cli::try_parse_from(args).map_err(|error| error.kind())?;
-        match resolve(cli, Surroundings::default()).map_err(|error| error.kind())? {
+        match parse_from(args, Surroundings::default()).map_err(|error| error.kind())? {
             Task::Cp(options) => Ok(*options),
             other => panic!("{other:?}"),
         }

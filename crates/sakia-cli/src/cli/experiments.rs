@@ -526,15 +526,14 @@ pub(super) fn expected(names: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
     use clap::error::ErrorKind;
 
-    use super::super::{Cli, Task};
+    use super::super::{Task, parse_from};
     use super::*;
 
     fn task(args: &[&str]) -> Result<Task, ErrorKind> {
-        let cli = Cli::try_parse_from([&["sakia"], args].concat()).map_err(|error| error.kind())?;
-        super::super::resolve(cli, Surroundings::default()).map_err(|error| error.kind())
+        let args = [&["sakia"], args].concat();
+        parse_from(args, Surroundings::default()).map_err(|error| error.kind())
     }
 
     #[test]
