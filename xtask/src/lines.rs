@@ -1,7 +1,8 @@
 //! `cargo xtask lines`: lines of code per crate, without comments, blank lines and tests.
 //!
 //! Only Rust is counted, as it is formatted. Tests are items under `cfg(test)` or `#[test]`, the files of
-//! modules under it, and what lies in `tests`. The simulated kernel and the table of known bugs have rows of their own.
+//! modules under it, and what lies in `tests`. The simulated kernel and the table of known bugs have rows of
+//! their own.
 
 mod count;
 

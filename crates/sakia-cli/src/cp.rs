@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -309,13 +309,6 @@ fn is_as_new(to: &Path, source: &Metadata) -> bool {
     found.is_ok_and(|there| modified(&there) >= modified(source))
 }
 
-/// What is to be copied in all, as far as it was counted.
-#[derive(Debug, Default)]
-struct Scan {
-    bytes: AtomicU64,
-    is_over: AtomicBool,
-}
-
 /// A bar, drawn by a thread that waits for none of those that copy. It is gone when this is dropped, or the
 /// copy told to stop.
 struct Bar {
@@ -329,7 +322,7 @@ impl Bar {
         let token = token.child();
         let (sources, copied) = (options.sources.clone(), Arc::clone(progress));
         let stop = token.clone();
-        let draw = move || show(sources, &copied, &stop);
+        let draw = move || show(&sources, &copied, &stop);
         let thread = options.progress.then(|| thread::Builder::new().spawn(draw).ok())??;
         Some(Self { token, thread: Some(thread) })
     }
@@ -346,41 +339,37 @@ impl Drop for Bar {
 }
 
 /// Draws a bar until the token is canceled.
-fn show(sources: Vec<PathBuf>, copied: &Progress, token: &CancellationToken) {
+fn show(sources: &[PathBuf], copied: &Progress, token: &CancellationToken) {
     let bar = Display::new(COPYING);
     let begin = Instant::now();
-    let scan = Arc::new(Scan::default());
-    let mut sources = Some(sources);
+    let bytes = Arc::new(AtomicU64::new(0));
+    let mut counting: Option<JoinHandle<()>> = None;
     while !token.is_canceled() {
-        let is_over = scan.is_over.load(Ordering::Acquire);
-        let total = is_over.then(|| scan.bytes.load(Ordering::Relaxed));
+        let is_counted = counting.as_ref().is_some_and(JoinHandle::is_finished);
+        let total = is_counted.then(|| bytes.load(Ordering::Relaxed));
         let counts = copied.counts();
         bar.show(counts.bytes, total, format!("{} files", counts.files));
-        if begin.elapsed() > COUNTED_AFTER
-            && let Some(sources) = sources.take()
-        {
-            let counting = count(sources, Arc::clone(&scan), token.clone());
-            let count = move || sakia::block_on(counting);
+        if counting.is_none() && begin.elapsed() > COUNTED_AFTER {
+            let count = count(sources.to_vec(), Arc::clone(&bytes), token.clone());
             // Not here: it may take long to be answered, or for ever.
-            thread::Builder::new().spawn(count).ok();
+            counting = thread::Builder::new().spawn(move || sakia::block_on(count)).ok();
         }
         thread::park_timeout(INTERVAL);
     }
 }
 
 /// Counts the bytes of all files. What cannot be looked at is reported by who copies it.
-async fn count(sources: Vec<PathBuf>, scan: Arc<Scan>, token: CancellationToken) {
+async fn count(sources: Vec<PathBuf>, bytes: Arc<AtomicU64>, token: CancellationToken) {
     let nobody = Arc::new(Progress::new());
     for source in sources {
-        let scan = Arc::clone(&scan);
+        let bytes = Arc::clone(&bytes);
         let visit = move |entry: sakia_copy::Entry<'_>| {
             if entry.is_file() {
-                scan.bytes.fetch_add(entry.size().unwrap_or(0), Ordering::Relaxed);
+                bytes.fetch_add(entry.size().unwrap_or(0), Ordering::Relaxed);
             }
         };
         walk(&source, visit, &nobody, &token).await.ok();
     }
-    scan.is_over.store(!token.is_canceled(), Ordering::Release);
 }
 
 fn stopped(counts: &Counts) -> String {

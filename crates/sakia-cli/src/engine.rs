@@ -18,17 +18,21 @@
 //!
 //! Invariant: no more than `depth` blocks exist, and each is either in its slot or with the driver.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use sakia_driver::{
-    Auto, CURRENT_POSITION, Driver, Fd, IoBuf, Op, Open, Operation, Poll, PollEvents, Read, Slice,
-    Statx, StatxResult, Wait, WholeFile,
+    Auto, CURRENT_POSITION, Driver, Fd, IoBuf, Op, Operation, PollEvents, Read, Slice, StatxResult,
+    Wait, WholeFile,
 };
 use serde::Serialize;
 
@@ -74,7 +78,7 @@ pub enum Failure {
 
 impl Failure {
     /// This operation on an input failed.
-    fn of(operation: &'static str) -> impl Fn(io::Error) -> Self {
+    fn of(operation: &'static str) -> impl Fn(io::Error) -> Self + Copy {
         move |error| Self::Input(operation, error)
     }
 }
@@ -133,13 +137,13 @@ pub struct Engine<'d> {
     shape: Shape,
     slots: Vec<Slot>,
     /// Inputs that are being opened ahead of their turn, in order.
-    ahead: VecDeque<Opening>,
+    ahead: VecDeque<Opening<'d>>,
     /// Completes when the program is to end.
-    interrupt: Option<Op<Poll, Auto>>,
+    interrupt: Option<Op<sakia_driver::Poll, Auto>>,
     /// Reads that were started.
     reads: u64,
     /// Sizes of inputs that were learned and not yet [told](Engine::fresh_bytes).
-    fresh_bytes: u64,
+    fresh_bytes: Rc<Cell<u64>>,
 }
 
 impl<'d> Engine<'d> {
@@ -152,7 +156,7 @@ impl<'d> Engine<'d> {
             ahead: VecDeque::new(),
             interrupt: interrupt.map(|fd| driver.poll(fd, PollEvents::READABLE)),
             reads: 0,
-            fresh_bytes: 0,
+            fresh_bytes: Rc::default(),
         }
     }
 
@@ -163,7 +167,7 @@ impl<'d> Engine<'d> {
 
     /// Bytes of the announced inputs whose size was learned since the last call.
     pub fn fresh_bytes(&mut self) -> u64 {
-        std::mem::take(&mut self.fresh_bytes)
+        self.fresh_bytes.take()
     }
 
     /// Reads `path` as a whole, if it is small and the caches hold it, or goes as far as that is possible
@@ -199,7 +203,7 @@ impl<'d> Engine<'d> {
 
     /// Begins to open `path`.
     pub fn announce(&mut self, path: &Path) {
-        self.ahead.push_back(Opening::start(self.driver, path));
+        self.ahead.push_back(Opening::start(self.driver, path, Rc::clone(&self.fresh_bytes)));
     }
 
     /// How many inputs are announced and were not opened by [`open`](Engine::open) yet.
@@ -209,29 +213,26 @@ impl<'d> Engine<'d> {
 
     /// Opens the oldest announced input, `path`.
     pub fn open(&mut self, path: &Path) -> Result<Opened, Failure> {
-        loop {
-            let opening = self.ahead.front_mut().expect("the input was announced");
-            self.fresh_bytes += opening.advance(self.driver);
-            if opening.stage.is_final() {
-                break;
+        let mut opening = self.ahead.pop_front().expect("the input was announced");
+        let ahead = loop {
+            opening.advance();
+            if let Some(end) = opening.end {
+                break end?;
             }
             self.turn()?;
-        }
-        let opening = self.ahead.pop_front().expect("the input was announced");
-        match opening.stage {
-            Stage::Opened(opened) => Ok(opened),
-            Stage::Failed(operation, error) => Err(Failure::Input(operation, error)),
-            Stage::Later(stat) if file_type(&stat) == FileType::Fifo => {
+        };
+        match ahead {
+            Ahead::Opened(opened) => Ok(opened),
+            Ahead::Later(path, stat) if file_type(&stat) == FileType::Fifo => {
                 // Does not block, so that a signal is heard while no writer comes.
                 let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-                let open = self.driver.open(None, opening.path, flags.bits(), 0);
+                let open = self.driver.open(None, path, flags.bits(), 0);
                 let fd = self.finish(open)?.map_err(Failure::of("open"))?;
                 // Until there was a writer a read would take its absence for the end.
                 self.wait_readable(&fd)?;
                 Ok(Opened { fd, stat })
             }
-            Stage::Later(stat) => self.open_late(path, stat),
-            Stage::Stat(_) | Stage::Open(..) => unreachable!("the stage is final"),
+            Ahead::Later(_, stat) => self.open_late(path, stat),
         }
     }
 
@@ -425,9 +426,7 @@ impl<'d> Engine<'d> {
         if self.interrupt.as_mut().is_some_and(|op| op.try_take().is_some()) {
             return Err(Failure::Interrupted);
         }
-        for opening in &mut self.ahead {
-            self.fresh_bytes += opening.advance(self.driver);
-        }
+        self.ahead.iter_mut().for_each(Opening::advance);
         Ok(())
     }
 }
@@ -454,63 +453,47 @@ fn is_temporary(error: &io::Error) -> bool {
 }
 
 /// An input on its way to being open.
-struct Opening {
-    path: CString,
-    stage: Stage,
+struct Opening<'d> {
+    way: Pin<Box<dyn Future<Output = Result<Ahead, Failure>> + 'd>>,
+    /// How it ended, once it has.
+    end: Option<Result<Ahead, Failure>>,
 }
 
-enum Stage {
-    Stat(Op<Statx, Auto>),
-    Open(Op<Open, Auto>, StatxResult),
+/// How far an input came ahead of its turn.
+enum Ahead {
     Opened(Opened),
     /// To be opened when its turn comes: opening it has effects on others, or may block.
-    Later(StatxResult),
-    /// The operation that failed, and how.
-    Failed(&'static str, io::Error),
+    Later(CString, StatxResult),
 }
 
-impl Stage {
-    fn is_final(&self) -> bool {
-        !matches!(self, Self::Stat(_) | Self::Open(..))
+impl<'d> Opening<'d> {
+    fn start(driver: &'d Driver<Auto>, path: &Path, fresh_bytes: Rc<Cell<u64>>) -> Self {
+        let path = c_path(path);
+        let way = async move {
+            let failed = Failure::of("open");
+            let path = path.map_err(failed)?;
+            let stat = driver.statx(None, path.clone(), 0).await.map_err(failed)?;
+            fresh_bytes.update(|fresh| fresh + stat.size);
+            Ok(match file_type(&stat) {
+                FileType::RegularFile | FileType::Directory | FileType::BlockDevice => {
+                    let open = driver.open(None, path, OFlags::RDONLY.bits(), 0);
+                    Ahead::Opened(Opened { fd: open.await.map_err(failed)?, stat })
+                }
+                _ => Ahead::Later(path, stat),
+            })
+        };
+        let mut opening = Self { way: Box::pin(way), end: None };
+        opening.advance();
+        opening
     }
-}
 
-impl Opening {
-    fn start(driver: &Driver<Auto>, path: &Path) -> Self {
-        match c_path(path) {
-            Ok(path) => {
-                let statx = driver.statx(None, path.clone(), 0);
-                Self { path, stage: Stage::Stat(statx) }
-            }
-            Err(error) => Self { path: CString::default(), stage: Stage::Failed("open", error) },
+    /// Goes on as far as completed operations allow.
+    fn advance(&mut self) {
+        if self.end.is_none()
+            && let Poll::Ready(end) =
+                self.way.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        {
+            self.end = Some(end);
         }
-    }
-
-    /// Goes on as far as completed operations allow. Returns the input's size, at the moment at
-    /// which it is learned.
-    fn advance(&mut self, driver: &Driver<Auto>) -> u64 {
-        let mut size = 0;
-        if let Stage::Stat(op) = &mut self.stage {
-            let Some(result) = op.try_take() else { return 0 };
-            size = result.as_ref().map_or(0, |stat| stat.size);
-            self.stage = match result {
-                Err(error) => Stage::Failed("open", error),
-                Ok(stat) => match file_type(&stat) {
-                    FileType::RegularFile | FileType::Directory | FileType::BlockDevice => {
-                        let flags = OFlags::RDONLY.bits();
-                        Stage::Open(driver.open(None, self.path.clone(), flags, 0), stat)
-                    }
-                    _ => Stage::Later(stat),
-                },
-            };
-        }
-        if let Stage::Open(op, stat) = &mut self.stage {
-            let Some(result) = op.try_take() else { return size };
-            self.stage = match result {
-                Err(error) => Stage::Failed("open", error),
-                Ok(fd) => Stage::Opened(Opened { fd, stat: *stat }),
-            };
-        }
-        size
     }
 }

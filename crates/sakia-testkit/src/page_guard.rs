@@ -21,16 +21,14 @@
 //! Any thread may call these. Sources: `mmap(2)`, `mprotect(2)`, `madvise(2)`.
 
 use std::collections::VecDeque;
-use std::ffi::c_void;
 use std::fmt;
+use std::fs;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use linux_raw_sys::ioctl::FIONBIO;
 use rustix::io::Errno;
-use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use rustix::param::page_size;
 
@@ -106,44 +104,21 @@ impl Drop for GuardedBuffer {
 
 /// Whether the byte at `ptr` can be read at this moment without faulting.
 ///
-/// Asks the kernel to read there, and so tells for any address, mapped or not. The answer may be
-/// old when it arrives, unless the caller knows that nobody changes that map.
+/// Looks for it among the process's maps, and so tells for any address, mapped or not. The answer may
+/// be old when it arrives, unless the caller knows that nobody changes that map.
 ///
 /// # Panics
-/// When no pipe can be made to ask with.
+/// When `/proc` does not list the maps.
 pub fn is_accessible<T: ?Sized>(ptr: *const T) -> bool {
-    /// Makes a file blocking or not as the `int` behind the pointer says.
-    struct SetNonblocking(*mut c_void);
-
-    // SAFETY: `FIONBIO` reads an `int` from the pointer and returns nothing. Where there is none
-    // to be read the kernel answers `EFAULT`, so any pointer will do.
-    unsafe impl Ioctl for SetNonblocking {
-        type Output = ();
-        const IS_MUTATING: bool = false;
-
-        fn opcode(&self) -> Opcode {
-            FIONBIO as Opcode
-        }
-
-        fn as_ptr(&mut self) -> *mut c_void {
-            self.0
-        }
-
-        unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> rustix::io::Result<()> {
-            Ok(())
-        }
-    }
-
-    // The aligned `int` around the byte lies in the byte's page.
-    let around = ptr.cast::<c_void>().map_addr(|address| address & !(size_of::<i32>() - 1));
-    let (reader, _writer) = rustix::pipe::pipe().expect("a pipe to try the address with");
-    // SAFETY: the call above is valid for any open file; all it changes is a flag of our own pipe,
-    // which nobody reads and which ends here.
-    match unsafe { ioctl(&reader, SetNonblocking(around.cast_mut())) } {
-        Ok(()) => true,
-        Err(Errno::FAULT) => false,
-        Err(errno) => panic!("cannot try an address: {errno}"),
-    }
+    let maps = fs::read_to_string("/proc/self/maps").expect("the maps of this process");
+    let number = |text: &str| usize::from_str_radix(text, 16).ok();
+    // As in `7f0c5a9e5000-7f0c5a9e6000 r--p …`.
+    let is_there = |line: &str| {
+        let (bounds, access) = line.split_once(' ')?;
+        let (begin, end) = bounds.split_once('-')?;
+        Some((number(begin)?..number(end)?).contains(&ptr.addr()) && access.starts_with('r'))
+    };
+    maps.lines().any(|line| is_there(line) == Some(true))
 }
 
 /// Pages of our own, followed by a guard page that never becomes accessible.
@@ -260,10 +235,12 @@ fn bytes(kept: &VecDeque<Region>) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::c_void;
     use std::os::fd::AsFd;
     use std::thread;
 
     use linux_raw_sys::ioctl::FIONREAD;
+    use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl};
 
     use super::*;
 
