@@ -3,7 +3,7 @@
 use std::env;
 use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -87,8 +87,11 @@ fn experiment(options: Options, signals: &Signals) -> anyhow::Result<Exit> {
         Which::CopyTree(copytree) => Box::new(CopyTree::new(*copytree)?),
     };
     // Before the work, so that a wrong path is known early.
-    let page = options.report.map(|path| Ok((create(&path)?, path)));
-    let page = page.transpose().map_err(|error: anyhow::Error| error)?;
+    let mut page = None;
+    if let Some(path) = &options.report {
+        let file = File::create(path);
+        page = Some((file.with_context(|| format!("cannot create {}", path.display()))?, path));
+    }
     let at_hand = AtHand::default();
     let process = at_hand.clone();
     signals.on_first(move || process.end());
@@ -118,8 +121,10 @@ fn experiment(options: Options, signals: &Signals) -> anyhow::Result<Exit> {
     } else {
         print(Text(&results).to_string().trim_end())?;
     }
-    if let Some((file, path)) = page {
-        write_page(file, &path, &*experiment, &results)?;
+    if let Some((mut file, path)) = page {
+        let page = report::html(&results, &experiment.plots(&results))?;
+        let written = file.write_all(page.as_bytes());
+        written.with_context(|| format!("cannot write {}", path.display()))?;
     }
     report_failures(&results);
     Ok(if results.has_failed() { Exit::Failure } else { Exit::Success })
@@ -144,21 +149,6 @@ fn report_failures(results: &Results) {
     for mismatch in &results.mismatches {
         complain(format_args!("wrong result: {mismatch}"));
     }
-}
-
-fn create(path: &Path) -> anyhow::Result<File> {
-    File::create(path).with_context(|| format!("cannot create {}", path.display()))
-}
-
-fn write_page(
-    mut file: File,
-    path: &Path,
-    experiment: &dyn Experiment,
-    results: &Results,
-) -> anyhow::Result<()> {
-    let page = report::html(results, &experiment.plots(results))?;
-    let written = file.write_all(page.as_bytes());
-    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// A line on standard error that says what is being done, or nothing.

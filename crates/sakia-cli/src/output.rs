@@ -203,25 +203,16 @@ impl Output {
     ) -> anyhow::Result<()> {
         self.flush()?;
         complain(format_args!("{}: {operation}: {error}", Shown(name)));
-        if self.format == Format::Human {
-            return Ok(());
-        }
         let (errno, message) = (error.raw_os_error(), message(error));
-        self.line(&Line::Error(Failed { path: Some(Member(name)), operation, errno, message }))
+        self.failed(Failed { path: Some(Member(name)), operation, errno, message })
     }
 
-    /// The reason why nothing can be read.
-    pub fn no_backend(
-        &mut self,
-        operation: &str,
-        errno: Option<i32>,
-        message: String,
-    ) -> anyhow::Result<()> {
-        if self.format == Format::Human {
-            return Ok(());
+    /// A failure, in JSON.
+    pub fn failed(&mut self, failed: Failed<'_>) -> anyhow::Result<()> {
+        match self.format {
+            Format::Human => Ok(()),
+            Format::Json => self.line(&Line::Error(failed)),
         }
-        self.line(&Line::Error(Failed { path: None, operation, errno, message }))?;
-        self.flush()
     }
 
     /// The end: in JSON always; for people the total of several inputs, and the statistics if

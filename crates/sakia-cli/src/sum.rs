@@ -16,7 +16,7 @@ use sakia_ring::{Ring, SetupError};
 
 use crate::engine::{Engine, Failure, Opened, Shape, Start, Sum};
 use crate::exit::Exit;
-use crate::output::{Format, Output, STDOUT, Summary, complain, message, stdout};
+use crate::output::{Failed, Format, Output, STDOUT, Summary, complain, message, stdout};
 use crate::progress::Progress;
 use crate::signals::Signals;
 
@@ -94,11 +94,8 @@ pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
     } else {
         let _ = driver.shutdown(DRAIN_LIMIT);
     }
-    match (result?, signals.received()) {
-        (End::Interrupted, Some(signal)) => Ok(Exit::Signal(signal)),
-        (End::Interrupted, None) | (End::Errors, _) => Ok(Exit::Failure),
-        (End::Complete, _) => Ok(Exit::Success),
-    }
+    let interrupted = || signals.received().map_or(Exit::Failure, Exit::Signal);
+    Ok(result?.unwrap_or_else(interrupted))
 }
 
 /// Says why there is no backend such as was asked for.
@@ -108,15 +105,9 @@ fn report_refusal(error: &io::Error, output: &mut Output) -> anyhow::Result<()> 
         false => ("epoll", "epoll"),
     };
     complain(format_args!("{backend} is not available: {error}"));
-    output.no_backend(operation, os_error(error), message(error))
-}
-
-/// How the work ended.
-enum End {
-    Complete,
-    /// Some inputs failed.
-    Errors,
-    Interrupted,
+    let (errno, message) = (os_error(error), message(error));
+    output.failed(Failed { path: None, operation, errno, message })?;
+    output.flush()
 }
 
 /// What the loop over the inputs uses.
@@ -129,12 +120,13 @@ struct Work<'d> {
 }
 
 impl Work<'_> {
+    /// `None`: interrupted.
     fn run(
         &mut self,
         options: &Options,
         driver: &Driver<Auto>,
         choice: &Choice,
-    ) -> anyhow::Result<End> {
+    ) -> anyhow::Result<Option<Exit>> {
         let begin = Instant::now();
         let (mut total, mut files, mut errors) = (Sum::default(), 0u64, 0u64);
         let mut paths = options.inputs.iter().filter_map(|input| match input {
@@ -175,7 +167,7 @@ impl Work<'_> {
                     errors += 1;
                     self.progress.aside(|| self.output.error(input.name(), operation, &error))?;
                 }
-                Err(Failure::Interrupted) => return Ok(End::Interrupted),
+                Err(Failure::Interrupted) => return Ok(None),
                 Err(Failure::Driver(error)) => {
                     return Err(error).context(format!("driver {}", choice.name()));
                 }
@@ -198,7 +190,7 @@ impl Work<'_> {
             counters,
         };
         self.output.summary(&summary, options.inputs.len() > 1, options.statistics)?;
-        Ok(if errors > 0 { End::Errors } else { End::Complete })
+        Ok(Some(if errors > 0 { Exit::Failure } else { Exit::Success }))
     }
 
     /// Sums `path`, which is open.

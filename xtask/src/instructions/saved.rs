@@ -1,11 +1,12 @@
 //! Counts of an earlier commit, and how later ones compare with them.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::Row;
 
@@ -33,7 +34,7 @@ pub(super) struct Saved {
 struct Line {
     experiment: String,
     params: Value,
-    instructions_per_op: Map<String, Value>,
+    instructions_per_op: BTreeMap<String, f64>,
 }
 
 impl Saved {
@@ -55,7 +56,6 @@ impl Saved {
             ensure!(experiment == "instructions", "it is of the experiment {experiment}");
             for (variant, count) in instructions_per_op {
                 if OURS.contains(&variant.as_str()) {
-                    let count = count.as_f64().context("a count is no number")?;
                     cells.push(Cell { params: params.clone(), variant, count });
                 }
             }

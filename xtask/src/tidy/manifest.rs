@@ -82,30 +82,22 @@ impl<'a> Manifest<'a> {
 
     /// The entries of all dependency tables.
     pub(super) fn dependencies(&self) -> Vec<Dependency> {
+        let targets = table(&self.table, "target").into_iter().flat_map(DeTable::values);
+        let targets = targets.filter_map(|target| target.get_ref().as_table());
         let mut found = Vec::new();
-        self.add_sections(&self.table, &mut found);
-        if let Some(targets) = table(&self.table, "target") {
-            for target in targets.values().filter_map(|target| target.get_ref().as_table()) {
-                self.add_sections(target, &mut found);
+        for parent in [&self.table].into_iter().chain(targets) {
+            for (name, section) in SECTIONS {
+                self.add(table(parent, name), section, &mut found);
             }
         }
         let workspace = table(&self.table, "workspace");
-        if let Some(entries) = workspace.and_then(|workspace| table(workspace, "dependencies")) {
-            self.add(entries, Section::Workspace, &mut found);
-        }
+        let entries = workspace.and_then(|workspace| table(workspace, "dependencies"));
+        self.add(entries, Section::Workspace, &mut found);
         found
     }
 
-    fn add_sections(&self, parent: &DeTable<'_>, found: &mut Vec<Dependency>) {
-        for (name, section) in SECTIONS {
-            if let Some(entries) = table(parent, name) {
-                self.add(entries, section, found);
-            }
-        }
-    }
-
-    fn add(&self, entries: &DeTable<'_>, section: Section, found: &mut Vec<Dependency>) {
-        for (key, value) in entries {
+    fn add(&self, entries: Option<&DeTable<'_>>, section: Section, found: &mut Vec<Dependency>) {
+        for (key, value) in entries.into_iter().flatten() {
             let details = value.get_ref().as_table();
             let package = details.and_then(|details| text(details, "package"));
             found.push(Dependency {
