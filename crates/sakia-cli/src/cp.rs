@@ -101,10 +101,20 @@ pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
     let build = |threads| Runtime::builder().threads(threads).backend(options.policy).build();
     // Where there are too few for several, one does it all.
     let runtime = build(threads).or_else(|_| build(1)).context("the runtime")?;
-    let bar = Bar::new(options, &progress, &token);
-    let total = runtime.block_on(copy_all(options, targets, &token, &progress, &lines));
-    drop(bar);
-    let total = total?;
+    let total = thread::scope(|scope| {
+        // It is gone when the copy has ended, or is told to stop.
+        let bar = token.child();
+        let end_of_bar = bar.clone().drop_guard();
+        let draw = || show(&options.sources, &progress, bar);
+        // Waits for none of those that copy. Where there is no thread for it, there is no bar.
+        let drawing = options.progress.then(|| thread::Builder::new().spawn_scoped(scope, draw));
+        let total = runtime.block_on(copy_all(options, targets, &token, &progress, &lines));
+        drop(end_of_bar);
+        if let Some(Ok(drawing)) = drawing {
+            drawing.thread().unpark();
+        }
+        total
+    })?;
     let failures = total.failures + progress.counts().failures;
     let told = conclude(options, &progress, &total, begin, Some(&runtime), &lines);
     if let Some(signal) = signals.received() {
@@ -309,37 +319,8 @@ fn is_as_new(to: &Path, source: &Metadata) -> bool {
     found.is_ok_and(|there| modified(&there) >= modified(source))
 }
 
-/// A bar, drawn by a thread that waits for none of those that copy. It is gone when this is dropped, or the
-/// copy told to stop.
-struct Bar {
-    token: CancellationToken,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Bar {
-    /// `None`: none is wanted, or there is no thread for it.
-    fn new(options: &Options, progress: &Arc<Progress>, token: &CancellationToken) -> Option<Self> {
-        let token = token.child();
-        let (sources, copied) = (options.sources.clone(), Arc::clone(progress));
-        let stop = token.clone();
-        let draw = move || show(&sources, &copied, &stop);
-        let thread = options.progress.then(|| thread::Builder::new().spawn(draw).ok())??;
-        Some(Self { token, thread: Some(thread) })
-    }
-}
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        self.token.cancel();
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            thread.join().ok();
-        }
-    }
-}
-
 /// Draws a bar until the token is canceled.
-fn show(sources: &[PathBuf], copied: &Progress, token: &CancellationToken) {
+fn show(sources: &[PathBuf], copied: &Progress, token: CancellationToken) {
     let bar = Display::new(COPYING);
     let begin = Instant::now();
     let bytes = Arc::new(AtomicU64::new(0));

@@ -21,7 +21,6 @@
 //! Any thread may call these. Sources: `mmap(2)`, `mprotect(2)`, `madvise(2)`.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::fs;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
@@ -46,6 +45,7 @@ pub const QUARANTINE_BYTES: usize = 16 << 30;
 /// Begins at a page boundary, as direct I/O wants it, and at zeros. The bytes stay where they are
 /// when the value moves. On drop the pages become inaccessible and go to a quarantine that all such
 /// buffers share.
+#[derive(Debug)]
 pub struct GuardedBuffer {
     /// The pages; accessible while this value lives.
     region: Region,
@@ -83,15 +83,6 @@ impl DerefMut for GuardedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; `&mut self` keeps out every other access through this value.
         unsafe { slice::from_raw_parts_mut(self.region.base.as_ptr(), self.len) }
-    }
-}
-
-impl fmt::Debug for GuardedBuffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GuardedBuffer")
-            .field("address", &self.region.base)
-            .field("len", &self.len)
-            .finish()
     }
 }
 
