@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::exit::Exit;
 use crate::name::{Member, Shown, without_slashes};
 use crate::output::{self, Failed, Format, Line, Lines, complain, json_line};
-use crate::progress::{COPYING, Display};
+use crate::progress::{Bar, COPYING};
 use crate::rm::given_up;
 use crate::signals::Signals;
 
@@ -102,11 +102,11 @@ pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
     // Where there are too few for several, one does it all.
     let runtime = build(threads).or_else(|_| build(1)).context("the runtime")?;
     let total = thread::scope(|scope| {
-        // It is gone when the copy has ended, or is told to stop.
-        let bar = token.child();
-        let end_of_bar = bar.clone().drop_guard();
-        let draw = || show(&options.sources, &progress, bar);
-        // Waits for none of those that copy. Where there is no thread for it, there is no bar.
+        // The bar is gone when the copy has ended, or is told to stop.
+        let stop = token.child();
+        let end_of_bar = stop.clone().drop_guard();
+        let draw = || show(&options.sources, &progress, stop);
+        // A thread that waits for none of those that copy. Where there is none, there is no bar.
         let drawing = options.progress.then(|| thread::Builder::new().spawn_scoped(scope, draw));
         let total = runtime.block_on(copy_all(options, targets, &token, &progress, &lines));
         drop(end_of_bar);
@@ -321,7 +321,7 @@ fn is_as_new(to: &Path, source: &Metadata) -> bool {
 
 /// Draws a bar until the token is canceled.
 fn show(sources: &[PathBuf], copied: &Progress, token: CancellationToken) {
-    let bar = Display::new(COPYING);
+    let bar = Bar::new(COPYING);
     let begin = Instant::now();
     let bytes = Arc::new(AtomicU64::new(0));
     let mut counting: Option<JoinHandle<()>> = None;

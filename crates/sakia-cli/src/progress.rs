@@ -26,13 +26,13 @@ pub const COPYING: Look = [
 
 /// A bar on standard error, which shows itself after a while, and goes away when it is dropped.
 #[derive(Debug)]
-pub struct Display {
+pub struct Bar {
     bar: ProgressBar,
     look: Look,
     begin: Instant,
 }
 
-impl Display {
+impl Bar {
     pub fn new(look: Look) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         Self { bar, look, begin: Instant::now() }
@@ -63,7 +63,7 @@ impl Display {
     }
 }
 
-impl Drop for Display {
+impl Drop for Bar {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
@@ -72,7 +72,7 @@ impl Drop for Display {
 /// How far reading has come: a bar, or nothing.
 #[derive(Debug)]
 pub struct Progress {
-    display: Option<Display>,
+    bar: Option<Bar>,
     /// When to look again.
     next: Instant,
     bytes: u64,
@@ -83,8 +83,8 @@ pub struct Progress {
 impl Progress {
     /// With a bar, if `enabled`: standard error is a terminal, and nobody asked for silence.
     pub fn new(enabled: bool) -> Self {
-        let display = enabled.then(|| Display::new(READING));
-        Self { display, next: Instant::now() + DELAY, bytes: 0, total: 0 }
+        let bar = enabled.then(|| Bar::new(READING));
+        Self { bar, next: Instant::now() + DELAY, bytes: 0, total: 0 }
     }
 
     /// More bytes are known to come.
@@ -96,7 +96,7 @@ impl Progress {
     #[inline]
     pub fn advance(&mut self, bytes: u64) {
         self.bytes += bytes;
-        if self.display.is_some() {
+        if self.bar.is_some() {
             self.look();
         }
     }
@@ -107,21 +107,21 @@ impl Progress {
             return;
         }
         self.next = now + INTERVAL;
-        if let Some(display) = &self.display {
-            display.show(self.bytes, Some(self.total), "");
+        if let Some(bar) = &self.bar {
+            bar.show(self.bytes, Some(self.total), "");
         }
     }
 
     /// Lets `f` write to the terminal, with the bar out of its way.
     pub fn aside<T>(&self, f: impl FnOnce() -> T) -> T {
-        match &self.display {
-            Some(display) => display.bar.suspend(f),
+        match &self.bar {
+            Some(bar) => bar.bar.suspend(f),
             None => f(),
         }
     }
 
     /// Removes the bar.
     pub fn clear(&mut self) {
-        self.display = None;
+        self.bar = None;
     }
 }

@@ -156,6 +156,7 @@ impl Region {
     fn mapped_len(self) -> usize {
         self.len + page_size()
     }
+
     /// Unmaps it, with its guard page.
     ///
     /// # Safety
