@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::iter;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -254,19 +254,14 @@ impl Programs {
     }
 }
 
-/// Starts a test program and watches it.
+/// Starts a test program and waits for it to end, or ends it when the time is over, and when a test has
+/// failed if that is all that counts.
 fn run(mut command: Command, on_failure: OnFailure, time_max: Duration) -> anyhow::Result<Outcome> {
-    let program = command.get_program().to_owned();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
-    let child = command
+    let deadline = Instant::now() + time_max;
+    let mut child = command
         .spawn()
-        .with_context(|| format!("cannot start {}", Path::new(&program).display()))?;
-    watch(child, on_failure, Instant::now() + time_max)
-}
-
-/// Waits for a test program to end, or ends it when the time is over, and when a test has failed if that is
-/// all that counts.
-fn watch(mut child: Child, on_failure: OnFailure, deadline: Instant) -> anyhow::Result<Outcome> {
+        .with_context(|| format!("cannot start {}", Path::new(command.get_program()).display()))?;
     let stdout = child.stdout.take().context("the program has no output")?;
     let (sender, lines) = mpsc::channel();
     let reader = thread::spawn(move || {
