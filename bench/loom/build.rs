@@ -129,12 +129,12 @@ const LANES: Source = Source {
             "use super::thread::Instant;\nuse std::time::Duration;",
         ),
         ("use rustix::io::Errno;", "use super::job::Errno;"),
-        ("use sakia_ring::Opcode;", "use super::job::Opcode;"),
+        ("use crate::counters::OpKind;", "use super::job::OpKind;"),
         ("use crate::sys::signals::with_lane_mask;", "use super::thread::with_lane_mask;"),
         ("use super::transfer::failed;", "use super::job::failed;"),
         ("use crate::policy::Lane;", "use super::job::Lane;"),
         ("use crate::lanes::{self, ", "use super::pool::{self as lanes, "),
-        ("unsafe { work.run() }", "work.run()"),
+        ("unsafe { work.run(Lane::ALL[lane]) }", "work.run()"),
     ],
     mutants: &[
         // A job that a thread has taken counts as taken back.

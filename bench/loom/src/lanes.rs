@@ -7,11 +7,10 @@ use super::model;
 
 /// What is to be done: to be counted.
 mod job {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-    pub(crate) struct Opcode;
+    pub(crate) struct OpKind;
 
     #[derive(Clone, Copy, Debug)]
     pub(super) struct Errno;
@@ -39,13 +38,6 @@ mod job {
         pub(super) const ALL: [Self; 2] = [Self::Bounded, Self::Elastic];
     }
 
-    #[derive(Debug)]
-    pub(super) struct Job {
-        pub(super) user_data: u64,
-        pub(super) opcode: Opcode,
-        pub(super) work: Work,
-    }
-
     /// Jobs that were performed, and those that may end no sooner than another.
     #[derive(Debug)]
     pub(super) struct Count {
@@ -54,21 +46,20 @@ mod job {
         pub(super) met: loom::sync::Notify,
     }
 
-    impl Default for Count {
-        fn default() -> Self {
-            Self { done: AtomicU32::new(0), met: loom::sync::Notify::new() }
+    impl Count {
+        /// One that stays for ever, since jobs are copied.
+        pub(super) fn new() -> &'static Self {
+            let met = loom::sync::Notify::new();
+            Box::leak(Box::new(Self { done: AtomicU32::new(0), met }))
         }
     }
 
-    #[derive(Debug)]
+    #[derive(Clone, Copy, Debug)]
     pub(super) enum Work {
-        Count(Arc<Count>),
+        Count(&'static Count),
         /// Blocks until the other is performed.
-        Wait(Arc<Count>),
-        Meet(Arc<Count>),
-        /// What the code under test asks for by name.
-        #[expect(dead_code, reason = "no test has a close")]
-        Close {},
+        Wait(&'static Count),
+        Meet(&'static Count),
     }
 
     impl Work {
@@ -83,10 +74,14 @@ mod job {
                     count.met.notify();
                     count
                 }
-                Self::Close {} => return Outcome::Done(0),
             };
             count.done.fetch_add(1, Ordering::Relaxed);
             Outcome::Done(0)
+        }
+
+        /// What the code under test asks.
+        pub(super) fn is_close(&self) -> bool {
+            false
         }
     }
 
@@ -94,7 +89,7 @@ mod job {
     #[allow(dead_code)] // the code under test makes and moves them
     pub(super) enum Outcome {
         Done(i32),
-        Elastic(Work),
+        Elastic,
     }
 }
 
@@ -207,8 +202,8 @@ macro_rules! checked {
             use std::time::Duration;
 
             use self::inbox::Inbox;
-            use self::job::{Count, Job, Lane, Opcode, Work};
-            use self::lanes::{Limits, Pool};
+            use self::job::{Count, Lane, OpKind, Work};
+            use self::lanes::{Job, Limits, Pool};
             use super::{inbox, job, model, thread};
 
             fn pool() -> (Pool, Arc<Inbox>) {
@@ -225,11 +220,11 @@ macro_rules! checked {
             }
 
             fn job(ticket: u64, work: Work) -> (u64, Job) {
-                (ticket, Job { user_data: ticket, opcode: Opcode, work })
+                (ticket, Job { user_data: ticket, kind: OpKind, work })
             }
 
-            fn push(pool: &Pool, ticket: u64, count: &Arc<Count>) {
-                pool.push(Lane::Bounded, [job(ticket, Work::Count(Arc::clone(count)))]);
+            fn push(pool: &Pool, ticket: u64, count: &'static Count) {
+                pool.push(Lane::Bounded, [job(ticket, Work::Count(count))]);
                 let its = pool.statistics(Lane::Bounded);
                 assert!(its.threads <= its.threads_max, "more threads than may be");
             }
@@ -244,12 +239,12 @@ macro_rules! checked {
             #[allow(dead_code)]
             pub(super) fn performs() {
                 model(|| {
-                    let ((pool, inbox), count) = (pool(), Arc::new(Count::default()));
-                    push(&pool, 1, &count);
-                    wait(&inbox, &count, 1);
-                    push(&pool, 2, &count);
-                    push(&pool, 3, &count);
-                    wait(&inbox, &count, 3);
+                    let ((pool, inbox), count) = (pool(), Count::new());
+                    push(&pool, 1, count);
+                    wait(&inbox, count, 1);
+                    push(&pool, 2, count);
+                    push(&pool, 3, count);
+                    wait(&inbox, count, 3);
                     pool.close();
                 });
             }
@@ -258,14 +253,14 @@ macro_rules! checked {
             #[allow(dead_code)]
             pub(super) fn idles() {
                 model(|| {
-                    let ((pool, inbox), count) = (pool(), Arc::new(Count::default()));
+                    let ((pool, inbox), count) = (pool(), Count::new());
                     let pool = Arc::new(pool);
-                    push(&pool, 1, &count);
+                    push(&pool, 1, count);
                     let clock = Arc::clone(&pool);
                     loom::thread::spawn(move || clock.end_time());
-                    wait(&inbox, &count, 1);
-                    push(&pool, 2, &count);
-                    wait(&inbox, &count, 2);
+                    wait(&inbox, count, 1);
+                    push(&pool, 2, count);
+                    wait(&inbox, count, 2);
                     pool.close();
                 });
             }
@@ -274,16 +269,16 @@ macro_rules! checked {
             #[allow(dead_code)]
             pub(super) fn blocks(together: bool) {
                 model(move || {
-                    let ((pool, inbox), count) = (pool_of(2, 2), Arc::new(Count::default()));
-                    let waits = job(1, Work::Wait(Arc::clone(&count)));
-                    let meets = job(2, Work::Meet(Arc::clone(&count)));
+                    let ((pool, inbox), count) = (pool_of(2, 2), Count::new());
+                    let waits = job(1, Work::Wait(count));
+                    let meets = job(2, Work::Meet(count));
                     if together {
                         pool.push(Lane::Bounded, [waits, meets]);
                     } else {
                         pool.push(Lane::Bounded, [waits]);
                         pool.push(Lane::Bounded, [meets]);
                     }
-                    wait(&inbox, &count, 2);
+                    wait(&inbox, count, 2);
                     pool.close();
                 });
             }
@@ -292,13 +287,13 @@ macro_rules! checked {
             #[allow(dead_code)]
             pub(super) fn misses() {
                 model(|| {
-                    let ((pool, inbox), count) = (pool_of(2, 1), Arc::new(Count::default()));
+                    let ((pool, inbox), count) = (pool_of(2, 1), Count::new());
                     let pool = Arc::new(pool);
-                    push(&pool, 1, &count);
-                    let (other, its) = (Arc::clone(&pool), Arc::clone(&count));
-                    loom::thread::spawn(move || push(&other, 2, &its));
-                    push(&pool, 3, &count);
-                    wait(&inbox, &count, 3);
+                    push(&pool, 1, count);
+                    let (other, its) = (Arc::clone(&pool), count);
+                    loom::thread::spawn(move || push(&other, 2, its));
+                    push(&pool, 3, count);
+                    wait(&inbox, count, 3);
                     pool.close();
                 });
             }
@@ -307,11 +302,11 @@ macro_rules! checked {
             #[allow(dead_code)]
             pub(super) fn cancels() {
                 model(|| {
-                    let ((pool, inbox), count) = (pool(), Arc::new(Count::default()));
-                    push(&pool, 1, &count);
+                    let ((pool, inbox), count) = (pool(), Count::new());
+                    push(&pool, 1, count);
                     let is_taken_back = pool.cancel(1);
                     if !is_taken_back {
-                        wait(&inbox, &count, 1);
+                        wait(&inbox, count, 1);
                     }
                     pool.close();
                     // The other jobs are the proof that the thread had its time.

@@ -11,7 +11,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sakia_ring::{Builder, Cqe, Entered, Opcode, Position, Ring, SetupError, SetupReport, Sqe};
 
-use crate::backend::{Backend, Descriptors, RemoteWake};
+use crate::backend::{Backend, Descriptors, RemoteWake, Takes};
+use crate::call::{Call, Request};
 use crate::counters::{KindCounters, OpKind};
 use crate::epoll::{Epoll, EpollOptions};
 use crate::policy::{Attempt, CallMode, Lane};
@@ -250,7 +251,8 @@ unsafe impl Backend for Auto {
         fn sq_pending(&self) -> u32;
         fn registered_files(&self) -> u64;
         #[inline(always)]
-        fn batches_well(&self, opcode: Opcode) -> bool;
+        fn batches_well(&self, kind: OpKind) -> bool;
+        fn takes(&self) -> Takes;
         fn has_lanes(&self) -> bool;
         fn is_for_lanes(&self, opcode: Opcode) -> bool;
         fn may_lack_workers(&self) -> bool;
@@ -307,9 +309,9 @@ unsafe impl Backend for Auto {
     }
 
     #[inline(always)]
-    unsafe fn try_now(&mut self, sqe: &Sqe, mode: CallMode) -> Attempt {
+    unsafe fn try_now(&mut self, call: Call, mode: CallMode) -> Attempt {
         // SAFETY: the caller's duties are the same.
-        each!(self, backend => unsafe { backend.try_now(sqe, mode) })
+        each!(self, backend => unsafe { backend.try_now(call, mode) })
     }
 
     unsafe fn size_now(&self, raw: i32) -> Option<u64> {
@@ -317,9 +319,14 @@ unsafe impl Backend for Auto {
         each!(self, backend => unsafe { backend.size_now(raw) })
     }
 
-    unsafe fn push_lane(&mut self, sqe: Sqe, lane: Lane) -> Result<(), Errno> {
+    unsafe fn push_call(&mut self, request: Request) -> Option<Position> {
         // SAFETY: the caller's duties are the same.
-        each!(self, backend => unsafe { backend.push_lane(sqe, lane) })
+        each!(self, backend => unsafe { backend.push_call(request) })
+    }
+
+    unsafe fn push_lane(&mut self, request: Request, lane: Lane) -> Result<(), Errno> {
+        // SAFETY: the caller's duties are the same.
+        each!(self, backend => unsafe { backend.push_lane(request, lane) })
     }
 
     unsafe fn register_buffer(&mut self, addr: *mut u8, len: usize) -> io::Result<()> {

@@ -2,8 +2,8 @@
 //!
 //! The driver core (slots, admission, cancellation, disposal) is written once, without a system
 //! call, over this interface. [`Uring`](crate::Uring) is the kernel's ring; `sim`, with the feature of
-//! that name, is a kernel in memory, for tests. Operations are described by the ring's own entry, [`Sqe`],
-//! whatever performs them.
+//! that name, is a kernel in memory, for tests. A ring is given an operation as its own entry, an [`Sqe`];
+//! whatever is no ring, as a [`Call`](crate::Call).
 //!
 //! Only the driver's thread calls a backend.
 
@@ -19,9 +19,21 @@ use rustix::io::Errno;
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
 use crate::address::SocketAddress;
+use crate::call::{Call, Request};
 use crate::counters::{KindCounters, OpKind};
 use crate::mounts::RemoteMounts;
 use crate::policy::{Attempt, CallMode, Lane};
+
+/// What the queue of a [`Backend`] takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// Entries. What has none goes to threads.
+    Entries,
+    /// Entries, and the calls of what has none.
+    Both,
+    /// Calls.
+    Calls,
+}
 
 /// A submission queue, a completion queue, and what performs the operations between them.
 ///
@@ -61,6 +73,21 @@ pub unsafe trait Backend: 'static {
     ///   accessed where the operation writes, until the entry's last completion was reaped; for
     ///   ever if it never is.
     unsafe fn push(&mut self, sqe: Sqe) -> Option<Position>;
+
+    /// What goes into the queue.
+    fn takes(&self) -> Takes {
+        Takes::Entries
+    }
+
+    /// Queues a call, as [`push`](Backend::push) an entry.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`push`](Backend::push).
+    unsafe fn push_call(&mut self, request: Request) -> Option<Position> {
+        let _ = request;
+        None
+    }
 
     /// A descriptor is about to be closed or given away, and no operation uses it any more. What is known
     /// by its number is not true of the next file that has it.
@@ -106,22 +133,22 @@ pub unsafe trait Backend: 'static {
     /// See the trait.
     fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered>;
 
-    /// Performs an operation as a plain call, beside the queues, before it returns. Its entry is not
-    /// used again after [`Attempt::Done`].
+    /// Performs an operation as a plain call, beside the queues, before it returns. It is not performed
+    /// again after [`Attempt::Done`].
     ///
     /// # Safety
     ///
-    /// - The memory and the descriptor that `sqe` names are valid, and the memory is not otherwise
-    ///   accessed where the operation writes, until the call returns.
-    unsafe fn try_now(&mut self, sqe: &Sqe, mode: CallMode) -> Attempt {
-        let _ = (sqe, mode);
+    /// - The memory and the descriptors that `call` names are valid, and the memory is not otherwise
+    ///   accessed where the operation writes, until the call returns. One that it closes is the caller's.
+    unsafe fn try_now(&mut self, call: Call, mode: CallMode) -> Attempt {
+        let _ = (call, mode);
         Attempt::Unsupported
     }
 
     /// Whether operations of this kind that find what they need cached cost the queue no more than plain
     /// calls, if it gets many at once.
-    fn batches_well(&self, opcode: Opcode) -> bool {
-        let _ = opcode;
+    fn batches_well(&self, kind: OpKind) -> bool {
+        let _ = kind;
         false
     }
 
@@ -146,8 +173,8 @@ pub unsafe trait Backend: 'static {
         None
     }
 
-    /// Gives an operation to a thread. Its completion comes as any other; an `ASYNC_CANCEL` given in the
-    /// same way is for operations that were.
+    /// Gives an operation to a thread. Its completion comes as any other; a request to cancel that is given
+    /// in the same way is for operations that were.
     ///
     /// # Errors
     /// Why it cannot be: the operation is not performed. `EOPNOTSUPP`: there are no threads. `EAGAIN`: the
@@ -156,8 +183,8 @@ pub unsafe trait Backend: 'static {
     /// # Safety
     ///
     /// - As for [`push`](Backend::push).
-    unsafe fn push_lane(&mut self, sqe: Sqe, lane: Lane) -> Result<(), Errno> {
-        let _ = (sqe, lane);
+    unsafe fn push_lane(&mut self, request: Request, lane: Lane) -> Result<(), Errno> {
+        let _ = (request, lane);
         Err(Errno::OPNOTSUPP)
     }
 
@@ -166,7 +193,7 @@ pub unsafe trait Backend: 'static {
         false
     }
 
-    /// Whether the queue cannot take operations of this kind, but a thread can.
+    /// Whether the queue cannot take entries with this opcode, but a thread can do what they ask for.
     fn is_for_lanes(&self, opcode: Opcode) -> bool {
         let _ = opcode;
         false
@@ -218,8 +245,11 @@ pub unsafe trait Backend: 'static {
     /// must be inert.
     fn is_intact(&self) -> bool;
 
-    /// Whether the backend performs this operation.
-    fn supports(&self, opcode: Opcode) -> bool;
+    /// Whether the backend performs entries with this opcode, or calls that ask for the same.
+    fn supports(&self, opcode: Opcode) -> bool {
+        let _ = opcode;
+        true
+    }
 
     /// Makes `len` bytes at `addr` the registered buffer with index 0, for the `_FIXED` operations.
     ///

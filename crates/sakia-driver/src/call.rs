@@ -1,82 +1,376 @@
-//! System calls whose arguments all come from an entry: what most operations on names and attributes
-//! are.
+//! Operations as calls: a function of the kernel by name, and what it is given.
 //!
-//! Sources: the manual page of each call.
+//! An operation describes itself twice: as the entry that a ring takes, and as a [`Call`], which is what
+//! everything else takes: the poll backend, plain calls, threads of lanes, the simulated kernel. A call is a
+//! few words and goes to any thread. It names memory by address and descriptors by number; all of that is
+//! *lent*: whoever hands a call over keeps it valid until the call has ended.
+//!
+//! What is alike for many calls is said here, once: which are repeated after a signal, which act on an open
+//! file and which on a path, which change nothing.
+//!
+//! Sources: the manual page of each call, `asm/unistd.h`.
 
 use rustix::io::Errno;
-use sakia_ring::{Opcode, Sqe};
+use sakia_ring::{CURRENT_POSITION, IoVec, Sqe};
 
-use crate::private;
+use crate::counters::OpKind;
+pub use crate::sys::Direction;
+pub use crate::sys::open::Open;
 use crate::sys::{self, abi, register, retry};
 
-/// A system call that ends by itself, and answers a count or nothing.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Call {
-    number: u32,
-    args: [usize; 6],
-    /// Interrupted by a signal, it has done nothing, or nothing that doing it again would change.
-    is_repeatable: bool,
+/// An operation as a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Call {
+    /// Nothing.
+    Nop,
+    /// A read or a write.
+    Transfer(Transfer),
+    /// What may wait for a socket.
+    Socket(SocketCall),
+    /// Accepts one connection after the other, and tells nobody's address.
+    AcceptMany(SocketCall),
+    /// Receives into the buffers of a group, whenever there is something.
+    RecvMany {
+        /// The socket.
+        raw: i32,
+        /// The group of provided buffers.
+        group: u16,
+        /// `MSG_*`.
+        flags: u32,
+    },
+    /// Opens a path.
+    Open(Open),
+    /// Closes a descriptor.
+    Close {
+        /// The descriptor, which is given up.
+        raw: i32,
+    },
+    /// Waits for events on a descriptor, once.
+    Poll {
+        /// The descriptor.
+        raw: i32,
+        /// `POLL*`.
+        events: u32,
+    },
+    /// Waits until somebody has opened a FIFO to write.
+    AwaitWriter {
+        /// The FIFO, open to read.
+        raw: i32,
+    },
+    /// Locks a file, or unlocks it.
+    Flock {
+        /// The file.
+        raw: i32,
+        /// `LOCK_*`.
+        operation: u32,
+    },
+    /// Copies from file to file. The offset `u64::MAX` is the file's own position.
+    CopyFileRange {
+        /// The file to read.
+        from: i32,
+        /// Where to begin there.
+        from_offset: u64,
+        /// The file to write.
+        to: i32,
+        /// Where to begin there.
+        to_offset: u64,
+        /// Bytes.
+        len: u32,
+    },
+    /// A request to cancel others.
+    Cancel {
+        /// Which.
+        victims: Victims,
+        /// All of them, and the answer is their number; otherwise the oldest.
+        all: bool,
+    },
+    /// A system call that ends by itself and takes its arguments as they are.
+    System(System),
 }
 
-impl Call {
-    fn new<const N: usize>(number: u32, args: [usize; N]) -> Self {
-        let mut all = [0; 6];
-        all[..N].copy_from_slice(&args);
-        Self { number, args: all, is_repeatable: true }
+const _: () = assert!(size_of::<Call>() <= 8 * size_of::<u64>());
+
+/// A call with what it is known by.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Request {
+    /// What its completion is to be known by.
+    pub user_data: u64,
+    /// What it is counted as.
+    pub kind: OpKind,
+    /// What is to be done.
+    pub call: Call,
+}
+
+/// A read or a write. The offset is that of the file; `u64::MAX` is its own position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// The descriptor.
+    pub raw: i32,
+    /// Which way the bytes go.
+    pub direction: Direction,
+    /// The memory.
+    pub buffers: Buffers,
+    /// Where to begin in the file.
+    pub offset: u64,
+    /// `RWF_*`.
+    pub flags: u32,
+}
+
+/// The memory of a transfer. Only the kernel looks at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buffers {
+    /// One piece.
+    One {
+        /// Its address.
+        addr: u64,
+        /// Its bytes.
+        len: u32,
+    },
+    /// Several.
+    Many {
+        /// The address of as many [`IoVec`].
+        vector: u64,
+        /// How many.
+        count: u32,
+    },
+}
+
+impl Transfer {
+    /// A read into one piece of memory.
+    #[inline(always)]
+    pub(crate) fn read(raw: i32, to: *mut u8, len: u32, offset: u64, flags: u32) -> Call {
+        let buffers = Buffers::One { addr: address(to), len };
+        Call::Transfer(Self { raw, direction: Direction::Read, buffers, offset, flags })
     }
 
-    /// A call that must not be repeated.
-    fn once<const N: usize>(number: u32, args: [usize; N]) -> Self {
-        Self { is_repeatable: false, ..Self::new(number, args) }
+    /// A write from one piece of memory.
+    #[inline(always)]
+    pub(crate) fn write(raw: i32, from: *const u8, len: u32, offset: u64, flags: u32) -> Call {
+        let buffers = Buffers::One { addr: address(from), len };
+        Call::Transfer(Self { raw, direction: Direction::Write, buffers, offset, flags })
     }
 
-    /// The call that performs an entry. `None` for operations that are not performed so.
-    pub(crate) fn of(sqe: &Sqe) -> Option<Self> {
-        let fd = register(sqe.fd);
-        let (addr, off) = (sqe.addr as usize, sqe.off as usize);
-        let (len, flags) = (sqe.len as usize, sqe.op_flags as usize);
-        // The second directory of an entry with two paths.
-        let to_dir = register(sqe.len as i32);
-        let has_path = sqe.addr != 0;
-        Some(match sqe.opcode {
-            Opcode::MKDIRAT => Self::once(abi::__NR_mkdirat, [fd, addr, len]),
-            Opcode::UNLINKAT => Self::once(abi::__NR_unlinkat, [fd, addr, flags]),
-            Opcode::RENAMEAT => Self::once(abi::__NR_renameat2, [fd, addr, to_dir, off, flags]),
-            Opcode::LINKAT => Self::once(abi::__NR_linkat, [fd, addr, to_dir, off, flags]),
-            Opcode::SYMLINKAT => Self::once(abi::__NR_symlinkat, [addr, fd, off]),
-            Opcode::FALLOCATE => Self::once(abi::__NR_fallocate, [fd, len, off, addr]),
-            Opcode::FTRUNCATE => Self::new(abi::__NR_ftruncate, [fd, off]),
-            Opcode::FADVISE => {
-                let len = if has_path { addr } else { len };
-                Self::new(abi::__NR_fadvise64, [fd, off, len, flags])
-            }
-            Opcode::FGETXATTR => Self::new(abi::__NR_fgetxattr, [fd, addr, off, len]),
-            Opcode::FSETXATTR => Self::once(abi::__NR_fsetxattr, [fd, addr, off, len, flags]),
-            private::FLISTXATTR => Self::new(abi::__NR_flistxattr, [fd, addr, len]),
-            private::FREMOVEXATTR => Self::once(abi::__NR_fremovexattr, [fd, addr]),
-            private::GETDENTS => Self::new(abi::__NR_getdents64, [fd, addr, len]),
-            private::READLINK => Self::new(abi::__NR_readlinkat, [fd, addr, off, len]),
-            private::CHMOD if !has_path => Self::new(abi::__NR_fchmod, [fd, len]),
-            // The call without flags, which is there on every kernel.
-            private::CHMOD if flags == 0 => Self::new(abi::__NR_fchmodat, [fd, addr, len]),
-            private::CHMOD => Self::new(abi::__NR_fchmodat2, [fd, addr, len, flags]),
-            private::CHOWN => {
-                let (uid, gid) = (sqe.off as u32 as usize, (sqe.off >> 32) as usize);
-                if has_path {
-                    Self::new(abi::__NR_fchownat, [fd, addr, uid, gid, flags])
-                } else {
-                    Self::new(abi::__NR_fchown, [fd, uid, gid])
+    /// A transfer of several pieces of memory.
+    pub(crate) fn vectored(
+        direction: Direction,
+        raw: i32,
+        (vector, count): (*const IoVec, u32),
+        offset: u64,
+        flags: u32,
+    ) -> Call {
+        let buffers = Buffers::Many { vector: address(vector), count };
+        Call::Transfer(Self { raw, direction, buffers, offset, flags })
+    }
+}
+
+/// What is done to a socket that may wait for its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Takes a connection.
+    Accept,
+    /// Makes one.
+    Connect,
+    /// Sends one piece of memory.
+    Send,
+    /// Receives into one.
+    Recv,
+    /// Sends a message.
+    SendMessage,
+    /// Receives one.
+    RecvMessage,
+}
+
+/// An operation on a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketCall {
+    /// The socket.
+    pub raw: i32,
+    /// What is done.
+    pub verb: Verb,
+    /// The system call's arguments after the descriptor, but for the flags.
+    pub args: [usize; 2],
+    /// `MSG_*`, or `SOCK_*` of an accept.
+    pub flags: u32,
+}
+
+impl SocketCall {
+    pub(crate) fn new(verb: Verb, raw: i32, args: [usize; 2], flags: u32) -> Call {
+        Call::Socket(Self { raw, verb, args, flags })
+    }
+
+    /// What it waits for.
+    pub(crate) fn direction(&self) -> Direction {
+        match self.verb {
+            Verb::Accept | Verb::Recv | Verb::RecvMessage => Direction::Read,
+            Verb::Connect | Verb::Send | Verb::SendMessage => Direction::Write,
+        }
+    }
+}
+
+/// Which operations a request to cancel is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victims {
+    /// Those with this `user_data`.
+    UserData(u64),
+    /// Those on this descriptor.
+    Descriptor(i32),
+    /// Whatever there is.
+    Any,
+}
+
+impl Victims {
+    /// The request as a call: for one with this `user_data`, or for all else.
+    pub(crate) fn call(self) -> Call {
+        Call::Cancel { victims: self, all: !matches!(self, Self::UserData(_)) }
+    }
+
+    /// The same with what its completion is known by.
+    pub(crate) fn request(self, user_data: u64) -> Request {
+        Request { user_data, kind: OpKind::Cancel, call: self.call() }
+    }
+
+    /// The same as a ring takes it.
+    pub(crate) fn entry(self) -> Sqe {
+        match self {
+            Self::UserData(user_data) => Sqe::cancel(user_data),
+            Self::Descriptor(raw) => Sqe::cancel_fd(raw),
+            Self::Any => Sqe::cancel_all(),
+        }
+    }
+}
+
+/// A system call with its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct System {
+    /// Its name.
+    pub function: Function,
+    /// As the kernel takes them.
+    pub args: [usize; 6],
+}
+
+macro_rules! functions {
+    ($($(#[$doc:meta])* $name:ident = $number:ident: $($property:ident)*;)*) => {
+        /// System calls that end by themselves, by name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        #[repr(u32)]
+        pub enum Function {
+            $($(#[$doc])* $name = abi::$number,)*
+        }
+
+        impl Function {
+            /// All of them.
+            #[cfg(any(test, feature = "sim"))]
+            pub(crate) const ALL: &[Self] = &[$(Self::$name,)*];
+
+            const fn properties(self) -> Properties {
+                match self {
+                    $(Self::$name => Properties { $($property: true,)* ..Properties::NONE },)*
                 }
             }
-            private::UTIMENS => Self::new(abi::__NR_utimensat, [fd, addr, off, flags]),
-            private::SYNCFS => Self::new(abi::__NR_syncfs, [fd]),
-            private::STATFS => Self::new(abi::__NR_fstatfs, [fd, off]),
-            Opcode::SOCKET => Self::new(abi::__NR_socket, [fd, off, len]),
-            Opcode::BIND => Self::new(abi::__NR_bind, [fd, addr, off]),
-            Opcode::LISTEN => Self::new(abi::__NR_listen, [fd, len]),
-            Opcode::SHUTDOWN => Self::new(abi::__NR_shutdown, [fd, len]),
-            _ => return None,
-        })
+        }
+    };
+}
+
+/// What is to be known of a system call beside its arguments.
+#[derive(Clone, Copy)]
+struct Properties {
+    /// Interrupted by a signal it may have been done, and doing it again would change that.
+    once: bool,
+    /// It acts on the path that is its second argument, if that is there.
+    path: bool,
+    /// It waits for nobody and for no device.
+    short: bool,
+    /// It changes nothing.
+    pure: bool,
+}
+
+impl Properties {
+    const NONE: Self = Self { once: false, path: false, short: false, pure: false };
+}
+
+functions! {
+    /// `bind(2)`.
+    Bind = __NR_bind: short;
+    /// `fadvise64(2)`.
+    Fadvise = __NR_fadvise64: ;
+    /// `fallocate(2)`.
+    Fallocate = __NR_fallocate: once;
+    /// `fchmod(2)`.
+    Fchmod = __NR_fchmod: ;
+    /// `fchmodat(2)`, which has no flags and is there on every kernel.
+    Fchmodat = __NR_fchmodat: path;
+    /// `fchmodat2(2)`.
+    Fchmodat2 = __NR_fchmodat2: path;
+    /// `fchown(2)`.
+    Fchown = __NR_fchown: ;
+    /// `fchownat(2)`.
+    Fchownat = __NR_fchownat: path;
+    /// `fdatasync(2)`.
+    Fdatasync = __NR_fdatasync: ;
+    /// `fgetxattr(2)`.
+    Fgetxattr = __NR_fgetxattr: pure;
+    /// `flistxattr(2)`.
+    Flistxattr = __NR_flistxattr: ;
+    /// `fremovexattr(2)`.
+    Fremovexattr = __NR_fremovexattr: once;
+    /// `fsetxattr(2)`.
+    Fsetxattr = __NR_fsetxattr: once;
+    /// `fstatfs(2)`.
+    Fstatfs = __NR_fstatfs: ;
+    /// `fsync(2)`.
+    Fsync = __NR_fsync: ;
+    /// `ftruncate(2)`.
+    Ftruncate = __NR_ftruncate: ;
+    /// `getdents64(2)`.
+    Getdents = __NR_getdents64: ;
+    /// `linkat(2)`.
+    Linkat = __NR_linkat: once path;
+    /// `listen(2)`.
+    Listen = __NR_listen: short;
+    /// `mkdirat(2)`.
+    Mkdirat = __NR_mkdirat: once path;
+    /// `readlinkat(2)`.
+    Readlinkat = __NR_readlinkat: path;
+    /// `renameat2(2)`.
+    Renameat = __NR_renameat2: once path;
+    /// `shutdown(2)`.
+    Shutdown = __NR_shutdown: short;
+    /// `socket(2)`.
+    Socket = __NR_socket: short;
+    /// `statx(2)`.
+    Statx = __NR_statx: path pure;
+    /// `symlinkat(2)`.
+    Symlinkat = __NR_symlinkat: once path;
+    /// `syncfs(2)`.
+    Syncfs = __NR_syncfs: ;
+    /// `unlinkat(2)`.
+    Unlinkat = __NR_unlinkat: once path;
+    /// `utimensat(2)`, without a path on the descriptor itself.
+    Utimensat = __NR_utimensat: path;
+}
+
+impl System {
+    /// A system call with these arguments.
+    pub(crate) fn new<const N: usize>(function: Function, args: [usize; N]) -> Call {
+        let mut all = [0; 6];
+        all[..N].copy_from_slice(&args);
+        Call::System(Self { function, args: all })
+    }
+
+    /// A system call on an open file, with these arguments after the descriptor.
+    pub(crate) fn on<const N: usize>(function: Function, raw: i32, args: [usize; N]) -> Call {
+        let mut all = [0; 6];
+        all[0] = register(raw);
+        all[1..][..N].copy_from_slice(&args);
+        Call::System(Self { function, args: all })
+    }
+
+    /// Whether it waits for nobody and for no device.
+    pub(crate) fn is_short(&self) -> bool {
+        self.function.properties().short
     }
 
     /// Performs it.
@@ -86,71 +380,100 @@ impl Call {
     ///
     /// # Safety
     ///
-    /// - The memory and the descriptors that the entry names are lent.
+    /// - The memory and the descriptors that it names are lent.
     pub(crate) unsafe fn run(self) -> Result<usize, Errno> {
-        let Self { number, args, is_repeatable } = self;
-        // SAFETY: the arguments are an entry's: memory and descriptors that are lent, by the caller's
-        // promise.
-        let call = || unsafe { sys::syscall(number, args) };
-        let result = if is_repeatable { retry(call) } else { call() };
+        let Self { function, args } = self;
+        // SAFETY: the arguments name memory and descriptors that are lent, by the caller's promise.
+        let call = || unsafe { sys::syscall(function as u32, args) };
+        let result = if function.properties().once { call() } else { retry(call) };
         result.map_err(|errno| if errno == Errno::NOSYS { Errno::OPNOTSUPP } else { errno })
     }
 }
 
-/// `copy_file_range(2)`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Copy {
-    pub(super) from: i32,
-    /// `u64::MAX` for the file's own position, as `to_offset`.
-    pub(super) from_offset: u64,
-    pub(super) to: i32,
-    pub(super) to_offset: u64,
-    pub(super) len: u32,
+impl Call {
+    /// The descriptor whose operations it counts among: as with a ring, none if that only says where a path
+    /// begins. What closes one is none of them.
+    pub(crate) fn acts_on(&self) -> Option<i32> {
+        if let Self::Close { .. } = self { None } else { self.descriptor() }
+    }
+
+    /// The open file that it is about.
+    pub(crate) fn descriptor(&self) -> Option<i32> {
+        match *self {
+            Self::Transfer(Transfer { raw, .. })
+            | Self::Socket(SocketCall { raw, .. })
+            | Self::AcceptMany(SocketCall { raw, .. })
+            | Self::RecvMany { raw, .. }
+            | Self::Close { raw }
+            | Self::Poll { raw, .. }
+            | Self::AwaitWriter { raw }
+            | Self::Flock { raw, .. }
+            | Self::CopyFileRange { from: raw, .. } => Some(raw),
+            Self::System(System { function, args }) => {
+                let has_path = function.properties().path && args[1] != 0;
+                (!has_path).then_some(args[0] as i32)
+            }
+            Self::Nop | Self::Open(_) | Self::Cancel { .. } => None,
+        }
+    }
+
+    /// Whether its result is the number of a new socket.
+    #[inline(always)]
+    pub(crate) fn makes_socket(self) -> bool {
+        match self {
+            Self::Socket(call) => call.verb == Verb::Accept,
+            Self::System(system) => system.function == Function::Socket,
+            _ => false,
+        }
+    }
+
+    /// Whether it reads or writes at the file's own position.
+    pub(crate) fn is_at_position(&self) -> bool {
+        matches!(self, Self::Transfer(transfer) if transfer.offset == CURRENT_POSITION)
+    }
+
+    /// Whether it changes nothing, so that doing it twice is as good as once. A read at the file's own
+    /// position moves that.
+    pub(crate) fn is_pure_read(&self) -> bool {
+        match self {
+            Self::Transfer(Transfer { direction, offset, .. }) => {
+                *direction == Direction::Read && *offset != CURRENT_POSITION
+            }
+            Self::System(system) => system.function.properties().pure,
+            _ => false,
+        }
+    }
 }
 
-impl Copy {
-    pub(super) fn of(sqe: &Sqe) -> Self {
-        let Sqe { fd: from, off: from_offset, file_index: to, addr: to_offset, len, .. } = *sqe;
-        Self { from, from_offset, to, to_offset, len }
-    }
+/// An address as a call has it. The memory is reached by that number alone.
+#[inline(always)]
+pub(crate) fn address<T>(pointer: *const T) -> u64 {
+    pointer.expose_provenance() as u64
+}
 
-    /// Performs it.
-    ///
-    /// # Safety
-    ///
-    /// - The descriptors that the entry names are lent.
-    pub(super) unsafe fn run(self) -> Result<usize, Errno> {
-        let Self { from, from_offset, to, to_offset, len } = self;
-        // SAFETY: the caller's promise.
-        unsafe { sys::copy_file_range(from, from_offset, to, to_offset, len as usize) }
-    }
+/// The same as the argument of a system call.
+pub(crate) fn word<T>(pointer: *const T) -> usize {
+    pointer.expose_provenance()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::private::PERFORMED;
 
     #[test]
-    fn what_a_call_performs_is_supported() {
-        let mut count = 0;
-        for code in 0..=u8::MAX {
-            let opcode = Opcode(code);
-            if Call::of(&Sqe::new(opcode, 0, 0, 0, 0)).is_some() {
-                assert!(PERFORMED.contains(&opcode), "{opcode:?}");
-                count += 1;
-            }
-        }
-        assert_eq!(count, 23);
+    fn a_call_counts_among_the_operations_of_its_file_and_not_of_a_folder() {
+        let acts_on = |function, args: [usize; 2]| System::on(function, 7, args).acts_on();
+        assert_eq!(acts_on(Function::Ftruncate, [0, 0]), Some(7));
+        assert_eq!(acts_on(Function::Mkdirat, [8, 0]), None);
+        assert_eq!(acts_on(Function::Utimensat, [8, 16]), None);
+        assert_eq!(acts_on(Function::Utimensat, [0, 16]), Some(7));
     }
 
     #[test]
-    fn descriptors_are_sign_extended_and_the_rest_is_not() {
-        let call = Call::of(&Sqe::renameat(-100, 8 as *const u8, -1, 16 as *const u8, 1 << 31));
-        let [from_dir, from, to_dir, to, flags, _] = call.unwrap().args;
-        assert_eq!((from_dir as isize, to_dir as isize), (-100, -1));
-        assert_eq!((from, to, flags), (8, 16, 1 << 31));
-        let call = Call::of(&private::chown(3, std::ptr::null(), u32::MAX, 7, 0)).unwrap();
-        assert_eq!((call.number, call.args), (abi::__NR_fchown, [3, 0xffff_ffff, 7, 0, 0, 0]));
+    fn descriptors_are_sign_extended() {
+        let Call::System(System { args, .. }) = System::on(Function::Fsync, -100, []) else {
+            panic!("it is a system call")
+        };
+        assert_eq!(args, [-100_isize as usize, 0, 0, 0, 0, 0]);
     }
 }

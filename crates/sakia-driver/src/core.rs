@@ -24,16 +24,17 @@ use std::task::Waker;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_ring::{Cqe, Opcode, Position, Sqe};
+use sakia_ring::{Cqe, Opcode, Position};
 
 use crate::arena::Arena;
-use crate::backend::Backend;
+use crate::backend::{Backend, Takes};
+use crate::call::{Request, Victims};
 use crate::connection::pool::Pool;
 use crate::counters::{Counters, OpKind};
 use crate::fd::Fd;
 use crate::handle::{KeepAlive, Shared};
 use crate::key::{Key, Kind};
-use crate::op::{Block, Class, Completion, Erased, Operation, Performer, Placed, Storage};
+use crate::op::{Block, Class, Completion, Erased, InPlace, Operation, Placed, Storage};
 use crate::ops::close::CancelFd;
 use crate::policy::{CallMode, InlineBudget, Lane, Route, Rules};
 use crate::slab::{Cell, List, Notify, Slab, SlotRef, State, flag};
@@ -105,7 +106,9 @@ pub(crate) struct Core<B: Backend> {
     deferred: List,
     /// When the last timed call of this turn was over.
     timed_until: Option<Duration>,
-    /// A bit for each opcode that only threads can perform.
+    /// What the queue takes.
+    takes: Takes,
+    /// A bit for each opcode of an entry that the queue cannot take, but threads perform.
     for_lanes: [u64; 4],
     /// The backend has no threads beside its queue.
     lacks_lanes: bool,
@@ -162,7 +165,7 @@ impl<B: Backend> Core<B> {
         for code in (0..=u8::MAX).filter(|&code| backend.is_for_lanes(Opcode(code))) {
             for_lanes[usize::from(code) / 64] |= 1_u64 << (code % 64);
         }
-        let sq_entries = backend.sq_entries();
+        let (sq_entries, takes) = (backend.sq_entries(), backend.takes());
         // Three quarters. Three times the number may be more than fits.
         let flush_at = (sq_entries - sq_entries.div_ceil(4)).max(1);
         Self {
@@ -183,6 +186,7 @@ impl<B: Backend> Core<B> {
             reserved_calls: 0,
             deferred: List::new(),
             timed_until: None,
+            takes,
             for_lanes,
             lacks_lanes: false,
             flush_at,
@@ -227,43 +231,39 @@ impl<B: Backend> Core<B> {
             match operation.route(rules.unwrap_or(&self.rules)) {
                 Route::Queue => {}
                 Route::Now(mode) => {
-                    let sqe = operation.entry();
                     if self.has_inline_budget() {
-                        if let Some(completion) = self.perform(&sqe, mode, operation) {
+                        if let Some(completion) = self.perform(mode, operation) {
                             self.finish(slot, completion);
                             return slot;
                         }
-                    } else if mode == CallMode::Blocking || !self.batches_well(&sqe) {
+                    } else if mode == CallMode::Blocking || !self.batches_well(slot) {
                         // What is not refused here the queue hands to a worker, or waits for.
                         self.defer(slot);
                         return slot;
                     } else {
                         self.inline_budget.crowded();
                     }
-                    self.queue_refused(slot, class, sqe);
+                    self.queue_refused(slot, class);
                     return slot;
                 }
                 Route::Lane(lane) => {
-                    let sqe = operation.entry();
-                    self.push_lane(slot, lane, sqe);
+                    self.push_lane(slot, lane);
                     return slot;
                 }
             }
         }
-        self.queue(slot, class, operation.entry());
+        self.queue(slot, class, operation);
         slot
     }
 
     /// Puts an operation into the queue or, where that cannot take such, gives it to a thread; into the
     /// backlog if there is no room.
     #[inline(always)]
-    fn queue(&mut self, slot: SlotRef, class: Class, sqe: Sqe) {
+    fn queue(&mut self, slot: SlotRef, class: Class, operation: impl InPlace) {
         let may_push = self.phase == Phase::Running
             && self.backlog[class as usize].is_empty()
             && (class == Class::Waiting || self.credits > 0);
-        if may_push && self.is_for_lanes(class, &sqe) {
-            self.push_lane(slot, Lane::Bounded, sqe);
-        } else if !may_push || !self.push_operation(slot, class, sqe) {
+        if !may_push || !self.push_operation(slot, class, operation) {
             self.postpone(slot);
         }
     }
@@ -271,8 +271,9 @@ impl<B: Backend> Core<B> {
     /// Queues an operation after its plain call was refused. Not inlined, so that the direct way to the queue
     /// stays short.
     #[inline(never)]
-    fn queue_refused(&mut self, slot: SlotRef, class: Class, sqe: Sqe) {
-        self.queue(slot, class, sqe);
+    fn queue_refused(&mut self, slot: SlotRef, class: Class) {
+        let operation = self.in_cell(slot);
+        self.queue(slot, class, operation);
     }
 
     /// As [`start`](Core::start), but waits for [`unpark`](Core::unpark) first.
@@ -346,20 +347,63 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// Pushes an operation's entry. False when the queue has no room.
+    /// Pushes an operation, or gives it to a thread where the queue cannot take such. False when the queue
+    /// has no room.
     #[inline(always)]
-    fn push_operation(&mut self, slot: SlotRef, class: Class, sqe: Sqe) -> bool {
+    fn push_operation(&mut self, slot: SlotRef, class: Class, operation: impl InPlace) -> bool {
+        if self.takes == Takes::Calls {
+            return self.push_as_call(slot, class);
+        }
+        let Some(sqe) = operation.entry() else {
+            return self.push_as_call(slot, class);
+        };
+        if self.is_for_lanes(class, operation.kind(), &sqe) {
+            self.push_lane(slot, Lane::Bounded);
+            return true;
+        }
         let Some(backend) = &mut self.backend else {
             return false;
         };
         let key = self.slab.key(slot);
-        let kind = OpKind::of(sqe.opcode);
-        // SAFETY: the entry names memory and a descriptor that the operation owns (its promise),
+        // SAFETY: the entry names memory and descriptors that the operation owns (its promise),
         // and the operation stays in its slot until its last completion: `dispatch` is the only
         // way out of the state `Pushed`. A driver that ends before leaks the slot.
         let Some(position) = (unsafe { backend.push(sqe.user_data(key.user_data())) }) else {
             return false;
         };
+        self.note_pushed(slot, class, operation.kind(), position);
+        true
+    }
+
+    /// As [`push_operation`](Core::push_operation), where the operation is pushed as a call or not at all.
+    #[cold]
+    #[inline(never)]
+    fn push_as_call(&mut self, slot: SlotRef, class: Class) -> bool {
+        let request = self.request(slot);
+        let is_bound =
+            request.call.is_at_position() && class == Class::Bounded && !self.lacks_lanes;
+        if is_bound || self.takes == Takes::Entries {
+            self.push_lane(slot, Lane::Bounded);
+            return true;
+        }
+        // SAFETY: as in `push_operation`.
+        let push = |backend: &mut B| unsafe { backend.push_call(request) };
+        let Some(position) = self.backend.as_mut().and_then(push) else {
+            return false;
+        };
+        self.note_pushed(slot, class, request.kind, position);
+        true
+    }
+
+    /// The operation of a slot as a call.
+    fn request(&mut self, slot: SlotRef) -> Request {
+        let (key, operation) = (self.slab.key(slot), self.in_cell(slot));
+        Request { user_data: key.user_data(), kind: operation.kind(), call: operation.call() }
+    }
+
+    /// An operation is in the queue now.
+    #[inline(always)]
+    fn note_pushed(&mut self, slot: SlotRef, class: Class, kind: OpKind, position: Position) {
         let header = self.slab.header(slot);
         header.state = State::Pushed;
         header.position = position.to_raw();
@@ -369,12 +413,10 @@ impl<B: Backend> Core<B> {
         self.in_flight += 1;
         self.counters.kinds[kind as usize].submitted += 1;
         self.sends += u32::from(kind == OpKind::Send);
-        let is_full = backend.sq_pending() >= self.flush_at;
         self.want_turn();
-        if is_full {
+        if self.backend.as_ref().is_some_and(|backend| backend.sq_pending() >= self.flush_at) {
             self.flush();
         }
-        true
     }
 
     /// Takes an operation that could not be pushed at once.
@@ -660,18 +702,10 @@ impl<B: Backend> Core<B> {
         }
         while let Some((slot, class)) = self.next_in_backlog() {
             self.backlog[class as usize].remove(&mut self.slab, slot);
-            let vtable = self.slab.header(slot).vtable;
-            let vtable = vtable.expect("a slot in the backlog holds an operation");
-            // SAFETY: the cell holds a live operation of the table's type, the driver's alone.
-            if unsafe { (vtable.is_closing)(slot.cell()) } {
+            let operation = self.in_cell(slot);
+            if operation.is_closing() {
                 self.finish(slot, Completion::REVOKED);
-                continue;
-            }
-            // SAFETY: as above.
-            let sqe = unsafe { (vtable.entry)(slot.cell()) };
-            if self.is_for_lanes(class, &sqe) {
-                self.push_lane(slot, Lane::Bounded, sqe);
-            } else if !self.push_operation(slot, class, sqe) {
+            } else if !self.push_operation(slot, class, operation) {
                 self.list(slot); // `next_in_backlog` saw room, but the backend had none
                 break;
             }
@@ -709,18 +743,18 @@ impl<B: Backend> Core<B> {
 
     /// Pushes requests to cancel as long as there is room for them and their completions.
     fn push_cancels(&mut self) {
-        if self.cancel_all && self.push_cancel(Sqe::cancel_all(), Kind::Cancel as u64) {
+        if self.cancel_all && self.push_cancel(Victims::Any, Kind::Cancel as u64) {
             self.cancel_all = false;
-            self.cancel_on_lanes(Sqe::cancel_all());
+            self.cancel_on_lanes(Victims::Any);
         }
         while let Some(slot) = self.cancels.first() {
             let key = self.slab.key(slot);
-            let sqe = Sqe::cancel(key.user_data());
+            let victim = Victims::UserData(key.user_data());
             let is_laned = self.slab.header(slot).has(flag::LANE);
             let pushed = if is_laned {
-                self.push_lane_cancel(sqe)
+                self.push_lane_cancel(victim)
             } else {
-                self.push_cancel(sqe, key.cancel_user_data())
+                self.push_cancel(victim, key.cancel_user_data())
             };
             if !pushed {
                 break;
@@ -733,7 +767,7 @@ impl<B: Backend> Core<B> {
 
     /// Pushes a request to cancel. It names no descriptor: what has a number in the queue is an operation,
     /// which keeps it open.
-    fn push_cancel(&mut self, sqe: Sqe, user_data: u64) -> bool {
+    fn push_cancel(&mut self, victims: Victims, user_data: u64) -> bool {
         let Some(backend) = &mut self.backend else {
             return false;
         };
@@ -741,7 +775,13 @@ impl<B: Backend> Core<B> {
             return false;
         }
         // SAFETY: a request to cancel names no memory.
-        if unsafe { backend.push(sqe.user_data(user_data)) }.is_none() {
+        let position = unsafe {
+            match self.takes {
+                Takes::Calls => backend.push_call(victims.request(user_data)),
+                Takes::Entries | Takes::Both => backend.push(victims.entry().user_data(user_data)),
+            }
+        };
+        if position.is_none() {
             return false;
         }
         self.cancel_credits -= 1;
@@ -751,9 +791,9 @@ impl<B: Backend> Core<B> {
     }
 
     /// Requests the same of threads beside the queue, which do so at once.
-    fn cancel_on_lanes(&mut self, sqe: Sqe) {
+    fn cancel_on_lanes(&mut self, victims: Victims) {
         if self.backend.as_ref().is_some_and(Backend::has_lanes) {
-            let _ = self.push_lane_cancel(sqe); // what has lanes has room for this
+            let _ = self.push_lane_cancel(victims); // what has lanes has room for this
         }
     }
 
@@ -761,18 +801,18 @@ impl<B: Backend> Core<B> {
     /// as any other, and so the number stays this driver's until the kernel is done with the request.
     pub(crate) fn cancel_descriptor(&mut self, fd: &Fd) {
         if self.phase == Phase::Running && self.is_intact() {
-            self.cancel_on_lanes(Sqe::cancel_fd(fd.raw()));
+            self.cancel_on_lanes(Victims::Descriptor(fd.raw()));
             self.start_detached(CancelFd::new(fd.clone()));
         }
     }
 
     /// Requests that operations which were given to a thread be canceled. Nothing waits for the answer.
     /// False when the backend has a queue in place of threads, without room.
-    fn push_lane_cancel(&mut self, sqe: Sqe) -> bool {
+    fn push_lane_cancel(&mut self, victims: Victims) -> bool {
         let Some(backend) = &mut self.backend else { return true };
-        let sqe = sqe.user_data(Kind::Lane as u64);
+        let request = victims.request(Kind::Lane as u64);
         // SAFETY: a request to cancel names no memory.
-        match unsafe { backend.push_lane(sqe, Lane::Bounded) } {
+        match unsafe { backend.push_lane(request, Lane::Bounded) } {
             Ok(()) => {
                 self.lane_cancels += u32::from(!backend.has_lanes());
                 true
@@ -837,7 +877,7 @@ impl<B: Backend> Core<B> {
             }
         }
         if completion.is_canceled() && self.lacked_worker(slot) {
-            return self.push_lane_again(slot);
+            return self.push_lane(slot, Lane::Bounded);
         }
         self.finish(slot, completion);
     }

@@ -1,9 +1,5 @@
 //! What a driver did, in numbers.
 
-use sakia_ring::Opcode;
-
-use crate::private;
-
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Totals since the driver was made. Each costs one addition where it is counted.
@@ -112,7 +108,7 @@ impl KindCounters {
 }
 
 macro_rules! op_kinds {
-    ($($(#[$doc:meta])* $kind:ident $name:literal: $($opcode:ident)* $(+ $($own:ident)*)?;)*) => {
+    ($($(#[$doc:meta])* $kind:ident $name:literal;)*) => {
         /// A kind of operation, for counting.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
@@ -132,80 +128,63 @@ macro_rules! op_kinds {
                     $(Self::$kind => $name,)*
                 }
             }
-
-            /// The kind of each opcode; those that are none of the driver's are `Other`.
-            const BY_OPCODE: [Self; 256] = {
-                let mut table = [Self::Other; 256];
-                $($(table[Opcode::$opcode.0 as usize] = Self::$kind;)*)*
-                $($($(table[private::$own.0 as usize] = Self::$kind;)*)?)*
-                table
-            };
         }
     };
 }
 
 op_kinds! {
     /// Nothing.
-    Nop "nop": NOP;
+    Nop "nop";
     /// Reads of every form.
-    Read "read": READ READV READ_FIXED;
+    Read "read";
     /// Writes of every form.
-    Write "write": WRITE WRITEV WRITE_FIXED;
+    Write "write";
     /// Opening.
-    Open "open": OPENAT OPENAT2 + AWAIT_WRITER;
+    Open "open";
     /// Closing.
-    Close "close": CLOSE;
+    Close "close";
     /// Asking about a file, or about a file system.
-    Statx "statx": STATX + STATFS;
+    Statx "statx";
     /// Making a file or a file system durable.
-    Fsync "fsync": FSYNC + SYNCFS;
+    Fsync "fsync";
     /// Making a directory.
-    Mkdir "mkdir": MKDIRAT;
+    Mkdir "mkdir";
     /// Removing a name.
-    Unlink "unlink": UNLINKAT;
+    Unlink "unlink";
     /// Moving a name.
-    Rename "rename": RENAMEAT;
+    Rename "rename";
     /// Making a link of either sort.
-    Link "link": LINKAT SYMLINKAT;
+    Link "link";
     /// Asking where a symbolic link points to.
-    Readlink "readlink": + READLINK;
+    Readlink "readlink";
     /// Allocating and freeing room within a file.
-    Allocate "allocate": FALLOCATE;
+    Allocate "allocate";
     /// Changing the length of a file.
-    Truncate "truncate": FTRUNCATE;
+    Truncate "truncate";
     /// Telling how a file will be used.
-    Advise "advise": FADVISE;
+    Advise "advise";
     /// Listing a directory.
-    List "list": + GETDENTS;
+    List "list";
     /// Copying within the kernel.
-    Copy "copy": + COPY_FILE_RANGE;
+    Copy "copy";
     /// Permissions, owners, times, and extended attributes.
-    Attribute "attribute": FGETXATTR FSETXATTR
-        + CHMOD CHOWN UTIMENS FLISTXATTR FREMOVEXATTR;
+    Attribute "attribute";
     /// Locking a file, and unlocking.
-    Lock "lock": + FLOCK;
+    Lock "lock";
     /// Making a socket, giving it an address, letting it take connections, ending one.
-    Socket "socket": SOCKET BIND LISTEN SHUTDOWN;
+    Socket "socket";
     /// Accepting a connection.
-    Accept "accept": ACCEPT;
+    Accept "accept";
     /// Connecting.
-    Connect "connect": CONNECT;
+    Connect "connect";
     /// Sends of every form.
-    Send "send": SEND SENDMSG;
+    Send "send";
     /// Receives of every form.
-    Recv "recv": RECV RECVMSG;
+    Recv "recv";
     /// Waiting for readiness.
-    Poll "poll": POLL_ADD;
+    Poll "poll";
     /// Requests to cancel.
-    Cancel "cancel": ASYNC_CANCEL;
+    Cancel "cancel";
     /// Anything else.
-    Other "other": ;
-}
-
-impl OpKind {
-    /// The kind of an opcode.
-    #[inline(always)]
-    pub fn of(opcode: Opcode) -> Self {
-        Self::BY_OPCODE[opcode.0 as usize]
-    }
+    Other "other";
 }

@@ -60,10 +60,10 @@ impl<B: Backend> Core<B> {
         let vtable = header.vtable.expect("a slot in use holds an operation");
         let descriptor = matches!(stage, Stage::Parked | Stage::Queued).then(|| {
             // SAFETY: in the state `Backlog` the cell holds a live operation of the table's type, the
-            // driver's alone, of which the entry is asked for again when it is pushed.
-            unsafe { (vtable.entry)(slot.cell()) }.fd
+            // driver's alone, of which the call is asked for again when it is made.
+            unsafe { (vtable.call)(slot.cell()) }.descriptor()
         });
-        let descriptor = descriptor.filter(|&raw| raw >= 0);
+        let descriptor = descriptor.flatten();
         Some(LiveOperation {
             kind: short((vtable.name)()),
             user_data,

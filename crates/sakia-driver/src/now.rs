@@ -1,7 +1,6 @@
 //! Operations as plain system calls, here and now.
 //!
-//! An entry is understood as the queue understands it, and its result has the same form. What there is
-//! no plain call for that is sure not to wait is [`Attempt::Unsupported`]: then the operation goes
+//! A result has the same form as the queue's. What there is no plain call for that is sure not to wait is [`Attempt::Unsupported`]: then the operation goes
 //! another way.
 //!
 //! Source: `preadv2(2)`, `openat2(2)`, `statx(2)`.
@@ -10,11 +9,11 @@ use std::os::fd::{BorrowedFd, IntoRawFd};
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
-use sakia_ring::{CURRENT_POSITION, IoVec, Opcode, Sqe};
+use sakia_ring::{CURRENT_POSITION, IoVec};
 
-use crate::call::Call;
+use crate::call::{Buffers, Call, Function, Open, System, Transfer};
 use crate::policy::{Attempt, CallMode};
-use crate::sys::{self, Direction, OpenHow, abi, retry};
+use crate::sys::{self, OpenHow, abi, retry};
 
 const O_CREAT: u64 = abi::O_CREAT as u64;
 const O_TRUNC: u64 = abi::O_TRUNC as u64;
@@ -27,17 +26,16 @@ const O_NOFOLLOW: u64 = abi::O_NOFOLLOW as u64;
 ///
 /// # Safety
 ///
-/// - The memory and the descriptor that `sqe` names are valid, and nobody else accesses the memory
+/// - The memory and the descriptors that `call` names are valid, and nobody else accesses the memory
 ///   where the operation writes.
-/// - With [`Opcode::CLOSE`] the descriptor is the caller's to close.
+/// - A descriptor that it closes is the caller's to close.
 #[inline(always)]
-pub(crate) unsafe fn try_now(sqe: &Sqe, mode: CallMode) -> Attempt {
+pub(crate) unsafe fn try_now(call: Call, mode: CallMode) -> Attempt {
     // SAFETY: the caller's duties are those of each.
     unsafe {
-        match sqe.opcode {
-            Opcode::READ => transfer(sqe, mode, Direction::Read),
-            Opcode::WRITE => transfer(sqe, mode, Direction::Write),
-            _ => try_other(sqe, mode),
+        match call {
+            Call::Transfer(transfer) => self::transfer(transfer, mode),
+            _ => try_other(call, mode),
         }
     }
 }
@@ -46,37 +44,16 @@ pub(crate) unsafe fn try_now(sqe: &Sqe, mode: CallMode) -> Attempt {
 ///
 /// - As [`try_now`].
 #[inline(never)]
-unsafe fn try_other(sqe: &Sqe, mode: CallMode) -> Attempt {
+unsafe fn try_other(call: Call, mode: CallMode) -> Attempt {
     // SAFETY: the caller's duties are those of each.
     unsafe {
-        match sqe.opcode {
-            // Registered memory is memory like any other to a call.
-            Opcode::READ_FIXED => transfer(sqe, mode, Direction::Read),
-            Opcode::WRITE_FIXED => transfer(sqe, mode, Direction::Write),
-            Opcode::READV => vectored(sqe, mode, Direction::Read),
-            Opcode::WRITEV => vectored(sqe, mode, Direction::Write),
-            Opcode::NOP => Attempt::Done(0),
-            Opcode::STATX => statx(sqe),
-            Opcode::OPENAT => {
-                let how = OpenHow {
-                    flags: u64::from(sqe.op_flags),
-                    mode: u64::from(sqe.len),
-                    resolve: 0,
-                };
-                open(sqe.fd, sqe.addr, how)
-            }
-            Opcode::CLOSE => match rustix::io::try_close(sqe.fd) {
-                Ok(()) => Attempt::Done(0),
-                Err(errno) => Attempt::Done(-errno.raw_os_error()),
-            },
-            Opcode::OPENAT2 => {
-                let how = std::ptr::with_exposed_provenance::<OpenHow>(sqe.off as usize);
-                open(sqe.fd, sqe.addr, *how)
-            }
-            _ => match Call::of(sqe) {
-                Some(call) if mode == CallMode::Blocking => outcome(call.run()),
-                _ => Attempt::Unsupported,
-            },
+        match call {
+            Call::Nop => Attempt::Done(0),
+            Call::Open(open) => self::open(open),
+            Call::Close { raw } => done(rustix::io::try_close(raw)),
+            Call::System(System { function: Function::Statx, args }) => statx(args),
+            Call::System(system) if mode == CallMode::Blocking => outcome(system.run()),
+            _ => Attempt::Unsupported,
         }
     }
 }
@@ -85,28 +62,27 @@ unsafe fn try_other(sqe: &Sqe, mode: CallMode) -> Attempt {
 ///
 /// - As [`try_now`].
 #[inline(always)]
-unsafe fn transfer(sqe: &Sqe, mode: CallMode, direction: Direction) -> Attempt {
-    // SAFETY: the caller says that the memory may be used.
-    unsafe {
-        let is_plain =
-            mode == CallMode::Blocking && sqe.op_flags == 0 && sqe.off != CURRENT_POSITION;
-        if is_plain {
-            let call = || sys::transfer_one(direction, sqe.fd, sqe.addr, sqe.len, sqe.off);
-            return outcome(retry(call));
+unsafe fn transfer(transfer: Transfer, mode: CallMode) -> Attempt {
+    let Transfer { raw, direction, buffers, offset, flags } = transfer;
+    match buffers {
+        Buffers::One { addr, len } => {
+            let is_plain = mode == CallMode::Blocking && flags == 0 && offset != CURRENT_POSITION;
+            if is_plain {
+                // SAFETY: the caller says that the memory may be used.
+                let call = || unsafe { sys::transfer_one(direction, raw, addr, len, offset) };
+                return outcome(retry(call));
+            }
+            let base = std::ptr::with_exposed_provenance_mut(addr as usize);
+            let vector = IoVec { base, len: len as usize };
+            // SAFETY: as above.
+            unsafe { with_flags(transfer, mode, &vector, 1) }
         }
-        let base = std::ptr::with_exposed_provenance_mut(sqe.addr as usize);
-        let vector = IoVec { base, len: sqe.len as usize };
-        with_flags(sqe, mode, direction, &vector, 1)
+        Buffers::Many { vector, count } => {
+            let vector = std::ptr::with_exposed_provenance(vector as usize);
+            // SAFETY: the caller says that the vector and its memory may be used.
+            unsafe { with_flags(transfer, mode, vector, count as usize) }
+        }
     }
-}
-
-/// # Safety
-///
-/// - As [`try_now`].
-unsafe fn vectored(sqe: &Sqe, mode: CallMode, direction: Direction) -> Attempt {
-    let vector = std::ptr::with_exposed_provenance(sqe.addr as usize);
-    // SAFETY: the caller says that the vector and its memory may be used.
-    unsafe { with_flags(sqe, mode, direction, vector, sqe.len as usize) }
 }
 
 /// # Safety
@@ -114,20 +90,18 @@ unsafe fn vectored(sqe: &Sqe, mode: CallMode, direction: Direction) -> Attempt {
 /// - As [`try_now`]; `vector` points to `count` parts of that memory.
 #[inline(always)]
 unsafe fn with_flags(
-    sqe: &Sqe,
+    transfer: Transfer,
     mode: CallMode,
-    direction: Direction,
     vector: *const IoVec,
     count: usize,
 ) -> Attempt {
+    let Transfer { raw, direction, offset, flags, .. } = transfer;
     let flags = match mode {
-        CallMode::NonBlocking => sqe.op_flags | abi::RWF_NOWAIT,
-        CallMode::Blocking => sqe.op_flags,
+        CallMode::NonBlocking => flags | abi::RWF_NOWAIT,
+        CallMode::Blocking => flags,
     };
-    let call = || {
-        // SAFETY: the caller says that the memory may be used.
-        unsafe { sys::transfer(direction, sqe.fd, vector, count, sqe.off, flags) }
-    };
+    // SAFETY: the caller says that the memory may be used.
+    let call = || unsafe { sys::transfer(direction, raw, vector, count, offset, flags) };
     match retry(call) {
         Err(Errno::AGAIN) if mode == CallMode::NonBlocking => Attempt::WouldBlock,
         // Flags that this kernel or file system does not know, or no such call at all.
@@ -136,11 +110,15 @@ unsafe fn with_flags(
     }
 }
 
+/// `statx(2)` with these arguments, of what the cache can look up.
+///
 /// # Safety
 ///
 /// - As [`try_now`].
-unsafe fn statx(sqe: &Sqe) -> Attempt {
-    let Sqe { fd: dir, addr: path, op_flags: flags, len: mask, off: result, .. } = *sqe;
+unsafe fn statx(args: [usize; 6]) -> Attempt {
+    let [dir, path, flags, mask, result, _] = args;
+    let (dir, path, result) = (dir as i32, path as u64, result as u64);
+    let (flags, mask) = (flags as u32, mask as u32);
     // SAFETY: the caller says that the path can be read, the first byte of which is there.
     let is_empty = unsafe { *std::ptr::with_exposed_provenance::<u8>(path as usize) } == 0;
     if flags & abi::AT_EMPTY_PATH != 0 && is_empty {
@@ -148,9 +126,9 @@ unsafe fn statx(sqe: &Sqe) -> Attempt {
         return done(unsafe { sys::statx(dir, path, flags, mask, result) });
     }
     let nofollow = if flags & abi::AT_SYMLINK_NOFOLLOW != 0 { O_NOFOLLOW } else { 0 };
-    let how = OpenHow { flags: O_PATH | nofollow, mode: 0, resolve: 0 };
+    let open = Open { dir, path, flags: O_PATH | nofollow, mode: 0, resolve: None };
     // SAFETY: the caller says that the path can be read.
-    let raw = match unsafe { open(dir, path, how) } {
+    let raw = match unsafe { self::open(open) } {
         Attempt::Done(raw) if raw >= 0 => raw,
         other => return other,
     };
@@ -168,14 +146,15 @@ unsafe fn statx(sqe: &Sqe) -> Attempt {
 ///
 /// # Safety
 ///
-/// - `path` is the address of bytes that end with a NUL.
-pub(crate) unsafe fn open(dir: i32, path: u64, how: OpenHow) -> Attempt {
+/// - The path is lent.
+unsafe fn open(open: Open) -> Attempt {
+    let Open { dir, path, flags, mode, resolve } = open;
     // To create or to cut off is work on the device, for which there is no cache.
-    if how.flags & (O_CREAT | O_TRUNC) != 0 || how.flags & O_TMPFILE == O_TMPFILE {
+    if flags & (O_CREAT | O_TRUNC) != 0 || flags & O_TMPFILE == O_TMPFILE {
         return Attempt::Unsupported;
     }
-    let resolve = how.resolve | u64::from(abi::RESOLVE_CACHED);
-    let how = OpenHow { flags: how.flags | O_CLOEXEC, resolve, ..how };
+    let resolve = resolve.unwrap_or(0) | u64::from(abi::RESOLVE_CACHED);
+    let how = OpenHow { flags: flags | O_CLOEXEC, mode, resolve };
     // SAFETY: the caller says that the path can be read.
     match unsafe { sys::openat2(dir, path, &how) } {
         Ok(fd) => Attempt::Done(fd.into_raw_fd()),
@@ -214,30 +193,34 @@ fn done(result: Result<(), Errno>) -> Attempt {
 #[cfg(not(miri))]
 #[cfg(test)]
 mod tests {
+    use std::ffi::CStr;
     use std::fs::File;
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
     use sakia_ring::AT_FDCWD;
 
     use super::*;
+    use crate::call::address;
 
     #[test]
     fn a_path_is_looked_up_in_the_cache_only() {
-        let path = c"/proc/self/comm";
-        let sqe = Sqe::openat(AT_FDCWD, path.as_ptr().cast(), 0, 0);
+        let open = |path: &'static CStr, flags: u32| {
+            let (path, flags) = (address(path.as_ptr()), flags.into());
+            Call::Open(Open { dir: AT_FDCWD, path, flags, mode: 0, resolve: None })
+        };
         // SAFETY: the path is static; what is opened is adopted at once.
         unsafe {
-            match try_now(&sqe, CallMode::NonBlocking) {
+            match try_now(open(c"/proc/self/comm", 0), CallMode::NonBlocking) {
                 Attempt::Done(raw) => drop(OwnedFd::from_raw_fd(raw)),
                 Attempt::WouldBlock | Attempt::Unsupported => {}
             }
             let flags = rustix::fs::OFlags::CREATE.bits();
-            let sqe = Sqe::openat(AT_FDCWD, path.as_ptr().cast(), flags, 0);
-            assert_eq!(try_now(&sqe, CallMode::NonBlocking), Attempt::Unsupported);
+            let create = open(c"/proc/self/comm", flags);
+            assert_eq!(try_now(create, CallMode::NonBlocking), Attempt::Unsupported);
         }
-        let sqe = Sqe::openat(AT_FDCWD, c"/nowhere/at/all".as_ptr().cast(), 0, 0);
+        let missing = open(c"/nowhere/at/all", 0);
         // SAFETY: the path is static, and nothing is opened.
-        let attempt = unsafe { try_now(&sqe, CallMode::NonBlocking) };
+        let attempt = unsafe { try_now(missing, CallMode::NonBlocking) };
         let missing = Attempt::Done(-Errno::NOENT.raw_os_error());
         assert!(attempt == missing || attempt == Attempt::WouldBlock, "{attempt:?}");
     }
@@ -246,14 +229,14 @@ mod tests {
     fn a_plain_call_reads_at_the_offset_and_says_what_failed() {
         let file = File::open("/proc/self/exe").expect("the test runs from a file");
         let mut bytes = [0_u8; 3];
-        let mut sqe = Sqe::read(file.as_raw_fd(), bytes.as_mut_ptr(), 3, 1);
-        // SAFETY: the bytes outlive the call.
-        let attempt = unsafe { try_now(&sqe, CallMode::Blocking) };
+        let mut read = |raw| {
+            let call = Transfer::read(raw, bytes.as_mut_ptr(), 3, 1, 0);
+            // SAFETY: the bytes outlive the call.
+            unsafe { try_now(call, CallMode::Blocking) }
+        };
+        let attempt = read(file.as_raw_fd());
         assert_eq!(attempt, Attempt::Done(3));
+        assert_eq!(read(-1), Attempt::Done(-Errno::BADF.raw_os_error()));
         assert_eq!(&bytes, b"ELF");
-        sqe.fd = -1;
-        // SAFETY: as above.
-        let attempt = unsafe { try_now(&sqe, CallMode::Blocking) };
-        assert_eq!(attempt, Attempt::Done(-Errno::BADF.raw_os_error()));
     }
 }

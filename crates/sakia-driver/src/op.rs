@@ -26,6 +26,8 @@ use std::task::{Context, Poll, Waker};
 use sakia_ring::{Cqe, CqeFlags, Sqe};
 
 use crate::backend::{Backend, Descriptors, FileKind};
+use crate::call::Call;
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Shared;
 use crate::policy::{Attempt, CallMode, Mount, Route, Rules};
@@ -114,27 +116,38 @@ impl Completion {
     }
 }
 
-/// One request to the kernel together with everything it needs.
+/// One request to the kernel together with everything it needs. It describes itself by two plain values,
+/// which ask for the same: an [`entry`](Operation::entry) for a ring, and a [`call`](Operation::call) for all
+/// else.
 ///
 /// # Safety
 ///
 /// An implementation promises that
-/// - [`entry`](Operation::entry) names only memory that the value owns, directly or behind pointers that
-///   stay put when the value is moved *after its completion*, and that nothing else accesses that
-///   memory, as long as the value is not moved or dropped;
-/// - the descriptor that the entry names is one that the value keeps open ([`Fd`]), or none;
-/// - [`class`](Operation::class), [`entry`](Operation::entry) and
+/// - [`entry`](Operation::entry) and [`call`](Operation::call) name only memory that the value owns, directly
+///   or behind pointers that stay put when the value is moved *after its completion*, and that nothing else
+///   accesses that memory, as long as the value is not moved or dropped;
+/// - the descriptors that they name are ones that the value keeps open ([`Fd`]);
+/// - [`class`](Operation::class), [`entry`](Operation::entry), [`call`](Operation::call) and
 ///   [`descriptor`](Operation::descriptor) do not call into a driver.
 pub unsafe trait Operation: 'static {
     /// What the handle resolves to.
     type Output;
 
+    /// What it is counted as.
+    const KIND: OpKind;
+
     /// How the operation is admitted. Always the same for one value.
     fn class(&self) -> Class;
 
-    /// Describes the request. Called once the value has its final address, perhaps more than once,
-    /// before the kernel sees it. `user_data` is overwritten.
-    fn entry(&mut self) -> Sqe;
+    /// The request as a ring takes it; `None` where rings have no such operation. Called once the value has
+    /// its final address, perhaps more than once, before the kernel sees it. `user_data` is overwritten.
+    #[inline(always)]
+    fn entry(&mut self) -> Option<Sqe> {
+        None
+    }
+
+    /// The same request as a call. Called when and as often as [`entry`](Operation::entry).
+    fn call(&mut self) -> Call;
 
     /// Whether there is room for what it brings. An operation without it ends with `EINVAL` and never reaches
     /// the kernel. Asked once, when it is started.
@@ -145,7 +158,7 @@ pub unsafe trait Operation: 'static {
 
     /// Gives all memory that the kernel is to fill a value, since it may say that it has filled what it has
     /// not; see [`Backend::fills_what_it_reports`]. Called once, before
-    /// [`entry`](Operation::entry).
+    /// [`entry`](Operation::entry) and [`call`](Operation::call).
     fn initialize(&mut self) {}
 
     /// Turns the last completion into what the handle resolves to.
@@ -277,8 +290,12 @@ pub(crate) struct Vtable {
     pub(crate) storage: Storage,
     /// The type's path.
     pub(crate) name: fn() -> &'static str,
+    /// [`Operation::KIND`].
+    pub(crate) kind: OpKind,
     /// [`Operation::entry`].
-    pub(crate) entry: unsafe fn(NonNull<Cell>) -> Sqe,
+    pub(crate) entry: unsafe fn(NonNull<Cell>) -> Option<Sqe>,
+    /// [`Operation::call`].
+    pub(crate) call: unsafe fn(NonNull<Cell>) -> Call,
     /// [`Operation::dispose`]; the cell holds nothing afterwards, even if that panics.
     pub(crate) dispose: unsafe fn(NonNull<Cell>, Completion),
     /// [`Operation::deliver`].
@@ -317,7 +334,9 @@ impl<O: Operation> Erased<O> {
     pub(crate) const VTABLE: &'static Vtable = &Vtable {
         storage: Self::STORAGE,
         name: std::any::type_name::<O>,
+        kind: O::KIND,
         entry: Self::entry,
+        call: Self::call,
         dispose: Self::dispose,
         deliver: Self::deliver,
         lose: Self::lose,
@@ -360,10 +379,19 @@ impl<O: Operation> Erased<O> {
         }
     }
 
-    unsafe fn entry(cell: NonNull<Cell>) -> Sqe {
+    unsafe fn entry(cell: NonNull<Cell>) -> Option<Sqe> {
         // SAFETY: the cell holds a live operation of this type, to which the driver alone has
         // access now.
-        unsafe { Self::place(cell).as_mut() }.entry()
+        let operation = unsafe { Self::place(cell).as_mut() };
+        let sqe = operation.entry();
+        #[cfg(any(test, feature = "sim"))]
+        assert_agree(operation, sqe.as_ref());
+        sqe
+    }
+
+    unsafe fn call(cell: NonNull<Cell>) -> Call {
+        // SAFETY: as for `entry`.
+        unsafe { Self::place(cell).as_mut() }.call()
     }
 
     unsafe fn dispose(cell: NonNull<Cell>, completion: Completion) {
@@ -373,7 +401,7 @@ impl<O: Operation> Erased<O> {
 
     unsafe fn deliver(cell: NonNull<Cell>, completion: Completion) -> Delivered {
         // SAFETY: the cell holds a live operation of this type, which nobody changes: the kernel may write to
-        // what its entry names, which `deliver` does not reach (its promise).
+        // what its entry or call names, which `deliver` does not reach (its promise).
         unsafe { Self::place(cell).as_ref() }.deliver(completion)
     }
 
@@ -408,11 +436,26 @@ impl<O: Operation> Erased<O> {
     }
 }
 
-/// An operation that is to be performed as a plain call, whatever the core knows of its type.
-pub(crate) trait Performer {
+/// An operation in its cell, whatever the core knows of its type.
+pub(crate) trait InPlace: Copy {
+    fn kind(self) -> OpKind;
+    fn entry(self) -> Option<Sqe>;
+    fn call(self) -> Call;
     fn route(&self, rules: &Rules) -> Route;
     fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry;
     fn mount(&self) -> Option<Rc<Mount>>;
+}
+
+/// Checks that an operation's entry asks for the same as its call, in programs that are not optimized.
+#[cfg(any(test, feature = "sim"))]
+fn assert_agree<O: Operation>(operation: &mut O, sqe: Option<&Sqe>) {
+    if cfg!(debug_assertions)
+        && let Some(sqe) = sqe
+    {
+        // SAFETY: the entry names memory of the operation.
+        let asked = unsafe { crate::sim::entry::decode(sqe, Some((0, u64::MAX))) };
+        assert_eq!(asked, Ok(operation.call()), "{}", std::any::type_name::<O>());
+    }
 }
 
 /// The operation of this type in a cell. It is borrowed for one question at a time: between them a plain
@@ -454,15 +497,30 @@ impl<O: Operation> Placed<O> {
         // SAFETY: as in `get`, and nobody else looks at it meanwhile.
         unsafe { self.0.as_mut() }.initialize();
     }
-
-    #[inline(always)]
-    pub(crate) fn entry(mut self) -> Sqe {
-        // SAFETY: as in `get`, and nobody else looks at it meanwhile.
-        unsafe { self.0.as_mut() }.entry()
-    }
 }
 
-impl<O: Operation> Performer for Placed<O> {
+impl<O: Operation> InPlace for Placed<O> {
+    #[inline(always)]
+    fn kind(self) -> OpKind {
+        O::KIND
+    }
+
+    #[inline(always)]
+    fn entry(mut self) -> Option<Sqe> {
+        // SAFETY: as in `get`, and nobody else looks at it meanwhile.
+        let operation = unsafe { self.0.as_mut() };
+        let sqe = operation.entry();
+        #[cfg(any(test, feature = "sim"))]
+        assert_agree(operation, sqe.as_ref());
+        sqe
+    }
+
+    #[inline(always)]
+    fn call(mut self) -> Call {
+        // SAFETY: as in `get`, and nobody else looks at it meanwhile.
+        unsafe { self.0.as_mut() }.call()
+    }
+
     #[inline(always)]
     fn route(&self, rules: &Rules) -> Route {
         self.get().route(rules)
@@ -480,6 +538,7 @@ impl<O: Operation> Performer for Placed<O> {
 }
 
 /// The operation in a cell.
+#[derive(Clone, Copy)]
 pub(crate) struct InCell {
     vtable: &'static Vtable,
     cell: NonNull<Cell>,
@@ -493,9 +552,29 @@ impl InCell {
     pub(crate) unsafe fn new(vtable: &'static Vtable, cell: NonNull<Cell>) -> Self {
         Self { vtable, cell }
     }
+
+    /// Whether the operation's descriptor is being closed.
+    pub(crate) fn is_closing(self) -> bool {
+        // SAFETY: the promise to `new`.
+        unsafe { (self.vtable.is_closing)(self.cell) }
+    }
 }
 
-impl Performer for InCell {
+impl InPlace for InCell {
+    fn kind(self) -> OpKind {
+        self.vtable.kind
+    }
+
+    fn entry(self) -> Option<Sqe> {
+        // SAFETY: the promise to `new`.
+        unsafe { (self.vtable.entry)(self.cell) }
+    }
+
+    fn call(self) -> Call {
+        // SAFETY: the promise to `new`.
+        unsafe { (self.vtable.call)(self.cell) }
+    }
+
     fn route(&self, rules: &Rules) -> Route {
         // SAFETY: the promise to `new`.
         unsafe { (self.vtable.route)(self.cell, rules) }

@@ -6,15 +6,35 @@
 
 use std::collections::VecDeque;
 
-use sakia_ring::{Cqe, Position, Sqe};
+use sakia_ring::{Cqe, Position};
+
+use crate::call::{Call, Request};
+
+/// What a submission queue holds.
+pub(crate) trait Queued {
+    fn user_data(&self) -> u64;
+
+    /// Makes it nothing, with the same `user_data`.
+    fn make_nop(&mut self);
+}
+
+impl Queued for Request {
+    fn user_data(&self) -> u64 {
+        self.user_data
+    }
+
+    fn make_nop(&mut self) {
+        self.call = Call::Nop;
+    }
+}
 
 /// Submission queue, completion queue and overflow list.
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub(crate) struct Queue<T> {
     sq_entries: u32,
     cq_entries: u32,
     /// Entries pushed and not consumed, oldest first.
-    pub(crate) pending: VecDeque<Sqe>,
+    pub(crate) pending: VecDeque<T>,
     /// The position of the oldest of them.
     head: u32,
     /// Completions ready to be reaped.
@@ -25,7 +45,7 @@ pub(crate) struct Queue {
     pub(crate) places: u32,
 }
 
-impl Queue {
+impl<T: Queued> Queue<T> {
     /// # Panics
     /// Without entries, and with more than the completion queue has.
     pub(crate) fn new(sq_entries: u32, cq_entries: u32) -> Self {
@@ -73,20 +93,20 @@ impl Queue {
         self.places.saturating_sub(self.ready())
     }
 
-    pub(crate) fn push(&mut self, sqe: Sqe) -> Option<Position> {
+    pub(crate) fn push(&mut self, queued: T) -> Option<Position> {
         if self.pending() == self.sq_entries {
             return None;
         }
         let position = self.head.wrapping_add(self.pending());
-        self.pending.push_back(sqe);
+        self.pending.push_back(queued);
         Some(Position::from_raw(position))
     }
 
     pub(crate) fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
         let index = position.to_raw().wrapping_sub(self.head) as usize;
         match self.pending.get_mut(index) {
-            Some(sqe) if sqe.user_data == user_data => {
-                *sqe = Sqe::nop().user_data(user_data);
+            Some(queued) if queued.user_data() == user_data => {
+                queued.make_nop();
                 true
             }
             _ => false,
@@ -94,10 +114,10 @@ impl Queue {
     }
 
     /// Takes the oldest pending entry.
-    pub(crate) fn consume(&mut self) -> Option<Sqe> {
-        let sqe = self.pending.pop_front()?;
+    pub(crate) fn consume(&mut self) -> Option<T> {
+        let queued = self.pending.pop_front()?;
         self.head = self.head.wrapping_add(1);
-        Some(sqe)
+        Some(queued)
     }
 
     /// Adds the last completion of an entry.
@@ -132,15 +152,19 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sakia_ring::Opcode;
+    use crate::counters::OpKind;
 
-    fn reap_all(queue: &mut Queue) -> Vec<u64> {
+    fn request(user_data: u64, call: Call) -> Request {
+        Request { user_data, kind: OpKind::Other, call }
+    }
+
+    fn reap_all(queue: &mut Queue<Request>) -> Vec<u64> {
         let mut out = [Cqe::default(); 8];
         let count = queue.reap(&mut out);
         out[..count].iter().map(|cqe| cqe.user_data).collect()
     }
 
-    fn post_all(queue: &mut Queue, user_data: std::ops::Range<u64>) -> Vec<bool> {
+    fn post_all(queue: &mut Queue<Request>, user_data: std::ops::Range<u64>) -> Vec<bool> {
         let cqes = user_data.map(|user_data| Cqe { user_data, ..Cqe::default() });
         cqes.map(|cqe| queue.post_cqe(cqe, false)).collect()
     }
@@ -149,25 +173,26 @@ mod tests {
     fn positions_wrap_and_the_queue_is_full_at_its_size() {
         let mut queue = Queue::new(2, 2);
         for round in 0..5 {
-            let first = queue.push(Sqe::nop().user_data(round)).unwrap();
-            let second = queue.push(Sqe::nop().user_data(round)).unwrap();
+            let first = queue.push(request(round, Call::Nop)).unwrap();
+            let second = queue.push(request(round, Call::Nop)).unwrap();
             assert_eq!(second.to_raw(), first.to_raw().wrapping_add(1));
-            assert_eq!(queue.push(Sqe::nop()), None);
+            assert_eq!(queue.push(request(0, Call::Nop)), None);
             assert!(queue.consume().is_some() && queue.consume().is_some());
-            assert_eq!(queue.consume(), None);
+            assert!(queue.consume().is_none());
         }
     }
 
     #[test]
     fn only_a_pending_entry_with_that_user_data_becomes_a_nop() {
         let mut queue = Queue::new(2, 2);
-        let first = queue.push(Sqe::close(3).user_data(1)).unwrap();
-        let second = queue.push(Sqe::close(4).user_data(2)).unwrap();
+        let first = queue.push(request(1, Call::Close { raw: 3 })).unwrap();
+        let second = queue.push(request(2, Call::Close { raw: 4 })).unwrap();
         assert!(!queue.make_nop(second, 1));
         assert!(queue.make_nop(second, 2));
-        assert_eq!(queue.consume().unwrap().opcode, Opcode::CLOSE);
+        assert_eq!(queue.consume().unwrap().call, Call::Close { raw: 3 });
         assert!(!queue.make_nop(first, 1), "it was consumed");
-        assert_eq!(queue.consume().unwrap(), Sqe::nop().user_data(2));
+        let second_now = queue.consume().unwrap();
+        assert_eq!((second_now.user_data, second_now.call), (2, Call::Nop));
         assert!(!queue.make_nop(second, 2), "it was consumed");
     }
 

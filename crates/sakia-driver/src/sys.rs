@@ -32,8 +32,6 @@ pub(crate) use linux_raw_sys::general as abi;
 use rustix::event::epoll::Event;
 use rustix::fs::Statx;
 use rustix::io::Errno;
-/// Repeats a call that a signal interrupted. Only for calls that have done nothing then.
-pub(crate) use rustix::io::retry_on_intr as retry;
 use rustix::net::SendFlags;
 use rustix::thread::Timespec;
 use sakia_ring::{CURRENT_POSITION, IoVec};
@@ -61,6 +59,17 @@ pub(crate) unsafe fn syscall(number: u32, args: [usize; 6]) -> Result<usize, Err
     }
 }
 
+/// Repeats a call that a signal interrupted. Only for calls that have done nothing then.
+#[inline(always)]
+pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
 /// The number of a descriptor as a register holds it.
 pub(crate) fn register(raw: i32) -> usize {
     raw as isize as usize
@@ -85,8 +94,10 @@ pub(crate) unsafe fn borrow<'a>(raw: i32) -> Result<BorrowedFd<'a>, Errno> {
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub enum Direction {
+    /// To memory.
     Read = 0,
+    /// From memory.
     Write = 1,
 }
 

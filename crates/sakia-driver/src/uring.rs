@@ -18,13 +18,13 @@ use sakia_ring::{
 
 use self::files::Files;
 use crate::backend::{Backend, Descriptors, RemoteWake};
+use crate::call::{Call, Request};
 use crate::counters::{KindCounters, OpKind};
 use crate::descriptors::KernelDescriptors;
 use crate::epoll::{Epoll, LaneStatistics};
 use crate::key::Kind;
 use crate::now;
 use crate::policy::{Attempt, CallMode, Lane};
-use crate::private::is_private;
 use crate::readable;
 use crate::sys::{self, abi::POLLIN};
 
@@ -189,17 +189,17 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
     }
 
     #[inline(always)]
-    unsafe fn try_now(&mut self, sqe: &Sqe, mode: CallMode) -> Attempt {
+    unsafe fn try_now(&mut self, call: Call, mode: CallMode) -> Attempt {
         if !is_kernel::<H>() {
             return Attempt::Unsupported;
         }
         // SAFETY: the caller's duties are the same.
-        unsafe { now::try_now(sqe, mode) }
+        unsafe { now::try_now(call, mode) }
     }
 
     #[inline(always)]
-    fn batches_well(&self, opcode: Opcode) -> bool {
-        matches!(opcode, Opcode::READ | Opcode::READV | Opcode::OPENAT | Opcode::OPENAT2)
+    fn batches_well(&self, kind: OpKind) -> bool {
+        matches!(kind, OpKind::Read | OpKind::Open)
     }
 
     unsafe fn size_now(&self, raw: i32) -> Option<u64> {
@@ -207,10 +207,10 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         is_kernel::<H>().then(|| unsafe { now::size(raw) }).flatten()
     }
 
-    unsafe fn push_lane(&mut self, sqe: Sqe, lane: Lane) -> Result<(), Errno> {
+    unsafe fn push_lane(&mut self, request: Request, lane: Lane) -> Result<(), Errno> {
         let lanes = self.lanes()?;
         // SAFETY: the caller's duties are the same.
-        unsafe { lanes.epoll.push_lane(sqe, lane) }
+        unsafe { lanes.epoll.push_lane(request, lane) }
     }
 
     fn ways(&self, kind: OpKind) -> KindCounters {
@@ -222,7 +222,7 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
     }
 
     fn is_for_lanes(&self, opcode: Opcode) -> bool {
-        is_kernel::<H>() && Epoll::performs(opcode) && !self.supports(opcode)
+        is_kernel::<H>() && !self.supports(opcode)
     }
 
     fn may_lack_workers(&self) -> bool {
@@ -282,7 +282,7 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
     }
 
     fn supports(&self, opcode: Opcode) -> bool {
-        !is_private(opcode) && self.probe.as_ref().is_none_or(|probe| probe.is_supported(opcode))
+        self.probe.as_ref().is_none_or(|probe| probe.is_supported(opcode))
     }
 
     unsafe fn register_buffer(&mut self, addr: *mut u8, len: usize) -> io::Result<()> {

@@ -8,9 +8,10 @@ use std::ffi::CStr;
 use std::io;
 
 use rustix::io::Errno;
-use sakia_ring::{AT_FDCWD, Sqe};
+use sakia_ring::AT_FDCWD;
 
 use crate::backend::{Backend, Descriptors};
+use crate::call::{Call, Open, Transfer, address};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
@@ -45,9 +46,11 @@ impl<B: Backend> Handle<B> {
             return Ok(WholeFile::NotNow);
         }
         let (flags, nonblock_added) = open_flags(0);
-        let open = Sqe::openat(AT_FDCWD, path.as_ptr().cast(), flags, 0);
+        let (path, flags_wide) = (address(path.as_ptr()), flags.into());
+        let open =
+            Call::Open(Open { dir: AT_FDCWD, path, flags: flags_wide, mode: 0, resolve: None });
         // SAFETY: the path outlives the call.
-        let raw = match unsafe { core.act_now(&open, CallMode::NonBlocking) } {
+        let raw = match unsafe { core.act_now(OpKind::Open, open, CallMode::NonBlocking) } {
             Attempt::Done(raw) if raw >= 0 => raw,
             Attempt::Done(res) => return Err(io::Error::from_raw_os_error(-res)),
             Attempt::WouldBlock | Attempt::Unsupported => return Ok(WholeFile::NotNow),
@@ -59,10 +62,10 @@ impl<B: Backend> Handle<B> {
         let wanted = expected.saturating_add(1);
         bytes.try_reserve_exact(wanted).map_err(|_| io::Error::from(Errno::NOMEM))?;
         let len = transfer_len(bytes.capacity());
-        let read = Sqe::read(file.raw, bytes.as_mut_ptr(), len, 0);
+        let read = Transfer::read(file.raw, bytes.as_mut_ptr(), len, 0, 0);
         // SAFETY: the memory is the vector's, unused so far, and of that length; the descriptor was just
         // opened.
-        let attempt = unsafe { core.act_now(&read, CallMode::NonBlocking) };
+        let attempt = unsafe { core.act_now(OpKind::Read, read, CallMode::NonBlocking) };
         // What failed, or would have waited, an operation does once more, and tells how it went.
         let count = match attempt {
             Attempt::Done(count) => usize::try_from(count).unwrap_or(0).min(len as usize),
@@ -83,8 +86,9 @@ impl<B: Backend> Handle<B> {
                 unsafe { Fd::opened(file.into_raw(), owner, flags & !O_NONBLOCK, nonblock_added) };
             return Ok(WholeFile::Opened(fd, bytes));
         }
+        let close = Call::Close { raw: file.into_raw() };
         // SAFETY: the descriptor was just opened, and nobody else knows of it.
-        let closed = unsafe { core.act_now(&Sqe::close(file.into_raw()), CallMode::Blocking) };
+        let closed = unsafe { core.act_now(OpKind::Close, close, CallMode::Blocking) };
         if closed != Attempt::Done(0) {
             core.counters.close_errors += 1;
         }

@@ -33,7 +33,8 @@ use crate::functions::{Function, Functions, Owner};
 const FOLDERS: &[&str] = &["crates/sakia-ring/src/", "crates/sakia-driver/src/"];
 
 /// Records of the kernel that hold descriptors or addresses.
-const RECORDS: &[&str] = &["IoVec", "Message", "Params", "Sqe", "iovec", "msghdr"];
+const RECORDS: &[&str] =
+    &["Call", "IoVec", "Message", "Params", "Request", "Sqe", "iovec", "msghdr"];
 
 /// Names of an `i32` that is no descriptor.
 const PLAIN: &[&str] = &["errno", "res", "result"];
@@ -50,6 +51,7 @@ struct Exception(&'static str, &'static str, &'static str);
 
 const DRIVER: &str = "crates/sakia-driver/src/driver.rs";
 const SYS: &str = "crates/sakia-driver/src/sys.rs";
+const CALL: &str = "crates/sakia-driver/src/call.rs";
 const RING: &str = "crates/sakia-ring/src/ring.rs";
 const MACHINE: &str = "crates/sakia-driver/src/epoll/machine.rs";
 const REGISTRY: &str = "crates/sakia-driver/src/epoll/registry.rs";
@@ -71,6 +73,8 @@ const EXCEPTIONS: &[Exception] = &[
         "panics unless the driver is on the simulated kernel: the number is that kernel's",
     ),
     Exception(MACHINE, "note_socket", "a note in a table, without a call"),
+    Exception(CALL, "address", "the number that a pointer is"),
+    Exception(CALL, "word", "the number that a pointer is"),
     Exception(MACHINE, "forget_socket", END_OF_WATCH),
     Exception(MACHINE, "is_own", LOOK),
     Exception(REGISTRY, "find", LOOK),

@@ -14,6 +14,8 @@ use sakia_ring::Sqe;
 
 use super::permits::{Permit, Permits, WithPermit};
 use crate::backend::Backend;
+use crate::call::{Call, SocketCall, Verb};
+use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::key::Key;
@@ -184,13 +186,19 @@ impl MultiAccept {
 // SAFETY: the entry names no memory, and a descriptor that the value keeps open.
 unsafe impl Operation for MultiAccept {
     type Output = ();
+    const KIND: OpKind = OpKind::Accept;
 
     fn class(&self) -> Class {
         Class::Waiting
     }
 
-    fn entry(&mut self) -> Sqe {
-        Sqe::accept_multishot(self.fd.raw(), SocketFlags::CLOEXEC.bits())
+    fn entry(&mut self) -> Option<Sqe> {
+        Some(Sqe::accept_multishot(self.fd.raw(), SocketFlags::CLOEXEC.bits()))
+    }
+
+    fn call(&mut self) -> Call {
+        let (raw, flags) = (self.fd.raw(), SocketFlags::CLOEXEC.bits());
+        Call::AcceptMany(SocketCall { raw, verb: Verb::Accept, args: [0; 2], flags })
     }
 
     fn deliver(&self, completion: Completion) -> Delivered {

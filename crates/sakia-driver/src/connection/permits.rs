@@ -13,6 +13,8 @@ use std::task::{Poll, Wake, Waker};
 
 use sakia_ring::Sqe;
 
+use crate::call::Call;
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::op::{Class, Completion, Operation};
 use crate::wakers::wake_all;
@@ -122,6 +124,7 @@ where
     K: FnOnce(&T, O::Output) + 'static,
 {
     type Output = O::Output;
+    const KIND: OpKind = O::KIND;
 
     #[inline(always)]
     fn class(&self) -> Class {
@@ -129,8 +132,13 @@ where
     }
 
     #[inline(always)]
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self) -> Option<Sqe> {
         self.operation.entry()
+    }
+
+    #[inline(always)]
+    fn call(&mut self) -> Call {
+        self.operation.call()
     }
 
     #[inline(always)]

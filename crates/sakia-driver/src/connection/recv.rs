@@ -15,6 +15,8 @@ use super::pool::{Pool, Size};
 use super::{Connection, Inner, RecvBuf};
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBufMut, fill_with};
+use crate::call::Call;
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::op::{Class, Completion, Delivered, Operation};
 use crate::ops::vectored::BUFFERS_MAX;
@@ -261,13 +263,18 @@ impl MultiRecv {
 // completion names.
 unsafe impl Operation for MultiRecv {
     type Output = ();
+    const KIND: OpKind = OpKind::Recv;
 
     fn class(&self) -> Class {
         Class::Waiting
     }
 
-    fn entry(&mut self) -> Sqe {
-        Sqe::recv_multishot(self.fd.raw(), self.size.group(), 0)
+    fn entry(&mut self) -> Option<Sqe> {
+        Some(Sqe::recv_multishot(self.fd.raw(), self.size.group(), 0))
+    }
+
+    fn call(&mut self) -> Call {
+        Call::RecvMany { raw: self.fd.raw(), group: self.size.group(), flags: 0 }
     }
 
     fn deliver(&self, completion: Completion) -> Delivered {

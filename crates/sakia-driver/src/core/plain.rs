@@ -2,51 +2,23 @@
 //! into the queue. Which way one takes is decided by [`policy`](crate::policy).
 
 use rustix::io::Errno;
-use sakia_ring::{CURRENT_POSITION, CqeFlags, Opcode, Sqe};
+use sakia_ring::{CURRENT_POSITION, CqeFlags, Sqe};
 
 use super::{Core, Phase};
 use crate::backend::Backend;
+use crate::call::{Buffers, Call, Transfer};
 use crate::counters::OpKind;
-use crate::op::{Class, Completion, InCell, Performer, Retry};
+use crate::op::{Class, Completion, InCell, InPlace, Retry};
 use crate::policy::{Attempt, CallMode, Lane, Route, Timing};
-use crate::private;
 use crate::slab::{SlotRef, State, flag};
 
-/// How many bytes a plain call with this result has moved. What an entry calls its length need not be
-/// bytes, and a result need not be a count.
+/// How many bytes a plain call with this result has moved. A result need not be a count; an entry of a
+/// directory costs more than copying it.
 #[inline(always)]
-fn bytes_moved(sqe: &Sqe, res: i32) -> u32 {
-    match sqe.opcode {
-        Opcode::READ
-        | Opcode::READV
-        | Opcode::READ_FIXED
-        | Opcode::WRITE
-        | Opcode::WRITEV
-        | Opcode::WRITE_FIXED
-        // Entries of a directory, each of which costs more than copying it.
-        | private::GETDENTS => u32::try_from(res).unwrap_or(0),
+fn bytes_moved(kind: OpKind, res: i32) -> u32 {
+    match kind {
+        OpKind::Read | OpKind::Write | OpKind::List => u32::try_from(res).unwrap_or(0),
         _ => 0,
-    }
-}
-
-/// The same on memory that a ring has registered, which threads beside the ring do not know of. Only blocks
-/// of this driver's arena get that far; see `ReadFixed`.
-fn unfixed(sqe: Sqe) -> Sqe {
-    let opcode = match sqe.opcode {
-        Opcode::READ_FIXED => Opcode::READ,
-        Opcode::WRITE_FIXED => Opcode::WRITE,
-        _ => return sqe,
-    };
-    Sqe { opcode, buf_index: 0, ..sqe }
-}
-
-/// Whether an operation changes nothing, so that doing it twice is as good as once. A read at the file's own
-/// position moves that.
-fn is_pure_read(sqe: &Sqe) -> bool {
-    match sqe.opcode {
-        Opcode::READ | Opcode::READV | Opcode::READ_FIXED => sqe.off != CURRENT_POSITION,
-        Opcode::STATX | Opcode::FGETXATTR => true,
-        _ => false,
     }
 }
 
@@ -55,22 +27,21 @@ impl<B: Backend> Core<B> {
     #[inline(always)]
     pub(super) fn perform(
         &mut self,
-        sqe: &Sqe,
         mut mode: CallMode,
-        operation: impl Performer,
+        operation: impl InPlace,
     ) -> Option<Completion> {
         let backend = self.backend.as_mut()?;
         if !backend.is_intact() {
             return None;
         }
-        let kind = OpKind::of(sqe.opcode) as usize;
+        let (kind, call) = (operation.kind(), operation.call());
         loop {
             let timed = if mode == CallMode::Blocking { operation.mount() } else { None };
             let attempt = match timed {
                 None => {
-                    // SAFETY: the entry names memory and a descriptor that the operation owns (its
+                    // SAFETY: the call names memory and descriptors that the operation owns (its
                     // promise), which stays where it is until the call is over.
-                    unsafe { backend.try_now(sqe, mode) }
+                    unsafe { backend.try_now(call, mode) }
                 }
                 Some(mount) => {
                     let breaker = &mount.breaker;
@@ -82,7 +53,7 @@ impl<B: Backend> Core<B> {
                     let begin = self.timed_until.filter(|_| watched.is_none());
                     let begin = begin.unwrap_or_else(|| backend.now());
                     // SAFETY: as above.
-                    let attempt = unsafe { backend.try_now(sqe, mode) };
+                    let attempt = unsafe { backend.try_now(call, mode) };
                     let end = backend.now();
                     self.timed_until = Some(end);
                     let has_waited = watched.map(|before| backend.waits() != before);
@@ -93,15 +64,15 @@ impl<B: Backend> Core<B> {
             match operation.classify(mode, attempt) {
                 Retry::No => {
                     let Attempt::Done(res) = attempt else { return None };
-                    self.inline_budget.spend(bytes_moved(sqe, res));
-                    self.counters.kinds[kind].inline += 1;
+                    self.inline_budget.spend(bytes_moved(kind, res));
+                    self.counters.kinds[kind as usize].inline += 1;
                     return Some(Completion::of(res, CqeFlags(0)));
                 }
                 Retry::InQueue => {
                     // A refused call is a call, too.
                     self.inline_budget.spend(0);
                     let refused = attempt == Attempt::WouldBlock;
-                    self.counters.kinds[kind].would_block += u64::from(refused);
+                    self.counters.kinds[kind as usize].would_block += u64::from(refused);
                     return None;
                 }
                 Retry::Call(other) => mode = other,
@@ -125,18 +96,18 @@ impl<B: Backend> Core<B> {
     /// # Safety
     ///
     /// - As for [`Backend::try_now`].
-    pub(crate) unsafe fn act_now(&mut self, sqe: &Sqe, mode: CallMode) -> Attempt {
+    pub(crate) unsafe fn act_now(&mut self, kind: OpKind, call: Call, mode: CallMode) -> Attempt {
         let Some(backend) = &mut self.backend else { return Attempt::Unsupported };
         // SAFETY: the caller's duties are the same.
-        let attempt = unsafe { backend.try_now(sqe, mode) };
-        let counters = &mut self.counters.kinds[OpKind::of(sqe.opcode) as usize];
+        let attempt = unsafe { backend.try_now(call, mode) };
+        let counters = &mut self.counters.kinds[kind as usize];
         match attempt {
             Attempt::Done(_) => counters.inline += 1,
             Attempt::WouldBlock => counters.would_block += 1,
             Attempt::Unsupported => {}
         }
         self.inline_budget.spend(match attempt {
-            Attempt::Done(res) => bytes_moved(sqe, res),
+            Attempt::Done(res) => bytes_moved(kind, res),
             Attempt::WouldBlock | Attempt::Unsupported => 0,
         });
         attempt
@@ -152,41 +123,40 @@ impl<B: Backend> Core<B> {
         unsafe { self.backend.as_ref()?.size_now(raw) }
     }
 
-    /// Whether the queue does such operations as cheaply as plain calls, if it gets many of them.
-    #[inline(always)]
-    pub(super) fn batches_well(&self, sqe: &Sqe) -> bool {
+    /// Whether the queue does such an operation as cheaply as plain calls, if it gets many of them.
+    #[inline(never)]
+    pub(super) fn batches_well(&mut self, slot: SlotRef) -> bool {
         /// Of what copies more, the call itself is a small part.
         const BYTES_MAX: u32 = 8 << 10;
-        let is_small = match sqe.opcode {
-            Opcode::READ => sqe.len <= BYTES_MAX,
-            // Its entry tells how many parts there are, and not how large they are.
-            Opcode::READV => false,
+        let operation = self.in_cell(slot);
+        let is_small = match operation.call() {
+            Call::Transfer(Transfer { buffers: Buffers::One { len, .. }, .. }) => len <= BYTES_MAX,
+            // It tells how many parts there are, and not how large they are.
+            Call::Transfer(_) => false,
             _ => true,
         };
         let backend = self.backend.as_ref();
-        is_small && backend.is_some_and(|backend| backend.batches_well(sqe.opcode))
+        is_small && backend.is_some_and(|backend| backend.batches_well(operation.kind()))
+    }
+
+    /// The operation that a slot holds, whose type is not known here.
+    pub(super) fn in_cell(&mut self, slot: SlotRef) -> InCell {
+        let vtable = self.slab.header(slot).vtable.expect("the slot holds an operation");
+        // SAFETY: the cell holds a live operation of the table's type, the driver's alone: the value is not
+        // kept beyond what is done with the operation next.
+        unsafe { InCell::new(vtable, slot.cell()) }
     }
 
     /// Performs an operation that was parked, or has it wait for the next turns or for the queue.
     pub(super) fn go_on(&mut self, slot: SlotRef) {
-        let vtable = self.slab.header(slot).vtable.expect("a slot that waits holds an operation");
-        // SAFETY: the cell holds a live operation of the table's type, the driver's alone.
-        let operation = unsafe { InCell::new(vtable, slot.cell()) };
+        let operation = self.in_cell(slot);
         match operation.route(&self.rules) {
             Route::Now(_) if !self.has_inline_budget() => self.defer(slot),
-            Route::Now(mode) => {
-                // SAFETY: as above.
-                let sqe = unsafe { (vtable.entry)(slot.cell()) };
-                match self.perform(&sqe, mode, operation) {
-                    Some(completion) => self.finish(slot, completion),
-                    None => self.list(slot),
-                }
-            }
-            Route::Lane(lane) => {
-                // SAFETY: as above.
-                let sqe = unsafe { (vtable.entry)(slot.cell()) };
-                self.push_lane(slot, lane, sqe);
-            }
+            Route::Now(mode) => match self.perform(mode, operation) {
+                Some(completion) => self.finish(slot, completion),
+                None => self.list(slot),
+            },
+            Route::Lane(lane) => self.push_lane(slot, lane),
             Route::Queue => self.list(slot),
         }
     }
@@ -247,29 +217,24 @@ impl<B: Backend> Core<B> {
         while count < AT_A_TIME && self.inline_budget.is_any_left() {
             let Some(slot) = self.deferred.first() else { break };
             self.deferred.remove(&mut self.slab, slot);
-            let header = self.slab.header(slot);
-            header.flags &= !flag::DEFERRED;
-            let vtable = header.vtable.expect("a slot that waits holds an operation");
-            // SAFETY: the cell holds a live operation of the table's type, the driver's alone.
-            let operation = unsafe { InCell::new(vtable, slot.cell()) };
-            // SAFETY: as above.
-            if unsafe { (vtable.is_closing)(slot.cell()) } {
+            self.slab.header(slot).flags &= !flag::DEFERRED;
+            let operation = self.in_cell(slot);
+            if operation.is_closing() {
                 self.finish(slot, Completion::REVOKED);
                 continue;
             }
-            // SAFETY: as above.
-            let sqe = unsafe { (vtable.entry)(slot.cell()) };
-            count += if sqe.opcode == Opcode::NOP { TURN } else { 1 };
+            let is_turn = operation.kind() == OpKind::Nop;
+            count += if is_turn { TURN } else { 1 };
             match operation.route(&self.rules) {
-                Route::Now(mode) => match self.perform(&sqe, mode, operation) {
+                Route::Now(mode) => match self.perform(mode, operation) {
                     Some(completion) => {
                         // A task that waited for its turn gets a call, even if others use up the budget.
-                        self.reserved_calls += u32::from(sqe.opcode == Opcode::NOP);
+                        self.reserved_calls += u32::from(is_turn);
                         self.finish(slot, completion);
                     }
                     None => self.list(slot),
                 },
-                Route::Lane(lane) => self.push_lane(slot, lane, sqe),
+                Route::Lane(lane) => self.push_lane(slot, lane),
                 Route::Queue => self.list(slot),
             }
         }
@@ -282,8 +247,8 @@ impl<B: Backend> Core<B> {
     /// own position, but does not take the kernel's lock on it (`f_pos_lock`), and does not update it when
     /// the transfer completes later than its submission, such as direct I/O.
     #[inline(always)]
-    pub(super) fn is_for_lanes(&self, class: Class, sqe: &Sqe) -> bool {
-        if matches!(OpKind::of(sqe.opcode), OpKind::Read | OpKind::Write) {
+    pub(super) fn is_for_lanes(&self, class: Class, kind: OpKind, sqe: &Sqe) -> bool {
+        if matches!(kind, OpKind::Read | OpKind::Write) {
             return sqe.off == CURRENT_POSITION && class == Class::Bounded && !self.lacks_lanes;
         }
         let index = usize::from(sqe.opcode.0);
@@ -293,18 +258,17 @@ impl<B: Backend> Core<B> {
     /// Gives an operation to a thread.
     #[cold]
     #[inline(never)]
-    pub(super) fn push_lane(&mut self, slot: SlotRef, lane: Lane, sqe: Sqe) {
-        let key = self.slab.key(slot);
+    pub(super) fn push_lane(&mut self, slot: SlotRef, lane: Lane) {
+        let request = self.request(slot);
         let Some(backend) = self.backend.as_mut().filter(|backend| backend.is_intact()) else {
             return self.finish(slot, Completion::REVOKED);
         };
         // SAFETY: as in `push_operation`.
-        let pushed = unsafe { backend.push_lane(unfixed(sqe).user_data(key.user_data()), lane) };
-        match pushed {
+        match unsafe { backend.push_lane(request, lane) } {
             Ok(()) => {}
             Err(Errno::AGAIN) => return self.list(slot), // no threads, but a queue, which is full
             // Nor has an embedder's host any: its ring does what is a ring's.
-            Err(Errno::OPNOTSUPP) if !private::is_private(sqe.opcode) => {
+            Err(Errno::OPNOTSUPP) if self.in_cell(slot).entry().is_some() => {
                 self.lacks_lanes = true;
                 return self.list(slot);
             }
@@ -316,7 +280,7 @@ impl<B: Backend> Core<B> {
         // Its completion needs no room in a queue, and what may wait for ever is canceled when dropped.
         header.class = Class::Waiting;
         self.in_flight += 1;
-        self.counters.kinds[OpKind::of(sqe.opcode) as usize].submitted += 1;
+        self.counters.kinds[request.kind as usize].submitted += 1;
     }
 
     /// Whether an operation that ended as if canceled, which nobody asked for, goes to a thread. Either the
@@ -338,17 +302,8 @@ impl<B: Backend> Core<B> {
             let cell = slot.cell();
             vtable.is_cancelable
                 && !(vtable.is_closing)(cell)
-                && (is_pure_read(&(vtable.entry)(cell))
+                && ((vtable.call)(cell).is_pure_read()
                     || (vtable.is_local)(cell, &*backend.descriptors()))
         }
-    }
-
-    /// Gives an operation that the queue could not do to a thread.
-    #[cold]
-    pub(super) fn push_lane_again(&mut self, slot: SlotRef) {
-        let vtable = self.slab.header(slot).vtable.expect("a slot in flight holds an operation");
-        // SAFETY: as in `lacked_worker`.
-        let sqe = unsafe { (vtable.entry)(slot.cell()) };
-        self.push_lane(slot, Lane::Bounded, sqe);
     }
 }

@@ -7,73 +7,20 @@
 use std::os::fd::{IntoRawFd, OwnedFd};
 
 use rustix::io::Errno;
-use sakia_ring::Opcode;
 
-use super::socket::SocketCall;
-use super::transfer::{FileClass, Transfer, Try, failed, outcome};
-use crate::call::{Call, Copy};
-use crate::sys::open::{Open, Unopened, await_writer};
-use crate::sys::{self, abi, borrow, retry};
-
-/// An operation that a lane performs.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Job {
-    pub(super) user_data: u64,
-    pub(super) opcode: Opcode,
-    pub(super) work: Work,
-}
+use super::transfer::{FileClass, Try, failed};
+use crate::call::{Call, Transfer};
+use crate::policy::Lane;
+use crate::sys::open::{Unopened, await_writer};
+use crate::sys::{self, abi};
 
 /// What is to be done. All addresses are of lent memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Work {
-    /// A transfer on a file on which it ends.
-    Transfer(Transfer),
-    /// A transfer on a stream that cannot be tried, and that was ready just now.
-    TransferIfReady(Transfer, FileClass),
-    /// An accept or a connect that could not be tried.
-    Socket(SocketCall),
-    Fsync {
-        raw: i32,
-        data_only: bool,
-    },
-    Close {
-        raw: i32,
-    },
-    /// Waits for somebody to open a FIFO to write.
-    AwaitWriter {
-        raw: i32,
-    },
-    /// Opens what ends by itself, and passes on what may wait.
-    Open(Open),
-    /// The same, as the `struct open_how` at `how` says.
-    Open2 {
-        dir: i32,
-        path: u64,
-        how: u64,
-        how_len: u32,
-    },
-    /// Opens whatever it is.
-    OpenAny(Open),
-    /// A system call that ends by itself.
+    /// A call, to its end. On the bounded lane one that turns out to wait is passed on.
     Call(Call),
-    Copy(Copy),
-    /// Locks what is free, and passes on what may wait.
-    Lock {
-        raw: i32,
-        operation: u32,
-    },
-    /// Locks, however long that takes.
-    LockAny {
-        raw: i32,
-        operation: u32,
-    },
-    Statx {
-        dir: i32,
-        path: u64,
-        flags: u32,
-        mask: u32,
-        result: u64,
-    },
+    /// A transfer on a stream that cannot be tried, and that was ready just now.
+    IfReady(Transfer, FileClass),
 }
 
 /// What became of a job.
@@ -85,8 +32,8 @@ pub(super) enum Outcome {
     Opened(OwnedFd),
     /// The stream was not ready any more.
     WouldBlock,
-    /// To go on as this work, on the elastic lane.
-    Elastic(Work),
+    /// It may wait, and is for the elastic lane.
+    Elastic,
 }
 
 impl Outcome {
@@ -99,109 +46,80 @@ impl Outcome {
         Self::Done(result.map_or_else(failed, |count| count as i32))
     }
 
+    fn opened(result: Result<OwnedFd, Errno>) -> Self {
+        result.map_or_else(|errno| Self::Done(failed(errno)), Self::Opened)
+    }
+
     /// The result of the completion. A descriptor is its receiver's from here on.
     pub(super) fn into_result(self) -> Option<i32> {
         match self {
             Self::Done(res) => Some(res),
             Self::Opened(fd) => Some(fd.into_raw_fd()),
-            Self::WouldBlock | Self::Elastic(_) => None,
+            Self::WouldBlock | Self::Elastic => None,
         }
     }
 }
 
 impl Work {
-    /// Does the work.
+    /// Does the work, on a thread of this lane.
     ///
     /// # Safety
     ///
     /// - The memory and the descriptors that it names are lent, and one to be closed is given.
-    pub(super) unsafe fn run(self) -> Outcome {
+    pub(super) unsafe fn run(self, lane: Lane) -> Outcome {
         match self {
             // SAFETY: the caller's promise.
-            Self::Transfer(transfer) => unsafe {
-                Outcome::Done(outcome(transfer.call(transfer.raw)))
+            Self::Call(call) => unsafe { run(call, lane) },
+            // SAFETY: as above.
+            Self::IfReady(transfer, class) => match unsafe { transfer.transfer_if_ready(class) } {
+                Try::Done(res) => Outcome::Done(res),
+                Try::WouldBlock | Try::Unable => Outcome::WouldBlock,
             },
-            Self::TransferIfReady(transfer, class) => {
-                // SAFETY: the caller's promise.
-                match unsafe { transfer.transfer_if_ready(class) } {
-                    Try::Done(res) => Outcome::Done(res),
-                    Try::WouldBlock | Try::Unable => Outcome::WouldBlock,
-                }
-            }
-            // SAFETY: the caller's promise.
-            Self::Socket(call) => unsafe { call.wait() },
-            // SAFETY: as above.
-            Self::Fsync { raw, data_only } => Outcome::of(unsafe { fsync(raw, data_only) }),
-            // SAFETY: as above.
-            Self::Close { raw } => Outcome::Done(unsafe { close(raw) }),
-            // SAFETY: as above.
-            Self::AwaitWriter { raw } => Outcome::of(unsafe { await_writer(raw) }),
-            // SAFETY: the caller's promise.
-            Self::Open(open) => unsafe { open_unless_it_waits(open) },
-            Self::Open2 { dir, path, how, how_len } => {
-                // SAFETY: the caller's promise.
-                match unsafe { Open::of_how(dir, path, how, how_len) } {
-                    // SAFETY: as above.
-                    Ok(open) => unsafe { open_unless_it_waits(open) },
-                    Err(errno) => Outcome::Done(failed(errno)),
-                }
-            }
-            // SAFETY: the caller's promise.
-            Self::Call(call) => Outcome::of_count(unsafe { call.run() }),
-            // SAFETY: as above.
-            Self::Copy(copy) => Outcome::of_count(unsafe { copy.run() }),
-            // SAFETY: as above.
-            Self::Lock { raw, operation } => unsafe { lock(raw, operation) },
-            Self::LockAny { raw, operation } => {
-                // SAFETY: as above.
-                Outcome::of(unsafe { sys::flock(raw, operation) })
-            }
-            // SAFETY: the caller's promise.
-            Self::OpenAny(open) => unsafe { open.anyway() }
-                .map_or_else(|errno| Outcome::Done(failed(errno)), Outcome::Opened),
-            Self::Statx { dir, path, flags, mask, result } => {
-                // SAFETY: the caller's promise.
-                Outcome::of(unsafe { sys::statx(dir, path, flags, mask, result) })
-            }
         }
+    }
+
+    /// Whether it closes a descriptor.
+    pub(super) fn is_close(&self) -> bool {
+        matches!(self, Self::Call(Call::Close { .. }))
     }
 }
 
 /// # Safety
 ///
-/// - As [`borrow`], during the call.
-unsafe fn fsync(raw: i32, data_only: bool) -> Result<(), Errno> {
-    // SAFETY: the caller's duties are the same.
-    let fd = unsafe { borrow(raw) }?;
-    if data_only { retry(|| rustix::fs::fdatasync(fd)) } else { retry(|| rustix::fs::fsync(fd)) }
-}
-
-/// Opens a file that ends by itself, and passes on what may wait.
-///
-/// # Safety
-///
-/// - The path is lent.
-unsafe fn open_unless_it_waits(open: Open) -> Outcome {
-    // SAFETY: the caller's promise.
-    match unsafe { open.unless_it_waits() } {
-        Ok(fd) => Outcome::Opened(fd),
-        Err(Unopened::MayWait) => Outcome::Elastic(Work::OpenAny(open)),
-        Err(Unopened::Failed(errno)) => Outcome::Done(failed(errno)),
-    }
-}
-
-/// Locks a file if nobody else has it locked.
-///
-/// # Safety
-///
-/// - The descriptor is lent.
-unsafe fn lock(raw: i32, operation: u32) -> Outcome {
-    // SAFETY: the caller's promise.
-    match unsafe { sys::flock(raw, operation | abi::LOCK_NB) } {
-        Err(Errno::AGAIN) if operation & abi::LOCK_NB == 0 => {
-            Outcome::Elastic(Work::LockAny { raw, operation })
+/// - As [`Work::run`].
+unsafe fn run(call: Call, lane: Lane) -> Outcome {
+    // SAFETY: the caller's promise is that of each.
+    unsafe {
+        match call {
+            Call::Transfer(transfer) => Outcome::of_count(transfer.call(transfer.raw)),
+            Call::Socket(call) => call.wait(),
+            Call::Open(open) if lane == Lane::Elastic => Outcome::opened(open.anyway()),
+            Call::Open(open) => match open.unless_it_waits() {
+                Err(Unopened::MayWait) => Outcome::Elastic,
+                Err(Unopened::Failed(errno)) => Outcome::opened(Err(errno)),
+                Ok(fd) => Outcome::Opened(fd),
+            },
+            Call::Close { raw } => Outcome::Done(close(raw)),
+            Call::AwaitWriter { raw } => Outcome::of(await_writer(raw)),
+            Call::Flock { raw, operation } if lane == Lane::Elastic => {
+                Outcome::of(sys::flock(raw, operation))
+            }
+            // Locks what is free.
+            Call::Flock { raw, operation } => match sys::flock(raw, operation | abi::LOCK_NB) {
+                Err(Errno::AGAIN) if operation & abi::LOCK_NB == 0 => Outcome::Elastic,
+                result => Outcome::of(result),
+            },
+            Call::CopyFileRange { from, from_offset, to, to_offset, len } => {
+                let len = len as usize;
+                Outcome::of_count(sys::copy_file_range(from, from_offset, to, to_offset, len))
+            }
+            Call::System(system) => Outcome::of_count(system.run()),
+            Call::Nop
+            | Call::AcceptMany(_)
+            | Call::RecvMany { .. }
+            | Call::Poll { .. }
+            | Call::Cancel { .. } => unreachable!("{call:?} is nothing that a thread does"),
         }
-        result => Outcome::of(result),
     }
 }
 

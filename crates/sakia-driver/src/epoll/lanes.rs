@@ -27,11 +27,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use sakia_ring::Opcode;
 
 use super::inbox::Inbox;
-use super::job::{Job, Outcome, Work};
+use super::job::{Outcome, Work};
 use super::transfer::failed;
+use crate::counters::OpKind;
 use crate::lanes::{self, Jobs, State};
 use crate::policy::Lane;
 use crate::sys::signals::with_lane_mask;
@@ -78,11 +78,19 @@ pub struct StuckWorker {
     /// The lane whose thread it occupies.
     pub lane: Lane,
     /// What it does.
-    pub opcode: Opcode,
-    /// The `user_data` of its entry.
+    pub kind: OpKind,
+    /// What its completion will be known by.
     pub user_data: u64,
     /// For how long it has been running.
     pub running_for: Duration,
+}
+
+/// An operation that a lane performs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job {
+    pub(super) user_data: u64,
+    pub(super) kind: OpKind,
+    pub(super) work: Work,
 }
 
 /// How many threads, and for how long.
@@ -124,8 +132,7 @@ struct Queue {
 #[derive(Clone, Copy, Debug)]
 struct Running {
     since: Instant,
-    opcode: Opcode,
-    user_data: u64,
+    job: Job,
     /// Counted as stuck already.
     is_reported: bool,
 }
@@ -181,8 +188,8 @@ impl Pool {
             for job in its.running.values_mut().filter(|job| !job.is_reported) {
                 let running_for = now.saturating_duration_since(job.since);
                 if running_for >= limit {
-                    let Running { opcode, user_data, .. } = *job;
-                    found.push(StuckWorker { lane, opcode, user_data, running_for });
+                    let Job { kind, user_data, .. } = job.job;
+                    found.push(StuckWorker { lane, kind, user_data, running_for });
                     job.is_reported = true;
                     its.stuck += 1;
                 } else if let Some(due) = job.since.checked_add(limit) {
@@ -225,13 +232,13 @@ impl lanes::Worker for Worker {
     fn perform(threads: &Threads, lane: usize, (ticket, work): (u64, Work)) {
         // SAFETY: the job was queued, so its memory is lent until its outcome was received; if the
         // backend is gone meanwhile, for ever.
-        let outcome = unsafe { work.run() };
+        let outcome = unsafe { work.run(Lane::ALL[lane]) };
         end_job(threads, lane, ticket, outcome);
     }
 
     /// A bounded job is performed here and now, and so is a close, or its number would be lost; others fail.
     fn strand(threads: &Threads, lane: usize, (ticket, work): (u64, Work), error: &io::Error) {
-        if lane == Lane::Bounded as usize || matches!(work, Work::Close { .. }) {
+        if lane == Lane::Bounded as usize || work.is_close() {
             return Self::perform(threads, lane, (ticket, work));
         }
         let errno = Errno::from_io_error(error).unwrap_or(Errno::AGAIN);
@@ -246,12 +253,12 @@ fn end_job(threads: &Threads, lane: usize, ticket: u64, outcome: Outcome) {
         job.expect("a job that ends was running")
     };
     match outcome {
-        Outcome::Elastic(work) => {
+        Outcome::Elastic => {
             let to = Lane::Elastic as usize;
             threads.push(to, |state| {
-                let Running { opcode, user_data, .. } = end(state);
+                let Running { job, .. } = end(state);
                 if !state.is_closed() {
-                    state.jobs(to).waiting.insert(ticket, Job { user_data, opcode, work });
+                    state.jobs(to).waiting.insert(ticket, job);
                 }
             });
         }
@@ -270,10 +277,10 @@ impl Jobs for Queue {
 
     /// Takes the oldest job, and notes that it is running.
     fn take(&mut self) -> Option<(u64, Work)> {
-        let (ticket, Job { user_data, opcode, work }) = self.waiting.pop_first()?;
+        let (ticket, job) = self.waiting.pop_first()?;
         let since = Instant::now();
-        self.running.insert(ticket, Running { since, opcode, user_data, is_reported: false });
-        Some((ticket, work))
+        self.running.insert(ticket, Running { since, job, is_reported: false });
+        Some((ticket, job.work))
     }
 
     fn is_empty(&self) -> bool {

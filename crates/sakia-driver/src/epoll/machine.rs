@@ -1,8 +1,7 @@
 //! What is under way, and what moves it on.
 //!
 //! The life of an operation:
-//! 1. Its entry is consumed by a submit or an enter and checked. What is wrong with it, a no-op or a
-//!    request to cancel completes at once.
+//! 1. It is consumed by a submit or an enter. A no-op and a request to cancel complete at once.
 //! 2. A read or write on a stream is tried, unless others wait for the same direction already: they
 //!    go first. What cannot be tried now waits in the [`Registry`]; an event makes its oldest
 //!    waiters be tried, until one must wait on.
@@ -26,18 +25,17 @@ use rustix::event::PollFlags;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::thread::Timespec;
-use sakia_ring::{Cqe, Entered, Opcode, Sqe};
+use sakia_ring::{Cqe, Entered};
 
 use super::inbox::Inbox;
-use super::job::{self, Job, Outcome, Work};
-use super::lanes::{Limits, Pool};
+use super::job::{Outcome, Work, close};
+use super::lanes::{Job, Limits, Pool};
 use super::multishot::{self, Multishot, Step};
 use super::registry::{INBOX, Registry};
-use super::request::{self, Request, Victims};
 use super::stuck::{OnStuck, Stuck};
-use super::transfer::{FileClass, Transfer, Try, Ways, failed, outcome, poll_now};
+use super::transfer::{FileClass, Try, Ways, failed, outcome, poll_now};
 use super::trial::Trial;
-use crate::call::Call;
+use crate::call::{Call, Request, System, Transfer, Victims};
 use crate::counters::{KindCounters, OpKind};
 use crate::groups::Groups;
 use crate::policy::Lane;
@@ -51,11 +49,9 @@ const NANOS_PER_MILLI: u32 = 1_000_000;
 
 /// Everything that a backend consists of but its process.
 pub(super) struct Machine {
-    pub(super) queue: Queue,
+    pub(super) queue: Queue<Request>,
     pub(super) pool: Pool,
     pub(super) inbox: Arc<Inbox>,
-    /// The registered buffer: address and length.
-    pub(super) registered: Option<(u64, u64)>,
     /// Memory for operations that bring none.
     pub(super) groups: Groups,
     registry: Registry,
@@ -86,7 +82,7 @@ pub(super) struct Machine {
 #[derive(Debug)]
 struct Flight {
     user_data: u64,
-    opcode: Opcode,
+    kind: OpKind,
     /// The descriptor acted on.
     raw: Option<i32>,
     stage: Stage,
@@ -116,7 +112,7 @@ enum Sleep {
 
 impl Machine {
     pub(super) fn new(
-        queue: Queue,
+        queue: Queue<Request>,
         limits: Limits,
         inbox: Arc<Inbox>,
         ways: Option<Ways>,
@@ -128,7 +124,6 @@ impl Machine {
             pool: Pool::new(limits, Arc::clone(&inbox)),
             queue,
             inbox,
-            registered: None,
             groups: Groups::default(),
             flights: BTreeMap::new(),
             by_user_data: BTreeSet::new(),
@@ -192,8 +187,8 @@ impl Machine {
     /// Consumes what is pending. Returns how much.
     pub(super) fn submit(&mut self) -> u32 {
         let mut count = 0;
-        while let Some(sqe) = self.queue.consume() {
-            self.start(&sqe);
+        while let Some(request) = self.queue.consume() {
+            self.start(&request);
             count += 1;
         }
         self.push_jobs();
@@ -341,64 +336,59 @@ impl Machine {
 
     // ---- starting ------------------------------------------------------------------------------
 
-    /// Makes an entry an operation under way, or completes it.
-    fn start(&mut self, sqe: &Sqe) {
-        let user_data = sqe.user_data;
-        if matches!(sqe.opcode, Opcode::NOP | Opcode::ASYNC_CANCEL) {
-            self.count(sqe.opcode).inline += 1;
-        }
-        match request::decode(sqe, self.registered) {
-            Err(errno) => self.queue.post(user_data, failed(errno)),
-            Ok(Request::Nop { result }) => self.queue.post(user_data, result),
-            Ok(Request::Cancel { victims, all }) => {
+    /// Makes a request an operation under way, or completes it.
+    fn start(&mut self, request: &Request) {
+        match request.call {
+            Call::Nop => self.post_now(request, 0),
+            Call::Cancel { victims, all } => {
                 let res = self.cancel(victims, all);
-                self.queue.post(user_data, res);
+                self.post_now(request, res);
             }
-            Ok(Request::Transfer(transfer)) => self.start_transfer(sqe, transfer),
-            Ok(Request::Socket(call)) => self.start_trial(sqe, Trial::Socket(call)),
-            Ok(Request::Multishot(multishot)) => self.start_multishot(sqe, multishot),
-            Ok(Request::Now(call)) => self.call_now(sqe, call),
-            Ok(Request::Poll { raw, events }) => self.start_poll(sqe, raw, events),
-            Ok(Request::Close { raw }) => self.start_close(sqe, raw),
-            Ok(Request::Lane(job, raw)) => {
-                let id = self.take_off(sqe, raw, Stage::Lane);
-                self.jobs[Lane::Bounded as usize].push((id, job));
+            Call::Transfer(transfer) => self.start_transfer(request, transfer),
+            Call::Socket(call) => self.start_trial(request, Trial::Socket(call)),
+            Call::AcceptMany(call) => self.start_multishot(request, Multishot::Accept(call)),
+            Call::RecvMany { raw, group, flags } => {
+                self.start_multishot(request, Multishot::Recv { raw, group, flags });
             }
+            Call::System(system) if system.is_short() => self.call_now(request, system),
+            Call::Poll { raw, events } => self.start_poll(request, raw, events),
+            Call::Close { raw } => self.start_close(request, raw),
+            call => self.send_to_lane(request, Lane::Bounded, Work::Call(call)),
         }
     }
 
-    /// The counters of an operation's kind.
-    fn count(&mut self, opcode: Opcode) -> &mut KindCounters {
-        &mut self.kinds[OpKind::of(opcode) as usize]
+    /// Completes what was done here and now.
+    fn post_now(&mut self, request: &Request, res: i32) {
+        self.count(request.kind).inline += 1;
+        self.queue.post(request.user_data, res);
+    }
+
+    /// The counters of a kind.
+    fn count(&mut self, kind: OpKind) -> &mut KindCounters {
+        &mut self.kinds[kind as usize]
     }
 
     /// Counts what a try brought.
-    fn count_try(&mut self, opcode: Opcode, tried: &Try) {
+    fn count_try(&mut self, kind: OpKind, tried: &Try) {
         match tried {
-            Try::Done(_) => self.count(opcode).inline += 1,
-            Try::WouldBlock => self.count(opcode).would_block += 1,
+            Try::Done(_) => self.count(kind).inline += 1,
+            Try::WouldBlock => self.count(kind).would_block += 1,
             Try::Unable => {}
         }
     }
 
-    /// Makes an entry a job of this lane, whatever it acts on, or a cancel of such jobs.
-    pub(super) fn start_on_lane(&mut self, sqe: &Sqe, lane: Lane) {
-        let (work, raw) = match request::decode(sqe, self.registered) {
-            Ok(Request::Lane(job, raw)) => (job.work, raw),
-            Ok(Request::Transfer(transfer)) => (Work::Transfer(transfer), Some(transfer.raw)),
-            Ok(Request::Close { raw }) => (Work::Close { raw }, None),
-            Ok(
-                Request::Nop { .. }
-                | Request::Poll { .. }
-                | Request::Cancel { .. }
-                | Request::Socket(_)
-                | Request::Multishot(_)
-                | Request::Now(_),
-            )
-            | Err(_) => return self.start(sqe),
-        };
-        let id = self.take_off(sqe, raw, Stage::Lane);
-        self.give_to_lane(lane, id, work);
+    /// Makes a request a job of this lane, whatever it acts on, or cancels such jobs.
+    pub(super) fn start_on_lane(&mut self, request: &Request, lane: Lane) {
+        match request.call {
+            Call::Nop
+            | Call::Poll { .. }
+            | Call::Cancel { .. }
+            | Call::Socket(_)
+            | Call::AcceptMany(_)
+            | Call::RecvMany { .. } => return self.start(request),
+            Call::System(system) if system.is_short() => return self.start(request),
+            call => self.send_to_lane(request, lane, Work::Call(call)),
+        }
         self.push_jobs();
     }
 
@@ -409,29 +399,27 @@ impl Machine {
         self.keep_house();
     }
 
-    fn start_transfer(&mut self, sqe: &Sqe, transfer: Transfer) {
+    fn start_transfer(&mut self, request: &Request, transfer: Transfer) {
         let raw = transfer.raw;
-        // SAFETY: the entry is not completed, so its descriptor is open.
+        // SAFETY: the request is not completed, so its descriptor is open.
         let class = match unsafe { FileClass::of_descriptor(raw) } {
             Ok(class) => class,
-            Err(errno) => return self.queue.post(sqe.user_data, failed(errno)),
+            Err(errno) => return self.queue.post(request.user_data, failed(errno)),
         };
         if class == FileClass::Bounded {
             if transfer.is_nowait() {
-                // SAFETY: the entry is not completed, so its memory is lent.
+                // SAFETY: the request is not completed, so its memory is lent.
                 let res = outcome(unsafe { transfer.call(raw) });
-                self.count(sqe.opcode).inline += 1;
-                return self.queue.post(sqe.user_data, res);
+                return self.post_now(request, res);
             }
-            let id = self.take_off(sqe, Some(raw), Stage::Lane);
-            return self.give_to_lane(Lane::Bounded, id, Work::Transfer(transfer));
+            return self.send_to_lane(request, Lane::Bounded, Work::Call(request.call));
         }
-        self.start_trial(sqe, Trial::Transfer(transfer, class));
+        self.start_trial(request, Trial::Transfer(transfer, class));
     }
 
     /// Tries an operation, unless others wait already, and has it wait if it must. One that does not wait
     /// goes ahead of those that do, as on a ring: some of them may have been dropped.
-    fn start_trial(&mut self, sqe: &Sqe, trial: Trial) {
+    fn start_trial(&mut self, request: &Request, trial: Trial) {
         let (raw, direction) = (trial.raw(), trial.direction());
         let is_first = trial.is_nowait()
             || self
@@ -439,31 +427,30 @@ impl Machine {
                 .find(raw)
                 .is_none_or(|place| self.registry.watch(place).way(direction).queue.is_empty());
         let tried = if is_first {
-            // SAFETY: the entry is not completed, so its memory is lent.
+            // SAFETY: the request is not completed, so its memory is lent.
             let tried = unsafe { trial.try_now(self.ways, self.is_own(raw)) };
-            self.count_try(sqe.opcode, &tried);
+            self.count_try(request.kind, &tried);
             tried
         } else {
             Try::WouldBlock
         };
         match tried {
             Try::Done(res) => {
-                self.note_made(sqe.opcode, res);
-                self.queue.post(sqe.user_data, res);
+                self.note_made(request.call, res);
+                self.queue.post(request.user_data, res);
             }
             Try::WouldBlock if trial.is_nowait() => {
-                self.queue.post(sqe.user_data, failed(Errno::AGAIN));
+                self.queue.post(request.user_data, failed(Errno::AGAIN));
             }
             Try::Unable if trial.is_nowait() => {
-                self.queue.post(sqe.user_data, failed(Errno::OPNOTSUPP));
+                self.queue.post(request.user_data, failed(Errno::OPNOTSUPP));
             }
             Try::Unable if trial.is_for_threads() => {
-                let id = self.take_off(sqe, Some(raw), Stage::Lane);
-                self.give_to_lane(Lane::Elastic, id, trial.work());
+                self.send_to_lane(request, Lane::Elastic, trial.work());
             }
             Try::WouldBlock | Try::Unable => {
                 let place = self.wait_for(raw, direction);
-                self.take_off(sqe, Some(raw), Stage::Waiting { place, trial });
+                self.take_off(request, Stage::Waiting { place, trial });
                 self.arm(place);
             }
         }
@@ -479,14 +466,14 @@ impl Machine {
     }
 
     /// Has an operation begin that goes on.
-    fn start_multishot(&mut self, sqe: &Sqe, multishot: Multishot) {
+    fn start_multishot(&mut self, request: &Request, multishot: Multishot) {
         if multishot.lacks_group(&self.groups) {
-            return self.queue.post(sqe.user_data, failed(Errno::NOBUFS));
+            return self.queue.post(request.user_data, failed(Errno::NOBUFS));
         }
         let raw = multishot.raw();
         let place = self.wait_for(raw, Direction::Read);
         let stage = Stage::Waiting { place, trial: Trial::Multishot(multishot) };
-        let id = self.take_off(sqe, Some(raw), stage);
+        let id = self.take_off(request, stage);
         self.registry.go_on(place, id);
         // Those that wait already go first, and wait for an event.
         if self.registry.watch(place).way(Direction::Read).queue.front() == Some(&id) {
@@ -504,17 +491,16 @@ impl Machine {
     }
 
     /// Makes a call that waits for nobody.
-    fn call_now(&mut self, sqe: &Sqe, call: Call) {
-        // SAFETY: the entry is not completed, so its memory is lent.
-        let res = outcome(unsafe { call.run() });
-        self.count(sqe.opcode).inline += 1;
-        self.note_made(sqe.opcode, res);
-        self.queue.post(sqe.user_data, res);
+    fn call_now(&mut self, request: &Request, system: System) {
+        // SAFETY: the request is not completed, so its memory is lent.
+        let res = outcome(unsafe { system.run() });
+        self.note_made(request.call, res);
+        self.post_now(request, res);
     }
 
     /// An operation has ended, and may have made a socket.
-    fn note_made(&mut self, opcode: Opcode, res: i32) {
-        if matches!(opcode, Opcode::SOCKET | Opcode::ACCEPT) {
+    fn note_made(&mut self, call: Call, res: i32) {
+        if call.makes_socket() {
             self.note_socket(res);
         }
     }
@@ -539,27 +525,24 @@ impl Machine {
     }
 
     #[allow(clippy::unnecessary_cast, reason = "the bits are signed where `rustix` goes by libc")]
-    fn start_poll(&mut self, sqe: &Sqe, raw: i32, events: u16) {
-        let events = with_read_hang_up(events);
+    fn start_poll(&mut self, request: &Request, raw: i32, events: u32) {
+        let events = with_read_hang_up(events as u16);
         let wanted = PollFlags::from_bits_retain(events as _);
-        // SAFETY: the entry is not completed, so its descriptor is open.
+        // SAFETY: the request is not completed, so its descriptor is open.
         match unsafe { poll_now(raw, wanted) } {
-            Err(errno) => self.queue.post(sqe.user_data, failed(errno)),
+            Err(errno) => self.queue.post(request.user_data, failed(errno)),
             Ok(ready) if ready.is_empty() => {
                 let place = self.registry.wait_poll(raw, events, self.consumed);
-                self.take_off(sqe, Some(raw), Stage::Polling { place });
+                self.take_off(request, Stage::Polling { place });
                 self.arm(place);
             }
-            Ok(ready) => {
-                self.count(sqe.opcode).inline += 1;
-                self.queue.post(sqe.user_data, i32::from(ready.bits() as u16));
-            }
+            Ok(ready) => self.post_now(request, i32::from(ready.bits() as u16)),
         }
     }
 
     /// Closing a file may write, closing a terminal may wait for its output. What is done here and now is
     /// what the ring, too, does on the caller's thread.
-    fn start_close(&mut self, sqe: &Sqe, raw: i32) {
+    fn start_close(&mut self, request: &Request, raw: i32) {
         self.forget_socket(raw);
         // The driver closes nothing that is in use. Whoever does would wait for ever.
         if let Some(place) = self.registry.find(raw) {
@@ -571,34 +554,39 @@ impl Machine {
                 self.registry.forget(place);
             }
         }
-        // SAFETY: the entry is not completed, so its descriptor is open, and is given up by it.
+        // SAFETY: the request is not completed, so its descriptor is open, and is given up by it.
         match unsafe { FileClass::of_descriptor(raw) } {
-            Err(errno) => self.queue.post(sqe.user_data, failed(errno)),
+            Err(errno) => self.queue.post(request.user_data, failed(errno)),
+            // SAFETY: as above.
             Ok(FileClass::Pipe | FileClass::Socket) => {
-                self.count(sqe.opcode).inline += 1;
-                // SAFETY: as above.
-                self.queue.post(sqe.user_data, unsafe { job::close(raw) });
+                self.post_now(request, unsafe { close(raw) })
             }
             Ok(FileClass::Bounded | FileClass::Other) => {
-                let id = self.take_off(sqe, None, Stage::Lane);
-                self.give_to_lane(Lane::Bounded, id, Work::Close { raw });
+                self.send_to_lane(request, Lane::Bounded, Work::Call(request.call));
             }
         }
     }
 
-    /// Makes an entry a flight. Returns its number, which is what `consumed` was before.
-    fn take_off(&mut self, sqe: &Sqe, raw: Option<i32>, stage: Stage) -> u64 {
-        let Sqe { user_data, opcode, .. } = *sqe;
+    /// Makes a request a flight. Returns its number, which is what `consumed` was before.
+    fn take_off(&mut self, request: &Request, stage: Stage) -> u64 {
+        let &Request { user_data, kind, call } = request;
         let id = self.consumed;
         self.consumed += 1;
-        self.flights.insert(id, Flight { user_data, opcode, raw, stage, is_canceled: false });
+        let raw = call.acts_on();
+        self.flights.insert(id, Flight { user_data, kind, raw, stage, is_canceled: false });
         self.by_user_data.insert((user_data, id));
         id
     }
 
+    /// Makes a request a job.
+    fn send_to_lane(&mut self, request: &Request, lane: Lane, work: Work) {
+        let id = self.take_off(request, Stage::Lane);
+        self.give_to_lane(lane, id, work);
+    }
+
     fn give_to_lane(&mut self, lane: Lane, id: u64, work: Work) {
-        let Flight { user_data, opcode, .. } = self.flights[&id];
-        self.jobs[lane as usize].push((id, Job { user_data, opcode, work }));
+        let Flight { user_data, kind, .. } = self.flights[&id];
+        self.jobs[lane as usize].push((id, Job { user_data, kind, work }));
     }
 
     /// Hands the jobs over that have come together.
@@ -610,7 +598,7 @@ impl Machine {
             }
             self.stuck.begin();
             for (_, job) in &*jobs {
-                self.kinds[OpKind::of(job.opcode) as usize].lane += 1;
+                self.kinds[job.kind as usize].lane += 1;
             }
             self.pool.push(lane, jobs.drain(..));
         }
@@ -678,8 +666,8 @@ impl Machine {
             }
             // SAFETY: there is the flight, so its memory is lent.
             let tried = unsafe { trial.try_now(self.ways, self.is_own(trial.raw())) };
-            let opcode = self.flights[&id].opcode;
-            self.count_try(opcode, &tried);
+            let kind = self.flights[&id].kind;
+            self.count_try(kind, &tried);
             match tried {
                 Try::Done(res) => {
                     self.registry.leave(place, id);
@@ -699,7 +687,7 @@ impl Machine {
     /// Lets an operation that goes on take what is there. Returns whether there was something, or may be but
     /// finds no place in the queue.
     fn shoot(&mut self, id: u64, multishot: Multishot) -> (Step, bool) {
-        let Flight { user_data, opcode, .. } = self.flights[&id];
+        let Flight { user_data, kind, .. } = self.flights[&id];
         let is_own = self.is_own(multishot.raw());
         let room = self.queue.room() as usize;
         let Self { groups, queue, sockets, .. } = self;
@@ -714,9 +702,9 @@ impl Machine {
         // SAFETY: a buffer is in its group from when it was provided, which lends it, until a completion
         // names it.
         let step = unsafe { multishot.shoot(groups, is_own, room, post) };
-        self.count(opcode).inline += count;
+        self.count(kind).inline += count;
         if count == 0 && step == Step::Waits {
-            self.count(opcode).would_block += 1;
+            self.count(kind).would_block += 1;
         }
         (step, count > 0 || room == 0)
     }
@@ -735,7 +723,7 @@ impl Machine {
                 // A file without readiness: its operations end by themselves.
                 (Errno::PERM, Stage::Waiting { trial: Trial::Transfer(transfer, _), .. }) => {
                     self.flight_mut(id).stage = Stage::Lane;
-                    self.give_to_lane(Lane::Bounded, id, Work::Transfer(transfer));
+                    self.give_to_lane(Lane::Bounded, id, Work::Call(Call::Transfer(transfer)));
                 }
                 // As the ring answers when nothing can wake the poll.
                 (Errno::PERM, _) => self.finish(id, failed(Errno::INVAL)),
@@ -782,7 +770,9 @@ impl Machine {
     fn finish(&mut self, id: u64, res: i32) {
         let flight = self.flights.remove(&id).expect("an operation that ends is under way");
         self.by_user_data.remove(&(flight.user_data, id));
-        self.note_made(flight.opcode, res);
+        if flight.kind == OpKind::Accept {
+            self.note_socket(res);
+        }
         self.queue.post(flight.user_data, res);
     }
 
@@ -830,7 +820,7 @@ impl Machine {
         let canceled = failed(Errno::CANCELED);
         match self.flights.get(&id).ok_or(Errno::NOENT)?.stage {
             // A thread closes what it was given: that it was not begun nobody could tell from the answer.
-            Stage::Lane if self.flights[&id].opcode == Opcode::CLOSE => return Err(Errno::ALREADY),
+            Stage::Lane if self.flights[&id].kind == OpKind::Close => return Err(Errno::ALREADY),
             Stage::Lane if self.pool.cancel(id) => self.finish(id, canceled),
             Stage::Lane => return Err(Errno::ALREADY),
             Stage::Polling { place } => {

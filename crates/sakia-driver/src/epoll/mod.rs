@@ -1,6 +1,6 @@
 //! A backend for kernels and containers without io_uring: epoll, and two lanes of threads.
 //!
-//! [`Epoll`] reads the same entries as the ring and answers with the same results, so that everything
+//! [`Epoll`] takes the calls of operations and answers with the same results as a ring, so that everything
 //! above it is the same. What a kernel does for a ring it does here with ordinary calls:
 //! - Pipes, sockets, terminals and their like are *tried*, without blocking, and when they are not
 //!   ready wait in epoll. Operations on one descriptor go on in the order in which they came, each
@@ -35,7 +35,7 @@
 //!
 //! # Layout
 //!
-//! `machine` knows what is under way; `request` checks entries; `registry` what epoll watches;
+//! `machine` knows what is under way; `registry` what epoll watches;
 //! `transfer` how bytes are moved without blocking, and `socket` connections and messages, either of
 //! them a `trial`; `multishot` what goes on; `job` what threads do, `lanes` the threads; `inbox`
 //! how they reach the sleeping backend; `process` what its name says.
@@ -49,7 +49,6 @@ mod machine;
 mod multishot;
 mod process;
 mod registry;
-mod request;
 mod socket;
 mod stuck;
 // All of them make system calls.
@@ -62,13 +61,14 @@ mod trial;
 use std::cell::Cell;
 use std::fmt;
 use std::io;
+use std::mem;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
+use sakia_ring::{Cqe, Entered, Position, Sqe};
 
 use self::inbox::Inbox;
 use self::lanes::Limits;
@@ -78,13 +78,13 @@ use self::process::Process;
 
 use self::stuck::OnStuck;
 use self::transfer::Ways;
-use crate::backend::{Backend, Descriptors, RemoteWake};
+use crate::backend::{Backend, Descriptors, RemoteWake, Takes};
+use crate::call::{Call, Request};
 use crate::counters::{KindCounters, OpKind};
 use crate::descriptors::KernelDescriptors;
 use crate::groups::Provided;
 use crate::now;
 use crate::policy::{Attempt, CallMode, Lane};
-use crate::private::PERFORMED;
 use crate::queue::Queue;
 use crate::sys;
 
@@ -201,6 +201,8 @@ pub struct Epoll {
     /// The last enter has had its look at epoll, and nobody has asked since whether another is needed.
     /// See [`needs_enter`](Backend::needs_enter).
     is_fresh: Cell<bool>,
+    /// Memory was registered.
+    has_buffer: bool,
 }
 
 impl Epoll {
@@ -226,7 +228,13 @@ impl Epoll {
         let inbox = Arc::new(Inbox::new(process)?);
         let queue = Queue::new(sq_entries, cq_entries);
         let machine = Machine::new(queue, limits, inbox, ways, on_stuck)?;
-        Ok(Self { machine, process, since: Instant::now(), is_fresh: Cell::new(false) })
+        Ok(Self {
+            machine,
+            process,
+            since: Instant::now(),
+            is_fresh: Cell::new(false),
+            has_buffer: false,
+        })
     }
 
     /// What makes a sleeping [`enter`](Backend::enter) of this backend return, from any thread. The same
@@ -242,11 +250,6 @@ impl Epoll {
         } else {
             LaneStatistics::default()
         }
-    }
-
-    /// Whether there is such an operation here.
-    pub(crate) fn performs(opcode: Opcode) -> bool {
-        PERFORMED.contains(&opcode)
     }
 
     // For a ring that uses the lanes only, and sleeps elsewhere.
@@ -328,16 +331,25 @@ unsafe impl Backend for Epoll {
         self.machine.queue.pending()
     }
 
-    unsafe fn push(&mut self, sqe: Sqe) -> Option<Position> {
-        if self.process.is_intact() { self.machine.queue.push(sqe) } else { None }
+    /// Nothing: it takes calls.
+    unsafe fn push(&mut self, _: Sqe) -> Option<Position> {
+        None
+    }
+
+    fn takes(&self) -> Takes {
+        Takes::Calls
+    }
+
+    unsafe fn push_call(&mut self, request: Request) -> Option<Position> {
+        if self.process.is_intact() { self.machine.queue.push(request) } else { None }
     }
 
     #[inline(always)]
-    unsafe fn try_now(&mut self, sqe: &Sqe, mode: CallMode) -> Attempt {
+    unsafe fn try_now(&mut self, call: Call, mode: CallMode) -> Attempt {
         // SAFETY: the caller's duties are the same.
-        let attempt = unsafe { now::try_now(sqe, mode) };
-        if matches!(sqe.opcode, Opcode::SOCKET | Opcode::ACCEPT)
-            && let Attempt::Done(raw) = attempt
+        let attempt = unsafe { now::try_now(call, mode) };
+        if let Attempt::Done(raw) = attempt
+            && call.makes_socket()
         {
             self.machine.note_socket(raw);
         }
@@ -353,11 +365,11 @@ unsafe impl Backend for Epoll {
         unsafe { now::size(raw) }
     }
 
-    unsafe fn push_lane(&mut self, sqe: Sqe, lane: Lane) -> Result<(), Errno> {
+    unsafe fn push_lane(&mut self, request: Request, lane: Lane) -> Result<(), Errno> {
         if !self.process.is_intact() {
             return Err(Errno::OPNOTSUPP);
         }
-        self.machine.start_on_lane(&sqe, lane);
+        self.machine.start_on_lane(&request, lane);
         Ok(())
     }
 
@@ -419,19 +431,12 @@ unsafe impl Backend for Epoll {
         self.process.is_intact()
     }
 
-    fn supports(&self, opcode: Opcode) -> bool {
-        Self::performs(opcode)
-    }
-
-    unsafe fn register_buffer(&mut self, addr: *mut u8, len: usize) -> io::Result<()> {
+    unsafe fn register_buffer(&mut self, _: *mut u8, _: usize) -> io::Result<()> {
         if !self.process.is_intact() {
             return Err(Self::forked_error());
         }
-        if self.machine.registered.is_some() {
-            return Err(Errno::BUSY.into());
-        }
-        self.machine.registered = Some((addr.expose_provenance() as u64, len as u64));
-        Ok(())
+        // To a call, registered memory is memory like any other.
+        if mem::replace(&mut self.has_buffer, true) { Err(Errno::BUSY.into()) } else { Ok(()) }
     }
 
     fn register_group(&mut self, group: u16, entries: u16) -> io::Result<()> {

@@ -12,13 +12,12 @@
 use linux_raw_sys::io_uring::{IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, IORING_CQE_F_MORE};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use sakia_ring::{CqeFlags, Sqe};
+use sakia_ring::CqeFlags;
 
-use super::job::Work;
-use super::socket::{Listener, SocketCall};
+use super::socket::Listener;
 use super::transfer::{Try, failed};
+use crate::call::{Call, SocketCall};
 use crate::groups::Groups;
-use crate::multishot::{self, Asked};
 use crate::sys::{DONT_WAIT, abi, register, retry, syscall};
 
 /// Completions of one operation each time that it is looked after.
@@ -45,19 +44,6 @@ pub(super) enum Step {
 }
 
 impl Multishot {
-    /// Checks what an entry for a socket asks for beside the operation. `None`: one completion.
-    ///
-    /// # Errors
-    /// `EINVAL`: what is not there, or makes no sense.
-    #[inline]
-    pub(super) fn of(sqe: &Sqe) -> Result<Option<Self>, Errno> {
-        Ok(match multishot::decode(sqe)? {
-            None => None,
-            Some(Asked::Accept) => SocketCall::of(sqe).map(Self::Accept),
-            Some(Asked::Recv { group, flags }) => Some(Self::Recv { raw: sqe.fd, group, flags }),
-        })
-    }
-
     /// The descriptor acted on.
     pub(super) fn raw(&self) -> i32 {
         match self {
@@ -77,9 +63,9 @@ impl Multishot {
     }
 
     /// What a thread does where it cannot be tried.
-    pub(super) fn work(self) -> Work {
+    pub(super) fn call(self) -> Call {
         match self {
-            Self::Accept(call) => Work::Socket(call),
+            Self::Accept(call) => Call::Socket(call),
             Self::Recv { .. } => unreachable!("every socket can be asked not to wait"),
         }
     }
@@ -190,49 +176,4 @@ unsafe fn recv(raw: i32, addr: u64, len: usize, flags: u32) -> Result<usize, Err
     let args = [register(raw), addr as usize, len, flags, 0, 0];
     // SAFETY: the kernel writes to the memory of the caller's promise, and nowhere else.
     retry(|| unsafe { syscall(abi::__NR_recvfrom, args) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn of(sqe: Sqe) -> Result<bool, Errno> {
-        Multishot::of(&sqe).map(|multishot| multishot.is_some())
-    }
-
-    #[test]
-    fn what_goes_on_is_told_from_what_does_not() {
-        let (buf, null) = (std::ptr::dangling_mut(), std::ptr::null_mut::<u8>());
-        assert_eq!(of(Sqe::accept(3, null, std::ptr::null_mut(), 0)), Ok(false));
-        assert_eq!(of(Sqe::accept_multishot(3, 0)), Ok(true));
-        assert_eq!(of(Sqe::recv(3, buf, 1, 0)), Ok(false));
-        assert_eq!(of(Sqe::recv(3, buf, 1, 0).poll_first()), Ok(false));
-        assert_eq!(of(Sqe::recv_multishot(3, 0, 0)), Ok(true));
-        assert_eq!(of(Sqe::recv_multishot(3, 0, 0).poll_first()), Ok(true));
-        assert_eq!(of(Sqe::send(3, buf, 1, 0).poll_first()), Ok(false));
-    }
-
-    #[test]
-    fn what_makes_no_sense_is_refused() {
-        let receive = Sqe::recv_multishot(3, 0, 0);
-        let accept = Sqe::accept_multishot(3, 0);
-        for sqe in [
-            Sqe { flags: 0, ..receive },
-            Sqe { len: 1, ..receive },
-            Sqe { addr: 8, ..receive },
-            Sqe { ioprio: 1 << 1 | 1 << 2, ..receive },
-            Sqe { ioprio: 0, ..receive },
-            Sqe { op_flags: RecvFlags::WAITALL.bits(), ..receive },
-            Sqe { op_flags: RecvFlags::PEEK.bits(), ..receive },
-            Sqe { op_flags: RecvFlags::DONTWAIT.bits(), ..receive },
-            Sqe { addr: 8, ..accept },
-            Sqe { off: 8, ..accept },
-            Sqe { file_index: 1, ..accept },
-            Sqe { ioprio: 1 << 1, ..accept },
-            accept.buffer_group(0),
-            Sqe { ioprio: 1 << 1, ..Sqe::send(3, std::ptr::dangling(), 1, 0) },
-        ] {
-            assert_eq!(of(sqe), Err(Errno::INVAL), "{sqe:?}");
-        }
-    }
 }

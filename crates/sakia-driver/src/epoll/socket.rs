@@ -19,22 +19,11 @@ use rustix::event::PollFlags;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use sakia_ring::{Opcode, Sqe};
 
 use super::job::Outcome;
 use super::transfer::{FileClass, Try, failed, poll_now};
-use crate::sys::{self, DONT_WAIT, Direction, NO_SIGNAL, abi, borrow, register, retry};
-
-/// Which of them it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verb {
-    Accept,
-    Connect,
-    Send,
-    Recv,
-    SendMessage,
-    RecvMessage,
-}
+use crate::call::{SocketCall, Verb};
+use crate::sys::{self, DONT_WAIT, NO_SIGNAL, abi, borrow, register, retry};
 
 /// A socket on which one connection after the other is to be accepted.
 #[derive(Clone, Copy, Debug)]
@@ -68,40 +57,7 @@ impl Listener {
     }
 }
 
-/// An operation on a socket. What it names is lent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SocketCall {
-    pub(super) raw: i32,
-    verb: Verb,
-    /// The system call's arguments after the descriptor, but for the flags.
-    args: [usize; 2],
-    flags: u32,
-}
-
 impl SocketCall {
-    /// The operation that an entry asks for. `None` if it is none of these.
-    pub(super) fn of(sqe: &Sqe) -> Option<Self> {
-        let (verb, second) = match sqe.opcode {
-            Opcode::ACCEPT => (Verb::Accept, sqe.off),
-            Opcode::CONNECT => (Verb::Connect, sqe.off),
-            Opcode::SEND => (Verb::Send, sqe.len.into()),
-            Opcode::RECV => (Verb::Recv, sqe.len.into()),
-            Opcode::SENDMSG => (Verb::SendMessage, 0),
-            Opcode::RECVMSG => (Verb::RecvMessage, 0),
-            _ => return None,
-        };
-        let args = [sqe.addr as usize, second as usize];
-        Some(Self { raw: sqe.fd, verb, args, flags: sqe.op_flags })
-    }
-
-    /// What it waits for.
-    pub(super) fn direction(&self) -> Direction {
-        match self.verb {
-            Verb::Accept | Verb::Recv | Verb::RecvMessage => Direction::Read,
-            Verb::Connect | Verb::Send | Verb::SendMessage => Direction::Write,
-        }
-    }
-
     /// Whether it waits for a thread instead of epoll, where it cannot be tried.
     pub(super) fn is_for_threads(&self) -> bool {
         self.verb == Verb::Connect
@@ -217,8 +173,7 @@ impl SocketCall {
             Verb::SendMessage => (abi::__NR_sendmsg, [raw, first, quiet, 0, 0, 0]),
             Verb::RecvMessage => (abi::__NR_recvmsg, [raw, first, flags, 0, 0, 0]),
         };
-        // SAFETY: the arguments are an entry's: memory and a descriptor that are lent, by the caller's
-        // promise.
+        // SAFETY: the arguments name memory and a descriptor that are lent, by the caller's promise.
         unsafe { sys::syscall(number, args) }
     }
 }

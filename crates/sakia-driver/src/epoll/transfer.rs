@@ -32,42 +32,14 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, IoVec};
 
+use crate::call::{Buffers, Transfer};
 use crate::sys::signals::without_sigpipe;
 use crate::sys::{self, Direction, abi, borrow, retry};
 
-/// Flags of a transfer that Linux 4.18 knows.
-pub(super) const RWF_KNOWN: u32 =
-    abi::RWF_HIPRI | abi::RWF_DSYNC | abi::RWF_SYNC | abi::RWF_NOWAIT | abi::RWF_APPEND;
 /// Bytes that a pipe with any room at all takes without waiting.
 const PIPE_ROOM: u64 = abi::PIPE_BUF as u64;
 /// Bytes that other streams take without waiting for long when they say that they are writable.
 const STREAM_ROOM: u64 = 256;
-
-/// A read or a write, as an entry asks for it. What is *lent* stays valid until the entry's completion:
-/// whoever pushed that answers for it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Transfer {
-    pub(super) raw: i32,
-    pub(super) direction: Direction,
-    pub(super) buffers: Buffers,
-    pub(super) offset: u64,
-    /// `RWF_*`.
-    pub(super) flags: u32,
-}
-
-/// The memory of a transfer. Lent: only the kernel looks at it.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Buffers {
-    One {
-        addr: u64,
-        len: u32,
-    },
-    /// `count` times [`IoVec`] at `vector`.
-    Many {
-        vector: u64,
-        count: u32,
-    },
-}
 
 impl Buffers {
     /// Calls `f` with a vector that describes the memory.

@@ -2,8 +2,8 @@
 
 use super::job::Work;
 use super::multishot::Multishot;
-use super::socket::SocketCall;
-use super::transfer::{FileClass, Transfer, Try, Ways};
+use super::transfer::{FileClass, Try, Ways};
+use crate::call::{Call, SocketCall, Transfer};
 use crate::sys::Direction;
 
 /// An operation that can be tried without waiting, on most files.
@@ -66,9 +66,9 @@ impl Trial {
     /// What a thread does where nothing can be tried.
     pub(super) fn work(self) -> Work {
         match self {
-            Self::Transfer(transfer, class) => Work::TransferIfReady(transfer, class),
-            Self::Socket(call) => Work::Socket(call),
-            Self::Multishot(multishot) => multishot.work(),
+            Self::Transfer(transfer, class) => Work::IfReady(transfer, class),
+            Self::Socket(call) => Work::Call(Call::Socket(call)),
+            Self::Multishot(multishot) => Work::Call(multishot.call()),
         }
     }
 }

@@ -3,11 +3,11 @@
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
+use crate::call::{Function, System};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Op, Operation};
-use crate::policy::{Route, Rules};
+use crate::op::Op;
 
 /// See [`Handle::advise`].
 #[derive(Debug)]
@@ -35,16 +35,12 @@ impl<B: Backend> Handle<B> {
     }
 }
 
-// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
-unsafe impl Operation for Advise {
-    fn entry(&mut self) -> Sqe {
-        Sqe::fadvise(self.fd.raw(), self.offset, self.len, self.advice)
-    }
-
-    no_output!();
-    acts_on!(Bounded, fd, local);
-
-    fn route(&self, rules: &Rules) -> Route {
-        self.fd.route_call(rules.of(OpKind::Advise))
-    }
+of_numbers! {
+    |it: Advise| Bounded, local; Advise;
+    entry Sqe::fadvise(it.fd.raw(), it.offset, it.len, it.advice);
+    call {
+        let args = [it.offset as usize, it.len as usize, it.advice as usize];
+        System::on(Function::Fadvise, it.fd.raw(), args)
+    };
+    route |rules| it.fd.route_call(rules.of(OpKind::Advise));
 }

@@ -3,9 +3,10 @@
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
+use crate::call::{Function, System};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Op, Operation};
+use crate::op::Op;
 
 /// See [`Handle::fallocate`].
 #[derive(Debug)]
@@ -33,12 +34,11 @@ impl<B: Backend> Handle<B> {
     }
 }
 
-// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
-unsafe impl Operation for Fallocate {
-    fn entry(&mut self) -> Sqe {
-        Sqe::fallocate(self.fd.raw(), self.mode, self.offset, self.len)
-    }
-
-    no_output!();
-    acts_on!(Bounded, fd, local);
+of_numbers! {
+    |it: Fallocate| Bounded, local; Allocate;
+    entry Sqe::fallocate(it.fd.raw(), it.mode, it.offset, it.len);
+    call {
+        let args = [it.mode as usize, it.offset as usize, it.len as usize];
+        System::on(Function::Fallocate, it.fd.raw(), args)
+    };
 }

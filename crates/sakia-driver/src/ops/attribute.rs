@@ -2,15 +2,14 @@
 
 use std::ffi::CString;
 
-use sakia_ring::Sqe;
-
 use super::at::Target;
 use super::statx::StatxTime;
 use crate::backend::Backend;
+use crate::call::{Call, Function, System, word};
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Op, Operation};
-use crate::private;
 
 /// See [`Handle::chmod`].
 #[derive(Debug)]
@@ -96,13 +95,13 @@ impl<B: Backend> Handle<B> {
         flags: u32,
     ) -> Op<Chmod, B> {
         let target = Target::At(self.at(directory, path));
-        self.start_private(private::CHMOD, Chmod { target, mode, flags })
+        self.start(Chmod { target, mode, flags })
     }
 
     /// Sets the permissions of an open file. See [`chmod`](Handle::chmod).
     #[doc(alias = "fchmod")]
     pub fn chmod_fd(&self, fd: &Fd, mode: u32) -> Op<Chmod, B> {
-        self.start_private(private::CHMOD, Chmod { target: self.target(fd), mode, flags: 0 })
+        self.start(Chmod { target: self.target(fd), mode, flags: 0 })
     }
 
     /// Sets owner and group of `path`, relative to `directory` or, with `None`, to the working directory;
@@ -141,7 +140,7 @@ impl<B: Backend> Handle<B> {
         flags: u32,
     ) -> Op<Chown, B> {
         let (uid, gid) = (uid.unwrap_or(KEEP), gid.unwrap_or(KEEP));
-        self.start_private(private::CHOWN, Chown { target, uid, gid, flags })
+        self.start(Chown { target, uid, gid, flags })
     }
 
     /// Sets the times of last access and of last change of the contents of `path`, relative to `directory`
@@ -174,16 +173,24 @@ impl<B: Backend> Handle<B> {
 
     fn start_utimens(&self, target: Target, times: [SetTime; 2], flags: u32) -> Op<Utimens, B> {
         let times = times.map(Timespec::from);
-        self.start_private(private::UTIMENS, Utimens { target, times, flags })
+        self.start(Utimens { target, times, flags })
     }
 }
 
 // SAFETY: the entry names the path, if any, whose bytes the value owns on the heap, and a descriptor that
 // the value keeps open.
 unsafe impl Operation for Chmod {
-    fn entry(&mut self) -> Sqe {
+    const KIND: OpKind = OpKind::Attribute;
+
+    fn call(&mut self) -> Call {
         let Self { target, mode, flags } = self;
-        private::chmod(target.raw(), target.path(), *mode, *flags)
+        let (raw, path, mode) = (target.raw(), target.path(), *mode as usize);
+        match *flags {
+            _ if path.is_null() => System::on(Function::Fchmod, raw, [mode]),
+            // The call without flags, which is there on every kernel.
+            0 => System::on(Function::Fchmodat, raw, [word(path), mode]),
+            flags => System::on(Function::Fchmodat2, raw, [word(path), mode, flags as usize]),
+        }
     }
 
     no_output!();
@@ -192,9 +199,16 @@ unsafe impl Operation for Chmod {
 
 // SAFETY: as for `Chmod`.
 unsafe impl Operation for Chown {
-    fn entry(&mut self) -> Sqe {
+    const KIND: OpKind = OpKind::Attribute;
+
+    fn call(&mut self) -> Call {
         let Self { target, uid, gid, flags } = self;
-        private::chown(target.raw(), target.path(), *uid, *gid, *flags)
+        let (raw, path) = (target.raw(), target.path());
+        let (uid, gid) = (*uid as usize, *gid as usize);
+        if path.is_null() {
+            return System::on(Function::Fchown, raw, [uid, gid]);
+        }
+        System::on(Function::Fchownat, raw, [word(path), uid, gid, *flags as usize])
     }
 
     no_output!();
@@ -204,9 +218,12 @@ unsafe impl Operation for Chown {
 // SAFETY: as for `Chmod`; and the times, which are part of the value and stay where they are until the
 // completion.
 unsafe impl Operation for Utimens {
-    fn entry(&mut self) -> Sqe {
-        let (target, times) = (&self.target, self.times.as_ptr());
-        private::utimens(target.raw(), target.path(), times, self.flags)
+    const KIND: OpKind = OpKind::Attribute;
+
+    fn call(&mut self) -> Call {
+        let Self { target, times, flags } = self;
+        let args = [word(target.path()), word(times.as_ptr()), *flags as usize];
+        System::on(Function::Utimensat, target.raw(), args)
     }
 
     no_output!();

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
+use crate::call::{Call, Victims};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
@@ -88,13 +89,18 @@ impl<B: Backend> Handle<B> {
 // SAFETY: the entry names no memory, and a descriptor that no operation and no `Fd` uses any more.
 unsafe impl Operation for Close {
     type Output = io::Result<()>;
+    const KIND: OpKind = OpKind::Close;
 
     fn class(&self) -> Class {
         Class::Bounded
     }
 
-    fn entry(&mut self) -> Sqe {
-        Sqe::close(self.raw)
+    fn entry(&mut self) -> Option<Sqe> {
+        Some(Sqe::close(self.raw))
+    }
+
+    fn call(&mut self) -> Call {
+        Call::Close { raw: self.raw }
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
@@ -121,14 +127,19 @@ unsafe impl Operation for Close {
 // SAFETY: the entry names no memory, and a descriptor that the value keeps open.
 unsafe impl Operation for CancelFd {
     type Output = ();
+    const KIND: OpKind = OpKind::Cancel;
 
     /// Ends at once, but must find a place whatever else is under way.
     fn class(&self) -> Class {
         Class::Waiting
     }
 
-    fn entry(&mut self) -> Sqe {
-        Sqe::cancel_fd(self.fd.raw())
+    fn entry(&mut self) -> Option<Sqe> {
+        Some(Sqe::cancel_fd(self.fd.raw()))
+    }
+
+    fn call(&mut self) -> Call {
+        Victims::Descriptor(self.fd.raw()).call()
     }
 
     fn complete(self, _: Completion) {}

@@ -2,14 +2,13 @@
 
 use std::io;
 
-use sakia_ring::Sqe;
-
 use super::transfer_len;
 use crate::backend::Backend;
+use crate::call::Call;
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Completion, Op, Operation};
-use crate::private;
 
 /// See [`Handle::copy_file_range`].
 #[derive(Debug)]
@@ -48,17 +47,19 @@ impl<B: Backend> Handle<B> {
     ) -> Op<CopyFileRange, B> {
         let (from, to) = (self.held(from), self.held(to));
         let copy = CopyFileRange { from, from_offset, to, to_offset, len };
-        self.start_private(private::COPY_FILE_RANGE, copy)
+        self.start(copy)
     }
 }
 
 // SAFETY: the entry names no memory, and two descriptors that the value keeps open.
 unsafe impl Operation for CopyFileRange {
     type Output = io::Result<usize>;
+    const KIND: OpKind = OpKind::Copy;
 
-    fn entry(&mut self) -> Sqe {
-        let Self { from, from_offset, to, to_offset, len } = self;
-        private::copy_file_range(from.raw(), *from_offset, to.raw(), *to_offset, transfer_len(*len))
+    fn call(&mut self) -> Call {
+        let &mut Self { ref from, from_offset, ref to, to_offset, len } = self;
+        let (from, to, len) = (from.raw(), to.raw(), transfer_len(len));
+        Call::CopyFileRange { from, from_offset, to, to_offset, len }
     }
 
     fn complete(self, completion: Completion) -> Self::Output {

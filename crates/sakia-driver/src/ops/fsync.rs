@@ -3,10 +3,10 @@
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
+use crate::call::{Function, System};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Op, Operation};
-use crate::private;
+use crate::op::Op;
 
 /// See [`Handle::fsync`].
 #[derive(Debug)]
@@ -46,26 +46,20 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// No ring has it: a plain call, on a thread of a lane. Source: `syncfs(2)`.
     pub fn syncfs(&self, fd: &Fd) -> Op<Syncfs, B> {
-        self.start_private(private::SYNCFS, Syncfs { fd: self.held(fd) })
+        self.start(Syncfs { fd: self.held(fd) })
     }
 }
 
-// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
-unsafe impl Operation for Fsync {
-    fn entry(&mut self) -> Sqe {
-        Sqe::fsync(self.fd.raw(), self.data_only)
-    }
-
-    no_output!();
-    acts_on!(Bounded, fd, local);
+of_numbers! {
+    |it: Fsync| Bounded, local; Fsync;
+    entry Sqe::fsync(it.fd.raw(), it.data_only);
+    call {
+        let function = if it.data_only { Function::Fdatasync } else { Function::Fsync };
+        System::on(function, it.fd.raw(), [])
+    };
 }
 
-// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
-unsafe impl Operation for Syncfs {
-    fn entry(&mut self) -> Sqe {
-        private::syncfs(self.fd.raw())
-    }
-
-    no_output!();
-    acts_on!(Bounded, fd);
+of_numbers! {
+    |it: Syncfs| Bounded; Fsync;
+    call System::on(Function::Syncfs, it.fd.raw(), []);
 }

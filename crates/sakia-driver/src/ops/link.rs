@@ -8,10 +8,12 @@ use super::at::At;
 use super::{filled, transfer_len};
 use crate::backend::{Backend, Descriptors};
 use crate::buf::{BufResult, IoBufMut, initialize};
+use crate::call::{Call, Function, System, word};
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Completion, Op, Operation};
-use crate::private;
+use crate::sys::register;
 
 /// See [`Handle::link`].
 #[derive(Debug)]
@@ -89,16 +91,24 @@ impl<B: Backend> Handle<B> {
     /// No ring has it: a plain call, on a thread of a lane. Source: `readlinkat(2)`.
     #[doc(alias = "readlinkat")]
     pub fn readlink(&self, directory: Option<&Fd>, path: CString, buf: Vec<u8>) -> Op<Readlink, B> {
-        self.start_private(private::READLINK, Readlink { at: self.at(directory, path), buf })
+        self.start(Readlink { at: self.at(directory, path), buf })
     }
 }
 
 // SAFETY: the entry names two paths, whose bytes the value owns on the heap, and directories that the
 // value keeps open.
 unsafe impl Operation for Link {
-    fn entry(&mut self) -> Sqe {
+    const KIND: OpKind = OpKind::Link;
+
+    fn entry(&mut self) -> Option<Sqe> {
         let Self { from, to, flags } = self;
-        Sqe::linkat(from.raw(), from.path(), to.raw(), to.path(), *flags)
+        Some(Sqe::linkat(from.raw(), from.path(), to.raw(), to.path(), *flags))
+    }
+
+    fn call(&mut self) -> Call {
+        let Self { from, to, flags } = self;
+        let args = [word(from.path()), register(to.raw()), word(to.path()), *flags as usize];
+        System::on(Function::Linkat, from.raw(), args)
     }
 
     no_output!();
@@ -112,8 +122,15 @@ unsafe impl Operation for Link {
 // SAFETY: the entry names two paths, whose bytes the value owns on the heap, and a directory that the
 // value keeps open.
 unsafe impl Operation for Symlink {
-    fn entry(&mut self) -> Sqe {
-        Sqe::symlinkat(self.target.as_ptr().cast(), self.link.raw(), self.link.path())
+    const KIND: OpKind = OpKind::Link;
+
+    fn entry(&mut self) -> Option<Sqe> {
+        Some(Sqe::symlinkat(self.target.as_ptr().cast(), self.link.raw(), self.link.path()))
+    }
+
+    fn call(&mut self) -> Call {
+        let (target, link) = (word(self.target.as_ptr()), word(self.link.path()));
+        System::new(Function::Symlinkat, [target, register(self.link.raw()), link])
     }
 
     no_output!();
@@ -124,10 +141,12 @@ unsafe impl Operation for Symlink {
 // that the value keeps open.
 unsafe impl Operation for Readlink {
     type Output = BufResult<usize, Vec<u8>>;
+    const KIND: OpKind = OpKind::Readlink;
 
-    fn entry(&mut self) -> Sqe {
-        let len = transfer_len(self.buf.bytes_room());
-        private::readlink(self.at.raw(), self.at.path(), self.buf.as_mut_ptr(), len)
+    fn call(&mut self) -> Call {
+        let len = transfer_len(self.buf.bytes_room()) as usize;
+        let args = [word(self.at.path()), word(self.buf.as_mut_ptr()), len];
+        System::on(Function::Readlinkat, self.at.raw(), args)
     }
 
     fn has_room(&self) -> bool {

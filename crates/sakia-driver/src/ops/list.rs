@@ -2,17 +2,15 @@
 
 use std::rc::Rc;
 
-use sakia_ring::Sqe;
-
 use super::{filled, transfer_len};
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBufMut, initialize};
+use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Completion, Op, Operation};
 use crate::policy::{Mount, Route, Rules};
-use crate::private;
 
 /// See [`Handle::read_directory`].
 #[derive(Debug)]
@@ -39,7 +37,7 @@ impl<B: Backend> Handle<B> {
     pub fn read_directory(&self, fd: &Fd, mut buf: Vec<u8>) -> Op<ReadDirectory, B> {
         // The kernel counts the gaps between its records, and does not write them.
         initialize(&mut buf);
-        self.start_private(private::GETDENTS, ReadDirectory { fd: self.held(fd), buf })
+        self.start(ReadDirectory { fd: self.held(fd), buf })
     }
 }
 
@@ -47,10 +45,12 @@ impl<B: Backend> Handle<B> {
 // keeps open.
 unsafe impl Operation for ReadDirectory {
     type Output = BufResult<usize, Vec<u8>>;
+    const KIND: OpKind = OpKind::List;
 
-    fn entry(&mut self) -> Sqe {
+    fn call(&mut self) -> Call {
         let len = transfer_len(self.buf.bytes_room());
-        private::getdents(self.fd.raw(), self.buf.as_mut_ptr(), len)
+        let args = [word(self.buf.as_mut_ptr()), len as usize];
+        System::on(Function::Getdents, self.fd.raw(), args)
     }
 
     fn has_room(&self) -> bool {

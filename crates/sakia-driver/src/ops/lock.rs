@@ -1,12 +1,10 @@
 //! Locking a file.
 
-use sakia_ring::Sqe;
-
 use crate::backend::Backend;
+use crate::call::Call;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Op, Operation};
-use crate::private;
+use crate::op::Op;
 
 /// See [`Handle::flock`].
 #[derive(Debug)]
@@ -32,16 +30,11 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// No ring has it: a plain call, on a thread of a lane. Source: `flock(2)`.
     pub fn flock(&self, fd: &Fd, operation: u32) -> Op<Flock, B> {
-        self.start_private(private::FLOCK, Flock { fd: self.held(fd), operation })
+        self.start(Flock { fd: self.held(fd), operation })
     }
 }
 
-// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
-unsafe impl Operation for Flock {
-    fn entry(&mut self) -> Sqe {
-        private::flock(self.fd.raw(), self.operation)
-    }
-
-    no_output!();
-    acts_on!(Waiting, fd);
+of_numbers! {
+    |it: Flock| Waiting; Lock;
+    call Call::Flock { raw: it.fd.raw(), operation: it.operation };
 }

@@ -6,6 +6,8 @@ use sakia_ring::Sqe;
 
 use super::at::At;
 use crate::backend::Backend;
+use crate::call::{Call, Function, System, word};
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Op, Operation};
@@ -36,8 +38,15 @@ impl<B: Backend> Handle<B> {
 // SAFETY: the entry names the path, whose bytes the value owns on the heap, and a directory that the
 // value keeps open.
 unsafe impl Operation for Mkdir {
-    fn entry(&mut self) -> Sqe {
-        Sqe::mkdirat(self.at.raw(), self.at.path(), self.mode)
+    const KIND: OpKind = OpKind::Mkdir;
+
+    fn entry(&mut self) -> Option<Sqe> {
+        Some(Sqe::mkdirat(self.at.raw(), self.at.path(), self.mode))
+    }
+
+    fn call(&mut self) -> Call {
+        let args = [word(self.at.path()), self.mode as usize];
+        System::on(Function::Mkdirat, self.at.raw(), args)
     }
 
     no_output!();

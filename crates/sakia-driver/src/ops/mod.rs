@@ -36,6 +36,40 @@ macro_rules! no_output {
     };
 }
 
+/// An [`Operation`] that is a descriptor, in the field `fd`, and numbers, and brings nothing: its class, its
+/// kind, its entry if rings have one, its call, and its route if it takes one of its own.
+macro_rules! of_numbers {
+    (
+        |$it:ident: $name:ident| $class:ident $(, $local:ident)?; $kind:ident;
+        $(entry $entry:expr;)?
+        call $call:expr;
+        $(route |$rules:ident| $route:expr;)?
+    ) => {
+        // SAFETY: entry and call name no memory, and a descriptor that the value keeps open.
+        unsafe impl crate::op::Operation for $name {
+            const KIND: crate::counters::OpKind = crate::counters::OpKind::$kind;
+
+            $(fn entry(&mut self) -> Option<sakia_ring::Sqe> {
+                let $it = self;
+                Some($entry)
+            })?
+
+            fn call(&mut self) -> crate::call::Call {
+                let $it = self;
+                $call
+            }
+
+            $(fn route(&self, $rules: &crate::policy::Rules) -> crate::policy::Route {
+                let $it = self;
+                $route
+            })?
+
+            no_output!();
+            acts_on!($class, fd $(, $local)?);
+        }
+    };
+}
+
 /// What an [`Operation`] that transfers bytes says of its descriptor, which is in this field.
 macro_rules! of_descriptor {
     ($($field:tt).+) => {
@@ -87,7 +121,6 @@ mod xattr;
 use std::io;
 
 use rustix::io::{Errno, ReadWriteFlags};
-use sakia_ring::Opcode;
 
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBufMut};
@@ -123,20 +156,6 @@ pub use vectored::{ReadVectored, WriteVectored};
 pub use xattr::{GetXattr, ListXattr, RemoveXattr, SetXattr};
 
 impl<B: Backend> Handle<B> {
-    /// Starts an operation of the driver's own number `opcode`, see [`private`](crate::private). On a
-    /// backend that does not have it, it ends with `EOPNOTSUPP` and is never pushed.
-    pub(crate) fn start_private<O: Operation>(&self, opcode: Opcode, operation: O) -> Op<O, B> {
-        debug_assert!(crate::private::is_private(opcode), "{opcode:?}");
-        let core = self.shared.core.borrow();
-        // Without a backend it is refused like any other.
-        let has_it = core
-            .backend
-            .as_ref()
-            .is_none_or(|backend| backend.supports(opcode) || backend.is_for_lanes(opcode));
-        drop(core);
-        if has_it { self.start(operation) } else { self.refuse(operation, Errno::OPNOTSUPP) }
-    }
-
     /// Starts a transfer with these `RWF_*` flags. Those that not every backend understands alike are refused
     /// with `EOPNOTSUPP`, wherever it would be performed.
     pub(crate) fn start_transfer<O: Operation>(&self, operation: O, flags: u32) -> Op<O, B> {

@@ -3,6 +3,8 @@
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
+use crate::call::Call;
+use crate::counters::OpKind;
 use crate::handle::Handle;
 use crate::op::{Class, Op, Operation};
 use crate::policy::{CallMode, Route, Rules};
@@ -24,14 +26,21 @@ impl<B: Backend> Handle<B> {
 
 // SAFETY: the entry names no memory and no descriptor.
 unsafe impl Operation for Nop {
+    const KIND: OpKind = OpKind::Nop;
+
     #[inline(always)]
     fn class(&self) -> Class {
         Class::Bounded
     }
 
     #[inline(always)]
-    fn entry(&mut self) -> Sqe {
-        Sqe::nop()
+    fn entry(&mut self) -> Option<Sqe> {
+        Some(Sqe::nop())
+    }
+
+    #[inline(always)]
+    fn call(&mut self) -> Call {
+        Call::Nop
     }
 
     no_output!();
@@ -51,12 +60,18 @@ impl<B: Backend> Handle<B> {
 
 // SAFETY: the entry names neither memory nor a descriptor.
 unsafe impl Operation for NextTurn {
+    const KIND: OpKind = OpKind::Nop;
+
     fn class(&self) -> Class {
         Class::Bounded
     }
 
-    fn entry(&mut self) -> Sqe {
-        Sqe::nop()
+    fn entry(&mut self) -> Option<Sqe> {
+        Some(Sqe::nop())
+    }
+
+    fn call(&mut self) -> Call {
+        Call::Nop
     }
 
     no_output!();

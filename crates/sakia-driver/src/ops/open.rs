@@ -8,12 +8,12 @@ use sakia_ring::Sqe;
 
 use super::at::At;
 use crate::backend::Backend;
+use crate::call::{self, Call, address};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::op::{Completion, Op, Operation};
 use crate::policy::{CallMode, Lane, Route, Rules};
-use crate::private;
 use crate::sys::abi;
 use crate::sys::open::open_flags;
 
@@ -84,7 +84,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// A plain poll, on a thread of a lane. Source: `fifo(7)`.
     pub fn await_writer(&self, fd: &Fd) -> Op<AwaitWriter, B> {
-        self.start_private(private::AWAIT_WRITER, AwaitWriter { fd: self.held(fd) })
+        self.start(AwaitWriter { fd: self.held(fd) })
     }
 
     fn start_open(
@@ -112,9 +112,16 @@ impl<B: Backend> Handle<B> {
 // value keeps open.
 unsafe impl Operation for Open {
     type Output = io::Result<Fd>;
+    const KIND: OpKind = OpKind::Open;
 
-    fn entry(&mut self) -> Sqe {
-        Sqe::openat(self.at.raw(), self.at.path(), self.flags, self.mode)
+    fn entry(&mut self) -> Option<Sqe> {
+        Some(Sqe::openat(self.at.raw(), self.at.path(), self.flags, self.mode))
+    }
+
+    fn call(&mut self) -> Call {
+        let (dir, path) = (self.at.raw(), address(self.at.path()));
+        let (flags, mode) = (self.flags.into(), self.mode.into());
+        Call::Open(call::Open { dir, path, flags, mode, resolve: None })
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
@@ -166,16 +173,8 @@ pub struct AwaitWriter {
     fd: Fd,
 }
 
-// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
-unsafe impl Operation for AwaitWriter {
-    fn entry(&mut self) -> Sqe {
-        private::await_writer(self.fd.raw())
-    }
-
-    no_output!();
-    acts_on!(Waiting, fd);
-
-    fn route(&self, _: &Rules) -> Route {
-        Route::Lane(Lane::Elastic)
-    }
+of_numbers! {
+    |it: AwaitWriter| Waiting; Open;
+    call Call::AwaitWriter { raw: it.fd.raw() };
+    route |_rules| { let _ = it; Route::Lane(Lane::Elastic) };
 }

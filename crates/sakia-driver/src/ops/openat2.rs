@@ -9,6 +9,7 @@ use sakia_ring::Sqe;
 use super::at::At;
 use super::open::path_route;
 use crate::backend::Backend;
+use crate::call::{self, Call, address};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
@@ -87,10 +88,17 @@ impl<B: Backend> Handle<B> {
 // value and stays where it is until the completion; and a directory that the value keeps open.
 unsafe impl Operation for Openat2 {
     type Output = io::Result<Fd>;
+    const KIND: OpKind = OpKind::Open;
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self) -> Option<Sqe> {
         let how = &raw const self.how;
-        Sqe::openat2(self.at.raw(), self.at.path(), how, size_of::<OpenHow>() as u32)
+        Some(Sqe::openat2(self.at.raw(), self.at.path(), how, size_of::<OpenHow>() as u32))
+    }
+
+    fn call(&mut self) -> Call {
+        let OpenHow { flags, mode, resolve } = self.how;
+        let (dir, path) = (self.at.raw(), address(self.at.path()));
+        Call::Open(call::Open { dir, path, flags, mode, resolve: Some(resolve) })
     }
 
     fn complete(self, completion: Completion) -> Self::Output {

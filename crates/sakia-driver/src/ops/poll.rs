@@ -5,6 +5,8 @@ use std::io;
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
+use crate::call::Call;
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Completion, Op, Operation};
@@ -73,9 +75,14 @@ impl<B: Backend> Handle<B> {
 // SAFETY: the entry names no memory, and a descriptor that the value keeps open.
 unsafe impl Operation for Poll {
     type Output = io::Result<PollEvents>;
+    const KIND: OpKind = OpKind::Poll;
 
-    fn entry(&mut self) -> Sqe {
-        Sqe::poll_add(self.fd.raw(), self.events.0)
+    fn entry(&mut self) -> Option<Sqe> {
+        Some(Sqe::poll_add(self.fd.raw(), self.events.0))
+    }
+
+    fn call(&mut self) -> Call {
+        Call::Poll { raw: self.fd.raw(), events: self.events.0 }
     }
 
     fn complete(self, completion: Completion) -> Self::Output {

@@ -1,10 +1,12 @@
 //! Reading into one buffer, and writing from one.
 
+use rustix::io::Errno;
 use sakia_ring::Sqe;
 
 use crate::arena::FixedBuf;
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
+use crate::call::{self, Call};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
@@ -98,8 +100,8 @@ impl<B: Backend> Handle<B> {
     /// 5.1. Source: `io_uring_prep_read_fixed(3)`.
     pub fn read_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<ReadFixed, B> {
         let is_registered = self.has_registered(&buf);
-        let read = Read::new(self.held(fd), buf, offset, 0);
-        self.start(ReadFixed { read, is_registered })
+        let read = ReadFixed(Read::new(self.held(fd), buf, offset, 0));
+        if is_registered { self.start(read) } else { self.refuse(read, Errno::FAULT) }
     }
     /// Writes up to `buf.bytes_len()` bytes to `fd`, starting at byte `offset`; at the file's own
     /// position, which moves, when `offset` is [`CURRENT_POSITION`](crate::CURRENT_POSITION), and
@@ -157,8 +159,8 @@ impl<B: Backend> Handle<B> {
     /// 5.1. Source: `io_uring_prep_write_fixed(3)`.
     pub fn write_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<WriteFixed, B> {
         let is_registered = self.has_registered(&buf);
-        let write = Write { fd: self.held(fd), buf, offset, flags: 0 };
-        self.start(WriteFixed { write, is_registered })
+        let write = WriteFixed(Write { fd: self.held(fd), buf, offset, flags: 0 });
+        if is_registered { self.start(write) } else { self.refuse(write, Errno::FAULT) }
     }
 }
 
@@ -166,11 +168,20 @@ impl<B: Backend> Handle<B> {
 // `IoBufMut`), and the descriptor, which the value keeps open.
 unsafe impl<T: IoBufMut> Operation for Read<T> {
     type Output = BufResult<usize, T>;
+    const KIND: OpKind = OpKind::Read;
 
     #[inline(always)]
-    fn entry(&mut self) -> Sqe {
-        Sqe::read(self.fd.raw(), self.buf.stable_mut_ptr(), self.len, self.offset)
-            .op_flags(self.flags)
+    fn entry(&mut self) -> Option<Sqe> {
+        Some(
+            Sqe::read(self.fd.raw(), self.buf.stable_mut_ptr(), self.len, self.offset)
+                .op_flags(self.flags),
+        )
+    }
+
+    #[inline(always)]
+    fn call(&mut self) -> Call {
+        let to = self.buf.stable_mut_ptr();
+        call::Transfer::read(self.fd.raw(), to, self.len, self.offset, self.flags)
     }
 
     #[inline(always)]
@@ -200,58 +211,61 @@ unsafe impl<T: IoBufMut> Operation for Read<T> {
     of_descriptor!(fd);
 }
 
-/// A ring refuses a block of another driver's arena at any offset. It has to get it for that, so not at the
-/// position of a file, where a thread does the transfer.
-fn fixed_offset(offset: u64, is_registered: bool) -> u64 {
-    if is_registered { offset } else { 0 }
-}
-
 /// See [`Handle::read_fixed`].
 #[derive(Debug)]
-pub struct ReadFixed {
-    read: Read<FixedBuf>,
-    /// The block is one of this driver's. Another is left to the queue to refuse.
-    is_registered: bool,
-}
+pub struct ReadFixed(Read<FixedBuf>);
 
 // SAFETY: as for `Read`; the bytes lie within the registered buffer, which the block keeps alive.
 unsafe impl Operation for ReadFixed {
     type Output = BufResult<usize, FixedBuf>;
+    const KIND: OpKind = OpKind::Read;
 
-    fn entry(&mut self) -> Sqe {
-        let read = &mut self.read;
-        let (pointer, index) = (read.buf.stable_mut_ptr(), read.buf.registered_index());
-        let offset = fixed_offset(read.offset, self.is_registered);
-        Sqe::read_fixed(read.fd.raw(), pointer, read.len, offset, index)
+    fn entry(&mut self) -> Option<Sqe> {
+        let Read { fd, buf, offset, len, .. } = &mut self.0;
+        let (pointer, index) = (buf.stable_mut_ptr(), buf.registered_index());
+        Some(Sqe::read_fixed(fd.raw(), pointer, *len, *offset, index))
+    }
+
+    fn call(&mut self) -> Call {
+        self.0.call()
     }
 
     fn has_room(&self) -> bool {
-        self.read.has_room()
+        self.0.has_room()
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        self.read.complete(completion)
+        self.0.complete(completion)
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        if self.is_registered { self.read.route(rules) } else { Route::Queue }
+        self.0.route(rules)
     }
 
     fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
-        self.read.classify(mode, attempt)
+        self.0.classify(mode, attempt)
     }
 
-    of_descriptor!(read.fd);
+    of_descriptor!(0.fd);
 }
 
 // SAFETY: as for `Read`; the kernel only reads the bytes.
 unsafe impl<T: IoBuf> Operation for Write<T> {
     type Output = BufResult<usize, T>;
+    const KIND: OpKind = OpKind::Write;
 
     #[inline(always)]
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self) -> Option<Sqe> {
         let len = transfer_len(self.buf.bytes_len());
-        Sqe::write(self.fd.raw(), self.buf.stable_ptr(), len, self.offset).op_flags(self.flags)
+        Some(
+            Sqe::write(self.fd.raw(), self.buf.stable_ptr(), len, self.offset).op_flags(self.flags),
+        )
+    }
+
+    #[inline(always)]
+    fn call(&mut self) -> Call {
+        let (from, len) = (self.buf.stable_ptr(), transfer_len(self.buf.bytes_len()));
+        call::Transfer::write(self.fd.raw(), from, len, self.offset, self.flags)
     }
 
     #[inline(always)]
@@ -275,35 +289,35 @@ unsafe impl<T: IoBuf> Operation for Write<T> {
 
 /// See [`Handle::write_fixed`].
 #[derive(Debug)]
-pub struct WriteFixed {
-    write: Write<FixedBuf>,
-    /// The block is one of this driver's. Another is left to the queue to refuse.
-    is_registered: bool,
-}
+pub struct WriteFixed(Write<FixedBuf>);
 
 // SAFETY: as for `Write`; the bytes lie within the registered buffer, which the block keeps alive.
 unsafe impl Operation for WriteFixed {
     type Output = BufResult<usize, FixedBuf>;
+    const KIND: OpKind = OpKind::Write;
 
-    fn entry(&mut self) -> Sqe {
-        let write = &mut self.write;
-        let len = transfer_len(write.buf.bytes_len());
-        let (pointer, index) = (write.buf.stable_ptr(), write.buf.registered_index());
-        let offset = fixed_offset(write.offset, self.is_registered);
-        Sqe::write_fixed(write.fd.raw(), pointer, len, offset, index)
+    fn entry(&mut self) -> Option<Sqe> {
+        let Write { fd, buf, offset, .. } = &self.0;
+        let (pointer, index) = (buf.stable_ptr(), buf.registered_index());
+        let len = transfer_len(buf.bytes_len());
+        Some(Sqe::write_fixed(fd.raw(), pointer, len, *offset, index))
+    }
+
+    fn call(&mut self) -> Call {
+        self.0.call()
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        self.write.complete(completion)
+        self.0.complete(completion)
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        if self.is_registered { self.write.route(rules) } else { Route::Queue }
+        self.0.route(rules)
     }
 
     fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
-        self.write.classify(mode, attempt)
+        self.0.classify(mode, attempt)
     }
 
-    of_descriptor!(write.fd);
+    of_descriptor!(0.fd);
 }

@@ -6,9 +6,12 @@ use sakia_ring::Sqe;
 
 use super::at::At;
 use crate::backend::{Backend, Descriptors};
+use crate::call::{Call, Function, System, word};
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Op, Operation};
+use crate::sys::register;
 
 /// See [`Handle::rename`].
 #[derive(Debug)]
@@ -48,9 +51,17 @@ impl<B: Backend> Handle<B> {
 // SAFETY: the entry names two paths, whose bytes the value owns on the heap, and directories that the
 // value keeps open.
 unsafe impl Operation for Rename {
-    fn entry(&mut self) -> Sqe {
+    const KIND: OpKind = OpKind::Rename;
+
+    fn entry(&mut self) -> Option<Sqe> {
         let Self { from, to, flags } = self;
-        Sqe::renameat(from.raw(), from.path(), to.raw(), to.path(), *flags)
+        Some(Sqe::renameat(from.raw(), from.path(), to.raw(), to.path(), *flags))
+    }
+
+    fn call(&mut self) -> Call {
+        let Self { from, to, flags } = self;
+        let args = [word(from.path()), register(to.raw()), word(to.path()), *flags as usize];
+        System::on(Function::Renameat, from.raw(), args)
     }
 
     no_output!();

@@ -2,13 +2,12 @@
 
 use std::io;
 
-use sakia_ring::Sqe;
-
 use crate::backend::Backend;
+use crate::call::{Call, Function, System, word};
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Completion, Op, Operation};
-use crate::private;
 
 /// What the kernel knows of a file system: field by field `struct statfs`; see `statfs(2)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,7 +60,7 @@ impl<B: Backend> Handle<B> {
     #[doc(alias = "fstatfs")]
     pub fn statfs(&self, fd: &Fd) -> Op<Statfs, B> {
         let result = StatfsResult::default();
-        self.start_private(private::STATFS, Statfs { fd: self.held(fd), result })
+        self.start(Statfs { fd: self.held(fd), result })
     }
 }
 
@@ -69,9 +68,10 @@ impl<B: Backend> Handle<B> {
 // completion, and a descriptor that the value keeps open.
 unsafe impl Operation for Statfs {
     type Output = io::Result<StatfsResult>;
+    const KIND: OpKind = OpKind::Statx;
 
-    fn entry(&mut self) -> Sqe {
-        private::statfs(self.fd.raw(), &raw mut self.result)
+    fn call(&mut self) -> Call {
+        System::on(Function::Fstatfs, self.fd.raw(), [word(&raw mut self.result)])
     }
 
     fn complete(self, completion: Completion) -> Self::Output {

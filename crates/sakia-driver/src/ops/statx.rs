@@ -11,6 +11,7 @@ use sakia_ring::Sqe;
 use super::at::Target;
 use super::open::path_route;
 use crate::backend::Backend;
+use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
@@ -161,19 +162,31 @@ impl<B: Backend> Handle<B> {
     }
 }
 
+impl Statx {
+    fn path(&self) -> *const u8 {
+        match &self.target {
+            Target::At(at) => at.path(),
+            Target::Fd(_) => c"".as_ptr().cast(),
+        }
+    }
+}
+
 // SAFETY: the entry names the path, whose bytes the value owns on the heap or which is static; the
 // result, which is part of the value and stays where it is until the completion; and a descriptor that
 // the value keeps open.
 unsafe impl Operation for Statx {
     type Output = io::Result<StatxResult>;
+    const KIND: OpKind = OpKind::Statx;
 
-    fn entry(&mut self) -> Sqe {
-        let path = match &self.target {
-            Target::At(at) => at.path(),
-            Target::Fd(_) => c"".as_ptr().cast(),
-        };
-        let result = &raw mut self.result;
-        Sqe::statx(self.target.raw(), path, self.flags, StatxResult::BASIC, result)
+    fn entry(&mut self) -> Option<Sqe> {
+        let (path, result) = (self.path(), &raw mut self.result);
+        Some(Sqe::statx(self.target.raw(), path, self.flags, StatxResult::BASIC, result))
+    }
+
+    fn call(&mut self) -> Call {
+        let (path, result) = (self.path(), &raw mut self.result);
+        let (flags, mask) = (self.flags as usize, StatxResult::BASIC as usize);
+        System::on(Function::Statx, self.target.raw(), [word(path), flags, mask, word(result)])
     }
 
     fn complete(self, completion: Completion) -> Self::Output {

@@ -3,9 +3,10 @@
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
+use crate::call::{Function, System};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Op, Operation};
+use crate::op::Op;
 
 /// See [`Handle::truncate`].
 #[derive(Debug)]
@@ -30,12 +31,8 @@ impl<B: Backend> Handle<B> {
     }
 }
 
-// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
-unsafe impl Operation for Truncate {
-    fn entry(&mut self) -> Sqe {
-        Sqe::ftruncate(self.fd.raw(), self.len)
-    }
-
-    no_output!();
-    acts_on!(Bounded, fd, local);
+of_numbers! {
+    |it: Truncate| Bounded, local; Truncate;
+    entry Sqe::ftruncate(it.fd.raw(), it.len);
+    call System::on(Function::Ftruncate, it.fd.raw(), [it.len as usize]);
 }

@@ -6,6 +6,8 @@ use sakia_ring::Sqe;
 
 use super::at::At;
 use crate::backend::Backend;
+use crate::call::{Call, Function, System, word};
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Op, Operation};
@@ -39,8 +41,15 @@ impl<B: Backend> Handle<B> {
 // SAFETY: the entry names the path, whose bytes the value owns on the heap, and a directory that the
 // value keeps open.
 unsafe impl Operation for Unlink {
-    fn entry(&mut self) -> Sqe {
-        Sqe::unlinkat(self.at.raw(), self.at.path(), self.flags)
+    const KIND: OpKind = OpKind::Unlink;
+
+    fn entry(&mut self) -> Option<Sqe> {
+        Some(Sqe::unlinkat(self.at.raw(), self.at.path(), self.flags))
+    }
+
+    fn call(&mut self) -> Call {
+        let args = [word(self.at.path()), self.flags as usize];
+        System::on(Function::Unlinkat, self.at.raw(), args)
     }
 
     no_output!();

@@ -4,12 +4,14 @@ use sakia_ring::{IoVec, Sqe};
 
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
+use crate::call::{self, Call};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Completion, Op, Operation, Retry};
 use crate::ops::{note_all_filled, room_of_all, transfer_len};
 use crate::policy::{Attempt, CallMode, Route, Rules, Transfer};
+use crate::sys::Direction;
 
 /// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
 pub(crate) const BUFFERS_MAX: usize = 1024;
@@ -56,6 +58,11 @@ impl<T: IoBufMut> ReadVectored<T> {
         let bytes = room_of_all(&bufs);
         Self(Vectored::new(fd, bufs, offset, flags, bytes))
     }
+
+    fn describe(&mut self) -> (*const IoVec, u32) {
+        let part = |buf: &mut T| IoVec { base: buf.stable_mut_ptr(), len: buf.bytes_room() };
+        self.0.describe(part)
+    }
 }
 
 impl<T: IoBuf> WriteVectored<T> {
@@ -63,6 +70,11 @@ impl<T: IoBuf> WriteVectored<T> {
         let used = bufs.iter().take(BUFFERS_MAX);
         let bytes = transfer_len(used.map(T::bytes_len).fold(0, usize::saturating_add));
         Self(Vectored::new(fd, bufs, offset, flags, bytes))
+    }
+
+    fn describe(&mut self) -> (*const IoVec, u32) {
+        let part = |buf: &mut T| IoVec { base: buf.stable_ptr().cast_mut(), len: buf.bytes_len() };
+        self.0.describe(part)
     }
 }
 
@@ -138,11 +150,17 @@ impl<B: Backend> Handle<B> {
 // keeps open.
 unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
     type Output = BufResult<usize, Vec<T>>;
+    const KIND: OpKind = OpKind::Read;
 
-    fn entry(&mut self) -> Sqe {
-        let part = |buf: &mut T| IoVec { base: buf.stable_mut_ptr(), len: buf.bytes_room() };
-        let (vector, count) = self.0.describe(part);
-        Sqe::readv(self.0.fd.raw(), vector, count, self.0.offset).op_flags(self.0.flags)
+    fn entry(&mut self) -> Option<Sqe> {
+        let (vector, count) = self.describe();
+        Some(Sqe::readv(self.0.fd.raw(), vector, count, self.0.offset).op_flags(self.0.flags))
+    }
+
+    fn call(&mut self) -> Call {
+        let vector = self.describe();
+        let Vectored { fd, offset, flags, .. } = &self.0;
+        call::Transfer::vectored(Direction::Read, fd.raw(), vector, *offset, *flags)
     }
 
     fn has_room(&self) -> bool {
@@ -172,11 +190,17 @@ unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
 // SAFETY: as for `ReadVectored`; the kernel only reads the bytes.
 unsafe impl<T: IoBuf> Operation for WriteVectored<T> {
     type Output = BufResult<usize, Vec<T>>;
+    const KIND: OpKind = OpKind::Write;
 
-    fn entry(&mut self) -> Sqe {
-        let part = |buf: &mut T| IoVec { base: buf.stable_ptr().cast_mut(), len: buf.bytes_len() };
-        let (vector, count) = self.0.describe(part);
-        Sqe::writev(self.0.fd.raw(), vector, count, self.0.offset).op_flags(self.0.flags)
+    fn entry(&mut self) -> Option<Sqe> {
+        let (vector, count) = self.describe();
+        Some(Sqe::writev(self.0.fd.raw(), vector, count, self.0.offset).op_flags(self.0.flags))
+    }
+
+    fn call(&mut self) -> Call {
+        let vector = self.describe();
+        let Vectored { fd, offset, flags, .. } = &self.0;
+        call::Transfer::vectored(Direction::Write, fd.raw(), vector, *offset, *flags)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {

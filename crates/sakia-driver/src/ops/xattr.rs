@@ -7,10 +7,11 @@ use sakia_ring::Sqe;
 use super::{filled, transfer_len};
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBufMut, initialize};
+use crate::call::{Call, Function, System, word};
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Completion, Op, Operation};
-use crate::private;
 
 /// See [`Handle::get_xattr`].
 #[derive(Debug)]
@@ -85,7 +86,7 @@ impl<B: Backend> Handle<B> {
     /// No ring has it: a plain call, on a thread of a lane. Source: `flistxattr(2)`.
     #[doc(alias = "flistxattr")]
     pub fn list_xattr(&self, fd: &Fd, buf: Vec<u8>) -> Op<ListXattr, B> {
-        self.start_private(private::FLISTXATTR, ListXattr { fd: self.held(fd), buf })
+        self.start(ListXattr { fd: self.held(fd), buf })
     }
 
     /// Removes the extended attribute `name` of an open file.
@@ -99,7 +100,7 @@ impl<B: Backend> Handle<B> {
     /// No ring has it: a plain call, on a thread of a lane. Source: `fremovexattr(2)`.
     #[doc(alias = "fremovexattr")]
     pub fn remove_xattr(&self, fd: &Fd, name: CString) -> Op<RemoveXattr, B> {
-        self.start_private(private::FREMOVEXATTR, RemoveXattr { fd: self.held(fd), name })
+        self.start(RemoveXattr { fd: self.held(fd), name })
     }
 }
 
@@ -117,10 +118,17 @@ fn length_or_filled(completion: Completion, buf: Vec<u8>) -> BufResult<usize, Ve
 // that the value keeps open.
 unsafe impl Operation for GetXattr {
     type Output = BufResult<usize, Vec<u8>>;
+    const KIND: OpKind = OpKind::Attribute;
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self) -> Option<Sqe> {
         let len = transfer_len(self.buf.bytes_room());
-        Sqe::fgetxattr(self.fd.raw(), self.name.as_ptr().cast(), self.buf.as_mut_ptr(), len)
+        Some(Sqe::fgetxattr(self.fd.raw(), self.name.as_ptr().cast(), self.buf.as_mut_ptr(), len))
+    }
+
+    fn call(&mut self) -> Call {
+        let len = transfer_len(self.buf.bytes_room()) as usize;
+        let args = [word(self.name.as_ptr()), word(self.buf.as_mut_ptr()), len];
+        System::on(Function::Fgetxattr, self.fd.raw(), args)
     }
 
     fn initialize(&mut self) {
@@ -136,9 +144,17 @@ unsafe impl Operation for GetXattr {
 
 // SAFETY: as for `GetXattr`; the kernel only reads the bytes.
 unsafe impl Operation for SetXattr {
-    fn entry(&mut self) -> Sqe {
+    const KIND: OpKind = OpKind::Attribute;
+
+    fn entry(&mut self) -> Option<Sqe> {
         let (name, len) = (self.name.as_ptr().cast(), transfer_len(self.value.len()));
-        Sqe::fsetxattr(self.fd.raw(), name, self.value.as_ptr(), len, self.flags)
+        Some(Sqe::fsetxattr(self.fd.raw(), name, self.value.as_ptr(), len, self.flags))
+    }
+
+    fn call(&mut self) -> Call {
+        let (name, value) = (word(self.name.as_ptr()), word(self.value.as_ptr()));
+        let args = [name, value, transfer_len(self.value.len()) as usize, self.flags as usize];
+        System::on(Function::Fsetxattr, self.fd.raw(), args)
     }
 
     no_output!();
@@ -148,10 +164,11 @@ unsafe impl Operation for SetXattr {
 // SAFETY: as for `GetXattr`.
 unsafe impl Operation for ListXattr {
     type Output = BufResult<usize, Vec<u8>>;
+    const KIND: OpKind = OpKind::Attribute;
 
-    fn entry(&mut self) -> Sqe {
-        let len = transfer_len(self.buf.bytes_room());
-        private::flistxattr(self.fd.raw(), self.buf.as_mut_ptr(), len)
+    fn call(&mut self) -> Call {
+        let len = transfer_len(self.buf.bytes_room()) as usize;
+        System::on(Function::Flistxattr, self.fd.raw(), [word(self.buf.as_mut_ptr()), len])
     }
 
     fn initialize(&mut self) {
@@ -167,8 +184,10 @@ unsafe impl Operation for ListXattr {
 
 // SAFETY: as for `GetXattr`.
 unsafe impl Operation for RemoveXattr {
-    fn entry(&mut self) -> Sqe {
-        private::fremovexattr(self.fd.raw(), self.name.as_ptr().cast())
+    const KIND: OpKind = OpKind::Attribute;
+
+    fn call(&mut self) -> Call {
+        System::on(Function::Fremovexattr, self.fd.raw(), [word(self.name.as_ptr())])
     }
 
     no_output!();

@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_ring::{Opcode, Sqe, sqe_flags};
+use sakia_ring::Opcode;
 
-use crate::private;
-
+use super::entry::{Asked, Name};
 use super::random::Random;
 use super::sockets::Fate;
+use crate::call::{Buffers, Call, Direction, Function, SocketCall, System, Transfer, Verb};
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -183,7 +183,7 @@ pub enum PlainFault {
 /// Which operations a scripted fault is meant for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Target {
-    opcode: Option<Opcode>,
+    name: Option<Name>,
     user_data: Option<u64>,
     skip: u32,
 }
@@ -191,12 +191,22 @@ pub struct Target {
 impl Target {
     /// Any operation.
     pub const fn any() -> Self {
-        Self { opcode: None, user_data: None, skip: 0 }
+        Self { name: None, user_data: None, skip: 0 }
     }
 
-    /// Operations of this kind.
+    /// Operations that an entry with this opcode asks for, and calls that ask for the same.
     pub const fn opcode(opcode: Opcode) -> Self {
-        Self { opcode: Some(opcode), ..Self::any() }
+        Self { name: Some(Name::of_opcode(opcode)), ..Self::any() }
+    }
+
+    /// Calls of this system call, where no entry asks for the same.
+    pub const fn function(function: Function) -> Self {
+        Self { name: Some(Name::of_function(function)), ..Self::any() }
+    }
+
+    /// Calls of `copy_file_range(2)`.
+    pub const fn copy_file_range() -> Self {
+        Self { name: Some(Name::COPY_FILE_RANGE), ..Self::any() }
     }
 
     /// Operations with this `user_data`.
@@ -211,9 +221,9 @@ impl Target {
         self
     }
 
-    fn matches(&self, sqe: &Sqe) -> bool {
-        self.opcode.is_none_or(|opcode| opcode == sqe.opcode)
-            && self.user_data.is_none_or(|user_data| user_data == sqe.user_data)
+    fn matches(&self, asked: &Asked) -> bool {
+        self.name.is_none_or(|name| name == asked.name)
+            && self.user_data.is_none_or(|user_data| user_data == asked.user_data)
     }
 }
 
@@ -337,14 +347,28 @@ impl Faults {
         random.chance(self.per_65536[kind as usize])
     }
 
-    /// What goes wrong with the operation that `sqe` asks for.
-    pub(super) fn for_op(&mut self, sqe: &Sqe, random: &mut Random) -> Plan {
+    /// What goes wrong with an operation.
+    pub(super) fn for_op(&mut self, asked: &Asked, random: &mut Random) -> Plan {
         let mut plan = Plan::default();
-        if let Some(fault) = self.scripted_op(sqe) {
+        if let Some(fault) = take_due(&mut self.script, asked) {
             plan.add(fault);
         }
-        self.roll_failure(sqe, random, &mut plan);
-        if sqe.opcode == Opcode::ASYNC_CANCEL && plan.cancel.is_none() {
+        // What is refused fails by itself.
+        if let Ok(call) = &asked.call {
+            self.roll_call(call, random, &mut plan);
+        }
+        plan.duplicate |= self.rolls(FaultKind::Duplicate, random);
+        plan.stale |= self.rolls(FaultKind::Stale, random);
+        plan.held |= self.rolls(FaultKind::Held, random);
+        plan
+    }
+
+    /// What goes wrong with a call by probability.
+    fn roll_call(&self, call: &Call, random: &mut Random, plan: &mut Plan) {
+        self.roll_failure(call, random, plan);
+        if let Call::Cancel { .. } = call
+            && plan.cancel.is_none()
+        {
             if self.rolls(FaultKind::CancelTooLate, random) {
                 plan.cancel = Some(CancelRace::TooLate);
             } else if self.rolls(FaultKind::CancelAlready, random) {
@@ -353,51 +377,62 @@ impl Faults {
         }
         let is_served = self.per_65536[FaultKind::ServerErrno as usize] > 0;
         if is_served && self.rolls(FaultKind::ServerErrno, random) && plan.server_errno.is_none() {
-            plan.server_errno = Some(server_errno(sqe.opcode, random));
+            plan.server_errno = Some(server_errno(call, random));
         }
-        self.roll_network(sqe, random, &mut plan);
-        self.roll_multishot(sqe, random, &mut plan);
-        plan.duplicate |= self.rolls(FaultKind::Duplicate, random);
-        plan.stale |= self.rolls(FaultKind::Stale, random);
-        plan.held |= self.rolls(FaultKind::Held, random);
-        plan
+        self.roll_network(call, random, plan);
+        self.roll_multishot(call, random, plan);
     }
 
     /// Failures by probability, for operations that can fail.
-    fn roll_failure(&self, sqe: &Sqe, random: &mut Random, plan: &mut Plan) {
-        let errnos = errnos(sqe.opcode);
+    fn roll_failure(&self, call: &Call, random: &mut Random, plan: &mut Plan) {
+        let errnos = errnos(call);
         if errnos.is_empty() {
             return;
         }
         if self.rolls(FaultKind::ShortTransfer, random) && plan.short.is_none() {
             // Of a vector this is the number of buffers, which is short indeed.
-            plan.short = Some(1 + random.below(u64::from(sqe.len.max(1))) as u32);
+            plan.short = Some(1 + random.below(len(call).max(1)) as u32);
         }
         if self.rolls(FaultKind::Errno, random) && plan.errno.is_none() {
             let errno = errnos[random.below(errnos.len() as u64) as usize];
             plan.errno = Some(errno.raw_os_error());
         }
-        if sqe.opcode == Opcode::CLOSE {
+        if let Call::Close { .. } = call {
             return;
         }
         if self.rolls(FaultKind::Restart, random) && plan.errno.is_none() {
             plan.errno = Some(ERESTARTSYS);
         }
         plan.stuck |= self.rolls(FaultKind::Stuck, random);
-        plan.loses_sync |= self.loses_sync(sqe, random);
+        plan.loses_sync |= self.loses_sync(call, random);
     }
 
     /// Whether what the operation is to make durable is lost; of writes that are not, it means nothing.
-    pub(super) fn loses_sync(&self, sqe: &Sqe, random: &mut Random) -> bool {
-        let may_sync = [Opcode::FSYNC, Opcode::WRITE, Opcode::WRITEV, Opcode::WRITE_FIXED];
-        let may_sync = may_sync.contains(&sqe.opcode) || sqe.opcode == private::SYNCFS;
+    pub(super) fn loses_sync(&self, call: &Call, random: &mut Random) -> bool {
+        let may_sync = match call {
+            Call::Transfer(transfer) => transfer.direction == Direction::Write,
+            Call::System(System { function, .. }) => {
+                matches!(function, Function::Fsync | Function::Fdatasync | Function::Syncfs)
+            }
+            _ => false,
+        };
         may_sync && self.rolls(FaultKind::FsyncFailed, random)
     }
 
     /// What a network does by probability.
-    fn roll_network(&self, sqe: &Sqe, random: &mut Random, plan: &mut Plan) {
-        let is_send = matches!(sqe.opcode, Opcode::SEND | Opcode::SENDMSG | Opcode::WRITE);
-        if is_send || matches!(sqe.opcode, Opcode::RECV | Opcode::RECVMSG | Opcode::READ) {
+    fn roll_network(&self, call: &Call, random: &mut Random, plan: &mut Plan) {
+        let (is_send, is_receive) = match call {
+            Call::Transfer(Transfer { direction, buffers: Buffers::One { .. }, .. }) => {
+                (*direction == Direction::Write, *direction == Direction::Read)
+            }
+            Call::Socket(SocketCall { verb, .. }) => (
+                matches!(verb, Verb::Send | Verb::SendMessage),
+                matches!(verb, Verb::Recv | Verb::RecvMessage),
+            ),
+            Call::RecvMany { .. } => (false, true),
+            _ => (false, false),
+        };
+        if is_send || is_receive {
             plan.reset |= self.rolls(FaultKind::Reset, random);
         }
         for (kind, fate) in [
@@ -412,39 +447,36 @@ impl Faults {
     }
 
     /// How an operation that goes on ends too early, by probability: soon, or it might end before that.
-    fn roll_multishot(&self, sqe: &Sqe, random: &mut Random, plan: &mut Plan) {
+    fn roll_multishot(&self, call: &Call, random: &mut Random, plan: &mut Plan) {
         const SHOTS_MAX: u64 = 4;
-        let (is_receive, is_accept) = (sqe.opcode == Opcode::RECV, sqe.opcode == Opcode::ACCEPT);
-        let selects = is_receive && sqe.flags & sqe_flags::BUFFER_SELECT != 0;
+        let selects = matches!(call, Call::RecvMany { .. });
         if selects && self.rolls(FaultKind::NoBuffers, random) {
             let after = random.below(SHOTS_MAX) as u32;
             plan.no_buffers_after.get_or_insert(after);
         }
-        let goes_on = selects || is_accept && sqe.ioprio != 0;
+        let goes_on = selects || matches!(call, Call::AcceptMany(_));
         if goes_on && self.rolls(FaultKind::MultishotEnded, random) {
             let after = random.below(SHOTS_MAX) as u32;
             plan.ends_after.get_or_insert(after);
         }
     }
 
-    /// The scripted fault whose turn it is at this operation.
-    fn scripted_op(&mut self, sqe: &Sqe) -> Option<Fault> {
-        take_due(&mut self.script, sqe)
-    }
-
-    /// What goes wrong with the plain call that `sqe` asks for.
+    /// What goes wrong with a plain call.
     pub(super) fn for_plain(
         &mut self,
-        sqe: &Sqe,
+        call: &Call,
         nowait: bool,
         random: &mut Random,
     ) -> Option<PlainFault> {
-        if let Some(fault) = take_due(&mut self.plain_script, sqe) {
+        let asked = Asked { name: Name::of(call), user_data: 0, is_async: false, call: Ok(*call) };
+        if let Some(fault) = take_due(&mut self.plain_script, &asked) {
             return Some(fault);
         }
-        let is_read = matches!(sqe.opcode, Opcode::READ | Opcode::READV | Opcode::READ_FIXED);
-        let is_transfer =
-            is_read || matches!(sqe.opcode, Opcode::WRITE | Opcode::WRITEV | Opcode::WRITE_FIXED);
+        let direction = match call {
+            Call::Transfer(transfer) => Some(transfer.direction),
+            _ => None,
+        };
+        let (is_read, is_transfer) = (direction == Some(Direction::Read), direction.is_some());
         if nowait && self.rolls(FaultKind::PlainBlocks, random) {
             return Some(PlainFault::WouldBlock);
         }
@@ -452,7 +484,7 @@ impl Faults {
             return Some(PlainFault::End);
         }
         if is_transfer && self.rolls(FaultKind::ShortTransfer, random) {
-            let len = 1 + random.below(u64::from(sqe.len.max(1))) as u32;
+            let len = 1 + random.below(len(call).max(1)) as u32;
             return Some(PlainFault::Short(len));
         }
         if !nowait && self.rolls(FaultKind::PlainStall, random) {
@@ -509,10 +541,10 @@ impl Faults {
 }
 
 /// Takes the fault out of a script whose turn it is at this operation.
-fn take_due<T>(script: &mut Vec<(Target, T)>, sqe: &Sqe) -> Option<T> {
+fn take_due<T>(script: &mut Vec<(Target, T)>, asked: &Asked) -> Option<T> {
     let mut due = None;
     for (index, (target, _)) in script.iter_mut().enumerate() {
-        if !target.matches(sqe) {
+        if !target.matches(asked) {
             continue;
         }
         if target.skip > 0 {
@@ -542,7 +574,7 @@ const SERVER_ERRNO_MAX: u64 = 511;
 ///
 /// What tells nothing apart is left out: an operation on a name does not answer what the name explains, and
 /// what was not closed by anybody is not a bad number.
-fn server_errno(opcode: Opcode, random: &mut Random) -> i32 {
+fn server_errno(call: &Call, random: &mut Random) -> i32 {
     const NOTABLE: [Errno; 10] = [
         Errno::INTR,
         Errno::AGAIN,
@@ -564,16 +596,21 @@ fn server_errno(opcode: Opcode, random: &mut Random) -> i32 {
         Errno::INVAL,
         Errno::PERM,
     ];
-    let by_path = [Opcode::OPENAT, Opcode::OPENAT2, Opcode::STATX, Opcode::MKDIRAT];
-    let names = [Opcode::UNLINKAT, Opcode::RENAMEAT, Opcode::LINKAT, Opcode::SYMLINKAT];
-    let is_of_name = by_path.contains(&opcode) || names.contains(&opcode);
+    use Function::{Linkat, Mkdirat, Renameat, Statx, Symlinkat, Unlinkat};
+    let is_of_name = match call {
+        Call::Open(_) => true,
+        Call::System(System { function, .. }) => {
+            matches!(function, Statx | Mkdirat | Unlinkat | Renameat | Linkat | Symlinkat)
+        }
+        _ => false,
+    };
     loop {
         let errno = match random.below(3) {
             0 => Errno::CANCELED,
             1 => NOTABLE[random.below(NOTABLE.len() as u64) as usize],
             _ => Errno::from_raw_os_error(1 + random.below(SERVER_ERRNO_MAX) as i32),
         };
-        let is_told_apart = opcode == Opcode::CLOSE
+        let is_told_apart = matches!(call, Call::Close { .. })
             || errno != Errno::BADF && !(is_of_name && OF_NAMES.contains(&errno));
         if is_told_apart {
             return errno.raw_os_error();
@@ -581,35 +618,34 @@ fn server_errno(opcode: Opcode, random: &mut Random) -> i32 {
     }
 }
 
+/// How many bytes an operation may move; of a vector the number of its parts, which is short indeed.
+fn len(call: &Call) -> u64 {
+    match call {
+        Call::Transfer(Transfer { buffers: Buffers::One { len, .. }, .. }) => (*len).into(),
+        Call::Transfer(Transfer { buffers: Buffers::Many { count, .. }, .. }) => (*count).into(),
+        Call::Socket(SocketCall { verb: Verb::Send | Verb::Recv, args, .. }) => args[1] as u64,
+        Call::CopyFileRange { len, .. } => (*len).into(),
+        Call::System(System { function: Function::Getdents, args }) => args[2] as u64,
+        _ => 1,
+    }
+}
+
 /// What an operation may fail with on a real machine however well it was asked for. None for those
 /// that a driver relies on: nop and cancel.
-fn errnos(opcode: Opcode) -> &'static [Errno] {
-    match opcode {
-        Opcode::OPENAT | Opcode::OPENAT2 => {
-            &[Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR, Errno::IO]
-        }
-        Opcode::READ | Opcode::READV | Opcode::READ_FIXED => {
+fn errnos(call: &Call) -> &'static [Errno] {
+    use Function as F;
+    match call {
+        Call::Open(_) => &[Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR, Errno::IO],
+        Call::Transfer(transfer) if transfer.direction == Direction::Read => {
             &[Errno::IO, Errno::INTR, Errno::AGAIN, Errno::NOMEM, Errno::CANCELED]
         }
-        Opcode::WRITE | Opcode::WRITEV | Opcode::WRITE_FIXED => {
+        Call::Transfer(_) => {
             &[Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::INTR, Errno::AGAIN, Errno::CANCELED]
         }
-        Opcode::CLOSE => &[Errno::IO, Errno::INTR],
-        Opcode::FSYNC | private::SYNCFS => &[Errno::IO, Errno::NOSPC, Errno::DQUOT],
-        Opcode::STATX => &[Errno::IO, Errno::NOMEM, Errno::INTR],
-        Opcode::POLL_ADD => &[Errno::NOMEM, Errno::CANCELED],
-        Opcode::MKDIRAT | Opcode::SYMLINKAT | Opcode::LINKAT | Opcode::RENAMEAT => {
-            &[Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::NOMEM]
-        }
-        Opcode::UNLINKAT | Opcode::FTRUNCATE => &[Errno::IO, Errno::NOSPC, Errno::INTR],
-        Opcode::FALLOCATE => &[Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::INTR],
-        Opcode::FSETXATTR | Opcode::FGETXATTR => &[Errno::IO, Errno::NOSPC, Errno::NOMEM],
-        private::GETDENTS | private::READLINK => &[Errno::IO, Errno::NOMEM, Errno::INTR],
-        private::COPY_FILE_RANGE => &[Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::NOMEM],
-        private::CHMOD | private::CHOWN | private::UTIMENS => &[Errno::IO, Errno::ROFS],
-        Opcode::SOCKET => &[Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM],
-        Opcode::BIND | Opcode::LISTEN => &[Errno::ADDRINUSE, Errno::NOMEM, Errno::ACCESS],
-        Opcode::ACCEPT => &[
+        Call::Close { .. } => &[Errno::IO, Errno::INTR],
+        Call::Poll { .. } => &[Errno::NOMEM, Errno::CANCELED],
+        Call::CopyFileRange { .. } => &[Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::NOMEM],
+        Call::AcceptMany(_) | Call::Socket(SocketCall { verb: Verb::Accept, .. }) => &[
             Errno::CONNABORTED,
             Errno::MFILE,
             Errno::NFILE,
@@ -618,7 +654,7 @@ fn errnos(opcode: Opcode) -> &'static [Errno] {
             Errno::INTR,
             Errno::CANCELED,
         ],
-        Opcode::CONNECT => &[
+        Call::Socket(SocketCall { verb: Verb::Connect, .. }) => &[
             Errno::CONNREFUSED,
             Errno::TIMEDOUT,
             Errno::NETUNREACH,
@@ -627,19 +663,41 @@ fn errnos(opcode: Opcode) -> &'static [Errno] {
             Errno::INTR,
             Errno::CANCELED,
         ],
-        Opcode::SEND | Opcode::SENDMSG => {
+        Call::Socket(SocketCall { verb: Verb::Send | Verb::SendMessage, .. }) => {
             &[Errno::NOBUFS, Errno::NOMEM, Errno::INTR, Errno::AGAIN, Errno::CANCELED]
         }
-        Opcode::RECV | Opcode::RECVMSG => {
+        Call::Socket(_) | Call::RecvMany { .. } => {
             &[Errno::NOMEM, Errno::INTR, Errno::AGAIN, Errno::CANCELED]
         }
-        _ => &[],
+        Call::System(System { function, .. }) => match function {
+            F::Fsync | F::Fdatasync | F::Syncfs => &[Errno::IO, Errno::NOSPC, Errno::DQUOT],
+            F::Statx | F::Getdents | F::Readlinkat => &[Errno::IO, Errno::NOMEM, Errno::INTR],
+            F::Mkdirat | F::Symlinkat | F::Linkat | F::Renameat => {
+                &[Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::NOMEM]
+            }
+            F::Unlinkat | F::Ftruncate => &[Errno::IO, Errno::NOSPC, Errno::INTR],
+            F::Fallocate => &[Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::INTR],
+            F::Fsetxattr | F::Fgetxattr => &[Errno::IO, Errno::NOSPC, Errno::NOMEM],
+            F::Fchmod | F::Fchmodat | F::Fchmodat2 => &[Errno::IO, Errno::ROFS],
+            F::Fchown | F::Fchownat | F::Utimensat => &[Errno::IO, Errno::ROFS],
+            F::Socket => &[Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM],
+            F::Bind | F::Listen => &[Errno::ADDRINUSE, Errno::NOMEM, Errno::ACCESS],
+            _ => &[],
+        },
+        Call::Nop | Call::Cancel { .. } | Call::Flock { .. } | Call::AwaitWriter { .. } => &[],
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use sakia_ring::Sqe;
+
     use super::*;
+
+    fn asked(user_data: u64, sqe: Sqe) -> Asked {
+        // SAFETY: none of these names memory.
+        unsafe { Asked::by_entry(&sqe.user_data(user_data), None) }
+    }
 
     #[test]
     fn a_script_hits_the_operations_that_it_names_in_order() {
@@ -649,9 +707,9 @@ mod tests {
         faults.script(Target::opcode(Opcode::FSYNC), Fault::Stuck);
         faults.script(Target::opcode(Opcode::FSYNC), Fault::Held);
         faults.script(Target::user_data(9), Fault::Duplicate);
-        let fsync = Sqe::fsync(3, false);
+        let fsync = asked(0, Sqe::fsync(3, false));
 
-        let plan = faults.for_op(&Sqe::nop().user_data(9), &mut random);
+        let plan = faults.for_op(&asked(9, Sqe::nop()), &mut random);
         assert!(plan.duplicate && !plan.stuck && plan.errno.is_none());
         let plan = faults.for_op(&fsync, &mut random);
         assert!(plan.stuck && plan.errno.is_none());
@@ -682,10 +740,10 @@ mod tests {
             faults.set(kind, u16::MAX);
         }
         for sqe in [Sqe::nop(), Sqe::cancel(1)] {
-            let plan = faults.for_op(&sqe, &mut random);
+            let plan = faults.for_op(&asked(0, sqe), &mut random);
             assert!(plan.errno.is_none() && !plan.stuck);
         }
-        let plan = faults.for_op(&Sqe::close(3), &mut random);
+        let plan = faults.for_op(&asked(0, Sqe::close(3)), &mut random);
         assert!(plan.errno.is_some() && !plan.stuck);
     }
 
@@ -696,7 +754,8 @@ mod tests {
         let mut random = Random::new(0);
         faults.set(FaultKind::ServerErrno, u16::MAX);
         for sqe in [Sqe::close(3), Sqe::fsync(3, false)] {
-            let draws = (0..60_000).filter_map(|_| faults.for_op(&sqe, &mut random).server_errno);
+            let asked = asked(0, sqe);
+            let draws = (0..60_000).filter_map(|_| faults.for_op(&asked, &mut random).server_errno);
             let seen: std::collections::BTreeSet<i32> = draws.collect();
             let all = 1..=SERVER_ERRNO_MAX as i32;
             let badf = Errno::BADF.raw_os_error();

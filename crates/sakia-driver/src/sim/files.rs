@@ -11,14 +11,14 @@ use linux_raw_sys::general::{
 };
 use rustix::fs::FileType;
 use rustix::io::Errno;
-use sakia_ring::{CURRENT_POSITION, Opcode, Sqe};
+use sakia_ring::CURRENT_POSITION;
 
 use super::kernel::{FILE_BYTES_MAX, Kernel, Object, OpenFile};
 use super::memory::{Lent, Segment, read_path};
 use super::ops::{Kind, Outcome, Request};
 use super::tree::{Entry, InodeId, NAME_BYTES_MAX};
 use crate::buf::MAX_RW_BYTES;
-use crate::private;
+use crate::call::{Call, Function, System};
 
 /// What the name of an extended attribute may begin with.
 const XATTR_SPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
@@ -65,7 +65,7 @@ pub(super) enum FileOp {
     },
 }
 
-/// Checks an entry and takes hold of what it names. `None` for one that is none of these.
+/// Checks a call and takes hold of what it names.
 ///
 /// # Errors
 /// What the operation completes with at once.
@@ -73,70 +73,75 @@ pub(super) enum FileOp {
 /// # Safety
 ///
 /// - As [`ops::prepare`](super::ops::prepare).
-pub(super) unsafe fn prepare(kernel: &Kernel, sqe: &Sqe) -> Result<Option<Request>, Errno> {
-    let Sqe { addr, off, len, op_flags: flags, .. } = *sqe;
-    // SAFETY: the caller's promise; the address is that of a name wherever this is called.
-    let name = || unsafe { read_xattr_name(addr) };
-    let fill = |addr, len| Lent::to_fill(vec![Segment::new(addr, len)]);
+pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Errno> {
     let mut lent = Lent::Nothing;
-    let op = match sqe.opcode {
-        Opcode::FALLOCATE => FileOp::Allocate { mode: len, offset: off, len: addr },
-        Opcode::FTRUNCATE => FileOp::Truncate { len: off },
-        Opcode::FADVISE => prepare_advise(kernel, sqe)?,
-        Opcode::FGETXATTR => {
-            let op = FileOp::GetXattr { name: name()? };
-            lent = fill(off, len as usize)?;
-            op
-        }
-        Opcode::FSETXATTR => {
-            let op = FileOp::SetXattr { name: name()?, flags };
-            lent = Lent::to_take(vec![Segment::new(off, len as usize)])?;
-            op
-        }
-        private::FLISTXATTR => {
-            lent = fill(addr, len as usize)?;
-            FileOp::ListXattr
-        }
-        private::FREMOVEXATTR => FileOp::RemoveXattr { name: name()? },
-        private::GETDENTS => {
-            lent = fill(addr, len as usize)?;
-            FileOp::List
-        }
-        private::COPY_FILE_RANGE => FileOp::Copy {
-            from_offset: off,
-            to: Rc::clone(kernel.file(sqe.file_index)?),
-            to_offset: addr,
-            len: (len as usize).min(MAX_RW_BYTES),
-        },
-        private::SYNCFS => FileOp::Syncfs,
-        private::FLOCK => {
-            let is_exclusive = match flags & !LOCK_NB {
+    let (raw, op) = match *call {
+        Call::Flock { raw, operation } => {
+            let is_exclusive = match operation & !LOCK_NB {
                 LOCK_SH => Some(false),
                 LOCK_EX => Some(true),
                 LOCK_UN => None,
                 _ => return Err(Errno::INVAL),
             };
-            FileOp::Lock { is_exclusive, nowait: flags & LOCK_NB != 0 }
+            (raw, FileOp::Lock { is_exclusive, nowait: operation & LOCK_NB != 0 })
         }
-        private::STATFS => {
-            lent = fill(off, 15 * 8)?;
-            FileOp::Statfs
+        Call::CopyFileRange { from, from_offset, to, to_offset, len } => {
+            let (to, len) = (Rc::clone(kernel.file(to)?), (len as usize).min(MAX_RW_BYTES));
+            (from, FileOp::Copy { from_offset, to, to_offset, len })
         }
-        _ => return Ok(None),
+        Call::System(System { function, args }) => {
+            let [raw, first, second, third, fourth, _] = args;
+            let fill = |addr: usize, len| Lent::to_fill(vec![Segment::new(addr as u64, len)]);
+            // SAFETY: the caller's promise; the first argument is the address of a name where this is called.
+            let name = || unsafe { read_xattr_name(first as u64) };
+            let op = match function {
+                Function::Fallocate => FileOp::Allocate {
+                    mode: first as u32,
+                    offset: second as u64,
+                    len: third as u64,
+                },
+                Function::Ftruncate => FileOp::Truncate { len: first as u64 },
+                Function::Fadvise => {
+                    if kernel.file(raw as i32)?.is_stream() {
+                        return Err(Errno::SPIPE);
+                    }
+                    if third > POSIX_FADV_NOREUSE as usize || i64::try_from(second).is_err() {
+                        return Err(Errno::INVAL);
+                    }
+                    FileOp::Advise
+                }
+                Function::Fgetxattr => {
+                    let op = FileOp::GetXattr { name: name()? };
+                    lent = fill(second, third)?;
+                    op
+                }
+                Function::Fsetxattr => {
+                    let op = FileOp::SetXattr { name: name()?, flags: fourth as u32 };
+                    lent = Lent::to_take(vec![Segment::new(second as u64, third)])?;
+                    op
+                }
+                Function::Flistxattr => {
+                    lent = fill(first, second)?;
+                    FileOp::ListXattr
+                }
+                Function::Fremovexattr => FileOp::RemoveXattr { name: name()? },
+                Function::Getdents => {
+                    lent = fill(first, second)?;
+                    FileOp::List
+                }
+                Function::Syncfs => FileOp::Syncfs,
+                Function::Fstatfs => {
+                    lent = fill(first, 15 * 8)?;
+                    FileOp::Statfs
+                }
+                _ => return Err(Errno::OPNOTSUPP),
+            };
+            (raw as i32, op)
+        }
+        _ => return Err(Errno::OPNOTSUPP),
     };
-    let file = Some(Rc::clone(kernel.file(sqe.fd)?));
-    Ok(Some(Request { kind: Kind::File(op), lent, file }))
-}
-
-fn prepare_advise(kernel: &Kernel, sqe: &Sqe) -> Result<FileOp, Errno> {
-    if kernel.file(sqe.fd)?.is_stream() {
-        return Err(Errno::SPIPE);
-    }
-    let len = if sqe.addr != 0 { sqe.addr } else { sqe.len.into() };
-    if sqe.op_flags > POSIX_FADV_NOREUSE || i64::try_from(len).is_err() {
-        return Err(Errno::INVAL);
-    }
-    Ok(FileOp::Advise)
+    let file = Some(Rc::clone(kernel.file(raw)?));
+    Ok(Request { kind: Kind::File(op), lent, file })
 }
 
 /// # Safety

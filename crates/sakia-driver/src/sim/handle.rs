@@ -8,7 +8,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_ring::Opcode;
 
 use super::buffer::SimBuf;
 use super::disk::Disk;
@@ -25,11 +24,11 @@ use crate::backend::{Descriptors, FileFacts, FileKind};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlightFacts {
-    /// What it does.
-    pub opcode: Opcode,
-    /// What its entry had for `user_data`.
+    /// What it does: the name of the entry that asks for it, such as `READ`, else of the system call.
+    pub name: String,
+    /// What its completion is to be known by.
     pub user_data: u64,
-    /// The descriptor that its entry names, be it the directory that a path begins at.
+    /// The descriptor that it names first, be it the directory that a path begins at.
     pub descriptor: Option<i32>,
     /// The paths that it names, and the address of a socket as text.
     pub names: Vec<Vec<u8>>,
@@ -271,7 +270,7 @@ impl SimHandle {
     /// What these operations are, oldest first.
     pub fn flights(&self) -> Vec<FlightFacts> {
         let facts = |flight: &Flight| FlightFacts {
-            opcode: flight.opcode,
+            name: flight.name.to_string(),
             user_data: flight.user_data,
             descriptor: Some(flight.raw).filter(|&raw| raw >= 0),
             names: flight.request.names(),

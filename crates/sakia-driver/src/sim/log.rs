@@ -9,7 +9,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_ring::Opcode;
+
+use super::entry::Name;
 
 /// The event log of one simulated kernel.
 #[derive(Debug)]
@@ -86,18 +87,13 @@ fn render(text: &mut String, template: &str, numbers: &[i64]) {
         let number = *numbers.next().expect("a template has a number for each pair of braces");
         match format {
             "x" => write!(text, "{number:#x}"),
-            "op" => write!(text, "{}", name(Opcode(number as u8))),
+            "op" => write!(text, "{}", Name(number as u16)),
             _ => write!(text, "{number}"),
         }
         .expect("a string takes all text");
         text.push_str(rest);
     }
     assert!(numbers.next().is_none(), "the template {template} has no place for a number");
-}
-
-/// The operation's name for people, such as `READ` or `op 200`.
-pub(super) fn name(opcode: Opcode) -> String {
-    opcode.name().map_or_else(|| format!("op {}", opcode.0), str::to_owned)
 }
 
 /// A hash of bytes and numbers, eight bytes at a time. Not for secrets.
@@ -146,7 +142,7 @@ mod tests {
     #[test]
     fn templates_become_lines() {
         let mut log = Log::new(true);
-        let read = i64::from(Opcode::READ.0);
+        let read = i64::from(sakia_ring::Opcode::READ.0);
         log.note(Duration::from_micros(1), "#{} {op} {x}: {}", &[7, read, 255, -4]);
         log.note_name(Duration::ZERO, "open", b"a/b");
         log.note(Duration::ZERO, "{op}", &[250]);

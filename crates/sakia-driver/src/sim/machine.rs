@@ -27,15 +27,17 @@ use linux_raw_sys::io_uring::{
     IORING_CQE_F_MORE as CQE_MORE,
 };
 use rustix::io::Errno;
-use sakia_ring::{Cqe, CqeFlags, Entered, Opcode, Sqe, sqe_flags};
+use sakia_ring::{Cqe, CqeFlags, Entered};
 
 use super::SimBuilder;
+use super::entry::{Asked, Name};
 use super::faults::{ERESTARTSYS, EnterFault, FaultKind, Faults, PlainFault, Plan, enter_kind};
 use super::kernel::{Kernel, Object, OpenFile};
-use super::log::{code, name, nanos};
+use super::log::{code, nanos};
 use super::memory::Lent;
 use super::ops::{self, Kind, Outcome, Request, failed};
 use super::random::Random;
+use crate::call::Call;
 use crate::policy::{Attempt, CallMode};
 use crate::queue::Queue;
 
@@ -47,7 +49,7 @@ const ROUND: u32 = 20;
 pub(super) struct Machine {
     pub(super) config: SimBuilder,
     pub(super) kernel: Kernel,
-    pub(super) queue: Queue,
+    pub(super) queue: Queue<Asked>,
     pub(super) faults: Faults,
     pub(super) random: Random,
     /// Operations under way, by the order in which they were consumed.
@@ -76,9 +78,9 @@ pub(super) struct Machine {
 /// is still lent.
 #[derive(Debug)]
 pub(super) struct Flight {
-    pub(super) opcode: Opcode,
+    pub(super) name: Name,
     pub(super) user_data: u64,
-    /// The descriptor that its entry names.
+    /// The descriptor that it names first.
     pub(super) raw: i32,
     pub(super) request: Request,
     pub(super) plan: Plan,
@@ -108,8 +110,8 @@ pub(super) enum Stage {
 
 impl fmt::Display for Flight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { opcode, user_data, stage, .. } = self;
-        write!(f, "{} {user_data:#x} {stage:?}", name(*opcode))
+        let Self { name, user_data, stage, .. } = self;
+        write!(f, "{name} {user_data:#x} {stage:?}")
     }
 }
 
@@ -199,21 +201,23 @@ impl Machine {
     ///
     /// # Safety
     ///
-    /// - The memory that the entry names is lent until this returns.
-    pub(super) unsafe fn try_now(&mut self, sqe: &Sqe, mode: CallMode) -> Attempt {
+    /// - The memory that the call names is lent until this returns.
+    pub(super) unsafe fn try_now(&mut self, call: &Call, mode: CallMode) -> Attempt {
         if !self.config.plain_calls {
             return Attempt::Unsupported;
         }
         // SAFETY: the caller's promise.
-        let attempt = unsafe { self.call(sqe, mode) };
+        let attempt = unsafe { self.call(call, mode) };
         let (outcome, res) = match attempt {
             Attempt::Done(res) => (0, res),
             Attempt::WouldBlock => (1, 0),
             Attempt::Unsupported => (2, 0),
         };
         let nowait = i64::from(mode == CallMode::NonBlocking);
-        let numbers = [sqe.opcode.0.into(), nowait, sqe.len.into(), outcome, res.into()];
-        self.kernel.note("plain {op}, nowait {}, len {}: {} {}", &numbers);
+        let [raw, first, second, third] = call.numbers();
+        let name = Name::of(call).0.into();
+        let numbers = [name, nowait, raw, first, second, third, outcome, res.into()];
+        self.kernel.note("plain {op}, nowait {}, on {} with {} {x} {x}: {} {}", &numbers);
         self.settle();
         attempt
     }
@@ -221,16 +225,13 @@ impl Machine {
     /// # Safety
     ///
     /// - As [`try_now`](Machine::try_now).
-    unsafe fn call(&mut self, sqe: &Sqe, mode: CallMode) -> Attempt {
+    unsafe fn call(&mut self, call: &Call, mode: CallMode) -> Attempt {
         let nowait = mode == CallMode::NonBlocking;
-        let is_read = matches!(sqe.opcode, Opcode::READ | Opcode::READV | Opcode::READ_FIXED);
-        let is_transfer =
-            is_read || matches!(sqe.opcode, Opcode::WRITE | Opcode::WRITEV | Opcode::WRITE_FIXED);
-        if is_transfer && nowait && !self.config.refuses_to_wait {
+        if matches!(call, Call::Transfer(_)) && nowait && !self.config.refuses_to_wait {
             return Attempt::Unsupported;
         }
         let mut len_max = usize::MAX;
-        match self.faults.for_plain(sqe, nowait, &mut self.random) {
+        match self.faults.for_plain(call, nowait, &mut self.random) {
             Some(PlainFault::WouldBlock) if nowait => {
                 self.count(FaultKind::PlainBlocks);
                 return Attempt::WouldBlock;
@@ -256,7 +257,7 @@ impl Machine {
             Some(PlainFault::WouldBlock | PlainFault::End) | None => {}
         }
         // SAFETY: the caller's promise.
-        let request = match unsafe { ops::prepare(&self.kernel, sqe) } {
+        let request = match unsafe { ops::prepare(&self.kernel, call) } {
             Ok(request) => request,
             Err(errno) => return Attempt::Done(failed(errno)),
         };
@@ -267,7 +268,7 @@ impl Machine {
         if is_cancel || creates || request.may_wait() {
             return Attempt::Unsupported;
         }
-        let loses_sync = self.faults.loses_sync(sqe, &mut self.random);
+        let loses_sync = self.faults.loses_sync(call, &mut self.random);
         self.kernel.device.loses_sync = loses_sync;
         // SAFETY: the caller's promise.
         let outcome = unsafe { ops::perform(&mut self.kernel, &request, len_max) };
@@ -321,10 +322,11 @@ impl Machine {
         let pending = self.queue.pending();
         self.kernel.note("abandoned with {}", &[pending.into()]);
         let mut groups = BTreeSet::new();
-        while let Some(sqe) = self.queue.consume() {
-            // SAFETY: the entry was pushed, which lends its memory until a completion was reaped;
-            // there will be none.
-            if let Ok(request) = unsafe { ops::prepare(&self.kernel, &sqe) } {
+        while let Some(asked) = self.queue.consume() {
+            // SAFETY: it was pushed, which lends its memory until a completion was reaped; there will be
+            // none.
+            let prepared = asked.call.and_then(|call| unsafe { ops::prepare(&self.kernel, &call) });
+            if let Ok(request) = prepared {
                 groups.extend(request.group());
                 self.abandoned.push(request.lent);
             }
@@ -398,41 +400,41 @@ impl Machine {
     fn consume(&mut self, count_max: u32) -> u32 {
         let mut count = 0;
         while count < count_max
-            && let Some(sqe) = self.queue.consume()
+            && let Some(asked) = self.queue.consume()
         {
-            self.start(&sqe);
+            self.start(&asked);
             count += 1;
         }
         count
     }
 
-    /// Makes an entry an operation under way, and performs it if that is to be inline.
-    fn start(&mut self, sqe: &Sqe) {
+    /// Makes what was asked an operation under way, and performs it if that is to be inline.
+    fn start(&mut self, asked: &Asked) {
         let id = self.consumed;
         self.consumed += 1;
-        self.note_entry(id, sqe);
-        if sqe.flags & sqe_flags::BUFFER_SELECT != 0 {
-            self.kernel.note("  with buffers of group {}", &[sqe.buf_index.into()]);
-        }
-        let plan = self.faults.for_op(sqe, &mut self.random);
-        // SAFETY: the entry was pushed, which lends its memory until its completion was reaped, and
-        // that is posted only after the flight is gone.
-        let prepared = unsafe { ops::prepare(&self.kernel, sqe) };
+        let [raw, rest @ ..] = asked.call.map_or([-1, 0, 0, 0], |call| call.numbers());
+        let [first, second, third] = rest;
+        let (name, user_data) = (asked.name.0.into(), asked.user_data as i64);
+        let numbers = [id as i64, name, user_data, raw, first, second, third];
+        self.kernel.note("#{} {op} {x} on {} with {} {x} {x}", &numbers);
+        let plan = self.faults.for_op(asked, &mut self.random);
+        // SAFETY: it was pushed, which lends its memory until its completion was reaped, and that is posted
+        // only after the flight is gone.
+        let prepared = asked.call.and_then(|call| unsafe { ops::prepare(&self.kernel, &call) });
         for name in prepared.iter().flat_map(Request::names) {
             self.kernel.note_name("  named", &name);
         }
         let (request, forced) = match prepared {
             Ok(request) => (request, None),
             Err(errno) => {
-                let nothing = Kind::Nop { result: 0 };
-                let request = Request { kind: nothing, lent: Lent::Nothing, file: None };
+                let request = Request { kind: Kind::Nop, lent: Lent::Nothing, file: None };
                 (request, Some(failed(errno)))
             }
         };
         let flight = Flight {
-            opcode: sqe.opcode,
-            user_data: sqe.user_data,
-            raw: sqe.fd,
+            name: asked.name,
+            user_data: asked.user_data,
+            raw: asked.call.map_or(-1, |call| call.first_descriptor()),
             request,
             plan,
             stage: Stage::Inline,
@@ -440,26 +442,8 @@ impl Machine {
             must_end: false,
             shots: 0,
         };
-        self.route(id, flight, sqe.flags & sqe_flags::ASYNC != 0);
+        self.route(id, flight, asked.is_async);
         self.settle();
-    }
-
-    fn note_entry(&mut self, id: u64, sqe: &Sqe) {
-        let Sqe { fd, len, user_data, op_flags, .. } = *sqe;
-        // The offset of some operations is an address.
-        let offset = if ops::has_address_for_offset(sqe.opcode) { 0 } else { sqe.off };
-        self.kernel.note(
-            "#{} {op} {x} fd {} len {} off {x} flags {x}",
-            &[
-                id as i64,
-                sqe.opcode.0.into(),
-                user_data as i64,
-                fd.into(),
-                len.into(),
-                offset as i64,
-                op_flags.into(),
-            ],
-        );
     }
 
     fn note_stage(&mut self, id: u64, stage: Stage) {
@@ -692,7 +676,7 @@ impl Machine {
             return self.complete(id, flight, res, flags);
         }
         flight.shots += 1;
-        let numbers = [id as i64, flight.opcode.0.into(), flight.user_data as i64, res.into()];
+        let numbers = [id as i64, flight.name.0.into(), flight.user_data as i64, res.into()];
         self.kernel.note("#{} {op} {x} goes on: {}", &numbers);
         let flags = CqeFlags(flags | CQE_MORE);
         self.post(Cqe { user_data: flight.user_data, res, flags }, false);
@@ -712,8 +696,8 @@ impl Machine {
 
     /// Ends an operation and posts its completion, and what faults add to it.
     fn complete(&mut self, id: u64, flight: Flight, res: i32, flags: u32) {
-        let Flight { opcode, user_data, plan, .. } = flight;
-        let numbers = [id as i64, opcode.0.into(), user_data as i64, res.into()];
+        let Flight { name, user_data, plan, .. } = flight;
+        let numbers = [id as i64, name.0.into(), user_data as i64, res.into()];
         self.kernel.note("#{} {op} {x} done: {}", &numbers);
         // A pipe may lose an end with the flight, a lock its holder; a cancel may hold one too.
         self.kernel.has_changed |= match flight.request.kind {
@@ -771,7 +755,7 @@ impl Machine {
 
     /// Whether an operation under way, or an entry that is pending, has this `user_data`.
     fn is_known(&self, user_data: u64) -> bool {
-        self.queue.pending.iter().any(|sqe| sqe.user_data == user_data)
+        self.queue.pending.iter().any(|asked| asked.user_data == user_data)
             || self.flights.values().any(|flight| flight.user_data == user_data)
     }
 

@@ -86,6 +86,7 @@ mod buffer;
 mod cancel;
 mod content;
 mod disk;
+pub(crate) mod entry;
 mod faults;
 mod files;
 mod handle;
@@ -109,14 +110,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
+use sakia_ring::{Cqe, Entered, Position, Sqe};
 
 pub use self::buffer::SimBuf;
 pub use self::disk::Disk;
+use self::entry::Asked;
 pub use self::faults::{EnterFault, Fault, FaultKind, PlainFault, Target};
 pub use self::handle::{FlightFacts, SimHandle};
 use self::machine::Machine;
-use crate::backend::{Backend, Descriptors};
+use crate::backend::{Backend, Descriptors, Takes};
+use crate::call::{Call, Request};
 use crate::groups::Provided;
 use crate::policy::{Attempt, CallMode, Lane};
 
@@ -420,18 +423,29 @@ unsafe impl Backend for Sim {
     }
 
     unsafe fn push(&mut self, sqe: Sqe) -> Option<Position> {
-        self.machine.borrow_mut().queue.push(sqe)
+        let mut machine = self.machine.borrow_mut();
+        // SAFETY: the caller lends the memory.
+        let asked = unsafe { Asked::by_entry(&sqe, machine.kernel.registered) };
+        machine.queue.push(asked)
+    }
+
+    fn takes(&self) -> Takes {
+        Takes::Both
+    }
+
+    unsafe fn push_call(&mut self, request: Request) -> Option<Position> {
+        self.machine.borrow_mut().queue.push(Asked::by_call(&request))
     }
 
     /// What a thread would do the kernel in memory does by itself.
-    unsafe fn push_lane(&mut self, sqe: Sqe, _: Lane) -> Result<(), Errno> {
+    unsafe fn push_lane(&mut self, request: Request, _: Lane) -> Result<(), Errno> {
         // SAFETY: the caller's duties are the same.
-        unsafe { self.push(sqe) }.map(|_| ()).ok_or(Errno::AGAIN)
+        unsafe { self.push_call(request) }.map(|_| ()).ok_or(Errno::AGAIN)
     }
 
-    unsafe fn try_now(&mut self, sqe: &Sqe, mode: CallMode) -> Attempt {
+    unsafe fn try_now(&mut self, call: Call, mode: CallMode) -> Attempt {
         // SAFETY: the caller's duties are the same.
-        unsafe { self.machine.borrow_mut().try_now(sqe, mode) }
+        unsafe { self.machine.borrow_mut().try_now(&call, mode) }
     }
 
     unsafe fn size_now(&self, raw: i32) -> Option<u64> {
@@ -493,10 +507,6 @@ unsafe impl Backend for Sim {
     /// Its faults answer for workers that there are not, and for servers of files.
     fn may_lack_workers(&self) -> bool {
         true
-    }
-
-    fn supports(&self, opcode: Opcode) -> bool {
-        ops::is_supported(opcode)
     }
 
     unsafe fn register_buffer(&mut self, addr: *mut u8, len: usize) -> io::Result<()> {

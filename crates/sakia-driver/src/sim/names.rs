@@ -8,13 +8,13 @@ use std::rc::Rc;
 use linux_raw_sys::general as abi;
 use linux_raw_sys::general::{AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW};
 use rustix::io::Errno;
-use sakia_ring::{AT_FDCWD, Opcode, Sqe};
+use sakia_ring::AT_FDCWD;
 
 use super::kernel::{Kernel, Object, OpenFile};
 use super::memory::{Lent, Segment, read_path, read_plain};
 use super::ops::{Kind, Request};
 use super::tree::{InodeId, Last, Place, Time};
-use crate::private;
+use crate::call::Function;
 
 /// The owner or group that means "as it is".
 const KEEP: u32 = u32::MAX;
@@ -94,7 +94,16 @@ fn beginning(file: &Rc<OpenFile>) -> InodeId {
     }
 }
 
-/// Checks an entry and takes hold of what it names. `None` for one that is not about names.
+/// Whether this is about names.
+pub(super) const fn has(function: Function) -> bool {
+    use Function as F;
+    let is_change = matches!(function, F::Mkdirat | F::Unlinkat | F::Renameat | F::Linkat);
+    is_change
+        || matches!(function, F::Symlinkat | F::Readlinkat | F::Utimensat | F::Fchmod | F::Fchown)
+        || matches!(function, F::Fchmodat | F::Fchmodat2 | F::Fchownat)
+}
+
+/// Checks a call about names and takes hold of what it names.
 ///
 /// # Errors
 /// What the operation completes with at once.
@@ -102,84 +111,104 @@ fn beginning(file: &Rc<OpenFile>) -> InodeId {
 /// # Safety
 ///
 /// - As [`ops::prepare`](super::ops::prepare).
-pub(super) unsafe fn prepare(kernel: &Kernel, sqe: &Sqe) -> Result<Option<Request>, Errno> {
-    let Sqe { fd, addr, off, len, op_flags: flags, .. } = *sqe;
-    // SAFETY: the caller's promise.
-    let first = || unsafe { read_place(kernel, fd, addr) };
-    // SAFETY: the caller's promise; the second address is that of a path wherever this is called.
-    let second = || unsafe { read_place(kernel, len as i32, off) };
+pub(super) unsafe fn prepare(
+    kernel: &Kernel,
+    function: Function,
+    args: [usize; 6],
+) -> Result<Request, Errno> {
+    let [dir, first, second, third, fourth, _] = args;
+    // SAFETY: the caller's promise; these are a directory and the address of a path wherever this is called.
+    let at = |dir: usize, path: usize| unsafe { read_place(kernel, dir as i32, path as u64) };
+    // SAFETY: as above.
+    let target = |path, flags| unsafe { target(kernel, dir as i32, path as u64, flags) };
     let mut lent = Lent::Nothing;
-    let op = match sqe.opcode {
-        Opcode::MKDIRAT => NameOp::Mkdir { place: first()?, mode: len },
-        Opcode::UNLINKAT => match flags {
-            0 => NameOp::Unlink { place: first()? },
-            AT_REMOVEDIR => NameOp::Rmdir { place: first()? },
+    let op = match function {
+        Function::Mkdirat => NameOp::Mkdir { place: at(dir, first)?, mode: second as u32 },
+        Function::Unlinkat => match second as u32 {
+            0 => NameOp::Unlink { place: at(dir, first)? },
+            AT_REMOVEDIR => NameOp::Rmdir { place: at(dir, first)? },
             _ => return Err(Errno::INVAL),
         },
-        Opcode::RENAMEAT => NameOp::Rename { from: first()?, to: second()?, flags },
-        Opcode::LINKAT => {
+        Function::Renameat => {
+            let (from, to) = (at(dir, first)?, at(second, third)?);
+            NameOp::Rename { from, to, flags: fourth as u32 }
+        }
+        Function::Linkat => {
+            let flags = fourth as u32;
             if flags & !(AT_SYMLINK_FOLLOW | AT_EMPTY_PATH) != 0 {
                 return Err(Errno::INVAL);
             }
             let last = if flags & AT_SYMLINK_FOLLOW != 0 { Last::Follow } else { Last::NoFollow };
-            // SAFETY: the caller's promise.
-            let from = unsafe { target(kernel, sqe, last, flags & AT_EMPTY_PATH != 0) }?;
-            NameOp::Link { from, to: second()? }
+            let from = target(first, (last, flags & AT_EMPTY_PATH != 0))?;
+            NameOp::Link { from, to: at(second, third)? }
         }
-        Opcode::SYMLINKAT => {
-            // SAFETY: the caller's promise.
-            let (target, place) = unsafe { (read_path(addr)?, read_place(kernel, fd, off)?) };
-            NameOp::Symlink { target, place }
+        Function::Symlinkat => {
+            // SAFETY: the caller's promise; the target comes first, and then where the link is to be.
+            let target = unsafe { read_path(dir as u64)? };
+            NameOp::Symlink { target, place: at(first, second)? }
         }
-        private::READLINK => {
-            if len == 0 {
+        Function::Readlinkat => {
+            if third == 0 {
                 return Err(Errno::INVAL);
             }
-            lent = Lent::to_fill(vec![Segment::new(off, len as usize)])?;
-            NameOp::Readlink { place: first()? }
+            lent = Lent::to_fill(vec![Segment::new(second as u64, third)])?;
+            NameOp::Readlink { place: at(dir, first)? }
         }
-        private::CHMOD | private::CHOWN | private::UTIMENS => {
-            if flags & !(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH) != 0 {
-                return Err(Errno::INVAL);
-            }
-            let last = if flags & AT_SYMLINK_NOFOLLOW != 0 { Last::NoFollow } else { Last::Follow };
-            let may_be_empty = addr == 0 || flags & AT_EMPTY_PATH != 0;
-            // SAFETY: the caller's promise.
-            let target = unsafe { target(kernel, sqe, last, may_be_empty) }?;
-            match sqe.opcode {
-                private::CHMOD => NameOp::Chmod { target, mode: len },
-                private::CHOWN => {
-                    NameOp::Chown { target, uid: off as u32, gid: (off >> 32) as u32 }
-                }
-                // SAFETY: the caller's promise; two of `struct timespec` are four numbers.
-                _ => NameOp::Utimens { target, times: unsafe { read_plain(off) }? },
-            }
+        Function::Fchmod => {
+            NameOp::Chmod { target: target(0, (Last::Follow, true))?, mode: first as u32 }
         }
-        _ => return Ok(None),
+        Function::Fchmodat | Function::Fchmodat2 => {
+            NameOp::Chmod { target: target(first, last_of(third)?)?, mode: second as u32 }
+        }
+        Function::Fchown => {
+            let target = target(0, (Last::Follow, true))?;
+            NameOp::Chown { target, uid: first as u32, gid: second as u32 }
+        }
+        Function::Fchownat => {
+            let target = target(first, last_of(fourth)?)?;
+            NameOp::Chown { target, uid: second as u32, gid: third as u32 }
+        }
+        Function::Utimensat => {
+            let (last, may_be_empty) = last_of(third)?;
+            let target = target(first, (last, may_be_empty || first == 0))?;
+            // SAFETY: the caller's promise; two of `struct timespec` are four numbers.
+            NameOp::Utimens { target, times: unsafe { read_plain(second as u64) }? }
+        }
+        _ => return Err(Errno::OPNOTSUPP),
     };
-    Ok(Some(Request { kind: Kind::Name(op), lent, file: None }))
+    Ok(Request { kind: Kind::Name(op), lent, file: None })
 }
 
-/// What the entry's first descriptor and path lead to.
+/// What these flags say of the last part of a path, and whether the path may be empty.
+fn last_of(flags: usize) -> Result<(Last, bool), Errno> {
+    let flags = flags as u32;
+    if flags & !(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH) != 0 {
+        return Err(Errno::INVAL);
+    }
+    let last = if flags & AT_SYMLINK_NOFOLLOW != 0 { Last::NoFollow } else { Last::Follow };
+    Ok((last, flags & AT_EMPTY_PATH != 0))
+}
+
+/// What a descriptor and a path lead to.
 ///
 /// # Safety
 ///
 /// - As [`prepare`].
 unsafe fn target(
     kernel: &Kernel,
-    sqe: &Sqe,
-    last: Last,
-    may_be_empty: bool,
+    dir: i32,
+    path: u64,
+    (last, may_be_empty): (Last, bool),
 ) -> Result<Target, Errno> {
-    let path = match sqe.addr {
+    let path = match path {
         0 if may_be_empty => Vec::new(),
         // SAFETY: the caller's promise.
         addr => unsafe { read_path(addr) }?,
     };
     if path.is_empty() && may_be_empty {
-        return kernel.file(sqe.fd)?.inode().map(Target::Open);
+        return kernel.file(dir)?.inode().map(Target::Open);
     }
-    Ok(Target::Path(place(kernel, sqe.fd, path)?, last))
+    Ok(Target::Path(place(kernel, dir, path)?, last))
 }
 
 impl NameOp {

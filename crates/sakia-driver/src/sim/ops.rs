@@ -1,6 +1,6 @@
 //! What each operation does.
 //!
-//! In two steps, as in the kernel. [`prepare`] runs when an entry is consumed: it checks the entry,
+//! In two steps, as in the kernel. [`prepare`] runs when an operation is consumed: it checks the call,
 //! copies the path or the vector and takes hold of the open file. [`perform`] runs when the
 //! operation happens, at once or much later; only then are buffers read or written. A cancel
 //! is performed by the machine, which knows what is under way. What is about names is in
@@ -9,50 +9,32 @@
 //!
 //! Sources: `io_uring_enter(2)`, `io_uring_prep_*(3)` and the manual page of each system call.
 
-use std::mem::{offset_of, size_of};
+use std::mem::offset_of;
 use std::rc::Rc;
 
 use linux_raw_sys::general::{
     AT_EMPTY_PATH, AT_NO_AUTOMOUNT, AT_STATX_SYNC_TYPE, AT_SYMLINK_NOFOLLOW, RWF_APPEND, RWF_DSYNC,
-    RWF_NOWAIT, RWF_SYNC, STATX_BASIC_STATS, open_how,
-};
-use linux_raw_sys::io_uring::{
-    IORING_ASYNC_CANCEL_ALL as CANCEL_ALL, IORING_ASYNC_CANCEL_ANY as CANCEL_ANY,
-    IORING_ASYNC_CANCEL_FD as CANCEL_FD, IORING_ASYNC_CANCEL_USERDATA as CANCEL_USERDATA,
-    IORING_FSYNC_DATASYNC as FSYNC_DATASYNC, IORING_NOP_INJECT_RESULT as NOP_INJECT_RESULT,
+    RWF_NOWAIT, RWF_SYNC, STATX_BASIC_STATS,
 };
 use rustix::fs::{FileType, OFlags, Statx, StatxTimestamp};
 use rustix::io::Errno;
-use sakia_ring::{CURRENT_POSITION, Opcode, Sqe, sqe_flags};
+use sakia_ring::CURRENT_POSITION;
 
 use super::disk::Level;
 use super::files::{self, FileOp};
 use super::kernel::{Kernel, Object, OpenFile, OpenHow, poll};
 use super::log::Digest;
-use super::memory::{Lent, Segment, read_path, read_plain, read_vector};
+use super::memory::{Lent, Segment, read_path, read_vector};
 use super::names::{self, NameOp};
 use super::sockets::{self, SocketOp};
 use super::tree::{InodeId, Last, Place, Time, resolve};
 use crate::buf::MAX_RW_BYTES;
-use crate::private;
+use crate::call::{self, Buffers, Call, Direction, Function, System, Transfer};
 
 /// They mean nothing here.
 const AT_WITHOUT_EFFECT: u32 = AT_NO_AUTOMOUNT | AT_STATX_SYNC_TYPE;
 
-/// Whether there is such an operation. There are no FIFOs with names, so nobody waits for their writers.
-pub(super) fn is_supported(opcode: Opcode) -> bool {
-    private::PERFORMED.contains(&opcode) && opcode != private::AWAIT_WRITER
-}
-
-/// Whether the field for an offset holds an address.
-pub(super) fn has_address_for_offset(opcode: Opcode) -> bool {
-    let by_path = [Opcode::OPENAT2, Opcode::RENAMEAT, Opcode::SYMLINKAT, Opcode::LINKAT];
-    let by_private = [private::READLINK, private::UTIMENS, private::STATFS];
-    let others = [Opcode::STATX, Opcode::FSETXATTR, Opcode::FGETXATTR, Opcode::ACCEPT];
-    by_path.contains(&opcode) || by_private.contains(&opcode) || others.contains(&opcode)
-}
-
-/// A checked entry and what it holds until it completes.
+/// A checked call and what it holds until it completes.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) kind: Kind,
@@ -65,9 +47,7 @@ pub(super) struct Request {
 /// What is asked for.
 #[derive(Debug)]
 pub(super) enum Kind {
-    Nop {
-        result: i32,
-    },
+    Nop,
     Open {
         place: Place,
         how: OpenHow,
@@ -208,89 +188,69 @@ impl Request {
     }
 }
 
-/// Checks an entry and takes hold of what it names.
+/// Checks a call and takes hold of what it names.
 ///
 /// # Errors
 /// What the operation completes with at once.
 ///
 /// # Safety
 ///
-/// - The entry was pushed, and its memory is lent to us until we complete it.
-pub(super) unsafe fn prepare(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
-    let selects = if sqe.opcode == Opcode::RECV { sqe_flags::BUFFER_SELECT } else { 0 };
-    if sqe.flags & !(sqe_flags::ASYNC | selects) != 0 || !is_supported(sqe.opcode) {
-        return Err(Errno::INVAL);
-    }
+/// - The memory that the call names is lent to us until we complete the operation.
+pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Errno> {
     // SAFETY: the caller's promise is each function's.
     unsafe {
-        match sqe.opcode {
-            Opcode::NOP => prepare_nop(sqe),
-            Opcode::OPENAT => prepare_openat(kernel, sqe),
-            Opcode::OPENAT2 => prepare_openat2(kernel, sqe),
-            Opcode::READ | Opcode::READV | Opcode::READ_FIXED => prepare_read(kernel, sqe),
-            Opcode::WRITE | Opcode::WRITEV | Opcode::WRITE_FIXED => prepare_write(kernel, sqe),
-            Opcode::CLOSE => Ok(Request::new(Kind::Close { raw: sqe.fd })),
-            Opcode::FSYNC => prepare_fsync(kernel, sqe),
-            Opcode::STATX => prepare_statx(kernel, sqe),
-            Opcode::POLL_ADD => prepare_poll(kernel, sqe),
-            Opcode::ASYNC_CANCEL => prepare_cancel(kernel, sqe),
-            _ => {
-                if let Some(request) = names::prepare(kernel, sqe)? {
-                    return Ok(request);
-                }
-                match sockets::prepare(kernel, sqe)? {
-                    Some(request) => Ok(request),
-                    None => files::prepare(kernel, sqe)?.ok_or(Errno::INVAL),
-                }
+        match *call {
+            Call::Nop => Ok(Request::new(Kind::Nop)),
+            Call::Open(open) => prepare_open(kernel, open),
+            Call::Transfer(transfer) => prepare_transfer(kernel, transfer),
+            Call::Close { raw } => Ok(Request::new(Kind::Close { raw })),
+            Call::Poll { raw, events } => {
+                Ok(Request::on(Kind::Poll { events: events as u16 }, kernel.file(raw)?))
             }
+            Call::Cancel { victims, all } => prepare_cancel(kernel, victims, all),
+            Call::Socket(_) | Call::AcceptMany(_) | Call::RecvMany { .. } => {
+                sockets::prepare(kernel, call)
+            }
+            Call::Flock { .. } | Call::CopyFileRange { .. } => files::prepare(kernel, call),
+            Call::System(System { function, args }) => match function {
+                Function::Fsync => prepare_fsync(kernel, args[0] as i32, Level::All),
+                Function::Fdatasync => prepare_fsync(kernel, args[0] as i32, Level::Data),
+                Function::Statx => prepare_statx(kernel, args),
+                Function::Socket | Function::Bind | Function::Listen | Function::Shutdown => {
+                    sockets::prepare(kernel, call)
+                }
+                function if names::has(function) => names::prepare(kernel, function, args),
+                _ => files::prepare(kernel, call),
+            },
+            // There are no FIFOs with names, so nobody waits for their writers.
+            Call::AwaitWriter { .. } => Err(Errno::OPNOTSUPP),
         }
     }
 }
 
-fn prepare_nop(sqe: &Sqe) -> Result<Request, Errno> {
-    match sqe.op_flags {
-        0 => Ok(Request::new(Kind::Nop { result: 0 })),
-        NOP_INJECT_RESULT => Ok(Request::new(Kind::Nop { result: sqe.len as i32 })),
-        _ => Err(Errno::INVAL),
-    }
-}
-
 /// # Safety
 ///
 /// - As [`prepare`].
-unsafe fn prepare_openat(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
-    let how = open_how(sqe.op_flags.into(), sqe.len.into(), 0)?;
-    // SAFETY: the caller's promise; the address of an open is that of its path.
-    let place = unsafe { names::read_place(kernel, sqe.fd, sqe.addr) }?;
-    Ok(Request::new(Kind::Open { place, how }))
-}
-
-/// # Safety
-///
-/// - As [`prepare`].
-unsafe fn prepare_openat2(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
-    const HOW_BYTES: usize = size_of::<open_how>();
-    if sqe.len as usize != HOW_BYTES {
-        let is_shorter = (sqe.len as usize) < HOW_BYTES;
-        return Err(if is_shorter { Errno::INVAL } else { Errno::TOOBIG });
-    }
-    // SAFETY: the caller's promise; the second address is that of a `struct open_how`, three numbers.
-    let [flags, mode, bounds]: [u64; 3] = unsafe { read_plain(sqe.off) }?;
+unsafe fn prepare_open(kernel: &Kernel, open: call::Open) -> Result<Request, Errno> {
+    let call::Open { dir, path, flags, mode, .. } = open;
+    let bounds = open.resolve.unwrap_or(0);
     let creates = flags & u64::from(OFlags::CREATE.bits()) != 0;
-    let is_contradictory = bounds & resolve::BENEATH != 0 && bounds & resolve::IN_ROOT != 0;
-    if bounds & !resolve::KNOWN != 0 || is_contradictory || mode & !0o7777 != 0 {
-        return Err(Errno::INVAL);
-    }
-    if mode != 0 && !creates {
-        return Err(Errno::INVAL);
+    if open.resolve.is_some() {
+        let is_contradictory = bounds & resolve::BENEATH != 0 && bounds & resolve::IN_ROOT != 0;
+        if bounds & !resolve::KNOWN != 0 || is_contradictory || mode & !0o7777 != 0 {
+            return Err(Errno::INVAL);
+        }
+        if mode != 0 && !creates {
+            return Err(Errno::INVAL);
+        }
     }
     let how = open_how(flags, mode, bounds)?;
     // What is to be in memory already cannot be made, nor emptied.
     if bounds & resolve::CACHED != 0 && (creates || how.truncates) {
         return Err(Errno::AGAIN);
     }
-    // SAFETY: the caller's promise; the first address is that of the path.
-    let place = unsafe { names::read_place(kernel, sqe.fd, sqe.addr) }?;
+    // SAFETY: the caller's promise; the address is that of a path.
+    let place = unsafe { names::read_place(kernel, dir, path) }?;
     Ok(Request::new(Kind::Open { place, how }))
 }
 
@@ -341,138 +301,98 @@ fn open_how(flags: u64, mode: u64, bounds: u64) -> Result<OpenHow, Errno> {
 /// # Safety
 ///
 /// - As [`prepare`].
-unsafe fn prepare_read(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
-    let file = kernel.file(sqe.fd)?;
-    if !file.is_readable {
+unsafe fn prepare_transfer(kernel: &Kernel, transfer: Transfer) -> Result<Request, Errno> {
+    let Transfer { raw, direction, buffers, offset, flags } = transfer;
+    let file = kernel.file(raw)?;
+    let (may, is_read) = match direction {
+        Direction::Read => (file.is_readable, true),
+        Direction::Write => (file.is_writable, false),
+    };
+    if !may {
         return Err(Errno::BADF);
     }
-    let nowait = check_transfer(file, sqe)?;
-    let mut request = Request::on(Kind::Read { offset: sqe.off, nowait }, file);
-    // SAFETY: the caller's promise.
-    request.lent = Lent::to_fill(unsafe { segments(kernel, sqe) }?)?;
-    Ok(request)
-}
-
-/// # Safety
-///
-/// - As [`prepare`].
-unsafe fn prepare_write(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
-    let file = kernel.file(sqe.fd)?;
-    if !file.is_writable {
-        return Err(Errno::BADF);
+    let nowait = check_transfer(file, &transfer)?;
+    let segments = match buffers {
+        Buffers::One { addr, len } => vec![Segment::new(addr, (len as usize).min(MAX_RW_BYTES))],
+        // SAFETY: the caller's promise; the address is that of a vector with as many entries.
+        Buffers::Many { vector, count } => unsafe { read_vector(vector, count) }?,
+    };
+    if is_read {
+        let mut request = Request::on(Kind::Read { offset, nowait }, file);
+        request.lent = Lent::to_fill(segments)?;
+        return Ok(request);
     }
-    let nowait = check_transfer(file, sqe)?;
-    let appends = file.appends || sqe.op_flags & RWF_APPEND != 0;
-    let syncs = match sqe.op_flags {
+    let appends = file.appends || flags & RWF_APPEND != 0;
+    let syncs = match flags {
         flags if flags & RWF_SYNC != 0 => Some(Level::All),
         flags if flags & RWF_DSYNC != 0 => Some(Level::Data),
         _ => None,
     };
     let syncs = syncs.max(file.durability.syncs);
-    let mut request = Request::on(Kind::Write { offset: sqe.off, nowait, appends, syncs }, file);
-    // SAFETY: the caller's promise.
-    request.lent = Lent::to_take(unsafe { segments(kernel, sqe) }?)?;
+    let mut request = Request::on(Kind::Write { offset, nowait, appends, syncs }, file);
+    request.lent = Lent::to_take(segments)?;
     Ok(request)
 }
 
 /// Checks offset and flags of a read or write. Returns whether it must not wait.
-fn check_transfer(file: &OpenFile, sqe: &Sqe) -> Result<bool, Errno> {
-    if sqe.op_flags & !(RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND) != 0 {
+fn check_transfer(file: &OpenFile, transfer: &Transfer) -> Result<bool, Errno> {
+    let &Transfer { offset, flags, .. } = transfer;
+    if flags & !(RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND) != 0 {
         return Err(Errno::OPNOTSUPP);
     }
-    if matches!(file.object, Object::Socket(_)) && !matches!(sqe.off, 0 | CURRENT_POSITION) {
+    if matches!(file.object, Object::Socket(_)) && !matches!(offset, 0 | CURRENT_POSITION) {
         return Err(Errno::SPIPE);
     }
-    let is_negative = sqe.off > i64::MAX as u64 && sqe.off != CURRENT_POSITION;
+    let is_negative = offset > i64::MAX as u64 && offset != CURRENT_POSITION;
     if is_negative && !file.is_stream() {
         return Err(Errno::INVAL);
     }
-    Ok(sqe.op_flags & RWF_NOWAIT != 0)
+    Ok(flags & RWF_NOWAIT != 0)
 }
 
-/// The buffers of a read or write.
-///
-/// # Safety
-///
-/// - As [`prepare`].
-unsafe fn segments(kernel: &Kernel, sqe: &Sqe) -> Result<Vec<Segment>, Errno> {
-    let len = (sqe.len as usize).min(MAX_RW_BYTES);
-    match sqe.opcode {
-        // SAFETY: the caller's promise; the address is that of a vector with `len` entries.
-        Opcode::READV | Opcode::WRITEV => return unsafe { read_vector(sqe.addr, sqe.len) },
-        Opcode::READ_FIXED | Opcode::WRITE_FIXED => {
-            let (start, size) = kernel.registered.ok_or(Errno::FAULT)?;
-            let begin = sqe.addr.checked_sub(start).ok_or(Errno::FAULT)?;
-            let is_within = begin.checked_add(u64::from(sqe.len)).is_some_and(|end| end <= size);
-            if sqe.buf_index != 0 || !is_within {
-                return Err(Errno::FAULT);
-            }
-        }
-        _ => {}
-    }
-    Ok(vec![Segment::new(sqe.addr, len)])
-}
-
-fn prepare_fsync(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
-    let file = kernel.file(sqe.fd)?;
-    if sqe.op_flags & !FSYNC_DATASYNC != 0 || sqe.addr != 0 || file.is_stream() {
+fn prepare_fsync(kernel: &Kernel, raw: i32, level: Level) -> Result<Request, Errno> {
+    let file = kernel.file(raw)?;
+    if file.is_stream() {
         return Err(Errno::INVAL);
     }
-    let data_only = sqe.op_flags & FSYNC_DATASYNC != 0;
-    Ok(Request::on(Kind::Fsync(if data_only { Level::Data } else { Level::All }), file))
+    Ok(Request::on(Kind::Fsync(level), file))
 }
 
 /// # Safety
 ///
 /// - As [`prepare`].
-unsafe fn prepare_statx(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
+unsafe fn prepare_statx(kernel: &Kernel, args: [usize; 6]) -> Result<Request, Errno> {
+    let [dir, addr, flags, _, result, _] = args;
+    let (dir, addr, flags) = (dir as i32, addr as u64, flags as u32);
     let known = AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH | AT_WITHOUT_EFFECT;
-    if sqe.op_flags & !known != 0 {
+    if flags & !known != 0 {
         return Err(Errno::INVAL);
     }
-    let is_nofollow = sqe.op_flags & AT_SYMLINK_NOFOLLOW != 0;
+    let is_nofollow = flags & AT_SYMLINK_NOFOLLOW != 0;
     let last = if is_nofollow { Last::NoFollow } else { Last::Follow };
-    let may_be_empty = sqe.op_flags & AT_EMPTY_PATH != 0;
-    let path = if may_be_empty && sqe.addr == 0 {
+    let may_be_empty = flags & AT_EMPTY_PATH != 0;
+    let path = if may_be_empty && addr == 0 {
         Vec::new()
     } else {
         // SAFETY: the caller's promise; the first address of a statx is that of its path.
-        unsafe { read_path(sqe.addr) }?
+        unsafe { read_path(addr) }?
     };
     let mut request = if path.is_empty() && may_be_empty {
-        Request::on(Kind::Statx { path: None }, kernel.file(sqe.fd)?)
+        Request::on(Kind::Statx { path: None }, kernel.file(dir)?)
     } else {
-        let place = names::place(kernel, sqe.fd, path)?;
+        let place = names::place(kernel, dir, path)?;
         Request::new(Kind::Statx { path: Some((place, last)) })
     };
-    request.lent = Lent::to_fill(vec![Segment::new(sqe.off, size_of::<Statx>())])?;
+    request.lent = Lent::to_fill(vec![Segment::new(result as u64, size_of::<Statx>())])?;
     Ok(request)
 }
 
-fn prepare_poll(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
-    if sqe.len != 0 {
-        return Err(Errno::INVAL); // multishot and updates
-    }
-    let bits =
-        if cfg!(target_endian = "big") { sqe.op_flags.rotate_left(16) } else { sqe.op_flags };
-    let events = bits as u16;
-    Ok(Request::on(Kind::Poll { events }, kernel.file(sqe.fd)?))
-}
-
-fn prepare_cancel(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
-    let flags = sqe.op_flags;
-    let known = CANCEL_ALL | CANCEL_FD | CANCEL_ANY | CANCEL_USERDATA;
-    let kinds = flags & (CANCEL_FD | CANCEL_ANY | CANCEL_USERDATA);
-    if flags & !known != 0 || sqe.off != 0 || kinds.count_ones() > 1 {
-        return Err(Errno::INVAL);
-    }
-    let what = match kinds {
-        CANCEL_FD => Victims::File(Rc::clone(kernel.file(sqe.fd)?)),
-        CANCEL_ANY => Victims::Any,
-        _ => Victims::UserData(sqe.addr),
+fn prepare_cancel(kernel: &Kernel, victims: call::Victims, all: bool) -> Result<Request, Errno> {
+    let what = match victims {
+        call::Victims::Descriptor(raw) => Victims::File(Rc::clone(kernel.file(raw)?)),
+        call::Victims::Any => Victims::Any,
+        call::Victims::UserData(user_data) => Victims::UserData(user_data),
     };
-    // `ANY` means all, whether it says so or not.
-    let all = flags & (CANCEL_ALL | CANCEL_ANY) != 0;
     Ok(Request::new(Kind::Cancel { what, all }))
 }
 
@@ -484,7 +404,7 @@ fn prepare_cancel(kernel: &Kernel, sqe: &Sqe) -> Result<Request, Errno> {
 pub(super) unsafe fn perform(kernel: &mut Kernel, request: &Request, len_max: usize) -> Outcome {
     let (lent, file) = (&request.lent, request.file.as_ref());
     match (&request.kind, file) {
-        (Kind::Nop { result }, _) => Outcome::Done(*result),
+        (Kind::Nop, _) => Outcome::Done(0),
         (Kind::Open { place, how }, _) => {
             Outcome::Done(kernel.open(place, *how).unwrap_or_else(failed))
         }

@@ -18,9 +18,7 @@
 //!
 //! Any thread may call these. Source: `open(2)`, `fifo(7)`, `fcntl(2)`.
 
-use std::cmp::Ordering;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{AtFlags, FileType, OFlags};
@@ -30,14 +28,18 @@ use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, tee};
 use super::{OpenHow, borrow, retry};
 
 /// The arguments of `openat(2)`, or of `openat2(2)`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Open {
-    pub(crate) dir: i32,
-    pub(crate) path: u64,
-    pub(crate) flags: u64,
-    pub(crate) mode: u64,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// Where the path begins, unless that is the root.
+    pub dir: i32,
+    /// The address of the path, which ends with a NUL.
+    pub path: u64,
+    /// `O_*`.
+    pub flags: u64,
+    /// Permissions of a file that is made.
+    pub mode: u64,
     /// The `RESOLVE_*` bits of an `openat2(2)`.
-    pub(crate) resolve: Option<u64>,
+    pub resolve: Option<u64>,
 }
 
 /// Why a file was not opened.
@@ -56,33 +58,6 @@ impl From<Errno> for Unopened {
 }
 
 impl Open {
-    /// As the `struct open_how` of `how_len` bytes at `how` says.
-    ///
-    /// # Errors
-    /// As `openat2(2)`: `EINVAL` for a shorter one than ever was; `E2BIG` for a longer one than is known.
-    ///
-    /// # Safety
-    ///
-    /// - The structure is lent.
-    pub(crate) unsafe fn of_how(
-        dir: i32,
-        path: u64,
-        how: u64,
-        how_len: u32,
-    ) -> Result<Self, Errno> {
-        match (how_len as usize).cmp(&size_of::<OpenHow>()) {
-            Ordering::Less => Err(Errno::INVAL),
-            Ordering::Greater => Err(Errno::TOOBIG),
-            Ordering::Equal if how == 0 => Err(Errno::FAULT),
-            Ordering::Equal => {
-                let how = ptr::with_exposed_provenance::<OpenHow>(how as usize);
-                // SAFETY: the caller says that so many bytes are lent there, plain integers, which need not
-                // be aligned.
-                Ok(Self::with(dir, path, unsafe { how.read_unaligned() }))
-            }
-        }
-    }
-
     fn with(dir: i32, path: u64, how: OpenHow) -> Self {
         let OpenHow { flags, mode, resolve } = how;
         Self { dir, path, flags, mode, resolve: Some(resolve) }

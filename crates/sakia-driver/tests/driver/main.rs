@@ -39,7 +39,6 @@ mod opening;
 mod page_guard;
 mod polling;
 #[cfg(feature = "sim")]
-mod private_operations;
 mod queued_cancel;
 mod random_programs;
 mod reading;
@@ -58,6 +57,7 @@ mod unasked_cancel;
 mod undrainable;
 mod vectored;
 mod waker_panics;
+mod without_entries;
 mod writing;
 
 #[cfg(not(feature = "sim"))]

@@ -11,7 +11,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_driver::{Backend, Descriptors, Driver, Fd, FileFacts, FileKind, Lane, Wait};
+use sakia_driver::call::{Buffers, Call, Direction, Request, Transfer, Victims};
+use sakia_driver::{
+    Backend, Descriptors, Driver, Fd, FileFacts, FileKind, Lane, OpKind, Takes, Wait,
+};
 use sakia_ring::{Cqe, CqeFlags, Entered, Opcode, Position, Sqe};
 
 /// The flag of a completion that more will follow.
@@ -69,7 +72,7 @@ pub struct State {
     /// Operations may end for want of a worker, and there are threads that do them.
     pub lacks_workers: bool,
     /// What was given to a thread.
-    pub laned: Vec<Sqe>,
+    pub laned: Vec<Call>,
     /// Numbers are taken for descriptors of the process, so that they can be lent. Nothing is done with them.
     pub of_process: bool,
 }
@@ -192,6 +195,45 @@ pub fn write_to(sqe: &Sqe, bytes: &[u8]) {
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer, bytes.len()) };
 }
 
+/// An entry in the place of a call that a thread performs, as far as tests look at it.
+fn entry(request: &Request) -> Sqe {
+    let sqe = match (request.call, request.kind) {
+        (Call::Close { raw }, _) => Sqe::close(raw),
+        (Call::Cancel { victims: Victims::UserData(user_data), .. }, _) => Sqe::cancel(user_data),
+        (Call::Cancel { victims: Victims::Descriptor(raw), .. }, _) => Sqe::cancel_fd(raw),
+        (Call::Cancel { .. }, _) => Sqe::cancel_all(),
+        (Call::Transfer(Transfer { raw, direction, buffers, .. }), _) => {
+            let opcode = match (direction, buffers) {
+                (Direction::Read, Buffers::One { .. }) => Opcode::READ,
+                (Direction::Read, Buffers::Many { .. }) => Opcode::READV,
+                (Direction::Write, Buffers::One { .. }) => Opcode::WRITE,
+                (Direction::Write, Buffers::Many { .. }) => Opcode::WRITEV,
+            };
+            Sqe::new(opcode, raw, 0, 0, 0)
+        }
+        (_, kind) => {
+            let opcode = match kind {
+                OpKind::Open => Opcode::OPENAT,
+                OpKind::Statx => Opcode::STATX,
+                OpKind::Fsync => Opcode::FSYNC,
+                OpKind::Mkdir => Opcode::MKDIRAT,
+                OpKind::Unlink => Opcode::UNLINKAT,
+                OpKind::Rename => Opcode::RENAMEAT,
+                OpKind::Link => Opcode::LINKAT,
+                OpKind::Allocate => Opcode::FALLOCATE,
+                OpKind::Truncate => Opcode::FTRUNCATE,
+                OpKind::Advise => Opcode::FADVISE,
+                OpKind::Attribute => Opcode::FGETXATTR,
+                // No entry asks for them.
+                OpKind::List | OpKind::Readlink | OpKind::Copy => Opcode(u8::MAX),
+                _ => panic!("{request:?}"),
+            };
+            Sqe::new(opcode, -1, 0, 0, 0)
+        }
+    };
+    sqe.user_data(request.user_data)
+}
+
 impl State {
     pub fn post(&mut self, user_data: u64, res: i32, flags: CqeFlags) {
         self.ready.push_back(Cqe { user_data, res, flags });
@@ -271,12 +313,22 @@ unsafe impl Backend for Scripted {
         Some(Position::from_raw(position))
     }
 
-    unsafe fn push_lane(&mut self, sqe: Sqe, _: Lane) -> Result<(), Errno> {
+    fn takes(&self) -> Takes {
+        Takes::Both
+    }
+
+    unsafe fn push_call(&mut self, request: Request) -> Option<Position> {
+        // SAFETY: the caller's duties are the same.
+        unsafe { self.push(entry(&request)) }
+    }
+
+    unsafe fn push_lane(&mut self, request: Request, _: Lane) -> Result<(), Errno> {
         let mut state = self.stage.state();
         if !state.lacks_workers {
             return Err(Errno::OPNOTSUPP);
         }
-        state.laned.push(sqe);
+        state.laned.push(request.call);
+        let sqe = entry(&request);
         state.begin(sqe);
         Ok(())
     }

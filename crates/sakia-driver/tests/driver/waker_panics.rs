@@ -6,8 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Context;
 
+use sakia_driver::call::Call;
 use sakia_driver::{
-    Class, Completion, Driver, Handle, IoBuf, IoBufMut, Op, Operation, Uring, Wait,
+    Class, Completion, Driver, Handle, IoBuf, IoBufMut, Op, OpKind, Operation, Uring, Wait,
 };
 use sakia_ring::Sqe;
 use sakia_testkit::drop_probe::DropProbe;
@@ -215,13 +216,18 @@ struct Unwilling(#[expect(dead_code, reason = "its drop reports")] DropProbe);
 // SAFETY: the entry names no memory and no descriptor.
 unsafe impl Operation for Unwilling {
     type Output = ();
+    const KIND: OpKind = OpKind::Nop;
 
     fn class(&self) -> Class {
         Class::Bounded
     }
 
-    fn entry(&mut self) -> Sqe {
-        Sqe::nop()
+    fn entry(&mut self) -> Option<Sqe> {
+        Some(Sqe::nop())
+    }
+
+    fn call(&mut self) -> Call {
+        Call::Nop
     }
 
     fn complete(self, _: Completion) {}

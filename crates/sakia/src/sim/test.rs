@@ -8,7 +8,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use sakia_driver::sim::{FaultKind, Sim, SimBuilder, SimHandle};
-use sakia_ring::Opcode;
 
 use super::failure::{Cause, Failure, Leaks};
 use super::outcome::Outcome;
@@ -369,7 +368,7 @@ fn compare(first: &SimHandle, second: &SimHandle) -> Result<(), Cause> {
 /// Operations that hold something of the driver's. A request to cancel does not; it may be left where a
 /// completion that nobody asked for passed for its answer.
 fn in_flight(kernel: &SimHandle) -> usize {
-    kernel.flights().iter().filter(|flight| flight.opcode != Opcode::ASYNC_CANCEL).count()
+    kernel.flights().iter().filter(|flight| flight.name != "ASYNC_CANCEL").count()
 }
 
 /// The descriptors that are open, in order.

@@ -1,7 +1,7 @@
 //! Canceling in every state.
 
 use super::*;
-use crate::{Lane, epoll::transfer::Ways, private};
+use crate::{Lane, call::Call, epoll::transfer::Ways};
 
 const CANCELED: i32 = -125;
 const ALREADY: i32 = -114;
@@ -193,7 +193,7 @@ fn a_lock_is_found_by_its_descriptor() {
         (std::fs::File::open(&path).unwrap(), std::fs::File::open(&path).unwrap());
     locked.lock().unwrap();
     let raw = other.as_raw_fd();
-    test.push(2, Sqe::new(private::FLOCK, raw, 0, 0, 0).op_flags(EXCLUSIVE));
+    test.push(2, Call::Flock { raw, operation: EXCLUSIVE });
     test.turn_until(|test| test.epoll.statistics(Lane::Elastic).queued == 1);
     test.push(8, Sqe::cancel_fd(raw));
     assert_eq!(test.submit(), [(2, CANCELED), (8, 1)]);
@@ -214,8 +214,9 @@ fn a_close_that_waits_for_a_thread_is_not_taken_back() {
     let open = Sqe::openat(AT_FDCWD, lent.ptr(), OFlags::CLOEXEC.bits(), 0).user_data(1);
     let close = Sqe::close(std::os::fd::IntoRawFd::into_raw_fd(writer)).user_data(2);
     for sqe in [open, close] {
+        let request = test.request(sqe.user_data, sqe).unwrap();
         // SAFETY: the path is lent until the open is over; the descriptor is given away.
-        unsafe { test.epoll.push_lane(sqe, Lane::Bounded) }.unwrap();
+        unsafe { test.epoll.push_lane(request, Lane::Bounded) }.unwrap();
     }
     test.push(3, Sqe::cancel(2));
     assert_eq!(test.submit(), [(3, err(Errno::ALREADY))]);

@@ -37,8 +37,9 @@ fn a_child_gets_nothing_and_disturbs_nothing() {
     test.push(2, read(&file, &in_lane, 0));
     test.push(3, receive(&reader, &waiting));
     test.epoll.submit().unwrap();
+    let nop = test.request(4, Call::Nop).unwrap();
     // SAFETY: a no-op names no memory.
-    let position = unsafe { test.epoll.push(Sqe::nop().user_data(4)) }.unwrap();
+    let position = unsafe { test.epoll.push_call(nop) }.unwrap();
     // SAFETY: the child looks at its memory and ends without running anything else.
     match unsafe { libc::fork() } {
         0 => {

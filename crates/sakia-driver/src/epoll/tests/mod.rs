@@ -32,6 +32,9 @@ use sakia_ring::{AT_FDCWD, CURRENT_POSITION, Cqe, Sqe};
 
 use super::{Epoll, EpollOptions};
 use crate::backend::Backend;
+use crate::call::{Call, Direction, Request, Verb};
+use crate::counters::OpKind;
+use crate::sim::entry::{Form, decode};
 
 /// How long a test waits for what must happen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -85,6 +88,30 @@ struct Loop {
     epoll: Epoll,
     /// The `user_data` of the next entry that [`run`](Loop::run) makes up.
     next: u64,
+    /// The registered buffer: address and length.
+    registered: Option<(u64, u64)>,
+}
+
+/// What an operation is counted as, of which the backend is told beside the call.
+fn kind(call: &Call) -> OpKind {
+    match call {
+        Call::Nop => OpKind::Nop,
+        Call::Transfer(transfer) if transfer.direction == Direction::Read => OpKind::Read,
+        Call::Transfer(_) => OpKind::Write,
+        Call::Open(_) => OpKind::Open,
+        Call::Close { .. } => OpKind::Close,
+        Call::Poll { .. } => OpKind::Poll,
+        Call::Cancel { .. } => OpKind::Cancel,
+        Call::AcceptMany(_) => OpKind::Accept,
+        Call::RecvMany { .. } => OpKind::Recv,
+        Call::Socket(call) => match call.verb {
+            Verb::Accept => OpKind::Accept,
+            Verb::Connect => OpKind::Connect,
+            Verb::Send | Verb::SendMessage => OpKind::Send,
+            Verb::Recv | Verb::RecvMessage => OpKind::Recv,
+        },
+        _ => OpKind::Other,
+    }
 }
 
 impl Loop {
@@ -93,14 +120,31 @@ impl Loop {
     }
 
     fn with(options: EpollOptions) -> Self {
-        Self { epoll: Epoll::with_options(options).unwrap(), next: 1 << 20 }
+        Self { epoll: Epoll::with_options(options).unwrap(), next: 1 << 20, registered: None }
     }
 
     #[track_caller]
-    fn push(&mut self, user_data: u64, sqe: Sqe) {
+    fn push(&mut self, user_data: u64, form: impl Into<Form>) {
+        let Some(request) = self.request(user_data, form) else { return };
         // SAFETY: the tests keep what they lend until it is completed, or for ever.
-        let pushed = unsafe { self.epoll.push(sqe.user_data(user_data)) };
+        let pushed = unsafe { self.epoll.push_call(request) };
         assert!(pushed.is_some(), "the submission queue is full");
+    }
+
+    /// What an entry asks for, as a call. One that asks for nothing completes.
+    fn request(&mut self, user_data: u64, form: impl Into<Form>) -> Option<Request> {
+        let call = match form.into() {
+            Form::Call(call) => call,
+            // SAFETY: as in `push`.
+            Form::Entry(sqe) => match unsafe { decode(&sqe, self.registered) } {
+                Ok(call) => call,
+                Err(errno) => {
+                    self.epoll.machine.queue.post(user_data, -errno.raw_os_error());
+                    return None;
+                }
+            },
+        };
+        Some(Request { user_data, kind: kind(&call), call })
     }
 
     /// Everything that can be reaped, as `user_data` and result.
@@ -150,10 +194,10 @@ impl Loop {
 
     /// Runs one operation to its end. Nothing else may be under way that could end.
     #[track_caller]
-    fn run(&mut self, sqe: Sqe) -> i32 {
+    fn run(&mut self, form: impl Into<Form>) -> i32 {
         self.next += 1;
         let user_data = self.next;
-        self.push(user_data, sqe);
+        self.push(user_data, form);
         let completions = self.enter(1);
         assert_eq!(completions.len(), 1, "{completions:?}");
         assert_eq!(completions[0].0, user_data);

@@ -177,7 +177,7 @@ fn a_stuck_open_ends_a_sleep_and_is_told_once() {
         tell(&mut test);
     }
     let stuck = *told.borrow().last().unwrap();
-    assert_eq!((stuck.user_data, stuck.opcode), (7, sakia_ring::Opcode::OPENAT));
+    assert_eq!((stuck.user_data, stuck.kind), (7, crate::OpKind::Open));
     let elastic = test.epoll.statistics(Lane::Elastic);
     assert_eq!((elastic.stuck, elastic.running), (1, 1));
     assert!(elastic.oldest_running.unwrap() >= stuck.running_for);

@@ -8,6 +8,8 @@ use sakia_ring::Sqe;
 use super::create::CLOEXEC;
 use crate::address::{AddressRoom, SocketAddress};
 use crate::backend::Backend;
+use crate::call::{Call, SocketCall, Verb, word};
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Completion, Op, Operation};
@@ -49,10 +51,16 @@ impl Accept {
 // value keeps open.
 unsafe impl Operation for Accept {
     type Output = io::Result<(Fd, SocketAddress)>;
+    const KIND: OpKind = OpKind::Accept;
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self) -> Option<Sqe> {
         let (peer, len) = self.peer.pointers();
-        Sqe::accept(self.fd.raw(), peer, len, CLOEXEC)
+        Some(Sqe::accept(self.fd.raw(), peer, len, CLOEXEC))
+    }
+
+    fn call(&mut self) -> Call {
+        let (peer, len) = self.peer.pointers();
+        SocketCall::new(Verb::Accept, self.fd.raw(), [word(peer), word(len)], CLOEXEC)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {

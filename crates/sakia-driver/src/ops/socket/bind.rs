@@ -4,6 +4,7 @@ use sakia_ring::Sqe;
 
 use crate::address::SocketAddress;
 use crate::backend::Backend;
+use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
@@ -58,9 +59,17 @@ impl<B: Backend> Handle<B> {
 // SAFETY: the entry names the address, which is part of the value, and a descriptor that the value keeps
 // open.
 unsafe impl Operation for Bind {
-    fn entry(&mut self) -> Sqe {
+    const KIND: OpKind = OpKind::Socket;
+
+    fn entry(&mut self) -> Option<Sqe> {
         let address = self.address.as_bytes();
-        Sqe::bind(self.fd.raw(), address.as_ptr(), address.len() as u32)
+        Some(Sqe::bind(self.fd.raw(), address.as_ptr(), address.len() as u32))
+    }
+
+    fn call(&mut self) -> Call {
+        let address = self.address.as_bytes();
+        let args = [word(address.as_ptr()), address.len()];
+        System::on(Function::Bind, self.fd.raw(), args)
     }
 
     no_output!();
@@ -75,16 +84,9 @@ unsafe impl Operation for Bind {
     }
 }
 
-// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
-unsafe impl Operation for Listen {
-    fn entry(&mut self) -> Sqe {
-        Sqe::listen(self.fd.raw(), self.backlog)
-    }
-
-    no_output!();
-    acts_on!(Bounded, fd);
-
-    fn route(&self, rules: &Rules) -> Route {
-        rules.of(OpKind::Socket).route_short_call()
-    }
+of_numbers! {
+    |it: Listen| Bounded; Socket;
+    entry Sqe::listen(it.fd.raw(), it.backlog);
+    call System::on(Function::Listen, it.fd.raw(), [it.backlog as usize]);
+    route |rules| { let _ = it; rules.of(OpKind::Socket).route_short_call() };
 }

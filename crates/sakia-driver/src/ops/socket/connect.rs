@@ -4,6 +4,8 @@ use sakia_ring::Sqe;
 
 use crate::address::SocketAddress;
 use crate::backend::Backend;
+use crate::call::{Call, SocketCall, Verb, word};
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Op, Operation};
@@ -37,9 +39,17 @@ impl<B: Backend> Handle<B> {
 // SAFETY: the entry names the address, which is part of the value, and a descriptor that the value keeps
 // open.
 unsafe impl Operation for Connect {
-    fn entry(&mut self) -> Sqe {
+    const KIND: OpKind = OpKind::Connect;
+
+    fn entry(&mut self) -> Option<Sqe> {
         let address = self.address.as_bytes();
-        Sqe::connect(self.fd.raw(), address.as_ptr(), address.len() as u32)
+        Some(Sqe::connect(self.fd.raw(), address.as_ptr(), address.len() as u32))
+    }
+
+    fn call(&mut self) -> Call {
+        let address = self.address.as_bytes();
+        let args = [word(address.as_ptr()), address.len()];
+        SocketCall::new(Verb::Connect, self.fd.raw(), args, 0)
     }
 
     no_output!();

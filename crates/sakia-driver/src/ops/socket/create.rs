@@ -7,6 +7,7 @@ use sakia_ring::Sqe;
 
 use crate::address::Domain;
 use crate::backend::Backend;
+use crate::call::{Call, Function, System};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
@@ -61,13 +62,19 @@ impl<B: Backend> Handle<B> {
 // SAFETY: the entry names no memory and no descriptor.
 unsafe impl Operation for Socket {
     type Output = io::Result<Fd>;
+    const KIND: OpKind = OpKind::Socket;
 
     fn class(&self) -> Class {
         Class::Bounded
     }
 
-    fn entry(&mut self) -> Sqe {
-        Sqe::socket(self.domain.0.into(), self.kind.0 | CLOEXEC, self.protocol)
+    fn entry(&mut self) -> Option<Sqe> {
+        Some(Sqe::socket(self.domain.0.into(), self.kind.0 | CLOEXEC, self.protocol))
+    }
+
+    fn call(&mut self) -> Call {
+        let kind = (self.kind.0 | CLOEXEC) as usize;
+        System::new(Function::Socket, [self.domain.0.into(), kind, self.protocol as usize])
     }
 
     fn complete(self, completion: Completion) -> Self::Output {

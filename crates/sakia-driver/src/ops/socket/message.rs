@@ -6,6 +6,8 @@ use super::{NO_SIGNAL, RECV_FLAGS, SEND_FLAGS};
 use crate::address::{AddressRoom, SocketAddress};
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
+use crate::call::{Call, SocketCall, Verb, word};
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Completion, Op, Operation};
@@ -98,19 +100,44 @@ impl<B: Backend> Handle<B> {
     }
 }
 
-// SAFETY: the entry names the message, which is part of the value. That names the address and the vector,
-// which are, too, and the vector the buffer's bytes, which the value owns and which stay put (the promise
-// of `IoBuf`). The descriptor the value keeps open.
-unsafe impl<T: IoBuf> Operation for SendTo<T> {
-    type Output = BufResult<usize, T>;
-
-    fn entry(&mut self) -> Sqe {
+impl<T: IoBuf> SendTo<T> {
+    /// Describes the message anew.
+    fn message(&mut self) -> *const Message {
         let base = self.buf.stable_ptr().cast_mut();
         self.vector = IoVec { base, len: transfer_len(self.buf.bytes_len()) as usize };
         let address = self.address.as_bytes();
         let name = (address.as_ptr().cast_mut(), address.len() as u32);
         self.message = Message::new(name, &raw mut self.vector);
-        Sqe::sendmsg(self.fd.raw(), &raw const self.message, self.flags | NO_SIGNAL)
+        &raw const self.message
+    }
+}
+
+impl<T: IoBufMut> RecvFrom<T> {
+    /// Describes anew what is to be filled.
+    fn message(&mut self) -> *mut Message {
+        let base = self.buf.stable_mut_ptr();
+        self.vector = IoVec { base, len: transfer_len(self.buf.bytes_room()) as usize };
+        let (name, _) = self.from.pointers();
+        self.message = Message::new((name, AddressRoom::BYTES), &raw mut self.vector);
+        &raw mut self.message
+    }
+}
+
+// SAFETY: the entry names the message, which is part of the value. That names the address and the vector,
+// which are, too, and the vector the buffer's bytes, which the value owns and which stay put (the promise
+// of `IoBuf`). The descriptor the value keeps open.
+unsafe impl<T: IoBuf> Operation for SendTo<T> {
+    type Output = BufResult<usize, T>;
+    const KIND: OpKind = OpKind::Send;
+
+    fn entry(&mut self) -> Option<Sqe> {
+        let message = self.message();
+        Some(Sqe::sendmsg(self.fd.raw(), message, self.flags | NO_SIGNAL))
+    }
+
+    fn call(&mut self) -> Call {
+        let args = [word(self.message()), 0];
+        SocketCall::new(Verb::SendMessage, self.fd.raw(), args, self.flags | NO_SIGNAL)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
@@ -123,13 +150,16 @@ unsafe impl<T: IoBuf> Operation for SendTo<T> {
 // SAFETY: as for `SendTo`, with room for an address in place of one.
 unsafe impl<T: IoBufMut> Operation for RecvFrom<T> {
     type Output = BufResult<Received, T>;
+    const KIND: OpKind = OpKind::Recv;
 
-    fn entry(&mut self) -> Sqe {
-        let base = self.buf.stable_mut_ptr();
-        self.vector = IoVec { base, len: transfer_len(self.buf.bytes_room()) as usize };
-        let (name, _) = self.from.pointers();
-        self.message = Message::new((name, AddressRoom::BYTES), &raw mut self.vector);
-        Sqe::recvmsg(self.fd.raw(), &raw mut self.message, self.flags)
+    fn entry(&mut self) -> Option<Sqe> {
+        let message = self.message();
+        Some(Sqe::recvmsg(self.fd.raw(), message, self.flags))
+    }
+
+    fn call(&mut self) -> Call {
+        let args = [word(self.message()), 0];
+        SocketCall::new(Verb::RecvMessage, self.fd.raw(), args, self.flags)
     }
 
     fn has_room(&self) -> bool {

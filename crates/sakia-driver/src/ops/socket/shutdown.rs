@@ -3,9 +3,10 @@
 use sakia_ring::Sqe;
 
 use crate::backend::Backend;
+use crate::call::{Function, System};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Op, Operation};
+use crate::op::Op;
 
 /// Which directions of a connection end: the kernel's `SHUT_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +46,8 @@ impl<B: Backend> Handle<B> {
     }
 }
 
-// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
-unsafe impl Operation for Shutdown {
-    fn entry(&mut self) -> Sqe {
-        Sqe::shutdown(self.fd.raw(), self.how as u32)
-    }
-
-    no_output!();
-    acts_on!(Bounded, fd);
+of_numbers! {
+    |it: Shutdown| Bounded; Socket;
+    entry Sqe::shutdown(it.fd.raw(), it.how as u32);
+    call System::on(Function::Shutdown, it.fd.raw(), [it.how as usize]);
 }

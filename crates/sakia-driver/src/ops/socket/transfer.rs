@@ -5,6 +5,8 @@ use sakia_ring::Sqe;
 use super::{NO_SIGNAL, RECV_FLAGS, SEND_FLAGS};
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
+use crate::call::{Call, SocketCall, Verb, word};
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Completion, Op, Operation};
@@ -99,10 +101,17 @@ impl<T: IoBuf> SocketSend<T> {
 // `IoBufMut`), and the descriptor, which the value keeps open.
 unsafe impl<T: IoBufMut> Operation for SocketRecv<T> {
     type Output = BufResult<usize, T>;
+    const KIND: OpKind = OpKind::Recv;
 
     #[inline(always)]
-    fn entry(&mut self) -> Sqe {
-        Sqe::recv(self.fd.raw(), self.buf.stable_mut_ptr(), self.len, self.flags)
+    fn entry(&mut self) -> Option<Sqe> {
+        Some(Sqe::recv(self.fd.raw(), self.buf.stable_mut_ptr(), self.len, self.flags))
+    }
+
+    #[inline(always)]
+    fn call(&mut self) -> Call {
+        let args = [word(self.buf.stable_mut_ptr()), self.len as usize];
+        SocketCall::new(Verb::Recv, self.fd.raw(), args, self.flags)
     }
 
     #[inline(always)]
@@ -126,11 +135,18 @@ unsafe impl<T: IoBufMut> Operation for SocketRecv<T> {
 // `IoBuf`), and the descriptor, which the value keeps open.
 unsafe impl<T: IoBuf> Operation for SocketSend<T> {
     type Output = BufResult<usize, T>;
+    const KIND: OpKind = OpKind::Send;
 
     #[inline(always)]
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self) -> Option<Sqe> {
         let len = transfer_len(self.buf.bytes_len());
-        Sqe::send(self.fd.raw(), self.buf.stable_ptr(), len, self.flags | NO_SIGNAL)
+        Some(Sqe::send(self.fd.raw(), self.buf.stable_ptr(), len, self.flags | NO_SIGNAL))
+    }
+
+    #[inline(always)]
+    fn call(&mut self) -> Call {
+        let args = [word(self.buf.stable_ptr()), transfer_len(self.buf.bytes_len()) as usize];
+        SocketCall::new(Verb::Send, self.fd.raw(), args, self.flags | NO_SIGNAL)
     }
 
     #[inline(always)]

@@ -5,6 +5,8 @@ use sakia_ring::{IoVec, Sqe};
 use super::{NO_SIGNAL, RECV_FLAGS, SEND_FLAGS};
 use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
+use crate::call::{Call, SocketCall, Verb, word};
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Completion, Op, Operation};
@@ -89,11 +91,21 @@ impl<T: IoBuf> SocketSendVectored<T> {
     pub(crate) fn new(fd: Fd, bufs: Vec<T>, flags: u32) -> Self {
         Self(Parts::new(fd, bufs, flags))
     }
+
+    fn message(&mut self) -> *const Message {
+        let part = |buf: &mut T| IoVec { base: buf.stable_ptr().cast_mut(), len: buf.bytes_len() };
+        self.0.describe(part)
+    }
 }
 
 impl<T: IoBufMut> SocketRecvVectored<T> {
     pub(crate) fn new(fd: Fd, bufs: Vec<T>, flags: u32) -> Self {
         Self(Parts::new(fd, bufs, flags))
+    }
+
+    fn message(&mut self) -> *mut Message {
+        let part = |buf: &mut T| IoVec { base: buf.stable_mut_ptr(), len: buf.bytes_room() };
+        self.0.describe(part)
     }
 }
 
@@ -102,11 +114,16 @@ impl<T: IoBufMut> SocketRecvVectored<T> {
 // (the promise of `IoBuf`). The descriptor the value keeps open.
 unsafe impl<T: IoBuf> Operation for SocketSendVectored<T> {
     type Output = BufResult<usize, Vec<T>>;
+    const KIND: OpKind = OpKind::Send;
 
-    fn entry(&mut self) -> Sqe {
-        let part = |buf: &mut T| IoVec { base: buf.stable_ptr().cast_mut(), len: buf.bytes_len() };
-        let message = self.0.describe(part);
-        Sqe::sendmsg(self.0.fd.raw(), message.cast_const(), self.0.flags | NO_SIGNAL)
+    fn entry(&mut self) -> Option<Sqe> {
+        let message = self.message();
+        Some(Sqe::sendmsg(self.0.fd.raw(), message, self.0.flags | NO_SIGNAL))
+    }
+
+    fn call(&mut self) -> Call {
+        let args = [word(self.message()), 0];
+        SocketCall::new(Verb::SendMessage, self.0.fd.raw(), args, self.0.flags | NO_SIGNAL)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
@@ -121,11 +138,16 @@ unsafe impl<T: IoBuf> Operation for SocketSendVectored<T> {
 // SAFETY: as for `SocketSendVectored`, with the promise of `IoBufMut`.
 unsafe impl<T: IoBufMut> Operation for SocketRecvVectored<T> {
     type Output = BufResult<usize, Vec<T>>;
+    const KIND: OpKind = OpKind::Recv;
 
-    fn entry(&mut self) -> Sqe {
-        let part = |buf: &mut T| IoVec { base: buf.stable_mut_ptr(), len: buf.bytes_room() };
-        let message = self.0.describe(part);
-        Sqe::recvmsg(self.0.fd.raw(), message, self.0.flags)
+    fn entry(&mut self) -> Option<Sqe> {
+        let message = self.message();
+        Some(Sqe::recvmsg(self.0.fd.raw(), message, self.0.flags))
+    }
+
+    fn call(&mut self) -> Call {
+        let args = [word(self.message()), 0];
+        SocketCall::new(Verb::RecvMessage, self.0.fd.raw(), args, self.0.flags)
     }
 
     fn has_room(&self) -> bool {

@@ -3,28 +3,12 @@
 //! Source: `io_uring_prep_recv_multishot(3)`, `io_uring_prep_multishot_accept(3)`.
 
 use rustix::io::Errno;
-use sakia_ring::Sqe;
 
+use super::SocketId;
 use super::op::receive;
-use super::{SocketId, SocketOp};
-use crate::multishot::{self, Asked};
 use crate::sim::kernel::Kernel;
 use crate::sim::memory::Lent;
 use crate::sim::ops::{Outcome, note_data};
-
-/// Checks what an entry for a socket asks for beside the operation. `None`: one completion.
-///
-/// # Errors
-/// `EINVAL`: what is not there, or makes no sense. `ENOBUFS`: there is no such group.
-pub(super) fn prepare(kernel: &Kernel, sqe: &Sqe) -> Result<Option<SocketOp>, Errno> {
-    match multishot::decode(sqe)? {
-        None => Ok(None),
-        Some(Asked::Accept) => Ok(Some(SocketOp::AcceptMultishot)),
-        Some(Asked::Recv { flags: 1.., .. }) => Err(Errno::OPNOTSUPP),
-        Some(Asked::Recv { group, .. }) if !kernel.groups.contains(group) => Err(Errno::NOBUFS),
-        Some(Asked::Recv { group, .. }) => Ok(Some(SocketOp::RecvMultishot { group })),
-    }
-}
 
 impl Kernel {
     /// Accepts one connection.

@@ -2,11 +2,11 @@
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, ReturnFlags, SendFlags};
-use sakia_ring::{Opcode, Sqe};
 
-use super::{SocketId, Transport, multishot};
+use super::{SocketId, Transport};
 use crate::address::{Domain, SocketAddress};
 use crate::buf::MAX_RW_BYTES;
+use crate::call::{Call, Function, SocketCall, System, Verb};
 use crate::ops::{ShutdownHow, SocketType};
 use crate::sim::kernel::{Kernel, Object, OpenFile};
 use crate::sim::memory::{Lent, Segment, read_bytes, read_plain, read_vector};
@@ -70,7 +70,7 @@ pub(in super::super) struct Tells {
     room: usize,
 }
 
-/// Checks an entry and takes hold of what it names. `None` for one that is not about sockets.
+/// Checks a call about sockets and takes hold of what it names.
 ///
 /// # Errors
 /// What the operation completes with at once.
@@ -78,75 +78,88 @@ pub(in super::super) struct Tells {
 /// # Safety
 ///
 /// - As [`ops::prepare`](crate::sim::ops::prepare).
-pub(in super::super) unsafe fn prepare(
-    kernel: &Kernel,
-    sqe: &Sqe,
-) -> Result<Option<Request>, Errno> {
-    let Sqe { fd, addr, off, len, .. } = *sqe;
+pub(in super::super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Errno> {
     let mut lent = Lent::Nothing;
-    let is_transfer =
-        matches!(sqe.opcode, Opcode::SEND | Opcode::RECV | Opcode::SENDMSG | Opcode::RECVMSG);
-    if (is_transfer || sqe.opcode == Opcode::ACCEPT)
-        && let Some(op) = multishot::prepare(kernel, sqe)?
-    {
-        let (_, file) = kernel.socket_of(fd)?;
-        return Ok(Some(Request { kind: Kind::Socket(op), lent, file: Some(file) }));
-    }
-    let op = match sqe.opcode {
-        Opcode::SOCKET => {
-            let domain = u16::try_from(fd).map_err(|_| Errno::AFNOSUPPORT)?;
-            let (domain, kind) = (Domain(domain), SocketType(off as u32));
-            let kind = Kind::Socket(SocketOp::Create { domain, kind, protocol: len });
-            return Ok(Some(Request { kind, lent, file: None }));
+    let (raw, op) = match *call {
+        Call::System(System { function, args }) => {
+            let [raw, first, second, ..] = args;
+            let op = match function {
+                Function::Socket => {
+                    let domain = u16::try_from(raw).map_err(|_| Errno::AFNOSUPPORT)?;
+                    let (domain, kind) = (Domain(domain), SocketType(first as u32));
+                    let kind = SocketOp::Create { domain, kind, protocol: second as u32 };
+                    return Ok(Request { kind: Kind::Socket(kind), lent, file: None });
+                }
+                // SAFETY: the caller's promise.
+                Function::Bind => SocketOp::Bind {
+                    address: unsafe { read_address(first as u64, second as u64) }?,
+                },
+                Function::Listen => SocketOp::Listen { backlog: first as u32 },
+                _ => SocketOp::Shutdown {
+                    how: match first {
+                        0 => ShutdownHow::Receives,
+                        1 => ShutdownHow::Sends,
+                        2 => ShutdownHow::Both,
+                        _ => return Err(Errno::INVAL),
+                    },
+                },
+            };
+            (raw as i32, op)
         }
-        // SAFETY: the caller's promise; an address has the length that stands for an offset.
-        Opcode::BIND => SocketOp::Bind { address: unsafe { read_address(addr, off) }? },
-        // SAFETY: as above.
-        Opcode::CONNECT => SocketOp::Connect { address: unsafe { read_address(addr, off) }? },
-        Opcode::LISTEN => SocketOp::Listen { backlog: len },
-        Opcode::ACCEPT => {
-            // SAFETY: the caller's promise; the second address is that of the length.
-            let room = if addr == 0 { 0 } else { unsafe { read_plain::<u32>(off) }? as usize };
-            if addr != 0 {
-                lent = Lent::to_fill(vec![Segment::new(addr, room), Segment::new(off, 4)])?;
-            }
-            SocketOp::Accept { room }
+        Call::AcceptMany(SocketCall { raw, .. }) => (raw, SocketOp::AcceptMultishot),
+        Call::RecvMany { flags: 1.., .. } => return Err(Errno::OPNOTSUPP),
+        Call::RecvMany { group, .. } if !kernel.groups.contains(group) => {
+            return Err(Errno::NOBUFS);
         }
-        Opcode::SHUTDOWN => SocketOp::Shutdown {
-            how: match len {
-                0 => ShutdownHow::Receives,
-                1 => ShutdownHow::Sends,
-                2 => ShutdownHow::Both,
-                _ => return Err(Errno::INVAL),
-            },
-        },
-        _ if is_transfer => {
-            // SAFETY: the caller's promise.
-            let (op, memory) = unsafe { prepare_transfer(sqe) }?;
-            lent = memory;
-            op
+        Call::RecvMany { raw, group, .. } => (raw, SocketOp::RecvMultishot { group }),
+        Call::Socket(call) => {
+            let [addr, second] = call.args.map(|word| word as u64);
+            let op = match call.verb {
+                Verb::Connect => {
+                    // SAFETY: the caller's promise.
+                    SocketOp::Connect { address: unsafe { read_address(addr, second) }? }
+                }
+                Verb::Accept => {
+                    // SAFETY: the caller's promise; the second address is that of the length.
+                    let room =
+                        if addr == 0 { 0 } else { unsafe { read_plain::<u32>(second) }? as usize };
+                    if addr != 0 {
+                        let segments = vec![Segment::new(addr, room), Segment::new(second, 4)];
+                        lent = Lent::to_fill(segments)?;
+                    }
+                    SocketOp::Accept { room }
+                }
+                _ => {
+                    // SAFETY: the caller's promise.
+                    let (op, memory) = unsafe { prepare_transfer(&call) }?;
+                    lent = memory;
+                    op
+                }
+            };
+            (call.raw, op)
         }
-        _ => return Ok(None),
+        _ => return Err(Errno::OPNOTSUPP),
     };
-    let (_, file) = kernel.socket_of(fd)?;
-    Ok(Some(Request { kind: Kind::Socket(op), lent, file: Some(file) }))
+    let (_, file) = kernel.socket_of(raw)?;
+    Ok(Request { kind: Kind::Socket(op), lent, file: Some(file) })
 }
 
 /// # Safety
 ///
 /// - As [`prepare`].
-unsafe fn prepare_transfer(sqe: &Sqe) -> Result<(SocketOp, Lent), Errno> {
-    let Sqe { addr, op_flags: flags, .. } = *sqe;
-    let is_send = matches!(sqe.opcode, Opcode::SEND | Opcode::SENDMSG);
+unsafe fn prepare_transfer(call: &SocketCall) -> Result<(SocketOp, Lent), Errno> {
+    let &SocketCall { verb, args: [addr, len], flags, .. } = call;
+    let addr = addr as u64;
+    let is_send = matches!(verb, Verb::Send | Verb::SendMessage);
     let known = DONT_WAIT | if is_send { SEND_WITHOUT_EFFECT } else { PEEK };
     if flags & !known != 0 {
         return Err(Errno::OPNOTSUPP);
     }
     let (nowait, peeks) = (flags & DONT_WAIT != 0, flags & PEEK != 0);
-    let one = || vec![Segment::new(addr, (sqe.len as usize).min(MAX_RW_BYTES))];
-    match sqe.opcode {
-        Opcode::SEND => Ok((SocketOp::Send { to: None, nowait }, Lent::to_take(one())?)),
-        Opcode::RECV => Ok((SocketOp::Recv { tells: None, nowait, peeks }, Lent::to_fill(one())?)),
+    let one = || vec![Segment::new(addr, len.min(MAX_RW_BYTES))];
+    match verb {
+        Verb::Send => Ok((SocketOp::Send { to: None, nowait }, Lent::to_take(one())?)),
+        Verb::Recv => Ok((SocketOp::Recv { tells: None, nowait, peeks }, Lent::to_fill(one())?)),
         _ => {
             // SAFETY: the caller's promise; the address is that of a `struct msghdr`.
             let message: Message = unsafe { read_plain(addr) }?;

@@ -11,8 +11,8 @@ use super::super::kernel::Kernel;
 use super::super::random::Random;
 use super::super::tree::{InodeId, Last, Place, Time, Tree};
 use super::super::{Disk, Fault, FaultKind, Routes, Sim, SimBuilder, Target};
-use super::{Lendable, Loop, SEEDS, err, read, write};
-use crate::private;
+use super::{Lendable, Loop, SEEDS, calls, err, read, write};
+use crate::call::Function;
 
 const RWF_DSYNC: u32 = 0x2;
 const RWF_SYNC: u32 = 0x4;
@@ -163,7 +163,7 @@ fn files_opened_to_be_durable_are() {
         ring.handle.create_file("f", "");
         let (from, fd) = (ring.open(c"from", OFlags::RDONLY), ring.open(c"f", OFlags::RDWR | flag));
         put(&mut ring, fd, b"written ", 0);
-        assert_eq!(ring.run(private::copy_file_range(from, 0, fd, 8, 6)), 6);
+        assert_eq!(ring.run(calls::copy_file_range(from, 0, fd, 8, 6)), 6);
         let contents = outcomes(&ring, |disk| disk.contents("f").unwrap());
         assert_eq!(contents, BTreeSet::from([b"written copied".to_vec()]));
     }
@@ -177,7 +177,7 @@ fn everything_that_changes_a_file_needs_a_sync() {
         ("growth", |ring, fd| ring.run(Sqe::ftruncate(fd, 9))),
         ("allocation", |ring, fd| ring.run(Sqe::fallocate(fd, 0, 0, 9))),
         ("hole", |ring, fd| ring.run(Sqe::fallocate(fd, 0x1 | 0x2, 0, 2))),
-        ("copy", |ring, fd| ring.run(private::copy_file_range(fd, 0, fd, 3, 3)) - 3),
+        ("copy", |ring, fd| ring.run(calls::copy_file_range(fd, 0, fd, 3, 3)) - 3),
     ];
     for (name, change) in changes {
         let mut ring = Loop::inline();
@@ -212,7 +212,7 @@ fn attributes_need_the_full_sync_and_those_synced_stay() {
     let fd = ring.open(c"f", OFlags::RDWR);
     let name = path("f");
     let chmod = |ring: &mut Loop, mode| {
-        let sqe = private::chmod(AT_FDCWD, name.as_ptr().cast(), mode, 0);
+        let sqe = calls::chmod(AT_FDCWD, name.as_ptr().cast(), mode as usize);
         assert_eq!(ring.run(sqe), 0);
     };
     chmod(&mut ring, 0o600);
@@ -233,7 +233,7 @@ fn syncfs_is_for_everything() {
         let fd = create(&mut ring, name);
         put(&mut ring, fd, name.as_bytes(), 0);
     }
-    assert_eq!(ring.run(private::syncfs(root)), 0);
+    assert_eq!(ring.run(calls::syncfs(root)), 0);
     assert_eq!(outcomes(&ring, listing), ["aa bb".to_owned()].into());
 }
 
@@ -276,8 +276,8 @@ fn a_failed_sync_says_so_once_and_has_lost_what_it_was_for() {
     assert_eq!(ring.run(Sqe::fsync(second, true)), err(Errno::IO));
     assert_eq!(ring.run(Sqe::fsync(second, true)), 0);
     assert_eq!(ring.run(Sqe::fsync(third, false)), 0, "opened after somebody was told");
-    assert_eq!(ring.run(private::syncfs(second)), err(Errno::IO), "of the file system");
-    assert_eq!(ring.run(private::syncfs(second)), 0);
+    assert_eq!(ring.run(calls::syncfs(second)), err(Errno::IO), "of the file system");
+    assert_eq!(ring.run(calls::syncfs(second)), 0);
     assert_eq!(ring.handle.injected(FaultKind::FsyncFailed), 1);
 
     let buffer = Lendable::zeroed(3);
@@ -300,13 +300,13 @@ fn durable_writes_and_syncs_of_everything_fail_likewise() {
     assert_eq!(ring.handle.contents("f").unwrap(), b"new");
     assert_eq!(ring.run(Sqe::fsync(fd, false)), 0);
     assert_eq!(ring.handle.crash().contents("f").unwrap(), b"old");
-    assert_eq!(ring.run(private::syncfs(root)), err(Errno::IO));
+    assert_eq!(ring.run(calls::syncfs(root)), err(Errno::IO));
 
     put(&mut ring, fd, b"NEW", 0);
     create(&mut ring, "g");
-    ring.handle.script(Target::opcode(private::SYNCFS), Fault::FsyncFailed);
-    assert_eq!(ring.run(private::syncfs(root)), err(Errno::IO));
-    assert_eq!(ring.run(private::syncfs(root)), 0);
+    ring.handle.script(Target::function(Function::Syncfs), Fault::FsyncFailed);
+    assert_eq!(ring.run(calls::syncfs(root)), err(Errno::IO));
+    assert_eq!(ring.run(calls::syncfs(root)), 0);
     assert_eq!(ring.run(Sqe::fsync(fd, false)), err(Errno::IO), "it lost something");
     assert_eq!(listing(&ring.handle.crash()), "fo g-");
 
@@ -343,7 +343,7 @@ fn a_full_disk_takes_what_it_can() {
     assert_eq!(ring.run(write(b, &bytes, 0)), PAGE as i32, "as much as there is room for");
     assert_eq!(ring.run(write(b, &bytes, PAGE as u64)), err(Errno::NOSPC));
     assert_eq!(ring.run(Sqe::fallocate(a, 0, 0, 3 * PAGE as u64)), err(Errno::NOSPC));
-    assert_eq!(ring.run(private::copy_file_range(b, 0, a, 2 * PAGE as u64, 5)), err(Errno::NOSPC));
+    assert_eq!(ring.run(calls::copy_file_range(b, 0, a, 2 * PAGE as u64, 5)), err(Errno::NOSPC));
     put(&mut ring, a, &[3; PAGE], PAGE as u64); // in pages that it has
     assert_eq!(ring.handle.contents("a").unwrap().len(), 2 * PAGE);
     assert_eq!(ring.run(Sqe::ftruncate(b, 1 << 20)), 0, "a hole takes no room");
@@ -362,7 +362,7 @@ fn a_full_disk_takes_what_it_can() {
     assert_eq!(next.run(write(fd, &bytes, 1 << 20)), PAGE as i32);
 
     let statfs = Lendable::zeroed(120);
-    assert_eq!(ring.run(private::statfs(b, statfs.ptr())), 0);
+    assert_eq!(ring.run(calls::statfs(b, statfs.ptr())), 0);
     let field = |index: usize| statfs.copy()[index * 8];
     assert_eq!((field(2), field(3), field(4)), (3, 1, 1));
     put(&mut ring, b, &[4; PAGE], 9 * PAGE as u64);
@@ -398,7 +398,7 @@ fn another_kernel_goes_on_from_the_disk() {
     unlink(&mut ring, "link");
     assert_eq!(links(&ring, "e/f"), 1);
     let root = root(&mut ring);
-    assert_eq!(ring.run(private::syncfs(root)), 0);
+    assert_eq!(ring.run(calls::syncfs(root)), 0);
     let names = ring.handle.crash().names("e").unwrap();
     assert_eq!(names, [&b"f"[..], b"new"]);
     assert_eq!(ring.handle.open_descriptors(), 2);

@@ -270,10 +270,8 @@ fn statx_tells_kind_size_and_times_by_path_or_descriptor() {
 fn what_is_not_there_completes_with_einval() {
     let mut ring = Loop::inline();
     for opcode in [Opcode::MADVISE, Opcode::TIMEOUT, Opcode(250)] {
-        assert!(!ring.sim.supports(opcode));
         assert_eq!(ring.run(Sqe::new(opcode, -1, 0, 0, 0)), err(Errno::INVAL));
     }
-    assert!(ring.sim.supports(Opcode::STATX));
     let linked = Sqe::nop().flags(sqe_flags::LINK);
     assert_eq!(ring.run(linked), err(Errno::INVAL));
 }

@@ -1,6 +1,7 @@
 //! Tests of the simulated kernel, through its queues.
 
 mod bypass;
+mod calls;
 mod cancel;
 // Nothing about memory, and many runs: too slow for Miri.
 #[cfg(not(miri))]
@@ -24,6 +25,9 @@ use sakia_ring::{Cqe, Sqe};
 
 use super::{Routes, Sim, SimBuilder, SimHandle};
 use crate::backend::Backend;
+use crate::call::Request;
+use crate::counters::OpKind;
+use crate::sim::entry::Form;
 
 /// How many seeds a test that looks for outcomes tries. Miri is slow.
 pub(super) const SEEDS: u64 = if cfg!(miri) { 12 } else { 40 };
@@ -90,9 +94,16 @@ impl Loop {
     }
 
     #[track_caller]
-    pub(super) fn push(&mut self, user_data: u64, sqe: Sqe) {
+    pub(super) fn push(&mut self, user_data: u64, form: impl Into<Form>) {
         // SAFETY: the tests keep what they lend until it is completed or the simulation is gone.
-        let pushed = unsafe { self.sim.push(sqe.user_data(user_data)) };
+        let pushed = unsafe {
+            match form.into() {
+                Form::Entry(sqe) => self.sim.push(sqe.user_data(user_data)),
+                Form::Call(call) => {
+                    self.sim.push_call(Request { user_data, kind: OpKind::Other, call })
+                }
+            }
+        };
         assert!(pushed.is_some(), "the submission queue is full");
     }
 
@@ -126,10 +137,10 @@ impl Loop {
 
     /// Runs one operation to its end. Nothing else may be under way that could end.
     #[track_caller]
-    pub(super) fn run(&mut self, sqe: Sqe) -> i32 {
+    pub(super) fn run(&mut self, form: impl Into<Form>) -> i32 {
         self.next += 1;
         let user_data = self.next;
-        self.push(user_data, sqe);
+        self.push(user_data, form);
         let completions = self.enter(1);
         assert_eq!(completions.len(), 1, "{completions:?}");
         assert_eq!(completions[0].0, user_data);

@@ -7,9 +7,8 @@ use rustix::io::Errno;
 use sakia_ring::{AT_FDCWD, Sqe};
 
 use super::super::{Routes, Sim};
-use super::{Lendable, Loop, err};
+use super::{Lendable, Loop, calls, err};
 use crate::backend::Backend;
-use crate::private;
 
 fn path(name: &str) -> Lendable {
     Lendable::new(format!("{name}\0").as_bytes())
@@ -61,10 +60,11 @@ fn null_is_a_fault_where_there_should_be_a_path() {
         Sqe::linkat(AT_FDCWD, null, AT_FDCWD, some.ptr(), 0),
         Sqe::symlinkat(null, AT_FDCWD, some.ptr()),
         Sqe::openat2(AT_FDCWD, some.ptr(), std::ptr::null::<u64>(), 24),
-        private::readlink(AT_FDCWD, some.ptr(), std::ptr::null_mut(), 1),
     ] {
         assert_eq!(ring.run(sqe), err(Errno::FAULT), "{sqe:?}");
     }
+    let readlink = calls::readlink(AT_FDCWD, some.ptr(), std::ptr::null_mut(), 1);
+    assert_eq!(ring.run(readlink), err(Errno::FAULT));
     for (len, errno) in [(23, Errno::INVAL), (25, Errno::TOOBIG)] {
         let how = Lendable::zeroed(32);
         let sqe = Sqe::openat2(AT_FDCWD, some.ptr(), how.ptr(), len);
@@ -84,17 +84,21 @@ fn a_bad_descriptor_is_one_for_every_operation_that_takes_one() {
         Sqe::fadvise(9, 0, 0, 0),
         Sqe::fgetxattr(9, name.ptr(), buf.ptr(), 1),
         Sqe::fsetxattr(9, name.ptr(), buf.ptr(), 1, 0),
-        private::getdents(9, buf.ptr(), 128),
-        private::chmod(9, std::ptr::null(), 0, 0),
-        private::chown(9, name.ptr(), 0, 0, 0),
-        private::copy_file_range(9, 0, 9, 0, 1),
-        private::syncfs(9),
-        private::flock(9, 1),
-        private::statfs(9, buf.ptr()),
-        private::flistxattr(9, buf.ptr(), 1),
-        private::fremovexattr(9, name.ptr()),
     ] {
         assert_eq!(ring.run(sqe), err(Errno::BADF), "{sqe:?}");
+    }
+    for call in [
+        calls::getdents(9, buf.ptr(), 128),
+        calls::chmod(9, std::ptr::null(), 0),
+        calls::chown(9, name.ptr(), 0, 0),
+        calls::copy_file_range(9, 0, 9, 0, 1),
+        calls::syncfs(9),
+        calls::flock(9, 1),
+        calls::statfs(9, buf.ptr()),
+        calls::flistxattr(9, buf.ptr(), 1),
+        calls::fremovexattr(9, name.ptr()),
+    ] {
+        assert_eq!(ring.run(call), err(Errno::BADF), "{call:?}");
     }
 }
 
@@ -103,9 +107,9 @@ fn a_lock_that_waits_can_be_canceled_and_goes_on_when_the_holder_is_gone() {
     let mut ring = Loop::inline();
     let open = |ring: &mut Loop| ring.open(c"f", OFlags::RDWR | OFlags::CREATE);
     let [a, b, c] = [open(&mut ring), open(&mut ring), open(&mut ring)];
-    assert_eq!(ring.run(private::flock(a, 2)), 0);
-    ring.push(1, private::flock(b, 2));
-    ring.push(2, private::flock(c, 1));
+    assert_eq!(ring.run(calls::flock(a, 2)), 0);
+    ring.push(1, calls::flock(b, 2));
+    ring.push(2, calls::flock(c, 1));
     assert_eq!(ring.submit(), []);
     ring.push(3, Sqe::cancel(1));
     let mut ended = ring.turn();
@@ -117,7 +121,7 @@ fn a_lock_that_waits_can_be_canceled_and_goes_on_when_the_holder_is_gone() {
     ended.extend(ring.turn());
     ended.sort_unstable();
     assert_eq!(ended, [(2, 0), (4, 0)]);
-    assert_eq!(ring.run(private::flock(b, 1 | 4)), 0);
+    assert_eq!(ring.run(calls::flock(b, 1 | 4)), 0);
 }
 
 #[test]
@@ -128,8 +132,8 @@ fn a_copy_can_be_short() {
     ring.handle.create_file("d/from", "0123456789");
     let (from, to) =
         (ring.open(c"d/from", OFlags::RDONLY), ring.open(c"to", OFlags::WRONLY | OFlags::CREATE));
-    ring.handle.script(Target::opcode(private::COPY_FILE_RANGE), Fault::Short(3));
-    assert_eq!(ring.run(private::copy_file_range(from, 1, to, 0, 8)), 3);
+    ring.handle.script(Target::copy_file_range(), Fault::Short(3));
+    assert_eq!(ring.run(calls::copy_file_range(from, 1, to, 0, 8)), 3);
     assert_eq!(ring.handle.contents("to").unwrap(), b"123");
 }
 
@@ -144,12 +148,12 @@ fn the_same_calls_give_the_same_log_wherever_their_memory_lies() {
         let _ = ring.run(Sqe::symlinkat(a.ptr(), AT_FDCWD, b.ptr()));
         let _ = ring.run(Sqe::linkat(AT_FDCWD, b.ptr(), AT_FDCWD, path("c").ptr(), 0));
         let _ = ring.run(Sqe::renameat(AT_FDCWD, a.ptr(), AT_FDCWD, b.ptr(), 2));
-        let _ = ring.run(private::readlink(AT_FDCWD, a.ptr(), buf.ptr(), 64));
+        let _ = ring.run(calls::readlink(AT_FDCWD, a.ptr(), buf.ptr(), 64));
         let times = Box::new([0_i64; 4]);
-        let _ = ring.run(private::utimens(AT_FDCWD, a.ptr(), times.as_ptr(), 0));
+        let _ = ring.run(calls::utimens(AT_FDCWD, a.ptr(), times.as_ptr()));
         let how = Box::new([0_u64; 3]);
         let _ = ring.run(Sqe::openat2(AT_FDCWD, b.ptr(), how.as_ptr(), 24));
-        let _ = ring.run(private::statfs(3, buf.ptr()));
+        let _ = ring.run(calls::statfs(3, buf.ptr()));
         (ring.handle.log_hash(), ring.handle.log_text())
     };
     assert_eq!(run(128), run(1 << 20));
