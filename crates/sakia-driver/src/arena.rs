@@ -56,14 +56,14 @@ impl<B: Backend> Handle<B> {
         // SAFETY: the core keeps the arena until the backend is gone, and each operation that uses a
         // block keeps the memory through it.
         unsafe { backend.register_buffer(addr, len)? };
-        core.arena = Some(arena.clone());
+        core.lent.arena = Some(arena.clone());
         Ok(arena)
     }
 
     /// Whether the block is of this driver's arena, as operations on it ask for.
     pub(crate) fn has_registered(&self, block: &FixedBuf) -> bool {
         let core = self.shared.core.borrow();
-        core.arena.as_ref().is_some_and(|arena| arena.has(block))
+        core.lent.arena.as_ref().is_some_and(|arena| arena.has(block))
     }
 }
 

@@ -101,7 +101,7 @@ impl<B: Backend> Driver<B> {
 
     /// Says whether [`wants_turn`](Driver::wants_turn) is worth asking.
     pub fn attention(&self) -> Attention {
-        self.handle.shared.core.borrow().attention.clone()
+        self.handle.shared.core.borrow().due.attention.clone()
     }
 
     /// Whether a turn has something to do: something was started, or the backend has news. A few loads
@@ -157,7 +157,7 @@ impl<B: Backend> Driver<B> {
     /// The token of an operation that is done, oldest first; see [`Op::set_token`](crate::Op::set_token).
     #[inline]
     pub fn next_done(&self) -> Option<u64> {
-        self.handle.shared.core.borrow_mut().tokens.pop_front()
+        self.handle.shared.core.borrow_mut().outbox.tokens.pop_front()
     }
 
     /// What other threads wake this one with while it sleeps in [`turn`](Driver::turn). With it, a turn
@@ -169,7 +169,7 @@ impl<B: Backend> Driver<B> {
         let mut core = self.handle.shared.core.borrow_mut();
         let backend = core.backend.as_mut().ok_or(rustix::io::Errno::CANCELED)?;
         let wake = backend.remote_wake()?;
-        core.can_be_woken = true;
+        core.due.can_be_woken = true;
         Ok(wake)
     }
 
@@ -241,7 +241,7 @@ impl<B: Backend> Driver<B> {
                 ask_again = now + CANCEL_INTERVAL;
             }
             // Nobody asks for them any more, and with some the turn would not sleep.
-            core.tokens.clear();
+            core.outbox.tokens.clear();
             let turn = core.turn(Wait::For(left.min(ask_again - now)));
             drop(core);
             settle();
@@ -253,7 +253,7 @@ impl<B: Backend> Driver<B> {
         let leaked = core.give_up();
         core.phase = Phase::Stopped;
         let backend = core.backend.take();
-        let (arena, pool) = (core.arena.take(), core.pool_of_buffers.take());
+        let (arena, pool) = (core.lent.arena.take(), core.lent.pool.take());
         let kept = core.last_kept();
         drop(core);
         drop(backend);

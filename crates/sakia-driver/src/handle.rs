@@ -95,7 +95,7 @@ impl<B: Backend> Handle<B> {
         if is_limited {
             rules = rules.with(OpKind::Write, Rule::QUEUE);
         }
-        self.shared.core.borrow_mut().rules = rules;
+        self.shared.core.borrow_mut().inline.rules = rules;
     }
 
     /// What was learned of the file systems that descriptors of this driver led to, in the order of
@@ -209,7 +209,7 @@ impl<B: Backend> Shared<B> {
         let header = core.slab.header(slot);
         if header.state == State::Done {
             if token != Notify::NONE {
-                core.tokens.push_back(token);
+                core.outbox.tokens.push_back(token);
             }
             return;
         }
@@ -278,10 +278,10 @@ impl<B: Backend> Shared<B> {
     pub(crate) fn settle(&self) {
         loop {
             let mut core = self.core.borrow_mut();
-            if let Some(waker) = core.wakes.pop_front() {
+            if let Some(waker) = core.outbox.wakes.pop_front() {
                 drop(core);
                 waker.wake();
-            } else if let Some(slot) = core.disposals.pop_front() {
+            } else if let Some(slot) = core.outbox.disposals.pop_front() {
                 drop(core);
                 drop(self.dispose(slot)); // whoever calls keeps `self` in another way
             } else if let Some(callback) = core.backend.as_mut().and_then(B::take_callback) {

@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use super::Core;
 use crate::backend::Backend;
 
@@ -43,12 +45,40 @@ impl Attention {
     }
 }
 
+/// Why there may be something to do.
+#[derive(Debug, Default)]
+pub(crate) struct Due {
+    /// Something waits for the next turn: an entry, an operation or a request to cancel.
+    wants_turn: bool,
+    /// False while neither `wants_turn` nor the backend can have anything new.
+    pub(crate) attention: Attention,
+    /// Alarms that were set and have not been told of.
+    alarms: u32,
+    /// The backend's alarms are not to be relied upon.
+    lacks_alarms: bool,
+    /// Another thread may wake this one, so that there is something to wait for with nothing in flight.
+    pub(crate) can_be_woken: bool,
+}
+
+impl Due {
+    /// An alarm has told of itself with this result. False when none was set.
+    pub(super) fn note_alarm(&mut self, res: i32) -> bool {
+        let was_set = self.alarms > 0;
+        if was_set {
+            self.alarms -= 1;
+            let expected = [Errno::TIME, Errno::CANCELED].map(|errno| -errno.raw_os_error());
+            self.lacks_alarms |= !expected.contains(&res);
+        }
+        was_set
+    }
+}
+
 impl<B: Backend> Core<B> {
     /// Something waits for the next turn.
     #[inline(always)]
     pub(crate) fn want_turn(&mut self) {
-        self.wants_turn = true;
-        self.attention.0.is_due.set(true);
+        self.due.wants_turn = true;
+        self.due.attention.0.is_due.set(true);
     }
 
     /// Before a turn, which does all that it was wanted for. What it has to leave over asks for another with
@@ -56,21 +86,25 @@ impl<B: Backend> Core<B> {
     /// and completions beyond those of one turn. What waits for a completion does not.
     #[inline(always)]
     pub(super) fn begin_turn(&mut self) {
-        self.wants_turn = false;
-        self.attention.0.begin.set(None);
-        self.inline_budget.renew();
+        self.due.wants_turn = false;
+        self.due.attention.0.begin.set(None);
+        self.inline.renew();
     }
 
     /// After a turn.
     #[inline(always)]
     pub(super) fn end_turn(&mut self) {
-        self.attention.0.is_due.set(self.wants_turn || self.in_flight > 0 || self.alarms > 0);
+        self.due
+            .attention
+            .0
+            .is_due
+            .set(self.due.wants_turn || self.in_flight > 0 || self.due.alarms > 0);
     }
 
     /// Whether the next turn has something to do, as far as a few loads from memory tell.
     #[inline(always)]
     pub(crate) fn wants_turn(&self) -> bool {
-        self.wants_turn || self.backend.as_ref().is_some_and(Backend::has_news)
+        self.due.wants_turn || self.backend.as_ref().is_some_and(Backend::has_news)
     }
 
     /// Whether a turn would bring something that has come, as far as a few loads tell.
@@ -88,11 +122,11 @@ impl<B: Backend> Core<B> {
 
     /// See [`Backend::set_alarm`].
     pub(crate) fn set_alarm(&mut self, after: Duration) -> bool {
-        let backend = self.backend.as_mut().filter(|_| !self.lacks_alarms);
+        let backend = self.backend.as_mut().filter(|_| !self.due.lacks_alarms);
         let is_set = backend.is_some_and(|backend| backend.set_alarm(after));
         self.counters.enters += u64::from(is_set);
         if is_set {
-            self.alarms += 1;
+            self.due.alarms += 1;
             self.want_turn(); // the kernel may have refused it
         }
         is_set

@@ -3,15 +3,33 @@
 use std::rc::Rc;
 
 use super::{Core, Phase};
+use crate::arena::Arena;
 use crate::backend::Backend;
 use crate::connection::pool::{Pool, Size};
+
+/// Memory that the backend was lent for good, kept as long as that.
+#[derive(Debug, Default)]
+pub(crate) struct Lent {
+    /// The registered memory.
+    pub(crate) arena: Option<Arena>,
+    /// What the kernel receives into. `None` until something is received so.
+    pub(crate) pool: Option<Rc<Pool>>,
+}
+
+impl Lent {
+    /// Whether there are buffers that the kernel does not have.
+    #[inline(always)]
+    pub(super) fn has_free(&self) -> bool {
+        self.pool.as_ref().is_some_and(|pool| pool.has_free())
+    }
+}
 
 impl<B: Backend> Core<B> {
     /// The pool, if the kernel has buffers of this size now. Asks for the group and makes buffers as needed.
     pub(crate) fn offer(&mut self, size: Size) -> Option<Rc<Pool>> {
         let is_running = self.phase == Phase::Running && self.is_intact();
         let backend = self.backend.as_mut().filter(|_| is_running)?;
-        let pool = self.pool_of_buffers.get_or_insert_with(|| Rc::new(Pool::new()));
+        let pool = self.lent.pool.get_or_insert_with(|| Rc::new(Pool::new()));
         let pool = Rc::clone(pool);
         if pool.is_registered(size).is_none() {
             let registered = backend.register_group(size.group(), size.most());
@@ -32,7 +50,7 @@ impl<B: Backend> Core<B> {
     /// Gives free buffers to the kernel.
     #[inline(never)]
     pub(super) fn refill(&mut self) {
-        let (Some(backend), Some(pool)) = (&mut self.backend, &self.pool_of_buffers) else {
+        let (Some(backend), Some(pool)) = (&mut self.backend, &self.lent.pool) else {
             return;
         };
         for size in Size::ALL {

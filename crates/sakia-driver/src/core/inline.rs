@@ -1,16 +1,104 @@
-//! The core's side of the bypass: operations that are done by plain calls or by threads, instead of going
-//! into the queue. Which way one takes is decided by [`policy`](crate::policy).
+//! The bypass: operations that are done by plain calls or by threads, instead of going into the queue. Which
+//! way one takes is decided by [`policy`](crate::policy).
+
+use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_ring::{CURRENT_POSITION, CqeFlags, Sqe};
+use sakia_ring::{CURRENT_POSITION, CqeFlags, Opcode, Sqe};
 
 use super::{Core, Phase};
-use crate::backend::Backend;
+use crate::backend::{Backend, Takes};
 use crate::call::{Buffers, Call, Transfer};
 use crate::counters::OpKind;
 use crate::op::{Class, Completion, InCell, InPlace, Retry};
-use crate::policy::{Attempt, CallMode, Lane, Route, Timing};
-use crate::slab::{SlotRef, State, flag};
+use crate::policy::{Attempt, CallMode, InlineBudget, Lane, Route, Rules, Timing};
+use crate::slab::{List, Slab, SlotRef, State, flag};
+
+/// What is tried before the queue, and what plain calls may still do.
+pub(crate) struct Inline {
+    /// Which operations are tried.
+    pub(crate) rules: Rules,
+    /// What plain calls may still do in this turn.
+    budget: InlineBudget,
+    /// Turns that were waited for and not used yet: each is good for one file as a whole.
+    reserved: u32,
+    /// Operations that wait for the plain calls of the next turns.
+    deferred: List,
+    /// When the last timed call of this turn was over.
+    timed_until: Option<Duration>,
+}
+
+impl Inline {
+    /// Turns that are kept for whoever waited for them; what is not used by then was given up.
+    const RESERVED_MAX: u32 = 32;
+
+    pub(super) fn new() -> Self {
+        Self {
+            rules: Rules::NONE,
+            budget: InlineBudget::new(),
+            reserved: 0,
+            deferred: List::new(),
+            timed_until: None,
+        }
+    }
+
+    /// A turn begins.
+    #[inline(always)]
+    pub(super) fn renew(&mut self) {
+        self.budget.renew();
+        self.reserved = self.reserved.min(Self::RESERVED_MAX);
+        self.timed_until = None;
+    }
+
+    /// An operation goes to the queue for want of plain calls.
+    #[inline(always)]
+    pub(super) fn crowded(&mut self) {
+        self.budget.crowded();
+    }
+
+    /// The first operation that waits.
+    pub(super) fn first_deferred(&self) -> Option<SlotRef> {
+        self.deferred.first()
+    }
+
+    /// An operation waits no more.
+    pub(super) fn undefer(&mut self, slab: &mut Slab, slot: SlotRef) {
+        self.deferred.remove(slab, slot);
+    }
+}
+
+/// What the queue cannot take, and threads do.
+#[derive(Debug)]
+pub(super) struct Ways {
+    /// What the queue takes.
+    pub(super) takes: Takes,
+    /// A bit for each opcode of an entry that the queue cannot take, but threads perform.
+    for_lanes: [u64; 4],
+    /// The backend has no threads beside its queue.
+    pub(super) lacks_lanes: bool,
+}
+
+impl Ways {
+    pub(super) fn of(backend: &impl Backend) -> Self {
+        let mut for_lanes = [0; 4];
+        for code in (0..=u8::MAX).filter(|&code| backend.is_for_lanes(Opcode(code))) {
+            for_lanes[usize::from(code) / 64] |= 1_u64 << (code % 64);
+        }
+        Self { takes: backend.takes(), for_lanes, lacks_lanes: false }
+    }
+
+    /// Returns whether a lane performs this operation, since the queue cannot. A ring transfers at a file's
+    /// own position, but does not take the kernel's lock on it (`f_pos_lock`), and does not update it when
+    /// the transfer completes later than its submission, such as direct I/O.
+    #[inline(always)]
+    pub(super) fn is_for_lanes(&self, class: Class, kind: OpKind, sqe: &Sqe) -> bool {
+        if matches!(kind, OpKind::Read | OpKind::Write) {
+            return sqe.off == CURRENT_POSITION && class == Class::Bounded && !self.lacks_lanes;
+        }
+        let index = usize::from(sqe.opcode.0);
+        self.for_lanes[index / 64] >> (index % 64) & 1 != 0
+    }
+}
 
 /// How many bytes a plain call with this result has moved. A result need not be a count; an entry of a
 /// directory costs more than copying it.
@@ -50,12 +138,12 @@ impl<B: Backend> Core<B> {
                     }
                     // Usually one look at the clock does: what happened since the last one was this.
                     let watched = breaker.is_suspicious().then(|| backend.waits());
-                    let begin = self.timed_until.filter(|_| watched.is_none());
+                    let begin = self.inline.timed_until.filter(|_| watched.is_none());
                     let begin = begin.unwrap_or_else(|| backend.now());
                     // SAFETY: as above.
                     let attempt = unsafe { backend.try_now(call, mode) };
                     let end = backend.now();
-                    self.timed_until = Some(end);
+                    self.inline.timed_until = Some(end);
                     let has_waited = watched.map(|before| backend.waits() != before);
                     breaker.note(Timing { end, took: end.saturating_sub(begin), has_waited });
                     attempt
@@ -64,13 +152,13 @@ impl<B: Backend> Core<B> {
             match operation.classify(mode, attempt) {
                 Retry::No => {
                     let Attempt::Done(res) = attempt else { return None };
-                    self.inline_budget.spend(bytes_moved(kind, res));
+                    self.inline.budget.spend(bytes_moved(kind, res));
                     self.counters.kinds[kind as usize].inline += 1;
                     return Some(Completion::of(res, CqeFlags(0)));
                 }
                 Retry::InQueue => {
                     // A refused call is a call, too.
-                    self.inline_budget.spend(0);
+                    self.inline.budget.spend(0);
                     let refused = attempt == Attempt::WouldBlock;
                     self.counters.kinds[kind as usize].would_block += u64::from(refused);
                     return None;
@@ -83,12 +171,12 @@ impl<B: Backend> Core<B> {
     /// Whether the rules and this turn allow plain calls of all these kinds.
     pub(crate) fn may_act_now(&mut self, kinds: &[OpKind]) -> bool {
         let is_running = self.phase == Phase::Running && self.is_intact();
-        if !is_running || !kinds.iter().all(|&kind| self.rules.of(kind).tries_now) {
+        if !is_running || !kinds.iter().all(|&kind| self.inline.rules.of(kind).tries_now) {
             return false;
         }
-        let is_granted = !self.has_inline_budget() && self.reserved_calls > 0;
-        self.reserved_calls -= u32::from(is_granted);
-        is_granted || self.inline_budget.is_any_left()
+        let is_granted = !self.has_inline_budget() && self.inline.reserved > 0;
+        self.inline.reserved -= u32::from(is_granted);
+        is_granted || self.inline.budget.is_any_left()
     }
 
     /// Makes a plain call that belongs to no slot.
@@ -106,7 +194,7 @@ impl<B: Backend> Core<B> {
             Attempt::WouldBlock => counters.would_block += 1,
             Attempt::Unsupported => {}
         }
-        self.inline_budget.spend(match attempt {
+        self.inline.budget.spend(match attempt {
             Attempt::Done(res) => bytes_moved(kind, res),
             Attempt::WouldBlock | Attempt::Unsupported => 0,
         });
@@ -150,7 +238,7 @@ impl<B: Backend> Core<B> {
     /// Performs an operation that was parked, or has it wait for the next turns or for the queue.
     pub(super) fn go_on(&mut self, slot: SlotRef) {
         let operation = self.in_cell(slot);
-        match operation.route(&self.rules) {
+        match operation.route(&self.inline.rules) {
             Route::Now(_) if !self.has_inline_budget() => self.defer(slot),
             Route::Now(mode) => match self.perform(mode, operation) {
                 Some(completion) => self.finish(slot, completion),
@@ -170,21 +258,21 @@ impl<B: Backend> Core<B> {
         header.state = State::Backlog;
         header.flags |= flag::DEFERRED;
         self.want_turn();
-        self.deferred.push_back(&mut self.slab, slot);
+        self.inline.deferred.push_back(&mut self.slab, slot);
     }
 
     /// Whether this turn has plain calls left.
     #[inline(always)]
     pub(crate) fn has_inline_budget(&mut self) -> bool {
         let is_left =
-            self.inline_budget.is_left() && !(self.has_come() && self.inline_budget.listens());
+            self.inline.budget.is_left() && !(self.has_come() && self.inline.budget.listens());
         is_left || self.look()
     }
 
     /// Whether something has come since the turn, as far as a few loads tell.
     #[inline(always)]
     fn has_come(&self) -> bool {
-        self.attention.is_due() && self.backend.as_ref().is_some_and(Backend::has_news)
+        self.due.attention.is_due() && self.backend.as_ref().is_some_and(Backend::has_news)
     }
 
     /// The same with a clock, where that is to be read.
@@ -192,18 +280,18 @@ impl<B: Backend> Core<B> {
     #[inline(never)]
     fn look(&mut self) -> bool {
         let has_come = self.has_come();
-        let Some(backend) = &self.backend else { return self.inline_budget.is_any_left() };
-        self.inline_budget.look(self.attention.begin(), || backend.now(), has_come)
+        let Some(backend) = &self.backend else { return self.inline.budget.is_any_left() };
+        self.inline.budget.look(self.due.attention.begin(), || backend.now(), has_come)
     }
 
     /// Plain calls that were made in this turn, each counted as often as it is longer than a small one.
     pub(crate) fn plain_calls(&self) -> u32 {
-        self.inline_budget.spent()
+        self.inline.budget.spent()
     }
 
     /// Whether operations wait for the plain calls of the next turns.
     pub(crate) fn has_deferred(&self) -> bool {
-        !self.deferred.is_empty()
+        !self.inline.deferred.is_empty()
     }
 
     /// Performs the first of the operations that wait for this turn's plain calls. The others keep
@@ -214,9 +302,9 @@ impl<B: Backend> Core<B> {
         /// A task that waits for a turn has more than one call to make.
         const TURN: u32 = 4;
         let mut count = 0;
-        while count < AT_A_TIME && self.inline_budget.is_any_left() {
-            let Some(slot) = self.deferred.first() else { break };
-            self.deferred.remove(&mut self.slab, slot);
+        while count < AT_A_TIME && self.inline.budget.is_any_left() {
+            let Some(slot) = self.inline.deferred.first() else { break };
+            self.inline.deferred.remove(&mut self.slab, slot);
             self.slab.header(slot).flags &= !flag::DEFERRED;
             let operation = self.in_cell(slot);
             if operation.is_closing() {
@@ -225,11 +313,11 @@ impl<B: Backend> Core<B> {
             }
             let is_turn = operation.kind() == OpKind::Nop;
             count += if is_turn { TURN } else { 1 };
-            match operation.route(&self.rules) {
+            match operation.route(&self.inline.rules) {
                 Route::Now(mode) => match self.perform(mode, operation) {
                     Some(completion) => {
                         // A task that waited for its turn gets a call, even if others use up the budget.
-                        self.reserved_calls += u32::from(is_turn);
+                        self.inline.reserved += u32::from(is_turn);
                         self.finish(slot, completion);
                     }
                     None => self.list(slot),
@@ -238,21 +326,9 @@ impl<B: Backend> Core<B> {
                 Route::Queue => self.list(slot),
             }
         }
-        if !self.deferred.is_empty() {
+        if !self.inline.deferred.is_empty() {
             self.want_turn();
         }
-    }
-
-    /// Returns whether a lane performs this operation, since the queue cannot. A ring transfers at a file's
-    /// own position, but does not take the kernel's lock on it (`f_pos_lock`), and does not update it when
-    /// the transfer completes later than its submission, such as direct I/O.
-    #[inline(always)]
-    pub(super) fn is_for_lanes(&self, class: Class, kind: OpKind, sqe: &Sqe) -> bool {
-        if matches!(kind, OpKind::Read | OpKind::Write) {
-            return sqe.off == CURRENT_POSITION && class == Class::Bounded && !self.lacks_lanes;
-        }
-        let index = usize::from(sqe.opcode.0);
-        self.for_lanes[index / 64] >> (index % 64) & 1 != 0
     }
 
     /// Gives an operation to a thread.
@@ -269,7 +345,7 @@ impl<B: Backend> Core<B> {
             Err(Errno::AGAIN) => return self.list(slot), // no threads, but a queue, which is full
             // Nor has an embedder's host any: its ring does what is a ring's.
             Err(Errno::OPNOTSUPP) if self.in_cell(slot).entry().is_some() => {
-                self.lacks_lanes = true;
+                self.ways.lacks_lanes = true;
                 return self.list(slot);
             }
             Err(errno) => return self.finish(slot, Completion::unstarted(errno)),

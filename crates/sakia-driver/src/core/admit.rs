@@ -1,0 +1,306 @@
+//! Admission: who is pushed now, and who waits for room.
+//!
+//! Invariants:
+//! - Bounded operations in flight never exceed the credits, so their completions always find room.
+//! - Of each class those are pushed first that came first.
+
+use sakia_ring::Position;
+
+use super::{Core, Phase};
+use crate::backend::{Backend, Takes};
+use crate::call::Request;
+use crate::counters::OpKind;
+use crate::key::Key;
+use crate::op::{Class, Completion, InPlace, Operation};
+use crate::policy::Lane;
+use crate::slab::{List, Slab, SlotRef, State, flag};
+
+/// Operations that wait to be pushed, and how many more may be.
+#[derive(Debug)]
+pub(super) struct Admission {
+    /// Operations without an entry, by class, in the order in which they came.
+    backlog: [List; 2],
+    /// Which class's turn it is when both wait for room.
+    next_class: Class,
+    /// Bounded operations that may still be pushed.
+    credits: u32,
+}
+
+impl Admission {
+    pub(super) fn new(credits: u32) -> Self {
+        Self { backlog: [List::new(), List::new()], next_class: Class::Bounded, credits }
+    }
+
+    /// Whether an operation of this class need not wait for others.
+    #[inline(always)]
+    pub(super) fn may_push(&self, class: Class) -> bool {
+        self.backlog[class as usize].is_empty() && self.has_credit(class)
+    }
+
+    #[inline(always)]
+    fn has_credit(&self, class: Class) -> bool {
+        class == Class::Waiting || self.credits > 0
+    }
+
+    /// Whether nobody waits.
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.backlog[0].is_empty() && self.backlog[1].is_empty()
+    }
+
+    /// Has an operation wait behind those of its class.
+    fn list(&mut self, slab: &mut Slab, slot: SlotRef, class: Class) {
+        self.backlog[class as usize].push_back(slab, slot);
+    }
+
+    /// Has it wait no more.
+    fn unlist(&mut self, slab: &mut Slab, slot: SlotRef, class: Class) {
+        self.backlog[class as usize].remove(slab, slot);
+    }
+
+    /// Anybody who waits.
+    pub(super) fn first(&self) -> Option<SlotRef> {
+        self.backlog.iter().find_map(List::first)
+    }
+
+    /// The operation whose turn it is, if there is one with a credit. Both classes take turns.
+    fn next(&mut self) -> Option<(SlotRef, Class)> {
+        let first = |class: Class| {
+            let slot = self.backlog[class as usize].first();
+            slot.filter(|_| self.has_credit(class)).map(|slot| (slot, class))
+        };
+        let (bounded, waiting) = (first(Class::Bounded), first(Class::Waiting));
+        let next = match (bounded, waiting) {
+            (Some(_), Some(_)) if self.next_class == Class::Waiting => waiting,
+            (bounded, waiting) => bounded.or(waiting),
+        };
+        let (_, class) = next?;
+        self.next_class = match class {
+            Class::Bounded => Class::Waiting,
+            Class::Waiting => Class::Bounded,
+        };
+        next
+    }
+
+    /// An operation of this class was pushed.
+    #[inline(always)]
+    fn take(&mut self, class: Class) {
+        if class == Class::Bounded {
+            self.credits = self.credits.saturating_sub(1);
+        }
+    }
+
+    /// The last completion of one has come.
+    #[inline(always)]
+    pub(super) fn give_back(&mut self, class: Class) {
+        if class == Class::Bounded {
+            self.credits += 1;
+        }
+    }
+}
+
+impl<B: Backend> Core<B> {
+    /// Puts an operation into the queue or, where that cannot take such, gives it to a thread; into the
+    /// backlog if there is no room.
+    #[inline(always)]
+    pub(super) fn queue(&mut self, slot: SlotRef, class: Class, operation: impl InPlace) {
+        let may_push = self.phase == Phase::Running && self.admission.may_push(class);
+        if !may_push || !self.push_operation(slot, class, operation) {
+            self.postpone(slot);
+        }
+    }
+
+    /// Queues an operation after its plain call was refused. Not inlined, so that the direct way to the queue
+    /// stays short.
+    #[inline(never)]
+    pub(super) fn queue_refused(&mut self, slot: SlotRef, class: Class) {
+        let operation = self.in_cell(slot);
+        self.queue(slot, class, operation);
+    }
+
+    /// Pushes an operation, or gives it to a thread where the queue cannot take such. False when the queue
+    /// has no room.
+    #[inline(always)]
+    pub(super) fn push_operation(
+        &mut self,
+        slot: SlotRef,
+        class: Class,
+        operation: impl InPlace,
+    ) -> bool {
+        if self.ways.takes == Takes::Calls {
+            return self.push_as_call(slot, class);
+        }
+        let Some(sqe) = operation.entry() else {
+            return self.push_as_call(slot, class);
+        };
+        if self.ways.is_for_lanes(class, operation.kind(), &sqe) {
+            self.push_lane(slot, Lane::Bounded);
+            return true;
+        }
+        let Some(backend) = &mut self.backend else {
+            return false;
+        };
+        let key = self.slab.key(slot);
+        // SAFETY: the entry names memory and descriptors that the operation owns (its promise),
+        // and the operation stays in its slot until its last completion: `dispatch` is the only
+        // way out of the state `Pushed`. A driver that ends before leaks the slot.
+        let Some(position) = (unsafe { backend.push(sqe.user_data(key.user_data())) }) else {
+            return false;
+        };
+        self.note_pushed(slot, class, operation.kind(), position);
+        true
+    }
+
+    /// As [`push_operation`](Core::push_operation), where the operation is pushed as a call or not at all.
+    #[cold]
+    #[inline(never)]
+    fn push_as_call(&mut self, slot: SlotRef, class: Class) -> bool {
+        let request = self.request(slot);
+        let is_bound =
+            request.call.is_at_position() && class == Class::Bounded && !self.ways.lacks_lanes;
+        if is_bound || self.ways.takes == Takes::Entries {
+            self.push_lane(slot, Lane::Bounded);
+            return true;
+        }
+        // SAFETY: as in `push_operation`.
+        let push = |backend: &mut B| unsafe { backend.push_call(request) };
+        let Some(position) = self.backend.as_mut().and_then(push) else {
+            return false;
+        };
+        self.note_pushed(slot, class, request.kind, position);
+        true
+    }
+
+    /// The operation of a slot as a call.
+    pub(super) fn request(&mut self, slot: SlotRef) -> Request {
+        let (key, operation) = (self.slab.key(slot), self.in_cell(slot));
+        Request { user_data: key.user_data(), kind: operation.kind(), call: operation.call() }
+    }
+
+    /// An operation is in the queue now.
+    #[inline(always)]
+    fn note_pushed(&mut self, slot: SlotRef, class: Class, kind: OpKind, position: Position) {
+        let header = self.slab.header(slot);
+        header.state = State::Pushed;
+        header.position = position.to_raw();
+        self.admission.take(class);
+        self.in_flight += 1;
+        self.counters.kinds[kind as usize].submitted += 1;
+        self.enters.note_pushed(kind);
+        self.want_turn();
+        let pending = self.backend.as_ref().map_or(0, Backend::sq_pending);
+        if self.enters.is_flush_due(pending) {
+            self.flush();
+        }
+    }
+
+    /// Takes an operation that could not be pushed at once.
+    #[cold]
+    #[inline(never)]
+    fn postpone(&mut self, slot: SlotRef) {
+        if self.phase != Phase::Running || !self.is_intact() {
+            self.keep();
+            return self.finish(slot, Completion::REVOKED);
+        }
+        self.counters.backlogged += 1;
+        self.list(slot);
+    }
+
+    /// Puts an operation at the end of its class's backlog.
+    pub(super) fn list(&mut self, slot: SlotRef) {
+        let header = self.slab.header(slot);
+        header.state = State::Backlog;
+        let class = header.class;
+        self.want_turn();
+        self.admission.list(&mut self.slab, slot, class);
+    }
+
+    /// Takes an operation out of the backlog.
+    pub(super) fn unlist(&mut self, slot: SlotRef) {
+        let header = self.slab.header(slot);
+        if header.has(flag::DEFERRED) {
+            self.inline.undefer(&mut self.slab, slot);
+        } else {
+            let class = header.class;
+            self.admission.unlist(&mut self.slab, slot, class);
+        }
+        self.slab.header(slot).flags &= !flag::DEFERRED;
+    }
+
+    /// Whether [`admit`](Core::admit) has something to do.
+    #[inline]
+    pub(super) fn is_anything_listed(&self) -> bool {
+        !self.admission.is_empty() || self.cancels.is_wanted()
+    }
+
+    /// Pushes what waits for room: requests to cancel first, then both classes by turns. Answers whether
+    /// something is left because the queue is full, which it is when the kernel was not able to take what
+    /// is there. Then there is room after the next enter, which must not sleep: what it would wait for may
+    /// depend on what is left.
+    #[inline(never)]
+    pub(super) fn admit(&mut self) -> bool {
+        if self.cancels.is_wanted() {
+            self.push_cancels();
+        }
+        while let Some((slot, class)) = self.next_in_backlog() {
+            self.admission.unlist(&mut self.slab, slot, class);
+            let operation = self.in_cell(slot);
+            if operation.is_closing() {
+                self.finish(slot, Completion::REVOKED);
+            } else if !self.push_operation(slot, class, operation) {
+                self.list(slot); // `next_in_backlog` saw room, but the backend had none
+                break;
+            }
+        }
+        let is_full = |backend: &B| backend.sq_pending() >= backend.sq_entries();
+        let is_held_up = self.backend.as_ref().is_some_and(is_full) && self.is_anything_listed();
+        if is_held_up {
+            self.want_turn();
+        }
+        is_held_up
+    }
+
+    /// The operation that may be pushed next, if there is one and room for it.
+    fn next_in_backlog(&mut self) -> Option<(SlotRef, Class)> {
+        let backend = self.backend.as_ref()?;
+        let is_full = backend.sq_pending() >= backend.sq_entries();
+        if is_full { None } else { self.admission.next() }
+    }
+
+    /// As [`start`](Core::start), but waits for [`unpark`](Core::unpark) first.
+    pub(crate) fn start_parked<O: Operation>(&mut self, operation: O) -> SlotRef {
+        let class = operation.class();
+        let slot = self.occupy(operation);
+        let header = self.slab.header(slot);
+        header.class = class;
+        header.state = State::Backlog;
+        header.flags = flag::PARKED;
+        self.keep();
+        slot
+    }
+
+    /// Lets a parked operation go on: as a plain call, if it is for one.
+    pub(crate) fn unpark(&mut self, key: Key) {
+        let Some(slot) = self.leave_park(key) else {
+            return;
+        };
+        self.go_on(slot);
+    }
+
+    /// Ends a parked operation without the kernel. False when it is not parked any more.
+    pub(crate) fn finish_parked(&mut self, key: Key, completion: Completion) -> bool {
+        let slot = self.leave_park(key);
+        if let Some(slot) = slot {
+            self.finish(slot, completion);
+        }
+        slot.is_some()
+    }
+
+    fn leave_park(&mut self, key: Key) -> Option<SlotRef> {
+        let slot = self.slab.find(key)?;
+        let header = self.slab.header(slot);
+        let was_parked = header.has(flag::PARKED);
+        header.flags &= !flag::PARKED;
+        was_parked.then_some(slot)
+    }
+}

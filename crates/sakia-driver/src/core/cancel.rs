@@ -1,0 +1,255 @@
+//! Cancellation: requests that are never lost, and operations that nobody waits for any more.
+//!
+//! Invariants:
+//! - Requests to cancel in flight never exceed the reserve.
+//! - An operation that is to be canceled is on the list until its request is pushed.
+
+use rustix::io::Errno;
+use sakia_ring::Position;
+
+use super::{Core, Phase};
+use crate::backend::{Backend, Takes};
+use crate::call::Victims;
+use crate::counters::OpKind;
+use crate::fd::Fd;
+use crate::key::Kind;
+use crate::op::{Class, Completion};
+use crate::ops::close::CancelFd;
+use crate::policy::Lane;
+use crate::slab::{List, Slab, SlotRef, State, flag};
+
+/// Requests to cancel, those that wait and those that are under way.
+#[derive(Debug)]
+pub(super) struct Cancels {
+    /// Operations to be canceled whose request has not been pushed yet.
+    list: List,
+    /// Requests that may still be pushed.
+    credits: u32,
+    /// How many those are when none is in flight.
+    reserve: u32,
+    /// Requests that went to lanes whose answers come through the queue, and have not come.
+    on_lanes: u32,
+    /// Whether everything in flight is to be canceled with the next push.
+    all: bool,
+}
+
+impl Cancels {
+    pub(super) fn new(reserve: u32) -> Self {
+        Self { list: List::new(), credits: reserve, reserve, on_lanes: 0, all: false }
+    }
+
+    /// Whether a request is to be pushed.
+    #[inline(always)]
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.list.is_empty() || self.all
+    }
+
+    /// Whether an answer from a lane has not come yet.
+    pub(super) fn awaits_lanes(&self) -> bool {
+        self.on_lanes > 0
+    }
+
+    /// An answer has come from a lane. False when there was no request.
+    pub(super) fn answered_on_lane(&mut self) -> bool {
+        let was_asked = self.on_lanes > 0;
+        self.on_lanes -= u32::from(was_asked);
+        was_asked
+    }
+
+    /// An answer has come from the queue. False when there are more of them than requests: none of ours.
+    pub(super) fn answered(&mut self) -> bool {
+        let was_asked = self.credits < self.reserve;
+        self.credits += u32::from(was_asked);
+        was_asked
+    }
+
+    /// An operation that was to be canceled has ended.
+    pub(super) fn remove(&mut self, slab: &mut Slab, slot: SlotRef) {
+        self.list.remove(slab, slot);
+    }
+}
+
+impl<B: Backend> Core<B> {
+    /// Pushes requests to cancel as long as there is room for them and their completions.
+    pub(super) fn push_cancels(&mut self) {
+        if self.cancels.all && self.push_cancel(Victims::Any, Kind::Cancel as u64) {
+            self.cancels.all = false;
+            self.cancel_on_lanes(Victims::Any);
+        }
+        while let Some(slot) = self.cancels.list.first() {
+            let key = self.slab.key(slot);
+            let victim = Victims::UserData(key.user_data());
+            let is_laned = self.slab.header(slot).has(flag::LANE);
+            let pushed = if is_laned {
+                self.push_lane_cancel(victim)
+            } else {
+                self.push_cancel(victim, key.cancel_user_data())
+            };
+            if !pushed {
+                break;
+            }
+            self.cancels.list.remove(&mut self.slab, slot);
+            let header = self.slab.header(slot);
+            header.flags = header.flags & !flag::CANCEL_LISTED | flag::CANCEL_SENT;
+        }
+    }
+
+    /// Pushes a request to cancel. It names no descriptor: what has a number in the queue is an operation,
+    /// which keeps it open.
+    fn push_cancel(&mut self, victims: Victims, user_data: u64) -> bool {
+        let Some(backend) = &mut self.backend else {
+            return false;
+        };
+        if self.cancels.credits == 0 {
+            return false;
+        }
+        // SAFETY: a request to cancel names no memory.
+        let position = unsafe {
+            match self.ways.takes {
+                Takes::Calls => backend.push_call(victims.request(user_data)),
+                Takes::Entries | Takes::Both => backend.push(victims.entry().user_data(user_data)),
+            }
+        };
+        if position.is_none() {
+            return false;
+        }
+        self.cancels.credits -= 1;
+        self.in_flight += 1;
+        self.counters.kinds[OpKind::Cancel as usize].submitted += 1;
+        true
+    }
+
+    /// Requests the same of threads beside the queue, which do so at once.
+    fn cancel_on_lanes(&mut self, victims: Victims) {
+        if self.backend.as_ref().is_some_and(Backend::has_lanes) {
+            let _ = self.push_lane_cancel(victims); // what has lanes has room for this
+        }
+    }
+
+    /// Has what is under way on a descriptor that is about to be closed canceled. The request is an operation
+    /// as any other, and so the number stays this driver's until the kernel is done with the request.
+    pub(crate) fn cancel_descriptor(&mut self, fd: &Fd) {
+        if self.phase == Phase::Running && self.is_intact() {
+            self.cancel_on_lanes(Victims::Descriptor(fd.raw()));
+            self.start_detached(CancelFd::new(fd.clone()));
+        }
+    }
+
+    /// Requests that operations which were given to a thread be canceled. Nothing waits for the answer.
+    /// False when the backend has a queue in place of threads, without room.
+    fn push_lane_cancel(&mut self, victims: Victims) -> bool {
+        let Some(backend) = &mut self.backend else { return true };
+        let request = victims.request(Kind::Lane as u64);
+        // SAFETY: a request to cancel names no memory.
+        match unsafe { backend.push_lane(request, Lane::Bounded) } {
+            Ok(()) => {
+                self.cancels.on_lanes += u32::from(!backend.has_lanes());
+                true
+            }
+            Err(Errno::AGAIN) => false,
+            // A backend that has no lanes any more has nothing there to cancel.
+            Err(_) => true,
+        }
+    }
+
+    /// The slot's handle was dropped. Answers true when the operation is over already, and its slot
+    /// is to be disposed of right away.
+    pub(crate) fn abandon(&mut self, slot: SlotRef) -> bool {
+        let header = self.slab.header(slot);
+        header.flags |= flag::ORPHAN;
+        let class = header.class;
+        match header.state {
+            State::Done => {
+                header.state = State::Disposing;
+                true
+            }
+            // A parked close goes on by itself: its descriptor still has to be closed.
+            State::Backlog if header.has(flag::PARKED) => false,
+            State::Backlog => {
+                header.set_completion(Completion::REVOKED);
+                header.state = State::Disposing;
+                self.unlist(slot);
+                self.counters.orphaned += 1;
+                self.counters.finished += 1;
+                true
+            }
+            State::Pushed => {
+                self.counters.orphaned += 1;
+                if self.revoke(slot) {
+                    self.counters.revoked += 1;
+                } else if class == Class::Waiting {
+                    self.list_cancel(slot);
+                }
+                false
+            }
+            State::Lost => false,
+            state @ (State::Free | State::Disposing) => {
+                unreachable!("a handle's slot is {state:?}")
+            }
+        }
+    }
+
+    /// Takes an entry back that the kernel has not seen yet. False when it has.
+    fn revoke(&mut self, slot: SlotRef) -> bool {
+        let key = self.slab.key(slot);
+        let header = self.slab.header(slot);
+        if header.has(flag::LANE) {
+            return false;
+        }
+        let position = Position::from_raw(header.position);
+        let backend = self.backend.as_mut().filter(|backend| backend.is_intact());
+        let revoked = backend.is_some_and(|backend| backend.make_nop(position, key.user_data()));
+        if revoked {
+            header.flags |= flag::REVOKED;
+        }
+        revoked
+    }
+
+    /// Has an operation in flight canceled, once.
+    pub(super) fn list_cancel(&mut self, slot: SlotRef) {
+        let header = self.slab.header(slot);
+        let may_cancel = header.vtable.is_some_and(|vtable| vtable.is_cancelable);
+        if !may_cancel || header.has(flag::REVOKED | flag::CANCEL_LISTED | flag::CANCEL_SENT) {
+            return;
+        }
+        header.flags |= flag::CANCEL_LISTED;
+        self.want_turn();
+        self.cancels.list.push_back(&mut self.slab, slot);
+    }
+
+    /// Cancels an operation whose handle goes on waiting for it.
+    pub(crate) fn cancel(&mut self, slot: SlotRef) {
+        let header = self.slab.header(slot);
+        match header.state {
+            State::Backlog if header.has(flag::PARKED) => {}
+            State::Backlog => {
+                self.unlist(slot);
+                self.finish(slot, Completion::REVOKED);
+            }
+            State::Pushed => self.list_cancel(slot),
+            _ => {}
+        }
+    }
+
+    /// Asks for everything to be canceled that may be; and once more, since operations may have been waiting
+    /// to be pushed, or out of the kernel's reach.
+    pub(crate) fn cancel_everything(&mut self) {
+        let mut may_cancel_all = true;
+        for slot in self.slab.slots() {
+            let header = self.slab.header(slot);
+            let is_cancelable = header.vtable.is_none_or(|vtable| vtable.is_cancelable);
+            may_cancel_all &= header.state != State::Pushed || is_cancelable;
+        }
+        // One request for all would hit a close that is with a worker, of which nobody could tell then
+        // whether it was begun.
+        if may_cancel_all {
+            self.cancels.all = self.in_flight > 0;
+            return;
+        }
+        for slot in self.slab.slots() {
+            if self.slab.header(slot).state == State::Pushed {
+                self.list_cancel(slot);
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Completion: results are copied out and dispatched, and whoever waits is told.
+//!
+//! Invariant: a completion for a key that is not in flight changes nothing but a counter.
+
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::task::Waker;
+
+use sakia_ring::Cqe;
+
+use super::{BATCH, Core, TURN_COMPLETIONS_MAX};
+use crate::backend::Backend;
+use crate::key::{Key, Kind};
+use crate::op::{Block, Completion, Storage};
+use crate::policy::Lane;
+use crate::slab::{Notify, SlotRef, State, flag};
+
+/// What is to happen in users' code once the core is not borrowed any more.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    /// Tasks to wake and numbers to report, oldest first.
+    pub(crate) wakes: VecDeque<Waker>,
+    pub(crate) tokens: VecDeque<u64>,
+    /// Slots in state `Disposing`, oldest first.
+    pub(crate) disposals: VecDeque<SlotRef>,
+}
+
+impl Outbox {
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.wakes.is_empty() && self.tokens.is_empty() && self.disposals.is_empty()
+    }
+
+    /// Tells whoever waits.
+    #[inline(always)]
+    fn tell(&mut self, notify: Notify) {
+        match notify {
+            Notify::Token(Notify::NONE) => {}
+            Notify::Token(token) => self.tokens.push_back(token),
+            Notify::Wake(waker) => self.wakes.push_back(waker),
+        }
+    }
+}
+
+impl<B: Backend> Core<B> {
+    /// Copies completions out and dispatches them. Returns how many.
+    pub(super) fn reap(&mut self) -> u32 {
+        let mut total = 0;
+        let mut batch = std::mem::take(&mut self.batch);
+        while let Some(backend) = &mut self.backend {
+            let count = backend.reap(&mut batch);
+            for &cqe in &batch[..count] {
+                self.dispatch(cqe);
+            }
+            total += count as u32;
+            if count < BATCH {
+                break;
+            }
+            if total >= TURN_COMPLETIONS_MAX {
+                self.want_turn();
+                break;
+            }
+        }
+        self.batch = batch;
+        self.counters.completions += u64::from(total);
+        total
+    }
+
+    #[inline(always)]
+    fn dispatch(&mut self, cqe: Cqe) {
+        if Kind::of(cqe.user_data) != Some(Kind::Operation) {
+            return self.dispatch_other(cqe);
+        }
+        let key = Key::from_user_data(cqe.user_data);
+        let found = self.slab.find(key);
+        let Some(slot) = found.filter(|&slot| self.slab.header(slot).state == State::Pushed) else {
+            self.counters.stale += 1;
+            return;
+        };
+        if cqe.flags.has_more() {
+            return self.deliver(slot, cqe);
+        }
+        self.in_flight = self.in_flight.saturating_sub(1);
+        let mut completion = Completion::of(cqe.res, cqe.flags);
+        let header = self.slab.header(slot);
+        self.admission.give_back(header.class);
+        if header.has(flag::REVOKED | flag::CANCEL_LISTED) {
+            if header.has(flag::REVOKED) {
+                completion = Completion::REVOKED;
+            }
+            if header.has(flag::CANCEL_LISTED) {
+                self.cancels.remove(&mut self.slab, slot);
+            }
+        }
+        if completion.is_canceled() && self.lacked_worker(slot) {
+            return self.push_lane(slot, Lane::Bounded);
+        }
+        self.finish(slot, completion);
+    }
+
+    /// A completion that is not the operation's last: the memory is still the kernel's.
+    #[inline(never)]
+    fn deliver(&mut self, slot: SlotRef, cqe: Cqe) {
+        self.counters.delivered += 1;
+        let vtable = self.slab.header(slot).vtable;
+        let deliver = vtable.expect("a slot in flight holds an operation").deliver;
+        let completion = Completion::of(cqe.res, cqe.flags);
+        // SAFETY: the cell holds a live operation of the table's type.
+        let delivered = unsafe { deliver(slot.cell(), completion) };
+        if let Some(waker) = delivered.waker {
+            self.outbox.wakes.push_back(waker);
+        }
+        if delivered.is_enough {
+            self.list_cancel(slot);
+        }
+    }
+
+    /// A completion that belongs to no slot.
+    #[cold]
+    fn dispatch_other(&mut self, cqe: Cqe) {
+        match Kind::of(cqe.user_data) {
+            Some(Kind::Wake) => {
+                self.counters.remote_wakes += 1;
+                return;
+            }
+            Some(Kind::Alarm) if self.due.note_alarm(cqe.res) => return,
+            Some(Kind::Lane) if self.backend.as_ref().is_some_and(Backend::has_lanes) => return,
+            Some(Kind::Lane) if self.cancels.answered_on_lane() => return,
+            Some(Kind::Cancel) if self.cancels.answered() => {
+                self.in_flight -= 1;
+                return;
+            }
+            _ => {}
+        }
+        self.counters.stale += 1;
+    }
+
+    /// The operation is over, and its memory the driver's again: tells whoever waits.
+    #[inline(always)]
+    pub(super) fn finish(&mut self, slot: SlotRef, completion: Completion) {
+        self.counters.finished += 1;
+        let header = self.slab.header(slot);
+        header.set_completion(completion);
+        if header.has(flag::ORPHAN) {
+            header.state = State::Disposing;
+            self.outbox.disposals.push_back(slot);
+            return;
+        }
+        header.state = State::Done;
+        if !matches!(header.notify, Notify::Token(Notify::NONE)) {
+            self.outbox.tell(std::mem::replace(&mut header.notify, Notify::none()));
+        }
+    }
+
+    /// The result of a slot that is done.
+    #[inline(always)]
+    pub(crate) fn result(&mut self, slot: SlotRef) -> Option<Completion> {
+        let header = self.slab.header(slot);
+        (header.state == State::Done).then(|| header.completion())
+    }
+
+    /// Frees a slot whose cell holds no operation any more.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, slot: SlotRef, storage: Storage) {
+        if storage == Storage::Pooled {
+            // SAFETY: with this storage the cell holds the address of a block that `put` took from
+            // the pool, and whose operation was moved out.
+            let block = unsafe { slot.cell().cast::<NonNull<Block>>().read() };
+            self.blocks.give_back(block);
+        }
+        self.slab.release(slot);
+    }
+}
