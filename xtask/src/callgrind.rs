@@ -1,7 +1,9 @@
 //! Instructions of programs in user space, counted by callgrind. They do not depend on the machine's load.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::{env, fs, process};
 
 use anyhow::{Context, bail};
 
@@ -16,18 +18,69 @@ pub(crate) const ARGUMENTS: [&str; 2] = ["--tool=callgrind", "--callgrind-out-fi
 /// Runs a program with the arguments that `add` gives. Answers what it prints, and how many instructions it
 /// takes.
 pub(crate) fn run(program: &Path, add: impl FnOnce(&mut Command)) -> anyhow::Result<(String, u64)> {
+    let (printed, report) = valgrind(&[], program, add)?;
+    Ok((printed, collected(&report)?))
+}
+
+/// Runs a program with the arguments that `add` gives. Returns the number of instructions of each source file,
+/// under the path that the debug information has; code that is inlined belongs to the file it is written in.
+pub(crate) fn run_by_file(
+    program: &Path,
+    add: impl FnOnce(&mut Command),
+) -> anyhow::Result<BTreeMap<String, u64>> {
+    let output = env::temp_dir().join(format!("sakia-callgrind-{}", process::id()));
+    let option = format!("--callgrind-out-file={}", output.display());
+    let ran = valgrind(&[&option, "--compress-strings=no", "--compress-pos=no"], program, add);
+    let text = fs::read_to_string(&output);
+    fs::remove_file(&output).ok();
+    ran?;
+    Ok(by_file(&text.with_context(|| format!("read {}", output.display()))?))
+}
+
+/// Runs a program, with more options for valgrind. Returns what the program prints, and valgrind's report.
+fn valgrind(
+    options: &[&str],
+    program: &Path,
+    add: impl FnOnce(&mut Command),
+) -> anyhow::Result<(String, String)> {
     let mut command = Command::new("valgrind");
-    command.env("GLIBC_TUNABLES", TUNABLES).args(ARGUMENTS).arg(program);
+    command.env("GLIBC_TUNABLES", TUNABLES).args(ARGUMENTS).args(options).arg(program);
     add(&mut command);
     let output =
         command.output().context("run valgrind; `apt-get install valgrind` provides it")?;
-    let report = String::from_utf8_lossy(&output.stderr);
+    let [printed, report] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     if !output.status.success() {
         let of_program = report.lines().filter(|line| !line.starts_with("=="));
         let reason = of_program.collect::<Vec<_>>().join(" ");
         bail!("{command:?}: {}: {reason}", output.status);
     }
-    Ok((String::from_utf8_lossy(&output.stdout).into_owned(), collected(&report)?))
+    Ok((printed, report))
+}
+
+/// The sums of the cost lines of callgrind's output, by file. A line's file is the one that the last `fl`, `fi`
+/// or `fe` names. The line after `calls` has the cost of the called function, which has lines of its own.
+/// <https://valgrind.org/docs/manual/cl-format.html>
+fn by_file(output: &str) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    let mut file = "";
+    let mut lines = output.lines();
+    while let Some(line) = lines.next() {
+        match line.split_once('=') {
+            Some(("fl" | "fi" | "fe", name)) => file = name,
+            Some(("calls", _)) => {
+                lines.next();
+            }
+            Some(_) => {}
+            None => {
+                let cost = line.split_once(' ').filter(|(at, _)| at.parse::<u64>().is_ok());
+                if let Some(cost) = cost.and_then(|(_, cost)| cost.parse::<u64>().ok()) {
+                    *sums.entry(file.to_owned()).or_default() += cost;
+                }
+            }
+        }
+    }
+    sums
 }
 
 /// Instructions of one operation, of which `count` tells what a run of so many takes: what `operations` more
@@ -56,6 +109,15 @@ mod tests {
         let report = "==12== Events    : Ir\n==12== Collected : 1234567\n==12==\n";
         assert_eq!(collected(report).ok(), Some(1_234_567));
         assert!(collected("nothing of the kind").is_err());
+    }
+
+    #[test]
+    fn costs_belong_to_the_files_that_their_code_is_written_in() {
+        let output = "version: 1\npositions: line\nevents: Ir\nsummary: 40\n\n\
+            ob=/p\nfl=/a.rs\nfn=f\n1 2\nfi=/b.rs\n7 3\n8 5\nfe=/a.rs\n2 10\n\
+            cfi=/c.rs\ncfn=g\ncalls=1 5\n2 1000\n3 1\n\nfl=/c.rs\nfn=g\n5 20\n\ntotals: 41\n";
+        let expected = [("/a.rs", 13), ("/b.rs", 8), ("/c.rs", 20)];
+        assert_eq!(by_file(output), expected.map(|(file, cost)| (file.to_owned(), cost)).into());
     }
 
     #[test]

@@ -8,8 +8,10 @@
 //! - [`loops`]: the driver and the ring, next to loops that make the same system calls.
 //! - [`runtime`]: operations of a runtime, as programs use them.
 //! - [`saved`]: a run's JSON, with which a later run is compared.
+//! - [`path`]: `cargo xtask path`, the files that an operation of a runtime passes through.
 
 mod loops;
+pub(crate) mod path;
 mod runtime;
 mod saved;
 
@@ -43,19 +45,25 @@ pub(crate) fn run(
     let saved = against.map(Saved::read).transpose()?;
     let loops = build(root, "sakia-driver", "instructions")?;
     let operations = build(root, "sakia", "runtime_instructions")?;
+    let (rows, is_reached) = with_data(|data| {
+        let (mut rows, is_reached) = loops::measure(&loops, data, json)?;
+        rows.extend(runtime::measure(&operations, data, json)?);
+        Ok((rows, is_reached))
+    })?;
+    let is_worse = saved.is_some_and(|saved| saved.compare(&rows, json));
+    let is_failure = is_worse || check && !is_reached;
+    Ok(if is_failure { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Calls `run` with the path of a file of 4 KiB, which is removed afterwards.
+fn with_data<T>(run: impl FnOnce(&Path) -> anyhow::Result<T>) -> anyhow::Result<T> {
     // A name of constant length: operations on paths go through their bytes.
     let name = format!("sakia-instructions-{:010}", std::process::id());
     let data = std::env::temp_dir().join(name);
     fs::write(&data, vec![7; 4096]).with_context(|| format!("write {}", data.display()))?;
-    let rows = loops::measure(&loops, &data, json).and_then(|(mut rows, is_reached)| {
-        rows.extend(runtime::measure(&operations, &data, json)?);
-        Ok((rows, is_reached))
-    });
+    let result = run(&data);
     fs::remove_file(&data).with_context(|| format!("remove {}", data.display()))?;
-    let (rows, is_reached) = rows?;
-    let is_worse = saved.is_some_and(|saved| saved.compare(&rows, json));
-    let is_failure = is_worse || check && !is_reached;
-    Ok(if is_failure { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    result
 }
 
 fn build(root: &Path, package: &str, example: &str) -> anyhow::Result<PathBuf> {

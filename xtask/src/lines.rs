@@ -56,6 +56,11 @@ impl Group {
     }
 }
 
+/// Whether the crate of this name is one of the libraries.
+pub(crate) fn is_product(name: &str) -> bool {
+    Group::of(name) == Group::Product
+}
+
 /// Lines of code of a crate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 struct Sum {

@@ -26,6 +26,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use self::instructions::path::Traced;
 use self::mutants::Choice;
 
 /// Automation of the Sakia repository.
@@ -92,6 +93,14 @@ enum Command {
         #[arg(long)]
         seed: Option<u64>,
     },
+    /// List the product's files with instructions of one operation in a runtime on the ring (needs valgrind)
+    Path {
+        /// The operation
+        operation: Traced,
+        /// Print one JSON object per line
+        #[arg(long)]
+        json: bool,
+    },
     /// Run experiments on Sakia and on other runtimes
     Peers {
         #[command(subcommand)]
@@ -132,6 +141,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Mutants { quick: true, .. } => mutants::run(&root, &Choice::Quick),
         Command::Mutants { names, .. } if names.is_empty() => mutants::run(&root, &Choice::All),
         Command::Mutants { names, .. } => mutants::run(&root, &Choice::Names(names)),
+        Command::Path { operation, json } => instructions::path::run(&root, operation, json),
         Command::Peers { experiment } => peers::run(&root, &experiment),
         Command::Sim { arguments } => sim::run(&root, "sim", &arguments),
         Command::Soak { arguments } => sim::run(&root, "soak", &arguments),

@@ -4,6 +4,7 @@
 //! depends on the machine's scheduler.
 
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -11,12 +12,12 @@ use super::Row;
 use crate::callgrind::{self, per_operation};
 
 /// Operations of the shorter run; the longer has twice as many. A multiple of all numbers of connections.
-const COUNT: u64 = 6400;
+pub(super) const COUNT: u64 = 6400;
 /// Counts per cell, of which the least is taken: what disturbs a run adds to it.
 const RUNS: usize = 5;
 
 /// An operation, as the program knows it.
-struct Operation {
+pub(super) struct Operation {
     name: &'static str,
     driver: &'static str,
     /// Connections that have a request at the same time.
@@ -29,13 +30,17 @@ impl Operation {
     /// Instructions of one of them.
     fn count(&self, program: &Path, data: &Path) -> anyhow::Result<f64> {
         per_operation(COUNT, |count| {
-            let (_, taken) = callgrind::run(program, |command| {
-                command.args([self.driver, self.name, &count.to_string()]);
-                command.args(self.has_file.then_some(data));
-                command.args(self.connections.map(|connections| connections.to_string()));
-            })?;
+            let (_, taken) =
+                callgrind::run(program, |command| self.add_arguments(command, count, data))?;
             Ok(taken)
         })
+    }
+
+    /// Adds what the program takes for `count` of them.
+    pub(super) fn add_arguments(&self, command: &mut Command, count: u64, data: &Path) {
+        command.args([self.driver, self.name, &count.to_string()]);
+        command.args(self.has_file.then_some(data));
+        command.args(self.connections.map(|connections| connections.to_string()));
     }
 
     fn params(&self) -> Value {
@@ -50,12 +55,17 @@ impl Operation {
 /// What most of them have in common.
 const TASK: Operation = Operation { name: "", driver: "uring", connections: None, has_file: false };
 
+/// Reads a whole file by its path.
+pub(super) const READ: Operation = Operation { name: "read", has_file: true, ..TASK };
+/// Receives a message, and sends it back.
+pub(super) const ECHO: Operation = Operation { name: "echo", connections: Some(1), ..TASK };
+
 const OPERATIONS: [Operation; 8] = [
     Operation { name: "yield", ..TASK },
     Operation { name: "spawn", ..TASK },
     Operation { name: "read-at", has_file: true, ..TASK },
-    Operation { name: "read", has_file: true, ..TASK },
-    Operation { name: "echo", connections: Some(1), ..TASK },
+    READ,
+    ECHO,
     Operation { name: "echo", connections: Some(64), ..TASK },
     Operation { name: "echo", connections: Some(1), driver: "poll", ..TASK },
     Operation { name: "echo", connections: Some(64), driver: "poll", ..TASK },
