@@ -22,8 +22,8 @@ pub(crate) fn run(program: &Path, add: impl FnOnce(&mut Command)) -> anyhow::Res
     Ok((printed, collected(&report)?))
 }
 
-/// Runs a program with the arguments that `add` gives. Returns the number of instructions of each source file,
-/// under the path that the debug information has; code that is inlined belongs to the file it is written in.
+/// Runs a program with the arguments that `add` gives. Returns the instructions of each source file, under
+/// the path that the debug information has. Inlined code belongs to the file that it is written in.
 pub(crate) fn run_by_file(
     program: &Path,
     add: impl FnOnce(&mut Command),
@@ -58,7 +58,7 @@ fn valgrind(
     Ok((printed, report))
 }
 
-/// The sums of the cost lines of callgrind's output, by file. A line's file is the one that the last `fl`, `fi`
+/// Sums the cost lines of callgrind's output by file. The file of a line is the one that the last `fl`, `fi`
 /// or `fe` names. The line after `calls` has the cost of the called function, which has lines of its own.
 /// <https://valgrind.org/docs/manual/cl-format.html>
 fn by_file(output: &str) -> BTreeMap<String, u64> {

@@ -119,7 +119,11 @@ enum Command {
         arguments: Vec<OsString>,
     },
     /// Check properties of the source that no other tool checks
-    Tidy,
+    Tidy {
+        /// Check nothing, but print the files of each library that need each other, and where they do
+        #[arg(long)]
+        cycles: bool,
+    },
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -145,7 +149,8 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Peers { experiment } => peers::run(&root, &experiment),
         Command::Sim { arguments } => sim::run(&root, "sim", &arguments),
         Command::Soak { arguments } => sim::run(&root, "soak", &arguments),
-        Command::Tidy => tidy::run(&root),
+        Command::Tidy { cycles: true } => tidy::cycles::print(&root),
+        Command::Tidy { cycles: false } => tidy::run(&root),
     }
 }
 

@@ -5,6 +5,7 @@
 //! tracks, and what it would track: files not added yet are looked at, ignored ones are not.
 
 mod crates;
+pub(crate) mod cycles;
 mod layers;
 mod libc_free;
 mod links;
@@ -40,6 +41,7 @@ const CHECKS: &[Check] = &[
     crates::names_match_folders,
     crates::lints_are_inherited,
     crates::unsafe_is_forbidden,
+    cycles::are_small,
     layers::point_down,
     layers::leaves_import_nothing,
     libc_free::sources,

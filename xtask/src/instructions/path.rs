@@ -1,8 +1,8 @@
 //! `cargo xtask path`: the product's files that one operation passes through, with their instructions.
 //!
-//! A file counts when code that is written in it, inlined or not, executes at least [`COST_MIN`] instructions
-//! per operation. As in `cargo xtask instructions`, that is the difference of two runs under callgrind, so the
-//! start is not in it. Product files are those in `src` of a library of the product.
+//! A file counts if the code that is written in it, inlined or not, executes at least [`COST_MIN`]
+//! instructions per operation. As in `cargo xtask instructions`, that is the difference of two runs under
+//! callgrind, so the start is not in it. Product files are those in `src` of a library of the product.
 
 use std::collections::BTreeMap;
 use std::path::Path;
