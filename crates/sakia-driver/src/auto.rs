@@ -319,6 +319,11 @@ unsafe impl Backend for Auto {
         each!(self, backend => unsafe { backend.size_now(raw) })
     }
 
+    unsafe fn compare(&self, sqe: &Sqe, call: Call) {
+        // SAFETY: the caller's duties are the same.
+        each!(self, backend => unsafe { backend.compare(sqe, call) });
+    }
+
     unsafe fn push_call(&mut self, request: Request) -> Option<Position> {
         // SAFETY: the caller's duties are the same.
         each!(self, backend => unsafe { backend.push_call(request) })

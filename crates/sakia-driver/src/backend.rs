@@ -79,6 +79,20 @@ pub unsafe trait Backend: 'static {
         Takes::Entries
     }
 
+    /// Looks whether an entry asks for the same as a call, if it can tell. Asked in programs that are not
+    /// optimized.
+    ///
+    /// # Panics
+    /// When it does not.
+    ///
+    /// # Safety
+    ///
+    /// - The memory that they name is valid.
+    #[doc(hidden)]
+    unsafe fn compare(&self, sqe: &Sqe, call: Call) {
+        let _ = (sqe, call);
+    }
+
     /// Queues a call, as [`push`](Backend::push) an entry.
     ///
     /// # Safety

@@ -382,11 +382,7 @@ impl<O: Operation> Erased<O> {
     unsafe fn entry(cell: NonNull<Cell>) -> Option<Sqe> {
         // SAFETY: the cell holds a live operation of this type, to which the driver alone has
         // access now.
-        let operation = unsafe { Self::place(cell).as_mut() };
-        let sqe = operation.entry();
-        #[cfg(any(test, feature = "sim"))]
-        assert_agree(operation, sqe.as_ref());
-        sqe
+        unsafe { Self::place(cell).as_mut() }.entry()
     }
 
     unsafe fn call(cell: NonNull<Cell>) -> Call {
@@ -446,18 +442,6 @@ pub(crate) trait InPlace: Copy {
     fn mount(&self) -> Option<Rc<Mount>>;
 }
 
-/// Checks that an operation's entry asks for the same as its call, in programs that are not optimized.
-#[cfg(any(test, feature = "sim"))]
-fn assert_agree<O: Operation>(operation: &mut O, sqe: Option<&Sqe>) {
-    if cfg!(debug_assertions)
-        && let Some(sqe) = sqe
-    {
-        // SAFETY: the entry names memory of the operation.
-        let asked = unsafe { crate::sim::entry::decode(sqe, Some((0, u64::MAX))) };
-        assert_eq!(asked, Ok(operation.call()), "{}", std::any::type_name::<O>());
-    }
-}
-
 /// The operation of this type in a cell. It is borrowed for one question at a time: between them a plain
 /// call may write to memory within it.
 pub(crate) struct Placed<O>(NonNull<O>);
@@ -508,11 +492,7 @@ impl<O: Operation> InPlace for Placed<O> {
     #[inline(always)]
     fn entry(mut self) -> Option<Sqe> {
         // SAFETY: as in `get`, and nobody else looks at it meanwhile.
-        let operation = unsafe { self.0.as_mut() };
-        let sqe = operation.entry();
-        #[cfg(any(test, feature = "sim"))]
-        assert_agree(operation, sqe.as_ref());
-        sqe
+        unsafe { self.0.as_mut() }.entry()
     }
 
     #[inline(always)]

@@ -140,6 +140,10 @@ impl<B: Backend> Core<B> {
         let Some(backend) = &mut self.backend else {
             return false;
         };
+        if cfg!(debug_assertions) {
+            // SAFETY: both are of the operation, which is in its slot.
+            unsafe { backend.compare(&sqe, operation.call()) };
+        }
         let key = self.slab.key(slot);
         // SAFETY: the entry names memory and descriptors that the operation owns (its promise),
         // and the operation stays in its slot until its last completion: `dispatch` is the only

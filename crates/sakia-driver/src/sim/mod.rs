@@ -114,7 +114,7 @@ use sakia_ring::{Cqe, Entered, Position, Sqe};
 
 pub use self::buffer::SimBuf;
 pub use self::disk::Disk;
-use self::entry::Asked;
+use self::entry::{Asked, decode};
 pub use self::faults::{EnterFault, Fault, FaultKind, PlainFault, Target};
 pub use self::handle::{FlightFacts, SimHandle};
 use self::machine::Machine;
@@ -431,6 +431,12 @@ unsafe impl Backend for Sim {
 
     fn takes(&self) -> Takes {
         Takes::Both
+    }
+
+    unsafe fn compare(&self, sqe: &Sqe, call: Call) {
+        // SAFETY: the caller's duties are the same.
+        let asked = unsafe { decode(sqe, Some((0, u64::MAX))) };
+        assert_eq!(asked, Ok(call), "an entry and a call of the same operation");
     }
 
     unsafe fn push_call(&mut self, request: Request) -> Option<Position> {
