@@ -16,9 +16,8 @@ use crate::backend::{Descriptors, FileFacts, FileKind};
 use crate::key::Key;
 use crate::op::{Completion, Retry};
 use crate::ops::close::CloseWay;
-use crate::policy::{
-    Attempt, CacheHint, CallMode, Lane, Mount, Route, Rule, Support, Transfer, local_route,
-};
+use crate::policy::{Attempt, CacheHint, CallMode, Lane, Mount, Route, Rule, Support, local_route};
+use crate::sys::Direction;
 
 /// A descriptor that belongs to a driver. Clones refer to the same one.
 ///
@@ -209,12 +208,12 @@ impl Fd {
     /// Returns whether transfers end only when the device has done its part: past the page cache, or to the
     /// device.
     #[inline(always)]
-    fn reaches_device(&self, transfer: Transfer) -> bool {
+    fn reaches_device(&self, direction: Direction) -> bool {
         const DIRECT: u32 = OFlags::DIRECT.bits();
-        let reaching = match transfer {
-            Transfer::Read => DIRECT,
+        let reaching = match direction {
+            Direction::Read => DIRECT,
             // `O_SYNC` has the bit, too.
-            Transfer::Write => DIRECT | OFlags::DSYNC.bits(),
+            Direction::Write => DIRECT | OFlags::DSYNC.bits(),
         };
         let flags = self.inner.flags.get().unwrap_or_else(|| self.learn_flags());
         flags & reaching != 0
@@ -231,7 +230,7 @@ impl Fd {
 
     /// Returns the way of a transfer of so many bytes.
     #[inline(always)]
-    pub(crate) fn route(&self, transfer: Transfer, rule: Rule, bytes: u32) -> Route {
+    pub(crate) fn route(&self, direction: Direction, rule: Rule, bytes: u32) -> Route {
         if !rule.tries_now {
             return Route::Queue;
         }
@@ -239,11 +238,11 @@ impl Fd {
         if mount.is_remote() {
             return Route::Lane(Lane::Elastic);
         }
-        if bytes > rule.bytes_max || self.reaches_device(transfer) {
+        if bytes > rule.bytes_max || self.reaches_device(direction) {
             return Route::Queue;
         }
-        let usual = local_route(mount.nowait(transfer));
-        if usual != Route::Now(CallMode::NonBlocking) || transfer == Transfer::Write {
+        let usual = local_route(mount.nowait(direction));
+        if usual != Route::Now(CallMode::NonBlocking) || direction == Direction::Write {
             return usual;
         }
         if self.inner.cache_hint.is_worth_a_try() { usual } else { Route::Queue }
@@ -254,7 +253,7 @@ impl Fd {
     #[inline(always)]
     pub(crate) fn route_write(&self, rule: Rule, bytes: u32, flags: u32) -> Route {
         const DURABLE: u32 = ReadWriteFlags::DSYNC.bits() | ReadWriteFlags::SYNC.bits();
-        match self.route(Transfer::Write, rule, bytes) {
+        match self.route(Direction::Write, rule, bytes) {
             Route::Now(_) if flags & DURABLE != 0 => Route::Queue,
             route => route,
         }
@@ -276,7 +275,7 @@ impl Fd {
     #[inline(always)]
     pub(crate) fn classify(
         &self,
-        transfer: Transfer,
+        direction: Direction,
         mode: CallMode,
         attempt: Attempt,
         bytes: u32,
@@ -290,36 +289,36 @@ impl Fd {
             // File systems that support `RWF_NOWAIT`, but not in buffered writes, such as f2fs.
             (CallMode::NonBlocking, Attempt::Done(INVALID)) => Retry::Call(CallMode::Blocking),
             (CallMode::NonBlocking, Attempt::Done(_)) => {
-                if transfer == Transfer::Read {
+                if direction == Direction::Read {
                     self.inner.cache_hint.hit();
                 }
-                if mount.nowait(transfer) == Support::Unknown {
-                    mount.learn(transfer, Support::Yes);
+                if mount.nowait(direction) == Support::Unknown {
+                    mount.learn(direction, Support::Yes);
                 }
                 Retry::No
             }
             (CallMode::Blocking, Attempt::Done(res)) => {
-                if res > 0 && mount.nowait(transfer) != Support::No {
+                if res > 0 && mount.nowait(direction) != Support::No {
                     // Without waiting this brought nothing, or was invalid.
-                    let support = match transfer {
-                        Transfer::Read => Support::Lies,
-                        Transfer::Write => Support::No,
+                    let support = match direction {
+                        Direction::Read => Support::Lies,
+                        Direction::Write => Support::No,
                     };
-                    mount.learn(transfer, support);
+                    mount.learn(direction, support);
                 }
                 Retry::No
             }
             (_, Attempt::WouldBlock) => {
-                if transfer == Transfer::Read {
+                if direction == Direction::Read {
                     self.inner.cache_hint.missed();
                 }
-                if mount.nowait(transfer) == Support::Unknown {
-                    mount.learn(transfer, Support::Yes); // it has just done so
+                if mount.nowait(direction) == Support::Unknown {
+                    mount.learn(direction, Support::Yes); // it has just done so
                 }
                 Retry::InQueue
             }
             (CallMode::NonBlocking, Attempt::Unsupported) => {
-                mount.learn(transfer, Support::No);
+                mount.learn(direction, Support::No);
                 Retry::Call(CallMode::Blocking)
             }
             (CallMode::Blocking, Attempt::Unsupported) => Retry::InQueue,

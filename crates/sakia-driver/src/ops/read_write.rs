@@ -12,7 +12,8 @@ use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Completion, Op, Operation, Retry};
 use crate::ops::{filled, transfer_len};
-use crate::policy::{Attempt, CallMode, Route, Rules, Transfer};
+use crate::policy::{Attempt, CallMode, Route, Rules};
+use crate::sys::Direction;
 
 /// See [`Handle::read`].
 #[derive(Debug)]
@@ -200,12 +201,12 @@ unsafe impl<T: IoBufMut> Operation for Read<T> {
 
     #[inline(always)]
     fn route(&self, rules: &Rules) -> Route {
-        self.fd.route(Transfer::Read, rules.of(OpKind::Read), self.len)
+        self.fd.route(Direction::Read, rules.of(OpKind::Read), self.len)
     }
 
     #[inline(always)]
     fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
-        self.fd.classify(Transfer::Read, mode, attempt, self.len)
+        self.fd.classify(Direction::Read, mode, attempt, self.len)
     }
 
     of_descriptor!(fd);
@@ -281,7 +282,7 @@ unsafe impl<T: IoBuf> Operation for Write<T> {
 
     #[inline(always)]
     fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
-        self.fd.classify(Transfer::Write, mode, attempt, transfer_len(self.buf.bytes_len()))
+        self.fd.classify(Direction::Write, mode, attempt, transfer_len(self.buf.bytes_len()))
     }
 
     of_descriptor!(fd);

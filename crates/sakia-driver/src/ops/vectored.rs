@@ -10,7 +10,7 @@ use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::op::{Completion, Op, Operation, Retry};
 use crate::ops::{note_all_filled, room_of_all, transfer_len};
-use crate::policy::{Attempt, CallMode, Route, Rules, Transfer};
+use crate::policy::{Attempt, CallMode, Route, Rules};
 use crate::sys::Direction;
 
 /// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
@@ -177,11 +177,11 @@ unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        self.0.fd.route(Transfer::Read, rules.of(OpKind::Read), self.0.bytes)
+        self.0.fd.route(Direction::Read, rules.of(OpKind::Read), self.0.bytes)
     }
 
     fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
-        self.0.fd.classify(Transfer::Read, mode, attempt, self.0.bytes)
+        self.0.fd.classify(Direction::Read, mode, attempt, self.0.bytes)
     }
 
     of_descriptor!(0.fd);
@@ -212,7 +212,7 @@ unsafe impl<T: IoBuf> Operation for WriteVectored<T> {
     }
 
     fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
-        self.0.fd.classify(Transfer::Write, mode, attempt, self.0.bytes)
+        self.0.fd.classify(Direction::Write, mode, attempt, self.0.bytes)
     }
 
     of_descriptor!(0.fd);

@@ -175,13 +175,6 @@ impl Lane {
     pub const ALL: [Self; 2] = [Self::Bounded, Self::Elastic];
 }
 
-/// The direction of a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transfer {
-    Read = 0,
-    Write = 1,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

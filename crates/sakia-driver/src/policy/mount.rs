@@ -7,8 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::{Breaker, CallMode, Lane, Route, Transfer};
+use super::{Breaker, CallMode, Lane, Route};
 use crate::mounts::{RemoteMounts, closes_at_once, is_local, is_remote};
+use crate::sys::Direction;
 
 /// Says whether a file system supports `RWF_NOWAIT`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,8 +103,8 @@ impl Mount {
             device: self.device,
             file_system: self.file_system.to_string(),
             is_remote: self.is_remote,
-            nowait_read: self.nowait[Transfer::Read as usize].get(),
-            nowait_write: self.nowait[Transfer::Write as usize].get(),
+            nowait_read: self.nowait[Direction::Read as usize].get(),
+            nowait_write: self.nowait[Direction::Write as usize].get(),
             is_slow: self.breaker.is_open(),
             slow_count: self.breaker.opened(),
         }
@@ -125,13 +126,13 @@ impl Mount {
     }
 
     #[inline(always)]
-    pub(crate) fn nowait(&self, transfer: Transfer) -> Support {
-        self.nowait[transfer as usize].get()
+    pub(crate) fn nowait(&self, direction: Direction) -> Support {
+        self.nowait[direction as usize].get()
     }
 
     #[inline(always)]
-    pub(crate) fn learn(&self, transfer: Transfer, support: Support) {
-        self.nowait[transfer as usize].set(support);
+    pub(crate) fn learn(&self, direction: Direction, support: Support) {
+        self.nowait[direction as usize].set(support);
     }
 }
 
@@ -203,7 +204,7 @@ mod tests {
     fn what_a_mount_leads_to() {
         let routes = |file_system, support| {
             let mount = Mount::new(1, file_system);
-            mount.learn(Transfer::Read, support);
+            mount.learn(Direction::Read, support);
             let facts = mount.facts();
             assert_eq!(facts.write_route(), transfer_route(facts.is_remote, Support::Unknown));
             facts.read_route()
