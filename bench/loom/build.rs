@@ -131,7 +131,7 @@ const LANES: Source = Source {
         ("use rustix::io::Errno;", "use super::job::Errno;"),
         ("use crate::counters::OpKind;", "use super::job::OpKind;"),
         ("use crate::sys::signals::with_lane_mask;", "use super::thread::with_lane_mask;"),
-        ("use super::transfer::failed;", "use super::job::failed;"),
+        ("use crate::call::failed;", "use super::job::failed;"),
         ("use crate::policy::Lane;", "use super::job::Lane;"),
         ("use crate::lanes::{self, ", "use super::pool::{self as lanes, "),
         ("unsafe { work.run(Lane::ALL[lane]) }", "work.run()"),

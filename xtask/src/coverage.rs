@@ -29,6 +29,7 @@ const SYSTEM_CALLS: &[&str] = &[
     "epoll/machine.rs",
     "epoll/process.rs",
     "epoll/registry.rs",
+    "epoll/sleep.rs",
     "epoll/socket.rs",
     "epoll/transfer.rs",
     "mounts.rs",

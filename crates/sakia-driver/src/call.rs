@@ -199,14 +199,6 @@ impl SocketCall {
     pub(crate) fn new(verb: Verb, raw: i32, args: [usize; 2], flags: u32) -> Call {
         Call::Socket(Self { raw, verb, args, flags })
     }
-
-    /// What it waits for.
-    pub(crate) fn direction(&self) -> Direction {
-        match self.verb {
-            Verb::Accept | Verb::Recv | Verb::RecvMessage => Direction::Read,
-            Verb::Connect | Verb::Send | Verb::SendMessage => Direction::Write,
-        }
-    }
 }
 
 /// Which operations a request to cancel is for.
@@ -443,6 +435,19 @@ impl Call {
             _ => false,
         }
     }
+}
+
+/// The result of a completion.
+#[inline(always)]
+pub(crate) fn outcome(result: Result<usize, Errno>) -> i32 {
+    // No call is asked for more than `i32::MAX`, and a transfer moves at most `MAX_RW_BYTES`.
+    result.map_or_else(failed, |count| count as i32)
+}
+
+/// The result of a completion that says that the operation failed.
+#[inline(always)]
+pub(crate) fn failed(errno: Errno) -> i32 {
+    -errno.raw_os_error()
 }
 
 /// An address as a call has it. The memory is reached by that number alone.

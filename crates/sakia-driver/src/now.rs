@@ -1,7 +1,7 @@
 //! Operations as plain system calls, here and now.
 //!
-//! A result has the same form as the queue's. What there is no plain call for that is sure not to wait is [`Attempt::Unsupported`]: then the operation goes
-//! another way.
+//! A result has the same form as the queue's. An operation for which there is no plain call that is sure not
+//! to wait is [`Attempt::Unsupported`], and goes another way.
 //!
 //! Source: `preadv2(2)`, `openat2(2)`, `statx(2)`.
 
@@ -11,7 +11,7 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, IoVec};
 
-use crate::call::{Buffers, Call, Function, Open, System, Transfer};
+use crate::call::{Buffers, Call, Function, Open, System, Transfer, failed, outcome};
 use crate::policy::{Attempt, CallMode};
 use crate::sys::{self, OpenHow, abi, retry};
 
@@ -52,7 +52,9 @@ unsafe fn try_other(call: Call, mode: CallMode) -> Attempt {
             Call::Open(open) => self::open(open),
             Call::Close { raw } => done(rustix::io::try_close(raw)),
             Call::System(System { function: Function::Statx, args }) => statx(args),
-            Call::System(system) if mode == CallMode::Blocking => outcome(system.run()),
+            Call::System(system) if mode == CallMode::Blocking => {
+                Attempt::Done(outcome(system.run()))
+            }
             _ => Attempt::Unsupported,
         }
     }
@@ -70,7 +72,7 @@ unsafe fn transfer(transfer: Transfer, mode: CallMode) -> Attempt {
             if is_plain {
                 // SAFETY: the caller says that the memory may be used.
                 let call = || unsafe { sys::transfer_one(direction, raw, addr, len, offset) };
-                return outcome(retry(call));
+                return Attempt::Done(outcome(retry(call)));
             }
             let base = std::ptr::with_exposed_provenance_mut(addr as usize);
             let vector = IoVec { base, len: len as usize };
@@ -106,7 +108,7 @@ unsafe fn with_flags(
         Err(Errno::AGAIN) if mode == CallMode::NonBlocking => Attempt::WouldBlock,
         // Flags that this kernel or file system does not know, or no such call at all.
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Attempt::Unsupported,
-        result => outcome(result),
+        result => Attempt::Done(outcome(result)),
     }
 }
 
@@ -161,7 +163,7 @@ unsafe fn open(open: Open) -> Attempt {
         Err(Errno::AGAIN) => Attempt::WouldBlock,
         // No such call, no such flag, or a filter that is older than it.
         Err(Errno::NOSYS | Errno::INVAL | Errno::TOOBIG | Errno::PERM) => Attempt::Unsupported,
-        Err(errno) => Attempt::Done(-errno.raw_os_error()),
+        Err(errno) => Attempt::Done(failed(errno)),
     }
 }
 
@@ -179,14 +181,8 @@ pub(crate) unsafe fn size(raw: i32) -> Option<u64> {
     rustix::fs::seek(fd, SeekFrom::End(0)).ok()
 }
 
-#[inline(always)]
-fn outcome(result: Result<usize, Errno>) -> Attempt {
-    // A transfer moves at most `MAX_RW_BYTES`, which fits.
-    Attempt::Done(result.map_or_else(|errno| -errno.raw_os_error(), |len| len as i32))
-}
-
 fn done(result: Result<(), Errno>) -> Attempt {
-    Attempt::Done(result.map_or_else(|errno| -errno.raw_os_error(), |()| 0))
+    Attempt::Done(outcome(result.map(|()| 0)))
 }
 
 // All of them make system calls.

@@ -26,6 +26,7 @@ pub(crate) mod signals;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::time::Duration;
 
 /// The kernel's numbers, flags and structures.
 pub(crate) use linux_raw_sys::general as abi;
@@ -332,6 +333,21 @@ pub(crate) fn epoll_pwait2(
         [register(epoll.as_raw_fd()), events.as_mut_ptr() as usize, events.len(), timeout, 0, 0];
     // SAFETY: the kernel fills at most as many events as there are, and reads the time.
     unsafe { syscall(abi::__NR_epoll_pwait2, args) }
+}
+
+/// The kernel's form of a duration. More than a century is as good as for ever.
+pub(crate) fn timespec(duration: Duration) -> Timespec {
+    const CENTURY_S: u64 = 100 * 365 * 24 * 60 * 60;
+    Timespec {
+        tv_sec: duration.as_secs().min(CENTURY_S) as i64,
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}
+
+/// Blocks the calling thread for so long, or until a signal comes.
+pub(crate) fn nap(duration: Duration) {
+    // A signal does no harm.
+    let _ = rustix::thread::nanosleep(&timespec(duration));
 }
 
 /// How often the calling thread has gone to sleep of its own accord: `ru_nvcsw` of `getrusage(2)`.

@@ -319,12 +319,7 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
     }
 
     fn nap(&mut self, duration: Duration) {
-        let request = rustix::thread::Timespec {
-            tv_sec: duration.as_secs() as i64,
-            tv_nsec: i64::from(duration.subsec_nanos()),
-        };
-        // A signal ends the nap early, which does no harm.
-        let _ = rustix::thread::nanosleep(&request);
+        sys::nap(duration);
     }
 
     fn remote_wake(&mut self) -> io::Result<Arc<dyn RemoteWake>> {

@@ -53,7 +53,6 @@ const DRIVER: &str = "crates/sakia-driver/src/driver.rs";
 const SYS: &str = "crates/sakia-driver/src/sys.rs";
 const CALL: &str = "crates/sakia-driver/src/call.rs";
 const RING: &str = "crates/sakia-ring/src/ring.rs";
-const MACHINE: &str = "crates/sakia-driver/src/epoll/machine.rs";
 const REGISTRY: &str = "crates/sakia-driver/src/epoll/registry.rs";
 const LOOK: &str = "a look into a table, without a call";
 const WATCH: &str = "a note in a table; watching a file changes nothing about it";
@@ -72,15 +71,14 @@ const EXCEPTIONS: &[Exception] = &[
         "adopt_simulated",
         "panics unless the driver is on the simulated kernel: the number is that kernel's",
     ),
-    Exception(MACHINE, "note_socket", "a note in a table, without a call"),
     Exception(CALL, "address", "the number that a pointer is"),
     Exception(CALL, "word", "the number that a pointer is"),
-    Exception(MACHINE, "forget_socket", END_OF_WATCH),
-    Exception(MACHINE, "is_own", LOOK),
     Exception(REGISTRY, "find", LOOK),
     Exception(REGISTRY, "wait", WATCH),
     Exception(REGISTRY, "wait_poll", WATCH),
-    Exception(REGISTRY, "release", END_OF_WATCH),
+    Exception(REGISTRY, "note_socket", "a note in a table, without a call"),
+    Exception(REGISTRY, "forget_socket", END_OF_WATCH),
+    Exception(REGISTRY, "is_own", LOOK),
     Exception(SYS, "register", "the same number in the form of a register"),
     Exception(RING, "from_raw", "a position in the queue, no descriptor"),
 ];

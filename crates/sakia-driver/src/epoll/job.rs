@@ -8,8 +8,8 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use super::transfer::{FileClass, Try, failed};
-use crate::call::{Call, Transfer};
+use super::transfer::{FileClass, Try};
+use crate::call::{Call, Transfer, failed, outcome};
 use crate::policy::Lane;
 use crate::sys::open::{Unopened, await_writer};
 use crate::sys::{self, abi};
@@ -42,8 +42,7 @@ impl Outcome {
     }
 
     fn of_count(result: Result<usize, Errno>) -> Self {
-        // No call is asked for more than `i32::MAX`.
-        Self::Done(result.map_or_else(failed, |count| count as i32))
+        Self::Done(outcome(result))
     }
 
     fn opened(result: Result<OwnedFd, Errno>) -> Self {
@@ -60,7 +59,24 @@ impl Outcome {
     }
 }
 
+impl From<Try> for Outcome {
+    fn from(tried: Try) -> Self {
+        match tried {
+            Try::Done(res) => Self::Done(res),
+            Try::WouldBlock | Try::Unable => Self::WouldBlock,
+        }
+    }
+}
+
 impl Work {
+    /// What a thread does where epoll says that a descriptor is ready, and nothing can be tried.
+    pub(super) fn when_ready(call: Call, class: FileClass) -> Self {
+        match call {
+            Call::Transfer(transfer) => Self::IfReady(transfer, class),
+            call => Self::Call(call),
+        }
+    }
+
     /// Does the work, on a thread of this lane.
     ///
     /// # Safety
@@ -71,10 +87,7 @@ impl Work {
             // SAFETY: the caller's promise.
             Self::Call(call) => unsafe { run(call, lane) },
             // SAFETY: as above.
-            Self::IfReady(transfer, class) => match unsafe { transfer.transfer_if_ready(class) } {
-                Try::Done(res) => Outcome::Done(res),
-                Try::WouldBlock | Try::Unable => Outcome::WouldBlock,
-            },
+            Self::IfReady(transfer, class) => unsafe { transfer.transfer_if_ready(class) }.into(),
         }
     }
 
@@ -92,7 +105,7 @@ unsafe fn run(call: Call, lane: Lane) -> Outcome {
     unsafe {
         match call {
             Call::Transfer(transfer) => Outcome::of_count(transfer.call(transfer.raw)),
-            Call::Socket(call) => call.wait(),
+            Call::Socket(call) | Call::AcceptMany(call) => call.wait(),
             Call::Open(open) if lane == Lane::Elastic => Outcome::opened(open.anyway()),
             Call::Open(open) => match open.unless_it_waits() {
                 Err(Unopened::MayWait) => Outcome::Elastic,
@@ -114,11 +127,9 @@ unsafe fn run(call: Call, lane: Lane) -> Outcome {
                 Outcome::of_count(sys::copy_file_range(from, from_offset, to, to_offset, len))
             }
             Call::System(system) => Outcome::of_count(system.run()),
-            Call::Nop
-            | Call::AcceptMany(_)
-            | Call::RecvMany { .. }
-            | Call::Poll { .. }
-            | Call::Cancel { .. } => unreachable!("{call:?} is nothing that a thread does"),
+            Call::Nop | Call::RecvMany { .. } | Call::Poll { .. } | Call::Cancel { .. } => {
+                unreachable!("{call:?} is nothing that a thread does")
+            }
         }
     }
 }

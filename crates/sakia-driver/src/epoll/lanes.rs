@@ -30,7 +30,7 @@ use rustix::io::Errno;
 
 use super::inbox::Inbox;
 use super::job::{Outcome, Work};
-use super::transfer::failed;
+use crate::call::failed;
 use crate::counters::OpKind;
 use crate::lanes::{self, Jobs, State};
 use crate::policy::Lane;

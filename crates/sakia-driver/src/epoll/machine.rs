@@ -1,4 +1,4 @@
-//! What is under way, and what moves it on.
+//! What moves operations on.
 //!
 //! The life of an operation:
 //! 1. It is consumed by a submit or an enter. A no-op and a request to cancel complete at once.
@@ -8,44 +8,39 @@
 //! 3. What would block the thread becomes a job of a lane; its outcome comes through the [`Inbox`].
 //! 4. Its completion is posted, and the flight is gone. Nothing here knows its memory any more.
 //!
-//! One that goes on (a [`Multishot`]) has completions with more to come in between, and stays where it is.
+//! One that goes on (see [`multishot`]) has completions with more to come in between, and stays where it is.
 //!
 //! A flight is in one place only: in a watch, or with a lane. The exception is a waiter that nothing
 //! can try without blocking: it stays first in its way, which is marked busy, while a lane thread
 //! tries it.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
-use rustix::event::epoll::{self, EventFlags};
+use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
-use rustix::thread::Timespec;
 use sakia_ring::{Cqe, Entered};
 
+use super::flights::{Flight, Flights, Stage};
 use super::inbox::Inbox;
 use super::job::{Outcome, Work, close};
 use super::lanes::{Job, Limits, Pool};
-use super::multishot::{self, Multishot, Step};
+use super::multishot;
 use super::registry::{INBOX, Registry};
+use super::sleep::{EVENTS, Sleep, Sleeper};
 use super::stuck::{OnStuck, Stuck};
-use super::transfer::{FileClass, Try, Ways, failed, outcome, poll_now};
-use super::trial::Trial;
-use crate::call::{Call, Request, System, Transfer, Victims};
+use super::transfer::{FileClass, Try, Ways, poll_now};
+use crate::call::{Call, Request, SocketCall, System, Transfer, Verb, Victims, failed, outcome};
 use crate::counters::{KindCounters, OpKind};
 use crate::groups::Groups;
 use crate::policy::Lane;
 use crate::queue::Queue;
 use crate::readable;
-use crate::sys::{self, Direction, borrow};
-
-/// Events fetched at a time.
-const EVENTS: usize = 256;
-const NANOS_PER_MILLI: u32 = 1_000_000;
+use crate::sys::{Direction, borrow};
 
 /// Everything that a backend consists of but its process.
 pub(super) struct Machine {
@@ -54,60 +49,17 @@ pub(super) struct Machine {
     pub(super) inbox: Arc<Inbox>,
     /// Memory for operations that bring none.
     pub(super) groups: Groups,
-    registry: Registry,
-    /// Operations under way, by the order in which they were consumed.
-    flights: BTreeMap<u64, Flight>,
-    /// The same, by `user_data`.
-    by_user_data: BTreeSet<(u64, u64)>,
-    /// Operations consumed so far.
-    consumed: u64,
+    pub(super) flights: Flights,
+    pub(super) registry: Registry,
+    sleeper: Sleeper,
     /// Jobs that go to the pool together, by lane.
     jobs: [Vec<(u64, Job)>; 2],
-    /// Sockets that were made here, by number, until they are closed or given away.
-    sockets: BTreeSet<i32>,
     /// Which way operations took, by kind.
     pub(super) kinds: [KindCounters; OpKind::COUNT],
     /// Room for what the inbox holds.
     results: Vec<(u64, Outcome)>,
-    /// Room for what epoll reports.
-    events: Vec<epoll::Event>,
     ways: Ways,
-    /// The kernel has `epoll_pwait2(2)`, as far as is known.
-    has_pwait2: bool,
     pub(super) stuck: Stuck,
-}
-
-/// An operation under way. While there is one, its last completion was not posted, so its memory is
-/// still lent.
-#[derive(Debug)]
-struct Flight {
-    user_data: u64,
-    kind: OpKind,
-    /// The descriptor acted on.
-    raw: Option<i32>,
-    stage: Stage,
-    /// It was to be canceled while a lane thread tried it: it must not wait again.
-    is_canceled: bool,
-}
-
-/// What an operation under way waits for.
-#[derive(Clone, Copy, Debug)]
-enum Stage {
-    /// For the descriptor of the watch at this place to get ready, and those before it.
-    Waiting { place: usize, trial: Trial },
-    /// For an event at the watch at this place.
-    Polling { place: usize },
-    /// For a lane.
-    Lane,
-}
-
-/// How an enter sleeps.
-#[derive(Clone, Copy, Debug)]
-enum Sleep {
-    /// Not at all: it has a look.
-    No,
-    /// Until then, or without end.
-    Until(Option<Instant>),
 }
 
 impl Machine {
@@ -125,30 +77,13 @@ impl Machine {
             queue,
             inbox,
             groups: Groups::default(),
-            flights: BTreeMap::new(),
-            by_user_data: BTreeSet::new(),
-            consumed: 0,
+            flights: Flights::default(),
+            sleeper: Sleeper::new(),
             jobs: [Vec::new(), Vec::new()],
-            sockets: BTreeSet::new(),
             kinds: [KindCounters::default(); OpKind::COUNT],
             results: Vec::new(),
-            events: Vec::with_capacity(EVENTS),
-            has_pwait2: true,
             stuck: Stuck::new(on_stuck, limits.stuck_after),
         })
-    }
-
-    pub(super) fn epoll(&self) -> BorrowedFd<'_> {
-        self.registry.epoll()
-    }
-
-    pub(super) fn flights(&self) -> usize {
-        self.flights.len()
-    }
-
-    /// Whether a look at epoll could bring something.
-    pub(super) fn has_waiters(&self) -> bool {
-        self.registry.waiters() > 0
     }
 
     /// A descriptor that is readable when an enter would bring something, from now on.
@@ -178,17 +113,13 @@ impl Machine {
         }
     }
 
-    pub(super) fn reap(&mut self, out: &mut [Cqe]) -> usize {
-        self.queue.reap(out)
-    }
-
     // ---- entering ------------------------------------------------------------------------------
 
     /// Consumes what is pending. Returns how much.
     pub(super) fn submit(&mut self) -> u32 {
         let mut count = 0;
         while let Some(request) = self.queue.consume() {
-            self.start(&request);
+            self.start(&request, Lane::Bounded);
             count += 1;
         }
         self.push_jobs();
@@ -214,7 +145,7 @@ impl Machine {
             is_woken |= self.receive() || self.stuck.has_callback();
             self.queue.flush_overflow();
             let is_enough = is_woken || self.queue.ready() >= wanted;
-            if has_looked && (is_enough || is_over) || is_enough && !self.has_waiters() {
+            if has_looked && (is_enough || is_over) || is_enough && self.registry.waiters() == 0 {
                 let timed_out = !is_enough && consumed == 0 && self.queue.ready() == 0;
                 return Ok(Entered { consumed, timed_out });
             }
@@ -272,54 +203,17 @@ impl Machine {
 
     /// Waits for events and handles them. Returns how many there were.
     fn wait(&mut self, sleep: Sleep) -> Result<usize, Errno> {
-        self.events.clear();
-        let timeout = match sleep {
-            Sleep::No => Some(Duration::ZERO),
-            Sleep::Until(until) => {
-                until.map(|until| until.saturating_duration_since(Instant::now()))
-            }
-        };
-        let is_fine = timeout.is_some_and(|time| time.subsec_nanos() % NANOS_PER_MILLI != 0);
-        match timeout.filter(|_| is_fine && self.has_pwait2) {
-            Some(timeout) => match self.wait_precisely(timeout) {
-                // Before Linux 5.11, or with a filter that is older than that.
-                Err(Errno::NOSYS | Errno::PERM) => {
-                    self.has_pwait2 = false;
-                    self.wait_roughly(Some(timeout))?;
-                }
-                result => result?,
-            },
-            None => self.wait_roughly(timeout)?,
-        }
-        let events = mem::take(&mut self.events);
-        for event in &events {
-            let token = event.data.u64();
+        let count = self.sleeper.sleep(self.registry.epoll(), sleep)?;
+        for index in 0..count {
+            let (token, flags) = self.sleeper.event(index);
             if token != INBOX
                 && let Some(place) = self.registry.resolve(token)
             {
-                self.handle_event(place, event.flags);
+                self.handle_event(place, flags);
             }
         }
-        let count = events.len();
-        self.events = events;
         self.push_jobs();
         Ok(count)
-    }
-
-    fn wait_precisely(&mut self, timeout: Duration) -> Result<(), Errno> {
-        let spare = &mut self.events.spare_capacity_mut()[..EVENTS];
-        let count = sys::epoll_pwait2(self.registry.epoll(), spare, &timespec(timeout))?;
-        // SAFETY: the kernel has filled as many, which are at most as many as there is room for.
-        unsafe { self.events.set_len(count) };
-        Ok(())
-    }
-
-    /// Waits for whole milliseconds, not less than the timeout.
-    fn wait_roughly(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
-        let timeout = timeout.map(|timeout| timespec(whole_millis(timeout)));
-        let spare = rustix::buffer::spare_capacity(&mut self.events);
-        epoll::wait(self.registry.epoll(), spare, timeout.as_ref())?;
-        Ok(())
     }
 
     /// What is due by time.
@@ -336,8 +230,8 @@ impl Machine {
 
     // ---- starting ------------------------------------------------------------------------------
 
-    /// Makes a request an operation under way, or completes it.
-    fn start(&mut self, request: &Request) {
+    /// Makes a request an operation under way, or completes it. What ends by itself is for this lane.
+    fn start(&mut self, request: &Request, lane: Lane) {
         match request.call {
             Call::Nop => self.post_now(request, 0),
             Call::Cancel { victims, all } => {
@@ -345,15 +239,16 @@ impl Machine {
                 self.post_now(request, res);
             }
             Call::Transfer(transfer) => self.start_transfer(request, transfer),
-            Call::Socket(call) => self.start_trial(request, Trial::Socket(call)),
-            Call::AcceptMany(call) => self.start_multishot(request, Multishot::Accept(call)),
-            Call::RecvMany { raw, group, flags } => {
-                self.start_multishot(request, Multishot::Recv { raw, group, flags });
+            Call::RecvMany { group, .. } if !self.groups.contains(group) => {
+                self.queue.post(request.user_data, failed(Errno::NOBUFS));
             }
+            Call::Socket(SocketCall { raw, .. })
+            | Call::AcceptMany(SocketCall { raw, .. })
+            | Call::RecvMany { raw, .. } => self.start_trial(request, raw, FileClass::Socket),
             Call::System(system) if system.is_short() => self.call_now(request, system),
             Call::Poll { raw, events } => self.start_poll(request, raw, events),
             Call::Close { raw } => self.start_close(request, raw),
-            call => self.send_to_lane(request, Lane::Bounded, Work::Call(call)),
+            call => self.send_to_lane(request, lane, Work::Call(call)),
         }
     }
 
@@ -368,26 +263,13 @@ impl Machine {
         &mut self.kinds[kind as usize]
     }
 
-    /// Counts what a try brought.
-    fn count_try(&mut self, kind: OpKind, tried: &Try) {
-        match tried {
-            Try::Done(_) => self.count(kind).inline += 1,
-            Try::WouldBlock => self.count(kind).would_block += 1,
-            Try::Unable => {}
-        }
-    }
-
     /// Makes a request a job of this lane, whatever it acts on, or cancels such jobs.
     pub(super) fn start_on_lane(&mut self, request: &Request, lane: Lane) {
         match request.call {
-            Call::Nop
-            | Call::Poll { .. }
-            | Call::Cancel { .. }
-            | Call::Socket(_)
-            | Call::AcceptMany(_)
-            | Call::RecvMany { .. } => return self.start(request),
-            Call::System(system) if system.is_short() => return self.start(request),
-            call => self.send_to_lane(request, lane, Work::Call(call)),
+            call @ (Call::Transfer(_) | Call::Close { .. }) => {
+                self.send_to_lane(request, lane, Work::Call(call));
+            }
+            _ => self.start(request, lane),
         }
         self.push_jobs();
     }
@@ -407,87 +289,95 @@ impl Machine {
             Err(errno) => return self.queue.post(request.user_data, failed(errno)),
         };
         if class == FileClass::Bounded {
-            if transfer.is_nowait() {
+            if request.call.is_nowait() {
                 // SAFETY: the request is not completed, so its memory is lent.
                 let res = outcome(unsafe { transfer.call(raw) });
                 return self.post_now(request, res);
             }
             return self.send_to_lane(request, Lane::Bounded, Work::Call(request.call));
         }
-        self.start_trial(request, Trial::Transfer(transfer, class));
+        self.start_trial(request, raw, class);
     }
 
-    /// Tries an operation, unless others wait already, and has it wait if it must. One that does not wait
-    /// goes ahead of those that do, as on a ring: some of them may have been dropped.
-    fn start_trial(&mut self, request: &Request, trial: Trial) {
-        let (raw, direction) = (trial.raw(), trial.direction());
-        let is_first = trial.is_nowait()
+    /// Tries an operation, unless others wait already, and has it wait if it must, or goes on. One that does
+    /// not wait goes ahead of those that do, as on a ring: some of them may have been dropped.
+    fn start_trial(&mut self, request: &Request, raw: i32, class: FileClass) {
+        let call = &request.call;
+        let (direction, is_nowait) = (call.direction(), call.is_nowait());
+        let is_first = is_nowait
             || self
                 .registry
                 .find(raw)
                 .is_none_or(|place| self.registry.watch(place).way(direction).queue.is_empty());
-        let tried = if is_first {
-            // SAFETY: the request is not completed, so its memory is lent.
-            let tried = unsafe { trial.try_now(self.ways, self.is_own(raw)) };
-            self.count_try(request.kind, &tried);
-            tried
-        } else {
-            Try::WouldBlock
-        };
+        let tried = if is_first { self.attempt(request, raw, class).0 } else { Try::WouldBlock };
         match tried {
             Try::Done(res) => {
-                self.note_made(request.call, res);
+                self.note_made(*call, res);
                 self.queue.post(request.user_data, res);
             }
-            Try::WouldBlock if trial.is_nowait() => {
+            Try::WouldBlock if is_nowait => {
                 self.queue.post(request.user_data, failed(Errno::AGAIN));
             }
-            Try::Unable if trial.is_nowait() => {
+            Try::Unable if is_nowait => {
                 self.queue.post(request.user_data, failed(Errno::OPNOTSUPP));
             }
-            Try::Unable if trial.is_for_threads() => {
-                self.send_to_lane(request, Lane::Elastic, trial.work());
+            Try::Unable
+                if matches!(*call, Call::Socket(SocketCall { verb: Verb::Connect, .. })) =>
+            {
+                self.send_to_lane(request, Lane::Elastic, Work::Call(*call));
             }
             Try::WouldBlock | Try::Unable => {
-                let place = self.wait_for(raw, direction);
-                self.take_off(request, Stage::Waiting { place, trial });
+                let place = self.registry.wait(raw, direction, self.flights.next_id());
+                let id = self.flights.take_off(*request, Stage::Waiting { place, class });
+                // Of one that cannot be tried each event is a thread's.
+                if call.goes_on() && tried == Try::WouldBlock {
+                    self.registry.go_on(place, id);
+                }
                 self.arm(place);
             }
         }
     }
 
-    /// Has the next operation wait for a descriptor. To be armed afterwards.
-    fn wait_for(&mut self, raw: i32, direction: Direction) -> usize {
-        let place = self.registry.wait(raw, direction, self.consumed);
-        if self.is_own(raw) {
-            self.registry.keep(place);
+    /// Tries an operation, or lets one that goes on take what is there. Returns also whether there was
+    /// something, or may be but finds no place in the queue.
+    #[inline(always)]
+    fn attempt(&mut self, request: &Request, raw: i32, class: FileClass) -> (Try, bool) {
+        if request.call.goes_on() {
+            return self.shoot(request, raw);
         }
-        place
+        let is_own = self.registry.is_own(raw);
+        // SAFETY: the request is not completed, so its memory is lent.
+        let tried = unsafe { request.call.try_now(class, self.ways, is_own) };
+        match tried {
+            Try::Done(_) => self.count(request.kind).inline += 1,
+            Try::WouldBlock => self.count(request.kind).would_block += 1,
+            Try::Unable => {}
+        }
+        (tried, matches!(tried, Try::Done(_)))
     }
 
-    /// Has an operation begin that goes on.
-    fn start_multishot(&mut self, request: &Request, multishot: Multishot) {
-        if multishot.lacks_group(&self.groups) {
-            return self.queue.post(request.user_data, failed(Errno::NOBUFS));
-        }
-        let raw = multishot.raw();
-        let place = self.wait_for(raw, Direction::Read);
-        let stage = Stage::Waiting { place, trial: Trial::Multishot(multishot) };
-        let id = self.take_off(request, stage);
-        self.registry.go_on(place, id);
-        // Those that wait already go first, and wait for an event.
-        if self.registry.watch(place).way(Direction::Read).queue.front() == Some(&id) {
-            match self.shoot(id, multishot).0 {
-                Step::Waits => {}
-                Step::Over(res) => {
-                    self.registry.leave(place, id);
-                    self.finish(id, res);
-                }
-                // When there is something to do, that is a thread's.
-                Step::Unable => self.registry.rest_between(place, id),
+    /// The same, for one that goes on.
+    fn shoot(&mut self, request: &Request, raw: i32) -> (Try, bool) {
+        let &Request { user_data, kind, ref call } = request;
+        let is_own = self.registry.is_own(raw);
+        let room = self.queue.room() as usize;
+        let Self { groups, queue, registry, .. } = self;
+        let mut count = 0;
+        let post = |res, flags| {
+            if let Call::AcceptMany(_) = call {
+                registry.note_socket(res);
             }
+            queue.post_cqe(Cqe { user_data, res, flags }, false);
+            count += 1;
+        };
+        // SAFETY: the request is not completed, so its descriptor is lent. A buffer is in its group from
+        // when it was provided, which lends it, until a completion names it.
+        let tried = unsafe { multishot::shoot(call, groups, is_own, room, post) };
+        self.count(kind).inline += count;
+        if count == 0 && tried == Try::WouldBlock {
+            self.count(kind).would_block += 1;
         }
-        self.arm(place);
+        (tried, count > 0 || room == 0)
     }
 
     /// Makes a call that waits for nobody.
@@ -501,27 +391,8 @@ impl Machine {
     /// An operation has ended, and may have made a socket.
     fn note_made(&mut self, call: Call, res: i32) {
         if call.makes_socket() {
-            self.note_socket(res);
+            self.registry.note_socket(res);
         }
-    }
-
-    /// A socket was made here, if this is the number of one.
-    pub(super) fn note_socket(&mut self, raw: i32) {
-        if raw >= 0 {
-            self.sockets.insert(raw);
-        }
-    }
-
-    /// The number is another file's from now on.
-    pub(super) fn forget_socket(&mut self, raw: i32) {
-        if self.sockets.remove(&raw) {
-            self.registry.release(raw);
-        }
-    }
-
-    /// Whether the descriptor's file was made here, and nobody was given it.
-    pub(super) fn is_own(&self, raw: i32) -> bool {
-        self.sockets.contains(&raw)
     }
 
     #[allow(clippy::unnecessary_cast, reason = "the bits are signed where `rustix` goes by libc")]
@@ -532,8 +403,8 @@ impl Machine {
         match unsafe { poll_now(raw, wanted) } {
             Err(errno) => self.queue.post(request.user_data, failed(errno)),
             Ok(ready) if ready.is_empty() => {
-                let place = self.registry.wait_poll(raw, events, self.consumed);
-                self.take_off(request, Stage::Polling { place });
+                let place = self.registry.wait_poll(raw, events, self.flights.next_id());
+                self.flights.take_off(*request, Stage::Polling { place });
                 self.arm(place);
             }
             Ok(ready) => self.post_now(request, i32::from(ready.bits() as u16)),
@@ -543,7 +414,7 @@ impl Machine {
     /// Closing a file may write, closing a terminal may wait for its output. What is done here and now is
     /// what the ring, too, does on the caller's thread.
     fn start_close(&mut self, request: &Request, raw: i32) {
-        self.forget_socket(raw);
+        self.registry.forget_socket(raw);
         // The driver closes nothing that is in use. Whoever does would wait for ever.
         if let Some(place) = self.registry.find(raw) {
             for id in self.registry.members(place) {
@@ -557,9 +428,10 @@ impl Machine {
         // SAFETY: the request is not completed, so its descriptor is open, and is given up by it.
         match unsafe { FileClass::of_descriptor(raw) } {
             Err(errno) => self.queue.post(request.user_data, failed(errno)),
-            // SAFETY: as above.
             Ok(FileClass::Pipe | FileClass::Socket) => {
-                self.post_now(request, unsafe { close(raw) })
+                // SAFETY: as above.
+                let res = unsafe { close(raw) };
+                self.post_now(request, res);
             }
             Ok(FileClass::Bounded | FileClass::Other) => {
                 self.send_to_lane(request, Lane::Bounded, Work::Call(request.call));
@@ -567,25 +439,14 @@ impl Machine {
         }
     }
 
-    /// Makes a request a flight. Returns its number, which is what `consumed` was before.
-    fn take_off(&mut self, request: &Request, stage: Stage) -> u64 {
-        let &Request { user_data, kind, call } = request;
-        let id = self.consumed;
-        self.consumed += 1;
-        let raw = call.acts_on();
-        self.flights.insert(id, Flight { user_data, kind, raw, stage, is_canceled: false });
-        self.by_user_data.insert((user_data, id));
-        id
-    }
-
     /// Makes a request a job.
     fn send_to_lane(&mut self, request: &Request, lane: Lane, work: Work) {
-        let id = self.take_off(request, Stage::Lane);
+        let id = self.flights.take_off(*request, Stage::Lane);
         self.give_to_lane(lane, id, work);
     }
 
     fn give_to_lane(&mut self, lane: Lane, id: u64, work: Work) {
-        let Flight { user_data, kind, .. } = self.flights[&id];
+        let Request { user_data, kind, .. } = self.flights[id].request;
         self.jobs[lane as usize].push((id, Job { user_data, kind, work }));
     }
 
@@ -642,32 +503,13 @@ impl Machine {
             let Some(&id) = way.queue.front().filter(|_| !way.is_busy) else {
                 return was_fruitful;
             };
-            let Stage::Waiting { trial, .. } = self.flights[&id].stage else {
+            let raw = self.registry.watch(place).raw;
+            let Flight { request, stage: Stage::Waiting { class, .. }, .. } = self.flights[id]
+            else {
                 unreachable!("what waits in a way is to be tried")
             };
-            if let Trial::Multishot(multishot) = trial {
-                let (step, took_some) = self.shoot(id, multishot);
-                was_fruitful |= took_some;
-                match step {
-                    Step::Waits => return was_fruitful,
-                    Step::Over(res) => {
-                        self.registry.leave(place, id);
-                        self.finish(id, res);
-                        was_fruitful = true;
-                    }
-                    Step::Unable => {
-                        self.registry.rest_between(place, id);
-                        self.registry.watch(place).way(direction).is_busy = true;
-                        self.give_to_lane(Lane::Elastic, id, trial.work());
-                        return was_fruitful;
-                    }
-                }
-                continue;
-            }
-            // SAFETY: there is the flight, so its memory is lent.
-            let tried = unsafe { trial.try_now(self.ways, self.is_own(trial.raw())) };
-            let kind = self.flights[&id].kind;
-            self.count_try(kind, &tried);
+            let (tried, took_some) = self.attempt(&request, raw, class);
+            was_fruitful |= took_some;
             match tried {
                 Try::Done(res) => {
                     self.registry.leave(place, id);
@@ -676,37 +518,15 @@ impl Machine {
                 }
                 Try::WouldBlock => return was_fruitful,
                 Try::Unable => {
+                    if request.call.goes_on() {
+                        self.registry.rest_between(place, id);
+                    }
                     self.registry.watch(place).way(direction).is_busy = true;
-                    self.give_to_lane(Lane::Elastic, id, trial.work());
+                    self.give_to_lane(Lane::Elastic, id, Work::when_ready(request.call, class));
                     return was_fruitful;
                 }
             }
         }
-    }
-
-    /// Lets an operation that goes on take what is there. Returns whether there was something, or may be but
-    /// finds no place in the queue.
-    fn shoot(&mut self, id: u64, multishot: Multishot) -> (Step, bool) {
-        let Flight { user_data, kind, .. } = self.flights[&id];
-        let is_own = self.is_own(multishot.raw());
-        let room = self.queue.room() as usize;
-        let Self { groups, queue, sockets, .. } = self;
-        let mut count = 0;
-        let post = |res, flags| {
-            if multishot.accepts() {
-                sockets.insert(res);
-            }
-            queue.post_cqe(Cqe { user_data, res, flags }, false);
-            count += 1;
-        };
-        // SAFETY: a buffer is in its group from when it was provided, which lends it, until a completion
-        // names it.
-        let step = unsafe { multishot.shoot(groups, is_own, room, post) };
-        self.count(kind).inline += count;
-        if count == 0 && step == Step::Waits {
-            self.count(kind).would_block += 1;
-        }
-        (step, count > 0 || room == 0)
     }
 
     /// Has epoll watch for what is waited for at this place.
@@ -715,15 +535,15 @@ impl Machine {
             return;
         };
         for id in self.registry.members(place) {
-            if self.is_tried_by_lane(place, id) {
+            if self.registry.watch(place).busy_way(id).is_some() {
                 continue; // its memory is in use; it comes here again
             }
             self.registry.leave(place, id);
-            match (errno, self.flights[&id].stage) {
+            match (errno, self.flights[id].request.call) {
                 // A file without readiness: its operations end by themselves.
-                (Errno::PERM, Stage::Waiting { trial: Trial::Transfer(transfer, _), .. }) => {
-                    self.flight_mut(id).stage = Stage::Lane;
-                    self.give_to_lane(Lane::Bounded, id, Work::Call(Call::Transfer(transfer)));
+                (Errno::PERM, call @ Call::Transfer(_)) => {
+                    self.flights.get_mut(id).stage = Stage::Lane;
+                    self.give_to_lane(Lane::Bounded, id, Work::Call(call));
                 }
                 // As the ring answers when nothing can wake the poll.
                 (Errno::PERM, _) => self.finish(id, failed(Errno::INVAL)),
@@ -732,29 +552,21 @@ impl Machine {
         }
     }
 
-    /// Whether an operation that waits at this place is with a lane nevertheless.
-    fn is_tried_by_lane(&mut self, place: usize, id: u64) -> bool {
-        let Stage::Waiting { trial, .. } = self.flights[&id].stage else {
-            return false;
-        };
-        let way = self.registry.watch(place).way(trial.direction());
-        way.is_busy && way.queue.front() == Some(&id)
-    }
-
     /// A lane is done with a job.
     fn end_job(&mut self, id: u64, outcome: Outcome) {
-        let Flight { stage, is_canceled, .. } = self.flights[&id];
-        let Stage::Waiting { place, trial } = stage else {
+        let Flight { request, stage, is_canceled } = self.flights[id];
+        let Stage::Waiting { place, .. } = stage else {
             let res = outcome.into_result().expect("only waiters are tried by a lane");
             return self.finish(id, res);
         };
-        self.registry.watch(place).way(trial.direction()).is_busy = false;
+        let way = self.registry.watch(place).busy_way(id);
+        way.expect("a waiter that a lane tries is first in its way").is_busy = false;
         let mut res = outcome.into_result();
         let was_fruitful = res.is_some() || is_canceled;
-        if let (Trial::Multishot(_), Some(raw @ 0..)) = (trial, res) {
-            self.note_socket(raw);
-            let user_data = self.flights[&id].user_data;
-            self.queue.post_cqe(Cqe { user_data, res: raw, flags: multishot::more() }, false);
+        if let (Call::AcceptMany(_), Some(raw @ 0..)) = (request.call, res) {
+            self.registry.note_socket(raw);
+            let cqe = Cqe { user_data: request.user_data, res: raw, flags: multishot::MORE };
+            self.queue.post_cqe(cqe, false);
             res = None;
         }
         let res = res.or(is_canceled.then_some(failed(Errno::CANCELED)));
@@ -768,16 +580,9 @@ impl Machine {
 
     /// The operation is over.
     fn finish(&mut self, id: u64, res: i32) {
-        let flight = self.flights.remove(&id).expect("an operation that ends is under way");
-        self.by_user_data.remove(&(flight.user_data, id));
-        if flight.kind == OpKind::Accept {
-            self.note_socket(res);
-        }
-        self.queue.post(flight.user_data, res);
-    }
-
-    fn flight_mut(&mut self, id: u64) -> &mut Flight {
-        self.flights.get_mut(&id).expect("the operation is under way")
+        let Request { user_data, call, .. } = self.flights.land(id);
+        self.note_made(call, res);
+        self.queue.post(user_data, res);
     }
 
     // ---- canceling -----------------------------------------------------------------------------
@@ -785,22 +590,14 @@ impl Machine {
     /// Cancels one operation, or all that match. Returns the result of the cancel's completion.
     fn cancel(&mut self, victims: Victims, all: bool) -> i32 {
         self.push_jobs();
-        let ids: Vec<u64> = match victims {
-            Victims::UserData(user_data) => {
-                let range = (user_data, 0)..=(user_data, u64::MAX);
-                self.by_user_data.range(range).map(|&(_, id)| id).collect()
+        if let Victims::Descriptor(raw) = victims {
+            // SAFETY: the operation that waits keeps it open, or its number is refused here.
+            let open = unsafe { borrow(raw) }.and_then(rustix::io::fcntl_getfd);
+            if let Err(errno) = open {
+                return failed(errno);
             }
-            Victims::Descriptor(raw) => {
-                // SAFETY: the operation that waits keeps it open, or its number is refused here.
-                let open = unsafe { borrow(raw) }.and_then(rustix::io::fcntl_getfd);
-                if let Err(errno) = open {
-                    return failed(errno);
-                }
-                let its = self.flights.iter().filter(|(_, flight)| flight.raw == Some(raw));
-                its.map(|(&id, _)| id).collect()
-            }
-            Victims::Any => self.flights.keys().copied().collect(),
-        };
+        }
+        let ids = self.flights.victims(victims);
         if all {
             for &id in &ids {
                 // Counted whether it ends now or by itself.
@@ -818,23 +615,19 @@ impl Machine {
     /// `EALREADY`: a thread performs it. `ENOENT`: it has just ended, together with another one.
     fn cancel_one(&mut self, id: u64) -> Result<(), Errno> {
         let canceled = failed(Errno::CANCELED);
-        match self.flights.get(&id).ok_or(Errno::NOENT)?.stage {
+        let Flight { request, stage, .. } = self.flights.get(id).ok_or(Errno::NOENT)?;
+        match *stage {
             // A thread closes what it was given: that it was not begun nobody could tell from the answer.
-            Stage::Lane if self.flights[&id].kind == OpKind::Close => return Err(Errno::ALREADY),
+            Stage::Lane if request.kind == OpKind::Close => return Err(Errno::ALREADY),
             Stage::Lane if self.pool.cancel(id) => self.finish(id, canceled),
             Stage::Lane => return Err(Errno::ALREADY),
-            Stage::Polling { place } => {
-                self.registry.leave(place, id);
-                self.finish(id, canceled);
-                self.arm(place);
-            }
-            Stage::Waiting { place, trial } => {
-                if self.is_tried_by_lane(place, id) {
+            Stage::Polling { place } | Stage::Waiting { place, .. } => {
+                if let Some(way) = self.registry.watch(place).busy_way(id) {
                     if !self.pool.cancel(id) {
-                        self.flight_mut(id).is_canceled = true;
+                        self.flights.get_mut(id).is_canceled = true;
                         return Err(Errno::ALREADY);
                     }
-                    self.registry.watch(place).way(trial.direction()).is_busy = false;
+                    way.is_busy = false;
                 }
                 self.registry.leave(place, id);
                 self.finish(id, canceled);
@@ -851,33 +644,4 @@ fn with_read_hang_up(events: u16) -> u16 {
     const IN: u16 = EventFlags::IN.bits() as u16;
     const READ_HANG_UP: u16 = EventFlags::RDHUP.bits() as u16;
     if events & IN == 0 { events } else { events | READ_HANG_UP }
-}
-
-/// The next whole number of milliseconds that is not less, as far as the kernel counts them.
-fn whole_millis(duration: Duration) -> Duration {
-    let millis = duration.as_nanos().div_ceil(u128::from(NANOS_PER_MILLI));
-    Duration::from_millis(millis.min(i32::MAX as u128) as u64)
-}
-
-/// The kernel's form of a duration. More than a century is as good as for ever.
-fn timespec(duration: Duration) -> Timespec {
-    const CENTURY_S: u64 = 100 * 365 * 24 * 60 * 60;
-    Timespec {
-        tv_sec: duration.as_secs().min(CENTURY_S) as i64,
-        tv_nsec: i64::from(duration.subsec_nanos()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn milliseconds_are_rounded_up_and_not_too_many() {
-        for (nanos, millis) in [(0, 0), (1, 1), (999_999, 1), (1_000_000, 1), (1_000_001, 2)] {
-            let rounded = whole_millis(Duration::from_nanos(nanos));
-            assert_eq!(rounded, Duration::from_millis(millis), "{nanos}");
-        }
-        assert_eq!(whole_millis(Duration::MAX).as_millis(), i32::MAX as u128);
-    }
 }

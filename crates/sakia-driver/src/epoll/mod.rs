@@ -35,13 +35,15 @@
 //!
 //! # Layout
 //!
-//! `machine` knows what is under way; `registry` what epoll watches;
-//! `transfer` how bytes are moved without blocking, and `socket` connections and messages, either of
-//! them a `trial`; `multishot` what goes on; `job` what threads do, `lanes` the threads; `inbox`
-//! how they reach the sleeping backend; `process` what its name says.
+//! `machine` moves operations on, and has one of each: `flights` the table of what is under way, `registry`
+//! what epoll watches, `sleep` the waiting for that, `lanes` the threads, `stuck` which of their jobs take
+//! long, `inbox` how they reach the sleeping backend. A `trial` is an operation that may wait for a stream:
+//! `transfer` how bytes are moved without blocking, `socket` connections and messages, `multishot` what goes
+//! on. `job` is what threads do; `process` what its name says.
 //!
 //! One thread calls the backend; [`EpollWake`] goes anywhere.
 
+mod flights;
 mod inbox;
 mod job;
 mod lanes;
@@ -49,6 +51,7 @@ mod machine;
 mod multishot;
 mod process;
 mod registry;
+mod sleep;
 mod socket;
 mod stuck;
 // All of them make system calls.
@@ -75,7 +78,6 @@ use self::lanes::Limits;
 pub use self::lanes::{LaneStatistics, StuckWorker};
 use self::machine::Machine;
 use self::process::Process;
-
 use self::stuck::OnStuck;
 use self::transfer::Ways;
 use crate::backend::{Backend, Descriptors, RemoteWake, Takes};
@@ -277,11 +279,19 @@ impl Epoll {
         }
     }
 
-    fn forked_error() -> io::Error {
-        io::Error::other(
-            "the epoll backend belongs to the parent process: a forked child must create its own",
-        )
+    /// # Errors
+    /// In a forked child.
+    #[inline(always)]
+    fn check_process(&self) -> io::Result<()> {
+        if self.process.is_intact() { Ok(()) } else { Err(forked_error()) }
     }
+}
+
+#[cold]
+fn forked_error() -> io::Error {
+    io::Error::other(
+        "the epoll backend belongs to the parent process: a forked child must create its own",
+    )
 }
 
 /// Wakes an [`Epoll`] that sleeps. Made by [`Epoll::wake_handle`].
@@ -351,13 +361,13 @@ unsafe impl Backend for Epoll {
         if let Attempt::Done(raw) = attempt
             && call.makes_socket()
         {
-            self.machine.note_socket(raw);
+            self.machine.registry.note_socket(raw);
         }
         attempt
     }
 
     unsafe fn forget_descriptor(&mut self, raw: i32) {
-        self.machine.forget_socket(raw);
+        self.machine.registry.forget_socket(raw);
     }
 
     unsafe fn size_now(&self, raw: i32) -> Option<u64> {
@@ -378,17 +388,13 @@ unsafe impl Backend for Epoll {
     }
 
     fn submit(&mut self) -> io::Result<()> {
-        if !self.process.is_intact() {
-            return Err(Self::forked_error());
-        }
+        self.check_process()?;
         self.machine.submit();
         Ok(())
     }
 
     fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered> {
-        if !self.process.is_intact() {
-            return Err(Self::forked_error());
-        }
+        self.check_process()?;
         self.is_fresh.set(true);
         self.machine.enter(min_complete, timeout)
     }
@@ -398,7 +404,7 @@ unsafe impl Backend for Epoll {
     }
 
     fn reap(&mut self, out: &mut [Cqe]) -> usize {
-        if self.process.is_intact() { self.machine.reap(out) } else { 0 }
+        if self.process.is_intact() { self.machine.queue.reap(out) } else { 0 }
     }
 
     /// True when a lane has a result or completions overflow; and, once after each enter false, then
@@ -410,7 +416,7 @@ unsafe impl Backend for Epoll {
         }
         self.machine.queue.is_overflowing()
             || self.machine.inbox.has_news()
-            || !self.is_fresh.replace(false) && self.machine.has_waiters()
+            || !self.is_fresh.replace(false) && self.machine.registry.waiters() > 0
     }
 
     /// True when a lane has a result or completions overflow. Of descriptors only an enter can tell.
@@ -432,17 +438,13 @@ unsafe impl Backend for Epoll {
     }
 
     unsafe fn register_buffer(&mut self, _: *mut u8, _: usize) -> io::Result<()> {
-        if !self.process.is_intact() {
-            return Err(Self::forked_error());
-        }
+        self.check_process()?;
         // To a call, registered memory is memory like any other.
         if mem::replace(&mut self.has_buffer, true) { Err(Errno::BUSY.into()) } else { Ok(()) }
     }
 
     fn register_group(&mut self, group: u16, entries: u16) -> io::Result<()> {
-        if !self.process.is_intact() {
-            return Err(Self::forked_error());
-        }
+        self.check_process()?;
         Ok(self.machine.groups.register(group, entries)?)
     }
 
@@ -462,12 +464,7 @@ unsafe impl Backend for Epoll {
     }
 
     fn nap(&mut self, duration: Duration) {
-        let request = rustix::thread::Timespec {
-            tv_sec: duration.as_secs().min(i64::MAX as u64) as i64,
-            tv_nsec: i64::from(duration.subsec_nanos()),
-        };
-        // A signal ends the nap early, which does no harm.
-        let _ = rustix::thread::nanosleep(&request);
+        sys::nap(duration);
     }
 
     fn ways(&self, kind: OpKind) -> KindCounters {
@@ -480,9 +477,7 @@ unsafe impl Backend for Epoll {
 
     /// With it stuck jobs are only noticed by an enter.
     fn pollable(&mut self) -> io::Result<OwnedFd> {
-        if !self.process.is_intact() {
-            return Err(Self::forked_error());
-        }
+        self.check_process()?;
         Ok(self.machine.pollable()?)
     }
 
@@ -519,7 +514,8 @@ impl Drop for Epoll {
 impl fmt::Debug for Epoll {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut f = f.debug_struct("Epoll");
-        f.field("epoll", &self.machine.epoll()).field("flights", &self.machine.flights());
+        f.field("epoll", &self.machine.registry.epoll())
+            .field("flights", &self.machine.flights.len());
         f.finish_non_exhaustive()
     }
 }

@@ -6,7 +6,7 @@
 //! - For one event (`EPOLLONESHOT`). After it the watch is armed again as far as somebody still waits.
 //! - A socket of our own that is only read: for changes (`EPOLLET`), as long as it is open. Whoever waits
 //!   has found nothing before, so what comes is a change; and until the socket is
-//!   [forgotten](Registry::release) nobody else has its number. So a receive costs no `epoll_ctl(2)`.
+//!   [forgotten](Registry::forget_socket) nobody else has its number. So a receive costs no `epoll_ctl(2)`.
 //! - While an operation waits for one thing after the other: for what is there, until it was taken
 //!   (level-triggered). It need not find nothing to know that it has everything.
 //!
@@ -21,7 +21,7 @@
 //!
 //! Source: `epoll_ctl(2)`, `epoll(7)`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -48,6 +48,8 @@ pub(super) struct Registry {
     free: Vec<usize>,
     /// Places by the number of the descriptor.
     by_raw: BTreeMap<i32, usize>,
+    /// Sockets that were made here, by number, until they are closed or given away.
+    sockets: BTreeSet<i32>,
     /// Operations that wait, in all watches.
     waiters: usize,
     /// Tokens of watches that rest, and until when; soonest first.
@@ -59,7 +61,7 @@ pub(super) struct Registry {
 /// One descriptor's waiters.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    raw: i32,
+    pub(super) raw: i32,
     /// Distinguishes the files that the descriptor, and the watches that this place, held.
     generation: u32,
     /// By direction.
@@ -76,7 +78,7 @@ pub(super) struct Watch {
     is_resting: bool,
     /// Operations that wait for one thing after the other.
     going_on: Vec<u64>,
-    /// The number is this file's until it is released.
+    /// The number is this file's until it is forgotten: a socket that was made here.
     is_lasting: bool,
 }
 
@@ -91,6 +93,11 @@ pub(super) struct Way {
 impl Watch {
     pub(super) fn way(&mut self, direction: Direction) -> &mut Way {
         &mut self.ways[direction as usize]
+    }
+
+    /// The way of this operation, if a lane thread is trying it.
+    pub(super) fn busy_way(&mut self, id: u64) -> Option<&mut Way> {
+        self.ways.iter_mut().find(|way| way.is_busy && way.queue.front() == Some(&id))
     }
 
     /// What somebody waits for.
@@ -141,6 +148,7 @@ impl Registry {
             watches: Vec::new(),
             free: Vec::new(),
             by_raw: BTreeMap::new(),
+            sockets: BTreeSet::new(),
             waiters: 0,
             resting: VecDeque::new(),
             is_restless: false,
@@ -194,6 +202,7 @@ impl Registry {
     /// Adds an operation to the end of a way. To be armed afterwards.
     pub(super) fn wait(&mut self, raw: i32, direction: Direction, id: u64) -> usize {
         let place = self.place(raw);
+        self.watches[place].is_lasting |= self.is_own(raw);
         self.watches[place].way(direction).queue.push_back(id);
         self.waiters += 1;
         place
@@ -219,19 +228,27 @@ impl Registry {
         self.disarm(place);
     }
 
-    /// Notes that the number of the watch is this file's until it is [released](Registry::release).
-    pub(super) fn keep(&mut self, place: usize) {
-        self.watches[place].is_lasting = true;
+    /// A socket was made here, if this is the number of one.
+    pub(super) fn note_socket(&mut self, raw: i32) {
+        if raw >= 0 {
+            self.sockets.insert(raw);
+        }
+    }
+
+    /// Whether the descriptor's file was made here, and nobody was given it.
+    pub(super) fn is_own(&self, raw: i32) -> bool {
+        self.sockets.contains(&raw)
     }
 
     /// The number is another file's from now on.
-    pub(super) fn release(&mut self, raw: i32) {
-        let Some(place) = self.find(raw).filter(|&place| self.watches[place].is_lasting) else {
-            return;
-        };
-        self.watches[place].is_lasting = false;
-        if self.watches[place].is_idle() {
-            self.forget(place);
+    pub(super) fn forget_socket(&mut self, raw: i32) {
+        if self.sockets.remove(&raw)
+            && let Some(place) = self.find(raw)
+        {
+            self.watches[place].is_lasting = false;
+            if self.watches[place].is_idle() {
+                self.forget(place);
+            }
         }
     }
 
@@ -557,9 +574,9 @@ mod tests {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let raw = reader.as_raw_fd();
         let mut places = Vec::new();
+        registry.note_socket(raw);
         for id in 0..3 {
             let place = registry.wait(raw, Direction::Read, id);
-            registry.keep(place);
             registry.arm(place).unwrap();
             assert_eq!(registry.watch(place).armed, EventFlags::IN | EventFlags::ET);
             assert_eq!(events(&registry), []);
@@ -584,18 +601,18 @@ mod tests {
         let mut registry = registry();
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let raw = reader.as_raw_fd();
+        registry.note_socket(raw);
         let place = registry.wait(raw, Direction::Read, 1);
-        registry.keep(place);
         registry.arm(place).unwrap();
         registry.leave(place, 1);
-        registry.release(raw);
+        registry.forget_socket(raw);
         assert_eq!(registry.find(raw), None);
         rustix::io::write(&writer, b"x").unwrap();
         assert_eq!(events(&registry), []);
         // With somebody who waits it stays, for one event.
+        registry.note_socket(raw);
         let place = registry.wait(raw, Direction::Read, 2);
-        registry.keep(place);
-        registry.release(raw);
+        registry.forget_socket(raw);
         registry.arm(place).unwrap();
         assert!(registry.watch(place).armed.contains(EventFlags::ONESHOT));
         assert_eq!(events(&registry), [registry.token(place)]);
@@ -606,6 +623,7 @@ mod tests {
         let mut registry = registry();
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let raw = reader.as_raw_fd();
+        registry.note_socket(raw);
         let place = registry.wait(raw, Direction::Read, 1);
         registry.go_on(place, 1);
         registry.arm(place).unwrap();
@@ -622,7 +640,6 @@ mod tests {
         registry.go_on(place, 1);
         registry.arm(place).unwrap();
         // Nobody is left, and then an event finds nobody.
-        registry.keep(place);
         registry.leave(place, 1);
         registry.hush(place, EventFlags::IN, false);
         registry.arm(place).unwrap();

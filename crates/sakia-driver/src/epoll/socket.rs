@@ -15,58 +15,34 @@
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
-use rustix::event::PollFlags;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
 use super::job::Outcome;
-use super::transfer::{FileClass, Try, failed, poll_now};
-use crate::call::{SocketCall, Verb};
-use crate::sys::{self, DONT_WAIT, NO_SIGNAL, abi, borrow, register, retry};
+use super::transfer::{FileClass, Try, try_to_wait};
+use crate::call::{SocketCall, Verb, failed};
+use crate::sys::{self, DONT_WAIT, Direction, NO_SIGNAL, abi, borrow, register, retry};
 
-/// A socket on which one connection after the other is to be accepted.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Listener {
-    pub(super) call: SocketCall,
-    /// This backend made it.
-    pub(super) is_own: bool,
-}
-
-impl Listener {
+impl SocketCall {
     /// Accepts without waiting, until there is no connection left or `post`, which is given the descriptors,
     /// answers that it takes no more. The socket's mode is changed once at most.
     ///
     /// # Safety
     ///
     /// - The descriptor is lent.
-    pub(super) unsafe fn accept_all(self, post: &mut dyn FnMut(i32) -> bool) -> Try {
-        let Self { call, is_own } = self;
+    pub(super) unsafe fn accept_all(&self, is_own: bool, mut post: impl FnMut(i32) -> bool) -> Try {
         let accept = || {
             loop {
                 // SAFETY: the caller's promise; it names no memory: nobody's address is told.
-                let raw = unsafe { call.call(call.flags) }?;
+                let raw = unsafe { self.call(self.flags) }?;
                 if !post(raw as i32) {
-                    return Ok(0);
+                    return Err(Errno::AGAIN);
                 }
             }
         };
         // SAFETY: the caller's promise.
-        let result = unsafe { call.without_waiting(is_own, accept) };
-        result.map_or_else(|unable| unable, Try::of)
-    }
-}
-
-impl SocketCall {
-    /// Whether it waits for a thread instead of epoll, where it cannot be tried.
-    pub(super) fn is_for_threads(&self) -> bool {
-        self.verb == Verb::Connect
-    }
-
-    /// Whether it is to fail with `EAGAIN` instead of waiting.
-    pub(super) fn is_nowait(&self) -> bool {
-        let has_flags = !matches!(self.verb, Verb::Accept | Verb::Connect);
-        has_flags && self.flags & DONT_WAIT != 0
+        unsafe { self.without_waiting(is_own, accept) }.map_or_else(|unable| unable, Try::of)
     }
 
     /// Tries on the calling thread. `is_own` says that this backend made the socket.
@@ -138,21 +114,17 @@ impl SocketCall {
     pub(super) unsafe fn wait(&self) -> Outcome {
         if self.verb == Verb::Accept {
             // SAFETY: the caller's promise.
-            match unsafe { poll_now(self.raw, PollFlags::IN) } {
-                Err(errno) => return Outcome::Done(failed(errno)),
-                Ok(ready) if ready.is_empty() => return Outcome::WouldBlock,
-                Ok(_) => {}
+            if let Some(tried) = unsafe { try_to_wait(self.raw, Direction::Read) } {
+                return tried.into();
             }
         }
         // SAFETY: the caller's promise.
         match retry(|| unsafe { self.call(self.flags) }) {
-            Err(Errno::AGAIN) => Outcome::WouldBlock,
-            Err(errno) => Outcome::Done(failed(errno)),
             // SAFETY: a descriptor that the kernel has just made for us.
             Ok(raw) if self.verb == Verb::Accept => unsafe {
                 Outcome::Opened(OwnedFd::from_raw_fd(raw as i32))
             },
-            Ok(count) => Outcome::Done(count as i32),
+            result => Try::of(result).into(),
         }
     }
 

@@ -32,7 +32,7 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, IoVec};
 
-use crate::call::{Buffers, Transfer};
+use crate::call::{Buffers, Transfer, failed, outcome};
 use crate::sys::signals::without_sigpipe;
 use crate::sys::{self, Direction, abi, borrow, retry};
 
@@ -45,7 +45,10 @@ impl Buffers {
     /// Calls `f` with a vector that describes the memory.
     fn with<T>(&self, f: impl FnOnce(*const IoVec, usize) -> T) -> T {
         match *self {
-            Self::One { addr, len } => f(&io_vec(addr, u64::from(len)), 1),
+            Self::One { addr, len } => {
+                let base = ptr::with_exposed_provenance_mut(addr as usize);
+                f(&IoVec { base, len: len as usize }, 1)
+            }
             Self::Many { vector, count } => {
                 f(ptr::with_exposed_provenance(vector as usize), count as usize)
             }
@@ -58,19 +61,11 @@ impl Buffers {
     ///
     /// - The memory is lent: its vector can be read.
     unsafe fn parts(&self) -> Vec<IoVec> {
-        match *self {
-            Self::One { addr, len } => vec![io_vec(addr, u64::from(len))],
-            Self::Many { vector, count } => {
-                let vector: *const IoVec = ptr::with_exposed_provenance(vector as usize);
-                // SAFETY: the caller says that the vector can be read, and it has this many parts.
-                (0..count as usize).map(|index| unsafe { vector.add(index).read() }).collect()
-            }
-        }
+        self.with(|vector, count| {
+            // SAFETY: the caller says that the vector can be read, and it has this many parts.
+            (0..count).map(|index| unsafe { vector.add(index).read() }).collect()
+        })
     }
-}
-
-fn io_vec(addr: u64, len: u64) -> IoVec {
-    IoVec { base: ptr::with_exposed_provenance_mut(addr as usize), len: len as usize }
 }
 
 /// What a descriptor refers to, as far as it decides how bytes get there.
@@ -112,7 +107,7 @@ impl FileClass {
 pub(super) enum Try {
     /// The result of the completion.
     Done(i32),
-    /// Nothing can be moved now.
+    /// Nothing can be moved now, or nothing more: epoll tells when.
     WouldBlock,
     /// This descriptor cannot be tried without a risk to block.
     Unable,
@@ -126,17 +121,6 @@ impl Try {
             result => Self::Done(outcome(result)),
         }
     }
-}
-
-/// The result of a completion.
-pub(super) fn outcome(result: Result<usize, Errno>) -> i32 {
-    // The kernel moves no more than `MAX_RW_BYTES` at a time.
-    result.map_or_else(failed, |count| count as i32)
-}
-
-/// The result of a completion that says that the operation failed.
-pub(super) fn failed(errno: Errno) -> i32 {
-    -errno.raw_os_error()
 }
 
 /// Ways to try that can be left out, so that the tests get to the later ones.
@@ -166,11 +150,6 @@ impl Ways {
 }
 
 impl Transfer {
-    /// Whether the operation is to fail with `EAGAIN` instead of waiting.
-    pub(super) fn is_nowait(&self) -> bool {
-        self.flags & abi::RWF_NOWAIT != 0
-    }
-
     /// Tries on the calling thread, on anything but a bounded file.
     ///
     /// # Safety
@@ -247,14 +226,11 @@ impl Transfer {
     ///
     /// - The memory is lent, and so is the descriptor.
     unsafe fn len(&self) -> u64 {
-        match self.buffers {
-            Buffers::One { len, .. } => u64::from(len),
-            Buffers::Many { .. } => {
-                // SAFETY: the caller's promise.
-                let parts = unsafe { self.buffers.parts() };
-                parts.iter().fold(0, |sum, part| sum.saturating_add(part.len as u64))
-            }
-        }
+        self.buffers.with(|vector, count| {
+            // SAFETY: the caller's promise: the vector can be read, and has this many parts.
+            let len = |index| unsafe { vector.add(index).read() }.len as u64;
+            (0..count).map(len).fold(0, u64::saturating_add)
+        })
     }
 
     /// Repeats a call on a file without positions, unless the offset makes no sense.
@@ -352,15 +328,9 @@ impl Transfer {
     ///
     /// - The memory is lent, and so is the descriptor.
     pub(super) unsafe fn transfer_if_ready(&self, class: FileClass) -> Try {
-        let wanted = match self.direction {
-            Direction::Read => PollFlags::IN,
-            Direction::Write => PollFlags::OUT,
-        };
         // SAFETY: the caller's promise.
-        match unsafe { poll_now(self.raw, wanted) } {
-            Err(errno) => return Try::Done(failed(errno)),
-            Ok(ready) if ready.is_empty() => return Try::WouldBlock,
-            Ok(_) => {}
+        if let Some(tried) = unsafe { try_to_wait(self.raw, self.direction) } {
+            return tried;
         }
         if self.direction == Direction::Read {
             // SAFETY: the caller's promise.
@@ -410,6 +380,23 @@ fn clip(mut parts: Vec<IoVec>, mut len: u64) -> Vec<IoVec> {
         len -= part.len as u64;
     }
     parts
+}
+
+/// What a try comes to, here and now, that waits until a descriptor is ready. `None` when it is.
+///
+/// # Safety
+///
+/// - As [`borrow`], during the call.
+pub(super) unsafe fn try_to_wait(raw: i32, direction: Direction) -> Option<Try> {
+    let wanted = match direction {
+        Direction::Read => PollFlags::IN,
+        Direction::Write => PollFlags::OUT,
+    };
+    // SAFETY: the caller's duties are the same.
+    match unsafe { poll_now(raw, wanted) } {
+        Err(errno) => Some(Try::Done(failed(errno))),
+        Ok(ready) => ready.is_empty().then_some(Try::WouldBlock),
+    }
 }
 
 /// Which of `events`, and of those that are always reported, are there now.

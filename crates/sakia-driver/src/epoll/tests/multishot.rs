@@ -358,7 +358,7 @@ fn each_connection_is_accepted_until_it_is_canceled() {
             for far in accepted(&test.enter_shots(1, count)) {
                 let flags = rustix::io::fcntl_getfd(&far).unwrap();
                 assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
-                assert!(test.epoll.machine.is_own(far.as_raw_fd()));
+                assert!(test.epoll.machine.registry.is_own(far.as_raw_fd()));
                 // SAFETY: the socket is open, and nothing waits for it.
                 unsafe { test.epoll.forget_descriptor(far.as_raw_fd()) };
             }

@@ -1,0 +1,108 @@
+//! Operations under way, by number and by `user_data`.
+//!
+//! - A flight is here from its take-off to its landing. In between its last completion is not posted, so its
+//!   memory is still lent.
+//! - Numbers grow in the order in which operations were consumed, and none is used twice.
+//! - Both tables have the same flights.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Index;
+
+use super::transfer::FileClass;
+use crate::call::{Request, Victims};
+
+/// All operations under way.
+#[derive(Debug, Default)]
+pub(super) struct Flights {
+    by_id: BTreeMap<u64, Flight>,
+    /// Each with its `user_data` first.
+    by_user_data: BTreeSet<(u64, u64)>,
+    /// The number of the next flight.
+    next: u64,
+}
+
+/// An operation under way.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) request: Request,
+    pub(super) stage: Stage,
+    /// It was to be canceled while a lane thread tried it: it must not wait again.
+    pub(super) is_canceled: bool,
+}
+
+/// What an operation under way waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stage {
+    /// For its descriptor, which is of this class and has the watch at this place, to get ready, and those
+    /// before it.
+    Waiting { place: usize, class: FileClass },
+    /// For an event at the watch at this place.
+    Polling { place: usize },
+    /// For a lane.
+    Lane,
+}
+
+impl Flights {
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// The number of the flight that takes off next.
+    pub(super) fn next_id(&self) -> u64 {
+        self.next
+    }
+
+    /// Makes a request a flight. Returns its number.
+    pub(super) fn take_off(&mut self, request: Request, stage: Stage) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.by_user_data.insert((request.user_data, id));
+        self.by_id.insert(id, Flight { request, stage, is_canceled: false });
+        id
+    }
+
+    pub(super) fn get(&self, id: u64) -> Option<&Flight> {
+        self.by_id.get(&id)
+    }
+
+    /// # Panics
+    /// Unless there is such a flight.
+    pub(super) fn get_mut(&mut self, id: u64) -> &mut Flight {
+        self.by_id.get_mut(&id).expect("the operation is under way")
+    }
+
+    /// Takes a flight out that is over.
+    ///
+    /// # Panics
+    /// Unless there is such a flight.
+    pub(super) fn land(&mut self, id: u64) -> Request {
+        let Flight { request, .. } =
+            self.by_id.remove(&id).expect("an operation that ends is under way");
+        self.by_user_data.remove(&(request.user_data, id));
+        request
+    }
+
+    /// Those that a request to cancel is for, oldest first.
+    pub(super) fn victims(&self, victims: Victims) -> Vec<u64> {
+        match victims {
+            Victims::UserData(user_data) => {
+                let range = (user_data, 0)..=(user_data, u64::MAX);
+                self.by_user_data.range(range).map(|&(_, id)| id).collect()
+            }
+            Victims::Descriptor(raw) => {
+                let acts_on = |flight: &Flight| flight.request.call.acts_on();
+                let its = self.by_id.iter().filter(|(_, flight)| acts_on(flight) == Some(raw));
+                its.map(|(&id, _)| id).collect()
+            }
+            Victims::Any => self.by_id.keys().copied().collect(),
+        }
+    }
+}
+
+impl Index<u64> for Flights {
+    type Output = Flight;
+
+    fn index(&self, id: u64) -> &Flight {
+        &self.by_id[&id]
+    }
+}

@@ -1,0 +1,103 @@
+//! Sleeping in epoll.
+//!
+//! - Events or a signal end a sleep early; nothing else does. Where the kernel counts no finer, it is longer
+//!   than asked for by less than a millisecond.
+//! - At most [`EVENTS`] are fetched at a time; the kernel keeps the others for the next sleep.
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, Event, EventFlags};
+use rustix::io::Errno;
+
+use crate::sys::{self, timespec};
+
+/// Events fetched at a time.
+pub(super) const EVENTS: usize = 256;
+const NANOS_PER_MILLI: u32 = 1_000_000;
+
+/// How long to sleep.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Sleep {
+    /// Not at all: it is a look.
+    No,
+    /// Until then, or without end.
+    Until(Option<Instant>),
+}
+
+/// What waits for events, with the last of them.
+pub(super) struct Sleeper {
+    events: Vec<Event>,
+    /// The kernel has `epoll_pwait2(2)`, as far as is known.
+    has_pwait2: bool,
+}
+
+impl Sleeper {
+    pub(super) fn new() -> Self {
+        Self { events: Vec::with_capacity(EVENTS), has_pwait2: true }
+    }
+
+    /// The token and the flags of an event that the last sleep has brought.
+    pub(super) fn event(&self, index: usize) -> (u64, EventFlags) {
+        let event = self.events[index];
+        (event.data.u64(), event.flags)
+    }
+
+    /// Waits for events. Returns how many there are.
+    ///
+    /// # Errors
+    /// `EINTR`: a signal came first.
+    #[inline(always)]
+    pub(super) fn sleep(&mut self, epoll: BorrowedFd<'_>, sleep: Sleep) -> Result<usize, Errno> {
+        self.events.clear();
+        let timeout = match sleep {
+            Sleep::No => Some(Duration::ZERO),
+            Sleep::Until(until) => {
+                until.map(|until| until.saturating_duration_since(Instant::now()))
+            }
+        };
+        let is_fine = timeout.is_some_and(|time| time.subsec_nanos() % NANOS_PER_MILLI != 0);
+        if let Some(timeout) = timeout.filter(|_| is_fine && self.has_pwait2) {
+            match self.sleep_precisely(epoll, timeout) {
+                // Before Linux 5.11, or with a filter that is older than that.
+                Err(Errno::NOSYS | Errno::PERM) => self.has_pwait2 = false,
+                result => return result,
+            }
+        }
+        // Whole milliseconds, not less than the timeout.
+        let timeout = timeout.map(|timeout| timespec(whole_millis(timeout)));
+        epoll::wait(epoll, rustix::buffer::spare_capacity(&mut self.events), timeout.as_ref())
+    }
+
+    fn sleep_precisely(
+        &mut self,
+        epoll: BorrowedFd<'_>,
+        timeout: Duration,
+    ) -> Result<usize, Errno> {
+        let spare = &mut self.events.spare_capacity_mut()[..EVENTS];
+        let count = sys::epoll_pwait2(epoll, spare, &timespec(timeout))?;
+        // SAFETY: the kernel has filled as many, which are at most as many as there is room for.
+        unsafe { self.events.set_len(count) };
+        Ok(count)
+    }
+}
+
+/// The next whole number of milliseconds that is not less, as far as the kernel counts them.
+fn whole_millis(duration: Duration) -> Duration {
+    let millis = duration.as_nanos().div_ceil(u128::from(NANOS_PER_MILLI));
+    Duration::from_millis(millis.min(i32::MAX as u128) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn milliseconds_are_rounded_up_and_not_too_many() {
+        for (nanos, millis) in [(0, 0), (1, 1), (999_999, 1), (1_000_000, 1), (1_000_001, 2)] {
+            let rounded = whole_millis(Duration::from_nanos(nanos));
+            assert_eq!(rounded, Duration::from_millis(millis), "{nanos}");
+        }
+        assert_eq!(whole_millis(Duration::MAX).as_millis(), i32::MAX as u128);
+    }
+}
