@@ -3,7 +3,7 @@
 //! The driver core (slots, admission, cancellation, disposal) is written once, without a system
 //! call, over this interface. [`Uring`](crate::Uring) is the kernel's ring; `sim`, with the feature of
 //! that name, is a kernel in memory, for tests. A ring is given an operation as its own entry, an [`Sqe`];
-//! whatever is no ring, as a [`Call`](crate::Call).
+//! whatever is no ring, as a [`Call`](crate::call::Call).
 //!
 //! Only the driver's thread calls a backend.
 

@@ -89,7 +89,7 @@ pub enum Call {
     System(System),
 }
 
-const _: () = assert!(size_of::<Call>() <= 8 * size_of::<u64>());
+const _: () = assert!(size_of::<Call>() <= size_of::<[u64; 8]>());
 
 /// A call with what it is known by.
 #[derive(Clone, Copy, Debug)]
@@ -196,7 +196,7 @@ pub struct SocketCall {
 }
 
 impl SocketCall {
-    pub(crate) fn new(verb: Verb, raw: i32, args: [usize; 2], flags: u32) -> Call {
+    pub(crate) fn on(verb: Verb, raw: i32, args: [usize; 2], flags: u32) -> Call {
         Call::Socket(Self { raw, verb, args, flags })
     }
 }
@@ -346,7 +346,7 @@ functions! {
 
 impl System {
     /// A system call with these arguments.
-    pub(crate) fn new<const N: usize>(function: Function, args: [usize; N]) -> Call {
+    pub(crate) fn of<const N: usize>(function: Function, args: [usize; N]) -> Call {
         let mut all = [0; 6];
         all[..N].copy_from_slice(&args);
         Call::System(Self { function, args: all })

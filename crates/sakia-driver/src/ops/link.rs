@@ -130,7 +130,7 @@ unsafe impl Operation for Symlink {
 
     fn call(&mut self) -> Call {
         let (target, link) = (word(self.target.as_ptr()), word(self.link.path()));
-        System::new(Function::Symlinkat, [target, register(self.link.raw()), link])
+        System::of(Function::Symlinkat, [target, register(self.link.raw()), link])
     }
 
     no_output!();

@@ -299,7 +299,7 @@ pub(crate) unsafe fn decode(sqe: &Sqe, registered: Option<(u64, u64)>) -> Result
         Opcode::UNLINKAT => system(Function::Unlinkat, [path, flags as usize, 0, 0]),
         Opcode::RENAMEAT => system(Function::Renameat, [path, to_dir, second, flags as usize]),
         Opcode::LINKAT => system(Function::Linkat, [path, to_dir, second, flags as usize]),
-        Opcode::SYMLINKAT => Ok(System::new(Function::Symlinkat, [path, register(fd), second])),
+        Opcode::SYMLINKAT => Ok(System::of(Function::Symlinkat, [path, register(fd), second])),
         Opcode::FALLOCATE => system(Function::Fallocate, [count, second, addr as usize, 0]),
         Opcode::FTRUNCATE => system(Function::Ftruncate, [second, 0, 0, 0]),
         Opcode::FADVISE => {

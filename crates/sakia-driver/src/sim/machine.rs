@@ -645,7 +645,7 @@ impl Machine {
         match &request.kind {
             Kind::Close { raw } => self.kernel.file(*raw).is_ok_and(|file| is_file(file)),
             Kind::Open { .. } | Kind::Name(_) | Kind::Statx { path: Some(_) } => true,
-            Kind::Nop { .. } | Kind::Poll { .. } | Kind::Cancel { .. } | Kind::Socket(_) => false,
+            Kind::Nop | Kind::Poll { .. } | Kind::Cancel { .. } | Kind::Socket(_) => false,
             _ => request.file.as_ref().is_some_and(|file| is_file(file)),
         }
     }

@@ -60,7 +60,7 @@ unsafe impl Operation for Accept {
 
     fn call(&mut self) -> Call {
         let (peer, len) = self.peer.pointers();
-        SocketCall::new(Verb::Accept, self.fd.raw(), [word(peer), word(len)], CLOEXEC)
+        SocketCall::on(Verb::Accept, self.fd.raw(), [word(peer), word(len)], CLOEXEC)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {

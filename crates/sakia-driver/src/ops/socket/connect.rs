@@ -49,7 +49,7 @@ unsafe impl Operation for Connect {
     fn call(&mut self) -> Call {
         let address = self.address.as_bytes();
         let args = [word(address.as_ptr()), address.len()];
-        SocketCall::new(Verb::Connect, self.fd.raw(), args, 0)
+        SocketCall::on(Verb::Connect, self.fd.raw(), args, 0)
     }
 
     no_output!();

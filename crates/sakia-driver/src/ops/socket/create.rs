@@ -74,7 +74,7 @@ unsafe impl Operation for Socket {
 
     fn call(&mut self) -> Call {
         let kind = (self.kind.0 | CLOEXEC) as usize;
-        System::new(Function::Socket, [self.domain.0.into(), kind, self.protocol as usize])
+        System::of(Function::Socket, [self.domain.0.into(), kind, self.protocol as usize])
     }
 
     fn complete(self, completion: Completion) -> Self::Output {

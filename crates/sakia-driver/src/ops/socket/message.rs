@@ -137,7 +137,7 @@ unsafe impl<T: IoBuf> Operation for SendTo<T> {
 
     fn call(&mut self) -> Call {
         let args = [word(self.message()), 0];
-        SocketCall::new(Verb::SendMessage, self.fd.raw(), args, self.flags | NO_SIGNAL)
+        SocketCall::on(Verb::SendMessage, self.fd.raw(), args, self.flags | NO_SIGNAL)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
@@ -159,7 +159,7 @@ unsafe impl<T: IoBufMut> Operation for RecvFrom<T> {
 
     fn call(&mut self) -> Call {
         let args = [word(self.message()), 0];
-        SocketCall::new(Verb::RecvMessage, self.fd.raw(), args, self.flags)
+        SocketCall::on(Verb::RecvMessage, self.fd.raw(), args, self.flags)
     }
 
     fn has_room(&self) -> bool {

@@ -111,7 +111,7 @@ unsafe impl<T: IoBufMut> Operation for SocketRecv<T> {
     #[inline(always)]
     fn call(&mut self) -> Call {
         let args = [word(self.buf.stable_mut_ptr()), self.len as usize];
-        SocketCall::new(Verb::Recv, self.fd.raw(), args, self.flags)
+        SocketCall::on(Verb::Recv, self.fd.raw(), args, self.flags)
     }
 
     #[inline(always)]
@@ -146,7 +146,7 @@ unsafe impl<T: IoBuf> Operation for SocketSend<T> {
     #[inline(always)]
     fn call(&mut self) -> Call {
         let args = [word(self.buf.stable_ptr()), transfer_len(self.buf.bytes_len()) as usize];
-        SocketCall::new(Verb::Send, self.fd.raw(), args, self.flags | NO_SIGNAL)
+        SocketCall::on(Verb::Send, self.fd.raw(), args, self.flags | NO_SIGNAL)
     }
 
     #[inline(always)]

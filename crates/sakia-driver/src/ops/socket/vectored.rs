@@ -123,7 +123,7 @@ unsafe impl<T: IoBuf> Operation for SocketSendVectored<T> {
 
     fn call(&mut self) -> Call {
         let args = [word(self.message()), 0];
-        SocketCall::new(Verb::SendMessage, self.0.fd.raw(), args, self.0.flags | NO_SIGNAL)
+        SocketCall::on(Verb::SendMessage, self.0.fd.raw(), args, self.0.flags | NO_SIGNAL)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
@@ -147,7 +147,7 @@ unsafe impl<T: IoBufMut> Operation for SocketRecvVectored<T> {
 
     fn call(&mut self) -> Call {
         let args = [word(self.message()), 0];
-        SocketCall::new(Verb::RecvMessage, self.0.fd.raw(), args, self.0.flags)
+        SocketCall::on(Verb::RecvMessage, self.0.fd.raw(), args, self.0.flags)
     }
 
     fn has_room(&self) -> bool {

@@ -90,10 +90,11 @@ pub(in super::super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<R
                     let kind = SocketOp::Create { domain, kind, protocol: second as u32 };
                     return Ok(Request { kind: Kind::Socket(kind), lent, file: None });
                 }
-                // SAFETY: the caller's promise.
-                Function::Bind => SocketOp::Bind {
-                    address: unsafe { read_address(first as u64, second as u64) }?,
-                },
+                Function::Bind => {
+                    // SAFETY: the caller's promise.
+                    let address = unsafe { read_address(first as u64, second as u64) }?;
+                    SocketOp::Bind { address }
+                }
                 Function::Listen => SocketOp::Listen { backlog: first as u32 },
                 _ => SocketOp::Shutdown {
                     how: match first {
@@ -120,10 +121,10 @@ pub(in super::super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<R
                     SocketOp::Connect { address: unsafe { read_address(addr, second) }? }
                 }
                 Verb::Accept => {
-                    // SAFETY: the caller's promise; the second address is that of the length.
-                    let room =
-                        if addr == 0 { 0 } else { unsafe { read_plain::<u32>(second) }? as usize };
+                    let mut room = 0;
                     if addr != 0 {
+                        // SAFETY: the caller's promise; the second address is that of the length.
+                        room = unsafe { read_plain::<u32>(second) }? as usize;
                         let segments = vec![Segment::new(addr, room), Segment::new(second, 4)];
                         lent = Lent::to_fill(segments)?;
                     }

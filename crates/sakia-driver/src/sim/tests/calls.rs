@@ -37,7 +37,7 @@ pub(super) fn copy_file_range(
 }
 
 pub(super) fn syncfs(fd: i32) -> Call {
-    System::new(Function::Syncfs, [register(fd)])
+    System::of(Function::Syncfs, [register(fd)])
 }
 
 pub(super) fn flock(raw: i32, operation: u32) -> Call {
