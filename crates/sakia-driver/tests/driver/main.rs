@@ -38,7 +38,6 @@ mod multishot;
 mod opening;
 mod page_guard;
 mod polling;
-#[cfg(feature = "sim")]
 mod queued_cancel;
 mod random_programs;
 mod reading;
@@ -57,6 +56,7 @@ mod unasked_cancel;
 mod undrainable;
 mod vectored;
 mod waker_panics;
+#[cfg(feature = "sim")]
 mod without_entries;
 mod writing;
 
