@@ -106,15 +106,7 @@ pub use key::Key;
 pub use live::{LiveOperation, Stage};
 pub use mounts::{MountEntry, MountTable, RemoteMounts};
 pub use op::{Class, Completion, Delivered, Op, Operation, Retry};
-pub use ops::{
-    Accept, Advise, AwaitWriter, Bind, Chmod, Chown, Close, Connect, CopyFileRange,
-    DirectoryEntries, DirectoryEntry, EntryKind, Fallocate, Flock, Fsync, GetXattr, Link,
-    ListXattr, Listen, Mkdir, NextTurn, Nop, Open, OpenHow, Openat2, Poll, PollEvents, Read,
-    ReadDirectory, ReadFixed, ReadVectored, Readlink, Received, RecvFrom, RemoveXattr, Rename,
-    SendTo, SetTime, SetXattr, Shutdown, ShutdownHow, Socket, SocketRecv, SocketRecvVectored,
-    SocketSend, SocketSendVectored, SocketType, Statfs, StatfsResult, Statx, StatxResult,
-    StatxTime, Symlink, Syncfs, Truncate, Unlink, Utimens, Write, WriteFixed, WriteVectored,
-};
+pub use ops::*;
 pub use policy::{
     Attempt, Bypass, CacheHint, CallMode, CallSupport, Lane, MountFacts, Route, Rule, Rules,
     SharedCallSupport, Support,
