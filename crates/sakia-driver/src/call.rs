@@ -336,6 +336,8 @@ functions! {
     Statx = __NR_statx: path pure;
     /// `symlinkat(2)`.
     Symlinkat = __NR_symlinkat: once path;
+    /// `sync_file_range(2)`.
+    SyncFileRange = __NR_sync_file_range: ;
     /// `syncfs(2)`.
     Syncfs = __NR_syncfs: ;
     /// `unlinkat(2)`.

@@ -113,6 +113,7 @@ mod rename;
 mod socket;
 mod statfs;
 pub(crate) mod statx;
+mod sync_range;
 mod truncate;
 mod unlink;
 pub(crate) mod vectored;
@@ -150,6 +151,7 @@ pub use socket::{
 };
 pub use statfs::{Statfs, StatfsResult};
 pub use statx::{Statx, StatxResult, StatxTime};
+pub use sync_range::{SyncFileRange, SyncRange};
 pub use truncate::Truncate;
 pub use unlink::Unlink;
 pub use vectored::{ReadVectored, WriteVectored};

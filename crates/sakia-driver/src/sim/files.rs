@@ -130,6 +130,18 @@ pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Er
                     FileOp::List
                 }
                 Function::Syncfs => FileOp::Syncfs,
+                // It promises nothing, and so does nothing.
+                Function::SyncFileRange => {
+                    let end = (first as u64).checked_add(second as u64);
+                    let is_range = end.is_some_and(|end| i64::try_from(end).is_ok());
+                    if third > 7 || !is_range {
+                        return Err(Errno::INVAL);
+                    }
+                    if kernel.file(raw as i32)?.is_stream() {
+                        return Err(Errno::SPIPE);
+                    }
+                    FileOp::Advise
+                }
                 Function::Fstatfs => {
                     lent = fill(first, 15 * 8)?;
                     FileOp::Statfs

@@ -2,7 +2,7 @@
 
 use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
-use sakia_driver::OpKind;
+use sakia_driver::{OpKind, SyncRange};
 
 use crate::names::directory;
 use crate::stage::{Stage, errno, wait};
@@ -49,6 +49,25 @@ pub fn room_is_allocated(stage: &Stage) {
     assert_eq!(errno(wait(&driver, driver.fallocate(&reader, 0, 0, 1))), Errno::BADF);
     let (_receiver, sender) = stage.pipe(&driver);
     assert_eq!(errno(wait(&driver, driver.fallocate(&sender, 0, 0, 1))), Errno::SPIPE);
+}
+
+pub fn a_range_is_written_back(stage: &Stage) {
+    let driver = stage.driver();
+    let file = stage.file(&driver, "file", b"0123");
+    let all = SyncRange::WAIT_BEFORE | SyncRange::WRITE | SyncRange::WAIT_AFTER;
+    for (offset, len, how) in [(0, 0, all), (1, 2, SyncRange::WRITE), (9, 9, SyncRange(0))] {
+        wait(&driver, driver.sync_file_range(&file, offset, len, how)).unwrap();
+    }
+    assert_eq!(stage.contents("file"), b"0123");
+    for (offset, len, how) in
+        [(0, 0, 8), (1 << 63, 0, 0), (1, i64::MAX as u64, 0), (1, u64::MAX, 0)]
+    {
+        let result = wait(&driver, driver.sync_file_range(&file, offset, len, SyncRange(how)));
+        assert_eq!(errno(result), Errno::INVAL, "{offset} {len} {how}");
+    }
+    let (receiver, _sender) = stage.pipe(&driver);
+    let result = wait(&driver, driver.sync_file_range(&receiver, 0, 0, all));
+    assert_eq!(errno(result), Errno::SPIPE);
 }
 
 pub fn advice_is_taken(stage: &Stage) {

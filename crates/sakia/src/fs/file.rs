@@ -16,6 +16,7 @@ use rustix::fs::OFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use sakia_driver::{
     Auto, BufResult, CURRENT_POSITION, Fd, FileKind, Handle, IoBuf, IoBufMut, PollEvents, Room,
+    SyncRange,
 };
 
 use super::direct::Direct;
@@ -679,6 +680,21 @@ impl File {
     #[doc(alias = "fdatasync")]
     pub async fn sync_data(&self) -> io::Result<()> {
         uninterrupted(async || self.driver.fsync(&self.fd, true).await).await
+    }
+
+    /// Has `len` bytes from byte `offset` on written back, all from there on when `len` is 0, and waits as
+    /// `how` says: so that a later [`sync_data`](File::sync_data) has less to do. **Nothing is durable
+    /// afterwards.**
+    ///
+    /// # Errors
+    /// `EINVAL`: no such flag, or no such range. `EIO`, `ENOSPC`: earlier writes were lost. Otherwise as
+    /// `sync_file_range(2)`.
+    ///
+    /// # Kernel
+    /// 2.6.17. Source: `sync_file_range(2)`.
+    #[doc(alias = "sync_file_range")]
+    pub async fn sync_range(&self, offset: u64, len: u64, how: SyncRange) -> io::Result<()> {
+        uninterrupted(async || self.driver.sync_file_range(&self.fd, offset, len, how).await).await
     }
 
     /// Refuses offsets that are none, and all of them on a file opened to append.

@@ -46,7 +46,7 @@ pub use paths::{
     symlink_metadata, try_exists,
 };
 pub use read_dir::{DirEntry, ReadDir};
-pub use sakia_driver::AlignedBuf;
+pub use sakia_driver::{AlignedBuf, SyncRange};
 pub use save::{AtomicFile, save};
 pub use tree::remove_dir_all;
 pub use whole::{copy, read, read_to_string, write, write_durable};
