@@ -9,6 +9,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::backend::Backend;
 use crate::buf::{IoBuf, IoBufMut};
+use crate::core::Phase;
 use crate::handle::Handle;
 
 /// Equal blocks of page-aligned memory, registered with a driver. Clones refer to the same memory.
@@ -60,10 +61,12 @@ impl<B: Backend> Handle<B> {
         Ok(arena)
     }
 
-    /// Whether the block is of this driver's arena, as operations on it ask for.
+    /// Whether the block is of this driver's arena, as operations on it ask for. After the driver's end all
+    /// are: nothing comes of them.
     pub(crate) fn has_registered(&self, block: &FixedBuf) -> bool {
         let core = self.shared.core.borrow();
-        core.lent.arena.as_ref().is_some_and(|arena| arena.has(block))
+        core.phase != Phase::Running
+            || core.lent.arena.as_ref().is_some_and(|arena| arena.has(block))
     }
 }
 

@@ -266,7 +266,6 @@ unsafe impl Backend for Auto {
         fn look_again(&self);
         fn is_overflowing(&self) -> bool;
         fn is_intact(&self) -> bool;
-        fn supports(&self, opcode: Opcode) -> bool;
         fn now(&self) -> Duration;
         fn waits(&self) -> u64;
         fn ways(&self, kind: OpKind) -> KindCounters;

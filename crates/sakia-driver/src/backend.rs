@@ -259,12 +259,6 @@ pub unsafe trait Backend: 'static {
     /// must be inert.
     fn is_intact(&self) -> bool;
 
-    /// Whether the backend performs entries with this opcode, or calls that ask for the same.
-    fn supports(&self, opcode: Opcode) -> bool {
-        let _ = opcode;
-        true
-    }
-
     /// Makes `len` bytes at `addr` the registered buffer with index 0, for the `_FIXED` operations.
     ///
     /// # Safety

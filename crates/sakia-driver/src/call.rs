@@ -285,7 +285,7 @@ impl Properties {
 
 functions! {
     /// `bind(2)`.
-    Bind = __NR_bind: short;
+    Bind = __NR_bind: ;
     /// `fadvise64(2)`.
     Fadvise = __NR_fadvise64: ;
     /// `fallocate(2)`.
@@ -388,27 +388,40 @@ impl Call {
     /// The descriptor whose operations it counts among: as with a ring, none if that only says where a path
     /// begins. What closes one is none of them.
     pub(crate) fn acts_on(&self) -> Option<i32> {
-        if let Self::Close { .. } = self { None } else { self.descriptor() }
+        match self {
+            Self::Open(_) | Self::Close { .. } | Self::Cancel { .. } => None,
+            Self::System(System { function: Function::Symlinkat, .. }) => None,
+            Self::System(System { function, args })
+                if function.properties().path && args[1] != 0 =>
+            {
+                None
+            }
+            _ => self.descriptor(),
+        }
     }
 
-    /// The open file that it is about.
+    /// The descriptor that it names first, be it the directory that a path begins at.
     pub(crate) fn descriptor(&self) -> Option<i32> {
-        match *self {
+        let raw = match *self {
             Self::Transfer(Transfer { raw, .. })
             | Self::Socket(SocketCall { raw, .. })
             | Self::AcceptMany(SocketCall { raw, .. })
             | Self::RecvMany { raw, .. }
+            | Self::Open(Open { dir: raw, .. })
             | Self::Close { raw }
             | Self::Poll { raw, .. }
             | Self::AwaitWriter { raw }
             | Self::Flock { raw, .. }
-            | Self::CopyFileRange { from: raw, .. } => Some(raw),
-            Self::System(System { function, args }) => {
-                let has_path = function.properties().path && args[1] != 0;
-                (!has_path).then_some(args[0] as i32)
-            }
-            Self::Nop | Self::Open(_) | Self::Cancel { .. } => None,
-        }
+            | Self::CopyFileRange { from: raw, .. }
+            | Self::Cancel { victims: Victims::Descriptor(raw), .. } => raw,
+            Self::System(System { function: Function::Socket, .. })
+            | Self::Nop
+            | Self::Cancel { .. } => return None,
+            // The first argument is the address of what the link is to say.
+            Self::System(System { function: Function::Symlinkat, args }) => args[1] as i32,
+            Self::System(System { args, .. }) => args[0] as i32,
+        };
+        Some(raw).filter(|&raw| raw >= 0)
     }
 
     /// Whether its result is the number of a new socket.
@@ -474,6 +487,10 @@ mod tests {
         assert_eq!(acts_on(Function::Mkdirat, [8, 0]), None);
         assert_eq!(acts_on(Function::Utimensat, [8, 16]), None);
         assert_eq!(acts_on(Function::Utimensat, [0, 16]), Some(7));
+        // Where the link is to be, and not half of an address.
+        let link = System::of(Function::Symlinkat, [0x7f00_0000_0009, 0, 16]);
+        assert_eq!((link.acts_on(), link.descriptor()), (None, Some(0)));
+        assert_eq!(System::of(Function::Socket, [2, 1, 0]).descriptor(), None);
     }
 
     #[test]

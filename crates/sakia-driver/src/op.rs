@@ -127,6 +127,8 @@ impl Completion {
 ///   or behind pointers that stay put when the value is moved *after its completion*, and that nothing else
 ///   accesses that memory, as long as the value is not moved or dropped;
 /// - the descriptors that they name are ones that the value keeps open ([`Fd`]);
+/// - [`KIND`](Operation::KIND) is that of the driver's own operations of this sort, which decides with the two
+///   which way they go;
 /// - [`class`](Operation::class), [`entry`](Operation::entry), [`call`](Operation::call) and
 ///   [`descriptor`](Operation::descriptor) do not call into a driver.
 pub unsafe trait Operation: 'static {

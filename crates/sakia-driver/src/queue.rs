@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use sakia_ring::{Cqe, Position};
 
 use crate::call::{Call, Request};
+use crate::counters::OpKind;
 
 /// What a submission queue holds.
 pub(crate) trait Queued {
@@ -24,7 +25,7 @@ impl Queued for Request {
     }
 
     fn make_nop(&mut self) {
-        self.call = Call::Nop;
+        (self.kind, self.call) = (OpKind::Nop, Call::Nop);
     }
 }
 
@@ -152,7 +153,6 @@ impl<T: Queued> Queue<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::OpKind;
 
     fn request(user_data: u64, call: Call) -> Request {
         Request { user_data, kind: OpKind::Other, call }
@@ -192,7 +192,8 @@ mod tests {
         assert_eq!(queue.consume().unwrap().call, Call::Close { raw: 3 });
         assert!(!queue.make_nop(first, 1), "it was consumed");
         let second_now = queue.consume().unwrap();
-        assert_eq!((second_now.user_data, second_now.call), (2, Call::Nop));
+        let Request { user_data, kind, call } = second_now;
+        assert_eq!((user_data, kind, call), (2, OpKind::Nop, Call::Nop));
         assert!(!queue.make_nop(second, 2), "it was consumed");
     }
 

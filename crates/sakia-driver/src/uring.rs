@@ -123,6 +123,11 @@ impl<H: Host> Uring<H> {
         lanes.map_or_else(LaneStatistics::default, |lanes| lanes.epoll.statistics(lane))
     }
 
+    /// Whether the kernel's rings have entries with this opcode, as far as it tells.
+    pub fn supports(&self, opcode: Opcode) -> bool {
+        self.probe.as_ref().is_none_or(|probe| probe.is_supported(opcode))
+    }
+
     /// The ring, for what the driver does not do itself.
     pub fn ring(&self) -> &Ring<H> {
         &self.ring
@@ -279,10 +284,6 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
 
     fn is_intact(&self) -> bool {
         self.ring.is_owned_by_process()
-    }
-
-    fn supports(&self, opcode: Opcode) -> bool {
-        self.probe.as_ref().is_none_or(|probe| probe.is_supported(opcode))
     }
 
     unsafe fn register_buffer(&mut self, addr: *mut u8, len: usize) -> io::Result<()> {

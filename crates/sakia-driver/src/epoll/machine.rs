@@ -556,7 +556,8 @@ impl Machine {
     fn end_job(&mut self, id: u64, outcome: Outcome) {
         let Flight { request, stage, is_canceled } = self.flights[id];
         let Stage::Waiting { place, .. } = stage else {
-            let res = outcome.into_result().expect("only waiters are tried by a lane");
+            // A socket that does not wait, whoever made it so, may find no room there either.
+            let res = outcome.into_result().unwrap_or(failed(Errno::AGAIN));
             return self.finish(id, res);
         };
         let way = self.registry.watch(place).busy_way(id);
@@ -618,7 +619,9 @@ impl Machine {
         let Flight { request, stage, .. } = self.flights.get(id).ok_or(Errno::NOENT)?;
         match *stage {
             // A thread closes what it was given: that it was not begun nobody could tell from the answer.
-            Stage::Lane if request.kind == OpKind::Close => return Err(Errno::ALREADY),
+            Stage::Lane if matches!(request.call, Call::Close { .. }) => {
+                return Err(Errno::ALREADY);
+            }
             Stage::Lane if self.pool.cancel(id) => self.finish(id, canceled),
             Stage::Lane => return Err(Errno::ALREADY),
             Stage::Polling { place } | Stage::Waiting { place, .. } => {

@@ -46,9 +46,9 @@ impl<B: Backend> Handle<B> {
     /// Has `len` bytes of `fd` from byte `offset` on written back, all from there on when `len` is 0. On a
     /// thread: rings give it to one of the kernel's in any case.
     ///
-    /// **Nothing is durable afterwards**: neither the size of the file, nor where its blocks are, nor what the
-    /// device has in a cache of its own. It spreads writing over time, so that an [`fsync`](Handle::fsync)
-    /// later has less to do.
+    /// **Nothing is durable afterwards**: neither the size of the file, nor where its blocks are, nor what
+    /// the device has in a cache of its own. It spreads writing over time, so that an
+    /// [`fsync`](Handle::fsync) later has less to do.
     ///
     /// # Errors
     /// - `EINVAL`: no such flag, or a range that ends beyond what files can have.

@@ -172,17 +172,6 @@ impl Name {
 
 /// What the log says of a call.
 impl Call {
-    /// The descriptor that it names first, be it the directory that a path begins at; -1 for none.
-    pub(super) fn first_descriptor(&self) -> i32 {
-        match *self {
-            Self::Open(Open { dir, .. }) => dir,
-            Self::System(System { function: Function::Symlinkat, args }) => args[1] as i32,
-            Self::System(System { function: Function::Socket, .. }) => -1,
-            Self::System(System { args, .. }) => args[0] as i32,
-            _ => self.descriptor().unwrap_or(-1),
-        }
-    }
-
     /// What it names but addresses: first of all the descriptor.
     pub(super) fn numbers(&self) -> [i64; 4] {
         let rest = match *self {
@@ -225,7 +214,7 @@ impl Call {
             }
             Self::Nop | Self::Close { .. } | Self::AwaitWriter { .. } => [0; 3],
         };
-        [self.first_descriptor().into(), rest[0], rest[1], rest[2]]
+        [self.descriptor().unwrap_or(-1).into(), rest[0], rest[1], rest[2]]
     }
 }
 
@@ -265,8 +254,9 @@ pub(crate) unsafe fn decode(sqe: &Sqe, registered: Option<(u64, u64)>) -> Result
     let system = |function, args: [usize; 4]| Ok(System::on(function, fd, args));
     match sqe.opcode {
         Opcode::NOP if flags == 0 => Ok(Call::Nop),
-        Opcode::NOP if flags == abi::IORING_NOP_INJECT_RESULT && (len as i32) < 0 => {
-            Err(Errno::from_raw_os_error(-(len as i32)))
+        Opcode::NOP if flags == abi::IORING_NOP_INJECT_RESULT => {
+            let errno = (len as i32).checked_neg().filter(|errno| (1..4096).contains(errno));
+            Err(errno.map_or(Errno::INVAL, Errno::from_raw_os_error))
         }
         Opcode::READ | Opcode::READV | Opcode::READ_FIXED => {
             decode_transfer(sqe, Direction::Read, registered)

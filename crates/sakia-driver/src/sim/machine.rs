@@ -434,7 +434,7 @@ impl Machine {
         let flight = Flight {
             name: asked.name,
             user_data: asked.user_data,
-            raw: asked.call.map_or(-1, |call| call.first_descriptor()),
+            raw: asked.call.ok().and_then(|call| call.descriptor()).unwrap_or(-1),
             request,
             plan,
             stage: Stage::Inline,

@@ -389,10 +389,6 @@ unsafe impl Backend for Scripted {
         self.stage.state().intact
     }
 
-    fn supports(&self, _: Opcode) -> bool {
-        true
-    }
-
     unsafe fn register_buffer(&mut self, _: *mut u8, _: usize) -> io::Result<()> {
         Ok(())
     }

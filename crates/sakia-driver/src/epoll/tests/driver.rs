@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::wakes::Storm;
 use super::*;
 use crate::sys::borrow;
-use crate::{Driver, Fd, Lane, Op, Operation, PollEvents, Wait};
+use crate::{Domain, Driver, Fd, Lane, Op, Operation, PollEvents, SocketAddress, Wait};
 
 fn driver_with(options: EpollOptions) -> Driver<Epoll> {
     Driver::new(Epoll::with_options(options).unwrap())
@@ -305,4 +305,72 @@ fn a_hook_for_stuck_jobs_may_use_the_driver() {
         }
     };
     opened.unwrap();
+}
+
+/// It has to be looked up and made, on a device perhaps.
+#[test]
+fn a_socket_gets_a_path_from_a_thread() {
+    let driver = Driver::new(Epoll::new().unwrap());
+    let dir = TempDir::new();
+    let make = driver.socket(Domain::UNIX, crate::SocketType::STREAM, 0);
+    let socket = finish(&driver, make).unwrap();
+    let before = driver.counters().of(OpKind::Socket);
+    let address = SocketAddress::unix(dir.join("socket")).unwrap();
+    finish(&driver, driver.bind(&socket, &address)).unwrap();
+    let after = driver.counters().of(OpKind::Socket);
+    assert_eq!((after.inline - before.inline, after.lane - before.lane), (0, 1));
+}
+
+#[test]
+fn an_operation_that_is_taken_back_is_no_plain_call() {
+    let (driver, dir) = (Driver::new(Epoll::new().unwrap()), TempDir::new());
+    let path = c_path(&dir.file("file", b"content"));
+    let file = finish(&driver, driver.open(None, path, 0, 0)).unwrap();
+    drop(driver.read(&file, vec![0; 4], 0));
+    driver.turn(Wait::Poll).unwrap();
+    let counters = driver.counters();
+    assert_eq!((counters.revoked, counters.of(OpKind::Read).inline), (1, 0));
+}
+
+/// A thread finds it full as well, and does not wait either.
+#[test]
+fn a_socket_that_does_not_wait_is_refused_by_a_full_listener() {
+    use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let driver = Driver::new(Epoll::new().unwrap());
+    let new =
+        |flags| net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+    let (listener, first) = (new(SocketFlags::CLOEXEC), new(SocketFlags::CLOEXEC));
+    let name = format!("sakia-full-{}", std::process::id());
+    net::bind(&listener, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+    net::listen(&listener, 0).unwrap();
+    net::connect(&first, &net::getsockname(&listener).unwrap()).unwrap();
+    let near = adopt(&driver, new(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK));
+    let listener = adopt(&driver, listener);
+    let address = driver.local_address(&listener).unwrap();
+    let refused = finish(&driver, driver.connect(&near, &address)).unwrap_err();
+    assert_eq!(Errno::from_io_error(&refused), Some(Errno::AGAIN));
+}
+
+#[test]
+fn registered_memory_is_as_other_memory_after_the_end() {
+    let (driver, dir) = (Driver::new(Epoll::new().unwrap()), TempDir::new());
+    let path = c_path(&dir.file("file", b"content"));
+    let file = finish(&driver, driver.open(None, path, 0, 0)).unwrap();
+    let block = driver.register_arena(1, 4096).unwrap().block().unwrap();
+    let handle = driver.handle().clone();
+    let drained = driver.shutdown(PATIENCE);
+    assert_eq!(drained.leaked, 0);
+    let ended = handle.read_fixed(&file, block, 0).try_take().unwrap().0.unwrap_err();
+    assert_eq!(Errno::from_io_error(&ended), Some(Errno::CANCELED));
+}
+
+#[test]
+fn who_waits_is_shown_with_what_it_acts_on() {
+    let driver = Driver::new(Epoll::with_options(EpollOptions::new().entries(1, 1)).unwrap());
+    let dir = TempDir::new();
+    let path = c_path(&dir.file("file", b"content"));
+    let file = finish(&driver, driver.open(None, path, 0, 0)).unwrap();
+    let (_pushed, _queued) = (driver.nop(), driver.statx_fd(&file));
+    let shown = driver.handle().operations();
+    assert_eq!(shown.last().unwrap().descriptor, Some(file.raw()));
 }
