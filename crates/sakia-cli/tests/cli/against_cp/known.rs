@@ -188,6 +188,23 @@ pub const KNOWN: &[Known] = &[
 /// to have each of them.
 pub const KNOWN_RARE: &[Known] = &[
     (
+        "with -n what is there stays without a look at the source, whose state then does not matter",
+        |tried, difference| {
+            let blamed = tried.theirs.said.lines().filter(|line| line.contains("cannot stat"));
+            let is_there = |line: &str| {
+                let name = line.split('\'').nth(1).and_then(|path| path.rsplit('/').next());
+                name.is_some_and(|name| {
+                    tried.before.keys().any(|path| path.rsplit('/').next() == Some(name))
+                })
+            };
+            tried.case.has("-n")
+                && matches!(difference.of, "success" | "blame")
+                && tried.ours.said.is_empty()
+                && tried.theirs.said.contains("cannot stat")
+                && blamed.into_iter().all(is_there)
+        },
+    ),
+    (
         "names of the same special file are found in another order; cp replaces those after the first",
         |tried, difference| {
             let (theirs, ours) = (&tried.theirs, &tried.ours);
