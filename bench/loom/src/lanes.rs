@@ -79,7 +79,7 @@ mod job {
             Outcome::Done(0)
         }
 
-        /// What the code under test asks.
+        /// A question of the code under test.
         pub(super) fn is_close(&self) -> bool {
             false
         }

@@ -27,7 +27,7 @@ use crate::policy::{Attempt, CallMode, Lane};
 /// What the queue of a [`Backend`] takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
-    /// Entries. What has none goes to threads.
+    /// Entries. Operations without one go to threads.
     Entries,
     /// Entries, and the calls of what has none.
     Both,

@@ -4,6 +4,7 @@
 
 use crate::backend::Backend;
 use crate::core::Core;
+use crate::op::InPlace;
 use crate::slab::{SlotRef, State, flag};
 
 /// How far an operation is.
@@ -59,9 +60,8 @@ impl<B: Backend> Core<B> {
         let is_orphan = header.has(flag::ORPHAN);
         let vtable = header.vtable.expect("a slot in use holds an operation");
         let descriptor = matches!(stage, Stage::Parked | Stage::Queued).then(|| {
-            // SAFETY: in the state `Backlog` the cell holds a live operation of the table's type, the
-            // driver's alone, of which the call is asked for again when it is made.
-            unsafe { (vtable.call)(slot.cell()) }.descriptor()
+            // In the state `Backlog` the call is asked for again when it is made.
+            self.in_cell(slot).call().descriptor()
         });
         let descriptor = descriptor.flatten();
         Some(LiveOperation {

@@ -86,7 +86,7 @@ impl FromStr for Cell {
 }
 
 impl Job {
-    /// Reads the arguments. What they do not tell is as it is for one operation by one task.
+    /// Reads the arguments. Those that are not given are as for one operation by one task.
     ///
     /// # Errors
     /// An unknown cell or key, or a value that does not parse; the text says which.

@@ -61,7 +61,7 @@ impl Request {
             fd: self.file.as_raw_fd().cast_unsigned(),
             buf: buf as u64,
             len: len as u64,
-            // What is too far is below zero, which the kernel refuses.
+            // An offset that is too far is below zero, which the kernel refuses.
             offset: self.offset.cast_signed(),
             flags: if event_fd.is_some() { sys::FLAG_RESFD } else { 0 },
             event_fd: event_fd.map_or(0, |fd| fd.as_raw_fd().cast_unsigned()),

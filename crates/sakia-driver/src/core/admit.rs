@@ -160,8 +160,7 @@ impl<B: Backend> Core<B> {
     #[inline(never)]
     fn push_as_call(&mut self, slot: SlotRef, class: Class) -> bool {
         let request = self.request(slot);
-        let is_bound =
-            request.call.is_at_position() && class == Class::Bounded && !self.ways.lacks_lanes;
+        let is_bound = request.call.is_at_position() && self.ways.is_position_for_lanes(class);
         if is_bound || self.ways.takes == Takes::Entries {
             self.push_lane(slot, Lane::Bounded);
             return true;

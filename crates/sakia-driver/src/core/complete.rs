@@ -35,7 +35,6 @@ impl Outbox {
     #[inline(always)]
     fn tell(&mut self, notify: Notify) {
         match notify {
-            Notify::Token(Notify::NONE) => {}
             Notify::Token(token) => self.tokens.push_back(token),
             Notify::Wake(waker) => self.wakes.push_back(waker),
         }

@@ -13,7 +13,7 @@ use crate::slab::{Notify, State};
 /// Keeps the driver's memory after the driver's end for the slots that are still in use.
 pub(super) struct Keeper<B: Backend> {
     kept: Option<KeepAlive<B>>,
-    /// What `kept` refers to; dangling until the driver's end begins.
+    /// The memory that `kept` refers to; dangling until the driver's end begins.
     shared: Weak<Shared<B>>,
 }
 

@@ -75,7 +75,7 @@ pub(super) struct Ways {
     /// A bit for each opcode of an entry that the queue cannot take, but threads perform.
     for_lanes: [u64; 4],
     /// The backend has no threads beside its queue.
-    pub(super) lacks_lanes: bool,
+    lacks_lanes: bool,
 }
 
 impl Ways {
@@ -87,16 +87,22 @@ impl Ways {
         Self { takes: backend.takes(), for_lanes, lacks_lanes: false }
     }
 
-    /// Returns whether a lane performs this operation, since the queue cannot. A ring transfers at a file's
-    /// own position, but does not take the kernel's lock on it (`f_pos_lock`), and does not update it when
-    /// the transfer completes later than its submission, such as direct I/O.
+    /// Returns whether a lane performs this operation, since the queue cannot.
     #[inline(always)]
     pub(super) fn is_for_lanes(&self, class: Class, kind: OpKind, sqe: &Sqe) -> bool {
         if matches!(kind, OpKind::Read | OpKind::Write) {
-            return sqe.off == CURRENT_POSITION && class == Class::Bounded && !self.lacks_lanes;
+            return sqe.off == CURRENT_POSITION && self.is_position_for_lanes(class);
         }
         let index = usize::from(sqe.opcode.0);
         self.for_lanes[index / 64] >> (index % 64) & 1 != 0
+    }
+
+    /// Returns whether a lane transfers at a file's own position. A ring does, but does not take the kernel's
+    /// lock on that (`f_pos_lock`), and does not update it when the transfer completes later than its
+    /// submission, such as direct I/O.
+    #[inline(always)]
+    pub(super) fn is_position_for_lanes(&self, class: Class) -> bool {
+        class == Class::Bounded && !self.lacks_lanes
     }
 }
 
@@ -228,7 +234,7 @@ impl<B: Backend> Core<B> {
     }
 
     /// The operation that a slot holds, whose type is not known here.
-    pub(super) fn in_cell(&mut self, slot: SlotRef) -> InCell {
+    pub(crate) fn in_cell(&mut self, slot: SlotRef) -> InCell {
         let vtable = self.slab.header(slot).vtable.expect("the slot holds an operation");
         // SAFETY: the cell holds a live operation of the table's type, the driver's alone: the value is not
         // kept beyond what is done with the operation next.

@@ -115,7 +115,7 @@ impl<B: Backend> Core<B> {
         if is_ready {
             self.reap();
         }
-        // What more follows after, and nobody waits for, is no reason to stay awake.
+        // A completion that nobody waits for, with more to come, is no reason to stay awake.
         let idle = self.counters.finished == finished_before
             && !self.has_deferred()
             && !is_held_up
@@ -229,7 +229,7 @@ impl<B: Backend> Core<B> {
     fn tolerate(&mut self, error: io::Error) -> io::Result<()> {
         self.want_turn(); // entries may be left
         match Errno::from_io_error(&error) {
-            // A signal: the caller's loop comes back. What was not consumed is still pending.
+            // A signal: the caller's loop comes back. Entries that were not consumed are still pending.
             Some(Errno::INTR) => {
                 self.counters.retries += 1;
                 Ok(())

@@ -230,7 +230,8 @@ impl Machine {
 
     // ---- starting ------------------------------------------------------------------------------
 
-    /// Makes a request an operation under way, or completes it. What ends by itself is for this lane.
+    /// Makes a request an operation under way, or completes it. Calls that end by themselves
+    /// are for this lane.
     fn start(&mut self, request: &Request, lane: Lane) {
         match request.call {
             Call::Nop => self.post_now(request, 0),

@@ -17,7 +17,7 @@ use sakia_ring::{Opcode, Sqe, sqe_flags};
 
 use super::memory::read_plain;
 use crate::call::{
-    Buffers, Call, Direction, Function, Open, Request, SocketCall, System, Transfer, Verb, Victims,
+    Buffers, Call, Direction, Function, Open, SocketCall, System, Transfer, Verb, Victims,
 };
 use crate::queue::Queued;
 use crate::sys::{DONT_WAIT, OpenHow, register};
@@ -62,8 +62,7 @@ impl Asked {
     }
 
     /// By a call.
-    pub(crate) fn by_call(request: &Request) -> Self {
-        let Request { user_data, call, .. } = *request;
+    pub(crate) fn by_call(call: Call, user_data: u64) -> Self {
         Self { name: Name::of(&call), user_data, is_async: false, call: Ok(call) }
     }
 }

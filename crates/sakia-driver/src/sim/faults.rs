@@ -353,7 +353,7 @@ impl Faults {
         if let Some(fault) = take_due(&mut self.script, asked) {
             plan.add(fault);
         }
-        // What is refused fails by itself.
+        // A refused operation fails by itself.
         if let Ok(call) = &asked.call {
             self.roll_call(call, random, &mut plan);
         }
@@ -468,7 +468,7 @@ impl Faults {
         nowait: bool,
         random: &mut Random,
     ) -> Option<PlainFault> {
-        let asked = Asked { name: Name::of(call), user_data: 0, is_async: false, call: Ok(*call) };
+        let asked = Asked::by_call(*call, 0);
         if let Some(fault) = take_due(&mut self.plain_script, &asked) {
             return Some(fault);
         }

@@ -440,7 +440,7 @@ unsafe impl Backend for Sim {
     }
 
     unsafe fn push_call(&mut self, request: Request) -> Option<Position> {
-        self.machine.borrow_mut().queue.push(Asked::by_call(&request))
+        self.machine.borrow_mut().queue.push(Asked::by_call(request.call, request.user_data))
     }
 
     /// What a thread would do the kernel in memory does by itself.

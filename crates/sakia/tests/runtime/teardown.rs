@@ -473,7 +473,7 @@ fn before_wakers(policy: Policy) {
         }));
         task.detach();
     }
-    // What is due may end a round of tasks early.
+    // A timer or a wake that is due may end a round of tasks early.
     while wakers.borrow().len() < 10 {
         runtime.block_on(yield_now());
     }

@@ -76,7 +76,7 @@ pub const KNOWN: &[Known] = &[
                 ["dangling symlink", "Too many levels of symbolic links", "cannot stat"];
             let is_told = ["success", "blame"].contains(&difference.of)
                 && leads_nowhere.iter().any(|said| tried.theirs.said.contains(said));
-            // What was replaced may have been one of several names.
+            // The link that was replaced may have been one of several names.
             tried.case.has("-n")
                 && (is_told || difference.of == "names")
                 && tried.before.values().any(was_such)
