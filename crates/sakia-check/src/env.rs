@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use sakia_driver::sim::{Sim, SimBuf, SimHandle};
-use sakia_driver::{Auto, Backend, Driver, Fd, IoBufMut};
+use sakia_driver::{Driver, Fd, IoBufMut};
 
 use crate::program::Config;
 
@@ -29,15 +29,13 @@ pub(crate) fn initial(file: usize) -> Vec<u8> {
 
 /// A kernel with the files of a program.
 pub(crate) trait Env {
-    /// What the driver stands on.
-    type Backend: Backend;
     /// What is lent to the kernel.
     type Buf: IoBufMut + Deref<Target = [u8]> + fmt::Debug;
 
     /// A buffer with these bytes.
     fn buffer(&self, bytes: Vec<u8>) -> Self::Buf;
     /// A pipe's ends; `None` when there are no descriptors left.
-    fn pipe(&self, driver: &Driver<Self::Backend>) -> io::Result<Option<(Fd, Fd)>>;
+    fn pipe(&self, driver: &Driver) -> io::Result<Option<(Fd, Fd)>>;
     /// A path to what a program names.
     fn path(&self, name: &str) -> CString;
     /// The bytes of a file.
@@ -66,19 +64,18 @@ impl Simulated {
 }
 
 impl Env for Simulated {
-    type Backend = Sim;
     type Buf = SimBuf;
 
     fn buffer(&self, bytes: Vec<u8>) -> SimBuf {
         self.kernel.buffer(bytes)
     }
 
-    fn pipe(&self, driver: &Driver<Sim>) -> io::Result<Option<(Fd, Fd)>> {
+    fn pipe(&self, driver: &Driver) -> io::Result<Option<(Fd, Fd)>> {
         if self.kernel.open_descriptors() + DESCRIPTOR_FIRST + 2 > self.descriptors_max {
             return Ok(None);
         }
         let (reader, writer) = self.kernel.pipe();
-        Ok(Some((driver.adopt(reader), driver.adopt(writer))))
+        Ok(Some((driver.adopt_simulated(reader), driver.adopt_simulated(writer))))
     }
 
     fn path(&self, name: &str) -> CString {
@@ -116,14 +113,13 @@ impl Drop for Real {
 }
 
 impl Env for Real {
-    type Backend = Auto;
     type Buf = Vec<u8>;
 
     fn buffer(&self, bytes: Vec<u8>) -> Vec<u8> {
         bytes
     }
 
-    fn pipe(&self, driver: &Driver<Auto>) -> io::Result<Option<(Fd, Fd)>> {
+    fn pipe(&self, driver: &Driver) -> io::Result<Option<(Fd, Fd)>> {
         let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         Ok(Some((driver.adopt(reader), driver.adopt(writer))))
     }

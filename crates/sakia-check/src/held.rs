@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use rustix::io::Errno;
-use sakia_driver::{Backend, Fd, Op, Operation, PollEvents, Received};
+use sakia_driver::{Fd, Op, Operation, PollEvents, Received};
 
 use crate::names::Kind;
 
@@ -54,12 +54,12 @@ pub(crate) trait Pending {
     fn cancel(&mut self);
 }
 
-struct Running<O: Operation, B: Backend, F> {
-    op: Op<O, B>,
+struct Running<O: Operation, F> {
+    op: Op<O>,
     read: F,
 }
 
-impl<O: Operation, B: Backend, F: Fn(O::Output) -> Output> Pending for Running<O, B, F> {
+impl<O: Operation, F: Fn(O::Output) -> Output> Pending for Running<O, F> {
     fn try_take(&mut self) -> Option<Output> {
         self.op.try_take().map(&self.read)
     }
@@ -82,8 +82,8 @@ impl<O: Operation, B: Backend, F: Fn(O::Output) -> Output> Pending for Running<O
 }
 
 /// An operation, and how to read its result.
-pub(crate) fn pending<O: Operation, B: Backend>(
-    op: Op<O, B>,
+pub(crate) fn pending<O: Operation>(
+    op: Op<O>,
     read: impl Fn(O::Output) -> Output + 'static,
 ) -> Box<dyn Pending> {
     Box::new(Running { op, read })

@@ -31,8 +31,8 @@ use std::task::{Context, Poll, Waker};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use sakia_driver::{
-    Auto, CURRENT_POSITION, Driver, Fd, IoBuf, Op, Operation, PollEvents, Read, Slice, StatxResult,
-    Wait, WholeFile,
+    CURRENT_POSITION, Driver, Fd, IoBuf, Op, Operation, PollEvents, Read, Slice, StatxResult, Wait,
+    WholeFile,
 };
 use serde::Serialize;
 
@@ -119,7 +119,7 @@ const ALIGN: usize = 64;
 /// A place for one read at a time.
 struct Slot {
     /// The read in flight.
-    op: Option<Op<Read<Slice<Block>>, Auto>>,
+    op: Option<Op<Read<Slice<Block>>>>,
     /// The memory, while no read is in flight.
     block: Option<Block>,
     /// Where in the memory the block begins.
@@ -133,13 +133,13 @@ struct Slot {
 
 /// Sums inputs, one after the other.
 pub struct Engine<'d> {
-    driver: &'d Driver<Auto>,
+    driver: &'d Driver,
     shape: Shape,
     slots: Vec<Slot>,
     /// Inputs that are being opened ahead of their turn, in order.
     ahead: VecDeque<Opening<'d>>,
     /// Completes when the program is to end.
-    interrupt: Option<Op<sakia_driver::Poll, Auto>>,
+    interrupt: Option<Op<sakia_driver::Poll>>,
     /// Reads that were started.
     reads: u64,
     /// Sizes of inputs that were learned and not yet [told](Engine::fresh_bytes).
@@ -148,7 +148,7 @@ pub struct Engine<'d> {
 
 impl<'d> Engine<'d> {
     /// An engine that stops when `interrupt` becomes readable.
-    pub fn new(driver: &'d Driver<Auto>, shape: Shape, interrupt: Option<&Fd>) -> Self {
+    pub fn new(driver: &'d Driver, shape: Shape, interrupt: Option<&Fd>) -> Self {
         Self {
             driver,
             shape,
@@ -407,7 +407,7 @@ impl<'d> Engine<'d> {
     }
 
     /// Takes turns until the operation is done.
-    fn finish<O: Operation>(&mut self, mut op: Op<O, Auto>) -> Result<O::Output, Failure> {
+    fn finish<O: Operation>(&mut self, mut op: Op<O>) -> Result<O::Output, Failure> {
         loop {
             if let Some(output) = op.try_take() {
                 return Ok(output);
@@ -467,7 +467,7 @@ enum Ahead {
 }
 
 impl<'d> Opening<'d> {
-    fn start(driver: &'d Driver<Auto>, path: &Path, fresh_bytes: Rc<Cell<u64>>) -> Self {
+    fn start(driver: &'d Driver, path: &Path, fresh_bytes: Rc<Cell<u64>>) -> Self {
         let path = c_path(path);
         let way = async move {
             let failed = Failure::of("open");

@@ -161,7 +161,7 @@ struct Candidate {
 
 impl Candidate {
     /// A lookup, and what the kernel knows of it by itself. The driver meets the file system.
-    fn look_up(driver: &Driver<Auto>, path: &Path) -> io::Result<Self> {
+    fn look_up(driver: &Driver, path: &Path) -> io::Result<Self> {
         let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let wanted = StatxFlags::TYPE | StatxFlags::MNT_ID;
@@ -185,7 +185,7 @@ impl Candidate {
     }
 
     /// Tries what can be tried, and says what the driver makes of it.
-    fn examine(&self, driver: &Driver<Auto>, table: &MountTable, queue: Way) -> Mount {
+    fn examine(&self, driver: &Driver, table: &MountTable, queue: Way) -> Mount {
         let is_remote = self.facts(driver).is_remote;
         let (mut not_tried, mut alignment) = (None, None);
         if is_remote {
@@ -228,7 +228,7 @@ impl Candidate {
         }
     }
 
-    fn facts(&self, driver: &Driver<Auto>) -> MountFacts {
+    fn facts(&self, driver: &Driver) -> MountFacts {
         let mut mounts = driver.mounts().into_iter();
         mounts.find(|facts| facts.device == self.device).expect("the driver has met it")
     }
@@ -240,7 +240,7 @@ impl Candidate {
 /// # Errors
 /// Why not all was tried.
 fn try_out(
-    driver: &Driver<Auto>,
+    driver: &Driver,
     path: &Path,
     file_type: FileType,
     alignment: &mut Option<(u32, u32)>,
@@ -269,7 +269,7 @@ fn try_out(
 }
 
 /// Opens a new file that has no name, or loses it at once where files must have one.
-fn open_unnamed(driver: &Driver<Auto>, directory: &Path) -> io::Result<sakia_driver::Fd> {
+fn open_unnamed(driver: &Driver, directory: &Path) -> io::Result<sakia_driver::Fd> {
     let (flags, mode) = (OFlags::RDWR, (Mode::RUSR | Mode::WUSR).bits());
     let open = |path: &Path, more: OFlags| {
         let open = driver.open(None, c_path(path)?, (flags | more).bits(), mode);
@@ -289,7 +289,7 @@ fn open_unnamed(driver: &Driver<Auto>, directory: &Path) -> io::Result<sakia_dri
 }
 
 /// Takes turns until the operation is done, but not for ever.
-pub fn finish<O: Operation>(driver: &Driver<Auto>, mut op: Op<O, Auto>) -> io::Result<O::Output> {
+pub fn finish<O: Operation>(driver: &Driver, mut op: Op<O>) -> io::Result<O::Output> {
     let end = Instant::now() + PATIENCE;
     loop {
         if let Some(output) = op.try_take() {

@@ -124,7 +124,7 @@ impl Work<'_> {
     fn run(
         &mut self,
         options: &Options,
-        driver: &Driver<Auto>,
+        driver: &Driver,
         choice: &Choice,
     ) -> anyhow::Result<Option<Exit>> {
         let begin = Instant::now();
@@ -222,7 +222,7 @@ impl Work<'_> {
     }
 
     /// Sums standard input from where it stands, and leaves it at its end, as reading it would.
-    fn sum_stdin(&mut self, driver: &Driver<Auto>) -> Result<Sum, Failure> {
+    fn sum_stdin(&mut self, driver: &Driver) -> Result<Sum, Failure> {
         let clone = || io::stdin().as_fd().try_clone_to_owned();
         let failed = |error| Failure::Input("open", error);
         // `std` has opened something else in its place.

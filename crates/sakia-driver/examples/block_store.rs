@@ -12,7 +12,7 @@ use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use sakia_driver::{Driver, Fd, Op, Operation, Uring, Wait};
+use sakia_driver::{Driver, Fd, Op, Operation, Wait};
 
 const BLOCK_BYTES: usize = 4096;
 /// Requests in flight at a time.
@@ -75,9 +75,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// The loop: keeps `DEPTH` requests in flight until `count` are done.
 fn run<O: Operation>(
-    driver: &Driver<Uring>,
+    driver: &Driver,
     count: u64,
-    start: impl Fn(u64, Vec<u8>) -> Op<O, Uring>,
+    start: impl Fn(u64, Vec<u8>) -> Op<O>,
     finish: impl Fn(u64, O::Output) -> Result<Vec<u8>, Box<dyn Error>>,
 ) -> Result<(), Box<dyn Error>> {
     let mut free: Vec<Vec<u8>> = vec![vec![0; BLOCK_BYTES]; DEPTH];

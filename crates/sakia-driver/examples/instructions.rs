@@ -18,7 +18,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 
-use sakia_driver::{Backend, Driver, Op, Operation, Wait};
+use sakia_driver::{Driver, Op, Operation, Wait};
 use sakia_ring::{Cqe, Ring, Sqe};
 
 const BLOCK_BYTES: usize = 4096;
@@ -216,12 +216,12 @@ fn on_driver(what: What, batch: usize, count: usize, file: File) -> Result<usize
     }
 }
 
-fn on_driver_with<T: Clone, O: Operation, B: Backend>(
-    driver: &Driver<B>,
+fn on_driver_with<T: Clone, O: Operation>(
+    driver: &Driver,
     batch: usize,
     count: usize,
     resource: T,
-    start: impl Fn(T) -> Op<O, B>,
+    start: impl Fn(T) -> Op<O>,
     finish: impl Fn(O::Output) -> T,
 ) -> Result<usize, Box<dyn Error>> {
     let mut free = vec![resource; batch];

@@ -1,4 +1,4 @@
-//! Addresses of sockets, as the kernel has them.
+//! Addresses and kinds of sockets, as the kernel has them.
 //!
 //! An address is kept in the kernel's own form, so that a system call can be given it where it lies,
 //! inside of an operation's slot. `rustix` has a type for each family, and one for all of them that is
@@ -38,6 +38,36 @@ impl Domain {
     /// Internet sockets, version 6.
     #[doc(alias = "AF_INET6")]
     pub const INET6: Self = Self(10);
+}
+
+/// What a socket does with bytes: one of the kernel's `SOCK_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SocketType(pub u32);
+
+impl SocketType {
+    /// A stream of bytes between two sockets.
+    #[doc(alias = "SOCK_STREAM")]
+    pub const STREAM: Self = Self(1);
+    /// Messages, each for itself. Between machines they may get lost, and overtake each other.
+    #[doc(alias = "SOCK_DGRAM")]
+    pub const DATAGRAM: Self = Self(2);
+    /// Messages in order between two sockets.
+    #[doc(alias = "SOCK_SEQPACKET")]
+    pub const SEQUENCED: Self = Self(5);
+}
+
+/// Which directions of a connection end: the kernel's `SHUT_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShutdownHow {
+    /// Nothing more is received: receives that wait bring 0.
+    #[doc(alias = "SHUT_RD")]
+    Receives = 0,
+    /// Nothing more is sent: the peer receives 0 after what was sent.
+    #[doc(alias = "SHUT_WR")]
+    Sends = 1,
+    /// Both.
+    #[doc(alias = "SHUT_RDWR")]
+    Both = 2,
 }
 
 /// The address of a socket, whatever its family.

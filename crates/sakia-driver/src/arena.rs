@@ -7,10 +7,7 @@ use std::rc::Rc;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::backend::Backend;
 use crate::buf::{IoBuf, IoBufMut};
-use crate::core::Phase;
-use crate::handle::Handle;
 
 /// Equal blocks of page-aligned memory, registered with a driver. Clones refer to the same memory.
 ///
@@ -30,15 +27,12 @@ struct Memory {
     free: RefCell<Vec<u32>>,
 }
 
-impl<B: Backend> Handle<B> {
-    /// Registers `blocks` blocks of `block_bytes` bytes each, rounded up to whole pages. A driver has one
-    /// arena at most.
+impl Arena {
+    /// `blocks` blocks of `block_bytes` bytes each, rounded up to whole pages.
     ///
     /// # Errors
-    /// - `ENOMEM`: no memory, or the limit on locked memory is reached.
-    /// - `EBUSY`: there is an arena already. `EINVAL`: no blocks, or more than 1 GiB in all.
-    /// - `ECANCELED`: the driver has stopped.
-    pub fn register_arena(&self, blocks: u32, block_bytes: usize) -> io::Result<Arena> {
+    /// `EINVAL`: no blocks, or more than 1 GiB in all. `ENOMEM`: no memory.
+    pub(crate) fn new(blocks: u32, block_bytes: usize) -> io::Result<Self> {
         const ARENA_BYTES_MAX: usize = 1 << 30; // the kernel's bound for one registered buffer
         let whole_pages = |bytes: usize| {
             let block_bytes = bytes.checked_next_multiple_of(sakia_ring::PAGE_BYTES_MAX)?;
@@ -48,29 +42,14 @@ impl<B: Backend> Handle<B> {
         let Some((block_bytes, len)) = whole_pages(block_bytes) else {
             return Err(rustix::io::Errno::INVAL.into());
         };
-        let arena = Arena { memory: Rc::new(Memory::map(len, block_bytes, blocks)?) };
-        let addr = arena.memory.addr.as_ptr();
-        let mut core = self.shared.core.borrow_mut();
-        let Some(backend) = &mut core.backend else {
-            return Err(rustix::io::Errno::CANCELED.into());
-        };
-        // SAFETY: the core keeps the arena until the backend is gone, and each operation that uses a
-        // block keeps the memory through it.
-        unsafe { backend.register_buffer(addr, len)? };
-        core.lent.arena = Some(arena.clone());
-        Ok(arena)
+        Ok(Self { memory: Rc::new(Memory::map(len, block_bytes, blocks)?) })
     }
 
-    /// Whether the block is of this driver's arena, as operations on it ask for. After the driver's end all
-    /// are: nothing comes of them.
-    pub(crate) fn has_registered(&self, block: &FixedBuf) -> bool {
-        let core = self.shared.core.borrow();
-        core.phase != Phase::Running
-            || core.lent.arena.as_ref().is_some_and(|arena| arena.has(block))
+    /// Where all blocks are, and how many bytes they have.
+    pub(crate) fn area(&self) -> (*mut u8, usize) {
+        (self.memory.addr.as_ptr(), self.memory.len)
     }
-}
 
-impl Arena {
     /// A block that nobody else has, or `None` when all are in use. Its bytes are whatever the last
     /// user left there.
     pub fn block(&self) -> Option<FixedBuf> {

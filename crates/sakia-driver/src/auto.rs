@@ -1,5 +1,6 @@
 //! The backend that this machine offers, chosen when the program runs.
 
+use std::any::Any;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
@@ -150,6 +151,14 @@ pub enum Auto {
     /// The simulated kernel, with the feature `sim`.
     #[cfg(any(test, feature = "sim"))]
     Sim(Sim),
+    /// One from outside this crate, or a ring on another host than the kernel.
+    Other(Box<dyn Backend>),
+}
+
+impl fmt::Debug for dyn Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Backend").finish_non_exhaustive()
+    }
 }
 
 impl Auto {
@@ -172,6 +181,42 @@ impl Auto {
             }
             Err(error) => Self::without_ring(policy, &ring, error),
         }
+    }
+
+    /// This backend, as the case that it has here.
+    pub(crate) fn from_backend<B: Backend>(backend: B) -> Self {
+        fn known<T: 'static>(backend: &mut dyn Any) -> Option<T> {
+            backend.downcast_mut::<Option<T>>().and_then(Option::take)
+        }
+        let mut backend = Some(backend);
+        let any: &mut dyn Any = &mut backend;
+        if let Some(auto) = known(any) {
+            return auto;
+        }
+        if let Some(ring) = known(any) {
+            return Self::Uring(ring);
+        }
+        if let Some(epoll) = known(any) {
+            return Self::Epoll(epoll);
+        }
+        #[cfg(any(test, feature = "sim"))]
+        if let Some(sim) = known(any) {
+            return Self::Sim(sim);
+        }
+        Self::Other(Box::new(backend.expect("it is none of these")))
+    }
+
+    /// The backend, if it is of this type; [`Auto`] itself always is.
+    pub fn get<B: Backend>(&self) -> Option<&B> {
+        let inner: &dyn Any = match self {
+            Self::Uring(uring) => uring,
+            Self::Epoll(epoll) => epoll,
+            #[cfg(any(test, feature = "sim"))]
+            Self::Sim(sim) => sim,
+            Self::Other(other) => &**other,
+        };
+        let this: &dyn Any = self;
+        inner.downcast_ref().or_else(|| this.downcast_ref())
     }
 
     /// What there is instead of a ring that could not be had.
@@ -210,16 +255,26 @@ impl Auto {
     }
 }
 
-/// Calls a method of the backend that it is.
+/// Calls a method of the backend that it is. What is not the kernel's ring is called elsewhere, so that the
+/// ring's calls can be inlined.
 macro_rules! each {
     ($self:expr, $backend:ident => $call:expr) => {
         match $self {
             Auto::Uring($backend) => $call,
-            Auto::Epoll($backend) => $call,
-            #[cfg(any(test, feature = "sim"))]
-            Auto::Sim($backend) => $call,
+            other => elsewhere(move || match other {
+                Auto::Uring(_) => unreachable!(),
+                Auto::Epoll($backend) => $call,
+                #[cfg(any(test, feature = "sim"))]
+                Auto::Sim($backend) => $call,
+                Auto::Other($backend) => $call,
+            }),
         }
     };
+}
+
+#[inline(never)]
+fn elsewhere<T>(call: impl FnOnce() -> T) -> T {
+    call()
 }
 
 /// Methods of a [`Backend`], all with `&self` or all with `&mut self`, that call the same one of the backend
@@ -247,6 +302,7 @@ unsafe impl Backend for Auto {
         #[inline(always)]
         fn sq_entries(&self) -> u32;
         fn cq_entries(&self) -> u32;
+        fn fills_what_it_reports(&self) -> bool;
         #[inline(always)]
         fn sq_pending(&self) -> u32;
         fn registered_files(&self) -> u64;
@@ -260,11 +316,11 @@ unsafe impl Backend for Auto {
         fn cq_ready(&self) -> u32;
         #[inline(always)]
         fn needs_enter(&self) -> bool;
-        #[inline(always)]
-        fn has_news(&self) -> bool;
         fn tells_news(&self) -> bool;
         fn look_again(&self);
+        #[inline(always)]
         fn is_overflowing(&self) -> bool;
+        #[inline(always)]
         fn is_intact(&self) -> bool;
         fn now(&self) -> Duration;
         fn waits(&self) -> u64;
@@ -291,8 +347,11 @@ unsafe impl Backend for Auto {
     }
 
     #[inline(always)]
-    fn fills_what_it_reports(&self) -> bool {
-        true // each of them does
+    fn has_news(&self) -> bool {
+        match self {
+            Self::Epoll(epoll) => epoll.has_news(), // asked after each poll of a task
+            other => each!(other, backend => backend.has_news()),
+        }
     }
 
     #[inline(always)]

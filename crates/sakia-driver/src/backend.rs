@@ -7,6 +7,7 @@
 //!
 //! Only the driver's thread calls a backend.
 
+use std::any::Any;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -54,7 +55,7 @@ pub enum Takes {
 ///
 /// It need not promise that completions make sense otherwise: unknown, stale and repeated ones are counted by
 /// the driver and otherwise ignored, and counts are clamped.
-pub unsafe trait Backend: 'static {
+pub unsafe trait Backend: Any {
     /// Size of the submission queue in entries, at least 1.
     fn sq_entries(&self) -> u32;
 

@@ -367,7 +367,7 @@ mod tests {
     use crate::sim::{FaultKind, Sim};
     use crate::{Driver, Op, Operation, Wait};
 
-    fn finish<O: Operation>(driver: &Driver<Sim>, mut op: Op<O, Sim>) -> O::Output {
+    fn finish<O: Operation>(driver: &Driver, mut op: Op<O>) -> O::Output {
         loop {
             if let Some(output) = op.try_take() {
                 return output;
@@ -435,7 +435,7 @@ mod tests {
             let count = result.expect("it can be read");
             assert!(bufs.concat().into_iter().take(count).eq(0..count as u8), "{bufs:?}");
             // One that is canceled while the kernel has it, and one that is dropped.
-            let reader = driver.adopt(reader);
+            let reader = driver.adopt_simulated(reader);
             let mut op = driver.read(&reader, Vec::with_capacity(64), 0);
             drop(driver.read(&reader, kernel.buffer(Vec::with_capacity(64)), 0));
             driver.turn(Wait::Poll).expect("the simulated kernel works");

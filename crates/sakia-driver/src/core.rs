@@ -35,15 +35,17 @@ use self::buffers::Lent;
 use self::cancel::Cancels;
 use self::complete::Outbox;
 use self::end::Keeper;
+pub(crate) use self::end::{KeepAlive, Stopped};
 use self::inline::{Inline, Ways};
 use self::submit::Enters;
 pub use self::submit::Wait;
+use crate::auto::Auto;
 use crate::backend::Backend;
 use crate::counters::{Counters, OpKind};
 use crate::key::Key;
-use crate::op::{Block, Erased, InPlace, Operation, Placed, Storage};
+use crate::operation::{Block, Cell, Erased, InPlace, Operation, Placed, Storage};
 use crate::policy::{CallMode, Route, Rules};
-use crate::slab::{Cell, Slab, SlotRef, State, flag};
+use crate::slab::{Slab, SlotRef, State, flag};
 
 /// Completions copied out of the queue at a time.
 const BATCH: usize = 256;
@@ -60,9 +62,9 @@ pub(crate) enum Phase {
     Stopped,
 }
 
-pub(crate) struct Core<B: Backend> {
-    /// `None` once the driver has stopped.
-    pub(crate) backend: Option<B>,
+pub(crate) struct Core {
+    /// [`Stopped`] once the driver has stopped.
+    pub(crate) backend: Auto,
     pub(crate) slab: Slab,
     pub(crate) phase: Phase,
     /// Entries pushed whose last completion has not come, requests to cancel included.
@@ -79,7 +81,7 @@ pub(crate) struct Core<B: Backend> {
     pub(crate) outbox: Outbox,
     pub(crate) due: Due,
     pub(crate) lent: Lent,
-    keeper: Keeper<B>,
+    keeper: Keeper,
 }
 
 /// Free blocks for operations larger than a cell.
@@ -106,8 +108,8 @@ impl Drop for Blocks {
     }
 }
 
-impl<B: Backend> Core<B> {
-    pub(crate) fn new(backend: B) -> Self {
+impl Core {
+    pub(crate) fn new(backend: Auto) -> Self {
         let cq_entries = backend.cq_entries();
         // Cancels must find room whatever else is in flight, on the smallest queue too.
         let reserve = (cq_entries / 8).clamp(1, 16);
@@ -127,7 +129,7 @@ impl<B: Backend> Core<B> {
             due: Due::default(),
             lent: Lent::default(),
             keeper: Keeper::new(),
-            backend: Some(backend),
+            backend,
         }
     }
 
@@ -141,7 +143,7 @@ impl<B: Backend> Core<B> {
         let operation = unsafe { Placed::<O>::new(slot.cell()) };
         let class = operation.class();
         self.slab.header(slot).class = class;
-        if self.backend.as_ref().is_some_and(|backend| !backend.fills_what_it_reports()) {
+        if !self.ways.fills {
             operation.initialize();
         }
         if self.phase == Phase::Running {
@@ -192,9 +194,9 @@ impl<B: Backend> Core<B> {
     ///
     /// - As for [`Backend::forget_descriptor`].
     pub(crate) unsafe fn forget_descriptor(&mut self, raw: i32) {
-        if let Some(backend) = self.backend.as_mut().filter(|backend| backend.is_intact()) {
+        if self.is_intact() {
             // SAFETY: the caller's duties are the same.
-            unsafe { backend.forget_descriptor(raw) };
+            unsafe { self.backend.forget_descriptor(raw) };
         }
     }
 
@@ -232,13 +234,14 @@ impl<B: Backend> Core<B> {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn is_intact(&self) -> bool {
-        self.backend.as_ref().is_none_or(Backend::is_intact)
+        self.backend.is_intact()
     }
 
     /// The backend's time; zero once there is none.
     pub(crate) fn now(&self) -> Duration {
-        self.backend.as_ref().map_or(Duration::ZERO, Backend::now)
+        self.backend.now()
     }
 
     /// All counters, with what the backend counts itself.
@@ -247,16 +250,14 @@ impl<B: Backend> Core<B> {
         for &kind in OpKind::ALL {
             let cell = &mut counters.kinds[kind as usize];
             counters.pushed += cell.submitted;
-            if let Some(backend) = &self.backend {
-                let ways = backend.ways(kind);
-                cell.inline += ways.inline;
-                cell.would_block += ways.would_block;
-                cell.lane += ways.lane;
-                cell.punted += ways.punted;
-            }
+            let ways = self.backend.ways(kind);
+            cell.inline += ways.inline;
+            cell.would_block += ways.would_block;
+            cell.lane += ways.lane;
+            cell.punted += ways.punted;
         }
         counters.cancels = counters.of(OpKind::Cancel).submitted;
-        counters.registered_files = self.backend.as_ref().map_or(0, B::registered_files);
+        counters.registered_files = self.backend.registered_files();
         counters
     }
 
@@ -266,7 +267,7 @@ impl<B: Backend> Core<B> {
     }
 }
 
-impl<B: Backend> Drop for Core<B> {
+impl Drop for Core {
     fn drop(&mut self) {
         if self.in_flight > 0 {
             // The kernel may still use the slots and what their operations own.

@@ -6,20 +6,16 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sakia_ring::Host;
-
 use crate::auto::Auto;
 use crate::backend::{Backend, RemoteWake};
-use crate::core::{Attention, Core, Phase, Wait};
+use crate::core::{Attention, Core, Phase, Stopped, Wait};
 use crate::fd::Fd;
 use crate::handle::{Handle, Shared};
 use crate::policy::Mounts;
-#[cfg(any(test, feature = "sim"))]
-use crate::sim::Sim;
 use crate::uring::Uring;
 
 /// How long a dropped driver waits for the kernel to give memory back.
@@ -36,8 +32,8 @@ const CANCEL_INTERVAL: Duration = Duration::from_millis(10);
 /// Dropping the driver ends everything in an orderly way: see [`shutdown`](Driver::shutdown).
 /// Forgetting it is safe, and leaks it.
 #[derive(Debug)]
-pub struct Driver<B: Backend = Uring> {
-    handle: Handle<B>,
+pub struct Driver {
+    handle: Handle,
     /// Turns are taken by the thread that owns the backend.
     thread: PhantomData<*mut ()>,
 }
@@ -57,13 +53,17 @@ impl Driver {
     /// # Errors
     /// See [`sakia_ring::SetupError`].
     pub fn uring() -> Result<Self, sakia_ring::SetupError> {
-        Uring::new().map(Self::new)
+        Uring::new().map(|ring| Self::on(Auto::Uring(ring)))
     }
 }
 
-impl<B: Backend> Driver<B> {
+impl Driver {
     /// A driver on this backend, which has nothing in flight.
-    pub fn new(backend: B) -> Self {
+    pub fn new(backend: impl Backend) -> Self {
+        Self::on(Auto::from_backend(backend))
+    }
+
+    fn on(backend: Auto) -> Self {
         let descriptors = backend.descriptors();
         let (core, mounts) = (RefCell::new(Core::new(backend)), Mounts::default());
         let lent = RefCell::default();
@@ -72,7 +72,7 @@ impl<B: Backend> Driver<B> {
     }
 
     /// The handle through which operations are started.
-    pub fn handle(&self) -> &Handle<B> {
+    pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
@@ -120,7 +120,7 @@ impl<B: Backend> Driver<B> {
     /// Whether [`wants_turn`](Driver::wants_turn) tells of everything that has completed. If not, a loop
     /// that is busy takes a turn from time to time, and says so by [`look_again`](Driver::look_again).
     pub fn tells_news(&self) -> bool {
-        self.with_backend(Backend::tells_news).unwrap_or(false)
+        self.with_backend(|backend: &Auto| backend.tells_news()).unwrap_or(false)
     }
 
     /// Has the next turn look for what has completed, though the last one was not long ago.
@@ -167,8 +167,7 @@ impl<B: Backend> Driver<B> {
     /// See [`Backend::remote_wake`]; `ECANCELED` once the driver has stopped.
     pub fn remote_wake(&self) -> io::Result<Arc<dyn RemoteWake>> {
         let mut core = self.handle.shared.core.borrow_mut();
-        let backend = core.backend.as_mut().ok_or(rustix::io::Errno::CANCELED)?;
-        let wake = backend.remote_wake()?;
+        let wake = core.backend.remote_wake()?;
         core.due.can_be_woken = true;
         Ok(wake)
     }
@@ -179,23 +178,21 @@ impl<B: Backend> Driver<B> {
     /// # Errors
     /// See there; `ECANCELED` once the driver has stopped.
     pub fn pollable(&self) -> io::Result<OwnedFd> {
-        let mut core = self.handle.shared.core.borrow_mut();
-        core.backend.as_mut().ok_or(rustix::io::Errno::CANCELED)?.pollable()
+        self.handle.shared.core.borrow_mut().backend.pollable()
     }
 
     /// Makes that descriptor unreadable until something comes again. Before the turn, not after.
     pub fn clear_readiness(&self) {
-        if let Some(backend) = &mut self.handle.shared.core.borrow_mut().backend {
-            backend.clear_readiness();
-        }
+        self.handle.shared.core.borrow_mut().backend.clear_readiness();
     }
 
-    /// Calls `f` with the backend. `None` once the driver has stopped.
+    /// Calls `f` with the backend. `None` if it is of another type, and once the driver has stopped.
     ///
     /// # Panics
     /// When `f` uses the driver.
-    pub fn with_backend<T>(&self, f: impl FnOnce(&B) -> T) -> Option<T> {
-        self.handle.shared.core.borrow().backend.as_ref().map(f)
+    pub fn with_backend<B: Backend, T>(&self, f: impl FnOnce(&B) -> T) -> Option<T> {
+        let core = self.handle.shared.core.borrow();
+        core.backend.get().filter(|_| core.phase != Phase::Stopped).map(f)
     }
 
     /// Ends the driver: lets nothing new in, cancels what is in flight, and waits for the kernel to give
@@ -225,7 +222,8 @@ impl<B: Backend> Driver<B> {
             }
         };
         // Slots may stay in use by handles, or for ever. Whatever happens here, they stay valid.
-        shared.core.borrow_mut().stop_intake(shared);
+        let memory: Weak<Shared> = Rc::downgrade(shared);
+        shared.core.borrow_mut().stop_intake(memory);
         settle();
         let begin = shared.core.borrow().now();
         let (deadline, mut ask_again) = (begin.saturating_add(limit), begin + CANCEL_INTERVAL);
@@ -252,7 +250,7 @@ impl<B: Backend> Driver<B> {
         let mut core = shared.core.borrow_mut();
         let leaked = core.give_up();
         core.phase = Phase::Stopped;
-        let backend = core.backend.take();
+        let backend = std::mem::replace(&mut core.backend, Auto::Other(Box::new(Stopped)));
         let (arena, pool) = (core.lent.arena.take(), core.lent.pool.take());
         let kept = core.last_kept();
         drop(core);
@@ -267,9 +265,7 @@ impl<B: Backend> Driver<B> {
         }
         Drained { leaked }
     }
-}
 
-impl<B: Backend> Driver<B> {
     /// Lends a descriptor to the driver, which keeps its owner while operations use it, and does not close
     /// it. So several drivers, on different threads, can have operations on the same one. Lent twice at a
     /// time it is the same [`Fd`]. Closing that says no more than that nothing uses it here any more.
@@ -289,17 +285,7 @@ impl<B: Backend> Driver<B> {
         let is_of_process = self.handle.shared.descriptors.are_of_this_process();
         assert!(is_of_process, "{:?} is none of the simulated kernel's", fd.as_fd());
     }
-}
 
-impl<H: Host + 'static> Driver<Uring<H>> {
-    /// Gives a descriptor to the driver, which closes it when its last user is gone.
-    pub fn adopt(&self, fd: OwnedFd) -> Fd {
-        // SAFETY: the descriptor is open, and was its owner's, who gives it up.
-        unsafe { self.handle.own(fd.into_raw_fd()) }
-    }
-}
-
-impl Driver<Auto> {
     /// Gives a descriptor to the driver, which closes it when its last user is gone.
     ///
     /// # Panics
@@ -324,25 +310,15 @@ impl Driver<Auto> {
     }
 }
 
-#[cfg(any(test, feature = "sim"))]
-impl Driver<Sim> {
-    /// Gives a descriptor of the simulated kernel to the driver, which closes it when its last user is
-    /// gone.
-    pub fn adopt(&self, raw: i32) -> Fd {
-        // SAFETY: a number of the simulated kernel, which is no descriptor of the process.
-        unsafe { self.handle.own(raw) }
-    }
-}
+impl Deref for Driver {
+    type Target = Handle;
 
-impl<B: Backend> Deref for Driver<B> {
-    type Target = Handle<B>;
-
-    fn deref(&self) -> &Handle<B> {
+    fn deref(&self) -> &Handle {
         &self.handle
     }
 }
 
-impl<B: Backend> Drop for Driver<B> {
+impl Drop for Driver {
     fn drop(&mut self) {
         let _ = self.end(DRAIN_LIMIT);
     }

@@ -14,10 +14,21 @@ use rustix::io::ReadWriteFlags;
 
 use crate::backend::{Descriptors, FileFacts, FileKind};
 use crate::key::Key;
-use crate::op::{Completion, Retry};
-use crate::ops::close::CloseWay;
+use crate::operation::Completion;
+use crate::policy::Retry;
 use crate::policy::{Attempt, CacheHint, CallMode, Lane, Mount, Route, Rule, Support, local_route};
 use crate::sys::Direction;
+
+/// Which way a descriptor is closed. Nobody but the driver has its number then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CloseWay {
+    /// By a plain call: that asks nobody but this machine's kernel.
+    Now,
+    /// By way of the queue.
+    Queue,
+    /// By a thread: a server may have to be told first, who may never answer.
+    Lane,
+}
 
 /// A descriptor that belongs to a driver. Clones refer to the same one.
 ///

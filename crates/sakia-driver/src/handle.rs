@@ -2,26 +2,32 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::ptr::NonNull;
 use std::rc::Rc;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 
 use rustix::io::Errno;
 
+use crate::arena::{Arena, FixedBuf};
 use crate::backend::{Backend, Descriptors, FileFacts};
-use crate::core::{Core, Phase};
+use crate::core::{Core, KeepAlive, Phase};
 use crate::counters::{Counters, OpKind};
-use crate::fd::{Fd, Lender, Owner, WeakFd};
+use crate::fd::{CloseWay, Fd, Lender, Owner, WeakFd};
 use crate::key::Key;
 use crate::live::LiveOperation;
-use crate::op::{Completion, Op, Operation, Storage};
-use crate::ops::close::{Close, CloseWay};
+use crate::operation::{Completion, Erased, Operation, Storage};
+use crate::ops::close::{CancelFd, Close};
 use crate::policy::{Bypass, Mount, MountFacts, Mounts, Rule, Rules};
 use crate::slab::{Notify, SlotRef, State};
 
 /// What all handles of a driver share.
-pub(crate) struct Shared<B: Backend> {
+pub(crate) struct Shared {
     /// Borrowed only while no users' code runs.
-    pub(crate) core: RefCell<Core<B>>,
+    pub(crate) core: RefCell<Core>,
     /// Outlives the backend.
     pub(crate) descriptors: Rc<dyn Descriptors>,
     /// The file systems that descriptors led to.
@@ -32,29 +38,29 @@ pub(crate) struct Shared<B: Backend> {
 
 /// Starts operations on a driver. Cheap to clone; stays valid, if useless, when the driver is gone:
 /// operations then end with `ECANCELED`.
-pub struct Handle<B: Backend> {
-    pub(crate) shared: Rc<Shared<B>>,
+pub struct Handle {
+    pub(crate) shared: Rc<Shared>,
     /// Operations started by this handle go into the queue, whatever the rules.
     pub(crate) queues_all: bool,
 }
 
-impl<B: Backend> Clone for Handle<B> {
+impl Clone for Handle {
     #[inline(always)]
     fn clone(&self) -> Self {
         Self { shared: Rc::clone(&self.shared), queues_all: self.queues_all }
     }
 }
 
-impl<B: Backend> std::fmt::Debug for Handle<B> {
+impl std::fmt::Debug for Handle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Handle").finish_non_exhaustive()
     }
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Starts an operation. It reaches the kernel with the driver's next turn at the latest.
     #[inline(always)]
-    pub fn start<O: Operation>(&self, operation: O) -> Op<O, B> {
+    pub fn start<O: Operation>(&self, operation: O) -> Op<O> {
         if !operation.has_room() {
             return self.refuse(operation, Errno::INVAL);
         }
@@ -66,7 +72,7 @@ impl<B: Backend> Handle<B> {
     /// Starts an operation that ends with this error at once, and is never pushed.
     #[cold]
     #[inline(never)]
-    pub(crate) fn refuse<O: Operation>(&self, operation: O, errno: Errno) -> Op<O, B> {
+    pub(crate) fn refuse<O: Operation>(&self, operation: O, errno: Errno) -> Op<O> {
         let mut core = self.shared.core.borrow_mut();
         let slot = core.start_parked(operation);
         let key = core.slab.key(slot);
@@ -174,8 +180,34 @@ impl<B: Backend> Handle<B> {
         fd
     }
 
+    /// Registers `blocks` blocks of `block_bytes` bytes each, rounded up to whole pages. A driver has one
+    /// arena at most.
+    ///
+    /// # Errors
+    /// - `ENOMEM`: no memory, or the limit on locked memory is reached.
+    /// - `EBUSY`: there is an arena already. `EINVAL`: no blocks, or more than 1 GiB in all.
+    /// - `ECANCELED`: the driver has stopped.
+    pub fn register_arena(&self, blocks: u32, block_bytes: usize) -> io::Result<Arena> {
+        let arena = Arena::new(blocks, block_bytes)?;
+        let (addr, len) = arena.area();
+        let mut core = self.shared.core.borrow_mut();
+        // SAFETY: the core keeps the arena until the backend is gone, and each operation that uses a
+        // block keeps the memory through it.
+        unsafe { core.backend.register_buffer(addr, len)? };
+        core.lent.arena = Some(arena.clone());
+        Ok(arena)
+    }
+
+    /// Whether the block is of this driver's arena, as operations on it ask for. After the driver's end all
+    /// are: nothing comes of them.
+    pub(crate) fn has_registered(&self, block: &FixedBuf) -> bool {
+        let core = self.shared.core.borrow();
+        core.phase != Phase::Running
+            || core.lent.arena.as_ref().is_some_and(|arena| arena.has(block))
+    }
+
     /// Starts to close a descriptor: cancels what is under way on it, waits for that, closes.
-    pub(crate) fn start_close(&self, fd: Fd) -> Op<Close, B> {
+    pub(crate) fn start_close(&self, fd: Fd) -> Op<Close> {
         self.check(&fd);
         let way = match fd.close_way() {
             CloseWay::Now if self.queues_all => CloseWay::Queue,
@@ -193,7 +225,7 @@ impl<B: Backend> Handle<B> {
         } else {
             fd.set_closer(key);
             if !fd.is_sole() {
-                core.cancel_descriptor(&fd);
+                core.cancel_descriptor(&fd, CancelFd::new(fd.clone()));
             }
         }
         drop(core);
@@ -202,7 +234,112 @@ impl<B: Backend> Handle<B> {
     }
 }
 
-impl<B: Backend> Shared<B> {
+/// An operation under way. Await it, or ask with [`try_take`](Op::try_take) between turns.
+///
+/// Dropping it does not wait: the driver keeps the operation's memory and descriptor until the kernel
+/// is done with them, cancels what might wait for ever, and disposes of a late result.
+/// Forgetting it is safe too, and occupies the slot for the driver's life.
+#[must_use = "a dropped operation is canceled, or its result thrown away"]
+pub struct Op<O: Operation> {
+    /// The driver's memory. Valid while the slot is ours: the driver itself keeps it as long as it
+    /// lives, and [`KeepAlive`](crate::core::KeepAlive) after that, until the last slot in use is freed.
+    shared: NonNull<Shared>,
+    /// The slot, whose result is ours to take. `None` afterwards.
+    slot: Option<SlotRef>,
+    operation: PhantomData<fn() -> O>,
+}
+
+impl<O: Operation> Op<O> {
+    /// The handle of the operation of this type that was just started in `slot`.
+    #[inline(always)]
+    pub(crate) fn new(shared: &Rc<Shared>, slot: SlotRef) -> Self {
+        Self { shared: NonNull::from(&**shared), slot: Some(slot), operation: PhantomData }
+    }
+
+    /// The driver's memory and the slot, as long as the result was not taken.
+    #[inline(always)]
+    fn parts(&self) -> Option<(&Shared, SlotRef)> {
+        let slot = self.slot?;
+        // SAFETY: the slot is ours, and so the memory is valid; see the field.
+        Some((unsafe { self.shared.as_ref() }, slot))
+    }
+
+    /// The result, if the operation is done. `None` before, and after it was taken.
+    #[inline(always)]
+    pub fn try_take(&mut self) -> Option<O::Output> {
+        let (shared, slot) = self.parts()?;
+        let mut core = shared.core.borrow_mut();
+        let completion = core.result(slot)?;
+        // SAFETY: in the state `Done` the cell holds the operation that was started there, which is
+        // of this type, and nobody else has access. `release` marks the cell as empty, and
+        // `self.slot` the operation as taken.
+        let operation = unsafe { Erased::<O>::take(slot.cell()) };
+        core.release(slot, Erased::<O>::STORAGE);
+        let kept = core.last_kept();
+        drop(core);
+        self.slot = None;
+        drop(kept); // the last reference to `shared`, perhaps
+        Some(operation.complete(completion))
+    }
+
+    /// Makes the driver report `token` from `Driver::next_done` when the operation is done, for
+    /// loops without wakers. `u64::MAX` stands for no token.
+    #[inline(always)]
+    pub fn set_token(&mut self, token: u64) {
+        if let Some((shared, slot)) = self.parts() {
+            shared.set_token(slot, token);
+        }
+    }
+
+    /// Asks the kernel to cancel the operation, which then ends with `ECANCELED`; or well, if it
+    /// was quicker. Go on to await it either way. One that the kernel has not seen yet is over at once, and
+    /// its waker is called from here.
+    pub fn cancel(&mut self) {
+        if let Some((shared, slot)) = self.parts() {
+            shared.cancel(slot);
+        }
+    }
+}
+
+impl<O: Operation> Future for Op<O> {
+    type Output = O::Output;
+
+    /// # Panics
+    /// When polled again after it was ready, and when the driver was dropped and could not get the
+    /// operation's memory back from the kernel.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<O::Output> {
+        // Most are done when they are polled: by a plain call, or because that is why they are polled.
+        if let Some(output) = self.try_take() {
+            return Poll::Ready(output);
+        }
+        let (shared, slot) =
+            self.parts().expect("an operation is not polled again after it was ready");
+        if !shared.register(slot, cx.waker()) {
+            return Poll::Pending;
+        }
+        Poll::Ready(self.try_take().expect("the operation is done"))
+    }
+}
+
+// The handle holds no part of the operation: there is nothing that pinning would protect.
+impl<O: Operation> Unpin for Op<O> {}
+
+impl<O: Operation> Drop for Op<O> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some((shared, slot)) = self.parts() {
+            drop(shared.abandon(slot)); // the last reference to `shared`, perhaps
+        }
+    }
+}
+
+impl<O: Operation> std::fmt::Debug for Op<O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Op").field("is_taken", &self.slot.is_none()).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
     /// Makes the driver report `token` when the operation is done.
     pub(crate) fn set_token(&self, slot: SlotRef, token: u64) {
         let mut core = self.core.borrow_mut();
@@ -263,7 +400,7 @@ impl<B: Backend> Shared<B> {
     /// The slot's handle was dropped. The answer is to be dropped when nothing of `self` is used
     /// any more.
     #[must_use]
-    pub(crate) fn abandon(&self, slot: SlotRef) -> Option<KeepAlive<B>> {
+    pub(crate) fn abandon(&self, slot: SlotRef) -> Option<KeepAlive> {
         let mut core = self.core.borrow_mut();
         let previous = std::mem::replace(&mut core.slab.header(slot).notify, Notify::none());
         let is_over = core.abandon(slot);
@@ -284,7 +421,7 @@ impl<B: Backend> Shared<B> {
             } else if let Some(slot) = core.outbox.disposals.pop_front() {
                 drop(core);
                 drop(self.dispose(slot)); // whoever calls keeps `self` in another way
-            } else if let Some(callback) = core.backend.as_mut().and_then(B::take_callback) {
+            } else if let Some(callback) = core.backend.take_callback() {
                 drop(core);
                 callback();
             } else {
@@ -308,10 +445,10 @@ impl<B: Backend> Shared<B> {
     /// Disposes of the operation in a slot of state `Disposing`, and frees the slot. The answer is
     /// to be dropped when nothing of `self` is used any more.
     #[must_use]
-    fn dispose(&self, slot: SlotRef) -> Option<KeepAlive<B>> {
+    fn dispose(&self, slot: SlotRef) -> Option<KeepAlive> {
         /// Frees the slot even when the disposer panics.
-        struct Free<'a, B: Backend>(&'a Shared<B>, SlotRef, Storage);
-        impl<B: Backend> Drop for Free<'_, B> {
+        struct Free<'a>(&'a Shared, SlotRef, Storage);
+        impl Drop for Free<'_> {
             fn drop(&mut self) {
                 self.0.core.borrow_mut().release(self.1, self.2);
             }
@@ -331,15 +468,7 @@ impl<B: Backend> Shared<B> {
     }
 }
 
-/// A reference that keeps a driver's memory for the slots that are in use after the driver's end.
-///
-/// Handles of operations do not count as references: while the driver lives it keeps the memory, and
-/// afterwards this does, until the last slot is freed.
-pub(crate) struct KeepAlive<B: Backend>(
-    #[expect(dead_code, reason = "held for its drop")] pub(crate) Rc<Shared<B>>,
-);
-
-impl<B: Backend> Owner for Shared<B> {
+impl Owner for Shared {
     unsafe fn release(self: Rc<Self>, raw: i32, way: CloseWay, closer: Option<Key>) {
         let mut core = self.core.borrow_mut();
         // SAFETY: the caller's promise.

@@ -73,9 +73,10 @@ pub mod lanes;
 mod live;
 mod mounts;
 mod now;
-mod op;
+mod operation;
 mod ops;
 mod policy;
+mod pool;
 mod queue;
 mod readable;
 #[cfg(any(test, feature = "sim"))]
@@ -89,7 +90,7 @@ mod uring;
 mod wakers;
 mod whole;
 
-pub use address::{Domain, SocketAddress};
+pub use address::{Domain, ShutdownHow, SocketAddress, SocketType};
 pub use aligned::AlignedBuf;
 pub use arena::{Arena, FixedBuf};
 pub use auto::{Auto, Choice, NoBackend, Policy};
@@ -101,14 +102,14 @@ pub use counters::{Counters, KindCounters, OpKind};
 pub use driver::{Drained, Driver};
 pub use epoll::{Epoll, EpollOptions, EpollWake, LaneStatistics, StuckWorker};
 pub use fd::Fd;
-pub use handle::Handle;
+pub use handle::{Handle, Op};
 pub use key::Key;
 pub use live::{LiveOperation, Stage};
 pub use mounts::{MountEntry, MountTable, RemoteMounts};
-pub use op::{Class, Completion, Delivered, Op, Operation, Retry};
+pub use operation::{Class, Completion, Delivered, Operation};
 pub use ops::*;
 pub use policy::{
-    Attempt, Bypass, CacheHint, CallMode, CallSupport, Lane, MountFacts, Route, Rule, Rules,
+    Attempt, Bypass, CacheHint, CallMode, CallSupport, Lane, MountFacts, Retry, Route, Rule, Rules,
     SharedCallSupport, Support,
 };
 pub use sakia_ring::CURRENT_POSITION;

@@ -2,9 +2,8 @@
 //!
 //! Made when somebody asks, from the slots alone: nothing is recorded while operations run.
 
-use crate::backend::Backend;
 use crate::core::Core;
-use crate::op::InPlace;
+use crate::operation::InPlace;
 use crate::slab::{SlotRef, State, flag};
 
 /// How far an operation is.
@@ -40,7 +39,7 @@ pub struct LiveOperation {
     pub is_orphan: bool,
 }
 
-impl<B: Backend> Core<B> {
+impl Core {
     /// Every operation that has a slot, in the order of these.
     pub(crate) fn live_operations(&mut self) -> Vec<LiveOperation> {
         self.slab.slots().filter_map(|slot| self.describe(slot)).collect()
@@ -99,7 +98,7 @@ mod tests {
         let driver = Driver::new(sim);
         assert_eq!(driver.operations(), []);
         let (raw, _) = kernel.pipe();
-        let fd = driver.adopt(raw);
+        let fd = driver.adopt_simulated(raw);
         let read = driver.read(&fd, vec![0; 4], CURRENT_POSITION);
         let orphan = driver.read(&fd, vec![0; 4], CURRENT_POSITION);
         driver.turn(Wait::Poll).unwrap();

@@ -6,17 +6,14 @@
 //!
 //! Only the driver's thread uses a slab. Nothing here runs users' code.
 
-use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::task::Waker;
 
 use sakia_ring::CqeFlags;
 
 use crate::key::{Key, SLOTS_MAX};
-use crate::op::{Class, Completion, Vtable};
+use crate::operation::{Cell, Class, Completion, Vtable};
 
-/// Bytes of an operation that its slot holds itself.
-pub(crate) const CELL_BYTES: usize = 128;
 /// Slots allocated at a time.
 const CHUNK: u32 = 256;
 
@@ -144,10 +141,6 @@ impl Header {
     }
 }
 
-/// Memory for an operation, or for the pointer to where it lies.
-#[repr(C, align(16))]
-pub(crate) struct Cell([MaybeUninit<u8>; CELL_BYTES]);
-
 #[repr(C, align(64))]
 struct Slot {
     cell: Cell,
@@ -231,6 +224,13 @@ impl Slab {
         Key::new(header.index, header.generation)
     }
 
+    /// Gives a slot another name, whose operation is to be done once more: whatever else comes for the first
+    /// time is stale.
+    pub(crate) fn rename(&mut self, slot: SlotRef) {
+        let header = self.header(slot);
+        header.generation = header.generation.wrapping_add(1);
+    }
+
     /// Takes a free slot. Its header is as [`release`](Slab::release) left it.
     ///
     /// # Panics
@@ -266,10 +266,7 @@ impl Slab {
         let len = self.chunks.len() as u32 * CHUNK;
         assert!(len < SLOTS_MAX, "{SLOTS_MAX} operations are under way on one driver");
         let chunk: Box<[Slot]> = (len..len + CHUNK)
-            .map(|index| Slot {
-                cell: Cell([MaybeUninit::uninit(); CELL_BYTES]),
-                header: Header::unused(index),
-            })
+            .map(|index| Slot { cell: Cell::empty(), header: Header::unused(index) })
             .collect();
         let first = NonNull::new(Box::into_raw(chunk).cast()).expect("a box is not null");
         self.chunks.push(first);

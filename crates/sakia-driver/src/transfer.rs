@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, IoVec};
 
 use crate::buf::IoBufMut;
-use crate::op::Completion;
+use crate::operation::Completion;
 use crate::ops::vectored::BUFFERS_MAX;
 use crate::ops::{note_all_filled, note_filled, room_of_all, transfer_len};
 use crate::sys::{self, Direction};

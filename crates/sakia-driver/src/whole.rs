@@ -10,7 +10,7 @@ use std::io;
 use rustix::io::Errno;
 use sakia_ring::AT_FDCWD;
 
-use crate::backend::{Backend, Descriptors};
+use crate::backend::Descriptors;
 use crate::call::{Call, Open, Transfer, address};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
@@ -31,7 +31,7 @@ pub enum WholeFile {
     NotNow,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Reads the file at `path` as a whole, if the caches hold it, it has at most `expected` bytes, and
     /// rules and this turn's plain calls allow it. What remains to be done otherwise is the caller's.
     ///

@@ -4,9 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::path::Path;
 use std::task::{Context, Waker};
 
-use sakia_driver::{
-    Bypass, Driver, Op, OpKind, Operation, PollEvents, Rules, SocketAddress, Uring, Wait,
-};
+use sakia_driver::{Bypass, Driver, Op, OpKind, Operation, PollEvents, Rules, SocketAddress, Wait};
 use sakia_testkit::alloc_count::{CountingAllocator, Counts, measure};
 
 #[global_allocator]
@@ -15,7 +13,7 @@ static GLOBAL: CountingAllocator = CountingAllocator::new();
 /// Operations under way at a time.
 const DEPTH: usize = 64;
 
-fn finish<O: Operation>(driver: &Driver, op: &mut Op<O, Uring>) -> O::Output {
+fn finish<O: Operation>(driver: &Driver, op: &mut Op<O>) -> O::Output {
     for _ in 0..1_000_000 {
         if let Some(output) = op.try_take() {
             return output;

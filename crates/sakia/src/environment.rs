@@ -5,18 +5,11 @@
 //! [`Machine`], and with the feature `sim` the simulated kernel.
 
 use std::collections::hash_map::RandomState;
-use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::pin::Pin;
+use std::net::SocketAddr;
 
-use sakia_driver::{Auto, Driver, Fd};
-
-use crate::blocking::spawn_blocking;
-
-/// Resolves to the addresses of a host.
-pub(crate) type Lookup = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
+use sakia_driver::{Driver, Fd};
 
 /// What differs between this machine and a simulated kernel. Belongs to a runtime thread.
 pub(crate) trait Environment {
@@ -36,10 +29,10 @@ pub(crate) trait Environment {
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`: no descriptors left.
-    fn pipe(&self, driver: &Driver<Auto>) -> io::Result<(Fd, Fd)>;
+    fn pipe(&self, driver: &Driver) -> io::Result<(Fd, Fd)>;
 
-    /// Looks up a host by name.
-    fn look_up(&self, host: &str, port: u16) -> Lookup;
+    /// The addresses of a host. `None` if the system is to be asked, which may wait for servers.
+    fn addresses(&self, host: &str, port: u16) -> Option<io::Result<Vec<SocketAddr>>>;
 }
 
 /// The machine that the process runs on.
@@ -62,15 +55,12 @@ impl Environment for Machine {
         RandomState::new().build_hasher().finish()
     }
 
-    fn pipe(&self, driver: &Driver<Auto>) -> io::Result<(Fd, Fd)> {
+    fn pipe(&self, driver: &Driver) -> io::Result<(Fd, Fd)> {
         let (reader, writer) = io::pipe()?;
         Ok((driver.adopt(reader.into()), driver.adopt(writer.into())))
     }
 
-    fn look_up(&self, host: &str, port: u16) -> Lookup {
-        let host = host.to_owned();
-        let lookup = spawn_blocking(move || Ok((host.as_str(), port).to_socket_addrs()?.collect()));
-        // An error of the pool: no thread, or it ended.
-        Box::pin(async move { lookup.await.unwrap_or_else(|error| Err(io::Error::other(error))) })
+    fn addresses(&self, _: &str, _: u16) -> Option<io::Result<Vec<SocketAddr>>> {
+        None
     }
 }

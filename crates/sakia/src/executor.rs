@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use async_task::Runnable;
 use pin_project_lite::pin_project;
-use sakia_driver::{Attention, Auto, Driver, RemoteWake, Wait, wake_all};
+use sakia_driver::{Attention, Driver, RemoteWake, Wait, wake_all};
 use send_wrapper::SendWrapper;
 use slab::Slab;
 
@@ -53,7 +53,7 @@ pub(crate) struct Local {
     /// Tasks that have not ended.
     live: Cell<usize>,
     pub(crate) remote: Arc<Remote>,
-    pub(crate) driver: Driver<Auto>,
+    pub(crate) driver: Driver,
     /// What there is around the driver.
     pub(crate) environment: Box<dyn Environment>,
     /// Shared with the futures that wait for them, which may outlive the runtime.
@@ -118,27 +118,26 @@ fn set_current(local: Option<Rc<Local>>) -> Option<Rc<Local>> {
     ManuallyDrop::into_inner(CURRENT.replace(ManuallyDrop::new(local)))
 }
 
-/// Puts a task that was woken where its thread will find it. Called on any thread.
-#[inline]
+/// Puts a task that was woken where its thread will find it. Called on any thread. Compiled here, once for
+/// all types of tasks.
+#[inline(never)]
 fn schedule(remote: &Arc<Remote>, runnable: Runnable) {
-    if let Err(runnable) = send(remote, runnable, false) {
+    if is_current(remote) {
+        CURRENT.with(|current| {
+            let current = current.borrow();
+            let local = current.as_ref().expect("set together with the inbox's address");
+            local.queue.borrow_mut().push_back(runnable);
+        });
+    } else if let Err(runnable) = remote.send(runnable, false) {
         // The runtime is gone, and with it the only thread on which the task's future may be dropped.
         std::mem::forget(runnable);
     }
 }
 
-/// The same; gives the task back if its thread takes no more.
-#[inline]
-fn send(remote: &Arc<Remote>, runnable: Runnable, is_new: bool) -> Result<(), Runnable> {
-    if CURRENT_REMOTE.get() != Arc::as_ptr(remote) {
-        return remote.send(runnable, is_new);
-    }
-    CURRENT.with(|current| {
-        let current = current.borrow();
-        let local = current.as_ref().expect("set together with the inbox's address");
-        local.queue.borrow_mut().push_back(runnable);
-    });
-    Ok(())
+/// Whether this is the inbox of the runtime that the calling code runs in.
+#[inline(always)]
+fn is_current(remote: &Arc<Remote>) -> bool {
+    CURRENT_REMOTE.get() == Arc::as_ptr(remote)
 }
 
 /// Starts a task on the calling thread's runtime. It runs when the caller next waits.
@@ -201,15 +200,19 @@ where
     let to = Arc::clone(remote);
     let schedule = move |runnable| schedule(&to, runnable);
     let (runnable, task) = async_task::spawn(Contain::new(future), schedule);
-    // One that was never there holds nothing of that thread's: it is canceled, and nobody waits for ever.
-    drop(send(remote, runnable, true));
+    if is_current(remote) {
+        with_current(|local| local.queue.borrow_mut().push_back(runnable));
+    } else {
+        // One that was never there holds nothing of that thread's: it is canceled, and nobody waits for ever.
+        drop(remote.send(runnable, true));
+    }
     JoinHandle::new(task)
 }
 
 impl Local {
     /// What thread number `thread` of a runtime consists of.
     pub(crate) fn new(
-        driver: Driver<Auto>,
+        driver: Driver,
         environment: Box<dyn Environment>,
         thread: usize,
         threads: Arc<[Arc<Remote>]>,

@@ -374,14 +374,27 @@ impl Runtime {
                 Err(cause) => panic!("{cause}"),
             }
         }
+        let mut output = None;
+        self.run_until(&mut |cx| match future.as_mut().poll(cx) {
+            Poll::Ready(value) => {
+                output = Some(value);
+                true
+            }
+            Poll::Pending => false,
+        });
+        output.expect("the future is done")
+    }
+
+    /// Runs all tasks until `poll_main` answers that it is done. Not generic, so that it is compiled here.
+    fn run_until(&self, poll_main: &mut dyn FnMut(&mut Context<'_>) -> bool) {
         let main = Main::new(self.remote());
         let waker = Waker::from(Arc::clone(&main));
         let mut cx = Context::from_waker(&waker);
         loop {
             self.local.begin_round();
             if main.take_wake() {
-                if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-                    return output;
+                if poll_main(&mut cx) {
+                    return;
                 }
                 self.local.begin_tasks();
             }

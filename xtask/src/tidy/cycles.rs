@@ -28,19 +28,14 @@ use crate::test_code::TestCode;
 /// The most files in a cycle.
 const FILES_MAX: usize = 4;
 
-/// The crates that have a larger one, with its size, which may only shrink.
-const LARGER: &[(&str, usize)] = &[("sakia", 5), ("sakia-driver", 9)];
-
 /// Reports cycles of too many files.
 pub(super) fn are_small(tree: &Tree, findings: &mut Vec<Finding>) {
-    for (folder, name) in product_crates(tree) {
-        let larger = LARGER.iter().find(|(crate_name, _)| *crate_name == name);
-        let most = larger.map_or(FILES_MAX, |(_, size)| *size);
+    for (folder, _) in product_crates(tree) {
         for cycle in Graph::of(tree, &folder).cycles() {
-            if cycle.len() > most {
+            if cycle.len() > FILES_MAX {
                 let files = cycle.iter().copied().collect::<Vec<_>>().join(", ");
                 let message = format!(
-                    "{} files need each other, at most {most} may: {files}; \
+                    "{} files need each other, at most {FILES_MAX} may: {files}; \
                      `cargo xtask tidy --cycles` says where",
                     cycle.len()
                 );

@@ -65,7 +65,6 @@ const EXCEPTIONS: &[Exception] = &[
         "numbers of the simulated kernel, which are no descriptors of the process; what makes use \
          of an entry's memory there is unsafe",
     ),
-    Exception(DRIVER, "adopt", "of a driver on the simulated kernel: the number is that kernel's"),
     Exception(
         DRIVER,
         "adopt_simulated",

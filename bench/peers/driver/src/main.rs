@@ -57,8 +57,8 @@ fn sum(job: &Job, gate: &Gate, driver: &Driver) -> Tally {
 }
 
 enum Transfer {
-    Read(Op<Read<AlignedBuf>, Uring>),
-    Write(Op<Write<AlignedBuf>, Uring>),
+    Read(Op<Read<AlignedBuf>>),
+    Write(Op<Write<AlignedBuf>>),
 }
 
 /// Begins with what `start` makes for each slot, and goes on with what `step` makes of what is done, until
@@ -119,9 +119,9 @@ fn scattered(job: &Job, gate: &Gate, driver: &Driver, first: u64) -> Tally {
 }
 
 enum Stage {
-    Open(Op<Open, Uring>, Vec<u8>),
-    Read(Op<Read<Vec<u8>>, Uring>, Fd),
-    Close(Op<Close, Uring>, Vec<u8>),
+    Open(Op<Open>, Vec<u8>),
+    Read(Op<Read<Vec<u8>>>, Fd),
+    Close(Op<Close>, Vec<u8>),
 }
 
 fn small_files(job: &Job, gate: &Gate, driver: &Driver, first: u64) -> Tally {

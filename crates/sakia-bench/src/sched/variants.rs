@@ -15,7 +15,7 @@ use anyhow::{Context, anyhow, bail};
 use sakia::{Builder, Engine};
 use sakia_bench_support::aio::{self, Buf, CallKind, Scheduler};
 use sakia_bench_support::timed_host::TimedHost;
-use sakia_driver::{self as driver, AlignedBuf, Backend, Bypass, Driver, Op, Policy, Uring, Wait};
+use sakia_driver::{self as driver, AlignedBuf, Bypass, Driver, Op, Policy, Uring, Wait};
 use serde::{Deserialize, Serialize};
 
 use super::input::{Access, open};
@@ -191,10 +191,7 @@ fn on_timed_ring(load: &Load, meter: &mut Meter) -> anyhow::Result<Done> {
 }
 
 /// Gives the driver turns until an operation is done.
-fn until_done<O: driver::Operation, B: Backend>(
-    driver: &Driver<B>,
-    mut op: Op<O, B>,
-) -> io::Result<O::Output> {
+fn until_done<O: driver::Operation>(driver: &Driver, mut op: Op<O>) -> io::Result<O::Output> {
     loop {
         driver.turn(Wait::Forever)?;
         if let Some(output) = op.try_take() {

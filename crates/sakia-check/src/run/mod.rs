@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use sakia_driver::sim::FaultKind;
-use sakia_driver::{Arena, Auto, Backend, Bypass, Driver, Handle, OpKind, Policy, Rules, Wait};
+use sakia_driver::{Arena, Auto, Bypass, Driver, Handle, OpKind, Policy, Rules, Wait};
 use sakia_ring::Ring;
 
 use crate::env::{Env, Real, Simulated};
@@ -84,7 +84,7 @@ const HELD_MAX: usize = 48;
 /// A program under way.
 pub(crate) struct Runner<'a, E: Env> {
     env: &'a E,
-    driver: Driver<E::Backend>,
+    driver: Driver,
     config: &'a Config,
     arena: Option<Arena>,
     files: Vec<FileModel>,
@@ -160,7 +160,7 @@ pub fn real(
     Ok(result.err().map(|what| Failure { what }))
 }
 
-fn count<B: Backend>(handle: &Handle<B>, stats: &mut Stats) {
+fn count(handle: &Handle, stats: &mut Stats) {
     let counters = handle.counters();
     stats.pushed += counters.pushed;
     stats.enters += counters.enters;
@@ -179,7 +179,7 @@ struct Ended {
 
 fn run<E: Env>(
     env: &E,
-    driver: Driver<E::Backend>,
+    driver: Driver,
     program: &Program,
     stats: &mut Stats,
 ) -> Result<Ended, String> {

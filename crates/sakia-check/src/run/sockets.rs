@@ -5,9 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use rustix::io::Errno;
 use sakia_driver::sim::FaultKind;
-use sakia_driver::{
-    Backend, Domain, Driver, Fd, Op, Operation, Received, SocketAddress, SocketType,
-};
+use sakia_driver::{Domain, Driver, Fd, Op, Operation, Received, SocketAddress, SocketType};
 
 use super::files::text;
 use super::pipes::Receiver;
@@ -69,13 +67,9 @@ fn any_port() -> SocketAddress {
 
 impl<E: Env> Runner<'_, E> {
     /// Starts an operation and takes turns until it is done. `None` when it failed, or never ends.
-    fn done<O, T>(
-        &mut self,
-        start: impl FnOnce(&Driver<E::Backend>) -> Op<O, E::Backend>,
-    ) -> Result<Option<T>, String>
+    fn done<O, T>(&mut self, start: impl FnOnce(&Driver) -> Op<O>) -> Result<Option<T>, String>
     where
         O: Operation<Output = io::Result<T>>,
-        E::Backend: Backend,
     {
         let mut op = start(&self.driver);
         // That it fails is no news here: faults are everywhere.

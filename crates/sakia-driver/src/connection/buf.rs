@@ -5,8 +5,8 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use super::pool::{Pool, Size};
 use crate::buf::{IoBuf, bytes_of_slice};
+use crate::pool::{Pool, Size};
 
 /// Bytes that a connection received. Empty at the end of the stream.
 ///

@@ -8,8 +8,8 @@ use std::mem::MaybeUninit;
 use std::task::{Context, Poll, Waker};
 
 use super::RecvBuf;
-use super::pool::Size;
 use crate::key::Key;
+use crate::pool::Size;
 
 /// Bytes that may lie here before the peer has to wait, as it does when nobody receives.
 const BYTES_MAX: usize = 256 << 10;

@@ -13,22 +13,21 @@ use rustix::net::SocketFlags;
 use sakia_ring::Sqe;
 
 use super::permits::{Permit, Permits, WithPermit};
-use crate::backend::Backend;
 use crate::call::{Call, SocketCall, Verb};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::key::Key;
-use crate::op::{Class, Completion, Delivered, Operation};
+use crate::operation::{Class, Completion, Delivered, Operation};
 use crate::ops::Accept;
 
 /// Connections that may have been accepted before anybody asked for them. Further ones stay with the kernel.
 const ARRIVALS_MAX: usize = 64;
 
 /// The connections of a socket that listens. Dropping it closes those that nobody has taken.
-pub struct Incoming<B: Backend> {
+pub struct Incoming {
     fd: Fd,
-    driver: Handle<B>,
+    driver: Handle,
     arrivals: Rc<AcceptQueue>,
 }
 
@@ -49,13 +48,13 @@ struct AcceptQueue {
     is_single: Cell<bool>,
 }
 
-impl<B: Backend> fmt::Debug for Incoming<B> {
+impl fmt::Debug for Incoming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Incoming").field("fd", &self.fd).finish_non_exhaustive()
     }
 }
 
-impl<B: Backend> Drop for Incoming<B> {
+impl Drop for Incoming {
     fn drop(&mut self) {
         if let Some(key) = self.arrivals.armed.get() {
             self.driver.shared.cancel_by_key(key);
@@ -63,18 +62,18 @@ impl<B: Backend> Drop for Incoming<B> {
     }
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// The connections that come to `fd`, which [listens](Handle::listen).
     ///
     /// # Panics
     /// When the descriptor belongs to another driver.
-    pub fn incoming(&self, fd: Fd) -> Incoming<B> {
+    pub fn incoming(&self, fd: Fd) -> Incoming {
         self.check(&fd);
         Incoming { fd, driver: self.clone(), arrivals: Rc::default() }
     }
 }
 
-impl<B: Backend> Incoming<B> {
+impl Incoming {
     /// The descriptor that listens.
     pub fn fd(&self) -> &Fd {
         &self.fd

@@ -10,7 +10,6 @@ mod buf;
 mod inbox;
 mod incoming;
 mod permits;
-pub(crate) mod pool;
 mod recv;
 mod send;
 
@@ -22,24 +21,24 @@ pub use self::buf::RecvBuf;
 use self::inbox::Inbox;
 pub use self::incoming::Incoming;
 use self::permits::Permits;
+use crate::address::ShutdownHow;
 use crate::address::SocketAddress;
-use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::Op;
-use crate::ops::{Close, Shutdown, ShutdownHow};
+use crate::handle::Op;
+use crate::ops::{Close, Shutdown};
 
 /// A connected stream socket. Clones are the same connection.
 ///
 /// One task at a time receives, and one sends: of two that wait for the same, the first may never be told.
-pub struct Connection<B: Backend> {
-    shared: Rc<Owned<B>>,
+pub struct Connection {
+    shared: Rc<Owned>,
 }
 
 /// What all clones share. Dropping it ends the receive that goes on by itself.
-struct Owned<B: Backend> {
+struct Owned {
     fd: Fd,
-    driver: Handle<B>,
+    driver: Handle,
     inner: Rc<Inner>,
 }
 
@@ -51,13 +50,13 @@ struct Inner {
     inbox: Inbox,
 }
 
-impl<B: Backend> Clone for Connection<B> {
+impl Clone for Connection {
     fn clone(&self) -> Self {
         Self { shared: Rc::clone(&self.shared) }
     }
 }
 
-impl<B: Backend> Drop for Owned<B> {
+impl Drop for Owned {
     fn drop(&mut self) {
         if let Some(key) = self.inner.inbox.armed() {
             self.driver.shared.cancel_by_key(key);
@@ -65,32 +64,32 @@ impl<B: Backend> Drop for Owned<B> {
     }
 }
 
-impl<B: Backend> fmt::Debug for Connection<B> {
+impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection").field("fd", self.fd()).finish_non_exhaustive()
     }
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Makes a connection of a connected stream socket on which nothing is in flight.
     ///
     /// # Panics
     /// When the descriptor belongs to another driver.
-    pub fn connection(&self, fd: Fd) -> Connection<B> {
+    pub fn connection(&self, fd: Fd) -> Connection {
         self.check(&fd);
         let shared = Owned { fd, driver: self.clone(), inner: Rc::default() };
         Connection { shared: Rc::new(shared) }
     }
 }
 
-impl<B: Backend> Connection<B> {
+impl Connection {
     /// The descriptor.
     pub fn fd(&self) -> &Fd {
         &self.shared.fd
     }
 
     /// The driver's handle that operations are started with.
-    pub fn driver(&self) -> &Handle<B> {
+    pub fn driver(&self) -> &Handle {
         &self.shared.driver
     }
 
@@ -123,7 +122,7 @@ impl<B: Backend> Connection<B> {
             // What is in flight for a future that was dropped would fail half-way.
             self.inner().sends.free().await;
         }
-        let shutdown: Op<Shutdown, B> = self.driver().shutdown_socket(self.fd(), how);
+        let shutdown: Op<Shutdown> = self.driver().shutdown_socket(self.fd(), how);
         shutdown.await
     }
 
@@ -135,7 +134,7 @@ impl<B: Backend> Connection<B> {
     pub async fn close(self) -> io::Result<()> {
         let (fd, driver) = (self.fd().clone(), self.driver().clone());
         drop(self);
-        let close: Op<Close, B> = driver.close(fd);
+        let close: Op<Close> = driver.close(fd);
         close.await
     }
 }

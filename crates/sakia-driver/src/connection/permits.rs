@@ -16,7 +16,7 @@ use sakia_ring::Sqe;
 use crate::call::Call;
 use crate::counters::OpKind;
 use crate::fd::Fd;
-use crate::op::{Class, Completion, Operation};
+use crate::operation::{Class, Completion, Operation};
 use crate::wakers::wake_all;
 
 /// Busy with an operation, or free.

@@ -11,21 +11,20 @@ use sakia_ring::Sqe;
 
 use super::inbox::Inbox;
 use super::permits::{Permit, WithPermit};
-use super::pool::{Pool, Size};
 use super::{Connection, Inner, RecvBuf};
-use crate::backend::Backend;
 use crate::buf::{BufResult, IoBufMut, fill_with};
 use crate::call::Call;
 use crate::counters::OpKind;
 use crate::fd::Fd;
-use crate::op::{Class, Completion, Delivered, Operation};
+use crate::operation::{Class, Completion, Delivered, Operation};
 use crate::ops::vectored::BUFFERS_MAX;
 use crate::ops::{PollEvents, SocketRecv, SocketRecvVectored, room_of_all};
+use crate::pool::{Pool, Size};
 
 /// `MSG_PEEK`.
 const PEEK: u32 = RecvFlags::PEEK.bits();
 
-impl<B: Backend> Connection<B> {
+impl Connection {
     /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity), as soon as there are any.
     ///
     /// The kernel owns `buf` until the future resolves. Dropping the future gives up the buffer, and no

@@ -2,11 +2,10 @@
 
 use super::permits::{Permit, WithPermit};
 use super::{Connection, Inner};
-use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf};
 use crate::ops::{SocketSend, SocketSendVectored};
 
-impl<B: Backend> Connection<B> {
+impl Connection {
     /// Sends up to `buf.bytes_len()` bytes, as soon as there is room for any.
     ///
     /// The kernel reads `buf` until the future resolves. Dropping the future cancels a send that waits for

@@ -11,7 +11,7 @@ use crate::backend::{Backend, Takes};
 use crate::call::Request;
 use crate::counters::OpKind;
 use crate::key::Key;
-use crate::op::{Class, Completion, InPlace, Operation};
+use crate::operation::{Class, Completion, InPlace, Operation};
 use crate::policy::Lane;
 use crate::slab::{List, Slab, SlotRef, State, flag};
 
@@ -20,21 +20,40 @@ use crate::slab::{List, Slab, SlotRef, State, flag};
 pub(super) struct Admission {
     /// Operations without an entry, by class, in the order in which they came.
     backlog: [List; 2],
+    /// How many they are.
+    listed: u32,
     /// Which class's turn it is when both wait for room.
     next_class: Class,
     /// Bounded operations that may still be pushed.
     credits: u32,
+    /// Whether an operation of a class need not wait: the driver runs, nobody of the class waits, and there is a
+    /// credit.
+    is_open: [bool; 2],
+    is_running: bool,
 }
 
 impl Admission {
     pub(super) fn new(credits: u32) -> Self {
-        Self { backlog: [List::new(), List::new()], next_class: Class::Bounded, credits }
+        let backlog = [List::new(), List::new()];
+        let next_class = Class::Bounded;
+        Self { backlog, listed: 0, next_class, credits, is_open: [true; 2], is_running: true }
     }
 
     /// Whether an operation of this class need not wait for others.
     #[inline(always)]
     pub(super) fn may_push(&self, class: Class) -> bool {
-        self.backlog[class as usize].is_empty() && self.has_credit(class)
+        self.is_open[class as usize]
+    }
+
+    /// Lets nothing new in.
+    pub(super) fn close(&mut self) {
+        (self.is_running, self.is_open) = (false, [false; 2]);
+    }
+
+    /// Finds out anew whether an operation of this class need not wait.
+    fn look(&mut self, class: Class) {
+        let is_free = self.backlog[class as usize].is_empty() && self.has_credit(class);
+        self.is_open[class as usize] = self.is_running && is_free;
     }
 
     #[inline(always)]
@@ -45,17 +64,21 @@ impl Admission {
     /// Whether nobody waits.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
-        self.backlog[0].is_empty() && self.backlog[1].is_empty()
+        self.listed == 0
     }
 
     /// Has an operation wait behind those of its class.
     fn list(&mut self, slab: &mut Slab, slot: SlotRef, class: Class) {
         self.backlog[class as usize].push_back(slab, slot);
+        self.listed += 1;
+        self.look(class);
     }
 
     /// Has it wait no more.
     fn unlist(&mut self, slab: &mut Slab, slot: SlotRef, class: Class) {
         self.backlog[class as usize].remove(slab, slot);
+        self.listed -= 1;
+        self.look(class);
     }
 
     /// Anybody who waits.
@@ -86,7 +109,10 @@ impl Admission {
     #[inline(always)]
     fn take(&mut self, class: Class) {
         if class == Class::Bounded {
-            self.credits = self.credits.saturating_sub(1);
+            self.credits -= 1;
+            if self.credits == 0 {
+                self.look(class);
+            }
         }
     }
 
@@ -95,17 +121,19 @@ impl Admission {
     pub(super) fn give_back(&mut self, class: Class) {
         if class == Class::Bounded {
             self.credits += 1;
+            if !self.may_push(class) {
+                self.look(class);
+            }
         }
     }
 }
 
-impl<B: Backend> Core<B> {
+impl Core {
     /// Puts an operation into the queue or, where that cannot take such, gives it to a thread; into the
     /// backlog if there is no room.
     #[inline(always)]
     pub(super) fn queue(&mut self, slot: SlotRef, class: Class, operation: impl InPlace) {
-        let may_push = self.phase == Phase::Running && self.admission.may_push(class);
-        if !may_push || !self.push_operation(slot, class, operation) {
+        if !self.admission.may_push(class) || !self.push_operation(slot, class, operation) {
             self.postpone(slot);
         }
     }
@@ -137,18 +165,15 @@ impl<B: Backend> Core<B> {
             self.push_lane(slot, Lane::Bounded);
             return true;
         }
-        let Some(backend) = &mut self.backend else {
-            return false;
-        };
         if cfg!(debug_assertions) {
             // SAFETY: both are of the operation, which is in its slot.
-            unsafe { backend.compare(&sqe, operation.call()) };
+            unsafe { self.backend.compare(&sqe, operation.call()) };
         }
         let key = self.slab.key(slot);
         // SAFETY: the entry names memory and descriptors that the operation owns (its promise),
         // and the operation stays in its slot until its last completion: `dispatch` is the only
         // way out of the state `Pushed`. A driver that ends before leaks the slot.
-        let Some(position) = (unsafe { backend.push(sqe.user_data(key.user_data())) }) else {
+        let Some(position) = (unsafe { self.backend.push(sqe.user_data(key.user_data())) }) else {
             return false;
         };
         self.note_pushed(slot, class, operation.kind(), position);
@@ -166,8 +191,7 @@ impl<B: Backend> Core<B> {
             return true;
         }
         // SAFETY: as in `push_operation`.
-        let push = |backend: &mut B| unsafe { backend.push_call(request) };
-        let Some(position) = self.backend.as_mut().and_then(push) else {
+        let Some(position) = (unsafe { self.backend.push_call(request) }) else {
             return false;
         };
         self.note_pushed(slot, class, request.kind, position);
@@ -189,10 +213,8 @@ impl<B: Backend> Core<B> {
         self.admission.take(class);
         self.in_flight += 1;
         self.counters.kinds[kind as usize].submitted += 1;
-        self.enters.note_pushed(kind);
         self.want_turn();
-        let pending = self.backend.as_ref().map_or(0, Backend::sq_pending);
-        if self.enters.is_flush_due(pending) {
+        if self.enters.note_pushed() {
             self.flush();
         }
     }
@@ -255,8 +277,7 @@ impl<B: Backend> Core<B> {
                 break;
             }
         }
-        let is_full = |backend: &B| backend.sq_pending() >= backend.sq_entries();
-        let is_held_up = self.backend.as_ref().is_some_and(is_full) && self.is_anything_listed();
+        let is_held_up = self.is_full() && self.is_anything_listed();
         if is_held_up {
             self.want_turn();
         }
@@ -265,9 +286,12 @@ impl<B: Backend> Core<B> {
 
     /// The operation that may be pushed next, if there is one and room for it.
     fn next_in_backlog(&mut self) -> Option<(SlotRef, Class)> {
-        let backend = self.backend.as_ref()?;
-        let is_full = backend.sq_pending() >= backend.sq_entries();
-        if is_full { None } else { self.admission.next() }
+        if self.is_full() { None } else { self.admission.next() }
+    }
+
+    /// Whether the queue has no room.
+    fn is_full(&self) -> bool {
+        self.backend.sq_pending() >= self.backend.sq_entries()
     }
 
     /// As [`start`](Core::start), but waits for [`unpark`](Core::unpark) first.

@@ -73,7 +73,7 @@ impl Due {
     }
 }
 
-impl<B: Backend> Core<B> {
+impl Core {
     /// Something waits for the next turn.
     #[inline(always)]
     pub(crate) fn want_turn(&mut self) {
@@ -104,26 +104,22 @@ impl<B: Backend> Core<B> {
     /// Whether the next turn has something to do, as far as a few loads from memory tell.
     #[inline(always)]
     pub(crate) fn wants_turn(&self) -> bool {
-        self.due.wants_turn || self.backend.as_ref().is_some_and(Backend::has_news)
+        self.due.wants_turn || self.backend.has_news()
     }
 
     /// Whether a turn would bring something that has come, as far as a few loads tell.
     pub(crate) fn has_news(&self) -> bool {
-        let has_news = |backend: &B| backend.cq_ready() > 0 || backend.has_news();
-        self.backend.as_ref().is_some_and(has_news)
+        self.backend.cq_ready() > 0 || self.backend.has_news()
     }
 
     /// A turn is to be taken though there may be nothing to do; see [`Backend::look_again`].
     pub(crate) fn look_again(&self) {
-        if let Some(backend) = &self.backend {
-            backend.look_again();
-        }
+        self.backend.look_again();
     }
 
     /// See [`Backend::set_alarm`].
     pub(crate) fn set_alarm(&mut self, after: Duration) -> bool {
-        let backend = self.backend.as_mut().filter(|_| !self.due.lacks_alarms);
-        let is_set = backend.is_some_and(|backend| backend.set_alarm(after));
+        let is_set = !self.due.lacks_alarms && self.backend.set_alarm(after);
         self.counters.enters += u64::from(is_set);
         if is_set {
             self.due.alarms += 1;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::{Core, Phase};
 use crate::arena::Arena;
 use crate::backend::Backend;
-use crate::connection::pool::{Pool, Size};
+use crate::pool::{Pool, Size};
 
 /// Memory that the backend was lent for good, kept as long as that.
 #[derive(Debug, Default)]
@@ -24,15 +24,16 @@ impl Lent {
     }
 }
 
-impl<B: Backend> Core<B> {
+impl Core {
     /// The pool, if the kernel has buffers of this size now. Asks for the group and makes buffers as needed.
     pub(crate) fn offer(&mut self, size: Size) -> Option<Rc<Pool>> {
-        let is_running = self.phase == Phase::Running && self.is_intact();
-        let backend = self.backend.as_mut().filter(|_| is_running)?;
+        if self.phase != Phase::Running || !self.is_intact() {
+            return None;
+        }
         let pool = self.lent.pool.get_or_insert_with(|| Rc::new(Pool::new()));
         let pool = Rc::clone(pool);
         if pool.is_registered(size).is_none() {
-            let registered = backend.register_group(size.group(), size.most());
+            let registered = self.backend.register_group(size.group(), size.most());
             pool.set_registered(size, registered.is_ok());
         }
         if pool.is_registered(size) != Some(true) {
@@ -50,15 +51,13 @@ impl<B: Backend> Core<B> {
     /// Gives free buffers to the kernel.
     #[inline(never)]
     pub(super) fn refill(&mut self) {
-        let (Some(backend), Some(pool)) = (&mut self.backend, &self.lent.pool) else {
-            return;
-        };
+        let Some(pool) = &self.lent.pool else { return };
         for size in Size::ALL {
             while let Some((id, addr)) = pool.next_free(size) {
                 // SAFETY: the pool keeps the memory until the backend and all operations on the group
                 // are gone, and nobody uses it before a completion names it. A free buffer is not in the
                 // group.
-                unsafe { backend.provide(size.group(), id, addr.as_ptr(), size.bytes()) };
+                unsafe { self.backend.provide(size.group(), id, addr.as_ptr(), size.bytes()) };
             }
         }
         pool.none_free();

@@ -13,8 +13,7 @@ use crate::call::Victims;
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::key::Kind;
-use crate::op::{Class, Completion};
-use crate::ops::close::CancelFd;
+use crate::operation::{Class, Completion, Operation};
 use crate::policy::Lane;
 use crate::slab::{List, Slab, SlotRef, State, flag};
 
@@ -69,7 +68,7 @@ impl Cancels {
     }
 }
 
-impl<B: Backend> Core<B> {
+impl Core {
     /// Pushes requests to cancel as long as there is room for them and their completions.
     pub(super) fn push_cancels(&mut self) {
         if self.cancels.all && self.push_cancel(Victims::Any, Kind::Cancel as u64) {
@@ -97,17 +96,16 @@ impl<B: Backend> Core<B> {
     /// Pushes a request to cancel. It names no descriptor: what has a number in the queue is an operation,
     /// which keeps it open.
     fn push_cancel(&mut self, victims: Victims, user_data: u64) -> bool {
-        let Some(backend) = &mut self.backend else {
-            return false;
-        };
         if self.cancels.credits == 0 {
             return false;
         }
         // SAFETY: a request to cancel names no memory.
         let position = unsafe {
             match self.ways.takes {
-                Takes::Calls => backend.push_call(victims.request(user_data)),
-                Takes::Entries | Takes::Both => backend.push(victims.entry().user_data(user_data)),
+                Takes::Calls => self.backend.push_call(victims.request(user_data)),
+                Takes::Entries | Takes::Both => {
+                    self.backend.push(victims.entry().user_data(user_data))
+                }
             }
         };
         if position.is_none() {
@@ -121,29 +119,28 @@ impl<B: Backend> Core<B> {
 
     /// Requests the same of threads beside the queue, which do so at once.
     fn cancel_on_lanes(&mut self, victims: Victims) {
-        if self.backend.as_ref().is_some_and(Backend::has_lanes) {
+        if self.backend.has_lanes() {
             let _ = self.push_lane_cancel(victims); // what has lanes has room for this
         }
     }
 
     /// Has what is under way on a descriptor that is about to be closed canceled. The request is an operation
     /// as any other, and so the number stays this driver's until the kernel is done with the request.
-    pub(crate) fn cancel_descriptor(&mut self, fd: &Fd) {
+    pub(crate) fn cancel_descriptor(&mut self, fd: &Fd, request: impl Operation) {
         if self.phase == Phase::Running && self.is_intact() {
             self.cancel_on_lanes(Victims::Descriptor(fd.raw()));
-            self.start_detached(CancelFd::new(fd.clone()));
+            self.start_detached(request);
         }
     }
 
     /// Requests that operations which were given to a thread be canceled. Nothing waits for the answer.
     /// False when the backend has a queue in place of threads, without room.
     fn push_lane_cancel(&mut self, victims: Victims) -> bool {
-        let Some(backend) = &mut self.backend else { return true };
         let request = victims.request(Kind::Lane as u64);
         // SAFETY: a request to cancel names no memory.
-        match unsafe { backend.push_lane(request, Lane::Bounded) } {
+        match unsafe { self.backend.push_lane(request, Lane::Bounded) } {
             Ok(()) => {
-                self.cancels.on_lanes += u32::from(!backend.has_lanes());
+                self.cancels.on_lanes += u32::from(!self.backend.has_lanes());
                 true
             }
             Err(Errno::AGAIN) => false,
@@ -197,8 +194,7 @@ impl<B: Backend> Core<B> {
             return false;
         }
         let position = Position::from_raw(header.position);
-        let backend = self.backend.as_mut().filter(|backend| backend.is_intact());
-        let revoked = backend.is_some_and(|backend| backend.make_nop(position, key.user_data()));
+        let revoked = self.backend.is_intact() && self.backend.make_nop(position, key.user_data());
         if revoked {
             header.flags |= flag::REVOKED;
         }

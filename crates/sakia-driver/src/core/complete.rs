@@ -11,7 +11,7 @@ use sakia_ring::Cqe;
 use super::{BATCH, Core, TURN_COMPLETIONS_MAX};
 use crate::backend::Backend;
 use crate::key::{Key, Kind};
-use crate::op::{Block, Completion, Storage};
+use crate::operation::{Block, Completion, Storage};
 use crate::policy::Lane;
 use crate::slab::{Notify, SlotRef, State, flag};
 
@@ -41,13 +41,13 @@ impl Outbox {
     }
 }
 
-impl<B: Backend> Core<B> {
+impl Core {
     /// Copies completions out and dispatches them. Returns how many.
     pub(super) fn reap(&mut self) -> u32 {
         let mut total = 0;
         let mut batch = std::mem::take(&mut self.batch);
-        while let Some(backend) = &mut self.backend {
-            let count = backend.reap(&mut batch);
+        loop {
+            let count = self.backend.reap(&mut batch);
             for &cqe in &batch[..count] {
                 self.dispatch(cqe);
             }
@@ -79,22 +79,30 @@ impl<B: Backend> Core<B> {
         if cqe.flags.has_more() {
             return self.deliver(slot, cqe);
         }
-        self.in_flight = self.in_flight.saturating_sub(1);
-        let mut completion = Completion::of(cqe.res, cqe.flags);
+        self.in_flight -= 1;
+        let completion = Completion::of(cqe.res, cqe.flags);
         let header = self.slab.header(slot);
         self.admission.give_back(header.class);
         if header.has(flag::REVOKED | flag::CANCEL_LISTED) {
-            if header.has(flag::REVOKED) {
-                completion = Completion::REVOKED;
-            }
-            if header.has(flag::CANCEL_LISTED) {
-                self.cancels.remove(&mut self.slab, slot);
-            }
+            return self.finish_canceled(slot, completion);
         }
         if completion.is_canceled() && self.lacked_worker(slot) {
+            self.slab.rename(slot);
             return self.push_lane(slot, Lane::Bounded);
         }
         self.finish(slot, completion);
+    }
+
+    /// The last completion of an operation that was taken back, or is to be canceled.
+    #[cold]
+    #[inline(never)]
+    fn finish_canceled(&mut self, slot: SlotRef, completion: Completion) {
+        let header = self.slab.header(slot);
+        let is_revoked = header.has(flag::REVOKED);
+        if header.has(flag::CANCEL_LISTED) {
+            self.cancels.remove(&mut self.slab, slot);
+        }
+        self.finish(slot, if is_revoked { Completion::REVOKED } else { completion });
     }
 
     /// A completion that is not the operation's last: the memory is still the kernel's.
@@ -123,7 +131,7 @@ impl<B: Backend> Core<B> {
                 return;
             }
             Some(Kind::Alarm) if self.due.note_alarm(cqe.res) => return,
-            Some(Kind::Lane) if self.backend.as_ref().is_some_and(Backend::has_lanes) => return,
+            Some(Kind::Lane) if self.backend.has_lanes() => return,
             Some(Kind::Lane) if self.cancels.answered_on_lane() => return,
             Some(Kind::Cancel) if self.cancels.answered() => {
                 self.in_flight -= 1;

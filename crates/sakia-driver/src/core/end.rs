@@ -1,33 +1,123 @@
 //! The end: nothing new comes in, and what the kernel does not give back stays valid for ever.
 
+use std::any::Any;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::io::Errno;
+use sakia_ring::{Cqe, Entered, Position, Sqe};
 
 use super::{Core, Phase};
-use crate::backend::Backend;
-use crate::handle::{KeepAlive, Shared};
-use crate::op::Completion;
+use crate::backend::{Backend, Descriptors, RemoteWake};
+use crate::descriptors::KernelDescriptors;
+use crate::operation::Completion;
 use crate::slab::{Notify, State};
 
+/// A reference that keeps a driver's memory, which this core is part of, for the slots that are in use after
+/// the driver's end.
+///
+/// Handles of operations do not count as references: while the driver lives it keeps the memory, and
+/// afterwards this does, until the last slot is freed.
+pub(crate) struct KeepAlive(#[expect(dead_code, reason = "held for its drop")] Rc<dyn Any>);
+
 /// Keeps the driver's memory after the driver's end for the slots that are still in use.
-pub(super) struct Keeper<B: Backend> {
-    kept: Option<KeepAlive<B>>,
+pub(super) struct Keeper {
+    kept: Option<KeepAlive>,
     /// The memory that `kept` refers to; dangling until the driver's end begins.
-    shared: Weak<Shared<B>>,
+    shared: Weak<dyn Any>,
 }
 
-impl<B: Backend> Keeper<B> {
+impl Keeper {
     pub(super) fn new() -> Self {
-        Self { kept: None, shared: Weak::new() }
+        Self { kept: None, shared: Weak::<()>::new() }
     }
 }
 
-impl<B: Backend> Core<B> {
+/// What a driver stands on once it has stopped: takes nothing, and has nothing.
+pub(crate) struct Stopped;
+
+// SAFETY: no entry is ever pushed.
+unsafe impl Backend for Stopped {
+    fn sq_entries(&self) -> u32 {
+        1
+    }
+
+    fn cq_entries(&self) -> u32 {
+        1
+    }
+
+    fn sq_pending(&self) -> u32 {
+        0
+    }
+
+    unsafe fn push(&mut self, _: Sqe) -> Option<Position> {
+        None
+    }
+
+    fn make_nop(&mut self, _: Position, _: u64) -> bool {
+        false
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn enter(&mut self, _: u32, _: Option<Duration>) -> io::Result<Entered> {
+        Err(Errno::CANCELED.into())
+    }
+
+    fn cq_ready(&self) -> u32 {
+        0
+    }
+
+    fn reap(&mut self, _: &mut [Cqe]) -> usize {
+        0
+    }
+
+    fn needs_enter(&self) -> bool {
+        false
+    }
+
+    fn is_overflowing(&self) -> bool {
+        false
+    }
+
+    fn is_intact(&self) -> bool {
+        true
+    }
+
+    unsafe fn register_buffer(&mut self, _: *mut u8, _: usize) -> io::Result<()> {
+        Err(Errno::CANCELED.into())
+    }
+
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn nap(&mut self, _: Duration) {}
+
+    fn remote_wake(&mut self) -> io::Result<Arc<dyn RemoteWake>> {
+        Err(Errno::CANCELED.into())
+    }
+
+    fn pollable(&mut self) -> io::Result<OwnedFd> {
+        Err(Errno::CANCELED.into())
+    }
+
+    fn descriptors(&self) -> Rc<dyn Descriptors> {
+        Rc::new(KernelDescriptors)
+    }
+}
+
+impl Core {
     /// Lets nothing new in, ends what the kernel has not seen, and has all else canceled.
-    pub(crate) fn stop_intake(&mut self, shared: &Rc<Shared<B>>) {
+    pub(crate) fn stop_intake(&mut self, shared: Weak<dyn Any>) {
         self.phase = Phase::Stopping;
-        self.keeper.shared = Rc::downgrade(shared);
+        self.admission.close();
+        self.keeper.shared = shared;
         self.keep();
         while let Some(slot) = self.inline.first_deferred().or_else(|| self.admission.first()) {
             self.unlist(slot);
@@ -90,7 +180,7 @@ impl<B: Backend> Core<B> {
 
     /// What keeps this memory, once the driver has ended and the last slot was freed.
     #[inline(always)]
-    pub(crate) fn last_kept(&mut self) -> Option<KeepAlive<B>> {
+    pub(crate) fn last_kept(&mut self) -> Option<KeepAlive> {
         if self.slab.live() == 0 { self.keeper.kept.take() } else { None }
     }
 }

@@ -7,10 +7,12 @@ use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, CqeFlags, Opcode, Sqe};
 
 use super::{Core, Phase};
+use crate::auto::Auto;
 use crate::backend::{Backend, Takes};
 use crate::call::{Buffers, Call, Transfer};
 use crate::counters::OpKind;
-use crate::op::{Class, Completion, InCell, InPlace, Retry};
+use crate::operation::{Class, Completion, InCell, InPlace};
+use crate::policy::Retry;
 use crate::policy::{Attempt, CallMode, InlineBudget, Lane, Route, Rules, Timing};
 use crate::slab::{List, Slab, SlotRef, State, flag};
 
@@ -74,17 +76,20 @@ pub(super) struct Ways {
     pub(super) takes: Takes,
     /// A bit for each opcode of an entry that the queue cannot take, but threads perform.
     for_lanes: [u64; 4],
+    /// See [`Backend::fills_what_it_reports`].
+    pub(super) fills: bool,
     /// The backend has no threads beside its queue.
     lacks_lanes: bool,
 }
 
 impl Ways {
-    pub(super) fn of(backend: &impl Backend) -> Self {
+    pub(super) fn of(backend: &Auto) -> Self {
         let mut for_lanes = [0; 4];
         for code in (0..=u8::MAX).filter(|&code| backend.is_for_lanes(Opcode(code))) {
             for_lanes[usize::from(code) / 64] |= 1_u64 << (code % 64);
         }
-        Self { takes: backend.takes(), for_lanes, lacks_lanes: false }
+        let fills = backend.fills_what_it_reports();
+        Self { takes: backend.takes(), for_lanes, fills, lacks_lanes: false }
     }
 
     /// Returns whether a lane performs this operation, since the queue cannot.
@@ -100,7 +105,7 @@ impl Ways {
     /// Returns whether a lane transfers at a file's own position. A ring does, but does not take the kernel's
     /// lock on that (`f_pos_lock`), and does not update it when the transfer completes later than its
     /// submission, such as direct I/O.
-    #[inline(always)]
+    #[cold]
     pub(super) fn is_position_for_lanes(&self, class: Class) -> bool {
         class == Class::Bounded && !self.lacks_lanes
     }
@@ -116,7 +121,7 @@ fn bytes_moved(kind: OpKind, res: i32) -> u32 {
     }
 }
 
-impl<B: Backend> Core<B> {
+impl Core {
     /// Performs an operation by plain calls. `None` when it has to go into the queue.
     #[inline(always)]
     pub(super) fn perform(
@@ -124,7 +129,7 @@ impl<B: Backend> Core<B> {
         mut mode: CallMode,
         operation: impl InPlace,
     ) -> Option<Completion> {
-        let backend = self.backend.as_mut()?;
+        let backend = &mut self.backend;
         if !backend.is_intact() {
             return None;
         }
@@ -191,9 +196,8 @@ impl<B: Backend> Core<B> {
     ///
     /// - As for [`Backend::try_now`].
     pub(crate) unsafe fn act_now(&mut self, kind: OpKind, call: Call, mode: CallMode) -> Attempt {
-        let Some(backend) = &mut self.backend else { return Attempt::Unsupported };
         // SAFETY: the caller's duties are the same.
-        let attempt = unsafe { backend.try_now(call, mode) };
+        let attempt = unsafe { self.backend.try_now(call, mode) };
         let counters = &mut self.counters.kinds[kind as usize];
         match attempt {
             Attempt::Done(_) => counters.inline += 1,
@@ -214,7 +218,7 @@ impl<B: Backend> Core<B> {
     /// - As for [`Backend::size_now`].
     pub(crate) unsafe fn size_now(&self, raw: i32) -> Option<u64> {
         // SAFETY: the caller's duties are the same.
-        unsafe { self.backend.as_ref()?.size_now(raw) }
+        unsafe { self.backend.size_now(raw) }
     }
 
     /// Whether the queue does such an operation as cheaply as plain calls, if it gets many of them.
@@ -229,8 +233,7 @@ impl<B: Backend> Core<B> {
             Call::Transfer(_) => false,
             _ => true,
         };
-        let backend = self.backend.as_ref();
-        is_small && backend.is_some_and(|backend| backend.batches_well(operation.kind()))
+        is_small && self.backend.batches_well(operation.kind())
     }
 
     /// The operation that a slot holds, whose type is not known here.
@@ -278,7 +281,7 @@ impl<B: Backend> Core<B> {
     /// Whether something has come since the turn, as far as a few loads tell.
     #[inline(always)]
     fn has_come(&self) -> bool {
-        self.due.attention.is_due() && self.backend.as_ref().is_some_and(Backend::has_news)
+        self.due.attention.is_due() && self.backend.has_news()
     }
 
     /// The same with a clock, where that is to be read.
@@ -286,8 +289,7 @@ impl<B: Backend> Core<B> {
     #[inline(never)]
     fn look(&mut self) -> bool {
         let has_come = self.has_come();
-        let Some(backend) = &self.backend else { return self.inline.budget.is_any_left() };
-        self.inline.budget.look(self.due.attention.begin(), || backend.now(), has_come)
+        self.inline.budget.look(self.due.attention.begin(), || self.backend.now(), has_come)
     }
 
     /// Plain calls that were made in this turn, each counted as often as it is longer than a small one.
@@ -342,11 +344,11 @@ impl<B: Backend> Core<B> {
     #[inline(never)]
     pub(super) fn push_lane(&mut self, slot: SlotRef, lane: Lane) {
         let request = self.request(slot);
-        let Some(backend) = self.backend.as_mut().filter(|backend| backend.is_intact()) else {
+        if self.phase == Phase::Stopped || !self.is_intact() {
             return self.finish(slot, Completion::REVOKED);
-        };
+        }
         // SAFETY: as in `push_operation`.
-        match unsafe { backend.push_lane(request, lane) } {
+        match unsafe { self.backend.push_lane(request, lane) } {
             Ok(()) => {}
             Err(Errno::AGAIN) => return self.list(slot), // no threads, but a queue, which is full
             // Nor has an embedder's host any: its ring does what is a ring's.
@@ -375,17 +377,16 @@ impl<B: Backend> Core<B> {
         let was_wanted = header.class == Class::Bounded
             && !header.has(flag::ORPHAN | flag::CANCEL_LISTED | flag::CANCEL_SENT);
         let vtable = header.vtable.expect("a slot in flight holds an operation");
-        let may_lack = self.backend.as_ref().filter(|backend| backend.may_lack_workers());
-        let Some(backend) = may_lack.filter(|_| was_wanted && self.phase == Phase::Running) else {
+        if !was_wanted || self.phase != Phase::Running || !self.backend.may_lack_workers() {
             return false;
-        };
+        }
         // SAFETY: the cell holds a live operation of the table's type, the driver's alone again.
         unsafe {
             let cell = slot.cell();
             vtable.is_cancelable
                 && !(vtable.is_closing)(cell)
                 && ((vtable.call)(cell).is_pure_read()
-                    || (vtable.is_local)(cell, &*backend.descriptors()))
+                    || (vtable.is_local)(cell, &*self.backend.descriptors()))
         }
     }
 }

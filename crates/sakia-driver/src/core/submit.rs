@@ -5,14 +5,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{BATCH, Core, TURN_COMPLETIONS_MAX};
+use super::{Core, Phase, TURN_COMPLETIONS_MAX};
 use crate::backend::Backend;
-use crate::counters::OpKind;
 
-/// Most completions that the kernel finishes in one enter unless asked for more (since 6.13).
-const KERNEL_BATCH: u32 = 20;
-/// Turns with many sends that go by until these are again taken to end at once.
-const SENDS_DOUBTED: u8 = 16;
 /// How long to leave the kernel alone after it said that it has no room.
 const NAP: Duration = Duration::from_micros(50);
 
@@ -27,83 +22,52 @@ pub enum Wait {
     Forever,
 }
 
-/// What enters have brought, and what the next one is likely to bring.
+/// When the queue is flushed, and whether that still works.
 #[derive(Debug)]
 pub(super) struct Enters {
-    /// Pending entries at which the queue is flushed without waiting for the turn.
+    /// Entries that may yet be pushed before the queue is flushed without waiting for the turn.
+    until_flush: u32,
+    /// The same after an enter.
     flush_at: u32,
     /// The errno of a permanent failure of the backend.
     failure: Option<i32>,
-    /// How sure it is that everything in flight is ready at once: 0 to 3. See [`Core::drain`].
-    burst: u8,
-    /// Sends pushed since the last enter of a turn.
-    sends: u32,
-    /// Turns with many sends for which these are not taken to end at once, since some did not.
-    sends_doubted: u8,
 }
 
 impl Enters {
     pub(super) fn new(sq_entries: u32) -> Self {
         // Three quarters. Three times the number may be more than fits.
         let flush_at = (sq_entries - sq_entries.div_ceil(4)).max(1);
-        Self { flush_at, failure: None, burst: 0, sends: 0, sends_doubted: 0 }
+        Self { until_flush: flush_at, flush_at, failure: None }
     }
 
-    /// Whether so many pending entries are as many as the queue is to hold.
+    /// An entry was pushed. Returns whether there are now as many as the queue is to hold.
     #[inline(always)]
-    pub(super) fn is_flush_due(&self, pending: u32) -> bool {
-        pending >= self.flush_at
+    pub(super) fn note_pushed(&mut self) -> bool {
+        self.until_flush -= 1;
+        self.until_flush == 0
     }
 
-    /// An operation was pushed.
+    /// The kernel was given what is pending. If it did not take all, the queue may get full, which is seen
+    /// when an entry finds no room.
     #[inline(always)]
-    pub(super) fn note_pushed(&mut self, kind: OpKind) {
-        self.sends += u32::from(kind == OpKind::Send);
-    }
-
-    /// How many completions the next enter is likely to find ready, and whether it is to ask for as many.
-    #[inline]
-    fn expected(&mut self, in_flight: u32) -> (u32, bool) {
-        let sends = std::mem::take(&mut self.sends);
-        let all = in_flight.min(BATCH as u32);
-        if self.burst > 0 && all > KERNEL_BATCH {
-            return (all, true);
-        }
-        self.sends_doubted = self.sends_doubted.saturating_sub(u8::from(sends > KERNEL_BATCH));
-        let are_sends = sends > KERNEL_BATCH && self.sends_doubted == 0;
-        (sends.min(BATCH as u32), are_sends)
-    }
-
-    /// What was expected was not there.
-    fn doubt(&mut self) {
-        self.burst = 0;
-        self.sends_doubted = SENDS_DOUBTED;
-    }
-
-    /// A turn has brought so many completions of those in flight before it.
-    #[inline]
-    fn note_drained(&mut self, in_flight: u32, reaped: u32) {
-        if in_flight > KERNEL_BATCH {
-            let was_all = reaped >= in_flight;
-            self.burst =
-                if was_all { (self.burst + 1).min(3) } else { self.burst.saturating_sub(1) };
-        }
+    fn note_entered(&mut self) {
+        self.until_flush = self.flush_at;
     }
 }
 
-impl<B: Backend> Core<B> {
+impl Core {
     /// Submits what is queued, fetches what is ready, and sleeps if that is nothing. Returns the
     /// number of operations that finished, and of completions that were not their last.
     #[inline]
     pub(crate) fn turn(&mut self, wait: Wait) -> io::Result<u32> {
         let (came_before, finished_before) = (self.came(), self.counters.finished);
-        let Some(backend) = &self.backend else {
+        if self.phase == Phase::Stopped {
             return Ok(0);
-        };
-        if self.enters.failure.is_some() || !backend.is_intact() {
+        }
+        if self.enters.failure.is_some() || !self.is_intact() {
             return Err(self.refuse());
         }
-        let is_ready = backend.cq_ready() > 0;
+        let is_ready = self.backend.cq_ready() > 0;
         self.begin_turn();
         if self.has_deferred() {
             self.run_deferred();
@@ -143,68 +107,48 @@ impl<B: Backend> Core<B> {
     /// Whether users' code is to be run for what has happened already.
     #[inline]
     pub(crate) fn is_unsettled(&self) -> bool {
-        !self.outbox.is_empty() || self.backend.as_ref().is_some_and(B::has_callback)
+        !self.outbox.is_empty() || self.backend.has_callback()
     }
 
     /// Enters as often as it takes to submit everything and fetch what is ready. With `sleep` waits
     /// for a first completion, at most for `timeout`.
     ///
-    /// The kernel finishes at most `max(20, min_complete)` operations per enter. Asking for all in
-    /// flight with a zero timeout fetches everything at once, but a wait that is not satisfied costs
-    /// a timer interrupt (15 us were measured, against 0.2 us for an enter). So it is done only
-    /// where the last turns found everything ready: a counter from 0 to 3 tells.
+    /// The kernel finishes at most 20 operations per enter (since 6.13), unless it is to wait for more. To
+    /// ask for all that may be ready, with a zero timeout, saves enters and no time; and a wait that is not
+    /// satisfied costs a timer interrupt, 15 us.
     #[inline]
     fn drain(&mut self, mut sleep: bool, timeout: Option<Duration>) -> io::Result<()> {
-        let in_flight = self.in_flight;
         let mut reaped = 0;
-        while let Some(backend) = &self.backend {
-            let nothing = !sleep && backend.sq_pending() == 0 && !backend.needs_enter();
-            if nothing {
-                break;
-            }
-            let (all, speculate) = self.enters.expected(self.in_flight);
-            let entered = if speculate {
-                self.enter(all, Some(Duration::ZERO), true)
-            } else {
-                self.enter(u32::from(sleep), timeout.filter(|_| sleep), false)
-            };
+        while sleep || self.backend.sq_pending() > 0 || self.backend.needs_enter() {
+            let entered = self.enter(u32::from(sleep), timeout.filter(|_| sleep));
             let fresh = self.reap();
             reaped += fresh;
             entered?;
-            if self.is_anything_listed() && self.admit() {
-                sleep = false;
+            if self.is_anything_listed() {
+                self.admit();
             }
-            if speculate && fresh < all {
-                // Also so that a kernel that has no room is not asked for ever.
-                self.counters.drains_missed += 1;
-                self.enters.doubt();
-            }
-            if fresh > 0 {
-                sleep = false;
-            } else if !speculate {
+            if fresh == 0 {
                 break; // slept, or there is nothing
             }
+            sleep = false;
             if reaped >= TURN_COMPLETIONS_MAX {
                 self.want_turn();
                 break;
             }
         }
-        self.enters.note_drained(in_flight, reaped);
         Ok(())
     }
 
     /// One enter. A temporary failure is a success that brought nothing.
-    #[inline]
-    fn enter(&mut self, min: u32, timeout: Option<Duration>, speculate: bool) -> io::Result<()> {
-        let Some(backend) = &mut self.backend else {
-            return Ok(());
-        };
+    #[inline(always)]
+    fn enter(&mut self, min: u32, timeout: Option<Duration>) -> io::Result<()> {
         self.counters.enters += 1;
-        self.counters.waits += u64::from(min > 0 && !speculate);
-        if backend.is_overflowing() {
+        self.counters.waits += u64::from(min > 0);
+        if self.backend.is_overflowing() {
             self.counters.overflows += 1;
         }
-        match backend.enter(min, timeout) {
+        self.enters.note_entered();
+        match self.backend.enter(min, timeout) {
             Ok(_) => Ok(()),
             Err(error) => self.tolerate(error),
         }
@@ -214,11 +158,9 @@ impl<B: Backend> Core<B> {
     #[cold]
     #[inline(never)]
     pub(super) fn flush(&mut self) {
-        let Some(backend) = &mut self.backend else {
-            return;
-        };
         self.counters.enters += 1;
-        if let Err(error) = backend.submit() {
+        self.enters.note_entered();
+        if let Err(error) = self.backend.submit() {
             // A permanent failure is kept, and told by the next turn.
             self.tolerate(error).ok();
         }
@@ -237,10 +179,8 @@ impl<B: Backend> Core<B> {
             // No memory, or completions must be fetched first: they are, and then it is retried.
             Some(Errno::AGAIN | Errno::BUSY) => {
                 self.counters.retries += 1;
-                if let Some(backend) = &mut self.backend
-                    && backend.cq_ready() == 0
-                {
-                    backend.nap(NAP);
+                if self.backend.cq_ready() == 0 {
+                    self.backend.nap(NAP);
                 }
                 Ok(())
             }
@@ -259,14 +199,13 @@ impl<B: Backend> Core<B> {
     /// Why there are no more turns: a permanent failure, or this is a forked child.
     #[cold]
     fn refuse(&mut self) -> io::Error {
-        match (self.enters.failure, &mut self.backend) {
-            (Some(errno), _) => io::Error::from_raw_os_error(errno),
+        match self.enters.failure {
+            Some(errno) => io::Error::from_raw_os_error(errno),
             // The backend's own error says what is wrong.
-            (None, Some(backend)) => match backend.enter(0, None) {
+            None => match self.backend.enter(0, None) {
                 Err(error) => error,
                 Ok(_) => Errno::OPNOTSUPP.into(),
             },
-            (None, None) => Errno::CANCELED.into(),
         }
     }
 }

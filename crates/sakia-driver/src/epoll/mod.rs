@@ -189,7 +189,7 @@ impl fmt::Debug for EpollOptions {
 /// let mut stat = driver.statx(None, path, 0);
 /// while driver.turn(Wait::For(Duration::from_secs(60)))? == 0 {}
 /// assert!(stat.try_take().is_some_and(|result| result.is_ok_and(|stat| stat.is_file())));
-/// let finished = driver.with_backend(|epoll| epoll.statistics(Lane::Bounded).finished);
+/// let finished = driver.with_backend(|epoll: &Epoll| epoll.statistics(Lane::Bounded).finished);
 /// assert_eq!(finished, Some(1));
 /// # Ok(())
 /// # }

@@ -2,12 +2,11 @@
 
 use sakia_ring::Sqe;
 
-use crate::backend::Backend;
 use crate::call::{Function, System};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::Op;
+use crate::handle::Op;
 
 /// See [`Handle::advise`].
 #[derive(Debug)]
@@ -18,7 +17,7 @@ pub struct Advise {
     advice: u32,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Tells the kernel how `len` bytes from byte `offset` of `fd` will be used, all from there on when
     /// `len` is 0. `advice` is one of the kernel's `POSIX_FADV_*`.
     ///
@@ -30,7 +29,7 @@ impl<B: Backend> Handle<B> {
     /// 5.6. Source: `io_uring_prep_fadvise(3)`.
     #[doc(alias = "posix_fadvise")]
     #[doc(alias = "fadvise64")]
-    pub fn advise(&self, fd: &Fd, offset: u64, len: u64, advice: u32) -> Op<Advise, B> {
+    pub fn advise(&self, fd: &Fd, offset: u64, len: u64, advice: u32) -> Op<Advise> {
         self.start(Advise { fd: self.held(fd), offset, len, advice })
     }
 }

@@ -2,11 +2,10 @@
 
 use sakia_ring::Sqe;
 
-use crate::backend::Backend;
 use crate::call::{Function, System};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::Op;
+use crate::handle::Op;
 
 /// See [`Handle::fallocate`].
 #[derive(Debug)]
@@ -17,7 +16,7 @@ pub struct Fallocate {
     len: u64,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Allocates `len` bytes from byte `offset` of `fd`, which makes the file longer if it ends before; or
     /// what else the kernel's `FALLOC_FL_*` bits in `mode` say.
     ///
@@ -29,7 +28,7 @@ impl<B: Backend> Handle<B> {
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_fallocate(3)`.
-    pub fn fallocate(&self, fd: &Fd, mode: u32, offset: u64, len: u64) -> Op<Fallocate, B> {
+    pub fn fallocate(&self, fd: &Fd, mode: u32, offset: u64, len: u64) -> Op<Fallocate> {
         self.start(Fallocate { fd: self.held(fd), mode, offset, len })
     }
 }

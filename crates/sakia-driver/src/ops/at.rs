@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString};
 
 use sakia_ring::AT_FDCWD;
 
-use crate::backend::{Backend, Descriptors};
+use crate::backend::Descriptors;
 use crate::fd::Fd;
 use crate::handle::Handle;
 
@@ -73,7 +73,7 @@ impl Target {
     }
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     pub(crate) fn at(&self, directory: Option<&Fd>, path: CString) -> At {
         At { directory: directory.map(|directory| self.held(directory)), path }
     }

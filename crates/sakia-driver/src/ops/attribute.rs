@@ -4,12 +4,12 @@ use std::ffi::CString;
 
 use super::at::Target;
 use super::statx::StatxTime;
-use crate::backend::Backend;
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Op, Operation};
+use crate::handle::Op;
+use crate::operation::Operation;
 
 /// See [`Handle::chmod`].
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl From<SetTime> for Timespec {
 /// The owner or group that means "as it is".
 const KEEP: u32 = u32::MAX;
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Sets the permissions of `path`, relative to `directory` or, with `None`, to the working directory.
     /// `flags` are the kernel's `AT_*`; links are followed unless they say otherwise.
     ///
@@ -87,20 +87,14 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// No ring has it: a plain call, on a thread of a lane. Source: `fchmodat(2)`.
     #[doc(alias = "fchmodat")]
-    pub fn chmod(
-        &self,
-        directory: Option<&Fd>,
-        path: CString,
-        mode: u32,
-        flags: u32,
-    ) -> Op<Chmod, B> {
+    pub fn chmod(&self, directory: Option<&Fd>, path: CString, mode: u32, flags: u32) -> Op<Chmod> {
         let target = Target::At(self.at(directory, path));
         self.start(Chmod { target, mode, flags })
     }
 
     /// Sets the permissions of an open file. See [`chmod`](Handle::chmod).
     #[doc(alias = "fchmod")]
-    pub fn chmod_fd(&self, fd: &Fd, mode: u32) -> Op<Chmod, B> {
+    pub fn chmod_fd(&self, fd: &Fd, mode: u32) -> Op<Chmod> {
         self.start(Chmod { target: self.target(fd), mode, flags: 0 })
     }
 
@@ -122,13 +116,13 @@ impl<B: Backend> Handle<B> {
         uid: Option<u32>,
         gid: Option<u32>,
         flags: u32,
-    ) -> Op<Chown, B> {
+    ) -> Op<Chown> {
         self.start_chown(Target::At(self.at(directory, path)), uid, gid, flags)
     }
 
     /// Sets owner and group of an open file. See [`chown`](Handle::chown).
     #[doc(alias = "fchown")]
-    pub fn chown_fd(&self, fd: &Fd, uid: Option<u32>, gid: Option<u32>) -> Op<Chown, B> {
+    pub fn chown_fd(&self, fd: &Fd, uid: Option<u32>, gid: Option<u32>) -> Op<Chown> {
         self.start_chown(self.target(fd), uid, gid, 0)
     }
 
@@ -138,7 +132,7 @@ impl<B: Backend> Handle<B> {
         uid: Option<u32>,
         gid: Option<u32>,
         flags: u32,
-    ) -> Op<Chown, B> {
+    ) -> Op<Chown> {
         let (uid, gid) = (uid.unwrap_or(KEEP), gid.unwrap_or(KEEP));
         self.start(Chown { target, uid, gid, flags })
     }
@@ -161,17 +155,17 @@ impl<B: Backend> Handle<B> {
         accessed: SetTime,
         modified: SetTime,
         flags: u32,
-    ) -> Op<Utimens, B> {
+    ) -> Op<Utimens> {
         self.start_utimens(Target::At(self.at(directory, path)), [accessed, modified], flags)
     }
 
     /// Sets the times of an open file. See [`utimens`](Handle::utimens).
     #[doc(alias = "futimens")]
-    pub fn utimens_fd(&self, fd: &Fd, accessed: SetTime, modified: SetTime) -> Op<Utimens, B> {
+    pub fn utimens_fd(&self, fd: &Fd, accessed: SetTime, modified: SetTime) -> Op<Utimens> {
         self.start_utimens(self.target(fd), [accessed, modified], 0)
     }
 
-    fn start_utimens(&self, target: Target, times: [SetTime; 2], flags: u32) -> Op<Utimens, B> {
+    fn start_utimens(&self, target: Target, times: [SetTime; 2], flags: u32) -> Op<Utimens> {
         let times = times.map(Timespec::from);
         self.start(Utimens { target, times, flags })
     }

@@ -5,24 +5,13 @@ use std::rc::Rc;
 
 use sakia_ring::Sqe;
 
-use crate::backend::Backend;
 use crate::call::{Call, Victims};
 use crate::counters::OpKind;
-use crate::fd::{Fd, Owner};
+use crate::fd::{CloseWay, Fd, Owner};
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::handle::Op;
+use crate::operation::{Class, Completion, Operation};
 use crate::policy::{CallMode, Lane, Route, Rules};
-
-/// Which way a descriptor is closed. Nobody but the driver has its number then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CloseWay {
-    /// By a plain call: that asks nobody but this machine's kernel.
-    Now,
-    /// By way of the queue.
-    Queue,
-    /// By a thread: a server may have to be told first, who may never answer.
-    Lane,
-}
 
 /// See [`Handle::close`].
 pub struct Close {
@@ -65,7 +54,7 @@ impl CancelFd {
     }
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Closes `fd`: cancels the operations under way on it, waits for them, then closes. While other
     /// clones exist it waits for their end too, and an operation whose result was not taken has one.
     /// The kernel cancels by file: operations on a duplicate of the descriptor are hit as well.
@@ -81,7 +70,7 @@ impl<B: Backend> Handle<B> {
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_close(3)`.
-    pub fn close(&self, fd: Fd) -> Op<Close, B> {
+    pub fn close(&self, fd: Fd) -> Op<Close> {
         self.start_close(fd)
     }
 }

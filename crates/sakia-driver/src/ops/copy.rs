@@ -3,12 +3,12 @@
 use std::io;
 
 use super::transfer_len;
-use crate::backend::Backend;
 use crate::call::Call;
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::handle::Op;
+use crate::operation::{Completion, Operation};
 
 /// See [`Handle::copy_file_range`].
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct CopyFileRange {
     len: usize,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Copies up to `len` bytes of `from`, starting at byte `from_offset`, to `to`, starting at byte
     /// `to_offset`, without their passing through this process; file systems that can do so share the
     /// blocks. [`CURRENT_POSITION`](crate::CURRENT_POSITION) stands for a file's own position, which moves.
@@ -44,7 +44,7 @@ impl<B: Backend> Handle<B> {
         to: &Fd,
         to_offset: u64,
         len: usize,
-    ) -> Op<CopyFileRange, B> {
+    ) -> Op<CopyFileRange> {
         let (from, to) = (self.held(from), self.held(to));
         let copy = CopyFileRange { from, from_offset, to, to_offset, len };
         self.start(copy)

@@ -2,11 +2,10 @@
 
 use sakia_ring::Sqe;
 
-use crate::backend::Backend;
 use crate::call::{Function, System};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::Op;
+use crate::handle::Op;
 
 /// See [`Handle::fsync`].
 #[derive(Debug)]
@@ -21,7 +20,7 @@ pub struct Syncfs {
     fd: Fd,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Makes durable what was written to `fd` by operations that were done before this one was
     /// started. With `data_only` only what is needed to read the data back, as `fdatasync(2)`.
     ///
@@ -32,7 +31,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_fsync(3)`.
     #[doc(alias = "fdatasync")]
-    pub fn fsync(&self, fd: &Fd, data_only: bool) -> Op<Fsync, B> {
+    pub fn fsync(&self, fd: &Fd, data_only: bool) -> Op<Fsync> {
         self.start(Fsync { fd: self.held(fd), data_only })
     }
 
@@ -45,7 +44,7 @@ impl<B: Backend> Handle<B> {
     ///
     /// # Kernel
     /// No ring has it: a plain call, on a thread of a lane. Source: `syncfs(2)`.
-    pub fn syncfs(&self, fd: &Fd) -> Op<Syncfs, B> {
+    pub fn syncfs(&self, fd: &Fd) -> Op<Syncfs> {
         self.start(Syncfs { fd: self.held(fd) })
     }
 }

@@ -6,13 +6,14 @@ use sakia_ring::Sqe;
 
 use super::at::At;
 use super::{filled, transfer_len};
-use crate::backend::{Backend, Descriptors};
+use crate::backend::Descriptors;
 use crate::buf::{BufResult, IoBufMut, initialize};
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::handle::Op;
+use crate::operation::{Completion, Operation};
 use crate::sys::register;
 
 /// See [`Handle::link`].
@@ -37,7 +38,7 @@ pub struct Readlink {
     buf: Vec<u8>,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Gives the file `from`, relative to `from_dir`, one more name: `to`, relative to `to_dir`; with
     /// `None` relative to the working directory. A symbolic link is linked itself, unless `flags` has
     /// `AT_SYMLINK_FOLLOW`.
@@ -56,7 +57,7 @@ impl<B: Backend> Handle<B> {
         to_dir: Option<&Fd>,
         to: CString,
         flags: u32,
-    ) -> Op<Link, B> {
+    ) -> Op<Link> {
         self.start(Link { from: self.at(from_dir, from), to: self.at(to_dir, to), flags })
     }
 
@@ -70,12 +71,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.15. Source: `io_uring_prep_symlinkat(3)`.
     #[doc(alias = "symlinkat")]
-    pub fn symlink(
-        &self,
-        target: CString,
-        directory: Option<&Fd>,
-        link: CString,
-    ) -> Op<Symlink, B> {
+    pub fn symlink(&self, target: CString, directory: Option<&Fd>, link: CString) -> Op<Symlink> {
         self.start(Symlink { target, link: self.at(directory, link) })
     }
 
@@ -90,7 +86,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// No ring has it: a plain call, on a thread of a lane. Source: `readlinkat(2)`.
     #[doc(alias = "readlinkat")]
-    pub fn readlink(&self, directory: Option<&Fd>, path: CString, buf: Vec<u8>) -> Op<Readlink, B> {
+    pub fn readlink(&self, directory: Option<&Fd>, path: CString, buf: Vec<u8>) -> Op<Readlink> {
         self.start(Readlink { at: self.at(directory, path), buf })
     }
 }

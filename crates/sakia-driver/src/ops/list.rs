@@ -3,13 +3,13 @@
 use std::rc::Rc;
 
 use super::{filled, transfer_len};
-use crate::backend::Backend;
 use crate::buf::{BufResult, IoBufMut, initialize};
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::handle::Op;
+use crate::operation::{Completion, Operation};
 use crate::policy::{Mount, Route, Rules};
 
 /// See [`Handle::read_directory`].
@@ -19,7 +19,7 @@ pub struct ReadDirectory {
     buf: Vec<u8>,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Reads the next entries of the directory `fd`, as many as fit into `buf` (an empty one: into its
     /// capacity): records of the kernel's
     /// `struct linux_dirent64`, which [`DirectoryEntries`] takes apart. The directory's position moves past
@@ -34,7 +34,7 @@ impl<B: Backend> Handle<B> {
     /// No ring has it: a plain call, on a thread of a lane. Source: `getdents(2)`.
     #[doc(alias = "getdents64")]
     #[doc(alias = "readdir")]
-    pub fn read_directory(&self, fd: &Fd, mut buf: Vec<u8>) -> Op<ReadDirectory, B> {
+    pub fn read_directory(&self, fd: &Fd, mut buf: Vec<u8>) -> Op<ReadDirectory> {
         // The kernel counts the gaps between its records, and does not write them.
         initialize(&mut buf);
         self.start(ReadDirectory { fd: self.held(fd), buf })

@@ -1,10 +1,9 @@
 //! Locking a file.
 
-use crate::backend::Backend;
 use crate::call::Call;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::Op;
+use crate::handle::Op;
 
 /// See [`Handle::flock`].
 #[derive(Debug)]
@@ -13,7 +12,7 @@ pub struct Flock {
     operation: u32,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Locks the file, or unlocks it: `operation` is one of the kernel's `LOCK_SH`, `LOCK_EX`, `LOCK_UN`,
     /// with `LOCK_NB` so as not to wait for other holders. The lock belongs to what was opened: it is
     /// shared by duplicates of the descriptor, and ends when the last one is closed.
@@ -29,7 +28,7 @@ impl<B: Backend> Handle<B> {
     ///
     /// # Kernel
     /// No ring has it: a plain call, on a thread of a lane. Source: `flock(2)`.
-    pub fn flock(&self, fd: &Fd, operation: u32) -> Op<Flock, B> {
+    pub fn flock(&self, fd: &Fd, operation: u32) -> Op<Flock> {
         self.start(Flock { fd: self.held(fd), operation })
     }
 }

@@ -5,12 +5,12 @@ use std::ffi::CString;
 use sakia_ring::Sqe;
 
 use super::at::At;
-use crate::backend::Backend;
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Op, Operation};
+use crate::handle::Op;
+use crate::operation::Operation;
 
 /// See [`Handle::mkdir`].
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct Mkdir {
     mode: u32,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Makes a directory at `path`, relative to `directory` or, with `None`, to the working directory.
     /// `mode` are its permissions, less those that the process's mask takes off.
     ///
@@ -30,7 +30,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.15. Source: `io_uring_prep_mkdirat(3)`.
     #[doc(alias = "mkdirat")]
-    pub fn mkdir(&self, directory: Option<&Fd>, path: CString, mode: u32) -> Op<Mkdir, B> {
+    pub fn mkdir(&self, directory: Option<&Fd>, path: CString, mode: u32) -> Op<Mkdir> {
         self.start(Mkdir { at: self.at(directory, path), mode })
     }
 }

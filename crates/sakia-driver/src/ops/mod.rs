@@ -7,8 +7,8 @@
 macro_rules! acts_on {
     ($class:ident, $($field:tt).+) => {
         #[inline(always)]
-        fn class(&self) -> crate::op::Class {
-            crate::op::Class::$class
+        fn class(&self) -> crate::operation::Class {
+            crate::operation::Class::$class
         }
 
         fn descriptor(&self) -> Option<&crate::fd::Fd> {
@@ -30,7 +30,7 @@ macro_rules! no_output {
         type Output = std::io::Result<()>;
 
         #[inline(always)]
-        fn complete(self, completion: crate::op::Completion) -> Self::Output {
+        fn complete(self, completion: crate::operation::Completion) -> Self::Output {
             completion.result().map(|_| ())
         }
     };
@@ -46,7 +46,7 @@ macro_rules! of_numbers {
         $(route |$rules:ident| $route:expr;)?
     ) => {
         // SAFETY: entry and call name no memory, and a descriptor that the value keeps open.
-        unsafe impl crate::op::Operation for $name {
+        unsafe impl crate::operation::Operation for $name {
             const KIND: crate::counters::OpKind = crate::counters::OpKind::$kind;
 
             $(fn entry(&mut self) -> Option<sakia_ring::Sqe> {
@@ -74,7 +74,7 @@ macro_rules! of_numbers {
 macro_rules! of_descriptor {
     ($($field:tt).+) => {
         #[inline(always)]
-        fn class(&self) -> crate::op::Class {
+        fn class(&self) -> crate::operation::Class {
             self.$($field).+.kind().into()
         }
 
@@ -123,10 +123,10 @@ use std::io;
 
 use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::backend::Backend;
 use crate::buf::{BufResult, IoBufMut};
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::handle::Op;
+use crate::operation::{Completion, Operation};
 use crate::ops::vectored::BUFFERS_MAX;
 
 pub use advise::Advise;
@@ -146,8 +146,8 @@ pub use poll::{Poll, PollEvents};
 pub use read_write::{Read, ReadFixed, Write, WriteFixed};
 pub use rename::Rename;
 pub use socket::{
-    Accept, Bind, Connect, Listen, Received, RecvFrom, SendTo, Shutdown, ShutdownHow, Socket,
-    SocketRecv, SocketRecvVectored, SocketSend, SocketSendVectored, SocketType,
+    Accept, Bind, Connect, Listen, Received, RecvFrom, SendTo, Shutdown, Socket, SocketRecv,
+    SocketRecvVectored, SocketSend, SocketSendVectored,
 };
 pub use statfs::{Statfs, StatfsResult};
 pub use statx::{Statx, StatxResult, StatxTime};
@@ -157,10 +157,10 @@ pub use unlink::Unlink;
 pub use vectored::{ReadVectored, WriteVectored};
 pub use xattr::{GetXattr, ListXattr, RemoveXattr, SetXattr};
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Starts a transfer with these `RWF_*` flags. Those that not every backend understands alike are refused
     /// with `EOPNOTSUPP`, wherever it would be performed.
-    pub(crate) fn start_transfer<O: Operation>(&self, operation: O, flags: u32) -> Op<O, B> {
+    pub(crate) fn start_transfer<O: Operation>(&self, operation: O, flags: u32) -> Op<O> {
         if flags & !RWF_KNOWN != 0 {
             return self.refuse(operation, Errno::OPNOTSUPP);
         }

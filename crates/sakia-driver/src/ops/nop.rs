@@ -2,24 +2,24 @@
 
 use sakia_ring::Sqe;
 
-use crate::backend::Backend;
 use crate::call::Call;
 use crate::counters::OpKind;
 use crate::handle::Handle;
-use crate::op::{Class, Op, Operation};
+use crate::handle::Op;
+use crate::operation::{Class, Operation};
 use crate::policy::{CallMode, Route, Rules};
 
 /// See [`Handle::nop`].
 #[derive(Debug)]
 pub struct Nop(());
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Does nothing, by way of the kernel.
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_nop(3)`.
     #[inline(always)]
-    pub fn nop(&self) -> Op<Nop, B> {
+    pub fn nop(&self) -> Op<Nop> {
         self.start(Nop(()))
     }
 }
@@ -50,10 +50,10 @@ unsafe impl Operation for Nop {
 #[derive(Debug)]
 pub struct NextTurn;
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Waits until plain calls may be made: not at all if this turn has some left, else until a later
     /// turn, behind the operations that wait already.
-    pub fn next_turn(&self) -> Op<NextTurn, B> {
+    pub fn next_turn(&self) -> Op<NextTurn> {
         self.start(NextTurn)
     }
 }

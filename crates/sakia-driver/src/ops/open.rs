@@ -7,12 +7,12 @@ use std::rc::Rc;
 use sakia_ring::Sqe;
 
 use super::at::At;
-use crate::backend::Backend;
 use crate::call::{self, Call, address};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::handle::Op;
+use crate::operation::{Completion, Operation};
 use crate::policy::{CallMode, Lane, Route, Rules};
 use crate::sys::abi;
 use crate::sys::open::open_flags;
@@ -32,7 +32,7 @@ pub struct Open {
     owner: Rc<dyn Owner>,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Opens `path`, relative to `directory` or, with `None`, to the working directory. `flags` are the
     /// kernel's `O_*`, with `O_CLOEXEC` always added; `mode` are the permissions of a file that is
     /// created.
@@ -51,13 +51,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_openat(3)`.
     #[doc(alias = "openat")]
-    pub fn open(
-        &self,
-        directory: Option<&Fd>,
-        path: CString,
-        flags: u32,
-        mode: u32,
-    ) -> Op<Open, B> {
+    pub fn open(&self, directory: Option<&Fd>, path: CString, flags: u32, mode: u32) -> Op<Open> {
         self.start_open(directory, path, flags, mode, false)
     }
 
@@ -70,7 +64,7 @@ impl<B: Backend> Handle<B> {
         path: CString,
         flags: u32,
         mode: u32,
-    ) -> Op<Open, B> {
+    ) -> Op<Open> {
         self.start_open(directory, path, flags, mode, true)
     }
 
@@ -83,7 +77,7 @@ impl<B: Backend> Handle<B> {
     ///
     /// # Kernel
     /// A plain poll, on a thread of a lane. Source: `fifo(7)`.
-    pub fn await_writer(&self, fd: &Fd) -> Op<AwaitWriter, B> {
+    pub fn await_writer(&self, fd: &Fd) -> Op<AwaitWriter> {
         self.start(AwaitWriter { fd: self.held(fd) })
     }
 
@@ -94,7 +88,7 @@ impl<B: Backend> Handle<B> {
         flags: u32,
         mode: u32,
         waits: bool,
-    ) -> Op<Open, B> {
+    ) -> Op<Open> {
         let (flags, is_nonblock_added) =
             if waits { (flags | CLOEXEC, false) } else { open_flags(flags) };
         self.start(Open {

@@ -8,12 +8,12 @@ use sakia_ring::Sqe;
 
 use super::at::At;
 use super::open::path_route;
-use crate::backend::Backend;
 use crate::call::{self, Call, address};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::handle::Op;
+use crate::operation::{Completion, Operation};
 use crate::policy::{Route, Rules};
 use crate::sys::abi;
 use crate::sys::open::open_flags;
@@ -60,7 +60,7 @@ pub struct Openat2 {
     owner: Rc<dyn Owner>,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Opens `path`, relative to `directory` or, with `None`, to the working directory, as `how` says,
     /// with `O_CLOEXEC` always added. Otherwise as [`open`](Handle::open).
     ///
@@ -76,7 +76,7 @@ impl<B: Backend> Handle<B> {
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_openat2(3)`, `openat2(2)`.
-    pub fn openat2(&self, directory: Option<&Fd>, path: CString, how: OpenHow) -> Op<Openat2, B> {
+    pub fn openat2(&self, directory: Option<&Fd>, path: CString, how: OpenHow) -> Op<Openat2> {
         let (flags, is_nonblock_added) = open_flags(how.flags as u32);
         let how = OpenHow { flags: how.flags | u64::from(flags), ..how };
         let owner = Rc::clone(&self.shared) as Rc<dyn Owner>;

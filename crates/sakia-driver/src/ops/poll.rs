@@ -4,12 +4,12 @@ use std::io;
 
 use sakia_ring::Sqe;
 
-use crate::backend::Backend;
 use crate::call::Call;
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::handle::Op;
+use crate::operation::{Completion, Operation};
 use crate::sys::abi;
 
 /// Events to wait for, or that are ready: the kernel's `POLL*` bits.
@@ -59,7 +59,7 @@ pub struct Poll {
     events: PollEvents,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Waits until one of `events` is ready on `fd`, or an error or hang-up. Resolves to what is ready.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl<B: Backend> Handle<B> {
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_poll_add(3)`.
-    pub fn poll(&self, fd: &Fd, events: PollEvents) -> Op<Poll, B> {
+    pub fn poll(&self, fd: &Fd, events: PollEvents) -> Op<Poll> {
         self.start(Poll { fd: self.held(fd), events })
     }
 }

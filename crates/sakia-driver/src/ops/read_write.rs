@@ -4,14 +4,15 @@ use rustix::io::Errno;
 use sakia_ring::Sqe;
 
 use crate::arena::FixedBuf;
-use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::call::{self, Call};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation, Retry};
+use crate::handle::Op;
+use crate::operation::{Completion, Operation};
 use crate::ops::{filled, transfer_len};
+use crate::policy::Retry;
 use crate::policy::{Attempt, CallMode, Route, Rules};
 use crate::sys::Direction;
 
@@ -45,7 +46,7 @@ impl<T: IoBufMut> Read<T> {
     }
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity) from `fd`, starting at byte
     /// `offset`; at the file's own position, which moves, when `offset` is
     /// [`CURRENT_POSITION`](crate::CURRENT_POSITION), and whatever it is when `fd` has no positions.
@@ -64,7 +65,7 @@ impl<B: Backend> Handle<B> {
     /// 5.6. Source: `io_uring_prep_read(3)`.
     #[doc(alias = "pread")]
     #[inline(always)]
-    pub fn read<T: IoBufMut>(&self, fd: &Fd, buf: T, offset: u64) -> Op<Read<T>, B> {
+    pub fn read<T: IoBufMut>(&self, fd: &Fd, buf: T, offset: u64) -> Op<Read<T>> {
         self.start(Read::new(self.held(fd), buf, offset, 0))
     }
 
@@ -80,13 +81,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_read(3)`, `preadv2(2)`.
     #[doc(alias = "preadv2")]
-    pub fn read_with<T: IoBufMut>(
-        &self,
-        fd: &Fd,
-        buf: T,
-        offset: u64,
-        flags: u32,
-    ) -> Op<Read<T>, B> {
+    pub fn read_with<T: IoBufMut>(&self, fd: &Fd, buf: T, offset: u64, flags: u32) -> Op<Read<T>> {
         self.start_transfer(Read::new(self.held(fd), buf, offset, flags), flags)
     }
 
@@ -99,7 +94,7 @@ impl<B: Backend> Handle<B> {
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_read_fixed(3)`.
-    pub fn read_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<ReadFixed, B> {
+    pub fn read_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<ReadFixed> {
         let is_registered = self.has_registered(&buf);
         let read = ReadFixed(Read::new(self.held(fd), buf, offset, 0));
         if is_registered { self.start(read) } else { self.refuse(read, Errno::FAULT) }
@@ -124,7 +119,7 @@ impl<B: Backend> Handle<B> {
     /// 5.6. Source: `io_uring_prep_write(3)`.
     #[doc(alias = "pwrite")]
     #[inline(always)]
-    pub fn write<T: IoBuf>(&self, fd: &Fd, buf: T, offset: u64) -> Op<Write<T>, B> {
+    pub fn write<T: IoBuf>(&self, fd: &Fd, buf: T, offset: u64) -> Op<Write<T>> {
         self.start(Write { fd: self.held(fd), buf, offset, flags: 0 })
     }
 
@@ -141,13 +136,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_write(3)`, `pwritev2(2)`.
     #[doc(alias = "pwritev2")]
-    pub fn write_with<T: IoBuf>(
-        &self,
-        fd: &Fd,
-        buf: T,
-        offset: u64,
-        flags: u32,
-    ) -> Op<Write<T>, B> {
+    pub fn write_with<T: IoBuf>(&self, fd: &Fd, buf: T, offset: u64, flags: u32) -> Op<Write<T>> {
         self.start_transfer(Write { fd: self.held(fd), buf, offset, flags }, flags)
     }
 
@@ -158,7 +147,7 @@ impl<B: Backend> Handle<B> {
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_write_fixed(3)`.
-    pub fn write_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<WriteFixed, B> {
+    pub fn write_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<WriteFixed> {
         let is_registered = self.has_registered(&buf);
         let write = WriteFixed(Write { fd: self.held(fd), buf, offset, flags: 0 });
         if is_registered { self.start(write) } else { self.refuse(write, Errno::FAULT) }

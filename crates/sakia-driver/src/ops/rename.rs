@@ -5,12 +5,13 @@ use std::ffi::CString;
 use sakia_ring::Sqe;
 
 use super::at::At;
-use crate::backend::{Backend, Descriptors};
+use crate::backend::Descriptors;
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Op, Operation};
+use crate::handle::Op;
+use crate::operation::Operation;
 use crate::sys::register;
 
 /// See [`Handle::rename`].
@@ -21,7 +22,7 @@ pub struct Rename {
     flags: u32,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Moves the name `from`, relative to `from_dir`, to the name `to`, relative to `to_dir`; with `None`
     /// relative to the working directory. What had that name is replaced in the same step. `flags` are
     /// the kernel's `RENAME_*`.
@@ -43,7 +44,7 @@ impl<B: Backend> Handle<B> {
         to_dir: Option<&Fd>,
         to: CString,
         flags: u32,
-    ) -> Op<Rename, B> {
+    ) -> Op<Rename> {
         self.start(Rename { from: self.at(from_dir, from), to: self.at(to_dir, to), flags })
     }
 }

@@ -2,12 +2,12 @@
 
 use std::io;
 
-use crate::backend::Backend;
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::handle::Op;
+use crate::operation::{Completion, Operation};
 
 /// What the kernel knows of a file system: field by field `struct statfs`; see `statfs(2)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub struct Statfs {
     result: StatfsResult,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Asks about the file system that `fd` lies on.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// No ring has it: a plain call, on a thread of a lane. Source: `fstatfs(2)`.
     #[doc(alias = "fstatfs")]
-    pub fn statfs(&self, fd: &Fd) -> Op<Statfs, B> {
+    pub fn statfs(&self, fd: &Fd) -> Op<Statfs> {
         let result = StatfsResult::default();
         self.start(Statfs { fd: self.held(fd), result })
     }

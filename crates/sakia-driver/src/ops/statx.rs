@@ -10,12 +10,12 @@ use sakia_ring::Sqe;
 
 use super::at::Target;
 use super::open::path_route;
-use crate::backend::Backend;
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::handle::Op;
+use crate::operation::{Completion, Operation};
 use crate::policy::{Route, Rules};
 
 /// A point in time, as `struct statx_timestamp`.
@@ -127,7 +127,7 @@ const FLAGS: u32 = SYNC_TYPE
     | AtFlags::NO_AUTOMOUNT.bits()
     | AtFlags::EMPTY_PATH.bits();
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Asks about `path`, relative to `directory` or, with `None`, to the working directory. `flags` are
     /// the kernel's `AT_*`.
     ///
@@ -137,7 +137,7 @@ impl<B: Backend> Handle<B> {
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_statx(3)`.
-    pub fn statx(&self, directory: Option<&Fd>, path: CString, flags: u32) -> Op<Statx, B> {
+    pub fn statx(&self, directory: Option<&Fd>, path: CString, flags: u32) -> Op<Statx> {
         self.start_statx(Target::At(self.at(directory, path)), flags)
     }
 
@@ -149,11 +149,11 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_statx(3)` with `AT_EMPTY_PATH`.
     #[doc(alias = "fstat")]
-    pub fn statx_fd(&self, fd: &Fd) -> Op<Statx, B> {
+    pub fn statx_fd(&self, fd: &Fd) -> Op<Statx> {
         self.start_statx(self.target(fd), AtFlags::EMPTY_PATH.bits())
     }
 
-    fn start_statx(&self, target: Target, flags: u32) -> Op<Statx, B> {
+    fn start_statx(&self, target: Target, flags: u32) -> Op<Statx> {
         let owner = Rc::clone(&self.shared) as Rc<dyn Owner>;
         let statx = Statx { target, flags, result: StatxResult::default(), owner };
         // Kernels differ in whether they look at flags that they do not need, and plain calls from rings.

@@ -2,11 +2,10 @@
 
 use std::ops::BitOr;
 
-use crate::backend::Backend;
 use crate::call::{Function, System};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::Op;
+use crate::handle::Op;
 use crate::sys::abi;
 
 /// What [`Handle::sync_file_range`] does about the pages of a range that are not written back yet.
@@ -42,7 +41,7 @@ pub struct SyncFileRange {
     how: SyncRange,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Has `len` bytes of `fd` from byte `offset` on written back, all from there on when `len` is 0. On a
     /// thread: rings give it to one of the kernel's in any case.
     ///
@@ -63,7 +62,7 @@ impl<B: Backend> Handle<B> {
         offset: u64,
         len: u64,
         how: SyncRange,
-    ) -> Op<SyncFileRange, B> {
+    ) -> Op<SyncFileRange> {
         self.start(SyncFileRange { fd: self.held(fd), offset, len, how })
     }
 }

@@ -2,11 +2,10 @@
 
 use sakia_ring::Sqe;
 
-use crate::backend::Backend;
 use crate::call::{Function, System};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::Op;
+use crate::handle::Op;
 
 /// See [`Handle::truncate`].
 #[derive(Debug)]
@@ -15,7 +14,7 @@ pub struct Truncate {
     len: u64,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Makes the file `len` bytes long. What is added reads as zeros and takes no room.
     ///
     /// # Errors
@@ -26,7 +25,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 6.9. Source: `io_uring_prep_ftruncate(3)`.
     #[doc(alias = "ftruncate")]
-    pub fn truncate(&self, fd: &Fd, len: u64) -> Op<Truncate, B> {
+    pub fn truncate(&self, fd: &Fd, len: u64) -> Op<Truncate> {
         self.start(Truncate { fd: self.held(fd), len })
     }
 }

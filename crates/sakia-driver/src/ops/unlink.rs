@@ -5,12 +5,12 @@ use std::ffi::CString;
 use sakia_ring::Sqe;
 
 use super::at::At;
-use crate::backend::Backend;
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Op, Operation};
+use crate::handle::Op;
+use crate::operation::Operation;
 
 /// See [`Handle::unlink`].
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct Unlink {
     flags: u32,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Removes the name `path`, relative to `directory` or, with `None`, to the working directory. A
     /// directory's name, which must be empty, with the flag `AT_REMOVEDIR`, and only that. A symbolic link
     /// is removed itself.
@@ -33,7 +33,7 @@ impl<B: Backend> Handle<B> {
     /// 5.11. Source: `io_uring_prep_unlinkat(3)`.
     #[doc(alias = "unlinkat")]
     #[doc(alias = "rmdir")]
-    pub fn unlink(&self, directory: Option<&Fd>, path: CString, flags: u32) -> Op<Unlink, B> {
+    pub fn unlink(&self, directory: Option<&Fd>, path: CString, flags: u32) -> Op<Unlink> {
         self.start(Unlink { at: self.at(directory, path), flags })
     }
 }

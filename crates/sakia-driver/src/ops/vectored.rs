@@ -2,14 +2,15 @@
 
 use sakia_ring::{IoVec, Sqe};
 
-use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::call::{self, Call};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation, Retry};
+use crate::handle::Op;
+use crate::operation::{Completion, Operation};
 use crate::ops::{note_all_filled, room_of_all, transfer_len};
+use crate::policy::Retry;
 use crate::policy::{Attempt, CallMode, Route, Rules};
 use crate::sys::Direction;
 
@@ -78,7 +79,7 @@ impl<T: IoBuf> WriteVectored<T> {
     }
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// As [`read`](Handle::read), filling one buffer after the other, each `Vec` that is empty up to its
     /// capacity. At most the first 1024 are used.
     ///
@@ -93,7 +94,7 @@ impl<B: Backend> Handle<B> {
         fd: &Fd,
         bufs: Vec<T>,
         offset: u64,
-    ) -> Op<ReadVectored<T>, B> {
+    ) -> Op<ReadVectored<T>> {
         self.start(ReadVectored::new(self.held(fd), bufs, offset, 0))
     }
 
@@ -109,7 +110,7 @@ impl<B: Backend> Handle<B> {
         bufs: Vec<T>,
         offset: u64,
         flags: u32,
-    ) -> Op<ReadVectored<T>, B> {
+    ) -> Op<ReadVectored<T>> {
         self.start_transfer(ReadVectored::new(self.held(fd), bufs, offset, flags), flags)
     }
 
@@ -124,7 +125,7 @@ impl<B: Backend> Handle<B> {
         fd: &Fd,
         bufs: Vec<T>,
         offset: u64,
-    ) -> Op<WriteVectored<T>, B> {
+    ) -> Op<WriteVectored<T>> {
         self.start(WriteVectored::new(self.held(fd), bufs, offset, 0))
     }
 
@@ -140,7 +141,7 @@ impl<B: Backend> Handle<B> {
         bufs: Vec<T>,
         offset: u64,
         flags: u32,
-    ) -> Op<WriteVectored<T>, B> {
+    ) -> Op<WriteVectored<T>> {
         self.start_transfer(WriteVectored::new(self.held(fd), bufs, offset, flags), flags)
     }
 }

@@ -5,13 +5,13 @@ use std::ffi::CString;
 use sakia_ring::Sqe;
 
 use super::{filled, transfer_len};
-use crate::backend::Backend;
 use crate::buf::{BufResult, IoBufMut, initialize};
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::handle::Op;
+use crate::operation::{Completion, Operation};
 
 /// See [`Handle::get_xattr`].
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub struct RemoveXattr {
     name: CString,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Reads the extended attribute `name` of an open file into `buf`, an empty one up to its capacity.
     /// Resolves to its length, and the buffer; with a buffer without room, to the length that one would need.
     ///
@@ -55,7 +55,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.19. Source: `io_uring_prep_fgetxattr(3)`.
     #[doc(alias = "fgetxattr")]
-    pub fn get_xattr(&self, fd: &Fd, name: CString, buf: Vec<u8>) -> Op<GetXattr, B> {
+    pub fn get_xattr(&self, fd: &Fd, name: CString, buf: Vec<u8>) -> Op<GetXattr> {
         self.start(GetXattr { fd: self.held(fd), name, buf })
     }
 
@@ -69,7 +69,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.19. Source: `io_uring_prep_fsetxattr(3)`.
     #[doc(alias = "fsetxattr")]
-    pub fn set_xattr(&self, fd: &Fd, name: CString, value: Vec<u8>, flags: u32) -> Op<SetXattr, B> {
+    pub fn set_xattr(&self, fd: &Fd, name: CString, value: Vec<u8>, flags: u32) -> Op<SetXattr> {
         self.start(SetXattr { fd: self.held(fd), name, value, flags })
     }
 
@@ -85,7 +85,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// No ring has it: a plain call, on a thread of a lane. Source: `flistxattr(2)`.
     #[doc(alias = "flistxattr")]
-    pub fn list_xattr(&self, fd: &Fd, buf: Vec<u8>) -> Op<ListXattr, B> {
+    pub fn list_xattr(&self, fd: &Fd, buf: Vec<u8>) -> Op<ListXattr> {
         self.start(ListXattr { fd: self.held(fd), buf })
     }
 
@@ -99,7 +99,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// No ring has it: a plain call, on a thread of a lane. Source: `fremovexattr(2)`.
     #[doc(alias = "fremovexattr")]
-    pub fn remove_xattr(&self, fd: &Fd, name: CString) -> Op<RemoveXattr, B> {
+    pub fn remove_xattr(&self, fd: &Fd, name: CString) -> Op<RemoveXattr> {
         self.start(RemoveXattr { fd: self.held(fd), name })
     }
 }

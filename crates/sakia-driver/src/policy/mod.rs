@@ -150,6 +150,17 @@ pub enum Attempt {
     Unsupported,
 }
 
+/// Whether an operation whose plain call has returned is tried again, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// It is not: the result is the operation's.
+    No,
+    /// It goes into the queue.
+    InQueue,
+    /// Another plain call is made.
+    Call(CallMode),
+}
+
 /// The way of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {

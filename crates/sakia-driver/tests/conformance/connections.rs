@@ -5,17 +5,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_driver::{Auto, Connection, Domain, Driver, Incoming, RecvBuf, ShutdownHow, Wait};
+use sakia_driver::{Connection, Domain, Driver, Incoming, RecvBuf, ShutdownHow, Wait};
 
 use crate::sockets::{DOMAINS, connected};
 use crate::stage::{Stage, errno, settle, turn_until, wait};
 
 /// Both ends of a new connection.
-fn connection(
-    stage: &Stage,
-    driver: &Driver<Auto>,
-    domain: Domain,
-) -> (Connection<Auto>, Connection<Auto>) {
+fn connection(stage: &Stage, driver: &Driver, domain: Domain) -> (Connection, Connection) {
     let (near, far) = connected(stage, driver, domain);
     (driver.connection(near), driver.connection(far))
 }
@@ -27,7 +23,7 @@ fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
 
 /// Takes turns until a future is ready.
 #[track_caller]
-fn run<F: Future>(driver: &Driver<Auto>, future: F) -> F::Output {
+fn run<F: Future>(driver: &Driver, future: F) -> F::Output {
     let mut future = pin!(future);
     let mut output = None;
     turn_until(driver, || {
@@ -40,7 +36,7 @@ fn run<F: Future>(driver: &Driver<Auto>, future: F) -> F::Output {
 }
 
 /// Takes turns until a future is ready, or nothing happens any more that could make it so.
-fn attempt<F: Future>(driver: &Driver<Auto>, mut future: Pin<&mut F>) -> Option<F::Output> {
+fn attempt<F: Future>(driver: &Driver, mut future: Pin<&mut F>) -> Option<F::Output> {
     for _ in 0..50 {
         if let Poll::Ready(ready) = poll(future.as_mut()) {
             return Some(ready);
@@ -51,7 +47,7 @@ fn attempt<F: Future>(driver: &Driver<Auto>, mut future: Pin<&mut F>) -> Option<
 }
 
 #[track_caller]
-fn send_all(driver: &Driver<Auto>, connection: &Connection<Auto>, bytes: &[u8]) {
+fn send_all(driver: &Driver, connection: &Connection, bytes: &[u8]) {
     let mut sent = 0;
     while sent < bytes.len() {
         sent += run(driver, connection.send(bytes[sent..].to_vec())).0.unwrap();
@@ -304,7 +300,7 @@ pub fn parts_are_sent_in_order(stage: &Stage) {
 pub fn a_dropped_wait_for_a_connection_loses_none(stage: &Stage) {
     let driver = stage.driver();
     let (listener, address) = stage.listener(&driver, Domain::INET);
-    let incoming: Incoming<Auto> = driver.incoming(listener);
+    let incoming: Incoming = driver.incoming(listener);
     for round in 0..12_u8 {
         let accept = async || match round % 4 {
             0..2 => incoming.accept().await,

@@ -2,7 +2,7 @@
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use sakia_driver::{AlignedBuf, Auto, CURRENT_POSITION, Converted, Driver, Fd, IoBuf, IoBufMut};
+use sakia_driver::{AlignedBuf, CURRENT_POSITION, Converted, Driver, Fd, IoBuf, IoBufMut};
 
 use crate::stage::{Stage, errno, settle, turn_until, wait};
 
@@ -24,7 +24,7 @@ pub fn a_read_past_the_end_is_short_then_empty(stage: &Stage) {
 
 pub fn a_read_without_room_is_refused(stage: &Stage) {
     #[track_caller]
-    fn check<T: IoBufMut>(driver: &Driver<Auto>, file: &Fd, buf: impl Fn() -> T) {
+    fn check<T: IoBufMut>(driver: &Driver, file: &Fd, buf: impl Fn() -> T) {
         for offset in [0, 100, CURRENT_POSITION] {
             let (result, back) = wait(driver, driver.read(file, buf(), offset));
             assert_eq!((errno(result), back.bytes_len()), (Errno::INVAL, 0));

@@ -4,7 +4,7 @@ use std::ffi::CString;
 
 use rustix::fs::{AtFlags, OFlags, RenameFlags};
 use rustix::io::Errno;
-use sakia_driver::{Auto, Driver, Fd, OpenHow, StatxResult};
+use sakia_driver::{Driver, Fd, OpenHow, StatxResult};
 
 use crate::stage::{Stage, errno, wait};
 
@@ -18,18 +18,18 @@ fn name(name: &str) -> CString {
 }
 
 /// Makes a directory, and opens it.
-pub fn directory(stage: &Stage, driver: &Driver<Auto>, path: &str) -> Fd {
+pub fn directory(stage: &Stage, driver: &Driver, path: &str) -> Fd {
     wait(driver, driver.mkdir(None, stage.path(path), 0o755)).unwrap();
     stage.open(driver, path, OFlags::DIRECTORY)
 }
 
-fn statx(stage: &Stage, driver: &Driver<Auto>, path: &str) -> Result<StatxResult, Errno> {
+fn statx(stage: &Stage, driver: &Driver, path: &str) -> Result<StatxResult, Errno> {
     let result = wait(driver, driver.statx(None, stage.path(path), NOFOLLOW));
     result.map_err(|error| Errno::from_io_error(&error).unwrap())
 }
 
 /// What a path cannot be used for, whatever is done with it.
-fn assert_bad_paths(stage: &Stage, driver: &Driver<Auto>, call: impl Fn(&str) -> Errno) {
+fn assert_bad_paths(stage: &Stage, driver: &Driver, call: impl Fn(&str) -> Errno) {
     stage.create("a-file", b"");
     assert_eq!(call("none/x"), Errno::NOENT);
     assert_eq!(call("a-file/x"), Errno::NOTDIR);
@@ -250,12 +250,7 @@ pub fn a_directory_opens_to_be_read_only(stage: &Stage) {
 }
 
 /// A confined open.
-fn open_within(
-    driver: &Driver<Auto>,
-    directory: &Fd,
-    path: &str,
-    resolve: u64,
-) -> std::io::Result<Fd> {
+fn open_within(driver: &Driver, directory: &Fd, path: &str, resolve: u64) -> std::io::Result<Fd> {
     let how = OpenHow { resolve, ..OpenHow::default() };
     wait(driver, driver.openat2(Some(directory), name(path), how))
 }

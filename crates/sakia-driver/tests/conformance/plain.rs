@@ -6,7 +6,7 @@ use std::ffi::CString;
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 use sakia_driver::{
-    Auto, CURRENT_POSITION, DirectoryEntries, Driver, EntryKind, Fd, OpKind, SetTime, StatxTime,
+    CURRENT_POSITION, DirectoryEntries, Driver, EntryKind, Fd, OpKind, SetTime, StatxTime,
 };
 
 use crate::names::directory;
@@ -23,7 +23,7 @@ fn name(name: &str) -> CString {
 }
 
 /// All entries of a directory, read with a buffer of this size.
-fn list(driver: &Driver<Auto>, fd: &Fd, buf_len: usize) -> BTreeMap<Vec<u8>, EntryKind> {
+fn list(driver: &Driver, fd: &Fd, buf_len: usize) -> BTreeMap<Vec<u8>, EntryKind> {
     let mut entries = BTreeMap::new();
     let mut buf = vec![0; buf_len];
     loop {

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use sakia_driver::{
-    Auto, Domain, Driver, Fd, OpKind, PollEvents, ShutdownHow, SocketAddress, SocketType,
+    Domain, Driver, Fd, OpKind, PollEvents, ShutdownHow, SocketAddress, SocketType,
 };
 
 use crate::stage::{Stage, errno, settle, turn_until, wait};
@@ -15,7 +15,7 @@ const PEEK: u32 = RecvFlags::PEEK.bits();
 pub const DOMAINS: [Domain; 2] = [Domain::UNIX, Domain::INET];
 
 /// The two ends of a new connection: which connected, and which was accepted.
-pub fn connected(stage: &Stage, driver: &Driver<Auto>, domain: Domain) -> (Fd, Fd) {
+pub fn connected(stage: &Stage, driver: &Driver, domain: Domain) -> (Fd, Fd) {
     let (listener, address) = stage.listener(driver, domain);
     let near = stage.socket(driver, domain, SocketType::STREAM);
     let accept = driver.accept(&listener);
@@ -25,7 +25,7 @@ pub fn connected(stage: &Stage, driver: &Driver<Auto>, domain: Domain) -> (Fd, F
 }
 
 /// Receives until so many bytes have come, or the stream is at its end.
-fn receive(driver: &Driver<Auto>, fd: &Fd, len: usize) -> Vec<u8> {
+fn receive(driver: &Driver, fd: &Fd, len: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < len {
         let (result, buf) = wait(driver, driver.recv(fd, vec![0; len - bytes.len()], 0));
@@ -37,7 +37,7 @@ fn receive(driver: &Driver<Auto>, fd: &Fd, len: usize) -> Vec<u8> {
     bytes
 }
 
-fn send_all(driver: &Driver<Auto>, fd: &Fd, bytes: &[u8]) {
+fn send_all(driver: &Driver, fd: &Fd, bytes: &[u8]) {
     let mut sent = 0;
     while sent < bytes.len() {
         sent += wait(driver, driver.send(fd, bytes[sent..].to_vec(), 0)).0.unwrap();
@@ -45,7 +45,7 @@ fn send_all(driver: &Driver<Auto>, fd: &Fd, bytes: &[u8]) {
 }
 
 /// Sends until there is no more room, and none is made by what arrives.
-fn fill(driver: &Driver<Auto>, fd: &Fd) {
+fn fill(driver: &Driver, fd: &Fd) {
     let mut was_full = false;
     loop {
         match wait(driver, driver.send(fd, vec![1; 65_536], DONT_WAIT)).0 {

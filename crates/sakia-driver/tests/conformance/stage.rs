@@ -78,12 +78,12 @@ impl Stage {
     }
 
     /// A driver with the usual queues.
-    pub fn driver(&self) -> Driver<Auto> {
+    pub fn driver(&self) -> Driver {
         self.driver_of(64, 256)
     }
 
     /// A driver with queues of these sizes.
-    pub fn driver_of(&self, sq_entries: u32, cq_entries: u32) -> Driver<Auto> {
+    pub fn driver_of(&self, sq_entries: u32, cq_entries: u32) -> Driver {
         let ring = Ring::builder().sq_entries(sq_entries).cq_entries(cq_entries);
         let (backend, choice) = match self.kind {
             Kind::Uring => Auto::new(Policy::Uring, ring).unwrap(),
@@ -138,19 +138,19 @@ impl Stage {
     }
 
     /// Makes a file and opens it to read and write.
-    pub fn file(&self, driver: &Driver<Auto>, name: &str, bytes: &[u8]) -> Fd {
+    pub fn file(&self, driver: &Driver, name: &str, bytes: &[u8]) -> Fd {
         self.create(name, bytes);
         self.open(driver, name, OFlags::RDWR)
     }
 
     /// Opens a file that must open.
-    pub fn open(&self, driver: &Driver<Auto>, name: &str, flags: OFlags) -> Fd {
+    pub fn open(&self, driver: &Driver, name: &str, flags: OFlags) -> Fd {
         let mode = Mode::RUSR | Mode::WUSR;
         wait(driver, driver.open(None, self.path(name), flags.bits(), mode.bits())).unwrap()
     }
 
     /// A pipe: where to read and where to write.
-    pub fn pipe(&self, driver: &Driver<Auto>) -> (Fd, Fd) {
+    pub fn pipe(&self, driver: &Driver) -> (Fd, Fd) {
         match self.kind {
             Kind::Sim => {
                 let (receiver, sender) = self.sim().pipe();
@@ -164,7 +164,7 @@ impl Stage {
     }
 
     /// A new socket.
-    pub fn socket(&self, driver: &Driver<Auto>, domain: Domain, kind: SocketType) -> Fd {
+    pub fn socket(&self, driver: &Driver, domain: Domain, kind: SocketType) -> Fd {
         wait(driver, driver.socket(domain, kind, 0)).unwrap()
     }
 
@@ -205,7 +205,7 @@ impl Stage {
     }
 
     /// A socket that takes connections, and where.
-    pub fn listener(&self, driver: &Driver<Auto>, domain: Domain) -> (Fd, SocketAddress) {
+    pub fn listener(&self, driver: &Driver, domain: Domain) -> (Fd, SocketAddress) {
         let listener = self.socket(driver, domain, SocketType::STREAM);
         wait(driver, driver.bind(&listener, &self.free_address(domain))).unwrap();
         wait(driver, driver.listen(&listener, 16)).unwrap();
@@ -291,7 +291,7 @@ impl Drop for Stage {
 
 /// Takes turns until an operation is done.
 #[track_caller]
-pub fn wait<O: Operation>(driver: &Driver<Auto>, mut op: Op<O, Auto>) -> O::Output {
+pub fn wait<O: Operation>(driver: &Driver, mut op: Op<O>) -> O::Output {
     for _ in 0..TURNS_MAX {
         if let Some(output) = op.try_take() {
             return output;
@@ -303,7 +303,7 @@ pub fn wait<O: Operation>(driver: &Driver<Auto>, mut op: Op<O, Auto>) -> O::Outp
 
 /// Takes turns until `is_done`.
 #[track_caller]
-pub fn turn_until(driver: &Driver<Auto>, mut is_done: impl FnMut() -> bool) {
+pub fn turn_until(driver: &Driver, mut is_done: impl FnMut() -> bool) {
     for _ in 0..TURNS_MAX {
         if is_done() {
             return;
@@ -314,7 +314,7 @@ pub fn turn_until(driver: &Driver<Auto>, mut is_done: impl FnMut() -> bool) {
 }
 
 /// Takes the turns in which everything that can happen at once happens.
-pub fn settle(driver: &Driver<Auto>) {
+pub fn settle(driver: &Driver) {
     for _ in 0..20 {
         driver.turn(Wait::For(std::time::Duration::from_millis(1))).unwrap();
     }

@@ -3,14 +3,14 @@
 use std::fs::{self, File};
 
 use rustix::io::Errno;
-use sakia_driver::{Arena, Backend, Driver, FixedBuf, Wait};
+use sakia_driver::{Arena, Driver, FixedBuf, Wait};
 
 use crate::support::{
     TempDir, content, drain, driver, errno, finish, open_direct, pipe, write_all,
 };
 
 /// The arena, unless so much memory cannot be locked here.
-pub fn register<B: Backend>(driver: &Driver<B>, blocks: u32, block_bytes: usize) -> Option<Arena> {
+pub fn register(driver: &Driver, blocks: u32, block_bytes: usize) -> Option<Arena> {
     match driver.register_arena(blocks, block_bytes) {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::NOMEM) => None,
         result => Some(result.unwrap()),

@@ -11,8 +11,8 @@ use rustix::fs::{Advice, FileType, Mode, OFlags, fadvise};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use sakia_driver::{
-    Auto, Backend, Bypass, CURRENT_POSITION, Driver, Fd, FileKind, KindCounters, Op, OpKind,
-    Policy, Read, Rule, Rules, Support, Wait, WholeFile,
+    Auto, Bypass, CURRENT_POSITION, Driver, Fd, FileKind, KindCounters, Op, OpKind, Policy, Read,
+    Rule, Rules, Support, Wait, WholeFile,
 };
 use sakia_ring::Ring;
 
@@ -34,7 +34,7 @@ pub fn c(path: impl AsRef<Path>) -> CString {
 }
 
 /// A driver with the default rules on this backend.
-pub fn ruled(policy: Policy) -> Driver<Auto> {
+pub fn ruled(policy: Policy) -> Driver {
     let (backend, _) = Auto::new(policy, Ring::builder()).unwrap();
     let driver = Driver::new(backend);
     driver.set_bypass(Bypass::Rules(Rules::default()));
@@ -42,26 +42,26 @@ pub fn ruled(policy: Policy) -> Driver<Auto> {
 }
 
 /// The same on each backend that acts on real files.
-pub fn each(test: impl Fn(Driver<Auto>)) {
+pub fn each(test: impl Fn(Driver)) {
     test(ruled(Policy::Uring));
     test(ruled(Policy::Poll));
 }
 
-fn is_uring(driver: &Driver<Auto>) -> bool {
+fn is_uring(driver: &Driver) -> bool {
     driver.with_backend(|backend| matches!(backend, Auto::Uring(_))).unwrap()
 }
 
-fn of<B: Backend>(driver: &Driver<B>, kind: OpKind) -> KindCounters {
+fn of(driver: &Driver, kind: OpKind) -> KindCounters {
     driver.counters().of(kind)
 }
 
-fn adopt(driver: &Driver<Auto>, path: impl AsRef<Path>) -> Fd {
+fn adopt(driver: &Driver, path: impl AsRef<Path>) -> Fd {
     let file = File::options().read(true).write(true).open(path.as_ref());
     driver.adopt(file.unwrap().into())
 }
 
 /// What is read ahead is on its way when the cache is to be dropped, and stays.
-fn adopt_without_read_ahead(driver: &Driver<Auto>, path: &Path) -> Fd {
+fn adopt_without_read_ahead(driver: &Driver, path: &Path) -> Fd {
     let fd = adopt(driver, path);
     fadvise(&fd, 0, None, Advice::Random).unwrap();
     fd
@@ -73,7 +73,7 @@ fn assert_content(bytes: &[u8], offset: usize) {
 }
 
 /// Uses up what a turn may do at once.
-fn use_up(driver: &Driver<Auto>, fd: &Fd) {
+fn use_up(driver: &Driver, fd: &Fd) {
     for _ in 0..TURN {
         drop(driver.read(fd, vec![0; 1], 0));
     }
@@ -725,11 +725,7 @@ fn large_copies_use_a_turn_up_sooner() {
 }
 
 /// A driver whose turn is used up, and a read of `Buf` that waits for the next.
-fn with_deferred(
-    path: &Path,
-    counter: &DropCounter,
-    test: impl Fn(Driver<Auto>, Fd, DeferredRead),
-) {
+fn with_deferred(path: &Path, counter: &DropCounter, test: impl Fn(Driver, Fd, DeferredRead)) {
     each(|driver| {
         let fd = adopt(&driver, path);
         use_up(&driver, &fd);
@@ -741,7 +737,7 @@ fn with_deferred(
     counter.assert_each_dropped_once();
 }
 
-type DeferredRead = Op<Read<Buf>, Auto>;
+type DeferredRead = Op<Read<Buf>>;
 
 #[test]
 fn a_deferred_read_that_is_dropped_is_disposed_of() {
@@ -1082,7 +1078,7 @@ fn who_waited_for_a_turn_may_read_a_file_whatever_others_do_before() {
 fn a_file_that_is_not_in_use_is_closed_at_once() {
     let folder = TempDir::new();
     let path = folder.file("file", 256 << 10);
-    let used = |driver: &Driver<Auto>| {
+    let used = |driver: &Driver| {
         let fd = adopt(driver, &path);
         driver.read(&fd, vec![0; 1], 0).try_take().expect("done at once").0.unwrap();
         fd

@@ -12,8 +12,8 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sakia_driver::{
-    Auto, Backend, Driver, Fd, FileKind, KindCounters, Lane, LaneStatistics, Op, OpKind, Open,
-    Policy, Wait, WholeFile,
+    Auto, Driver, Fd, FileKind, KindCounters, Lane, LaneStatistics, Op, OpKind, Open, Policy, Wait,
+    WholeFile,
 };
 use sakia_ring::{Host, Kernel};
 use sakia_testkit::available;
@@ -30,7 +30,7 @@ const RDONLY: u32 = OFlags::RDONLY.bits();
 /// The threads of the elastic lane.
 const ELASTIC: usize = 64;
 
-fn elastic(driver: &Driver<Auto>) -> LaneStatistics {
+fn elastic(driver: &Driver) -> LaneStatistics {
     let statistics = driver.with_backend(|backend| match backend {
         Auto::Uring(uring) => uring.lane_statistics(Lane::Elastic),
         Auto::Epoll(epoll) => epoll.statistics(Lane::Elastic),
@@ -39,12 +39,12 @@ fn elastic(driver: &Driver<Auto>) -> LaneStatistics {
     statistics.unwrap()
 }
 
-fn open_waiting(driver: &Driver<Auto>, path: &Path) -> Op<Open, Auto> {
+fn open_waiting(driver: &Driver, path: &Path) -> Op<Open> {
     driver.open_waiting(None, c(path), RDONLY, 0)
 }
 
 /// Takes turns until a thread performs that many operations.
-fn until_running(driver: &Driver<Auto>, count: usize) {
+fn until_running(driver: &Driver, count: usize) {
     let watch = Watch::new();
     while elastic(driver).running < count as u64 {
         driver.turn(Wait::Poll).unwrap();
@@ -58,7 +58,7 @@ fn open_writer(path: &Path) -> File {
 }
 
 /// Opens the other end of a FIFO once this thread sleeps in a turn, and returns what `open` resolves to.
-fn opened_from_a_sleep(driver: &Driver<Auto>, open: &mut Op<Open, Auto>, path: &Path) -> Fd {
+fn opened_from_a_sleep(driver: &Driver, open: &mut Op<Open>, path: &Path) -> Fd {
     let sleeper = ThreadId::current();
     thread::scope(|scope| {
         let writer = scope.spawn(|| {
@@ -79,7 +79,7 @@ fn opened_from_a_sleep(driver: &Driver<Auto>, open: &mut Op<Open, Auto>, path: &
 }
 
 /// Other operations are done although something stands still.
-fn assert_goes_on<B: Backend>(driver: &Driver<B>) {
+fn assert_goes_on(driver: &Driver) {
     for _ in 0..3 {
         finish(driver, &mut driver.nop()).unwrap();
     }
@@ -141,7 +141,7 @@ fn cancel_all(ring: BorrowedFd<'_>) {
     assert!(ended.is_ok(), "{ended:?}");
 }
 
-fn of_open(driver: &Driver<Auto>) -> KindCounters {
+fn of_open(driver: &Driver) -> KindCounters {
     driver.counters().of(OpKind::Open)
 }
 
@@ -290,7 +290,7 @@ pub fn scene_fork() {
 
 // ---- who writes to a FIFO ----------------------------------------------------------------------
 
-fn open_fifo(driver: &Driver<Auto>, path: &Path) -> Fd {
+fn open_fifo(driver: &Driver, path: &Path) -> Fd {
     finish(driver, &mut driver.open(None, c(path), RDONLY, 0)).unwrap()
 }
 

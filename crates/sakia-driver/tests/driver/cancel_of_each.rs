@@ -4,7 +4,7 @@
 use std::fs::{File, OpenOptions};
 
 use rustix::io::Errno;
-use sakia_driver::{Op, Operation, PollEvents, Uring, Wait};
+use sakia_driver::{Op, Operation, PollEvents, Wait};
 
 use crate::support::{Buf, DropCounter, TempDir, drain, driver, finish, pipe, sized};
 
@@ -14,7 +14,7 @@ const MOMENTS: u32 = 4;
 /// Starts an operation for each moment and has it canceled then. Returns the results.
 fn cancel_each<O: Operation>(
     driver: &sakia_driver::Driver,
-    start: impl Fn() -> Op<O, Uring>,
+    start: impl Fn() -> Op<O>,
 ) -> Vec<O::Output> {
     let at = |moment: u32| {
         let mut op = start();

@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sakia_driver::{Domain, Driver, Fd, SocketAddress, Wait};
 use sakia_ring::{Opcode, Sqe};
 
-use crate::scripted::{Cancels, PIPE, Scripted, scripted, write_to};
+use crate::scripted::{Cancels, PIPE, scripted, write_to};
 use crate::support::{
     Buf, DropCounter, Reuse, drain, driver, errno, finish, poll_once, turn_until, write_all,
 };
@@ -78,7 +78,7 @@ fn an_accept_in_flight() {
 }
 
 /// Takes the turns in which a completion leads to a close, and that is done.
-fn few_turns(driver: &Driver<Scripted>) {
+fn few_turns(driver: &Driver) {
     for _ in 0..3 {
         driver.turn(Wait::Poll).unwrap();
     }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
-use sakia_driver::{Driver, Fd, Op, Poll, PollEvents, Read, Uring, Wait};
+use sakia_driver::{Driver, Fd, Op, Poll, PollEvents, Read, Wait};
 
 use crate::support::{
     Buf, DropCounter, TempDir, drain, finish, pipe, sized, turn_until, write_all,
@@ -16,8 +16,8 @@ const WAITERS: usize = 50;
 struct Waiters {
     polled: Vec<(Fd, OwnedFd)>,
     read: Vec<(Fd, OwnedFd)>,
-    polls: Vec<Op<Poll, Uring>>,
-    reads: Vec<Op<Read<Buf>, Uring>>,
+    polls: Vec<Op<Poll>>,
+    reads: Vec<Op<Read<Buf>>>,
 }
 
 fn start(driver: &Driver, counter: &DropCounter) -> Waiters {

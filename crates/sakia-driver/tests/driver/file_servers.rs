@@ -5,7 +5,7 @@ use std::fs;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use sakia_driver::{Auto, Driver, Handle, OpKind};
+use sakia_driver::{Driver, Handle, OpKind};
 use sakia_testkit::available;
 use sakia_testkit::fuse::{Fuse, Opcode, Rule, pattern};
 
@@ -21,7 +21,7 @@ fn server() -> Result<Fuse, sakia_testkit::place::PlaceError> {
 }
 
 /// Runs a test on each backend, with and without plain calls.
-fn on_each(test: impl Fn(&Driver<Auto>, &Handle<Auto>)) {
+fn on_each(test: impl Fn(&Driver, &Handle)) {
     each(|driver| {
         for handle in [driver.handle().clone(), driver.without_bypass()] {
             test(&driver, &handle);

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
-use sakia_driver::{Backend, Driver, Epoll, Uring, Wait};
+use sakia_driver::{Driver, Epoll, Uring, Wait};
 
 use crate::support::{finish, patience, pipe_ends, turn_until, write_all};
 
@@ -36,9 +36,9 @@ fn abuse(fd: &OwnedFd) {
     }
 }
 
-fn whoever_has_one_breaks_it_for_himself<B: Backend>(
-    driver: &Driver<B>,
-    adopt: impl Fn(&Driver<B>, OwnedFd) -> sakia_driver::Fd,
+fn whoever_has_one_breaks_it_for_himself(
+    driver: &Driver,
+    adopt: impl Fn(&Driver, OwnedFd) -> sakia_driver::Fd,
 ) {
     let (broken, good) = (driver.pollable().unwrap(), driver.pollable().unwrap());
     abuse(&broken);

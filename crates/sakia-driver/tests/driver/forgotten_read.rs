@@ -2,7 +2,7 @@
 
 use std::os::unix::net::UnixStream;
 
-use sakia_driver::{Backend, Driver, Op, Read, Wait};
+use sakia_driver::{Driver, Op, Read, Wait};
 
 use crate::support::{
     Buf, DropCounter, Reuse, content, counting_waker, drain, driver, open_direct, pipe, poll_once,
@@ -11,9 +11,9 @@ use crate::support::{
 use crate::support::{TempDir, identity};
 
 /// Forgets a read in flight, makes its data come, and looks at memory that was allocated meanwhile.
-fn forget_then_feed<B: Backend>(
-    driver: Driver<B>,
-    read: Op<Read<Buf>, B>,
+fn forget_then_feed(
+    driver: Driver,
+    read: Op<Read<Buf>>,
     counter: DropCounter,
     feed: impl FnOnce(),
 ) {

@@ -14,13 +14,13 @@ use crate::scripted::{FILE, scripted};
 const TURNS_MAX: u32 = 10;
 
 /// A driver with a queue of two entries, and two pipes.
-fn tiny() -> (Driver<Sim>, SimHandle, [(Fd, Fd); 2]) {
+fn tiny() -> (Driver, SimHandle, [(Fd, Fd); 2]) {
     let sim = Sim::builder(0).entries(2, 4).routes(Routes::INLINE).build();
     let kernel = sim.handle();
     let driver = Driver::new(sim);
     let pipes = [(); 2].map(|()| {
         let (reader, writer) = kernel.pipe();
-        (driver.adopt(reader), driver.adopt(writer))
+        (driver.adopt_simulated(reader), driver.adopt_simulated(writer))
     });
     (driver, kernel, pipes)
 }
@@ -31,7 +31,7 @@ fn refuse(kernel: &SimHandle, enters: u32) {
 }
 
 /// Turns that may sleep for ever, until `is_over`.
-fn turn_until(driver: &Driver<Sim>, mut is_over: impl FnMut() -> bool) -> io::Result<()> {
+fn turn_until(driver: &Driver, mut is_over: impl FnMut() -> bool) -> io::Result<()> {
     for _ in 0..TURNS_MAX {
         driver.turn(Wait::Forever)?;
         if is_over() {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use rustix::io::Errno;
-use sakia_driver::{Driver, Handle, Nop, Op, Uring, Wait};
+use sakia_driver::{Driver, Handle, Nop, Op, Wait};
 
 use crate::scripted::{PIPE, Scripted, Stage, scripted};
 use crate::support::{
@@ -11,9 +11,9 @@ use crate::support::{
 };
 
 /// A driver whose memory can be watched: with it goes the last user of this reference but one.
-fn watched() -> (Driver<Scripted>, Stage, Rc<()>) {
+fn watched() -> (Driver, Stage, Rc<()>) {
     let (driver, stage) = scripted(8, 16);
-    let watch = driver.with_backend(|backend| Rc::clone(&backend.life)).unwrap();
+    let watch = driver.with_backend(|backend: &Scripted| Rc::clone(&backend.life)).unwrap();
     (driver, stage, watch)
 }
 
@@ -76,7 +76,7 @@ fn the_memory_stays_for_operations_that_are_started_in_vain() {
 fn the_memory_stays_for_operations_that_are_started_during_the_end() {
     let (driver, stage, watch) = watched();
     let handle = driver.handle().clone();
-    let late: Place<Op<Nop, Scripted>> = place();
+    let late: Place<Op<Nop>> = place();
     let (kept, weak) = (Rc::clone(&late), handle.clone());
     let hooks = Hooks {
         on_wake: Box::new(move || drop(kept.borrow_mut().replace(weak.nop()))),
@@ -136,7 +136,7 @@ fn everything_new_is_refused() {
 
 #[test]
 fn on_the_real_kernel_in_every_order() {
-    type Parts = (Option<Driver>, Option<Handle<Uring>>, Vec<Op<Nop, Uring>>);
+    type Parts = (Option<Driver>, Option<Handle>, Vec<Op<Nop>>);
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let driver = driver();
         let handle = driver.handle().clone();

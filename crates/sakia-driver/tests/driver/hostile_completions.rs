@@ -14,8 +14,6 @@ use sakia_driver::{Nop, Open, Read, Write};
 use sakia_ring::Builder;
 use sakia_testkit::hostile::Hostile;
 
-type Backend = Uring<Hostile>;
-
 /// Bytes of a buffer.
 const LEN: usize = 32;
 /// Operations that are held at most.
@@ -25,10 +23,10 @@ const TURNS_MAX: u32 = 200;
 
 /// An operation that was started and is held.
 enum Held {
-    Read(Op<Read<Vec<u8>>, Backend>),
-    Write(Op<Write<Rc<[u8]>>, Backend>),
-    Open(Op<Open, Backend>),
-    Nop(Op<Nop, Backend>),
+    Read(Op<Read<Vec<u8>>>),
+    Write(Op<Write<Rc<[u8]>>>),
+    Open(Op<Open>),
+    Nop(Op<Nop>),
 }
 
 impl Held {
@@ -66,7 +64,7 @@ impl Held {
 /// A driver on a host that lies, and what is done with it.
 struct Play {
     host: Hostile,
-    driver: Driver<Backend>,
+    driver: Driver,
     /// A file and a device, and what the host has opened.
     files: Vec<Fd>,
     held: Vec<Held>,

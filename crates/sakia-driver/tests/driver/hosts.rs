@@ -42,7 +42,7 @@ pub struct Rig {
 pub struct Rigged(pub Rc<Rig>);
 
 /// A driver on a rigged ring with these sizes.
-pub fn rigged(sq_entries: u32, cq_entries: u32) -> (Driver<Uring<Rigged>>, Rc<Rig>) {
+pub fn rigged(sq_entries: u32, cq_entries: u32) -> (Driver, Rc<Rig>) {
     let rig = Rc::new(Rig::default());
     let builder = sakia_ring::Builder::with_host(Rigged(Rc::clone(&rig)));
     let ring: Ring<_> = builder.sq_entries(sq_entries).cq_entries(cq_entries).build().unwrap();

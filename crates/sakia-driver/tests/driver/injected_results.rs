@@ -5,14 +5,14 @@ use std::ffi::CString;
 use std::fs::File;
 
 use rustix::io::Errno;
-use sakia_driver::{Driver, Fd, Op, Operation, PollEvents, Received, SocketAddress, Uring, Wait};
+use sakia_driver::{Driver, Fd, Op, Operation, PollEvents, Received, SocketAddress, Wait};
 use sakia_ring::CqeFlags;
 
-use crate::hosts::{Rig, Rigged, rigged};
-use crate::scripted::{FILE, PIPE, Scripted, scripted};
+use crate::hosts::{Rig, rigged};
+use crate::scripted::{FILE, PIPE, scripted};
 use crate::support::{Buf, DropCounter, TempDir, content, finish, skip};
 
-type Rigs = (Driver<Uring<Rigged>>, std::rc::Rc<Rig>);
+type Rigs = (Driver, std::rc::Rc<Rig>);
 
 /// A rigged driver. `None` where the kernel's no-op takes no results (before 6.10).
 fn injecting() -> Option<Rigs> {
@@ -119,10 +119,7 @@ fn what_a_host_says_that_it_has_read_is_no_larger_than_the_capacity_and_shows_no
     assert_eq!((result.is_err(), buf.len(), buf.capacity() >= 100), (true, 0, true));
 }
 
-fn end<O: Operation>(
-    driver: &Driver<Uring<Rigged>>,
-    mut op: sakia_driver::Op<O, Uring<Rigged>>,
-) -> O::Output {
+fn end<O: Operation>(driver: &Driver, mut op: sakia_driver::Op<O>) -> O::Output {
     finish(driver, &mut op)
 }
 
@@ -133,7 +130,7 @@ fn no_operation_believes_a_count() {
     fn check<O: Operation>(
         name: &str,
         at_most: usize,
-        start: impl Fn(&Driver<Scripted>, &Fd) -> Op<O, Scripted>,
+        start: impl Fn(&Driver, &Fd) -> Op<O>,
         count: impl Fn(O::Output) -> std::io::Result<usize>,
     ) {
         for raw in [FILE, PIPE] {

@@ -11,7 +11,7 @@ use sakia_ring::{Opcode, Sqe};
 
 use crate::children;
 use crate::hosts::{Fault, rigged};
-use crate::scripted::{Cancels, PIPE, Scripted, Stage, scripted};
+use crate::scripted::{Cancels, PIPE, Stage, scripted};
 use crate::support::{errno, finish, pipe_ends, turn_until, write_all};
 
 /// Whose descriptor it is.
@@ -23,9 +23,9 @@ enum Whose {
 
 /// A driver with a read under way on a descriptor, which is the driver's or was lent.
 struct Scene {
-    driver: Driver<Scripted>,
+    driver: Driver,
     stage: Stage,
-    read: Op<Read<Vec<u8>>, Scripted>,
+    read: Op<Read<Vec<u8>>>,
     fd: Option<Fd>,
     raw: i32,
     lender: Weak<OwnedFd>,

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use sakia_driver::{Driver, Handle, IoBuf, IoBufMut, Op, Uring, Wait};
+use sakia_driver::{Driver, Handle, IoBuf, IoBufMut, Op, Wait};
 
 use crate::support::{
     Buf, DropCounter, Hooks, Place, counted, drain, driver, pipe, place, poll_with, turn_until,
@@ -14,7 +14,7 @@ use crate::support::{
 fn a_waker_starts_operations() {
     let driver = driver();
     let handle = driver.handle().clone();
-    let started: Place<Vec<Op<sakia_driver::Nop, Uring>>> = place();
+    let started: Place<Vec<Op<sakia_driver::Nop>>> = place();
     started.replace(Some(Vec::new()));
     let woken = Rc::new(Cell::new(0));
     let again: Place<Box<dyn Fn()>> = place();
@@ -32,7 +32,7 @@ fn a_waker_starts_operations() {
     };
     let waker = waker(Hooks { on_wake, ..Hooks::default() });
     let (handle, next) = (driver.handle().clone(), waker.clone());
-    let pending: Place<Op<sakia_driver::Nop, Uring>> = place();
+    let pending: Place<Op<sakia_driver::Nop>> = place();
     let kept = Rc::clone(&pending);
     again.replace(Some(Box::new(move || {
         let mut nop = handle.nop();
@@ -157,9 +157,9 @@ fn a_waker_finishes_its_own_operation_while_it_is_cloned() {
 /// A buffer whose drop starts operations and ends others.
 struct Lively {
     bytes: Vec<u8>,
-    handle: Handle<Uring>,
+    handle: Handle,
     drops: Rc<Cell<u32>>,
-    victim: Option<Op<sakia_driver::Nop, Uring>>,
+    victim: Option<Op<sakia_driver::Nop>>,
 }
 
 impl Drop for Lively {

@@ -87,7 +87,7 @@ pub struct Scripted {
 }
 
 /// A driver on a scripted backend with these sizes.
-pub fn scripted(sq_entries: u32, cq_entries: u32) -> (Driver<Scripted>, Stage) {
+pub fn scripted(sq_entries: u32, cq_entries: u32) -> (Driver, Stage) {
     let stage = Stage(Rc::new(RefCell::new(State {
         sq_entries,
         cq_entries,
@@ -176,7 +176,7 @@ impl Stage {
     }
 
     /// A descriptor of the driver with this number.
-    pub fn open(&self, driver: &Driver<Scripted>, raw: i32) -> Fd {
+    pub fn open(&self, driver: &Driver, raw: i32) -> Fd {
         let mut open = driver.open(None, CString::from(c"x"), 0, 0);
         driver.turn(Wait::Poll).unwrap();
         self.complete(Opcode::OPENAT, raw);

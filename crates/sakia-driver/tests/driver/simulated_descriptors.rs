@@ -20,7 +20,7 @@ fn numbers_of_the_simulated_kernel_are_not_lent() {
     let sim = Sim::new(1);
     let kernel = sim.handle();
     let driver = Driver::new(sim);
-    let fd = driver.adopt(kernel.pipe().0);
+    let fd = driver.adopt_simulated(kernel.pipe().0);
     assert!(fd.is_simulated());
     let message = panic_of(|| fd.as_fd().as_raw_fd());
     assert!(message.contains("simulated kernel"), "{message}");

@@ -2,20 +2,20 @@
 
 use std::collections::HashSet;
 
-use sakia_driver::{Backend, Driver, Wait};
+use sakia_driver::{Driver, Wait};
 use sakia_ring::{CqeFlags, Opcode};
 
-use crate::scripted::{Cancels, FILE, MORE, PIPE, Scripted, Stage, scripted};
+use crate::scripted::{Cancels, FILE, MORE, PIPE, Stage, scripted};
 use crate::support::{Buf, DropCounter, Random, drain};
 
 /// What must stay the same.
-fn facts<B: Backend>(driver: &Driver<B>) -> (u32, u32, u64) {
+fn facts(driver: &Driver) -> (u32, u32, u64) {
     (driver.in_flight(), driver.live_operations(), driver.counters().finished)
 }
 
 /// Posts a completion that is for nobody.
 #[track_caller]
-fn assert_ignored(driver: &Driver<Scripted>, stage: &Stage, user_data: u64, res: i32) {
+fn assert_ignored(driver: &Driver, stage: &Stage, user_data: u64, res: i32) {
     let (before, stale) = (facts(driver), driver.counters().stale);
     stage.post(user_data, res, CqeFlags(0));
     driver.turn(Wait::Poll).unwrap();

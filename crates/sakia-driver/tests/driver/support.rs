@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use std::time::{Duration, Instant};
 
-use sakia_driver::{Backend, Driver, Fd, IoBuf, IoBufMut, Op, Operation, Uring, Wait};
+use sakia_driver::{Driver, Fd, IoBuf, IoBufMut, Op, Operation, Uring, Wait};
 use sakia_ring::Ring;
 pub use sakia_testkit::drop_probe::DropCounter;
 use sakia_testkit::drop_probe::DropProbe;
@@ -93,7 +93,7 @@ pub fn patience() -> Duration {
 
 /// Takes turns until `is_done`.
 #[track_caller]
-pub fn turn_until<B: Backend>(driver: &Driver<B>, mut is_done: impl FnMut() -> bool) {
+pub fn turn_until(driver: &Driver, mut is_done: impl FnMut() -> bool) {
     let watch = Watch::new();
     while !is_done() {
         driver.turn(Wait::For(Duration::from_millis(20))).unwrap();
@@ -103,7 +103,7 @@ pub fn turn_until<B: Backend>(driver: &Driver<B>, mut is_done: impl FnMut() -> b
 
 /// Takes turns until the operation is done.
 #[track_caller]
-pub fn finish<O: Operation, B: Backend>(driver: &Driver<B>, op: &mut Op<O, B>) -> O::Output {
+pub fn finish<O: Operation>(driver: &Driver, op: &mut Op<O>) -> O::Output {
     let mut output = None;
     turn_until(driver, || {
         output = op.try_take();
@@ -114,16 +114,16 @@ pub fn finish<O: Operation, B: Backend>(driver: &Driver<B>, op: &mut Op<O, B>) -
 
 /// Takes turns until nothing is in flight.
 #[track_caller]
-pub fn drain<B: Backend>(driver: &Driver<B>) {
+pub fn drain(driver: &Driver) {
     turn_until(driver, || driver.in_flight() == 0);
 }
 
 /// Polls with a waker that does nothing.
-pub fn poll_once<O: Operation, B: Backend>(op: &mut Op<O, B>) -> Poll<O::Output> {
+pub fn poll_once<O: Operation>(op: &mut Op<O>) -> Poll<O::Output> {
     poll_with(op, Waker::noop())
 }
 
-pub fn poll_with<O: Operation, B: Backend>(op: &mut Op<O, B>, waker: &Waker) -> Poll<O::Output> {
+pub fn poll_with<O: Operation>(op: &mut Op<O>, waker: &Waker) -> Poll<O::Output> {
     std::pin::Pin::new(op).poll(&mut Context::from_waker(waker))
 }
 

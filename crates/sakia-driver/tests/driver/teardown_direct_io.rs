@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use sakia_driver::{Driver, Op, Read, Uring, Wait};
+use sakia_driver::{Driver, Op, Read, Wait};
 
 use crate::support::{Buf, DropCounter, Reuse, TempDir, content, driver, open_direct, poll_once};
 
@@ -19,7 +19,7 @@ fn file() -> Option<(TempDir, OwnedFd)> {
 }
 
 /// Starts and polls all reads, and lets the kernel have them.
-fn start(driver: &Driver, file: OwnedFd, counter: &DropCounter) -> Vec<Op<Read<Buf>, Uring>> {
+fn start(driver: &Driver, file: OwnedFd, counter: &DropCounter) -> Vec<Op<Read<Buf>>> {
     let fd = driver.adopt(file);
     let reads: Vec<_> = (0..READS)
         .map(|number| {

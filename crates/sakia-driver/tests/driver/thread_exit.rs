@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc;
 
-use sakia_driver::{Driver, Handle, Op, Read, Uring, Wait};
+use sakia_driver::{Driver, Handle, Op, Read, Wait};
 
 use crate::support::{Buf, DropCounter, Reuse, driver, pipe, poll_once};
 
 const READS: usize = 32;
 
-fn start(driver: &Driver, counter: &DropCounter) -> (Vec<Op<Read<Buf>, Uring>>, OwnedFd) {
+fn start(driver: &Driver, counter: &DropCounter) -> (Vec<Op<Read<Buf>>>, OwnedFd) {
     let (fd, write) = pipe(driver);
     let mut reads: Vec<_> =
         (0..READS).map(|_| driver.read(&fd, Buf::new(4096, counter), 0)).collect();
@@ -78,8 +78,8 @@ fn with_the_driver_forgotten() {
 struct Local {
     /// Dropped first, or else last.
     driver: Option<Driver>,
-    reads: Vec<Op<Read<Buf>, Uring>>,
-    handle: Handle<Uring>,
+    reads: Vec<Op<Read<Buf>>>,
+    handle: Handle,
     counter: DropCounter,
     ended: mpsc::Sender<(u32, u32, u64)>,
     driver_first: bool,

@@ -6,15 +6,15 @@ use std::ffi::CString;
 use rustix::io::Errno;
 use sakia_driver::call::Call;
 use sakia_driver::{CURRENT_POSITION, Driver, Fd, Handle, Op, Operation, Wait};
-use sakia_ring::Opcode;
+use sakia_ring::{CqeFlags, Opcode};
 
-use crate::scripted::{Cancels, FILE, PIPE, Scripted, Stage, scripted};
+use crate::scripted::{Cancels, FILE, PIPE, Stage, scripted};
 use crate::support::{drain, errno, finish};
 
 const CANCELED: i32 = -Errno::CANCELED.raw_os_error();
 
 /// A driver whose kernel lacks workers, on files of this type.
-fn lacking(file_system: &'static str) -> (Driver<Scripted>, Stage) {
+fn lacking(file_system: &'static str) -> (Driver, Stage) {
     let (driver, stage) = scripted(8, 32);
     stage.state().lacks_workers = true;
     stage.state().file_system = file_system;
@@ -32,7 +32,7 @@ fn answer_canceled(stage: &Stage) {
 fn is_repeated<O: Operation>(
     file_system: &'static str,
     raw: i32,
-    start: impl FnOnce(&Handle<Scripted>, &Fd) -> Op<O, Scripted>,
+    start: impl FnOnce(&Handle, &Fd) -> Op<O>,
 ) -> bool {
     let (driver, stage) = lacking(file_system);
     let fd = stage.open(&driver, raw);
@@ -166,15 +166,34 @@ fn nothing_is_done_again_where_no_worker_can_lack() {
     assert_eq!(errno(finish(&driver, &mut read).0), Errno::CANCELED);
 }
 
-type Reading = Op<sakia_driver::Read<Vec<u8>>, Scripted>;
+type Reading = Op<sakia_driver::Read<Vec<u8>>>;
 
 /// A read that may be done again is under way.
-fn reading() -> (Driver<Scripted>, Stage, Fd, Reading) {
+fn reading() -> (Driver, Stage, Fd, Reading) {
     let (driver, stage) = lacking("ext4");
     let fd = stage.open(&driver, FILE);
     let read = driver.read(&fd, vec![0; 8], 0);
     driver.turn(Wait::Poll).unwrap();
     (driver, stage, fd, read)
+}
+
+/// A completion that comes twice ends what it is for, and not what is done for it again.
+#[test]
+fn what_is_done_again_is_not_ended_by_the_first_answer_a_second_time() {
+    let (driver, stage, _fd, mut read) = reading();
+    let first = stage.in_flight(Opcode::READ)[0];
+    answer_canceled(&stage);
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!(stage.state().laned.len(), 1);
+    let stale = driver.counters().stale;
+    stage.post(first.user_data, 8, CqeFlags(0));
+    driver.turn(Wait::Poll).unwrap();
+    assert!(read.try_take().is_none(), "its memory is still a thread's");
+    assert_eq!(driver.counters().stale, stale + 1);
+    let again = stage.state().in_flight[0];
+    assert_ne!(again.user_data, first.user_data);
+    stage.complete(again.opcode, 5);
+    assert_eq!(finish(&driver, &mut read).0.unwrap(), 5);
 }
 
 #[test]

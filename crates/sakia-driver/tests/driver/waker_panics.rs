@@ -8,7 +8,7 @@ use std::task::Context;
 
 use sakia_driver::call::Call;
 use sakia_driver::{
-    Class, Completion, Driver, Handle, IoBuf, IoBufMut, Op, OpKind, Operation, Uring, Wait,
+    Class, Completion, Driver, Handle, IoBuf, IoBufMut, Op, OpKind, Operation, Wait,
 };
 use sakia_ring::Sqe;
 use sakia_testkit::drop_probe::DropProbe;
@@ -104,7 +104,7 @@ fn in_drop() {
     let counter = DropCounter::new();
     let bad = || waker(Hooks { on_drop: panicking("drop"), ..Hooks::default() });
     let read = || driver.read(&fd, Buf::new(1, &counter), 0);
-    let polled = |op: &mut Op<_, _>| {
+    let polled = |op: &mut Op<_>| {
         let waker = bad();
         assert!(poll_with(op, &waker).is_pending());
         std::mem::forget(waker); // its own drop is not what this is about
@@ -257,7 +257,7 @@ fn in_disposal() {
 #[test]
 fn during_the_end() {
     let driver = driver();
-    let handle: Handle<Uring> = driver.handle().clone();
+    let handle: Handle = driver.handle().clone();
     let (fd, _write) = pipe(&driver);
     let counter = DropCounter::new();
     let (good, wakes) = counting_waker();

@@ -87,12 +87,12 @@ unsafe impl Backend for Ringlike {
 
 /// Ends an operation, which must be done already.
 #[track_caller]
-fn done<O: Operation, B: Backend>(mut op: Op<O, B>) -> O::Output {
+fn done<O: Operation>(mut op: Op<O>) -> O::Output {
     op.try_take().expect("it is refused at once")
 }
 
 /// Starts each of them. Every one must be refused at once, its buffer back.
-fn refuse_each<B: Backend>(driver: &Driver<B>, fd: &Fd) {
+fn refuse_each(driver: &Driver, fd: &Fd) {
     let before = driver.counters();
     let path = || c"path".to_owned();
     let refused = |result: io::Result<()>| assert_eq!(errno(result), Errno::OPNOTSUPP);
@@ -162,6 +162,6 @@ fn reach_no_ring() {
     for kind in [OpKind::Statx, OpKind::Fsync, OpKind::List] {
         assert_eq!(counters.of(kind).lane, 1, "{}", kind.name());
     }
-    let finished = driver.with_backend(|ring| ring.lane_statistics(Lane::Bounded).finished);
+    let finished = driver.with_backend(|ring: &Uring| ring.lane_statistics(Lane::Bounded).finished);
     assert_eq!(finished, Some(3));
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, OFlags, ResolveFlags};
 use rustix::io::Errno;
-use sakia_driver::{Auto, Fd, Handle, OpenHow};
+use sakia_driver::{Fd, Handle, OpenHow};
 
 use super::paths::read_link_at;
 use super::{File, Metadata, OpenOptions, ReadDir, c_path, driver, uninterrupted};
@@ -50,7 +50,7 @@ const TRIES: u32 = 64;
 /// 5.6. Source: `openat2(2)`.
 pub struct Dir {
     fd: Fd,
-    driver: Handle<Auto>,
+    driver: Handle,
     /// As it was opened, for messages.
     path: PathBuf,
 }
@@ -306,7 +306,7 @@ impl fmt::Debug for Dir {
 
 /// Opens a path with a say in its lookup.
 pub(super) async fn open_resolving(
-    driver: &Handle<Auto>,
+    driver: &Handle,
     directory: Option<&Fd>,
     path: CString,
     flags: OFlags,
@@ -327,7 +327,7 @@ pub(super) async fn open_resolving(
 
 /// Opens a directory to be read, with `more` flags.
 pub(super) async fn open_directory(
-    driver: &Handle<Auto>,
+    driver: &Handle,
     directory: Option<&Fd>,
     path: &Path,
     more: OFlags,
@@ -337,7 +337,7 @@ pub(super) async fn open_directory(
 }
 
 /// Makes names durable. A file system that has no such thing for directories is taken at its word.
-pub(super) async fn sync_directory(driver: &Handle<Auto>, fd: &Fd) -> io::Result<()> {
+pub(super) async fn sync_directory(driver: &Handle, fd: &Fd) -> io::Result<()> {
     match uninterrupted(async || driver.fsync(fd, false).await).await {
         Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(()),
         result => result,

@@ -15,8 +15,7 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use sakia_driver::{
-    Auto, BufResult, CURRENT_POSITION, Fd, FileKind, Handle, IoBuf, IoBufMut, PollEvents, Room,
-    SyncRange,
+    BufResult, CURRENT_POSITION, Fd, FileKind, Handle, IoBuf, IoBufMut, PollEvents, Room, SyncRange,
 };
 
 use super::direct::Direct;
@@ -66,7 +65,7 @@ const PROBE_BYTES: usize = 32;
 /// ```
 pub struct File {
     pub(super) fd: Fd,
-    pub(super) driver: Handle<Auto>,
+    pub(super) driver: Handle,
     pub(super) position: Position,
     /// Opened with `O_APPEND`: the kernel ignores offsets of writes.
     pub(super) appends: bool,
@@ -102,7 +101,7 @@ impl Position {
 }
 
 impl File {
-    pub(super) fn new(fd: Fd, driver: Handle<Auto>, flags: OFlags) -> Self {
+    pub(super) fn new(fd: Fd, driver: Handle, flags: OFlags) -> Self {
         let direct = flags.contains(OFlags::DIRECT).then(Box::default);
         let appends = flags.contains(OFlags::APPEND);
         Self { fd, driver, position: Position::default(), appends, direct }

@@ -57,7 +57,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use sakia_driver::{Auto, Handle};
+use sakia_driver::Handle;
 
 pub use crate::error::{Error, Result, os_error};
 use crate::io::transfer::uninterrupted;
@@ -72,6 +72,6 @@ pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
 ///
 /// # Panics
 /// Outside of a runtime.
-fn driver() -> Handle<Auto> {
+fn driver() -> Handle {
     crate::executor::current().driver.handle().clone()
 }

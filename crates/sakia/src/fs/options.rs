@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::{OFlags, ResolveFlags};
 use rustix::io::Errno;
-use sakia_driver::{Auto, Fd, FileKind, Handle};
+use sakia_driver::{Fd, FileKind, Handle};
 
 use super::dir::open_resolving;
 use super::{Dir, File, FileType, c_path, driver, uninterrupted};
@@ -229,7 +229,7 @@ impl OpenOptions {
 /// Opens a path as `open(2)` does, FIFOs included: waits for somebody at the other end, on a thread of its
 /// own.
 pub(super) async fn open_like_std(
-    driver: &Handle<Auto>,
+    driver: &Handle,
     path: &Path,
     flags: OFlags,
     mode: u32,
@@ -250,7 +250,7 @@ pub(super) async fn open_like_std(
 
 /// As [`open_like_std`], with a say in the lookup.
 async fn open_resolving_like_std(
-    driver: &Handle<Auto>,
+    driver: &Handle,
     directory: Option<&Fd>,
     path: &Path,
     flags: OFlags,
@@ -279,7 +279,7 @@ async fn open_resolving_like_std(
 
 /// Waits until somebody has opened a FIFO to write that was opened to read only. Other files are as they
 /// are to be.
-pub(super) async fn await_writer(driver: &Handle<Auto>, fd: &Fd, flags: OFlags) -> io::Result<()> {
+pub(super) async fn await_writer(driver: &Handle, fd: &Fd, flags: OFlags) -> io::Result<()> {
     let may_wait = flags & OFlags::RWMODE == OFlags::RDONLY
         && !flags.intersects(OFlags::NONBLOCK | OFlags::PATH);
     if !may_wait || fd.kind() == FileKind::Bounded {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
-use sakia_driver::{Auto, Fd, Handle};
+use sakia_driver::{Fd, Handle};
 
 use super::whole::parent;
 use super::{FileTimes, Metadata, Permissions, ReadDir, c_path, driver, uninterrupted};
@@ -209,7 +209,7 @@ pub(super) async fn follow_links(path: &Path) -> io::Result<PathBuf> {
 
 /// As [`read_link`], relative to a directory.
 pub(super) async fn read_link_at(
-    driver: &Handle<Auto>,
+    driver: &Handle,
     directory: Option<&Fd>,
     path: CString,
 ) -> io::Result<PathBuf> {

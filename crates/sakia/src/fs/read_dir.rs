@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
-use sakia_driver::{Auto, DirectoryEntries, Fd, Handle, Op, ReadDirectory};
+use sakia_driver::{DirectoryEntries, Fd, Handle, Op, ReadDirectory};
 
 use super::{FileType, Metadata, c_path};
 use crate::error::{Context, Result};
@@ -32,19 +32,19 @@ pub struct ReadDir {
     begin: usize,
     end: usize,
     /// Brings the next batch. Kept here, so that nothing is lost when a future is dropped.
-    pending: Option<Op<ReadDirectory, Auto>>,
+    pending: Option<Op<ReadDirectory>>,
     is_over: bool,
 }
 
 /// The directory that entries are in.
 struct Directory {
     fd: Fd,
-    driver: Handle<Auto>,
+    driver: Handle,
     path: PathBuf,
 }
 
 impl ReadDir {
-    pub(super) fn new(fd: Fd, driver: Handle<Auto>, path: PathBuf) -> Self {
+    pub(super) fn new(fd: Fd, driver: Handle, path: PathBuf) -> Self {
         let directory = Rc::new(Directory { fd, driver, path });
         Self { directory, batch: Vec::new(), begin: 0, end: 0, pending: None, is_over: false }
     }

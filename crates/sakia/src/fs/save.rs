@@ -21,7 +21,7 @@ use std::task::{Context, Poll, ready};
 
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
-use sakia_driver::{Auto, Fd, Handle, IoBuf, Op, Open};
+use sakia_driver::{Fd, Handle, IoBuf, Op, Open};
 
 use super::dir::{open_directory, sync_directory};
 use super::paths::follow_links;
@@ -89,7 +89,7 @@ pub async fn save(path: impl AsRef<Path>, contents: impl IoBuf) -> Result<()> {
 /// }).unwrap();
 /// ```
 pub struct AtomicFile {
-    driver: Handle<Auto>,
+    driver: Handle,
     /// `None` once closed.
     file: Option<File>,
     /// The directory of both names.
@@ -233,7 +233,7 @@ impl fmt::Debug for AtomicFile {
 
 /// Makes a file with a name that nobody has.
 async fn create_temporary(
-    driver: &Handle<Auto>,
+    driver: &Handle,
     directory: &Fd,
     name: &OsStr,
     mode: u32,
@@ -256,8 +256,8 @@ async fn create_temporary(
 /// The making of a temporary file. Dropped before it is done, it has the file removed when it is there.
 struct Creating<'a> {
     /// `None` when it is done.
-    open: Option<Op<Open, Auto>>,
-    driver: &'a Handle<Auto>,
+    open: Option<Op<Open>>,
+    driver: &'a Handle,
     directory: &'a Fd,
     name: &'a CString,
 }

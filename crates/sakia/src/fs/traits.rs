@@ -2,7 +2,7 @@
 
 use std::io;
 
-use sakia_driver::{Auto, BufResult, CURRENT_POSITION, IoBuf, IoBufMut, Op, Read};
+use sakia_driver::{BufResult, CURRENT_POSITION, IoBuf, IoBufMut, Op, Read};
 
 use super::File;
 use crate::io::{AsyncRead, AsyncReadAt, AsyncWrite, AsyncWriteAt, Level};
@@ -15,7 +15,7 @@ impl AsyncRead for File {
 }
 
 impl AsyncReadAt for File {
-    type ReadAt<T: IoBufMut> = Op<Read<T>, Auto>;
+    type ReadAt<T: IoBufMut> = Op<Read<T>>;
 
     /// Begins to read; the future can tell `EINTR`, unlike that of [`read_at`](File::read_at).
     #[inline]

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
-use sakia_driver::{Auto, Fd, Handle};
+use sakia_driver::{Fd, Handle};
 
 use super::dir::open_directory;
 use super::{Metadata, ReadDir, c_path, driver};
@@ -61,7 +61,7 @@ pub async fn remove_dir_all(path: impl AsRef<Path>) -> Result<()> {
 
 /// A directory that is being emptied, and those above it.
 struct Walk {
-    driver: Handle<Auto>,
+    driver: Handle,
     /// Of the directory at hand.
     path: PathBuf,
     levels: Vec<Level>,

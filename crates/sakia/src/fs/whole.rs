@@ -4,11 +4,12 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::path::Arg;
-use sakia_driver::{AlignedBuf, BufResult, CURRENT_POSITION, IoBuf, WholeFile};
+use sakia_driver::{AlignedBuf, BufResult, CURRENT_POSITION, Handle, IoBuf, WholeFile};
 
 use super::file::read_to_end;
 use super::options::{await_writer, open_like_std};
@@ -53,27 +54,57 @@ thread_local! {
 /// ```
 pub async fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
     let path = path.as_ref();
-    let driver = driver();
-    if !driver.has_inline_budget() {
-        driver.next_turn().await.at("open", path)?;
+    match begin_read(path)? {
+        WholeFile::Read(bytes) => Ok(bytes),
+        begun => finish_read(path, begun).await,
     }
+}
+
+/// Reads a file without waiting, as far as that goes.
+fn begin_read(path: &Path) -> Result<WholeFile> {
+    let driver = driver();
+    if driver.has_inline_budget() { read_now(&driver, path) } else { Ok(WholeFile::NotNow) }
+}
+
+fn read_now(driver: &Handle, path: &Path) -> Result<WholeFile> {
     let expected = EXPECTED.get();
     let read = path.into_with_c_str(|path| Ok(driver.read_file_now(path, expected)));
-    let read = read.map_err(io::Error::from).and_then(|read| read);
-    let (fd, begin) = match read.at("open", path)? {
-        WholeFile::Read(bytes) => return Ok(learn_size(bytes, expected)),
-        WholeFile::Opened(fd, begin) => {
-            if begin.is_empty() {
-                await_writer(&driver, &fd, OFlags::RDONLY).await.at("open", path)?;
+    match read.map_err(io::Error::from).and_then(|read| read).at("open", path)? {
+        WholeFile::Read(bytes) => Ok(WholeFile::Read(learn_size(bytes, expected))),
+        begun => Ok(begun),
+    }
+}
+
+/// Does what [`begin_read`] has left. Boxed, and so compiled here and not in each program that reads a file:
+/// what it waits for costs much more than the allocation.
+fn finish_read(
+    path: &Path,
+    begun: WholeFile,
+) -> Pin<Box<dyn Future<Output = Result<Vec<u8>>> + '_>> {
+    Box::pin(async move {
+        let driver = driver();
+        let begun = match begun {
+            WholeFile::NotNow if !driver.has_inline_budget() => {
+                driver.next_turn().await.at("open", path)?;
+                read_now(&driver, path)?
             }
-            (fd, begin)
-        }
-        WholeFile::NotNow => {
-            let fd = open_like_std(&driver, path, OFlags::RDONLY, 0).await.at("open", path)?;
-            (fd, Vec::new())
-        }
-    };
-    read_all(File::new(fd, driver, OFlags::empty()), begin).await.at("read", path)
+            begun => begun,
+        };
+        let (fd, begin) = match begun {
+            WholeFile::Read(bytes) => return Ok(bytes),
+            WholeFile::Opened(fd, begin) => {
+                if begin.is_empty() {
+                    await_writer(&driver, &fd, OFlags::RDONLY).await.at("open", path)?;
+                }
+                (fd, begin)
+            }
+            WholeFile::NotNow => {
+                let fd = open_like_std(&driver, path, OFlags::RDONLY, 0).await.at("open", path)?;
+                (fd, Vec::new())
+            }
+        };
+        read_all(File::new(fd, driver, OFlags::empty()), begin).await.at("read", path)
+    })
 }
 
 /// Goes on with what was opened without waiting, and of which `begin` was read: a FIFO may have no writer
@@ -114,9 +145,10 @@ async fn read_all(file: File, begin: Vec<u8>) -> io::Result<Vec<u8>> {
     let mut buf = begin;
     if buf.is_empty() {
         // A byte more than is expected: a read that leaves room may have found the end.
-        let (result, back) = file.read_once(&file.fd, vec![0; expected + 1], 0).await;
+        buf.try_reserve_exact(expected + 1).map_err(|_| io::Error::from(Errno::NOMEM))?;
+        let (result, back) = file.read_once(&file.fd, buf, 0).await;
+        result?;
         buf = back;
-        buf.truncate(result?);
     }
     let count = buf.len();
     // A read may be short before the end. Where the file has as much as it said, it was not.

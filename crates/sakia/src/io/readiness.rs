@@ -8,14 +8,14 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use sakia_driver::{Auto, Fd, Handle, PollEvents};
+use sakia_driver::{Fd, Handle, PollEvents};
 
 use crate::executor::current;
 
 /// A descriptor of the driver's, for nothing but polls.
 pub(crate) struct Readiness {
     fd: Fd,
-    driver: Handle<Auto>,
+    driver: Handle,
 }
 
 impl Readiness {

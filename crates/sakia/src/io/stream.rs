@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use sakia_driver::{Auto, BufResult, CURRENT_POSITION, Fd, Handle, IoBuf, IoBufMut, PollEvents};
+use sakia_driver::{BufResult, CURRENT_POSITION, Fd, Handle, IoBuf, IoBufMut, PollEvents};
 
 use super::transfer::{retrying, write_all};
 use crate::executor::current;
@@ -17,7 +17,7 @@ const CHUNK_BYTES_MAX: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Stream {
     fd: Fd,
-    driver: Handle<Auto>,
+    driver: Handle,
 }
 
 impl Stream {

@@ -6,11 +6,11 @@
 use std::future::Future;
 use std::io;
 
-use sakia_driver::{Auto, BufResult, Fd, Handle, IoBuf, IoBufMut, PollEvents, Room, Slice};
+use sakia_driver::{BufResult, Fd, Handle, IoBuf, IoBufMut, PollEvents, Room, Slice};
 
 /// Returns whether to try again after `error`, having waited for `events` if need be.
 pub(crate) async fn may_retry(
-    driver: &Handle<Auto>,
+    driver: &Handle,
     fd: &Fd,
     error: &io::Error,
     events: PollEvents,
@@ -47,7 +47,7 @@ pub fn repeated<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 
 /// Makes a transfer, and makes it again as long as its error is one after which to try again.
 pub(crate) async fn retrying<B, F>(
-    driver: &Handle<Auto>,
+    driver: &Handle,
     fd: &Fd,
     events: PollEvents,
     mut buf: B,

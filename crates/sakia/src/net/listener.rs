@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use sakia_driver::{Auto, Fd, Handle, Incoming, PollEvents};
+use sakia_driver::{Fd, Handle, Incoming, PollEvents};
 
 use super::lookup::ToSocketAddrs;
 use super::options::ListenOptions;
@@ -41,12 +41,12 @@ use crate::executor::current;
 /// ```
 #[derive(Debug)]
 pub struct TcpListener {
-    incoming: Incoming<Auto>,
-    driver: Handle<Auto>,
+    incoming: Incoming,
+    driver: Handle,
 }
 
 impl TcpListener {
-    pub(super) fn new(fd: Fd, driver: Handle<Auto>) -> Self {
+    pub(super) fn new(fd: Fd, driver: Handle) -> Self {
         Self { incoming: driver.incoming(fd), driver }
     }
 
@@ -218,7 +218,7 @@ impl AsFd for TcpListener {
 }
 
 /// Takes a descriptor out of its driver, when nothing uses it any more.
-pub(super) async fn release(driver: &Handle<Auto>, fd: Fd) -> io::Result<OwnedFd> {
+pub(super) async fn release(driver: &Handle, fd: Fd) -> io::Result<OwnedFd> {
     match fd.into_owned() {
         Ok(fd) => Ok(fd),
         Err(fd) => {

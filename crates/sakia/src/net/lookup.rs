@@ -4,9 +4,10 @@
 //! servers, on a thread for code that blocks.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{self, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use super::{Error, Result};
+use crate::blocking::spawn_blocking;
 use crate::error::Object;
 use crate::executor::current;
 
@@ -79,8 +80,18 @@ pub(super) async fn resolve<A: ToSocketAddrs + ?Sized>(host: &A) -> Result<Vec<S
 
 async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
     let fail = |error| Error::new("look up", Object::Name(format!("{host}:{port}")), error);
-    let lookup = current().environment.look_up(host, port);
-    let addresses = lookup.await.map_err(fail)?;
+    let known = current().environment.addresses(host, port);
+    let addresses = match known {
+        Some(addresses) => addresses,
+        None => {
+            let host = host.to_owned();
+            let ask = move || net::ToSocketAddrs::to_socket_addrs(&(&*host, port));
+            let asked = spawn_blocking(move || ask().map(Iterator::collect)).await;
+            // An error of the pool: no thread, or it ended.
+            asked.unwrap_or_else(|error| Err(io::Error::other(error)))
+        }
+    };
+    let addresses: Vec<_> = addresses.map_err(fail)?;
     if addresses.is_empty() {
         return Err(fail(io::Error::new(io::ErrorKind::NotFound, "the name has no addresses")));
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use rustix::net::sockopt;
-use sakia_driver::{Auto, Domain, Fd, Handle, SocketAddress, SocketType};
+use sakia_driver::{Domain, Fd, Handle, SocketAddress, SocketType};
 
 use super::lookup::{ToSocketAddrs, resolve};
 use super::sockopt::{Common, common_options, option, tune};
@@ -136,7 +136,7 @@ impl ConnectOptions {
     /// One try. The error says what failed.
     async fn connect_to(
         &self,
-        driver: &Handle<Auto>,
+        driver: &Handle,
         address: SocketAddr,
     ) -> Result<Fd, (&'static str, io::Error)> {
         loop {
@@ -152,7 +152,7 @@ impl ConnectOptions {
         }
     }
 
-    async fn prepare(&self, driver: &Handle<Auto>, fd: &Fd) -> io::Result<()> {
+    async fn prepare(&self, driver: &Handle, fd: &Fd) -> io::Result<()> {
         self.common.apply(fd)?;
         if self.is_address_reused {
             tune(fd, |fd| sockopt::set_socket_reuseaddr(fd, true))?;
@@ -280,7 +280,7 @@ impl ListenOptions {
     /// One try. The error says what failed.
     async fn listen_on(
         &self,
-        driver: &Handle<Auto>,
+        driver: &Handle,
         address: SocketAddr,
     ) -> Result<Fd, (&'static str, io::Error)> {
         let fd = socket(driver, address).await.map_err(|error| ("make a socket for", error))?;
@@ -308,7 +308,7 @@ impl ListenOptions {
 }
 
 /// A socket for a stream from or to `address`.
-async fn socket(driver: &Handle<Auto>, address: SocketAddr) -> io::Result<Fd> {
+async fn socket(driver: &Handle, address: SocketAddr) -> io::Result<Fd> {
     let domain = if address.is_ipv4() { Domain::INET } else { Domain::INET6 };
     driver.socket(domain, SocketType::STREAM, 0).await
 }

@@ -11,9 +11,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use sakia_driver::{
-    Auto, BufResult, Connection, IoBuf, IoBufMut, PollEvents, RecvBuf, ShutdownHow,
-};
+use sakia_driver::{BufResult, Connection, IoBuf, IoBufMut, PollEvents, RecvBuf, ShutdownHow};
 
 use super::listener::release;
 use super::lookup::ToSocketAddrs;
@@ -55,7 +53,7 @@ use crate::io::{AsyncRead, AsyncWrite};
 /// ```
 #[derive(Debug)]
 pub struct TcpStream {
-    pub(super) connection: Connection<Auto>,
+    pub(super) connection: Connection,
 }
 
 impl TcpStream {

@@ -1,13 +1,12 @@
 //! What the simulated kernel has besides operations.
 
-use std::future::ready;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use sakia_driver::sim::SimHandle;
-use sakia_driver::{Auto, Driver, Fd};
+use sakia_driver::{Driver, Fd};
 
-use crate::environment::{Environment, Lookup};
+use crate::environment::Environment;
 use crate::random;
 
 impl Environment for SimHandle {
@@ -28,20 +27,20 @@ impl Environment for SimHandle {
         random::next()
     }
 
-    fn pipe(&self, driver: &Driver<Auto>) -> io::Result<(Fd, Fd)> {
+    fn pipe(&self, driver: &Driver) -> io::Result<(Fd, Fd)> {
         let (reader, writer) = self.try_pipe()?;
         Ok((driver.adopt_simulated(reader), driver.adopt_simulated(writer)))
     }
 
     /// The names of the machine that runs the test say nothing about the simulated network.
-    fn look_up(&self, host: &str, port: u16) -> Lookup {
+    fn addresses(&self, host: &str, port: u16) -> Option<io::Result<Vec<SocketAddr>>> {
         let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
-        Box::pin(ready(match host {
+        Some(match host {
             "localhost" => Ok(loopback.map(|ip| SocketAddr::new(ip, port)).into()),
             _ => {
                 let message = "the simulated network knows no names but localhost";
                 Err(io::Error::new(io::ErrorKind::NotFound, message))
             }
-        }))
+        })
     }
 }

@@ -56,7 +56,7 @@ pub(crate) struct Timers {
 
 impl Timers {
     /// Timers that go by the driver's clock, if it `has_clock`, and by the system's otherwise.
-    pub(crate) fn new(driver: &Driver<Auto>, has_clock: bool) -> Self {
+    pub(crate) fn new(driver: &Driver, has_clock: bool) -> Self {
         let clock = if has_clock { Clock::Driver } else { Clock::Real };
         // Earlier than it is by what a call takes. A clock that is not real is not used so.
         let now = Instant::now();
@@ -153,7 +153,7 @@ impl Local {
         match self.timers.clock.get() {
             Clock::Real => ORIGIN.elapsed(),
             Clock::Driver => {
-                self.driver.with_backend(Backend::now).expect("the driver ends after its timers")
+                self.driver.with_backend(Auto::now).expect("the driver ends after its timers")
             }
             Clock::Virtual(now) => now,
         }

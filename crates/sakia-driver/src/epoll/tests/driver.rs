@@ -10,17 +10,17 @@ use super::*;
 use crate::sys::borrow;
 use crate::{Domain, Driver, Fd, Lane, Op, Operation, PollEvents, SocketAddress, Wait};
 
-fn driver_with(options: EpollOptions) -> Driver<Epoll> {
+fn driver_with(options: EpollOptions) -> Driver {
     Driver::new(Epoll::with_options(options).unwrap())
 }
 
-pub(super) fn adopt(driver: &Driver<Epoll>, fd: OwnedFd) -> Fd {
+pub(super) fn adopt(driver: &Driver, fd: OwnedFd) -> Fd {
     // SAFETY: the descriptor is open, and was its owner's, who gives it up.
     unsafe { driver.handle().own(fd.into_raw_fd()) }
 }
 
 #[track_caller]
-pub(super) fn turn_until(driver: &Driver<Epoll>, mut is_done: impl FnMut() -> bool) {
+pub(super) fn turn_until(driver: &Driver, mut is_done: impl FnMut() -> bool) {
     let watch = Instant::now();
     while !is_done() {
         assert!(watch.elapsed() < PATIENCE, "in flight: {}", driver.in_flight());
@@ -29,7 +29,7 @@ pub(super) fn turn_until(driver: &Driver<Epoll>, mut is_done: impl FnMut() -> bo
 }
 
 #[track_caller]
-pub(super) fn finish<O: Operation>(driver: &Driver<Epoll>, mut op: Op<O, Epoll>) -> O::Output {
+pub(super) fn finish<O: Operation>(driver: &Driver, mut op: Op<O>) -> O::Output {
     let mut output = None;
     turn_until(driver, || {
         output = op.try_take();
@@ -42,14 +42,14 @@ pub(super) fn c_path_of(dir: &TempDir, name: &str) -> CString {
     c_path(&dir.join(name))
 }
 
-fn sockets(driver: &Driver<Epoll>) -> (Fd, Fd) {
+fn sockets(driver: &Driver) -> (Fd, Fd) {
     let (near, far) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     (adopt(driver, near), adopt(driver, far))
 }
 
 /// A file from its creation to its end, through queues of these sizes.
-fn use_a_file(driver: &Driver<Epoll>, dir: &TempDir, name: &str) {
+fn use_a_file(driver: &Driver, dir: &TempDir, name: &str) {
     let path = c_path_of(dir, name);
     let flags = (OFlags::CREATE | OFlags::RDWR).bits();
     let file = finish(driver, driver.open(None, path.clone(), flags, 0o600)).unwrap();
@@ -175,9 +175,10 @@ fn the_end_with_a_stuck_open_is_bounded_and_leaks_it() {
     let (near, _far) = sockets(&driver);
     let waiting = driver.read(&near, vec![0; 1], 0);
     let stuck = driver.open_waiting(None, c_path(&fifo), OFlags::WRONLY.bits(), 0);
-    let statistics = || driver.with_backend(|epoll| epoll.statistics(Lane::Elastic)).unwrap();
+    let statistics =
+        || driver.with_backend(|epoll: &Epoll| epoll.statistics(Lane::Elastic)).unwrap();
     turn_until(&driver, || statistics().running == 1);
-    let pool = driver.with_backend(|epoll| epoll.machine.pool.alive()).unwrap();
+    let pool = driver.with_backend(|epoll: &Epoll| epoll.machine.pool.alive()).unwrap();
     drop(near);
     assert_eq!(driver.shutdown(Duration::from_millis(30)).leaked, 1);
     drop((waiting, stuck));
@@ -194,7 +195,7 @@ fn what_may_wait_goes_to_the_elastic_lane_and_what_ends_by_itself_does_not() {
     let fifo = dir.fifo("fifo");
     dir.file("file", b"");
     let driver = driver_with(EpollOptions::new());
-    let elastic = || driver.with_backend(|epoll| epoll.statistics(Lane::Elastic)).unwrap();
+    let elastic = || driver.with_backend(|epoll: &Epoll| epoll.statistics(Lane::Elastic)).unwrap();
     let how = |flags: OFlags| crate::OpenHow { flags: flags.bits().into(), ..Default::default() };
     let open = |name: &str, flags| driver.openat2(None, c_path(&dir.join(name)), how(flags));
     let [file, other] = [0, 1].map(|_| finish(&driver, open("file", OFlags::RDWR)).unwrap());
@@ -274,7 +275,7 @@ fn a_hook_for_stuck_jobs_may_use_the_driver() {
     use std::rc::Rc;
 
     let dir = TempDir::new();
-    let place: Rc<OnceCell<Rc<Driver<Epoll>>>> = Rc::default();
+    let place: Rc<OnceCell<Rc<Driver>>> = Rc::default();
     let called = Rc::new(Cell::new(0));
     let hook = {
         let (place, called) = (Rc::clone(&place), Rc::clone(&called));

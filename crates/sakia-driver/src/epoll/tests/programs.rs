@@ -43,7 +43,7 @@ fn run_program(seed: u64, options: EpollOptions) {
     assert_eq!(driver.shutdown(PATIENCE).leaked, 0);
 }
 
-fn world(driver: &Driver<Epoll>, dir: &TempDir, index: u32) -> World {
+fn world(driver: &Driver, dir: &TempDir, index: u32) -> World {
     let path = c_path_of(dir, &format!("ours{index}"));
     let flags = (OFlags::CREATE | OFlags::RDWR).bits();
     let ours = finish(driver, driver.open(None, path, flags, 0o600)).unwrap();
@@ -58,10 +58,10 @@ fn world(driver: &Driver<Epoll>, dir: &TempDir, index: u32) -> World {
     World { ours, theirs, reader, writer, pipe: VecDeque::new() }
 }
 
-type Check = Box<dyn FnOnce(&Driver<Epoll>)>;
+type Check = Box<dyn FnOnce(&Driver)>;
 
 /// Starts an operation and does the same to the model. The answer waits for it and compares.
-fn step(driver: &Driver<Epoll>, world: &mut World, random: &mut Random) -> Check {
+fn step(driver: &Driver, world: &mut World, random: &mut Random) -> Check {
     let offset = random.below(20_000);
     match random.below(6) {
         0 | 1 => {

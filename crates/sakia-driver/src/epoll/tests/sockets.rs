@@ -9,13 +9,13 @@ use super::driver::{adopt, finish, turn_until};
 use super::*;
 use crate::{Domain, Driver, Fd, Lane, SocketAddress, Wait};
 
-fn driver() -> Driver<Epoll> {
+fn driver() -> Driver {
     Driver::new(Epoll::new().unwrap())
 }
 
 /// Threads of the elastic lane that have done something.
-fn threads(driver: &Driver<Epoll>) -> u64 {
-    driver.with_backend(|epoll| epoll.statistics(Lane::Elastic).finished).unwrap()
+fn threads(driver: &Driver) -> u64 {
+    driver.with_backend(|epoll: &Epoll| epoll.statistics(Lane::Elastic).finished).unwrap()
 }
 
 fn is_blocking(fd: &Fd) -> bool {
@@ -42,7 +42,7 @@ fn foreign_listener(family: AddressFamily, backlog: i32) -> (OwnedFd, SocketAddr
 }
 
 /// The same address as the driver has it.
-fn address_of(driver: &Driver<Epoll>, listener: &Fd) -> SocketAddress {
+fn address_of(driver: &Driver, listener: &Fd) -> SocketAddress {
     driver.local_address(listener).unwrap()
 }
 
@@ -153,7 +153,7 @@ fn a_connect_to_a_full_listener_is_a_threads() {
     let near = finish(&driver, near).unwrap();
     let listener = adopt(&driver, listener);
     let mut waiting = driver.connect(&near, &address_of(&driver, &listener));
-    let running = || driver.with_backend(|epoll| epoll.statistics(Lane::Elastic).running);
+    let running = || driver.with_backend(|epoll: &Epoll| epoll.statistics(Lane::Elastic).running);
     turn_until(&driver, || running() == Some(1));
     assert!(waiting.try_take().is_none());
     accept(&listener).unwrap();

@@ -7,12 +7,12 @@ use sakia_ring::Sqe;
 
 use super::create::CLOEXEC;
 use crate::address::{AddressRoom, SocketAddress};
-use crate::backend::Backend;
 use crate::call::{Call, SocketCall, Verb, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::handle::Op;
+use crate::operation::{Completion, Operation};
 
 /// See [`Handle::accept`].
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Accept {
     peer: AddressRoom,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Accepts a connection of a socket that [listens](Handle::listen), or waits for one.
     ///
     /// Resolves to the connection and its peer's address. A connection that comes when the handle is gone
@@ -36,7 +36,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.5. Source: `io_uring_prep_accept(3)`.
     #[doc(alias = "accept4")]
-    pub fn accept(&self, fd: &Fd) -> Op<Accept, B> {
+    pub fn accept(&self, fd: &Fd) -> Op<Accept> {
         self.start(Accept::new(self.held(fd)))
     }
 }

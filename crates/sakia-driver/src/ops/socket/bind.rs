@@ -3,12 +3,12 @@
 use sakia_ring::Sqe;
 
 use crate::address::SocketAddress;
-use crate::backend::Backend;
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Op, Operation};
+use crate::handle::Op;
+use crate::operation::Operation;
 use crate::policy::{Route, Rules};
 
 /// See [`Handle::bind`].
@@ -25,7 +25,7 @@ pub struct Listen {
     backlog: u32,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Gives the socket an address. With port 0 the kernel chooses one that is free; what it chose
     /// [`local_address`](Handle::local_address) tells.
     ///
@@ -38,7 +38,7 @@ impl<B: Backend> Handle<B> {
     ///
     /// # Kernel
     /// 6.11; a plain call, on a thread of a lane, before. Source: `io_uring_prep_bind(3)`.
-    pub fn bind(&self, fd: &Fd, address: &SocketAddress) -> Op<Bind, B> {
+    pub fn bind(&self, fd: &Fd, address: &SocketAddress) -> Op<Bind> {
         self.start(Bind { fd: self.held(fd), address: *address })
     }
 
@@ -51,7 +51,7 @@ impl<B: Backend> Handle<B> {
     ///
     /// # Kernel
     /// 6.11; a plain call, on a thread of a lane, before. Source: `io_uring_prep_listen(3)`.
-    pub fn listen(&self, fd: &Fd, backlog: u32) -> Op<Listen, B> {
+    pub fn listen(&self, fd: &Fd, backlog: u32) -> Op<Listen> {
         self.start(Listen { fd: self.held(fd), backlog })
     }
 }

@@ -3,12 +3,12 @@
 use sakia_ring::Sqe;
 
 use crate::address::SocketAddress;
-use crate::backend::Backend;
 use crate::call::{Call, SocketCall, Verb, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Op, Operation};
+use crate::handle::Op;
+use crate::operation::Operation;
 
 /// See [`Handle::connect`].
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct Connect {
     address: SocketAddress,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Connects the socket to `address`, and waits until that is done. A socket of datagrams gets a peer
     /// by it, and is done at once.
     ///
@@ -31,7 +31,7 @@ impl<B: Backend> Handle<B> {
     ///
     /// # Kernel
     /// 5.5. Source: `io_uring_prep_connect(3)`.
-    pub fn connect(&self, fd: &Fd, address: &SocketAddress) -> Op<Connect, B> {
+    pub fn connect(&self, fd: &Fd, address: &SocketAddress) -> Op<Connect> {
         self.start(Connect { fd: self.held(fd), address: *address })
     }
 }

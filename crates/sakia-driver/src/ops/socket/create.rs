@@ -5,30 +5,14 @@ use std::rc::Rc;
 
 use sakia_ring::Sqe;
 
-use crate::address::Domain;
-use crate::backend::Backend;
+use crate::address::{Domain, SocketType};
 use crate::call::{Call, Function, System};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
-use crate::op::{Class, Completion, Op, Operation};
+use crate::handle::Op;
+use crate::operation::{Class, Completion, Operation};
 use crate::policy::{Route, Rules};
-
-/// What a socket does with bytes: one of the kernel's `SOCK_*`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SocketType(pub u32);
-
-impl SocketType {
-    /// A stream of bytes between two sockets.
-    #[doc(alias = "SOCK_STREAM")]
-    pub const STREAM: Self = Self(1);
-    /// Messages, each for itself. Between machines they may get lost, and overtake each other.
-    #[doc(alias = "SOCK_DGRAM")]
-    pub const DATAGRAM: Self = Self(2);
-    /// Messages in order between two sockets.
-    #[doc(alias = "SOCK_SEQPACKET")]
-    pub const SEQUENCED: Self = Self(5);
-}
 
 /// `SOCK_CLOEXEC`: descriptors of a driver are not inherited by programs that the process starts.
 pub(super) const CLOEXEC: u32 = rustix::net::SocketFlags::CLOEXEC.bits();
@@ -42,7 +26,7 @@ pub struct Socket {
     owner: Rc<dyn Owner>,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Makes a socket. `protocol` is one of the kernel's `IPPROTO_*`, 0 for the one that is usual.
     ///
     /// A descriptor that comes when the handle is gone is closed.
@@ -53,7 +37,7 @@ impl<B: Backend> Handle<B> {
     ///
     /// # Kernel
     /// 5.19. Source: `io_uring_prep_socket(3)`.
-    pub fn socket(&self, domain: Domain, kind: SocketType, protocol: u32) -> Op<Socket, B> {
+    pub fn socket(&self, domain: Domain, kind: SocketType, protocol: u32) -> Op<Socket> {
         let owner = Rc::clone(&self.shared) as Rc<dyn Owner>;
         self.start(Socket { domain, kind, protocol, owner })
     }

@@ -4,13 +4,13 @@ use sakia_ring::{IoVec, Sqe};
 
 use super::{NO_SIGNAL, RECV_FLAGS, SEND_FLAGS};
 use crate::address::{AddressRoom, SocketAddress};
-use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::call::{Call, SocketCall, Verb, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::handle::Op;
+use crate::operation::{Completion, Operation};
 use crate::ops::{filled, transfer_len};
 use crate::sys::Message;
 
@@ -55,7 +55,7 @@ pub struct Received {
     pub is_truncated: bool,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Sends `buf.bytes_len()` bytes as one datagram to `address`, and waits until there is room for it.
     /// `flags` as in [`send`](Handle::send), and what is said of `buf` there holds here.
     ///
@@ -77,7 +77,7 @@ impl<B: Backend> Handle<B> {
         buf: T,
         address: &SocketAddress,
         flags: u32,
-    ) -> Op<SendTo<T>, B> {
+    ) -> Op<SendTo<T>> {
         let (vector, message) = (IoVec::EMPTY, Message::EMPTY);
         let send = SendTo { fd: self.held(fd), buf, address: *address, flags, vector, message };
         self.start_flagged(send, flags, SEND_FLAGS)
@@ -93,7 +93,7 @@ impl<B: Backend> Handle<B> {
     /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
     #[doc(alias = "recvmsg")]
     #[doc(alias = "recvfrom")]
-    pub fn recv_from<T: IoBufMut>(&self, fd: &Fd, buf: T, flags: u32) -> Op<RecvFrom<T>, B> {
+    pub fn recv_from<T: IoBufMut>(&self, fd: &Fd, buf: T, flags: u32) -> Op<RecvFrom<T>> {
         let (from, vector, message) = (AddressRoom::new(), IoVec::EMPTY, Message::EMPTY);
         let recv = RecvFrom { fd: self.held(fd), buf, from, flags, vector, message };
         self.start_flagged(recv, flags, RECV_FLAGS)

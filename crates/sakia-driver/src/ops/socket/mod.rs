@@ -13,18 +13,18 @@ mod vectored;
 pub use accept::Accept;
 pub use bind::{Bind, Listen};
 pub use connect::Connect;
-pub use create::{Socket, SocketType};
+pub use create::Socket;
 pub use message::{Received, RecvFrom, SendTo};
-pub use shutdown::{Shutdown, ShutdownHow};
+pub use shutdown::Shutdown;
 pub use transfer::{SocketRecv, SocketSend};
 pub use vectored::{SocketRecvVectored, SocketSendVectored};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::backend::Backend;
 use crate::handle::Handle;
-use crate::op::{Op, Operation};
+use crate::handle::Op;
+use crate::operation::Operation;
 use crate::sys::{DONT_WAIT, NO_SIGNAL};
 
 /// The `MSG_*` flags of a send that mean the same on every backend.
@@ -33,9 +33,9 @@ const SEND_FLAGS: u32 = DONT_WAIT | SendFlags::MORE.bits() | NO_SIGNAL;
 /// The `MSG_*` flags of a receive that mean the same on every backend.
 const RECV_FLAGS: u32 = DONT_WAIT | RecvFlags::PEEK.bits();
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Starts an operation, or ends it with `EINVAL` if it has `flags` that are none of `known`.
-    fn start_flagged<O: Operation>(&self, operation: O, flags: u32, known: u32) -> Op<O, B> {
+    fn start_flagged<O: Operation>(&self, operation: O, flags: u32, known: u32) -> Op<O> {
         if flags & !known == 0 {
             return self.start(operation);
         }

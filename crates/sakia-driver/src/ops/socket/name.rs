@@ -3,11 +3,10 @@
 use std::io;
 
 use crate::address::SocketAddress;
-use crate::backend::Backend;
 use crate::fd::Fd;
 use crate::handle::Handle;
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// The socket's own address, by a plain call.
     ///
     /// # Errors

@@ -2,25 +2,11 @@
 
 use sakia_ring::Sqe;
 
-use crate::backend::Backend;
+use crate::address::ShutdownHow;
 use crate::call::{Function, System};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::Op;
-
-/// Which directions of a connection end: the kernel's `SHUT_*`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShutdownHow {
-    /// Nothing more is received: receives that wait bring 0.
-    #[doc(alias = "SHUT_RD")]
-    Receives = 0,
-    /// Nothing more is sent: the peer receives 0 after what was sent.
-    #[doc(alias = "SHUT_WR")]
-    Sends = 1,
-    /// Both.
-    #[doc(alias = "SHUT_RDWR")]
-    Both = 2,
-}
+use crate::handle::Op;
 
 /// See [`Handle::shutdown_socket`].
 #[derive(Debug)]
@@ -29,7 +15,7 @@ pub struct Shutdown {
     how: ShutdownHow,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Ends one or both directions of a connection, for all descriptors of the socket. Operations that
     /// wait for it end. The descriptor stays open.
     ///
@@ -41,7 +27,7 @@ impl<B: Backend> Handle<B> {
     /// # Kernel
     /// 5.11. Source: `io_uring_prep_shutdown(3)`.
     #[doc(alias = "shutdown")]
-    pub fn shutdown_socket(&self, fd: &Fd, how: ShutdownHow) -> Op<Shutdown, B> {
+    pub fn shutdown_socket(&self, fd: &Fd, how: ShutdownHow) -> Op<Shutdown> {
         self.start(Shutdown { fd: self.held(fd), how })
     }
 }

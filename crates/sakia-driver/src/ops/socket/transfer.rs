@@ -3,13 +3,13 @@
 use sakia_ring::Sqe;
 
 use super::{NO_SIGNAL, RECV_FLAGS, SEND_FLAGS};
-use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::call::{Call, SocketCall, Verb, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::handle::Op;
+use crate::operation::{Completion, Operation};
 use crate::ops::{filled, transfer_len};
 
 /// See [`Handle::recv`].
@@ -32,7 +32,7 @@ pub struct SocketSend<T> {
     flags: u32,
 }
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity) on the socket `fd`, and waits
     /// until there are some. `flags` are of the kernel's `MSG_*`: `MSG_PEEK`, which leaves what it brings to
     /// the next receive, `MSG_DONTWAIT`, or none.
@@ -55,7 +55,7 @@ impl<B: Backend> Handle<B> {
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_recv(3)`.
-    pub fn recv<T: IoBufMut>(&self, fd: &Fd, buf: T, flags: u32) -> Op<SocketRecv<T>, B> {
+    pub fn recv<T: IoBufMut>(&self, fd: &Fd, buf: T, flags: u32) -> Op<SocketRecv<T>> {
         self.start_flagged(SocketRecv::new(self.held(fd), buf, flags), flags, RECV_FLAGS)
     }
 
@@ -77,7 +77,7 @@ impl<B: Backend> Handle<B> {
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_send(3)`.
-    pub fn send<T: IoBuf>(&self, fd: &Fd, buf: T, flags: u32) -> Op<SocketSend<T>, B> {
+    pub fn send<T: IoBuf>(&self, fd: &Fd, buf: T, flags: u32) -> Op<SocketSend<T>> {
         self.start_flagged(SocketSend::new(self.held(fd), buf, flags), flags, SEND_FLAGS)
     }
 }

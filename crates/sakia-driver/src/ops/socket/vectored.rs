@@ -3,13 +3,13 @@
 use sakia_ring::{IoVec, Sqe};
 
 use super::{NO_SIGNAL, RECV_FLAGS, SEND_FLAGS};
-use crate::backend::Backend;
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::call::{Call, SocketCall, Verb, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::op::{Completion, Op, Operation};
+use crate::handle::Op;
+use crate::operation::{Completion, Operation};
 use crate::ops::vectored::BUFFERS_MAX;
 use crate::ops::{note_all_filled, room_of_all};
 use crate::sys::Message;
@@ -50,7 +50,7 @@ pub struct SocketSendVectored<T>(Parts<T>);
 #[derive(Debug)]
 pub struct SocketRecvVectored<T>(Parts<T>);
 
-impl<B: Backend> Handle<B> {
+impl Handle {
     /// As [`send`](Handle::send), taking one buffer after the other. At most the first 1024 are used.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl<B: Backend> Handle<B> {
         fd: &Fd,
         bufs: Vec<T>,
         flags: u32,
-    ) -> Op<SocketSendVectored<T>, B> {
+    ) -> Op<SocketSendVectored<T>> {
         self.start_flagged(SocketSendVectored::new(self.held(fd), bufs, flags), flags, SEND_FLAGS)
     }
 
@@ -82,7 +82,7 @@ impl<B: Backend> Handle<B> {
         fd: &Fd,
         bufs: Vec<T>,
         flags: u32,
-    ) -> Op<SocketRecvVectored<T>, B> {
+    ) -> Op<SocketRecvVectored<T>> {
         self.start_flagged(SocketRecvVectored::new(self.held(fd), bufs, flags), flags, RECV_FLAGS)
     }
 }

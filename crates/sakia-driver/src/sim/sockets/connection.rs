@@ -7,8 +7,8 @@ use std::rc::Rc;
 use rustix::io::Errno;
 
 use super::{Holder, Role, SocketId, Sockets, Transport};
+use crate::address::SocketType;
 use crate::address::{Domain, SocketAddress};
-use crate::ops::SocketType;
 use crate::sim::kernel::{Kernel, Object, OpenFile};
 
 /// The first of the ports that are given to who does not ask for one, and the last.

@@ -30,7 +30,7 @@ use self::datagram::{Datagram, datagram_bytes};
 pub(super) use self::op::{SocketOp, prepare};
 use super::kernel::{OpenFile, poll};
 use crate::address::{Domain, SocketAddress};
-use crate::ops::{ShutdownHow, SocketType};
+use crate::address::{ShutdownHow, SocketType};
 
 /// Names a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

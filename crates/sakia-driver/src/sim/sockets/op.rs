@@ -5,9 +5,9 @@ use rustix::net::{RecvFlags, ReturnFlags, SendFlags};
 
 use super::{SocketId, Transport};
 use crate::address::{Domain, SocketAddress};
+use crate::address::{ShutdownHow, SocketType};
 use crate::buf::MAX_RW_BYTES;
 use crate::call::{Call, Function, SocketCall, System, Verb};
-use crate::ops::{ShutdownHow, SocketType};
 use crate::sim::kernel::{Kernel, Object, OpenFile};
 use crate::sim::memory::{Lent, Segment, read_bytes, read_plain, read_vector};
 use crate::sim::ops::{Kind, Outcome, Request, note_data};

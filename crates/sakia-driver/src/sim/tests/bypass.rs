@@ -25,7 +25,7 @@ fn content(len: usize) -> Vec<u8> {
 }
 
 /// A driver that makes plain calls, and an open file of 1000 bytes.
-fn scene(builder: SimBuilder) -> (Driver<Sim>, SimHandle, Fd) {
+fn scene(builder: SimBuilder) -> (Driver, SimHandle, Fd) {
     let sim = builder.plain_calls(true).build();
     let handle = sim.handle();
     handle.create_file("file", content(1000));
@@ -36,11 +36,11 @@ fn scene(builder: SimBuilder) -> (Driver<Sim>, SimHandle, Fd) {
     (driver, handle, fd)
 }
 
-fn plain() -> (Driver<Sim>, SimHandle, Fd) {
+fn plain() -> (Driver, SimHandle, Fd) {
     scene(Sim::builder(1).routes(Routes::INLINE))
 }
 
-fn finish<O: Operation>(driver: &Driver<Sim>, op: &mut Op<O, Sim>) -> O::Output {
+fn finish<O: Operation>(driver: &Driver, op: &mut Op<O>) -> O::Output {
     for _ in 0..10_000 {
         if let Some(output) = op.try_take() {
             return output;
@@ -50,22 +50,22 @@ fn finish<O: Operation>(driver: &Driver<Sim>, op: &mut Op<O, Sim>) -> O::Output 
     panic!("not done after 10,000 turns");
 }
 
-fn ways(driver: &Driver<Sim>, kind: OpKind) -> KindCounters {
+fn ways(driver: &Driver, kind: OpKind) -> KindCounters {
     driver.counters().of(kind)
 }
 
-fn facts(driver: &Driver<Sim>) -> MountFacts {
+fn facts(driver: &Driver) -> MountFacts {
     let [facts] = &driver.mounts()[..] else { panic!("there is one mount") };
     facts.clone()
 }
 
-fn read(driver: &Driver<Sim>, fd: &Fd, len: usize, offset: u64) -> Vec<u8> {
+fn read(driver: &Driver, fd: &Fd, len: usize, offset: u64) -> Vec<u8> {
     let (result, mut buf) = finish(driver, &mut driver.read(fd, vec![0; len], offset));
     buf.truncate(result.unwrap());
     buf
 }
 
-fn write(driver: &Driver<Sim>, fd: &Fd) {
+fn write(driver: &Driver, fd: &Fd) {
     let (result, _) = finish(driver, &mut driver.write(fd, vec![9; 10], 0));
     assert_eq!(result.unwrap(), 10);
 }
@@ -187,14 +187,14 @@ fn writes_that_are_invalid_without_waiting_are_made_plainly() {
 #[test]
 fn transfers_in_parts_are_judged_as_those_of_one() {
     let readv = Target::opcode(Opcode::READV);
-    let read = |driver: &Driver<Sim>, fd: &Fd, offset| {
+    let read = |driver: &Driver, fd: &Fd, offset| {
         let bufs = vec![vec![0; 60], vec![0; 40]];
         let (result, bufs) = finish(driver, &mut driver.read_vectored(fd, bufs, offset));
         let mut bytes = bufs.concat();
         bytes.truncate(result.unwrap());
         bytes
     };
-    let write = |driver: &Driver<Sim>, fd: &Fd| {
+    let write = |driver: &Driver, fd: &Fd| {
         let bufs = vec![vec![9; 6], vec![9; 4]];
         let (result, _) = finish(driver, &mut driver.write_vectored(fd, bufs, 0));
         assert_eq!(result.unwrap(), 10);
@@ -313,13 +313,13 @@ fn a_whole_file_ends_where_its_size_says() {
 // ---- what stalls -------------------------------------------------------------------------------
 
 /// Makes a write, and says whether it was plain.
-fn write_was_plain(driver: &Driver<Sim>, fd: &Fd) -> bool {
+fn write_was_plain(driver: &Driver, fd: &Fd) -> bool {
     let before = ways(driver, OpKind::Write).inline;
     write(driver, fd);
     ways(driver, OpKind::Write).inline > before
 }
 
-fn stalled_write(driver: &Driver<Sim>, handle: &SimHandle, fd: &Fd) {
+fn stalled_write(driver: &Driver, handle: &SimHandle, fd: &Fd) {
     handle.script_plain(WRITES, PlainFault::Stall(STALL));
     assert!(write_was_plain(driver, fd));
     assert_eq!(handle.scripted(), 0, "it was not made twice");
@@ -422,7 +422,7 @@ fn a_few_slow_calls_in_a_row_are_as_bad_as_one_stall() {
     assert!(count >= 4);
 }
 
-fn facts_of(driver: &Driver<Sim>) -> Option<MountFacts> {
+fn facts_of(driver: &Driver) -> Option<MountFacts> {
     driver.mounts().into_iter().next()
 }
 

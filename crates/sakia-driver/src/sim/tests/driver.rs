@@ -12,12 +12,12 @@ use crate::{Driver, Fd, Op, Read, Wait, Write};
 const FILE_BYTES: u64 = 256;
 const READ_BYTES: u64 = 40;
 
-type ReadOp = Op<Read<Vec<u8>>, Sim>;
-type WriteOp = Op<Write<Vec<u8>>, Sim>;
+type ReadOp = Op<Read<Vec<u8>>>;
+type WriteOp = Op<Write<Vec<u8>>>;
 
 /// A driver on a kernel with tiny queues that misbehaves often, and what the program has under way.
 struct Program {
-    driver: Driver<Sim>,
+    driver: Driver,
     random: Random,
     /// Reads of the file with their offsets.
     reads: Vec<(u64, ReadOp)>,
@@ -74,7 +74,7 @@ impl Program {
 }
 
 /// Opens the file, however often that fails.
-fn open(driver: &Driver<Sim>) -> Fd {
+fn open(driver: &Driver) -> Fd {
     for _ in 0..1000 {
         let mut open = driver.open(None, c"file".to_owned(), 2, 0);
         let opened = loop {
@@ -103,7 +103,7 @@ fn run(seed: u64, stuck: bool) -> SimHandle {
     kernel.create_file("file", (0..FILE_BYTES).map(|offset| offset as u8).collect::<Vec<_>>());
     let driver = Driver::new(sim);
     let (receiver, sender) = kernel.pipe();
-    let pipe = (driver.adopt(receiver), driver.adopt(sender));
+    let pipe = (driver.adopt_simulated(receiver), driver.adopt_simulated(sender));
     let file = open(&driver);
     if stuck {
         kernel.set_fault(FaultKind::Stuck, 1 << 11);

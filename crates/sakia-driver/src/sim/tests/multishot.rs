@@ -9,9 +9,9 @@ use sakia_ring::{Cqe, Opcode, Sqe};
 
 use super::super::{Fault, FaultKind, Routes, SCRIBBLE, Sim, SimBuilder, SimHandle, Target};
 use super::{Lendable, Loop, SEEDS, err};
+use crate::address::SocketType;
 use crate::address::{Domain, SocketAddress};
 use crate::backend::Backend;
-use crate::ops::SocketType;
 
 /// One completion: result, whether there is more to come, and the number of the buffer.
 type Shot = (i32, bool, Option<u16>);

@@ -13,8 +13,8 @@ use crate::{
 /// The most sockets at a time.
 const SOCKETS_MAX: usize = 6;
 
-type Recv = Op<SocketRecv<Vec<u8>>, Sim>;
-type Send = Op<SocketSend<Vec<u8>>, Sim>;
+type Recv = Op<SocketRecv<Vec<u8>>>;
+type Send = Op<SocketSend<Vec<u8>>>;
 
 /// One end of a connection.
 struct End {
@@ -54,7 +54,7 @@ impl End {
     }
 
     /// Starts or drops something. False when the connection is of no more use.
-    fn step(&mut self, driver: &Driver<Sim>, random: &mut Random) -> bool {
+    fn step(&mut self, driver: &Driver, random: &mut Random) -> bool {
         match random.below(12) {
             0..4 if self.recv.is_none() => {
                 self.recv = Some(driver.recv(&self.fd, vec![0; 7], 0));
@@ -77,12 +77,12 @@ impl End {
 }
 
 struct Program {
-    driver: Driver<Sim>,
+    driver: Driver,
     random: Random,
     address: SocketAddress,
     ends: Vec<End>,
-    accepts: Vec<Op<Accept, Sim>>,
-    connects: Vec<(Fd, Op<Connect, Sim>)>,
+    accepts: Vec<Op<Accept>>,
+    connects: Vec<(Fd, Op<Connect>)>,
     /// Connections that were made, and bytes that came over them.
     made: u64,
     moved: u64,
@@ -150,7 +150,7 @@ impl Program {
 }
 
 /// What an operation brings, if it does not fail.
-fn eventually<O, T>(driver: &Driver<Sim>, start: impl FnOnce() -> Op<O, Sim>) -> Option<T>
+fn eventually<O, T>(driver: &Driver, start: impl FnOnce() -> Op<O>) -> Option<T>
 where
     O: crate::Operation<Output = std::io::Result<T>>,
 {
@@ -164,7 +164,7 @@ where
 }
 
 /// The same until it does not fail.
-fn surely<O, T>(driver: &Driver<Sim>, start: impl Fn() -> Op<O, Sim>) -> T
+fn surely<O, T>(driver: &Driver, start: impl Fn() -> Op<O>) -> T
 where
     O: crate::Operation<Output = std::io::Result<T>>,
 {

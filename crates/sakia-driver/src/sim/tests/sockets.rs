@@ -9,9 +9,9 @@ use sakia_ring::{IoVec, Opcode, Sqe};
 use super::super::kernel::poll;
 use super::super::{Fault, FaultKind, Routes, Sim, Target};
 use super::{Lendable, Loop, SEEDS, err, read, write};
+use crate::address::SocketType;
 use crate::address::{AddressRoom, Domain, SocketAddress};
 use crate::backend::{Backend, Descriptors, FileKind};
-use crate::ops::SocketType;
 use crate::sys::Message;
 
 /// `SHUT_*`.

@@ -1,7 +1,7 @@
 //! Operations: what a slot holds, and the handle through which its result is awaited.
 //!
 //! The story of an operation:
-//! 1. `Handle::start` moves it into a slot. From here on the driver owns it, and the [`Op`] handle
+//! 1. `Handle::start` moves it into a slot. From here on the driver owns it, and the [`Op`](crate::Op) handle
 //!    holds no more than the driver's address and the slot's key.
 //! 2. Once admitted, its entry is filled with pointers into the slot and into the buffers that the
 //!    operation owns, and pushed. The kernel may use that memory from then on.
@@ -14,24 +14,20 @@
 //! A handle that is forgotten (`std::mem::forget`) leaves its slot occupied for the driver's life, and
 //! nothing else: step 3 does not need it.
 
-use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
-use std::mem::{align_of, size_of};
-use std::pin::Pin;
+use std::mem::{MaybeUninit, align_of, size_of};
 use std::ptr::NonNull;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
 use sakia_ring::{Cqe, CqeFlags, Sqe};
 
-use crate::backend::{Backend, Descriptors, FileKind};
+use crate::backend::{Descriptors, FileKind};
 use crate::call::Call;
 use crate::counters::OpKind;
 use crate::fd::Fd;
-use crate::handle::Shared;
-use crate::policy::{Attempt, CallMode, Mount, Route, Rules};
-use crate::slab::{CELL_BYTES, Cell, SlotRef};
+use crate::policy::{Attempt, CallMode, Mount, Retry, Route, Rules};
 
 /// How an operation is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,7 +155,7 @@ pub unsafe trait Operation: 'static {
     }
 
     /// Gives all memory that the kernel is to fill a value, since it may say that it has filled what it has
-    /// not; see [`Backend::fills_what_it_reports`]. Called once, before
+    /// not; see [`Backend::fills_what_it_reports`](crate::Backend::fills_what_it_reports). Called once, before
     /// [`entry`](Operation::entry) and [`call`](Operation::call).
     fn initialize(&mut self) {}
 
@@ -241,17 +237,6 @@ pub struct Delivered {
     pub is_enough: bool,
 }
 
-/// Whether an operation whose plain call has returned is tried again, and how.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retry {
-    /// It is not: the result is the operation's.
-    No,
-    /// It goes into the queue.
-    InQueue,
-    /// Another plain call is made.
-    Call(CallMode),
-}
-
 /// Where an operation lies, by its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Storage {
@@ -261,6 +246,19 @@ pub(crate) enum Storage {
     Pooled,
     /// In an allocation of its own, to which the cell points.
     Boxed,
+}
+
+/// Bytes of an operation that its slot holds itself.
+pub(crate) const CELL_BYTES: usize = 128;
+
+/// Memory for an operation, or for the pointer to where it lies.
+#[repr(C, align(16))]
+pub(crate) struct Cell([MaybeUninit<u8>; CELL_BYTES]);
+
+impl Cell {
+    pub(crate) const fn empty() -> Self {
+        Self([MaybeUninit::uninit(); CELL_BYTES])
+    }
 }
 
 /// Memory for operations that hold a large structure, such as `struct statx`.
@@ -570,110 +568,5 @@ impl InPlace for InCell {
     fn mount(&self) -> Option<Rc<Mount>> {
         // SAFETY: the promise to `new`.
         unsafe { (self.vtable.mount)(self.cell) }
-    }
-}
-
-/// An operation under way. Await it, or ask with [`try_take`](Op::try_take) between turns.
-///
-/// Dropping it does not wait: the driver keeps the operation's memory and descriptor until the kernel
-/// is done with them, cancels what might wait for ever, and disposes of a late result.
-/// Forgetting it is safe too, and occupies the slot for the driver's life.
-#[must_use = "a dropped operation is canceled, or its result thrown away"]
-pub struct Op<O: Operation, B: Backend> {
-    /// The driver's memory. Valid while the slot is ours: the driver itself keeps it as long as it
-    /// lives, and [`KeepAlive`](crate::handle::KeepAlive) after that, until the last slot in use is freed.
-    shared: NonNull<Shared<B>>,
-    /// The slot, whose result is ours to take. `None` afterwards.
-    slot: Option<SlotRef>,
-    operation: PhantomData<fn() -> O>,
-}
-
-impl<O: Operation, B: Backend> Op<O, B> {
-    /// The handle of the operation of this type that was just started in `slot`.
-    #[inline(always)]
-    pub(crate) fn new(shared: &Rc<Shared<B>>, slot: SlotRef) -> Self {
-        Self { shared: NonNull::from(&**shared), slot: Some(slot), operation: PhantomData }
-    }
-
-    /// The driver's memory and the slot, as long as the result was not taken.
-    #[inline(always)]
-    fn parts(&self) -> Option<(&Shared<B>, SlotRef)> {
-        let slot = self.slot?;
-        // SAFETY: the slot is ours, and so the memory is valid; see the field.
-        Some((unsafe { self.shared.as_ref() }, slot))
-    }
-
-    /// The result, if the operation is done. `None` before, and after it was taken.
-    #[inline(always)]
-    pub fn try_take(&mut self) -> Option<O::Output> {
-        let (shared, slot) = self.parts()?;
-        let mut core = shared.core.borrow_mut();
-        let completion = core.result(slot)?;
-        // SAFETY: in the state `Done` the cell holds the operation that was started there, which is
-        // of this type, and nobody else has access. `release` marks the cell as empty, and
-        // `self.slot` the operation as taken.
-        let operation = unsafe { Erased::<O>::take(slot.cell()) };
-        core.release(slot, Erased::<O>::STORAGE);
-        let kept = core.last_kept();
-        drop(core);
-        self.slot = None;
-        drop(kept); // the last reference to `shared`, perhaps
-        Some(operation.complete(completion))
-    }
-
-    /// Makes the driver report `token` from `Driver::next_done` when the operation is done, for
-    /// loops without wakers. `u64::MAX` stands for no token.
-    #[inline(always)]
-    pub fn set_token(&mut self, token: u64) {
-        if let Some((shared, slot)) = self.parts() {
-            shared.set_token(slot, token);
-        }
-    }
-
-    /// Asks the kernel to cancel the operation, which then ends with `ECANCELED`; or well, if it
-    /// was quicker. Go on to await it either way. One that the kernel has not seen yet is over at once, and
-    /// its waker is called from here.
-    pub fn cancel(&mut self) {
-        if let Some((shared, slot)) = self.parts() {
-            shared.cancel(slot);
-        }
-    }
-}
-
-impl<O: Operation, B: Backend> Future for Op<O, B> {
-    type Output = O::Output;
-
-    /// # Panics
-    /// When polled again after it was ready, and when the driver was dropped and could not get the
-    /// operation's memory back from the kernel.
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<O::Output> {
-        // Most are done when they are polled: by a plain call, or because that is why they are polled.
-        if let Some(output) = self.try_take() {
-            return Poll::Ready(output);
-        }
-        let (shared, slot) =
-            self.parts().expect("an operation is not polled again after it was ready");
-        if !shared.register(slot, cx.waker()) {
-            return Poll::Pending;
-        }
-        Poll::Ready(self.try_take().expect("the operation is done"))
-    }
-}
-
-// The handle holds no part of the operation: there is nothing that pinning would protect.
-impl<O: Operation, B: Backend> Unpin for Op<O, B> {}
-
-impl<O: Operation, B: Backend> Drop for Op<O, B> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if let Some((shared, slot)) = self.parts() {
-            drop(shared.abandon(slot)); // the last reference to `shared`, perhaps
-        }
-    }
-}
-
-impl<O: Operation, B: Backend> std::fmt::Debug for Op<O, B> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Op").field("is_taken", &self.slot.is_none()).finish_non_exhaustive()
     }
 }
