@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
+use async_channel::{Receiver, Sender};
+
 /// Making a file takes this long or less where nothing is wrong.
 const USUAL: Duration = Duration::from_micros(50);
 /// How long is looked at before it is judged.
@@ -32,6 +34,9 @@ pub(crate) struct Pace {
     timed: AtomicU64,
     nanoseconds: AtomicU64,
     trial: Mutex<Trial>,
+    /// Calls back a worker that was laid off.
+    call: Sender<()>,
+    calls: Receiver<()>,
 }
 
 struct Trial {
@@ -89,6 +94,7 @@ impl Pace {
             slow_at: None,
             last_rate: None,
         };
+        let (call, calls) = async_channel::unbounded();
         Self {
             workers,
             allowed: AtomicUsize::new(workers),
@@ -98,11 +104,9 @@ impl Pace {
             timed: AtomicU64::new(0),
             nanoseconds: AtomicU64::new(0),
             trial: Mutex::new(trial),
+            call,
+            calls,
         }
-    }
-
-    pub(crate) fn workers(&self) -> usize {
-        self.workers
     }
 
     /// How it goes.
@@ -119,19 +123,26 @@ impl Pace {
         worker < self.allowed.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn lay_off(&self) {
+    /// Worker number `worker`, which has nothing left, waits until it may work again, or until all is over.
+    pub(crate) async fn rest(&self, worker: usize) {
         self.laid_off.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn call_back(&self) {
+        if !self.may_work(worker) {
+            // Closed when all is over.
+            self.calls.recv().await.ok();
+        }
         self.laid_off.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Files were made; the time of some of them was taken. True if those who were laid off are to be called
-    /// back.
-    pub(crate) fn made(&self, files: u64, timed: u64, time: Duration) -> bool {
+    /// All is over.
+    pub(crate) fn end(&self) {
+        self.call.close();
+    }
+
+    /// Files were made; the time of some of them was taken. Calls back those who were laid off if they are
+    /// wanted.
+    pub(crate) fn made(&self, files: u64, timed: u64, time: Duration) {
         if files == 0 {
-            return false;
+            return;
         }
         self.made.fetch_add(files, Ordering::Relaxed);
         self.timed.fetch_add(timed, Ordering::Relaxed);
@@ -140,11 +151,16 @@ impl Pace {
             Ok(trial) => trial,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             // Another worker judges.
-            Err(TryLockError::WouldBlock) => return false,
+            Err(TryLockError::WouldBlock) => return,
         };
-        self.judge(&mut trial, Instant::now())
+        if self.judge(&mut trial, Instant::now()) {
+            for _ in 1..self.workers {
+                self.call.try_send(()).ok();
+            }
+        }
     }
 
+    /// True if those who were laid off are to be called back.
     fn judge(&self, trial: &mut Trial, now: Instant) -> bool {
         let elapsed = now.duration_since(trial.begin);
         let made = Made {

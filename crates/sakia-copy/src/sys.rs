@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
@@ -30,6 +31,11 @@ pub(crate) enum Attempt<T> {
     Done(T),
     /// It would wait.
     Waits,
+}
+
+/// Locks, also after a panic of another holder.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Repeats a call that a signal interrupted.

@@ -1,0 +1,279 @@
+//! One thing after the other, and what it takes to do it.
+
+use std::ffi::CStr;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use rustix::fs::FileType;
+use sakia::Permit;
+use sakia::fs::AlignedBuf;
+
+use super::frame::{BATCH_BYTES, Frame, List};
+use super::worker::{Work, Worker};
+use super::{Crew, Folder, Job, Next, Unit};
+use crate::hold::Hold;
+use crate::place::{OpenDir, Place};
+use crate::report::{Counters, Counts, Failure};
+use crate::stopped;
+use crate::sys::lock;
+
+/// What a fiber does before it lets others run.
+const TURN: u32 = 64;
+
+/// What a fiber needs.
+#[derive(Default)]
+pub(super) struct Kit {
+    buf: AlignedBuf,
+    name: Vec<u8>,
+    /// Room for directory entries.
+    space: Vec<u8>,
+    hold: Arc<Hold>,
+    _permits: Option<(Permit, Permit)>,
+}
+
+impl Kit {
+    pub(super) fn new<J: Job>(crew: &Crew<J>, permits: Option<(Permit, Permit)>) -> Self {
+        let buf = AlignedBuf::zeroed(crew.size.buffer);
+        let (name, space) = (Vec::with_capacity(256), Vec::with_capacity(BATCH_BYTES));
+        Self { buf, name, space, hold: crew.progress.hold(), _permits: permits }
+    }
+}
+
+/// Counts that a fiber has not told yet.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) counts: Counts,
+    pub(crate) counters: Counters,
+    /// What of them was told.
+    told: Counters,
+}
+
+/// One thing after the other.
+pub(crate) struct Fiber<J: Job> {
+    worker: Rc<Worker<J>>,
+    kit: Kit,
+    pub(crate) tally: Tally,
+    /// Entries since others could run.
+    turn: u32,
+}
+
+impl<J: Job> Fiber<J> {
+    pub(super) fn new(worker: Rc<Worker<J>>, kit: Kit) -> Self {
+        Self { worker, kit, tally: Tally::default(), turn: 0 }
+    }
+
+    pub(crate) fn crew(&self) -> &Arc<Crew<J>> {
+        &self.worker.crew
+    }
+
+    /// Its worker, by way of which the crew is at hand while the fiber is changed. Counting the crew's own
+    /// users for each entry would have all workers change the same memory.
+    pub(crate) fn worker(&self) -> Rc<Worker<J>> {
+        Rc::clone(&self.worker)
+    }
+
+    /// The buffer, empty-handed until it is [given back](Self::give_buf).
+    pub(crate) fn take_buf(&mut self) -> AlignedBuf {
+        std::mem::take(&mut self.kit.buf)
+    }
+
+    /// Gives the buffer back.
+    pub(crate) fn give_buf(&mut self, buf: AlignedBuf) {
+        self.kit.buf = buf;
+    }
+
+    /// What is awaited next may take a while.
+    pub(crate) fn about_to_wait(&mut self) {
+        self.tally.counters.waits += 1;
+        self.worker.spread();
+    }
+
+    /// Works until the worker has nothing left.
+    pub(super) async fn work(&mut self) {
+        let mut name = std::mem::take(&mut self.kit.name);
+        while !self.crew().is_stopped() {
+            let Some(work) = self.worker.take(&mut name) else { break };
+            match work {
+                Work::Entry(frame, kind) => self.entry(&frame, &name, kind).await,
+                Work::Read(frame) => self.read(frame).await,
+                Work::Enter(unit) => self.enter(unit).await,
+            }
+            self.turn += 1;
+            if self.turn >= TURN {
+                self.pause().await;
+            }
+        }
+        self.kit.hold.end();
+        self.kit.name = name;
+    }
+
+    /// Waits for `answer`, or until all is to be stopped: then it is canceled, and disposed of by the
+    /// runtime.
+    pub(crate) async fn unless_stopped<T>(&self, answer: impl Future<Output = T>) -> io::Result<T> {
+        let answer = self.worker.crew.token.run_until_canceled(answer).await;
+        answer.ok_or_else(stopped::error)
+    }
+
+    /// Makes a call that may take long on a thread of the pool, until all is to be stopped; in place if
+    /// there are no threads for it.
+    pub(crate) async fn on_pool<T, F>(&self, call: F) -> io::Result<T>
+    where
+        T: Send + 'static,
+        F: Fn() -> io::Result<T> + Clone + Send + 'static,
+    {
+        let made = self.unless_stopped(sakia::spawn_blocking(call.clone())).await?;
+        made.unwrap_or_else(|error| {
+            error.resume_panic();
+            call()
+        })
+    }
+
+    /// Counts a failure, and tells of it. That the work was told to stop is none.
+    pub(crate) fn fail(&mut self, operation: &'static str, path: PathBuf, error: io::Error) {
+        let crew = &self.worker.crew;
+        crew.job.failed(crew, &error);
+        if !stopped::is_error(&error) {
+            self.tally.counts.failures += 1;
+            crew.progress.fail(Failure::new(operation, path, error));
+        }
+    }
+
+    /// Opens the directory that `name` is in, or tells of the failure.
+    pub(crate) fn open_place(&mut self, place: &Arc<Place>, name: &CStr) -> Option<Arc<OpenDir>> {
+        let opened = self.crew().places.open(place);
+        opened.map_err(|error| self.fail("open directory of", place.path_of(name), error)).ok()
+    }
+
+    /// One more of what is in a directory is done.
+    pub(crate) fn done(&mut self, folder: Option<&Arc<Folder<J>>>) {
+        let worker = self.worker();
+        let mut next = folder;
+        while let Some(folder) = next {
+            if folder.left.fetch_sub(1, Ordering::AcqRel) != 1 {
+                return;
+            }
+            worker.crew.job.leave(self, folder);
+            next = folder.above.as_ref();
+        }
+        // That was the root.
+        worker.crew.stop();
+    }
+
+    /// Adds what was counted to the progress, and has it judged how many are to make files.
+    fn tell(&mut self) {
+        let (crew, tally) = (&self.worker.crew, &mut self.tally);
+        crew.progress.add(&std::mem::take(&mut tally.counts));
+        let counters = &tally.counters;
+        let made = counters.creates - tally.told.creates;
+        let timed = counters.creates_timed - tally.told.creates_timed;
+        let time = counters.create_time - tally.told.create_time;
+        tally.told = *counters;
+        crew.pace.made(made, timed, time);
+    }
+
+    async fn pause(&mut self) {
+        self.turn = 0;
+        self.tell();
+        if self.crew().is_stopped() {
+            self.crew().stop();
+        }
+        sakia::yield_now().await;
+    }
+
+    /// What is in hand is a large file: others may do what is left of its directory.
+    pub(crate) fn copying_large(&self) {
+        self.worker.has_large_file(true);
+        self.worker.share();
+    }
+
+    async fn entry(&mut self, frame: &Rc<Frame<J>>, name: &[u8], kind: FileType) {
+        let Ok(name) = CStr::from_bytes_with_nul(name) else { return };
+        let worker = self.worker();
+        self.kit.hold.begin(&frame.folder.place, name);
+        worker.share();
+        worker.has_large_file(false);
+        match worker.crew.job.entry(self, frame, name, kind).await {
+            Next::Done => self.done(Some(&frame.folder)),
+            Next::Enter => worker.begin(frame, vec![name.to_owned()]),
+            Next::Later => {}
+        }
+    }
+
+    async fn enter(&mut self, unit: Unit<J>) {
+        let worker = self.worker();
+        let crew = worker.crew();
+        self.kit.hold.begin(unit.place(), &unit.name);
+        self.worker.share();
+        let Some(folder) = crew.job.enter(self, &unit).await else {
+            return self.done(unit.above.as_ref());
+        };
+        if !crew.job.is_read(&folder) {
+            return self.done(Some(&folder));
+        }
+        match crew.places.open(&folder.place) {
+            Ok(source) => self.read(Rc::new(Frame::new(folder, source))).await,
+            Err(error) => {
+                self.fail("read directory", folder.place.path(), error);
+                self.done(Some(&folder));
+            }
+        }
+    }
+
+    /// Reads on in a directory, or is done with it.
+    async fn read(&mut self, frame: Rc<Frame<J>>) {
+        if frame.is_over() {
+            let folder = Arc::clone(&frame.folder);
+            // It keeps the directory open, unless another fiber has an entry of it.
+            drop(frame);
+            return self.done(Some(&folder));
+        }
+        self.kit.hold.begin(&frame.folder.place, c"");
+        let list = self.read_list(&frame).await.unwrap_or_else(|error| {
+            self.fail("read directory", frame.folder.place.path(), error);
+            List::default()
+        });
+        let folders = frame.add(list);
+        self.worker.push(Rc::clone(&frame));
+        self.worker.begin(&frame, folders);
+    }
+
+    /// Reads the next entries: in place as long as that is quick.
+    async fn read_list(&mut self, frame: &Frame<J>) -> io::Result<List> {
+        let is_at_end = frame.is_at_end();
+        if is_at_end || self.worker.lists.is_in_place() {
+            self.tally.counters.plain_calls += 1;
+            let begin = Instant::now();
+            let list = List::read(&frame.source, self.kit.space.spare_capacity_mut())?;
+            if !is_at_end {
+                self.worker.lists.took(begin.elapsed().saturating_sub(list.usual_time()));
+            }
+            return Ok(list);
+        }
+        self.tally.counters.pool_lists += 1;
+        self.about_to_wait();
+        let source = Arc::clone(&frame.source);
+        self.on_pool(move || {
+            List::read(&source, Vec::with_capacity(BATCH_BYTES).spare_capacity_mut())
+        })
+        .await
+    }
+
+    pub(super) fn end(mut self) {
+        self.tell();
+        lock(&self.crew().counters).add(&self.tally.counters);
+        self.worker.keep(std::mem::take(&mut self.kit));
+    }
+}
+
+impl<J: Job> Drop for Fiber<J> {
+    /// Whom a panic takes along leaves work that nobody will do: the others must not wait for it.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.worker.crew.stop();
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! A directory that is being read, with its entries that were not taken.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::ffi::{CStr, CString};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use super::{Folder, Job};
+use crate::kernel;
+use crate::place::OpenDir;
+
+/// Bytes of directory entries read at once.
+pub(super) const BATCH_BYTES: usize = 32 << 10;
+/// Entries that fill the room for them, however long their names are. After fewer there are no more.
+const FULL: usize = BATCH_BYTES / (24 + 256);
+/// Directories that are known and not begun before they are begun, though the one above was not read to its
+/// end: memory is bounded so.
+const UNITS_MAX: usize = 4096;
+/// What it takes, with room to spare, to read an entry that a cache has.
+const ENTRY: Duration = Duration::from_nanos(500);
+
+/// A directory that is being read.
+pub(crate) struct Frame<J: Job> {
+    pub(crate) folder: Arc<Folder<J>>,
+    /// Keeps it open.
+    pub(crate) source: Arc<OpenDir>,
+    state: RefCell<State>,
+}
+
+struct State {
+    /// Entries that were not taken.
+    list: List,
+    /// How many were read last, with directories.
+    listed: usize,
+    /// Directories found.
+    folders: usize,
+}
+
+/// Entries of a directory.
+#[derive(Default)]
+pub(super) struct List {
+    /// Names, one after the other, each with a zero.
+    names: Vec<u8>,
+    /// All but directories, the first one last.
+    entries: Vec<Entry>,
+    /// Directories, the one to begin with last.
+    folders: Vec<CString>,
+    /// The directory may have entries after these.
+    has_more: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    begin: u32,
+    end: u32,
+    kind: FileType,
+    inode: u64,
+}
+
+impl<J: Job> Frame<J> {
+    /// One of which nothing was read.
+    pub(super) fn new(folder: Arc<Folder<J>>, source: Arc<OpenDir>) -> Self {
+        Self::with_list(folder, source, List { has_more: true, ..List::default() })
+    }
+
+    fn with_list(folder: Arc<Folder<J>>, source: Arc<OpenDir>, list: List) -> Self {
+        Self { folder, source, state: RefCell::new(State { list, listed: 0, folders: 0 }) }
+    }
+
+    /// Whether all entries were read.
+    pub(super) fn is_over(&self) -> bool {
+        !self.state.borrow().list.has_more
+    }
+
+    /// Whether only the end is left to read, which a directory that was just read has at hand.
+    pub(super) fn is_at_end(&self) -> bool {
+        (1..FULL).contains(&self.state.borrow().listed)
+    }
+
+    /// Adds what was read, which is left to do from now on. Returns the directories among it.
+    pub(super) fn add(&self, mut list: List) -> Vec<CString> {
+        let mut state = self.state.borrow_mut();
+        let folders = std::mem::take(&mut list.folders);
+        state.listed = list.entries.len() + folders.len();
+        self.folder.left.fetch_add(state.listed, Ordering::Relaxed);
+        state.list = list;
+        folders
+    }
+
+    /// Counts directories that were found. Returns whether they are to be begun before the rest.
+    pub(super) fn found(&self, count: usize) -> bool {
+        let mut state = self.state.borrow_mut();
+        state.folders += count;
+        state.folders > UNITS_MAX
+    }
+
+    /// Takes the next entry's name.
+    pub(super) fn take(&self, name: &mut Vec<u8>) -> Option<FileType> {
+        let list = &mut self.state.borrow_mut().list;
+        let entry = list.entries.pop()?;
+        name.clear();
+        name.extend_from_slice(entry.name(&list.names));
+        Some(entry.kind)
+    }
+
+    /// Half of its entries, for another worker: the directory counts one more that is left. `None`: there are
+    /// too few.
+    pub(super) fn split(&self) -> Option<Self> {
+        let list = self.state.borrow_mut().list.split()?;
+        self.folder.left.fetch_add(1, Ordering::Relaxed);
+        Some(Self::with_list(Arc::clone(&self.folder), Arc::clone(&self.source), list))
+    }
+}
+
+impl Entry {
+    fn name<'a>(&self, names: &'a [u8]) -> &'a [u8] {
+        &names[self.begin as usize..self.end as usize]
+    }
+}
+
+impl List {
+    /// Reads as many entries as the space has room for.
+    pub(super) fn read(dir: &OpenDir, space: &mut [MaybeUninit<u8>]) -> io::Result<Self> {
+        let mut list = Self::default();
+        let mut entries = kernel::entries(dir.as_fd(), space)?;
+        while let Some(entry) = entries.next() {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(Errno::INTR) => continue,
+                // It was removed while it was read: then it has no entries any more.
+                Err(Errno::NOENT) => break,
+                Err(errno) => return Err(errno.into()),
+            };
+            let name = entry.file_name();
+            if name != c"." && name != c".." {
+                list.push(name.to_bytes_with_nul(), entry.file_type(), entry.ino());
+            }
+            if entries.is_buffer_empty() {
+                list.has_more = true;
+                break;
+            }
+        }
+        // In the order of their inodes, in which a disk has them; taken from the end.
+        list.entries.sort_unstable_by_key(|entry| Reverse(entry.inode));
+        let folders = list.entries.extract_if(.., |entry| entry.kind == FileType::Directory);
+        let name = |entry: Entry| CStr::from_bytes_with_nul(entry.name(&list.names)).ok();
+        list.folders = folders.filter_map(name).map(CStr::to_owned).collect();
+        list.folders.reverse();
+        Ok(list)
+    }
+
+    /// How long reading it takes where a cache has it.
+    pub(super) fn usual_time(&self) -> Duration {
+        ENTRY * (self.entries.len() + self.folders.len()) as u32
+    }
+
+    fn push(&mut self, name: &[u8], kind: FileType, inode: u64) {
+        let begin = self.names.len() as u32;
+        self.names.extend_from_slice(name);
+        self.entries.push(Entry { begin, end: self.names.len() as u32, kind, inode });
+    }
+
+    /// The half that would come last, after which there is no more. `None`: it is all one.
+    fn split(&mut self) -> Option<Self> {
+        let mut last = Self::default();
+        for entry in self.entries.drain(..self.entries.len() / 2) {
+            last.push(entry.name(&self.names), entry.kind, entry.inode);
+        }
+        (!last.entries.is_empty()).then_some(last)
+    }
+}

@@ -1,0 +1,253 @@
+//! The work of a thread: what it has to do next, what it leaves to others, and its fibers.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::CString;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::FileType;
+use sakia::{JoinHandle, Resource};
+
+use super::fiber::{Fiber, Kit};
+use super::{Crew, Frame, Job, Share, Unit};
+use crate::delays::Delays;
+
+/// Descriptors that a fiber needs: two files, and two more while a directory is looked for.
+const FIBER_DESCRIPTORS: u64 = 4;
+
+/// What a worker has to do.
+enum Item<J: Job> {
+    Unit(Unit<J>),
+    Frame(Rc<Frame<J>>),
+}
+
+impl<J: Job> Item<J> {
+    fn is_unit(&self) -> bool {
+        matches!(self, Self::Unit(_))
+    }
+
+    fn into_unit(self) -> Option<Unit<J>> {
+        if let Self::Unit(unit) = self { Some(unit) } else { None }
+    }
+}
+
+/// Takes out up to `most` directories that nobody has begun, the first ones first.
+fn take_units<J: Job>(items: &mut Vec<Item<J>>, most: usize) -> Vec<Unit<J>> {
+    let units = items.extract_if(.., |item| item.is_unit()).take(most);
+    units.filter_map(Item::into_unit).collect()
+}
+
+/// What is to be done next.
+pub(super) enum Work<J: Job> {
+    Enter(Unit<J>),
+    Read(Rc<Frame<J>>),
+    /// The name is in the fiber.
+    Entry(Rc<Frame<J>>, FileType),
+}
+
+/// The work of a thread.
+pub(crate) struct Worker<J: Job> {
+    pub(super) crew: Arc<Crew<J>>,
+    number: usize,
+    /// The next one last.
+    items: RefCell<Vec<Item<J>>>,
+    fibers: Cell<usize>,
+    tasks: RefCell<Vec<JoinHandle<()>>>,
+    /// Buffers of fibers that have ended, with their shares of the budget.
+    spare: RefCell<Vec<Kit>>,
+    /// Of opening what no cache knows.
+    pub(crate) opens: Delays,
+    /// Of reading directories.
+    pub(super) lists: Delays,
+    /// The file that was begun last is large.
+    has_large_file: Cell<bool>,
+}
+
+impl<J: Job> Worker<J> {
+    pub(crate) fn crew(&self) -> &Arc<Crew<J>> {
+        &self.crew
+    }
+
+    pub(super) async fn run(crew: Arc<Crew<J>>, number: usize) {
+        let is_alone = crew.size.depth == 1;
+        let worker = Rc::new(Self {
+            crew,
+            number,
+            items: RefCell::default(),
+            fibers: Cell::new(1),
+            tasks: RefCell::default(),
+            spare: RefCell::default(),
+            opens: Delays::new(is_alone),
+            lists: Delays::new(is_alone),
+            has_large_file: Cell::new(false),
+        });
+        // The first one of each worker runs whatever the budget has.
+        let kit = worker.kit().unwrap_or_else(|| Kit::new(&worker.crew, None));
+        let mut fiber = Fiber::new(Rc::clone(&worker), kit);
+        while !worker.crew.is_stopped() {
+            fiber.work().await;
+            if worker.may_work() {
+                fiber.tally.counters.parts += u64::from(worker.wait_for_work().await);
+            } else {
+                fiber.tally.counters.laid_off += 1;
+                worker.rest().await;
+            }
+        }
+        fiber.end();
+        // Those that wait for directories may not have heard of it: a token tells only who looks.
+        worker.crew.stop();
+        // The others see that it is over when what they wait for has come.
+        loop {
+            let task = worker.tasks.borrow_mut().pop();
+            let Some(task) = task else { break };
+            if let Err(error) = task.await {
+                error.resume_panic();
+            }
+        }
+    }
+
+    fn may_work(&self) -> bool {
+        self.crew.pace.may_work(self.number)
+    }
+
+    /// Gives away the directories that it has not begun.
+    fn give_all(&self) {
+        let units = take_units(&mut self.items.borrow_mut(), usize::MAX);
+        if !units.is_empty() {
+            self.crew.give(Share::Units(units));
+        }
+    }
+
+    /// Waits until it is called back, if it has nothing left.
+    async fn rest(&self) {
+        self.give_all();
+        if self.items.borrow().is_empty() {
+            self.crew.pace.rest(self.number).await;
+        }
+    }
+
+    /// Waits until another worker hands something over. True: it is a part of a directory.
+    async fn wait_for_work(&self) -> bool {
+        let crew = &self.crew;
+        if crew.is_stopped() {
+            return false;
+        }
+        crew.idle.fetch_add(1, Ordering::Relaxed);
+        let received = crew.shares.recv().await;
+        crew.idle.fetch_sub(1, Ordering::Relaxed);
+        let is_part = matches!(received, Ok(Share::Part(_)));
+        match received {
+            Ok(Share::Units(units)) => {
+                self.items.borrow_mut().extend(units.into_iter().map(Item::Unit));
+            }
+            Ok(Share::Part(frame)) => self.push(Rc::new(frame)),
+            Err(_) => {}
+        }
+        is_part
+    }
+
+    /// Hands work over, if somebody waits for some. The caller has something in hand, so that it can do
+    /// without the rest.
+    pub(super) fn share(&self) {
+        if self.crew.idle.load(Ordering::Relaxed) == 0 || !self.crew.sender.is_empty() {
+            return;
+        }
+        let mut items = self.items.borrow_mut();
+        let give = items.iter().filter(|item| item.is_unit()).count().div_ceil(2);
+        let share = if give > 0 {
+            Share::Units(take_units(&mut items, give))
+        } else if self.has_large_file.get()
+            && let Some(Item::Frame(frame)) = items.last()
+            && let Some(part) = frame.split()
+        {
+            Share::Part(part)
+        } else {
+            return;
+        };
+        drop(items);
+        self.crew.give(share);
+    }
+
+    /// Notes whether the file in hand is large: then others may do what is left of its directory.
+    pub(super) fn has_large_file(&self, is_large: bool) {
+        self.has_large_file.set(is_large);
+    }
+
+    /// What to do next; the name of an entry goes to `name`.
+    pub(super) fn take(&self, name: &mut Vec<u8>) -> Option<Work<J>> {
+        let mut items = self.items.borrow_mut();
+        match items.last()? {
+            Item::Frame(frame) => {
+                if let Some(kind) = frame.take(name) {
+                    return Some(Work::Entry(Rc::clone(frame), kind));
+                }
+            }
+            // A directory that was begun is ended before it rests.
+            Item::Unit(_) if !self.may_work() => return None,
+            Item::Unit(_) => {}
+        }
+        items.pop().map(|item| match item {
+            Item::Frame(frame) => Work::Read(frame),
+            Item::Unit(unit) => Work::Enter(unit),
+        })
+    }
+
+    /// A directory has entries to be done, or to be read.
+    pub(super) fn push(&self, frame: Rc<Frame<J>>) {
+        self.items.borrow_mut().push(Item::Frame(frame));
+    }
+
+    /// Directories were found. They come after all else of the one above, unless they are many.
+    pub(super) fn begin(&self, frame: &Rc<Frame<J>>, folders: Vec<CString>) {
+        let has_many = frame.found(folders.len());
+        let mut items = self.items.borrow_mut();
+        let is_above = |item: &Item<J>| matches!(item, Item::Frame(is) if Rc::ptr_eq(is, frame));
+        let below = items.iter().rposition(is_above).filter(|_| !has_many).unwrap_or(items.len());
+        let unit = |name| Item::Unit(Unit { above: Some(Arc::clone(&frame.folder)), name });
+        items.splice(below..below, folders.into_iter().map(unit));
+    }
+
+    /// A fiber is about to wait: another one does something meanwhile.
+    pub(super) fn spread(self: &Rc<Self>) {
+        if self.fibers.get() >= self.crew.size.depth || self.items.borrow().is_empty() {
+            return;
+        }
+        let Some(kit) = self.kit() else { return };
+        self.fibers.set(self.fibers.get() + 1);
+        let worker = Rc::clone(self);
+        let task = sakia::spawn(async move {
+            let mut fiber = Fiber::new(Rc::clone(&worker), kit);
+            fiber.tally.counters.depth_max = worker.fibers.get() as u64;
+            fiber.work().await;
+            worker.fibers.set(worker.fibers.get() - 1);
+            if !worker.may_work() {
+                worker.give_all();
+            }
+            fiber.end();
+        });
+        let mut tasks = self.tasks.borrow_mut();
+        tasks.retain(|task| !task.is_finished());
+        tasks.push(task);
+    }
+
+    /// What another fiber needs, if the budget has it.
+    fn kit(&self) -> Option<Kit> {
+        if let Some(kit) = self.spare.borrow_mut().pop() {
+            return Some(kit);
+        }
+        let budget = &self.crew.budget;
+        // The rest is for directories.
+        if budget.available(Resource::Descriptors) < budget.total(Resource::Descriptors) / 2 {
+            return None;
+        }
+        let descriptors = budget.try_acquire(Resource::Descriptors, FIBER_DESCRIPTORS)?;
+        let bytes = budget.try_acquire(Resource::Bytes, self.crew.size.buffer as u64)?;
+        Some(Kit::new(&self.crew, Some((descriptors, bytes))))
+    }
+
+    /// Keeps what a fiber needed that has ended.
+    pub(super) fn keep(&self, kit: Kit) {
+        self.spare.borrow_mut().push(kit);
+    }
+}
