@@ -21,7 +21,7 @@ use std::task::{Context, Poll, Waker};
 
 use sakia::blocking::Pool;
 use sakia::engine::__private::block_on;
-use sakia::{BlockingHandle, Engine, JoinError};
+use sakia::{BlockingHandle, Engine};
 use tokio::runtime::Handle;
 use tokio::task::coop::consume_budget;
 
@@ -84,8 +84,7 @@ where
 /// Has it change something, which is done even if the future is dropped.
 pub(crate) async fn order<F, T>(request: impl FnOnce(&'static Engine) -> F) -> io::Result<T>
 where
-    F: Future<Output = io::Result<T>> + Unpin + Send + 'static,
-    T: Send + 'static,
+    F: Work<Output = io::Result<T>>,
 {
     ask(|engine| Lasting::new(Lane::Narrow, request(engine))).await
 }
@@ -104,38 +103,31 @@ impl<T> Future for Job<T> {
 
     /// Fails if the machine has no thread for it. Panics if it has.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(cx).map_err(|error| {
-            let error: JoinError = error.resume_panic();
-            io::Error::other(error)
-        })
+        Pin::new(&mut self.0).poll(cx).map_err(|error| io::Error::other(error.resume_panic()))
     }
 }
 
+/// A future that another thread can wait for.
+pub(crate) trait Work: Future<Output: Send> + Unpin + Send + 'static {}
+
+impl<F: Future<Output: Send> + Unpin + Send + 'static> Work for F {}
+
 /// Something under way that is done to its end even if it is dropped.
 #[derive(Debug)]
-pub(crate) struct Lasting<F>
-where
-    F: Future<Output: Send> + Unpin + Send + 'static,
-{
+pub(crate) struct Lasting<F: Work> {
     /// `None` once it is over.
     work: Option<F>,
     lane: Lane,
     runtime: Option<Handle>,
 }
 
-impl<F> Lasting<F>
-where
-    F: Future<Output: Send> + Unpin + Send + 'static,
-{
+impl<F: Work> Lasting<F> {
     fn new(lane: Lane, work: F) -> Self {
         Self { work: Some(work), lane, runtime: Handle::try_current().ok() }
     }
 }
 
-impl<F> Future for Lasting<F>
-where
-    F: Future<Output: Send> + Unpin + Send + 'static,
-{
+impl<F: Work> Future for Lasting<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -146,10 +138,7 @@ where
     }
 }
 
-impl<F> Drop for Lasting<F>
-where
-    F: Future<Output: Send> + Unpin + Send + 'static,
-{
+impl<F: Work> Drop for Lasting<F> {
     fn drop(&mut self) {
         let Some(mut work) = self.work.take() else { return };
         if Pin::new(&mut work).poll(&mut Context::from_waker(Waker::noop())).is_ready() {
@@ -164,19 +153,19 @@ where
 }
 
 /// What is left to do of something, which keeps a runtime.
-struct Rest<F: Future + Unpin> {
+struct Rest<F: Work> {
     work: Option<F>,
     ends: bool,
 }
 
-impl<F: Future + Unpin> Rest<F> {
+impl<F: Work> Rest<F> {
     fn wait(mut self) {
         self.work.take().map(block_on);
     }
 }
 
 /// It was not waited for, since the runtime has ended.
-impl<F: Future + Unpin> Drop for Rest<F> {
+impl<F: Work> Drop for Rest<F> {
     fn drop(&mut self) {
         if self.ends {
             self.work.take().map(block_on);

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, SeekFrom, StatxFlags};
 use rustix::io::Errno;
-use sakia::Engine;
 use sakia::engine::__private::is_in_memory;
 
 /// Bytes that are read at once where it is asked for: the copy alone holds up others there.
@@ -14,13 +13,6 @@ pub(crate) const READ_MAX: usize = 256 << 10;
 /// Bytes beyond which nothing is written where it is asked for: it can be done elsewhere while the caller
 /// goes on, who waits for a read in any case.
 pub(crate) const WRITE_MAX: usize = 64 << 10;
-
-/// Opens a regular file to read it, if the caches know it.
-pub(crate) fn open_to_read(path: &Path) -> Option<io::Result<File>> {
-    // Only where the engine knows that no other machine is to be asked.
-    let opened = Engine::global().ok()?.try_open_regular(path)?;
-    Some(opened.map(File::from))
-}
 
 /// Returns whether operations on an open file end by themselves: it is on a device of this machine, or in
 /// memory. Involves no other machine.

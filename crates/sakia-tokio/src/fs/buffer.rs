@@ -22,17 +22,13 @@ pub(super) fn make_room(memory: &mut Vec<u8>, count: usize, is_direct: bool) -> 
 /// Bytes that were read and not taken yet, in memory that is used again.
 #[derive(Debug, Default)]
 pub(super) struct Unread {
-    memory: Vec<u8>,
+    /// Free for other use while nothing is unread.
+    pub(super) memory: Vec<u8>,
     /// Where in the memory they are.
-    at: Range<usize>,
+    pub(super) at: Range<usize>,
 }
 
 impl Unread {
-    /// These bytes of the memory.
-    pub(super) fn new(memory: Vec<u8>, at: Range<usize>) -> Self {
-        Self { memory, at }
-    }
-
     pub(super) fn len(&self) -> usize {
         self.at.len()
     }
@@ -42,15 +38,5 @@ impl Unread {
         let count = self.len().min(into.remaining());
         into.put_slice(&self.memory[self.at.start..][..count]);
         self.at.start += count;
-    }
-
-    /// Forgets them.
-    pub(super) fn clear(&mut self) {
-        self.at = 0..0;
-    }
-
-    /// Its memory. Not while there is something unread.
-    pub(super) fn into_memory(self) -> Vec<u8> {
-        self.memory
     }
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, DirEntryExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use crate::lane::{Job, Lane};
 
@@ -65,10 +65,7 @@ impl DirBuilder {
     pub async fn create(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let path = path.as_ref().to_owned();
         let mut builder = std::fs::DirBuilder::new();
-        builder.recursive(self.recursive);
-        if let Some(mode) = self.mode {
-            builder.mode(mode);
-        }
+        builder.recursive(self.recursive).mode(self.mode.unwrap_or(0o777));
         Lane::Narrow.begin_lasting(move || builder.create(path)).await?
     }
 }
@@ -101,26 +98,20 @@ pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
         let rest = Some(std::fs::read_dir(path)?);
         io::Result::Ok(Chunk { entries: VecDeque::new(), rest, count: FIRST_ENTRIES }.read())
     });
-    Ok(ReadDir { state: State::Here(first.await??) })
+    Ok(ReadDir { here: first.await??, reading: None })
 }
 
 /// What a directory has, an entry at a time.
 #[derive(Debug)]
 #[must_use = "nothing is read before it is asked for"]
 pub struct ReadDir {
-    state: State,
-}
-
-#[derive(Debug)]
-enum State {
-    Here(Chunk),
-    Reading(Job<Chunk>),
-    /// The thread that read it is lost.
-    Lost,
+    /// Nothing while more is read, nor if the thread that read is lost.
+    here: Chunk,
+    reading: Option<Job<Chunk>>,
 }
 
 /// Entries that were read and not taken.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Chunk {
     entries: VecDeque<io::Result<DirEntry>>,
     /// `None` at the end of the directory.
@@ -166,24 +157,17 @@ impl ReadDir {
     /// As [`next_entry`](ReadDir::next_entry).
     pub fn poll_next_entry(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<DirEntry>>> {
         loop {
-            match std::mem::replace(&mut self.state, State::Lost) {
-                State::Here(mut chunk) => {
-                    let next = chunk.entries.pop_front();
-                    if next.is_some() || chunk.rest.is_none() {
-                        self.state = State::Here(chunk);
-                        return Poll::Ready(next.transpose());
-                    }
-                    self.state = State::Reading(Lane::Wide.begin(move || chunk.read()));
-                }
-                State::Reading(mut job) => match Pin::new(&mut job).poll(cx) {
-                    Poll::Ready(chunk) => self.state = State::Here(chunk?),
-                    Poll::Pending => {
-                        self.state = State::Reading(job);
-                        return Poll::Pending;
-                    }
-                },
-                State::Lost => return Poll::Ready(Ok(None)),
+            if let Some(job) = &mut self.reading {
+                let chunk = ready!(Pin::new(job).poll(cx));
+                self.reading = None;
+                self.here = chunk?;
             }
+            let next = self.here.entries.pop_front();
+            if next.is_some() || self.here.rest.is_none() {
+                return Poll::Ready(next.transpose());
+            }
+            let chunk = std::mem::take(&mut self.here);
+            self.reading = Some(Lane::Wide.begin(move || chunk.read()));
         }
     }
 }

@@ -81,7 +81,7 @@ pub struct File {
 
 #[derive(Default)]
 struct Inner {
-    flight: Flight,
+    flight: Option<Flight>,
     /// Who waits for that.
     halves: Halves,
     /// What reads have left. The position is after it.
@@ -94,8 +94,8 @@ struct Inner {
     write_error: Option<io::Error>,
     /// How a read has ended that nobody has asked for yet.
     read_ended: Option<io::Result<()>>,
-    /// What a seek came to that nobody has asked for yet.
-    sought: Option<io::Result<u64>>,
+    /// The error of a seek that nobody has asked for yet.
+    seek_error: Option<io::Error>,
     /// What setting the length came to, until whoever asked for it has it.
     cut: Option<io::Result<()>>,
     /// Where the last seek led.
@@ -104,39 +104,20 @@ struct Inner {
     ways: Ways,
 }
 
-/// What is under way.
-#[derive(Default)]
+/// An operation under way. Reads give their memory back, with so many bytes at its begin.
 enum Flight {
-    #[default]
-    Nothing,
-    Read(Reading),
+    /// By the engine, from byte `offset` on.
+    Request {
+        request: Request<ReadShared<Vec<u8>>>,
+        lent: Lent,
+        offset: u64,
+    },
+    /// On a thread.
+    Read(Job<(io::Result<usize>, Vec<u8>)>),
     /// Gives its memory back.
     Write(Lasting<Job<(io::Result<()>, Vec<u8>)>>),
     Seek(Job<io::Result<u64>>),
     Length(Lasting<Job<io::Result<()>>>),
-}
-
-/// A read under way. Gives its memory back, with so many bytes at its begin.
-enum Reading {
-    /// By the engine, from byte `offset` on.
-    Engine { request: Request<ReadShared<Vec<u8>>>, lent: Lent, offset: u64 },
-    /// On a thread.
-    Thread(Job<(io::Result<usize>, Vec<u8>)>),
-}
-
-impl Reading {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(io::Result<usize>, Vec<u8>)>> {
-        match self {
-            Self::Engine { request, lent, offset } => {
-                let (result, memory) = ready!(Pin::new(request).poll(cx));
-                let moved = result.and_then(|count| {
-                    (&*lent.std).seek(SeekFrom::Start(*offset + count as u64)).map(|_| count)
-                });
-                Poll::Ready(Ok((moved, memory)))
-            }
-            Self::Thread(job) => Pin::new(job).poll(cx),
-        }
-    }
 }
 
 impl File {
@@ -175,22 +156,9 @@ impl File {
         Self::new(Handle::shared(std), Ways::default())
     }
 
-    /// A file that has just been opened, and that nobody else has.
-    pub(super) fn opened(std: std::fs::File) -> Self {
-        Self::new(Handle::new(std), Ways::default())
-    }
-
-    /// A regular file of this machine, opened with no flags of note.
-    pub(super) fn opened_to_read(std: std::fs::File) -> Self {
-        Self::new(Handle::local(std), Ways::of_plain())
-    }
-
-    fn new(handle: Handle, ways: Ways) -> Self {
-        Self {
-            handle,
-            inner: Mutex::new(Inner { ways, ..Inner::default() }),
-            max_buf_size: MAX_BUF_SIZE,
-        }
+    pub(super) fn new(handle: Handle, ways: Ways) -> Self {
+        let inner = Mutex::new(Inner { ways, ..Inner::default() });
+        Self { handle, inner, max_buf_size: MAX_BUF_SIZE }
     }
 
     /// Makes contents and metadata durable, after the write under way.
@@ -221,7 +189,7 @@ impl File {
         inner.settle(&self.handle.std).await?;
         let std = Arc::clone(&self.handle.std);
         let job = self.handle.lane().begin_lasting(move || std.set_len(size));
-        inner.flight = Flight::Length(job);
+        inner.flight = Some(Flight::Length(job));
         inner.finish().await;
         inner.cut.take().unwrap_or(Ok(()))
     }
@@ -273,7 +241,7 @@ impl File {
     #[expect(clippy::result_large_err, reason = "it is the file itself")]
     pub fn try_into_std(mut self) -> Result<std::fs::File, Self> {
         let inner = self.inner.get_mut();
-        if matches!(inner.flight, Flight::Nothing) {
+        if inner.flight.is_none() {
             inner.put_back(&self.handle.std).ok();
         }
         match Arc::try_unwrap(self.handle.std) {
@@ -357,74 +325,25 @@ impl File {
         let std = Arc::clone(&self.handle.std);
         self.handle.lane().begin_lasting(move || f(&std)).await?
     }
-
-    /// Writes, or begins to, and says how many bytes these are.
-    fn poll_write_of(
-        &mut self,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let turn = ready!(poll_proceed(cx));
-        let inner = self.inner.get_mut();
-        if inner.write_error.is_none() {
-            ready!(inner.poll_landed(cx, Half::Writing));
-        }
-        inner.read_ended = None;
-        turn.made_progress();
-        if let Some(error) = inner.write_error.take() {
-            return Poll::Ready(Err(error));
-        }
-        inner.sought = None;
-        inner.put_back(&self.handle.std)?;
-        let count = bufs.iter().map(|buf| buf.len()).fold(0, usize::saturating_add);
-        let is_small = count <= now::WRITE_MAX.min(self.max_buf_size) && bufs.len() <= BUFFERS_MAX;
-        if count == 0 {
-            return Poll::Ready(Ok(0));
-        }
-        let now = is_small && !self.handle.is_in_use();
-        let fd = self.handle.std.as_fd();
-        let done = match now.then(|| inner.ways.write(fd, bufs, None)).flatten() {
-            Some(Ok(done)) => done,
-            Some(Err(error)) => {
-                inner.write_error = Some(error);
-                count
-            }
-            None => 0,
-        };
-        if done == count {
-            return Poll::Ready(Ok(count));
-        }
-        let mut bytes = std::mem::take(&mut inner.spare);
-        let most = count.min(self.max_buf_size);
-        let start = make_room(&mut bytes, most, self.handle.is_direct());
-        for buf in bufs {
-            let room = start + self.max_buf_size - bytes.len();
-            bytes.extend_from_slice(&buf[..buf.len().min(room)]);
-        }
-        let count = bytes.len() - start;
-        let lent = self.handle.lend();
-        let write = move || {
-            let result = (&*lent.std).write_all(&bytes[start + done..]);
-            bytes.clear();
-            (result, bytes)
-        };
-        inner.flight = Flight::Write(self.handle.lane().begin_lasting(write));
-        Poll::Ready(Ok(count))
-    }
 }
 
 impl Inner {
     /// Waits for what is under way. What it came to is kept: bytes, a place, the error of a write.
     fn poll_landed(&mut self, cx: &Context<'_>, half: Half) -> Poll<()> {
-        if matches!(self.flight, Flight::Nothing) {
-            return Poll::Ready(());
-        }
+        let Some(flight) = &mut self.flight else { return Poll::Ready(()) };
         let cx = &mut Context::from_waker(self.halves.register(half, cx));
-        match &mut self.flight {
-            Flight::Nothing => {}
+        match flight {
+            Flight::Request { request, lent, offset } => {
+                let (result, memory) = ready!(Pin::new(request).poll(cx));
+                let moved = result.and_then(|count| {
+                    (&*lent.std).seek(SeekFrom::Start(*offset + count as u64)).map(|_| count)
+                });
+                self.end_read(moved, memory);
+            }
             Flight::Read(job) => {
-                let result = ready!(job.poll(cx));
-                self.end_read(result);
+                let result = ready!(Pin::new(job).poll(cx));
+                let (result, memory) = result.unwrap_or_else(|error| (Err(error), Vec::new()));
+                self.end_read(result, memory);
             }
             Flight::Write(job) => {
                 let result = ready!(Pin::new(job).poll(cx));
@@ -436,23 +355,31 @@ impl Inner {
             }
             Flight::Seek(job) => {
                 let result = ready!(Pin::new(job).poll(cx));
-                self.end_seek(result.and_then(|result| result));
+                self.end_seek(result.flatten());
             }
             Flight::Length(job) => {
                 let result = ready!(Pin::new(job).poll(cx));
-                self.cut = Some(result.and_then(|result| result));
+                self.cut = Some(result.flatten());
             }
         }
-        self.flight = Flight::Nothing;
+        self.flight = None;
         Poll::Ready(())
     }
 
+    /// Waits for a write under way, and tells the error of the last one.
+    fn poll_written(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        if self.write_error.is_none() {
+            ready!(self.poll_landed(cx, Half::Writing));
+        }
+        self.read_ended = None;
+        Poll::Ready(self.write_error.take().map_or(Ok(()), Err))
+    }
+
     /// Keeps what a read brought.
-    fn end_read(&mut self, result: io::Result<(io::Result<usize>, Vec<u8>)>) {
-        let (result, memory) = result.unwrap_or_else(|error| (Err(error), Vec::new()));
-        let (count, error) = result.map_or_else(|error| (0, Some(error)), |count| (count, None));
-        self.unread = Unread::new(memory, self.read_start..self.read_start + count);
-        self.read_ended = Some(error.map_or(Ok(()), Err));
+    fn end_read(&mut self, result: io::Result<usize>, memory: Vec<u8>) {
+        let count = *result.as_ref().unwrap_or(&0);
+        self.unread = Unread { memory, at: self.read_start..self.read_start + count };
+        self.read_ended = Some(result.map(|_| ()));
     }
 
     async fn finish(&mut self) {
@@ -470,26 +397,23 @@ impl Inner {
     /// the bytes for the next read.
     fn put_back(&mut self, file: &std::fs::File) -> io::Result<()> {
         if self.unread.len() > 0 && now::step_back(file, self.unread.len())? {
-            self.unread.clear();
+            self.unread.at = 0..0;
         }
         Ok(())
     }
 
     fn end_seek(&mut self, result: io::Result<u64>) {
-        if let Ok(position) = result {
-            self.position = position;
-        }
-        self.sought = Some(result);
+        self.seek_error = result.map(|position| self.position = position).err();
     }
 
     /// Begins a read of up to `count` bytes, where it may wait. Nothing is under way or unread.
     fn begin_read(&mut self, handle: &Handle, count: usize) {
         let lent = handle.lend();
-        let mut memory = std::mem::take(&mut self.unread).into_memory();
+        let mut memory = std::mem::take(&mut self.unread).memory;
         let start = make_room(&mut memory, count, handle.is_direct());
         memory.resize(start + count, 0);
         self.read_start = start;
-        let reading = match handle.lane() {
+        self.flight = Some(match handle.lane() {
             Lane::Narrow
                 if !handle.is_shared()
                     && start == 0
@@ -498,30 +422,13 @@ impl Inner {
             {
                 // By offset, since a ring does not always move the position; the file is not shared.
                 let request = engine.read_shared(&lent.std, memory, offset).submit();
-                Reading::Engine { request, lent, offset }
+                Flight::Request { request, lent, offset }
             }
-            lane => Reading::Thread(lane.begin(move || {
+            lane => Flight::Read(lane.begin(move || {
                 let result = repeated(|| (&*lent.std).read(&mut memory[start..]));
                 (result, memory)
             })),
-        };
-        self.flight = Flight::Read(reading);
-    }
-
-    /// Reads into the caller's memory what is there to be had without waiting.
-    fn read_now(
-        &mut self,
-        handle: &Handle,
-        into: &mut ReadBuf<'_>,
-        count: usize,
-    ) -> Option<io::Result<()>> {
-        if handle.is_in_use() {
-            return None;
-        }
-        let count = count.min(now::READ_MAX);
-        let part = IoSliceMut::new(into.initialize_unfilled_to(count));
-        let result = self.ways.read(handle.std.as_fd(), &mut [part], None)?;
-        Some(result.map(|count| into.advance(count)))
+        });
     }
 }
 
@@ -544,14 +451,19 @@ impl AsyncRead for File {
         let Self { handle, inner, max_buf_size } = self.get_mut();
         let inner = inner.get_mut();
         ready!(inner.poll_landed(cx, Half::Reading));
-        inner.sought = None;
+        inner.seek_error = None;
         let count = buf.remaining().min(*max_buf_size);
         if inner.read_ended.is_none() && inner.unread.len() == 0 && count > 0 {
-            let before = buf.filled().len();
-            if let Some(result) = inner.read_now(handle, buf, count) {
-                turn.made_progress();
-                spend(cx, buf.filled().len() - before);
-                return Poll::Ready(result);
+            if !handle.is_in_use() {
+                let part = buf.initialize_unfilled_to(count.min(now::READ_MAX));
+                let part = &mut [IoSliceMut::new(part)];
+                if let Some(result) = inner.ways.read(handle.std.as_fd(), part, None) {
+                    turn.made_progress();
+                    return Poll::Ready(result.map(|count| {
+                        buf.advance(count);
+                        spend(cx, count);
+                    }));
+                }
             }
             inner.begin_read(handle, count);
             ready!(inner.poll_landed(cx, Half::Reading));
@@ -571,7 +483,7 @@ impl AsyncWrite for File {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.get_mut().poll_write_of(cx, &[IoSlice::new(buf)])
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
     }
 
     fn poll_write_vectored(
@@ -579,7 +491,46 @@ impl AsyncWrite for File {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.get_mut().poll_write_of(cx, bufs)
+        let turn = ready!(poll_proceed(cx));
+        let Self { handle, inner, max_buf_size } = self.get_mut();
+        let inner = inner.get_mut();
+        let written = ready!(inner.poll_written(cx));
+        turn.made_progress();
+        written?;
+        inner.seek_error = None;
+        inner.put_back(&handle.std)?;
+        let count = bufs.iter().map(|buf| buf.len()).fold(0, usize::saturating_add);
+        let is_small = count <= now::WRITE_MAX.min(*max_buf_size) && bufs.len() <= BUFFERS_MAX;
+        if count == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        let now = is_small && !handle.is_in_use();
+        let done = match now.then(|| inner.ways.write(handle.std.as_fd(), bufs, None)).flatten() {
+            Some(Ok(done)) => done,
+            Some(Err(error)) => {
+                inner.write_error = Some(error);
+                count
+            }
+            None => 0,
+        };
+        if done == count {
+            return Poll::Ready(Ok(count));
+        }
+        let mut bytes = std::mem::take(&mut inner.spare);
+        let start = make_room(&mut bytes, count.min(*max_buf_size), handle.is_direct());
+        for buf in bufs {
+            let room = start + *max_buf_size - bytes.len();
+            bytes.extend_from_slice(&buf[..buf.len().min(room)]);
+        }
+        let count = bytes.len() - start;
+        let lent = handle.lend();
+        let write = move || {
+            let result = (&*lent.std).write_all(&bytes[start + done..]);
+            bytes.clear();
+            (result, bytes)
+        };
+        inner.flight = Some(Flight::Write(handle.lane().begin_lasting(write)));
+        Poll::Ready(Ok(count))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -587,12 +538,7 @@ impl AsyncWrite for File {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let inner = self.get_mut().inner.get_mut();
-        if inner.write_error.is_none() {
-            ready!(inner.poll_landed(cx, Half::Writing));
-        }
-        inner.read_ended = None;
-        Poll::Ready(inner.write_error.take().map_or(Ok(()), Err))
+        self.get_mut().inner.get_mut().poll_written(cx)
     }
 
     /// Flushes. The file stays open.
@@ -607,7 +553,7 @@ impl AsyncSeek for File {
     fn start_seek(self: Pin<&mut Self>, position: SeekFrom) -> io::Result<()> {
         let Self { handle, inner, .. } = self.get_mut();
         let inner = inner.get_mut();
-        if !matches!(inner.flight, Flight::Nothing) {
+        if inner.flight.is_some() {
             return Err(io::Error::other("a seek begins when nothing else is under way"));
         }
         inner.read_ended = None;
@@ -620,7 +566,7 @@ impl AsyncSeek for File {
         if asks || handle.is_in_use() {
             let lent = handle.lend();
             let seek = move || (&*lent.std).seek(position);
-            inner.flight = Flight::Seek(handle.lane().begin(seek));
+            inner.flight = Some(Flight::Seek(handle.lane().begin(seek)));
         } else {
             inner.end_seek((&*handle.std).seek(position));
         }
@@ -631,7 +577,7 @@ impl AsyncSeek for File {
         let inner = self.get_mut().inner.get_mut();
         ready!(inner.poll_landed(cx, Half::Reading));
         inner.read_ended = None;
-        Poll::Ready(inner.sought.take().unwrap_or(Ok(inner.position)))
+        Poll::Ready(inner.seek_error.take().map_or(Ok(inner.position), Err))
     }
 }
 

@@ -26,12 +26,8 @@ pub(super) struct Handle {
 
 impl Handle {
     pub(super) fn new(std: File) -> Self {
-        Self {
-            std: Arc::new(std),
-            lane: OnceLock::new(),
-            is_direct: OnceLock::new(),
-            users: OnceLock::new(),
-        }
+        let (lane, is_direct, users) = Default::default();
+        Self { std: Arc::new(std), lane, is_direct, users }
     }
 
     /// A regular file of this machine.
@@ -44,7 +40,7 @@ impl Handle {
         let users = Arc::clone(self.users.get_or_init(Arc::default));
         let (lane, users) = (OnceLock::from(self.lane()), OnceLock::from(users));
         let is_direct = self.is_direct.clone();
-        Ok(Self { std: Arc::new(self.std.try_clone()?), lane, is_direct, users })
+        Ok(Self { lane, is_direct, users, ..Self::new(self.std.try_clone()?) })
     }
 
     /// Where its slow operations run.

@@ -4,10 +4,12 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use sakia::Engine;
+use sakia::engine::__private::Ways;
 use tokio::task::coop::consume_budget;
 
+use super::handle::Handle;
 use super::{File, paths};
-use crate::now;
 
 /// How a file is to be opened: [`std::fs::OpenOptions`], opening without blocking the task.
 ///
@@ -104,14 +106,17 @@ impl OpenOptions {
     pub async fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
         if self.reads && !self.other {
             consume_budget().await;
-            if let Some(result) = now::open_to_read(path.as_ref()) {
-                return result.map(File::opened_to_read);
+            // Only where the engine knows that no other machine is to be asked.
+            if let Ok(engine) = Engine::global()
+                && let Some(opened) = engine.try_open_regular(&path)
+            {
+                return Ok(File::new(Handle::local(opened?.into()), Ways::of_plain()));
             }
         }
         let options = self.std.clone();
         let path = [path.as_ref().to_owned()];
         let file = paths::opening(path, self.changes, move |[path]| options.open(path)).await?;
-        Ok(File::opened(file))
+        Ok(File::new(Handle::new(file), Ways::default()))
     }
 }
 
