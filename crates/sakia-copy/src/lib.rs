@@ -13,7 +13,6 @@
 mod copy;
 mod crew;
 mod delays;
-mod hold;
 mod kernel;
 mod options;
 mod pace;

@@ -5,11 +5,13 @@
 //! known beforehand, so it is tried: when making files goes on to take long, all workers but one are laid off
 //! for a moment, and for longer if that one makes more. Then it is tried again.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, TryLockError};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use async_channel::{Receiver, Sender};
+
+use crate::sys::lock;
 
 /// Making a file takes this long or less where nothing is wrong.
 const USUAL: Duration = Duration::from_micros(50);
@@ -28,11 +30,6 @@ pub(crate) struct Pace {
     allowed: AtomicUsize,
     /// Workers that were laid off.
     laid_off: AtomicUsize,
-    /// A [`Making`].
-    making: AtomicU8,
-    made: AtomicU64,
-    timed: AtomicU64,
-    nanoseconds: AtomicU64,
     trial: Mutex<Trial>,
     /// Calls back a worker that was laid off.
     call: Sender<()>,
@@ -41,10 +38,12 @@ pub(crate) struct Pace {
 
 struct Trial {
     phase: Phase,
+    /// The last judgment.
+    making: Making,
     /// When the phase began, or is to be judged from.
     begin: Instant,
-    /// What had been made by then.
-    before: Made,
+    /// Files made since.
+    made: Made,
     /// No other trial before.
     rest_until: Instant,
     /// When making files last took long.
@@ -76,11 +75,12 @@ enum Phase {
     One,
 }
 
+/// Files that were made, those of them whose time was taken, and what these took.
 #[derive(Clone, Copy, Default)]
 struct Made {
     files: u64,
     timed: u64,
-    nanoseconds: u64,
+    time: Duration,
 }
 
 impl Pace {
@@ -88,8 +88,9 @@ impl Pace {
         let now = Instant::now();
         let trial = Trial {
             phase: Phase::All,
+            making: Making::Quick,
             begin: now,
-            before: Made::default(),
+            made: Made::default(),
             rest_until: now,
             slow_at: None,
             last_rate: None,
@@ -99,10 +100,6 @@ impl Pace {
             workers,
             allowed: AtomicUsize::new(workers),
             laid_off: AtomicUsize::new(0),
-            making: AtomicU8::new(Making::Quick as u8),
-            made: AtomicU64::new(0),
-            timed: AtomicU64::new(0),
-            nanoseconds: AtomicU64::new(0),
             trial: Mutex::new(trial),
             call,
             calls,
@@ -111,11 +108,7 @@ impl Pace {
 
     /// How it goes.
     pub(crate) fn making(&self) -> Making {
-        match self.making.load(Ordering::Relaxed) {
-            making if making == Making::Slow as u8 => Making::Slow,
-            making if making == Making::WasSlow as u8 => Making::WasSlow,
-            _ => Making::Quick,
-        }
+        lock(&self.trial).making
     }
 
     /// Whether worker number `worker` may work.
@@ -144,15 +137,10 @@ impl Pace {
         if files == 0 {
             return;
         }
-        self.made.fetch_add(files, Ordering::Relaxed);
-        self.timed.fetch_add(timed, Ordering::Relaxed);
-        self.nanoseconds.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
-        let mut trial = match self.trial.try_lock() {
-            Ok(trial) => trial,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Another worker judges.
-            Err(TryLockError::WouldBlock) => return,
-        };
+        let mut trial = lock(&self.trial);
+        trial.made.files += files;
+        trial.made.timed += timed;
+        trial.made.time += time;
         if self.judge(&mut trial, Instant::now()) {
             for _ in 1..self.workers {
                 self.call.try_send(()).ok();
@@ -163,26 +151,19 @@ impl Pace {
     /// True if those who were laid off are to be called back.
     fn judge(&self, trial: &mut Trial, now: Instant) -> bool {
         let elapsed = now.duration_since(trial.begin);
-        let made = Made {
-            files: self.made.load(Ordering::Relaxed),
-            timed: self.timed.load(Ordering::Relaxed),
-            nanoseconds: self.nanoseconds.load(Ordering::Relaxed),
-        };
-        let files = made.files - trial.before.files;
-        let rate = files as f64 / elapsed.as_secs_f64().max(1e-9);
+        let made = trial.made;
+        let rate = made.files as f64 / elapsed.as_secs_f64().max(1e-9);
         let next = match trial.phase {
             Phase::All if elapsed < WINDOW => return false,
             Phase::All => {
-                let timed = (made.timed - trial.before.timed).max(1);
-                let usual = (made.nanoseconds - trial.before.nanoseconds) / timed;
-                let is_slow = u128::from(usual) > USUAL.as_nanos();
+                let usual = made.time.as_nanos() / u128::from(made.timed.max(1));
+                let is_slow = usual > USUAL.as_nanos();
                 trial.slow_at = if is_slow { Some(now) } else { trial.slow_at };
-                let making = match trial.slow_at {
+                trial.making = match trial.slow_at {
                     Some(_) if is_slow => Making::Slow,
                     Some(at) if now < at + STANDS => Making::WasSlow,
                     _ => Making::Quick,
                 };
-                self.making.store(making as u8, Ordering::Relaxed);
                 let last = std::mem::replace(&mut trial.last_rate, is_slow.then_some(rate));
                 if is_slow
                     && self.workers > 1
@@ -216,7 +197,7 @@ impl Pace {
             self.allowed.store(self.workers, Ordering::Relaxed);
             trial.last_rate = None;
         }
-        (trial.phase, trial.begin, trial.before) = (next, now, made);
+        (trial.phase, trial.begin, trial.made) = (next, now, Made::default());
         is_called_back
     }
 }
@@ -249,11 +230,10 @@ mod tests {
                 self.pace.laid_off.store(usize::from(is_alone), Ordering::Relaxed);
                 let files = if is_alone { one } else { two } / 100;
                 self.now += Duration::from_millis(10);
-                self.pace.made.fetch_add(files, Ordering::Relaxed);
-                self.pace.timed.fetch_add(files, Ordering::Relaxed);
-                let nanoseconds = each.as_nanos() as u64 * files;
-                self.pace.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
                 let mut trial = self.pace.trial.lock().unwrap();
+                trial.made.files += files;
+                trial.made.timed += files;
+                trial.made.time += each * files as u32;
                 self.calls += u32::from(self.pace.judge(&mut trial, self.now));
             }
         }

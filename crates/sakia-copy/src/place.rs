@@ -4,29 +4,24 @@
 //! opened again, however long its path is. What is opened again is compared with what it was: somebody
 //! may have moved it meanwhile.
 
-use std::ffi::{CStr, CString, OsStr};
-use std::io;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 
 use rustix::fs::{CWD, OFlags, Stat};
 use rustix::io::Errno;
 use sakia::{Budget, Permit, Resource};
 
-use crate::sys;
+use crate::sys::{self, lock};
 
 /// Device and inode: what a file is, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Id {
-    pub(crate) device: u64,
-    pub(crate) inode: u64,
-}
+pub(crate) struct Id(u64, u64);
 
 impl Id {
     pub(crate) fn of(stat: &Stat) -> Self {
-        Self { device: stat.st_dev, inode: stat.st_ino }
+        Self(stat.st_dev, stat.st_ino)
     }
 }
 
@@ -58,7 +53,7 @@ impl AsFd for OpenDir {
 /// A directory of a tree.
 pub(crate) struct Place {
     /// `None`: the current directory.
-    above: Option<Above>,
+    above: Option<Name>,
     /// What it was when it was first opened, found out at the latest when it is closed.
     id: OnceLock<Id>,
     open: Mutex<Option<Arc<OpenDir>>>,
@@ -66,9 +61,18 @@ pub(crate) struct Place {
     follows: bool,
 }
 
-struct Above {
-    place: Arc<Place>,
-    name: CString,
+/// A name in a directory, or in the one that the process is in.
+#[derive(Clone)]
+pub(crate) struct Name {
+    pub(crate) place: Arc<Place>,
+    pub(crate) name: CString,
+}
+
+impl Name {
+    /// Whether it is the same name in the same directory.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.place, &other.place) && self.name == other.name
+    }
 }
 
 impl Place {
@@ -79,10 +83,6 @@ impl Place {
             Arc::new(Place { above: None, id: OnceLock::new(), open, follows: true })
         });
         &CURRENT
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<OpenDir>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn is_current(&self) -> bool {
@@ -96,7 +96,7 @@ impl Place {
 
     /// Takes its descriptor, if it has one and can be known again without.
     fn close(&self) -> Option<Arc<OpenDir>> {
-        let mut open = self.lock();
+        let mut open = lock(&self.open);
         if self.id.get().is_none() {
             self.id.set(Id::of(&sys::stat(&**open.as_ref()?).ok()?)).ok();
         }
@@ -105,39 +105,31 @@ impl Place {
 
     /// The directories above it, itself first; without the current directory.
     pub(crate) fn lineage(&self) -> impl Iterator<Item = &Self> {
-        let mut next = Some(self);
-        let lineage = std::iter::from_fn(move || {
-            let place = next?;
-            next = place.above.as_ref().map(|above| &*above.place);
-            Some(place)
-        });
+        let lineage = std::iter::successors(Some(self), |place| Some(&*place.above()?.place));
         lineage.filter(|place| !place.is_current())
+    }
+
+    /// The names that lead to it, the root's first.
+    pub(crate) fn names(&self) -> Vec<&Path> {
+        let names = self.lineage().filter_map(Self::above);
+        let mut names: Vec<_> = names.map(|above| sys::path(&above.name)).collect();
+        names.reverse();
+        names
     }
 
     /// The path of `name` in it, for messages.
     pub(crate) fn path_of(&self, name: &CStr) -> PathBuf {
-        let mut names = vec![name];
-        names.extend(self.lineage().filter_map(Self::name));
-        let names = names.into_iter().rev();
-        names.map(|name| OsStr::from_bytes(name.to_bytes())).collect()
-    }
-
-    /// The directory above, and its name there.
-    pub(crate) fn above(&self) -> Option<(&Arc<Self>, &CStr)> {
-        self.above.as_ref().map(|above| (&above.place, &*above.name))
+        self.names().into_iter().chain([sys::path(name)]).collect()
     }
 
     /// Its name in the directory above.
-    pub(crate) fn name(&self) -> Option<&CStr> {
-        self.above.as_ref().map(|above| &*above.name)
+    pub(crate) fn above(&self) -> Option<&Name> {
+        self.above.as_ref()
     }
 
     /// Its own path, for messages.
     pub(crate) fn path(&self) -> PathBuf {
-        match &self.above {
-            Some(above) => above.place.path_of(&above.name),
-            None => PathBuf::from("."),
-        }
+        self.above().map_or(".".into(), |above| above.place.path_of(&above.name))
     }
 }
 
@@ -145,8 +137,7 @@ impl Drop for Place {
     /// One level after the other: a tree may be deeper than the stack.
     fn drop(&mut self) {
         let mut above = self.above.take();
-        while let Some(place) = above.and_then(|above| Arc::into_inner(above.place)) {
-            let mut place = place;
+        while let Some(mut place) = above.and_then(|above| Arc::into_inner(above.place)) {
             above = place.above.take();
         }
     }
@@ -165,6 +156,14 @@ struct Open {
     prune_at: usize,
 }
 
+impl Open {
+    /// Forgets those that are closed, or gone.
+    fn prune(&mut self) {
+        let is_open = |place: Arc<Place>| lock(&place.open).is_some();
+        self.places.retain(|place| place.upgrade().is_some_and(is_open));
+    }
+}
+
 /// Places kept before any is looked at.
 const PRUNE_AT_MIN: usize = 256;
 
@@ -172,10 +171,6 @@ impl Places {
     pub(crate) fn new(budget: Budget) -> Self {
         let open = Open { places: Vec::new(), prune_at: PRUNE_AT_MIN };
         Self { budget, open: Mutex::new(open) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a place of a directory that was opened as `name` in `above`. What it is need not be known.
@@ -187,11 +182,10 @@ impl Places {
         stat: Option<&Stat>,
         follows: bool,
     ) -> Arc<Place> {
-        let above = Some(Above { place: Arc::clone(above), name: name.to_owned() });
+        let above = Some(Name { place: Arc::clone(above), name: name.to_owned() });
         let open = Some(Arc::new(self.permitted(fd)));
         let id = stat.map_or_else(OnceLock::new, |stat| Id::of(stat).into());
-        let place = Place { above, id, open: Mutex::new(open), follows };
-        let place = Arc::new(place);
+        let place = Arc::new(Place { above, id, open: Mutex::new(open), follows });
         self.note(&place);
         place
     }
@@ -207,9 +201,9 @@ impl Places {
     }
 
     fn note(&self, place: &Arc<Place>) {
-        let mut open = self.lock();
+        let mut open = lock(&self.open);
         if open.places.len() >= open.prune_at {
-            open.places.retain(|place| place.upgrade().is_some_and(|place| place.lock().is_some()));
+            open.prune();
             open.prune_at = (2 * open.places.len()).max(PRUNE_AT_MIN);
         }
         open.places.push(Arc::downgrade(place));
@@ -218,8 +212,8 @@ impl Places {
     /// Closes half of the directories that are open: those that were opened first, from which the work
     /// is farthest away.
     pub(crate) fn close_some(&self) {
-        let mut open = self.lock();
-        open.places.retain(|place| place.upgrade().is_some_and(|place| place.lock().is_some()));
+        let mut open = lock(&self.open);
+        open.prune();
         let count = open.places.len().div_ceil(2);
         let closed: Vec<_> =
             open.places.drain(..count).filter_map(|place| place.upgrade()?.close()).collect();
@@ -229,9 +223,9 @@ impl Places {
     }
 
     /// Does what needs a descriptor, once more after some were closed if there was none.
-    pub(crate) fn with_room<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    pub(crate) fn with_room<T>(&self, mut call: impl FnMut() -> sys::Result<T>) -> sys::Result<T> {
         match call() {
-            Err(error) if sys::is(&error, Errno::MFILE) => {
+            Err(Errno::MFILE) => {
                 self.close_some();
                 call()
             }
@@ -243,39 +237,35 @@ impl Places {
     ///
     /// # Errors
     /// `ENOENT`: it is not where it was. Otherwise as `open(2)`.
-    pub(crate) fn open(&self, place: &Arc<Place>) -> io::Result<Arc<OpenDir>> {
-        if let Some(open) = &*place.lock() {
-            return Ok(Arc::clone(open));
-        }
+    pub(crate) fn open(&self, place: &Arc<Place>) -> sys::Result<Arc<OpenDir>> {
         // From the nearest one that is open, down again.
-        let mut closed = vec![Arc::clone(place)];
+        let mut closed = Vec::new();
+        let mut next = place;
         let mut open = loop {
-            let last = closed.last().and_then(|place| place.above.as_ref());
-            let Some(above) = last.map(|above| Arc::clone(&above.place)) else {
-                return Err(Errno::BADF.into());
-            };
-            if let Some(open) = &*above.lock() {
+            if let Some(open) = &*lock(&next.open) {
                 break Arc::clone(open);
             }
-            closed.push(above);
+            let above = next.above().ok_or(Errno::BADF)?;
+            closed.push((next, &above.name));
+            next = &above.place;
         };
-        while let Some(place) = closed.pop() {
-            let Some(above) = &place.above else { return Err(Errno::BADF.into()) };
-            let flags = flags_of_directory(place.follows);
-            let fd = self.with_room(|| sys::open_again(open.as_fd(), &above.name, flags))?;
-            open = self.opened_again(fd, &place)?;
-            if closed.is_empty() {
-                self.keep(&place, &open);
-            }
+        if closed.is_empty() {
+            return Ok(open);
         }
+        for (place, name) in closed.into_iter().rev() {
+            let flags = flags_of_directory(place.follows);
+            let fd = self.with_room(|| sys::open_again(open.as_fd(), name, flags))?;
+            open = self.opened_again(fd, place)?;
+        }
+        self.keep(place, &open);
         Ok(open)
     }
 
     /// The work goes on in the directory above: it is opened again if it was closed, from here and not all
     /// the way from the top. If that fails, who needs it will try the other way.
     pub(crate) fn return_above(&self, place: &Arc<Place>) {
-        let Some((above, _)) = place.above() else { return };
-        if above.lock().is_some() {
+        let Some(Name { place: above, .. }) = place.above() else { return };
+        if lock(&above.open).is_some() {
             return;
         }
         let opened = self.open(place).and_then(|open| {
@@ -287,16 +277,16 @@ impl Places {
         }
     }
 
-    fn opened_again(&self, fd: OwnedFd, place: &Place) -> io::Result<Arc<OpenDir>> {
+    fn opened_again(&self, fd: OwnedFd, place: &Place) -> sys::Result<Arc<OpenDir>> {
         if Some(Id::of(&sys::stat(&fd)?)) == place.id() {
             Ok(Arc::new(self.permitted(fd)))
         } else {
-            Err(Errno::NOENT.into())
+            Err(Errno::NOENT)
         }
     }
 
     fn keep(&self, place: &Arc<Place>, open: &Arc<OpenDir>) {
-        *place.lock() = Some(Arc::clone(open));
+        *lock(&place.open) = Some(Arc::clone(open));
         self.note(place);
     }
 }

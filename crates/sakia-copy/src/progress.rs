@@ -1,12 +1,14 @@
 //! What goes on, for those who look on.
 
+use std::ffi::CStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
-use crate::hold::Hold;
-use crate::report::{Counts, Failure, Report};
+use crate::place::Place;
+use crate::report::{Counters, Counts, Failure, Report};
+use crate::sys::lock;
 
 type OnFailure = Box<dyn Fn(&Failure) + Send + Sync>;
 type OnEntry = Box<dyn Fn(&Path, &Path) + Send + Sync>;
@@ -57,13 +59,13 @@ impl Progress {
     /// The paths of entries that are being dealt with, and of directories that are being read: those that
     /// are waited for where nothing goes on.
     pub fn under_way(&self) -> Vec<PathBuf> {
-        let holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let holds = lock(&self.holds).clone();
         holds.iter().filter_map(|hold| hold.upgrade()?.path()).collect()
     }
 
     pub(crate) fn hold(&self) -> Arc<Hold> {
         let hold = Arc::<Hold>::default();
-        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut holds = lock(&self.holds);
         holds.retain(|hold| hold.strong_count() > 0);
         holds.push(Arc::downgrade(&hold));
         hold
@@ -76,10 +78,8 @@ impl Progress {
 
     /// The file they are of could not be completed.
     pub(crate) fn take_back_bytes(&self, bytes: u64) {
-        let less = Counts { bytes, ..Counts::default() };
-        for (less, count) in less.fields().into_iter().zip(&self.counts) {
-            count.fetch_sub(less, Ordering::Relaxed);
-        }
+        // Adding wraps around.
+        self.add_bytes(bytes.wrapping_neg());
     }
 
     pub(crate) fn add(&self, more: &Counts) {
@@ -94,25 +94,27 @@ impl Progress {
         if let Some(tell) = &self.on_failure {
             tell(&failure);
         }
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failures = lock(&self.failures);
         if failures.len() < Report::FAILURES_MAX {
             failures.push(failure);
         }
     }
 
-    /// The failures so far, which are the report's from then on.
-    pub(crate) fn take_failures(&self) -> Vec<Failure> {
-        std::mem::take(&mut self.failures.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Makes a report of the counts since `before`. Failures are the report's from then on.
+    pub(crate) fn report(&self, before: &Counts, counters: Counters, is_stopped: bool) -> Report {
+        let mut counts = self.counts();
+        for (count, before) in counts.fields_mut().into_iter().zip(before.fields()) {
+            *count -= before;
+        }
+        let failures = std::mem::take(&mut *lock(&self.failures));
+        Report { counts, counters, failures, is_stopped }
     }
 
-    /// Whether somebody wants to know of each entry.
-    pub(crate) fn wants_entries(&self) -> bool {
-        self.on_entry.is_some()
-    }
-
-    pub(crate) fn entry(&self, from: &Path, to: &Path) {
+    /// An entry was done; its paths are asked for if they are to be told.
+    pub(crate) fn entry(&self, paths: impl FnOnce() -> (PathBuf, PathBuf)) {
         if let Some(tell) = &self.on_entry {
-            tell(from, to);
+            let (from, to) = paths();
+            tell(&from, &to);
         }
     }
 }
@@ -120,5 +122,48 @@ impl Progress {
 impl fmt::Debug for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Progress").field(&self.counts()).finish()
+    }
+}
+
+/// The entry that a fiber works on, or none. The lock is held for a few instructions, and by no call that
+/// waits.
+#[derive(Default)]
+pub(crate) struct Hold {
+    state: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    /// The directory; it stays until there is another, so that its users need not be counted for each entry.
+    place: Option<Arc<Place>>,
+    /// With a zero; empty for the directory itself.
+    name: Vec<u8>,
+}
+
+impl Hold {
+    /// `name` in `place` is begun.
+    pub(crate) fn begin(&self, place: &Arc<Place>, name: &CStr) {
+        let mut state = lock(&self.state);
+        let is_same = state.place.as_ref().is_some_and(|is| Arc::ptr_eq(is, place));
+        let before = if is_same { None } else { state.place.replace(Arc::clone(place)) };
+        state.name.clear();
+        state.name.extend_from_slice(name.to_bytes_with_nul());
+        drop(state);
+        // It may be the last to let go of it, which closes the directory.
+        drop(before);
+    }
+
+    /// There is nothing more.
+    pub(crate) fn end(&self) {
+        let before = lock(&self.state).place.take();
+        drop(before);
+    }
+
+    /// The path of what it is at.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        let state = lock(&self.state);
+        let place = state.place.as_ref()?;
+        let name = CStr::from_bytes_with_nul(&state.name).ok()?;
+        Some(if name.is_empty() { place.path() } else { place.path_of(name) })
     }
 }

@@ -2,7 +2,6 @@
 
 use std::ffi::{CStr, OsStr};
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,8 +10,8 @@ use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 use sakia::CancellationToken;
 
-use crate::crew::{Fiber, Folder, Frame, Job, Next, Unit};
-use crate::place::Place;
+use crate::crew::{Fiber, Folder, Found, Job, Next, Unit};
+use crate::place::{Name, Place};
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::{kernel, sys, walk};
@@ -54,12 +53,12 @@ impl Remove {
         place: &Arc<Place>,
         name: &CStr,
         flags: AtFlags,
-    ) -> io::Result<()> {
+    ) -> sys::Result<()> {
         fiber.tally.counters.plain_calls += 1;
         let dir = fiber.crew().places.open(place)?;
-        match sys::retry(|| kernel::unlinkat(dir.as_fd(), name, flags)) {
+        match sys::retry(|| kernel::unlinkat(&dir, name, flags)) {
             // Somebody else was quicker.
-            Err(error) if sys::is(&error, Errno::NOENT) && !place.is_current() => Ok(()),
+            Err(Errno::NOENT) if !place.is_current() => Ok(()),
             result => result,
         }
     }
@@ -74,8 +73,8 @@ impl Remove {
         match self.unlink(fiber, place, name, AtFlags::empty()) {
             Ok(()) => fiber.tally.counts.add_entry(kind),
             // The file system did not tell, or somebody has put a directory in its place.
-            Err(error) if sys::is(&error, Errno::ISDIR) => return Next::Enter,
-            Err(error) => fiber.fail("remove", place.path_of(name), error),
+            Err(Errno::ISDIR) => return Next::Enter,
+            Err(error) => fiber.fail("remove", place.path_of(name), error.into()),
         }
         Next::Done
     }
@@ -90,40 +89,32 @@ impl Job for Remove {
             let above = fiber.crew().places.open(place)?;
             fiber.open_directory(&above, name, sys::DIRECTORY).await
         };
-        match opened.await {
-            Ok(fd) => {
-                let place = fiber.crew().places.adopt(place, name, fd, None, false);
-                Some(Folder::new(above, place, ()))
-            }
-            Err(error) if sys::is(&error, Errno::NOTDIR) || sys::is(&error, Errno::LOOP) => {
+        let opened = opened.await;
+        if let Err(error) = &opened {
+            if let Some(Errno::NOTDIR | Errno::LOOP) = Errno::from_io_error(error) {
                 self.remove(fiber, place, name, FileType::Unknown);
-                None
+                return None;
             }
             // Somebody else was quicker.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && above.is_some() => None,
-            Err(error) => {
-                fiber.fail("open directory", place.path_of(name), error);
-                None
+            if error.kind() == io::ErrorKind::NotFound && above.is_some() {
+                return None;
             }
         }
+        let fd = fiber.ok_or_fail("open directory", || place.path_of(name), opened)?;
+        let place = fiber.crew().places.adopt(place, name, fd, None, false);
+        Some(Folder::new(above, place, ()))
     }
 
-    async fn entry(
-        &self,
-        fiber: &mut Fiber<Self>,
-        frame: &Frame<Self>,
-        name: &CStr,
-        kind: FileType,
-    ) -> Next {
-        self.remove(fiber, &frame.folder.place, name, kind)
+    async fn entry(&self, fiber: &mut Fiber<Self>, found: Found<'_, Self>) -> Next {
+        self.remove(fiber, &found.frame.folder.place, found.name, found.kind)
     }
 
     fn leave(&self, fiber: &mut Fiber<Self>, folder: &Arc<Folder<Self>>) {
-        let Some((above, name)) = folder.place.above() else { return };
+        let Some(Name { place: above, name }) = folder.place.above() else { return };
         fiber.crew().places.return_above(&folder.place);
         match self.unlink(fiber, above, name, AtFlags::REMOVEDIR) {
             Ok(()) => fiber.tally.counts.directories += 1,
-            Err(error) => fiber.fail("remove directory", folder.place.path(), error),
+            Err(error) => fiber.fail("remove directory", folder.place.path(), error.into()),
         }
     }
 }

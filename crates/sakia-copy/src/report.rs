@@ -8,8 +8,6 @@ use std::time::Duration;
 
 use rustix::fs::FileType;
 
-use crate::progress::Progress;
-
 /// How many entries of which kind were dealt with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -47,14 +45,6 @@ impl Counts {
             _ => &mut self.others,
         };
         *count += 1;
-    }
-
-    /// Takes those away that were counted before.
-    pub(crate) fn subtract(&mut self, before: &Self) {
-        let before = before.fields();
-        for (field, before) in self.fields_mut().into_iter().zip(before) {
-            *field -= before;
-        }
     }
 
     pub(crate) fn fields(mut self) -> [u64; 8] {
@@ -145,18 +135,6 @@ pub struct Report {
 impl Report {
     /// Failures that a report has with their paths.
     pub const FAILURES_MAX: usize = 1000;
-
-    /// What came since the progress had counted `before`.
-    pub(crate) fn new(
-        progress: &Progress,
-        before: &Counts,
-        counters: Counters,
-        is_stopped: bool,
-    ) -> Self {
-        let mut counts = progress.counts();
-        counts.subtract(before);
-        Self { counts, counters, failures: progress.take_failures(), is_stopped }
-    }
 
     /// Whether all was done.
     pub fn is_complete(&self) -> bool {

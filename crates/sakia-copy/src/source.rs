@@ -1,21 +1,19 @@
 //! Reading what is copied: by plain calls what the caches have, by the runtime's ring what they have not,
 //! where that takes a while.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::CStr;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use sakia::engine::__private::{CallMode, CallSupport, is_in_memory};
+use sakia::engine::__private::{CallMode, CallSupport, SharedCallSupport, is_in_memory};
 use sakia::fs::{AlignedBuf, Dir, File, OpenOptions};
 use sakia::io::IoBuf;
 
-use crate::copy::Learned;
 use crate::crew::{Fiber, Job};
 use crate::place::OpenDir;
 use crate::sys::{self, Attempt};
@@ -79,7 +77,7 @@ impl<J: Job> Fiber<J> {
         // Operands are named by paths that the ring's lookups, which are confined, do not take.
         if above.is_current() {
             let opened = places.with_room(|| sys::open(above.as_fd(), name, flags));
-            return opened.map(Source::Plain);
+            return Ok(Source::Plain(opened?));
         }
         match places.with_room(|| sys::open_now(above.as_fd(), name, flags))? {
             Attempt::Done(fd) => Ok(Source::Plain(fd)),
@@ -100,7 +98,7 @@ impl<J: Job> Fiber<J> {
             let begin = Instant::now();
             let opened = self.crew().places.with_room(|| sys::open(above.as_fd(), name, flags));
             worker.opens.took(begin.elapsed());
-            return opened.map(Source::Plain);
+            return Ok(Source::Plain(opened?));
         }
         self.about_to_wait();
         self.tally.counters.ring_opens += 1;
@@ -113,9 +111,8 @@ impl<J: Job> Fiber<J> {
         let dir = Dir::lend(Arc::clone(above), "");
         let mut options = OpenOptions::new();
         options.read(true).custom_flags((flags - OFlags::RWMODE).bits().cast_signed());
-        let opening = dir.open_with(OsStr::from_bytes(name.to_bytes()), &options);
-        let opened = self.unless_stopped(opening).await?;
-        let file = opened.map_err(sakia::fs::Error::into_io_error)?;
+        let opening = dir.open_with(sys::path(name), &options);
+        let file = self.unless_stopped(opening).await?.map_err(sakia::fs::Error::into_io_error)?;
         Ok(Source::Lent(Some(file)))
     }
 
@@ -128,12 +125,12 @@ impl<J: Job> Fiber<J> {
         range: Range<usize>,
         offset: u64,
         size: u64,
-        learned: &Learned,
+        reads: &SharedCallSupport,
     ) -> io::Result<usize> {
         let mut done = 0;
         while done < range.len() {
             let rest = range.start + done..range.end;
-            let count = self.read_at(source, buf, rest, offset + done as u64, learned).await?;
+            let count = self.read_at(source, buf, rest, offset + done as u64, reads).await?;
             done += count;
             if count == 0 || offset + done as u64 == size {
                 break;
@@ -149,24 +146,27 @@ impl<J: Job> Fiber<J> {
         buf: &mut AlignedBuf,
         range: Range<usize>,
         offset: u64,
-        learned: &Learned,
+        reads: &SharedCallSupport,
     ) -> io::Result<usize> {
         self.tally.counters.plain_calls += 1;
-        if learned.reads.get().mode() == Some(CallMode::NonBlocking) {
+        if reads.get().mode() == Some(CallMode::NonBlocking) {
             match sys::read_now(source.as_fd(), &mut buf[range.clone()], offset) {
                 // That may mean that nothing was there without waiting.
                 Ok(Attempt::Done(0)) => {
-                    return sys::read_at(source.as_fd(), &mut buf[range], offset);
+                    return Ok(sys::read_at(source.as_fd(), &mut buf[range], offset)?);
                 }
                 Ok(Attempt::Done(count)) => return Ok(count),
                 Ok(Attempt::Waits) => return self.read_waiting(source, buf, range, offset).await,
                 // The file system cannot tell, or a filter refuses a call it does not know.
-                Err(error) if sys::is_refused(&error) => learned.learn_refusal(source.as_fd()),
-                Err(error) => return Err(error),
+                Err(errno) if sys::is_refused(errno) => reads.set(match is_in_memory(&source) {
+                    true => CallSupport::Any,
+                    false => CallSupport::None,
+                }),
+                Err(errno) => return Err(errno.into()),
             }
         }
-        match learned.reads.get().mode() {
-            Some(_) => sys::read_at(source.as_fd(), &mut buf[range], offset),
+        match reads.get().mode() {
+            Some(_) => Ok(sys::read_at(source.as_fd(), &mut buf[range], offset)?),
             None => self.read_waiting(source, buf, range, offset).await,
         }
     }
@@ -193,12 +193,5 @@ impl<J: Job> Fiber<J> {
                 Err(error)
             }
         }
-    }
-}
-
-impl Learned {
-    /// Files cannot be asked whether a read would wait.
-    fn learn_refusal(&self, file: BorrowedFd<'_>) {
-        self.reads.set(if is_in_memory(file) { CallSupport::Any } else { CallSupport::None });
     }
 }

@@ -1,13 +1,17 @@
 //! Plain system calls, and those that refuse to wait.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString, OsStr};
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
-use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::{Errno, ReadWriteFlags};
+pub(crate) use rustix::io::{Result, retry_on_intr as retry};
+use rustix::path::Arg;
 
 use crate::kernel;
 
@@ -17,6 +21,9 @@ pub(crate) const PERMISSIONS: u32 = 0o7777;
 /// Directories, to be read.
 pub(crate) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+
+/// Directories in which names are looked up and that are not read, links followed.
+pub(crate) const SEARCHED: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// Files, to be read. If it is something else by now, opening it must neither wait nor follow.
 pub(crate) const SOURCE: OFlags =
@@ -38,11 +45,6 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Repeats a call that a signal interrupted.
-pub(crate) fn retry<T>(call: impl FnMut() -> Result<T, Errno>) -> io::Result<T> {
-    retry_on_intr(call).map_err(io::Error::from)
-}
-
 /// The kernel, or a filter, does not know lookups that refuse to wait.
 static NO_CACHED_LOOKUPS: AtomicBool = AtomicBool::new(false);
 
@@ -51,33 +53,30 @@ pub(crate) fn open_now(
     dir: BorrowedFd<'_>,
     name: &CStr,
     flags: OFlags,
-) -> io::Result<Attempt<OwnedFd>> {
+) -> Result<Attempt<OwnedFd>> {
     if NO_CACHED_LOOKUPS.load(Ordering::Relaxed) {
         return open(dir, name, flags).map(Attempt::Done);
     }
-    let opened = kernel::openat2(dir, name, flags, Mode::empty(), ResolveFlags::CACHED);
-    match opened {
+    match kernel::openat2(dir, name, flags, Mode::empty(), ResolveFlags::CACHED) {
         Ok(fd) => Ok(Attempt::Done(fd)),
         Err(Errno::AGAIN | Errno::INTR) => Ok(Attempt::Waits),
-        Err(errno) if REFUSED.contains(&errno) => {
+        Err(errno) if is_refused(errno) => {
             NO_CACHED_LOOKUPS.store(true, Ordering::Relaxed);
             open(dir, name, flags).map(Attempt::Done)
         }
-        Err(errno) => Err(errno.into()),
+        Err(errno) => Err(errno),
     }
 }
 
 /// Opens a file or a directory, and waits for it.
-pub(crate) fn open(dir: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> io::Result<OwnedFd> {
+pub(crate) fn open(dir: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> Result<OwnedFd> {
     retry(|| kernel::openat(dir, name, flags, Mode::empty()))
 }
 
 /// Opens a directory that was open before: of the copy it may be one that cannot be read.
-pub(crate) fn open_again(dir: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> io::Result<OwnedFd> {
+pub(crate) fn open_again(dir: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> Result<OwnedFd> {
     match open(dir, name, flags) {
-        Err(error) if is(&error, Errno::ACCESS) => {
-            open(dir, name, unread(flags)).map_err(|_| error)
-        }
+        Err(Errno::ACCESS) => open(dir, name, unread(flags)).map_err(|_| Errno::ACCESS),
         opened => opened,
     }
 }
@@ -88,7 +87,7 @@ pub(crate) fn unread(flags: OFlags) -> OFlags {
 }
 
 /// Makes a file that is not there yet.
-pub(crate) fn create(dir: BorrowedFd<'_>, name: &CStr, mode: u32) -> io::Result<OwnedFd> {
+pub(crate) fn create(dir: BorrowedFd<'_>, name: &CStr, mode: u32) -> Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     retry(|| kernel::openat(dir, name, flags, Mode::from_raw_mode(mode)))
 }
@@ -98,55 +97,92 @@ pub(crate) fn read_now(
     file: BorrowedFd<'_>,
     buf: &mut [u8],
     offset: u64,
-) -> io::Result<Attempt<usize>> {
+) -> Result<Attempt<usize>> {
     let mut slices = [IoSliceMut::new(buf)];
     match kernel::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
         Ok(count) => Ok(Attempt::Done(count)),
         Err(Errno::AGAIN | Errno::INTR) => Ok(Attempt::Waits),
-        Err(errno) => Err(errno.into()),
+        Err(errno) => Err(errno),
     }
 }
 
 /// Reads, and waits for it.
-pub(crate) fn read_at(file: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+pub(crate) fn read_at(file: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> Result<usize> {
     retry(|| kernel::pread(file, &mut *buf, offset))
 }
 
-/// Writes all of it, and waits for it.
+/// Writes all of it at `offset`, and waits for it.
 pub(crate) fn write_all_at(file: BorrowedFd<'_>, buf: &[u8], offset: u64) -> io::Result<()> {
-    let mut done = 0;
-    while done < buf.len() {
-        match retry(|| kernel::pwrite(file, &buf[done..], offset + done as u64))? {
+    write_all(buf, |rest| kernel::pwrite(file, rest, offset + (buf.len() - rest.len()) as u64))
+}
+
+/// Writes all of it by calls that write some of what is left.
+pub(crate) fn write_all(
+    mut rest: &[u8],
+    mut write: impl FnMut(&[u8]) -> Result<usize>,
+) -> io::Result<()> {
+    while !rest.is_empty() {
+        match retry(|| write(rest))? {
             0 => return Err(io::ErrorKind::WriteZero.into()),
-            count => done += count,
+            count => rest = &rest[count..],
         }
     }
     Ok(())
 }
 
+/// Makes `to` in `dir` one more name of the file that is called `name` in `from`.
+pub(crate) fn link(from: impl AsFd, name: &CStr, dir: impl AsFd, to: &CStr) -> Result<()> {
+    retry(|| kernel::linkat(from.as_fd(), name, dir.as_fd(), to, AtFlags::empty()))
+}
+
 /// Removes a name of anything but a directory.
-pub(crate) fn unlink(dir: impl AsFd, name: &CStr) -> io::Result<()> {
+pub(crate) fn unlink(dir: impl AsFd, name: &CStr) -> Result<()> {
     retry(|| kernel::unlinkat(dir.as_fd(), name, AtFlags::empty()))
 }
 
 /// What the file system tells of an open file.
-pub(crate) fn stat(file: impl AsFd) -> io::Result<Stat> {
+pub(crate) fn stat(file: impl AsFd) -> Result<Stat> {
     retry(|| kernel::fstat(file.as_fd()))
 }
 
 /// What the file system tells of a name, links not followed.
-pub(crate) fn stat_name(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Stat> {
+pub(crate) fn stat_name(dir: BorrowedFd<'_>, name: &CStr) -> Result<Stat> {
     retry(|| kernel::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
 }
 
-/// Whether a call was refused that there is another way for.
-pub(crate) fn is_refused(error: &io::Error) -> bool {
-    REFUSED.iter().any(|&errno| is(error, errno))
+/// Reads a symbolic link.
+pub(crate) fn read_link(dir: impl AsFd, name: &CStr) -> Result<CString> {
+    retry(|| kernel::readlinkat(dir.as_fd(), name, Vec::new()))
 }
 
-/// Whether `error` is `errno`.
-pub(crate) fn is(error: &io::Error, errno: Errno) -> bool {
-    error.raw_os_error() == Some(errno.raw_os_error())
+/// Returns the kind of an entry.
+pub(crate) fn kind(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
+}
+
+/// Returns the bytes of a file.
+pub(crate) fn size(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(0)
+}
+
+/// Sets the mode of an open file.
+pub(crate) fn set_mode(file: impl AsFd, mode: u32) -> Result<()> {
+    retry(|| kernel::fchmod(file.as_fd(), Mode::from_raw_mode(mode)))
+}
+
+/// Sets the mode of what a path leads to.
+pub(crate) fn set_mode_of(dir: impl AsFd, path: impl Arg + Copy, mode: u32) -> Result<()> {
+    retry(|| kernel::chmodat(dir.as_fd(), path, Mode::from_raw_mode(mode), AtFlags::empty()))
+}
+
+/// A name as a path.
+pub(crate) fn path(name: &CStr) -> &Path {
+    Path::new(OsStr::from_bytes(name.to_bytes()))
+}
+
+/// Whether a call was refused that there is another way for.
+pub(crate) fn is_refused(errno: Errno) -> bool {
+    REFUSED.contains(&errno)
 }
 
 /// What is left of the process's address space, if that is limited.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustix::fs::{FileType, Stat};
 use sakia::{Budget, CancellationToken};
 
-use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Size, Unit};
+use crate::crew::{Crew, Fiber, Folder, Found, Job, Next, Size, Unit};
 use crate::options::Options;
 use crate::place::{OpenDir, Place};
 use crate::progress::Progress;
@@ -58,7 +58,7 @@ pub async fn walk<V>(
 where
     V: Fn(Entry<'_>) + Send + Sync + 'static,
 {
-    run(Walk { visit }, path.as_ref(), progress, token).await
+    run(Walk(visit), path.as_ref(), progress, token).await
 }
 
 /// Does a job with all that is in a tree, on all threads of the calling runtime, and tells what came of it.
@@ -72,9 +72,8 @@ pub(crate) async fn run<J: Job>(
     let before = progress.counts();
     let workers = sakia::thread_count();
     let size = Size { workers, depth: Options::LIMIT.div_ceil(workers), buffer: 0 };
-    let budget = Budget::from_limits();
-    let crew = Crew::run(job, path, size, budget, Arc::clone(progress), token).await;
-    Ok(Report::new(progress, &before, crew.counters(), token.is_canceled()))
+    let crew = Crew::run(job, path, size, &Budget::from_limits(), progress, token).await;
+    Ok(progress.report(&before, crew.counters(), token.is_canceled()))
 }
 
 /// Something in a tree.
@@ -88,7 +87,7 @@ pub struct Entry<'a> {
 impl Entry<'_> {
     /// Its name; of the root, its path.
     pub fn file_name(&self) -> &OsStr {
-        OsStr::from_bytes(self.name.to_bytes())
+        sys::path(self.name).as_os_str()
     }
 
     /// The path given to [`walk`], and what leads from there to the entry. It may be longer than the kernel
@@ -125,7 +124,7 @@ impl Entry<'_> {
         Ok(u64::try_from(self.stat()?.st_size).unwrap_or(0))
     }
 
-    fn stat(&self) -> io::Result<Stat> {
+    fn stat(&self) -> sys::Result<Stat> {
         sys::stat_name(self.dir.as_fd(), self.name)
     }
 }
@@ -136,36 +135,23 @@ impl fmt::Debug for Entry<'_> {
     }
 }
 
-struct Walk<V> {
-    visit: V,
-}
+/// The job: calls a function for each entry.
+struct Walk<V>(V);
 
 impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Walk<V> {
     /// Looks at an entry whose kind may not be known.
-    fn look(
-        &self,
-        fiber: &mut Fiber<Self>,
-        dir: &OpenDir,
-        place: &Arc<Place>,
-        name: &CStr,
-        kind: FileType,
-    ) -> Next {
-        let mut entry = Entry { dir, place, name, kind };
-        if kind == FileType::Unknown {
+    fn look(&self, fiber: &mut Fiber<Self>, mut entry: Entry<'_>) -> Next {
+        if entry.kind == FileType::Unknown {
             fiber.tally.counters.plain_calls += 1;
-            match entry.stat() {
-                Ok(stat) => entry.kind = FileType::from_raw_mode(stat.st_mode),
-                Err(error) => {
-                    fiber.fail("stat", entry.path(), error);
-                    return Next::Done;
-                }
-            }
+            let stat = fiber.ok_or_fail("stat", || entry.path(), entry.stat());
+            let Some(stat) = stat else { return Next::Done };
+            entry.kind = sys::kind(&stat);
         }
         if entry.is_dir() {
             return Next::Enter;
         }
         fiber.tally.counts.add_entry(entry.kind);
-        (self.visit)(entry);
+        (self.0)(entry);
         Next::Done
     }
 }
@@ -178,32 +164,24 @@ impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Job for Walk<V> {
         let entered = async {
             let dir = fiber.crew().places.open(place)?;
             if above.is_none() {
-                let next = self.look(fiber, &dir, place, name, FileType::Unknown);
-                if next == Next::Done {
-                    return Ok(None);
+                let entry = Entry { dir: &dir, place, name, kind: FileType::Unknown };
+                if self.look(fiber, entry) == Next::Done {
+                    return io::Result::Ok(None);
                 }
             }
             let fd = fiber.open_directory(&dir, name, sys::DIRECTORY).await?;
-            (self.visit)(Entry { dir: &dir, place, name, kind: FileType::Directory });
+            (self.0)(Entry { dir: &dir, place, name, kind: FileType::Directory });
             fiber.tally.counts.directories += 1;
             Ok(Some(fiber.crew().places.adopt(place, name, fd, None, false)))
         };
-        match entered.await {
-            Ok(place) => Some(Folder::new(above, place?, ())),
-            Err(error) => {
-                fiber.fail("open directory", place.path_of(name), error);
-                None
-            }
-        }
+        let entered = entered.await;
+        let entered = fiber.ok_or_fail("open directory", || place.path_of(name), entered)??;
+        Some(Folder::new(above, entered, ()))
     }
 
-    async fn entry(
-        &self,
-        fiber: &mut Fiber<Self>,
-        frame: &Frame<Self>,
-        name: &CStr,
-        kind: FileType,
-    ) -> Next {
-        self.look(fiber, &frame.source, &frame.folder.place, name, kind)
+    async fn entry(&self, fiber: &mut Fiber<Self>, found: Found<'_, Self>) -> Next {
+        let Found { frame, name, kind } = found;
+        let (dir, place) = (&*frame.source, &frame.folder.place);
+        self.look(fiber, Entry { dir, place, name, kind })
     }
 }

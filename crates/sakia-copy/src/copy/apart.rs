@@ -13,7 +13,6 @@
 //! quickly.
 
 use std::fs;
-use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -87,7 +86,7 @@ impl Apart {
     }
 
     /// Nothing more will be made in it.
-    pub(super) fn end(dir: &OpenDir, tally: &mut Tally) -> io::Result<()> {
+    pub(super) fn end(dir: &OpenDir, tally: &mut Tally) -> sys::Result<()> {
         tally.counters.plain_calls += 2;
         let Ok(flags) = kernel::ioctl_getflags(dir) else { return Ok(()) };
         if !flags.contains(IFlags::TOPDIR) {

@@ -7,15 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{SeekFrom, Stat};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use sakia::fs::AlignedBuf;
 
-use super::entry::SMALL;
-use super::{Copy, EntryError, Learned, Result, Spot};
-use crate::crew::Fiber;
+use super::file::SMALL;
+use super::{At, Copy, EntryError, Learned, Result, Spot};
 use crate::options::{Reflink, Sparse};
 use crate::source::Source;
-use crate::{kernel, stopped, sys};
+use crate::{kernel, sys};
 
 /// The most bytes that are copied at a time: between them others can run, and the copy can be stopped.
 const PART_MAX: usize = 8 << 20;
@@ -45,23 +44,21 @@ impl Copy {
     /// Copies the contents of a file, and counts their bytes. Returns its size.
     pub(super) async fn fill_large(
         &self,
-        fiber: &mut Fiber<Self>,
-        spot: &Spot<'_>,
+        spot: &mut Spot<'_>,
         source: &mut Source,
         target: &OwnedFd,
         stat: &Stat,
         buf: &mut AlignedBuf,
     ) -> Result<u64> {
         if self.may_share(spot) {
-            fiber.tally.counters.plain_calls += 1;
+            spot.fiber.tally.counters.plain_calls += 1;
             match kernel::ioctl_ficlone(target, source.as_fd()) {
                 Ok(()) => {
-                    let size = u64::try_from(stat.st_size).unwrap_or(0);
-                    fiber.tally.counts.bytes += size;
-                    return Ok(size);
+                    spot.fiber.tally.counts.bytes += sys::size(stat);
+                    return Ok(sys::size(stat));
                 }
                 Err(errno) if self.options.reflink == Reflink::Always => {
-                    return Err(EntryError::target("share blocks with")(errno.into()));
+                    return Err(EntryError::target("share blocks with", errno));
                 }
                 Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::XDEV | Errno::NOSYS) => {
                     spot.learned.no_clone.store(true, Ordering::Relaxed);
@@ -71,18 +68,19 @@ impl Copy {
         }
         let mut run = Run {
             copy: self,
-            fiber,
-            learned: spot.learned,
+            spot,
+            source,
             target: target.as_fd(),
+            buf,
             position: 0,
             part: PART_FIRST,
             told: 0,
-            is_large: u64::try_from(stat.st_size).is_ok_and(|size| size >= SMALL),
+            is_large: sys::size(stat) >= SMALL,
         };
         let copied = if self.options.sparse == Sparse::Auto && self.has_holes(stat) {
-            run.sparse(source, stat, buf).await
+            run.sparse(sys::size(stat)).await
         } else {
-            match run.range(source, 0, None, buf).await {
+            match run.range(0, None).await {
                 Ok(end) if self.options.sparse == Sparse::Always => {
                     truncate(target.as_fd(), end).map(|()| end)
                 }
@@ -91,27 +89,20 @@ impl Copy {
         };
         let told = run.told;
         match &copied {
-            Ok(end) => fiber.tally.counts.bytes += end.saturating_sub(told),
-            Err(_) => fiber.crew().progress.take_back_bytes(told),
+            Ok(end) => spot.fiber.tally.counts.bytes += end.saturating_sub(told),
+            Err(_) => spot.fiber.crew().progress.take_back_bytes(told),
         }
         copied
     }
 }
 
-/// Goes on, unless all is to be stopped.
-pub(super) fn go_on(fiber: &Fiber<Copy>) -> Result<()> {
-    if fiber.crew().is_stopped() {
-        return Err(EntryError::source("copy")(stopped::error()));
-    }
-    Ok(())
-}
-
 /// The copy of one file's contents.
-struct Run<'a> {
+struct Run<'a, 'b> {
     copy: &'a Copy,
-    fiber: &'a mut Fiber<Copy>,
-    learned: &'a Learned,
+    spot: &'a mut Spot<'b>,
+    source: &'a mut Source,
     target: BorrowedFd<'a>,
+    buf: &'a mut AlignedBuf,
     /// Where the target's own position is.
     position: u64,
     /// Bytes to be copied next by the kernel.
@@ -132,35 +123,27 @@ enum Way {
     Buffer,
 }
 
-impl Run<'_> {
-    /// Copies what is no hole.
-    async fn sparse(
-        &mut self,
-        source: &mut Source,
-        stat: &Stat,
-        buf: &mut AlignedBuf,
-    ) -> Result<u64> {
-        let mut size = u64::try_from(stat.st_size).unwrap_or(0);
+impl Run<'_, '_> {
+    /// Copies a file that had `size` bytes, without its holes.
+    async fn sparse(&mut self, mut size: u64) -> Result<u64> {
         let mut offset = 0;
         while offset < size {
-            self.fiber.tally.counters.plain_calls += 2;
-            let begin = match kernel::seek(source.as_fd(), SeekFrom::Data(offset)) {
-                Ok(begin) => begin,
+            self.spot.fiber.tally.counters.plain_calls += 2;
+            let begin = match kernel::seek(self.source.as_fd(), SeekFrom::Data(offset)) {
                 // Nothing but a hole is left, or it became shorter.
                 Err(Errno::NXIO) => {
-                    let end = kernel::seek(source.as_fd(), SeekFrom::End(0));
-                    size = size.min(end.map_err(|errno| EntryError::source("seek")(errno.into()))?);
+                    let end = kernel::seek(self.source.as_fd(), SeekFrom::End(0));
+                    size = size.min(end.at_source("seek")?);
                     break;
                 }
                 // The file system does not tell.
                 Err(Errno::INVAL | Errno::OPNOTSUPP) if offset == 0 => {
-                    return self.range(source, 0, None, buf).await;
+                    return self.range(0, None).await;
                 }
-                Err(errno) => return Err(EntryError::source("seek")(errno.into())),
+                begin => begin.at_source("seek")?,
             };
-            let end = kernel::seek(source.as_fd(), SeekFrom::Hole(begin))
-                .map_err(|errno| EntryError::source("seek")(errno.into()))?;
-            let reached = self.range(source, begin, Some(end), buf).await?;
+            let end = kernel::seek(self.source.as_fd(), SeekFrom::Hole(begin)).at_source("seek")?;
+            let reached = self.range(begin, Some(end)).await?;
             if reached < end {
                 // It became shorter.
                 return Ok(reached);
@@ -172,34 +155,27 @@ impl Run<'_> {
     }
 
     /// Copies from `offset` to `end`, or to the end of the file. Returns what it came to.
-    async fn range(
-        &mut self,
-        source: &mut Source,
-        mut offset: u64,
-        end: Option<u64>,
-        buf: &mut AlignedBuf,
-    ) -> Result<u64> {
-        let mut way = self.first_way(source, offset);
+    async fn range(&mut self, mut offset: u64, end: Option<u64>) -> Result<u64> {
+        let mut way = self.first_way(offset);
         loop {
-            go_on(self.fiber)?;
+            self.spot.fiber.go_on().at_source("copy")?;
             if self.is_large {
-                self.fiber.copying_large();
+                self.spot.fiber.copying_large();
             }
             let left = end.map_or(u64::MAX, |end| end - offset);
             if left == 0 {
                 return Ok(offset);
             }
             let count = match way {
-                Way::Range => self.by_range(source, offset, left),
-                Way::Send => self.by_sending(source, offset, left),
-                Way::Buffer => self.by_buffer(source, offset, left, buf).await.map(Some),
+                Way::Buffer => Some(self.by_buffer(offset, left).await?),
+                way => self.by_kernel(way, offset, left)?,
             };
-            match count? {
+            match count {
                 Some(0) => return Ok(offset),
                 Some(count) => {
                     offset += count;
                     self.told += count;
-                    self.fiber.crew().progress.add_bytes(count);
+                    self.spot.fiber.crew().progress.add_bytes(count);
                 }
                 None if way == Way::Range => way = Way::Send,
                 None => way = Way::Buffer,
@@ -209,15 +185,16 @@ impl Run<'_> {
     }
 
     /// The best way that has not been refused. The kernel would wait for a disk.
-    fn first_way(&mut self, source: &Source, offset: u64) -> Way {
-        if self.copy.options.sparse == Sparse::Always || !self.is_cached(source, offset) {
+    fn first_way(&mut self, offset: u64) -> Way {
+        let is_refused = |refused: &AtomicBool| refused.load(Ordering::Relaxed);
+        if self.copy.options.sparse == Sparse::Always || !self.is_cached(offset) {
             Way::Buffer
-        } else if !self.learned.no_range.load(Ordering::Relaxed)
+        } else if !is_refused(&self.spot.learned.no_range)
             && self.copy.options.reflink != Reflink::Never
         {
             // Some file systems share blocks to do it.
             Way::Range
-        } else if !self.learned.no_send.load(Ordering::Relaxed) {
+        } else if !is_refused(&self.spot.learned.no_send) {
             Way::Send
         } else {
             Way::Buffer
@@ -225,44 +202,48 @@ impl Run<'_> {
     }
 
     /// Whether the page cache has what is at `offset`; the kernel's own copy would wait for a disk.
-    fn is_cached(&mut self, source: &Source, offset: u64) -> bool {
+    fn is_cached(&mut self, offset: u64) -> bool {
         let mut byte = [0];
-        self.fiber.tally.counters.plain_calls += 1;
-        !matches!(sys::read_now(source.as_fd(), &mut byte, offset), Ok(sys::Attempt::Waits))
+        self.spot.fiber.tally.counters.plain_calls += 1;
+        !matches!(sys::read_now(self.source.as_fd(), &mut byte, offset), Ok(sys::Attempt::Waits))
     }
 
-    /// `None` if that is not possible between these files.
-    fn by_range(&mut self, source: &Source, offset: u64, left: u64) -> Result<Option<u64>> {
+    /// Copies within the kernel. `None` if that is not possible between these files: it is kept in mind if it
+    /// is so for all others of their file systems.
+    fn by_kernel(&mut self, way: Way, offset: u64, left: u64) -> Result<Option<u64>> {
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(self.part);
-        self.fiber.tally.counters.plain_calls += 1;
-        let begin = Instant::now();
-        let (mut from, mut to) = (offset, offset);
-        let copied = sys::retry(|| {
-            let (from, to) = (Some(&mut from), Some(&mut to));
-            kernel::copy_file_range(source.as_fd(), from, self.target, to, len)
-        });
-        self.took(begin.elapsed());
-        by_kernel(copied, offset, &self.learned.no_range)
-    }
-
-    /// `None` if that is not possible between these files.
-    fn by_sending(&mut self, source: &Source, offset: u64, left: u64) -> Result<Option<u64>> {
-        let len = usize::try_from(left).unwrap_or(usize::MAX).min(self.part);
-        if self.position != offset {
-            self.fiber.tally.counters.plain_calls += 1;
+        if way == Way::Send && self.position != offset {
+            self.spot.fiber.tally.counters.plain_calls += 1;
             if kernel::seek(self.target, SeekFrom::Start(offset)).is_err() {
                 return Ok(None);
             }
         }
-        self.fiber.tally.counters.plain_calls += 1;
+        self.spot.fiber.tally.counters.plain_calls += 1;
         let begin = Instant::now();
-        let mut from = offset;
-        let sent =
-            sys::retry(|| kernel::sendfile(self.target, source.as_fd(), Some(&mut from), len));
+        let (source, mut from, mut to) = (self.source.as_fd(), offset, offset);
+        let copied = retry_on_intr(|| match way {
+            Way::Send => kernel::sendfile(self.target, source, Some(&mut from), len),
+            _ => kernel::copy_file_range(source, Some(&mut from), self.target, Some(&mut to), len),
+        });
         self.took(begin.elapsed());
-        let sent = by_kernel(sent, offset, &self.learned.no_send)?;
-        self.position = offset + sent.unwrap_or(0);
-        Ok(sent)
+        let count = match copied {
+            // Some file systems say so of files that have no size, in /proc for one.
+            Ok(0) if offset == 0 => None,
+            Ok(count) => Some(count as u64),
+            Err(Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                let Learned { no_range, no_send, .. } = self.spot.learned;
+                let refused = if way == Way::Send { no_send } else { no_range };
+                refused.store(true, Ordering::Relaxed);
+                None
+            }
+            // Which of the two files an error is about is found out by reading and writing.
+            Err(Errno::INVAL | Errno::PERM | Errno::TXTBSY | Errno::BADF | Errno::IO) => None,
+            Err(errno) => return Err(EntryError::target("write", errno)),
+        };
+        if way == Way::Send {
+            self.position = offset + count.unwrap_or(0);
+        }
+        Ok(count)
     }
 
     /// A part took so long: the next one has a size that takes some 50 ms at most.
@@ -274,54 +255,24 @@ impl Run<'_> {
         }
     }
 
-    async fn by_buffer(
-        &mut self,
-        source: &mut Source,
-        offset: u64,
-        left: u64,
-        buf: &mut AlignedBuf,
-    ) -> Result<u64> {
-        let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
-        let count = self.fiber.read_at(source, buf, 0..len, offset, self.learned).await;
-        let count = count.map_err(EntryError::source("read"))?;
-        self.fiber.tally.counters.plain_calls += 1;
+    async fn by_buffer(&mut self, offset: u64, left: u64) -> Result<u64> {
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(self.buf.len());
+        let (source, reads) = (&mut *self.source, &self.spot.learned.reads);
+        let count = self.spot.fiber.read_at(source, self.buf, 0..len, offset, reads).await;
+        let count = count.at_source("read")?;
+        self.spot.fiber.tally.counters.plain_calls += 1;
         let mut done = 0;
-        for bytes in buf[..count].chunks(PART_MAX) {
-            go_on(self.fiber)?;
+        for bytes in self.buf[..count].chunks(PART_MAX) {
+            self.spot.fiber.go_on().at_source("copy")?;
             let written = if self.copy.options.sparse == Sparse::Always {
                 write_dense(self.target, bytes, offset + done)
             } else {
                 sys::write_all_at(self.target, bytes, offset + done)
             };
-            written.map_err(EntryError::target("write"))?;
+            written.at_target("write")?;
             done += bytes.len() as u64;
         }
         Ok(done)
-    }
-}
-
-/// What the kernel's own copy came to. `None` if there is none between these files, of which it tells
-/// `refused` if it is so for all others of their file systems.
-fn by_kernel(copied: io::Result<usize>, offset: u64, refused: &AtomicBool) -> Result<Option<u64>> {
-    match copied {
-        // Some file systems say so of files that have no size, in /proc for one.
-        Ok(0) if offset == 0 => Ok(None),
-        Ok(count) => Ok(Some(count as u64)),
-        Err(error) => {
-            let is = |errno| sys::is(&error, errno);
-            if [Errno::XDEV, Errno::NOSYS, Errno::OPNOTSUPP].into_iter().any(is) {
-                refused.store(true, Ordering::Relaxed);
-                return Ok(None);
-            }
-            // Which of the two files an error is about is found out by reading and writing.
-            if [Errno::INVAL, Errno::PERM, Errno::TXTBSY, Errno::BADF, Errno::IO]
-                .into_iter()
-                .any(is)
-            {
-                return Ok(None);
-            }
-            Err(EntryError::target("write")(error))
-        }
     }
 }
 
@@ -341,5 +292,5 @@ fn write_dense(target: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> io::Result<
 }
 
 fn truncate(target: BorrowedFd<'_>, size: u64) -> Result<()> {
-    sys::retry(|| kernel::ftruncate(target, size)).map_err(EntryError::target("truncate"))
+    sys::retry(|| kernel::ftruncate(target, size)).at_target("truncate")
 }

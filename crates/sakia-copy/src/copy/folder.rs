@@ -1,21 +1,21 @@
 //! Directories: made before their contents, completed after.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::fs::{CWD, FileType, Mode, Stat};
 use rustix::io::Errno;
 
 use super::apart::Apart;
-use super::{Copy, EntryError, Facts, Learned, Result, Spot, attributes, mark};
-use crate::crew::{Fiber, Folder, Next, Tally, Unit};
+use super::{At, Copy, EntryError, Facts, Learned, Result, Spot, Target, attributes, mark};
+use crate::crew::{Crew, Fiber, Folder, Found, Job, Next, Unit};
+use crate::kernel;
 use crate::options::Follow;
-use crate::place::{Id, OpenDir, Place, Places, flags_of_directory};
-use crate::{kernel, sys};
+use crate::place::{Id, OpenDir, Place, flags_of_directory};
+use crate::sys::{self, lock};
 
 /// The bits of a mode that `mkdir(2)` takes.
 const MKDIR: u32 = 0o1777;
@@ -26,49 +26,88 @@ const OTHERS_WRITE: u32 = 0o022;
 /// What is made in a directory with this bit gets its group, and directories the bit, too.
 const SET_GROUP: u32 = 0o2000;
 
-/// Open directories of the source and of the copy, the latter not in a dry run.
-type Ends = (Arc<OpenDir>, Option<Arc<OpenDir>>);
+impl Job for Copy {
+    type Facts = Facts;
 
-impl Copy {
-    pub(super) async fn enter_folder(
-        &self,
-        fiber: &mut Fiber<Self>,
-        unit: &Unit<Self>,
-    ) -> Option<Arc<Folder<Self>>> {
+    async fn enter(&self, fiber: &mut Fiber<Self>, unit: &Unit<Self>) -> Option<Arc<Folder<Self>>> {
         let (above, name) = (unit.above.as_ref(), &*unit.name);
         let (source, target) = self.open_both(fiber, above, name)?;
         let nothing = Learned::default();
-        let spot = Spot {
+        let mut spot = Spot {
+            fiber,
             folder: above,
             source: &source,
             target: target.as_ref(),
             name,
             to: if above.is_some() { name } else { &self.to },
-            learned: above.map_or(&nothing, |folder| &folder.facts.learned),
+            learned: above.map_or(&nothing, |folder| &folder.facts.target.learned),
         };
+        let is_directory = |stat: Stat| sys::kind(&stat) == FileType::Directory;
         // It may have become one meanwhile.
         if above.is_none()
-            && !self.is_directory(&spot)
-            && self.copy_entry(fiber, &spot, FileType::Unknown).await != Next::Enter
+            && !self.stat_source(&spot).is_ok_and(is_directory)
+            && self.copy_entry(&mut spot, FileType::Unknown).await != Next::Enter
         {
             return None;
         }
-        match self.try_enter(fiber, &spot).await {
-            Ok(folder) => {
-                fiber.tally.counts.directories += 1;
-                // Of one that was there only its contents are copied.
-                if folder.facts.is_new || folder.facts.to.is_none() {
-                    self.tell(fiber, &spot);
-                }
-                Some(folder)
-            }
-            Err(wrong) => {
-                self.fail(fiber, &spot, wrong);
-                None
-            }
+        let entered = self.try_enter(&mut spot).await;
+        let folder = entered.map_err(|wrong| self.fail(&mut spot, wrong)).ok()?;
+        spot.fiber.tally.counts.directories += 1;
+        // Of one that was there only its contents are copied.
+        if folder.facts.target.is_new || folder.facts.target.place.is_none() {
+            self.tell(&spot);
         }
+        Some(folder)
     }
 
+    async fn entry(&self, fiber: &mut Fiber<Self>, found: Found<'_, Self>) -> Next {
+        let Found { frame, name, kind } = found;
+        let folder = &frame.folder;
+        let mut target = None;
+        if let Some(place) = &folder.facts.target.place {
+            target = fiber.open_place(place, name);
+            if target.is_none() {
+                return Next::Done;
+            }
+        }
+        let mut spot = Spot {
+            fiber,
+            folder: Some(folder),
+            source: &frame.source,
+            target: target.as_ref(),
+            name,
+            to: name,
+            learned: &folder.facts.target.learned,
+        };
+        self.copy_entry(&mut spot, kind).await
+    }
+
+    fn is_read(&self, folder: &Folder<Self>) -> bool {
+        !folder.facts.is_empty
+    }
+
+    fn leave(&self, fiber: &mut Fiber<Self>, folder: &Arc<Folder<Self>>) {
+        let Some(place) = &folder.facts.target.place else { return };
+        for step in [Self::end_apart, Self::complete_folder, Self::sync_folder] {
+            if let Err(wrong) = step(self, fiber, folder) {
+                fiber.fail(wrong.operation, place.path(), wrong.error);
+            }
+        }
+        let places = &fiber.crew().places;
+        places.return_above(&folder.place);
+        places.return_above(place);
+    }
+
+    /// Stops if there is no room for more.
+    fn failed(&self, crew: &Crew<Self>, error: &io::Error) {
+        if let Some(Errno::NOSPC | Errno::DQUOT) = Errno::from_io_error(error) {
+            self.is_full.store(true, Ordering::Relaxed);
+            crew.stop();
+        }
+    }
+}
+
+impl Copy {
     /// Opens the directory that `name` is in, and the one that its copy is to be in: none in a dry run. Tells
     /// of a failure.
     pub(super) fn open_both(
@@ -76,11 +115,11 @@ impl Copy {
         fiber: &mut Fiber<Self>,
         above: Option<&Arc<Folder<Self>>>,
         name: &CStr,
-    ) -> Option<Ends> {
+    ) -> Option<(Arc<OpenDir>, Option<Arc<OpenDir>>)> {
         let current = Place::current();
         let source = fiber.open_place(above.map_or(current, |folder| &folder.place), name)?;
         let target = match above {
-            Some(folder) => folder.facts.to.as_ref(),
+            Some(folder) => folder.facts.target.place.as_ref(),
             None => (!self.options.dry_run).then_some(current),
         };
         Some(match target {
@@ -89,108 +128,67 @@ impl Copy {
         })
     }
 
-    /// Whether the root is a directory, or a link to one where links are followed.
-    fn is_directory(&self, spot: &Spot<'_>) -> bool {
-        let stat = self.stat_source(spot);
-        stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
-    }
-
-    async fn try_enter(
-        &self,
-        fiber: &mut Fiber<Self>,
-        spot: &Spot<'_>,
-    ) -> Result<Arc<Folder<Self>>> {
-        let follows = self.options.follow == Follow::Always;
-        let flags = flags_of_directory(follows || spot.folder.is_none());
-        let fd = fiber.open_directory(spot.source, spot.name, flags).await;
-        let fd = fd.map_err(EntryError::source("open directory"))?;
-        let stat = sys::stat(&fd).map_err(EntryError::source("stat"))?;
-        fiber.tally.counters.plain_calls += 1;
+    async fn try_enter(&self, spot: &mut Spot<'_>) -> Result<Arc<Folder<Self>>> {
+        let follows = self.options.follow == Follow::Always || spot.folder.is_none();
+        let flags = flags_of_directory(follows);
+        let fd = spot.fiber.open_directory(spot.source, spot.name, flags).await;
+        let fd = fd.at_source("open directory")?;
+        let stat = sys::stat(&fd).at_source("stat")?;
+        spot.fiber.tally.counters.plain_calls += 1;
         self.refuse_cycles(spot, &stat)?;
         if spot.folder.is_none() {
             self.refuse_descent(&stat)?;
         }
         let above = spot.folder.map_or(Place::current(), |folder| &folder.place);
-        let follows = follows || spot.folder.is_none();
-        let place = fiber.crew().places.adopt(above, spot.name, fd, Some(&stat), follows);
+        let place = spot.fiber.crew().places.adopt(above, spot.name, fd, Some(&stat), follows);
         let is_empty = self.options.one_file_system
             && spot.folder.is_some_and(|above| above.facts.stat.st_dev != stat.st_dev);
-        // Those of a dry run.
-        let facts = Facts {
-            stat,
-            to: None,
-            is_new: false,
-            is_marked: false,
-            was_unfinished: false,
-            mode: None,
-            has_default_acl: false,
-            device: 0,
-            gives_group: false,
-            sets_group: false,
-            learned: Arc::default(),
-            is_mount: false,
-            is_empty,
-            is_unreadable: false,
-            apart: Apart::default(),
+        let target = match spot.target {
+            Some(dir) => self.make_folder(spot, dir, &stat)?,
+            None => Target::default(),
         };
-        Ok(Folder::new(spot.folder, place, self.make_folder(fiber, spot, facts)?))
+        Ok(Folder::new(spot.folder, place, Facts { stat, is_empty, target }))
     }
 
     /// A tree that leads into itself has no end.
     fn refuse_cycles(&self, spot: &Spot<'_>, stat: &Stat) -> Result<()> {
         let id = Id::of(stat);
-        let wrong = |text: &str| {
-            let error = io::Error::new(io::ErrorKind::InvalidInput, text.to_owned());
-            EntryError::source("copy directory")(error)
-        };
+        let wrong = |text| Err(EntryError::source("copy directory", invalid(text)));
         if self.root.get() == Some(&id) {
-            return Err(wrong("it is the copy itself, which was made in what is copied"));
+            return wrong("it is the copy itself, which was made in what is copied");
         }
         if self.options.follow == Follow::Always
             && let Some(above) = spot.folder
             && above.place.lineage().any(|place| place.id() == Some(id))
         {
-            return Err(wrong("a link in it leads back to it"));
+            return wrong("a link in it leads back to it");
         }
         Ok(())
     }
 
     /// The root's copy must not be made in the root, nor be it.
     fn refuse_descent(&self, source: &Stat) -> Result<()> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let is_there = sys::open(CWD, &self.to, flags);
+        let is_there = sys::open(CWD, &self.to, sys::SEARCHED);
         // Where nothing can be opened, nothing can be made either, for which there is a better message.
         const INSIDE: &str = "it is inside its source";
         let mut text = if is_there.is_ok() { "it is the source itself" } else { INSIDE };
-        let Ok(mut dir) = is_there.or_else(|_| self.open_parent(flags)) else { return Ok(()) };
+        let Ok(mut dir) = is_there.or_else(|_| self.open_parent()) else { return Ok(()) };
         loop {
-            let id = Id::of(&sys::stat(&dir).map_err(EntryError::target("stat"))?);
+            let id = Id::of(&sys::stat(&dir).at_target("stat")?);
             if id == Id::of(source) {
-                let error = io::Error::new(io::ErrorKind::InvalidInput, text);
-                return Err(EntryError::target("copy to")(error));
+                return Err(EntryError::target("copy to", invalid(text)));
             }
             text = INSIDE;
-            let Ok(above) = sys::open(dir.as_fd(), c"..", flags) else { return Ok(()) };
-            if Id::of(&sys::stat(&above).map_err(EntryError::target("stat"))?) == id {
+            let Ok(above) = sys::open(dir.as_fd(), c"..", sys::SEARCHED) else { return Ok(()) };
+            if Id::of(&sys::stat(&above).at_target("stat")?) == id {
                 return Ok(());
             }
             dir = above;
         }
     }
 
-    /// Opens the directory that the root's copy is in, or is to be in.
-    pub(super) fn open_parent(&self, flags: OFlags) -> io::Result<OwnedFd> {
-        let path = Path::new(OsStr::from_bytes(self.to.to_bytes()));
-        let parent = path.parent().filter(|path| !path.as_os_str().is_empty());
-        let parent = parent.unwrap_or_else(|| ".".as_ref());
-        sys::retry(|| kernel::open(parent, flags, Mode::empty()))
-    }
-
-    /// Makes the directory, or takes the one that is there, unless this is a dry run. Returns what is known
-    /// of it then.
-    fn make_folder(&self, fiber: &mut Fiber<Self>, spot: &Spot<'_>, facts: Facts) -> Result<Facts> {
-        let Some(target) = spot.target else { return Ok(facts) };
-        let source = facts.stat;
+    /// Makes the directory in `dir`, or takes the one that is there. Returns what is known of it then.
+    fn make_folder(&self, spot: &mut Spot<'_>, dir: &OpenDir, source: &Stat) -> Result<Target> {
         let permissions = source.st_mode & sys::PERMISSIONS;
         let inherits = self.inherits(spot);
         let withheld =
@@ -201,223 +199,184 @@ impl Copy {
         } else {
             (mark::DIRECTORY, Some(permissions & MKDIR & !self.mask))
         };
-        let is_apart = spot.folder.is_some_and(|above| {
-            let (above, making) = (&above.facts, fiber.crew().pace.making());
-            above.apart.put(target, above.device, making, spot.learned, &mut fiber.tally)
-        });
-        let made = sys::retry(|| kernel::mkdirat(target, spot.to, Mode::from_raw_mode(first)));
-        fiber.tally.counters.plain_calls += 2;
-        let is_made = match made {
-            Ok(()) => true,
-            Err(error) if sys::is(&error, Errno::EXIST) => false,
-            Err(error) => return Err(EntryError::target("create directory")(error)),
-        };
-        let (fd, is_unreadable) = self.open_target(fiber, spot, is_made)?;
-        let worker = fiber.worker();
         let above = spot.folder.map(|folder| &folder.facts);
-        let place = |fd, stat| {
-            let place = above.and_then(|above| above.to.as_ref()).unwrap_or(Place::current());
-            let places = &worker.crew().places;
-            Some(places.adopt(place, spot.to, fd, stat, spot.folder.is_none()))
+        let is_apart = above.is_some_and(|Facts { target, .. }| {
+            let making = spot.fiber.crew().pace.making();
+            target.apart.put(dir, target.device, making, spot.learned, &mut spot.fiber.tally)
+        });
+        let made = sys::retry(|| kernel::mkdirat(dir, spot.to, Mode::from_raw_mode(first)));
+        spot.fiber.tally.counters.plain_calls += 2;
+        let is_made = match made {
+            Err(Errno::EXIST) => false,
+            made => made.map(|()| true).at_target("create directory")?,
         };
-        let finish = |made: Facts| {
-            let was_unfinished = made.is_new && !is_made;
-            let is_mount = above.is_none_or(|above| above.device != made.device);
-            let learned = match above {
-                Some(above) if !is_mount && above.stat.st_dev == source.st_dev => {
-                    Arc::clone(&above.learned)
-                }
-                _ => self.learned(source.st_dev, made.device),
-            };
-            let apart = Apart::new(is_apart, is_made, was_unfinished);
-            Facts { was_unfinished, learned, is_mount, is_unreadable, apart, ..made }
-        };
-        if let Some(above) = above
-            && is_made
-            && let Some(mode) = last
-            && !above.gives_group
-            && !above.sets_group
-        {
-            // Of such a one all is known.
-            return Ok(finish(Facts {
-                to: place(fd, None),
-                device: above.device,
-                is_new: true,
-                is_marked: true,
-                mode: Some(mode),
-                ..facts
-            }));
-        }
-        let stat = sys::stat(&fd).map_err(EntryError::target("stat"))?;
-        fiber.tally.counters.plain_calls += 1;
-        if Id::of(&stat) == Id::of(&source) {
-            let error = io::Error::new(io::ErrorKind::InvalidInput, "it is the source itself");
-            return Err(EntryError::target("copy to")(error));
-        }
-        self.root.get_or_init(|| Id::of(&stat));
-        let is_new = is_made || mark::is_unfinished(&stat, self.user);
-        // The list may have taken what the copy itself needs.
-        let is_usable = !is_made || stat.st_mode & OWNER == OWNER;
-        if !is_usable {
-            let mode = Mode::from_raw_mode(stat.st_mode & sys::PERMISSIONS | OWNER);
-            sys::retry(|| kernel::chmodat(target, spot.to, mode, AtFlags::empty()))
-                .map_err(EntryError::target("set mode of"))?;
-        }
-        let mode = match last {
-            _ if !is_new => None,
-            // One that was not completed gets what it would have got.
-            None if !is_made => Some(permissions & MKDIR & !self.mask),
-            // The group may have been handed down, and with it that it is.
-            Some(mode) => Some(mode | stat.st_mode & SET_GROUP),
-            None => {
-                // All but what only the copy needs, and what others may have when it is complete.
-                let mode = stat.st_mode & sys::PERMISSIONS;
-                let exact = mode & !(OWNER & !permissions) | permissions & withheld & !self.mask;
-                (exact != mode || !is_usable).then_some(exact)
-            }
-        };
-        let is_marked = if is_made { first == mark::DIRECTORY } else { is_new };
-        let has_default_acl =
-            if is_made { inherits } else { attributes::has_default_acl(fd.as_fd()) };
-        Ok(finish(Facts {
-            to: place(fd, Some(&stat)),
-            device: stat.st_dev,
-            gives_group: stat.st_gid != self.group,
-            sets_group: stat.st_mode & SET_GROUP != 0,
-            is_new,
-            is_marked,
-            mode,
-            has_default_acl,
-            ..facts
-        }))
-    }
-
-    /// Opens the directory of the copy, and says whether it cannot be read. A link at its place is followed
-    /// at the root only, where the caller has named it.
-    fn open_target(
-        &self,
-        fiber: &Fiber<Self>,
-        spot: &Spot<'_>,
-        is_new: bool,
-    ) -> Result<(OwnedFd, bool)> {
-        let Some(target) = spot.target else {
-            return Err(EntryError::target("open")(Errno::BADF.into()));
-        };
-        let flags = flags_of_directory(spot.folder.is_none() && !is_new);
-        let places = &fiber.crew().places;
-        let open = |flags| places.with_room(|| sys::open(target.as_fd(), spot.to, flags));
-        let opened = match open(flags) {
-            // To make entries in it, it need not be read.
-            Err(error) if sys::is(&error, Errno::ACCESS) => {
-                open(sys::unread(flags)).map(|fd| (fd, true)).map_err(|_| error)
-            }
-            opened => opened.map(|fd| (fd, false)),
-        };
-        opened.map_err(|error| {
-            let is_other = [Errno::NOTDIR, Errno::LOOP].iter().any(|&no| sys::is(&error, no));
-            let error = if is_other {
-                let text = "a directory cannot take the place of what is there";
-                io::Error::new(io::ErrorKind::AlreadyExists, text)
-            } else {
-                error
-            };
-            EntryError::target("copy directory to")(error)
-        })
-    }
-
-    pub(super) fn leave_folder(&self, fiber: &mut Fiber<Self>, folder: &Arc<Folder<Self>>) {
-        let worker = fiber.worker();
-        let places = &worker.crew().places;
-        let facts = &folder.facts;
-        let Some(to) = &facts.to else { return };
-        if facts.apart.is_top()
-            && let Err(error) = places.open(to).and_then(|open| Apart::end(&open, &mut fiber.tally))
-        {
-            fiber.fail("set flags of", to.path(), error);
-        }
-        if self.options.preserve.has_attributes()
-            && let Err((operation, error)) =
-                self.complete_folder(places, folder, to, &mut fiber.tally)
-        {
-            fiber.fail(operation, to.path(), error);
-        } else if let Some(mode) = facts.mode
-            && !self.options.preserve.has_attributes()
-            && let Err(error) = places.open(to).and_then(|open| {
-                fiber.tally.counters.plain_calls += 1;
-                set_mode(&open, facts, mode)
-            })
-        {
-            fiber.fail("set mode of", to.path(), error);
-        }
-        // What is read again must have left the page cache.
-        if (self.options.durable || self.options.verify)
-            && facts.is_mount
-            && let Err(error) = places.open(to).and_then(|open| sync(&open, facts))
-        {
-            fiber.fail("sync file system of", to.path(), error);
-        }
-        places.return_above(&folder.place);
-        places.return_above(to);
-    }
-
-    fn complete_folder(
-        &self,
-        places: &Places,
-        folder: &Folder<Self>,
-        to: &Arc<Place>,
-        tally: &mut Tally,
-    ) -> Result<(), (&'static str, io::Error)> {
-        let facts = &folder.facts;
-        let source = places.open(&folder.place).map_err(|error| ("open directory", error))?;
-        let target = places.open(to).map_err(|error| ("open directory", error))?;
-        let (target, mode) = if facts.is_unreadable {
-            let (target, old) = readable(&target).map_err(|error| ("open directory", error))?;
-            (target, facts.mode.or(Some(old)))
+        let (fd, is_unreadable) = open_target(spot, dir, is_made)?;
+        let is_known = is_made && !inherits;
+        let known = above
+            .map(|above| &above.target)
+            .filter(|above| is_known && !above.gives_group && !above.sets_group);
+        let (stat, made) = if let Some(above) = known {
+            let (device, mode) = (above.device, last);
+            (None, Target { device, is_new: true, is_marked: true, mode, ..Target::default() })
         } else {
-            (target, facts.mode)
+            let stat = sys::stat(&fd).at_target("stat")?;
+            spot.fiber.tally.counters.plain_calls += 1;
+            if Id::of(&stat) == Id::of(source) {
+                return Err(EntryError::target("copy to", invalid("it is the source itself")));
+            }
+            self.root.get_or_init(|| Id::of(&stat));
+            let is_new = is_made || mark::is_unfinished(&stat, self.user);
+            // The list may have taken what the copy itself needs.
+            let is_usable = !is_made || stat.st_mode & OWNER == OWNER;
+            if !is_usable {
+                let mode = stat.st_mode & sys::PERMISSIONS | OWNER;
+                sys::set_mode_of(dir, spot.to, mode).at_target("set mode of")?;
+            }
+            let mode = match last {
+                _ if !is_new => None,
+                // One that was not completed gets what it would have got.
+                None if !is_made => Some(permissions & MKDIR & !self.mask),
+                // The group may have been handed down, and with it that it is.
+                Some(mode) => Some(mode | stat.st_mode & SET_GROUP),
+                None => {
+                    // All but what only the copy needs, and what others may have when it is complete.
+                    let mode = stat.st_mode & sys::PERMISSIONS;
+                    let exact =
+                        mode & !(OWNER & !permissions) | permissions & withheld & !self.mask;
+                    (exact != mode || !is_usable).then_some(exact)
+                }
+            };
+            let made = Target {
+                device: stat.st_dev,
+                gives_group: stat.st_gid != self.group,
+                sets_group: stat.st_mode & SET_GROUP != 0,
+                is_new,
+                is_marked: if is_made { first == mark::DIRECTORY } else { is_new },
+                mode,
+                has_default_acl: match is_made {
+                    true => inherits,
+                    false => attributes::has_default_acl(fd.as_fd()),
+                },
+                ..Target::default()
+            };
+            (Some(stat), made)
         };
-        let of = attributes::Of {
-            stat: &facts.stat,
-            mode,
-            is_directory: true,
-            has_inherited_acl: !facts.is_new || facts.has_default_acl,
-            may_have_owner: facts.is_new && !facts.gives_group,
+        let was_unfinished = made.is_new && !is_made;
+        let is_mount = above.is_none_or(|above| above.target.device != made.device);
+        let learned = match above {
+            Some(above) if !is_mount && above.stat.st_dev == source.st_dev => {
+                Arc::clone(&above.target.learned)
+            }
+            _ => Arc::clone(lock(&self.learned).entry((source.st_dev, made.device)).or_default()),
         };
-        self.set_attributes(source.as_fd(), target.as_fd(), of, tally)
+        let place = above.and_then(|above| above.target.place.as_ref());
+        let place = place.unwrap_or(Place::current());
+        let (places, is_root) = (&spot.fiber.crew().places, above.is_none());
+        let place = Some(places.adopt(place, spot.to, fd, stat.as_ref(), is_root));
+        let apart = Apart::new(is_apart, is_made, was_unfinished);
+        Ok(Target { place, was_unfinished, learned, is_mount, is_unreadable, apart, ..made })
     }
+
+    /// Takes back the flag by which directories in it are put apart.
+    fn end_apart(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>) -> Result<()> {
+        let target = &folder.facts.target;
+        if !target.apart.is_top() {
+            return Ok(());
+        }
+        let open = target.open(&fiber.crew().places);
+        open.and_then(|open| Apart::end(&open, &mut fiber.tally)).at_target("set flags of")
+    }
+
+    fn complete_folder(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>) -> Result<()> {
+        let (stat, target) = (&folder.facts.stat, &folder.facts.target);
+        let (places, preserve) = (&fiber.crew().places, self.options.preserve);
+        let mut mode = target.mode;
+        if !preserve.has_attributes() {
+            let Some(mode) = mode else { return Ok(()) };
+            let open = target.open(places).at_target("set mode of")?;
+            fiber.tally.counters.plain_calls += 1;
+            return set_mode(&open, target, mode).at_target("set mode of");
+        }
+        let source = places.open(&folder.place).at_target("open directory")?;
+        let mut open = target.open(places).at_target("open directory")?;
+        if target.is_unreadable {
+            let (readable, old) = readable(&open).at_target("open directory")?;
+            open = readable;
+            mode = mode.or(Some(old));
+        }
+        let of = attributes::Of {
+            stat,
+            mode,
+            may_have_acl: preserve.mode && (!target.is_new || target.has_default_acl),
+            may_have_owner: target.is_new && !target.gives_group,
+        };
+        self.set_attributes(source.as_fd(), open.as_fd(), &of, &mut fiber.tally)
+    }
+
+    /// Syncs its file system, if it is the first one there.
+    fn sync_folder(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>) -> Result<()> {
+        let target = &folder.facts.target;
+        // What is read again must have left the page cache.
+        if !(self.options.durable || self.options.verify) || !target.is_mount {
+            return Ok(());
+        }
+        let open = target.open(&fiber.crew().places);
+        open.and_then(|open| sync(&open, target)).at_target("sync file system of")
+    }
+}
+
+/// Opens the directory of the copy, and says whether it cannot be read. A link at its place is followed at
+/// the root only, where the caller has named it.
+fn open_target(spot: &Spot<'_>, dir: &OpenDir, is_new: bool) -> Result<(OwnedFd, bool)> {
+    let flags = flags_of_directory(spot.folder.is_none() && !is_new);
+    let places = &spot.fiber.crew().places;
+    let open = |flags| places.with_room(|| sys::open(dir.as_fd(), spot.to, flags));
+    let opened = match open(flags) {
+        // To make entries in it, it need not be read.
+        Err(Errno::ACCESS) => {
+            open(sys::unread(flags)).map(|fd| (fd, true)).map_err(|_| Errno::ACCESS)
+        }
+        opened => opened.map(|fd| (fd, false)),
+    };
+    if let Err(Errno::NOTDIR | Errno::LOOP) = opened {
+        let text = "a directory cannot take the place of what is there";
+        let error = io::Error::new(io::ErrorKind::AlreadyExists, text);
+        return Err(EntryError::target("copy directory to", error));
+    }
+    opened.at_target("copy directory to")
+}
+
+fn invalid(text: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text)
 }
 
 /// Sets the mode, also of one that could not be opened to be read.
-fn set_mode(dir: &OpenDir, facts: &Facts, mode: u32) -> io::Result<()> {
-    let mode = Mode::from_raw_mode(mode);
-    if facts.is_unreadable {
-        let path = attributes::magic_path(dir.as_fd(), c"");
-        return sys::retry(|| kernel::chmodat(CWD, &path, mode, AtFlags::empty()));
-    }
-    sys::retry(|| kernel::fchmod(dir, mode))
+fn set_mode(dir: &OpenDir, target: &Target, mode: u32) -> sys::Result<()> {
+    if target.is_unreadable { set_mode_by_path(dir, mode) } else { sys::set_mode(dir, mode) }
+}
+
+fn set_mode_by_path(dir: &OpenDir, mode: u32) -> sys::Result<()> {
+    sys::set_mode_of(CWD, &*attributes::magic_path(dir.as_fd(), c""), mode)
 }
 
 /// Syncs the file system that a directory is on.
-fn sync(dir: &OpenDir, facts: &Facts) -> io::Result<()> {
-    if !facts.is_unreadable {
+fn sync(dir: &OpenDir, target: &Target) -> sys::Result<()> {
+    if !target.is_unreadable {
         return sys::retry(|| kernel::syncfs(dir));
     }
     let (readable, mode) = readable(dir)?;
     let synced = sys::retry(|| kernel::syncfs(&readable));
-    set_mode(dir, facts, mode).and(synced)
+    set_mode_by_path(dir, mode).and(synced)
 }
 
 /// Opens a directory again by which it can be changed, and returns its mode: for that its owner, and nobody
 /// else, lets itself read it.
-fn readable(dir: &OpenDir) -> io::Result<(Arc<OpenDir>, u32)> {
+fn readable(dir: &OpenDir) -> sys::Result<(Arc<OpenDir>, u32)> {
     let mode = sys::stat(dir)?.st_mode & sys::PERMISSIONS;
-    let path = attributes::magic_path(dir.as_fd(), c"");
-    let readable = Mode::from_raw_mode(mode | OWNER);
-    sys::retry(|| kernel::chmodat(CWD, &path, readable, AtFlags::empty()))?;
+    set_mode_by_path(dir, mode | OWNER)?;
     let opened = sys::open(dir.as_fd(), c".", sys::DIRECTORY);
     if opened.is_err() {
-        let mode = Mode::from_raw_mode(mode);
-        sys::retry(|| kernel::chmodat(CWD, &path, mode, AtFlags::empty())).ok();
+        set_mode_by_path(dir, mode).ok();
     }
     Ok((Arc::new(OpenDir::of(opened?)), mode))
 }

@@ -8,11 +8,12 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::{Copy, Spot};
 use crate::crew::Folder;
-use crate::place::{Id, Place};
+use crate::place::{Id, Name, Place};
+use crate::sys::lock;
 
 /// Files of the source with several names.
 #[derive(Default)]
@@ -37,20 +38,6 @@ enum State {
     },
 }
 
-/// A name of the copy: its directory, or the directory that the process is in.
-#[derive(Clone)]
-pub(super) struct Name {
-    pub(super) place: Arc<Place>,
-    pub(super) name: CString,
-}
-
-impl Name {
-    /// Whether it is the same name in the same directory.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.place, &other.place) && self.name == other.name
-    }
-}
-
 /// A name of the source that is to become a name of the copy, or has.
 #[derive(Clone)]
 pub(super) struct Waiting {
@@ -66,7 +53,7 @@ impl Waiting {
     }
 
     pub(super) fn name(&self) -> Name {
-        let place = self.folder.as_ref().and_then(|folder| folder.facts.to.as_ref());
+        let place = self.folder.as_ref().and_then(|folder| folder.facts.target.place.as_ref());
         Name { place: Arc::clone(place.unwrap_or(Place::current())), name: self.to.clone() }
     }
 }
@@ -82,13 +69,9 @@ pub(super) enum Claim {
 }
 
 impl Links {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Id, File>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Says what is to be done with a name of a file that has `count` names.
     pub(super) fn claim(&self, id: Id, count: u64, waiting: impl FnOnce() -> Waiting) -> Claim {
-        let mut files = self.lock();
+        let mut files = lock(&self.files);
         let Some(file) = files.get_mut(&id) else {
             let state = State::Copying(Vec::new());
             files.insert(id, File { left: count.saturating_sub(1), state });
@@ -115,12 +98,10 @@ impl Links {
     /// The file has been copied. Returns the names that wait for it. `may_change`: another copy may be found
     /// that is to be kept.
     pub(super) fn copied(&self, id: Id, first: Waiting, may_change: bool) -> Vec<Waiting> {
-        let mut files = self.lock();
+        let mut files = lock(&self.files);
         let Some(file) = files.get_mut(&id) else { return Vec::new() };
-        let waiting = match &mut file.state {
-            State::Copying(waiting) => std::mem::take(waiting),
-            State::Copied { .. } => Vec::new(),
-        };
+        let State::Copying(waiting) = &mut file.state else { return Vec::new() };
+        let waiting = std::mem::take(waiting);
         let name = first.name();
         let made = may_change.then(|| {
             let mut made = waiting.clone();
@@ -139,7 +120,7 @@ impl Links {
     /// A copy that is kept has this name. Returns the names that were made of another one; whatever is found
     /// from now on becomes a name of this one. `None`: the other one is kept as well, or another is.
     pub(super) fn found(&self, id: Id, kept: Name) -> Option<Vec<Waiting>> {
-        match self.lock().get_mut(&id).map(|file| &mut file.state) {
+        match lock(&self.files).get_mut(&id).map(|file| &mut file.state) {
             Some(State::Copied { name, made }) if made.is_some() => {
                 *name = kept;
                 made.take()
@@ -150,7 +131,7 @@ impl Links {
 
     /// Where the copy is, as far as there is one.
     pub(super) fn name(&self, id: Id) -> Option<Name> {
-        match &self.lock().get(&id)?.state {
+        match &lock(&self.files).get(&id)?.state {
             State::Copied { name, .. } => Some(name.clone()),
             State::Copying(_) => None,
         }
@@ -159,7 +140,7 @@ impl Links {
     /// The file could not be copied under the name that was found first. Returns the next one, with which to
     /// try again.
     pub(super) fn failed(&self, id: Id) -> Option<Waiting> {
-        let mut files = self.lock();
+        let mut files = lock(&self.files);
         let file = files.get_mut(&id)?;
         if let State::Copying(names) = &mut file.state
             && let Some(next) = names.pop()

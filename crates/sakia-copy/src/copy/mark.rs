@@ -5,6 +5,8 @@
 
 use rustix::fs::{FileType, Stat};
 
+use crate::sys;
+
 /// Of a file whose contents are not all there.
 pub(super) const FILE: u32 = 0o1200;
 /// Of a directory that gets another mode when it is complete.
@@ -12,9 +14,9 @@ pub(super) const DIRECTORY: u32 = 0o1700;
 
 /// Whether a copy that was killed left it.
 pub(super) fn is_unfinished(stat: &Stat, user: u32) -> bool {
-    let mode = stat.st_mode & crate::sys::PERMISSIONS;
+    let mode = stat.st_mode & sys::PERMISSIONS;
     stat.st_uid == user
-        && match FileType::from_raw_mode(stat.st_mode) {
+        && match sys::kind(stat) {
             FileType::RegularFile => mode == FILE,
             FileType::Directory => mode == DIRECTORY,
             _ => false,

@@ -5,9 +5,11 @@ mod attributes;
 mod content;
 mod entry;
 mod existing;
+mod file;
 mod folder;
 mod links;
 mod mark;
+mod names;
 mod stream;
 mod verify;
 
@@ -17,18 +19,19 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use rustix::fs::{FileType, Stat};
+use rustix::fs::Stat;
 use rustix::io::Errno;
 use sakia::engine::__private::SharedCallSupport;
 use sakia::{Budget, CancellationToken};
 
 use self::apart::Apart;
 use self::links::Links;
-use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Size, Unit};
+use self::verify::Verify;
+use crate::crew::{Crew, Fiber, Folder, Size};
 use crate::options::Options;
-use crate::place::{Id, OpenDir, Place};
+use crate::place::{Id, OpenDir, Place, Places};
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::sys;
@@ -139,16 +142,16 @@ impl Copier {
         let workers = sakia::thread_count().min(limit);
         let buffer = self.options.buffer.max(4096);
         let size = Size { workers, depth: limit.div_ceil(workers), buffer };
+        let (budget, token) = (&self.budget, &self.token);
+        let begin = now() - CLOCK_STEP;
         let job = Copy::new(self, to.clone());
-        let (budget, token) = (self.budget.clone(), &self.token);
-        let begin = now();
-        let crew = Crew::run(job, from.clone(), size, budget, Arc::clone(progress), token).await;
-        if self.options.verify && !self.options.dry_run && !self.token.is_canceled() {
-            let begin = begin - CLOCK_STEP;
-            verify::verify(self, from, to, begin, size, progress).await;
+        let crew = Crew::run(job, from.clone(), size, budget, progress, token).await;
+        if self.options.verify && !self.options.dry_run && !token.is_canceled() {
+            let job = Verify::new(self, to, begin);
+            Crew::run(job, from, size, budget, progress, token).await;
         }
-        let is_stopped = self.token.is_canceled() || crew.job.is_full.load(Ordering::Relaxed);
-        Ok(Report::new(progress, &before, crew.counters(), is_stopped))
+        let is_stopped = token.is_canceled() || crew.job.is_full.load(Ordering::Relaxed);
+        Ok(progress.report(&before, crew.counters(), is_stopped))
     }
 }
 
@@ -199,9 +202,16 @@ pub(crate) struct Learned {
 pub(crate) struct Facts {
     /// The source's.
     stat: Stat,
-    /// Where it is copied to; nowhere in a dry run.
-    to: Option<Arc<Place>>,
-    /// The destination was made by this copy.
+    /// What is in it is not copied: it lies on another file system than the one above.
+    is_empty: bool,
+    target: Target,
+}
+
+/// The known facts of the copy of a directory: none in a dry run.
+#[derive(Default)]
+struct Target {
+    place: Option<Arc<Place>>,
+    /// It was made by this copy.
     is_new: bool,
     /// It can be seen that it is not complete, so that small files in it need not show it themselves.
     is_marked: bool,
@@ -211,7 +221,7 @@ pub(crate) struct Facts {
     mode: Option<u32>,
     /// New entries get an access control list from it.
     has_default_acl: bool,
-    /// The file system that it is copied to.
+    /// Its file system.
     device: u64,
     /// New entries may get its group and not that of the process.
     gives_group: bool,
@@ -221,16 +231,22 @@ pub(crate) struct Facts {
     learned: Arc<Learned>,
     /// It is the first one on its file system.
     is_mount: bool,
-    /// What is in it is not copied: it lies on another file system than the one above.
-    is_empty: bool,
-    /// Its owner may not read the directory of the copy, or the process may not.
+    /// Its owner may not read it, or the process may not.
     is_unreadable: bool,
     /// Where it was put.
     apart: Apart,
 }
 
-/// Where an entry is, and where it goes to.
+impl Target {
+    /// Opens the directory. There is none in a dry run.
+    fn open(&self, places: &Places) -> sys::Result<Arc<OpenDir>> {
+        places.open(self.place.as_ref().ok_or(Errno::BADF)?)
+    }
+}
+
+/// The place of an entry, the place of its copy, and the fiber that copies it.
 pub(crate) struct Spot<'a> {
+    fiber: &'a mut Fiber<Copy>,
     folder: Option<&'a Arc<Folder<Copy>>>,
     source: &'a Arc<OpenDir>,
     /// Nowhere in a dry run.
@@ -238,6 +254,13 @@ pub(crate) struct Spot<'a> {
     name: &'a CStr,
     to: &'a CStr,
     learned: &'a Learned,
+}
+
+impl<'a> Spot<'a> {
+    /// The directory of the copy, for work that is never done in a dry run.
+    fn target_dir(&self) -> Result<&'a Arc<OpenDir>> {
+        self.target.ok_or(Errno::BADF).at_target("open")
+    }
 }
 
 /// Something went wrong: at what, and why.
@@ -252,12 +275,28 @@ struct EntryError {
 type Result<T, E = EntryError> = std::result::Result<T, E>;
 
 impl EntryError {
-    fn source(operation: &'static str) -> impl Fn(io::Error) -> Self {
-        move |error| Self { operation, is_target: false, error }
+    fn source(operation: &'static str, error: impl Into<io::Error>) -> Self {
+        Self { operation, is_target: false, error: error.into() }
     }
 
-    fn target(operation: &'static str) -> impl Fn(io::Error) -> Self {
-        move |error| Self { operation, is_target: true, error }
+    fn target(operation: &'static str, error: impl Into<io::Error>) -> Self {
+        Self { operation, is_target: true, error: error.into() }
+    }
+}
+
+/// Says of a call that failed what it was for.
+trait At<T> {
+    fn at_source(self, operation: &'static str) -> Result<T>;
+    fn at_target(self, operation: &'static str) -> Result<T>;
+}
+
+impl<T, E: Into<io::Error>> At<T> for std::result::Result<T, E> {
+    fn at_source(self, operation: &'static str) -> Result<T> {
+        self.map_err(|error| EntryError::source(operation, error))
+    }
+
+    fn at_target(self, operation: &'static str) -> Result<T> {
+        self.map_err(|error| EntryError::target(operation, error))
     }
 }
 
@@ -277,99 +316,28 @@ impl Copy {
         }
     }
 
-    fn learned(&self, source: u64, target: u64) -> Arc<Learned> {
-        let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(learned.entry((source, target)).or_default())
-    }
-
     /// Tells of a failure.
-    fn fail(&self, fiber: &mut Fiber<Self>, spot: &Spot<'_>, wrong: EntryError) {
+    fn fail(&self, spot: &mut Spot<'_>, wrong: EntryError) {
         let path = if wrong.is_target { self.target_path(spot) } else { source_path(spot) };
-        fiber.fail(wrong.operation, path, wrong.error);
+        spot.fiber.fail(wrong.operation, path, wrong.error);
     }
 
     fn target_path(&self, spot: &Spot<'_>) -> PathBuf {
-        match spot.folder.and_then(|folder| folder.facts.to.as_ref()) {
-            Some(place) => place.path_of(spot.to),
-            // In a dry run, or the root.
-            None => match spot.folder {
-                Some(folder) => self.dry_path(&folder.place, spot.name),
-                None => PathBuf::from(std::ffi::OsStr::from_bytes(self.to.to_bytes())),
-            },
+        let Some(folder) = spot.folder else { return sys::path(&self.to).to_owned() };
+        if let Some(place) = &folder.facts.target.place {
+            return place.path_of(spot.to);
         }
-    }
-
-    /// Where `name` in a directory of the source would be copied to.
-    fn dry_path(&self, place: &Arc<Place>, name: &CStr) -> PathBuf {
-        let mut names: Vec<_> = place.lineage().filter_map(Place::name).collect();
-        names.pop();
-        let mut path = PathBuf::from(std::ffi::OsStr::from_bytes(self.to.to_bytes()));
-        path.extend(names.iter().rev().map(|name| std::ffi::OsStr::from_bytes(name.to_bytes())));
-        path.join(std::ffi::OsStr::from_bytes(name.to_bytes()))
+        // A dry run: what is below the source's root goes below the copy's.
+        let below = folder.place.names().into_iter().skip(1).chain([sys::path(spot.name)]);
+        [sys::path(&self.to)].into_iter().chain(below).collect()
     }
 
     /// Tells of an entry that was done.
-    fn tell(&self, fiber: &Fiber<Self>, spot: &Spot<'_>) {
-        let progress = &fiber.crew().progress;
-        if progress.wants_entries() {
-            progress.entry(&source_path(spot), &self.target_path(spot));
-        }
+    fn tell(&self, spot: &Spot<'_>) {
+        spot.fiber.crew().progress.entry(|| (source_path(spot), self.target_path(spot)));
     }
 }
 
 fn source_path(spot: &Spot<'_>) -> PathBuf {
-    match spot.folder {
-        Some(folder) => folder.place.path_of(spot.name),
-        None => PathBuf::from(std::ffi::OsStr::from_bytes(spot.name.to_bytes())),
-    }
-}
-
-impl Job for Copy {
-    type Facts = Facts;
-
-    async fn enter(&self, fiber: &mut Fiber<Self>, unit: &Unit<Self>) -> Option<Arc<Folder<Self>>> {
-        self.enter_folder(fiber, unit).await
-    }
-
-    async fn entry(
-        &self,
-        fiber: &mut Fiber<Self>,
-        frame: &Frame<Self>,
-        name: &CStr,
-        kind: FileType,
-    ) -> Next {
-        let folder = &frame.folder;
-        let mut target = None;
-        if let Some(place) = &folder.facts.to {
-            target = fiber.open_place(place, name);
-            if target.is_none() {
-                return Next::Done;
-            }
-        }
-        let spot = Spot {
-            folder: Some(folder),
-            source: &frame.source,
-            target: target.as_ref(),
-            name,
-            to: name,
-            learned: &folder.facts.learned,
-        };
-        self.copy_entry(fiber, &spot, kind).await
-    }
-
-    fn is_read(&self, folder: &Folder<Self>) -> bool {
-        !folder.facts.is_empty
-    }
-
-    fn leave(&self, fiber: &mut Fiber<Self>, folder: &Arc<Folder<Self>>) {
-        self.leave_folder(fiber, folder);
-    }
-
-    /// Stops if there is no room for more.
-    fn failed(&self, crew: &Crew<Self>, error: &io::Error) {
-        if sys::is(error, Errno::NOSPC) || sys::is(error, Errno::DQUOT) {
-            self.is_full.store(true, Ordering::Relaxed);
-            crew.stop();
-        }
-    }
+    spot.folder.map_or(Place::current(), |folder| &folder.place).path_of(spot.name)
 }

@@ -5,72 +5,58 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{FileType, OFlags};
-use rustix::io::Errno;
+use rustix::fs::OFlags;
 
-use super::content::go_on;
 use super::entry::Outcome;
 use super::existing::{directory, is_directory};
-use super::{Copy, EntryError, Result, Spot};
+use super::{At, Copy, EntryError, Result, Spot};
 use crate::crew::Fiber;
 use crate::options::{Follow, Reflink};
 use crate::place::OpenDir;
-use crate::{kernel, sys};
+use crate::{kernel, stopped, sys};
 
 /// Bytes moved at a time.
 const PART: usize = 128 << 10;
 
 impl Copy {
     /// Makes a file of what a FIFO or a device gives until its end.
-    pub(super) async fn copy_stream(
-        &self,
-        fiber: &mut Fiber<Self>,
-        spot: &Spot<'_>,
-    ) -> Result<Outcome> {
+    pub(super) async fn copy_stream(&self, spot: &mut Spot<'_>) -> Result<Outcome> {
         let stat = self.stat_source(spot)?;
         // Opening the source may wait for long, and take something from it.
-        let kind = FileType::from_raw_mode(stat.st_mode);
         if self.is_up_to_date(spot, &stat)? {
             return Ok(Outcome::Skipped);
         }
-        if self.stat_overwritten(spot, kind)?.is_some_and(|there| is_directory(&there)) {
+        if self.stat_overwritten(spot, sys::kind(&stat))?.is_some_and(|there| is_directory(&there))
+        {
             return Err(directory());
         }
-        if spot.target.is_none() {
-            fiber.tally.counts.files += 1;
-            return Ok(Outcome::Copied);
+        if spot.target.is_some() {
+            let mut flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            flags.set(OFlags::NOFOLLOW, self.options.follow == Follow::Never);
+            let source = open(spot.fiber, spot.source, spot.name, flags).await.at_source("open")?;
+            let (source, stat) = (source.as_fd(), sys::stat(&source).at_source("stat")?);
+            if let Some(made) = self.make(spot, &stat, false)? {
+                let moved = self.move_all(spot.fiber, source, made.fd.as_fd()).await;
+                let count = self.complete(spot, source, &stat, &made, moved)?;
+                spot.fiber.tally.counts.bytes += count;
+            } else {
+                self.write_to_named(spot, source).await?;
+            }
         }
-        let mut flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        flags.set(OFlags::NOFOLLOW, self.options.follow == Follow::Never);
-        let opened = open(fiber, spot.source, spot.name, flags).await;
-        let source = opened.map_err(EntryError::source("open"))?;
-        let stat = sys::stat(&source).map_err(EntryError::source("stat"))?;
-        let Some(made) = self.make(fiber, spot, &stat, false)? else {
-            self.write_to_named(fiber, spot, source.as_fd()).await?;
-            fiber.tally.counts.files += 1;
-            return Ok(Outcome::Copied);
-        };
-        let moved = self.move_all(fiber, source.as_fd(), made.fd.as_fd()).await;
-        fiber.tally.counts.bytes +=
-            self.complete(fiber, spot, source.as_fd(), &stat, &made, moved)?;
-        fiber.tally.counts.files += 1;
+        spot.fiber.tally.counts.files += 1;
         Ok(Outcome::Copied)
     }
 
     /// Writes contents to a device or a FIFO that the caller has named, and leaves it as it is otherwise.
     pub(super) async fn write_to_named(
         &self,
-        fiber: &mut Fiber<Self>,
-        spot: &Spot<'_>,
+        spot: &mut Spot<'_>,
         source: BorrowedFd<'_>,
     ) -> Result<()> {
-        let Some(target) = spot.target else {
-            return Err(EntryError::target("open")(Errno::BADF.into()));
-        };
-        let opened = open(fiber, target, spot.to, OFlags::WRONLY | OFlags::CLOEXEC).await;
-        let opened = opened.map_err(EntryError::target("open"))?;
-        let moved = self.move_all(fiber, source, opened.as_fd()).await?;
-        fiber.tally.counts.bytes += moved;
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let opened =
+            open(spot.fiber, spot.target_dir()?, spot.to, flags).await.at_target("open")?;
+        spot.fiber.tally.counts.bytes += self.move_all(spot.fiber, source, opened.as_fd()).await?;
         Ok(())
     }
 
@@ -83,20 +69,42 @@ impl Copy {
         target: BorrowedFd<'_>,
     ) -> Result<u64> {
         if self.options.reflink == Reflink::Always {
-            kernel::ioctl_ficlone(target, source)
-                .map_err(|errno| EntryError::target("share blocks with")(errno.into()))?;
+            kernel::ioctl_ficlone(target, source).at_target("share blocks with")?;
         }
-        pump(fiber, source, target).await
+        let source = source.try_clone_to_owned().at_source("open")?;
+        let target = target.try_clone_to_owned().at_target("open")?;
+        // It may wait for ever, and keeps nothing but the files meanwhile.
+        let crew = Arc::downgrade(fiber.crew());
+        let is_stopped = move || crew.upgrade().is_none_or(|crew| crew.is_stopped());
+        waiting(fiber, move || Ok(pump(&source, &target, is_stopped))).await.at_source("read")?
     }
+}
+
+/// Moves all bytes, and returns how many they are.
+fn pump(source: &OwnedFd, target: &OwnedFd, is_stopped: impl Fn() -> bool) -> Result<u64> {
+    let mut buf = vec![0; PART];
+    let mut moved = 0;
+    while !is_stopped() {
+        let count = sys::retry(|| kernel::read(source, &mut buf[..])).at_source("read")?;
+        if count == 0 {
+            return Ok(moved);
+        }
+        if is_stopped() {
+            break;
+        }
+        sys::write_all(&buf[..count], |rest| kernel::write(target, rest)).at_target("write")?;
+        moved += count as u64;
+    }
+    Err(EntryError::source("copy", stopped::error()))
 }
 
 /// Does what may wait for another program, until all is to be stopped.
 async fn waiting<T: Send + 'static>(
     fiber: &Fiber<Copy>,
-    call: impl FnOnce() -> io::Result<T> + Send + 'static,
+    call: impl FnOnce() -> sys::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     match fiber.unless_stopped(sakia::spawn_blocking(call)).await? {
-        Ok(result) => result,
+        Ok(result) => Ok(result?),
         Err(error) => Err(io::Error::other(error.resume_panic())),
     }
 }
@@ -109,38 +117,4 @@ async fn open(
 ) -> io::Result<OwnedFd> {
     let (dir, name) = (Arc::clone(dir), name.to_owned());
     waiting(fiber, move || sys::open(dir.as_fd(), &name, flags)).await
-}
-
-/// Moves all bytes, and returns how many they are.
-async fn pump(fiber: &Fiber<Copy>, source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<u64> {
-    let owned = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
-    let source = Arc::new(owned(source).map_err(EntryError::source("open"))?);
-    let target = Arc::new(owned(target).map_err(EntryError::target("open"))?);
-    let mut buf = vec![0; PART];
-    let mut moved = 0;
-    loop {
-        go_on(fiber)?;
-        let from = Arc::clone(&source);
-        let read = waiting(fiber, move || {
-            let count = sys::retry(|| kernel::read(&from, &mut buf[..]))?;
-            Ok((count, buf))
-        });
-        let (count, bytes) = read.await.map_err(EntryError::source("read"))?;
-        if count == 0 {
-            return Ok(moved);
-        }
-        let to = Arc::clone(&target);
-        let written = waiting(fiber, move || {
-            let mut done = 0;
-            while done < count {
-                match sys::retry(|| kernel::write(&to, &bytes[done..count]))? {
-                    0 => return Err(io::ErrorKind::WriteZero.into()),
-                    more => done += more,
-                }
-            }
-            Ok(bytes)
-        });
-        buf = written.await.map_err(EntryError::target("write"))?;
-        moved += count as u64;
-    }
 }

@@ -8,111 +8,82 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rustix::fs::{Advice, FileType, Stat};
+use rustix::fs::{Advice, FileType, OFlags, Stat};
+use sakia::engine::__private::SharedCallSupport;
 use sakia::fs::AlignedBuf;
 
-use super::{Copier, Learned};
-use crate::crew::{Crew, Fiber, Folder, Frame, Job, Next, Size, Unit};
+use super::{At, Copier, EntryError, Result};
+use crate::crew::{Fiber, Folder, Found, Job, Next, Unit};
 use crate::options::{Existing, Follow, Options};
 use crate::place::{OpenDir, Place, flags_of_directory};
-use crate::progress::Progress;
 use crate::source::Source;
-use crate::{kernel, stopped, sys};
+use crate::{kernel, sys};
 
-/// The job.
+/// The job: compares a copy with its source. Differences are failures.
 pub(super) struct Verify {
     options: Options,
     to: CString,
     /// What was changed earlier was there before, and was to stay.
     since: Option<i128>,
-    learned: Learned,
+    reads: SharedCallSupport,
 }
 
 /// Where both are.
 struct Pair<'a> {
     source: &'a Arc<OpenDir>,
     place: &'a Arc<Place>,
-    target: Arc<OpenDir>,
+    target: &'a Arc<OpenDir>,
     name: &'a CStr,
     to: &'a CStr,
 }
 
-/// Compares the copy at `to` with `from`. Differences are failures told to `progress`. `begin`: nanoseconds
-/// since 1970 at which the copy began.
-pub(super) async fn verify(
-    copier: &Copier,
-    from: CString,
-    to: CString,
-    begin: i128,
-    size: Size,
-    progress: &Arc<Progress>,
-) {
-    let keeps = copier.options.existing != Existing::Overwrite;
-    let job = Verify {
-        options: copier.options.clone(),
-        to,
-        since: keeps.then_some(begin),
-        learned: Learned::default(),
-    };
-    let (budget, token) = (copier.budget.clone(), &copier.token);
-    Crew::run(job, from, size, budget, Arc::clone(progress), token).await;
-}
-
 impl Verify {
-    /// Compares what is no directory.
-    async fn compare(
-        &self,
-        fiber: &mut Fiber<Self>,
-        pair: &Pair<'_>,
-    ) -> Result<Next, (&'static str, io::Error)> {
+    /// Of a copy at `to`, begun at so many nanoseconds since 1970.
+    pub(super) fn new(copier: &Copier, to: CString, begin: i128) -> Self {
+        let options = copier.options.clone();
+        let keeps = options.existing != Existing::Overwrite;
+        Self { options, to, since: keeps.then_some(begin), reads: SharedCallSupport::default() }
+    }
+
+    /// Compares what is no directory. All errors are told with the path of the copy.
+    async fn compare(&self, fiber: &mut Fiber<Self>, pair: &Pair<'_>) -> Result<Next> {
         let follows = self.options.follow.flags();
         let source = sys::retry(|| kernel::statat(pair.source, pair.name, follows));
-        let source = source.map_err(|error| ("stat source of", error))?;
-        let target = sys::stat_name(pair.target.as_fd(), pair.to);
-        let target = target.map_err(|error| ("stat", error))?;
+        let source = source.at_target("stat source of")?;
+        let target = sys::stat_name(pair.target.as_fd(), pair.to).at_target("stat")?;
         if self.since.is_some_and(|since| changed(&target) < since) {
             return Ok(Next::Done);
         }
-        let kinds = [&source, &target].map(|stat| FileType::from_raw_mode(stat.st_mode));
-        let is_same = match kinds {
+        let is_same = match [&source, &target].map(sys::kind) {
             [FileType::Directory, FileType::Directory] => return Ok(Next::Enter),
             [FileType::RegularFile, FileType::RegularFile] => {
                 source.st_size == target.st_size && self.compare_files(fiber, pair).await?
             }
             [FileType::Symlink, FileType::Symlink] => {
-                let read = |dir: &OpenDir, name: &CStr| {
-                    sys::retry(|| kernel::readlinkat(dir, name, Vec::new()))
-                        .map_err(|error| ("read link", error))
-                };
-                read(pair.source, pair.name)? == read(&pair.target, pair.to)?
+                let source = sys::read_link(pair.source, pair.name).at_target("read link")?;
+                source == sys::read_link(pair.target, pair.to).at_target("read link")?
             }
             [one, other] => one == other && source.st_rdev == target.st_rdev,
         };
         if is_same {
             Ok(Next::Done)
         } else {
-            Err(("verify", io::Error::other("it differs from its source")))
+            Err(EntryError::target("verify", io::Error::other("it differs from its source")))
         }
     }
 
-    async fn compare_files(
-        &self,
-        fiber: &mut Fiber<Self>,
-        pair: &Pair<'_>,
-    ) -> Result<bool, (&'static str, io::Error)> {
+    async fn compare_files(&self, fiber: &mut Fiber<Self>, pair: &Pair<'_>) -> Result<bool> {
         let mut flags = sys::SOURCE;
-        let target = fiber.open_source(&pair.target, pair.to, flags).await;
-        let mut target = target.map_err(|error| ("open", error))?;
-        if self.options.follow == Follow::Always {
-            flags -= rustix::fs::OFlags::NOFOLLOW;
-        }
+        let target = fiber.open_source(pair.target, pair.to, flags).await;
+        let mut target = target.at_target("open")?;
+        flags.set(OFlags::NOFOLLOW, self.options.follow == Follow::Never);
         let source = fiber.open_source(pair.source, pair.name, flags).await;
-        let mut source = source.map_err(|error| ("open source of", error))?;
+        let mut source = source.at_target("open source of")?;
         // What cannot be dropped is compared all the same.
         kernel::fadvise(target.as_fd(), 0, None, Advice::DontNeed).ok();
-        let mut buf = fiber.take_buf();
+        let mut buf = std::mem::take(&mut fiber.kit.buf);
         let result = self.compare_contents(fiber, &mut source, &mut target, &mut buf).await;
-        fiber.give_buf(buf);
+        fiber.kit.buf = buf;
         result
     }
 
@@ -122,19 +93,16 @@ impl Verify {
         source: &mut Source,
         target: &mut Source,
         buf: &mut AlignedBuf,
-    ) -> Result<bool, (&'static str, io::Error)> {
+    ) -> Result<bool> {
         let half = buf.len() / 2;
         let mut offset = 0;
         loop {
-            if fiber.crew().is_stopped() {
-                return Err(("verify", stopped::error()));
-            }
-            let (learned, size) = (&self.learned, u64::MAX);
-            let count = fiber.read_range(source, buf, 0..half, offset, size, learned).await;
-            let count = count.map_err(|error| ("read source of", error))?;
-            let range = half..2 * half;
-            let other = fiber.read_range(target, buf, range, offset, size, learned).await;
-            let other = other.map_err(|error| ("read", error))?;
+            fiber.go_on().at_target("verify")?;
+            let (reads, size) = (&self.reads, u64::MAX);
+            let count = fiber.read_range(source, buf, 0..half, offset, size, reads).await;
+            let count = count.at_target("read source of")?;
+            let other = fiber.read_range(target, buf, half..2 * half, offset, size, reads).await;
+            let other = other.at_target("read")?;
             if count != other || buf[..count] != buf[half..half + other] {
                 return Ok(false);
             }
@@ -147,13 +115,10 @@ impl Verify {
     }
 
     async fn compare_and_tell(&self, fiber: &mut Fiber<Self>, pair: &Pair<'_>) -> Next {
-        match self.compare(fiber, pair).await {
-            Ok(next) => next,
-            Err((operation, error)) => {
-                fiber.fail(operation, pair.place.path_of(pair.to), error);
-                Next::Done
-            }
-        }
+        self.compare(fiber, pair).await.unwrap_or_else(|wrong| {
+            fiber.fail(wrong.operation, pair.place.path_of(pair.to), wrong.error);
+            Next::Done
+        })
     }
 }
 
@@ -175,15 +140,9 @@ impl Job for Verify {
             let open = |place| fiber.crew().places.open(place);
             let (source, target) = (open(places.0)?, open(places.1)?);
             if above.is_none() {
-                let pair = Pair {
-                    source: &source,
-                    place: places.1,
-                    target: Arc::clone(&target),
-                    name,
-                    to,
-                };
+                let pair = Pair { source: &source, place: places.1, target: &target, name, to };
                 if self.compare_and_tell(fiber, &pair).await == Next::Done {
-                    return Ok(None);
+                    return io::Result::Ok(None);
                 }
             }
             let from = fiber.open_directory(&source, name, flags_of_directory(follows)).await?;
@@ -193,26 +152,17 @@ impl Job for Verify {
             let onto = fiber.crew().places.adopt(places.1, to, onto, None, above.is_none());
             Ok(Some((place, onto)))
         };
-        match entered.await {
-            Ok(Some((place, to))) => Some(Folder::new(above, place, to)),
-            Ok(None) => None,
-            Err(error) => {
-                fiber.fail("verify directory", places.1.path_of(to), error);
-                None
-            }
-        }
+        let entered = entered.await;
+        let (place, onto) =
+            fiber.ok_or_fail("verify directory", || places.1.path_of(to), entered)??;
+        Some(Folder::new(above, place, onto))
     }
 
-    async fn entry(
-        &self,
-        fiber: &mut Fiber<Self>,
-        frame: &Frame<Self>,
-        name: &CStr,
-        _: FileType,
-    ) -> Next {
+    async fn entry(&self, fiber: &mut Fiber<Self>, found: Found<'_, Self>) -> Next {
+        let Found { frame, name, .. } = found;
         let place = &frame.folder.facts;
         let Some(target) = fiber.open_place(place, name) else { return Next::Done };
-        let pair = Pair { source: &frame.source, place, target, name, to: name };
+        let pair = Pair { source: &frame.source, place, target: &target, name, to: name };
         self.compare_and_tell(fiber, &pair).await
     }
 

@@ -1,4 +1,4 @@
-//! One thing after the other, and what it takes to do it.
+//! A fiber does one thing after the other, with buffers of its own.
 
 use std::ffi::CStr;
 use std::io;
@@ -13,21 +13,22 @@ use sakia::Permit;
 use sakia::fs::AlignedBuf;
 
 use super::frame::{BATCH_BYTES, Frame, List};
-use super::worker::{Work, Worker};
-use super::{Crew, Folder, Job, Next, Unit};
-use crate::hold::Hold;
+use super::worker::{Item, Work, Worker};
+use super::{Crew, Folder, Found, Job, Next, Unit};
 use crate::place::{OpenDir, Place};
+use crate::progress::Hold;
 use crate::report::{Counters, Counts, Failure};
 use crate::stopped;
-use crate::sys::lock;
+use crate::sys::{self, lock};
 
 /// What a fiber does before it lets others run.
 const TURN: u32 = 64;
 
 /// What a fiber needs.
 #[derive(Default)]
-pub(super) struct Kit {
-    buf: AlignedBuf,
+pub(crate) struct Kit {
+    /// Taken while it is lent to a call.
+    pub(crate) buf: AlignedBuf,
     name: Vec<u8>,
     /// Room for directory entries.
     space: Vec<u8>,
@@ -55,7 +56,7 @@ pub(crate) struct Tally {
 /// One thing after the other.
 pub(crate) struct Fiber<J: Job> {
     worker: Rc<Worker<J>>,
-    kit: Kit,
+    pub(crate) kit: Kit,
     pub(crate) tally: Tally,
     /// Entries since others could run.
     turn: u32,
@@ -76,16 +77,6 @@ impl<J: Job> Fiber<J> {
         Rc::clone(&self.worker)
     }
 
-    /// The buffer, empty-handed until it is [given back](Self::give_buf).
-    pub(crate) fn take_buf(&mut self) -> AlignedBuf {
-        std::mem::take(&mut self.kit.buf)
-    }
-
-    /// Gives the buffer back.
-    pub(crate) fn give_buf(&mut self, buf: AlignedBuf) {
-        self.kit.buf = buf;
-    }
-
     /// What is awaited next may take a while.
     pub(crate) fn about_to_wait(&mut self) {
         self.tally.counters.waits += 1;
@@ -99,23 +90,32 @@ impl<J: Job> Fiber<J> {
             let Some(work) = self.worker.take(&mut name) else { break };
             match work {
                 Work::Entry(frame, kind) => self.entry(&frame, &name, kind).await,
-                Work::Read(frame) => self.read(frame).await,
-                Work::Enter(unit) => self.enter(unit).await,
+                Work::Item(Item::Frame(frame)) => self.read(frame).await,
+                Work::Item(Item::Unit(unit)) => self.enter(unit).await,
             }
             self.turn += 1;
             if self.turn >= TURN {
-                self.pause().await;
+                self.turn = 0;
+                self.tell();
+                if self.crew().is_stopped() {
+                    self.crew().stop();
+                }
+                sakia::yield_now().await;
             }
         }
         self.kit.hold.end();
         self.kit.name = name;
     }
 
+    /// Fails if all is to be stopped.
+    pub(crate) fn go_on(&self) -> io::Result<()> {
+        if self.crew().is_stopped() { Err(stopped::error()) } else { Ok(()) }
+    }
+
     /// Waits for `answer`, or until all is to be stopped: then it is canceled, and disposed of by the
     /// runtime.
     pub(crate) async fn unless_stopped<T>(&self, answer: impl Future<Output = T>) -> io::Result<T> {
-        let answer = self.worker.crew.token.run_until_canceled(answer).await;
-        answer.ok_or_else(stopped::error)
+        self.crew().token.run_until_canceled(answer).await.ok_or_else(stopped::error)
     }
 
     /// Makes a call that may take long on a thread of the pool, until all is to be stopped; in place if
@@ -123,13 +123,13 @@ impl<J: Job> Fiber<J> {
     pub(crate) async fn on_pool<T, F>(&self, call: F) -> io::Result<T>
     where
         T: Send + 'static,
-        F: Fn() -> io::Result<T> + Clone + Send + 'static,
+        F: Fn() -> sys::Result<T> + Clone + Send + 'static,
     {
         let made = self.unless_stopped(sakia::spawn_blocking(call.clone())).await?;
-        made.unwrap_or_else(|error| {
+        Ok(made.unwrap_or_else(|error| {
             error.resume_panic();
             call()
-        })
+        })?)
     }
 
     /// Counts a failure, and tells of it. That the work was told to stop is none.
@@ -142,10 +142,20 @@ impl<J: Job> Fiber<J> {
         }
     }
 
+    /// Returns the value of `operation` at a path. `None`: it failed, and the failure is told.
+    pub(crate) fn ok_or_fail<T, E: Into<io::Error>>(
+        &mut self,
+        operation: &'static str,
+        path: impl FnOnce() -> PathBuf,
+        result: Result<T, E>,
+    ) -> Option<T> {
+        result.map_err(|error| self.fail(operation, path(), error.into())).ok()
+    }
+
     /// Opens the directory that `name` is in, or tells of the failure.
     pub(crate) fn open_place(&mut self, place: &Arc<Place>, name: &CStr) -> Option<Arc<OpenDir>> {
         let opened = self.crew().places.open(place);
-        opened.map_err(|error| self.fail("open directory of", place.path_of(name), error)).ok()
+        self.ok_or_fail("open directory of", || place.path_of(name), opened)
     }
 
     /// One more of what is in a directory is done.
@@ -175,18 +185,9 @@ impl<J: Job> Fiber<J> {
         crew.pace.made(made, timed, time);
     }
 
-    async fn pause(&mut self) {
-        self.turn = 0;
-        self.tell();
-        if self.crew().is_stopped() {
-            self.crew().stop();
-        }
-        sakia::yield_now().await;
-    }
-
     /// What is in hand is a large file: others may do what is left of its directory.
     pub(crate) fn copying_large(&self) {
-        self.worker.has_large_file(true);
+        self.worker.has_large_file.set(true);
         self.worker.share();
     }
 
@@ -195,8 +196,8 @@ impl<J: Job> Fiber<J> {
         let worker = self.worker();
         self.kit.hold.begin(&frame.folder.place, name);
         worker.share();
-        worker.has_large_file(false);
-        match worker.crew.job.entry(self, frame, name, kind).await {
+        worker.has_large_file.set(false);
+        match worker.crew.job.entry(self, Found { frame, name, kind }).await {
             Next::Done => self.done(Some(&frame.folder)),
             Next::Enter => worker.begin(frame, vec![name.to_owned()]),
             Next::Later => {}
@@ -205,7 +206,7 @@ impl<J: Job> Fiber<J> {
 
     async fn enter(&mut self, unit: Unit<J>) {
         let worker = self.worker();
-        let crew = worker.crew();
+        let crew = &worker.crew;
         self.kit.hold.begin(unit.place(), &unit.name);
         self.worker.share();
         let Some(folder) = crew.job.enter(self, &unit).await else {
@@ -214,12 +215,10 @@ impl<J: Job> Fiber<J> {
         if !crew.job.is_read(&folder) {
             return self.done(Some(&folder));
         }
-        match crew.places.open(&folder.place) {
-            Ok(source) => self.read(Rc::new(Frame::new(folder, source))).await,
-            Err(error) => {
-                self.fail("read directory", folder.place.path(), error);
-                self.done(Some(&folder));
-            }
+        let opened = crew.places.open(&folder.place);
+        match self.ok_or_fail("read directory", || folder.place.path(), opened) {
+            Some(source) => self.read(Rc::new(Frame::new(folder, source))).await,
+            None => self.done(Some(&folder)),
         }
     }
 
@@ -232,11 +231,9 @@ impl<J: Job> Fiber<J> {
             return self.done(Some(&folder));
         }
         self.kit.hold.begin(&frame.folder.place, c"");
-        let list = self.read_list(&frame).await.unwrap_or_else(|error| {
-            self.fail("read directory", frame.folder.place.path(), error);
-            List::default()
-        });
-        let folders = frame.add(list);
+        let list = self.read_list(&frame).await;
+        let list = self.ok_or_fail("read directory", || frame.folder.place.path(), list);
+        let folders = frame.add(list.unwrap_or_default());
         self.worker.push(Rc::clone(&frame));
         self.worker.begin(&frame, folders);
     }
@@ -265,7 +262,7 @@ impl<J: Job> Fiber<J> {
     pub(super) fn end(mut self) {
         self.tell();
         lock(&self.crew().counters).add(&self.tally.counters);
-        self.worker.keep(std::mem::take(&mut self.kit));
+        self.worker.spare.borrow_mut().push(std::mem::take(&mut self.kit));
     }
 }
 

@@ -1,9 +1,8 @@
 //! A directory that is being read, with its entries that were not taken.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::ffi::{CStr, CString};
-use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -14,8 +13,8 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use super::{Folder, Job};
-use crate::kernel;
 use crate::place::OpenDir;
+use crate::{kernel, sys};
 
 /// Bytes of directory entries read at once.
 pub(super) const BATCH_BYTES: usize = 32 << 10;
@@ -32,16 +31,12 @@ pub(crate) struct Frame<J: Job> {
     pub(crate) folder: Arc<Folder<J>>,
     /// Keeps it open.
     pub(crate) source: Arc<OpenDir>,
-    state: RefCell<State>,
-}
-
-struct State {
     /// Entries that were not taken.
-    list: List,
+    list: RefCell<List>,
     /// How many were read last, with directories.
-    listed: usize,
+    listed: Cell<usize>,
     /// Directories found.
-    folders: usize,
+    folders: Cell<usize>,
 }
 
 /// Entries of a directory.
@@ -72,39 +67,38 @@ impl<J: Job> Frame<J> {
     }
 
     fn with_list(folder: Arc<Folder<J>>, source: Arc<OpenDir>, list: List) -> Self {
-        Self { folder, source, state: RefCell::new(State { list, listed: 0, folders: 0 }) }
+        let (listed, folders) = (Cell::new(0), Cell::new(0));
+        Self { folder, source, list: RefCell::new(list), listed, folders }
     }
 
-    /// Whether all entries were read.
+    /// Returns whether all entries were read.
     pub(super) fn is_over(&self) -> bool {
-        !self.state.borrow().list.has_more
+        !self.list.borrow().has_more
     }
 
-    /// Whether only the end is left to read, which a directory that was just read has at hand.
+    /// Returns whether only the end is left to read, which a directory that was just read has at hand.
     pub(super) fn is_at_end(&self) -> bool {
-        (1..FULL).contains(&self.state.borrow().listed)
+        (1..FULL).contains(&self.listed.get())
     }
 
     /// Adds what was read, which is left to do from now on. Returns the directories among it.
     pub(super) fn add(&self, mut list: List) -> Vec<CString> {
-        let mut state = self.state.borrow_mut();
         let folders = std::mem::take(&mut list.folders);
-        state.listed = list.entries.len() + folders.len();
-        self.folder.left.fetch_add(state.listed, Ordering::Relaxed);
-        state.list = list;
+        self.listed.set(list.entries.len() + folders.len());
+        self.folder.left.fetch_add(self.listed.get(), Ordering::Relaxed);
+        self.list.replace(list);
         folders
     }
 
     /// Counts directories that were found. Returns whether they are to be begun before the rest.
     pub(super) fn found(&self, count: usize) -> bool {
-        let mut state = self.state.borrow_mut();
-        state.folders += count;
-        state.folders > UNITS_MAX
+        self.folders.update(|folders| folders + count);
+        self.folders.get() > UNITS_MAX
     }
 
     /// Takes the next entry's name.
     pub(super) fn take(&self, name: &mut Vec<u8>) -> Option<FileType> {
-        let list = &mut self.state.borrow_mut().list;
+        let list = &mut *self.list.borrow_mut();
         let entry = list.entries.pop()?;
         name.clear();
         name.extend_from_slice(entry.name(&list.names));
@@ -114,7 +108,7 @@ impl<J: Job> Frame<J> {
     /// Half of its entries, for another worker: the directory counts one more that is left. `None`: there are
     /// too few.
     pub(super) fn split(&self) -> Option<Self> {
-        let list = self.state.borrow_mut().list.split()?;
+        let list = self.list.borrow_mut().split()?;
         self.folder.left.fetch_add(1, Ordering::Relaxed);
         Some(Self::with_list(Arc::clone(&self.folder), Arc::clone(&self.source), list))
     }
@@ -128,7 +122,7 @@ impl Entry {
 
 impl List {
     /// Reads as many entries as the space has room for.
-    pub(super) fn read(dir: &OpenDir, space: &mut [MaybeUninit<u8>]) -> io::Result<Self> {
+    pub(super) fn read(dir: &OpenDir, space: &mut [MaybeUninit<u8>]) -> sys::Result<Self> {
         let mut list = Self::default();
         let mut entries = kernel::entries(dir.as_fd(), space)?;
         while let Some(entry) = entries.next() {
@@ -137,7 +131,7 @@ impl List {
                 Err(Errno::INTR) => continue,
                 // It was removed while it was read: then it has no entries any more.
                 Err(Errno::NOENT) => break,
-                Err(errno) => return Err(errno.into()),
+                Err(errno) => return Err(errno),
             };
             let name = entry.file_name();
             if name != c"." && name != c".." {
@@ -157,7 +151,7 @@ impl List {
         Ok(list)
     }
 
-    /// How long reading it takes where a cache has it.
+    /// Returns the time that reading it takes where a cache has it.
     pub(super) fn usual_time(&self) -> Duration {
         ENTRY * (self.entries.len() + self.folders.len()) as u32
     }

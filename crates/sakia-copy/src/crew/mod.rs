@@ -48,13 +48,7 @@ pub(crate) trait Job: Sized + Send + Sync + 'static {
     }
 
     /// Does something that is no directory, or of which is not known what it is.
-    async fn entry(
-        &self,
-        fiber: &mut Fiber<Self>,
-        frame: &Frame<Self>,
-        name: &CStr,
-        kind: FileType,
-    ) -> Next;
+    async fn entry(&self, fiber: &mut Fiber<Self>, found: Found<'_, Self>) -> Next;
 
     /// Ends a directory, of which nothing is left.
     fn leave(&self, fiber: &mut Fiber<Self>, folder: &Arc<Folder<Self>>) {
@@ -63,6 +57,14 @@ pub(crate) trait Job: Sized + Send + Sync + 'static {
 
     /// Something failed, of which the crew tells.
     fn failed(&self, _crew: &Crew<Self>, _error: &io::Error) {}
+}
+
+/// An entry that was found in a directory.
+pub(crate) struct Found<'a, J: Job> {
+    pub(crate) frame: &'a Frame<J>,
+    pub(crate) name: &'a CStr,
+    /// As far as the directory told.
+    pub(crate) kind: FileType,
 }
 
 /// What becomes of an entry.
@@ -154,8 +156,8 @@ impl<J: Job> Crew<J> {
         job: J,
         name: CString,
         size: Size,
-        budget: Budget,
-        progress: Arc<Progress>,
+        budget: &Budget,
+        progress: &Arc<Progress>,
         token: &CancellationToken,
     ) -> Arc<Self> {
         let (sender, shares) = async_channel::unbounded();
@@ -163,9 +165,9 @@ impl<J: Job> Crew<J> {
         let crew = Arc::new(Self {
             job,
             places: Places::new(budget.clone()),
-            progress,
+            progress: Arc::clone(progress),
             pace: Pace::new(size.workers),
-            budget,
+            budget: budget.clone(),
             size,
             token: token.clone(),
             idle: AtomicUsize::new(0),
@@ -197,7 +199,7 @@ impl<J: Job> Crew<J> {
         Counters { workers: self.size.workers as u64, ..*lock(&self.counters) }
     }
 
-    /// Leaves work to whoever has none. If all is over nobody takes it, and nobody misses it.
+    /// Leaves work to a worker that has none. If all is over, no worker takes it or misses it.
     fn give(&self, share: Share<J>) {
         self.sender.try_send(share).ok();
     }

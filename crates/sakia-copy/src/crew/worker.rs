@@ -1,4 +1,4 @@
-//! The work of a thread: what it has to do next, what it leaves to others, and its fibers.
+//! The work of a thread: its list of directories, the handing over of some of them, and its fibers.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::CString;
@@ -16,8 +16,8 @@ use crate::delays::Delays;
 /// Descriptors that a fiber needs: two files, and two more while a directory is looked for.
 const FIBER_DESCRIPTORS: u64 = 4;
 
-/// What a worker has to do.
-enum Item<J: Job> {
+/// An item of a worker's list.
+pub(super) enum Item<J: Job> {
     Unit(Unit<J>),
     Frame(Rc<Frame<J>>),
 }
@@ -40,35 +40,31 @@ fn take_units<J: Job>(items: &mut Vec<Item<J>>, most: usize) -> Vec<Unit<J>> {
 
 /// What is to be done next.
 pub(super) enum Work<J: Job> {
-    Enter(Unit<J>),
-    Read(Rc<Frame<J>>),
+    /// To begin a directory, or to read on in it.
+    Item(Item<J>),
     /// The name is in the fiber.
     Entry(Rc<Frame<J>>, FileType),
 }
 
 /// The work of a thread.
 pub(crate) struct Worker<J: Job> {
-    pub(super) crew: Arc<Crew<J>>,
+    pub(crate) crew: Arc<Crew<J>>,
     number: usize,
     /// The next one last.
     items: RefCell<Vec<Item<J>>>,
     fibers: Cell<usize>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
     /// Buffers of fibers that have ended, with their shares of the budget.
-    spare: RefCell<Vec<Kit>>,
+    pub(super) spare: RefCell<Vec<Kit>>,
     /// Of opening what no cache knows.
     pub(crate) opens: Delays,
     /// Of reading directories.
     pub(super) lists: Delays,
-    /// The file that was begun last is large.
-    has_large_file: Cell<bool>,
+    /// The file that was begun last is large: others may do what is left of its directory.
+    pub(super) has_large_file: Cell<bool>,
 }
 
 impl<J: Job> Worker<J> {
-    pub(crate) fn crew(&self) -> &Arc<Crew<J>> {
-        &self.crew
-    }
-
     pub(super) async fn run(crew: Arc<Crew<J>>, number: usize) {
         let is_alone = crew.size.depth == 1;
         let worker = Rc::new(Self {
@@ -136,15 +132,17 @@ impl<J: Job> Worker<J> {
         crew.idle.fetch_add(1, Ordering::Relaxed);
         let received = crew.shares.recv().await;
         crew.idle.fetch_sub(1, Ordering::Relaxed);
-        let is_part = matches!(received, Ok(Share::Part(_)));
         match received {
             Ok(Share::Units(units)) => {
                 self.items.borrow_mut().extend(units.into_iter().map(Item::Unit));
+                false
             }
-            Ok(Share::Part(frame)) => self.push(Rc::new(frame)),
-            Err(_) => {}
+            Ok(Share::Part(frame)) => {
+                self.push(Rc::new(frame));
+                true
+            }
+            Err(_) => false,
         }
-        is_part
     }
 
     /// Hands work over, if somebody waits for some. The caller has something in hand, so that it can do
@@ -169,28 +167,18 @@ impl<J: Job> Worker<J> {
         self.crew.give(share);
     }
 
-    /// Notes whether the file in hand is large: then others may do what is left of its directory.
-    pub(super) fn has_large_file(&self, is_large: bool) {
-        self.has_large_file.set(is_large);
-    }
-
     /// What to do next; the name of an entry goes to `name`.
     pub(super) fn take(&self, name: &mut Vec<u8>) -> Option<Work<J>> {
         let mut items = self.items.borrow_mut();
         match items.last()? {
-            Item::Frame(frame) => {
-                if let Some(kind) = frame.take(name) {
-                    return Some(Work::Entry(Rc::clone(frame), kind));
-                }
+            Item::Frame(frame) if let Some(kind) = frame.take(name) => {
+                return Some(Work::Entry(Rc::clone(frame), kind));
             }
             // A directory that was begun is ended before it rests.
             Item::Unit(_) if !self.may_work() => return None,
-            Item::Unit(_) => {}
+            _ => {}
         }
-        items.pop().map(|item| match item {
-            Item::Frame(frame) => Work::Read(frame),
-            Item::Unit(unit) => Work::Enter(unit),
-        })
+        items.pop().map(Work::Item)
     }
 
     /// A directory has entries to be done, or to be read.
@@ -231,7 +219,7 @@ impl<J: Job> Worker<J> {
         tasks.push(task);
     }
 
-    /// What another fiber needs, if the budget has it.
+    /// The buffers of another fiber, if the budget has room for them.
     fn kit(&self) -> Option<Kit> {
         if let Some(kit) = self.spare.borrow_mut().pop() {
             return Some(kit);
@@ -244,10 +232,5 @@ impl<J: Job> Worker<J> {
         let descriptors = budget.try_acquire(Resource::Descriptors, FIBER_DESCRIPTORS)?;
         let bytes = budget.try_acquire(Resource::Bytes, self.crew.size.buffer as u64)?;
         Some(Kit::new(&self.crew, Some((descriptors, bytes))))
-    }
-
-    /// Keeps what a fiber needed that has ended.
-    pub(super) fn keep(&self, kit: Kit) {
-        self.spare.borrow_mut().push(kit);
     }
 }

@@ -22,8 +22,8 @@ mod real {
         chmodat, chownat, copy_file_range, fadvise, fchmod, fchown, fgetxattr, flistxattr,
         fremovexattr, fsetxattr, fstat, fsync, ftruncate, futimens, getxattr, ioctl_ficlone,
         ioctl_getflags, ioctl_setflags, lgetxattr, linkat, listxattr, llistxattr, lremovexattr,
-        lsetxattr, lstat, mkdirat, mknodat, open, openat, openat2, readlinkat, seek, sendfile,
-        statat, symlinkat, syncfs, unlinkat, utimensat,
+        lsetxattr, mkdirat, mknodat, open, openat, openat2, readlinkat, seek, sendfile, statat,
+        symlinkat, syncfs, unlinkat, utimensat,
     };
     pub(crate) use rustix::io::{pread, preadv2, pwrite, read, write};
 

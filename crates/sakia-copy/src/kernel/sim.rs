@@ -204,7 +204,6 @@ pub(crate) mod calls {
         fn openat2(
             dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode, resolve: ResolveFlags
         ) -> OwnedFd;
-        fn lstat(path: impl Arg) -> Stat;
         fn fstat(file: impl AsFd) -> Stat;
         fn statat(dir: impl AsFd, path: impl Arg, flags: AtFlags) -> Stat;
         fn readlinkat(dir: impl AsFd, path: impl Arg, reuse: Vec<u8>) -> CString;

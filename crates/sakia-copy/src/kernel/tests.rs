@@ -313,6 +313,14 @@ fn a_cancellation_by_a_file_system_is_a_failure() {
     assert!(report.failures.iter().all(|failure| failure.raw_os_error() == errno), "{report:#?}");
 }
 
+#[test]
+fn a_link_that_cannot_be_read_is_not_counted() {
+    let folder = Folder::new("unread");
+    let plan = Plan::Refused(&["readlinkat"], Errno::IO);
+    let (report, _) = sim::run(Some(plan), || copy(&folder.from(), &folder.to(), &options(false)));
+    assert_eq!((report.counts.symlinks, report.counts.failures), (0, 1), "{report:#?}");
+}
+
 /// Whatever call it was that a copy, and another one that was to complete it, were killed before: a last one
 /// completes them, and names of one file are names of one copy.
 #[test]

@@ -1,0 +1,209 @@
+//! A regular file: made, filled and completed.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use rustix::fs::Stat;
+use rustix::io::Errno;
+use sakia::fs::AlignedBuf;
+
+use super::entry::Outcome;
+use super::{At, Copy, EntryError, Result, Spot, attributes, mark};
+use crate::options::Reflink;
+use crate::source::Source;
+use crate::{kernel, sys};
+
+/// Files of fewer bytes are read before they are made, if the buffer has room for them. For larger ones it is
+/// cheaper to have the kernel copy.
+pub(super) const SMALL: u64 = 128 << 10;
+/// Of so many files made the time of one is taken.
+const TIMED: u64 = 8;
+
+/// A file of the copy, to be filled.
+pub(super) struct Made {
+    pub(super) fd: OwnedFd,
+    /// The mode it is to have at the end, if it has another one.
+    pub(super) mode: Option<u32>,
+    pub(super) is_new: bool,
+    /// It was there, and removing this name of it would not remove it.
+    pub(super) has_names: bool,
+}
+
+impl Made {
+    pub(super) fn new(fd: OwnedFd, mode: Option<u32>) -> Self {
+        Self { fd, mode, is_new: true, has_names: false }
+    }
+}
+
+impl Copy {
+    /// Copies a regular file that has not been copied under another name.
+    pub(super) async fn fill_new(
+        &self,
+        spot: &mut Spot<'_>,
+        source: &mut Source,
+        stat: &Stat,
+    ) -> Result<Outcome> {
+        if self.is_up_to_date(spot, stat)? {
+            return Ok(Outcome::Skipped);
+        }
+        if spot.target.is_none() {
+            spot.fiber.tally.counts.bytes += sys::size(stat);
+        } else {
+            let mut buf = std::mem::take(&mut spot.fiber.kit.buf);
+            let filled = self.fill_with(spot, source, stat, &mut buf).await;
+            spot.fiber.kit.buf = buf;
+            filled?;
+        }
+        spot.fiber.tally.counts.files += 1;
+        Ok(Outcome::Copied)
+    }
+
+    async fn fill_with(
+        &self,
+        spot: &mut Spot<'_>,
+        source: &mut Source,
+        stat: &Stat,
+        buf: &mut AlignedBuf,
+    ) -> Result<()> {
+        let size = sys::size(stat);
+        let mut whole = None;
+        if size < SMALL.min(buf.len() as u64) && !self.has_holes(stat) && !self.may_share(spot) {
+            let range = 0..buf.len();
+            let read =
+                spot.fiber.read_range(source, buf, range, 0, size, &spot.learned.reads).await;
+            whole = Some(read.at_source("read")?).filter(|&count| count < buf.len());
+        }
+        let Some(made) = self.make(spot, stat, whole.is_some())? else {
+            return self.write_to_named(spot, source.as_fd()).await;
+        };
+        let filled = match whole {
+            Some(count) => {
+                spot.fiber.tally.counters.plain_calls += 1;
+                let written = sys::write_all_at(made.fd.as_fd(), &buf[..count], 0);
+                spot.fiber.tally.counts.bytes += if written.is_ok() { count as u64 } else { 0 };
+                written.map(|()| count as u64).at_target("write")
+            }
+            None => self.fill_large(spot, source, &made.fd, stat, buf).await,
+        };
+        let count = self.complete(spot, source.as_fd(), stat, &made, filled)?;
+        if count == size || size == 0 {
+            return Ok(());
+        }
+        let text = format!("it changed while it was copied: {count} bytes instead of {size}");
+        Err(EntryError::source("copy", std::io::Error::other(text)))
+    }
+
+    /// Whether the file's blocks may be shared with the copy's.
+    pub(super) fn may_share(&self, spot: &Spot<'_>) -> bool {
+        match self.options.reflink {
+            Reflink::Never => false,
+            Reflink::Always => true,
+            Reflink::Auto => !spot.learned.no_clone.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Makes the file, or empties the one that is there.
+    ///
+    /// What is written by one call, in a directory that is marked as not complete, has its own mode at once:
+    /// at worst it is a beginning of its source, which a later copy finds there.
+    ///
+    /// `None`: the caller has named a device or a FIFO, which is to be written to.
+    pub(super) fn make(
+        &self,
+        spot: &mut Spot<'_>,
+        stat: &Stat,
+        is_whole: bool,
+    ) -> Result<Option<Made>> {
+        let target = spot.target_dir()?;
+        let permissions = stat.st_mode & 0o777;
+        let (first, last) = if self.inherits(spot) {
+            // The list and the mode are made from each other: there is no going back from another mode.
+            let preserve = self.options.preserve;
+            // Permissions that others get only when the file has its owner.
+            let is_withheld = preserve.ownership && !preserve.mode;
+            let withheld = if is_withheld { permissions & attributes::OTHERS } else { 0 };
+            // Attributes are set on what its owner may write to.
+            let added = if preserve.xattrs { 0o200 & !permissions } else { 0 };
+            let is_other = withheld & !self.mask != 0 || added != 0;
+            let last = is_other.then_some(permissions & !self.mask);
+            (permissions & !withheld | added, last)
+        } else if is_whole
+            && !self.options.preserve.has_attributes()
+            && spot.folder.is_some_and(|folder| folder.facts.target.is_marked)
+        {
+            (permissions, None)
+        } else {
+            (mark::FILE, Some(permissions & !self.mask))
+        };
+        let counters = &mut spot.fiber.tally.counters;
+        counters.plain_calls += 1;
+        counters.creates += 1;
+        let begin = counters.creates.is_multiple_of(TIMED).then(Instant::now);
+        let create = || sys::create(target.as_fd(), spot.to, first);
+        let created = create();
+        if let Some(begin) = begin {
+            counters.creates_timed += 1;
+            counters.create_time += begin.elapsed();
+        }
+        match created {
+            Err(Errno::EXIST) => self.overwrite(spot, stat, last, create),
+            created => Ok(Some(Made::new(created.at_target("create")?, last))),
+        }
+    }
+
+    /// Gives a file all else when it has its contents, which were so many bytes. What cannot be completed is
+    /// removed, but that a file which was there keeps its owner, mode or times.
+    pub(super) fn complete(
+        &self,
+        spot: &mut Spot<'_>,
+        source: BorrowedFd<'_>,
+        stat: &Stat,
+        made: &Made,
+        filled: Result<u64>,
+    ) -> Result<u64> {
+        let preserve = self.options.preserve;
+        let mut is_whole = false;
+        let completed = filled.and_then(|count| {
+            let of = attributes::Of {
+                stat,
+                mode: made.mode,
+                // It has an older one if it was there.
+                may_have_acl: preserve.mode && (!made.is_new || self.inherits(spot)),
+                may_have_owner: made.is_new
+                    && spot.folder.is_some_and(|folder| !folder.facts.target.gives_group),
+            };
+            let set = match made.mode {
+                None if !preserve.has_attributes() => Ok(()),
+                _ => self.set_attributes(source, made.fd.as_fd(), &of, &mut spot.fiber.tally),
+            };
+            // A tree is synced as a whole.
+            if spot.folder.is_none() && (self.options.durable || self.options.verify) {
+                sys::retry(|| kernel::fsync(&made.fd)).at_target("sync")?;
+            }
+            is_whole = true;
+            set.map(|()| count)
+        });
+        if completed.is_err() && is_whole && !made.is_new {
+            if let Some(mode) = made.mode {
+                sys::set_mode(&made.fd, mode).ok();
+            }
+        } else if completed.is_err() {
+            self.discard(spot, made);
+        }
+        completed
+    }
+
+    /// Removes what could not be completed.
+    ///
+    /// A file that was there and has other names stays under all of them, and shows that it is not complete:
+    /// a later copy fills it again.
+    fn discard(&self, spot: &Spot<'_>, made: &Made) {
+        if let Some(target) = spot.target
+            && (made.has_names || sys::unlink(target, spot.to).is_err())
+        {
+            // Most are marked already.
+            sys::set_mode(&made.fd, mark::FILE).ok();
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! A file with several names: copied under one of them, of which the others are made.
+
+use std::ffi::CStr;
+use std::os::fd::AsFd;
+
+use rustix::fs::Stat;
+use rustix::io::Errno;
+
+use super::entry::Outcome;
+use super::existing::remove_existing;
+use super::links::{Claim, Waiting};
+use super::{At, Copy, Learned, Result, Spot, attributes, mark};
+use crate::crew::{Crew, Fiber};
+use crate::options::{Existing, Follow};
+use crate::place::{Id, Name, OpenDir};
+use crate::{kernel, sys};
+
+impl Copy {
+    /// Whether other names of it may have to become links.
+    pub(super) fn has_links(&self, stat: Option<&Stat>) -> bool {
+        self.options.preserve.links && stat.is_none_or(|stat| self.is_claimed(stat))
+    }
+
+    /// Whether it may be found under another name: where links are followed, each of them is one.
+    pub(super) fn is_claimed(&self, stat: &Stat) -> bool {
+        let follows = self.options.follow == Follow::Always;
+        self.options.preserve.links && (follows || stat.st_nlink > 1)
+    }
+
+    /// How often it may be found: where links are followed or trees overlap, more often than it has names.
+    fn names_of(&self, stat: &Stat) -> u64 {
+        match self.options.follow {
+            Follow::Never if self.is_single => stat.st_nlink,
+            _ => u64::MAX,
+        }
+    }
+
+    /// Copies a file by `copy`, unless that is done under another name of it.
+    pub(super) async fn copy_once(
+        &self,
+        spot: &mut Spot<'_>,
+        stat: &Stat,
+        mut copy: impl AsyncFnMut(&mut Spot<'_>) -> Result<Outcome>,
+    ) -> Result<Outcome> {
+        if !self.is_claimed(stat) {
+            return copy(spot).await;
+        }
+        match self.links.claim(Id::of(stat), self.names_of(stat), || Waiting::of(spot)) {
+            Claim::Wait => Ok(Outcome::Later),
+            Claim::Link(name) => self.link(spot, stat, name),
+            Claim::Copy => {
+                let result = copy(spot).await;
+                self.settle_links(spot, stat, &result, copy).await;
+                result
+            }
+        }
+    }
+
+    /// Deals with the names that wait for a file, which was copied with this result. If that left no copy,
+    /// `copy` makes one of another name.
+    async fn settle_links(
+        &self,
+        spot: &mut Spot<'_>,
+        stat: &Stat,
+        result: &Result<Outcome>,
+        mut copy: impl AsyncFnMut(&mut Spot<'_>) -> Result<Outcome>,
+    ) {
+        let (id, keeps) = (Id::of(stat), self.options.existing == Existing::Keep);
+        let copied_to = |spot: &Spot<'_>, result: &Result<Outcome>| {
+            let is_new = matches!(result, Ok(Outcome::Copied));
+            self.has_copy(spot, stat, result).then(|| (Waiting::of(spot), keeps && is_new))
+        };
+        let mut copied = copied_to(spot, result);
+        // One after the other: this is rare.
+        while copied.is_none()
+            && let Some(waiting) = self.links.failed(id)
+        {
+            let act = async |spot: &mut Spot<'_>| {
+                let result = copy(spot).await;
+                copied = copied_to(spot, &result);
+                result
+            };
+            self.settle(&mut *spot.fiber, &waiting, act).await;
+        }
+        let Some((first, may_change)) = copied else { return };
+        let name = first.name();
+        for waiting in self.links.copied(id, first, may_change) {
+            let name = name.clone();
+            let link = async |spot: &mut Spot<'_>| self.link(spot, stat, name);
+            self.settle(&mut *spot.fiber, &waiting, link).await;
+        }
+    }
+
+    /// Whether a copy is there of which other names can be made. What was kept is one only if it is as old
+    /// and as long as the source: an earlier copy has made it then. Another name of the source is none.
+    fn has_copy(&self, spot: &Spot<'_>, stat: &Stat, result: &Result<Outcome>) -> bool {
+        match result {
+            Ok(Outcome::Skipped) => {
+                let is_copy = |there: &Stat| is_alike(there, stat) && Id::of(there) != Id::of(stat);
+                matches!(self.stat_target(spot), Ok(Some(there)) if is_copy(&there))
+            }
+            result => result.is_ok(),
+        }
+    }
+
+    /// Does what was left to be done later, and says that it is done.
+    async fn settle(
+        &self,
+        fiber: &mut Fiber<Self>,
+        waiting: &Waiting,
+        act: impl AsyncFnOnce(&mut Spot<'_>) -> Result<Outcome>,
+    ) {
+        let folder = waiting.folder.as_ref();
+        if let Some((source, target)) = self.open_both(fiber, folder, &waiting.name) {
+            let nothing = Learned::default();
+            let mut spot = Spot {
+                fiber: &mut *fiber,
+                folder,
+                source: &source,
+                target: target.as_ref(),
+                name: &waiting.name,
+                to: &waiting.to,
+                learned: folder.map_or(&nothing, |folder| &folder.facts.target.learned),
+            };
+            let result = act(&mut spot).await;
+            self.conclude(&mut spot, result);
+        }
+        fiber.done(folder);
+    }
+
+    /// Makes another name of a file that has been copied: `source` is what the source says of it.
+    fn link(&self, spot: &mut Spot<'_>, source: &Stat, mut first: Name) -> Result<Outcome> {
+        let worker = spot.fiber.worker();
+        let crew = &worker.crew;
+        let Some(target) = spot.target else {
+            spot.fiber.tally.counts.hard_links += 1;
+            return Ok(Outcome::Copied);
+        };
+        let id = Id::of(source);
+        let mut result = link(crew, &first, target, spot.to);
+        spot.fiber.tally.counters.plain_calls += 1;
+        if result == Err(Errno::NOENT)
+            && let Some(now) = self.links.name(id)
+        {
+            // It is about to become a name of an earlier copy.
+            first = now;
+            result = link(crew, &first, target, spot.to);
+        }
+        if result == Err(Errno::EXIST) {
+            let there = self.stat_target(spot)?;
+            let new = Id::of(&stat_name(crew, &first).at_target("link")?);
+            if there.is_some_and(|there| Id::of(&there) == new) {
+                return Ok(Outcome::Skipped);
+            }
+            let written = self.stat_overwritten(spot, sys::kind(source))?;
+            if let Some(written) = written.filter(|written| Id::of(written) == id) {
+                self.is_itself(spot, source, &written)?;
+                return Ok(Outcome::Skipped);
+            }
+            if self.options.existing == Existing::Keep
+                && let Some(there) = there
+                && !mark::is_unfinished(&there, self.user)
+            {
+                if is_alike(&there, source) {
+                    let kept = Waiting::of(spot);
+                    self.become_one(crew, id, &first, new, &kept).at_target("link")?;
+                }
+                return Ok(Outcome::Skipped);
+            }
+            let pin = self.pin(spot)?;
+            let (dir, name) = pin.as_ref().map_or((target, spot.to), |(dir, name)| (dir, name));
+            remove_existing(dir, name, there.as_ref())?;
+            result = link(crew, &first, dir, name);
+        }
+        if result.is_ok() && self.options.existing == Existing::Keep {
+            self.catch_up(spot, id, &first).at_target("link")?;
+        }
+        result.at_target("link")?;
+        spot.fiber.tally.counts.hard_links += 1;
+        Ok(Outcome::Copied)
+    }
+
+    /// A kept file, and the one that `first` names, are both copies of the source: they become one. If the
+    /// latter was made by this copy, its names become names of the one that was kept.
+    fn become_one(
+        &self,
+        crew: &Crew<Self>,
+        id: Id,
+        first: &Name,
+        new: Id,
+        kept: &Waiting,
+    ) -> sys::Result<()> {
+        let Some(made) = self.links.found(id, kept.name()) else {
+            // An earlier copy that was killed has made both.
+            return self.relink(crew, kept, first);
+        };
+        for made in made {
+            let name = made.name();
+            let dir = crew.places.open(&name.place)?;
+            // One that is not there yet is about to be made, of whatever is the file by then.
+            if sys::stat_name(dir.as_fd(), &name.name).is_ok_and(|stat| Id::of(&stat) == new) {
+                self.relink(crew, &made, &kept.name())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A name was made of the file that `first` names. If meanwhile another worker has found an earlier copy,
+    /// it may have come too late to be made one of that.
+    fn catch_up(&self, spot: &Spot<'_>, id: Id, first: &Name) -> sys::Result<()> {
+        let crew = spot.fiber.crew();
+        let Some(now) = self.links.name(id).filter(|now| !now.is(first)) else { return Ok(()) };
+        let Some(target) = spot.target else { return Ok(()) };
+        let kept = Id::of(&stat_name(crew, &now)?);
+        match sys::stat_name(target.as_fd(), spot.to) {
+            Ok(made) if Id::of(&made) != kept => self.relink(crew, &Waiting::of(spot), &now),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes a name that was made one of the file that has the name `kept`.
+    fn relink(&self, crew: &Crew<Self>, made: &Waiting, kept: &Name) -> sys::Result<()> {
+        let dir = crew.places.open(&made.name().place)?;
+        let from = crew.places.open(&kept.place)?;
+        sys::unlink(&*dir, &made.to)?;
+        sys::link(&*from, &kept.name, &*dir, &made.to)?;
+        // The directory may have been done.
+        if self.options.preserve.timestamps
+            && let Some(folder) = &made.folder
+        {
+            let times = attributes::times_of(&folder.facts.stat);
+            sys::retry(|| kernel::futimens(&dir, &times))?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes `to` in `dir` one more name of the file that is called `first`.
+fn link(crew: &Crew<Copy>, first: &Name, dir: &OpenDir, to: &CStr) -> sys::Result<()> {
+    sys::link(&*crew.places.open(&first.place)?, &first.name, dir, to)
+}
+
+fn stat_name(crew: &Crew<Copy>, name: &Name) -> sys::Result<Stat> {
+    sys::stat_name(crew.places.open(&name.place)?.as_fd(), &name.name)
+}
+
+/// Whether one is a copy of the other, as far as can be told without reading.
+fn is_alike(one: &Stat, other: &Stat) -> bool {
+    let facts = |stat: &Stat| (sys::kind(stat), stat.st_size, stat.st_mtime, stat.st_mtime_nsec);
+    facts(one) == facts(other)
+}
