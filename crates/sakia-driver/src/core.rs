@@ -23,6 +23,7 @@ mod end;
 mod inline;
 mod submit;
 
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -136,7 +137,11 @@ impl Core {
     /// Moves an operation into a slot, and performs it at once or pushes its entry if there is room.
     /// `rules` are other ones than the driver's.
     #[inline(always)]
-    pub(crate) fn start<O: Operation>(&mut self, operation: O, rules: Option<&Rules>) -> SlotRef {
+    pub(crate) fn start<O: Operation>(
+        &mut self,
+        operation: ManuallyDrop<O>,
+        rules: Option<&Rules>,
+    ) -> SlotRef {
         let slot = self.occupy(operation);
         // SAFETY: `occupy` has just filled the cell with a live operation of this type, to which nobody
         // else has access before this function returns.
@@ -177,7 +182,7 @@ impl Core {
 
     /// Starts an operation whose result nobody waits for: it is disposed of.
     pub(crate) fn start_detached<O: Operation>(&mut self, operation: O) -> Key {
-        let slot = self.start(operation, None);
+        let slot = self.start(ManuallyDrop::new(operation), None);
         let key = self.slab.key(slot);
         let header = self.slab.header(slot);
         header.flags |= flag::ORPHAN;
@@ -202,7 +207,7 @@ impl Core {
 
     /// Moves an operation into a free slot.
     #[inline(always)]
-    fn occupy<O: Operation>(&mut self, operation: O) -> SlotRef {
+    fn occupy<O: Operation>(&mut self, operation: ManuallyDrop<O>) -> SlotRef {
         let slot = self.slab.allocate();
         self.put(slot.cell(), operation);
         self.slab.header(slot).vtable = Some(Erased::<O>::VTABLE);
@@ -212,8 +217,8 @@ impl Core {
 
     /// Fills a cell, or the memory it points to.
     #[inline(always)]
-    fn put<O: Operation>(&mut self, cell: NonNull<Cell>, operation: O) {
-        let place: NonNull<O> = match Erased::<O>::STORAGE {
+    fn put<O: Operation>(&mut self, cell: NonNull<Cell>, operation: ManuallyDrop<O>) {
+        let place: NonNull<ManuallyDrop<O>> = match Erased::<O>::STORAGE {
             Storage::Inline => cell.cast(),
             Storage::Pooled => {
                 self.counters.pooled += 1;
@@ -228,7 +233,7 @@ impl Core {
         // aligned for a pointer and, when the storage is inline, for `O`. So is the other memory.
         unsafe {
             if Erased::<O>::STORAGE != Storage::Inline {
-                cell.cast::<NonNull<O>>().write(place);
+                cell.cast::<NonNull<ManuallyDrop<O>>>().write(place);
             }
             place.write(operation);
         }

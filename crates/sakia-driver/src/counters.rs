@@ -53,6 +53,8 @@ counters! {
     overflows,
     /// Enters that the kernel answered with `EINTR`, `EAGAIN` or `EBUSY`.
     retries,
+    /// Times the kernel ended a wait for many sends because not all were done.
+    drains_missed,
     /// Times another thread woke this one, as far as completions tell.
     remote_wakes,
     /// Operations too large for their slot's own memory, kept in a pooled block.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -65,6 +66,8 @@ impl Handle {
             return self.refuse(operation, Errno::INVAL);
         }
         let rules = if self.queues_all { Some(&Rules::NONE) } else { None };
+        // Not dropped by a panic, for which it would have to be kept twice.
+        let operation = ManuallyDrop::new(operation);
         let slot = self.shared.core.borrow_mut().start(operation, rules);
         Op::new(&self.shared, slot)
     }

@@ -4,6 +4,8 @@
 //! - Bounded operations in flight never exceed the credits, so their completions always find room.
 //! - Of each class those are pushed first that came first.
 
+use std::mem::ManuallyDrop;
+
 use sakia_ring::Position;
 
 use super::{Core, Phase};
@@ -26,8 +28,8 @@ pub(super) struct Admission {
     next_class: Class,
     /// Bounded operations that may still be pushed.
     credits: u32,
-    /// Whether an operation of a class need not wait: the driver runs, nobody of the class waits, and there is a
-    /// credit.
+    /// Whether an operation of a class need not wait: the driver runs, nobody of the class waits, and there
+    /// is a credit.
     is_open: [bool; 2],
     is_running: bool,
 }
@@ -214,7 +216,7 @@ impl Core {
         self.in_flight += 1;
         self.counters.kinds[kind as usize].submitted += 1;
         self.want_turn();
-        if self.enters.note_pushed() {
+        if self.enters.note_pushed(kind) {
             self.flush();
         }
     }
@@ -297,7 +299,7 @@ impl Core {
     /// As [`start`](Core::start), but waits for [`unpark`](Core::unpark) first.
     pub(crate) fn start_parked<O: Operation>(&mut self, operation: O) -> SlotRef {
         let class = operation.class();
-        let slot = self.occupy(operation);
+        let slot = self.occupy(ManuallyDrop::new(operation));
         let header = self.slab.header(slot);
         header.class = class;
         header.state = State::Backlog;

@@ -5,9 +5,14 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{Core, Phase, TURN_COMPLETIONS_MAX};
+use super::{BATCH, Core, Phase, TURN_COMPLETIONS_MAX};
 use crate::backend::Backend;
+use crate::counters::OpKind;
 
+/// Most completions that the kernel finishes in one enter unless asked for more (since 6.13).
+const KERNEL_BATCH: u32 = 20;
+/// Turns with many sends that go by until these are again taken to end at once.
+const SENDS_DOUBTED: u8 = 16;
 /// How long to leave the kernel alone after it said that it has no room.
 const NAP: Duration = Duration::from_micros(50);
 
@@ -22,7 +27,7 @@ pub enum Wait {
     Forever,
 }
 
-/// When the queue is flushed, and whether that still works.
+/// When the queue is flushed, whether that still works, and what the next enter is likely to bring.
 #[derive(Debug)]
 pub(super) struct Enters {
     /// Entries that may yet be pushed before the queue is flushed without waiting for the turn.
@@ -31,20 +36,37 @@ pub(super) struct Enters {
     flush_at: u32,
     /// The errno of a permanent failure of the backend.
     failure: Option<i32>,
+    /// Sends pushed since the last enter of a turn.
+    sends: u32,
+    /// Turns with many sends for which these are not taken to end at once, since some did not.
+    sends_doubted: u8,
 }
 
 impl Enters {
     pub(super) fn new(sq_entries: u32) -> Self {
         // Three quarters. Three times the number may be more than fits.
         let flush_at = (sq_entries - sq_entries.div_ceil(4)).max(1);
-        Self { until_flush: flush_at, flush_at, failure: None }
+        Self { until_flush: flush_at, flush_at, failure: None, sends: 0, sends_doubted: 0 }
     }
 
     /// An entry was pushed. Returns whether there are now as many as the queue is to hold.
     #[inline(always)]
-    pub(super) fn note_pushed(&mut self) -> bool {
+    pub(super) fn note_pushed(&mut self, kind: OpKind) -> bool {
+        self.sends += u32::from(kind == OpKind::Send);
         self.until_flush -= 1;
         self.until_flush == 0
+    }
+
+    /// How many completions the next enter is sure to find ready, unless a peer does not read; 0 if those are
+    /// no more than it brings anyway.
+    #[inline]
+    fn expected(&mut self) -> u32 {
+        let sends = std::mem::take(&mut self.sends);
+        if sends <= KERNEL_BATCH {
+            return 0;
+        }
+        self.sends_doubted = self.sends_doubted.saturating_sub(1);
+        if self.sends_doubted == 0 { sends.min(BATCH as u32) } else { 0 }
     }
 
     /// The kernel was given what is pending. If it did not take all, the queue may get full, which is seen
@@ -113,24 +135,36 @@ impl Core {
     /// Enters as often as it takes to submit everything and fetch what is ready. With `sleep` waits
     /// for a first completion, at most for `timeout`.
     ///
-    /// The kernel finishes at most 20 operations per enter (since 6.13), unless it is to wait for more. To
-    /// ask for all that may be ready, with a zero timeout, saves enters and no time; and a wait that is not
-    /// satisfied costs a timer interrupt, 15 us.
+    /// The kernel finishes at most `max(20, min_complete)` operations per enter. So it is asked for as many
+    /// as were sent, with a zero timeout: these end at once, unless a peer does not read. A wait that is not
+    /// satisfied costs a timer interrupt (15 us were measured, against 0.2 us for an enter).
     #[inline]
     fn drain(&mut self, mut sleep: bool, timeout: Option<Duration>) -> io::Result<()> {
         let mut reaped = 0;
         while sleep || self.backend.sq_pending() > 0 || self.backend.needs_enter() {
-            let entered = self.enter(u32::from(sleep), timeout.filter(|_| sleep));
+            let expected = self.enters.expected();
+            let entered = if expected > 0 {
+                self.enter(expected, Some(Duration::ZERO))
+            } else {
+                self.counters.waits += u64::from(sleep);
+                self.enter(u32::from(sleep), timeout.filter(|_| sleep))
+            };
             let fresh = self.reap();
             reaped += fresh;
             entered?;
             if self.is_anything_listed() {
                 self.admit();
             }
-            if fresh == 0 {
+            if fresh < expected {
+                // Also so that a kernel that has no room is not asked for ever.
+                self.counters.drains_missed += 1;
+                self.enters.sends_doubted = SENDS_DOUBTED;
+            }
+            if fresh > 0 {
+                sleep = false;
+            } else if expected == 0 {
                 break; // slept, or there is nothing
             }
-            sleep = false;
             if reaped >= TURN_COMPLETIONS_MAX {
                 self.want_turn();
                 break;
@@ -143,7 +177,6 @@ impl Core {
     #[inline(always)]
     fn enter(&mut self, min: u32, timeout: Option<Duration>) -> io::Result<()> {
         self.counters.enters += 1;
-        self.counters.waits += u64::from(min > 0);
         if self.backend.is_overflowing() {
             self.counters.overflows += 1;
         }
