@@ -16,6 +16,7 @@ use sakia_ring::{CURRENT_POSITION, IoVec, Sqe};
 use crate::counters::OpKind;
 pub use crate::sys::Direction;
 pub use crate::sys::open::Open;
+use crate::sys::signals::without_sigpipe;
 use crate::sys::{self, abi, register, retry};
 
 /// An operation as a call.
@@ -277,10 +278,12 @@ struct Properties {
     short: bool,
     /// It changes nothing.
     pure: bool,
+    /// It may write where nobody reads any more, which would raise `SIGPIPE`.
+    writes: bool,
 }
 
 impl Properties {
-    const NONE: Self = Self { once: false, path: false, short: false, pure: false };
+    const NONE: Self = Self { once: false, path: false, short: false, pure: false, writes: false };
 }
 
 functions! {
@@ -332,6 +335,8 @@ functions! {
     Shutdown = __NR_shutdown: short;
     /// `socket(2)`.
     Socket = __NR_socket: short;
+    /// `splice(2)`, whose flags say that it does not wait for a pipe.
+    Splice = __NR_splice: writes;
     /// `statx(2)`.
     Statx = __NR_statx: path pure;
     /// `symlinkat(2)`.
@@ -379,7 +384,11 @@ impl System {
         let Self { function, args } = self;
         // SAFETY: the arguments name memory and descriptors that are lent, by the caller's promise.
         let call = || unsafe { sys::syscall(function as u32, args) };
-        let result = if function.properties().once { call() } else { retry(call) };
+        let result = match function.properties() {
+            Properties { once: true, .. } => call(),
+            Properties { writes: true, .. } => without_sigpipe(|| retry(call)),
+            _ => retry(call),
+        };
         result.map_err(|errno| if errno == Errno::NOSYS { Errno::OPNOTSUPP } else { errno })
     }
 }
@@ -478,6 +487,8 @@ pub(crate) fn word<T>(pointer: *const T) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[test]
@@ -491,6 +502,28 @@ mod tests {
         let link = System::of(Function::Symlinkat, [0x7f00_0000_0009, 0, 16]);
         assert_eq!((link.acts_on(), link.descriptor()), (None, Some(0)));
         assert_eq!(System::of(Function::Socket, [2, 1, 0]).descriptor(), None);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn a_call_that_writes_where_nobody_reads_raises_no_signal() {
+        const SIGPIPE: sys::SignalSet = 1 << 12;
+        let splice = || {
+            let (reader, writer) = rustix::pipe::pipe().unwrap();
+            let (nobody, broken) = rustix::pipe::pipe().unwrap();
+            rustix::io::write(&writer, b"x").unwrap();
+            drop(nobody);
+            sys::signal_mask(sys::MaskChange::Block, SIGPIPE).unwrap();
+            let (from, to) = (reader.as_raw_fd(), register(broken.as_raw_fd()));
+            let Call::System(call) = System::on(Function::Splice, from, [0, to, 0, 1, 0]) else {
+                panic!("it is a system call")
+            };
+            // SAFETY: it names two pipes of this function, and no memory.
+            let result = unsafe { call.run() };
+            (result, sys::signals_pending().unwrap() & SIGPIPE)
+        };
+        // On a thread of its own, whose mask it changes.
+        assert_eq!(std::thread::spawn(splice).join().unwrap(), (Err(Errno::PIPE), 0));
     }
 
     #[test]

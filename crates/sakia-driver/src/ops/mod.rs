@@ -111,6 +111,7 @@ pub(crate) mod poll;
 mod read_write;
 mod rename;
 mod socket;
+mod splice;
 mod statfs;
 pub(crate) mod statx;
 mod sync_range;
@@ -149,6 +150,7 @@ pub use socket::{
     Accept, Bind, Connect, Listen, Received, RecvFrom, SendTo, Shutdown, Socket, SocketRecv,
     SocketRecvVectored, SocketSend, SocketSendVectored,
 };
+pub use splice::{Splice, SpliceFlags};
 pub use statfs::{Statfs, StatfsResult};
 pub use statx::{Statx, StatxResult, StatxTime};
 pub use sync_range::{SyncFileRange, SyncRange};

@@ -7,18 +7,19 @@ use std::rc::Rc;
 
 use linux_raw_sys::general::{
     FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN,
-    POSIX_FADV_NOREUSE, TMPFS_MAGIC, XATTR_CREATE, XATTR_REPLACE, XATTR_SIZE_MAX, linux_dirent64,
+    POSIX_FADV_NOREUSE, SPLICE_F_GIFT, SPLICE_F_MORE, SPLICE_F_MOVE, SPLICE_F_NONBLOCK,
+    TMPFS_MAGIC, XATTR_CREATE, XATTR_REPLACE, XATTR_SIZE_MAX, linux_dirent64,
 };
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use sakia_ring::CURRENT_POSITION;
 
 use super::kernel::{FILE_BYTES_MAX, Kernel, Object, OpenFile};
-use super::memory::{Lent, Segment, read_path};
-use super::ops::{Kind, Outcome, Request};
+use super::memory::{Lent, Segment, read_path, read_plain};
+use super::ops::{Kind, Outcome, Request, note_data};
 use super::tree::{Entry, InodeId, NAME_BYTES_MAX};
 use crate::buf::MAX_RW_BYTES;
-use crate::call::{Call, Function, System};
+use crate::call::{Call, Function, System, address};
 
 /// What the name of an extended attribute may begin with.
 const XATTR_SPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
@@ -43,6 +44,13 @@ pub(super) enum FileOp {
         from_offset: u64,
         to: Rc<OpenFile>,
         to_offset: u64,
+        len: usize,
+    },
+    /// To `to`, without waiting; without an offset at the file's own position.
+    Splice {
+        from_offset: Option<u64>,
+        to: Rc<OpenFile>,
+        to_offset: Option<u64>,
         len: usize,
     },
     Syncfs,
@@ -90,7 +98,7 @@ pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Er
             (from, FileOp::Copy { from_offset, to, to_offset, len })
         }
         Call::System(System { function, args }) => {
-            let [raw, first, second, third, fourth, _] = args;
+            let [raw, first, second, third, fourth, fifth] = args;
             let fill = |addr: usize, len| Lent::to_fill(vec![Segment::new(addr as u64, len)]);
             // SAFETY: the caller's promise; the first argument is the address of a name where this is called.
             let name = || unsafe { read_xattr_name(first as u64) };
@@ -130,6 +138,24 @@ pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Er
                     FileOp::List
                 }
                 Function::Syncfs => FileOp::Syncfs,
+                Function::Splice => {
+                    const KNOWN: u32 =
+                        SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
+                    if fourth > 0 && fifth as u32 & !KNOWN != 0 {
+                        return Err(Errno::INVAL);
+                    }
+                    let offset = |addr: usize| match addr {
+                        0 => Ok(None),
+                        // SAFETY: the caller's promise; it is that of an offset.
+                        _ => unsafe { read_plain(addr as u64) }.map(Some),
+                    };
+                    FileOp::Splice {
+                        from_offset: offset(first)?,
+                        to: Rc::clone(kernel.file(second as i32)?),
+                        to_offset: offset(third)?,
+                        len: fourth.min(MAX_RW_BYTES),
+                    }
+                }
                 // It promises nothing, and so does nothing.
                 Function::SyncFileRange => {
                     let end = (first as u64).checked_add(second as u64);
@@ -213,6 +239,10 @@ impl FileOp {
             Self::Copy { from_offset, to, to_offset, len } => {
                 let ends = [(&**file, *from_offset), (&**to, *to_offset)];
                 copy(kernel, ends, (*len).min(len_max)).into()
+            }
+            Self::Splice { from_offset, to, to_offset, len } => {
+                let ends = [(&**file, *from_offset), (&**to, *to_offset)];
+                splice(kernel, ends, (*len).min(len_max)).into()
             }
             Self::Lock { is_exclusive, nowait } => {
                 match (kernel.lock(file, *is_exclusive), *nowait) {
@@ -383,6 +413,92 @@ fn copy(kernel: &mut Kernel, ends: [(&OpenFile, u64); 2], len: usize) -> Result<
 
 fn overlaps([a, b]: [u64; 2], len: usize) -> bool {
     a.abs_diff(b) < len as u64
+}
+
+/// `splice(2)` from the first to the second, which does not wait. Offsets are not written back: nobody looks.
+fn splice(
+    kernel: &mut Kernel,
+    ends: [(&OpenFile, Option<u64>); 2],
+    len: usize,
+) -> Result<usize, Errno> {
+    let [(from, from_offset), (to, to_offset)] = ends;
+    if len == 0 {
+        return Ok(0);
+    }
+    if !from.is_readable || !to.is_writable {
+        return Err(Errno::BADF);
+    }
+    match (from.object, to.object) {
+        (Object::PipeReader(source), Object::PipeWriter(target)) if source == target => {
+            return Err(Errno::INVAL);
+        }
+        (Object::PipeReader(_), _) if to.appends => return Err(Errno::INVAL),
+        (Object::PipeReader(_), _) | (_, Object::PipeWriter(_)) => {}
+        _ => return Err(Errno::INVAL),
+    }
+    let (from_begin, to_begin) = (splice_begin(from, from_offset)?, splice_begin(to, to_offset)?);
+    // The kernel looks at a pipe that is the source before it looks at the target.
+    if let Object::PipeReader(id) = from.object {
+        kernel.pipe_peek(id, len).ok_or(Errno::AGAIN)?;
+    }
+    let room = match to.object {
+        Object::PipeWriter(id) => kernel.pipe_room(id, usize::MAX)?.ok_or(Errno::AGAIN)?,
+        _ => len,
+    };
+    let len = len.min(room);
+    let bytes = match from.object {
+        Object::PipeReader(id) => kernel.pipe_peek(id, len).ok_or(Errno::AGAIN)?,
+        Object::Socket(id) => kernel.socket_read(id, len)?.ok_or(Errno::AGAIN)?,
+        Object::File(id) => {
+            let content = kernel.tree.content(id);
+            let begin = from_begin.min(content.len() as u64) as usize;
+            content[begin..begin.saturating_add(len).min(content.len())].to_vec()
+        }
+        Object::Directory(_) | Object::PipeWriter(_) => return Err(Errno::INVAL),
+    };
+    if bytes.is_empty() {
+        return Ok(0);
+    }
+    let count = match to.object {
+        Object::PipeWriter(id) => {
+            kernel.pipe_write(id, &bytes);
+            bytes.len()
+        }
+        Object::Socket(id) => {
+            let lent = Lent::to_take(vec![Segment::new(address(bytes.as_ptr()), bytes.len())])?;
+            // SAFETY: the bytes outlive the call.
+            unsafe { kernel.socket_write(id, &lent, usize::MAX) }?.ok_or(Errno::AGAIN)?
+        }
+        Object::File(id) => {
+            let count = put(kernel, id, to_begin, &bytes)?;
+            if let Some(level) = to.durability.syncs {
+                kernel.sync(to, level, to_begin as usize..to_begin as usize + count)?;
+            }
+            count
+        }
+        Object::Directory(_) | Object::PipeReader(_) => return Err(Errno::INVAL),
+    };
+    if let Object::PipeReader(id) = from.object {
+        kernel.pipe_read(id, count);
+    }
+    for (file, offset) in ends {
+        if offset.is_none() && !file.is_stream() {
+            file.position.set(file.position.get() + count as u64);
+        }
+    }
+    note_data(kernel, "  spliced {} bytes {x}", &bytes[..count]);
+    Ok(count)
+}
+
+/// Where a splice begins in a file.
+fn splice_begin(file: &OpenFile, offset: Option<u64>) -> Result<u64, Errno> {
+    match (file.object, offset) {
+        (_, None) => Ok(file.position.get()),
+        (Object::PipeReader(_) | Object::PipeWriter(_), Some(_)) => Err(Errno::SPIPE),
+        (Object::Socket(_), Some(_)) => Err(Errno::INVAL),
+        (_, Some(offset)) if i64::try_from(offset).is_err() => Err(Errno::INVAL),
+        (_, Some(offset)) => Ok(offset),
+    }
 }
 
 /// Puts bytes into a file, as many as the largest file and the disk hold.

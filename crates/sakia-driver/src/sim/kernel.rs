@@ -422,14 +422,19 @@ impl Kernel {
     /// Takes up to `len_max` bytes out of a pipe. `None` when a reader has to wait; no bytes at the
     /// end.
     pub(super) fn pipe_read(&mut self, id: PipeId, len_max: usize) -> Option<Vec<u8>> {
-        let pipe = &mut self.pipes[id.0];
+        let bytes = self.pipe_peek(id, len_max)?;
+        self.pipes[id.0].buffer.drain(..bytes.len());
+        self.has_changed |= !bytes.is_empty();
+        Some(bytes)
+    }
+
+    /// The same bytes, which stay where they are.
+    pub(super) fn pipe_peek(&self, id: PipeId, len_max: usize) -> Option<Vec<u8>> {
+        let pipe = &self.pipes[id.0];
         if pipe.buffer.is_empty() && pipe.has_writer() && len_max > 0 {
             return None;
         }
-        let len = pipe.buffer.len().min(len_max);
-        let bytes: Vec<u8> = pipe.buffer.drain(..len).collect();
-        self.has_changed |= !bytes.is_empty();
-        Some(bytes)
+        Some(pipe.buffer.iter().copied().take(len_max).collect())
     }
 
     /// How many of `len` bytes a write to the pipe would put in now. `None` when it has to wait.

@@ -17,13 +17,13 @@ fn connection(stage: &Stage, driver: &Driver, domain: Domain) -> (Connection, Co
 }
 
 /// Polls a future once, with nobody to wake.
-fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+pub fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
 /// Takes turns until a future is ready.
 #[track_caller]
-fn run<F: Future>(driver: &Driver, future: F) -> F::Output {
+pub fn run<F: Future>(driver: &Driver, future: F) -> F::Output {
     let mut future = pin!(future);
     let mut output = None;
     turn_until(driver, || {

@@ -18,6 +18,7 @@ mod pipes;
 mod plain;
 mod room;
 mod sockets;
+mod splice;
 mod stage;
 mod turns;
 
@@ -123,6 +124,17 @@ cases! {
         a_close_ends_what_waits
         reads_of_one_pipe_are_served_in_order
         many_waiters_keep_no_file_read_out;
+    splice:
+        a_pipe_is_spliced_to_a_file
+        a_file_is_spliced_to_a_pipe
+        a_splice_waits_for_bytes_and_for_their_end
+        a_splice_waits_for_room
+        a_splice_goes_to_sockets_and_comes_from_them
+        a_splice_waits_for_room_in_a_socket
+        a_canceled_splice_moves_nothing
+        a_close_ends_a_splice
+        the_end_of_the_driver_ends_a_splice
+        a_splice_is_refused_where_it_makes_no_sense;
     sockets:
         a_stream_carries_bytes_both_ways
         what_is_sent_in_turn_arrives_in_order
@@ -245,5 +257,5 @@ fn every_case_with_plain_calls() {
 
 #[test]
 fn the_suite_has_the_size_it_had() {
-    assert_eq!(CASES.len(), 145, "a case was added or lost: say so here");
+    assert_eq!(CASES.len(), 155, "a case was added or lost: say so here");
 }

@@ -3,9 +3,13 @@
 
 use std::ffi::CString;
 use std::fs::File;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 
 use rustix::io::Errno;
-use sakia_driver::{Driver, Fd, Op, Operation, PollEvents, Received, SocketAddress, Wait};
+use sakia_driver::{
+    Driver, Fd, Op, Operation, PollEvents, Received, SocketAddress, SpliceFlags, Wait,
+};
 use sakia_ring::CqeFlags;
 
 use crate::hosts::{Rig, rigged};
@@ -178,4 +182,22 @@ fn no_operation_believes_a_count() {
     check("read_directory", 10, |driver, fd| driver.read_directory(fd, buf()), first);
     check("readlink", 10, |driver, _| driver.readlink(None, path(), buf()), first);
     check("copy", 10, |driver, fd| driver.copy_file_range(fd, 0, fd, 0, 10), |count| count);
+}
+
+/// The same of a splice, which is a future around its calls.
+#[test]
+fn no_splice_believes_a_count() {
+    let (driver, stage) = scripted(4, 8);
+    let fd = stage.open(&driver, FILE);
+    for (res, expected) in [(0, 0), (9, 9), (10, 10), (11, 10), (i32::MAX, 10)] {
+        let mut splice = driver.splice(&fd, 0, &fd, 0, 10, SpliceFlags::default());
+        driver.turn(Wait::Poll).unwrap();
+        let sqe = stage.state().in_flight.pop().expect("it was pushed");
+        stage.post(sqe.user_data, res, CqeFlags(0));
+        driver.turn(Wait::Poll).unwrap();
+        match Pin::new(&mut splice).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => assert_eq!(result.unwrap(), expected, "{res}"),
+            Poll::Pending => panic!("it is done"),
+        }
+    }
 }

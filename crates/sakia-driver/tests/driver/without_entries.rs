@@ -1,13 +1,16 @@
 //! Operations that no ring has: a backend that takes entries only never sees one.
 
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rustix::io::Errno;
 use sakia_driver::sim::Sim;
 use sakia_driver::{
-    Backend, Descriptors, Driver, Fd, Lane, Op, OpKind, Operation, SetTime, Uring, Wait,
+    Backend, Descriptors, Driver, Fd, Lane, Op, OpKind, Operation, SetTime, SpliceFlags, Uring,
+    Wait,
 };
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
@@ -112,13 +115,18 @@ fn refuse_each(driver: &Driver, fd: &Fd) {
     refused(done(driver.utimens(None, path(), SetTime::Now, SetTime::Keep, 0)));
     refused(done(driver.utimens_fd(fd, SetTime::Now, SetTime::Keep)));
     refused(done(driver.copy_file_range(fd, 0, fd, 0, 1)).map(|_| ()));
+    let mut splice = driver.splice(fd, 0, fd, 0, 1, SpliceFlags::MOVE);
+    match Pin::new(&mut splice).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => refused(result.map(|_| ())),
+        Poll::Pending => panic!("it is refused at once"),
+    }
     refused(done(driver.syncfs(fd)));
     refused(done(driver.flock(fd, 1)));
     refused(done(driver.statfs(fd)).map(|_| ()));
     // One that nobody waits for.
     drop(driver.flock(fd, 1));
     let after = driver.counters();
-    assert_eq!((after.started - before.started, after.finished - before.finished), (15, 15));
+    assert_eq!((after.started - before.started, after.finished - before.finished), (16, 16));
     assert_eq!((after.pushed - before.pushed, after.of(OpKind::Lock).submitted), (0, 0));
     assert_eq!((driver.live_operations(), driver.in_flight()), (0, 0));
 }

@@ -1,0 +1,329 @@
+//! Moving bytes through a pipe within the kernel.
+//!
+//! A ring has an entry for this, and gives each to a worker of its own, which waits in the kernel: so many
+//! splices that wait would be as many threads. Here one that waits is a poll:
+//! 1. Where neither end can make the call wait, it is a plain call with `SPLICE_F_NONBLOCK`. That flag is for
+//!    pipes; anything else is asked for its own mode, `O_NONBLOCK`.
+//! 2. If there was nothing to move, or no room for it, the source is polled, then the target, and the call is
+//!    made again.
+//! 3. With an end that may make it wait all the same, a thread makes the call, after both ends were polled:
+//!    of the bounded lane for a file, else of the elastic one.
+//!
+//! The kernel keeps the pipe locked during the call, so a thread should not wait there for long. Into
+//! something in blocking mode it moves no more at a time than fits where there is any room.
+//!
+//! Source: `splice(2)`, `fs/splice.c`.
+
+use std::future::Future;
+use std::io;
+use std::ops::BitOr;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::Errno;
+use rustix::pipe::fcntl_getpipe_size;
+use sakia_ring::CURRENT_POSITION;
+
+use super::transfer_len;
+use crate::backend::FileKind;
+use crate::call::{Call, Function, System, word};
+use crate::counters::OpKind;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::handle::Op;
+use crate::operation::{Completion, Operation};
+use crate::ops::poll::{self, PollEvents};
+use crate::policy::{CallMode, Lane, Route, Rules};
+use crate::sys::{abi, register};
+
+/// How [`Handle::splice`] moves bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpliceFlags(pub u32);
+
+impl SpliceFlags {
+    /// Pages are moved rather than copied, where that can be done.
+    #[doc(alias = "SPLICE_F_MOVE")]
+    pub const MOVE: Self = Self(abi::SPLICE_F_MOVE);
+    /// More follows soon: a socket may wait for that before it sends.
+    #[doc(alias = "SPLICE_F_MORE")]
+    pub const MORE: Self = Self(abi::SPLICE_F_MORE);
+}
+
+impl BitOr for SpliceFlags {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// A splice under way: a future. See [`Handle::splice`].
+#[derive(Debug)]
+#[must_use = "a dropped splice is canceled, or its count thrown away"]
+pub struct Splice {
+    handle: Handle,
+    request: SpliceRequest,
+    stage: Stage,
+    is_canceled: bool,
+}
+
+/// What a splice is doing.
+#[derive(Debug)]
+enum Stage {
+    /// It waits until there is something in the source.
+    Source(Op<poll::Poll>),
+    /// It waits until there is room in the target.
+    Target(Op<poll::Poll>),
+    /// It makes the call.
+    Call(Op<SpliceCall>),
+}
+
+/// The bytes to be moved: from where, to where, and how many.
+#[derive(Clone, Debug)]
+struct SpliceRequest {
+    from: Fd,
+    from_offset: u64,
+    to: Fd,
+    to_offset: u64,
+    len: usize,
+    flags: SpliceFlags,
+}
+
+/// What one end may make the call wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Nothing: a pipe.
+    Pipe,
+    /// Nothing: something in non-blocking mode, or of the simulated kernel.
+    NonBlocking,
+    /// Its device.
+    File,
+    /// Its server, perhaps for ever.
+    RemoteFile,
+    /// Its peer, perhaps for ever.
+    Blocking,
+}
+
+/// One call, which does not wait for a pipe.
+#[derive(Debug)]
+struct SpliceCall {
+    request: SpliceRequest,
+    route: Route,
+}
+
+impl Handle {
+    /// Moves up to `len` bytes of `from` to `to` within the kernel, as soon as there are any and the target
+    /// has room for them. One of the two is a pipe. `from_offset` and `to_offset` say where to begin in a
+    /// file, which then keeps its own position. [`CURRENT_POSITION`] stands for that position, which moves;
+    /// pipes, sockets and the like take nothing else.
+    ///
+    /// Resolves to the number of bytes moved, which may be fewer than asked; 0 means that `from` has ended,
+    /// or that `len` is 0. It starts at once, and goes on when it is polled.
+    ///
+    /// Bytes that were moved stay moved. To stop a splice and learn their number, call
+    /// [`cancel`](Splice::cancel) and await it. If it is dropped while a thread makes the call, that call
+    /// ends by itself, and its count is lost, as with a `splice(2)` whose result is thrown away; no byte is
+    /// lost between the two ends.
+    ///
+    /// # Waiting
+    /// A splice that waits is a poll, and occupies no thread. Closing the descriptor that it polls ends it
+    /// with `ECANCELED`; closing the other one waits for the splice, so cancel it first.
+    ///
+    /// Between pipes, and what is in non-blocking mode, this thread makes the call. With a file, or with a
+    /// socket or terminal in blocking mode, a thread of a lane does. Into a socket or terminal in blocking
+    /// mode a call moves at most 4 KiB, since it would wait there for more room; for more at a time put it
+    /// into non-blocking mode, if it is only polled and spliced.
+    ///
+    /// As long as a call reads or writes a slow file the kernel keeps the pipe locked, and every other call
+    /// on the pipe waits, be it in non-blocking mode: also a read or a splice that this thread makes. Await
+    /// one before the next.
+    ///
+    /// # Errors
+    /// - `EINVAL`: neither is a pipe, or both are the same one; no such flag; a target that is open to
+    ///   append; an offset that files cannot have, or for something that is neither a pipe nor a file; a file
+    ///   that the kernel does not splice.
+    /// - `ESPIPE`: an offset for a pipe. `EBADF`: not open to read or to write.
+    /// - `EPIPE`: nobody reads the target any more. No signal is raised.
+    /// - `ECANCELED`: canceled, and nothing was moved.
+    /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `splice(2)`.
+    ///
+    /// # Kernel
+    /// 2.6.17. Not given to the ring, which has a worker for each. Source: `splice(2)`.
+    pub fn splice(
+        &self,
+        from: &Fd,
+        from_offset: u64,
+        to: &Fd,
+        to_offset: u64,
+        len: usize,
+        flags: SpliceFlags,
+    ) -> Splice {
+        let (from, to) = (self.held(from), self.held(to));
+        let request = SpliceRequest { from, from_offset, to, to_offset, len, flags };
+        let stage =
+            if request.is_polled_first() { request.poll_source(self) } else { request.call(self) };
+        Splice { handle: self.clone(), request, stage, is_canceled: false }
+    }
+}
+
+impl Splice {
+    /// Ends it with `ECANCELED`; or well, if it was quicker. A call that a thread makes ends by itself. Go on
+    /// to await the splice either way.
+    pub fn cancel(&mut self) {
+        self.is_canceled = true;
+        match &mut self.stage {
+            Stage::Source(poll) | Stage::Target(poll) => poll.cancel(),
+            Stage::Call(call) => call.cancel(),
+        }
+    }
+}
+
+impl Future for Splice {
+    type Output = io::Result<usize>;
+
+    /// # Panics
+    /// As [`Op`]: when polled again after it was ready, and when the driver was dropped and could not get
+    /// the operation's memory back from the kernel.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { handle, request, stage, is_canceled } = self.get_mut();
+        loop {
+            match stage {
+                Stage::Source(poll) | Stage::Target(poll) => {
+                    ready!(Pin::new(poll).poll(cx))?;
+                }
+                Stage::Call(call) => match ready!(Pin::new(call).poll(cx)) {
+                    Err(error) if Errno::from_io_error(&error) == Some(Errno::AGAIN) => {}
+                    result => return Poll::Ready(result),
+                },
+            }
+            if *is_canceled {
+                return Poll::Ready(Err(Errno::CANCELED.into()));
+            }
+            *stage = match stage {
+                Stage::Call(_) => request.poll_source(handle),
+                Stage::Source(_) => request.poll_target(handle),
+                Stage::Target(_) => request.call(handle),
+            };
+        }
+    }
+}
+
+impl SpliceRequest {
+    /// Waits for the source, unless it is a file, and goes on with the target.
+    fn poll_source(&self, handle: &Handle) -> Stage {
+        match self.from.kind() {
+            FileKind::Bounded => self.poll_target(handle),
+            FileKind::Waiting => Stage::Source(handle.poll(&self.from, PollEvents::READABLE)),
+        }
+    }
+
+    /// Waits for the target, unless it is a file, and goes on with the call.
+    fn poll_target(&self, handle: &Handle) -> Stage {
+        match self.to.kind() {
+            FileKind::Bounded => self.call(handle),
+            FileKind::Waiting => Stage::Target(handle.poll(&self.to, PollEvents::WRITABLE)),
+        }
+    }
+
+    fn call(&self, handle: &Handle) -> Stage {
+        let [from, to] = self.ends();
+        let mut request = self.clone();
+        if to == End::Blocking {
+            request.len = request.len.min(abi::PIPE_BUF as usize);
+        }
+        Stage::Call(handle.start(SpliceCall { request, route: route(from, to) }))
+    }
+
+    fn ends(&self) -> [End; 2] {
+        [&self.from, &self.to].map(End::of)
+    }
+
+    /// Whether both ends are polled before the first call: a thread is to make it, and the kernel will not
+    /// refuse it at once.
+    fn is_polled_first(&self) -> bool {
+        const KNOWN: u32 =
+            abi::SPLICE_F_MOVE | abi::SPLICE_F_NONBLOCK | abi::SPLICE_F_MORE | abi::SPLICE_F_GIFT;
+        let [from, to] = self.ends();
+        if matches!(route(from, to), Route::Now(_)) {
+            return false;
+        }
+        let is_file = |end| matches!(end, End::File | End::RemoteFile);
+        let takes_offset = |end, offset: u64| {
+            offset == CURRENT_POSITION || is_file(end) && i64::try_from(offset).is_ok()
+        };
+        let is_open = |fd, closed: OFlags| {
+            fcntl_getfl(fd)
+                .is_ok_and(|mode| !mode.contains(OFlags::PATH) && mode & OFlags::ACCMODE != closed)
+        };
+        let appends = || fcntl_getfl(&self.to).is_ok_and(|mode| mode.contains(OFlags::APPEND));
+        self.len > 0
+            && self.flags.0 & !KNOWN == 0
+            && (from == End::Pipe || to == End::Pipe)
+            && takes_offset(from, self.from_offset)
+            && takes_offset(to, self.to_offset)
+            && is_open(&self.from, OFlags::WRONLY)
+            && is_open(&self.to, OFlags::RDONLY)
+            && !(is_file(to) && appends())
+    }
+}
+
+impl End {
+    fn of(fd: &Fd) -> Self {
+        if fd.kind() == FileKind::Bounded {
+            let is_remote = fd.mount().is_some_and(|mount| mount.is_remote());
+            return if is_remote { Self::RemoteFile } else { Self::File };
+        }
+        if fd.is_simulated() {
+            return Self::NonBlocking;
+        }
+        if fcntl_getpipe_size(fd).is_ok() {
+            return Self::Pipe;
+        }
+        match fcntl_getfl(fd) {
+            Ok(mode) if mode.contains(OFlags::NONBLOCK) => Self::NonBlocking,
+            _ => Self::Blocking,
+        }
+    }
+}
+
+/// Which way a call between these goes.
+fn route(from: End, to: End) -> Route {
+    match (from, to) {
+        (End::Blocking | End::RemoteFile, _) | (_, End::Blocking | End::RemoteFile) => {
+            Route::Lane(Lane::Elastic)
+        }
+        (End::File, _) | (_, End::File) => Route::Queue,
+        _ => Route::Now(CallMode::Blocking),
+    }
+}
+
+// SAFETY: the call names two descriptors that the value keeps open, and its two offsets, which nothing else
+// looks at before the completion.
+unsafe impl Operation for SpliceCall {
+    type Output = io::Result<usize>;
+    const KIND: OpKind = OpKind::Copy;
+
+    fn call(&mut self) -> Call {
+        let SpliceRequest { from, from_offset, to, to_offset, len, flags } = &mut self.request;
+        let place = |offset: &mut u64| match *offset {
+            CURRENT_POSITION => 0,
+            _ => word(&raw mut *offset),
+        };
+        let (from_place, to_place) = (place(from_offset), place(to_offset));
+        let len = transfer_len(*len) as usize;
+        let flags = (flags.0 | abi::SPLICE_F_NONBLOCK) as usize;
+        let to = register(to.raw());
+        System::on(Function::Splice, from.raw(), [from_place, to, to_place, len, flags])
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.count(self.request.len)
+    }
+
+    fn route(&self, _: &Rules) -> Route {
+        self.route
+    }
+
+    acts_on!(Bounded, request.from);
+}
