@@ -146,10 +146,7 @@ pub use openat2::{OpenHow, Openat2};
 pub use poll::{Poll, PollEvents};
 pub use read_write::{Read, ReadFixed, Write, WriteFixed};
 pub use rename::Rename;
-pub use socket::{
-    Accept, Bind, Connect, Listen, Received, RecvFrom, SendTo, Shutdown, Socket, SocketRecv,
-    SocketRecvVectored, SocketSend, SocketSendVectored,
-};
+pub use socket::*;
 pub use splice::{Splice, SpliceFlags};
 pub use statfs::{Statfs, StatfsResult};
 pub use statx::{Statx, StatxResult, StatxTime};
