@@ -50,7 +50,8 @@ pub enum Takes {
 ///   dropping the backend does not end that period;
 /// - after [`make_nop`](Backend::make_nop) answered true, that memory is not accessed at all;
 /// - what an entry that opens, accepts or makes a socket completes with is the number of a new descriptor,
-///   which nobody else has;
+///   which nobody else has; so are the numbers in control messages (`SCM_RIGHTS`, `SCM_PIDFD`) that it writes
+///   for an entry that receives a message;
 /// - if it [says so](Backend::fills_what_it_reports), what it reports as read was written.
 ///
 /// It need not promise that completions make sense otherwise: unknown, stale and repeated ones are counted by

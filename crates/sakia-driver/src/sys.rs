@@ -153,7 +153,7 @@ pub(crate) unsafe fn transfer_one(
     unsafe { syscall(nr, args) }
 }
 
-/// `struct msghdr` of the kernel, `struct user_msghdr`, without control data.
+/// `struct msghdr` of the kernel, `struct user_msghdr`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Message {
@@ -163,8 +163,10 @@ pub(crate) struct Message {
     pub(crate) name_len: u32,
     pub(crate) vector: *mut IoVec,
     pub(crate) vector_len: usize,
-    control: usize,
-    control_len: usize,
+    /// The control messages; or, of a receive, the room for them.
+    pub(crate) control: *mut u8,
+    /// The bytes of that; after a receive, those that were filled.
+    pub(crate) control_len: usize,
     /// Of a receive, what is to be said of it: `MSG_*`.
     pub(crate) flags: u32,
 }
@@ -176,7 +178,7 @@ impl Message {
         name_len: 0,
         vector: ptr::null_mut(),
         vector_len: 0,
-        control: 0,
+        control: ptr::null_mut(),
         control_len: 0,
         flags: 0,
     };
@@ -190,6 +192,91 @@ impl Message {
     pub(crate) const fn of_parts(parts: &mut [IoVec]) -> Self {
         Self { vector: parts.as_mut_ptr(), vector_len: parts.len(), ..Self::EMPTY }
     }
+}
+
+/// `SOL_SOCKET`: what sockets of all families understand.
+pub(crate) const SOL_SOCKET: u32 = 1;
+/// `SCM_RIGHTS`: descriptors.
+pub(crate) const SCM_RIGHTS: u32 = 1;
+
+/// Bytes of a `struct cmsghdr`.
+const CONTROL_HEADER: usize = size_of::<usize>() + 2 * size_of::<u32>();
+
+/// Returns where the next control message may begin: `CMSG_ALIGN`.
+const fn control_aligned(len: usize) -> usize {
+    const TO: usize = size_of::<usize>();
+    len.saturating_add(TO - 1) / TO * TO
+}
+
+/// A control message that was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ControlMessage<'a> {
+    /// The protocol whose message it is: one of the kernel's `SOL_*`.
+    pub level: u32,
+    /// Its type, which the level gives a meaning.
+    pub kind: u32,
+    /// Its content, which is shorter than usual if there was no room for more.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> ControlMessage<'a> {
+    /// Returns the bytes of room that a control message with `len` bytes of content takes. A descriptor is 4
+    /// bytes, and all that come together are one message.
+    #[doc(alias = "CMSG_SPACE")]
+    pub const fn space(len: usize) -> usize {
+        control_aligned(CONTROL_HEADER.saturating_add(len))
+    }
+
+    /// A message with these numbers of descriptors.
+    pub(crate) const fn rights(bytes: &'a [u8]) -> Self {
+        Self { level: SOL_SOCKET, kind: SCM_RIGHTS, bytes }
+    }
+
+    /// The numbers of descriptors in it.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = i32> {
+        let is_rights = (self.level, self.kind) == (SOL_SOCKET, SCM_RIGHTS);
+        let bytes = if is_rights { self.bytes } else { &[] };
+        bytes.chunks_exact(4).map(|bytes| i32::from_ne_bytes(array(bytes, 0)))
+    }
+
+    /// The messages that these bytes are, up to the first that makes no sense.
+    pub(crate) fn all(mut bytes: &'a [u8]) -> impl Iterator<Item = Self> {
+        std::iter::from_fn(move || {
+            let (message, rest) = Self::first(bytes)?;
+            bytes = rest;
+            Some(message)
+        })
+    }
+
+    fn first(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        const LEVEL: usize = size_of::<usize>();
+        let header = bytes.get(..CONTROL_HEADER)?;
+        let len = usize::from_ne_bytes(array(header, 0));
+        let level = u32::from_ne_bytes(array(header, LEVEL));
+        let kind = u32::from_ne_bytes(array(header, LEVEL + 4));
+        let content = bytes.get(CONTROL_HEADER..len)?;
+        // Of the last one there need be no padding.
+        let rest = bytes.get(control_aligned(len)..).unwrap_or_default();
+        Some((Self { level, kind, bytes: content }, rest))
+    }
+
+    /// Adds the message to others.
+    pub(crate) fn put(&self, to: &mut impl Extend<u8>) {
+        let len = CONTROL_HEADER + self.bytes.len();
+        to.extend(len.to_ne_bytes());
+        to.extend(self.level.to_ne_bytes());
+        to.extend(self.kind.to_ne_bytes());
+        to.extend(self.bytes.iter().copied());
+        to.extend((len..control_aligned(len)).map(|_| 0));
+    }
+}
+
+/// The bytes of a field that is there.
+pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut field = [0; N];
+    field.copy_from_slice(&bytes[at..][..N]);
+    field
 }
 
 /// `recvmsg(2)` or `sendmsg(2)` that neither waits nor raises a signal.

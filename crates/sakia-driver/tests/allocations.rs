@@ -4,7 +4,9 @@ use std::fs::{File, OpenOptions};
 use std::path::Path;
 use std::task::{Context, Waker};
 
-use sakia_driver::{Bypass, Driver, Op, OpKind, Operation, PollEvents, Rules, SocketAddress, Wait};
+use sakia_driver::{
+    Bypass, ControlMessages, Driver, Op, OpKind, Operation, PollEvents, Rules, SocketAddress, Wait,
+};
 use sakia_testkit::alloc_count::{CountingAllocator, Counts, measure};
 
 #[global_allocator]
@@ -88,6 +90,12 @@ fn messages_between_sockets() {
         assert_eq!(sent.expect("sent"), 2);
         let (received, back) = finish(&driver, &mut recv);
         assert_eq!(received.expect("received").from, address);
+        let mut recv = driver.recv_message(&datagrams, back, 128, 0);
+        let control = ControlMessages::new().ip_tos(2).segment_bytes(100);
+        let mut send = driver.send_message(&datagrams, "hi", &address, control, 0);
+        assert_eq!(finish(&driver, &mut send).0.expect("sent"), 2);
+        let (received, back) = finish(&driver, &mut recv);
+        assert_eq!(received.expect("received").0.from, address);
         buf = Some(back);
     });
     assert_eq!(counts, NOTHING);

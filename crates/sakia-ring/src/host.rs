@@ -27,8 +27,9 @@ use crate::sys::{self, Params};
 /// - if it [says so](Host::fills_what_it_reports), what it reports as read was written.
 ///
 /// It need *not* promise that what it answers is sensible otherwise. The exceptions are numbers of
-/// descriptors: that of the ring, and what an entry that opens, accepts or makes a socket completes with, are
-/// new descriptors, which nobody else has.
+/// descriptors: that of the ring, what an entry that opens, accepts or makes a socket completes with, and
+/// those in control messages that are written for an entry that receives a message, are new descriptors,
+/// which nobody else has.
 pub unsafe trait Host {
     /// Whether a completion that says that a read brought `n` bytes comes after the first `n` bytes of the
     /// entry's memory were written, or all of it if `n` is more. Then buffers may be lent that are not

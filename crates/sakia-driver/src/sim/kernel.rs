@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -59,6 +60,8 @@ pub(super) struct Kernel {
     /// All pipes ever made.
     pipes: Vec<Pipe>,
     pub(super) sockets: Sockets,
+    /// Open files on their way to sockets, in the order in which they were sent.
+    pub(super) passed: Vec<Passed>,
     /// Open descriptors from [`DESCRIPTOR_FIRST`] on.
     table: Vec<Option<Rc<OpenFile>>>,
     /// `RLIMIT_NOFILE`: numbers stay below.
@@ -112,6 +115,16 @@ impl Pipe {
     fn room(&self) -> usize {
         self.capacity - self.buffer.len()
     }
+}
+
+/// Open files that were sent with a message, and that the receiver has not taken yet.
+#[derive(Debug)]
+pub(super) struct Passed {
+    /// The receiver.
+    pub(super) to: SocketId,
+    /// What they came with, in the receiver's queue: bytes of a stream, or one datagram.
+    pub(super) place: Range<usize>,
+    pub(super) files: Vec<Rc<OpenFile>>,
 }
 
 /// What an open file refers to.
@@ -197,6 +210,7 @@ impl Kernel {
             locks: Vec::new(),
             pipes: Vec::new(),
             sockets: Sockets::new(config.socket_bytes),
+            passed: Vec::new(),
             table: Vec::new(),
             descriptors_max: config.descriptors_max,
             pipe_bytes: config.pipe_bytes,
@@ -353,9 +367,12 @@ impl Kernel {
     ///
     /// # Errors
     /// `EMFILE`.
-    pub(super) fn install(&mut self, file: OpenFile) -> Result<(i32, Weak<OpenFile>), Errno> {
+    pub(super) fn install(
+        &mut self,
+        file: impl Into<Rc<OpenFile>>,
+    ) -> Result<(i32, Weak<OpenFile>), Errno> {
         let index = self.free_index()?;
-        let file = Rc::new(file);
+        let file = file.into();
         let weak = Rc::downgrade(&file);
         if index == self.table.len() {
             self.table.push(None);
@@ -385,6 +402,7 @@ impl Kernel {
         }
         let file = Self::index(raw).and_then(|index| self.table[index].take());
         drop(file);
+        self.drop_undelivered();
         self.has_changed = true;
         Ok(())
     }

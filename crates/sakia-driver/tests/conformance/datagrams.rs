@@ -11,7 +11,7 @@ const DONT_WAIT: u32 = RecvFlags::DONTWAIT.bits();
 const PEEK: u32 = RecvFlags::PEEK.bits();
 
 /// A socket of datagrams with an address.
-fn bound(stage: &Stage, driver: &Driver, domain: Domain) -> (Fd, SocketAddress) {
+pub fn bound(stage: &Stage, driver: &Driver, domain: Domain) -> (Fd, SocketAddress) {
     let socket = stage.socket(driver, domain, SocketType::DATAGRAM);
     wait(driver, driver.bind(&socket, &stage.free_address(domain))).unwrap();
     let address = driver.local_address(&socket).unwrap();

@@ -13,6 +13,7 @@
 mod connections;
 mod datagrams;
 mod files;
+mod messages;
 mod names;
 mod pipes;
 mod plain;
@@ -192,6 +193,18 @@ cases! {
         a_socket_of_datagrams_gets_a_peer
         a_datagram_to_nobody_is_refused
         a_dropped_receive_leaves_the_datagram;
+    messages:
+        a_descriptor_is_passed_and_used
+        a_socket_is_passed_and_goes_on
+        control_messages_that_do_not_fit_leave_nothing_open
+        descriptors_that_nobody_takes_are_closed
+        a_peek_brings_copies_of_descriptors
+        descriptors_bound_what_a_stream_brings
+        a_message_waits_with_its_descriptors
+        messages_that_make_no_sense_are_refused
+        packets_tell_their_class_and_their_way
+        packets_of_version_6_tell_theirs
+        a_message_is_cut_into_segments;
     turns:
         a_no_op_does_nothing
         an_idle_turn_returns
@@ -257,5 +270,5 @@ fn every_case_with_plain_calls() {
 
 #[test]
 fn the_suite_has_the_size_it_had() {
-    assert_eq!(CASES.len(), 155, "a case was added or lost: say so here");
+    assert_eq!(CASES.len(), 166, "a case was added or lost: say so here");
 }

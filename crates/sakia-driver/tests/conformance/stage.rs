@@ -244,6 +244,14 @@ impl Stage {
         })
     }
 
+    /// How many descriptors of that file the process has. On the simulated kernel: how many of any.
+    pub fn copies(&self, identity: &Identity) -> usize {
+        let Some(link) = &identity.link else { return self.sim().open_descriptors() };
+        let numbers = std::fs::read_dir("/proc/self/fd").unwrap();
+        let links = numbers.filter_map(|number| std::fs::read_link(number.ok()?.path()).ok());
+        links.filter(|target| target == link).count()
+    }
+
     /// Whether the backend does operations by plain calls, and counts which way.
     pub fn counts_ways(&self) -> bool {
         self.kind == Kind::Poll

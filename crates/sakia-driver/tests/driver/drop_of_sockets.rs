@@ -192,6 +192,157 @@ fn messages_in_flight() {
     assert_eq!(driver.live_operations(), 0);
 }
 
+/// What the kernel does for a receive of a message with a control message that it has not completed yet.
+/// It reports this length, whatever it has written.
+fn bring(recv: &Sqe, kind: u32, numbers: &[i32], reported: usize) {
+    assert_eq!(recv.opcode, Opcode::RECVMSG);
+    let header = std::ptr::with_exposed_provenance_mut::<libc::msghdr>(recv.addr as usize);
+    let content: Vec<u8> = numbers.iter().flat_map(|raw| raw.to_ne_bytes()).collect();
+    let len = size_of::<libc::cmsghdr>() + content.len();
+    let level = libc::SOL_SOCKET.to_ne_bytes();
+    let message = [&len.to_ne_bytes()[..], &level, &kind.to_ne_bytes(), &content].concat();
+    // SAFETY: as in `tell_peer`; the header names the room for control messages.
+    unsafe {
+        let room = (*header).msg_control.cast::<u8>();
+        assert!((*header).msg_controllen >= message.len());
+        std::ptr::copy_nonoverlapping(message.as_ptr(), room, message.len());
+        (*header).msg_controllen = reported;
+    }
+}
+
+const RIGHTS: u32 = 1;
+const PIDFD: u32 = 4;
+
+#[test]
+fn descriptors_that_come_for_nobody_are_closed() {
+    for (is_dropped_first, res, reported) in [
+        (true, 3, 24),
+        (false, 3, 24),
+        // Only the control messages themselves say how many there are.
+        (true, 0, 0),
+        (false, 3, usize::MAX),
+        // An operation that failed has brought none.
+        (true, CANCELED, 24),
+        (false, CANCELED, 24),
+    ] {
+        for (kind, numbers) in [(RIGHTS, &[ACCEPTED, 12, 13][..]), (PIDFD, &[ACCEPTED])] {
+            let (driver, stage) = scripted(8, 16);
+            let fd = stage.open(&driver, PIPE);
+            let counter = DropCounter::new();
+            let mut recv = Some(driver.recv_message(&fd, Buf::new(8, &counter), 64, 0));
+            driver.turn(Wait::Poll).unwrap();
+            if is_dropped_first {
+                recv = None;
+                driver.turn(Wait::Poll).unwrap();
+            }
+            assert_eq!(counter.dropped(), 0);
+            bring(&stage.in_flight(Opcode::RECVMSG)[0], kind, numbers, reported);
+            stage.complete(Opcode::RECVMSG, res);
+            few_turns(&driver);
+            assert_eq!(stage.state().closed.is_empty(), !is_dropped_first || res < 0);
+            drop(recv);
+            few_turns(&driver);
+            let expected = if res < 0 { &[] } else { numbers };
+            assert_eq!(stage.state().closed, expected);
+            counter.assert_each_dropped_once();
+            assert_eq!(driver.live_operations(), 0);
+        }
+    }
+}
+
+#[test]
+fn descriptors_that_were_taken_are_kept() {
+    let (driver, stage) = scripted(8, 16);
+    let fd = stage.open(&driver, PIPE);
+    for (kind, raw, is_one) in [(RIGHTS, ACCEPTED, true), (PIDFD, 12, true), (PIDFD, -3, false)] {
+        let mut recv = driver.recv_message(&fd, vec![0; 8], 64, 0);
+        driver.turn(Wait::Poll).unwrap();
+        bring(&stage.in_flight(Opcode::RECVMSG)[0], kind, &[raw], 24);
+        stage.complete(Opcode::RECVMSG, 1);
+        few_turns(&driver);
+        let (_, mut control) = recv.try_take().unwrap().0.unwrap();
+        assert_eq!(control.messages().count(), 0, "numbers are told as descriptors only");
+        let fd = control.descriptors.pop().or(control.process.take());
+        assert_eq!(fd.as_ref().map(Fd::raw), is_one.then_some(raw));
+        drop(control);
+        few_turns(&driver);
+        assert!(!stage.state().closed.contains(&raw));
+        drop(fd);
+        few_turns(&driver);
+        assert_eq!(stage.state().closed.contains(&raw), is_one);
+    }
+}
+
+/// A buffer whose owner panics when it is told what it got.
+struct Panics(Vec<u8>);
+
+// SAFETY: as its vector.
+unsafe impl sakia_driver::IoBuf for Panics {
+    fn stable_ptr(&self) -> *const u8 {
+        self.0.stable_ptr()
+    }
+
+    fn bytes_len(&self) -> usize {
+        0
+    }
+}
+
+// SAFETY: as its vector.
+unsafe impl sakia_driver::IoBufMut for Panics {
+    fn stable_mut_ptr(&mut self) -> *mut u8 {
+        self.0.stable_mut_ptr()
+    }
+
+    fn bytes_room(&self) -> usize {
+        self.0.len()
+    }
+
+    unsafe fn set_init(&mut self, _: usize) {
+        panic!("it is not wanted");
+    }
+}
+
+#[test]
+fn descriptors_are_closed_where_a_buffer_panics() {
+    let (driver, stage) = scripted(8, 16);
+    let fd = stage.open(&driver, PIPE);
+    let mut recv = driver.recv_message(&fd, Panics(vec![0; 8]), 64, 0);
+    driver.turn(Wait::Poll).unwrap();
+    bring(&stage.in_flight(Opcode::RECVMSG)[0], RIGHTS, &[ACCEPTED], 24);
+    stage.complete(Opcode::RECVMSG, 1);
+    driver.turn(Wait::Poll).unwrap();
+    let taken = std::panic::AssertUnwindSafe(|| recv.try_take().is_some());
+    assert!(std::panic::catch_unwind(taken).is_err());
+    few_turns(&driver);
+    assert_eq!(stage.state().closed, [ACCEPTED]);
+}
+
+#[test]
+fn messages_to_be_sent_keep_their_descriptors() {
+    let (driver, stage) = scripted(8, 16);
+    let (fd, passed) = (stage.open(&driver, PIPE), stage.open(&driver, PIPE + 1));
+    let control = sakia_driver::ControlMessages::new().descriptor(&passed);
+    drop(passed);
+    let send = driver.send_message(&fd, "x", &SocketAddress::UNNAMED, control, 0);
+    driver.turn(Wait::Poll).unwrap();
+    drop(send);
+    few_turns(&driver);
+    assert_eq!(stage.state().closed, [0; 0], "the kernel may still look at it");
+    stage.complete(Opcode::SENDMSG, 1);
+    few_turns(&driver);
+    assert_eq!(stage.state().closed, [PIPE + 1]);
+}
+
+#[test]
+#[should_panic(expected = "belongs to another driver")]
+fn a_descriptor_of_another_driver_is_not_sent() {
+    let (driver, stage) = scripted(8, 16);
+    let (other, its_stage) = scripted(8, 16);
+    let fd = stage.open(&driver, PIPE);
+    let control = sakia_driver::ControlMessages::new().descriptor(&its_stage.open(&other, PIPE));
+    drop(driver.send_message(&fd, "x", &SocketAddress::UNNAMED, control, 0));
+}
+
 // ---- on the real kernel --------------------------------------------------------------------------
 
 /// A listener and where it is.

@@ -8,7 +8,8 @@ use std::task::{Context, Poll, Waker};
 
 use rustix::io::Errno;
 use sakia_driver::{
-    Driver, Fd, Op, Operation, PollEvents, Received, SocketAddress, SpliceFlags, Wait,
+    ControlMessages, Driver, Fd, Op, Operation, PollEvents, Received, ReceivedControl,
+    SocketAddress, SpliceFlags, Wait,
 };
 use sakia_ring::CqeFlags;
 
@@ -173,6 +174,21 @@ fn no_operation_believes_a_count() {
     check("send_to", 10, |driver, fd| driver.send_to(fd, buf(), &address(), 0), first);
     let received = |(received, _): (std::io::Result<Received>, Vec<u8>)| received.map(|r| r.len);
     check("recv_from", 10, |driver, fd| driver.recv_from(fd, buf(), 0), received);
+    let none = ControlMessages::new;
+    let send = |driver: &Driver, fd: &Fd| driver.send_message(fd, buf(), &address(), none(), 0);
+    check("send_message", 10, send, first);
+    let received = |(received, _): (std::io::Result<(Received, ReceivedControl)>, Vec<u8>)| {
+        // Of descriptors nobody said anything.
+        received.map(|(received, control)| (received.len, control)).map(|(len, control)| {
+            assert!(control.descriptors.is_empty() && control.process.is_none());
+            assert_eq!(control.messages().count(), 0);
+            len
+        })
+    };
+    for room in [0, 16, 128, 4096] {
+        let recv = |driver: &Driver, fd: &Fd| driver.recv_message(fd, buf(), room, 0);
+        check("recv_message", 10, recv, received);
+    }
     check("get_xattr", 10, |driver, fd| driver.get_xattr(fd, path(), buf()), first);
     check("list_xattr", 10, |driver, fd| driver.list_xattr(fd, buf()), first);
     // An empty buffer asks for a length, of which the kernel has a maximum.

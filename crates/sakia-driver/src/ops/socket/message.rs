@@ -1,7 +1,10 @@
-//! Datagrams to and from an address.
+//! Messages: datagrams to and from an address, and what comes with control messages.
+
+use std::ptr;
 
 use sakia_ring::{IoVec, Sqe};
 
+use super::control::{ControlBytes, ControlMessages, ReceivedControl};
 use super::{NO_SIGNAL, RECV_FLAGS, SEND_FLAGS};
 use crate::address::{AddressRoom, SocketAddress};
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
@@ -16,6 +19,12 @@ use crate::sys::Message;
 
 /// `MSG_TRUNC`: the datagram was longer than the buffer.
 const TRUNCATED: u32 = rustix::net::ReturnFlags::TRUNC.bits();
+/// `MSG_CTRUNC`: there was no room for some control message.
+const CONTROL_TRUNCATED: u32 = rustix::net::ReturnFlags::CTRUNC.bits();
+/// `MSG_CMSG_CLOEXEC`: descriptors that come are not inherited by programs that the process starts.
+const CLOSE_ON_EXEC: u32 = rustix::net::RecvFlags::CMSG_CLOEXEC.bits();
+/// The most room for control messages; no kernel fills that much.
+const CONTROL_BYTES_MAX: usize = 65_536;
 
 /// See [`Handle::send_to`].
 #[derive(Debug)]
@@ -41,6 +50,25 @@ pub struct RecvFrom<T> {
     /// These point into the value and to the buffer; filled when the entry is made.
     vector: IoVec,
     message: Message,
+}
+
+/// See [`Handle::send_message`].
+#[derive(Debug)]
+pub struct SendMessage<T> {
+    send: SendTo<T>,
+    /// In the kernel's form.
+    control: ControlBytes,
+    /// Those that the control messages name.
+    #[expect(dead_code, reason = "kept open")]
+    descriptors: Vec<Fd>,
+}
+
+/// See [`Handle::recv_message`].
+#[derive(Debug)]
+pub struct RecvMessage<T> {
+    recv: RecvFrom<T>,
+    /// Zeros, until the kernel fills them.
+    control: ControlBytes,
 }
 
 /// A datagram that was received.
@@ -78,9 +106,7 @@ impl Handle {
         address: &SocketAddress,
         flags: u32,
     ) -> Op<SendTo<T>> {
-        let (vector, message) = (IoVec::EMPTY, Message::EMPTY);
-        let send = SendTo { fd: self.held(fd), buf, address: *address, flags, vector, message };
-        self.start_flagged(send, flags, SEND_FLAGS)
+        self.start_flagged(SendTo::new(self.held(fd), buf, *address, flags), flags, SEND_FLAGS)
     }
 
     /// Receives one datagram of up to `buf.len()` bytes (an empty `Vec`: up to its capacity), and waits until
@@ -94,13 +120,78 @@ impl Handle {
     #[doc(alias = "recvmsg")]
     #[doc(alias = "recvfrom")]
     pub fn recv_from<T: IoBufMut>(&self, fd: &Fd, buf: T, flags: u32) -> Op<RecvFrom<T>> {
-        let (from, vector, message) = (AddressRoom::new(), IoVec::EMPTY, Message::EMPTY);
-        let recv = RecvFrom { fd: self.held(fd), buf, from, flags, vector, message };
-        self.start_flagged(recv, flags, RECV_FLAGS)
+        self.start_flagged(RecvFrom::new(self.held(fd), buf, flags), flags, RECV_FLAGS)
+    }
+
+    /// Sends `buf.bytes_len()` bytes with control messages, and waits until there is room. They go to
+    /// `address`, or with [`SocketAddress::UNNAMED`] to whoever the socket is connected with. `flags` as in
+    /// [`send`](Handle::send), and what is said of `buf` there holds here.
+    ///
+    /// Descriptors in `control` stay open until the operation has ended, and closing one waits for that. On a
+    /// stream they go with the first of the bytes, so an empty message carries none.
+    ///
+    /// Resolves to the number of bytes sent, and the buffer.
+    ///
+    /// # Errors
+    /// - `EINVAL`: a control message that the socket does not know, or more than 253 descriptors.
+    /// - `ETOOMANYREFS`: too many descriptors of this user are on their way. `ENOBUFS`: too many messages.
+    /// - Otherwise as [`send_to`](Handle::send_to).
+    ///
+    /// # Panics
+    /// When a descriptor belongs to another driver.
+    ///
+    /// # Kernel
+    /// 5.3. A ring takes control messages since 5.10 on sockets of the internet and since 5.12 on others;
+    /// before, it answers `EINVAL`. Source: `io_uring_prep_sendmsg(3)`, `cmsg(3)`, `unix(7)`.
+    #[doc(alias = "sendmsg")]
+    pub fn send_message<T: IoBuf>(
+        &self,
+        fd: &Fd,
+        buf: T,
+        address: &SocketAddress,
+        control: ControlMessages,
+        flags: u32,
+    ) -> Op<SendMessage<T>> {
+        control.descriptors().iter().for_each(|fd| self.check(fd));
+        let (control, descriptors) = control.encode();
+        let send = SendTo::new(self.held(fd), buf, *address, flags);
+        self.start_flagged(SendMessage { send, control, descriptors }, flags, SEND_FLAGS)
+    }
+
+    /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity) and the control messages that
+    /// come with them, for which there are `control_bytes` bytes of room, at most 64 KiB; up to 128 bytes
+    /// need no allocation. [`ControlMessage::space`](crate::ControlMessage::space) tells how many to ask for.
+    /// `flags` as in [`recv`](Handle::recv), and what is said of `buf` there holds here.
+    ///
+    /// Received descriptors belong to the driver. They are closed if the result or the handle is dropped. A
+    /// peek brings copies of them. On a stream a receive ends with the bytes that descriptors came with.
+    ///
+    /// # Errors
+    /// As [`recv`](Handle::recv). Descriptors that do not fit are no error, see
+    /// [`is_truncated`](ReceivedControl::is_truncated).
+    ///
+    /// # Kernel
+    /// 5.3. A ring takes room for control messages since 5.10 on sockets of the internet and since 5.12 on
+    /// others; before, it answers `EINVAL`. Source: `io_uring_prep_recvmsg(3)`, `cmsg(3)`, `unix(7)`.
+    #[doc(alias = "recvmsg")]
+    pub fn recv_message<T: IoBufMut>(
+        &self,
+        fd: &Fd,
+        buf: T,
+        control_bytes: usize,
+        flags: u32,
+    ) -> Op<RecvMessage<T>> {
+        let recv = RecvFrom::new(self.held(fd), buf, flags);
+        let control = ControlBytes::zeros(control_bytes.min(CONTROL_BYTES_MAX));
+        self.start_flagged(RecvMessage { recv, control }, flags, RECV_FLAGS)
     }
 }
 
 impl<T: IoBuf> SendTo<T> {
+    fn new(fd: Fd, buf: T, address: SocketAddress, flags: u32) -> Self {
+        Self { fd, buf, address, flags, vector: IoVec::EMPTY, message: Message::EMPTY }
+    }
+
     /// Describes the message anew.
     fn message(&mut self) -> *const Message {
         let base = self.buf.stable_ptr().cast_mut();
@@ -113,6 +204,11 @@ impl<T: IoBuf> SendTo<T> {
 }
 
 impl<T: IoBufMut> RecvFrom<T> {
+    fn new(fd: Fd, buf: T, flags: u32) -> Self {
+        let (from, vector, message) = (AddressRoom::new(), IoVec::EMPTY, Message::EMPTY);
+        Self { fd, buf, from, flags, vector, message }
+    }
+
     /// Describes anew what is to be filled.
     fn message(&mut self) -> *mut Message {
         let base = self.buf.stable_mut_ptr();
@@ -182,4 +278,104 @@ unsafe impl<T: IoBufMut> Operation for RecvFrom<T> {
     }
 
     acts_on!(Waiting, fd);
+}
+
+impl<T: IoBuf> SendMessage<T> {
+    /// Describes the message anew.
+    fn message(&mut self) -> *const Message {
+        self.send.message();
+        let message = &mut self.send.message;
+        if self.send.address.is_unnamed() {
+            (message.name, message.name_len) = (ptr::null_mut(), 0);
+        }
+        (message.control, message.control_len) = self.control.place();
+        message
+    }
+
+    fn flags(&self) -> u32 {
+        self.send.flags | NO_SIGNAL
+    }
+}
+
+impl<T: IoBufMut> RecvMessage<T> {
+    /// Describes anew what is to be filled.
+    fn message(&mut self) -> *mut Message {
+        self.recv.message();
+        let message = &mut self.recv.message;
+        (message.control, message.control_len) = self.control.place();
+        message
+    }
+
+    fn flags(&self) -> u32 {
+        self.recv.flags | CLOSE_ON_EXEC
+    }
+}
+
+// SAFETY: as for `SendTo`. The message names the control messages, too, which the value owns, as a part or on
+// the heap. The value keeps the descriptors open that these name by number.
+unsafe impl<T: IoBuf> Operation for SendMessage<T> {
+    type Output = BufResult<usize, T>;
+    const KIND: OpKind = OpKind::Send;
+
+    fn entry(&mut self) -> Option<Sqe> {
+        let message = self.message();
+        Some(Sqe::sendmsg(self.send.fd.raw(), message, self.flags()))
+    }
+
+    fn call(&mut self) -> Call {
+        let args = [word(self.message()), 0];
+        SocketCall::on(Verb::SendMessage, self.send.fd.raw(), args, self.flags())
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        self.send.complete(completion)
+    }
+
+    acts_on!(Waiting, send.fd);
+}
+
+// SAFETY: as for `RecvFrom`. The message names the room for control messages, too, which the value owns, as a
+// part or on the heap.
+unsafe impl<T: IoBufMut> Operation for RecvMessage<T> {
+    type Output = BufResult<(Received, ReceivedControl), T>;
+    const KIND: OpKind = OpKind::Recv;
+
+    fn entry(&mut self) -> Option<Sqe> {
+        let message = self.message();
+        Some(Sqe::recvmsg(self.recv.fd.raw(), message, self.flags()))
+    }
+
+    fn call(&mut self) -> Call {
+        let args = [word(self.message()), 0];
+        SocketCall::on(Verb::RecvMessage, self.recv.fd.raw(), args, self.flags())
+    }
+
+    fn has_room(&self) -> bool {
+        self.recv.has_room()
+    }
+
+    fn initialize(&mut self) {
+        self.recv.initialize();
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        let Self { recv, control } = self;
+        // First of all: the buffer's own code may panic, and descriptors are closed then.
+        let control = if completion.res >= 0 {
+            let is_truncated = recv.message.flags & CONTROL_TRUNCATED != 0;
+            // SAFETY: `recv_message` made the room of zeros. Only the entry or the call of this value names
+            // it, which has ended well, and `complete` takes the value.
+            unsafe { ReceivedControl::of(control, is_truncated, recv.fd.owner()) }
+        } else {
+            ReceivedControl::default()
+        };
+        let (result, buf) = recv.complete(completion);
+        (result.map(|received| (received, control)), buf)
+    }
+
+    fn dispose(self, completion: Completion) {
+        drop(self.complete(completion)); // closes what came
+    }
+
+    acts_on!(Waiting, recv.fd);
 }

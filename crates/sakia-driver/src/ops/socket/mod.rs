@@ -3,6 +3,7 @@
 mod accept;
 mod bind;
 mod connect;
+mod control;
 mod create;
 mod message;
 mod name;
@@ -13,8 +14,9 @@ mod vectored;
 pub use accept::Accept;
 pub use bind::{Bind, Listen};
 pub use connect::Connect;
+pub use control::{ControlMessages, PacketInfo, ReceivedControl};
 pub use create::Socket;
-pub use message::{Received, RecvFrom, SendTo};
+pub use message::{Received, RecvFrom, RecvMessage, SendMessage, SendTo};
 pub use shutdown::Shutdown;
 pub use transfer::{SocketRecv, SocketSend};
 pub use vectored::{SocketRecvVectored, SocketSendVectored};
@@ -25,6 +27,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use crate::handle::Handle;
 use crate::handle::Op;
 use crate::operation::Operation;
+pub use crate::sys::ControlMessage;
 use crate::sys::{DONT_WAIT, NO_SIGNAL};
 
 /// The `MSG_*` flags of a send that mean the same on every backend.

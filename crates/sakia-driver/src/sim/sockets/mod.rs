@@ -8,8 +8,9 @@
 //! [`socket_bytes`](super::SimBuilder::socket_bytes).
 //!
 //! Not there: options, `SO_REUSEADDR` among them; ports that stay taken for a while after their
-//! connections; addresses beyond the loopback network; packets in sequence; control data. Paths of sockets
-//! are not in the file system: one can be bound again once its socket is gone.
+//! connections; addresses beyond the loopback network; packets in sequence; control messages other than
+//! descriptors and segment sizes, which are ignored. Paths of sockets are not in the file system: one can be
+//! bound again once its socket is gone. A socket that is on its way to itself is never gone.
 //!
 //! Sources: `socket(7)`, `unix(7)`, `tcp(7)`, `udp(7)`, and the system calls of these names.
 

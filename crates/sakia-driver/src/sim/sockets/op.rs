@@ -1,23 +1,32 @@
 //! Operations on sockets, in two steps as those in [`ops`](crate::sim::ops).
 
+use std::mem::offset_of;
+use std::rc::Rc;
+
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, ReturnFlags, SendFlags};
 
-use super::{SocketId, Transport};
+use super::{Role, SocketId, Transport};
 use crate::address::{Domain, SocketAddress};
 use crate::address::{ShutdownHow, SocketType};
 use crate::buf::MAX_RW_BYTES;
 use crate::call::{Call, Function, SocketCall, System, Verb};
-use crate::sim::kernel::{Kernel, Object, OpenFile};
+use crate::sim::kernel::{Kernel, Object, OpenFile, Passed};
 use crate::sim::memory::{Lent, Segment, read_bytes, read_plain, read_vector};
 use crate::sim::ops::{Kind, Outcome, Request, note_data};
-use crate::sys::Message;
+use crate::sys::{ControlMessage, Message, array};
 
 /// The most bytes of an address that the kernel takes.
 const ADDRESS_BYTES_MAX: u64 = 128;
 
 const DONT_WAIT: u32 = RecvFlags::DONTWAIT.bits();
 const PEEK: u32 = RecvFlags::PEEK.bits();
+/// Descriptors are inherited by nobody here.
+const CLOSE_ON_EXEC: u32 = RecvFlags::CMSG_CLOEXEC.bits();
+const SOL_UDP: u32 = 17;
+const UDP_SEGMENT: u32 = 103;
+/// `SCM_MAX_FD`: the most descriptors of a message.
+const PASSED_MAX: usize = 253;
 /// What a send may ask for besides. That more is to come means nothing here, and there are no signals.
 const SEND_WITHOUT_EFFECT: u32 = SendFlags::MORE.bits() | SendFlags::NOSIGNAL.bits();
 
@@ -45,6 +54,7 @@ pub(in super::super) enum SocketOp {
     Send {
         to: Option<SocketAddress>,
         nowait: bool,
+        extras: Extras,
     },
     Recv {
         tells: Option<Tells>,
@@ -62,12 +72,22 @@ pub(in super::super) enum SocketOp {
     },
 }
 
+/// What goes with the bytes of a send.
+#[derive(Debug, Default)]
+pub(in super::super) struct Extras {
+    /// Open files for the receiver.
+    files: Vec<Rc<OpenFile>>,
+    /// The bytes of each of the datagrams to be made of it.
+    segment: Option<usize>,
+}
+
 /// Where a receive says more than bytes, in what it was lent: behind the buffers the address, its length,
-/// and the flags.
+/// the flags, control messages, and their length.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Tells {
     buffers: usize,
     room: usize,
+    control: usize,
 }
 
 /// Checks a call about sockets and takes hold of what it names.
@@ -132,7 +152,7 @@ pub(in super::super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<R
                 }
                 _ => {
                     // SAFETY: the caller's promise.
-                    let (op, memory) = unsafe { prepare_transfer(&call) }?;
+                    let (op, memory) = unsafe { prepare_transfer(kernel, &call) }?;
                     lent = memory;
                     op
                 }
@@ -148,18 +168,25 @@ pub(in super::super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<R
 /// # Safety
 ///
 /// - As [`prepare`].
-unsafe fn prepare_transfer(call: &SocketCall) -> Result<(SocketOp, Lent), Errno> {
+unsafe fn prepare_transfer(kernel: &Kernel, call: &SocketCall) -> Result<(SocketOp, Lent), Errno> {
     let &SocketCall { verb, args: [addr, len], flags, .. } = call;
     let addr = addr as u64;
     let is_send = matches!(verb, Verb::Send | Verb::SendMessage);
-    let known = DONT_WAIT | if is_send { SEND_WITHOUT_EFFECT } else { PEEK };
+    let known = match verb {
+        _ if is_send => DONT_WAIT | SEND_WITHOUT_EFFECT,
+        Verb::RecvMessage => DONT_WAIT | PEEK | CLOSE_ON_EXEC,
+        _ => DONT_WAIT | PEEK,
+    };
     if flags & !known != 0 {
         return Err(Errno::OPNOTSUPP);
     }
     let (nowait, peeks) = (flags & DONT_WAIT != 0, flags & PEEK != 0);
     let one = || vec![Segment::new(addr, len.min(MAX_RW_BYTES))];
     match verb {
-        Verb::Send => Ok((SocketOp::Send { to: None, nowait }, Lent::to_take(one())?)),
+        Verb::Send => {
+            let extras = Extras::default();
+            Ok((SocketOp::Send { to: None, nowait, extras }, Lent::to_take(one())?))
+        }
         Verb::Recv => Ok((SocketOp::Recv { tells: None, nowait, peeks }, Lent::to_fill(one())?)),
         _ => {
             // SAFETY: the caller's promise; the address is that of a `struct msghdr`.
@@ -172,18 +199,47 @@ unsafe fn prepare_transfer(call: &SocketCall) -> Result<(SocketOp, Lent), Errno>
             if is_send {
                 // SAFETY: the caller's promise; the message names an address of that length.
                 let to = if name == 0 { None } else { Some(unsafe { read_address(name, len) }?) };
-                return Ok((SocketOp::Send { to, nowait }, Lent::to_take(segments)?));
+                // SAFETY: the caller's promise; the message names control messages of that length.
+                let extras = unsafe { read_extras(kernel, &message) }?;
+                return Ok((SocketOp::Send { to, nowait, extras }, Lent::to_take(segments)?));
             }
             let buffers = Lent::to_fill(segments.clone())?.len();
             let room = if name == 0 { 0 } else { len as usize };
-            let field = |offset: usize| Segment::new(addr + offset as u64, 4);
+            let field = |offset: usize, len| Segment::new(addr + offset as u64, len);
             segments.push(Segment::new(name, room));
-            segments.push(field(std::mem::offset_of!(Message, name_len)));
-            segments.push(field(std::mem::offset_of!(Message, flags)));
-            let tells = Some(Tells { buffers, room });
+            segments.push(field(offset_of!(Message, name_len), 4));
+            segments.push(field(offset_of!(Message, flags), 4));
+            let control = message.control_len;
+            segments.push(Segment::new(message.control.expose_provenance() as u64, control));
+            segments.push(field(offset_of!(Message, control_len), size_of::<usize>()));
+            let tells = Some(Tells { buffers, room, control });
             Ok((SocketOp::Recv { tells, nowait, peeks }, Lent::to_fill(segments)?))
         }
     }
+}
+
+/// Reads control messages, and takes hold of the files that they name.
+///
+/// # Errors
+/// `EFAULT`; `EBADF`: no such descriptor; `EINVAL`: too many.
+///
+/// # Safety
+///
+/// - The message names lent memory.
+unsafe fn read_extras(kernel: &Kernel, message: &Message) -> Result<Extras, Errno> {
+    let control = message.control.expose_provenance() as u64;
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { read_bytes(control, message.control_len) }?;
+    let mut extras = Extras::default();
+    for message in ControlMessage::all(&bytes) {
+        for raw in message.numbers() {
+            extras.files.push(Rc::clone(kernel.file(raw)?));
+        }
+        if (message.level, message.kind, message.bytes.len()) == (SOL_UDP, UDP_SEGMENT, 2) {
+            extras.segment = Some(u16::from_ne_bytes(array(message.bytes, 0)).into());
+        }
+    }
+    if extras.files.len() > PASSED_MAX { Err(Errno::INVAL) } else { Ok(extras) }
 }
 
 /// # Errors
@@ -311,15 +367,16 @@ impl SocketOp {
                 Ok(Some(raw as usize))
             }
             // SAFETY: the caller's promise.
-            Self::Send { to, .. } => unsafe { send(kernel, id, lent, len_max, *to) },
+            Self::Send { to, extras, .. } => unsafe {
+                send(kernel, id, lent, len_max, *to, extras)
+            },
             Self::Recv { tells, peeks, .. } => {
                 let buffers = tells.map_or(lent.len(), |tells| tells.buffers);
                 let received = receive(kernel, id, buffers.min(len_max), *peeks)?;
                 let Some(received) = received else { return Ok(None) };
-                // SAFETY: the caller's promise.
-                unsafe { received.put(lent, *tells) };
                 note_data(kernel, "  received {} bytes {x}", &received.bytes);
-                Ok(Some(received.bytes.len()))
+                // SAFETY: the caller's promise.
+                Ok(Some(unsafe { received.put(kernel, lent, *tells) }))
             }
         }
     }
@@ -353,6 +410,7 @@ unsafe fn send(
     lent: &Lent,
     len_max: usize,
     to: Option<SocketAddress>,
+    extras: &Extras,
 ) -> Result<Option<usize>, Errno> {
     let sockets = &mut kernel.sockets;
     let len = lent.len().min(MAX_RW_BYTES);
@@ -370,9 +428,20 @@ unsafe fn send(
     let bytes = unsafe { lent.take(room) };
     match transport {
         Transport::Stream => sockets.stream_send(id, &bytes),
-        Transport::Datagram if !sockets.datagram_send(id, &bytes, to)? => return Ok(None),
-        Transport::Datagram => {}
+        Transport::Datagram => {
+            let is_unix = sockets.get(id).domain == Domain::UNIX;
+            let segment = extras.segment.filter(|&its| !is_unix && its > 0 && its < bytes.len());
+            for datagram in bytes.chunks(segment.unwrap_or(usize::MAX)) {
+                if !sockets.datagram_send(id, datagram, to)? {
+                    return Ok(None);
+                }
+            }
+            if bytes.is_empty() && !sockets.datagram_send(id, &bytes, to)? {
+                return Ok(None);
+            }
+        }
     }
+    kernel.pass(id, bytes.len(), to, &extras.files);
     note_data(kernel, "  sent {} bytes {x}", &bytes);
     Ok(Some(bytes.len()))
 }
@@ -382,24 +451,40 @@ pub(super) struct Received {
     pub(super) bytes: Vec<u8>,
     from: SocketAddress,
     is_truncated: bool,
+    /// Open files that came along.
+    files: Vec<Rc<OpenFile>>,
 }
 
 impl Received {
-    /// Hands it over.
+    /// Hands it over. Returns the number of bytes.
     ///
     /// # Safety
     ///
     /// - `lent` is still lent.
-    unsafe fn put(&self, lent: &Lent, tells: Option<Tells>) {
+    unsafe fn put(self, kernel: &mut Kernel, lent: &Lent, tells: Option<Tells>) -> usize {
         // SAFETY: the caller's promise, here and below.
         unsafe { lent.fill(&self.bytes) };
-        let Some(Tells { buffers, room }) = tells else { return };
-        let flags = if self.is_truncated { ReturnFlags::TRUNC } else { ReturnFlags::empty() };
+        let Some(Tells { buffers, room, control }) = tells else { return self.bytes.len() };
+        let sent = self.files.len();
+        let numbers = kernel.take_over(self.files, control);
+        let mut flags = ReturnFlags::empty();
+        flags.set(ReturnFlags::TRUNC, self.is_truncated);
+        flags.set(ReturnFlags::CTRUNC, numbers.len() < sent);
+        let mut messages = Vec::new();
+        if !numbers.is_empty() {
+            let numbers: Vec<u8> = numbers.into_iter().flat_map(i32::to_ne_bytes).collect();
+            ControlMessage::rights(&numbers).put(&mut messages);
+            messages.truncate(control); // of the padding
+        }
+        let flags_at = buffers + room + 4;
         // SAFETY: as above.
         unsafe {
             tell_address(lent, buffers, room, &self.from);
-            lent.fill_at(buffers + room + 4, &flags.bits().to_ne_bytes());
+            lent.fill_at(flags_at, &flags.bits().to_ne_bytes());
+            lent.fill_at(flags_at + 4, &messages);
+            lent.fill_at(flags_at + 4 + control, &messages.len().to_ne_bytes());
         }
+        self.bytes.len()
     }
 }
 
@@ -418,18 +503,89 @@ pub(super) fn receive(
     let peer = sockets.peer_address(id).ok().filter(|peer| peer.inet().is_none());
     let from = peer.unwrap_or(SocketAddress::UNNAMED);
     Ok(match sockets.get(id).transport {
-        Transport::Stream => sockets.stream_receive(id, len_max, peeks)?.map(|bytes| Received {
-            bytes,
-            from,
-            is_truncated: false,
-        }),
+        Transport::Stream => {
+            // What files came with, a receive does not go beyond.
+            let first = kernel.passed.iter().find(|passed| passed.to == id);
+            let end = first.filter(|first| first.place.start < len_max).map(|it| it.place.end);
+            let len_max = len_max.min(end.unwrap_or(len_max));
+            let received = sockets.stream_receive(id, len_max, peeks)?;
+            received.map(|bytes| {
+                let files = kernel.take_passed(id, bytes.len(), peeks);
+                Received { bytes, from, is_truncated: false, files }
+            })
+        }
         Transport::Datagram => sockets.datagram_receive(id, peeks)?.map(|datagram| {
             let mut bytes = datagram.bytes;
             let is_truncated = bytes.len() > len_max;
             bytes.truncate(len_max);
-            Received { bytes, from: datagram.from, is_truncated }
+            let files = kernel.take_passed(id, 1, peeks);
+            Received { bytes, from: datagram.from, is_truncated, files }
         }),
     })
+}
+
+// Open files on their way.
+impl Kernel {
+    /// Sends open files along with so many bytes that were just sent. Only sockets within the machine pass
+    /// them on.
+    fn pass(
+        &mut self,
+        from: SocketId,
+        len: usize,
+        to: Option<SocketAddress>,
+        files: &[Rc<OpenFile>],
+    ) {
+        let socket = self.sockets.get(from);
+        if files.is_empty() || socket.domain != Domain::UNIX {
+            return;
+        }
+        let named = |name| self.sockets.find(socket.domain, Transport::Datagram, &name);
+        let (to, units) = match (to, &socket.role) {
+            (_, Role::Connected(peer)) => (Some(*peer), len),
+            (Some(name), _) | (None, &Role::Directed(name)) => (named(name), 1),
+            _ => (None, 0),
+        };
+        let Some(to) = to.filter(|_| units > 0) else { return };
+        let receiver = self.sockets.get(to);
+        let end = match receiver.transport {
+            Transport::Stream => receiver.bytes.len(),
+            Transport::Datagram => receiver.datagrams.len(),
+        };
+        self.passed.push(Passed { to, place: end - units..end, files: files.to_vec() });
+        self.note("  {} files along", &[files.len() as i64]);
+    }
+
+    /// Takes what came with the first bytes of a stream, so many, or with the first datagram.
+    fn take_passed(&mut self, to: SocketId, count: usize, peeks: bool) -> Vec<Rc<OpenFile>> {
+        let is_taken = |passed: &Passed| passed.to == to && passed.place.start < count;
+        let taken = self.passed.iter().filter(|passed| is_taken(passed));
+        let files = taken.flat_map(|passed| passed.files.iter().cloned()).collect();
+        if !peeks {
+            self.passed.retain(|passed| !is_taken(passed));
+            for Passed { place, .. } in self.passed.iter_mut().filter(|passed| passed.to == to) {
+                *place = place.start - count..place.end - count;
+            }
+        }
+        files
+    }
+
+    /// Gives files numbers, as many as there is room for in so many bytes and in the table.
+    fn take_over(&mut self, files: Vec<Rc<OpenFile>>, room: usize) -> Vec<i32> {
+        let fitting = room.saturating_sub(ControlMessage::space(0)) / size_of::<i32>();
+        let install = |file| self.install(file).ok().map(|(raw, _)| raw);
+        files.into_iter().take(fitting).map_while(install).collect()
+    }
+
+    /// Closes what is on its way to sockets that are gone, which may be the last that there is of others.
+    pub(in super::super) fn drop_undelivered(&mut self) {
+        loop {
+            let sockets = &self.sockets;
+            let is_lost = |passed: &mut Passed| sockets.is_gone(passed.to);
+            if self.passed.extract_if(.., is_lost).count() == 0 {
+                return;
+            }
+        }
+    }
 }
 
 impl Kernel {
@@ -465,7 +621,7 @@ impl Kernel {
         len_max: usize,
     ) -> Result<Option<usize>, Errno> {
         // SAFETY: the caller's promise.
-        let count = unsafe { send(self, id, lent, len_max, None) }?;
+        let count = unsafe { send(self, id, lent, len_max, None, &Extras::default()) }?;
         self.has_changed |= count.is_some();
         Ok(count)
     }

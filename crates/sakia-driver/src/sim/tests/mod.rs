@@ -11,6 +11,7 @@ mod driver;
 mod faults;
 mod files;
 mod late;
+mod messages;
 mod multishot;
 mod names;
 mod pipes;
