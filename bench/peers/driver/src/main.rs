@@ -14,7 +14,7 @@ use peers_common::files::{
     WHOLE_BYTES, expect_whole, open, run_shares, share_of, small_file_check,
 };
 use peers_common::{Cell, Gate, Job, Tally, fail};
-use sakia_driver::{AlignedBuf, Close, Driver, Fd, Op, Open, Read, Uring, Wait, Write};
+use sakia_driver::{AlignedBuf, Close, Driver, Fd, Op, Open, Read, Wait, Write};
 
 fn main() -> ExitCode {
     peers_common::main_with(|job| run_shares(job, share))
