@@ -15,8 +15,9 @@ use rustix::io::ReadWriteFlags;
 use crate::backend::{Descriptors, FileFacts, FileKind};
 use crate::key::Key;
 use crate::operation::Completion;
-use crate::policy::Retry;
-use crate::policy::{Attempt, CacheHint, CallMode, Lane, Mount, Route, Rule, Support, local_route};
+use crate::policy::{
+    Attempt, CacheHint, CallMode, Lane, Mount, Retry, Route, Rule, Support, local_route,
+};
 use crate::sys::Direction;
 
 /// Which way a descriptor is closed. Nobody but the driver has its number then.

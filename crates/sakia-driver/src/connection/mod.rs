@@ -21,12 +21,9 @@ pub use self::buf::RecvBuf;
 use self::inbox::Inbox;
 pub use self::incoming::Incoming;
 use self::permits::Permits;
-use crate::address::ShutdownHow;
-use crate::address::SocketAddress;
+use crate::address::{ShutdownHow, SocketAddress};
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::handle::Op;
-use crate::ops::{Close, Shutdown};
 
 /// A connected stream socket. Clones are the same connection.
 ///
@@ -122,8 +119,7 @@ impl Connection {
             // What is in flight for a future that was dropped would fail half-way.
             self.inner().sends.free().await;
         }
-        let shutdown: Op<Shutdown> = self.driver().shutdown_socket(self.fd(), how);
-        shutdown.await
+        self.driver().shutdown_socket(self.fd(), how).await
     }
 
     /// Closes the connection: cancels what is under way on it, also by way of clones, and tells how it
@@ -134,7 +130,6 @@ impl Connection {
     pub async fn close(self) -> io::Result<()> {
         let (fd, driver) = (self.fd().clone(), self.driver().clone());
         drop(self);
-        let close: Op<Close> = driver.close(fd);
-        close.await
+        driver.close(fd).await
     }
 }

@@ -5,8 +5,7 @@ use sakia_ring::Sqe;
 use crate::call::{Function, System};
 use crate::counters::OpKind;
 use crate::fd::Fd;
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 
 /// See [`Handle::advise`].
 #[derive(Debug)]

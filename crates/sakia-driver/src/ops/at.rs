@@ -1,6 +1,7 @@
 //! What operations on paths act on.
 
 use std::ffi::{CStr, CString};
+use std::ptr;
 
 use sakia_ring::AT_FDCWD;
 
@@ -8,11 +9,11 @@ use crate::backend::Descriptors;
 use crate::fd::Fd;
 use crate::handle::Handle;
 
-/// A path, relative to a directory or the working directory.
+/// A path, relative to a directory or the working directory; or a descriptor itself, without a path.
 #[derive(Debug)]
 pub(crate) struct At {
     directory: Option<Fd>,
-    path: CString,
+    path: Option<CString>,
 }
 
 impl At {
@@ -21,13 +22,14 @@ impl At {
         self.directory.as_ref().map_or(AT_FDCWD, Fd::raw)
     }
 
-    /// The path's bytes, which end with a NUL. They stay where they are when the value is moved.
+    /// The path's bytes, which end with a NUL, or null for the descriptor itself. They stay where they are when
+    /// the value is moved.
     pub(crate) fn path(&self) -> *const u8 {
-        self.path.as_ptr().cast()
+        self.c_path().map_or(ptr::null(), |path| path.as_ptr().cast())
     }
 
-    pub(crate) fn c_path(&self) -> &CStr {
-        &self.path
+    pub(crate) fn c_path(&self) -> Option<&CStr> {
+        self.path.as_deref()
     }
 
     pub(crate) fn descriptor(&self) -> Option<&Fd> {
@@ -37,48 +39,17 @@ impl At {
     /// Whether what the path names is on a local file system; see `Operation::is_local`.
     pub(crate) fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
         // SAFETY: the directory is kept open by `self`, or stands for the working directory.
-        unsafe { descriptors.is_path_local(self.raw(), &self.path) }
-    }
-}
-
-/// What a path names, or what a descriptor refers to.
-#[derive(Debug)]
-pub(crate) enum Target {
-    At(At),
-    Fd(Fd),
-}
-
-impl Target {
-    /// The descriptor as an entry has it.
-    pub(crate) fn raw(&self) -> i32 {
-        match self {
-            Self::At(at) => at.raw(),
-            Self::Fd(fd) => fd.raw(),
-        }
-    }
-
-    /// The path, or null for the descriptor itself.
-    pub(crate) fn path(&self) -> *const u8 {
-        match self {
-            Self::At(at) => at.path(),
-            Self::Fd(_) => std::ptr::null(),
-        }
-    }
-
-    pub(crate) fn descriptor(&self) -> Option<&Fd> {
-        match self {
-            Self::At(at) => at.descriptor(),
-            Self::Fd(fd) => Some(fd),
-        }
+        self.c_path().is_some_and(|path| unsafe { descriptors.is_path_local(self.raw(), path) })
     }
 }
 
 impl Handle {
     pub(crate) fn at(&self, directory: Option<&Fd>, path: CString) -> At {
-        At { directory: directory.map(|directory| self.held(directory)), path }
+        At { directory: directory.map(|directory| self.held(directory)), path: Some(path) }
     }
 
-    pub(crate) fn target(&self, fd: &Fd) -> Target {
-        Target::Fd(self.held(fd))
+    /// What the descriptor refers to.
+    pub(crate) fn at_fd(&self, fd: &Fd) -> At {
+        At { directory: Some(self.held(fd)), path: None }
     }
 }

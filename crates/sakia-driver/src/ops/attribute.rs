@@ -2,19 +2,16 @@
 
 use std::ffi::CString;
 
-use super::at::Target;
+use super::at::At;
 use super::statx::StatxTime;
-use crate::call::{Call, Function, System, word};
-use crate::counters::OpKind;
+use crate::call::{Function, System, word};
 use crate::fd::Fd;
-use crate::handle::Handle;
-use crate::handle::Op;
-use crate::operation::Operation;
+use crate::handle::{Handle, Op};
 
 /// See [`Handle::chmod`].
 #[derive(Debug)]
 pub struct Chmod {
-    target: Target,
+    at: At,
     mode: u32,
     flags: u32,
 }
@@ -22,16 +19,16 @@ pub struct Chmod {
 /// See [`Handle::chown`].
 #[derive(Debug)]
 pub struct Chown {
-    target: Target,
-    uid: u32,
-    gid: u32,
+    at: At,
+    /// Owner and group.
+    ids: [u32; 2],
     flags: u32,
 }
 
 /// See [`Handle::utimens`].
 #[derive(Debug)]
 pub struct Utimens {
-    target: Target,
+    at: At,
     times: [Timespec; 2],
     flags: u32,
 }
@@ -88,14 +85,13 @@ impl Handle {
     /// No ring has it: a plain call, on a thread of a lane. Source: `fchmodat(2)`.
     #[doc(alias = "fchmodat")]
     pub fn chmod(&self, directory: Option<&Fd>, path: CString, mode: u32, flags: u32) -> Op<Chmod> {
-        let target = Target::At(self.at(directory, path));
-        self.start(Chmod { target, mode, flags })
+        self.start(Chmod { at: self.at(directory, path), mode, flags })
     }
 
     /// Sets the permissions of an open file. See [`chmod`](Handle::chmod).
     #[doc(alias = "fchmod")]
     pub fn chmod_fd(&self, fd: &Fd, mode: u32) -> Op<Chmod> {
-        self.start(Chmod { target: self.target(fd), mode, flags: 0 })
+        self.start(Chmod { at: self.at_fd(fd), mode, flags: 0 })
     }
 
     /// Sets owner and group of `path`, relative to `directory` or, with `None`, to the working directory;
@@ -117,24 +113,17 @@ impl Handle {
         gid: Option<u32>,
         flags: u32,
     ) -> Op<Chown> {
-        self.start_chown(Target::At(self.at(directory, path)), uid, gid, flags)
+        self.start_chown(self.at(directory, path), [uid, gid], flags)
     }
 
     /// Sets owner and group of an open file. See [`chown`](Handle::chown).
     #[doc(alias = "fchown")]
     pub fn chown_fd(&self, fd: &Fd, uid: Option<u32>, gid: Option<u32>) -> Op<Chown> {
-        self.start_chown(self.target(fd), uid, gid, 0)
+        self.start_chown(self.at_fd(fd), [uid, gid], 0)
     }
 
-    fn start_chown(
-        &self,
-        target: Target,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        flags: u32,
-    ) -> Op<Chown> {
-        let (uid, gid) = (uid.unwrap_or(KEEP), gid.unwrap_or(KEEP));
-        self.start(Chown { target, uid, gid, flags })
+    fn start_chown(&self, at: At, ids: [Option<u32>; 2], flags: u32) -> Op<Chown> {
+        self.start(Chown { at, ids: ids.map(|id| id.unwrap_or(KEEP)), flags })
     }
 
     /// Sets the times of last access and of last change of the contents of `path`, relative to `directory`
@@ -156,70 +145,54 @@ impl Handle {
         modified: SetTime,
         flags: u32,
     ) -> Op<Utimens> {
-        self.start_utimens(Target::At(self.at(directory, path)), [accessed, modified], flags)
+        self.start_utimens(self.at(directory, path), [accessed, modified], flags)
     }
 
     /// Sets the times of an open file. See [`utimens`](Handle::utimens).
     #[doc(alias = "futimens")]
     pub fn utimens_fd(&self, fd: &Fd, accessed: SetTime, modified: SetTime) -> Op<Utimens> {
-        self.start_utimens(self.target(fd), [accessed, modified], 0)
+        self.start_utimens(self.at_fd(fd), [accessed, modified], 0)
     }
 
-    fn start_utimens(&self, target: Target, times: [SetTime; 2], flags: u32) -> Op<Utimens> {
-        let times = times.map(Timespec::from);
-        self.start(Utimens { target, times, flags })
+    fn start_utimens(&self, at: At, times: [SetTime; 2], flags: u32) -> Op<Utimens> {
+        self.start(Utimens { at, times: times.map(Timespec::from), flags })
     }
 }
 
 // SAFETY: the entry names the path, if any, whose bytes the value owns on the heap, and a descriptor that
 // the value keeps open.
-unsafe impl Operation for Chmod {
-    const KIND: OpKind = OpKind::Attribute;
-
-    fn call(&mut self) -> Call {
-        let Self { target, mode, flags } = self;
-        let (raw, path, mode) = (target.raw(), target.path(), *mode as usize);
-        match *flags {
+brings_nothing! {
+    unsafe |it: Chmod| Bounded, at; Attribute;
+    call {
+        let (raw, path, mode) = (it.at.raw(), it.at.path(), it.mode as usize);
+        match it.flags {
             _ if path.is_null() => System::on(Function::Fchmod, raw, [mode]),
             // The call without flags, which is there on every kernel.
             0 => System::on(Function::Fchmodat, raw, [word(path), mode]),
             flags => System::on(Function::Fchmodat2, raw, [word(path), mode, flags as usize]),
         }
-    }
-
-    no_output!();
-    acts_on!(Bounded, target);
+    };
 }
 
 // SAFETY: as for `Chmod`.
-unsafe impl Operation for Chown {
-    const KIND: OpKind = OpKind::Attribute;
-
-    fn call(&mut self) -> Call {
-        let Self { target, uid, gid, flags } = self;
-        let (raw, path) = (target.raw(), target.path());
-        let (uid, gid) = (*uid as usize, *gid as usize);
+brings_nothing! {
+    unsafe |it: Chown| Bounded, at; Attribute;
+    call {
+        let (raw, path, [uid, gid]) = (it.at.raw(), it.at.path(), it.ids.map(|id| id as usize));
         if path.is_null() {
-            return System::on(Function::Fchown, raw, [uid, gid]);
+            System::on(Function::Fchown, raw, [uid, gid])
+        } else {
+            System::on(Function::Fchownat, raw, [word(path), uid, gid, it.flags as usize])
         }
-        System::on(Function::Fchownat, raw, [word(path), uid, gid, *flags as usize])
-    }
-
-    no_output!();
-    acts_on!(Bounded, target);
+    };
 }
 
 // SAFETY: as for `Chmod`; and the times, which are part of the value and stay where they are until the
 // completion.
-unsafe impl Operation for Utimens {
-    const KIND: OpKind = OpKind::Attribute;
-
-    fn call(&mut self) -> Call {
-        let Self { target, times, flags } = self;
-        let args = [word(target.path()), word(times.as_ptr()), *flags as usize];
-        System::on(Function::Utimensat, target.raw(), args)
-    }
-
-    no_output!();
-    acts_on!(Bounded, target);
+brings_nothing! {
+    unsafe |it: Utimens| Bounded, at; Attribute;
+    call {
+        let args = [word(it.at.path()), word(it.times.as_ptr()), it.flags as usize];
+        System::on(Function::Utimensat, it.at.raw(), args)
+    };
 }

@@ -8,8 +8,7 @@ use sakia_ring::Sqe;
 use crate::call::{Call, Victims};
 use crate::counters::OpKind;
 use crate::fd::{CloseWay, Fd, Owner};
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 use crate::operation::{Class, Completion, Operation};
 use crate::policy::{CallMode, Lane, Route, Rules};
 

@@ -6,8 +6,7 @@ use super::transfer_len;
 use crate::call::Call;
 use crate::counters::OpKind;
 use crate::fd::Fd;
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 
 /// See [`Handle::copy_file_range`].

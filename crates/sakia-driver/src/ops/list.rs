@@ -2,14 +2,13 @@
 
 use std::rc::Rc;
 
-use super::{filled, transfer_len};
-use crate::buf::{BufResult, IoBufMut, initialize};
+use super::transfer_len;
+use crate::buf::{IoBufMut, initialize};
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
-use crate::handle::Handle;
-use crate::handle::Op;
-use crate::operation::{Completion, Operation};
+use crate::handle::{Handle, Op};
+use crate::operation::Operation;
 use crate::policy::{Mount, Route, Rules};
 
 /// See [`Handle::read_directory`].
@@ -44,7 +43,6 @@ impl Handle {
 // SAFETY: the entry names the buffer, which the value owns on the heap, and a descriptor that the value
 // keeps open.
 unsafe impl Operation for ReadDirectory {
-    type Output = BufResult<usize, Vec<u8>>;
     const KIND: OpKind = OpKind::List;
 
     fn call(&mut self) -> Call {
@@ -57,11 +55,7 @@ unsafe impl Operation for ReadDirectory {
         self.buf.bytes_room() > 0
     }
 
-    fn complete(self, completion: Completion) -> Self::Output {
-        let room = transfer_len(self.buf.bytes_room());
-        filled(completion, self.buf, room)
-    }
-
+    fills_vec!();
     acts_on!(Bounded, fd);
 
     fn route(&self, rules: &Rules) -> Route {

@@ -2,8 +2,7 @@
 
 use crate::call::Call;
 use crate::fd::Fd;
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 
 /// See [`Handle::flock`].
 #[derive(Debug)]

@@ -1,9 +1,9 @@
-//! The operations: one file each, and the methods of [`Handle`](crate::Handle) that start them.
+//! The operations: a file for each, or for those of one kind, and the methods of [`Handle`](crate::Handle) that start them.
 
 // Above the modules, which use them.
 
 /// The class of an [`Operation`], and the descriptor that it acts on: that of this field. With `local`, the
-/// operation is local if the field is.
+/// operation is local if the field is, and those after `and`.
 macro_rules! acts_on {
     ($class:ident, $($field:tt).+) => {
         #[inline(always)]
@@ -15,11 +15,11 @@ macro_rules! acts_on {
             self.$($field).+.descriptor()
         }
     };
-    ($class:ident, $($field:tt).+, local) => {
-        acts_on!($class, $($field).+);
+    ($class:ident, $field:ident $(and $other:ident)*, local) => {
+        acts_on!($class, $field);
 
         fn is_local(&self, descriptors: &dyn crate::backend::Descriptors) -> bool {
-            self.$($field).+.is_local(descriptors)
+            self.$field.is_local(descriptors) $(&& self.$other.is_local(descriptors))*
         }
     };
 }
@@ -36,16 +36,17 @@ macro_rules! no_output {
     };
 }
 
-/// An [`Operation`] that is a descriptor, in the field `fd`, and numbers, and brings nothing: its class, its
-/// kind, its entry if rings have one, its call, and its route if it takes one of its own.
-macro_rules! of_numbers {
+/// An [`Operation`] that brings nothing: what it [acts on](acts_on), its kind, its entry if rings have one, its
+/// call, and its route if it takes one of its own. `unsafe` is the promise of the trait, and wants its proof.
+macro_rules! brings_nothing {
     (
-        |$it:ident: $name:ident| $class:ident $(, $local:ident)?; $kind:ident;
+        unsafe |$it:ident: $name:ident| $class:ident, $field:ident $(and $other:ident)* $(, $local:ident)?;
+        $kind:ident;
         $(entry $entry:expr;)?
         call $call:expr;
         $(route |$rules:ident| $route:expr;)?
     ) => {
-        // SAFETY: entry and call name no memory, and a descriptor that the value keeps open.
+        // SAFETY: who writes `unsafe` above gives the proof there.
         unsafe impl crate::operation::Operation for $name {
             const KIND: crate::counters::OpKind = crate::counters::OpKind::$kind;
 
@@ -65,7 +66,30 @@ macro_rules! of_numbers {
             })?
 
             no_output!();
-            acts_on!($class, fd $(, $local)?);
+            acts_on!($class, $field $(and $other)* $(, $local)?);
+        }
+    };
+}
+
+/// An operation that [brings nothing](brings_nothing), and is a descriptor, in the field `fd`, and numbers.
+macro_rules! of_numbers {
+    (|$it:ident: $name:ident| $class:ident $(, $local:ident)?; $($rest:tt)*) => {
+        // SAFETY: entry and call name no memory, and a descriptor that the value keeps open.
+        brings_nothing! { unsafe |$it: $name| $class, fd $(, $local)?; $($rest)* }
+    };
+}
+
+/// What an [`Operation`] brings that fills the vector in the field `buf`.
+macro_rules! fills_vec {
+    () => {
+        type Output = crate::buf::BufResult<usize, Vec<u8>>;
+
+        fn initialize(&mut self) {
+            crate::buf::initialize(&mut self.buf);
+        }
+
+        fn complete(self, completion: crate::operation::Completion) -> Self::Output {
+            crate::ops::filled_vec(completion, self.buf)
         }
     };
 }
@@ -100,23 +124,20 @@ mod attribute;
 pub(crate) mod close;
 mod copy;
 pub(crate) mod fsync;
-mod link;
 mod list;
 mod lock;
-mod mkdir;
+mod names;
 pub(crate) mod nop;
 pub(crate) mod open;
 mod openat2;
 pub(crate) mod poll;
 mod read_write;
-mod rename;
 mod socket;
 mod splice;
 mod statfs;
 pub(crate) mod statx;
 mod sync_range;
 mod truncate;
-mod unlink;
 pub(crate) mod vectored;
 mod xattr;
 
@@ -125,8 +146,7 @@ use std::io;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::buf::{BufResult, IoBufMut};
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 use crate::ops::vectored::BUFFERS_MAX;
 
@@ -136,23 +156,20 @@ pub use attribute::{Chmod, Chown, SetTime, Utimens};
 pub use close::Close;
 pub use copy::CopyFileRange;
 pub use fsync::{Fsync, Syncfs};
-pub use link::{Link, Readlink, Symlink};
 pub use list::{DirectoryEntries, DirectoryEntry, EntryKind, ReadDirectory};
 pub use lock::Flock;
-pub use mkdir::Mkdir;
+pub use names::{Link, Mkdir, Readlink, Rename, Symlink, Unlink};
 pub use nop::{NextTurn, Nop};
 pub use open::{AwaitWriter, Open};
 pub use openat2::{OpenHow, Openat2};
 pub use poll::{Poll, PollEvents};
 pub use read_write::{Read, ReadFixed, Write, WriteFixed};
-pub use rename::Rename;
 pub use socket::*;
 pub use splice::{Splice, SpliceFlags};
 pub use statfs::{Statfs, StatfsResult};
 pub use statx::{Statx, StatxResult, StatxTime};
 pub use sync_range::{SyncFileRange, SyncRange};
 pub use truncate::Truncate;
-pub use unlink::Unlink;
 pub use vectored::{ReadVectored, WriteVectored};
 pub use xattr::{GetXattr, ListXattr, RemoveXattr, SetXattr};
 
@@ -203,6 +220,16 @@ pub(crate) fn filled<T: IoBufMut>(
     len: u32,
 ) -> BufResult<usize, T> {
     (note_filled(completion, &mut buf, len), buf)
+}
+
+/// The same with a vector. Without room a length was asked for, which is at most what the kernel allows
+/// (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+pub(crate) fn filled_vec(completion: Completion, buf: Vec<u8>) -> BufResult<usize, Vec<u8>> {
+    const KERNEL_MAX: usize = 65_536;
+    match transfer_len(buf.bytes_room()) {
+        0 => (completion.count(KERNEL_MAX), buf),
+        room => filled(completion, buf, room),
+    }
 }
 
 /// The same with several buffers, filled one after the other. No more than the first `BUFFERS_MAX` were used.

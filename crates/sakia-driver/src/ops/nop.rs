@@ -4,8 +4,7 @@ use sakia_ring::Sqe;
 
 use crate::call::Call;
 use crate::counters::OpKind;
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 use crate::operation::{Class, Operation};
 use crate::policy::{CallMode, Route, Rules};
 

@@ -10,8 +10,7 @@ use super::at::At;
 use crate::call::{self, Call, address};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 use crate::policy::{CallMode, Lane, Route, Rules};
 use crate::sys::abi;
@@ -145,7 +144,7 @@ pub(super) fn path_route(rules: &Rules, kind: OpKind, at: &At, owner: &dyn Owner
     if !rules.of(kind).tries_now {
         return Route::Queue;
     }
-    let path = at.c_path().to_bytes();
+    let path = at.c_path().unwrap_or_default().to_bytes();
     let may_wait = match at.descriptor() {
         Some(directory) if !path.starts_with(b"/") => {
             directory.mount().is_some_and(|mount| mount.is_remote())
@@ -157,7 +156,9 @@ pub(super) fn path_route(rules: &Rules, kind: OpKind, at: &At, owner: &dyn Owner
 
 impl std::fmt::Debug for Open {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Open").field("path", &self.at.c_path()).finish_non_exhaustive()
+        f.debug_struct("Open")
+            .field("path", &self.at.c_path().unwrap_or_default())
+            .finish_non_exhaustive()
     }
 }
 

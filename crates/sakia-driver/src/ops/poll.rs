@@ -7,8 +7,7 @@ use sakia_ring::Sqe;
 use crate::call::Call;
 use crate::counters::OpKind;
 use crate::fd::Fd;
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 use crate::sys::abi;
 

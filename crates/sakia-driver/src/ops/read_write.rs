@@ -8,12 +8,10 @@ use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::call::{self, Call};
 use crate::counters::OpKind;
 use crate::fd::Fd;
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 use crate::ops::{filled, transfer_len};
-use crate::policy::Retry;
-use crate::policy::{Attempt, CallMode, Route, Rules};
+use crate::policy::{Attempt, CallMode, Retry, Route, Rules};
 use crate::sys::Direction;
 
 /// See [`Handle::read`].

@@ -5,8 +5,7 @@ use std::io;
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 
 /// What the kernel knows of a file system: field by field `struct statfs`; see `statfs(2)`.

@@ -8,13 +8,12 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use sakia_ring::Sqe;
 
-use super::at::Target;
+use super::at::At;
 use super::open::path_route;
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 use crate::policy::{Route, Rules};
 
@@ -112,7 +111,7 @@ impl StatxResult {
 
 /// See [`Handle::statx`].
 pub struct Statx {
-    target: Target,
+    at: At,
     flags: u32,
     result: StatxResult,
     owner: Rc<dyn Owner>,
@@ -138,7 +137,7 @@ impl Handle {
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_statx(3)`.
     pub fn statx(&self, directory: Option<&Fd>, path: CString, flags: u32) -> Op<Statx> {
-        self.start_statx(Target::At(self.at(directory, path)), flags)
+        self.start_statx(self.at(directory, path), flags)
     }
 
     /// Asks about an open file.
@@ -150,12 +149,12 @@ impl Handle {
     /// 5.6. Source: `io_uring_prep_statx(3)` with `AT_EMPTY_PATH`.
     #[doc(alias = "fstat")]
     pub fn statx_fd(&self, fd: &Fd) -> Op<Statx> {
-        self.start_statx(self.target(fd), AtFlags::EMPTY_PATH.bits())
+        self.start_statx(self.at_fd(fd), AtFlags::EMPTY_PATH.bits())
     }
 
-    fn start_statx(&self, target: Target, flags: u32) -> Op<Statx> {
+    fn start_statx(&self, at: At, flags: u32) -> Op<Statx> {
         let owner = Rc::clone(&self.shared) as Rc<dyn Owner>;
-        let statx = Statx { target, flags, result: StatxResult::default(), owner };
+        let statx = Statx { at, flags, result: StatxResult::default(), owner };
         // Kernels differ in whether they look at flags that they do not need, and plain calls from rings.
         let is_known = flags & !FLAGS == 0 && flags & SYNC_TYPE != SYNC_TYPE;
         if is_known { self.start(statx) } else { self.refuse(statx, Errno::INVAL) }
@@ -164,10 +163,7 @@ impl Handle {
 
 impl Statx {
     fn path(&self) -> *const u8 {
-        match &self.target {
-            Target::At(at) => at.path(),
-            Target::Fd(_) => c"".as_ptr().cast(),
-        }
+        self.at.c_path().unwrap_or_default().as_ptr().cast()
     }
 }
 
@@ -180,35 +176,32 @@ unsafe impl Operation for Statx {
 
     fn entry(&mut self) -> Option<Sqe> {
         let (path, result) = (self.path(), &raw mut self.result);
-        Some(Sqe::statx(self.target.raw(), path, self.flags, StatxResult::BASIC, result))
+        Some(Sqe::statx(self.at.raw(), path, self.flags, StatxResult::BASIC, result))
     }
 
     fn call(&mut self) -> Call {
         let (path, result) = (self.path(), &raw mut self.result);
         let (flags, mask) = (self.flags as usize, StatxResult::BASIC as usize);
-        System::on(Function::Statx, self.target.raw(), [word(path), flags, mask, word(result)])
+        System::on(Function::Statx, self.at.raw(), [word(path), flags, mask, word(result)])
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
         completion.result().map(|_| self.result)
     }
 
-    acts_on!(Bounded, target);
+    acts_on!(Bounded, at);
 
     fn route(&self, rules: &Rules) -> Route {
-        match &self.target {
-            Target::At(at) => path_route(rules, OpKind::Statx, at, &*self.owner),
-            Target::Fd(fd) => fd.route_call(rules.of(OpKind::Statx)),
+        match (self.at.c_path(), self.at.descriptor()) {
+            (None, Some(fd)) => fd.route_call(rules.of(OpKind::Statx)),
+            _ => path_route(rules, OpKind::Statx, &self.at, &*self.owner),
         }
     }
 }
 
 impl std::fmt::Debug for Statx {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { target, flags, .. } = self;
-        f.debug_struct("Statx")
-            .field("target", target)
-            .field("flags", flags)
-            .finish_non_exhaustive()
+        let Self { at, flags, .. } = self;
+        f.debug_struct("Statx").field("at", at).field("flags", flags).finish_non_exhaustive()
     }
 }

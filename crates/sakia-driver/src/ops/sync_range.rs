@@ -4,8 +4,7 @@ use std::ops::BitOr;
 
 use crate::call::{Function, System};
 use crate::fd::Fd;
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 use crate::sys::abi;
 
 /// What [`Handle::sync_file_range`] does about the pages of a range that are not written back yet.

@@ -4,8 +4,7 @@ use sakia_ring::Sqe;
 
 use crate::call::{Function, System};
 use crate::fd::Fd;
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 
 /// See [`Handle::truncate`].
 #[derive(Debug)]

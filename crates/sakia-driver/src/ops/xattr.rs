@@ -4,14 +4,13 @@ use std::ffi::CString;
 
 use sakia_ring::Sqe;
 
-use super::{filled, transfer_len};
-use crate::buf::{BufResult, IoBufMut, initialize};
+use super::transfer_len;
+use crate::buf::IoBufMut;
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
-use crate::handle::Handle;
-use crate::handle::Op;
-use crate::operation::{Completion, Operation};
+use crate::handle::{Handle, Op};
+use crate::operation::Operation;
 
 /// See [`Handle::get_xattr`].
 #[derive(Debug)]
@@ -104,20 +103,9 @@ impl Handle {
     }
 }
 
-/// The end of a read into `buf`. Without room it has asked for a length, which is at most what the kernel
-/// allows (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
-fn length_or_filled(completion: Completion, buf: Vec<u8>) -> BufResult<usize, Vec<u8>> {
-    const KERNEL_MAX: usize = 65_536;
-    match transfer_len(buf.bytes_room()) {
-        0 => (completion.count(KERNEL_MAX), buf),
-        room => filled(completion, buf, room),
-    }
-}
-
 // SAFETY: the entry names the name and the buffer, which the value owns on the heap, and a descriptor
 // that the value keeps open.
 unsafe impl Operation for GetXattr {
-    type Output = BufResult<usize, Vec<u8>>;
     const KIND: OpKind = OpKind::Attribute;
 
     fn entry(&mut self) -> Option<Sqe> {
@@ -131,39 +119,26 @@ unsafe impl Operation for GetXattr {
         System::on(Function::Fgetxattr, self.fd.raw(), args)
     }
 
-    fn initialize(&mut self) {
-        initialize(&mut self.buf);
-    }
-
-    fn complete(self, completion: Completion) -> Self::Output {
-        length_or_filled(completion, self.buf)
-    }
-
+    fills_vec!();
     acts_on!(Bounded, fd);
 }
 
 // SAFETY: as for `GetXattr`; the kernel only reads the bytes.
-unsafe impl Operation for SetXattr {
-    const KIND: OpKind = OpKind::Attribute;
-
-    fn entry(&mut self) -> Option<Sqe> {
-        let (name, len) = (self.name.as_ptr().cast(), transfer_len(self.value.len()));
-        Some(Sqe::fsetxattr(self.fd.raw(), name, self.value.as_ptr(), len, self.flags))
-    }
-
-    fn call(&mut self) -> Call {
-        let (name, value) = (word(self.name.as_ptr()), word(self.value.as_ptr()));
-        let args = [name, value, transfer_len(self.value.len()) as usize, self.flags as usize];
-        System::on(Function::Fsetxattr, self.fd.raw(), args)
-    }
-
-    no_output!();
-    acts_on!(Bounded, fd, local);
+brings_nothing! {
+    unsafe |it: SetXattr| Bounded, fd, local; Attribute;
+    entry {
+        let (name, len) = (it.name.as_ptr().cast(), transfer_len(it.value.len()));
+        Sqe::fsetxattr(it.fd.raw(), name, it.value.as_ptr(), len, it.flags)
+    };
+    call {
+        let (name, value) = (word(it.name.as_ptr()), word(it.value.as_ptr()));
+        let args = [name, value, transfer_len(it.value.len()) as usize, it.flags as usize];
+        System::on(Function::Fsetxattr, it.fd.raw(), args)
+    };
 }
 
 // SAFETY: as for `GetXattr`.
 unsafe impl Operation for ListXattr {
-    type Output = BufResult<usize, Vec<u8>>;
     const KIND: OpKind = OpKind::Attribute;
 
     fn call(&mut self) -> Call {
@@ -171,25 +146,12 @@ unsafe impl Operation for ListXattr {
         System::on(Function::Flistxattr, self.fd.raw(), [word(self.buf.as_mut_ptr()), len])
     }
 
-    fn initialize(&mut self) {
-        initialize(&mut self.buf);
-    }
-
-    fn complete(self, completion: Completion) -> Self::Output {
-        length_or_filled(completion, self.buf)
-    }
-
+    fills_vec!();
     acts_on!(Bounded, fd);
 }
 
 // SAFETY: as for `GetXattr`.
-unsafe impl Operation for RemoveXattr {
-    const KIND: OpKind = OpKind::Attribute;
-
-    fn call(&mut self) -> Call {
-        System::on(Function::Fremovexattr, self.fd.raw(), [word(self.name.as_ptr())])
-    }
-
-    no_output!();
-    acts_on!(Bounded, fd);
+brings_nothing! {
+    unsafe |it: RemoveXattr| Bounded, fd; Attribute;
+    call System::on(Function::Fremovexattr, it.fd.raw(), [word(it.name.as_ptr())]);
 }

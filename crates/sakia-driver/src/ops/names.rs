@@ -1,0 +1,234 @@
+//! Operations on names: making directories, removing, moving and linking, and where links point to.
+
+use std::ffi::CString;
+
+use sakia_ring::Sqe;
+
+use super::at::At;
+use super::transfer_len;
+use crate::buf::IoBufMut;
+use crate::call::{Call, Function, System, word};
+use crate::counters::OpKind;
+use crate::fd::Fd;
+use crate::handle::{Handle, Op};
+use crate::operation::Operation;
+use crate::sys::register;
+
+/// See [`Handle::mkdir`].
+#[derive(Debug)]
+pub struct Mkdir {
+    at: At,
+    mode: u32,
+}
+
+/// See [`Handle::unlink`].
+#[derive(Debug)]
+pub struct Unlink {
+    at: At,
+    flags: u32,
+}
+
+/// See [`Handle::rename`].
+#[derive(Debug)]
+pub struct Rename {
+    from: At,
+    to: At,
+    flags: u32,
+}
+
+/// See [`Handle::link`].
+#[derive(Debug)]
+pub struct Link {
+    from: At,
+    to: At,
+    flags: u32,
+}
+
+/// See [`Handle::symlink`].
+#[derive(Debug)]
+pub struct Symlink {
+    target: CString,
+    link: At,
+}
+
+/// See [`Handle::readlink`].
+#[derive(Debug)]
+pub struct Readlink {
+    at: At,
+    buf: Vec<u8>,
+}
+
+impl Handle {
+    /// Makes a directory at `path`, relative to `directory` or, with `None`, to the working directory.
+    /// `mode` are its permissions, less those that the process's mask takes off.
+    ///
+    /// # Errors
+    /// - `EEXIST`: there is something of that name, be it a dangling link.
+    /// - `ENOENT`: a directory on the way is missing. Otherwise as `mkdirat(2)`.
+    ///
+    /// # Kernel
+    /// 5.15. Source: `io_uring_prep_mkdirat(3)`.
+    #[doc(alias = "mkdirat")]
+    pub fn mkdir(&self, directory: Option<&Fd>, path: CString, mode: u32) -> Op<Mkdir> {
+        self.start(Mkdir { at: self.at(directory, path), mode })
+    }
+
+    /// Removes the name `path`, relative to `directory` or, with `None`, to the working directory. A
+    /// directory's name, which must be empty, with the flag `AT_REMOVEDIR`, and only that. A symbolic link
+    /// is removed itself.
+    ///
+    /// # Errors
+    /// - `EISDIR`: a directory, without the flag. `ENOTDIR`: none, with it.
+    /// - `ENOTEMPTY`: the directory is not empty.
+    /// - `ENOENT`: there is no such name. Otherwise as `unlinkat(2)`.
+    ///
+    /// # Kernel
+    /// 5.11. Source: `io_uring_prep_unlinkat(3)`.
+    #[doc(alias = "unlinkat")]
+    #[doc(alias = "rmdir")]
+    pub fn unlink(&self, directory: Option<&Fd>, path: CString, flags: u32) -> Op<Unlink> {
+        self.start(Unlink { at: self.at(directory, path), flags })
+    }
+
+    /// Moves the name `from`, relative to `from_dir`, to the name `to`, relative to `to_dir`; with `None`
+    /// relative to the working directory. What had that name is replaced in the same step. `flags` are
+    /// the kernel's `RENAME_*`.
+    ///
+    /// # Errors
+    /// - `EXDEV`: another file system. `EEXIST`: with `RENAME_NOREPLACE`, there is something.
+    /// - `ENOTEMPTY`, `EEXIST`: a directory that is not empty would be replaced.
+    /// - `EISDIR`, `ENOTDIR`: one is a directory, the other is none.
+    /// - `EINVAL`: a directory would get into itself, or a flag that the file system does not have.
+    /// - `ENOENT`: there is no such name. Otherwise as `renameat2(2)`.
+    ///
+    /// # Kernel
+    /// 5.11. Source: `io_uring_prep_renameat(3)`.
+    #[doc(alias = "renameat2")]
+    pub fn rename(
+        &self,
+        from_dir: Option<&Fd>,
+        from: CString,
+        to_dir: Option<&Fd>,
+        to: CString,
+        flags: u32,
+    ) -> Op<Rename> {
+        self.start(Rename { from: self.at(from_dir, from), to: self.at(to_dir, to), flags })
+    }
+
+    /// Gives the file `from`, relative to `from_dir`, one more name: `to`, relative to `to_dir`; with
+    /// `None` relative to the working directory. A symbolic link is linked itself, unless `flags` has
+    /// `AT_SYMLINK_FOLLOW`.
+    ///
+    /// # Errors
+    /// - `EEXIST`: there is something of that name. `EXDEV`: another file system.
+    /// - `EPERM`: a directory, or a file system without links. Otherwise as `linkat(2)`.
+    ///
+    /// # Kernel
+    /// 5.15. Source: `io_uring_prep_linkat(3)`.
+    #[doc(alias = "linkat")]
+    pub fn link(
+        &self,
+        from_dir: Option<&Fd>,
+        from: CString,
+        to_dir: Option<&Fd>,
+        to: CString,
+        flags: u32,
+    ) -> Op<Link> {
+        self.start(Link { from: self.at(from_dir, from), to: self.at(to_dir, to), flags })
+    }
+
+    /// Makes a symbolic link at `link`, relative to `directory` or, with `None`, to the working directory.
+    /// `target` goes into it as it is.
+    ///
+    /// # Errors
+    /// - `EEXIST`: there is something of that name. `ENOENT`: the target is empty, or a directory on the
+    ///   way is missing. Otherwise as `symlinkat(2)`.
+    ///
+    /// # Kernel
+    /// 5.15. Source: `io_uring_prep_symlinkat(3)`.
+    #[doc(alias = "symlinkat")]
+    pub fn symlink(&self, target: CString, directory: Option<&Fd>, link: CString) -> Op<Symlink> {
+        self.start(Symlink { target, link: self.at(directory, link) })
+    }
+
+    /// Reads where the symbolic link `path`, relative to `directory` or, with `None`, to the working
+    /// directory, points to, into `buf`, an empty one up to its capacity. Resolves to the number of bytes, at
+    /// least 1, and the buffer. As many bytes as there was room for may not be all.
+    ///
+    /// # Errors
+    /// - `EINVAL`: not a symbolic link, or a buffer without room.
+    /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `readlinkat(2)`.
+    ///
+    /// # Kernel
+    /// No ring has it: a plain call, on a thread of a lane. Source: `readlinkat(2)`.
+    #[doc(alias = "readlinkat")]
+    pub fn readlink(&self, directory: Option<&Fd>, path: CString, buf: Vec<u8>) -> Op<Readlink> {
+        self.start(Readlink { at: self.at(directory, path), buf })
+    }
+}
+
+// SAFETY: the entry names the path, whose bytes the value owns on the heap, and a directory that the
+// value keeps open.
+brings_nothing! {
+    unsafe |it: Mkdir| Bounded, at, local; Mkdir;
+    entry Sqe::mkdirat(it.at.raw(), it.at.path(), it.mode);
+    call System::on(Function::Mkdirat, it.at.raw(), [word(it.at.path()), it.mode as usize]);
+}
+
+// SAFETY: as for `Mkdir`.
+brings_nothing! {
+    unsafe |it: Unlink| Bounded, at, local; Unlink;
+    entry Sqe::unlinkat(it.at.raw(), it.at.path(), it.flags);
+    call System::on(Function::Unlinkat, it.at.raw(), [word(it.at.path()), it.flags as usize]);
+}
+
+// SAFETY: the entry names two paths, whose bytes the value owns on the heap, and directories that the
+// value keeps open.
+brings_nothing! {
+    unsafe |it: Rename| Bounded, from and to, local; Rename;
+    entry Sqe::renameat(it.from.raw(), it.from.path(), it.to.raw(), it.to.path(), it.flags);
+    call from_to(Function::Renameat, &it.from, &it.to, it.flags);
+}
+
+// SAFETY: as for `Rename`.
+brings_nothing! {
+    unsafe |it: Link| Bounded, from and to, local; Link;
+    entry Sqe::linkat(it.from.raw(), it.from.path(), it.to.raw(), it.to.path(), it.flags);
+    call from_to(Function::Linkat, &it.from, &it.to, it.flags);
+}
+
+/// A call that takes two paths and flags.
+fn from_to(function: Function, from: &At, to: &At, flags: u32) -> Call {
+    let args = [word(from.path()), register(to.raw()), word(to.path()), flags as usize];
+    System::on(function, from.raw(), args)
+}
+
+// SAFETY: the entry names two paths, whose bytes the value owns on the heap, and a directory that the
+// value keeps open.
+brings_nothing! {
+    unsafe |it: Symlink| Bounded, link, local; Link;
+    entry Sqe::symlinkat(it.target.as_ptr().cast(), it.link.raw(), it.link.path());
+    call {
+        let (target, link) = (word(it.target.as_ptr()), word(it.link.path()));
+        System::of(Function::Symlinkat, [target, register(it.link.raw()), link])
+    };
+}
+
+// SAFETY: the entry names the path and the buffer, which the value owns on the heap, and a directory
+// that the value keeps open.
+unsafe impl Operation for Readlink {
+    const KIND: OpKind = OpKind::Readlink;
+
+    fn call(&mut self) -> Call {
+        let len = transfer_len(self.buf.bytes_room()) as usize;
+        let args = [word(self.at.path()), word(self.buf.as_mut_ptr()), len];
+        System::on(Function::Readlinkat, self.at.raw(), args)
+    }
+
+    fn has_room(&self) -> bool {
+        self.buf.bytes_room() > 0
+    }
+
+    fills_vec!();
+    acts_on!(Bounded, at);
+}
