@@ -247,7 +247,7 @@ impl Fd {
             return Route::Queue;
         }
         let Some(mount) = self.mount() else { return Route::Queue };
-        if mount.is_remote() {
+        if mount.is_remote {
             return Route::Lane(Lane::Elastic);
         }
         if bytes > rule.bytes_max || self.reaches_device(direction) {
@@ -277,7 +277,7 @@ impl Fd {
             return Route::Queue;
         }
         match self.mount() {
-            Some(mount) if mount.is_remote() => Route::Lane(Lane::Elastic),
+            Some(mount) if mount.is_remote => Route::Lane(Lane::Elastic),
             Some(_) => Route::Now(CallMode::Blocking),
             None => Route::Queue,
         }
@@ -355,7 +355,7 @@ impl Fd {
 
     /// Whether it is a file of a [local](Mount::is_local) file system.
     pub(crate) fn is_local(&self, _: &dyn Descriptors) -> bool {
-        self.mount().is_some_and(|mount| mount.is_local())
+        self.mount().is_some_and(|mount| mount.is_local)
     }
 
     /// Which way it is to be closed.
@@ -490,7 +490,7 @@ impl Inner {
     fn close_way(&self) -> CloseWay {
         match (self.kind(), self.mount.get()) {
             (FileKind::Waiting, _) => CloseWay::Queue,
-            (FileKind::Bounded, Some(mount)) if mount.closes_at_once() => CloseWay::Now,
+            (FileKind::Bounded, Some(mount)) if mount.closes_at_once => CloseWay::Now,
             (FileKind::Bounded, _) => CloseWay::Lane,
         }
     }

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use super::RecvBuf;
-use crate::key::Key;
+use super::multishot::Multishot;
 use crate::pool::Size;
 
 /// Bytes that may lie here before the peer has to wait, as it does when nobody receives.
@@ -26,14 +26,8 @@ pub(super) struct Inbox {
     bytes: Cell<usize>,
     /// How the stream ended, to be told once.
     end: RefCell<Option<io::Result<()>>>,
-    /// Who waits for something to come.
-    reader: Cell<Option<Waker>>,
-    /// The receive in flight that brings more and more.
-    armed: Cell<Option<Key>>,
-    /// That was told to stop, since enough has come or the size is wrong.
-    is_paused: Cell<bool>,
-    /// The kernel cannot receive so.
-    is_single: Cell<bool>,
+    /// The receive that brings more and more.
+    pub(super) multishot: Multishot,
     /// Of what size its buffers are to be.
     size: Cell<Size>,
     /// Receives in a row that would have fitted a smaller buffer.
@@ -60,11 +54,6 @@ impl Inbox {
         *self.end.borrow_mut() = Some(end);
     }
 
-    /// Whoever waits, to be woken.
-    pub(super) fn reader(&self) -> Option<Waker> {
-        self.reader.take()
-    }
-
     pub(super) fn pop(&self) -> Option<RecvBuf> {
         let buf = self.bufs.borrow_mut().pop_front()?;
         self.bytes.set(self.bytes.get() - buf.len());
@@ -74,10 +63,6 @@ impl Inbox {
     /// How the stream ended, if it did and that was not told.
     pub(super) fn take_end(&self) -> Option<io::Result<()>> {
         self.end.take()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.bufs.borrow().is_empty()
     }
 
     /// Whether the peer is to wait now.
@@ -110,44 +95,7 @@ impl Inbox {
     /// Waits until something comes, or the receive in flight ends, if there is one. The end of the stream is
     /// the end of that, too.
     pub(super) fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.is_empty() { self.poll_end(cx) } else { Poll::Ready(()) }
-    }
-
-    /// Waits until no receive is in flight that brings more and more.
-    pub(super) fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.armed.get().is_none() {
-            return Poll::Ready(());
-        }
-        let old = self.reader.replace(Some(cx.waker().clone()));
-        drop(old); // users' code
-        Poll::Pending
-    }
-
-    pub(super) fn armed(&self) -> Option<Key> {
-        self.armed.get()
-    }
-
-    pub(super) fn set_armed(&self, armed: Option<Key>) {
-        self.armed.set(armed);
-    }
-
-    pub(super) fn set_paused(&self) {
-        self.is_paused.set(true);
-    }
-
-    /// Whether the receive that has ended was told to.
-    pub(super) fn take_paused(&self) -> bool {
-        self.is_paused.take()
-    }
-
-    pub(super) fn is_single(&self) -> bool {
-        self.is_single.get()
-    }
-
-    /// The kernel refused to receive more than once. Answers true if that was known, and so means another
-    /// thing.
-    pub(super) fn set_single(&self) -> bool {
-        self.is_single.replace(true)
+        self.multishot.poll_ready(!self.bufs.borrow().is_empty(), cx)
     }
 
     /// The size of the buffers to receive into.

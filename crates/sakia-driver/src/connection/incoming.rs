@@ -1,23 +1,23 @@
 //! Accepting one connection after the other.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use sakia_ring::Sqe;
 
+use super::multishot::Multishot;
 use super::permits::{Permit, Permits, WithPermit};
 use crate::call::{Call, SocketCall, Verb};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
-use crate::key::Key;
 use crate::operation::{Class, Completion, Delivered, Operation};
 use crate::ops::Accept;
 
@@ -38,14 +38,8 @@ struct AcceptQueue {
     connections: RefCell<VecDeque<Fd>>,
     /// Why accepting has ended, to be told once.
     error: RefCell<Option<io::Error>>,
-    /// Who waits.
-    acceptor: Cell<Option<Waker>>,
-    /// The accept in flight that brings more and more.
-    armed: Cell<Option<Key>>,
-    /// It was told to stop, since enough has come.
-    is_paused: Cell<bool>,
-    /// The kernel accepts one at a time only.
-    is_single: Cell<bool>,
+    /// The accept that brings them.
+    multishot: Multishot,
 }
 
 impl fmt::Debug for Incoming {
@@ -56,9 +50,7 @@ impl fmt::Debug for Incoming {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        if let Some(key) = self.arrivals.armed.get() {
-            self.driver.shared.cancel_by_key(key);
-        }
+        self.arrivals.multishot.cancel(&self.driver);
     }
 }
 
@@ -107,6 +99,7 @@ impl Incoming {
 
     async fn take(&self, ahead: bool) -> io::Result<Fd> {
         let arrivals = &self.arrivals;
+        let multishot = &arrivals.multishot;
         let permit = Permit::take(arrivals, |arrivals| &arrivals.accepts).await;
         loop {
             if let Some(connection) = arrivals.connections.borrow_mut().pop_front() {
@@ -118,49 +111,26 @@ impl Incoming {
             if self.fd.is_closing() {
                 return Err(Errno::CANCELED.into());
             }
-            match arrivals.armed.get() {
-                None if !ahead || arrivals.is_single.get() => {
-                    let keep = |arrivals: &AcceptQueue, accepted: io::Result<_>| {
-                        if let Ok((connection, _)) = accepted {
-                            arrivals.connections.borrow_mut().push_back(connection);
-                        }
-                    };
-                    let accept = WithPermit::new(Accept::new(self.fd.clone()), permit, keep);
-                    return self.driver.start(accept).await.map(|(connection, _)| connection);
+            if multishot.is_armed() {
+                if !ahead {
+                    multishot.pause(&self.driver);
                 }
-                None => self.arm(),
-                Some(key) if !ahead => {
-                    arrivals.is_paused.set(true);
-                    self.driver.shared.cancel_by_key(key);
-                }
-                Some(_) => {}
+            } else if ahead && !multishot.is_single() {
+                let (fd, arrivals) = (self.fd.clone(), Rc::clone(arrivals));
+                let owner = Rc::clone(fd.owner());
+                multishot.start(&self.driver, MultiAccept { fd, owner, arrivals });
+            } else {
+                let keep = |arrivals: &AcceptQueue, accepted: io::Result<_>| {
+                    if let Ok((connection, _)) = accepted {
+                        arrivals.connections.borrow_mut().push_back(connection);
+                    }
+                };
+                let accept = WithPermit::new(Accept::new(self.fd.clone()), permit, keep);
+                return self.driver.start(accept).await.map(|(connection, _)| connection);
             }
-            poll_fn(|cx| arrivals.poll_ready(cx)).await;
+            let is_ready = || !arrivals.connections.borrow().is_empty();
+            poll_fn(|cx| multishot.poll_ready(is_ready(), cx)).await;
         }
-    }
-
-    /// Starts the accept that goes on by itself.
-    fn arm(&self) {
-        let (fd, arrivals) = (self.fd.clone(), Rc::clone(&self.arrivals));
-        let owner = Rc::clone(fd.owner());
-        let shared = &self.driver.shared;
-        let mut core = shared.core.borrow_mut();
-        let key = core.start_detached(MultiAccept { fd, owner, arrivals });
-        self.arrivals.armed.set(Some(key));
-        drop(core);
-        shared.settle_later();
-    }
-}
-
-impl AcceptQueue {
-    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let is_empty = self.connections.borrow().is_empty();
-        if !is_empty || self.armed.get().is_none() {
-            return Poll::Ready(());
-        }
-        let old = self.acceptor.replace(Some(cx.waker().clone()));
-        drop(old); // users' code
-        Poll::Pending
     }
 }
 
@@ -207,35 +177,24 @@ unsafe impl Operation for MultiAccept {
         // SAFETY: the kernel has just made it for this operation, and nobody else knows of it.
         unsafe { self.add(completion.res) };
         let is_enough = self.arrivals.connections.borrow().len() >= ARRIVALS_MAX;
-        if is_enough {
-            self.arrivals.is_paused.set(true);
-        }
-        Delivered { waker: self.arrivals.acceptor.take(), is_enough }
+        self.arrivals.multishot.deliver(is_enough)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        let arrivals = &self.arrivals;
-        arrivals.armed.set(None);
-        let is_paused = arrivals.is_paused.take();
-        match completion.result() {
+        let (result, waiter) = self.arrivals.multishot.end(completion);
+        match result {
             // SAFETY: as above.
-            Ok(raw) => unsafe { self.add(raw as i32) },
-            Err(error) => match Errno::from_io_error(&error) {
-                // To go on is the next call's decision.
-                Some(Errno::INTR | Errno::AGAIN) => {}
-                Some(Errno::CANCELED) if is_paused => {}
-                Some(Errno::INVAL) if !arrivals.is_single.replace(true) => {}
-                _ => *arrivals.error.borrow_mut() = Some(error),
-            },
+            Ok(Some(raw)) => unsafe { self.add(raw as i32) },
+            Ok(None) => {}
+            Err(error) => *self.arrivals.error.borrow_mut() = Some(error),
         }
-        if let Some(acceptor) = arrivals.acceptor.take() {
-            acceptor.wake();
+        if let Some(waiter) = waiter {
+            waiter.wake();
         }
     }
 
     fn lose(&self) -> Option<Waker> {
-        self.arrivals.armed.set(None);
-        self.arrivals.acceptor.take()
+        self.arrivals.multishot.lose()
     }
 
     fn descriptor(&self) -> Option<&Fd> {

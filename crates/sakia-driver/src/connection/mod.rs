@@ -9,6 +9,7 @@
 mod buf;
 mod inbox;
 mod incoming;
+mod multishot;
 mod permits;
 mod recv;
 mod send;
@@ -55,9 +56,7 @@ impl Clone for Connection {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        if let Some(key) = self.inner.inbox.armed() {
-            self.driver.shared.cancel_by_key(key);
-        }
+        self.inner.inbox.multishot.cancel(&self.driver);
     }
 }
 

@@ -65,10 +65,15 @@ impl<T> Permit<T> {
     /// Passes it on although the operation is not over: there will be no other one that it could meet.
     /// Answers with what wakes all that wait: the future of one may be gone.
     pub(super) fn give_up(&self) -> Option<Waker> {
+        let waiters = self.give_back();
+        (!waiters.is_empty()).then(|| Waker::from(Arc::new(All(waiters))))
+    }
+
+    /// Answers with all that wait: one whose future is gone would keep the permit from the others.
+    fn give_back(&self) -> Vec<Waker> {
         let permits = (self.permits)(&self.of);
         permits.is_busy.set(false);
-        let waiters = std::mem::take(&mut *permits.waiters.borrow_mut());
-        (!waiters.is_empty()).then(|| Waker::from(Arc::new(All(waiters))))
+        permits.waiters.take()
     }
 }
 
@@ -83,14 +88,10 @@ impl Wake for All {
 
 impl<T> Drop for Permit<T> {
     fn drop(&mut self) {
-        let permits = (self.permits)(&self.of);
-        permits.is_busy.set(false);
-        if permits.waiters.borrow().is_empty() {
-            return;
+        let waiters = self.give_back();
+        if !waiters.is_empty() {
+            wake_all(waiters);
         }
-        // All of them: one whose future is gone would keep the permit from the others.
-        let waiters = std::mem::take(&mut *permits.waiters.borrow_mut());
-        wake_all(waiters);
     }
 }
 

@@ -174,7 +174,7 @@ impl Connection {
             if self.fd().is_closing() {
                 return Err(Errno::CANCELED.into());
             }
-            if inbox.armed().is_none() && (inbox.is_single() || !self.arm()) {
+            if !inbox.multishot.is_armed() && (inbox.multishot.is_single() || !self.arm()) {
                 self.driver().poll(self.fd(), PollEvents::READABLE).await?;
                 let permit = permit.take().expect("not given away before");
                 let room = inbox.size().bytes() as usize;
@@ -197,10 +197,9 @@ impl Connection {
     pub async fn stop_receiving(&self) -> io::Result<Vec<u8>> {
         let inbox = &self.inner().inbox;
         let _turn = self.receive_permit().await;
-        if let Some(key) = inbox.armed() {
-            inbox.set_paused();
-            self.driver().shared.cancel_by_key(key);
-            poll_fn(|cx| inbox.poll_end(cx)).await;
+        if inbox.multishot.is_armed() {
+            inbox.multishot.pause(self.driver());
+            poll_fn(|cx| inbox.multishot.poll_ready(false, cx)).await;
         }
         let mut ahead = Vec::new();
         while let Some(buf) = inbox.pop() {
@@ -212,19 +211,17 @@ impl Connection {
 
     /// Starts the receive that goes on by itself. False when that cannot be.
     fn arm(&self) -> bool {
-        let shared = &self.driver().shared;
         self.driver().check(self.fd());
-        let mut core = shared.core.borrow_mut();
+        let mut core = self.driver().shared.core.borrow_mut();
         // Where no more of the best size can be had, a smaller one is still better than none.
         let mut sizes =
             std::iter::successors(Some(self.inner().inbox.size()), |size| size.smaller());
         let offered = sizes.find_map(|size| Some((size, core.offer(size)?)));
         let Some((size, pool)) = offered else { return false };
-        let (fd, inner) = (self.fd().clone(), Rc::clone(self.inner()));
-        let key = core.start_detached(MultiRecv { fd, inner, pool, size });
-        self.inner().inbox.set_armed(Some(key));
         drop(core);
-        shared.settle_later();
+        let (fd, inner) = (self.fd().clone(), Rc::clone(self.inner()));
+        let recv = MultiRecv { fd, inner, pool, size };
+        self.inner().inbox.multishot.start(self.driver(), recv);
         true
     }
 }
@@ -282,46 +279,30 @@ unsafe impl Operation for MultiRecv {
         let is_wrong =
             self.size == inbox.size() && inbox.is_size_wrong(buf.len(), inbox.ends_full());
         inbox.push(buf);
-        let is_enough = is_wrong || inbox.is_full();
-        if is_enough {
-            inbox.set_paused();
-        }
-        Delivered { waker: inbox.reader(), is_enough }
+        inbox.multishot.deliver(is_wrong || inbox.is_full())
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
         let inbox = &self.inner.inbox;
-        inbox.set_armed(None);
-        let is_paused = inbox.take_paused();
+        let (result, waiter) = inbox.multishot.end(completion);
         if let Some(buf) = self.bytes(completion) {
             inbox.push(buf);
         }
-        let end = match completion.result() {
-            Ok(0) => Some(Ok(())),
-            Ok(_) => None,
-            Err(error) => match Errno::from_io_error(&error) {
-                // To go on is the next receive's decision.
-                Some(Errno::INTR | Errno::AGAIN) => None,
-                Some(Errno::NOBUFS) => {
-                    self.pool.grow(self.size);
-                    None
-                }
-                Some(Errno::CANCELED) if is_paused => None,
-                Some(Errno::INVAL) if !inbox.set_single() => None,
-                _ => Some(Err(error)),
-            },
-        };
-        if let Some(end) = end {
-            inbox.end(end);
+        match result {
+            Ok(Some(0)) => inbox.end(Ok(())),
+            Ok(_) => {}
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NOBUFS) => {
+                self.pool.grow(self.size);
+            }
+            Err(error) => inbox.end(Err(error)),
         }
-        if let Some(waker) = inbox.reader() {
-            waker.wake();
+        if let Some(waiter) = waiter {
+            waiter.wake();
         }
     }
 
     fn lose(&self) -> Option<Waker> {
-        self.inner.inbox.set_armed(None);
-        self.inner.inbox.reader()
+        self.inner.inbox.multishot.lose()
     }
 
     fn descriptor(&self) -> Option<&Fd> {

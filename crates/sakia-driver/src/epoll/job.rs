@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::transfer::{FileClass, Try};
 use crate::call::{Call, Transfer, failed, outcome};
 use crate::policy::Lane;
-use crate::sys::open::{Unopened, await_writer};
+use crate::sys::open::await_writer;
 use crate::sys::{self, abi};
 
 /// What is to be done. All addresses are of lent memory.
@@ -107,10 +107,9 @@ unsafe fn run(call: Call, lane: Lane) -> Outcome {
             Call::Transfer(transfer) => Outcome::of_count(transfer.call(transfer.raw)),
             Call::Socket(call) | Call::AcceptMany(call) => call.wait(),
             Call::Open(open) if lane == Lane::Elastic => Outcome::opened(open.anyway()),
-            Call::Open(open) => match open.unless_it_waits() {
-                Err(Unopened::MayWait) => Outcome::Elastic,
-                Err(Unopened::Failed(errno)) => Outcome::opened(Err(errno)),
-                Ok(fd) => Outcome::Opened(fd),
+            Call::Open(open) => match open.unless_it_waits().transpose() {
+                Some(opened) => Outcome::opened(opened),
+                None => Outcome::Elastic,
             },
             Call::Close { raw } => Outcome::Done(close(raw)),
             Call::AwaitWriter { raw } => Outcome::of(await_writer(raw)),

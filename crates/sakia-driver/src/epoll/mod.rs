@@ -266,12 +266,6 @@ impl Epoll {
         self.process.is_intact() && self.machine.inbox.park()
     }
 
-    /// Whether threads have something, or completions overflow.
-    pub(crate) fn has_news(&self) -> bool {
-        self.process.is_intact()
-            && (self.machine.inbox.has_news() || self.machine.queue.is_overflowing())
-    }
-
     /// Takes what threads have, without a look at epoll.
     pub(crate) fn collect(&mut self) {
         if self.process.is_intact() {
@@ -411,12 +405,9 @@ unsafe impl Backend for Epoll {
     /// true, when a descriptor is watched: whether it is ready only an enter can tell. So a loop that
     /// never sleeps gets its events, and one that drains does not look twice.
     fn needs_enter(&self) -> bool {
-        if !self.process.is_intact() {
-            return false;
-        }
-        self.machine.queue.is_overflowing()
-            || self.machine.inbox.has_news()
-            || !self.is_fresh.replace(false) && self.machine.registry.waiters() > 0
+        self.process.is_intact()
+            && (self.has_news()
+                || !self.is_fresh.replace(false) && self.machine.registry.waiters() > 0)
     }
 
     /// True when a lane has a result or completions overflow. Of descriptors only an enter can tell.

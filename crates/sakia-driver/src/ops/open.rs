@@ -147,7 +147,7 @@ pub(super) fn path_route(rules: &Rules, kind: OpKind, at: &At, owner: &dyn Owner
     let path = at.c_path().unwrap_or_default().to_bytes();
     let may_wait = match at.descriptor() {
         Some(directory) if !path.starts_with(b"/") => {
-            directory.mount().is_some_and(|mount| mount.is_remote())
+            directory.mount().is_some_and(|mount| mount.is_remote)
         }
         _ => owner.may_wait(path),
     };

@@ -271,7 +271,7 @@ impl SpliceRequest {
 impl End {
     fn of(fd: &Fd) -> Self {
         if fd.kind() == FileKind::Bounded {
-            let is_remote = fd.mount().is_some_and(|mount| mount.is_remote());
+            let is_remote = fd.mount().is_some_and(|mount| mount.is_remote);
             return if is_remote { Self::RemoteFile } else { Self::File };
         }
         if fd.is_simulated() {

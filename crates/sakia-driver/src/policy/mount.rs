@@ -78,9 +78,11 @@ pub(crate) fn local_route(nowait: Support) -> Route {
 pub struct Mount {
     device: u64,
     file_system: Box<str>,
-    is_remote: bool,
-    is_local: bool,
-    closes_at_once: bool,
+    pub(crate) is_remote: bool,
+    /// The kernel alone answers for it, and never with `ECANCELED`; see [`is_local`].
+    pub(crate) is_local: bool,
+    /// Closing a file involves the kernel only.
+    pub(crate) closes_at_once: bool,
     nowait: [Cell<Support>; 2],
     pub(crate) breaker: Breaker,
 }
@@ -103,26 +105,11 @@ impl Mount {
             device: self.device,
             file_system: self.file_system.to_string(),
             is_remote: self.is_remote,
-            nowait_read: self.nowait[Direction::Read as usize].get(),
-            nowait_write: self.nowait[Direction::Write as usize].get(),
+            nowait_read: self.nowait(Direction::Read),
+            nowait_write: self.nowait(Direction::Write),
             is_slow: self.breaker.is_open(),
             slow_count: self.breaker.opened(),
         }
-    }
-
-    #[inline(always)]
-    pub(crate) fn is_remote(&self) -> bool {
-        self.is_remote
-    }
-
-    /// Returns whether the kernel alone answers for it, and never with `ECANCELED`; see [`is_local`].
-    pub(crate) fn is_local(&self) -> bool {
-        self.is_local
-    }
-
-    /// Returns whether closing a file involves the kernel only.
-    pub(crate) fn closes_at_once(&self) -> bool {
-        self.closes_at_once
     }
 
     #[inline(always)]

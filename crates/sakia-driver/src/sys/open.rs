@@ -4,11 +4,11 @@
 //! open with `O_NONBLOCK` lets the other side's open return. So [`Open::unless_it_waits`] goes these steps:
 //! 1. a file that cannot wait by its flags is opened as it is;
 //! 2. otherwise the path is asked for its type, within the bounds of an `openat2(2)`. A FIFO, a
-//!    character device, or no answer: [`Unopened::MayWait`];
+//!    character device, or no answer: it may wait;
 //! 3. a regular file, a directory or a block device, or nothing yet where one is to be created, is
 //!    opened with `O_NONBLOCK`, which means nothing to them, so that the thread cannot get stuck if
 //!    something else is there by now;
-//! 4. if indeed something else was opened it is closed: [`Unopened::MayWait`]. This is the one case in
+//! 4. if indeed something else was opened it is closed, and may wait. This is the one case in
 //!    which a FIFO sees a visitor;
 //! 5. if a lease must be broken first (`EAGAIN`), that may take its time: the same;
 //! 6. else `O_NONBLOCK` is taken off again.
@@ -42,27 +42,7 @@ pub struct Open {
     pub resolve: Option<u64>,
 }
 
-/// Why a file was not opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unopened {
-    /// The call's error.
-    Failed(Errno),
-    /// Opening it may wait for ever, and is for a thread that may.
-    MayWait,
-}
-
-impl From<Errno> for Unopened {
-    fn from(errno: Errno) -> Self {
-        Self::Failed(errno)
-    }
-}
-
 impl Open {
-    fn with(dir: i32, path: u64, how: OpenHow) -> Self {
-        let OpenHow { flags, mode, resolve } = how;
-        Self { dir, path, flags, mode, resolve: Some(resolve) }
-    }
-
     fn flags(self) -> OFlags {
         // No flag that is looked at is beyond.
         OFlags::from_bits_retain(self.flags as u32)
@@ -75,39 +55,39 @@ impl Open {
             || flags.contains(OFlags::CREATE | OFlags::EXCL)
     }
 
-    /// Opens a file, unless that may wait for ever.
+    /// Opens a file, unless that may wait for ever: then there is none, and it is for a thread that may.
     ///
     /// # Safety
     ///
     /// - The path is lent.
-    pub(crate) unsafe fn unless_it_waits(self) -> Result<OwnedFd, Unopened> {
+    pub(crate) unsafe fn unless_it_waits(self) -> Result<Option<OwnedFd>, Errno> {
         if self.never_waits() {
             // SAFETY: the caller's promise.
-            return Ok(unsafe { self.any(self.flags) }?);
+            return unsafe { self.anyway() }.map(Some);
         }
         // SAFETY: as above.
         match unsafe { self.file_type() } {
-            Ok(kind) if may_wait(kind) => return Err(Unopened::MayWait),
+            Ok(kind) if may_wait(kind) => return Ok(None),
             Ok(_) => {}
             Err(Errno::NOENT) if self.flags().contains(OFlags::CREATE) => {}
             // The open itself says what is wrong: perhaps with more than the path.
             Err(Errno::NOENT | Errno::XDEV | Errno::LOOP) if self.resolve.is_some() => {}
             Err(errno @ (Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP)) => {
-                return Err(errno.into());
+                return Err(errno);
             }
-            Err(_) => return Err(Unopened::MayWait),
+            Err(_) => return Ok(None),
         }
         // SAFETY: as above.
         let opened = match unsafe { self.any(self.flags | u64::from(OFlags::NONBLOCK.bits())) } {
-            Err(Errno::AGAIN) => return Err(Unopened::MayWait),
+            Err(Errno::AGAIN) => return Ok(None),
             opened => opened?,
         };
         let kind = rustix::fs::fstat(&opened).map(|stat| FileType::from_raw_mode(stat.st_mode));
         if !kind.is_ok_and(|kind| !may_wait(kind)) {
-            return Err(Unopened::MayWait); // closes it
+            return Ok(None); // closes it
         }
         make_blocking(opened.as_fd())?;
-        Ok(opened)
+        Ok(Some(opened))
     }
 
     /// Opens a file, however long that takes.
@@ -129,7 +109,7 @@ impl Open {
             let flags = OFlags::PATH | OFlags::CLOEXEC | self.flags() & OFlags::NOFOLLOW;
             let how = OpenHow { flags: flags.bits().into(), mode: 0, resolve };
             // SAFETY: the caller's promise.
-            let found = unsafe { Self::with(self.dir, self.path, how).any(how.flags) }?;
+            let found = unsafe { super::openat2(self.dir, self.path, &how) }?;
             return rustix::fs::fstat(found).map(|stat| FileType::from_raw_mode(stat.st_mode));
         }
         let follows = !self.flags().contains(OFlags::NOFOLLOW);
@@ -244,9 +224,9 @@ mod tests {
             let opened = (0..10_000).map(|_| {
                 // SAFETY: the path outlives the call.
                 match unsafe { open.unless_it_waits() } {
-                    Ok(fd) => fd,
+                    Ok(Some(fd)) => fd,
                     // As a FIFO is opened: elsewhere.
-                    Err(_) => std::fs::File::open(&file).unwrap().into(),
+                    Ok(None) | Err(_) => std::fs::File::open(&file).unwrap().into(),
                 }
             });
             let kind = |fd| FileType::from_raw_mode(rustix::fs::fstat(fd).unwrap().st_mode);
