@@ -5,8 +5,6 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-use crate::buf::{IoBuf, IoBufMut};
-
 /// Bytes in memory of their own, which begins at a page: aligned for every `O_DIRECT`.
 ///
 /// The length is fixed when it is made, and may be any. For direct I/O it has to be a multiple of the
@@ -122,28 +120,10 @@ unsafe impl Send for AlignedBuf {}
 // SAFETY: as above; a `&` gives nothing but reads.
 unsafe impl Sync for AlignedBuf {}
 
-// SAFETY: the bytes lie in an allocation of their own that does not move with the value, are
-// initialized, and are the value's alone until it is dropped.
-unsafe impl IoBuf for AlignedBuf {
-    fn stable_ptr(&self) -> *const u8 {
-        self.addr().as_ptr()
-    }
-
-    fn bytes_len(&self) -> usize {
-        self.len
-    }
-}
-
-// SAFETY: as above; a `&mut` to the value may write to the bytes.
-unsafe impl IoBufMut for AlignedBuf {
-    fn stable_mut_ptr(&mut self) -> *mut u8 {
-        self.addr().as_ptr()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buf::IoBuf;
 
     #[test]
     fn any_length_is_aligned_zeroed_and_freed() {

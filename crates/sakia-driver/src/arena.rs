@@ -7,8 +7,6 @@ use std::rc::Rc;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::buf::{IoBuf, IoBufMut};
-
 /// Equal blocks of page-aligned memory, registered with a driver. Clones refer to the same memory.
 ///
 /// It counts against the limit on locked memory. It is given back when the driver, the arena and every
@@ -134,24 +132,5 @@ impl std::ops::DerefMut for FixedBuf {
 impl Drop for FixedBuf {
     fn drop(&mut self) {
         self.memory.free.borrow_mut().push(self.index);
-    }
-}
-
-// SAFETY: the block does not move with the value, is initialized, and is the value's alone until it is
-// dropped.
-unsafe impl IoBuf for FixedBuf {
-    fn stable_ptr(&self) -> *const u8 {
-        self.pointer()
-    }
-
-    fn bytes_len(&self) -> usize {
-        self.memory.block_bytes
-    }
-}
-
-// SAFETY: as above.
-unsafe impl IoBufMut for FixedBuf {
-    fn stable_mut_ptr(&mut self) -> *mut u8 {
-        self.pointer()
     }
 }

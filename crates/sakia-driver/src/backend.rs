@@ -56,6 +56,7 @@ pub enum Takes {
 ///
 /// It need not promise that completions make sense otherwise: unknown, stale and repeated ones are counted by
 /// the driver and otherwise ignored, and counts are clamped.
+#[expect(unused_variables, reason = "bodies that do nothing; the names are documentation")]
 pub unsafe trait Backend: Any {
     /// Size of the submission queue in entries, at least 1.
     fn sq_entries(&self) -> u32;
@@ -91,9 +92,7 @@ pub unsafe trait Backend: Any {
     ///
     /// - The memory that they name is valid.
     #[doc(hidden)]
-    unsafe fn compare(&self, sqe: &Sqe, call: Call) {
-        let _ = (sqe, call);
-    }
+    unsafe fn compare(&self, sqe: &Sqe, call: Call) {}
 
     /// Queues a call, as [`push`](Backend::push) an entry.
     ///
@@ -101,7 +100,6 @@ pub unsafe trait Backend: Any {
     ///
     /// - As for [`push`](Backend::push).
     unsafe fn push_call(&mut self, request: Request) -> Option<Position> {
-        let _ = request;
         None
     }
 
@@ -112,9 +110,7 @@ pub unsafe trait Backend: Any {
     ///
     /// - The descriptor is the caller's, still open, and no entry that was pushed and is not complete names
     ///   it.
-    unsafe fn forget_descriptor(&mut self, raw: i32) {
-        let _ = raw;
-    }
+    unsafe fn forget_descriptor(&mut self, raw: i32) {}
 
     /// Whether a completion that says that a read brought `n` bytes comes after the first `n` bytes of the
     /// entry's memory were written, or all of it if `n` is more. Then buffers may be lent that are not
@@ -157,14 +153,12 @@ pub unsafe trait Backend: Any {
     /// - The memory and the descriptors that `call` names are valid, and the memory is not otherwise
     ///   accessed where the operation writes, until the call returns. One that it closes is the caller's.
     unsafe fn try_now(&mut self, call: Call, mode: CallMode) -> Attempt {
-        let _ = (call, mode);
         Attempt::Unsupported
     }
 
     /// Whether operations of this kind that find what they need cached cost the queue no more than plain
     /// calls, if it gets many at once.
     fn batches_well(&self, kind: OpKind) -> bool {
-        let _ = kind;
         false
     }
 
@@ -185,7 +179,6 @@ pub unsafe trait Backend: Any {
     /// }
     /// ```
     unsafe fn size_now(&self, raw: i32) -> Option<u64> {
-        let _ = raw;
         None
     }
 
@@ -200,7 +193,6 @@ pub unsafe trait Backend: Any {
     ///
     /// - As for [`push`](Backend::push).
     unsafe fn push_lane(&mut self, request: Request, lane: Lane) -> Result<(), Errno> {
-        let _ = (request, lane);
         Err(Errno::OPNOTSUPP)
     }
 
@@ -211,7 +203,6 @@ pub unsafe trait Backend: Any {
 
     /// Whether the queue cannot take entries with this opcode, but a thread can do what they ask for.
     fn is_for_lanes(&self, opcode: Opcode) -> bool {
-        let _ = opcode;
         false
     }
 
@@ -250,7 +241,6 @@ pub unsafe trait Backend: Any {
     /// Has [`has_news`](Backend::has_news) turn true once `after` has passed, if it is not before. Several
     /// may be set; none can be taken back. False where there is no such thing.
     fn set_alarm(&mut self, after: Duration) -> bool {
-        let _ = after;
         false
     }
 
@@ -279,7 +269,6 @@ pub unsafe trait Backend: Any {
     /// `EOPNOTSUPP`, `EINVAL`: the backend has none. `EEXIST`: there is such a group. `ENOMEM`: no memory, or
     /// the limit on locked memory. `EACCES`: it may not.
     fn register_group(&mut self, group: u16, entries: u16) -> io::Result<()> {
-        let _ = (group, entries);
         Err(Errno::OPNOTSUPP.into())
     }
 
@@ -292,9 +281,7 @@ pub unsafe trait Backend: Any {
     ///   the backend was dropped *and* every operation on the group has completed; for ever if neither
     ///   happens.
     /// - No buffer with this `id` is in the group.
-    unsafe fn provide(&mut self, group: u16, id: u16, addr: *mut u8, len: u32) {
-        let _ = (group, id, addr, len);
-    }
+    unsafe fn provide(&mut self, group: u16, id: u16, addr: *mut u8, len: u32) {}
 
     /// Time that never goes back, since some fixed moment.
     fn now(&self) -> Duration;
@@ -310,7 +297,6 @@ pub unsafe trait Backend: Any {
     /// Which ways operations of one kind took within the backend, as far as it tells: all but
     /// `submitted`, which the driver counts.
     fn ways(&self, kind: OpKind) -> KindCounters {
-        let _ = kind;
         KindCounters::default()
     }
 
@@ -403,6 +389,7 @@ impl FileFacts {
 ///     backend.descriptors().close(0)
 /// }
 /// ```
+#[expect(unused_variables, reason = "bodies that do nothing; the names are documentation")]
 pub trait Descriptors {
     /// Closes a descriptor.
     ///
@@ -437,7 +424,6 @@ pub trait Descriptors {
     /// - The descriptor is open, unless it is `AT_FDCWD`.
     #[doc(hidden)]
     unsafe fn is_path_local(&self, raw: i32, path: &CStr) -> bool {
-        let _ = (raw, path);
         false
     }
 
@@ -454,13 +440,11 @@ pub trait Descriptors {
     ///
     /// - As [`facts`](Descriptors::facts).
     unsafe fn status_flags(&self, raw: i32) -> u32 {
-        let _ = raw;
         0
     }
 
     /// The type of the file system with these facts; empty where that is not known.
     fn file_system(&self, facts: &FileFacts) -> String {
-        let _ = facts;
         String::new()
     }
 
@@ -489,7 +473,6 @@ pub trait Descriptors {
     /// # Errors
     /// As `getsockname(2)`. `EOPNOTSUPP`: there are no sockets.
     unsafe fn local_address(&self, raw: i32) -> io::Result<SocketAddress> {
-        let _ = raw;
         Err(Errno::OPNOTSUPP.into())
     }
 
@@ -502,7 +485,6 @@ pub trait Descriptors {
     /// # Errors
     /// As `getpeername(2)`. `EOPNOTSUPP`: there are no sockets.
     unsafe fn peer_address(&self, raw: i32) -> io::Result<SocketAddress> {
-        let _ = raw;
         Err(Errno::OPNOTSUPP.into())
     }
 
@@ -511,9 +493,7 @@ pub trait Descriptors {
     /// # Safety
     ///
     /// - As [`facts`](Descriptors::facts); and nobody else has the open file.
-    unsafe fn make_blocking(&self, raw: i32) {
-        let _ = raw;
-    }
+    unsafe fn make_blocking(&self, raw: i32) {}
 
     /// Removes a name, which is not that of a directory, from the open directory `raw`.
     ///
@@ -524,7 +504,6 @@ pub trait Descriptors {
     /// # Errors
     /// As `unlinkat(2)`; `EOPNOTSUPP` where there are no names.
     unsafe fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
-        let _ = (raw, name);
         Err(Errno::OPNOTSUPP.into())
     }
 }

@@ -65,6 +65,8 @@ use std::sync::Arc;
 
 pub use self::converted::Converted;
 pub use self::room::Room;
+use crate::aligned::AlignedBuf;
+use crate::arena::FixedBuf;
 
 /// A result together with the buffer that the operation had; the buffer comes back on error too.
 pub type BufResult<T, B> = (io::Result<T>, B);
@@ -253,9 +255,9 @@ pub(crate) fn initialize<T: IoBufMut>(buf: &mut T) {
 }
 
 macro_rules! owned_bytes {
-    ($($(#[$why:meta])* $type:ty $(, const $n:ident)?;)*) => {$(
-        // SAFETY: the bytes live in an allocation of their own that does not move with the value,
-        // and the value owns it alone.
+    ($($type:ty $(, const $n:ident)?;)*) => {$(
+        // SAFETY: the bytes are initialized, and live in an allocation of their own, or a block of an arena,
+        // that does not move with the value, and the value owns it alone.
         unsafe impl $(<const $n: usize>)? IoBuf for $type {
             bytes_of_slice!();
         }
@@ -273,6 +275,8 @@ owned_bytes! {
     Box<[u8]>;
     Box<[u8; N]>, const N;
     &'static mut [u8];
+    AlignedBuf;
+    FixedBuf;
 }
 
 // SAFETY: the bytes live in an allocation of their own that does not move with the value, and the value owns

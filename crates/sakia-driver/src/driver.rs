@@ -55,9 +55,7 @@ impl Driver {
     pub fn uring() -> Result<Self, sakia_ring::SetupError> {
         Uring::new().map(|ring| Self::on(Auto::Uring(ring)))
     }
-}
 
-impl Driver {
     /// A driver on this backend, which has nothing in flight.
     pub fn new(backend: impl Backend) -> Self {
         Self::on(Auto::from_backend(backend))

@@ -187,56 +187,46 @@ impl MountEntry {
     }
 }
 
+/// What is known of a file system by the name of its type.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sort {
+    Remote,
+    Local,
+    MadeUp,
+    Unknown,
+}
+
+impl Sort {
+    fn of(file_system: &str) -> Self {
+        match file_system {
+            "9p" | "afs" | "beegfs" | "ceph" | "cifs" | "coda" | "fuse" | "gfs2" | "glusterfs"
+            | "lustre" | "nfs" | "nfs4" | "ocfs2" | "smb3" | "smbfs" | "virtiofs" => Self::Remote,
+            // A FUSE server that stores on a block device is called `fuseblk`.
+            _ if file_system.starts_with("fuse.") || file_system.starts_with("fuseblk") => {
+                Self::Remote
+            }
+            "btrfs" | "devtmpfs" | "erofs" | "exfat" | "ext2" | "ext3" | "ext4" | "f2fs"
+            | "hugetlbfs" | "iso9660" | "ramfs" | "rootfs" | "squashfs" | "tmpfs" | "udf"
+            | "vfat" | "xfs" => Self::Local,
+            "binfmt_misc" | "bpf" | "cgroup" | "cgroup2" | "configfs" | "debugfs" | "devpts"
+            | "efivarfs" | "fusectl" | "mqueue" | "proc" | "securityfs" | "sysfs" | "tracefs" => {
+                Self::MadeUp
+            }
+            _ => Self::Unknown,
+        }
+    }
+}
+
 /// Whether a file system of this type is served by somebody who may never answer.
 pub(crate) fn is_remote(file_system: &str) -> bool {
-    const REMOTE: [&str; 16] = [
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "fuse",
-        "gfs2",
-        "glusterfs",
-        "lustre",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-        "smb3",
-        "smbfs",
-        "virtiofs",
-    ];
-    // A FUSE server that stores on a block device is called `fuseblk`.
-    REMOTE.contains(&file_system)
-        || file_system.starts_with("fuse.")
-        || file_system.starts_with("fuseblk")
+    Sort::of(file_system) == Sort::Remote
 }
 
 /// Whether a file system of this type is known to be the kernel's alone, on devices and memory of this
 /// machine. Then no operation on it answers `ECANCELED`: their errors are those of devices. What is not
 /// listed may: a file server answers what it likes, and a file system over another passes that on.
 pub(crate) fn is_local(file_system: &str) -> bool {
-    const LOCAL: [&str; 17] = [
-        "btrfs",
-        "devtmpfs",
-        "erofs",
-        "exfat",
-        "ext2",
-        "ext3",
-        "ext4",
-        "f2fs",
-        "hugetlbfs",
-        "iso9660",
-        "ramfs",
-        "rootfs",
-        "squashfs",
-        "tmpfs",
-        "udf",
-        "vfat",
-        "xfs",
-    ];
-    LOCAL.contains(&file_system)
+    Sort::of(file_system) == Sort::Local
 }
 
 /// Whether files of a file system of this type have no server to be told when they are closed: local ones,
@@ -248,23 +238,7 @@ pub(crate) fn closes_at_once(file_system: &str) -> bool {
 /// Whether the kernel makes up the files of a file system of this type. What a program may write there, or
 /// the names that it may make, are few, and no path of ordinary files leads there.
 pub(crate) fn is_made_up(file_system: &str) -> bool {
-    const MADE_UP: [&str; 14] = [
-        "binfmt_misc",
-        "bpf",
-        "cgroup",
-        "cgroup2",
-        "configfs",
-        "debugfs",
-        "devpts",
-        "efivarfs",
-        "fusectl",
-        "mqueue",
-        "proc",
-        "securityfs",
-        "sysfs",
-        "tracefs",
-    ];
-    MADE_UP.contains(&file_system)
+    Sort::of(file_system) == Sort::MadeUp
 }
 
 /// The text of this process's table.
