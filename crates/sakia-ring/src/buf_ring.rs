@@ -109,6 +109,11 @@ impl fmt::Debug for BufRing {
     }
 }
 
+/// What names a group to the kernel.
+fn registration(group: u16) -> sys::io_uring_buf_reg {
+    sys::io_uring_buf_reg { ring_addr: 0, ring_entries: 0, bgid: group, flags: 0, resv: [0; 3] }
+}
+
 /// Provided buffers.
 impl<H: Host> Ring<H> {
     /// Registers an empty queue of `entries` buffers (rounded up to a power of two; 1 to 32,768)
@@ -137,28 +142,20 @@ impl<H: Host> Ring<H> {
         let mut registration = sys::io_uring_buf_reg {
             ring_addr: queue.address(),
             ring_entries: queue.entries(),
-            bgid: group,
             flags,
-            resv: [0; 3],
+            ..registration(group)
         };
-        let arg = (&raw mut registration).cast();
         // SAFETY: a description, read during the call, of a fresh map that is ended only when the
         // kernel does not use it: it refused it just below, or agreed to let go of it.
-        match unsafe { self.parts.register(op::IORING_REGISTER_PBUF_RING, arg, 1) } {
-            Ok(_) => Ok(BufRing {
-                queue,
-                group,
-                incremental,
-                ring_id: self.parts.id,
-                sentinel: self.parts.sentinel,
-                thread: PhantomData,
-            }),
-            Err(error) => {
-                // SAFETY: the kernel refused the map, which this process has just made.
-                unsafe { queue.unmap() };
-                Err(error)
-            }
+        let registered =
+            unsafe { self.parts.register(op::IORING_REGISTER_PBUF_RING, &raw mut registration, 1) };
+        if let Err(error) = registered {
+            // SAFETY: the kernel refused the map, which this process has just made.
+            unsafe { queue.unmap() };
+            return Err(error);
         }
+        let (ring_id, sentinel) = (self.parts.id, self.parts.sentinel);
+        Ok(BufRing { queue, group, incremental, ring_id, sentinel, thread: PhantomData })
     }
 
     /// Takes the queue from the kernel and frees its memory. What the kernel had not yet picked is
@@ -180,16 +177,9 @@ impl<H: Host> Ring<H> {
     pub fn unregister_buf_ring(&mut self, buf_ring: BufRing) -> io::Result<()> {
         self.assert_own(&buf_ring);
         let BufRing { queue, group, .. } = buf_ring;
-        let mut registration = sys::io_uring_buf_reg {
-            ring_addr: 0,
-            ring_entries: 0,
-            bgid: group,
-            flags: 0,
-            resv: [0; 3],
-        };
-        let arg = (&raw mut registration).cast();
+        let mut registration = registration(group);
         // SAFETY: a description, read during the call.
-        unsafe { self.parts.register(op::IORING_UNREGISTER_PBUF_RING, arg, 1)? };
+        unsafe { self.parts.register(op::IORING_UNREGISTER_PBUF_RING, &raw mut registration, 1)? };
         // SAFETY: the kernel has let go of the map, which was registered with this very ring. It is
         // the same process, or `register` would have refused.
         unsafe { queue.unmap() };
@@ -215,9 +205,8 @@ impl<H: Host> Ring<H> {
             head: 0,
             resv: [0; 8],
         };
-        let arg = (&raw mut status).cast();
         // SAFETY: a status, read and written during the call.
-        unsafe { self.parts.register(op::IORING_REGISTER_PBUF_STATUS, arg, 1)? };
+        unsafe { self.parts.register(op::IORING_REGISTER_PBUF_STATUS, &raw mut status, 1)? };
         Ok(status.head as u16)
     }
 

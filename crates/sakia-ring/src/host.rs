@@ -8,7 +8,7 @@
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
@@ -133,8 +133,10 @@ unsafe impl Host for Kernel {
     }
 
     unsafe fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
-        // SAFETY: the caller's duties are the same.
-        let fd = unsafe { sys::io_uring_setup(entries, params)? };
+        let args = [entries as usize, &raw mut *params as usize, 0, 0, 0, 0];
+        // SAFETY: `params` is a valid, exclusive `io_uring_params`, and outlives the call. What it names is
+        // the caller's duty.
+        let fd = unsafe { sys::call(sys::__NR_io_uring_setup, args)? };
         // SAFETY: a descriptor that the kernel has just created for us, owned by nobody else.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
     }
@@ -149,8 +151,10 @@ unsafe impl Host for Kernel {
         arg: *const c_void,
         arg_size: usize,
     ) -> io::Result<u32> {
+        let (to_submit, min_complete) = (to_submit as usize, min_complete as usize);
+        let args = [ring as usize, to_submit, min_complete, flags as usize, arg as usize, arg_size];
         // SAFETY: the caller's duties are the same.
-        unsafe { sys::io_uring_enter(ring, to_submit, min_complete, flags, arg, arg_size) }
+        unsafe { sys::call(sys::__NR_io_uring_enter, args) }
     }
 
     unsafe fn register(
@@ -160,15 +164,16 @@ unsafe impl Host for Kernel {
         arg: *mut c_void,
         nr_args: u32,
     ) -> io::Result<u32> {
+        let args = [ring as u32 as usize, opcode as usize, arg as usize, nr_args as usize, 0, 0];
         // SAFETY: the caller's duties are the same.
-        unsafe { sys::io_uring_register(ring as u32, opcode, arg, nr_args) }
+        unsafe { sys::call(sys::__NR_io_uring_register, args) }
     }
 
     fn map(&self, ring: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<NonNull<u8>> {
         // SAFETY: a new map at an address the kernel chooses; it replaces nothing.
         let addr = unsafe {
             rustix::mm::mmap(
-                std::ptr::null_mut(),
+                ptr::null_mut(),
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED | MapFlags::POPULATE,
@@ -176,23 +181,55 @@ unsafe impl Host for Kernel {
                 offset,
             )?
         };
-        // SAFETY: the range was mapped just above. A child that does not have the map cannot
-        // disturb the parent's ring by it.
-        let advised = unsafe { rustix::mm::madvise(addr, len, Advice::LinuxDontFork) };
-        let addr = NonNull::new(addr.cast()).expect("mmap never returns null without MAP_FIXED");
-        if let Err(errno) = advised {
-            // SAFETY: the range was mapped above and nothing else knows of it.
-            unsafe { self.unmap(addr, len) };
-            return Err(errno.into());
-        }
-        Ok(addr)
+        // A child that does not have the map cannot disturb the parent's ring by it.
+        // SAFETY: the range was mapped just above, and nothing else knows of it.
+        unsafe { keep_from_children(addr, len) }
     }
 
     unsafe fn unmap(&self, addr: NonNull<u8>, len: usize) {
         // SAFETY: the caller gives back a whole map of ours that nothing uses.
-        let result = unsafe { rustix::mm::munmap(addr.as_ptr().cast(), len) };
-        debug_assert!(result.is_ok(), "munmap of a ring's map: {result:?}");
+        unsafe { unmap(addr, len) };
     }
+}
+
+/// Maps `len` bytes of fresh memory, for the kernel to share. A forked child does not inherit it.
+pub(crate) fn map_anonymous(len: usize) -> io::Result<NonNull<u8>> {
+    let (access, kind) =
+        (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::POPULATE);
+    // SAFETY: a new anonymous map at an address the kernel chooses.
+    let addr = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, access, kind)? };
+    // A child must not share the pages by copy-on-write, or the kernel and the parent could end up
+    // with different copies.
+    // SAFETY: the range was mapped just above, and nothing else knows of it.
+    unsafe { keep_from_children(addr, len) }
+}
+
+/// Makes forked children do without a map, or ends it.
+///
+/// # Safety
+///
+/// - A whole map of ours that nothing uses yet.
+unsafe fn keep_from_children(addr: *mut c_void, len: usize) -> io::Result<NonNull<u8>> {
+    // SAFETY: the range is mapped, as the caller says.
+    let advised = unsafe { rustix::mm::madvise(addr, len, Advice::LinuxDontFork) };
+    let addr = NonNull::new(addr.cast()).expect("mmap never returns null without MAP_FIXED");
+    if let Err(errno) = advised {
+        // SAFETY: nothing uses it, as the caller says.
+        unsafe { unmap(addr, len) };
+        return Err(errno.into());
+    }
+    Ok(addr)
+}
+
+/// Ends a map.
+///
+/// # Safety
+///
+/// - A whole map of ours that nothing uses any more.
+pub(crate) unsafe fn unmap(addr: NonNull<u8>, len: usize) {
+    // SAFETY: the caller's promise.
+    let result = unsafe { rustix::mm::munmap(addr.as_ptr().cast(), len) };
+    debug_assert!(result.is_ok(), "munmap of a map of ours: {result:?}");
 }
 
 /// The number of a borrowed descriptor as the ring's calls take it.

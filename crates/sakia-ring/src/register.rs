@@ -4,7 +4,6 @@
 //! is on a hot path. All refuse in a forked child, with an error that says so; that error is not
 //! repeated in their documentation. Source: `io_uring_register(2)`.
 
-use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
@@ -113,7 +112,7 @@ impl<H: Host> Ring<H> {
         let mut answer = Answer { header: [0; 4], ops: [unsupported; 256] };
         let room = answer.ops.len() as u32;
         // SAFETY: a zeroed answer with room for this many opcodes, written during the call.
-        unsafe { self.register(op::IORING_REGISTER_PROBE, (&raw mut answer).cast(), room)? };
+        unsafe { self.register(op::IORING_REGISTER_PROBE, &raw mut answer, room)? };
         let mut supported = [0; 4];
         for entry in &answer.ops {
             if entry.flags & sys::IO_URING_OP_SUPPORTED as u16 != 0 {
@@ -134,9 +133,8 @@ impl<H: Host> Ring<H> {
     #[doc(alias = "IORING_REGISTER_IOWQ_MAX_WORKERS")]
     pub fn set_iowq_max_workers(&mut self, limits: IowqMaxWorkers) -> io::Result<IowqMaxWorkers> {
         let mut pair = [limits.bounded, limits.unbounded];
-        let arg = pair.as_mut_ptr().cast();
         // SAFETY: two numbers, read and written during the call.
-        unsafe { self.register(op::IORING_REGISTER_IOWQ_MAX_WORKERS, arg, 2)? };
+        unsafe { self.register(op::IORING_REGISTER_IOWQ_MAX_WORKERS, pair.as_mut_ptr(), 2)? };
         let [bounded, unbounded] = pair;
         Ok(IowqMaxWorkers { bounded, unbounded })
     }
@@ -180,9 +178,9 @@ impl<H: Host> Ring<H> {
                 pad: [0; 7],
                 pad2: [0; 3],
             };
-            let arg = (&raw mut cancel).cast();
             // SAFETY: one request, read during the call.
-            let result = unsafe { self.register(op::IORING_REGISTER_SYNC_CANCEL, arg, 1) };
+            let result =
+                unsafe { self.register(op::IORING_REGISTER_SYNC_CANCEL, &raw mut cancel, 1) };
             let errno = result.as_ref().err().and_then(Errno::from_io_error);
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             match errno {
@@ -234,9 +232,8 @@ impl<H: Host> Ring<H> {
         params.sq_entries = sq_entries;
         params.cq_entries = cq_entries;
         params.flags = sys::IORING_SETUP_CQSIZE | sys::IORING_SETUP_CLAMP;
-        let arg = (&raw mut params).cast();
         // SAFETY: parameters without NO_MMAP name no memory; read and written during the call.
-        unsafe { self.register(op::IORING_REGISTER_RESIZE_RINGS, arg, 1)? };
+        unsafe { self.register(op::IORING_REGISTER_RESIZE_RINGS, &raw mut params, 1)? };
         // The kernel inherits the layout, whatever its answer says about flags.
         params.flags = self.report.setup_flags;
         let parts = &mut self.parts;
@@ -255,7 +252,7 @@ impl<H: Host> Ring<H> {
     ///
     /// - `arg` and `nr_args` are what `opcode` expects, and memory that the kernel keeps stays
     ///   valid until it is unregistered or the ring is gone.
-    unsafe fn register(&self, opcode: op, arg: *mut c_void, nr_args: u32) -> io::Result<u32> {
+    unsafe fn register<T>(&self, opcode: op, arg: *mut T, nr_args: u32) -> io::Result<u32> {
         // SAFETY: the caller's duties are the same.
         unsafe { self.parts.register(opcode, arg, nr_args) }
     }
@@ -279,9 +276,8 @@ impl<H: Host> Ring<H> {
     pub fn register_files(&mut self, files: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut numbers: Vec<i32> = files.iter().map(raw).collect();
         let count = count_of(&numbers)?;
-        let arg = numbers.as_mut_ptr().cast();
         // SAFETY: `count` open descriptors, of which the kernel takes references during the call.
-        unsafe { self.register(op::IORING_REGISTER_FILES, arg, count) }.map(|_| ())
+        unsafe { self.register(op::IORING_REGISTER_FILES, numbers.as_mut_ptr(), count) }.map(|_| ())
     }
 
     /// Registers `count` empty places, to be filled by [`update_files`](Ring::update_files) or by
@@ -337,9 +333,8 @@ impl<H: Host> Ring<H> {
             resv: 0,
             data: numbers.as_ptr().expose_provenance() as u64,
         };
-        let arg = (&raw mut update).cast();
         // SAFETY: an update that points to `count` numbers, all read during the call.
-        unsafe { self.register(op::IORING_REGISTER_FILES_UPDATE, arg, count) }
+        unsafe { self.register(op::IORING_REGISTER_FILES_UPDATE, &raw mut update, count) }
     }
 
     /// Ends the registration of all files.
@@ -352,7 +347,7 @@ impl<H: Host> Ring<H> {
     #[doc(alias = "IORING_UNREGISTER_FILES")]
     pub fn unregister_files(&mut self) -> io::Result<()> {
         // SAFETY: the call takes no argument.
-        unsafe { self.register(op::IORING_UNREGISTER_FILES, ptr::null_mut(), 0) }.map(|_| ())
+        unsafe { self.register(op::IORING_UNREGISTER_FILES, ptr::null_mut::<()>(), 0) }.map(|_| ())
     }
 
     /// Registers an empty table of files or buffers.
@@ -366,7 +361,7 @@ impl<H: Host> Ring<H> {
         };
         let size = size_of_val(&table) as u32;
         // SAFETY: a description of a table, read during the call; it names no memory.
-        unsafe { self.register(opcode, (&raw mut table).cast(), size) }.map(|_| ())
+        unsafe { self.register(opcode, &raw mut table, size) }.map(|_| ())
     }
 }
 
@@ -394,7 +389,7 @@ impl<H: Host> Ring<H> {
     #[doc(alias = "IORING_REGISTER_BUFFERS")]
     pub unsafe fn register_buffers(&mut self, buffers: &[IoVec]) -> io::Result<()> {
         let count = count_of(buffers)?;
-        let arg = buffers.as_ptr().cast_mut().cast();
+        let arg = buffers.as_ptr().cast_mut();
         // SAFETY: `count` descriptions, only read during the call; the memory they name is the
         // caller's duty.
         unsafe { self.register(op::IORING_REGISTER_BUFFERS, arg, count) }.map(|_| ())
@@ -441,10 +436,9 @@ impl<H: Host> Ring<H> {
             resv2: 0,
         };
         let size = size_of_val(&update) as u32;
-        let arg = (&raw mut update).cast();
         // SAFETY: an update that points to `nr` descriptions, all read during the call; the memory
         // they name is the caller's duty.
-        unsafe { self.register(op::IORING_REGISTER_BUFFERS_UPDATE, arg, size) }
+        unsafe { self.register(op::IORING_REGISTER_BUFFERS_UPDATE, &raw mut update, size) }
     }
 
     /// Ends the registration of all buffers. Operations in flight on them go on.
@@ -457,7 +451,8 @@ impl<H: Host> Ring<H> {
     #[doc(alias = "IORING_UNREGISTER_BUFFERS")]
     pub fn unregister_buffers(&mut self) -> io::Result<()> {
         // SAFETY: the call takes no argument.
-        unsafe { self.register(op::IORING_UNREGISTER_BUFFERS, ptr::null_mut(), 0) }.map(|_| ())
+        unsafe { self.register(op::IORING_UNREGISTER_BUFFERS, ptr::null_mut::<()>(), 0) }
+            .map(|_| ())
     }
 }
 
@@ -478,8 +473,7 @@ impl<H: Host> Ring<H> {
     pub fn register_eventfd(&mut self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
         let mut number = raw(&eventfd);
         // SAFETY: one open descriptor, of which the kernel takes a reference during the call.
-        unsafe { self.register(op::IORING_REGISTER_EVENTFD, (&raw mut number).cast(), 1) }
-            .map(|_| ())
+        unsafe { self.register(op::IORING_REGISTER_EVENTFD, &raw mut number, 1) }.map(|_| ())
     }
 
     /// Ends the registration of the eventfd.
@@ -492,7 +486,8 @@ impl<H: Host> Ring<H> {
     #[doc(alias = "IORING_UNREGISTER_EVENTFD")]
     pub fn unregister_eventfd(&mut self) -> io::Result<()> {
         // SAFETY: the call takes no argument.
-        unsafe { self.register(op::IORING_UNREGISTER_EVENTFD, ptr::null_mut(), 0) }.map(|_| ())
+        unsafe { self.register(op::IORING_UNREGISTER_EVENTFD, ptr::null_mut::<()>(), 0) }
+            .map(|_| ())
     }
 }
 

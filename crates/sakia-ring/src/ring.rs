@@ -78,15 +78,15 @@ impl<H: Host> Parts<H> {
     ///
     /// - `arg` and `nr_args` are what `opcode` expects, and memory that the kernel keeps stays
     ///   valid until it is unregistered or the ring is gone.
-    pub(crate) unsafe fn register(
+    pub(crate) unsafe fn register<T>(
         &self,
-        opcode: sys::io_uring_register_op,
-        arg: *mut c_void,
+        opcode: register_op,
+        arg: *mut T,
         nr_args: u32,
     ) -> io::Result<u32> {
         self.check_process()?;
         // SAFETY: the caller's duties are the same.
-        unsafe { self.host.register(raw(&self.fd), opcode as u32, arg, nr_args) }
+        unsafe { self.host.register(raw(&self.fd), opcode as u32, arg.cast(), nr_args) }
     }
 }
 
@@ -121,7 +121,8 @@ impl<H: Host> DisabledRing<H> {
         let Self { parts, registered_fd, mut report, mut patience } = self;
         let enable = register_op::IORING_REGISTER_ENABLE_RINGS;
         // SAFETY: the call takes no argument.
-        let enabled = patience.attempt(|| unsafe { parts.register(enable, ptr::null_mut(), 0) });
+        let enabled =
+            patience.attempt(|| unsafe { parts.register(enable, ptr::null_mut::<()>(), 0) });
         if let Err(error) = enabled {
             return Err(SetupError::new("io_uring_register(ENABLE_RINGS)", error, &report));
         }
@@ -130,7 +131,6 @@ impl<H: Host> DisabledRing<H> {
             enter_ring: raw(&parts.fd) as u32,
             submit_flags: 0,
             wait_flags: sys::IORING_ENTER_GETEVENTS | iowait,
-            registered_index: None,
             parts,
             report: SetupReport::default(),
             thread: PhantomData,
@@ -195,14 +195,12 @@ pub struct Entered {
 /// Dropping it closes the descriptor but does not wait: operations in flight go on for a while in
 /// the kernel. Whoever pushed them keeps their memory until their last completion, or for ever.
 pub struct Ring<H: Host = Kernel> {
-    /// The descriptor, or its index with `REGISTERED_RING`.
+    /// The descriptor, or with `REGISTERED_RING` its place among the thread's registered rings.
     enter_ring: u32,
     /// Flags of every enter.
     submit_flags: u32,
     /// Further flags of an enter that reaps.
     wait_flags: u32,
-    /// The place of the descriptor among the thread's registered rings.
-    registered_index: Option<u32>,
     pub(crate) parts: Parts<H>,
     pub(crate) report: SetupReport,
     /// Only the owner thread may enter, and its registered index means something only there.
@@ -306,14 +304,12 @@ impl<H: Host> Ring<H> {
             return unsafe { self.call(min_complete, flags, ptr::null(), 0) };
         };
         if let Some(wait) = &mut self.parts.wait {
-            let offset = wait.set(timeout);
+            wait.set(timeout);
             let flags = flags | sys::IORING_ENTER_EXT_ARG | sys::IORING_ENTER_EXT_ARG_REG;
-            let arg = ptr::without_provenance(offset);
-            // SAFETY: as above; with these flags the argument is an offset in the registered
+            let size = size_of::<sys::io_uring_reg_wait>();
+            // SAFETY: as above; with these flags the argument is the offset 0 in the registered
             // region, at which `set` has just written an entry of this size.
-            return unsafe {
-                self.call(min_complete, flags, arg, size_of::<sys::io_uring_reg_wait>())
-            };
+            return unsafe { self.call(min_complete, flags, ptr::null(), size) };
         }
         let ts = timespec(timeout);
         let arg = sys::io_uring_getevents_arg {
@@ -420,11 +416,7 @@ impl<H: Host> Ring<H> {
             data: raw(&self.parts.fd) as u64,
         };
         // SAFETY: one update, which the kernel reads and writes during the call.
-        unsafe {
-            let arg = (&raw mut update).cast();
-            self.parts.register(register_op::IORING_REGISTER_RING_FDS, arg, 1)?;
-        }
-        self.registered_index = Some(update.offset);
+        unsafe { self.parts.register(register_op::IORING_REGISTER_RING_FDS, &raw mut update, 1)? };
         self.enter_ring = update.offset;
         self.submit_flags = sys::IORING_ENTER_REGISTERED_RING;
         Ok(())
@@ -433,12 +425,11 @@ impl<H: Host> Ring<H> {
 
 impl<H: Host> Drop for Ring<H> {
     fn drop(&mut self) {
-        let Some(offset) = self.registered_index else {
-            return;
-        };
-        if !self.parts.origin.is_intact() {
-            return; // the place is the parent thread's
+        let is_registered = self.submit_flags == sys::IORING_ENTER_REGISTERED_RING;
+        if !is_registered || !self.parts.origin.is_intact() {
+            return; // in a forked child the place is the parent thread's
         }
+        let offset = self.enter_ring;
         let mut update = sys::io_uring_rsrc_update { offset, resv: 0, data: 0 };
         let opcode = register_op::IORING_UNREGISTER_RING_FDS as u32;
         // Not through `Parts::register`: a ring that has lost its queues gives its place back too.

@@ -321,7 +321,7 @@ fn register_restrictions<H: Host>(parts: &Parts<H>, allowed: &[Restriction]) -> 
     let mut list: Vec<_> = allowed.iter().map(entry).collect();
     let opcode = sys::io_uring_register_op::IORING_REGISTER_RESTRICTIONS;
     // SAFETY: an array of `list.len()` restrictions, which the kernel copies.
-    unsafe { parts.register(opcode, list.as_mut_ptr().cast(), list.len() as u32)? };
+    unsafe { parts.register(opcode, list.as_mut_ptr(), list.len() as u32)? };
     Ok(())
 }
 

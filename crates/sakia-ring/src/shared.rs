@@ -12,10 +12,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags};
-
 use crate::cqe::Cqe;
-use crate::host::Host;
+use crate::host::{self, Host};
 use crate::sqe::Sqe;
 use crate::sys::{self, Params};
 
@@ -107,23 +105,17 @@ impl Queues {
         };
         let rings = map(sys::IORING_OFF_SQ_RING, len)?;
         let entries_len = sq_entries as usize * size_of::<Sqe>();
-        let entries = match map(sys::IORING_OFF_SQES, entries_len) {
-            Ok(entries) => entries,
-            Err(error) => {
-                // SAFETY: mapped just above, and nothing points into it yet.
-                unsafe { host.unmap(rings.addr, rings.len) };
-                return Err(error);
-            }
-        };
-        let queues = Self::locate(params, rings, entries, has_array);
-        if queues.is_err() {
+        let entries = map(sys::IORING_OFF_SQES, entries_len).inspect_err(|_| {
+            // SAFETY: mapped just above, and nothing points into it yet.
+            unsafe { host.unmap(rings.addr, rings.len) };
+        })?;
+        Self::locate(params, rings, entries, has_array).inspect_err(|_| {
             // SAFETY: the pointers that `locate` found are gone with its error.
             unsafe {
                 host.unmap(rings.addr, rings.len);
                 host.unmap(entries.addr, entries.len);
             }
-        }
-        queues
+        })
     }
 
     /// Finds every field, and begins at the indices that the kernel holds.
@@ -327,33 +319,9 @@ impl BufQueue {
     pub(crate) fn map(entries: u32) -> io::Result<Self> {
         assert!(entries.is_power_of_two() && entries <= 32_768);
         let len = (entries as usize * size_of::<sys::io_uring_buf>())
-            .next_multiple_of(crate::sys::PAGE_BYTES_MAX);
-        // SAFETY: a new anonymous map at an address the kernel chooses.
-        let addr = unsafe {
-            rustix::mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::POPULATE,
-            )?
-        };
-        let queue = Self {
-            map: Map {
-                addr: NonNull::new(addr.cast()).expect("mmap never returns null without MAP_FIXED"),
-                len,
-            },
-            tail: 0,
-            mask: (entries - 1) as u16,
-        };
-        // A child must not share the pages by copy-on-write, or the kernel and the parent could end
-        // up with different copies.
-        // SAFETY: the range was mapped just above.
-        if let Err(errno) = unsafe { rustix::mm::madvise(addr, len, Advice::LinuxDontFork) } {
-            // SAFETY: the kernel's io_uring has not seen the map.
-            unsafe { queue.unmap() };
-            return Err(errno.into());
-        }
-        Ok(queue)
+            .next_multiple_of(sys::PAGE_BYTES_MAX);
+        let map = Map { addr: host::map_anonymous(len)?, len };
+        Ok(Self { map, tail: 0, mask: (entries - 1) as u16 })
     }
 
     /// Ends the map.
@@ -364,8 +332,7 @@ impl BufQueue {
     /// - This is the process that made it.
     pub(crate) unsafe fn unmap(self) {
         // SAFETY: a whole map of ours; the caller vouches that nothing uses it.
-        let result = unsafe { rustix::mm::munmap(self.map.addr.as_ptr().cast(), self.map.len) };
-        debug_assert!(result.is_ok(), "munmap of a buffer ring: {result:?}");
+        unsafe { host::unmap(self.map.addr, self.map.len) };
     }
 
     /// Where the entries are, as the kernel takes it.

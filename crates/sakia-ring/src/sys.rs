@@ -11,7 +11,6 @@
 //! `io_uring_register(2)`, `include/uapi/linux/io_uring.h`.
 
 use std::arch::asm;
-use std::ffi::c_void;
 use std::io;
 
 pub(crate) use linux_raw_sys::general::{
@@ -79,70 +78,21 @@ pub unsafe fn system_call(number: u32, args: [usize; 6]) -> isize {
     result
 }
 
-/// Turns the kernel's return value into a count, or into the error it stands for.
+/// Makes a system call, and turns the kernel's return value into a count, or into the error it stands for.
+///
+/// # Safety
+///
+/// - As for [`system_call`].
 #[inline(always)]
-fn check(ret: isize) -> io::Result<u32> {
-    match ret {
-        0.. => Ok(ret as u32),
-        _ => Err(error_of(ret)),
+pub(crate) unsafe fn call(number: u32, args: [usize; 6]) -> io::Result<u32> {
+    // SAFETY: the caller's duties are the same.
+    match unsafe { system_call(number, args) } {
+        ret @ 0.. => Ok(ret as u32),
+        ret => Err(error_of(ret)),
     }
 }
 
 #[cold]
 fn error_of(ret: isize) -> io::Error {
     io::Error::from_raw_os_error(-(ret as i32))
-}
-
-/// `io_uring_setup(2)`: returns the number of the new ring descriptor.
-///
-/// # Safety
-///
-/// - With `NO_MMAP` in its flags, `params` names memory that the kernel may own; with `ATTACH_WQ`, a
-///   ring of the caller's.
-pub(crate) unsafe fn io_uring_setup(entries: u32, params: &mut Params) -> io::Result<u32> {
-    let params: *mut Params = params;
-    // SAFETY: `params` is a valid, exclusive `io_uring_params`, and outlives the call. What it names is
-    // the caller's duty.
-    check(unsafe {
-        system_call(__NR_io_uring_setup, [entries as usize, params as usize, 0, 0, 0, 0])
-    })
-}
-
-/// `io_uring_enter(2)`.
-///
-/// # Safety
-///
-/// - Every submitted entry names memory and descriptors that stay valid for the kernel as long
-///   as its operation needs them.
-/// - `arg` and `arg_size` are what `flags` says they are.
-#[inline(always)]
-pub(crate) unsafe fn io_uring_enter(
-    fd: u32,
-    to_submit: u32,
-    min_complete: u32,
-    flags: u32,
-    arg: *const c_void,
-    arg_size: usize,
-) -> io::Result<u32> {
-    let (to_submit, min_complete) = (to_submit as usize, min_complete as usize);
-    let args = [fd as usize, to_submit, min_complete, flags as usize, arg as usize, arg_size];
-    // SAFETY: the caller's duties are this call's.
-    check(unsafe { system_call(__NR_io_uring_enter, args) })
-}
-
-/// `io_uring_register(2)`.
-///
-/// # Safety
-///
-/// - `arg` and `nr_args` are what `opcode` expects, and memory that the kernel keeps a reference
-///   to stays valid until it is unregistered.
-pub(crate) unsafe fn io_uring_register(
-    fd: u32,
-    opcode: u32,
-    arg: *mut c_void,
-    nr_args: u32,
-) -> io::Result<u32> {
-    let args = [fd as usize, opcode as usize, arg as usize, nr_args as usize, 0, 0];
-    // SAFETY: the caller's duties are this call's.
-    check(unsafe { system_call(__NR_io_uring_register, args) })
 }

@@ -8,16 +8,13 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags};
-
-use crate::host::{Host, raw};
+use crate::host::{self, Host, raw};
 use crate::sys;
 
 /// The registered page; its first entry is used by every wait of the ring.
 #[derive(Debug)]
 pub(crate) struct WaitRegion {
     entry: NonNull<sys::io_uring_reg_wait>,
-    len: usize,
 }
 
 // SAFETY: the page belongs to this value alone.
@@ -26,25 +23,11 @@ unsafe impl Send for WaitRegion {}
 impl WaitRegion {
     /// Maps the page and registers it with the disabled ring `ring`.
     pub(crate) fn register<H: Host>(host: &H, ring: BorrowedFd<'_>) -> io::Result<Self> {
-        let len = crate::sys::PAGE_BYTES_MAX;
-        // SAFETY: a new anonymous map at an address the kernel chooses.
-        let addr = unsafe {
-            rustix::mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::POPULATE,
-            )?
-        };
-        let entry = NonNull::new(addr.cast()).expect("mmap never returns null without MAP_FIXED");
-        let region = Self { entry, len };
-        // A child must not share the page by copy-on-write, or the kernel and the parent could end
-        // up with different copies.
-        // SAFETY: the range was mapped just above.
-        unsafe { rustix::mm::madvise(addr, len, Advice::LinuxDontFork)? };
+        let page = host::map_anonymous(sys::PAGE_BYTES_MAX)?;
+        let region = Self { entry: page.cast() };
         let mut description = sys::io_uring_region_desc {
-            user_addr: addr.expose_provenance() as u64,
-            size: len as u64,
+            user_addr: page.as_ptr().expose_provenance() as u64,
+            size: sys::PAGE_BYTES_MAX as u64,
             flags: sys::IORING_MEM_REGION_TYPE_USER as u32,
             id: 0,
             mmap_offset: 0,
@@ -62,9 +45,9 @@ impl WaitRegion {
         Ok(region)
     }
 
-    /// Sets the timeout of the next wait. Returns its offset in the region.
+    /// Sets the timeout of the next wait that names the offset 0 in the region.
     #[inline]
-    pub(crate) fn set(&mut self, timeout: Duration) -> usize {
+    pub(crate) fn set(&mut self, timeout: Duration) {
         let wait = sys::io_uring_reg_wait {
             ts: timespec(timeout),
             min_wait_usec: 0,
@@ -76,7 +59,6 @@ impl WaitRegion {
         };
         // SAFETY: the page is mapped as long as `self`, and the kernel reads it only in an enter.
         unsafe { self.entry.write(wait) };
-        0
     }
 }
 
@@ -84,7 +66,7 @@ impl Drop for WaitRegion {
     fn drop(&mut self) {
         // SAFETY: the page is ours, and nothing points to it. The kernel holds the physical page
         // of a ring that still lives.
-        unsafe { rustix::mm::munmap(self.entry.as_ptr().cast(), self.len) }.ok();
+        unsafe { host::unmap(self.entry.cast(), sys::PAGE_BYTES_MAX) };
     }
 }
 
