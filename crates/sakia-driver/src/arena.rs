@@ -103,9 +103,7 @@ pub struct FixedBuf {
 
 impl FixedBuf {
     /// The kernel's index of the registered buffer that the block lies in.
-    pub(crate) fn registered_index(&self) -> u16 {
-        0
-    }
+    pub(crate) const REGISTERED_INDEX: u16 = 0;
 
     fn pointer(&self) -> *mut u8 {
         // SAFETY: the index is less than the number of blocks, all of which lie within the map.

@@ -14,9 +14,10 @@ use crate::ops::{filled, transfer_len};
 use crate::policy::{Attempt, CallMode, Retry, Route, Rules};
 use crate::sys::Direction;
 
-/// See [`Handle::read`].
+/// See [`Handle::read`]. With `FIXED`, `buf` lies in registered memory, and its bytes within the registered
+/// buffer.
 #[derive(Debug)]
-pub struct Read<T> {
+pub struct Read<T, const FIXED: bool = false> {
     fd: Fd,
     buf: T,
     offset: u64,
@@ -26,9 +27,12 @@ pub struct Read<T> {
     len: u32,
 }
 
-/// See [`Handle::write`].
+/// See [`Handle::read_fixed`].
+pub type ReadFixed = Read<FixedBuf, true>;
+
+/// See [`Handle::write`]. `FIXED` as for [`Read`].
 #[derive(Debug)]
-pub struct Write<T> {
+pub struct Write<T, const FIXED: bool = false> {
     fd: Fd,
     buf: T,
     offset: u64,
@@ -36,7 +40,10 @@ pub struct Write<T> {
     flags: u32,
 }
 
-impl<T: IoBufMut> Read<T> {
+/// See [`Handle::write_fixed`].
+pub type WriteFixed = Write<FixedBuf, true>;
+
+impl<T: IoBufMut, const FIXED: bool> Read<T, FIXED> {
     #[inline(always)]
     fn new(fd: Fd, buf: T, offset: u64, flags: u32) -> Self {
         let len = transfer_len(buf.bytes_room());
@@ -94,9 +101,10 @@ impl Handle {
     /// 5.1. Source: `io_uring_prep_read_fixed(3)`.
     pub fn read_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<ReadFixed> {
         let is_registered = self.has_registered(&buf);
-        let read = ReadFixed(Read::new(self.held(fd), buf, offset, 0));
+        let read = Read::new(self.held(fd), buf, offset, 0);
         if is_registered { self.start(read) } else { self.refuse(read, Errno::FAULT) }
     }
+
     /// Writes up to `buf.bytes_len()` bytes to `fd`, starting at byte `offset`; at the file's own
     /// position, which moves, when `offset` is [`CURRENT_POSITION`](crate::CURRENT_POSITION), and
     /// whatever it is when `fd` has no positions. A file opened to append ignores the offset.
@@ -147,23 +155,28 @@ impl Handle {
     /// 5.1. Source: `io_uring_prep_write_fixed(3)`.
     pub fn write_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<WriteFixed> {
         let is_registered = self.has_registered(&buf);
-        let write = WriteFixed(Write { fd: self.held(fd), buf, offset, flags: 0 });
+        let write = Write { fd: self.held(fd), buf, offset, flags: 0 };
         if is_registered { self.start(write) } else { self.refuse(write, Errno::FAULT) }
     }
 }
 
 // SAFETY: the entry names the buffer's bytes, which the value owns and which stay put (the promise of
-// `IoBufMut`), and the descriptor, which the value keeps open.
-unsafe impl<T: IoBufMut> Operation for Read<T> {
+// `IoBufMut`), and the descriptor, which the value keeps open. Only `read_fixed` makes a `FIXED` one: its
+// bytes lie within the registered buffer, which the block keeps alive.
+unsafe impl<T: IoBufMut, const FIXED: bool> Operation for Read<T, FIXED> {
     type Output = BufResult<usize, T>;
     const KIND: OpKind = OpKind::Read;
 
     #[inline(always)]
     fn entry(&mut self) -> Option<Sqe> {
-        Some(
-            Sqe::read(self.fd.raw(), self.buf.stable_mut_ptr(), self.len, self.offset)
-                .op_flags(self.flags),
-        )
+        let (raw, to) = (self.fd.raw(), self.buf.stable_mut_ptr());
+        let (len, offset) = (self.len, self.offset);
+        let entry = if FIXED {
+            Sqe::read_fixed(raw, to, len, offset, FixedBuf::REGISTERED_INDEX)
+        } else {
+            Sqe::read(raw, to, len, offset)
+        };
+        Some(entry.op_flags(self.flags))
     }
 
     #[inline(always)]
@@ -199,55 +212,21 @@ unsafe impl<T: IoBufMut> Operation for Read<T> {
     of_descriptor!(fd);
 }
 
-/// See [`Handle::read_fixed`].
-#[derive(Debug)]
-pub struct ReadFixed(Read<FixedBuf>);
-
-// SAFETY: as for `Read`; the bytes lie within the registered buffer, which the block keeps alive.
-unsafe impl Operation for ReadFixed {
-    type Output = BufResult<usize, FixedBuf>;
-    const KIND: OpKind = OpKind::Read;
-
-    fn entry(&mut self) -> Option<Sqe> {
-        let Read { fd, buf, offset, len, .. } = &mut self.0;
-        let (pointer, index) = (buf.stable_mut_ptr(), buf.registered_index());
-        Some(Sqe::read_fixed(fd.raw(), pointer, *len, *offset, index))
-    }
-
-    fn call(&mut self) -> Call {
-        self.0.call()
-    }
-
-    fn has_room(&self) -> bool {
-        self.0.has_room()
-    }
-
-    fn complete(self, completion: Completion) -> Self::Output {
-        self.0.complete(completion)
-    }
-
-    fn route(&self, rules: &Rules) -> Route {
-        self.0.route(rules)
-    }
-
-    fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
-        self.0.classify(mode, attempt)
-    }
-
-    of_descriptor!(0.fd);
-}
-
-// SAFETY: as for `Read`; the kernel only reads the bytes.
-unsafe impl<T: IoBuf> Operation for Write<T> {
+// SAFETY: as for `Read`; the kernel only reads the bytes. Only `write_fixed` makes a `FIXED` one.
+unsafe impl<T: IoBuf, const FIXED: bool> Operation for Write<T, FIXED> {
     type Output = BufResult<usize, T>;
     const KIND: OpKind = OpKind::Write;
 
     #[inline(always)]
     fn entry(&mut self) -> Option<Sqe> {
-        let len = transfer_len(self.buf.bytes_len());
-        Some(
-            Sqe::write(self.fd.raw(), self.buf.stable_ptr(), len, self.offset).op_flags(self.flags),
-        )
+        let (raw, from, len) =
+            (self.fd.raw(), self.buf.stable_ptr(), transfer_len(self.buf.bytes_len()));
+        let entry = if FIXED {
+            Sqe::write_fixed(raw, from, len, self.offset, FixedBuf::REGISTERED_INDEX)
+        } else {
+            Sqe::write(raw, from, len, self.offset)
+        };
+        Some(entry.op_flags(self.flags))
     }
 
     #[inline(always)]
@@ -273,39 +252,4 @@ unsafe impl<T: IoBuf> Operation for Write<T> {
     }
 
     of_descriptor!(fd);
-}
-
-/// See [`Handle::write_fixed`].
-#[derive(Debug)]
-pub struct WriteFixed(Write<FixedBuf>);
-
-// SAFETY: as for `Write`; the bytes lie within the registered buffer, which the block keeps alive.
-unsafe impl Operation for WriteFixed {
-    type Output = BufResult<usize, FixedBuf>;
-    const KIND: OpKind = OpKind::Write;
-
-    fn entry(&mut self) -> Option<Sqe> {
-        let Write { fd, buf, offset, .. } = &self.0;
-        let (pointer, index) = (buf.stable_ptr(), buf.registered_index());
-        let len = transfer_len(buf.bytes_len());
-        Some(Sqe::write_fixed(fd.raw(), pointer, len, *offset, index))
-    }
-
-    fn call(&mut self) -> Call {
-        self.0.call()
-    }
-
-    fn complete(self, completion: Completion) -> Self::Output {
-        self.0.complete(completion)
-    }
-
-    fn route(&self, rules: &Rules) -> Route {
-        self.0.route(rules)
-    }
-
-    fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
-        self.0.classify(mode, attempt)
-    }
-
-    of_descriptor!(0.fd);
 }
