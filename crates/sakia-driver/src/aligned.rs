@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 /// Bytes in memory of their own, which begins at a page: aligned for every `O_DIRECT`.
 ///
 /// The length is fixed when it is made, and may be any. For direct I/O it has to be a multiple of the
-/// file's alignment, which is a power of two and most often 512 or 4096; [`slice`](IoBuf::slice) lends
+/// file's alignment, which is a power of two and most often 512 or 4096; [`slice`](crate::IoBuf::slice) lends
 /// a part.
 ///
 /// ```

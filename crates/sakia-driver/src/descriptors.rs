@@ -63,13 +63,9 @@ impl Descriptors for KernelDescriptors {
         let Ok(stat) = rustix::fs::statx(fd, c"", at, wanted) else {
             return facts_by_fstat(fd);
         };
-        let file_type = FileType::from_raw_mode(stat.stx_mode.into());
-        FileFacts {
-            kind: kind_of(file_type),
-            size: (file_type == FileType::RegularFile).then_some(stat.stx_size),
-            device: Some(rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)),
-            mount_id: (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id),
-        }
+        let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+        let mount = (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id);
+        facts_of(stat.stx_mode.into(), Some(stat.stx_size), device, mount)
     }
 
     unsafe fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
@@ -174,26 +170,21 @@ unsafe fn address_by(call: u32, raw: i32) -> io::Result<SocketAddress> {
 #[cold]
 fn facts_by_fstat(fd: BorrowedFd<'_>) -> FileFacts {
     match rustix::fs::fstat(fd) {
-        Ok(stat) => {
-            let file_type = FileType::from_raw_mode(stat.st_mode);
-            let is_file = file_type == FileType::RegularFile;
-            FileFacts {
-                kind: kind_of(file_type),
-                device: Some(stat.st_dev),
-                mount_id: None,
-                size: if is_file { stat.st_size.try_into().ok() } else { None },
-            }
-        }
+        Ok(stat) => facts_of(stat.st_mode, stat.st_size.try_into().ok(), stat.st_dev, None),
         // Not to know is to expect the worst.
         Err(_) => FileFacts::UNKNOWN,
     }
 }
 
-fn kind_of(file_type: FileType) -> FileKind {
-    match file_type {
+/// What is known of a file with this `st_mode`. Only that of a regular file is a size.
+fn facts_of(mode: u32, size: Option<u64>, device: u64, mount_id: Option<u64>) -> FileFacts {
+    let file_type = FileType::from_raw_mode(mode);
+    let kind = match file_type {
         FileType::RegularFile | FileType::Directory | FileType::BlockDevice => FileKind::Bounded,
         _ => FileKind::Waiting,
-    }
+    };
+    let size = size.filter(|_| file_type == FileType::RegularFile);
+    FileFacts { kind, device: Some(device), mount_id, size }
 }
 
 /// The type of the file system that a file is on; empty when the table does not have it.

@@ -120,6 +120,12 @@ pub(crate) trait Owner {
     fn note_close_error(&self);
 }
 
+impl fmt::Debug for dyn Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Owner")
+    }
+}
+
 impl Fd {
     /// A descriptor that the driver closes.
     ///

@@ -29,6 +29,7 @@ use crate::handle::Handle;
 /// A connected stream socket. Clones are the same connection.
 ///
 /// One task at a time receives, and one sends: of two that wait for the same, the first may never be told.
+#[derive(Clone)]
 pub struct Connection {
     shared: Rc<Owned>,
 }
@@ -46,12 +47,6 @@ struct Inner {
     receives: Permits,
     sends: Permits,
     inbox: Inbox,
-}
-
-impl Clone for Connection {
-    fn clone(&self) -> Self {
-        Self { shared: Rc::clone(&self.shared) }
-    }
 }
 
 impl Drop for Owned {

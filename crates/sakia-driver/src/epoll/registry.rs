@@ -134,7 +134,12 @@ impl Watch {
 
     /// Whether nobody waits, not even for a thread.
     pub(super) fn is_idle(&self) -> bool {
-        self.polls.is_empty() && self.ways.iter().all(|way| way.queue.is_empty())
+        self.waiters() == 0
+    }
+
+    /// How many operations wait.
+    fn waiters(&self) -> usize {
+        self.polls.len() + self.ways.iter().map(|way| way.queue.len()).sum::<usize>()
     }
 }
 
@@ -255,8 +260,7 @@ impl Registry {
     /// Takes an operation out, wherever it waits in this watch.
     pub(super) fn leave(&mut self, place: usize, id: u64) {
         let watch = &mut self.watches[place];
-        let before =
-            watch.polls.len() + watch.ways.iter().map(|way| way.queue.len()).sum::<usize>();
+        let before = watch.waiters();
         watch.polls.retain(|(its, _)| *its != id);
         watch.going_on.retain(|its| *its != id);
         for way in &mut watch.ways {
@@ -265,8 +269,7 @@ impl Registry {
                 _ => way.queue.retain(|its| *its != id),
             }
         }
-        let after = watch.polls.len() + watch.ways.iter().map(|way| way.queue.len()).sum::<usize>();
-        self.waiters -= before - after;
+        self.waiters -= before - watch.waiters();
     }
 
     /// All operations that wait in this watch.

@@ -22,8 +22,8 @@ impl At {
         self.directory.as_ref().map_or(AT_FDCWD, Fd::raw)
     }
 
-    /// The path's bytes, which end with a NUL, or null for the descriptor itself. They stay where they are when
-    /// the value is moved.
+    /// The path's bytes, which end with a NUL, or null for the descriptor itself. They stay where they are
+    /// when the value is moved.
     pub(crate) fn path(&self) -> *const u8 {
         self.c_path().map_or(ptr::null(), |path| path.as_ptr().cast())
     }

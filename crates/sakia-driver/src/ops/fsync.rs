@@ -1,10 +1,13 @@
-//! Making a file durable.
+//! Making a file durable, and writing back a part of it.
+
+use std::ops::BitOr;
 
 use sakia_ring::Sqe;
 
 use crate::call::{Function, System};
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
+use crate::sys::abi;
 
 /// See [`Handle::fsync`].
 #[derive(Debug)]
@@ -17,6 +20,39 @@ pub struct Fsync {
 #[derive(Debug)]
 pub struct Syncfs {
     fd: Fd,
+}
+
+/// What [`Handle::sync_file_range`] does about the pages of a range that are not written back yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncRange(pub u32);
+
+impl SyncRange {
+    /// Waits for the device to have those that it was given before.
+    #[doc(alias = "SYNC_FILE_RANGE_WAIT_BEFORE")]
+    pub const WAIT_BEFORE: Self = Self(abi::SYNC_FILE_RANGE_WAIT_BEFORE);
+    /// Gives it those that are left. That may wait, too: for its queue.
+    #[doc(alias = "SYNC_FILE_RANGE_WRITE")]
+    pub const WRITE: Self = Self(abi::SYNC_FILE_RANGE_WRITE);
+    /// Waits for the device to have all of them.
+    #[doc(alias = "SYNC_FILE_RANGE_WAIT_AFTER")]
+    pub const WAIT_AFTER: Self = Self(abi::SYNC_FILE_RANGE_WAIT_AFTER);
+}
+
+impl BitOr for SyncRange {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// See [`Handle::sync_file_range`].
+#[derive(Debug)]
+pub struct SyncFileRange {
+    fd: Fd,
+    offset: u64,
+    len: u64,
+    how: SyncRange,
 }
 
 impl Handle {
@@ -46,6 +82,30 @@ impl Handle {
     pub fn syncfs(&self, fd: &Fd) -> Op<Syncfs> {
         self.start(Syncfs { fd: self.held(fd) })
     }
+
+    /// Has `len` bytes of `fd` from byte `offset` on written back, all from there on when `len` is 0. On a
+    /// thread: rings give it to one of the kernel's in any case.
+    ///
+    /// **Nothing is durable afterwards**: neither the size of the file, nor where its blocks are, nor what
+    /// the device has in a cache of its own. It spreads writing over time, so that an
+    /// [`fsync`](Handle::fsync) later has less to do.
+    ///
+    /// # Errors
+    /// - `EINVAL`: no such flag, or a range that ends beyond what files can have.
+    /// - `ESPIPE`: neither a file, a directory nor a block device.
+    /// - `EIO`, `ENOSPC`: earlier writes were lost. Otherwise as `sync_file_range(2)`.
+    ///
+    /// # Kernel
+    /// 2.6.17. Source: `sync_file_range(2)`.
+    pub fn sync_file_range(
+        &self,
+        fd: &Fd,
+        offset: u64,
+        len: u64,
+        how: SyncRange,
+    ) -> Op<SyncFileRange> {
+        self.start(SyncFileRange { fd: self.held(fd), offset, len, how })
+    }
 }
 
 of_numbers! {
@@ -60,4 +120,12 @@ of_numbers! {
 of_numbers! {
     |it: Syncfs| Bounded; Fsync;
     call System::on(Function::Syncfs, it.fd.raw(), []);
+}
+
+of_numbers! {
+    |it: SyncFileRange| Bounded, local; Fsync;
+    call {
+        let args = [it.offset as usize, it.len as usize, it.how.0 as usize];
+        System::on(Function::SyncFileRange, it.fd.raw(), args)
+    };
 }

@@ -1,4 +1,5 @@
-//! The operations: a file for each, or for those of one kind, and the methods of [`Handle`](crate::Handle) that start them.
+//! The operations: a file for each, or for those of one kind, and the methods of
+//! [`Handle`](crate::Handle) that start them.
 
 // Above the modules, which use them.
 
@@ -117,8 +118,6 @@ macro_rules! of_descriptor {
     };
 }
 
-mod advise;
-mod allocate;
 mod at;
 mod attribute;
 pub(crate) mod close;
@@ -129,15 +128,12 @@ mod lock;
 mod names;
 pub(crate) mod nop;
 pub(crate) mod open;
-mod openat2;
 pub(crate) mod poll;
 mod read_write;
+mod room;
 mod socket;
 mod splice;
-mod statfs;
 pub(crate) mod statx;
-mod sync_range;
-mod truncate;
 pub(crate) mod vectored;
 mod xattr;
 
@@ -150,26 +146,21 @@ use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 use crate::ops::vectored::BUFFERS_MAX;
 
-pub use advise::Advise;
-pub use allocate::Fallocate;
 pub use attribute::{Chmod, Chown, SetTime, Utimens};
 pub use close::Close;
 pub use copy::CopyFileRange;
-pub use fsync::{Fsync, Syncfs};
+pub use fsync::{Fsync, SyncFileRange, SyncRange, Syncfs};
 pub use list::{DirectoryEntries, DirectoryEntry, EntryKind, ReadDirectory};
 pub use lock::Flock;
 pub use names::{Link, Mkdir, Readlink, Rename, Symlink, Unlink};
 pub use nop::{NextTurn, Nop};
-pub use open::{AwaitWriter, Open};
-pub use openat2::{OpenHow, Openat2};
+pub use open::{AwaitWriter, Open, OpenHow, Openat2};
 pub use poll::{Poll, PollEvents};
 pub use read_write::{Read, ReadFixed, Write, WriteFixed};
+pub use room::{Advise, Fallocate, Truncate};
 pub use socket::*;
 pub use splice::{Splice, SpliceFlags};
-pub use statfs::{Statfs, StatfsResult};
-pub use statx::{Statx, StatxResult, StatxTime};
-pub use sync_range::{SyncFileRange, SyncRange};
-pub use truncate::Truncate;
+pub use statx::{Statfs, StatfsResult, Statx, StatxResult, StatxTime};
 pub use vectored::{ReadVectored, WriteVectored};
 pub use xattr::{GetXattr, ListXattr, RemoveXattr, SetXattr};
 
