@@ -6,7 +6,6 @@
 use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::io;
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
@@ -22,15 +21,7 @@ use super::direct::Direct;
 use super::{Metadata, OpenOptions, uninterrupted};
 use crate::error::Result;
 use crate::executor::current;
-use crate::io::transfer::{may_retry, read_exact, retrying};
-
-/// Bytes by which reading to the end makes room, at least.
-const CHUNK_BYTES: usize = 8 << 10;
-/// Bytes by which it makes room, at most.
-const CHUNK_BYTES_MAX: usize = 1 << 20;
-
-/// Bytes asked for where the end of the file is expected.
-const PROBE_BYTES: usize = 32;
+use crate::io::transfer::{self, may_retry, read_exact, retrying};
 
 /// A file, open to be read or written.
 ///
@@ -261,14 +252,11 @@ impl File {
         buf: T,
         offset: u64,
     ) -> BufResult<usize, T> {
-        let (result, buf) = if may_retry(&self.driver, &self.fd, &error, PollEvents::READABLE).await
-        {
-            self.read_once(&self.fd, buf, offset).await
-        } else {
-            (Err(error), buf)
-        };
+        if may_retry(&self.driver, &self.fd, &error, PollEvents::READABLE).await {
+            return self.read_explained(buf, offset).await;
+        }
         let len = buf.bytes_room();
-        self.explained(result, buf, len, offset).await
+        self.explained(Err(error), buf, len, offset).await
     }
 
     /// The same of a write.
@@ -278,14 +266,11 @@ impl File {
         buf: T,
         offset: u64,
     ) -> BufResult<usize, T> {
-        let (result, buf) = if may_retry(&self.driver, &self.fd, &error, PollEvents::WRITABLE).await
-        {
-            self.write_once(&self.fd, buf, offset, 0).await
-        } else {
-            (Err(error), buf)
-        };
+        if may_retry(&self.driver, &self.fd, &error, PollEvents::WRITABLE).await {
+            return self.write_explained(buf, offset).await;
+        }
         let len = buf.bytes_len();
-        self.explained(result, buf, len, offset).await
+        self.explained(Err(error), buf, len, offset).await
     }
 
     /// Of a transfer of up to `len` bytes.
@@ -506,38 +491,11 @@ impl File {
         match &self.direct {
             Some(direct) => self.write_all_direct(direct, buf, offset, flags).await,
             None => {
-                let range = 0..buf.bytes_len();
-                self.write_range(&self.fd, buf, range, |done| offset + done, flags).await
+                let write =
+                    |rest, done| self.write_once(&self.fd, rest, offset + done as u64, flags);
+                transfer::write_all(buf, write).await
             }
         }
-    }
-
-    /// Writes the bytes of `buf` in `range`; `at` gives the offset for a byte of `buf`.
-    pub(super) async fn write_range<T: IoBuf>(
-        &self,
-        fd: &Fd,
-        mut buf: T,
-        range: Range<usize>,
-        at: impl Fn(u64) -> u64,
-        flags: u32,
-    ) -> BufResult<(), T> {
-        let Range { start: mut done, end } = range;
-        while done < end {
-            let result;
-            if done == 0 && end == buf.bytes_len() {
-                (result, buf) = self.write_once(fd, buf, at(0), flags).await;
-            } else {
-                let slice = buf.slice(done..end);
-                let (partly, slice) = self.write_once(fd, slice, at(done as u64), flags).await;
-                (result, buf) = (partly, slice.into_inner());
-            }
-            match result {
-                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
-                Ok(count) => done += count,
-                Err(error) => return (Err(error), buf),
-            }
-        }
-        (Ok(()), buf)
     }
 
     /// Writes all of `buf` at the end of the file, wherever that is by then: also when others append to
@@ -556,9 +514,8 @@ impl File {
     #[doc(alias = "RWF_APPEND")]
     pub async fn append<T: IoBuf>(&self, buf: T) -> BufResult<(), T> {
         let flags = if self.appends { 0 } else { ReadWriteFlags::APPEND.bits() };
-        let range = 0..buf.bytes_len();
         // Not the file's own position, which appends would queue up for.
-        self.write_range(&self.fd, buf, range, |_| 0, flags).await
+        transfer::write_all(buf, |rest, _| self.write_once(&self.fd, rest, 0, flags)).await
     }
 
     /// Writes one buffer after the other, starting at byte `offset`. At most the first 1024 are used.
@@ -724,40 +681,18 @@ fn is_unknown_flag(error: &io::Error) -> bool {
 /// the file is thought to have.
 pub(super) async fn read_to_end(
     file: &File,
-    mut buf: Vec<u8>,
+    buf: Vec<u8>,
     offset: u64,
     size: Option<u64>,
 ) -> BufResult<usize, Vec<u8>> {
-    let begin = buf.len();
     let position = if offset == CURRENT_POSITION { 0 } else { offset };
     let expected = size.map_or(0, |size| size.saturating_sub(position));
     let expected = usize::try_from(expected).unwrap_or(usize::MAX);
-    if buf.try_reserve(expected.saturating_add(PROBE_BYTES)).is_err() {
-        return (Err(io::ErrorKind::OutOfMemory.into()), buf);
-    }
-    loop {
-        let end = buf.len();
-        let done = end - begin;
-        // As much as is expected, and then a look for the end; beyond that ever more.
-        let chunk = match expected.checked_sub(done) {
-            Some(0) if expected > 0 => PROBE_BYTES,
-            Some(left) if left > 0 => left.min(CHUNK_BYTES_MAX),
-            _ => done.clamp(CHUNK_BYTES, CHUNK_BYTES_MAX),
-        };
-        if buf.try_reserve(chunk).is_err() {
-            return (Err(io::ErrorKind::OutOfMemory.into()), buf);
-        }
-        buf.resize(end + chunk, 0);
+    let read = async |rest, done| {
         let at = if offset == CURRENT_POSITION { offset } else { offset + done as u64 };
-        let (result, slice) = file.read_once(&file.fd, buf.slice(end..), at).await;
-        buf = slice.into_inner();
-        buf.truncate(end + result.as_ref().map_or(0, |&count| count));
-        match result {
-            Ok(0) => return (Ok(done), buf),
-            Ok(_) => {}
-            Err(error) => return (Err(error), buf),
-        }
-    }
+        file.read_once(&file.fd, rest, at).await
+    };
+    transfer::read_to_end(buf, expected, read).await
 }
 
 impl File {

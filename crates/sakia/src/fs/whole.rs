@@ -9,13 +9,14 @@ use std::pin::Pin;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::path::Arg;
-use sakia_driver::{AlignedBuf, BufResult, CURRENT_POSITION, Handle, IoBuf, WholeFile};
+use sakia_driver::{AlignedBuf, CURRENT_POSITION, Handle, IoBuf, WholeFile};
 
 use super::file::read_to_end;
 use super::options::{await_writer, open_like_std};
 use super::paths::follow_links;
 use super::{Dir, File, OpenOptions, Permissions, driver, uninterrupted};
 use crate::error::{Context, Result};
+use crate::io::transfer::write_all;
 
 /// Bytes that a file is thought to have when nothing is known.
 const GUESS_BYTES: usize = 8 << 10;
@@ -314,11 +315,13 @@ async fn copy_by_reading(source: &File, target: &File, mut done: u64) -> io::Res
         if count == 0 {
             return Ok(done);
         }
-        let next = |offset| if to == CURRENT_POSITION { to } else { to + offset };
-        let written: BufResult<(), _> =
-            target.write_range(&target.fd, buf, 0..count, next, 0).await;
-        buf = written.1;
-        written.0?;
+        let write = |rest, done| {
+            let at = if to == CURRENT_POSITION { to } else { to + done as u64 };
+            target.write_once(&target.fd, rest, at, 0)
+        };
+        let (result, back) = write_all(buf.slice(..count), write).await;
+        buf = back.into_inner();
+        result?;
         done += count as u64;
     }
 }

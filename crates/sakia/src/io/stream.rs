@@ -5,13 +5,8 @@ use std::os::fd::OwnedFd;
 
 use sakia_driver::{BufResult, CURRENT_POSITION, Fd, Handle, IoBuf, IoBufMut, PollEvents};
 
-use super::transfer::{retrying, write_all};
+use super::transfer::{read_to_end, retrying, write_all};
 use crate::executor::current;
-
-/// Bytes by which `read_to_end` makes room, at least.
-const CHUNK_BYTES: usize = 8 << 10;
-/// Bytes by which it makes room, at most.
-const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// What readers and writers have in common.
 #[derive(Debug)]
@@ -42,21 +37,8 @@ impl Stream {
         retrying(driver, fd, PollEvents::READABLE, buf, read).await
     }
 
-    pub(crate) async fn read_to_end(&self, mut buf: Vec<u8>) -> BufResult<usize, Vec<u8>> {
-        let begin = buf.len();
-        loop {
-            let end = buf.len();
-            let chunk = (end - begin).clamp(CHUNK_BYTES, CHUNK_BYTES_MAX);
-            buf.resize(end + chunk, 0);
-            let (result, slice) = self.read(buf.slice(end..)).await;
-            buf = slice.into_inner();
-            buf.truncate(end + result.as_ref().map_or(0, |&count| count));
-            match result {
-                Ok(0) => return (Ok(end - begin), buf),
-                Ok(_) => {}
-                Err(error) => return (Err(error), buf),
-            }
-        }
+    pub(crate) async fn read_to_end(&self, buf: Vec<u8>) -> BufResult<usize, Vec<u8>> {
+        read_to_end(buf, 0, async |rest, _| self.read(rest).await).await
     }
 
     pub(crate) async fn write<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {

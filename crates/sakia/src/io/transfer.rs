@@ -8,6 +8,14 @@ use std::io;
 
 use sakia_driver::{BufResult, Fd, Handle, IoBuf, IoBufMut, PollEvents, Room, Slice};
 
+/// Bytes by which reading to the end makes room, at least.
+const CHUNK_BYTES: usize = 8 << 10;
+/// Bytes by which it makes room, at most.
+const CHUNK_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes asked for where the end of the file is expected.
+const PROBE_BYTES: usize = 32;
+
 /// Returns whether to try again after `error`, having waited for `events` if need be.
 pub(crate) async fn may_retry(
     driver: &Handle,
@@ -81,6 +89,41 @@ pub(crate) async fn read_exact<T: IoBufMut>(
         }
     }
     (Ok(()), rest.into_inner())
+}
+
+/// Reads to the end, and appends to `buf`; about `expected` bytes are thought to come. Each read gets the room
+/// for it, and how much was read.
+pub(crate) async fn read_to_end(
+    mut buf: Vec<u8>,
+    expected: usize,
+    mut read: impl AsyncFnMut(Slice<Vec<u8>>, usize) -> BufResult<usize, Slice<Vec<u8>>>,
+) -> BufResult<usize, Vec<u8>> {
+    let begin = buf.len();
+    if buf.try_reserve(expected.saturating_add(PROBE_BYTES)).is_err() {
+        return (Err(io::ErrorKind::OutOfMemory.into()), buf);
+    }
+    loop {
+        let end = buf.len();
+        let done = end - begin;
+        // As much as is expected, and then a look for the end; beyond that ever more.
+        let chunk = match expected.checked_sub(done) {
+            Some(0) if expected > 0 => PROBE_BYTES,
+            Some(left) if left > 0 => left.min(CHUNK_BYTES_MAX),
+            _ => done.clamp(CHUNK_BYTES, CHUNK_BYTES_MAX),
+        };
+        if buf.try_reserve(chunk).is_err() {
+            return (Err(io::ErrorKind::OutOfMemory.into()), buf);
+        }
+        buf.resize(end + chunk, 0);
+        let (result, slice) = read(buf.slice(end..), done).await;
+        buf = slice.into_inner();
+        buf.truncate(end + result.as_ref().map_or(0, |&count| count));
+        match result {
+            Ok(0) => return (Ok(done), buf),
+            Ok(_) => {}
+            Err(error) => return (Err(error), buf),
+        }
+    }
 }
 
 /// Writes all of `buf` by as many writes as it takes. Each gets what is left, and how much was written.
