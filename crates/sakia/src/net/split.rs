@@ -168,13 +168,8 @@ impl AsRef<TcpStream> for OwnedWriteHalf {
 }
 
 /// Two halves that are not of the same connection.
+#[derive(Debug)]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
-
-impl fmt::Debug for ReuniteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ReuniteError").field(&self.0).field(&self.1).finish()
-    }
-}
 
 impl fmt::Display for ReuniteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -20,7 +20,7 @@ use super::sockopt::{self as options, Keepalive, option, tune};
 use super::split::{OwnedReadHalf, OwnedWriteHalf};
 use super::{Result, readers, writers};
 use crate::executor::current;
-use crate::io::transfer::{retrying, uninterrupted};
+use crate::io::transfer::{may_retry, retrying, uninterrupted};
 use crate::io::{AsyncRead, AsyncWrite};
 
 /// A TCP connection. Dropping it closes it.
@@ -389,13 +389,7 @@ impl TcpStream {
 
     /// Whether to try again after `error`, having waited if need be.
     async fn may_retry(&self, error: &io::Error, events: PollEvents) -> bool {
-        match error.kind() {
-            io::ErrorKind::Interrupted => true,
-            io::ErrorKind::WouldBlock => {
-                self.connection.driver().poll(self.connection.fd(), events).await.is_ok()
-            }
-            _ => false,
-        }
+        may_retry(self.connection.driver(), self.connection.fd(), error, events).await
     }
 
     fn retrying<B, F>(

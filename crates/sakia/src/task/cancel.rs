@@ -36,12 +36,13 @@ use super::wait_until;
 ///     assert_eq!(task.await.unwrap(), "ended in good order");
 /// });
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct CancellationToken {
     node: Arc<Node>,
 }
 
 /// A token in its tree.
+#[derive(Default)]
 struct Node {
     /// Set once, under the lock of `children`.
     is_canceled: AtomicBool,
@@ -90,7 +91,7 @@ impl Drop for Node {
 impl CancellationToken {
     /// A token that nothing cancels but itself.
     pub fn new() -> Self {
-        Self { node: Arc::new(Node::new(false, None)) }
+        Self::default()
     }
 
     /// A token that is canceled with this one, and may be by itself.
@@ -168,12 +169,6 @@ impl CancellationToken {
     #[must_use = "dropping the guard cancels the token"]
     pub fn drop_guard(self) -> DropGuard {
         DropGuard { token: Some(self) }
-    }
-}
-
-impl Default for CancellationToken {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -161,7 +161,7 @@ impl<E: 'static> TaskScope<E> {
             Some(match outcome? {
                 Ok(Ok(())) => Ok(()),
                 Ok(Err(error)) => Err(ScopeError::error(error)),
-                Err(error) => Err(ScopeError { kind: Kind::Join(error) }),
+                Err(error) => Err(ScopeError { error: Err(error) }),
             })
         })
     }
@@ -199,23 +199,18 @@ impl<E: 'static> Drop for Ending<'_, E> {
 
 /// Why a [`spawned_scope`] failed: the first error or panic in it.
 pub struct ScopeError<E> {
-    kind: Kind<E>,
-}
-
-enum Kind<E> {
-    Error(E),
-    /// A panic; or a cancellation, when the runtime ended.
-    Join(JoinError),
+    /// `Err` is a panic; or a cancellation, when the runtime ended.
+    error: Result<E, JoinError>,
 }
 
 impl<E> ScopeError<E> {
     fn error(error: E) -> Self {
-        Self { kind: Kind::Error(error) }
+        Self { error: Ok(error) }
     }
 
     /// Whether a child panicked.
     pub fn is_panic(&self) -> bool {
-        matches!(&self.kind, Kind::Join(error) if error.is_panic())
+        self.error.as_ref().is_err_and(JoinError::is_panic)
     }
 
     /// The error that the body or a child ended with.
@@ -223,36 +218,33 @@ impl<E> ScopeError<E> {
     /// # Errors
     /// A child panicked.
     pub fn into_error(self) -> Result<E, JoinError> {
-        match self.kind {
-            Kind::Error(error) => Ok(error),
-            Kind::Join(error) => Err(error),
-        }
+        self.error
     }
 }
 
 impl<E: fmt::Debug> fmt::Debug for ScopeError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.kind {
-            Kind::Error(error) => f.debug_tuple("ScopeError").field(error).finish(),
-            Kind::Join(error) => f.debug_tuple("ScopeError").field(error).finish(),
+        match &self.error {
+            Ok(error) => f.debug_tuple("ScopeError").field(error).finish(),
+            Err(error) => f.debug_tuple("ScopeError").field(error).finish(),
         }
     }
 }
 
 impl<E: fmt::Display> fmt::Display for ScopeError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.kind {
-            Kind::Error(error) => error.fmt(f),
-            Kind::Join(error) => error.fmt(f),
+        match &self.error {
+            Ok(error) => error.fmt(f),
+            Err(error) => error.fmt(f),
         }
     }
 }
 
 impl<E: std::error::Error> std::error::Error for ScopeError<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.kind {
-            Kind::Error(error) => error.source(),
-            Kind::Join(error) => error.source(),
+        match &self.error {
+            Ok(error) => error.source(),
+            Err(error) => error.source(),
         }
     }
 }
