@@ -91,8 +91,8 @@ pub(crate) async fn read_exact<T: IoBufMut>(
     (Ok(()), rest.into_inner())
 }
 
-/// Reads to the end, and appends to `buf`; about `expected` bytes are thought to come. Each read gets the room
-/// for it, and how much was read.
+/// Reads to the end, and appends to `buf`; `expected` bytes are thought to come. Each read gets the room for
+/// it, and how much was read before.
 pub(crate) async fn read_to_end(
     mut buf: Vec<u8>,
     expected: usize,
