@@ -374,8 +374,8 @@ impl Core {
     #[cold]
     pub(super) fn lacked_worker(&mut self, slot: SlotRef) -> bool {
         let header = self.slab.header(slot);
-        let was_wanted = header.class == Class::Bounded
-            && !header.has(flag::ORPHAN | flag::CANCEL_LISTED | flag::CANCEL_SENT);
+        let was_wanted =
+            header.class == Class::Bounded && !header.has(flag::ORPHAN | flag::CANCEL_SENT);
         let vtable = header.vtable.expect("a slot in flight holds an operation");
         if !was_wanted || self.phase != Phase::Running || !self.backend.may_lack_workers() {
             return false;
