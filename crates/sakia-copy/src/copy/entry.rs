@@ -88,7 +88,7 @@ impl Copy {
                 return self.copy_special(spot, &stat).await;
             }
             Err(error) => {
-                // What need not be copied need not be read.
+                // An entry that is not to be copied is not read.
                 if self.options.existing == Existing::Update
                     && let Ok(stat) = self.stat_source(spot)
                     && let Ok(true) = self.is_up_to_date(spot, &stat)

@@ -54,7 +54,7 @@ impl Copy {
             return self.stat_overwritten(spot, kind);
         }
         Ok(match self.stat_target(spot)? {
-            // What leads nowhere is not newer, and to write to it says why.
+            // A link to nowhere is not newer, and writing to it says why.
             Some(there) if self.is_contents(kind) && is_link(&there) => self.stat_behind(spot).ok(),
             there => there,
         })

@@ -202,7 +202,7 @@ pub(crate) struct Learned {
 pub(crate) struct Facts {
     /// The source's.
     stat: Stat,
-    /// What is in it is not copied: it lies on another file system than the one above.
+    /// Its entries are not copied: it lies on another file system than the one above.
     is_empty: bool,
     target: Target,
 }

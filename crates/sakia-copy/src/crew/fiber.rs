@@ -77,7 +77,7 @@ impl<J: Job> Fiber<J> {
         Rc::clone(&self.worker)
     }
 
-    /// What is awaited next may take a while.
+    /// The call that is awaited next may take a while.
     pub(crate) fn about_to_wait(&mut self) {
         self.tally.counters.waits += 1;
         self.worker.spread();
@@ -185,7 +185,7 @@ impl<J: Job> Fiber<J> {
         crew.pace.made(made, timed, time);
     }
 
-    /// What is in hand is a large file: others may do what is left of its directory.
+    /// The entry in hand is a large file: others may do what is left of its directory.
     pub(crate) fn copying_large(&self) {
         self.worker.has_large_file.set(true);
         self.worker.share();

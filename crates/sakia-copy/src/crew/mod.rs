@@ -74,7 +74,7 @@ pub(crate) enum Next {
     Done,
     /// It is a directory.
     Enter,
-    /// Somebody else will say that it is done.
+    /// It was handed over: whoever finishes it says that it is done.
     Later,
 }
 

@@ -1,7 +1,5 @@
 //! Making a file durable, and writing back a part of it.
 
-use std::ops::BitOr;
-
 use sakia_ring::Sqe;
 
 use crate::call::{Function, System};
@@ -38,13 +36,7 @@ impl SyncRange {
     pub const WAIT_AFTER: Self = Self(abi::SYNC_FILE_RANGE_WAIT_AFTER);
 }
 
-impl BitOr for SyncRange {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
+of_bits!(SyncRange);
 
 /// See [`Handle::sync_file_range`].
 #[derive(Debug)]

@@ -25,6 +25,19 @@ macro_rules! acts_on {
     };
 }
 
+/// Combines values of a type that holds bits of the kernel by `|`.
+macro_rules! of_bits {
+    ($name:ident) => {
+        impl std::ops::BitOr for $name {
+            type Output = Self;
+
+            fn bitor(self, other: Self) -> Self {
+                Self(self.0 | other.0)
+            }
+        }
+    };
+}
+
 /// What an [`Operation`] resolves to that ends well or not, and brings nothing.
 macro_rules! no_output {
     () => {

@@ -43,13 +43,7 @@ impl PollEvents {
     }
 }
 
-impl std::ops::BitOr for PollEvents {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
+of_bits!(PollEvents);
 
 /// See [`Handle::poll`].
 #[derive(Debug)]

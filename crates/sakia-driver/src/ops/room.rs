@@ -48,7 +48,7 @@ impl Handle {
         self.start(Fallocate { fd: self.held(fd), mode, offset, len })
     }
 
-    /// Makes the file `len` bytes long. What is added reads as zeros and takes no room.
+    /// Makes the file `len` bytes long. The part that is added reads as zeros and takes no room.
     ///
     /// # Errors
     /// - `EINVAL`: not open to write, not a regular file, or more than a file can have.

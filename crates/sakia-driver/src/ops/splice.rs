@@ -16,7 +16,6 @@
 
 use std::future::Future;
 use std::io;
-use std::ops::BitOr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -30,8 +29,7 @@ use crate::backend::FileKind;
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 use crate::ops::poll::{self, PollEvents};
 use crate::policy::{CallMode, Lane, Route, Rules};
@@ -50,13 +48,7 @@ impl SpliceFlags {
     pub const MORE: Self = Self(abi::SPLICE_F_MORE);
 }
 
-impl BitOr for SpliceFlags {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
+of_bits!(SpliceFlags);
 
 /// A splice under way: a future. See [`Handle::splice`].
 #[derive(Debug)]

@@ -162,7 +162,7 @@ pub fn descriptors_that_nobody_takes_are_closed(stage: &Stage) {
         assert_eq!(wait(&driver, driver.recv(far, vec![0; 16], 0)).0.unwrap(), 5);
         all_closed();
     }
-    // What was never received is closed with the socket, which its peer sees.
+    // A descriptor that was never received is closed with the socket, which its peer sees.
     for (near, far) in pairs {
         let (ours, theirs) = connected(stage, &driver, Domain::UNIX);
         send(&driver, &near, "never", ControlMessages::new().descriptor(&theirs));
@@ -319,7 +319,7 @@ pub fn packets_tell_their_class_and_their_way(stage: &Stage) {
         assert_eq!(info.map(|its| its.local), tells.then_some(loopback));
         assert!(info.is_none_or(|its| its.interface > 0));
     }
-    // What has no room is cut, and read as nothing.
+    // A message without room is cut, and read as nothing.
     for room in [0, ControlMessage::space(0), ControlMessage::space(1)] {
         let control = ControlMessages::new().ip_tos(2);
         wait(&driver, driver.send_message(&near, "packet", &to, control, 0)).0.unwrap();

@@ -10,8 +10,7 @@ use crate::address::{AddressRoom, SocketAddress};
 use crate::call::{Call, SocketCall, Verb, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 
 /// See [`Handle::accept`].

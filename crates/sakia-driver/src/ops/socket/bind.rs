@@ -6,8 +6,7 @@ use crate::address::SocketAddress;
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 use crate::operation::Operation;
 use crate::policy::{Route, Rules};
 

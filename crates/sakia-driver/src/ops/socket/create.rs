@@ -9,8 +9,7 @@ use crate::address::{Domain, SocketType};
 use crate::call::{Call, Function, System};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 use crate::operation::{Class, Completion, Operation};
 use crate::policy::{Route, Rules};
 

@@ -24,8 +24,7 @@ pub use vectored::{SocketRecvVectored, SocketSendVectored};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 use crate::operation::Operation;
 pub use crate::sys::ControlMessage;
 use crate::sys::{DONT_WAIT, NO_SIGNAL};

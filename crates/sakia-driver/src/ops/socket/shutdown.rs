@@ -5,8 +5,7 @@ use sakia_ring::Sqe;
 use crate::address::ShutdownHow;
 use crate::call::{Function, System};
 use crate::fd::Fd;
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 
 /// See [`Handle::shutdown_socket`].
 #[derive(Debug)]

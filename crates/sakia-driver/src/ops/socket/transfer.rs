@@ -7,8 +7,7 @@ use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::call::{Call, SocketCall, Verb, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
-use crate::handle::Handle;
-use crate::handle::Op;
+use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 use crate::ops::{filled, transfer_len};
 

@@ -504,7 +504,7 @@ pub(super) fn receive(
     let from = peer.unwrap_or(SocketAddress::UNNAMED);
     Ok(match sockets.get(id).transport {
         Transport::Stream => {
-            // What files came with, a receive does not go beyond.
+            // A receive ends with the bytes that files came with.
             let first = kernel.passed.iter().find(|passed| passed.to == id);
             let end = first.filter(|first| first.place.start < len_max).map(|it| it.place.end);
             let len_max = len_max.min(end.unwrap_or(len_max));
