@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::Row;
 use crate::callgrind::{self, per_operation};
 
-/// The first is the yardstick of the second, the third that of the fourth.
-const VARIANTS: [&str; 4] = ["crate", "ring", "owned", "driver"];
+/// The first is the yardstick of the second, the third and the fourth those of the fifth.
+const VARIANTS: [&str; 5] = ["crate", "ring", "owned", "promised", "driver"];
 const OPERATIONS: [&str; 2] = ["nop", "read"];
 const BATCHES: [u32; 3] = [1, 8, 64];
 /// Operations of the shorter run; the longer has twice as many. A multiple of every batch.
@@ -24,8 +24,17 @@ pub(super) fn measure(program: &Path, data: &Path, json: bool) -> anyhow::Result
             "instructions per operation, user space (callgrind); target: ratio <= {RATIO_MAX}"
         );
         println!(
-            "{:<10} {:>5} {:>8} {:>8} {:>11} {:>8} {:>8} {:>13}",
-            "operation", "batch", "crate", "ring", "ring/crate", "owned", "driver", "driver/owned"
+            "{:<10} {:>5} {:>8} {:>8} {:>11} {:>8} {:>8} {:>8} {:>13} {:>15}",
+            "operation",
+            "batch",
+            "crate",
+            "ring",
+            "ring/crate",
+            "owned",
+            "promised",
+            "driver",
+            "driver/owned",
+            "driver/promised"
         );
     }
     let (mut rows, mut is_reached) = (Vec::new(), true);
@@ -41,7 +50,7 @@ pub(super) fn measure(program: &Path, data: &Path, json: bool) -> anyhow::Result
                     Ok(taken)
                 })?;
             }
-            let [by_crate, ring, owned, driver] = per_op;
+            let [by_crate, ring, owned, promised, driver] = per_op;
             is_reached &= ring / by_crate <= RATIO_MAX;
             let params = json!({"operation": operation, "batch": batch});
             let counts = VARIANTS.into_iter().zip(per_op);
@@ -51,14 +60,16 @@ pub(super) fn measure(program: &Path, data: &Path, json: bool) -> anyhow::Result
                     "instructions_per_op": Value::from_iter(counts.clone()),
                     "ratios": {
                         "ring/crate": ring / by_crate, "driver/owned": driver / owned,
-                        "driver/crate": driver / by_crate,
+                        "driver/crate": driver / by_crate, "driver/promised": driver / promised,
                     },
                 });
                 println!("{line}");
             } else {
                 let (ours, owning) = (verdict(ring / by_crate), verdict(driver / owned));
+                let promising = verdict(driver / promised);
                 print!("{operation:<10} {batch:>5} {by_crate:>8.1} {ring:>8.1} {ours:>11} ");
-                println!("{owned:>8.1} {driver:>8.1} {owning:>13}");
+                print!("{owned:>8.1} {promised:>8.1} {driver:>8.1} {owning:>13} ");
+                println!("{promising:>15}");
             }
             rows.push(Row { params, counts: counts.collect() });
         }

@@ -7,11 +7,14 @@
 //! - `owned`: on the `io-uring` crate again, but with the least that a sound loop needs whose buffers
 //!   come from and go back to its user: a table that owns buffer and descriptor of each operation until
 //!   its completion, and keys with generations;
-//! - `driver`: the same contract on `sakia-driver`, which besides cancels, disposes and admits.
+//! - `promised`: a loop by hand on `sakia-ring` with a field and a test for each promise of the driver;
+//! - `driver`: the same contract on `sakia-driver`.
 //!
 //! All use the same ring flags, and the page cache holds what is read.
 //!
 //! Usage: `instructions VARIANT nop|read BATCH COUNT FILE`
+
+mod promised;
 
 use std::error::Error;
 use std::fs::File;
@@ -32,7 +35,9 @@ enum What {
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().collect();
     let [_, variant, what, batch, count, path] = &args[..] else {
-        return Err("usage: instructions crate|ring|owned|driver nop|read BATCH COUNT FILE".into());
+        return Err(
+            "usage: instructions crate|ring|owned|promised|driver nop|read BATCH COUNT FILE".into(),
+        );
     };
     let what = match what.as_str() {
         "nop" => What::Nop,
@@ -45,6 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "crate" => on_crate(what, batch, count, &file)?,
         "ring" => on_ring(what, batch, count, &file)?,
         "owned" => on_owned(what, batch, count, file)?,
+        "promised" => promised::on_promised(what, batch, count, file)?,
         "driver" => on_driver(what, batch, count, file)?,
         other => return Err(format!("no variant {other}").into()),
     };

@@ -1,0 +1,342 @@
+//! The limit program of the driver: a loop written by hand that keeps, for no-ops and reads only, each
+//! promise that the driver makes for every operation, with a field and a test for each.
+//!
+//! It has no other operations, no erased types, no other backends, and no way to perform what it would have
+//! to give to a plain call, a thread or a backlog: a case that this program does not meet ends it.
+
+use std::cell::{Cell, RefCell};
+use std::error::Error;
+use std::fs::File;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::Duration;
+
+use sakia_ring::{Cqe, Ring, Sqe};
+
+use super::{BLOCK_BYTES, What, check};
+
+const CHUNK: usize = 256;
+
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Free,
+    Kernel,
+    Done,
+}
+
+/// The operation's future is gone.
+const ORPHAN: u8 = 1;
+/// The operation was canceled, or taken back.
+const CANCELED: u8 = 2;
+
+/// A descriptor that stays open until its last operation has ended.
+struct Descriptor {
+    file: File,
+    /// The loop to which it belongs.
+    engine: *const RefCell<Engine>,
+    /// Whether a plain call is tried before the queue.
+    is_tried_now: Cell<bool>,
+    is_closing: Cell<bool>,
+}
+
+/// An operation owns its buffer and a reference to its descriptor.
+struct Operation {
+    descriptor: Option<Rc<Descriptor>>,
+    buf: Vec<u8>,
+    offset: u64,
+    len: u32,
+}
+
+/// The place of an operation. Its address stays the same while the kernel uses it.
+struct Slot {
+    operation: MaybeUninit<Operation>,
+    index: u32,
+    generation: u32,
+    state: State,
+    flags: u8,
+    /// Place of the entry in the queue, for taking it back.
+    position: u32,
+    next_free: Option<NonNull<Slot>>,
+    res: i32,
+    cqe_flags: u32,
+    waker: Option<Waker>,
+    /// Disposes of an operation whose future is gone.
+    dispose: Option<fn(Operation, i32)>,
+}
+
+struct Engine {
+    ring: Ring,
+    chunks: Vec<Box<[Slot]>>,
+    first_free: Option<NonNull<Slot>>,
+    live: u32,
+    in_flight: u32,
+    /// Entries that the completion queue has room for.
+    credits: u32,
+    /// Operations without an entry, to be canceled, or whose future is gone.
+    listed: u32,
+    until_flush: u32,
+    started: u64,
+    finished: u64,
+    submitted: [u64; 2],
+    /// The registered number of each descriptor, or -1.
+    registered: Vec<i32>,
+    is_running: bool,
+    wants_turn: bool,
+    woken: Vec<Waker>,
+    cqes: Box<[Cqe; 64]>,
+}
+
+/// An operation under way: its place, until its result was taken.
+struct Handle<'engine> {
+    engine: &'engine RefCell<Engine>,
+    slot: Option<NonNull<Slot>>,
+}
+
+impl Engine {
+    fn new() -> Result<Self, Box<dyn Error>> {
+        let ring = Ring::builder().build()?;
+        let mut engine = Self {
+            ring,
+            chunks: Vec::new(),
+            first_free: None,
+            live: 0,
+            in_flight: 0,
+            credits: 4096,
+            listed: 0,
+            until_flush: 256,
+            started: 0,
+            finished: 0,
+            submitted: [0; 2],
+            registered: Vec::new(),
+            is_running: true,
+            wants_turn: false,
+            woken: Vec::new(),
+            cqes: Box::new([Cqe::default(); 64]),
+        };
+        let unused = |index| Slot {
+            operation: MaybeUninit::uninit(),
+            index,
+            generation: 0,
+            state: State::Free,
+            flags: 0,
+            position: 0,
+            next_free: None,
+            res: 0,
+            cqe_flags: 0,
+            waker: None,
+            dispose: None,
+        };
+        let mut chunk: Box<[Slot]> = (0..CHUNK as u32).map(unused).collect();
+        for slot in &mut chunk {
+            slot.next_free = engine.first_free;
+            engine.first_free = Some(NonNull::from(slot));
+        }
+        engine.chunks.push(chunk);
+        Ok(engine)
+    }
+
+    #[inline(always)]
+    fn start(&mut self, what: What, operation: Operation) -> NonNull<Slot> {
+        let mut place = self.first_free.expect("a batch has a chunk's slots at most");
+        // SAFETY: a free slot of a chunk, which lives as long as `self` and has no other user.
+        let slot = unsafe { place.as_mut() };
+        self.first_free = slot.next_free;
+        self.live += 1;
+        self.started += 1;
+        slot.dispose = Some(|operation, _| drop(operation));
+        let operation = slot.operation.write(operation);
+        assert!(self.is_running && self.listed == 0 && self.credits > 0, "not in this program");
+        let mut sqe = Sqe::nop();
+        if let Some(descriptor) = &operation.descriptor {
+            assert!(!descriptor.is_tried_now.get(), "not in this program");
+            let raw = descriptor.file.as_raw_fd();
+            sqe = Sqe::read(raw, operation.buf.as_mut_ptr(), operation.len, operation.offset);
+            if let Some(&place) = self.registered.get(raw as usize)
+                && place >= 0
+            {
+                sqe = sqe.fixed_file();
+                sqe.fd = place;
+            }
+        }
+        let key = u64::from(slot.generation) << 32 | u64::from(slot.index) << 8;
+        // SAFETY: the slot keeps the buffer and the descriptor until the last completion.
+        let position = unsafe { self.ring.push(sqe.user_data(key)) }.expect("the queue has room");
+        slot.state = State::Kernel;
+        slot.position = position.to_raw();
+        self.credits -= 1;
+        self.in_flight += 1;
+        self.submitted[what as usize] += 1;
+        self.wants_turn = true;
+        self.until_flush -= 1;
+        if self.until_flush == 0 {
+            self.flush();
+        }
+        place
+    }
+
+    #[cold]
+    fn flush(&mut self) {
+        self.ring.enter(0, None).expect("the kernel takes entries");
+        self.until_flush = 256;
+    }
+
+    #[inline(never)]
+    fn turn(&mut self) -> Result<(), Box<dyn Error>> {
+        let wait = if self.listed > 0 { Some(Duration::ZERO) } else { None };
+        self.ring.enter(1, wait)?;
+        self.until_flush = 256;
+        self.wants_turn = false;
+        loop {
+            let count = self.ring.reap(&mut self.cqes[..]);
+            for at in 0..count {
+                let cqe = self.cqes[at];
+                self.complete(cqe);
+            }
+            if count < self.cqes.len() {
+                break;
+            }
+        }
+        for waker in self.woken.drain(..) {
+            waker.wake();
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn complete(&mut self, cqe: Cqe) {
+        assert!(cqe.user_data as u8 == 0, "no requests to cancel in this program");
+        let index = (cqe.user_data as u32 >> 8) as usize;
+        let Some(chunk) = self.chunks.get_mut(index / CHUNK) else { return };
+        let slot = &mut chunk[index % CHUNK];
+        if slot.generation != (cqe.user_data >> 32) as u32 || slot.state != State::Kernel {
+            return; // stale
+        }
+        assert!(!cqe.flags.has_more(), "no operation of this program goes on");
+        self.in_flight -= 1;
+        self.credits += 1;
+        self.finished += 1;
+        slot.res = cqe.res;
+        slot.cqe_flags = cqe.flags.0;
+        if slot.flags != 0 {
+            assert!(slot.flags & (CANCELED | ORPHAN) == 0, "not in this program");
+        }
+        slot.state = State::Done;
+        if let Some(waker) = slot.waker.take() {
+            self.woken.push(waker);
+        }
+    }
+
+    /// The operation and its result, once it is done.
+    #[inline(always)]
+    fn take(&mut self, mut place: NonNull<Slot>) -> Option<(Operation, i32)> {
+        // SAFETY: the handle's own slot, of a chunk that lives as long as `self`.
+        let slot = unsafe { place.as_mut() };
+        if slot.state != State::Done {
+            return None;
+        }
+        // SAFETY: `start` wrote it, and the state becomes `Free`.
+        let operation = unsafe { slot.operation.assume_init_read() };
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.state = State::Free;
+        slot.flags = 0;
+        slot.next_free = self.first_free;
+        self.first_free = Some(place);
+        self.live -= 1;
+        assert!(self.live > 0 || self.is_running, "not in this program");
+        Some((operation, slot.res))
+    }
+}
+
+impl Handle<'_> {
+    #[inline(always)]
+    fn try_take(&mut self) -> Option<(std::io::Result<usize>, Vec<u8>)> {
+        let slot = self.slot?;
+        let (operation, res) = self.engine.borrow_mut().take(slot)?;
+        self.slot = None;
+        let mut buf = operation.buf;
+        let result = match usize::try_from(res) {
+            Err(_) => Err(std::io::Error::from_raw_os_error(-res)),
+            Ok(len) => {
+                assert!(len <= operation.len as usize, "the kernel reports more than was asked");
+                if len > buf.len() {
+                    // SAFETY: the kernel has filled as many bytes of the capacity that it was given.
+                    unsafe { buf.set_len(len) };
+                }
+                Ok(len)
+            }
+        };
+        Some((result, buf))
+    }
+}
+
+impl Drop for Handle<'_> {
+    fn drop(&mut self) {
+        assert!(self.slot.is_none(), "no operation of this program is canceled");
+    }
+}
+
+#[inline(always)]
+fn read<'engine>(
+    engine: &'engine RefCell<Engine>,
+    descriptor: &Rc<Descriptor>,
+    buf: Vec<u8>,
+) -> Handle<'engine> {
+    assert!(std::ptr::eq(descriptor.engine, engine), "a descriptor of another loop");
+    assert!(!descriptor.is_closing.get(), "not in this program");
+    let len = if buf.is_empty() { buf.capacity() } else { buf.len() };
+    let operation = Operation {
+        descriptor: Some(Rc::clone(descriptor)),
+        len: u32::try_from(len).unwrap_or(u32::MAX),
+        buf,
+        offset: 0,
+    };
+    Handle { engine, slot: Some(engine.borrow_mut().start(What::Read, operation)) }
+}
+
+#[inline(always)]
+fn nop<'engine>(engine: &'engine RefCell<Engine>, buf: Vec<u8>) -> Handle<'engine> {
+    let operation = Operation { descriptor: None, buf, offset: 0, len: 0 };
+    Handle { engine, slot: Some(engine.borrow_mut().start(What::Nop, operation)) }
+}
+
+/// As the loop on the driver.
+pub(super) fn on_promised(
+    what: What,
+    batch: usize,
+    count: usize,
+    file: File,
+) -> Result<usize, Box<dyn Error>> {
+    let engine = &RefCell::new(Engine::new()?);
+    let descriptor = Rc::new(Descriptor {
+        file,
+        engine,
+        is_tried_now: Cell::new(false),
+        is_closing: Cell::new(false),
+    });
+    let mut free = vec![vec![0; BLOCK_BYTES]; batch];
+    let mut handles = Vec::with_capacity(batch);
+    let mut done = 0;
+    for _ in 0..count / batch {
+        while let Some(buf) = free.pop() {
+            handles.push(match what {
+                What::Nop => nop(engine, buf),
+                What::Read => read(engine, &descriptor, buf),
+            });
+        }
+        while let Some(mut handle) = handles.pop() {
+            loop {
+                if let Some((result, buf)) = handle.try_take() {
+                    check(what, result.map_or(-1, |len| len as i32));
+                    free.push(buf);
+                    break;
+                }
+                engine.borrow_mut().turn()?;
+            }
+        }
+        done += free.len();
+    }
+    Ok(done)
+}
