@@ -71,6 +71,52 @@ use crate::arena::FixedBuf;
 /// A result together with the buffer that the operation had; the buffer comes back on error too.
 pub type BufResult<T, B> = (io::Result<T>, B);
 
+/// What to do with a [`BufResult`] where `?` is wanted.
+///
+/// ```
+/// use sakia_driver::{BufResult, BufResultExt};
+///
+/// fn read() -> BufResult<usize, Vec<u8>> {
+///     (Ok(2), vec![1, 2])
+/// }
+///
+/// assert_eq!(read().value()?, 2);
+/// assert_eq!(read().buffer()?, [1, 2]);
+/// let (count, buf) = read().both()?;
+/// assert_eq!((count, &buf[..]), (2, &[1, 2][..]));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub trait BufResultExt<T, B>: Sized {
+    /// Returns the value and the buffer. On error the buffer is dropped.
+    ///
+    /// # Errors
+    /// That of the operation.
+    fn both(self) -> io::Result<(T, B)>;
+
+    /// Returns the value, and drops the buffer.
+    ///
+    /// # Errors
+    /// That of the operation.
+    fn value(self) -> io::Result<T> {
+        self.both().map(|(value, _)| value)
+    }
+
+    /// Returns the buffer. On error it is dropped.
+    ///
+    /// # Errors
+    /// That of the operation.
+    fn buffer(self) -> io::Result<B> {
+        self.both().map(|(_, buf)| buf)
+    }
+}
+
+impl<T, B> BufResultExt<T, B> for BufResult<T, B> {
+    fn both(self) -> io::Result<(T, B)> {
+        let (result, buf) = self;
+        result.map(|value| (value, buf))
+    }
+}
+
 /// The most bytes that one read or write moves: `MAX_RW_COUNT` of the kernel, 2 GiB less a page.
 pub const MAX_RW_BYTES: usize = 0x7fff_f000;
 

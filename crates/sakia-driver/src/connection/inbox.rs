@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use super::RecvBuf;
 use super::multishot::Multishot;
+use crate::ops::ReceivedControl;
 use crate::pool::Size;
 
 /// Bytes that may lie here before the peer has to wait, as it does when nobody receives.
@@ -24,6 +25,8 @@ pub(super) struct Inbox {
     bufs: RefCell<VecDeque<RecvBuf>>,
     /// Bytes of all of them.
     bytes: Cell<usize>,
+    /// What came with the first of them, for a dropped receive.
+    control: Cell<Option<Box<ReceivedControl>>>,
     /// How the stream ended, to be told once.
     end: RefCell<Option<io::Result<()>>>,
     /// The receive that brings more and more.
@@ -49,6 +52,18 @@ impl Inbox {
         }
     }
 
+    /// Keeps what came with the bytes that were added last, before which there were none.
+    pub(super) fn keep_control(&self, control: ReceivedControl) {
+        if self.bytes.get() > 0 {
+            self.control.set(Some(Box::new(control)));
+        }
+    }
+
+    /// Takes what came with the first bytes.
+    pub(super) fn take_control(&self) -> ReceivedControl {
+        self.control.take().map_or_else(ReceivedControl::default, |control| *control)
+    }
+
     /// The stream has ended, as it should or with an error.
     pub(super) fn end(&self, end: io::Result<()>) {
         *self.end.borrow_mut() = Some(end);
@@ -56,6 +71,7 @@ impl Inbox {
 
     pub(super) fn pop(&self) -> Option<RecvBuf> {
         let buf = self.bufs.borrow_mut().pop_front()?;
+        drop(self.control.take());
         self.bytes.set(self.bytes.get() - buf.len());
         Some(buf)
     }
@@ -84,6 +100,7 @@ impl Inbox {
                 continue;
             }
             first.advance(count);
+            drop(self.control.take());
             self.bytes.set(self.bytes.get() - count);
             if first.is_empty() {
                 bufs.pop_front();

@@ -18,7 +18,9 @@ use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::operation::{Class, Completion, Delivered, Operation};
 use crate::ops::vectored::BUFFERS_MAX;
-use crate::ops::{PollEvents, SocketRecv, SocketRecvVectored, room_of_all};
+use crate::ops::{
+    PollEvents, Received, ReceivedControl, RecvMessage, SocketRecv, SocketRecvVectored, room_of_all,
+};
 use crate::pool::{Pool, Size};
 
 /// `MSG_PEEK`.
@@ -89,6 +91,44 @@ impl Connection {
             }
         };
         self.driver().start(WithPermit::new(recv, permit, keep)).await
+    }
+
+    /// As [`read`](Connection::read), with the control messages that came with the bytes, for which there are
+    /// `control_bytes` bytes of room. Dropping the future gives up no descriptor either.
+    ///
+    /// All other methods that receive close the descriptors that come with their bytes.
+    ///
+    /// # Errors
+    /// As [`read`](Connection::read).
+    ///
+    /// # Kernel
+    /// As [`Handle::recv_message`](crate::Handle::recv_message).
+    pub async fn recv_message<T: IoBufMut>(
+        &self,
+        mut buf: T,
+        control_bytes: usize,
+    ) -> BufResult<(usize, ReceivedControl), T> {
+        if buf.bytes_room() == 0 {
+            return (Err(Errno::INVAL.into()), buf);
+        }
+        let mut control = ReceivedControl::default();
+        let copied = self.receive_turn_or(|inbox| {
+            control = inbox.take_control();
+            // SAFETY: what is copied there are bytes, and they are counted.
+            unsafe { fill_with(&mut buf, |room| inbox.copy_to(room, false)) }
+        });
+        let permit = match copied.await {
+            Ok(permit) => permit,
+            Err(result) => return (result.map(|count| (count, control)), buf),
+        };
+        let recv = RecvMessage::new(self.driver(), self.fd(), buf, control_bytes, 0);
+        let keep = |inner: &Inner, (result, buf): BufResult<(_, _), T>| {
+            let Ok((received, control)): io::Result<(Received, _)> = result else { return };
+            inner.keep(&buf.as_bytes()[..received.len]);
+            inner.inbox.keep_control(control);
+        };
+        let (result, buf) = self.driver().start(WithPermit::new(recv, permit, keep)).await;
+        (result.map(|(received, control)| (received.len, control)), buf)
     }
 
     async fn receive<T: IoBufMut>(&self, mut buf: T, flags: u32) -> BufResult<usize, T> {

@@ -2,8 +2,9 @@
 
 use super::permits::{Permit, WithPermit};
 use super::{Connection, Inner};
+use crate::address::SocketAddress;
 use crate::buf::{BufResult, IoBuf};
-use crate::ops::{SocketSend, SocketSendVectored};
+use crate::ops::{ControlMessages, SendMessage, SocketSend, SocketSendVectored};
 
 impl Connection {
     /// Sends up to `buf.bytes_len()` bytes, as soon as there is room for any.
@@ -34,6 +35,27 @@ impl Connection {
     pub async fn send_vectored<T: IoBuf>(&self, bufs: Vec<T>) -> BufResult<usize, Vec<T>> {
         let permit = self.send_permit().await;
         let send = SocketSendVectored::new(self.fd().clone(), bufs, 0);
+        self.driver().start(WithPermit::new(send, permit, |_, _| ())).await
+    }
+
+    /// As [`send`](Connection::send), with control messages, which go with the first of the bytes.
+    ///
+    /// # Errors
+    /// As [`Handle::send_message`](crate::Handle::send_message).
+    ///
+    /// # Panics
+    /// When a descriptor belongs to another driver.
+    ///
+    /// # Kernel
+    /// As [`Handle::send_message`](crate::Handle::send_message).
+    pub async fn send_message<T: IoBuf>(
+        &self,
+        buf: T,
+        control: ControlMessages,
+    ) -> BufResult<usize, T> {
+        let permit = self.send_permit().await;
+        let send =
+            SendMessage::new(self.driver(), self.fd(), buf, SocketAddress::UNNAMED, control, 0);
         self.driver().start(WithPermit::new(send, permit, |_, _| ())).await
     }
 

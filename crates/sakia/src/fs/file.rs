@@ -717,16 +717,43 @@ impl TryFrom<OwnedFd> for File {
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.
     fn try_from(fd: OwnedFd) -> io::Result<Self> {
+        Self::try_from(crate::io::adopt(fd))
+    }
+}
+
+impl TryFrom<Fd> for File {
+    type Error = io::Error;
+
+    /// Takes over an open file that was received, with its position and its flags; on a simulated kernel from
+    /// its beginning.
+    ///
+    /// # Errors
+    /// As `fcntl(2)` and `lseek(2)`.
+    ///
+    /// # Panics
+    /// Outside of a runtime. In another runtime than that of the descriptor all operations panic.
+    fn try_from(fd: Fd) -> io::Result<Self> {
+        let driver = super::driver();
+        if fd.is_simulated() {
+            return Ok(Self::new(fd, driver, OFlags::empty()));
+        }
         let flags = rustix::fs::fcntl_getfl(&fd)?;
         let position = match rustix::fs::tell(&fd) {
             Ok(position) => position,
             Err(Errno::SPIPE) => 0,
             Err(error) => return Err(error.into()),
         };
-        let fd = current().driver.adopt(fd);
-        let file = Self::new(fd, super::driver(), flags);
+        let file = Self::new(fd, driver, flags);
         file.position.set(position);
         Ok(file)
+    }
+}
+
+/// To be sent to another process. The position that it has there is the kernel's, not the one that is kept
+/// here. [`close`](File::close) waits until its clones are gone.
+impl AsRef<Fd> for File {
+    fn as_ref(&self) -> &Fd {
+        &self.fd
     }
 }
 

@@ -21,15 +21,33 @@ mod stream;
 pub(crate) mod transfer;
 mod writer;
 
+use std::os::fd::OwnedFd;
+
 pub use copy::{copy, copy_bidirectional};
 pub use offload::Offloaded;
 pub use pipe::{PipeReader, PipeWriter, pipe};
 pub use reader::{Chunks, Lines, Reader};
 pub use readiness::Async;
 pub(crate) use readiness::Readiness;
-pub use sakia_driver::{AlignedBuf, BufResult, Converted, IoBuf, IoBufMut, Room, Slice};
+pub use sakia_driver::{
+    AlignedBuf, BufResult, BufResultExt, Converted, Fd, IoBuf, IoBufMut, Room, Slice,
+};
 pub use source::{
     AsyncRead, AsyncReadAt, AsyncWrite, AsyncWriteAt, Level, Positional, Source, Streamed,
 };
 pub use stdio::{Stderr, Stdin, Stdout, stderr, stdin, stdout};
 pub use writer::{Writer, unreported_write_errors};
+
+use crate::executor::current;
+
+/// Gives a descriptor to the calling thread's runtime: to be sent to another process
+/// ([`ControlMessages::descriptor`](crate::net::ControlMessages::descriptor)), or to become what it is of
+/// (`TryFrom` of [`File`](crate::fs::File), [`TcpStream`](crate::net::TcpStream) and
+/// [`UnixStream`](crate::net::UnixStream)). [`Fd::into_owned`] gives it back. It is closed when its last user is
+/// gone.
+///
+/// # Panics
+/// Outside of a runtime, and on a simulated kernel.
+pub fn adopt(fd: impl Into<OwnedFd>) -> Fd {
+    current().driver.adopt(fd.into())
+}

@@ -54,15 +54,15 @@ pub fn repeated<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 }
 
 /// Makes a transfer, and makes it again as long as its error is one after which to try again.
-pub(crate) async fn retrying<B, F>(
+pub(crate) async fn retrying<R, B, F>(
     driver: &Handle,
     fd: &Fd,
     events: PollEvents,
     mut buf: B,
     transfer: impl Fn(B) -> F,
-) -> BufResult<usize, B>
+) -> BufResult<R, B>
 where
-    F: Future<Output = BufResult<usize, B>>,
+    F: Future<Output = BufResult<R, B>>,
 {
     loop {
         let (result, back) = transfer(buf).await;

@@ -3,6 +3,7 @@
 use std::env;
 use std::io;
 use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 
 use listenfd::ListenFd;
 
@@ -11,7 +12,8 @@ use listenfd::ListenFd;
 ///
 /// The manager says how many there are (`LISTEN_FDS`), for which process (`LISTEN_PID`), and what they are
 /// called (`LISTEN_FDNAMES`). They are listeners of `std`, which any thread may take to its
-/// [`TcpListener::from_std`](super::TcpListener::from_std).
+/// [`TcpListener::from_std`](super::TcpListener::from_std) or
+/// [`UnixListener::from_std`](super::UnixListener::from_std).
 ///
 /// # Examples
 /// ```
@@ -70,6 +72,14 @@ impl Activation {
     /// `InvalidInput`: it is no socket of TCP. It can be taken as another kind then.
     pub fn tcp_listener(&mut self, index: usize) -> io::Result<Option<TcpListener>> {
         self.sockets.take_tcp_listener(index)
+    }
+
+    /// As [`tcp_listener`](Activation::tcp_listener), of connections within the machine.
+    ///
+    /// # Errors
+    /// `InvalidInput`: it is no listener of that kind. It can be taken as another kind then.
+    pub fn unix_listener(&mut self, index: usize) -> io::Result<Option<UnixListener>> {
+        self.sockets.take_unix_listener(index)
     }
 }
 

@@ -1,19 +1,54 @@
-//! Accepting TCP connections.
+//! Accepting connections.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use sakia_driver::{Fd, Handle, Incoming, PollEvents};
+use sakia_driver::{Fd, Handle, Incoming, PollEvents, SocketAddress};
 
+use self::private::Accepts;
 use super::lookup::ToSocketAddrs;
 use super::options::ListenOptions;
-use super::sockopt::{option, set_ttl, take_error, ttl};
+use super::socket::private::Address;
+use super::socket::{Socket, Stream};
+use super::sockopt::{option, set_ttl, ttl};
 use super::{Error, Result, TcpStream};
 use crate::error::Object;
 use crate::executor::current;
+
+/// What [`serve`](super::serve) accepts connections from: a [`TcpListener`], a
+/// [`UnixListener`](super::UnixListener), or a pointer to one of them. No other type has this trait.
+pub trait Listener: Accepts {}
+
+impl<L: Accepts> Listener for L {}
+
+pub(super) mod private {
+    use super::{AcceptSocket, Stream};
+
+    /// What is behind a [`Listener`](super::Listener).
+    pub trait Accepts {
+        /// Its connections.
+        type Stream: Stream;
+
+        fn socket(&self) -> &AcceptSocket;
+    }
+}
+
+impl<P> Accepts for P
+where
+    P: Deref,
+    P::Target: Accepts,
+{
+    type Stream = <P::Target as Accepts>::Stream;
+
+    fn socket(&self) -> &AcceptSocket {
+        (**self).socket()
+    }
+}
 
 /// A socket that accepts TCP connections. Dropping it closes it, and the connections that wait to be
 /// accepted.
@@ -41,15 +76,10 @@ use crate::executor::current;
 /// ```
 #[derive(Debug)]
 pub struct TcpListener {
-    incoming: Incoming,
-    driver: Handle,
+    socket: AcceptSocket,
 }
 
 impl TcpListener {
-    pub(super) fn new(fd: Fd, driver: Handle) -> Self {
-        Self { incoming: driver.incoming(fd), driver }
-    }
-
     /// Listens on the first of the addresses that `on` stands for where that is possible. With port 0 the
     /// kernel chooses one; [`local_addr`](TcpListener::local_addr) tells. [`ListenOptions`] has more ways.
     ///
@@ -65,27 +95,62 @@ impl TcpListener {
         ListenOptions::new().bind(on).await
     }
 
-    /// Waits for a connection. Resolves to it and to its peer's address.
-    ///
-    /// A connection that ended before it could be accepted is left out, as is one that the network failed:
-    /// the next one is waited for. Dropping the future loses none: one that comes for it goes to the next
-    /// call.
+    /// The most routers that packets of its connections may pass.
     ///
     /// # Errors
-    /// All leave the listener as it was, and the connection waiting:
-    /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left. Asked again at once, it
-    ///   fails again; wait until something was closed, as [`serve`](super::serve) does.
-    /// - `EPERM`: a firewall's rule. `EINVAL`: the socket does not listen.
-    /// - `ECANCELED`: the runtime has ended. Otherwise as `accept(2)`.
-    ///
-    /// # Kernel
-    /// 5.5; 5.19 to accept several with one entry. Source: `io_uring_prep_multishot_accept(3)`.
-    pub async fn accept(&self) -> Result<(TcpStream, SocketAddr)> {
-        self.accept_next(true).await
+    /// As `setsockopt(2)`.
+    #[doc(alias = "IP_TTL")]
+    #[doc(alias = "IPV6_UNICAST_HOPS")]
+    pub fn set_ttl(&self, hops: u8) -> io::Result<()> {
+        set_ttl(self.socket.fd(), hops)
     }
 
-    /// As [`accept`](TcpListener::accept). Only with `ahead` the kernel may accept more than this one.
-    pub(super) async fn accept_next(&self, ahead: bool) -> Result<(TcpStream, SocketAddr)> {
+    /// The most routers that packets of its connections may pass.
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn ttl(&self) -> io::Result<u8> {
+        ttl(self.socket.fd())
+    }
+
+    /// Whether it takes no connections by version 4. See [`ListenOptions::only_v6`].
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn only_v6(&self) -> io::Result<bool> {
+        option(self.socket.fd(), sockopt::ipv6_v6only)
+    }
+}
+
+/// A socket that accepts connections, of whichever family.
+pub struct AcceptSocket {
+    incoming: Incoming,
+    driver: Handle,
+}
+
+impl AcceptSocket {
+    pub fn new(fd: Fd, driver: Handle) -> Self {
+        Self { incoming: driver.incoming(fd), driver }
+    }
+
+    /// Takes over a descriptor.
+    ///
+    /// # Errors
+    /// `EINVAL`: it does not listen. As `getsockopt(2)`.
+    pub fn adopt(fd: OwnedFd) -> io::Result<Self> {
+        if !sockopt::socket_acceptconn(&fd)? {
+            return Err(Errno::INVAL.into());
+        }
+        let local = current();
+        Ok(Self::new(local.driver.adopt(fd), local.driver.handle().clone()))
+    }
+
+    pub fn fd(&self) -> &Fd {
+        self.incoming.fd()
+    }
+
+    /// Accepts a connection. Only with `ahead` the kernel may accept more than this one.
+    pub async fn accept<S: Stream>(&self, ahead: bool) -> Result<(S, S::Address)> {
         loop {
             let accepted = match ahead {
                 true => self.incoming.accept().await,
@@ -93,9 +158,9 @@ impl TcpListener {
             };
             let error = match accepted {
                 Ok(fd) => {
-                    let stream = TcpStream { connection: self.driver.connection(fd) };
-                    match stream.peer_addr() {
-                        Ok(peer) => return Ok((stream, peer)),
+                    let connection = self.driver.connection(fd);
+                    match connection.peer_address().and_then(|peer| S::Address::of(&peer)) {
+                        Ok(peer) => return Ok((S::of(Socket::new(connection)), peer)),
                         // It has ended since: who it was with nobody knows any more.
                         Err(error) if error.kind() == io::ErrorKind::NotConnected => continue,
                         Err(error) => error,
@@ -116,90 +181,23 @@ impl TcpListener {
     }
 
     fn accept_error(&self, error: io::Error) -> Error {
-        Error::new("accept on", Object::Addresses(Vec::from_iter(self.local_addr())), error)
+        let object =
+            self.address().map_or(Object::Addresses(Vec::new()), |address| object(&address));
+        Error::new("accept on", object, error)
     }
 
-    /// The address that it listens on, by a plain call.
-    ///
-    /// # Errors
-    /// As `getsockname(2)`.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        let address = self.driver.local_address(self.incoming.fd())?;
-        Ok(address.inet().ok_or(Errno::AFNOSUPPORT)?)
+    /// Returns the address that it listens on.
+    pub fn address(&self) -> io::Result<SocketAddress> {
+        self.driver.local_address(self.incoming.fd())
     }
 
-    /// The most routers that packets of its connections may pass.
-    ///
-    /// # Errors
-    /// As `setsockopt(2)`.
-    #[doc(alias = "IP_TTL")]
-    #[doc(alias = "IPV6_UNICAST_HOPS")]
-    pub fn set_ttl(&self, hops: u8) -> io::Result<()> {
-        set_ttl(self.incoming.fd(), hops)
-    }
-
-    /// The most routers that packets of its connections may pass.
-    ///
-    /// # Errors
-    /// As `getsockopt(2)`.
-    pub fn ttl(&self) -> io::Result<u8> {
-        ttl(self.incoming.fd())
-    }
-
-    /// Whether it takes no connections by version 4. See [`ListenOptions::only_v6`].
-    ///
-    /// # Errors
-    /// As `getsockopt(2)`.
-    pub fn only_v6(&self) -> io::Result<bool> {
-        option(self.incoming.fd(), sockopt::ipv6_v6only)
-    }
-
-    /// The error that waits on the socket, which has none afterwards.
-    ///
-    /// # Errors
-    /// As `getsockopt(2)`.
-    #[doc(alias = "SO_ERROR")]
-    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        take_error(self.incoming.fd())
-    }
-
-    /// Takes over a listener that `std` made, whether it blocks or not. It stays as it is for others that
-    /// share it.
-    ///
-    /// # Errors
-    /// `EINVAL`: it does not listen. As `getsockopt(2)`.
-    ///
-    /// # Panics
-    /// Outside of a runtime, and on a simulated kernel.
-    pub fn from_std(listener: std::net::TcpListener) -> io::Result<Self> {
-        if !sockopt::socket_acceptconn(&listener)? {
-            return Err(Errno::INVAL.into());
-        }
-        let local = current();
-        Ok(Self::new(local.driver.adopt(listener.into()), local.driver.handle().clone()))
-    }
-
-    /// Gives the listener to `std`, when what is under way on it has ended. The number of the descriptor may
-    /// change. Connections that were accepted ahead, or for a dropped future, are closed.
-    ///
-    /// # Errors
-    /// `EMFILE`: it needs another descriptor. As `close(2)`. It is closed then.
-    ///
-    /// # Panics
-    /// On a simulated kernel.
-    pub async fn into_std(self) -> io::Result<std::net::TcpListener> {
+    /// Gives the descriptor away, when what is under way on it has ended.
+    pub async fn into_owned(self) -> io::Result<OwnedFd> {
         let fd = self.incoming.fd().clone();
         drop(self.incoming);
-        Ok(release(&self.driver, fd).await?.into())
+        release(&self.driver, fd).await
     }
 
-    /// Closes the listener, and tells how it went.
-    ///
-    /// # Errors
-    /// As `close(2)`. The descriptor is gone in any case.
-    ///
-    /// # Kernel
-    /// 5.6. Source: `io_uring_prep_close(3)`.
     pub async fn close(self) -> io::Result<()> {
         let fd = self.incoming.fd().clone();
         drop(self.incoming);
@@ -207,15 +205,125 @@ impl TcpListener {
     }
 }
 
-/// For calls that are not here.
-///
-/// # Panics
-/// On a simulated kernel.
-impl AsFd for TcpListener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.incoming.fd().as_fd()
+impl fmt::Debug for AcceptSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.incoming.fmt(f)
     }
 }
+
+/// Names the address in an error.
+pub(super) fn object(address: &SocketAddress) -> Object {
+    match (address.inet(), address.path()) {
+        (Some(inet), _) => Object::Addresses(vec![inet]),
+        (_, Some(path)) => Object::Path(path.to_owned()),
+        _ => Object::Name(format!("{address:?}")),
+    }
+}
+
+/// The methods of a listener that are the same in all families: of its streams, of its type in `std`, and of
+/// its addresses.
+macro_rules! listener {
+    ($listener:ident, $stream:ident, $std:ty, $address:ty) => {
+        impl $listener {
+            pub(super) fn new(fd: Fd, driver: Handle) -> Self {
+                Self { socket: AcceptSocket::new(fd, driver) }
+            }
+
+            /// Waits for a connection. Resolves to it and to its peer's address.
+            ///
+            /// A connection that ended before it could be accepted is left out, as is one that the network failed:
+            /// the next one is waited for. Dropping the future loses none: one that comes for it goes to the next
+            /// call.
+            ///
+            /// # Errors
+            /// All leave the listener as it was, and the connection waiting:
+            /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left. Asked again at once, it
+            ///   fails again; wait until something was closed, as [`serve`](super::serve) does.
+            /// - `EPERM`: a firewall's rule. `EINVAL`: the socket does not listen.
+            /// - `ECANCELED`: the runtime has ended. Otherwise as `accept(2)`.
+            ///
+            /// # Kernel
+            /// 5.5; 5.19 to accept several with one entry. Source: `io_uring_prep_multishot_accept(3)`.
+            pub async fn accept(&self) -> Result<($stream, $address)> {
+                self.socket.accept(true).await
+            }
+
+            /// Returns the address that it listens on, by a plain call.
+            ///
+            /// # Errors
+            /// As `getsockname(2)`.
+            pub fn local_addr(&self) -> io::Result<$address> {
+                Address::of(&self.socket.address()?)
+            }
+
+            /// Takes and clears the socket's pending error.
+            ///
+            /// # Errors
+            /// As `getsockopt(2)`.
+            #[doc(alias = "SO_ERROR")]
+            pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+                $crate::net::sockopt::take_error(self.socket.fd())
+            }
+
+            /// Takes over a listener that `std` made, whether it blocks or not. It stays as it is for others
+            /// that share it.
+            ///
+            /// # Errors
+            /// `EINVAL`: it does not listen. As `getsockopt(2)`.
+            ///
+            /// # Panics
+            /// Outside of a runtime, and on a simulated kernel.
+            pub fn from_std(listener: $std) -> io::Result<Self> {
+                Ok(Self { socket: AcceptSocket::adopt(listener.into())? })
+            }
+
+            /// Gives the listener to `std`, when what is under way on it has ended. The number of the
+            /// descriptor may change. Connections that were accepted ahead, or for a dropped future, are
+            /// closed.
+            ///
+            /// # Errors
+            /// `EMFILE`: it needs another descriptor. As `close(2)`. It is closed then.
+            ///
+            /// # Panics
+            /// On a simulated kernel.
+            pub async fn into_std(self) -> io::Result<$std> {
+                Ok(self.socket.into_owned().await?.into())
+            }
+
+            /// Closes the listener, and tells how it went.
+            ///
+            /// # Errors
+            /// As `close(2)`. The descriptor is gone in any case.
+            ///
+            /// # Kernel
+            /// 5.6. Source: `io_uring_prep_close(3)`.
+            pub async fn close(self) -> io::Result<()> {
+                self.socket.close().await
+            }
+        }
+
+        impl Accepts for $listener {
+            type Stream = $stream;
+
+            fn socket(&self) -> &AcceptSocket {
+                &self.socket
+            }
+        }
+
+        /// For calls that are not here.
+        ///
+        /// # Panics
+        /// On a simulated kernel.
+        impl AsFd for $listener {
+            fn as_fd(&self) -> BorrowedFd<'_> {
+                self.socket.fd().as_fd()
+            }
+        }
+    };
+}
+pub(super) use listener;
+
+listener!(TcpListener, TcpStream, std::net::TcpListener, SocketAddr);
 
 /// Takes a descriptor out of its driver, when nothing uses it any more.
 pub(super) async fn release(driver: &Handle, fd: Fd) -> io::Result<OwnedFd> {

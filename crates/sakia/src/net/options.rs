@@ -8,6 +8,8 @@ use rustix::net::sockopt;
 use sakia_driver::{Domain, Fd, Handle, SocketAddress, SocketType};
 
 use super::lookup::{ToSocketAddrs, resolve};
+use super::socket::Socket;
+use super::socket::private::Connected;
 use super::sockopt::{Common, common_options, option, tune};
 use super::{Error, Result, TcpStream};
 use crate::error::Object;
@@ -122,7 +124,7 @@ impl ConnectOptions {
         for address in resolve(to).await?.into_iter().filter(is_possible) {
             tried.push(address);
             match self.connect_to(&driver, address).await {
-                Ok(fd) => return Ok(TcpStream { connection: driver.connection(fd) }),
+                Ok(fd) => return Ok(TcpStream::of(Socket::new(driver.connection(fd)))),
                 Err(error) => failure = Some(error),
             }
         }

@@ -7,7 +7,6 @@
 //!
 //! Dropped in any state, it cancels all of them.
 
-use std::borrow::Borrow;
 use std::error;
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -20,7 +19,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{Error, Result, TcpListener, TcpStream};
+use super::listener::private::Accepts;
+use super::{Error, Listener, Result, Stream};
 use crate::join::{Contain, JoinError, Outcome};
 use crate::task::{Acquire, Budget, JoinSet, Permit, Resource};
 use crate::time::{Sleep, sleep};
@@ -29,20 +29,20 @@ use crate::time::{Sleep, sleep};
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// How [`serve`] is to work. `E` is what handlers fail with.
-pub struct ServeOptions<E> {
+/// How [`serve`] is to work. `E` is what handlers fail with, and `A` the address of a peer.
+pub struct ServeOptions<E, A = SocketAddr> {
     connections_max: usize,
     is_excess_refused: bool,
     budget: Option<Budget>,
     /// Ready when it is to stop.
     stop: Option<Pin<Box<dyn Future<Output = ()>>>>,
     deadline: Option<Duration>,
-    on_error: Option<OnError<E>>,
+    on_error: Option<OnError<E, A>>,
 }
 
-type OnError<E> = Box<dyn FnMut(ServeError<E>)>;
+type OnError<E, A> = Box<dyn FnMut(ServeError<E, A>)>;
 
-impl<E> Default for ServeOptions<E> {
+impl<E, A> Default for ServeOptions<E, A> {
     fn default() -> Self {
         Self {
             connections_max: usize::MAX,
@@ -55,7 +55,7 @@ impl<E> Default for ServeOptions<E> {
     }
 }
 
-impl<E> ServeOptions<E> {
+impl<E, A> ServeOptions<E, A> {
     /// Serves any number of connections, and does not stop by itself.
     pub fn new() -> Self {
         Self::default()
@@ -103,13 +103,13 @@ impl<E> ServeOptions<E> {
     /// Calls this with each failure: a handler's error or panic, or one of accepting. Without this call they
     /// are counted only. A panic of `on_error` is one of [`serve`].
     #[must_use]
-    pub fn on_error(mut self, on_error: impl FnMut(ServeError<E>) + 'static) -> Self {
+    pub fn on_error(mut self, on_error: impl FnMut(ServeError<E, A>) + 'static) -> Self {
         self.on_error = Some(Box::new(on_error));
         self
     }
 }
 
-impl<E> fmt::Debug for ServeOptions<E> {
+impl<E, A> fmt::Debug for ServeOptions<E, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { connections_max, is_excess_refused, budget, deadline, .. } = self;
         f.debug_struct("ServeOptions")
@@ -144,46 +144,46 @@ pub struct Served {
 /// What went wrong while serving.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum ServeError<E> {
+pub enum ServeError<E, A = SocketAddr> {
     /// Accepting failed. It will be tried again.
     Accept(Error),
     /// A handler ended with an error.
     Failed {
         /// Whose connection it was.
-        peer: SocketAddr,
+        peer: A,
         /// The handler's error.
         error: E,
     },
     /// A handler panicked. The others go on.
     Panicked {
         /// Whose connection it was.
-        peer: SocketAddr,
+        peer: A,
         /// The panic.
         error: JoinError,
     },
 }
 
-impl<E> ServeError<E> {
+impl<E, A: Clone> ServeError<E, A> {
     /// Whose connection it was. `None` when there was none yet.
-    pub fn peer(&self) -> Option<SocketAddr> {
+    pub fn peer(&self) -> Option<A> {
         match self {
             Self::Accept(_) => None,
-            Self::Failed { peer, .. } | Self::Panicked { peer, .. } => Some(*peer),
+            Self::Failed { peer, .. } | Self::Panicked { peer, .. } => Some(peer.clone()),
         }
     }
 }
 
-impl<E: fmt::Display> fmt::Display for ServeError<E> {
+impl<E: fmt::Display, A: fmt::Debug> fmt::Display for ServeError<E, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Accept(error) => error.fmt(f),
-            Self::Failed { peer, error } => write!(f, "connection from {peer}: {error}"),
-            Self::Panicked { peer, error } => write!(f, "connection from {peer}: {error}"),
+            Self::Failed { peer, error } => write!(f, "connection from {peer:?}: {error}"),
+            Self::Panicked { peer, error } => write!(f, "connection from {peer:?}: {error}"),
         }
     }
 }
 
-impl<E: error::Error> error::Error for ServeError<E> {
+impl<E: error::Error, A: fmt::Debug> error::Error for ServeError<E, A> {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
             Self::Accept(error) => error.source(),
@@ -278,41 +278,47 @@ impl From<ServeFailed> for io::Error {
 /// ```
 pub async fn serve<L, H, F, E>(
     listener: L,
-    options: ServeOptions<E>,
+    options: ServeOptions<E, AddressOf<L>>,
     handler: H,
 ) -> Result<Served, ServeFailed>
 where
-    L: Borrow<TcpListener>,
-    H: Fn(TcpStream, SocketAddr) -> F + 'static,
+    L: Listener,
+    H: Fn(L::Stream, AddressOf<L>) -> F + 'static,
     F: Future<Output = Result<(), E>> + 'static,
     E: 'static,
 {
     let mut server = Server { options, tasks: JoinSet::new(), served: Served::default() };
-    let accepted = server.accept(listener.borrow(), &Rc::new(handler)).await;
+    let accepted = server.accept(&listener, &Rc::new(handler)).await;
     drop(listener);
     server.drain().await;
     let served = server.served;
     accepted.map(|()| served).map_err(|error| ServeFailed { error, served })
 }
 
-/// A handler's end, and whose it was.
-type End<E> = (SocketAddr, Outcome<Result<(), E>>);
+/// The address of the peer of a listener's connections.
+type AddressOf<L> = <<L as Accepts>::Stream as Stream>::Address;
 
-struct Server<E> {
-    options: ServeOptions<E>,
-    tasks: JoinSet<End<E>>,
+/// A connection, and the address of its peer.
+type Accepted<S> = (S, <S as Stream>::Address);
+
+/// A handler's end, and whose it was.
+type End<E, A> = (A, Outcome<Result<(), E>>);
+
+struct Server<E, S: Stream> {
+    options: ServeOptions<E, S::Address>,
+    tasks: JoinSet<End<E, S::Address>>,
     served: Served,
 }
 
 /// What happens while it accepts.
-enum Event<E> {
+enum Event<E, S: Stream> {
     Stopped,
-    Ended(Result<End<E>, JoinError>),
+    Ended(Result<End<E, S::Address>, JoinError>),
     /// The time after a failure is over.
     Resumed,
     /// The budget has a descriptor.
     Granted(Permit),
-    Accepted(Result<(TcpStream, SocketAddr)>),
+    Accepted(Result<Accepted<S>>),
 }
 
 /// What is waited for before the next accept.
@@ -322,14 +328,18 @@ struct Waits {
     acquire: Option<Acquire>,
 }
 
-impl<E: 'static> Server<E> {
+impl<E: 'static, S: Stream> Server<E, S> {
     /// Accepts until it is to stop.
     ///
     /// # Errors
     /// It cannot go on.
-    async fn accept<H, F>(&mut self, listener: &TcpListener, handler: &Rc<H>) -> Result<()>
+    async fn accept<H, F>(
+        &mut self,
+        listener: &impl Listener<Stream = S>,
+        handler: &Rc<H>,
+    ) -> Result<()>
     where
-        H: Fn(TcpStream, SocketAddr) -> F + 'static,
+        H: Fn(S, S::Address) -> F + 'static,
         F: Future<Output = Result<(), E>> + 'static,
     {
         let mut accept = pin!(None);
@@ -349,7 +359,7 @@ impl<E: 'static> Server<E> {
                         let acquire = || budget.acquire(Resource::Descriptors, 1);
                         waits.acquire.get_or_insert_with(acquire);
                     }
-                    _ => accept.set(Some(listener.accept_next(ahead))),
+                    _ => accept.set(Some(listener.socket().accept(ahead))),
                 }
             }
             match poll_fn(|cx| self.poll_event(cx, &mut waits, accept.as_mut())).await {
@@ -388,8 +398,8 @@ impl<E: 'static> Server<E> {
         &mut self,
         cx: &mut Context<'_>,
         waits: &mut Waits,
-        accept: Pin<&mut Option<impl Future<Output = Result<(TcpStream, SocketAddr)>>>>,
-    ) -> Poll<Event<E>> {
+        accept: Pin<&mut Option<impl Future<Output = Result<Accepted<S>>>>>,
+    ) -> Poll<Event<E, S>> {
         if let Some(stop) = &mut self.options.stop
             && stop.as_mut().poll(cx).is_ready()
         {
@@ -415,19 +425,15 @@ impl<E: 'static> Server<E> {
         }
     }
 
-    fn start<H, F>(
-        &mut self,
-        handler: &Rc<H>,
-        stream: TcpStream,
-        peer: SocketAddr,
-        permit: Option<Permit>,
-    ) where
-        H: Fn(TcpStream, SocketAddr) -> F + 'static,
+    fn start<H, F>(&mut self, handler: &Rc<H>, stream: S, peer: S::Address, permit: Option<Permit>)
+    where
+        H: Fn(S, S::Address) -> F + 'static,
         F: Future<Output = Result<(), E>> + 'static,
     {
         self.served.accepted += 1;
         let handler = Rc::clone(handler);
-        let task = Contain::new(async move { handler(stream, peer).await });
+        let of = peer.clone();
+        let task = Contain::new(async move { handler(stream, of).await });
         self.tasks.spawn(async move {
             let outcome = task.await;
             drop(permit);
@@ -460,7 +466,7 @@ impl<E: 'static> Server<E> {
     }
 
     /// Counts a handler's end, and tells if it is a failure.
-    fn note(&mut self, end: Result<End<E>, JoinError>) {
+    fn note(&mut self, end: Result<End<E, S::Address>, JoinError>) {
         let failure = match end {
             Ok((_, Ok(Ok(())))) => {
                 self.served.completed += 1;
@@ -483,7 +489,7 @@ impl<E: 'static> Server<E> {
         self.report(failure);
     }
 
-    fn report(&mut self, error: ServeError<E>) {
+    fn report(&mut self, error: ServeError<E, S::Address>) {
         if let Some(on_error) = &mut self.options.on_error {
             on_error(error);
         }

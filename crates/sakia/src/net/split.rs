@@ -3,59 +3,54 @@
 use std::error;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 
 use sakia_driver::{BufResult, IoBuf, IoBufMut, RecvBuf, ShutdownHow};
 
-use super::{TcpStream, readers, writers};
+use super::socket::{Socket, Stream};
+use super::{TcpStream, addresses, async_read, async_writes, readers, writers};
 use crate::executor::try_current;
-use crate::io::{AsyncRead, AsyncWrite};
+use crate::io::AsyncWrite;
 
-/// The direction of a [`TcpStream`] in which bytes come. Dropping it tells the peer nothing; the connection
-/// is closed when both halves are gone.
+/// The direction of a connection in which bytes come. Dropping it tells the peer nothing; the connection is
+/// closed when both halves are gone.
 #[derive(Debug)]
-pub struct OwnedReadHalf {
-    stream: Rc<TcpStream>,
+pub struct OwnedReadHalf<S = TcpStream> {
+    stream: Rc<S>,
 }
 
-/// The direction of a [`TcpStream`] in which bytes go. Dropping it tells the peer that no more comes; the
+/// The direction of a connection in which bytes go. Dropping it tells the peer that no more comes; the
 /// connection is closed when both halves are gone.
 #[derive(Debug)]
-pub struct OwnedWriteHalf {
-    stream: Rc<TcpStream>,
+pub struct OwnedWriteHalf<S: Stream = TcpStream> {
+    stream: Rc<S>,
     /// Dropping it ends the sends.
     is_open: bool,
 }
 
-impl OwnedReadHalf {
-    pub(super) fn new(stream: Rc<TcpStream>) -> Self {
+/// The borrowed direction of a connection in which bytes come. See [`TcpStream::split`].
+#[derive(Debug)]
+pub struct ReadHalf<'a, S = TcpStream> {
+    stream: &'a S,
+}
+
+/// The borrowed direction of a connection in which bytes go. Dropping it changes nothing: the stream can go on
+/// sending. See [`TcpStream::split`].
+#[derive(Debug)]
+pub struct WriteHalf<'a, S = TcpStream> {
+    stream: &'a S,
+}
+
+impl<S: Stream> OwnedReadHalf<S> {
+    pub(super) fn new(stream: Rc<S>) -> Self {
         Self { stream }
-    }
-
-    readers!();
-
-    /// The socket's own address, by a plain call.
-    ///
-    /// # Errors
-    /// As `getsockname(2)`.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.stream.local_addr()
-    }
-
-    /// The peer's address, by a plain call.
-    ///
-    /// # Errors
-    /// `ENOTCONN`: the connection has broken off. Otherwise as `getpeername(2)`.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.stream.peer_addr()
     }
 
     /// Puts the halves together again.
     ///
     /// # Errors
     /// They are of different connections; they come back.
-    pub fn reunite(self, other: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
+    pub fn reunite(self, other: OwnedWriteHalf<S>) -> Result<S, ReuniteError<S>> {
         if !Rc::ptr_eq(&self.stream, &other.stream) {
             return Err(ReuniteError(self, other));
         }
@@ -64,12 +59,10 @@ impl OwnedReadHalf {
     }
 }
 
-impl OwnedWriteHalf {
-    pub(super) fn new(stream: Rc<TcpStream>) -> Self {
+impl<S: Stream> OwnedWriteHalf<S> {
+    pub(super) fn new(stream: Rc<S>) -> Self {
         Self { stream, is_open: true }
     }
-
-    writers!();
 
     /// Tells the peer that no more comes, after all that was sent. Further writes fail with `EPIPE`.
     ///
@@ -79,43 +72,50 @@ impl OwnedWriteHalf {
     /// # Kernel
     /// 5.11. Source: `io_uring_prep_shutdown(3)`.
     pub async fn shutdown(&mut self) -> io::Result<()> {
-        self.stream.end(ShutdownHow::Sends).await?;
+        self.socket().end(ShutdownHow::Sends).await?;
         self.is_open = false;
         Ok(())
-    }
-
-    /// The socket's own address, by a plain call.
-    ///
-    /// # Errors
-    /// As `getsockname(2)`.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.stream.local_addr()
-    }
-
-    /// The peer's address, by a plain call.
-    ///
-    /// # Errors
-    /// `ENOTCONN`: the connection has broken off. Otherwise as `getpeername(2)`.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.stream.peer_addr()
     }
 
     /// As [`OwnedReadHalf::reunite`].
     ///
     /// # Errors
     /// They are of different connections; they come back.
-    pub fn reunite(self, other: OwnedReadHalf) -> Result<TcpStream, ReuniteError> {
+    pub fn reunite(self, other: OwnedReadHalf<S>) -> Result<S, ReuniteError<S>> {
         other.reunite(self)
     }
 
     /// Gives up the half, and leaves the direction open.
-    fn forget(mut self) -> Rc<TcpStream> {
+    fn forget(mut self) -> Rc<S> {
         self.is_open = false;
         Rc::clone(&self.stream)
     }
 }
 
-impl Drop for OwnedWriteHalf {
+impl<'a, S: Stream> ReadHalf<'a, S> {
+    pub(super) fn new(stream: &'a S) -> Self {
+        Self { stream }
+    }
+}
+
+impl<'a, S: Stream> WriteHalf<'a, S> {
+    pub(super) fn new(stream: &'a S) -> Self {
+        Self { stream }
+    }
+
+    /// Tells the peer that no more comes, after all that was sent. Further writes fail with `EPIPE`.
+    ///
+    /// # Errors
+    /// `ENOTCONN`: the connection has broken off. Otherwise as `shutdown(2)`.
+    ///
+    /// # Kernel
+    /// 5.11. Source: `io_uring_prep_shutdown(3)`.
+    pub async fn shutdown(&mut self) -> io::Result<()> {
+        self.socket().end(ShutdownHow::Sends).await
+    }
+}
+
+impl<S: Stream> Drop for OwnedWriteHalf<S> {
     fn drop(&mut self) {
         // Without the other half, closing the connection says as much.
         let is_last = Rc::strong_count(&self.stream) == 1;
@@ -125,25 +125,13 @@ impl Drop for OwnedWriteHalf {
         let Some(local) = try_current() else { return };
         // A task, since a send of a dropped future may have to end before.
         let stream = Rc::clone(&self.stream);
-        let ending = async move { stream.end(ShutdownHow::Sends).await.ok() };
+        let ending = async move { stream.socket().end(ShutdownHow::Sends).await.ok() };
         local.spawn(ending).detach();
     }
 }
 
-impl AsyncRead for OwnedReadHalf {
-    async fn read<T: IoBufMut>(&mut self, buf: T) -> BufResult<usize, T> {
-        self.stream.read_some(buf).await
-    }
-}
-
-impl AsyncWrite for OwnedWriteHalf {
-    async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
-        self.stream.write_some(buf).await
-    }
-
-    async fn write_vectored<T: IoBuf>(&mut self, bufs: Vec<T>) -> BufResult<usize, Vec<T>> {
-        self.stream.write_some_vectored(bufs).await
-    }
+impl<S: Stream> AsyncWrite for OwnedWriteHalf<S> {
+    async_writes!();
 
     /// Ends the sends. The connection is closed when the other half is gone, too.
     async fn close(mut self) -> io::Result<()> {
@@ -153,28 +141,52 @@ impl AsyncWrite for OwnedWriteHalf {
     }
 }
 
-/// The connection, for its options.
-impl AsRef<TcpStream> for OwnedReadHalf {
-    fn as_ref(&self) -> &TcpStream {
-        &self.stream
+impl<S: Stream> AsyncWrite for WriteHalf<'_, S> {
+    async_writes!();
+
+    /// Ends the sends.
+    async fn close(mut self) -> io::Result<()> {
+        self.shutdown().await
     }
 }
 
-/// The connection, for its options.
-impl AsRef<TcpStream> for OwnedWriteHalf {
-    fn as_ref(&self) -> &TcpStream {
-        &self.stream
-    }
+async_read!([S: Stream] OwnedReadHalf<S>);
+async_read!([S: Stream] ReadHalf<'_, S>);
+
+/// What all halves have, and those of a direction.
+macro_rules! half {
+    ($type:ty, $methods:ident) => {
+        impl<S: Stream> $type {
+            $methods!();
+            addresses!(S::Address);
+
+            fn socket(&self) -> &Socket {
+                self.stream.socket()
+            }
+        }
+
+        /// The connection, for its options.
+        impl<S: Stream> AsRef<S> for $type {
+            fn as_ref(&self) -> &S {
+                &self.stream
+            }
+        }
+    };
 }
+
+half!(OwnedReadHalf<S>, readers);
+half!(OwnedWriteHalf<S>, writers);
+half!(ReadHalf<'_, S>, readers);
+half!(WriteHalf<'_, S>, writers);
 
 /// Two halves that are not of the same connection.
 #[derive(Debug)]
-pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
+pub struct ReuniteError<S: Stream = TcpStream>(pub OwnedReadHalf<S>, pub OwnedWriteHalf<S>);
 
-impl fmt::Display for ReuniteError {
+impl<S: Stream> fmt::Display for ReuniteError<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the halves are of different connections")
     }
 }
 
-impl error::Error for ReuniteError {}
+impl<S: Stream> error::Error for ReuniteError<S> {}

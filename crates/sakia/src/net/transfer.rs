@@ -20,7 +20,7 @@ macro_rules! readers {
         /// # Kernel
         /// 5.6. Source: `io_uring_prep_recv(3)`.
         pub async fn read<T: IoBufMut>(&mut self, buf: T) -> BufResult<usize, T> {
-            self.as_ref().read_some(buf).await
+            self.socket().read_some(buf).await
         }
 
         /// As [`read`](Self::read), filling one buffer after the other, each `Vec` that is empty up to its
@@ -35,7 +35,7 @@ macro_rules! readers {
             &mut self,
             bufs: Vec<T>,
         ) -> BufResult<usize, Vec<T>> {
-            self.as_ref().read_some_vectored(bufs).await
+            self.socket().read_some_vectored(bufs).await
         }
 
         /// Reads until `buf` is full (an empty `Vec`: its capacity). One without room is full.
@@ -79,7 +79,7 @@ macro_rules! readers {
         /// # Kernel
         /// 5.6; 6.0 to receive several times with one entry. Source: `io_uring_prep_recv_multishot(3)`.
         pub async fn recv(&mut self) -> std::io::Result<RecvBuf> {
-            self.as_ref().recv_some().await
+            self.socket().recv_some().await
         }
 
         /// As [`read`](Self::read), but leaves the bytes to the next call.
@@ -87,7 +87,7 @@ macro_rules! readers {
         /// # Errors
         /// As [`read`](Self::read).
         pub async fn peek<T: IoBufMut>(&mut self, buf: T) -> BufResult<usize, T> {
-            self.as_ref().peek_some(buf).await
+            self.socket().peek_some(buf).await
         }
     };
 }
@@ -111,7 +111,7 @@ macro_rules! writers {
         /// # Kernel
         /// 5.6. Source: `io_uring_prep_send(3)`.
         pub async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
-            self.as_ref().write_some(buf).await
+            self.socket().write_some(buf).await
         }
 
         /// As [`write`](Self::write), taking one buffer after the other. At most the first 1024 are used.
@@ -123,7 +123,7 @@ macro_rules! writers {
         /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
         #[doc(alias = "writev")]
         pub async fn write_vectored<T: IoBuf>(&mut self, bufs: Vec<T>) -> BufResult<usize, Vec<T>> {
-            self.as_ref().write_some_vectored(bufs).await
+            self.socket().write_some_vectored(bufs).await
         }
 
         /// Writes all of `buf`. Dropping the future leaves an unknown part of it sent.
@@ -131,10 +131,55 @@ macro_rules! writers {
         /// # Errors
         /// As [`write`](Self::write); `WriteZero` if the kernel takes nothing.
         pub async fn write_all<T: IoBuf>(&mut self, buf: T) -> BufResult<(), T> {
-            let stream: &$crate::net::TcpStream = self.as_ref();
-            $crate::io::transfer::write_all(buf, |rest, _| stream.write_some(rest)).await
+            let socket = self.socket();
+            $crate::io::transfer::write_all(buf, |rest, _| socket.write_some(rest)).await
         }
     };
 }
 
-pub(super) use {readers, writers};
+/// The methods that tell addresses.
+macro_rules! addresses {
+    ($address:ty) => {
+        /// Returns the socket's own address, by a plain call.
+        ///
+        /// # Errors
+        /// As `getsockname(2)`.
+        pub fn local_addr(&self) -> std::io::Result<$address> {
+            $crate::net::Address::of(&self.socket().connection().local_address()?)
+        }
+
+        /// Returns the peer's address, by a plain call.
+        ///
+        /// # Errors
+        /// `ENOTCONN`: the connection has broken off. Otherwise as `getpeername(2)`.
+        pub fn peer_addr(&self) -> std::io::Result<$address> {
+            $crate::net::Address::of(&self.socket().connection().peer_address()?)
+        }
+    };
+}
+
+/// The trait of reading, of a type with these parameters.
+macro_rules! async_read {
+    ([$($parameters:tt)*] $type:ty) => {
+        impl<$($parameters)*> $crate::io::AsyncRead for $type {
+            async fn read<T: IoBufMut>(&mut self, buf: T) -> BufResult<usize, T> {
+                self.socket().read_some(buf).await
+            }
+        }
+    };
+}
+
+/// The methods of the trait of writing, but for `close`.
+macro_rules! async_writes {
+    () => {
+        async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
+            self.socket().write_some(buf).await
+        }
+
+        async fn write_vectored<T: IoBuf>(&mut self, bufs: Vec<T>) -> BufResult<usize, Vec<T>> {
+            self.socket().write_some_vectored(bufs).await
+        }
+    };
+}
+
+pub(super) use {addresses, async_read, async_writes, readers, writers};

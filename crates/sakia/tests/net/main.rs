@@ -19,3 +19,4 @@ mod serving;
 mod simulated;
 mod streams;
 mod support;
+mod unix;

@@ -151,10 +151,8 @@ impl Handle {
         control: ControlMessages,
         flags: u32,
     ) -> Op<SendMessage<T>> {
-        control.descriptors().iter().for_each(|fd| self.check(fd));
-        let (control, descriptors) = control.encode();
-        let send = SendTo::new(self.held(fd), buf, *address, flags);
-        self.start_flagged(SendMessage { send, control, descriptors }, flags, SEND_FLAGS)
+        let send = SendMessage::new(self, fd, buf, *address, control, flags);
+        self.start_flagged(send, flags, SEND_FLAGS)
     }
 
     /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity) and the control messages that
@@ -180,9 +178,7 @@ impl Handle {
         control_bytes: usize,
         flags: u32,
     ) -> Op<RecvMessage<T>> {
-        let recv = RecvFrom::new(self.held(fd), buf, flags);
-        let control = ControlBytes::zeros(control_bytes.min(CONTROL_BYTES_MAX));
-        self.start_flagged(RecvMessage { recv, control }, flags, RECV_FLAGS)
+        self.start_flagged(RecvMessage::new(self, fd, buf, control_bytes, flags), flags, RECV_FLAGS)
     }
 }
 
@@ -280,6 +276,21 @@ unsafe impl<T: IoBufMut> Operation for RecvFrom<T> {
 }
 
 impl<T: IoBuf> SendMessage<T> {
+    /// # Panics
+    /// When a descriptor belongs to another driver.
+    pub(crate) fn new(
+        driver: &Handle,
+        fd: &Fd,
+        buf: T,
+        address: SocketAddress,
+        control: ControlMessages,
+        flags: u32,
+    ) -> Self {
+        control.descriptors().iter().for_each(|fd| driver.check(fd));
+        let (control, descriptors) = control.encode();
+        Self { send: SendTo::new(driver.held(fd), buf, address, flags), control, descriptors }
+    }
+
     /// Describes the message anew.
     fn message(&mut self) -> *const Message {
         self.send.message();
@@ -297,6 +308,14 @@ impl<T: IoBuf> SendMessage<T> {
 }
 
 impl<T: IoBufMut> RecvMessage<T> {
+    /// # Panics
+    /// When the descriptor belongs to another driver.
+    pub(crate) fn new(driver: &Handle, fd: &Fd, buf: T, control_bytes: usize, flags: u32) -> Self {
+        let recv = RecvFrom::new(driver.held(fd), buf, flags);
+        let control = ControlBytes::zeros(control_bytes.min(CONTROL_BYTES_MAX));
+        Self { recv, control }
+    }
+
     /// Describes anew what is to be filled.
     fn message(&mut self) -> *mut Message {
         self.recv.message();

@@ -1,0 +1,336 @@
+//! What connections of all families have in common.
+//!
+//! `EINTR` starts a transfer again. `EAGAIN` comes from sockets that another owner made non-blocking: then
+//! readiness is awaited before the next try.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use sakia_driver::{
+    BufResult, Connection, ControlMessages, Fd, IoBuf, IoBufMut, PollEvents, ReceivedControl,
+    RecvBuf, ShutdownHow, SocketAddress,
+};
+
+use super::listener::release;
+use crate::executor::current;
+use crate::io::transfer::{may_retry, retrying, uninterrupted};
+
+/// A connection: a [`TcpStream`](super::TcpStream) or a [`UnixStream`](super::UnixStream). No other type has
+/// this trait.
+pub trait Stream: private::Connected + fmt::Debug + 'static {
+    /// The address of one of its ends.
+    type Address: private::Address;
+}
+
+pub(super) mod private {
+    use super::{Socket, SocketAddress, fmt, io};
+
+    /// What is behind a [`Stream`](super::Stream).
+    pub trait Connected: Sized {
+        /// Makes a connection of its socket.
+        fn of(socket: Socket) -> Self;
+
+        /// Returns the socket. Only what has a stream or one of its halves by `&mut` transfers bytes by it.
+        fn socket(&self) -> &Socket;
+    }
+
+    /// An address as `std` has it.
+    pub trait Address: fmt::Debug + Clone + 'static {
+        /// # Errors
+        /// `EAFNOSUPPORT`: it is of another family.
+        fn of(address: &SocketAddress) -> io::Result<Self>;
+    }
+}
+
+/// A connected socket.
+#[derive(Debug)]
+pub struct Socket {
+    connection: Connection,
+}
+
+impl Socket {
+    pub fn new(connection: Connection) -> Self {
+        Self { connection }
+    }
+
+    /// Takes over a descriptor.
+    ///
+    /// # Errors
+    /// `ENOTCONN`: it is not connected. As `getpeername(2)`.
+    pub fn of(fd: Fd) -> io::Result<Self> {
+        let connection = current().driver.handle().connection(fd);
+        connection.peer_address()?;
+        Ok(Self::new(connection))
+    }
+
+    pub fn fd(&self) -> &Fd {
+        self.connection.fd()
+    }
+
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Gives the descriptor away, with the bytes that came and were not taken.
+    pub async fn into_owned(self) -> io::Result<(OwnedFd, Vec<u8>)> {
+        let ahead = self.connection.stop_receiving().await?;
+        let (fd, driver) = (self.connection.fd().clone(), self.connection.driver().clone());
+        drop(self.connection);
+        Ok((release(&driver, fd).await?, ahead))
+    }
+
+    pub async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.end(match how {
+            Shutdown::Read => ShutdownHow::Receives,
+            Shutdown::Write => ShutdownHow::Sends,
+            Shutdown::Both => ShutdownHow::Both,
+        })
+        .await
+    }
+
+    pub async fn close(self) -> io::Result<()> {
+        self.connection.close().await
+    }
+
+    // Loops of their own for what a message takes: layers of futures cost it some 70 instructions more.
+    pub async fn read_some<T: IoBufMut>(&self, mut buf: T) -> BufResult<usize, T> {
+        loop {
+            let (result, back) = self.connection.read(buf).await;
+            match result {
+                Err(error) if self.may_retry(&error, PollEvents::READABLE).await => buf = back,
+                result => return (result, back),
+            }
+        }
+    }
+
+    pub fn read_some_vectored<T: IoBufMut>(
+        &self,
+        bufs: Vec<T>,
+    ) -> impl Future<Output = BufResult<usize, Vec<T>>> {
+        self.retrying(PollEvents::READABLE, bufs, |bufs| self.connection.read_vectored(bufs))
+    }
+
+    pub fn peek_some<T: IoBufMut>(&self, buf: T) -> impl Future<Output = BufResult<usize, T>> {
+        self.retrying(PollEvents::READABLE, buf, |buf| self.connection.peek(buf))
+    }
+
+    pub async fn recv_some(&self) -> io::Result<RecvBuf> {
+        loop {
+            match self.connection.recv().await {
+                Err(error) if self.may_retry(&error, PollEvents::READABLE).await => {}
+                result => return result,
+            }
+        }
+    }
+
+    pub async fn write_some<T: IoBuf>(&self, mut buf: T) -> BufResult<usize, T> {
+        loop {
+            let (result, back) = self.connection.send(buf).await;
+            match result {
+                Err(error) if self.may_retry(&error, PollEvents::WRITABLE).await => buf = back,
+                result => return (result, back),
+            }
+        }
+    }
+
+    pub fn write_some_vectored<T: IoBuf>(
+        &self,
+        bufs: Vec<T>,
+    ) -> impl Future<Output = BufResult<usize, Vec<T>>> {
+        self.retrying(PollEvents::WRITABLE, bufs, |bufs| self.connection.send_vectored(bufs))
+    }
+
+    pub async fn end(&self, how: ShutdownHow) -> io::Result<()> {
+        uninterrupted(async || self.connection.shutdown(how).await).await
+    }
+
+    /// Whether to try again after `error`, having waited if need be.
+    async fn may_retry(&self, error: &io::Error, events: PollEvents) -> bool {
+        may_retry(self.connection.driver(), self.connection.fd(), error, events).await
+    }
+
+    fn retrying<R, B, F>(
+        &self,
+        events: PollEvents,
+        buf: B,
+        transfer: impl Fn(B) -> F,
+    ) -> impl Future<Output = BufResult<R, B>>
+    where
+        F: Future<Output = BufResult<R, B>>,
+    {
+        retrying(self.connection.driver(), self.connection.fd(), events, buf, transfer)
+    }
+
+    pub async fn send_message<T: IoBuf>(
+        &self,
+        buf: T,
+        control: ControlMessages,
+    ) -> BufResult<usize, T> {
+        if buf.bytes_len() == 0 {
+            return (Err(Errno::INVAL.into()), buf);
+        }
+        let send = |buf| self.connection.send_message(buf, control.clone());
+        self.retrying(PollEvents::WRITABLE, buf, send).await
+    }
+
+    pub fn recv_message<T: IoBufMut>(
+        &self,
+        buf: T,
+        control_bytes: usize,
+    ) -> impl Future<Output = BufResult<(usize, ReceivedControl), T>> {
+        let recv = move |buf| self.connection.recv_message(buf, control_bytes);
+        self.retrying(PollEvents::READABLE, buf, recv)
+    }
+}
+
+/// The methods of a [`Stream`] that are the same in all families: of its type in `std`, and of its addresses.
+macro_rules! stream {
+    ($stream:ident, $std:ty, $address:ty) => {
+        impl $stream {
+            $crate::net::readers!();
+            $crate::net::writers!();
+            $crate::net::addresses!($address);
+
+            /// Ends one or both directions. Ended sends tell the peer that no more comes, after all that was
+            /// sent; ended receives tell it nothing.
+            ///
+            /// # Errors
+            /// `ENOTCONN`: the connection has broken off. Otherwise as `shutdown(2)`.
+            ///
+            /// # Kernel
+            /// 5.11. Source: `io_uring_prep_shutdown(3)`.
+            pub async fn shutdown(&mut self, how: std::net::Shutdown) -> std::io::Result<()> {
+                self.socket.shutdown(how).await
+            }
+
+            /// Borrows the two directions, for two futures within one task. Dropping them changes nothing.
+            pub fn split(&mut self) -> (ReadHalf<'_, Self>, WriteHalf<'_, Self>) {
+                (ReadHalf::new(self), WriteHalf::new(self))
+            }
+
+            /// Takes the two directions apart, for two tasks of the thread, or for a
+            /// [`Reader`](crate::io::Reader) and a [`Writer`](crate::io::Writer).
+            /// [`OwnedReadHalf::reunite`] puts them together again.
+            pub fn into_split(self) -> (OwnedReadHalf<Self>, OwnedWriteHalf<Self>) {
+                let stream = std::rc::Rc::new(self);
+                (OwnedReadHalf::new(std::rc::Rc::clone(&stream)), OwnedWriteHalf::new(stream))
+            }
+
+            /// Closes the connection, and tells how it went. Dropping does the same, a little later, and does
+            /// not tell.
+            ///
+            /// The kernel goes on sending what it has. If bytes came that were not read, it resets the
+            /// connection instead, and the peer may not get all: [end the sends](Self::shutdown), and read
+            /// until the end.
+            ///
+            /// # Errors
+            /// As `close(2)`. The descriptor is gone in any case.
+            ///
+            /// # Kernel
+            /// 5.6. Source: `io_uring_prep_close(3)`.
+            pub async fn close(self) -> std::io::Result<()> {
+                self.socket.close().await
+            }
+
+            /// Takes and clears the socket's pending error.
+            ///
+            /// # Errors
+            /// As `getsockopt(2)`.
+            #[doc(alias = "SO_ERROR")]
+            pub fn take_error(&self) -> std::io::Result<Option<std::io::Error>> {
+                $crate::net::sockopt::take_error(self.socket.fd())
+            }
+
+            /// Takes over a connection that `std` made, whether it blocks or not.
+            ///
+            /// # Errors
+            /// `ENOTCONN`: it is not connected. As `getpeername(2)`.
+            ///
+            /// # Panics
+            /// Outside of a runtime, and on a simulated kernel.
+            pub fn from_std(stream: $std) -> std::io::Result<Self> {
+                Self::try_from($crate::io::adopt(stream))
+            }
+
+            /// Gives the connection to `std`, when what is under way on it has ended, with the bytes that came
+            /// and were not taken: such as were received ahead, after a [`recv`](Self::recv), or for a dropped
+            /// future. They precede those that `std` will read. The number of the descriptor may change.
+            ///
+            /// # Errors
+            /// - `EMFILE`: it needs another descriptor. As `close(2)`.
+            /// - As [`read`](Self::read): the connection has failed.
+            ///
+            /// It is closed then.
+            ///
+            /// # Panics
+            /// On a simulated kernel.
+            pub async fn into_std(self) -> std::io::Result<($std, Vec<u8>)> {
+                let (fd, ahead) = self.socket.into_owned().await?;
+                Ok((fd.into(), ahead))
+            }
+        }
+
+        impl Stream for $stream {
+            type Address = $address;
+        }
+
+        impl Connected for $stream {
+            fn of(socket: Socket) -> Self {
+                Self { socket }
+            }
+
+            fn socket(&self) -> &Socket {
+                &self.socket
+            }
+        }
+
+        /// Of a descriptor that was received. Its connection must not be in use elsewhere on this thread: the
+        /// order of bytes is kept among the users of one stream.
+        impl TryFrom<sakia_driver::Fd> for $stream {
+            type Error = std::io::Error;
+
+            /// # Errors
+            /// `ENOTCONN`: it is not connected. `EAFNOSUPPORT`: it is of another family. As `getpeername(2)`.
+            ///
+            /// # Panics
+            /// Outside of a runtime, and in another runtime than that of the descriptor.
+            fn try_from(fd: sakia_driver::Fd) -> std::io::Result<Self> {
+                let stream = Self { socket: Socket::of(fd)? };
+                stream.peer_addr().map(|_| stream)
+            }
+        }
+
+        impl AsRef<Self> for $stream {
+            fn as_ref(&self) -> &Self {
+                self
+            }
+        }
+
+        /// For calls that are not here.
+        ///
+        /// # Panics
+        /// On a simulated kernel.
+        impl AsFd for $stream {
+            fn as_fd(&self) -> BorrowedFd<'_> {
+                self.socket.fd().as_fd()
+            }
+        }
+
+        $crate::net::async_read!([] $stream);
+
+        impl $crate::io::AsyncWrite for $stream {
+            $crate::net::async_writes!();
+
+            /// Ends the sends, and closes the connection.
+            async fn close(self) -> std::io::Result<()> {
+                self.socket.end(sakia_driver::ShutdownHow::Sends).await?;
+                self.socket.close().await
+            }
+        }
+    };
+}
+pub(super) use stream;

@@ -1,0 +1,343 @@
+//! Unix sockets: connections within the machine.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::SocketAddr;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use sakia_driver::{
+    BufResult, ControlMessages, Domain, Fd, Handle, IoBuf, IoBufMut, ReceivedControl, RecvBuf,
+    SocketAddress, SocketType,
+};
+
+use super::listener::private::Accepts;
+use super::listener::{AcceptSocket, listener, object};
+use super::socket::private::{Address, Connected};
+use super::socket::{Socket, Stream, stream};
+use super::sockopt::option;
+use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use super::{Error, Result};
+use crate::error::{Context, Object};
+use crate::executor::current;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// A connection within the machine. Dropping it closes it.
+///
+/// It has all that a [`TcpStream`](super::TcpStream) has, and passes descriptors
+/// ([`send_message`](UnixStream::send_message)).
+///
+/// # Examples
+/// ```
+/// use std::fs::File;
+///
+/// use sakia::io::{BufResultExt, adopt};
+/// use sakia::net::{ControlMessages, UnixStream};
+///
+/// # fn main() -> std::io::Result<()> {
+/// sakia::block_on(async {
+///     let (mut near, mut far) = UnixStream::pair()?;
+///     near.write_all("hello").await.value()?;
+///     assert_eq!(&*far.recv().await?, b"hello");
+///     Ok(())
+/// })
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct UnixStream {
+    socket: Socket,
+}
+
+impl UnixStream {
+    /// Connects to the socket at `path`.
+    ///
+    /// # Errors
+    /// They name the path:
+    /// - `ENOENT`: nothing is there. `ECONNREFUSED`: nothing listens there, any more perhaps.
+    /// - `EACCES`: not allowed to write to it. `EPROTOTYPE`: it is a socket of datagrams.
+    /// - `ENAMETOOLONG`: a path of more than 107 bytes. `EINVAL`: an empty one, or one with a NUL.
+    /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left. Otherwise as `connect(2)`.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    ///
+    /// # Kernel
+    /// 5.5. Source: `io_uring_prep_connect(3)`.
+    pub async fn connect(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        Self::connect_to(SocketAddress::unix(path).at("connect", path)?).await
+    }
+
+    /// Connects to the socket with an address, which may be a name in the abstract name space.
+    ///
+    /// # Errors
+    /// `EINVAL`: an unnamed one. Otherwise as [`connect`](UnixStream::connect).
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    ///
+    /// # Kernel
+    /// 5.5. Source: `io_uring_prep_connect(3)`.
+    pub async fn connect_addr(address: &SocketAddr) -> Result<Self> {
+        Self::connect_to(own_address("connect", address)?).await
+    }
+
+    async fn connect_to(address: SocketAddress) -> Result<Self> {
+        let driver = current().driver.handle().clone();
+        let failed = |operation| move |error| Error::new(operation, object(&address), error);
+        loop {
+            let fd = driver.socket(Domain::UNIX, SocketType::STREAM, 0).await;
+            let fd = fd.map_err(failed("make a socket for"))?;
+            match driver.connect(&fd, &address).await {
+                Ok(()) => return Ok(Self::of(Socket::new(driver.connection(fd)))),
+                // The state of the socket is unknown.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(failed("connect")(error)),
+            }
+        }
+    }
+
+    /// Makes two streams that are connected with each other, and have no address.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM`: no descriptor or memory left. As `socketpair(2)`.
+    ///
+    /// # Panics
+    /// Outside of a runtime, and on a simulated kernel.
+    #[doc(alias = "socketpair")]
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (one, other) = std::os::unix::net::UnixStream::pair()?;
+        Ok((Self::from_std(one)?, Self::from_std(other)?))
+    }
+
+    /// Returns who has connected: the process at the other end, as it was then.
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
+    #[doc(alias = "SO_PEERCRED")]
+    pub fn peer_cred(&self) -> io::Result<UCred> {
+        let rustix::net::UCred { pid, uid, gid } =
+            option(self.socket.fd(), sockopt::socket_peercred)?;
+        let pid = Some(pid.as_raw_nonzero().get());
+        Ok(UCred { pid, uid: uid.as_raw(), gid: gid.as_raw() })
+    }
+
+    /// Sets whether received messages tell who sent them. See [`UCred::of`].
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
+    #[doc(alias = "SO_PASSCRED")]
+    pub fn set_passcred(&self, passcred: bool) -> io::Result<()> {
+        option(self.socket.fd(), |fd| sockopt::set_socket_passcred(fd, passcred))
+    }
+
+    /// Returns whether received messages tell who sent them.
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
+    pub fn passcred(&self) -> io::Result<bool> {
+        option(self.socket.fd(), sockopt::socket_passcred)
+    }
+
+    /// Sends up to `buf.bytes_len()` bytes, with descriptors and other control messages, which go with the
+    /// first of them. If the kernel takes fewer bytes, send the rest by [`write_all`](UnixStream::write_all).
+    ///
+    /// Descriptors stay open until they are sent. Those that the receiver never takes are closed.
+    ///
+    /// Resolves to the number of bytes sent and the buffer.
+    ///
+    /// # Errors
+    /// - `EINVAL`: no bytes, with which nothing can go; a control message that the socket does not know; more
+    ///   than 253 descriptors.
+    /// - `ETOOMANYREFS`: too many descriptors of this user are on their way.
+    /// - Otherwise as [`write`](UnixStream::write).
+    ///
+    /// # Panics
+    /// When a descriptor belongs to another runtime.
+    ///
+    /// # Kernel
+    /// 5.3; with control messages by the ring since 5.12, before it answers `EINVAL`. Source:
+    /// `io_uring_prep_sendmsg(3)`, `unix(7)`.
+    #[doc(alias = "sendmsg")]
+    #[doc(alias = "SCM_RIGHTS")]
+    pub async fn send_message<T: IoBuf>(
+        &mut self,
+        buf: T,
+        control: ControlMessages,
+    ) -> BufResult<usize, T> {
+        self.socket.send_message(buf, control).await
+    }
+
+    /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity), and the control messages that
+    /// came with them, for which there are `control_bytes` bytes of room.
+    /// [`ControlMessage::space`](super::ControlMessage::space) tells how many to ask for: `4 * n` bytes for `n`
+    /// descriptors, 12 for credentials.
+    ///
+    /// Bytes with which descriptors came end a receive, so what the next one brings is of another message.
+    /// Dropping the future loses nothing: what had come by then, descriptors too, goes to the next call.
+    ///
+    /// **All other methods that receive close the descriptors** that come with their bytes, and
+    /// [`recv`](UnixStream::recv) receives ahead. So where descriptors are expected receive by this one.
+    ///
+    /// Resolves to the number of bytes and what came with them; 0 bytes mean that the peer sends no more.
+    ///
+    /// # Errors
+    /// As [`read`](UnixStream::read). Descriptors for which there is no room or no number are closed, and
+    /// [`is_truncated`](ReceivedControl::is_truncated) tells.
+    ///
+    /// # Kernel
+    /// 5.3; with room for control messages by the ring since 5.12, before it answers `EINVAL`. Source:
+    /// `io_uring_prep_recvmsg(3)`, `unix(7)`.
+    #[doc(alias = "recvmsg")]
+    pub async fn recv_message<T: IoBufMut>(
+        &mut self,
+        buf: T,
+        control_bytes: usize,
+    ) -> BufResult<(usize, ReceivedControl), T> {
+        self.socket.recv_message(buf, control_bytes).await
+    }
+}
+
+/// A socket that accepts connections within the machine. Dropping it closes it, and the connections that wait
+/// to be accepted. The file at its path stays, as with `std`.
+///
+/// Once it was asked for a connection, the kernel accepts some ahead, up to 64. They have a descriptor before
+/// anybody takes them.
+///
+/// # Examples
+/// ```
+/// use sakia::io::BufResultExt;
+/// use sakia::net::{UnixListener, UnixStream};
+///
+/// # fn main() -> std::io::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("sakia-unix-{}", std::process::id()));
+/// sakia::block_on(async {
+///     let listener = UnixListener::bind(&path).await?;
+///     let mut client = UnixStream::connect(&path).await?;
+///     let (mut server, peer) = listener.accept().await?;
+///     assert!(peer.is_unnamed());
+///     client.write_all("hello").await.value()?;
+///     assert_eq!(&*server.recv().await?, b"hello");
+///     sakia::fs::remove_file(&path).await?;
+///     Ok(())
+/// })
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct UnixListener {
+    socket: AcceptSocket,
+}
+
+impl UnixListener {
+    /// Makes a socket at `path`, and listens on it.
+    ///
+    /// # Errors
+    /// They name the path:
+    /// - `EADDRINUSE`: something is there, if only the file of a listener that has ended.
+    /// - `ENOENT`, `ENOTDIR`, `EACCES`, `EROFS`: no socket can be made there.
+    /// - `ENAMETOOLONG`: a path of more than 107 bytes. `EINVAL`: an empty one, or one with a NUL.
+    /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left. Otherwise as `bind(2)`.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    ///
+    /// # Kernel
+    /// 6.11 for bind and listen on the ring. Source: `io_uring_prep_listen(3)`.
+    pub async fn bind(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        Self::bind_to(SocketAddress::unix(path).at("bind", path)?).await
+    }
+
+    /// Listens on an address, which may be a name in the abstract name space.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`: another socket has the name. `EINVAL`: no address. Otherwise as
+    /// [`bind`](UnixListener::bind).
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    ///
+    /// # Kernel
+    /// 6.11 for bind and listen on the ring. Source: `io_uring_prep_listen(3)`.
+    pub async fn bind_addr(address: &SocketAddr) -> Result<Self> {
+        Self::bind_to(own_address("bind", address)?).await
+    }
+
+    async fn bind_to(address: SocketAddress) -> Result<Self> {
+        let driver = current().driver.handle().clone();
+        let failed = |operation| move |error| Error::new(operation, object(&address), error);
+        let fd = driver.socket(Domain::UNIX, SocketType::STREAM, 0).await;
+        let fd = fd.map_err(failed("make a socket for"))?;
+        driver.bind(&fd, &address).await.map_err(failed("bind"))?;
+        driver.listen(&fd, BACKLOG).await.map_err(failed("listen on"))?;
+        Ok(Self::new(fd, driver))
+    }
+}
+
+stream!(UnixStream, std::os::unix::net::UnixStream, SocketAddr);
+listener!(UnixListener, UnixStream, std::os::unix::net::UnixListener, SocketAddr);
+
+impl Address for SocketAddr {
+    fn of(address: &SocketAddress) -> io::Result<Self> {
+        match (address.path(), address.name()) {
+            (Some(path), _) => Self::from_pathname(path),
+            (_, Some(name)) => Self::from_abstract_name(name),
+            _ if address.is_unnamed() => Self::from_pathname(""),
+            _ => Err(Errno::AFNOSUPPORT.into()),
+        }
+    }
+}
+
+/// Returns an address in the driver's form.
+fn own_address(operation: &'static str, address: &SocketAddr) -> Result<SocketAddress> {
+    let own = match (address.as_pathname(), address.as_abstract_name()) {
+        (Some(path), _) => SocketAddress::unix(path),
+        (_, Some(name)) => SocketAddress::abstract_name(name),
+        _ => Err(Errno::INVAL.into()),
+    };
+    own.map_err(|error| Error::new(operation, Object::Name(format!("{address:?}")), error))
+}
+
+/// A process and its user, as the kernel knows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UCred {
+    pid: Option<i32>,
+    uid: u32,
+    gid: u32,
+}
+
+impl UCred {
+    /// Returns who sent a message that [`recv_message`](UnixStream::recv_message) brought. `None` without
+    /// [`set_passcred`](UnixStream::set_passcred), or if there was no room.
+    #[doc(alias = "SCM_CREDENTIALS")]
+    pub fn of(control: &ReceivedControl) -> Option<Self> {
+        const SOL_SOCKET: u32 = 1;
+        const SCM_CREDENTIALS: u32 = 2;
+        let is_it = |level, kind| (level, kind) == (SOL_SOCKET, SCM_CREDENTIALS);
+        let message = control.messages().find(|message| is_it(message.level, message.kind))?;
+        let bytes: [u8; 12] = message.bytes.try_into().ok()?;
+        let [pid, uid, gid] = [0, 4, 8]
+            .map(|at| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]));
+        // 0 stands for a process that has no number here.
+        Some(Self { pid: i32::try_from(pid).ok().filter(|&pid| pid > 0), uid, gid })
+    }
+
+    /// Returns the number of the process; `None` if it has none in this process' name space.
+    pub fn pid(&self) -> Option<i32> {
+        self.pid
+    }
+
+    /// Returns the number of its user.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Returns the number of its group.
+    pub fn gid(&self) -> u32 {
+        self.gid
+    }
+}
