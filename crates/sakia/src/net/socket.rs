@@ -310,6 +310,13 @@ macro_rules! stream {
             }
         }
 
+        /// To be sent to another process. What was received ahead stays here.
+        impl AsRef<sakia_driver::Fd> for $stream {
+            fn as_ref(&self) -> &sakia_driver::Fd {
+                self.socket.fd()
+            }
+        }
+
         /// For calls that are not here.
         ///
         /// # Panics

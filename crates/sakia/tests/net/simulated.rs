@@ -4,9 +4,14 @@ use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::time::Duration;
 
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::SocketAddr;
+
+use sakia::fs::File;
+use sakia::io::BufResultExt;
 use sakia::net::{
-    ConnectOptions, Keepalive, ListenOptions, ServeOptions, TcpListener, TcpStream, lookup_host,
-    serve,
+    ConnectOptions, ControlMessage, ControlMessages, Keepalive, ListenOptions, ServeOptions,
+    TcpListener, TcpStream, UnixListener, UnixStream, lookup_host, serve,
 };
 use sakia::sim::{FaultKind, Test};
 use sakia::time::sleep;
@@ -278,6 +283,108 @@ fn options_that_change_nothing_are_accepted() {
         ] {
             assert_eq!(error.raw_os_error(), Some(95), "{error}");
         }
+        io::Result::Ok(())
+    });
+}
+
+async fn unix_pair() -> io::Result<(UnixStream, UnixStream)> {
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name("here")?).await?;
+    let client = UnixStream::connect_addr(&listener.local_addr()?).await?;
+    let (server, peer) = listener.accept().await?;
+    assert!(peer.is_unnamed());
+    Ok((client, server))
+}
+
+#[test]
+fn within_the_machine_bytes_go_as_they_do_elsewhere() {
+    awkward().run(async |_| {
+        let (mut client, mut server) = unix_pair().await?;
+        let echoing = spawn(async move {
+            loop {
+                let bytes = server.recv().await?;
+                if bytes.is_empty() {
+                    return io::Result::Ok(());
+                }
+                server.write_all(bytes).await.value()?;
+            }
+        });
+        {
+            let (mut reader, mut writer) = client.split();
+            let writing = async {
+                writer.write_all(bytes(1000)).await.value()?;
+                writer.shutdown().await
+            };
+            let (written, received) = join!(writing, reader.read_to_end(Vec::new()));
+            written?;
+            assert_eq!(received.both()?, (1000, bytes(1000)));
+        }
+        echoing.await.unwrap()?;
+        assert!(client.recv().await?.is_empty());
+        io::Result::Ok(())
+    });
+}
+
+#[test]
+fn unix_sockets_fail_as_they_do_elsewhere() {
+    awkward().run(async |_| {
+        let listener = UnixListener::bind("/socket").await?;
+        assert_eq!(listener.local_addr()?.as_pathname(), Some("/socket".as_ref()));
+        let error = UnixListener::bind("/socket").await.unwrap_err();
+        assert_eq!((error.kind(), error.path()), (ErrorKind::AddrInUse, Some("/socket".as_ref())));
+        let client = UnixStream::connect("/socket").await?;
+        assert_eq!(client.peer_cred().unwrap_err().raw_os_error(), Some(95));
+        listener.close().await?;
+        let nobody = SocketAddr::from_abstract_name("nobody")?;
+        let error = UnixStream::connect_addr(&nobody).await.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.name()),
+            (ErrorKind::ConnectionRefused, Some("@\"nobody\""))
+        );
+        let long = "x".repeat(108);
+        assert_eq!(UnixStream::connect(&long).await.unwrap_err().raw_os_error(), Some(36));
+        io::Result::Ok(())
+    });
+}
+
+#[test]
+fn descriptors_come_for_whoever_receives_next() {
+    awkward().run(async |_| {
+        let (mut near, mut far) = unix_pair().await?;
+        let (mut client, server) = pair().await;
+        let sending = spawn(async move {
+            let file = File::create("/file").await?;
+            file.write_all_at("content", 0).await.value()?;
+            drop(file);
+            let file = File::open("/file").await?;
+            let control =
+                ControlMessages::new().descriptor(file.as_ref()).descriptor(server.as_ref());
+            let sent = near.send_message("both", control).await.value()?;
+            // The stream is the receiver's from now on, but the sender has it, too.
+            drop(server);
+            near.write_all(b"both"[sent..].to_vec()).await.value()?;
+            io::Result::Ok(near)
+        });
+        let room = ControlMessage::space(8);
+        let (mut text, mut descriptors) = (Vec::new(), Vec::new());
+        while text.len() < 4 {
+            sakia::select! {
+                received = far.recv_message(vec![0; 3], room) => {
+                    let ((count, control), buf) = received.both()?;
+                    text.extend_from_slice(&buf[..count]);
+                    descriptors.extend(control.descriptors);
+                },
+                () = sakia::yield_now() => {},
+            }
+        }
+        assert_eq!((&text[..], descriptors.len()), (&b"both"[..], 2));
+        let mut stream = TcpStream::try_from(descriptors.remove(1))?;
+        let file = File::try_from(descriptors.remove(0))?;
+        stream.write_all(file.read_exact_at(vec![0; 7], 0).await.buffer()?).await.value()?;
+        assert_eq!(client.read_exact(vec![0; 7]).await.buffer()?, b"content");
+        drop(stream);
+        assert!(client.recv().await?.is_empty(), "no other has it");
+        let near = sending.await.unwrap()?;
+        drop((near, far));
         io::Result::Ok(())
     });
 }
