@@ -488,6 +488,30 @@ pub trait Descriptors {
         Err(Errno::OPNOTSUPP.into())
     }
 
+    /// Sends on a connected socket what there is room for, without waiting and without raising a signal.
+    ///
+    /// # Safety
+    ///
+    /// - As [`facts`](Descriptors::facts).
+    ///
+    /// # Errors
+    /// `EAGAIN`: there is no room. Otherwise as `send(2)`. `EOPNOTSUPP`: there are no sockets.
+    unsafe fn try_send(&self, raw: i32, bytes: &[u8]) -> io::Result<usize> {
+        Err(Errno::OPNOTSUPP.into())
+    }
+
+    /// Receives what has come to a connected socket, without waiting.
+    ///
+    /// # Safety
+    ///
+    /// - As [`facts`](Descriptors::facts).
+    ///
+    /// # Errors
+    /// `EAGAIN`: nothing has. Otherwise as `recv(2)`. `EOPNOTSUPP`: there are no sockets.
+    unsafe fn try_recv(&self, raw: i32, buf: &mut [u8]) -> io::Result<usize> {
+        Err(Errno::OPNOTSUPP.into())
+    }
+
     /// Takes `O_NONBLOCK` off the descriptor.
     ///
     /// # Safety

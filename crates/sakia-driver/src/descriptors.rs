@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use rustix::fs::{AtFlags, FileType, OFlags, ResolveFlags, StatxFlags};
+use rustix::net::{RecvFlags, SendFlags};
 
 use crate::address::{AddressRoom, SocketAddress};
 use crate::backend::{Descriptors, FileFacts, FileKind};
@@ -103,6 +104,20 @@ impl Descriptors for KernelDescriptors {
     unsafe fn peer_address(&self, raw: i32) -> io::Result<SocketAddress> {
         // SAFETY: the caller's duties are the same.
         unsafe { address_by(abi::__NR_getpeername, raw) }
+    }
+
+    unsafe fn try_send(&self, raw: i32, bytes: &[u8]) -> io::Result<usize> {
+        // SAFETY: as above.
+        let fd = unsafe { BorrowedFd::borrow_raw(raw) };
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        Ok(rustix::net::send(fd, bytes, flags)?)
+    }
+
+    unsafe fn try_recv(&self, raw: i32, buf: &mut [u8]) -> io::Result<usize> {
+        // SAFETY: as above.
+        let fd = unsafe { BorrowedFd::borrow_raw(raw) };
+        let (count, _) = rustix::net::recv(fd, buf, RecvFlags::DONTWAIT)?;
+        Ok(count)
     }
 
     unsafe fn make_blocking(&self, raw: i32) {

@@ -109,6 +109,24 @@ impl Inbox {
         copied
     }
 
+    /// Moves bytes to the front of `buf`, which is initialized, and returns how many.
+    pub(super) fn copy_out(&self, buf: &mut [u8]) -> usize {
+        let mut copied = 0;
+        while copied < buf.len() {
+            let Some(mut first) = self.bufs.borrow_mut().pop_front() else { break };
+            drop(self.control.take());
+            let count = first.len().min(buf.len() - copied);
+            buf[copied..copied + count].copy_from_slice(&first[..count]);
+            copied += count;
+            self.bytes.set(self.bytes.get() - count);
+            first.advance(count);
+            if !first.is_empty() {
+                self.bufs.borrow_mut().push_front(first);
+            }
+        }
+        copied
+    }
+
     /// Waits until something comes, or the receive in flight ends, if there is one. The end of the stream is
     /// the end of that, too.
     pub(super) fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {

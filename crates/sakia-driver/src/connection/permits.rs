@@ -35,6 +35,10 @@ pub(super) struct Permit<T> {
 }
 
 impl Permits {
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_busy.get()
+    }
+
     /// Waits until nothing is in flight, without taking the permit.
     pub(super) async fn free(&self) {
         poll_fn(|cx| {

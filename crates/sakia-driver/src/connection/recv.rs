@@ -228,6 +228,50 @@ impl Connection {
         }
     }
 
+    /// Receives what has come already, by a plain call, without waiting.
+    ///
+    /// Returns the number of bytes; 0 means that the peer sends no more, or a `buf` without room.
+    ///
+    /// # Errors
+    /// `EAGAIN`: nothing has come, or another receive is under way, which
+    /// [`receives_settled`](Self::receives_settled) waits for. Otherwise as [`read`](Connection::read); `EINTR`
+    /// too.
+    pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        let inbox = &self.inner().inbox;
+        if self.inner().receives.is_busy() {
+            return Err(Errno::AGAIN.into());
+        }
+        let count = inbox.copy_out(buf);
+        if count > 0 {
+            return Ok(count);
+        }
+        if let Some(end) = inbox.take_end() {
+            return end.map(|()| 0);
+        }
+        if self.is_receiving() {
+            return Err(Errno::AGAIN.into());
+        }
+        let descriptors = &self.driver().shared.descriptors;
+        // SAFETY: the connection keeps the descriptor open.
+        let count = unsafe { descriptors.try_recv(self.fd().raw(), buf) }?;
+        Ok(count.min(buf.len()))
+    }
+
+    /// Returns whether a receive is under way, ahead perhaps or for a dropped future.
+    pub fn is_receiving(&self) -> bool {
+        self.inner().receives.is_busy() || self.inner().inbox.multishot.is_armed()
+    }
+
+    /// Waits until no receive is under way. What has come by then stays for the next one.
+    pub async fn receives_settled(&self) {
+        let _permit = self.receive_permit().await;
+        let multishot = &self.inner().inbox.multishot;
+        if multishot.is_armed() {
+            multishot.pause(self.driver());
+            poll_fn(|cx| multishot.poll_ready(false, cx)).await;
+        }
+    }
+
     /// Ends what [`recv`](Connection::recv) has begun: the kernel no longer receives ahead. Resolves to the
     /// bytes that came and were not taken.
     ///
@@ -236,11 +280,7 @@ impl Connection {
     /// receive tells.
     pub async fn stop_receiving(&self) -> io::Result<Vec<u8>> {
         let inbox = &self.inner().inbox;
-        let _turn = self.receive_permit().await;
-        if inbox.multishot.is_armed() {
-            inbox.multishot.pause(self.driver());
-            poll_fn(|cx| inbox.multishot.poll_ready(false, cx)).await;
-        }
+        self.receives_settled().await;
         let mut ahead = Vec::new();
         while let Some(buf) = inbox.pop() {
             ahead.extend_from_slice(&buf);

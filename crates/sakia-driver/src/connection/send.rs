@@ -1,5 +1,9 @@
 //! Sending, one after the other.
 
+use std::io;
+
+use rustix::io::Errno;
+
 use super::permits::{Permit, WithPermit};
 use super::{Connection, Inner};
 use crate::address::SocketAddress;
@@ -57,6 +61,31 @@ impl Connection {
         let send =
             SendMessage::new(self.driver(), self.fd(), buf, SocketAddress::UNNAMED, control, 0);
         self.driver().start(WithPermit::new(send, permit, |_, _| ())).await
+    }
+
+    /// Sends as many bytes as there is room for, by a plain call, without waiting.
+    ///
+    /// # Errors
+    /// `EAGAIN`: there is no room, or another send is under way, which [`sends_settled`](Self::sends_settled)
+    /// waits for. Otherwise as [`send`](Connection::send); `EINTR` too.
+    pub fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
+        if self.is_sending() {
+            return Err(Errno::AGAIN.into());
+        }
+        let descriptors = &self.driver().shared.descriptors;
+        // SAFETY: the connection keeps the descriptor open.
+        let count = unsafe { descriptors.try_send(self.fd().raw(), bytes) }?;
+        Ok(count.min(bytes.len()))
+    }
+
+    /// Returns whether a send is under way, if only that of a dropped future.
+    pub fn is_sending(&self) -> bool {
+        self.inner().sends.is_busy()
+    }
+
+    /// Waits until no send is under way.
+    pub async fn sends_settled(&self) {
+        self.inner().sends.free().await;
     }
 
     async fn send_permit(&self) -> Permit<Inner> {

@@ -412,6 +412,26 @@ impl Descriptors for SimHandle {
         Ok(machine.kernel.sockets.peer_address(id)?)
     }
 
+    unsafe fn try_send(&self, raw: i32, bytes: &[u8]) -> io::Result<usize> {
+        let mut machine = self.machine_mut();
+        let (id, _) = machine.kernel.socket_of(raw)?;
+        let count = machine.kernel.send_at_once(id, bytes)?;
+        machine.kernel.note("send {}: {} at once", &[raw.into(), count as i64]);
+        machine.settle();
+        Ok(count)
+    }
+
+    unsafe fn try_recv(&self, raw: i32, buf: &mut [u8]) -> io::Result<usize> {
+        let mut machine = self.machine_mut();
+        let (id, _) = machine.kernel.socket_of(raw)?;
+        let received = machine.kernel.receive_at_once(id, buf.len())?;
+        let count = received.len();
+        buf[..count].copy_from_slice(&received);
+        machine.kernel.note("recv {}: {} at once", &[raw.into(), count as i64]);
+        machine.settle();
+        Ok(count)
+    }
+
     fn file_system(&self, _: &FileFacts) -> String {
         self.machine().config.file_system.into()
     }

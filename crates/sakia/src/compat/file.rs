@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 
 use sakia_driver::{BufResult, IoBuf};
 
-use super::parts::{Readable, Seekable, Writable};
+use super::parts::{Buffered, Seekable, Writable};
 use crate::fs::File;
 use crate::halves::{Half, Halves};
 use crate::io::{AsyncWrite, Level, Positional, Reader, Writer};
@@ -182,7 +182,7 @@ impl BufferedFile {
     }
 }
 
-impl Readable for BufferedFile {
+impl Buffered for BufferedFile {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_sought(cx))?;
         ready!(self.poll_settle(cx, Half::Reading))?;

@@ -7,17 +7,15 @@ use std::task::{Context, Poll};
 use ::futures_io::{AsyncBufRead, AsyncRead, AsyncSeek, AsyncWrite};
 
 use super::Compat;
-use super::parts::{Readable, Seekable, impl_buf_read, impl_write, poll_read};
+use super::parts::{Readable, Seekable, Target, impl_buf_read, impl_write};
 
 impl<T: Readable> AsyncRead for Compat<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        buf: &mut [u8],
+        mut buf: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        let room = buf.len();
-        let put = |bytes: &[u8]| buf[..bytes.len()].copy_from_slice(bytes);
-        poll_read(&mut self.get_mut().inner, cx, room, put)
+        self.get_mut().inner.poll_read(cx, &mut buf)
     }
 
     fn poll_read_vectored(
@@ -25,15 +23,24 @@ impl<T: Readable> AsyncRead for Compat<T> {
         cx: &mut Context<'_>,
         bufs: &mut [IoSliceMut<'_>],
     ) -> Poll<io::Result<usize>> {
-        let room = bufs.iter().map(|buf| buf.len()).sum();
-        let put = |mut bytes: &[u8]| {
-            for buf in bufs {
-                let count = buf.len().min(bytes.len());
-                buf[..count].copy_from_slice(&bytes[..count]);
-                bytes = &bytes[count..];
-            }
-        };
-        poll_read(&mut self.get_mut().inner, cx, room, put)
+        self.get_mut().inner.poll_read(cx, &mut Slices(bufs))
+    }
+}
+
+/// Several slices, filled one after the other.
+struct Slices<'a, 'b>(&'a mut [IoSliceMut<'b>]);
+
+impl Target for Slices<'_, '_> {
+    fn room(&self) -> usize {
+        self.0.iter().map(|buf| buf.len()).sum()
+    }
+
+    fn put(&mut self, mut bytes: &[u8]) {
+        for buf in &mut *self.0 {
+            let count = buf.len().min(bytes.len());
+            buf[..count].copy_from_slice(&bytes[..count]);
+            bytes = &bytes[count..];
+        }
     }
 }
 

@@ -50,7 +50,7 @@ use ::hyper::rt;
 use send_wrapper::SendWrapper;
 
 use super::Compat;
-use super::parts::{Readable, impl_write, poll_read};
+use super::parts::{Readable, Target, impl_write};
 use crate::time;
 
 impl<T: Readable> rt::Read for Compat<T> {
@@ -59,8 +59,17 @@ impl<T: Readable> rt::Read for Compat<T> {
         cx: &mut Context<'_>,
         mut buf: rt::ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        let room = buf.remaining();
-        poll_read(&mut self.get_mut().inner, cx, room, |bytes| buf.put_slice(bytes)).map_ok(|_| ())
+        self.get_mut().inner.poll_read(cx, &mut buf).map_ok(|_| ())
+    }
+}
+
+impl Target for rt::ReadBufCursor<'_> {
+    fn room(&self) -> usize {
+        self.remaining()
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.put_slice(bytes);
     }
 }
 

@@ -10,7 +10,7 @@
 //!
 //! Those traits lend a buffer for the time of a poll, while the kernel wants it for the time of an operation.
 //! So what is adapted has buffers of its own, of [`Reader`] and [`Writer`], and bytes are copied once more
-//! than with these themselves.
+//! than with these themselves. An [`Unbuffered`] connection has none, and makes plain calls instead.
 //!
 //! Like all of this crate, an adapter belongs to the runtime thread on which it was made, and is not `Send`.
 //! Foreign code may poll it anywhere on that thread within the runtime; functions that ask for `Send`, such
@@ -27,13 +27,15 @@ pub mod hyper;
 mod parts;
 #[cfg(feature = "tokio")]
 mod tokio;
+mod unbuffered;
 
 use std::io;
 
 pub use self::file::BufferedFile;
+pub use self::unbuffered::Unbuffered;
 use crate::fs::File;
 use crate::io::{Reader, Streamed, Writer};
-use crate::net::{OwnedReadHalf, OwnedWriteHalf, TcpStream};
+use crate::net::{OwnedReadHalf, OwnedWriteHalf, Stream, TcpStream};
 
 /// Gives what it holds the traits of other ecosystems.
 ///
@@ -41,14 +43,16 @@ use crate::net::{OwnedReadHalf, OwnedWriteHalf, TcpStream};
 /// |---|---|---|---|
 /// | [`Reader`](crate::io::Reader) | yes | | |
 /// | [`Writer`](crate::io::Writer) | | yes | |
-/// | a pair of a reader and a writer; of a connection, by [`Compat::tcp`] | its first | its second | |
+/// | a pair of a reader and a writer; of a connection, by [`Compat::stream`] | its first | its second | |
+/// | [`Unbuffered`], a connection, by [`Compat::unbuffered`] | yes | yes | |
 /// | [`BufferedFile`], by [`Compat::file`] | yes | yes | yes |
 /// | `&mut` one of these | as that | as that | as that |
 ///
 /// Reading is reading of the [`Reader`](crate::io::Reader): a poll that is given up loses no bytes, and
 /// errors come after the bytes before them, with their errno.
 ///
-/// Writing is writing of the [`Writer`](crate::io::Writer):
+/// An [`Unbuffered`] connection is read and written by plain calls. For all others, writing is writing of the
+/// [`Writer`](crate::io::Writer):
 /// - A write takes bytes into the buffer, and waits while that is full. That it succeeded does not mean that
 ///   the bytes were written.
 /// - Flushing waits until the kernel has all of them, [`Level::Accepted`](crate::io::Level::Accepted).
@@ -109,15 +113,38 @@ impl<T> Compat<T> {
     }
 }
 
+impl<S: Stream> Compat<(Reader<Streamed<OwnedReadHalf<S>>>, Writer<OwnedWriteHalf<S>>)> {
+    /// Adapts a connection that is read and written, by way of buffers. Closing ends its sends, and the peer
+    /// may still answer; the connection is closed when the adapter is dropped, too.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn stream(stream: S) -> Self {
+        let (reader, writer) = crate::net::into_halves(stream);
+        Self::new((Reader::new(reader), Writer::new(writer)))
+    }
+}
+
 impl Compat<(Reader<Streamed<OwnedReadHalf>>, Writer<OwnedWriteHalf>)> {
-    /// Adapts a connection that is read and written. Closing ends its sends, and the peer may still answer;
-    /// the connection is closed when the adapter is dropped, too.
+    /// [`Compat::stream`] of TCP.
     ///
     /// # Panics
     /// Outside of a runtime.
     pub fn tcp(stream: TcpStream) -> Self {
-        let (reader, writer) = stream.into_split();
-        Self::new((Reader::new(reader), Writer::new(writer)))
+        Self::stream(stream)
+    }
+}
+
+impl<S: Stream> Compat<Unbuffered<S>> {
+    /// Adapts a connection without buffers: it behaves as those of tokio do. Reads and writes are plain calls
+    /// on what they are lent, and a poll that is given up has done nothing. Bytes that a write took are on
+    /// their way, without a flush and whatever is dropped. Closing ends the sends, and the peer may still
+    /// answer.
+    ///
+    /// It is for code that never flushes, or relies on what a write says. A call for each piece costs more than
+    /// [buffers](Compat::stream) do, where pieces are small.
+    pub fn unbuffered(stream: S) -> Self {
+        Self::new(Unbuffered::new(stream))
     }
 }
 

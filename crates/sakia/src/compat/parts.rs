@@ -5,8 +5,54 @@ use std::task::{Context, Poll, ready};
 
 use crate::io::{Level, Reader, Source, Writer};
 
-/// What is read by way of a buffer.
+/// What is read.
 pub trait Readable {
+    /// Moves bytes to `target`, as many as there are and it has room for; waits when there are none. Returns
+    /// how many; 0 at the end.
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        target: &mut impl Target,
+    ) -> Poll<io::Result<usize>>;
+}
+
+/// Where bytes that were read go.
+pub trait Target {
+    /// How many bytes have room.
+    fn room(&self) -> usize;
+
+    /// Copies bytes, for which there is room.
+    fn put(&mut self, bytes: &[u8]);
+
+    /// Lets `fill` write to its room, or to a part of it, and say how many bytes it wrote.
+    fn fill(&mut self, fill: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<usize> {
+        let mut scratch = [0; SCRATCH_BYTES];
+        let room = self.room().min(SCRATCH_BYTES);
+        let count = fill(&mut scratch[..room])?;
+        self.put(&scratch[..count]);
+        Ok(count)
+    }
+}
+
+/// Bytes that are read at a time where there is only room that is not initialized.
+const SCRATCH_BYTES: usize = 8 << 10;
+
+impl Target for &mut [u8] {
+    fn room(&self) -> usize {
+        self.len()
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self[..bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn fill(&mut self, fill: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<usize> {
+        fill(self)
+    }
+}
+
+/// What is read by way of a buffer.
+pub trait Buffered {
     /// Waits until bytes are buffered, or the end is reached.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
@@ -43,7 +89,7 @@ pub trait Seekable {
 #[cfg(any(feature = "futures-io", feature = "tokio"))]
 macro_rules! impl_buf_read {
     ($buf_read:path) => {
-        impl<T: $crate::compat::parts::Readable> $buf_read for Compat<T> {
+        impl<T: $crate::compat::parts::Buffered> $buf_read for Compat<T> {
             fn poll_fill_buf(
                 self: Pin<&mut Self>,
                 cx: &mut Context<'_>,
@@ -103,23 +149,23 @@ pub(super) use impl_buf_read;
 #[cfg(any(feature = "futures-io", feature = "hyper", feature = "tokio"))]
 pub(super) use impl_write;
 
-/// Copies what is buffered to `put`, at most `room` bytes, which is what `put` has room for. Waits if
-/// nothing is buffered; then copies nothing at the end.
-pub(super) fn poll_read<R: Readable>(
-    reader: &mut R,
-    cx: &mut Context<'_>,
-    room: usize,
-    put: impl FnOnce(&[u8]),
-) -> Poll<io::Result<usize>> {
-    if room == 0 {
-        return Poll::Ready(Ok(0));
+impl<R: Buffered> Readable for R {
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        target: &mut impl Target,
+    ) -> Poll<io::Result<usize>> {
+        let room = target.room();
+        if room == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        ready!(self.poll_fill(cx))?;
+        let bytes = self.buffered();
+        let count = bytes.len().min(room);
+        target.put(&bytes[..count]);
+        self.consume(count);
+        Poll::Ready(Ok(count))
     }
-    ready!(reader.poll_fill(cx))?;
-    let bytes = reader.buffered();
-    let count = bytes.len().min(room);
-    put(&bytes[..count]);
-    reader.consume(count);
-    Poll::Ready(Ok(count))
 }
 
 /// Copies one slice after the other to the buffer, as many bytes as there is room for.
@@ -145,7 +191,7 @@ pub(super) fn poll_write_vectored<W: Writable>(
     Poll::Ready(Ok(done))
 }
 
-impl<S: Source> Readable for Reader<S> {
+impl<S: Source> Buffered for Reader<S> {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Reader::poll_fill(self, cx)
     }
@@ -177,7 +223,7 @@ impl<W> Writable for Writer<W> {
     }
 }
 
-impl<R: Readable, W> Readable for (R, W) {
+impl<R: Buffered, W> Buffered for (R, W) {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.0.poll_fill(cx)
     }
@@ -205,7 +251,7 @@ impl<R, W: Writable> Writable for (R, W) {
     }
 }
 
-impl<T: Readable> Readable for &mut T {
+impl<T: Buffered> Buffered for &mut T {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         T::poll_fill(self, cx)
     }

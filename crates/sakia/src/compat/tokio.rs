@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use ::tokio::io::{AsyncBufRead, AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 
 use super::Compat;
-use super::parts::{Readable, Seekable, impl_buf_read, impl_write, poll_read};
+use super::parts::{Readable, Seekable, Target, impl_buf_read, impl_write};
 
 impl<T: Readable> AsyncRead for Compat<T> {
     fn poll_read(
@@ -15,9 +15,23 @@ impl<T: Readable> AsyncRead for Compat<T> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let room = buf.remaining();
-        let put = |bytes: &[u8]| buf.put_slice(bytes);
-        poll_read(&mut self.get_mut().inner, cx, room, put).map_ok(|_| ())
+        self.get_mut().inner.poll_read(cx, buf).map_ok(|_| ())
+    }
+}
+
+impl Target for ReadBuf<'_> {
+    fn room(&self) -> usize {
+        self.remaining()
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.put_slice(bytes);
+    }
+
+    fn fill(&mut self, fill: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<usize> {
+        let count = fill(self.initialize_unfilled())?;
+        self.advance(count);
+        Ok(count)
     }
 }
 

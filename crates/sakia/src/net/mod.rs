@@ -43,6 +43,7 @@ pub use serve::{ServeError, ServeFailed, ServeOptions, Served, serve};
 pub use socket::Stream;
 use socket::private::Address;
 pub use sockopt::Keepalive;
+pub(crate) use split::into_halves;
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use stream::TcpStream;
 use transfer::{addresses, async_read, async_writes, readers, writers};

@@ -216,8 +216,7 @@ macro_rules! stream {
             /// [`Reader`](crate::io::Reader) and a [`Writer`](crate::io::Writer).
             /// [`OwnedReadHalf::reunite`] puts them together again.
             pub fn into_split(self) -> (OwnedReadHalf<Self>, OwnedWriteHalf<Self>) {
-                let stream = std::rc::Rc::new(self);
-                (OwnedReadHalf::new(std::rc::Rc::clone(&stream)), OwnedWriteHalf::new(stream))
+                $crate::net::into_halves(self)
             }
 
             /// Closes the connection, and tells how it went. Dropping does the same, a little later, and does

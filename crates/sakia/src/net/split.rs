@@ -41,11 +41,13 @@ pub struct WriteHalf<'a, S = TcpStream> {
     stream: &'a S,
 }
 
-impl<S: Stream> OwnedReadHalf<S> {
-    pub(super) fn new(stream: Rc<S>) -> Self {
-        Self { stream }
-    }
+/// Takes the two directions apart.
+pub(crate) fn into_halves<S: Stream>(stream: S) -> (OwnedReadHalf<S>, OwnedWriteHalf<S>) {
+    let stream = Rc::new(stream);
+    (OwnedReadHalf { stream: Rc::clone(&stream) }, OwnedWriteHalf { stream, is_open: true })
+}
 
+impl<S: Stream> OwnedReadHalf<S> {
     /// Puts the halves together again.
     ///
     /// # Errors
@@ -60,10 +62,6 @@ impl<S: Stream> OwnedReadHalf<S> {
 }
 
 impl<S: Stream> OwnedWriteHalf<S> {
-    pub(super) fn new(stream: Rc<S>) -> Self {
-        Self { stream, is_open: true }
-    }
-
     /// Tells the peer that no more comes, after all that was sent. Further writes fail with `EPIPE`.
     ///
     /// # Errors

@@ -388,3 +388,34 @@ fn descriptors_come_for_whoever_receives_next() {
         io::Result::Ok(())
     });
 }
+
+#[cfg(feature = "tokio")]
+#[test]
+fn code_for_tokio_runs_without_buffers() {
+    use sakia::compat::Compat;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    awkward().run(async |_| {
+        let (near, mut far) = unix_pair().await?;
+        let (mut reader, mut writer) = tokio::io::split(Compat::unbuffered(near));
+        let writing = spawn(async move {
+            writer.write_all(&bytes(1000)).await?;
+            writer.shutdown().await?;
+            assert!(writer.write(b"x").await.is_err());
+            io::Result::Ok(())
+        });
+        let echoing = spawn(async move {
+            // What was begun before ends first.
+            let first = far.recv().await?;
+            far.write_all(first).await.value()?;
+            let (mut reader, mut writer) = tokio::io::split(Compat::unbuffered(far));
+            tokio::io::copy(&mut reader, &mut writer).await?;
+            writer.shutdown().await
+        });
+        let mut received = Vec::new();
+        reader.read_to_end(&mut received).await?;
+        assert_eq!(received, bytes(1000));
+        writing.await.unwrap()?;
+        echoing.await.unwrap()
+    });
+}

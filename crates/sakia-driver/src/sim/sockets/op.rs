@@ -524,6 +524,38 @@ pub(super) fn receive(
     })
 }
 
+// Plain calls that do not wait.
+impl Kernel {
+    /// Sends what there is room for on a stream.
+    ///
+    /// # Errors
+    /// As `send(2)`.
+    pub(in super::super) fn send_at_once(
+        &mut self,
+        id: SocketId,
+        bytes: &[u8],
+    ) -> Result<usize, Errno> {
+        let count = self.sockets.stream_room(id, bytes.len())?.ok_or(Errno::AGAIN)?;
+        self.sockets.stream_send(id, &bytes[..count]);
+        self.has_changed = true;
+        Ok(count)
+    }
+
+    /// Takes bytes, without what was passed along.
+    ///
+    /// # Errors
+    /// As `recv(2)`.
+    pub(in super::super) fn receive_at_once(
+        &mut self,
+        id: SocketId,
+        len_max: usize,
+    ) -> Result<Vec<u8>, Errno> {
+        let received = receive(self, id, len_max, false)?.ok_or(Errno::AGAIN)?;
+        self.has_changed = true;
+        Ok(received.bytes)
+    }
+}
+
 // Open files on their way.
 impl Kernel {
     /// Sends open files along with so many bytes that were just sent. Only sockets within the machine pass

@@ -1,0 +1,197 @@
+//! A connection for other ecosystems, without buffers of its own.
+//!
+//! A poll makes a plain call that does not wait, on the memory that it is lent; when that would wait, a poll of
+//! the driver tells when to try again. What the stream itself had begun before it was adapted ends first.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use sakia_driver::{Connection, Op, PollEvents, ShutdownHow};
+
+use super::parts::{Readable, Target, Writable};
+use crate::net::{Stream, TcpStream};
+
+/// Calls in a row that did not have to wait, after which other tasks get their turn.
+const CALLS_MAX: u32 = 64;
+
+/// A connection that is read and written as those of other runtimes are, within [`Compat`](super::Compat):
+/// nothing is buffered here, so bytes that a write took are the kernel's, and there is nothing to flush. See
+/// [`Compat::unbuffered`](super::Compat::unbuffered).
+#[derive(Debug)]
+pub struct Unbuffered<S = TcpStream> {
+    stream: S,
+    reads: Direction,
+    writes: Direction,
+    close: Close,
+}
+
+/// One of the two directions.
+#[derive(Default)]
+struct Direction {
+    wait: Option<Wait>,
+    /// Calls since it waited last.
+    calls: u32,
+}
+
+/// What a direction waits for.
+enum Wait {
+    /// The socket to be ready.
+    Ready(Op<sakia_driver::Poll>),
+    /// The end of what the stream had begun, its receive ahead above all.
+    Settled(Pin<Box<dyn Future<Output = ()>>>),
+}
+
+/// How far the sends are ended.
+enum Close {
+    Open,
+    Closing(Pin<Box<dyn Future<Output = io::Result<()>>>>),
+    Closed,
+}
+
+impl<S: Stream> Unbuffered<S> {
+    pub(super) fn new(stream: S) -> Self {
+        Self {
+            stream,
+            reads: Direction::default(),
+            writes: Direction::default(),
+            close: Close::Open,
+        }
+    }
+
+    /// Returns the stream, for its options and addresses.
+    pub fn get_ref(&self) -> &S {
+        &self.stream
+    }
+
+    /// Gives the stream back. Nothing that was read or written is left here.
+    pub fn into_inner(self) -> S {
+        self.stream
+    }
+
+    fn connection(&self) -> &Connection {
+        self.stream.socket().connection()
+    }
+}
+
+impl Direction {
+    /// Makes `call` until it does not have to wait, or waits in the way that `wait` begins.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut call: impl FnMut() -> io::Result<usize>,
+        wait: impl Fn() -> Wait,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            if let Some(wait) = &mut self.wait {
+                let result = ready!(wait.poll(cx));
+                self.wait = None;
+                self.calls = 0;
+                result?;
+            }
+            if self.calls == CALLS_MAX {
+                self.calls = 0;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            self.calls += 1;
+            match call() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait = Some(wait()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return Poll::Ready(result),
+            }
+        }
+    }
+}
+
+impl Wait {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Ready(ready) => Pin::new(ready).poll(cx).map_ok(|_| ()),
+            Self::Settled(settled) => settled.as_mut().poll(cx).map(Ok),
+        }
+    }
+}
+
+/// Reads wait for what the stream has begun.
+fn wait_to_read(connection: &Connection) -> Wait {
+    if !connection.is_receiving() {
+        return Wait::Ready(connection.driver().poll(connection.fd(), PollEvents::READABLE));
+    }
+    let connection = connection.clone();
+    Wait::Settled(Box::pin(async move { connection.receives_settled().await }))
+}
+
+fn wait_to_write(connection: &Connection) -> Wait {
+    if !connection.is_sending() {
+        return Wait::Ready(connection.driver().poll(connection.fd(), PollEvents::WRITABLE));
+    }
+    let connection = connection.clone();
+    Wait::Settled(Box::pin(async move { connection.sends_settled().await }))
+}
+
+impl<S: Stream> Readable for Unbuffered<S> {
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        target: &mut impl Target,
+    ) -> Poll<io::Result<usize>> {
+        if target.room() == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        let connection = self.stream.socket().connection();
+        let call = || target.fill(|room| connection.try_recv(room));
+        self.reads.poll(cx, call, || wait_to_read(connection))
+    }
+}
+
+impl<S: Stream> Writable for Unbuffered<S> {
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let connection = self.stream.socket().connection();
+        self.writes.poll(cx, || connection.try_send(bytes), || wait_to_write(connection))
+    }
+
+    /// The kernel has all that was written.
+    fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            match &mut self.close {
+                Close::Open => {
+                    let connection = self.connection().clone();
+                    let end = async move { connection.shutdown(ShutdownHow::Sends).await };
+                    self.close = Close::Closing(Box::pin(end));
+                }
+                Close::Closing(closing) => {
+                    let result = ready!(closing.as_mut().poll(cx));
+                    self.close = Close::Closed;
+                    // As tokio has it: a connection that has broken off has nothing to end.
+                    return Poll::Ready(match result {
+                        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+                        result => result,
+                    });
+                }
+                Close::Closed => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Direction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Direction").field("waits", &self.wait.is_some()).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Close {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Open => "Open",
+            Self::Closing(_) => "Closing",
+            Self::Closed => "Closed",
+        })
+    }
+}
