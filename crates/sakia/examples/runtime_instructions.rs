@@ -25,6 +25,7 @@ use futures_util::task::AtomicWaker;
 use rustix::event::{PollFd, PollFlags, poll};
 use sakia::Runtime;
 use sakia::fs::{self, File};
+use sakia::io::BufResultExt;
 use sakia::net;
 use sakia_driver::Policy;
 
@@ -159,7 +160,7 @@ async fn echo(mut stream: net::TcpStream, round: Rc<Round>) -> io::Result<()> {
             return Ok(());
         }
         assert_eq!(bytes.len(), MESSAGE_BYTES);
-        stream.write_all(bytes).await.0?;
+        stream.write_all(bytes).await.value()?;
         round.left.set(round.left.get() - 1);
         if round.left.get() == 0 {
             round.end.wake();

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use sakia::Runtime;
+use sakia::io::BufResultExt;
 use sakia::net::{ListenOptions, ServeOptions, TcpStream, serve};
 use sakia::shutdown::on_signals;
 use sakia::signal::SignalKind;
@@ -71,8 +72,7 @@ async fn echo(mut stream: TcpStream, len: usize) -> io::Result<()> {
         }
         // What a send leaves over goes with the next one, so nothing is lost.
         let message = sakia::io::IoBuf::slice(filled, ..count);
-        let (result, message) = stream.write_all(message).await;
-        result?;
+        let message = stream.write_all(message).await.buffer()?;
         buf = message.into_inner();
     }
 }

@@ -9,7 +9,7 @@
 //!   [`task_local!`], [`spawn_blocking`].
 //! - [`time`]: sleeping, timeouts, intervals, and virtual time for tests.
 //! - [`fs`]: files and directories.
-//! - [`net`]: connections by TCP, and servers.
+//! - [`net`]: connections by TCP and within the machine, and servers.
 //! - [`io`]: pipes, standard streams, and the readiness of any descriptor.
 //! - [`signal`], [`process`], [`shutdown`].
 //! - [`engine`]: files for other runtimes and for plain threads, by threads that run this one.

@@ -158,7 +158,7 @@ macro_rules! half {
             $methods!();
             addresses!(S::Address);
 
-            fn socket(&self) -> &Socket {
+            pub(super) fn socket(&self) -> &Socket {
                 self.stream.socket()
             }
         }

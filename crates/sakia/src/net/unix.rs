@@ -33,16 +33,24 @@ const BACKLOG: u32 = 1024;
 ///
 /// # Examples
 /// ```
-/// use std::fs::File;
-///
-/// use sakia::io::{BufResultExt, adopt};
-/// use sakia::net::{ControlMessages, UnixStream};
+/// use sakia::fs::File;
+/// use sakia::io::BufResultExt;
+/// use sakia::net::{ControlMessage, ControlMessages, UnixStream};
 ///
 /// # fn main() -> std::io::Result<()> {
 /// sakia::block_on(async {
 ///     let (mut near, mut far) = UnixStream::pair()?;
-///     near.write_all("hello").await.value()?;
-///     assert_eq!(&*far.recv().await?, b"hello");
+///     let file = File::open("/proc/self/comm").await?;
+///     let control = ControlMessages::new().descriptor(file.as_ref());
+///     near.send_message("a file", control).await.value()?;
+///
+///     let room = ControlMessage::space(4);
+///     let ((count, control), buf) = far.recv_message(vec![0; 100], room).await.both()?;
+///     assert_eq!(&buf[..count], b"a file");
+///     for fd in control.descriptors {
+///         let content = File::try_from(fd)?.read_at(Vec::with_capacity(100), 0).await.buffer()?;
+///         assert!(content.ends_with(b"\n"));
+///     }
 ///     Ok(())
 /// })
 /// # }
@@ -142,64 +150,98 @@ impl UnixStream {
     pub fn passcred(&self) -> io::Result<bool> {
         option(self.socket.fd(), sockopt::socket_passcred)
     }
+}
 
-    /// Sends up to `buf.bytes_len()` bytes, with descriptors and other control messages, which go with the
-    /// first of them. If the kernel takes fewer bytes, send the rest by [`write_all`](UnixStream::write_all).
-    ///
-    /// Descriptors stay open until they are sent. Those that the receiver never takes are closed.
-    ///
-    /// Resolves to the number of bytes sent and the buffer.
-    ///
-    /// # Errors
-    /// - `EINVAL`: no bytes, with which nothing can go; a control message that the socket does not know; more
-    ///   than 253 descriptors.
-    /// - `ETOOMANYREFS`: too many descriptors of this user are on their way.
-    /// - Otherwise as [`write`](UnixStream::write).
-    ///
-    /// # Panics
-    /// When a descriptor belongs to another runtime.
-    ///
-    /// # Kernel
-    /// 5.3; with control messages by the ring since 5.12, before it answers `EINVAL`. Source:
-    /// `io_uring_prep_sendmsg(3)`, `unix(7)`.
-    #[doc(alias = "sendmsg")]
-    #[doc(alias = "SCM_RIGHTS")]
-    pub async fn send_message<T: IoBuf>(
-        &mut self,
-        buf: T,
-        control: ControlMessages,
-    ) -> BufResult<usize, T> {
-        self.socket.send_message(buf, control).await
-    }
+/// The method that sends control messages.
+macro_rules! sends_messages {
+    () => {
+        /// Sends up to `buf.bytes_len()` bytes, with descriptors and other control messages, which go with the
+        /// first of them. If the kernel takes fewer bytes, send the rest by `write_all`.
+        ///
+        /// Descriptors stay open until they are sent. Those that the receiver never takes are closed.
+        ///
+        /// Resolves to the number of bytes sent and the buffer.
+        ///
+        /// # Errors
+        /// - `EINVAL`: no bytes, with which nothing can go; a control message that the socket does not know; more
+        ///   than 253 descriptors.
+        /// - `ETOOMANYREFS`: too many descriptors of this user are on their way.
+        /// - Otherwise as `write`.
+        ///
+        /// # Panics
+        /// When a descriptor belongs to another runtime.
+        ///
+        /// # Kernel
+        /// 5.3; with control messages by the ring since 5.12, before it answers `EINVAL`. Source:
+        /// `io_uring_prep_sendmsg(3)`, `unix(7)`.
+        #[doc(alias = "sendmsg")]
+        #[doc(alias = "SCM_RIGHTS")]
+        pub async fn send_message<T: IoBuf>(
+            &mut self,
+            buf: T,
+            control: ControlMessages,
+        ) -> BufResult<usize, T> {
+            self.socket().send_message(buf, control).await
+        }
+    };
+}
 
-    /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity), and the control messages that
-    /// came with them, for which there are `control_bytes` bytes of room.
-    /// [`ControlMessage::space`](super::ControlMessage::space) tells how many to ask for: `4 * n` bytes for `n`
-    /// descriptors, 12 for credentials.
-    ///
-    /// Bytes with which descriptors came end a receive, so what the next one brings is of another message.
-    /// Dropping the future loses nothing: what had come by then, descriptors too, goes to the next call.
-    ///
-    /// **All other methods that receive close the descriptors** that come with their bytes, and
-    /// [`recv`](UnixStream::recv) receives ahead. So where descriptors are expected receive by this one.
-    ///
-    /// Resolves to the number of bytes and what came with them; 0 bytes mean that the peer sends no more.
-    ///
-    /// # Errors
-    /// As [`read`](UnixStream::read). Descriptors for which there is no room or no number are closed, and
-    /// [`is_truncated`](ReceivedControl::is_truncated) tells.
-    ///
-    /// # Kernel
-    /// 5.3; with room for control messages by the ring since 5.12, before it answers `EINVAL`. Source:
-    /// `io_uring_prep_recvmsg(3)`, `unix(7)`.
-    #[doc(alias = "recvmsg")]
-    pub async fn recv_message<T: IoBufMut>(
-        &mut self,
-        buf: T,
-        control_bytes: usize,
-    ) -> BufResult<(usize, ReceivedControl), T> {
-        self.socket.recv_message(buf, control_bytes).await
-    }
+/// The method that receives control messages.
+macro_rules! receives_messages {
+    () => {
+        /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity), and the control messages that
+        /// came with them, for which there are `control_bytes` bytes of room.
+        /// [`ControlMessage::space`](crate::net::ControlMessage::space) tells how many to ask for: `4 * n` bytes for `n`
+        /// descriptors, 12 for credentials.
+        ///
+        /// A receive ends with the bytes that descriptors came with, but bytes that were sent before may be in
+        /// front of them: have the bytes say which message has descriptors. They come in the order in which
+        /// they were sent.
+        ///
+        /// Dropping the future loses nothing: what had come by then, descriptors too, goes to the next call.
+        ///
+        /// **All other methods that receive close the descriptors** that come with their bytes, and
+        /// `recv` receives ahead. So where descriptors are expected receive by this one.
+        ///
+        /// Resolves to the number of bytes and what came with them; 0 bytes mean that the peer sends no more.
+        ///
+        /// # Errors
+        /// As `read`. Descriptors for which there is no room or no number are closed, and
+        /// [`is_truncated`](ReceivedControl::is_truncated) tells.
+        ///
+        /// # Kernel
+        /// 5.3; with room for control messages by the ring since 5.12, before it answers `EINVAL`. Source:
+        /// `io_uring_prep_recvmsg(3)`, `unix(7)`.
+        #[doc(alias = "recvmsg")]
+        pub async fn recv_message<T: IoBufMut>(
+            &mut self,
+            buf: T,
+            control_bytes: usize,
+        ) -> BufResult<(usize, ReceivedControl), T> {
+            self.socket().recv_message(buf, control_bytes).await
+        }
+    };
+}
+
+impl UnixStream {
+    sends_messages!();
+    receives_messages!();
+}
+
+impl OwnedReadHalf<UnixStream> {
+    receives_messages!();
+}
+
+impl OwnedWriteHalf<UnixStream> {
+    sends_messages!();
+}
+
+impl ReadHalf<'_, UnixStream> {
+    receives_messages!();
+}
+
+impl WriteHalf<'_, UnixStream> {
+    sends_messages!();
 }
 
 /// A socket that accepts connections within the machine. Dropping it closes it, and the connections that wait
