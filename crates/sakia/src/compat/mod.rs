@@ -141,8 +141,8 @@ impl<S: Stream> Compat<Unbuffered<S>> {
     /// their way, without a flush and whatever is dropped. Closing ends the sends, and the peer may still
     /// answer.
     ///
-    /// It is for code that never flushes, or relies on what a write says. A call for each piece costs more than
-    /// [buffers](Compat::stream) do, where pieces are small.
+    /// It is for code that never flushes, or relies on what a write says. A call for each piece costs more
+    /// than [buffers](Compat::stream) do, where pieces are small.
     pub fn unbuffered(stream: S) -> Self {
         Self::new(Unbuffered::new(stream))
     }

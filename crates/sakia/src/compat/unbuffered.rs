@@ -1,7 +1,7 @@
 //! A connection for other ecosystems, without buffers of its own.
 //!
-//! A poll makes a plain call that does not wait, on the memory that it is lent; when that would wait, a poll of
-//! the driver tells when to try again. What the stream itself had begun before it was adapted ends first.
+//! A poll makes a plain call that does not wait, on the memory that it is lent; when that would wait, a poll
+//! of the driver tells when to try again. What the stream itself had begun before it was adapted ends first.
 
 use std::future::Future;
 use std::io;

@@ -231,14 +231,14 @@ macro_rules! listener {
 
             /// Waits for a connection. Resolves to it and to its peer's address.
             ///
-            /// A connection that ended before it could be accepted is left out, as is one that the network failed:
-            /// the next one is waited for. Dropping the future loses none: one that comes for it goes to the next
-            /// call.
+            /// A connection that ended before it could be accepted is left out, as is one that the network
+            /// failed: the next one is waited for. Dropping the future loses none: one that comes for it goes
+            /// to the next call.
             ///
             /// # Errors
             /// All leave the listener as it was, and the connection waiting:
-            /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left. Asked again at once, it
-            ///   fails again; wait until something was closed, as [`serve`](super::serve) does.
+            /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left. Asked again at once,
+            ///   it fails again; wait until something was closed, as [`serve`](super::serve) does.
             /// - `EPERM`: a firewall's rule. `EINVAL`: the socket does not listen.
             /// - `ECANCELED`: the runtime has ended. Otherwise as `accept(2)`.
             ///

@@ -3,8 +3,8 @@
 //!
 //! - [`TcpListener`] accepts connections, [`TcpStream`] is one; [`ListenOptions`] and [`ConnectOptions`] say
 //!   how. [`serve`] runs a handler for each connection, with bounds and an orderly end.
-//! - [`UnixListener`] and [`UnixStream`] are the same within the machine, and pass descriptors and credentials
-//!   as [`ControlMessages`].
+//! - [`UnixListener`] and [`UnixStream`] are the same within the machine, and pass descriptors and
+//!   credentials as [`ControlMessages`].
 //! - [`OwnedReadHalf`] and [`OwnedWriteHalf`] are a stream's directions, for two tasks, or for a
 //!   [`Reader`](crate::io::Reader) and a [`Writer`](crate::io::Writer); [`ReadHalf`] and [`WriteHalf`] borrow
 //!   it.

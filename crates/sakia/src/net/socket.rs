@@ -255,9 +255,10 @@ macro_rules! stream {
                 Self::try_from($crate::io::adopt(stream))
             }
 
-            /// Gives the connection to `std`, when what is under way on it has ended, with the bytes that came
-            /// and were not taken: such as were received ahead, after a [`recv`](Self::recv), or for a dropped
-            /// future. They precede those that `std` will read. The number of the descriptor may change.
+            /// Gives the connection to `std`, when what is under way on it has ended, with the bytes that
+            /// came and were not taken: such as were received ahead, after a [`recv`](Self::recv), or for a
+            /// dropped future. They precede those that `std` will read. The number of the descriptor may
+            /// change.
             ///
             /// # Errors
             /// - `EMFILE`: it needs another descriptor. As `close(2)`.

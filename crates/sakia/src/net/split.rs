@@ -34,8 +34,8 @@ pub struct ReadHalf<'a, S = TcpStream> {
     stream: &'a S,
 }
 
-/// The borrowed direction of a connection in which bytes go. Dropping it changes nothing: the stream can go on
-/// sending. See [`TcpStream::split`].
+/// The borrowed direction of a connection in which bytes go. Dropping it changes nothing: the stream can go
+/// on sending. See [`TcpStream::split`].
 #[derive(Debug)]
 pub struct WriteHalf<'a, S = TcpStream> {
     stream: &'a S,

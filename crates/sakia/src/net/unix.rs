@@ -155,16 +155,16 @@ impl UnixStream {
 /// The method that sends control messages.
 macro_rules! sends_messages {
     () => {
-        /// Sends up to `buf.bytes_len()` bytes, with descriptors and other control messages, which go with the
-        /// first of them. If the kernel takes fewer bytes, send the rest by `write_all`.
+        /// Sends up to `buf.bytes_len()` bytes, with descriptors and other control messages, which go with
+        /// the first of them. If the kernel takes fewer bytes, send the rest by `write_all`.
         ///
         /// Descriptors stay open until they are sent. Those that the receiver never takes are closed.
         ///
         /// Resolves to the number of bytes sent and the buffer.
         ///
         /// # Errors
-        /// - `EINVAL`: no bytes, with which nothing can go; a control message that the socket does not know; more
-        ///   than 253 descriptors.
+        /// - `EINVAL`: no bytes, with which nothing can go; a control message that the socket does not know;
+        ///   more than 253 descriptors.
         /// - `ETOOMANYREFS`: too many descriptors of this user are on their way.
         /// - Otherwise as `write`.
         ///
@@ -189,14 +189,14 @@ macro_rules! sends_messages {
 /// The method that receives control messages.
 macro_rules! receives_messages {
     () => {
-        /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity), and the control messages that
-        /// came with them, for which there are `control_bytes` bytes of room.
-        /// [`ControlMessage::space`](crate::net::ControlMessage::space) tells how many to ask for: `4 * n` bytes for `n`
-        /// descriptors, 12 for credentials.
+        /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity), and the control messages
+        /// that came with them, for which there are `control_bytes` bytes of room.
+        /// [`ControlMessage::space`](crate::net::ControlMessage::space) tells how many to ask for: `4 * n`
+        /// bytes for `n` descriptors, 12 for credentials.
         ///
-        /// A receive ends with the bytes that descriptors came with, but bytes that were sent before may be in
-        /// front of them: have the bytes say which message has descriptors. They come in the order in which
-        /// they were sent.
+        /// A receive ends with the bytes that descriptors came with, but bytes that were sent before may be
+        /// in front of them: have the bytes say which message has descriptors. They come in the order in
+        /// which they were sent.
         ///
         /// Dropping the future loses nothing: what had come by then, descriptors too, goes to the next call.
         ///

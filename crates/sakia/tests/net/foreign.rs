@@ -139,11 +139,9 @@ async fn a_write_that_is_given_up_has_sent_nothing() {
     let (near, far) = UnixStream::pair().unwrap();
     let (mut near, mut far) = (Compat::unbuffered(near), Compat::unbuffered(far));
     let mut sent = 0;
-    loop {
-        match poll_once(&mut pin!(near.write(&bytes(10_000)))).await {
-            std::task::Poll::Ready(count) => sent += count.unwrap(),
-            std::task::Poll::Pending => break,
-        }
+    let piece = bytes(10_000);
+    while let std::task::Poll::Ready(count) = poll_once(&mut pin!(near.write(&piece))).await {
+        sent += count.unwrap();
     }
     sakia::yield_now().await;
     let writing = spawn(async move {

@@ -2,6 +2,7 @@
 //! [`play`](crate::support::play).
 
 use std::cell::Cell;
+use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
@@ -10,8 +11,10 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use sakia::io::Writer;
-use sakia::net::{Activation, ServeError, ServeOptions, TcpListener, TcpStream, serve};
+use sakia::io::{BufResultExt, Writer};
+use sakia::net::{
+    Activation, ServeError, ServeOptions, TcpListener, TcpStream, UnixListener, serve,
+};
 use sakia::{JoinSet, spawn};
 use sakia_driver::Policy;
 
@@ -196,6 +199,44 @@ fn started_by_its_first_connection_on_a_ring() {
         Some(reason) => sakia_testkit::place::announce_skip("activation", &reason),
         None => started_by_its_first_connection(Policy::Uring),
     }
+}
+
+/// Started by [`a_unix_listener_is_passed_on`].
+#[test]
+#[ignore = "a scene, played in a process of its own"]
+fn an_activated_unix_server() {
+    let Some(policy) = scene_policy() else { return };
+    let mut activation = Activation::from_env();
+    assert_eq!(activation.tcp_listener(0).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+    let listener = activation.unix_listener(0).unwrap().unwrap();
+    assert!(activation.unix_listener(0).unwrap().is_none());
+    runtime(policy).block_on(async {
+        let listener = UnixListener::from_std(listener).unwrap();
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let question = stream.read_to_end(Vec::new()).await.buffer().unwrap();
+        stream.write_all(question).await.value().unwrap();
+    });
+}
+
+#[test]
+fn a_unix_listener_is_passed_on() {
+    let path = std::env::temp_dir().join(format!("sakia-activation-{}", std::process::id()));
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let mut client = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    client.write_all(b"anybody?").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut command = Command::new("sh");
+    let script = "export LISTEN_PID=$$ LISTEN_FDS=1; exec \"$0\" \"$@\" 3<&0";
+    command.args(["-c", script]).arg(std::env::current_exe().unwrap());
+    command.args(scene_arguments("an_activated_unix_server"));
+    command.stdin(OwnedFd::from(listener)).stdout(Stdio::piped());
+    let child = as_scene(&mut command, Policy::Poll).spawn().unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_played(&output);
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer, b"anybody?");
 }
 
 #[test]

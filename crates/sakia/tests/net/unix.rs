@@ -265,10 +265,7 @@ async fn halves_of_two_streams_stay_two() {
 async fn borrowed_halves_leave_the_stream_open() {
     let (mut client, mut server) = pair();
     let (mut reader, mut writer) = client.split();
-    let asking = async {
-        writer.write_all(bytes(1 << 20)).await.value().unwrap();
-        drop(writer);
-    };
+    let asking = async { writer.write_all(bytes(1 << 20)).await.value().unwrap() };
     let answering = async {
         let bytes = server.read_exact(vec![0; 1 << 20]).await.buffer().unwrap();
         server.write_all(bytes).await.value().unwrap();
