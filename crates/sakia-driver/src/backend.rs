@@ -9,7 +9,7 @@
 
 use std::any::Any;
 use std::ffi::CStr;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -488,7 +488,7 @@ pub trait Descriptors {
         Err(Errno::OPNOTSUPP.into())
     }
 
-    /// Sends on a connected socket what there is room for, without waiting and without raising a signal.
+    /// Sends slices on a connected socket, as much as there is room for, without waiting and without raising a signal.
     ///
     /// # Safety
     ///
@@ -496,7 +496,7 @@ pub trait Descriptors {
     ///
     /// # Errors
     /// `EAGAIN`: there is no room. Otherwise as `send(2)`. `EOPNOTSUPP`: there are no sockets.
-    unsafe fn try_send(&self, raw: i32, bytes: &[u8]) -> io::Result<usize> {
+    unsafe fn try_send(&self, raw: i32, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         Err(Errno::OPNOTSUPP.into())
     }
 

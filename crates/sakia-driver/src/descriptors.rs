@@ -1,14 +1,14 @@
 //! The descriptors of this process, for every backend that acts on them.
 
 use std::ffi::{CStr, CString, OsStr};
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use rustix::fs::{AtFlags, FileType, OFlags, ResolveFlags, StatxFlags};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
 use crate::address::{AddressRoom, SocketAddress};
 use crate::backend::{Descriptors, FileFacts, FileKind};
@@ -106,11 +106,14 @@ impl Descriptors for KernelDescriptors {
         unsafe { address_by(abi::__NR_getpeername, raw) }
     }
 
-    unsafe fn try_send(&self, raw: i32, bytes: &[u8]) -> io::Result<usize> {
+    unsafe fn try_send(&self, raw: i32, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         // SAFETY: as above.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        Ok(rustix::net::send(fd, bytes, flags)?)
+        Ok(match slices {
+            [bytes] => rustix::net::send(fd, bytes, flags)?,
+            _ => rustix::net::sendmsg(fd, slices, &mut SendAncillaryBuffer::default(), flags)?,
+        })
     }
 
     unsafe fn try_recv(&self, raw: i32, buf: &mut [u8]) -> io::Result<usize> {

@@ -1,6 +1,6 @@
 //! Sending, one after the other.
 
-use std::io;
+use std::io::{self, IoSlice};
 
 use rustix::io::Errno;
 
@@ -8,6 +8,7 @@ use super::permits::{Permit, WithPermit};
 use super::{Connection, Inner};
 use crate::address::SocketAddress;
 use crate::buf::{BufResult, IoBuf};
+use crate::ops::vectored::BUFFERS_MAX;
 use crate::ops::{ControlMessages, SendMessage, SocketSend, SocketSendVectored};
 
 impl Connection {
@@ -63,19 +64,21 @@ impl Connection {
         self.driver().start(WithPermit::new(send, permit, |_, _| ())).await
     }
 
-    /// Sends as many bytes as there is room for, by a plain call, without waiting.
+    /// Sends slices, as many bytes as there is room for, by a plain call, without waiting. At most the first
+    /// 1024 are used.
     ///
     /// # Errors
     /// `EAGAIN`: there is no room, or another send is under way, which [`sends_settled`](Self::sends_settled)
     /// waits for. Otherwise as [`send`](Connection::send); `EINTR` too.
-    pub fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
+    pub fn try_send(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         if self.is_sending() {
             return Err(Errno::AGAIN.into());
         }
         let descriptors = &self.driver().shared.descriptors;
+        let slices = &slices[..slices.len().min(BUFFERS_MAX)];
         // SAFETY: the connection keeps the descriptor open.
-        let count = unsafe { descriptors.try_send(self.fd().raw(), bytes) }?;
-        Ok(count.min(bytes.len()))
+        let count = unsafe { descriptors.try_send(self.fd().raw(), slices) }?;
+        Ok(count.min(slices.iter().map(|slice| slice.len()).sum()))
     }
 
     /// Returns whether a send is under way, if only that of a dropped future.

@@ -3,7 +3,7 @@
 use std::cell::{Ref, RefCell, RefMut};
 use std::ffi::CStr;
 use std::fmt;
-use std::io;
+use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -412,10 +412,11 @@ impl Descriptors for SimHandle {
         Ok(machine.kernel.sockets.peer_address(id)?)
     }
 
-    unsafe fn try_send(&self, raw: i32, bytes: &[u8]) -> io::Result<usize> {
+    unsafe fn try_send(&self, raw: i32, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut machine = self.machine_mut();
         let (id, _) = machine.kernel.socket_of(raw)?;
-        let count = machine.kernel.send_at_once(id, bytes)?;
+        let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
+        let count = machine.kernel.send_at_once(id, &bytes)?;
         machine.kernel.note("send {}: {} at once", &[raw.into(), count as i64]);
         machine.settle();
         Ok(count)

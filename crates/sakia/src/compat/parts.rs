@@ -68,6 +68,29 @@ pub trait Writable {
     /// Copies bytes to the buffer, as many as there is room for; waits when there is none.
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
 
+    /// Copies one slice after the other to the buffer, as many bytes as there is room for.
+    fn poll_write_vectored(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut done = 0;
+        for slice in slices.iter().filter(|slice| !slice.is_empty()) {
+            match self.poll_write(cx, slice) {
+                Poll::Ready(Ok(count)) => {
+                    done += count;
+                    if count < slice.len() {
+                        break;
+                    }
+                }
+                // What was taken before is told first; an error comes again.
+                _ if done > 0 => break,
+                first => return first,
+            }
+        }
+        Poll::Ready(Ok(done))
+    }
+
     /// Waits until the kernel has taken all of them.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
@@ -125,7 +148,7 @@ macro_rules! impl_write {
                 cx: &mut Context<'_>,
                 slices: &[io::IoSlice<'_>],
             ) -> Poll<io::Result<usize>> {
-                $crate::compat::parts::poll_write_vectored(&mut self.get_mut().inner, cx, slices)
+                self.get_mut().inner.poll_write_vectored(cx, slices)
             }
             $(
                 fn $is_vectored(&self) -> bool {
@@ -166,29 +189,6 @@ impl<R: Buffered> Readable for R {
         self.consume(count);
         Poll::Ready(Ok(count))
     }
-}
-
-/// Copies one slice after the other to the buffer, as many bytes as there is room for.
-pub(super) fn poll_write_vectored<W: Writable>(
-    writer: &mut W,
-    cx: &mut Context<'_>,
-    slices: &[IoSlice<'_>],
-) -> Poll<io::Result<usize>> {
-    let mut done = 0;
-    for slice in slices.iter().filter(|slice| !slice.is_empty()) {
-        match writer.poll_write(cx, slice) {
-            Poll::Ready(Ok(count)) => {
-                done += count;
-                if count < slice.len() {
-                    break;
-                }
-            }
-            // What was taken before is told first; an error comes again.
-            _ if done > 0 => break,
-            first => return first,
-        }
-    }
-    Poll::Ready(Ok(done))
 }
 
 impl<S: Source> Buffered for Reader<S> {

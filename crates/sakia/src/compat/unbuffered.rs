@@ -4,7 +4,7 @@
 //! of the driver tells when to try again. What the stream itself had begun before it was adapted ends first.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -33,6 +33,8 @@ struct Direction {
     wait: Option<Wait>,
     /// Calls since it waited last.
     calls: u32,
+    /// The last call had less to do than it was asked for, so the next would have to wait.
+    is_done: bool,
 }
 
 /// What a direction waits for.
@@ -76,18 +78,23 @@ impl<S: Stream> Unbuffered<S> {
 }
 
 impl Direction {
-    /// Makes `call` until it does not have to wait, or waits in the way that `wait` begins.
+    /// Makes `call`, which moves up to `len` bytes, until it does not have to wait, or waits in the way that
+    /// `wait` begins.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
+        len: usize,
         mut call: impl FnMut() -> io::Result<usize>,
         wait: impl Fn() -> Wait,
     ) -> Poll<io::Result<usize>> {
+        if self.is_done && self.wait.is_none() {
+            self.wait = Some(wait());
+        }
         loop {
             if let Some(wait) = &mut self.wait {
                 let result = ready!(wait.poll(cx));
                 self.wait = None;
-                self.calls = 0;
+                (self.calls, self.is_done) = (0, false);
                 result?;
             }
             if self.calls == CALLS_MAX {
@@ -99,7 +106,10 @@ impl Direction {
             match call() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait = Some(wait()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => return Poll::Ready(result),
+                result => {
+                    self.is_done = matches!(result, Ok(count) if 0 < count && count < len);
+                    return Poll::Ready(result);
+                }
             }
         }
     }
@@ -137,19 +147,29 @@ impl<S: Stream> Readable for Unbuffered<S> {
         cx: &mut Context<'_>,
         target: &mut impl Target,
     ) -> Poll<io::Result<usize>> {
-        if target.room() == 0 {
+        let room = target.room();
+        if room == 0 {
             return Poll::Ready(Ok(0));
         }
         let connection = self.stream.socket().connection();
         let call = || target.fill(|room| connection.try_recv(room));
-        self.reads.poll(cx, call, || wait_to_read(connection))
+        self.reads.poll(cx, room, call, || wait_to_read(connection))
     }
 }
 
 impl<S: Stream> Writable for Unbuffered<S> {
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         let connection = self.stream.socket().connection();
-        self.writes.poll(cx, || connection.try_send(bytes), || wait_to_write(connection))
+        let len = slices.iter().map(|slice| slice.len()).sum();
+        self.writes.poll(cx, len, || connection.try_send(slices), || wait_to_write(connection))
     }
 
     /// The kernel has all that was written.

@@ -10,6 +10,7 @@ use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
+use rustix::net::{SocketType, sockopt};
 use sakia_driver::{
     BufResult, Connection, ControlMessages, Fd, IoBuf, IoBufMut, PollEvents, ReceivedControl,
     RecvBuf, ShutdownHow, SocketAddress,
@@ -60,8 +61,11 @@ impl Socket {
     /// Takes over a descriptor.
     ///
     /// # Errors
-    /// `ENOTCONN`: it is not connected. As `getpeername(2)`.
+    /// `ENOTCONN`: it is not connected. `EPROTOTYPE`: it is no stream. As `getpeername(2)`.
     pub fn of(fd: Fd) -> io::Result<Self> {
+        if !fd.is_simulated() && sockopt::socket_type(&fd)? != SocketType::STREAM {
+            return Err(Errno::PROTOTYPE.into());
+        }
         let connection = current().driver.handle().connection(fd);
         connection.peer_address()?;
         Ok(Self::new(connection))
@@ -294,7 +298,8 @@ macro_rules! stream {
             type Error = std::io::Error;
 
             /// # Errors
-            /// `ENOTCONN`: it is not connected. `EAFNOSUPPORT`: it is of another family. As `getpeername(2)`.
+            /// `ENOTCONN`: it is not connected. `EAFNOSUPPORT`, `EPROTOTYPE`: it is of another family, or no
+            /// stream. As `getpeername(2)`.
             ///
             /// # Panics
             /// Outside of a runtime, and in another runtime than that of the descriptor.

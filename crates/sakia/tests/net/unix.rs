@@ -352,6 +352,10 @@ async fn other_sockets_are_refused() {
     assert_eq!(UnixStream::try_from(adopt(tcp)).unwrap_err().raw_os_error(), Some(97));
     let (unix, _) = pair().0.into_std().await.unwrap();
     assert_eq!(TcpStream::try_from(adopt(unix)).unwrap_err().raw_os_error(), Some(97));
+    let (datagrams, _peer) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    assert_eq!(UnixStream::try_from(adopt(datagrams)).unwrap_err().raw_os_error(), Some(91));
+    let file = adopt(file(b""));
+    assert_eq!(UnixStream::try_from(file).unwrap_err().raw_os_error(), Some(88));
     let place = Place::new();
     let listener = std::os::unix::net::UnixListener::bind(&place).unwrap();
     let error = UnixStream::try_from(adopt(listener)).unwrap_err();
