@@ -185,6 +185,10 @@ impl Programs {
             // The tests on the simulated kernel.
             .arg("--features=sim")
             .env("CARGO_TARGET_DIR", target);
+        if packages.contains("sakia") {
+            // Those of adapters.
+            command.arg("--features=sakia/futures-io,sakia/hyper,sakia/tokio");
+        }
         if let Some(flags) = flags {
             let usual = env::var("RUSTFLAGS").unwrap_or_default();
             command.env("RUSTFLAGS", format!("{usual} {flags}"));
