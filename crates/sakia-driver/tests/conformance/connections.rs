@@ -1,11 +1,15 @@
 //! Connections: what keeps the order of a stream, and loses none of it.
 
+use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_driver::{Connection, Domain, Driver, Incoming, RecvBuf, ShutdownHow, Wait};
+use sakia_driver::{
+    Connection, ControlMessage, ControlMessages, Domain, Driver, Incoming, PollEvents, RecvBuf,
+    ShutdownHow, SocketType, Wait,
+};
 
 use crate::sockets::{DOMAINS, connected};
 use crate::stage::{Stage, errno, settle, turn_until, wait};
@@ -75,6 +79,115 @@ pub fn pieces_arrive_in_order(stage: &Stage) {
                 assert_eq!(bytes, text.as_bytes());
             }
         }
+    }
+}
+
+/// A receive that is dropped at any moment keeps its descriptors together with its bytes.
+pub fn a_dropped_receive_keeps_its_descriptors(stage: &Stage) {
+    let driver = stage.driver();
+    let (near, far) = connection(stage, &driver, Domain::UNIX);
+    let room = ControlMessage::space(4);
+    for round in 0..20 {
+        let passed = wait(&driver, driver.socket(Domain::UNIX, SocketType::STREAM, 0)).unwrap();
+        let mut receiving = Box::pin(far.recv_message(vec![0; 5], room));
+        assert!(poll(receiving.as_mut()).is_pending());
+        let control = ControlMessages::new().descriptor(&passed);
+        drop(passed);
+        assert_eq!(run(&driver, near.send_message("hello", control)).0.unwrap(), 5);
+        if round % 2 == 0 {
+            settle(&driver);
+        }
+        drop(receiving);
+        if round % 3 == 0 {
+            settle(&driver);
+        }
+        if round % 4 == 3 {
+            // Without them the bytes close them.
+            let (result, buf) = run(&driver, far.read(vec![0; 5]));
+            assert_eq!((result.unwrap(), &buf[..]), (5, &b"hello"[..]), "{round}");
+        } else {
+            let ((count, control), buf) = {
+                let (result, buf) = run(&driver, far.recv_message(vec![0; 2], room));
+                (result.unwrap(), buf)
+            };
+            assert_eq!((count, &buf[..]), (2, &b"he"[..]), "{round}");
+            assert_eq!((control.descriptors.len(), control.is_truncated), (1, false), "{round}");
+            let (result, buf) = run(&driver, far.recv_message(vec![0; 9], room));
+            let (count, control) = result.unwrap();
+            assert_eq!((&buf[..count], control.descriptors.len()), (&b"llo"[..], 0), "{round}");
+        }
+    }
+    let (result, _) = run(&driver, far.recv_message(Vec::new(), room));
+    assert_eq!(errno(result), Errno::INVAL);
+}
+
+/// Calls that do not wait, among operations that do.
+pub fn what_need_not_wait_is_done_at_once(stage: &Stage) {
+    let driver = stage.driver();
+    for domain in DOMAINS {
+        let (near, far) = connection(stage, &driver, domain);
+        let would_block = |result: io::Result<usize>| errno(result) == Errno::AGAIN;
+        let mut buf = [0; 6];
+        assert!(would_block(far.try_recv(&mut buf)));
+        // Received ahead, and from there.
+        send_all(&driver, &near, b"one");
+        assert!(run(&driver, far.recv()).unwrap().starts_with(b"o"));
+        assert!(far.is_receiving());
+        send_all(&driver, &near, b"two");
+        settle(&driver);
+        run(&driver, far.receives_settled());
+        assert!(!far.is_receiving() && !near.is_sending());
+        let slices = [&b"th"[..], b"", b"ree"].map(IoSlice::new);
+        assert_eq!(near.try_send(&slices).unwrap(), 5);
+        let mut got = Vec::new();
+        while !got.ends_with(b"three") {
+            match far.try_recv(&mut buf) {
+                Ok(count) => got.extend_from_slice(&buf[..count]),
+                Err(error) => {
+                    assert_eq!(Errno::from_io_error(&error), Some(Errno::AGAIN));
+                    wait(&driver, driver.poll(far.fd(), PollEvents::READABLE)).unwrap();
+                }
+            }
+        }
+        assert!(b"onetwothree".ends_with(&got), "{got:?}");
+        // While another receive is under way.
+        let mut read = Box::pin(far.read(vec![0; 1]));
+        assert!(poll(read.as_mut()).is_pending());
+        assert!(far.is_receiving() && would_block(far.try_recv(&mut buf)));
+        drop(read);
+        run(&driver, far.receives_settled());
+        // Until there is no room, and after a send that nobody waits for.
+        let piece = pattern(0, 60_000);
+        let mut sent = 0;
+        let full = loop {
+            match near.try_send(&[IoSlice::new(&piece)]) {
+                Ok(count) => sent += count,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(Errno::from_io_error(&full), Some(Errno::AGAIN));
+        let mut send = Box::pin(near.send(vec![0; 1]));
+        if poll(send.as_mut()).is_pending() {
+            assert!(near.is_sending() && would_block(near.try_send(&[IoSlice::new(b"x")])));
+        }
+        drop(send);
+        run(&driver, near.sends_settled());
+        assert!(!near.is_sending() && sent > 0);
+        run(&driver, near.shutdown(ShutdownHow::Sends)).unwrap();
+        let mut received = 0;
+        loop {
+            match far.try_recv(&mut [0; 5000]) {
+                Ok(0) => break,
+                Ok(count) => received += count,
+                Err(error) => {
+                    assert_eq!(Errno::from_io_error(&error), Some(Errno::AGAIN));
+                    wait(&driver, driver.poll(far.fd(), PollEvents::READABLE)).unwrap();
+                }
+            }
+        }
+        // What was given up may have found room in the end.
+        assert!((sent..=sent + 1).contains(&received), "{received} of {sent}");
+        assert_eq!(errno(near.try_send(&[IoSlice::new(b"x")])), Errno::PIPE);
     }
 }
 
