@@ -488,7 +488,8 @@ pub trait Descriptors {
         Err(Errno::OPNOTSUPP.into())
     }
 
-    /// Sends slices on a connected socket, as much as there is room for, without waiting and without raising a signal.
+    /// Sends slices on a connected socket, as much as there is room for, without waiting and without raising
+    /// a signal.
     ///
     /// # Safety
     ///

@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use sakia_driver::{
@@ -17,14 +19,19 @@ use super::listener::private::Accepts;
 use super::listener::{AcceptSocket, listener, object};
 use super::socket::private::{Address, Connected};
 use super::socket::{Socket, Stream, stream};
-use super::sockopt::option;
+use super::sockopt::{option, tune};
 use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use super::{Error, Result};
 use crate::error::{Context, Object};
 use crate::executor::current;
+use crate::time::sleep;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 1024;
+
+/// How long to wait, at least and at most, until connecting is tried again where the queue was full.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// A connection within the machine. Dropping it closes it.
 ///
@@ -61,7 +68,8 @@ pub struct UnixStream {
 }
 
 impl UnixStream {
-    /// Connects to the socket at `path`.
+    /// Connects to the socket at `path`. While as many connections as the listener allows wait to be
+    /// accepted, it waits, too.
     ///
     /// # Errors
     /// They name the path:
@@ -100,7 +108,7 @@ impl UnixStream {
         loop {
             let fd = driver.socket(Domain::UNIX, SocketType::STREAM, 0).await;
             let fd = fd.map_err(failed("make a socket for"))?;
-            match driver.connect(&fd, &address).await {
+            match connect(&driver, &fd, &address).await {
                 Ok(()) => return Ok(Self::of(Socket::new(driver.connection(fd)))),
                 // The state of the socket is unknown.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -330,6 +338,26 @@ impl Address for SocketAddr {
             (_, Some(name)) => Self::from_abstract_name(name),
             _ if address.is_unnamed() => Self::from_pathname(""),
             _ => Err(Errno::AFNOSUPPORT.into()),
+        }
+    }
+}
+
+/// Connects a socket, and tries again as long as the listener's queue is full: a socket that blocks would
+/// wait for that in a worker of the kernel.
+async fn connect(driver: &Handle, fd: &Fd, address: &SocketAddress) -> io::Result<()> {
+    let set_nonblocking = |is_nonblocking| {
+        let flags = if is_nonblocking { OFlags::NONBLOCK } else { OFlags::empty() };
+        tune(fd, |fd| fcntl_setfl(fd, flags))
+    };
+    let mut pause = PAUSE_MIN;
+    set_nonblocking(true)?;
+    loop {
+        match driver.connect(fd, address).await {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+            result => return result.and_then(|()| set_nonblocking(false)),
         }
     }
 }

@@ -334,4 +334,9 @@ mod in_a_process_of_its_own {
     fn no_descriptors_are_left() {
         on_both("no_descriptors_are_left");
     }
+
+    #[test]
+    fn many_wait_to_be_connected() {
+        on_both("many_wait_to_be_connected");
+    }
 }

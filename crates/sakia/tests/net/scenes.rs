@@ -2,7 +2,7 @@
 //! [`play`](crate::support::play).
 
 use std::cell::Cell;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sakia::io::{BufResultExt, Writer};
 use sakia::net::{
-    Activation, ServeError, ServeOptions, TcpListener, TcpStream, UnixListener, serve,
+    Activation, ServeError, ServeOptions, TcpListener, TcpStream, UnixListener, UnixStream, serve,
 };
 use sakia::{JoinSet, spawn};
 use sakia_driver::Policy;
@@ -199,6 +199,39 @@ fn started_by_its_first_connection_on_a_ring() {
         Some(reason) => sakia_testkit::place::announce_skip("activation", &reason),
         None => started_by_its_first_connection(Policy::Uring),
     }
+}
+
+#[test]
+#[ignore = "a scene, played in a process of its own"]
+fn many_wait_to_be_connected() {
+    const CLIENTS: usize = 20;
+    let Some(policy) = scene_policy() else { return };
+    runtime(policy).block_on(async {
+        let path = std::env::temp_dir().join(format!("sakia-queue-{}", std::process::id()));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let mut clients = JoinSet::new();
+        for _ in 0..CLIENTS {
+            clients.spawn(UnixStream::connect(path.clone()));
+        }
+        sakia::time::sleep(Duration::from_millis(100)).await;
+        // A try may take one for a moment, but none waits.
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
+        let is_worker =
+            |name: &io::Result<String>| name.as_ref().is_ok_and(|name| name.starts_with("iou-wrk"));
+        let workers = names.filter(is_worker).count();
+        assert!(workers < CLIENTS / 2, "{workers} workers wait");
+        let listener = UnixListener::from_std(listener).unwrap();
+        for _ in 0..CLIENTS {
+            listener.accept().await.unwrap();
+        }
+        while let Some(client) = clients.join_next().await {
+            let flags = rustix::fs::fcntl_getfl(client.unwrap().unwrap()).unwrap();
+            assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK));
+        }
+        std::fs::remove_file(&path).unwrap();
+    });
 }
 
 /// Started by [`a_unix_listener_is_passed_on`].
