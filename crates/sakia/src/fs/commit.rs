@@ -32,6 +32,7 @@ use super::File;
 /// # Examples
 /// ```
 /// use sakia::fs::{File, GroupCommit};
+/// use sakia::io::BufResultExt;
 ///
 /// # let path = std::env::temp_dir().join(format!("sakia-group-{}", std::process::id()));
 /// sakia::block_on(async {
@@ -40,7 +41,7 @@ use super::File;
 ///         .map(|number| {
 ///             let journal = journal.clone();
 ///             sakia::spawn(async move {
-///                 journal.append(format!("record {number}\n")).await.0?;
+///                 journal.append(format!("record {number}\n")).await.value()?;
 ///                 journal.commit().await
 ///             })
 ///         })

@@ -30,13 +30,14 @@ const TRIES: u32 = 64;
 /// # Examples
 /// ```
 /// use sakia::fs::Dir;
+/// use sakia::io::BufResultExt;
 ///
 /// # let path = std::env::temp_dir().join(format!("sakia-dir-{}", std::process::id()));
 /// # std::fs::create_dir(&path).unwrap();
 /// sakia::block_on(async {
 ///     let dir = Dir::open(&path).await?;
 ///     dir.create_dir("notes").await?;
-///     dir.create("notes/first").await?.write_all_at("hello", 0).await.0?;
+///     dir.create("notes/first").await?.write_all_at("hello", 0).await.value()?;
 ///     assert_eq!(dir.metadata("notes/first").await?.len(), 5);
 ///
 ///     let error = dir.open_file("../../etc/passwd").await.unwrap_err();

@@ -55,6 +55,7 @@ impl File {
     /// # Examples
     /// ```
     /// use sakia::fs::{AlignedBuf, File, OpenOptions};
+    /// use sakia::io::BufResultExt;
     ///
     /// # let path = std::env::temp_dir().join(format!("sakia-align-{}", std::process::id()));
     /// sakia::block_on(async {
@@ -63,7 +64,7 @@ impl File {
     ///         let file = OpenOptions::new().read(true).write(true).direct(true).open(&path).await?;
     ///         // Not a multiple of a block: the tail takes another way.
     ///         let len = alignment.offset as usize + 5;
-    ///         file.write_all_at(AlignedBuf::zeroed(len), 0).await.0?;
+    ///         file.write_all_at(AlignedBuf::zeroed(len), 0).await.value()?;
     ///         assert_eq!(file.len().await?, len as u64);
     ///     }
     /// #   std::fs::remove_file(&path)?;

@@ -39,16 +39,16 @@ use crate::io::transfer::{self, may_retry, read_exact, retrying};
 /// # Examples
 /// ```
 /// use sakia::fs::File;
+/// use sakia::io::BufResultExt;
 ///
 /// # let path = std::env::temp_dir().join(format!("sakia-file-{}", std::process::id()));
 /// sakia::block_on(async {
 ///     let file = File::create(&path).await?;
-///     file.write_all_at("hello, world", 0).await.0?;
+///     file.write_all_at("hello, world", 0).await.value()?;
 ///     file.sync_data().await?;
 ///
 ///     let file = File::open(&path).await?;
-///     let (result, bytes) = file.read_exact_at(vec![0; 5], 7).await;
-///     result?;
+///     let bytes = file.read_exact_at(vec![0; 5], 7).await.buffer()?;
 ///     assert_eq!(bytes, b"world");
 /// #   std::fs::remove_file(&path)?;
 ///     std::io::Result::Ok(())

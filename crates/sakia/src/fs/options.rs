@@ -17,11 +17,12 @@ use crate::error::{Context, Result};
 /// # Examples
 /// ```
 /// use sakia::fs::OpenOptions;
+/// use sakia::io::BufResultExt;
 ///
 /// # let path = std::env::temp_dir().join(format!("sakia-options-{}", std::process::id()));
 /// sakia::block_on(async {
 ///     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).await?;
-///     file.write_all_at("private", 0).await.0?;
+///     file.write_all_at("private", 0).await.value()?;
 ///     assert_eq!(file.metadata().await?.permissions().mode(), 0o600);
 /// #   std::fs::remove_file(&path)?;
 ///     std::io::Result::Ok(())

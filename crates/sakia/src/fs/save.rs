@@ -73,13 +73,14 @@ pub async fn save(path: impl AsRef<Path>, contents: impl IoBuf) -> Result<()> {
 /// # Examples
 /// ```
 /// use sakia::fs::{self, AtomicFile};
+/// use sakia::io::BufResultExt;
 ///
 /// # let path = std::env::temp_dir().join(format!("sakia-atomic-{}", std::process::id()));
 /// sakia::block_on(async {
 ///     fs::write(&path, "old").await?;
 ///     let mut new = AtomicFile::create(&path).await?;
 ///     for part in ["a ", "new ", "one"] {
-///         new.file_mut().write_all(part).await.0?;
+///         new.file_mut().write_all(part).await.value()?;
 ///     }
 ///     assert_eq!(fs::read_to_string(&path).await?, "old");
 ///     new.commit().await?;

@@ -24,13 +24,13 @@ use super::writer::Writer;
 ///
 /// # Examples
 /// ```
-/// use sakia::io::{Reader, Writer, copy, pipe};
+/// use sakia::io::{BufResultExt, Reader, Writer, copy, pipe};
 ///
 /// # fn main() -> std::io::Result<()> {
 /// sakia::block_on(async {
 ///     let (input, mut sender) = pipe()?;
 ///     let (mut receiver, output) = pipe()?;
-///     sender.write_all("all of it").await.0?;
+///     sender.write_all("all of it").await.value()?;
 ///     sender.close().await?;
 ///
 ///     let (mut reader, mut writer) = (Reader::new(input), Writer::new(output));
@@ -75,7 +75,7 @@ pub async fn copy<S: Source, W>(reader: &mut Reader<S>, writer: &mut Writer<W>) 
 ///
 /// # Examples
 /// ```
-/// use sakia::io::{Reader, Writer, copy_bidirectional, pipe};
+/// use sakia::io::{BufResultExt, Reader, Writer, copy_bidirectional, pipe};
 ///
 /// # fn main() -> std::io::Result<()> {
 /// sakia::block_on(async {
@@ -84,8 +84,8 @@ pub async fn copy<S: Source, W>(reader: &mut Reader<S>, writer: &mut Writer<W>) 
 ///     let ((mut a_gets, a_output), (mut b_gets, b_output)) = (pipe()?, pipe()?);
 ///     let a = (&mut Reader::new(a_input), &mut Writer::new(a_output));
 ///     let b = (&mut Reader::new(b_input), &mut Writer::new(b_output));
-///     a_sends.write_all("question").await.0?;
-///     b_sends.write_all("answer").await.0?;
+///     a_sends.write_all("question").await.value()?;
+///     b_sends.write_all("answer").await.value()?;
 ///     a_sends.close().await?;
 ///     b_sends.close().await?;
 ///     assert_eq!(copy_bidirectional(a, b).await?, (8, 6));

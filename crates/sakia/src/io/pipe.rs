@@ -19,13 +19,12 @@ use crate::executor::current;
 ///
 /// # Examples
 /// ```
-/// use sakia::io::pipe;
+/// use sakia::io::{BufResultExt, pipe};
 ///
 /// # fn main() -> std::io::Result<()> {
 /// sakia::block_on(async {
 ///     let (mut reader, mut writer) = pipe()?;
-///     let (result, _) = writer.write_all("through the pipe").await;
-///     result?;
+///     writer.write_all("through the pipe").await.value()?;
 ///     writer.close().await?;
 ///     let (result, bytes) = reader.read_to_end(Vec::new()).await;
 ///     assert_eq!(result?, 16);

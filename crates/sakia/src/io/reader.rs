@@ -32,12 +32,12 @@ const BLOCK_BYTES: usize = 64 << 10;
 ///
 /// # Examples
 /// ```
-/// use sakia::io::{Reader, pipe};
+/// use sakia::io::{BufResultExt, Reader, pipe};
 ///
 /// # fn main() -> std::io::Result<()> {
 /// sakia::block_on(async {
 ///     let (reader, mut writer) = pipe()?;
-///     writer.write_all("one\ntwo\nthree").await.0?;
+///     writer.write_all("one\ntwo\nthree").await.value()?;
 ///     writer.close().await?;
 ///
 ///     let mut reader = Reader::new(reader);
@@ -465,12 +465,12 @@ impl<S: Source> Reader<S> {
     ///
     /// # Examples
     /// ```
-    /// use sakia::io::{Reader, pipe};
+    /// use sakia::io::{BufResultExt, Reader, pipe};
     ///
     /// # fn main() -> std::io::Result<()> {
     /// sakia::block_on(async {
     ///     let (reader, mut writer) = pipe()?;
-    ///     writer.write_all("1\n2\r\n\n4").await.0?;
+    ///     writer.write_all("1\n2\r\n\n4").await.value()?;
     ///     drop(writer);
     ///     let mut reader = Reader::new(reader);
     ///     let mut lines = reader.lines(80);
@@ -492,12 +492,12 @@ impl<S: Source> Reader<S> {
     ///
     /// # Examples
     /// ```
-    /// use sakia::io::{Reader, pipe};
+    /// use sakia::io::{BufResultExt, Reader, pipe};
     ///
     /// # fn main() -> std::io::Result<()> {
     /// sakia::block_on(async {
     ///     let (reader, mut writer) = pipe()?;
-    ///     writer.write_all("abcdefgh").await.0?;
+    ///     writer.write_all("abcdefgh").await.value()?;
     ///     drop(writer);
     ///     let mut reader = Reader::new(reader);
     ///     let mut chunks = reader.chunks(3);

@@ -51,11 +51,12 @@ pub fn stdin() -> io::Result<Stdin> {
 ///
 /// # Examples
 /// ```
+/// use sakia::io::BufResultExt;
+///
 /// # fn main() -> std::io::Result<()> {
 /// sakia::block_on(async {
 ///     let mut stdout = sakia::io::stdout()?;
-///     let (result, text) = stdout.write_all("hello\n").await;
-///     result?;
+///     let text = stdout.write_all("hello\n").await.buffer()?;
 ///     assert_eq!(text, "hello\n");
 ///     Ok(())
 /// })

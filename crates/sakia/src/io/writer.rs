@@ -57,7 +57,7 @@ pub fn unreported_write_errors() -> u64 {
 ///
 /// # Examples
 /// ```
-/// use sakia::io::{Level, Writer, pipe};
+/// use sakia::io::{BufResultExt, Level, Writer, pipe};
 ///
 /// # fn main() -> std::io::Result<()> {
 /// sakia::block_on(async {
@@ -69,8 +69,7 @@ pub fn unreported_write_errors() -> u64 {
 ///     assert_eq!(writer.flush(Level::Accepted).await?, Level::Accepted);
 ///     assert_eq!(writer.written(), 11);
 ///     writer.close().await?;
-///     let (result, text) = reader.read_to_end(Vec::new()).await;
-///     result?;
+///     let text = reader.read_to_end(Vec::new()).await.buffer()?;
 ///     assert_eq!(text, b"a few words");
 ///     Ok(())
 /// })

@@ -58,6 +58,7 @@ where
 ///
 /// # Examples
 /// ```
+/// use sakia::io::BufResultExt;
 /// use sakia::net::{TcpListener, TcpStream};
 ///
 /// # fn main() -> std::io::Result<()> {
@@ -67,7 +68,7 @@ where
 ///     let (mut server, peer) = listener.accept().await?;
 ///     assert_eq!(peer, client.local_addr()?);
 ///
-///     client.write_all("hello").await.0?;
+///     client.write_all("hello").await.value()?;
 ///     let (result, buf) = server.read(vec![0; 100]).await;
 ///     assert_eq!(&buf[..result?], b"hello");
 ///     Ok(())

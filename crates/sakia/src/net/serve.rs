@@ -242,6 +242,7 @@ impl From<ServeFailed> for io::Error {
 /// use std::time::Duration;
 ///
 /// use sakia::CancellationToken;
+/// use sakia::io::BufResultExt;
 /// use sakia::net::{ServeOptions, TcpListener, TcpStream, serve};
 ///
 /// # fn main() -> std::io::Result<()> {
@@ -261,12 +262,12 @@ impl From<ServeFailed> for io::Error {
 ///             if bytes.is_empty() {
 ///                 return std::io::Result::Ok(());
 ///             }
-///             stream.write_all(bytes).await.0?;
+///             stream.write_all(bytes).await.value()?;
 ///         }
 ///     }));
 ///
 ///     let mut client = TcpStream::connect(address).await?;
-///     client.write_all("hello").await.0?;
+///     client.write_all("hello").await.value()?;
 ///     assert_eq!(&*client.recv().await?, b"hello");
 ///     drop(client);
 ///     token.cancel();

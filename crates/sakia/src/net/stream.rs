@@ -26,6 +26,7 @@ use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 /// ```
 /// use std::net::Shutdown;
 ///
+/// use sakia::io::BufResultExt;
 /// use sakia::net::{TcpListener, TcpStream};
 ///
 /// # fn main() -> std::io::Result<()> {
@@ -34,12 +35,12 @@ use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 ///     let mut client = TcpStream::connect(listener.local_addr()?).await?;
 ///     let (mut server, _) = listener.accept().await?;
 ///
-///     client.write_all("a question").await.0?;
+///     client.write_all("a question").await.value()?;
 ///     client.shutdown(Shutdown::Write).await?;
 ///     let question = server.recv().await?;
 ///     assert_eq!(&*question, b"a question");
 ///     assert!(server.recv().await?.is_empty(), "there is no more");
-///     server.write_all("an answer").await.0?;
+///     server.write_all("an answer").await.value()?;
 ///     assert_eq!(&*client.recv().await?, b"an answer");
 ///     Ok(())
 /// })

@@ -33,6 +33,7 @@ pub use std::process::{ExitStatus, Output, Stdio};
 ///
 /// # Examples
 /// ```
+/// use sakia::io::BufResultExt;
 /// use sakia::process::{Command, Stdio};
 ///
 /// # fn main() -> std::io::Result<()> {
@@ -41,8 +42,7 @@ pub use std::process::{ExitStatus, Output, Stdio};
 ///     command.args(["a-z", "A-Z"]).stdin(Stdio::piped()).stdout(Stdio::piped());
 ///     let mut child = command.spawn()?;
 ///     let mut stdin = child.stdin.take().expect("it was asked for");
-///     let (result, _) = stdin.write_all("quietly").await;
-///     result?;
+///     stdin.write_all("quietly").await.value()?;
 ///     stdin.close().await?;
 ///     let output = child.wait_with_output().await?;
 ///     assert!(output.status.success());
