@@ -97,23 +97,28 @@ pub trait BufResultExt<T, B>: Sized {
     ///
     /// # Errors
     /// That of the operation.
-    fn value(self) -> io::Result<T> {
-        self.both().map(|(value, _)| value)
-    }
+    fn value(self) -> io::Result<T>;
 
     /// Returns the buffer. On error it is dropped.
     ///
     /// # Errors
     /// That of the operation.
-    fn buffer(self) -> io::Result<B> {
-        self.both().map(|(_, buf)| buf)
-    }
+    fn buffer(self) -> io::Result<B>;
 }
 
 impl<T, B> BufResultExt<T, B> for BufResult<T, B> {
     fn both(self) -> io::Result<(T, B)> {
         let (result, buf) = self;
         result.map(|value| (value, buf))
+    }
+
+    #[inline(always)]
+    fn value(self) -> io::Result<T> {
+        self.0
+    }
+
+    fn buffer(self) -> io::Result<B> {
+        self.0.map(|_| self.1)
     }
 }
 

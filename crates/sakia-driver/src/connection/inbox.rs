@@ -27,6 +27,8 @@ pub(super) struct Inbox {
     bytes: Cell<usize>,
     /// What came with the first of them, for a dropped receive.
     control: Cell<Option<Box<ReceivedControl>>>,
+    /// Whether there is such.
+    has_control: Cell<bool>,
     /// How the stream ended, to be told once.
     end: RefCell<Option<io::Result<()>>>,
     /// The receive that brings more and more.
@@ -55,13 +57,24 @@ impl Inbox {
     /// Keeps what came with the bytes that were added last, before which there were none.
     pub(super) fn keep_control(&self, control: ReceivedControl) {
         if self.bytes.get() > 0 {
-            self.control.set(Some(Box::new(control)));
+            self.has_control.set(true);
+            drop(self.control.replace(Some(Box::new(control))));
         }
     }
 
     /// Takes what came with the first bytes.
+    #[cold]
     pub(super) fn take_control(&self) -> ReceivedControl {
+        self.has_control.set(false);
         self.control.take().map_or_else(ReceivedControl::default, |control| *control)
+    }
+
+    /// The first bytes are taken without what came with them.
+    #[inline(always)]
+    fn drop_control(&self) {
+        if self.has_control.get() {
+            drop(self.take_control());
+        }
     }
 
     /// The stream has ended, as it should or with an error.
@@ -71,7 +84,7 @@ impl Inbox {
 
     pub(super) fn pop(&self) -> Option<RecvBuf> {
         let buf = self.bufs.borrow_mut().pop_front()?;
-        drop(self.control.take());
+        self.drop_control();
         self.bytes.set(self.bytes.get() - buf.len());
         Some(buf)
     }
@@ -100,7 +113,7 @@ impl Inbox {
                 continue;
             }
             first.advance(count);
-            drop(self.control.take());
+            self.drop_control();
             self.bytes.set(self.bytes.get() - count);
             if first.is_empty() {
                 bufs.pop_front();
@@ -114,7 +127,7 @@ impl Inbox {
         let mut copied = 0;
         while copied < buf.len() {
             let Some(mut first) = self.bufs.borrow_mut().pop_front() else { break };
-            drop(self.control.take());
+            self.drop_control();
             let count = first.len().min(buf.len() - copied);
             buf[copied..copied + count].copy_from_slice(&first[..count]);
             copied += count;

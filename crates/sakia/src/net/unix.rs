@@ -35,8 +35,9 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// A connection within the machine. Dropping it closes it.
 ///
-/// It has all that a [`TcpStream`](super::TcpStream) has, and passes descriptors
-/// ([`send_message`](UnixStream::send_message)).
+/// It has all that a [`TcpStream`](super::TcpStream) has, but for options of TCP, and passes descriptors
+/// ([`send_message`](UnixStream::send_message)). Those that came for a dropped
+/// [`recv_message`](UnixStream::recv_message) are closed with the stream, or when it becomes that of `std`.
 ///
 /// # Examples
 /// ```
