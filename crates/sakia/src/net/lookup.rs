@@ -78,6 +78,14 @@ pub(super) async fn resolve<A: ToSocketAddrs + ?Sized>(host: &A) -> Result<Vec<S
     Ok(addresses)
 }
 
+/// The first address of a host. One that needs no lookup takes no allocation either.
+pub(super) async fn resolve_first<A: ToSocketAddrs + ?Sized>(host: &A) -> Result<SocketAddr> {
+    match host.target() {
+        Target::One(address) => Ok(address),
+        _ => Ok(resolve(host).await?[0]),
+    }
+}
+
 async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
     let fail = |error| Error::new("look up", Object::Name(format!("{host}:{port}")), error);
     let known = current().environment.addresses(host, port);

@@ -26,6 +26,7 @@
 //! one, fails with `EOPNOTSUPP`.
 
 mod activation;
+mod datagram;
 mod listener;
 mod lookup;
 mod options;
@@ -35,13 +36,17 @@ mod sockopt;
 mod split;
 mod stream;
 mod transfer;
+mod udp;
+mod udp_options;
 mod unix;
+mod unix_datagram;
 
 pub use activation::Activation;
+pub use datagram::Received;
 pub use listener::{Listener, TcpListener};
 pub use lookup::{ToSocketAddrs, lookup_host};
 pub use options::{ConnectOptions, ListenOptions};
-pub use sakia_driver::{ControlMessage, ControlMessages, ReceivedControl, RecvBuf};
+pub use sakia_driver::{ControlMessage, ControlMessages, PacketInfo, ReceivedControl, RecvBuf};
 pub use serve::{ServeError, ServeFailed, ServeOptions, Served, serve};
 pub use socket::Stream;
 use socket::private::Address;
@@ -50,6 +55,9 @@ pub(crate) use split::into_halves;
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use stream::TcpStream;
 use transfer::{addresses, async_read, async_writes, readers, writers};
+pub use udp::UdpSocket;
+pub use udp_options::UdpOptions;
 pub use unix::{UCred, UnixListener, UnixStream};
+pub use unix_datagram::UnixDatagram;
 
 pub use crate::error::{Error, Result, os_error};

@@ -142,7 +142,8 @@ impl ConnectOptions {
         address: SocketAddr,
     ) -> Result<Fd, (&'static str, io::Error)> {
         loop {
-            let fd = socket(driver, address).await.map_err(|error| ("make a socket for", error))?;
+            let made = socket(driver, SocketType::STREAM, address).await;
+            let fd = made.map_err(|error| ("make a socket for", error))?;
             let prepared = self.prepare(driver, &fd).await;
             prepared.map_err(|error| ("prepare a socket for", error))?;
             match driver.connect(&fd, &SocketAddress::from(address)).await {
@@ -186,9 +187,7 @@ impl ConnectOptions {
 #[derive(Clone, Copy, Debug)]
 pub struct ListenOptions {
     pub(super) common: Common,
-    is_address_reused: bool,
-    is_port_shared: bool,
-    only_v6: Option<bool>,
+    binding: Binding,
     backlog: u32,
 }
 
@@ -196,9 +195,7 @@ impl Default for ListenOptions {
     fn default() -> Self {
         Self {
             common: Common::default(),
-            is_address_reused: true,
-            is_port_shared: false,
-            only_v6: None,
+            binding: Binding { is_address_reused: true, ..Binding::default() },
             backlog: 1024,
         }
     }
@@ -215,7 +212,7 @@ impl ListenOptions {
     #[doc(alias = "SO_REUSEADDR")]
     #[must_use]
     pub fn reuse_addr(mut self, reuse: bool) -> Self {
-        self.is_address_reused = reuse;
+        self.binding.is_address_reused = reuse;
         self
     }
 
@@ -227,7 +224,7 @@ impl ListenOptions {
     #[doc(alias = "SO_REUSEPORT")]
     #[must_use]
     pub fn reuse_port(mut self, reuse: bool) -> Self {
-        self.is_port_shared = reuse;
+        self.binding.is_port_shared = reuse;
         self
     }
 
@@ -236,7 +233,7 @@ impl ListenOptions {
     #[doc(alias = "IPV6_V6ONLY")]
     #[must_use]
     pub fn only_v6(mut self, only_v6: bool) -> Self {
-        self.only_v6 = Some(only_v6);
+        self.binding.only_v6 = Some(only_v6);
         self
     }
 
@@ -266,17 +263,8 @@ impl ListenOptions {
     /// 6.11 for bind and listen on the ring. Source: `io_uring_prep_listen(3)`.
     pub async fn bind(&self, on: impl ToSocketAddrs) -> Result<super::TcpListener> {
         let driver = current().driver.handle().clone();
-        let mut tried = Vec::new();
-        let mut failure = None;
-        for address in resolve(&on).await? {
-            tried.push(address);
-            match self.listen_on(&driver, address).await {
-                Ok(fd) => return Ok(super::TcpListener::new(fd, driver)),
-                Err(error) => failure = Some(error),
-            }
-        }
-        let (operation, error) = failure.expect("a name has one address at least");
-        Err(Error::new(operation, Object::Addresses(tried), error))
+        let fd = first_of(&on, async |address| self.listen_on(&driver, address).await).await?;
+        Ok(super::TcpListener::new(fd, driver))
     }
 
     /// One try. The error says what failed.
@@ -285,17 +273,41 @@ impl ListenOptions {
         driver: &Handle,
         address: SocketAddr,
     ) -> Result<Fd, (&'static str, io::Error)> {
-        let fd = socket(driver, address).await.map_err(|error| ("make a socket for", error))?;
-        self.prepare(&fd, address).map_err(|error| ("prepare a socket for", error))?;
-        let bound = driver.bind(&fd, &SocketAddress::from(address)).await;
-        bound.map_err(|error| ("bind", error))?;
+        let prepare = |fd: &Fd| self.common.apply(fd);
+        let fd = self.binding.bind(driver, SocketType::STREAM, address, prepare).await?;
         let listens = driver.listen(&fd, self.backlog).await;
         listens.map_err(|error| ("listen on", error))?;
         Ok(fd)
     }
+}
+
+/// How a socket gets its address.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Binding {
+    pub(super) is_address_reused: bool,
+    pub(super) is_port_shared: bool,
+    pub(super) only_v6: Option<bool>,
+}
+
+impl Binding {
+    /// Makes a socket with an address, and with what `prepare` sets. The error says what failed.
+    pub(super) async fn bind(
+        &self,
+        driver: &Handle,
+        kind: SocketType,
+        address: SocketAddr,
+        prepare: impl FnOnce(&Fd) -> io::Result<()>,
+    ) -> Result<Fd, (&'static str, io::Error)> {
+        let made = socket(driver, kind, address).await;
+        let fd = made.map_err(|error| ("make a socket for", error))?;
+        let prepared = prepare(&fd).and_then(|()| self.prepare(&fd, address));
+        prepared.map_err(|error| ("prepare a socket for", error))?;
+        let bound = driver.bind(&fd, &SocketAddress::from(address)).await;
+        bound.map_err(|error| ("bind", error))?;
+        Ok(fd)
+    }
 
     fn prepare(&self, fd: &Fd, address: SocketAddr) -> io::Result<()> {
-        self.common.apply(fd)?;
         if self.is_address_reused {
             tune(fd, |fd| sockopt::set_socket_reuseaddr(fd, true))?;
         }
@@ -309,8 +321,30 @@ impl ListenOptions {
     }
 }
 
-/// A socket for a stream from or to `address`.
-async fn socket(driver: &Handle, address: SocketAddr) -> io::Result<Fd> {
+/// Tries the addresses that `host` stands for, one after the other, up to the first with which `attempt`
+/// succeeds.
+///
+/// # Errors
+/// The last failure, with all addresses.
+pub(super) async fn first_of<T>(
+    host: &impl ToSocketAddrs,
+    mut attempt: impl AsyncFnMut(SocketAddr) -> Result<T, (&'static str, io::Error)>,
+) -> Result<T> {
+    let mut tried = Vec::new();
+    let mut failure = None;
+    for address in resolve(host).await? {
+        tried.push(address);
+        match attempt(address).await {
+            Ok(value) => return Ok(value),
+            Err(error) => failure = Some(error),
+        }
+    }
+    let (operation, error) = failure.expect("a name has one address at least");
+    Err(Error::new(operation, Object::Addresses(tried), error))
+}
+
+/// A socket from or to `address`.
+async fn socket(driver: &Handle, kind: SocketType, address: SocketAddr) -> io::Result<Fd> {
     let domain = if address.is_ipv4() { Domain::INET } else { Domain::INET6 };
-    driver.socket(domain, SocketType::STREAM, 0).await
+    driver.socket(domain, kind, 0).await
 }

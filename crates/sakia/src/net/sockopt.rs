@@ -8,6 +8,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::{
+    Ipv4PacketInfo, Ipv4RecvTtl, Ipv6RecvHopLimit, Ipv6RecvPacketInfo, UdpGroSegment,
+};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, sockopt};
 use sakia_driver::Fd;
@@ -112,18 +116,72 @@ pub(super) fn keepalive(fd: &Fd) -> io::Result<Option<Keepalive>> {
     })
 }
 
+/// Whether the socket is one of version 6.
+fn is_v6(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    Ok(sockopt::socket_domain(fd)? == AddressFamily::INET6)
+}
+
 pub(super) fn set_ttl(fd: &Fd, hops: u8) -> io::Result<()> {
-    tune(fd, |fd| match sockopt::socket_domain(fd)? {
-        AddressFamily::INET6 => sockopt::set_ipv6_unicast_hops(fd, Some(hops)),
-        _ => sockopt::set_ip_ttl(fd, hops.into()),
+    tune(fd, |fd| match is_v6(fd)? {
+        true => sockopt::set_ipv6_unicast_hops(fd, Some(hops)),
+        false => sockopt::set_ip_ttl(fd, hops.into()),
     })
 }
 
 pub(super) fn ttl(fd: &Fd) -> io::Result<u8> {
-    option(fd, |fd| match sockopt::socket_domain(fd)? {
-        AddressFamily::INET6 => sockopt::ipv6_unicast_hops(fd),
-        _ => sockopt::ip_ttl(fd).map(|hops| u8::try_from(hops).unwrap_or(u8::MAX)),
+    option(fd, |fd| match is_v6(fd)? {
+        true => sockopt::ipv6_unicast_hops(fd),
+        false => sockopt::ip_ttl(fd).map(|hops| u8::try_from(hops).unwrap_or(u8::MAX)),
     })
+}
+
+pub(super) fn set_traffic_class(fd: &Fd, class: u8) -> io::Result<()> {
+    tune(fd, |fd| match is_v6(fd)? {
+        true => sockopt::set_ipv6_tclass(fd, class.into()),
+        false => sockopt::set_ip_tos(fd, class),
+    })
+}
+
+pub(super) fn traffic_class(fd: &Fd) -> io::Result<u8> {
+    option(fd, |fd| match is_v6(fd)? {
+        true => sockopt::ipv6_tclass(fd).map(|class| u8::try_from(class).unwrap_or(u8::MAX)),
+        false => sockopt::ip_tos(fd),
+    })
+}
+
+/// What a socket is to tell of each datagram, by control messages.
+#[derive(Clone, Copy)]
+pub(super) enum Told {
+    TrafficClass,
+    Ttl,
+    PacketInfo,
+}
+
+/// Says whether datagrams are to come with a control message. On a socket of version 6 that is one of version
+/// 4 for datagrams of that version.
+pub(super) fn set_told(fd: &Fd, told: Told, on: bool) -> io::Result<()> {
+    option(fd, |fd| {
+        if is_v6(fd)? {
+            match told {
+                Told::TrafficClass => sockopt::set_ipv6_recvtclass(fd, on)?,
+                Told::Ttl => by_nix(setsockopt(&fd, Ipv6RecvHopLimit, &on))?,
+                Told::PacketInfo => by_nix(setsockopt(&fd, Ipv6RecvPacketInfo, &on))?,
+            }
+        }
+        match told {
+            Told::TrafficClass => sockopt::set_ip_recvtos(fd, on),
+            Told::Ttl => by_nix(setsockopt(&fd, Ipv4RecvTtl, &on)),
+            Told::PacketInfo => by_nix(setsockopt(&fd, Ipv4PacketInfo, &on)),
+        }
+    })
+}
+
+pub(super) fn set_gro(fd: &Fd, on: bool) -> io::Result<()> {
+    option(fd, |fd| by_nix(setsockopt(&fd, UdpGroSegment, &on)))
+}
+
+fn by_nix<T>(result: nix::Result<T>) -> rustix::io::Result<T> {
+    result.map_err(|errno| Errno::from_raw_os_error(errno as i32))
 }
 
 pub(super) fn set_user_timeout(fd: &Fd, timeout: Option<Duration>) -> io::Result<()> {
@@ -192,6 +250,13 @@ macro_rules! common_options {
             self
         }
 
+        $crate::net::sockopt::buffer_options!();
+    };
+}
+
+/// The methods of a builder that set the sizes of buffers, of a field `common` with [`Common`] options.
+macro_rules! buffer_options {
+    () => {
         /// Bytes that the kernel keeps to be sent; it doubles the number, for what it needs besides, and
         /// has a limit. Without this call it adapts the size by itself.
         #[doc(alias = "SO_SNDBUF")]
@@ -212,4 +277,4 @@ macro_rules! common_options {
     };
 }
 
-pub(super) use common_options;
+pub(super) use {buffer_options, common_options};

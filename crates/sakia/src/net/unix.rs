@@ -364,7 +364,7 @@ async fn connect(driver: &Handle, fd: &Fd, address: &SocketAddress) -> io::Resul
 }
 
 /// Returns an address in the driver's form.
-fn own_address(operation: &'static str, address: &SocketAddr) -> Result<SocketAddress> {
+pub(super) fn own_address(operation: &'static str, address: &SocketAddr) -> Result<SocketAddress> {
     let own = match (address.as_pathname(), address.as_abstract_name()) {
         (Some(path), _) => SocketAddress::unix(path),
         (_, Some(name)) => SocketAddress::abstract_name(name),

@@ -9,6 +9,7 @@
 )]
 
 mod bad_peers;
+mod datagrams;
 #[cfg(all(feature = "futures-io", feature = "hyper", feature = "tokio"))]
 mod foreign;
 mod listeners;

@@ -39,8 +39,10 @@ const SCM_TXTIME: u32 = 61;
 const SO_TIMESTAMPING_NEW: u32 = 65;
 const SCM_INQ: u32 = 84;
 const IP_TOS: u32 = 1;
+const IP_TTL: u32 = 2;
 const IP_PKTINFO: u32 = 8;
 const IPV6_PKTINFO: u32 = 50;
+const IPV6_HOPLIMIT: u32 = 52;
 const IPV6_TCLASS: u32 = 67;
 const UDP_SEGMENT: u32 = 103;
 const UDP_GRO: u32 = 104;
@@ -55,6 +57,13 @@ impl ControlMessage<'_> {
             }
             _ => None,
         }
+    }
+
+    /// Returns the TTL or hop limit: of `IP_TTL` and `IPV6_HOPLIMIT`.
+    pub fn hop_limit(self) -> Option<u8> {
+        let is_it = matches!((self.level, self.kind), (SOL_IP, IP_TTL) | (SOL_IPV6, IPV6_HOPLIMIT));
+        let bytes = self.bytes.try_into().ok().filter(|_| is_it)?;
+        u32::from_ne_bytes(bytes).try_into().ok()
     }
 
     /// Returns the interface and the addresses by which a packet came: of `IP_PKTINFO` and `IPV6_PKTINFO`.
@@ -219,6 +228,18 @@ impl ControlMessages {
     #[doc(alias = "IPV6_TCLASS")]
     pub fn ipv6_traffic_class(self, class: u8) -> Self {
         self.with(SOL_IPV6, IPV6_TCLASS, &u32::from(class).to_ne_bytes())
+    }
+
+    /// Sets the TTL of packets of version 4; 0 is refused.
+    #[doc(alias = "IP_TTL")]
+    pub fn ip_ttl(self, hops: u8) -> Self {
+        self.with(SOL_IP, IP_TTL, &u32::from(hops).to_ne_bytes())
+    }
+
+    /// Sets the hop limit of packets of version 6.
+    #[doc(alias = "IPV6_HOPLIMIT")]
+    pub fn ipv6_hop_limit(self, hops: u8) -> Self {
+        self.with(SOL_IPV6, IPV6_HOPLIMIT, &u32::from(hops).to_ne_bytes())
     }
 
     /// Sets the address of this machine from which packets come, and the index of the interface by which they
@@ -443,6 +464,11 @@ mod tests {
         assert_eq!(class(SOL_IPV6, IPV6_TCLASS, &999_u32.to_ne_bytes()), None);
         assert_eq!(class(SOL_IP, IP_TOS, &[]), None);
         assert_eq!(class(SOL_UDP, IP_TOS, &[2]), None);
+        let hops = |level, kind, bytes: &[u8]| message(level, kind, bytes).hop_limit();
+        assert_eq!(hops(SOL_IP, IP_TTL, &64_u32.to_ne_bytes()), Some(64));
+        assert_eq!(hops(SOL_IPV6, IPV6_HOPLIMIT, &1_u32.to_ne_bytes()), Some(1));
+        assert_eq!(hops(SOL_IPV6, IPV6_HOPLIMIT, &256_u32.to_ne_bytes()), None);
+        assert_eq!((hops(SOL_IP, IP_TTL, &[64]), hops(SOL_IP, IP_TOS, &[0; 4])), (None, None));
         let size = |bytes: &[u8]| message(SOL_UDP, UDP_GRO, bytes).segment_bytes();
         assert_eq!((size(&7_u32.to_ne_bytes()), size(&[7])), (Some(7), None));
         for ip in [IpAddr::from([1, 2, 3, 4]), IpAddr::from([7_u16; 8])] {

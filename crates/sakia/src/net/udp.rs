@@ -1,0 +1,558 @@
+//! Datagrams of the network.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::net::{AddressFamily, sockopt};
+use sakia_driver::{BufResult, ControlMessages, IoBuf, IoBufMut, ReceivedControl, SocketAddress};
+
+use super::datagram::{Datagrams, Received, len_and_sender};
+use super::lookup::{ToSocketAddrs, resolve_first};
+use super::options::first_of;
+use super::sockopt::{self as options, Told, option, tune};
+use super::{Address, Result, UdpOptions};
+
+/// A socket for datagrams of the network. Dropping it closes it.
+///
+/// A datagram arrives as it was sent, or not at all; it may arrive twice, and overtake others. Several tasks
+/// may send and receive at the same time.
+///
+/// Dropping a receive loses no datagram: what had come for it goes to the next receive. Dropping a send leaves
+/// unknown whether the datagram was sent.
+///
+/// # Examples
+/// ```
+/// use sakia::net::UdpSocket;
+///
+/// # fn main() -> std::io::Result<()> {
+/// sakia::block_on(async {
+///     let server = UdpSocket::bind("127.0.0.1:0").await?;
+///     let client = UdpSocket::bind("127.0.0.1:0").await?;
+///     client.connect(server.local_addr()?).await?;
+///
+///     client.send("hello").await.0?;
+///     let (result, buf) = server.recv_from(vec![0; 1500]).await;
+///     let (len, peer) = result?;
+///     assert_eq!(&buf[..len], b"hello");
+///     server.send_to("you too", peer).await.0?;
+///     let (result, buf) = client.recv(vec![0; 1500]).await;
+///     assert_eq!(&buf[..result?], b"you too");
+///     Ok(())
+/// })
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct UdpSocket {
+    pub(super) inner: Datagrams,
+}
+
+impl UdpSocket {
+    /// Makes a socket with the first of the addresses that `on` stands for where that is possible. With port 0
+    /// the kernel chooses one; [`local_addr`](UdpSocket::local_addr) tells. [`UdpOptions`] has more ways.
+    ///
+    /// # Errors
+    /// As [`UdpOptions::bind`].
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    ///
+    /// # Kernel
+    /// 6.11 for binding on the ring. Source: `io_uring_prep_bind(3)`.
+    pub async fn bind(on: impl ToSocketAddrs) -> Result<Self> {
+        UdpOptions::new().bind(on).await
+    }
+
+    /// Makes the first of the addresses that `to` stands for, and to which a way leads, the socket's peer:
+    /// [`send`](UdpSocket::send) sends to it, and datagrams of others are not received. Nothing is sent.
+    ///
+    /// # Errors
+    /// The last failure, with all addresses that were tried:
+    /// - `ENETUNREACH`, `EHOSTUNREACH`: no way leads there. `EAFNOSUPPORT`: it is of the other version.
+    /// - `EACCES`: an address of everybody, without [`set_broadcast`](UdpSocket::set_broadcast).
+    /// - Without addresses: what [`lookup_host`](super::lookup_host) fails with.
+    ///
+    /// # Kernel
+    /// 5.5. Source: `io_uring_prep_connect(3)`.
+    pub async fn connect(&self, to: impl ToSocketAddrs) -> Result<()> {
+        first_of(&to, async |address| {
+            let connected = self.inner.connect(&SocketAddress::from(address)).await;
+            connected.map_err(|error| ("connect", error))
+        })
+        .await
+    }
+
+    /// Sends `buf` as one datagram to the [peer](UdpSocket::connect), and waits until the socket's buffer has
+    /// room for it. An empty one is sent, too.
+    ///
+    /// The kernel reads `buf` until the future resolves. Resolves to the number of bytes sent, which is all of
+    /// them, and the buffer.
+    ///
+    /// # Errors
+    /// - `EMSGSIZE`: too long for a datagram: of version 4, above 65,507 bytes.
+    /// - `EDESTADDRREQ`: the socket has no peer.
+    /// - `ECONNREFUSED`: an earlier datagram reached a machine without a socket at that port (ICMP). It is
+    ///   told once, by the next send or receive, and this datagram was not sent.
+    /// - `ENETUNREACH`, `EHOSTUNREACH`: no way leads there.
+    /// - `ECANCELED`: the runtime has ended. Otherwise as `send(2)`; never `EINTR` or `EAGAIN`.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_send(3)`.
+    pub async fn send<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {
+        self.inner.send(buf).await
+    }
+
+    /// As [`send`](UdpSocket::send), to the first of the addresses that `to` stands for.
+    ///
+    /// # Errors
+    /// As [`send`](UdpSocket::send), but for `EDESTADDRREQ`. That no socket is at that address is told to
+    /// sockets with a peer only. What [`lookup_host`](super::lookup_host) fails with.
+    ///
+    /// # Kernel
+    /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
+    pub async fn send_to<T: IoBuf>(&self, buf: T, to: impl ToSocketAddrs) -> BufResult<usize, T> {
+        match resolve_first(&to).await {
+            Ok(to) => self.inner.send_to(buf, &to.into()).await,
+            Err(error) => (Err(error.into()), buf),
+        }
+    }
+
+    /// Sends `buf` with control messages, to the address `to` or, without one, to the
+    /// [peer](UdpSocket::connect). [`ControlMessages`] has the ECN field and the traffic class, the TTL, the
+    /// address to send from, and the size of the datagrams that the kernel cuts `buf` into (GSO).
+    ///
+    /// # Errors
+    /// - `EINVAL`: a control message that the socket does not know; more datagrams than the kernel cuts, 64
+    ///   or 128.
+    /// - `EIO`: a device that cannot add the checksums of datagrams that are cut.
+    /// - Otherwise as [`send`](UdpSocket::send).
+    ///
+    /// # Kernel
+    /// 5.10. Source: `io_uring_prep_sendmsg(3)`, `cmsg(3)`, `ip(7)`, `udp(7)`.
+    pub async fn send_message<T: IoBuf>(
+        &self,
+        buf: T,
+        to: Option<SocketAddr>,
+        control: ControlMessages,
+    ) -> BufResult<usize, T> {
+        let to = to.map_or(SocketAddress::UNNAMED, SocketAddress::from);
+        self.inner.send_message(buf, &to, control).await
+    }
+
+    /// Sends all of these datagrams at once: with one system call on a ring. Resolves to the result of each,
+    /// in the order of `messages`.
+    ///
+    /// # Errors
+    /// Of each as of [`send_to`](UdpSocket::send_to). One that fails does not keep others back.
+    ///
+    /// # Kernel
+    /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
+    #[doc(alias = "sendmmsg")]
+    pub async fn send_batch<T: IoBuf>(
+        &self,
+        messages: Vec<(T, SocketAddr)>,
+    ) -> Vec<BufResult<usize, T>> {
+        self.inner.send_batch(messages.into_iter().map(|(buf, to)| (buf, to.into()))).await
+    }
+
+    /// Receives one datagram of up to `buf.len()` bytes (an empty `Vec`: up to its capacity), and waits until
+    /// there is one: of the [peer](UdpSocket::connect), or without one of any sender.
+    ///
+    /// The kernel owns `buf` until the future resolves. Resolves to the number of bytes and the buffer; a
+    /// datagram may be empty. A `Vec` that was empty has as many bytes as were received: clear it before the
+    /// next receive. The rest of a datagram that is longer than the buffer is lost;
+    /// [`recv_message`](UdpSocket::recv_message) tells.
+    ///
+    /// # Errors
+    /// - `EINVAL`: a buffer without room (an empty one without capacity).
+    /// - `ECONNREFUSED`: a datagram that was sent to the peer reached a machine without a socket at that port.
+    ///   The socket goes on.
+    /// - `ECANCELED`: the runtime has ended. Otherwise as `recv(2)`; never `EINTR` or `EAGAIN`.
+    ///
+    /// # Kernel
+    /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
+    pub async fn recv<T: IoBufMut>(&self, buf: T) -> BufResult<usize, T> {
+        let (result, buf) = self.inner.recv_from(buf).await;
+        (result.map(|received| received.len), buf)
+    }
+
+    /// As [`recv`](UdpSocket::recv). Resolves to the number of bytes and the sender.
+    ///
+    /// # Errors
+    /// As [`recv`](UdpSocket::recv).
+    ///
+    /// # Kernel
+    /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
+    pub async fn recv_from<T: IoBufMut>(&self, buf: T) -> BufResult<(usize, SocketAddr), T> {
+        let (result, buf) = self.inner.recv_from(buf).await;
+        (result.and_then(len_and_sender), buf)
+    }
+
+    /// As [`recv`](UdpSocket::recv), but leaves the datagram to the next receive.
+    ///
+    /// # Errors
+    /// As [`recv`](UdpSocket::recv).
+    pub async fn peek<T: IoBufMut>(&self, buf: T) -> BufResult<usize, T> {
+        let (result, buf) = self.inner.peek_from(buf).await;
+        (result.map(|received| received.len), buf)
+    }
+
+    /// As [`recv_from`](UdpSocket::recv_from), but leaves the datagram to the next receive.
+    ///
+    /// # Errors
+    /// As [`recv`](UdpSocket::recv).
+    pub async fn peek_from<T: IoBufMut>(&self, buf: T) -> BufResult<(usize, SocketAddr), T> {
+        let (result, buf) = self.inner.peek_from(buf).await;
+        (result.and_then(len_and_sender), buf)
+    }
+
+    /// As [`recv_from`](UdpSocket::recv_from), with the control messages that come with the datagram, for
+    /// which there are `control_bytes` bytes of room; 128 are enough for all that a socket can be told to add:
+    /// [the traffic class](UdpSocket::set_recv_tos), [the TTL](UdpSocket::set_recv_ttl),
+    /// [interface and address](UdpSocket::set_recv_packet_info), and
+    /// [how to cut](UdpSocket::set_gro).
+    ///
+    /// # Errors
+    /// As [`recv`](UdpSocket::recv). Control messages that do not fit are no error, see
+    /// [`is_truncated`](ReceivedControl::is_truncated).
+    ///
+    /// # Kernel
+    /// 5.10. Source: `io_uring_prep_recvmsg(3)`, `cmsg(3)`.
+    pub async fn recv_message<T: IoBufMut>(
+        &self,
+        buf: T,
+        control_bytes: usize,
+    ) -> BufResult<(Received<SocketAddr>, ReceivedControl), T> {
+        let (result, buf) = self.inner.recv_message(buf, control_bytes).await;
+        (result.and_then(|(received, control)| Ok((Received::of(received)?, control))), buf)
+    }
+
+    /// Receives a datagram, and those that have come by then, one into each buffer: with two system calls or
+    /// a few on a ring.
+    ///
+    /// Resolves to what was received, one at least, and all buffers: the first ones are filled, in this order.
+    /// Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// - `EINVAL`: no buffers, or one without room. Otherwise as [`recv`](UdpSocket::recv). An error behind
+    ///   the first datagram goes to the next receive.
+    ///
+    /// # Kernel
+    /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
+    #[doc(alias = "recvmmsg")]
+    pub async fn recv_batch<T: IoBufMut>(
+        &self,
+        bufs: Vec<T>,
+    ) -> BufResult<Vec<Received<SocketAddr>>, Vec<T>> {
+        let (result, bufs) = self.inner.recv_batch(bufs).await;
+        (result.and_then(|all| all.into_iter().map(Received::of).collect()), bufs)
+    }
+
+    /// The socket's own address, by a plain call.
+    ///
+    /// # Errors
+    /// As `getsockname(2)`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        SocketAddr::of(&self.inner.local_address()?)
+    }
+
+    /// The address of the [peer](UdpSocket::connect), by a plain call.
+    ///
+    /// # Errors
+    /// `ENOTCONN`: it has none. Otherwise as `getpeername(2)`.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        SocketAddr::of(&self.inner.peer_address()?)
+    }
+
+    /// Takes over a socket that `std` made, whether it blocks or not.
+    ///
+    /// # Errors
+    /// `EPROTOTYPE`: it is none for datagrams of the network. As `getsockopt(2)`.
+    ///
+    /// # Panics
+    /// Outside of a runtime, and on a simulated kernel.
+    pub fn from_std(socket: std::net::UdpSocket) -> io::Result<Self> {
+        let domains = [AddressFamily::INET, AddressFamily::INET6];
+        Ok(Self { inner: Datagrams::adopt(socket.into(), &domains)? })
+    }
+
+    /// Gives the socket to `std`, when what is under way on it has ended. The number of the descriptor may
+    /// change. Datagrams that came for dropped receives, and went to none, are lost.
+    ///
+    /// # Errors
+    /// `EMFILE`: it needs another descriptor. As `close(2)`. It is closed then.
+    ///
+    /// # Panics
+    /// On a simulated kernel.
+    pub async fn into_std(self) -> io::Result<std::net::UdpSocket> {
+        Ok(self.inner.release().await?.into())
+    }
+
+    /// Closes the socket, and tells how it went.
+    ///
+    /// # Errors
+    /// As `close(2)`. The descriptor is gone in any case.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_close(3)`.
+    pub async fn close(self) -> io::Result<()> {
+        self.inner.close().await
+    }
+}
+
+/// Options. Errors are those of `setsockopt(2)` and `getsockopt(2)`; on the simulated kernel see
+/// [`net`](super).
+impl UdpSocket {
+    /// Sets whether datagrams may be sent to addresses of everybody.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    #[doc(alias = "SO_BROADCAST")]
+    pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
+        option(self.inner.fd(), |fd| sockopt::set_socket_broadcast(fd, broadcast))
+    }
+
+    /// Whether datagrams may be sent to addresses of everybody.
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn broadcast(&self) -> io::Result<bool> {
+        option(self.inner.fd(), sockopt::socket_broadcast)
+    }
+
+    /// Receives what is sent to a group, by the interface with this address; by the usual one if that is
+    /// unspecified.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`: it is in the group. `ENODEV`: no such interface. As `setsockopt(2)`.
+    #[doc(alias = "IP_ADD_MEMBERSHIP")]
+    pub fn join_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
+        option(self.inner.fd(), |fd| sockopt::set_ip_add_membership(fd, &group, &interface))
+    }
+
+    /// Ends [`join_multicast_v4`](UdpSocket::join_multicast_v4).
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL`: it is not in the group. As `setsockopt(2)`.
+    #[doc(alias = "IP_DROP_MEMBERSHIP")]
+    pub fn leave_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
+        option(self.inner.fd(), |fd| sockopt::set_ip_drop_membership(fd, &group, &interface))
+    }
+
+    /// Receives what is sent to a group, by the interface with this index; 0 for the usual one.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`: it is in the group. `ENODEV`: no such interface. As `setsockopt(2)`.
+    #[doc(alias = "IPV6_ADD_MEMBERSHIP")]
+    pub fn join_multicast_v6(&self, group: Ipv6Addr, interface: u32) -> io::Result<()> {
+        option(self.inner.fd(), |fd| sockopt::set_ipv6_add_membership(fd, &group, interface))
+    }
+
+    /// Ends [`join_multicast_v6`](UdpSocket::join_multicast_v6).
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL`: it is not in the group. As `setsockopt(2)`.
+    #[doc(alias = "IPV6_DROP_MEMBERSHIP")]
+    pub fn leave_multicast_v6(&self, group: Ipv6Addr, interface: u32) -> io::Result<()> {
+        option(self.inner.fd(), |fd| sockopt::set_ipv6_drop_membership(fd, &group, interface))
+    }
+
+    /// Sets whether sockets of this machine get what is sent to groups.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    #[doc(alias = "IP_MULTICAST_LOOP")]
+    pub fn set_multicast_loop_v4(&self, on: bool) -> io::Result<()> {
+        option(self.inner.fd(), |fd| sockopt::set_ip_multicast_loop(fd, on))
+    }
+
+    /// Whether sockets of this machine get what is sent to groups.
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn multicast_loop_v4(&self) -> io::Result<bool> {
+        option(self.inner.fd(), sockopt::ip_multicast_loop)
+    }
+
+    /// Sets whether sockets of this machine get what is sent to groups of version 6.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    #[doc(alias = "IPV6_MULTICAST_LOOP")]
+    pub fn set_multicast_loop_v6(&self, on: bool) -> io::Result<()> {
+        option(self.inner.fd(), |fd| sockopt::set_ipv6_multicast_loop(fd, on))
+    }
+
+    /// Whether sockets of this machine get what is sent to groups of version 6.
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn multicast_loop_v6(&self) -> io::Result<bool> {
+        option(self.inner.fd(), sockopt::ipv6_multicast_loop)
+    }
+
+    /// Sets the TTL of datagrams to groups: 1, the default, keeps them in the local network.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    #[doc(alias = "IP_MULTICAST_TTL")]
+    pub fn set_multicast_ttl_v4(&self, hops: u8) -> io::Result<()> {
+        tune(self.inner.fd(), |fd| sockopt::set_ip_multicast_ttl(fd, hops.into()))
+    }
+
+    /// The TTL of datagrams to groups.
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn multicast_ttl_v4(&self) -> io::Result<u8> {
+        let hops = option(self.inner.fd(), sockopt::ip_multicast_ttl)?;
+        Ok(u8::try_from(hops).unwrap_or(u8::MAX))
+    }
+
+    /// Sets the TTL (version 4) or hop limit (version 6).
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    #[doc(alias = "IP_TTL")]
+    #[doc(alias = "IPV6_UNICAST_HOPS")]
+    pub fn set_ttl(&self, hops: u8) -> io::Result<()> {
+        options::set_ttl(self.inner.fd(), hops)
+    }
+
+    /// The TTL (version 4) or hop limit (version 6).
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn ttl(&self) -> io::Result<u8> {
+        options::ttl(self.inner.fd())
+    }
+
+    /// Sets the type of service (version 4) or traffic class (version 6), whose two lowest bits are the ECN
+    /// field.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    #[doc(alias = "IP_TOS")]
+    #[doc(alias = "IPV6_TCLASS")]
+    pub fn set_tos(&self, class: u8) -> io::Result<()> {
+        options::set_traffic_class(self.inner.fd(), class)
+    }
+
+    /// The type of service (version 4) or traffic class (version 6).
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn tos(&self) -> io::Result<u8> {
+        options::traffic_class(self.inner.fd())
+    }
+
+    /// Sets whether [`recv_message`](UdpSocket::recv_message) tells the type of service or traffic class of a
+    /// datagram, with the ECN field.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    #[doc(alias = "IP_RECVTOS")]
+    #[doc(alias = "IPV6_RECVTCLASS")]
+    pub fn set_recv_tos(&self, on: bool) -> io::Result<()> {
+        options::set_told(self.inner.fd(), Told::TrafficClass, on)
+    }
+
+    /// Sets whether [`recv_message`](UdpSocket::recv_message) tells the TTL or hop limit that is left of a
+    /// datagram's.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    #[doc(alias = "IP_RECVTTL")]
+    #[doc(alias = "IPV6_RECVHOPLIMIT")]
+    pub fn set_recv_ttl(&self, on: bool) -> io::Result<()> {
+        options::set_told(self.inner.fd(), Told::Ttl, on)
+    }
+
+    /// Sets whether [`recv_message`](UdpSocket::recv_message) tells the interface and the address by which a
+    /// datagram came.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    #[doc(alias = "IP_PKTINFO")]
+    #[doc(alias = "IPV6_RECVPKTINFO")]
+    pub fn set_recv_packet_info(&self, on: bool) -> io::Result<()> {
+        options::set_told(self.inner.fd(), Told::PacketInfo, on)
+    }
+
+    /// Sets whether datagrams of one sender, of the same size but for the last, may come as one (GRO).
+    /// [`recv_message`](UdpSocket::recv_message) tells the size of each in a control message; other receives
+    /// do not tell, so do not mix them. Buffers should have 64 KiB then.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    ///
+    /// # Kernel
+    /// 5.0.
+    #[doc(alias = "UDP_GRO")]
+    pub fn set_gro(&self, on: bool) -> io::Result<()> {
+        options::set_gro(self.inner.fd(), on)
+    }
+
+    /// Whether the socket gets no datagrams by version 4. See [`UdpOptions::only_v6`].
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn only_v6(&self) -> io::Result<bool> {
+        option(self.inner.fd(), sockopt::ipv6_v6only)
+    }
+
+    /// Sets the bytes that the kernel keeps to be sent; it doubles the number, for what it needs besides, and
+    /// has a limit.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    #[doc(alias = "SO_SNDBUF")]
+    pub fn set_send_buffer_size(&self, bytes: usize) -> io::Result<()> {
+        tune(self.inner.fd(), |fd| sockopt::set_socket_send_buffer_size(fd, bytes))
+    }
+
+    /// Bytes that the kernel keeps to be sent, with what it needs besides.
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn send_buffer_size(&self) -> io::Result<usize> {
+        option(self.inner.fd(), sockopt::socket_send_buffer_size)
+    }
+
+    /// Sets the bytes that the kernel keeps to be received; it doubles the number, for what it needs besides,
+    /// and has a limit. Datagrams that come when it is full are lost.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    #[doc(alias = "SO_RCVBUF")]
+    pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
+        tune(self.inner.fd(), |fd| sockopt::set_socket_recv_buffer_size(fd, bytes))
+    }
+
+    /// Bytes that the kernel keeps to be received, with what it needs besides.
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    pub fn recv_buffer_size(&self) -> io::Result<usize> {
+        option(self.inner.fd(), sockopt::socket_recv_buffer_size)
+    }
+
+    /// Takes and clears the socket's pending error, such as `ECONNREFUSED` of a datagram to the peer.
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    #[doc(alias = "SO_ERROR")]
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        options::take_error(self.inner.fd())
+    }
+}
+
+/// For calls that are not here.
+///
+/// # Panics
+/// On a simulated kernel.
+impl AsFd for UdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.fd().as_fd()
+    }
+}

@@ -1,0 +1,94 @@
+//! Sockets for datagrams of the network before they are bound.
+
+use sakia_driver::{Fd, SocketType};
+
+use super::datagram::Datagrams;
+use super::lookup::ToSocketAddrs;
+use super::options::{Binding, first_of};
+use super::sockopt::{Common, buffer_options};
+use super::{Result, UdpSocket};
+use crate::executor::current;
+
+/// How to bind a [`UdpSocket`].
+///
+/// # Examples
+/// ```
+/// use sakia::net::UdpOptions;
+///
+/// # fn main() -> std::io::Result<()> {
+/// sakia::block_on(async {
+///     // Two sockets on one port, among which the kernel divides the senders.
+///     let options = UdpOptions::new().reuse_port(true).recv_buffer_size(1 << 20);
+///     let one = options.bind("127.0.0.1:0").await?;
+///     let other = options.bind(one.local_addr()?).await?;
+///     assert_eq!(one.local_addr()?, other.local_addr()?);
+///     Ok(())
+/// })
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UdpOptions {
+    common: Common,
+    binding: Binding,
+}
+
+impl UdpOptions {
+    /// The options of [`UdpSocket::bind`].
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether sockets that ask for it, too, may have the same address and port: all of them get what is sent
+    /// to a group or to everybody, and the last one all other datagrams. Without this call they may not.
+    #[doc(alias = "SO_REUSEADDR")]
+    #[must_use]
+    pub fn reuse_addr(mut self, reuse: bool) -> Self {
+        self.binding.is_address_reused = reuse;
+        self
+    }
+
+    /// Whether sockets of the same user that ask for it, too, may have the same address and port. The kernel
+    /// divides the senders among them, so each thread of a server can have a socket of its own. Without this
+    /// call they may not. Not on the simulated kernel.
+    #[doc(alias = "SO_REUSEPORT")]
+    #[must_use]
+    pub fn reuse_port(mut self, reuse: bool) -> Self {
+        self.binding.is_port_shared = reuse;
+        self
+    }
+
+    /// Whether a socket on `[::]` gets no datagrams by version 4. Without this call the system decides;
+    /// usually it gets them. Not on the simulated kernel.
+    #[doc(alias = "IPV6_V6ONLY")]
+    #[must_use]
+    pub fn only_v6(mut self, only_v6: bool) -> Self {
+        self.binding.only_v6 = Some(only_v6);
+        self
+    }
+
+    buffer_options!();
+
+    /// Makes a socket with the first of the addresses that `on` stands for where that is possible.
+    ///
+    /// # Errors
+    /// The last failure, with all addresses that were tried:
+    /// - `EADDRINUSE`: another socket has it. `EADDRNOTAVAIL`: it is not this machine's.
+    /// - `EACCES`: not allowed to have that port.
+    /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left.
+    /// - Without addresses: what [`lookup_host`](super::lookup_host) fails with.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    ///
+    /// # Kernel
+    /// 6.11 for binding on the ring. Source: `io_uring_prep_bind(3)`.
+    pub async fn bind(&self, on: impl ToSocketAddrs) -> Result<UdpSocket> {
+        let driver = current().driver.handle().clone();
+        let prepare = |fd: &Fd| self.common.apply(fd);
+        let fd = first_of(&on, async |address| {
+            self.binding.bind(&driver, SocketType::DATAGRAM, address, prepare).await
+        })
+        .await?;
+        Ok(UdpSocket { inner: Datagrams::new(fd, driver) })
+    }
+}

@@ -1,0 +1,394 @@
+//! Datagrams within the machine.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::SocketAddr;
+use std::path::Path;
+
+use rustix::net::{AddressFamily, sockopt};
+use sakia_driver::{
+    BufResult, ControlMessages, Domain, IoBuf, IoBufMut, ReceivedControl, SocketAddress, SocketType,
+};
+
+use super::datagram::{Datagrams, Received, len_and_sender};
+use super::listener::object;
+use super::sockopt::{option, take_error};
+use super::unix::own_address;
+use super::{Address, Error, Result};
+use crate::error::Context;
+use crate::executor::current;
+
+/// A socket for datagrams within the machine. Dropping it closes it; the file at its path stays, as with
+/// `std`.
+///
+/// Datagrams arrive once and in order. Where the receiver has no room a send waits, and then another one that
+/// waits may overtake it. Several tasks may send and receive at the same time.
+///
+/// Dropping a receive loses no datagram: what had come for it goes to the next receive, and so do descriptors
+/// to [`recv_message`](UnixDatagram::recv_message). Dropping a send leaves unknown whether the datagram was
+/// sent.
+///
+/// # Examples
+/// ```
+/// use sakia::net::UnixDatagram;
+///
+/// # fn main() -> std::io::Result<()> {
+/// sakia::block_on(async {
+///     let (one, other) = UnixDatagram::pair()?;
+///     one.send("hello").await.0?;
+///     let (result, buf) = other.recv(vec![0; 100]).await;
+///     assert_eq!(&buf[..result?], b"hello");
+///     Ok(())
+/// })
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct UnixDatagram {
+    inner: Datagrams,
+}
+
+impl UnixDatagram {
+    /// Makes a socket at `path`.
+    ///
+    /// # Errors
+    /// They name the path:
+    /// - `EADDRINUSE`: something is there, if only the file of a socket that is gone.
+    /// - `ENOENT`, `ENOTDIR`, `EACCES`, `EROFS`: no socket can be made there.
+    /// - `ENAMETOOLONG`: a path of more than 107 bytes. `EINVAL`: an empty one, or one with a NUL.
+    /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left. Otherwise as `bind(2)`.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    ///
+    /// # Kernel
+    /// 6.11 for binding on the ring. Source: `io_uring_prep_bind(3)`.
+    pub async fn bind(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        Self::bind_to(SocketAddress::unix(path).at("bind", path)?).await
+    }
+
+    /// Makes a socket with an address, which may be a name in the abstract name space.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`: another socket has the name. `EINVAL`: no address. Otherwise as
+    /// [`bind`](UnixDatagram::bind).
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    ///
+    /// # Kernel
+    /// 6.11 for binding on the ring. Source: `io_uring_prep_bind(3)`.
+    pub async fn bind_addr(address: &SocketAddr) -> Result<Self> {
+        Self::bind_to(own_address("bind", address)?).await
+    }
+
+    async fn bind_to(address: SocketAddress) -> Result<Self> {
+        let failed = |operation| move |error| Error::new(operation, object(&address), error);
+        let socket = Self::unbound().await.map_err(failed("make a socket for"))?;
+        socket.inner.bind(&address).await.map_err(failed("bind"))?;
+        Ok(socket)
+    }
+
+    /// Makes a socket without an address, to which nobody can send but its [peer](UnixDatagram::connect).
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left. As `socket(2)`.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    ///
+    /// # Kernel
+    /// 5.19. Source: `io_uring_prep_socket(3)`.
+    pub async fn unbound() -> io::Result<Self> {
+        let driver = current().driver.handle().clone();
+        let fd = driver.socket(Domain::UNIX, SocketType::DATAGRAM, 0).await?;
+        Ok(Self { inner: Datagrams::new(fd, driver) })
+    }
+
+    /// Makes two sockets that are each other's peer, and have no address.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM`: no descriptor or memory left. As `socketpair(2)`.
+    ///
+    /// # Panics
+    /// Outside of a runtime, and on a simulated kernel.
+    #[doc(alias = "socketpair")]
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (one, other) = std::os::unix::net::UnixDatagram::pair()?;
+        Ok((Self::from_std(one)?, Self::from_std(other)?))
+    }
+
+    /// Makes the socket at `path` the peer: [`send`](UnixDatagram::send) sends to it, and datagrams of others
+    /// are not received.
+    ///
+    /// # Errors
+    /// They name the path:
+    /// - `ENOENT`: nothing is there. `ECONNREFUSED`: its socket is gone. `EACCES`: not allowed to write to it.
+    /// - `EPROTOTYPE`: it is no socket for datagrams. `EPERM`: it has another peer.
+    /// - `ENAMETOOLONG`, `EINVAL`: as for [`bind`](UnixDatagram::bind). Otherwise as `connect(2)`.
+    ///
+    /// # Kernel
+    /// 5.5. Source: `io_uring_prep_connect(3)`.
+    pub async fn connect(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        self.connect_to(SocketAddress::unix(path).at("connect", path)?).await
+    }
+
+    /// As [`connect`](UnixDatagram::connect), with an address, which may be a name in the abstract name space.
+    ///
+    /// # Errors
+    /// `EINVAL`: no address. Otherwise as [`connect`](UnixDatagram::connect).
+    ///
+    /// # Kernel
+    /// 5.5. Source: `io_uring_prep_connect(3)`.
+    pub async fn connect_addr(&self, address: &SocketAddr) -> Result<()> {
+        self.connect_to(own_address("connect", address)?).await
+    }
+
+    async fn connect_to(&self, address: SocketAddress) -> Result<()> {
+        let connected = self.inner.connect(&address).await;
+        connected.map_err(|error| Error::new("connect", object(&address), error))
+    }
+
+    /// Sends `buf` as one datagram to the [peer](UnixDatagram::connect), and waits until that has room for it.
+    ///
+    /// The kernel reads `buf` until the future resolves. Resolves to the number of bytes sent, which is all of
+    /// them, and the buffer.
+    ///
+    /// # Errors
+    /// - `EMSGSIZE`: longer than the socket's send buffer.
+    /// - `ENOTCONN`: the socket has no peer. `ECONNREFUSED`, `ECONNRESET`: the peer is gone.
+    /// - `ECANCELED`: the runtime has ended. Otherwise as `send(2)`; never `EINTR` or `EAGAIN`.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_send(3)`.
+    pub async fn send<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {
+        self.inner.send(buf).await
+    }
+
+    /// As [`send`](UnixDatagram::send), to the socket at `path`.
+    ///
+    /// # Errors
+    /// - `ENOENT`: nothing is there. `ECONNREFUSED`: its socket is gone. `EACCES`: not allowed to write to it.
+    /// - `EPROTOTYPE`: it is no socket for datagrams. `EPERM`: it has another peer.
+    /// - `ENAMETOOLONG`, `EINVAL`: as for [`bind`](UnixDatagram::bind).
+    /// - `EISCONN`: the socket has a peer, on some kernels. Otherwise as [`send`](UnixDatagram::send).
+    ///
+    /// # Kernel
+    /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
+    pub async fn send_to<T: IoBuf>(&self, buf: T, path: impl AsRef<Path>) -> BufResult<usize, T> {
+        match SocketAddress::unix(&path).at("send to", path.as_ref()) {
+            Ok(to) => self.inner.send_to(buf, &to).await,
+            Err(error) => (Err(error.into()), buf),
+        }
+    }
+
+    /// As [`send_to`](UnixDatagram::send_to), to an address, which may be a name in the abstract name space.
+    ///
+    /// # Errors
+    /// `EINVAL`: no address. Otherwise as [`send_to`](UnixDatagram::send_to).
+    ///
+    /// # Kernel
+    /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
+    pub async fn send_to_addr<T: IoBuf>(
+        &self,
+        buf: T,
+        address: &SocketAddr,
+    ) -> BufResult<usize, T> {
+        match own_address("send to", address) {
+            Ok(to) => self.inner.send_to(buf, &to).await,
+            Err(error) => (Err(error.into()), buf),
+        }
+    }
+
+    /// Sends `buf` with descriptors and other control messages, to the address `to` or, without one, to the
+    /// [peer](UnixDatagram::connect). An empty datagram carries them, too.
+    ///
+    /// Descriptors stay open until they are sent. Those that the receiver never takes are closed.
+    ///
+    /// # Errors
+    /// - `EINVAL`: a control message that the socket does not know, more than 253 descriptors, or no address.
+    /// - `EPERM`: credentials of another process. `ETOOMANYREFS`: too many descriptors of this user are on
+    ///   their way.
+    /// - Otherwise as [`send_to`](UnixDatagram::send_to).
+    ///
+    /// # Panics
+    /// When a descriptor belongs to another runtime.
+    ///
+    /// # Kernel
+    /// 5.12 with control messages on the ring; before, it answers `EINVAL`. Source:
+    /// `io_uring_prep_sendmsg(3)`, `unix(7)`.
+    #[doc(alias = "SCM_RIGHTS")]
+    pub async fn send_message<T: IoBuf>(
+        &self,
+        buf: T,
+        to: Option<&SocketAddr>,
+        control: ControlMessages,
+    ) -> BufResult<usize, T> {
+        match to.map_or(Ok(SocketAddress::UNNAMED), |to| own_address("send to", to)) {
+            Ok(to) => self.inner.send_message(buf, &to, control).await,
+            Err(error) => (Err(error.into()), buf),
+        }
+    }
+
+    /// Receives one datagram of up to `buf.len()` bytes (an empty `Vec`: up to its capacity), and waits until
+    /// there is one.
+    ///
+    /// The kernel owns `buf` until the future resolves. Resolves to the number of bytes and the buffer; a
+    /// datagram may be empty. A `Vec` that was empty has as many bytes as were received: clear it before the
+    /// next receive. The rest of a datagram that is longer than the buffer is lost, and descriptors that came
+    /// with it are closed; [`recv_message`](UnixDatagram::recv_message) takes them.
+    ///
+    /// # Errors
+    /// - `EINVAL`: a buffer without room (an empty one without capacity).
+    /// - `ECONNRESET`: the peer is gone, with datagrams that it had not received. The socket goes on.
+    /// - `ECANCELED`: the runtime has ended. Otherwise as `recv(2)`; never `EINTR` or `EAGAIN`.
+    ///
+    /// # Kernel
+    /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
+    pub async fn recv<T: IoBufMut>(&self, buf: T) -> BufResult<usize, T> {
+        let (result, buf) = self.inner.recv_from(buf).await;
+        (result.map(|received| received.len), buf)
+    }
+
+    /// As [`recv`](UnixDatagram::recv). Resolves to the number of bytes and the sender, which may have no
+    /// address.
+    ///
+    /// # Errors
+    /// As [`recv`](UnixDatagram::recv).
+    ///
+    /// # Kernel
+    /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
+    pub async fn recv_from<T: IoBufMut>(&self, buf: T) -> BufResult<(usize, SocketAddr), T> {
+        let (result, buf) = self.inner.recv_from(buf).await;
+        (result.and_then(len_and_sender), buf)
+    }
+
+    /// As [`recv`](UnixDatagram::recv), but leaves the datagram to the next receive.
+    ///
+    /// # Errors
+    /// As [`recv`](UnixDatagram::recv).
+    pub async fn peek<T: IoBufMut>(&self, buf: T) -> BufResult<usize, T> {
+        let (result, buf) = self.inner.peek_from(buf).await;
+        (result.map(|received| received.len), buf)
+    }
+
+    /// As [`recv_from`](UnixDatagram::recv_from), but leaves the datagram to the next receive.
+    ///
+    /// # Errors
+    /// As [`recv`](UnixDatagram::recv).
+    pub async fn peek_from<T: IoBufMut>(&self, buf: T) -> BufResult<(usize, SocketAddr), T> {
+        let (result, buf) = self.inner.peek_from(buf).await;
+        (result.and_then(len_and_sender), buf)
+    }
+
+    /// As [`recv_from`](UnixDatagram::recv_from), with the descriptors and other control messages that come
+    /// with the datagram, for which there are `control_bytes` bytes of room.
+    /// [`ControlMessage::space`](super::ControlMessage::space) tells how many to ask for: `4 * n` bytes for `n`
+    /// descriptors, 12 for credentials.
+    ///
+    /// # Errors
+    /// As [`recv`](UnixDatagram::recv). Descriptors for which there is no room or no number are closed, and
+    /// [`is_truncated`](ReceivedControl::is_truncated) tells.
+    ///
+    /// # Kernel
+    /// 5.12 with control messages on the ring; before, it answers `EINVAL`. Source:
+    /// `io_uring_prep_recvmsg(3)`, `unix(7)`.
+    #[doc(alias = "SCM_RIGHTS")]
+    pub async fn recv_message<T: IoBufMut>(
+        &self,
+        buf: T,
+        control_bytes: usize,
+    ) -> BufResult<(Received<SocketAddr>, ReceivedControl), T> {
+        let (result, buf) = self.inner.recv_message(buf, control_bytes).await;
+        (result.and_then(|(received, control)| Ok((Received::of(received)?, control))), buf)
+    }
+
+    /// The socket's own address, by a plain call.
+    ///
+    /// # Errors
+    /// As `getsockname(2)`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        SocketAddr::of(&self.inner.local_address()?)
+    }
+
+    /// The address of the [peer](UnixDatagram::connect), by a plain call.
+    ///
+    /// # Errors
+    /// `ENOTCONN`: it has none. Otherwise as `getpeername(2)`.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        SocketAddr::of(&self.inner.peer_address()?)
+    }
+
+    /// Sets whether [`recv_message`](UnixDatagram::recv_message) tells the process, the user and the group of
+    /// the sender, as they were when it sent. See [`UCred::of`](super::UCred::of).
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
+    #[doc(alias = "SO_PASSCRED")]
+    pub fn set_passcred(&self, passcred: bool) -> io::Result<()> {
+        option(self.inner.fd(), |fd| sockopt::set_socket_passcred(fd, passcred))
+    }
+
+    /// Whether [`recv_message`](UnixDatagram::recv_message) tells the process, the user and the group of the
+    /// sender.
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
+    pub fn passcred(&self) -> io::Result<bool> {
+        option(self.inner.fd(), sockopt::socket_passcred)
+    }
+
+    /// Takes and clears the socket's pending error.
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
+    #[doc(alias = "SO_ERROR")]
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        take_error(self.inner.fd())
+    }
+
+    /// Takes over a socket that `std` made, whether it blocks or not.
+    ///
+    /// # Errors
+    /// `EPROTOTYPE`: it is none for datagrams within the machine. As `getsockopt(2)`.
+    ///
+    /// # Panics
+    /// Outside of a runtime, and on a simulated kernel.
+    pub fn from_std(socket: std::os::unix::net::UnixDatagram) -> io::Result<Self> {
+        Ok(Self { inner: Datagrams::adopt(socket.into(), &[AddressFamily::UNIX])? })
+    }
+
+    /// Gives the socket to `std`, when what is under way on it has ended. The number of the descriptor may
+    /// change. Datagrams that came for dropped receives, and went to none, are lost.
+    ///
+    /// # Errors
+    /// `EMFILE`: it needs another descriptor. As `close(2)`. It is closed then.
+    ///
+    /// # Panics
+    /// On a simulated kernel.
+    pub async fn into_std(self) -> io::Result<std::os::unix::net::UnixDatagram> {
+        Ok(self.inner.release().await?.into())
+    }
+
+    /// Closes the socket, and tells how it went.
+    ///
+    /// # Errors
+    /// As `close(2)`. The descriptor is gone in any case.
+    ///
+    /// # Kernel
+    /// 5.6. Source: `io_uring_prep_close(3)`.
+    pub async fn close(self) -> io::Result<()> {
+        self.inner.close().await
+    }
+}
+
+/// For calls that are not here.
+///
+/// # Panics
+/// On a simulated kernel.
+impl AsFd for UnixDatagram {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.fd().as_fd()
+    }
+}
