@@ -298,7 +298,7 @@ async fn errors_of_the_network_are_told_once() {
     assert_eq!(got(peer.recv(vec![0; 10]).await), b"still here");
 
     let (near, far) = UnixDatagram::pair().unwrap();
-    drop(far);
+    far.close().await.unwrap();
     let error = near.send("x").await.0.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 }

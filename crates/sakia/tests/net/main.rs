@@ -18,6 +18,8 @@ mod scenes;
 mod serving;
 #[cfg(feature = "sim")]
 mod simulated;
+#[cfg(feature = "sim")]
+mod simulated_datagrams;
 mod streams;
 mod support;
 mod unix;

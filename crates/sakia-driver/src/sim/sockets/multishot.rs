@@ -36,14 +36,14 @@ impl Kernel {
     ) -> Outcome {
         let Some(buffer) = self.groups.oldest(group) else {
             // That matters only where there is something to put in it.
-            return match receive(self, id, 1, true) {
+            return match receive(self, id, 1, 1, true) {
                 Ok(None) => Outcome::WouldBlock,
                 Ok(Some(received)) if received.bytes.is_empty() => Outcome::Done(0),
                 Ok(Some(_)) => Err(Errno::NOBUFS).into(),
                 Err(errno) => Err(errno).into(),
             };
         };
-        let received = match receive(self, id, (buffer.len as usize).min(len_max), false) {
+        let received = match receive(self, id, buffer.len as usize, len_max, false) {
             Ok(Some(received)) => received,
             Ok(None) => return Outcome::WouldBlock,
             Err(errno) => return Err(errno).into(),

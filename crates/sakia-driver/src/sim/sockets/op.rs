@@ -372,7 +372,7 @@ impl SocketOp {
             },
             Self::Recv { tells, peeks, .. } => {
                 let buffers = tells.map_or(lent.len(), |tells| tells.buffers);
-                let received = receive(kernel, id, buffers.min(len_max), *peeks)?;
+                let received = receive(kernel, id, buffers, len_max, *peeks)?;
                 let Some(received) = received else { return Ok(None) };
                 note_data(kernel, "  received {} bytes {x}", &received.bytes);
                 // SAFETY: the caller's promise.
@@ -488,13 +488,15 @@ impl Received {
     }
 }
 
-/// Takes bytes of a stream or a datagram. `None` when it has to wait.
+/// Takes a datagram, or at most `len_max` bytes of a stream, for which there is `room`. `None` when it has to
+/// wait.
 ///
 /// # Errors
 /// As `recv(2)`.
 pub(super) fn receive(
     kernel: &mut Kernel,
     id: SocketId,
+    room: usize,
     len_max: usize,
     peeks: bool,
 ) -> Result<Option<Received>, Errno> {
@@ -504,6 +506,7 @@ pub(super) fn receive(
     let from = peer.unwrap_or(SocketAddress::UNNAMED);
     Ok(match sockets.get(id).transport {
         Transport::Stream => {
+            let len_max = len_max.min(room);
             // A receive ends with the bytes that files came with.
             let first = kernel.passed.iter().find(|passed| passed.to == id);
             let end = first.filter(|first| first.place.start < len_max).map(|it| it.place.end);
@@ -516,8 +519,8 @@ pub(super) fn receive(
         }
         Transport::Datagram => sockets.datagram_receive(id, peeks)?.map(|datagram| {
             let mut bytes = datagram.bytes;
-            let is_truncated = bytes.len() > len_max;
-            bytes.truncate(len_max);
+            let is_truncated = bytes.len() > room;
+            bytes.truncate(room);
             let files = kernel.take_passed(id, 1, peeks);
             Received { bytes, from: datagram.from, is_truncated, files }
         }),
@@ -633,7 +636,7 @@ impl Kernel {
         if len_max == 0 {
             return Ok(Some(Vec::new()));
         }
-        let received = receive(self, id, len_max, false)?;
+        let received = receive(self, id, len_max, len_max, false)?;
         self.has_changed |= received.is_some();
         Ok(received.map(|received| received.bytes))
     }
