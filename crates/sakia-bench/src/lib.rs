@@ -35,6 +35,7 @@ mod scratch;
 pub mod tcp_sum;
 pub mod text;
 pub mod threads;
+pub mod udp;
 
 pub use bytes::bytes;
 pub use cell::{Measured, Outcome, run_cell};

@@ -15,6 +15,7 @@ use sakia_bench::sched::{self, Sched};
 use sakia_bench::tcp_sum::{self, TcpSum};
 use sakia_bench::text::Text;
 use sakia_bench::threads::{self, ManyReads};
+use sakia_bench::udp::{self, Udp};
 use sakia_bench::{
     Event, Experiment, Launcher, Results, Settings, json, leftovers, report, run_cell,
 };
@@ -47,6 +48,7 @@ pub enum Which {
     FileSum(file_sum::Options),
     TcpSum(tcp_sum::Options),
     Echo(echo::Options),
+    Udp(udp::Options),
     Threads(threads::Options),
     Sched(Box<sched::Options>),
     CopyTree(Box<copytree::Options>),
@@ -82,6 +84,7 @@ fn experiment(options: Options, signals: &Signals) -> anyhow::Result<Exit> {
         Which::FileSum(file_sum) => Box::new(FileSum::new(file_sum)?),
         Which::TcpSum(tcp_sum) => Box::new(TcpSum::new(tcp_sum::Options { load, ..tcp_sum })?),
         Which::Echo(echo) => Box::new(Echo::new(echo::Options { load, ..echo })?),
+        Which::Udp(udp) => Box::new(Udp::new(udp::Options { load, ..udp })?),
         Which::Threads(threads) => Box::new(ManyReads::new(threads)?),
         Which::Sched(sched) => Box::new(Sched::new(*sched)?),
         Which::CopyTree(copytree) => Box::new(CopyTree::new(*copytree)?),

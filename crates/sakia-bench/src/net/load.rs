@@ -12,6 +12,7 @@ use sakia_bench_support::mix;
 use sakia_bench_support::usage::Usage;
 use serde::{Deserialize, Serialize};
 
+use super::datagrams::DatagramLoad;
 use super::{BEGIN, END, Place};
 use crate::bytes::sum;
 use crate::machine::keep_to;
@@ -49,6 +50,8 @@ pub struct Order {
 pub enum Work {
     /// Messages, each of which the server sends back.
     Messages(Messages),
+    /// Datagrams of one socket, each of which the server sends back.
+    Datagrams(Messages),
     /// So many bytes by one connection.
     Stream(u64),
 }
@@ -73,14 +76,15 @@ impl Work {
     pub fn connections(&self) -> usize {
         match self {
             Self::Messages(messages) => messages.connections,
-            Self::Stream(_) => 1,
+            Self::Datagrams(_) | Self::Stream(_) => 1,
         }
     }
 
     /// What a run is to come to: of messages the load's sum, of a stream the server's.
     pub fn expected(&self) -> u64 {
         match *self {
-            Self::Messages(Messages { connections, warmup, requests, .. }) => {
+            Self::Messages(messages) | Self::Datagrams(messages) => {
+                let Messages { connections, warmup, requests, .. } = messages;
                 let all = |connection| (0..warmup + requests).map(move |n| mark(connection, n));
                 (0..connections).flat_map(all).fold(0, u64::wrapping_add)
             }
@@ -95,12 +99,12 @@ impl Work {
 }
 
 /// The number that a message begins with.
-fn mark(connection: usize, number: u64) -> u64 {
+pub(super) fn mark(connection: usize, number: u64) -> u64 {
     mix(((connection as u64) << 40) ^ number)
 }
 
 /// The bytes of messages behind their number, and of streams.
-fn pattern(bytes: usize) -> Vec<u8> {
+pub(super) fn pattern(bytes: usize) -> Vec<u8> {
     let mut pattern = vec![0; bytes];
     Rng::with_seed(SEED).fill(&mut pattern);
     pattern
@@ -157,6 +161,12 @@ pub fn run(
     match order.work {
         Work::Messages(messages) => {
             let mut load = MessageLoad::connect(messages, server, order)?;
+            load.exchange(messages.warmup)?;
+            let cpu_ns = measured(&mut || load.exchange(messages.requests))?;
+            Ok(Report { sum: load.sum, cpu_ns })
+        }
+        Work::Datagrams(messages) => {
+            let mut load = DatagramLoad::new(messages, server)?;
             load.exchange(messages.warmup)?;
             let cpu_ns = measured(&mut || load.exchange(messages.requests))?;
             Ok(Report { sum: load.sum, cpu_ns })

@@ -10,12 +10,16 @@
 //!    server answers that.
 //! 6. The load closes all connections, and reports.
 //!
+//! Of datagrams there are no connections: the server tells the port of its socket.
+//!
 //! Should either end early, the other one learns it from control.
 
+mod datagrams;
 pub mod load;
 mod place;
 mod server;
 
+pub(crate) use self::datagrams::{serve_datagrams, serve_datagrams_blocking};
 pub use self::load::Order;
 pub use self::place::{CONGESTION, Place};
 pub(crate) use self::server::{LOAD, Task, run_cell, run_load, serve_blocking, through_runtime};

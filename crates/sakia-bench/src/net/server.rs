@@ -46,9 +46,9 @@ pub(crate) fn run_cell<V: Named>(
 }
 
 /// The load of a server.
-struct Load {
+pub(super) struct Load {
     /// Where it waits for control.
-    control: SocketAddr,
+    pub(super) control: SocketAddr,
     runner: Runner,
 }
 
@@ -60,7 +60,7 @@ enum Runner {
 
 impl Load {
     /// Starts it: in a process of its own, or for tests in a thread.
-    fn start(task: &Task) -> anyhow::Result<Self> {
+    pub(super) fn start(task: &Task) -> anyhow::Result<Self> {
         let Task { order, load, .. } = task;
         let Some(launcher) = load else { return Self::start_thread(order.clone()) };
         let spec = Spec { experiment: LOAD.into(), variant: LOAD.into(), input: json!(order) };
@@ -125,10 +125,15 @@ pub(crate) fn run_load(spec: &Spec, meter: &mut Meter) -> anyhow::Result<Done> {
 }
 
 /// What a server came to: of messages what the load found, of a stream what was served.
-fn done(load: Load, order: &Order, served: u64, counters: Counters) -> anyhow::Result<Done> {
+pub(super) fn done(
+    load: Load,
+    order: &Order,
+    served: u64,
+    counters: Counters,
+) -> anyhow::Result<Done> {
     let of_load = load.finish()?;
     let sum = match order.work {
-        Work::Messages(_) => of_load,
+        Work::Messages(_) | Work::Datagrams(_) => of_load,
         Work::Stream(_) => served,
     };
     Ok(Done { sum, counters })
@@ -155,12 +160,7 @@ pub(crate) fn serve_blocking(
         };
         (0..connections).map(accept).collect::<io::Result<Vec<_>>>()
     });
-    let hear = |word: u8| {
-        let mut heard = [0];
-        (&control).read_exact(&mut heard).context("the load ended early")?;
-        ensure!(heard == [word], "the load said {heard:?}");
-        anyhow::Ok(())
-    };
+    let hear = |word: u8| hear_blocking(&control, word);
     let say = |word: u8| (&control).write_all(&[word]).context("control");
     hear(BEGIN)?;
     let threads =
@@ -183,13 +183,21 @@ pub(crate) fn serve_blocking(
             say(END)?;
             sum
         }
-        Work::Messages(_) => {
+        Work::Messages(_) | Work::Datagrams(_) => {
             meter.end()?;
             say(END)?;
             join()?
         }
     };
     done(load, order, sum, Counters::new())
+}
+
+/// Waits for a word of the load.
+pub(super) fn hear_blocking(mut control: &TcpStream, word: u8) -> anyhow::Result<()> {
+    let mut heard = [0];
+    control.read_exact(&mut heard).context("the load ended early")?;
+    ensure!(heard == [word], "the load said {heard:?}");
+    Ok(())
 }
 
 /// Serves connections on a runtime: a task for each, by `serve`, whose results are added up.
@@ -261,7 +269,7 @@ where
             control.write_all(vec![END]).await.0.context("control")?;
             (sum, counters)
         }
-        Work::Messages(_) => {
+        Work::Messages(_) | Work::Datagrams(_) => {
             let counters = end()?;
             control.write_all(vec![END]).await.0.context("control")?;
             (join().await?, counters)
@@ -269,7 +277,7 @@ where
     })
 }
 
-async fn hear(control: &mut sakia::net::TcpStream, word: u8) -> anyhow::Result<()> {
+pub(super) async fn hear(control: &mut sakia::net::TcpStream, word: u8) -> anyhow::Result<()> {
     let (result, heard) = control.read(vec![0; 1]).await;
     ensure!(result.context("control")? == 1, "the load ended early");
     ensure!(heard == [word], "the load said {heard:?}");

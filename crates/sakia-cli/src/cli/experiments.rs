@@ -8,11 +8,11 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use sakia_bench::named::Named;
 use sakia_bench::net::{CONGESTION, load};
-use sakia_bench::{echo, file_sum, sched, tcp_sum, threads};
+use sakia_bench::{echo, file_sum, sched, tcp_sum, threads, udp};
 
 use super::notes::{
     ECHO_NOTES, FILE_SUM_NOTES, NETWORK_NOTES, SCHED_NOTES, TCP_SUM_NOTES, THREADS_NOTES,
-    bench_json_help,
+    UDP_NOTES, bench_json_help,
 };
 use super::{MEMORY_MAX, Surroundings, bytes, copytree};
 use crate::bench;
@@ -41,6 +41,7 @@ enum ExperimentArgs {
     FileSum(FileSumArgs),
     TcpSum(TcpSumArgs),
     Echo(EchoArgs),
+    Udp(UdpArgs),
     Threads(ThreadsArgs),
     Sched(Box<SchedArgs>),
     Copytree(copytree::CopytreeArgs),
@@ -191,6 +192,37 @@ struct EchoArgs {
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     #[arg(value_parser = parse_named::<echo::Variant>)]
     variants: Vec<echo::Variant>,
+}
+
+/// A server that sends datagrams back to their sender
+///
+/// uring has a task on io_uring that receives and sends in batches, poll the same on epoll; single has one
+/// that takes a datagram at a time; blocking is a thread with plain calls. The load is another process,
+/// which compares every byte that comes back.
+#[derive(Debug, Args)]
+#[command(after_long_help = bench_json_help(&format!("{UDP_NOTES}\n\n{NETWORK_NOTES}")))]
+struct UdpArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+
+    /// Datagrams under way at a time, up to 64
+    #[arg(long, value_name = "COUNT,…", value_delimiter = ',', default_value = "1,32")]
+    #[arg(value_parser = parse_count::<{ udp::IN_FLIGHT_MAX }>)]
+    in_flight: Vec<usize>,
+
+    /// Bytes of a datagram, 8 to 1500
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_value = "64,512,1500")]
+    #[arg(value_parser = bytes(load::MESSAGE_BYTES_MIN as u64, udp::DATAGRAM_BYTES_MAX as u64))]
+    datagram: Vec<u64>,
+
+    /// Datagrams of a run; as many as take about half a second
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+
+    /// What to measure: uring, single, poll, blocking
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(value_parser = parse_named::<udp::Variant>)]
+    variants: Vec<udp::Variant>,
 }
 
 /// The threads of a process during ten thousand reads of files that are not answered
@@ -374,6 +406,7 @@ pub(super) fn resolve(
         Of::FileSum(args) => &args.common,
         Of::TcpSum(args) => &args.common,
         Of::Echo(args) => &args.common,
+        Of::Udp(args) => &args.common,
         Of::Threads(args) => &args.common,
         Of::Sched(args) => &args.common,
         Of::Copytree(args) => &args.common,
@@ -383,6 +416,7 @@ pub(super) fn resolve(
         Of::FileSum(args) => (file_sum::NAME, Which::FileSum(resolve_file_sum(args)), 9),
         Of::TcpSum(args) => (tcp_sum::NAME, Which::TcpSum(resolve_tcp_sum(args)), 15),
         Of::Echo(args) => (echo::NAME, Which::Echo(resolve_echo(args)), 15),
+        Of::Udp(args) => (udp::NAME, Which::Udp(resolve_udp(args)), 15),
         Of::Threads(args) => (threads::NAME, Which::Threads(resolve_threads(args)), 3),
         Of::Sched(args) => (sched::NAME, Which::Sched(Box::new(resolve_sched(*args))), 9),
         Of::Copytree(args) => {
@@ -434,6 +468,18 @@ fn resolve_echo(args: EchoArgs) -> echo::Options {
         quick: args.common.quick,
         variants: Variant::in_order(&variants),
         congestion: args.congestion,
+        load: None,
+    }
+}
+
+fn resolve_udp(args: UdpArgs) -> udp::Options {
+    use udp::Variant;
+    udp::Options {
+        in_flight: args.in_flight,
+        datagram_bytes: args.datagram.into_iter().map(|bytes| bytes as usize).collect(),
+        requests: args.requests,
+        quick: args.common.quick,
+        variants: Variant::in_order(&or(args.variants, &Variant::DEFAULT)),
         load: None,
     }
 }

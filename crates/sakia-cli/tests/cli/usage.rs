@@ -89,7 +89,7 @@ fn usage_is_that_of_the_command() {
 }
 
 /// Every command.
-const COMMANDS: [&[&str]; 13] = [
+const COMMANDS: [&[&str]; 14] = [
     &[],
     &["sum"],
     &["cp"],
@@ -100,6 +100,7 @@ const COMMANDS: [&[&str]; 13] = [
     &["bench", "file-sum"],
     &["bench", "tcp-sum"],
     &["bench", "echo"],
+    &["bench", "udp"],
     &["bench", "threads"],
     &["bench", "sched"],
     &["bench", "copytree"],
@@ -146,6 +147,7 @@ fn help_has_the_notes_of_its_own_experiment() {
         ("file-sum", "block_bytes"),
         ("tcp-sum", "block_bytes"),
         ("echo", "message_bytes"),
+        ("udp", "datagram_bytes"),
         ("threads", "place, reads and"),
         ("sched", "read_step_bytes"),
         ("copytree", "after_delete, article"),
@@ -157,7 +159,11 @@ fn help_has_the_notes_of_its_own_experiment() {
             let is_own = words == others_words;
             assert_eq!(text.contains(others_words), is_own, "{name}: {other}: {text}");
         }
-        assert_eq!(text.contains("\"network\""), ["echo", "tcp-sum"].contains(&name), "{name}");
+        assert_eq!(
+            text.contains("\"network\""),
+            ["echo", "tcp-sum", "udp"].contains(&name),
+            "{name}"
+        );
     }
 }
 
