@@ -28,8 +28,10 @@ use crate::io::transfer::{may_retry, retrying};
 
 const DONT_WAIT: u32 = RecvFlags::DONTWAIT.bits();
 const PEEK: u32 = RecvFlags::PEEK.bits();
-/// Datagrams that a batch asks for at least, behind the one that it waits for.
-const BATCH_MIN: usize = 4;
+/// Datagrams that the first batch asks for behind the one that it waits for.
+const AHEAD_FIRST: usize = 4;
+/// Of so many batches in which datagrams came one at a time, one looks for a second.
+const LOOK_AGAIN: u8 = 8;
 
 /// A datagram that was received into a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,8 +67,7 @@ pub(super) struct Datagrams {
     driver: Handle,
     /// What dropped receives have brought or may still bring.
     kept: Kept,
-    /// How many datagrams the last batch brought.
-    last_batch: Cell<usize>,
+    ahead: Ahead,
 }
 
 impl fmt::Debug for Datagrams {
@@ -77,7 +78,7 @@ impl fmt::Debug for Datagrams {
 
 impl Datagrams {
     pub(super) fn new(fd: Fd, driver: Handle) -> Self {
-        Self { fd, driver, kept: Kept::default(), last_batch: Cell::new(0) }
+        Self { fd, driver, kept: Kept::default(), ahead: Ahead::default() }
     }
 
     /// Takes over a socket of the process.
@@ -226,9 +227,8 @@ impl Datagrams {
         };
         let mut gathered = Gathered { kept: &self.kept, done: vec![(received, buf)] };
         let mut unused = Vec::new();
-        // As many as came the last time, and more as long as all of them find one.
-        let mut count = self.last_batch.get().max(BATCH_MIN);
-        while unused.is_empty() && rest.len() > 0 {
+        let mut count = self.ahead.next();
+        while count > 0 && unused.is_empty() && rest.len() > 0 {
             let start = |buf| self.driver.recv_from(&self.fd, buf, DONT_WAIT);
             let receive = |buf| Receiving::new(start(buf), Some(&self.kept));
             let started: Vec<Receiving<'_, RecvFrom<T>, _, _>> =
@@ -245,7 +245,7 @@ impl Datagrams {
             }
             count = gathered.done.len();
         }
-        self.last_batch.set(gathered.done.len());
+        self.ahead.note(gathered.done.len() - 1, unused.is_empty());
         let (received, mut bufs): (_, Vec<_>) = mem::take(&mut gathered.done).into_iter().unzip();
         bufs.extend(unused.into_iter().chain(rest));
         (Ok(received), bufs)
@@ -276,6 +276,33 @@ impl Datagrams {
                 result => return (result, back),
             }
         }
+    }
+}
+
+/// How many datagrams a batch asks for at once: as many as came the last time, since each that is not there
+/// costs a receive.
+struct Ahead {
+    count: Cell<usize>,
+    /// Batches in a row that asked for none.
+    alone: Cell<u8>,
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        Self { count: Cell::new(AHEAD_FIRST), alone: Cell::new(0) }
+    }
+}
+
+impl Ahead {
+    fn next(&self) -> usize {
+        let count = self.count.get();
+        self.alone.set(if count == 0 { (self.alone.get() + 1) % LOOK_AGAIN } else { 0 });
+        count.max(usize::from(count == 0 && self.alone.get() == 0))
+    }
+
+    /// Notes how many came. There may be more if none was missing.
+    fn note(&self, came: usize, is_none_missing: bool) {
+        self.count.set(came + usize::from(came > 0 && is_none_missing));
     }
 }
 

@@ -8,6 +8,8 @@
 //! - [`OwnedReadHalf`] and [`OwnedWriteHalf`] are a stream's directions, for two tasks, or for a
 //!   [`Reader`](crate::io::Reader) and a [`Writer`](crate::io::Writer); [`ReadHalf`] and [`WriteHalf`] borrow
 //!   it.
+//! - [`UdpSocket`] and [`UnixDatagram`] send and receive datagrams, one by one or in batches, and with
+//!   control messages. [`UdpOptions`] says how to bind.
 //! - [`lookup_host`] and [`ToSocketAddrs`]: addresses, and names that are looked up off the loop.
 //! - [`Activation`]: sockets that a service manager opened.
 //!

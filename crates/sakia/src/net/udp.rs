@@ -18,11 +18,12 @@ use super::{Address, Result, UdpOptions};
 /// A datagram arrives as it was sent, or not at all; it may arrive twice, and overtake others. Several tasks
 /// may send and receive at the same time.
 ///
-/// Dropping a receive loses no datagram: what had come for it goes to the next receive. Dropping a send leaves
-/// unknown whether the datagram was sent.
+/// Dropping a receive loses no datagram: what had come for it goes to the next receive. Dropping a send
+/// leaves unknown whether the datagram was sent.
 ///
 /// # Examples
 /// ```
+/// use sakia::io::BufResultExt;
 /// use sakia::net::UdpSocket;
 ///
 /// # fn main() -> std::io::Result<()> {
@@ -31,13 +32,12 @@ use super::{Address, Result, UdpOptions};
 ///     let client = UdpSocket::bind("127.0.0.1:0").await?;
 ///     client.connect(server.local_addr()?).await?;
 ///
-///     client.send("hello").await.0?;
-///     let (result, buf) = server.recv_from(vec![0; 1500]).await;
-///     let (len, peer) = result?;
+///     client.send("hello").await.value()?;
+///     let ((len, peer), buf) = server.recv_from(vec![0; 1500]).await.both()?;
 ///     assert_eq!(&buf[..len], b"hello");
-///     server.send_to("you too", peer).await.0?;
-///     let (result, buf) = client.recv(vec![0; 1500]).await;
-///     assert_eq!(&buf[..result?], b"you too");
+///     server.send_to("you too", peer).await.value()?;
+///     let (len, buf) = client.recv(vec![0; 1500]).await.both()?;
+///     assert_eq!(&buf[..len], b"you too");
 ///     Ok(())
 /// })
 /// # }
@@ -48,8 +48,9 @@ pub struct UdpSocket {
 }
 
 impl UdpSocket {
-    /// Makes a socket with the first of the addresses that `on` stands for where that is possible. With port 0
-    /// the kernel chooses one; [`local_addr`](UdpSocket::local_addr) tells. [`UdpOptions`] has more ways.
+    /// Makes a socket with the first of the addresses that `on` stands for where that is possible. With
+    /// port 0 the kernel chooses one; [`local_addr`](UdpSocket::local_addr) tells. [`UdpOptions`] has more
+    /// ways.
     ///
     /// # Errors
     /// As [`UdpOptions::bind`].
@@ -85,8 +86,8 @@ impl UdpSocket {
     /// Sends `buf` as one datagram to the [peer](UdpSocket::connect), and waits until the socket's buffer has
     /// room for it. An empty one is sent, too.
     ///
-    /// The kernel reads `buf` until the future resolves. Resolves to the number of bytes sent, which is all of
-    /// them, and the buffer.
+    /// The kernel reads `buf` until the future resolves. Resolves to the number of bytes sent, which is all
+    /// of them, and the buffer.
     ///
     /// # Errors
     /// - `EMSGSIZE`: too long for a datagram: of version 4, above 65,507 bytes.
@@ -165,8 +166,8 @@ impl UdpSocket {
     ///
     /// # Errors
     /// - `EINVAL`: a buffer without room (an empty one without capacity).
-    /// - `ECONNREFUSED`: a datagram that was sent to the peer reached a machine without a socket at that port.
-    ///   The socket goes on.
+    /// - `ECONNREFUSED`: a datagram that was sent to the peer reached a machine without a socket at that
+    ///   port. The socket goes on.
     /// - `ECANCELED`: the runtime has ended. Otherwise as `recv(2)`; never `EINTR` or `EAGAIN`.
     ///
     /// # Kernel
@@ -207,10 +208,9 @@ impl UdpSocket {
     }
 
     /// As [`recv_from`](UdpSocket::recv_from), with the control messages that come with the datagram, for
-    /// which there are `control_bytes` bytes of room; 128 are enough for all that a socket can be told to add:
-    /// [the traffic class](UdpSocket::set_recv_tos), [the TTL](UdpSocket::set_recv_ttl),
-    /// [interface and address](UdpSocket::set_recv_packet_info), and
-    /// [how to cut](UdpSocket::set_gro).
+    /// which there are `control_bytes` bytes of room; 128 are enough for all that a socket can be told to
+    /// add: [the traffic class](UdpSocket::set_recv_tos), [the TTL](UdpSocket::set_recv_ttl), [interface
+    /// and address](UdpSocket::set_recv_packet_info), and [how to cut](UdpSocket::set_gro).
     ///
     /// # Errors
     /// As [`recv`](UdpSocket::recv). Control messages that do not fit are no error, see
@@ -230,8 +230,8 @@ impl UdpSocket {
     /// Receives a datagram, and those that have come by then, one into each buffer: with two system calls or
     /// a few on a ring.
     ///
-    /// Resolves to what was received, one at least, and all buffers: the first ones are filled, in this order.
-    /// Dropping the future loses nothing.
+    /// Resolves to what was received, one at least, and all buffers: the first ones are filled, in this
+    /// order. Dropping the future loses nothing.
     ///
     /// # Errors
     /// - `EINVAL`: no buffers, or one without room. Otherwise as [`recv`](UdpSocket::recv). An error behind

@@ -30,14 +30,15 @@ use crate::executor::current;
 ///
 /// # Examples
 /// ```
+/// use sakia::io::BufResultExt;
 /// use sakia::net::UnixDatagram;
 ///
 /// # fn main() -> std::io::Result<()> {
 /// sakia::block_on(async {
 ///     let (one, other) = UnixDatagram::pair()?;
-///     one.send("hello").await.0?;
-///     let (result, buf) = other.recv(vec![0; 100]).await;
-///     assert_eq!(&buf[..result?], b"hello");
+///     one.send("hello").await.value()?;
+///     let (len, buf) = other.recv(vec![0; 100]).await.both()?;
+///     assert_eq!(&buf[..len], b"hello");
 ///     Ok(())
 /// })
 /// # }
@@ -123,7 +124,8 @@ impl UnixDatagram {
     ///
     /// # Errors
     /// They name the path:
-    /// - `ENOENT`: nothing is there. `ECONNREFUSED`: its socket is gone. `EACCES`: not allowed to write to it.
+    /// - `ENOENT`: nothing is there. `ECONNREFUSED`: its socket is gone. `EACCES`: not allowed to write to
+    ///   it.
     /// - `EPROTOTYPE`: it is no socket for datagrams. `EPERM`: it has another peer.
     /// - `ENAMETOOLONG`, `EINVAL`: as for [`bind`](UnixDatagram::bind). Otherwise as `connect(2)`.
     ///
@@ -134,7 +136,8 @@ impl UnixDatagram {
         self.connect_to(SocketAddress::unix(path).at("connect", path)?).await
     }
 
-    /// As [`connect`](UnixDatagram::connect), with an address, which may be a name in the abstract name space.
+    /// As [`connect`](UnixDatagram::connect), with an address, which may be a name in the abstract name
+    /// space.
     ///
     /// # Errors
     /// `EINVAL`: no address. Otherwise as [`connect`](UnixDatagram::connect).
@@ -150,10 +153,11 @@ impl UnixDatagram {
         connected.map_err(|error| Error::new("connect", object(&address), error))
     }
 
-    /// Sends `buf` as one datagram to the [peer](UnixDatagram::connect), and waits until that has room for it.
+    /// Sends `buf` as one datagram to the [peer](UnixDatagram::connect), and waits until that has room for
+    /// it.
     ///
-    /// The kernel reads `buf` until the future resolves. Resolves to the number of bytes sent, which is all of
-    /// them, and the buffer.
+    /// The kernel reads `buf` until the future resolves. Resolves to the number of bytes sent, which is all
+    /// of them, and the buffer.
     ///
     /// # Errors
     /// - `EMSGSIZE`: longer than the socket's send buffer.
@@ -169,7 +173,8 @@ impl UnixDatagram {
     /// As [`send`](UnixDatagram::send), to the socket at `path`.
     ///
     /// # Errors
-    /// - `ENOENT`: nothing is there. `ECONNREFUSED`: its socket is gone. `EACCES`: not allowed to write to it.
+    /// - `ENOENT`: nothing is there. `ECONNREFUSED`: its socket is gone. `EACCES`: not allowed to write to
+    ///   it.
     /// - `EPROTOTYPE`: it is no socket for datagrams. `EPERM`: it has another peer.
     /// - `ENAMETOOLONG`, `EINVAL`: as for [`bind`](UnixDatagram::bind).
     /// - `EISCONN`: the socket has a peer, on some kernels. Otherwise as [`send`](UnixDatagram::send).
@@ -284,8 +289,8 @@ impl UnixDatagram {
 
     /// As [`recv_from`](UnixDatagram::recv_from), with the descriptors and other control messages that come
     /// with the datagram, for which there are `control_bytes` bytes of room.
-    /// [`ControlMessage::space`](super::ControlMessage::space) tells how many to ask for: `4 * n` bytes for `n`
-    /// descriptors, 12 for credentials.
+    /// [`ControlMessage::space`](super::ControlMessage::space) tells how many to ask for: `4 * n` bytes for
+    /// `n` descriptors, 12 for credentials.
     ///
     /// # Errors
     /// As [`recv`](UnixDatagram::recv). Descriptors for which there is no room or no number are closed, and

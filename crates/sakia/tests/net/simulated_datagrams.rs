@@ -103,7 +103,7 @@ fn within_the_machine_each_comes_once_whatever_is_dropped() {
 fn by_a_network_some_are_lost_and_others_come_twice() {
     let kinds =
         [FaultKind::DatagramLost, FaultKind::DatagramDuplicated, FaultKind::DatagramReordered];
-    let faulty = |kernel| kinds.into_iter().fold(kernel, |kernel, kind| kernel_fault(kernel, kind));
+    let faulty = |kernel| kinds.into_iter().fold(kernel, kernel_fault);
     let summary = awkward().kernel(faulty).run(async |_| {
         let server = UdpSocket::bind("127.0.0.1:0").await?;
         let client = UdpSocket::bind("[::1]:0").await?;

@@ -553,7 +553,7 @@ impl Kernel {
         id: SocketId,
         len_max: usize,
     ) -> Result<Vec<u8>, Errno> {
-        let received = receive(self, id, len_max, false)?.ok_or(Errno::AGAIN)?;
+        let received = receive(self, id, len_max, len_max, false)?.ok_or(Errno::AGAIN)?;
         self.has_changed = true;
         Ok(received.bytes)
     }
